@@ -1,0 +1,73 @@
+"""fedac: Federated Accelerated SGD, for training with few communication rounds.
+
+Examples
+--------
+>>> import fedac
+>>> data = fedac.load("synthetic")
+>>> F = fedac.LogisticRegression(data.X, data.y, l2=1e-3)
+>>> result = fedac.simulate(F, "fedac-i", M=64, K=16, T=128, eta=0.5, seed=1)
+>>> result.best.status
+'ok'
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fedac.algorithms import Algorithm, fedac
+    from fedac.data import Dataset, load
+    from fedac.engine import Result, Run, Schedule, simulate
+    from fedac.objectives import (
+        Augmented,
+        LeastSquares,
+        LogisticRegression,
+        NoisyQuadratic,
+        optimum,
+    )
+
+__version__ = "0.1.0"
+
+# Names are imported when first used: `fedac --help` should not wait for SciPy.
+_HOME = {
+    "Algorithm": "algorithms",
+    "fedac": "algorithms",
+    "Dataset": "data",
+    "load": "data",
+    "Result": "engine",
+    "Run": "engine",
+    "Schedule": "engine",
+    "simulate": "engine",
+    "Augmented": "objectives",
+    "LeastSquares": "objectives",
+    "LogisticRegression": "objectives",
+    "NoisyQuadratic": "objectives",
+    "optimum": "objectives",
+}
+
+__all__ = [
+    "Algorithm",
+    "Augmented",
+    "Dataset",
+    "LeastSquares",
+    "LogisticRegression",
+    "NoisyQuadratic",
+    "Result",
+    "Run",
+    "Schedule",
+    "fedac",
+    "load",
+    "optimum",
+    "simulate",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'fedac' has no attribute '{name}'")
+    return getattr(import_module(f"fedac.{_HOME[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
