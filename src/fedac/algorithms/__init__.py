@@ -1,0 +1,58 @@
+"""The algorithms of the paper, by name."""
+
+from __future__ import annotations
+
+from fedac.algorithms.base import Algorithm, State, Vector
+from fedac.algorithms.fedac import FEDAC_I, FEDAC_II, FEDAC_VANILLA, fedac
+from fedac.algorithms.fedavg import FEDAVG, FEDAVG_WEIGHTED
+from fedac.algorithms.minibatch import MB_AC_SGD, MB_SGD
+from fedac.errors import unknown_name
+
+__all__ = [
+    "ALGORITHMS",
+    "FEDAC_I",
+    "FEDAC_II",
+    "FEDAC_VANILLA",
+    "FEDAVG",
+    "FEDAVG_WEIGHTED",
+    "MB_AC_SGD",
+    "MB_SGD",
+    "Algorithm",
+    "State",
+    "Vector",
+    "fedac",
+    "get",
+]
+
+ALGORITHMS: dict[str, Algorithm] = {
+    algorithm.name: algorithm
+    for algorithm in (
+        FEDAC_I,
+        FEDAC_II,
+        FEDAC_VANILLA,
+        FEDAVG,
+        FEDAVG_WEIGHTED,
+        MB_SGD,
+        MB_AC_SGD,
+    )
+}
+
+
+def get(algorithm: str | Algorithm) -> Algorithm:
+    """Look an algorithm up by its name; an `Algorithm` of your own passes through.
+
+    Examples
+    --------
+    >>> get("fedac-i").label
+    'FedAc-I'
+    >>> get("fedac")
+    Traceback (most recent call last):
+    ...
+    fedac.errors.InputError: unknown algorithm 'fedac'; did you mean 'fedac-i'? Known: fedac-i, \
+fedac-ii, fedac-vanilla, fedavg, fedavg-weighted, mb-ac-sgd, mb-sgd
+    """
+    if isinstance(algorithm, Algorithm):
+        return algorithm
+    if algorithm not in ALGORITHMS:
+        raise unknown_name("algorithm", algorithm, ALGORITHMS)
+    return ALGORITHMS[algorithm]

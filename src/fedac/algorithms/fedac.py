@@ -1,0 +1,84 @@
+"""FedAc, the algorithm of the paper (label alg:fedac), with its three couplings."""
+
+from __future__ import annotations
+
+from fedac.algorithms.base import Algorithm, State, Vector, start_everywhere
+from fedac.theory import couplings
+from fedac.theory.couplings import Hyperparameters
+
+
+def query(state: State, hp: Hyperparameters) -> Vector:
+    """Return w_md = w / beta + (1 - 1/beta) w_ag (alg:fedac, line 5).
+
+    Examples
+    --------
+    >>> hp = Hyperparameters(eta=0.1, gamma=0.2, alpha=2.0, beta=4.0)
+    >>> query((8.0, 4.0), hp)
+    7.0
+    """
+    w_ag, w = state
+    return (1 / hp.beta) * w + (1 - 1 / hp.beta) * w_ag
+
+
+def update(state: State, w_md: Vector, g: Vector, hp: Hyperparameters) -> State:
+    """Return (v_ag, v), the candidates for the next iterates (alg:fedac, lines 7 and 8).
+
+    Examples
+    --------
+    >>> hp = Hyperparameters(eta=0.5, gamma=1.0, alpha=2.0, beta=4.0)
+    >>> update((8.0, 4.0), 7.0, 2.0, hp)
+    (6.0, 3.5)
+    """
+    _, w = state
+    v_ag = w_md - hp.eta * g
+    v = (1 - 1 / hp.alpha) * w + (1 / hp.alpha) * w_md - hp.gamma * g
+    return v_ag, v
+
+
+def output(state: State, hp: Hyperparameters, t: int) -> Vector:
+    """Return w_ag, the sequence the theorems bound.
+
+    Examples
+    --------
+    >>> output((8.0, 4.0), couplings.fedavg(eta=1.0), 3)
+    8.0
+    """
+    return state[0]
+
+
+def _fedac(name: str, label: str, couple: couplings.Coupling) -> Algorithm:
+    return Algorithm(
+        name=name,
+        label=label,
+        sequences=("w_ag", "w"),
+        couple=couple,
+        start=start_everywhere(2),
+        query=query,
+        update=update,
+        output=output,
+    )
+
+
+FEDAC_I = _fedac("fedac-i", "FedAc-I", couplings.fedac_i)
+FEDAC_II = _fedac("fedac-ii", "FedAc-II", couplings.fedac_ii)
+FEDAC_VANILLA = _fedac("fedac-vanilla", "vanilla FedAc", couplings.vanilla)
+
+
+def fedac(*, gamma: float, alpha: float, beta: float, name: str = "fedac") -> Algorithm:
+    """General FedAc with hyperparameters of your own; only ``eta`` is left to choose.
+
+    Examples
+    --------
+    With ``alpha = beta = 1`` and ``gamma = eta`` FedAc is FedAvg:
+
+    >>> algorithm = fedac(gamma=0.5, alpha=1.0, beta=1.0)
+    >>> hp = algorithm.couple(eta=0.5, mu=1.0, K=8)
+    >>> algorithm.update((3.0, 3.0), 3.0, 2.0, hp)
+    (2.0, 2.0)
+    """
+
+    def couple(*, eta: float, mu: float, K: int) -> Hyperparameters:
+        return Hyperparameters(eta=eta, gamma=gamma, alpha=alpha, beta=beta)
+
+    couple(eta=1.0, mu=1.0, K=1)  # refuse impossible values here, not in the first run
+    return _fedac(name, "FedAc", couple)
