@@ -1,0 +1,20 @@
+"""The objectives, with values, gradients and the constants of the paper's assumptions."""
+
+from fedac.objectives.augmented import Augmented
+from fedac.objectives.base import Objective
+from fedac.objectives.least_squares import LeastSquares
+from fedac.objectives.linear_model import LinearModel
+from fedac.objectives.logistic import LogisticRegression
+from fedac.objectives.optimum import Optimum, optimum
+from fedac.objectives.quadratic import NoisyQuadratic
+
+__all__ = [
+    "Augmented",
+    "LeastSquares",
+    "LinearModel",
+    "LogisticRegression",
+    "NoisyQuadratic",
+    "Objective",
+    "Optimum",
+    "optimum",
+]

@@ -1,0 +1,86 @@
+"""The l2-augmented objective, which makes any convex one strongly convex."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from fedac.errors import InputError
+from fedac.objectives.base import Array, Objective, Rows, content_hash
+from fedac.theory.couplings import require_positive
+
+
+class Augmented(Objective):
+    """F(w) + lam/2 ||w - w_0||^2 (equation eq:aug), for the general convex case.
+
+    It is lam-strongly convex and (L + lam)-smooth; its noise and Q are those of F.
+
+    Parameters
+    ----------
+    base : Objective
+        F.
+    lam : float
+        Strength, above 0.
+    center : array, shape (d,)
+        w_0, the point the iterates start from.
+
+    Examples
+    --------
+    >>> from fedac.objectives import NoisyQuadratic
+    >>> F = Augmented(NoisyQuadratic([4.0, 0.0]), lam=0.5, center=[0.0, 2.0])
+    >>> F.smoothness, F.strong_convexity
+    (4.5, 0.5)
+    >>> F.gradient(np.array([1.0, 1.0]))
+    array([ 4.5, -0.5])
+    """
+
+    def __init__(self, base: Objective, *, lam: float, center: npt.ArrayLike) -> None:
+        self.base = base
+        self.lam = require_positive("lam", lam)
+        self.center: Array = np.array(center, dtype=np.float64)
+        if self.center.shape != (base.dim,):
+            raise InputError(f"center must have shape ({base.dim},), got {self.center.shape}")
+        self.dim = base.dim
+        self.n_samples = base.n_samples
+
+    def value(self, w: Array) -> float:
+        """Return F(w) + lam/2 ||w - w_0||^2."""
+        offset = w - self.center
+        return self.base.value(w) + self.lam / 2 * float(offset @ offset)
+
+    def gradient(self, w: Array) -> Array:
+        """Return the gradient at w."""
+        return self.base.gradient(w) + self.lam * (w - self.center)
+
+    def hessian_product(self, w: Array, v: Array) -> Array:
+        """Return the Hessian at w, times v."""
+        return self.base.hessian_product(w, v) + self.lam * v
+
+    def stochastic_gradients(self, W: Array, rows: Rows) -> Array:
+        """Return the gradients of F's rows, each pulled towards w_0."""
+        return self.base.stochastic_gradients(W, rows) + self.lam * (W - self.center)
+
+    def noise(self, w: Array) -> float:
+        """Return sigma^2 of F: the added term is not random."""
+        return self.base.noise(w)
+
+    def fingerprint(self) -> str:
+        """Return a hash of F, lam and the center."""
+        return content_hash(f"augmented {self.base.fingerprint()} {self.lam!r}", self.center)
+
+    @cached_property
+    def smoothness(self) -> float:
+        """L + lam."""
+        return self.base.smoothness + self.lam
+
+    @property
+    def strong_convexity(self) -> float:
+        """Mu + lam."""
+        return self.base.strong_convexity + self.lam
+
+    @cached_property
+    def third_order_smoothness(self) -> float | None:
+        """Q of F: a quadratic term adds nothing."""
+        return self.base.third_order_smoothness

@@ -1,0 +1,81 @@
+"""What an objective is: F(w) = E f(w; xi), its gradients and its constants.
+
+``xi`` is a row number below `n_samples`. The samplers of the engine draw row numbers and
+nothing else, so one sampler serves data sets and made-up noise alike.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from abc import ABC, abstractmethod
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[np.float64]
+Rows = npt.NDArray[np.int64]
+
+
+def content_hash(header: str, *arrays: npt.NDArray[np.generic]) -> str:
+    """Return a hash of a line of text and the bytes of some arrays."""
+    digest = hashlib.sha256(header.encode())
+    for array in arrays:
+        digest.update(np.ascontiguousarray(array).data)
+    return digest.hexdigest()
+
+
+class Objective(ABC):
+    """A convex function F with stochastic gradients.
+
+    Subclasses say what ``value``, ``gradient`` and ``stochastic_gradients`` are and give
+    the constants of the paper's assumptions asm1 and asm2: ``smoothness`` (L),
+    ``strong_convexity`` (mu), ``noise`` (sigma^2) and ``third_order_smoothness`` (Q).
+    """
+
+    dim: int
+    n_samples: int
+
+    @abstractmethod
+    def value(self, w: Array) -> float:
+        """Return F(w)."""
+
+    @abstractmethod
+    def gradient(self, w: Array) -> Array:
+        """Return the gradient of F at w."""
+
+    @abstractmethod
+    def hessian_product(self, w: Array, v: Array) -> Array:
+        """Return the Hessian of F at w, times v."""
+
+    @abstractmethod
+    def stochastic_gradients(self, W: Array, rows: Rows) -> Array:
+        """Return the gradient of f(.; rows[m]) at W[m] for every m, an array of W's shape."""
+
+    @abstractmethod
+    def noise(self, w: Array) -> float:
+        """Return sigma^2 at w: E ||grad f(w; xi) - grad F(w)||^2 (asm1 (c))."""
+
+    @abstractmethod
+    def fingerprint(self) -> str:
+        """Return a hash of all that determines F; equal objectives have equal ones."""
+
+    @cached_property
+    @abstractmethod
+    def smoothness(self) -> float:
+        """L of asm1 (b)."""
+
+    @property
+    @abstractmethod
+    def strong_convexity(self) -> float:
+        """Mu of asm1 (a)."""
+
+    @cached_property
+    def third_order_smoothness(self) -> float | None:
+        """Q of asm2 (a), or None where no closed form is known."""
+        return None
+
+    def stochastic_gradient(self, w: Array, row: int) -> Array:
+        """Return the gradient of f(.; row) at w."""
+        gradient: Array = self.stochastic_gradients(w[None, :], np.array([row]))[0]
+        return gradient

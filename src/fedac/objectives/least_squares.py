@@ -1,0 +1,42 @@
+"""l2-regularized least squares (ridge regression)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fedac.objectives.base import Array
+from fedac.objectives.linear_model import LinearModel
+
+
+class LeastSquares(LinearModel):
+    """F(w) = 1/(2n) sum_i (x_i.w - y_i)^2 + l2/2 ||w||^2.
+
+    Parameters
+    ----------
+    X, y, l2, intercept
+        See `LinearModel`.
+
+    Examples
+    --------
+    >>> F = LeastSquares([[1.0, 0.0], [0.0, 2.0]], [1.0, -1.0], l2=0.5)
+    >>> F.value(np.zeros(2))
+    0.5
+    >>> F.smoothness, F.third_order_smoothness
+    (2.5, 0.0)
+    """
+
+    curvature = 1.0
+    third_derivative = 0.0
+
+    def loss(self, z: Array, y: Array) -> Array:
+        """Return (z - y)^2 / 2."""
+        loss: Array = (z - y) ** 2 / 2
+        return loss
+
+    def derivative(self, z: Array, y: Array) -> Array:
+        """Return z - y."""
+        return z - y
+
+    def second_derivative(self, z: Array, y: Array) -> Array:
+        """Return 1."""
+        return np.ones_like(z)

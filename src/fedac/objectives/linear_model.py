@@ -1,0 +1,182 @@
+"""Generalized linear models: a scalar loss of the margin x.w, plus l2 regularization.
+
+F(w) = 1/n sum_i loss(x_i.w, y_i) + l2/2 ||w||^2. A new loss is a new subclass with four
+scalar functions; data handling, constants and noise live here.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from functools import cached_property
+from typing import ClassVar
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+from scipy.sparse.linalg import LinearOperator, eigsh
+
+from fedac.errors import InputError
+from fedac.objectives.base import Array, Objective, Rows, content_hash
+
+Matrix = Array | sp.csr_array
+
+# Below this many columns the Gram matrix is small enough to be diagonalized exactly.
+EXACT_SPECTRUM = 1000
+
+
+class LinearModel(Objective):
+    """A data set, a loss of the margin and an l2 term.
+
+    Parameters
+    ----------
+    X : ndarray or scipy.sparse matrix, shape (n, d)
+        The rows. Sparse data stay sparse.
+    y : array, shape (n,)
+        The targets.
+    l2 : float
+        Regularization strength, at least 0.
+    intercept : bool
+        Append a column of ones (regularized like the others).
+    """
+
+    # The largest second and third derivative of the loss in the margin.
+    curvature: ClassVar[float]
+    third_derivative: ClassVar[float | None] = None
+
+    def __init__(
+        self,
+        X: npt.ArrayLike | sp.sparray | sp.spmatrix,
+        y: npt.ArrayLike,
+        *,
+        l2: float = 0.0,
+        intercept: bool = False,
+    ) -> None:
+        if not (math.isfinite(l2) and l2 >= 0):
+            raise InputError(f"l2 must be a finite number, at least 0, got {l2!r}")
+        self.X = _as_rows(X, intercept=intercept)
+        self.y: Array = np.ascontiguousarray(y, dtype=np.float64)
+        self.l2 = float(l2)
+        self.n_samples, self.dim = self.X.shape
+        if self.y.shape != (self.n_samples,):
+            raise InputError(f"X has {self.n_samples} rows but y has shape {self.y.shape}")
+        values = self.X.data if isinstance(self.X, sp.csr_array) else self.X
+        for name, array in (("X", values), ("y", self.y)):
+            if not np.isfinite(array).all():
+                raise InputError(f"{name} has NaN or infinite entries")
+
+    @abstractmethod
+    def loss(self, z: Array, y: Array) -> Array:
+        """Return the loss of margins `z`."""
+
+    @abstractmethod
+    def derivative(self, z: Array, y: Array) -> Array:
+        """Return the derivative of the loss in the margin."""
+
+    @abstractmethod
+    def second_derivative(self, z: Array, y: Array) -> Array:
+        """Return the second derivative of the loss in the margin."""
+
+    def value(self, w: Array) -> float:
+        """Return F(w)."""
+        return float(self.loss(self.X @ w, self.y).mean() + self.l2 / 2 * (w @ w))
+
+    def gradient(self, w: Array) -> Array:
+        """Return the gradient of F at w."""
+        s = self.derivative(self.X @ w, self.y)
+        gradient: Array = self.X.T @ s / self.n_samples + self.l2 * w
+        return gradient
+
+    def hessian_product(self, w: Array, v: Array) -> Array:
+        """Return the Hessian of F at w, times v."""
+        s = self.second_derivative(self.X @ w, self.y)
+        product: Array = self.X.T @ (s * (self.X @ v)) / self.n_samples + self.l2 * v
+        return product
+
+    def stochastic_gradients(self, W: Array, rows: Rows) -> Array:
+        """Return the gradient of row rows[m] at W[m] for every m."""
+        X = self.X[rows]
+        if isinstance(X, sp.csr_array):
+            X = X.toarray()
+        z = np.einsum("md,md->m", X, W)
+        s = self.derivative(z, self.y[rows])
+        X *= s[:, None]  # X is our own copy: reuse it
+        X += self.l2 * W
+        return X
+
+    def noise(self, w: Array) -> float:
+        """Return sigma^2 at w; the l2 term is the same in every row and cancels."""
+        s = self.derivative(self.X @ w, self.y)
+        mean = self.X.T @ s / self.n_samples
+        second_moment = float(s**2 @ self._squared_norms) / self.n_samples
+        # Rounding may leave a tiny negative number where all rows agree.
+        return max(second_moment - float(mean @ mean), 0.0)
+
+    @cached_property
+    def smoothness(self) -> float:
+        """L = curvature * lambda_max(X'X/n) + l2."""
+        return self.curvature * self._top_eigenvalue + self.l2
+
+    @property
+    def strong_convexity(self) -> float:
+        """The l2 strength: what the data add is not counted, as in the paper's experiments."""
+        return self.l2
+
+    @cached_property
+    def third_order_smoothness(self) -> float | None:
+        """Q <= max|loss'''| * lambda_max(X'X/n) * max_i ||x_i||.
+
+        The third derivative of F along a unit vector u is a mean of loss''' (x_i.u)^3, and
+        |x_i.u|^3 <= ||x_i|| (x_i.u)^2.
+        """
+        if self.third_derivative is None:
+            return None
+        longest = math.sqrt(self._squared_norms.max())
+        return self.third_derivative * self._top_eigenvalue * longest
+
+    def fingerprint(self) -> str:
+        """Return a hash of class, data and l2."""
+        header = f"{type(self).__name__} {self.X.shape} {self.l2!r}"
+        if not isinstance(self.X, sp.csr_array):
+            return content_hash(header, self.X, self.y)
+        # The width of the index type is no part of the content.
+        indptr, indices = self.X.indptr.astype(np.int64), self.X.indices.astype(np.int64)
+        return content_hash(header, indptr, indices, self.X.data, self.y)
+
+    @cached_property
+    def _squared_norms(self) -> Array:
+        if isinstance(self.X, sp.csr_array):
+            return np.asarray(self.X.multiply(self.X).sum(axis=1), dtype=np.float64).ravel()
+        norms: Array = np.einsum("nd,nd->n", self.X, self.X)
+        return norms
+
+    @cached_property
+    def _top_eigenvalue(self) -> float:
+        """lambda_max(X'X/n)."""
+        if self.dim <= EXACT_SPECTRUM:
+            gram = self.X.T @ self.X
+            if isinstance(gram, sp.sparray):
+                gram = gram.toarray()
+            return float(np.linalg.eigvalsh(gram)[-1]) / self.n_samples
+        operator = LinearOperator(
+            (self.dim, self.dim), matvec=lambda v: self.X.T @ (self.X @ v), dtype=np.float64
+        )
+        # A fixed start vector: the same data give the same L in every process.
+        top = eigsh(operator, k=1, v0=np.ones(self.dim), return_eigenvectors=False)
+        return float(top[0]) / self.n_samples
+
+
+def _as_rows(X: npt.ArrayLike | sp.sparray | sp.spmatrix, *, intercept: bool) -> Matrix:
+    """Return X as float64, CSR or C-contiguous, with the intercept column appended."""
+    if sp.issparse(X):
+        rows = sp.csr_array(X, dtype=np.float64)
+        if intercept:
+            rows = sp.csr_array(sp.hstack([rows, np.ones((rows.shape[0], 1))], format="csr"))
+        rows.sum_duplicates()
+        return rows
+    dense: Array = np.ascontiguousarray(X, dtype=np.float64)
+    if dense.ndim != 2 or 0 in dense.shape:
+        raise InputError(f"X must be a matrix with rows and columns, got shape {dense.shape}")
+    if intercept:
+        dense = np.hstack([dense, np.ones((dense.shape[0], 1))])
+    return dense

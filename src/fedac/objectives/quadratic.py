@@ -1,0 +1,95 @@
+"""A quadratic with Gaussian gradient noise, whose L, mu and sigma are exact."""
+
+from __future__ import annotations
+
+import math
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from fedac.errors import InputError
+from fedac.objectives.base import Array, Objective, Rows, content_hash
+from fedac.random import gaussians
+
+
+class NoisyQuadratic(Objective):
+    """F(w) = 1/2 sum_j h_j (w_j - w*_j)^2, queried as grad F(w) + noise.
+
+    The noise is N(0, sigma^2/d I), so that E||noise||^2 = sigma^2 everywhere. Its population
+    is 2^62 rows, each with a noise vector of its own that is a pure function of the row
+    number: the quadratic is sampled, repeated and compared exactly like a data set.
+
+    Parameters
+    ----------
+    curvatures : array, shape (d,)
+        The eigenvalues h_j of the Hessian, at least 0.
+    optimum : array, shape (d,), optional
+        w*, zero unless given.
+    sigma : float
+        Square root of the noise's variance.
+
+    Examples
+    --------
+    >>> F = NoisyQuadratic([4.0, 1.0], sigma=0.5)
+    >>> F.smoothness, F.strong_convexity, F.noise(np.zeros(2)), F.third_order_smoothness
+    (4.0, 1.0, 0.25, 0.0)
+    >>> F.gradient(np.array([1.0, 1.0]))
+    array([4., 1.])
+    """
+
+    n_samples = 2**62
+
+    def __init__(
+        self, curvatures: npt.ArrayLike, *, optimum: npt.ArrayLike = 0.0, sigma: float = 0.0
+    ) -> None:
+        self.curvatures: Array = np.array(curvatures, dtype=np.float64, ndmin=1)
+        if not (np.isfinite(self.curvatures).all() and (self.curvatures >= 0).all()):
+            raise InputError("curvatures must be finite numbers, at least 0")
+        if not (math.isfinite(sigma) and sigma >= 0):
+            raise InputError(f"sigma must be a finite number, at least 0, got {sigma!r}")
+        self.dim = len(self.curvatures)
+        self.sigma = float(sigma)
+        self.optimum: Array = np.broadcast_to(np.asarray(optimum, np.float64), self.dim).copy()
+
+    def value(self, w: Array) -> float:
+        """Return F(w)."""
+        return float(self.curvatures @ (w - self.optimum) ** 2) / 2
+
+    def gradient(self, w: Array) -> Array:
+        """Return the gradient of F at w."""
+        return self.curvatures * (w - self.optimum)
+
+    def hessian_product(self, w: Array, v: Array) -> Array:
+        """Return the Hessian times v."""
+        return self.curvatures * v
+
+    def stochastic_gradients(self, W: Array, rows: Rows) -> Array:
+        """Return grad F(W[m]) plus the noise of row rows[m], for every m."""
+        gradients = self.curvatures * (W - self.optimum)
+        if self.sigma > 0:
+            gradients += self.sigma / math.sqrt(self.dim) * gaussians(rows, self.dim)
+        return gradients
+
+    def noise(self, w: Array) -> float:
+        """Return sigma^2, the same everywhere."""
+        return self.sigma**2
+
+    def fingerprint(self) -> str:
+        """Return a hash of curvatures, optimum and sigma."""
+        return content_hash(f"quadratic {self.sigma!r}", self.curvatures, self.optimum)
+
+    @cached_property
+    def smoothness(self) -> float:
+        """The largest curvature."""
+        return float(self.curvatures.max())
+
+    @property
+    def strong_convexity(self) -> float:
+        """The smallest curvature."""
+        return float(self.curvatures.min())
+
+    @cached_property
+    def third_order_smoothness(self) -> float | None:
+        """Zero: a quadratic has no third derivative."""
+        return 0.0
