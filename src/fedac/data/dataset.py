@@ -1,0 +1,100 @@
+"""A data set for binary classification: rows, and a sign for each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fedac.errors import DataError
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
+
+# (negative, positive), the ways in which two classes are commonly written.
+LABEL_PAIRS = ((-1.0, 1.0), (0.0, 1.0), (1.0, 2.0))
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """Rows ``X`` with their signs ``y``.
+
+    Parameters
+    ----------
+    name : str
+        What reports and results call this data set.
+    X : csr_array or ndarray, float64, shape (n_samples, n_features)
+        Sparse rows, or dense ones in C order.
+    y : ndarray of float64, shape (n_samples,)
+        Labels, each -1 or +1; see `labels_to_signs`.
+
+    Examples
+    --------
+    >>> data = Dataset("tiny", np.array([[1.0, 0.0], [0.0, 2.0]]), np.array([-1.0, 1.0]))
+    >>> data.n_samples, data.n_features
+    (2, 2)
+    """
+
+    name: str
+    X: csr_array[np.float64, tuple[int, int]] | NDArray[np.float64]
+    y: NDArray[np.float64]
+
+    def __post_init__(self) -> None:
+        rows = self.X.shape[0]
+        if self.y.shape != (rows,):
+            raise DataError(f"{self.name}: {rows} rows but labels of shape {self.y.shape}")
+        if not np.all(np.abs(self.y) == 1.0):
+            raise DataError(f"{self.name}: labels must be -1 or +1; see labels_to_signs")
+
+    @property
+    def n_samples(self) -> int:
+        """Number of rows."""
+        return int(self.X.shape[0])
+
+    @property
+    def n_features(self) -> int:
+        """Number of columns."""
+        return int(self.X.shape[1])
+
+
+def labels_to_signs(labels: ArrayLike, where: str) -> NDArray[np.float64]:
+    """Map the two classes of ``labels`` to -1 and +1.
+
+    Parameters
+    ----------
+    labels : array_like
+        Labels written as {-1, +1}, {0, 1} or {1, 2}; the larger one becomes +1.
+    where : str
+        The data set or file, for the error message.
+
+    Raises
+    ------
+    DataError
+        When there are not exactly two classes, or they are written another way.
+
+    Examples
+    --------
+    >>> labels_to_signs([2, 1, 1], "mushrooms")
+    array([ 1., -1., -1.])
+    >>> labels_to_signs([3, 3], "odd.txt")
+    Traceback (most recent call last):
+        ...
+    fedac.errors.DataError: odd.txt: every row has label 3; two classes are needed
+    """
+    values = np.asarray(labels, dtype=np.float64)
+    classes = np.unique(values).tolist()
+    for negative, positive in LABEL_PAIRS:
+        if classes == [negative, positive]:
+            return np.where(values == positive, 1.0, -1.0)
+
+    shown = ", ".join(f"{label:g}" for label in classes[:6])
+    if len(classes) == 1:
+        raise DataError(f"{where}: every row has label {shown}; two classes are needed")
+    if len(classes) != 2:
+        more = ", ..." if len(classes) > 6 else ""
+        raise DataError(f"{where}: two classes are needed, found {len(classes)}: {shown}{more}")
+    raise DataError(
+        f"{where}: labels are {{{shown}}}; accepted pairs: {{-1, +1}}, {{0, 1}}, {{1, 2}}"
+    )

@@ -1,0 +1,211 @@
+"""Read LIBSVM text files, and say which line is wrong when one is."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import lzma
+import math
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedac.data.dataset import Dataset, labels_to_signs
+from fedac.errors import DataError
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
+
+    Rows = csr_array[np.float64, tuple[int, int]]
+
+T = TypeVar("T", int, float)
+
+OPENERS: dict[str, Any] = {".bz2": bz2.open, ".gz": gzip.open, ".xz": lzma.open}
+
+# Files are read piece by piece: a bad line is then looked for in one piece only, and
+# a dense file of several gigabytes is never held in two forms at once.
+CHUNK_BYTES = 1 << 24
+
+# Sparse storage costs 12 bytes an entry and dense 8, so half full is where dense wins.
+DENSE_ABOVE = 0.5
+
+MAX_INDEX = 2**31 - 1
+
+
+def load_libsvm(
+    path: str | Path, n_features: int | None = None, name: str | None = None
+) -> Dataset:
+    r"""Read a LIBSVM file, plain or compressed (.gz, .bz2, .xz).
+
+    A line is ``label index:value index:value ...`` with ascending indices from 1;
+    ``#`` starts a comment. Rows come back sparse, or dense when more than half of
+    the entries are stored.
+
+    Parameters
+    ----------
+    path : str or Path
+        The file.
+    n_features : int, optional
+        Number of columns; the largest index found if not given.
+    name : str, optional
+        Name of the data set; the file's name without its compression if not given.
+
+    Raises
+    ------
+    DataError
+        When the file cannot be read; the message names the file, line and token.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     file = Path(folder) / "tiny"
+    ...     _ = file.write_text("+1 1:0.5 4:2\n-1 3:1  # a comment\n")
+    ...     data = load_libsvm(file)
+    >>> data.name, data.X.shape, data.y
+    ('tiny', (2, 4), array([ 1., -1.]))
+    """
+    path = Path(path)
+    blocks: list[Rows] = []
+    labels: list[NDArray[np.float64]] = []
+    for first_line, text in _chunks(path):
+        block, y = _parse(path, text, first_line, n_features)
+        blocks.append(block)
+        labels.append(y)
+    if not sum(len(y) for y in labels):
+        raise DataError(f"{path}: the file holds no rows")
+    columns = n_features or max(block.shape[1] for block in blocks)
+    signs = labels_to_signs(np.concatenate(labels), str(path))
+    stem = path.stem if path.suffix in OPENERS else path.name
+    return Dataset(name or stem, _stack(blocks, columns), signs)
+
+
+def _chunks(path: Path) -> Iterator[tuple[int, bytes]]:
+    """Yield pieces of whole lines, each with the number of its first line."""
+    line = 1
+    try:
+        if path.is_file() and path.stat().st_size == 0:
+            raise DataError(f"{path}: the file is empty")
+        with OPENERS.get(path.suffix, open)(path, "rb") as file:
+            while text := file.read(CHUNK_BYTES):
+                text += file.readline()
+                yield line, text
+                line += text.count(b"\n")
+    except FileNotFoundError:
+        raise DataError(f"{path}: no such file") from None
+    except IsADirectoryError:
+        raise DataError(f"{path}: is a directory; give a LIBSVM file") from None
+    except EOFError:
+        raise DataError(f"{path}: the compressed file is cut short or damaged") from None
+    except (OSError, lzma.LZMAError, zlib.error) as error:
+        why = getattr(error, "strerror", None) or error
+        raise DataError(f"{path}: cannot be read: {why}") from None
+
+
+def _parse(
+    path: Path, text: bytes, first_line: int, n_features: int | None
+) -> tuple[Rows, NDArray[np.float64]]:
+    from scipy.sparse import csr_array
+    from sklearn.datasets import load_svmlight_file
+
+    try:
+        rows, labels, query_ids = load_svmlight_file(
+            io.BytesIO(text), n_features=n_features, zero_based=False, query_id=True
+        )
+    except (ValueError, OverflowError) as error:
+        fault = _first_fault(text, first_line, n_features) or f"cannot be read: {error}"
+        raise DataError(f"{path}, {fault}") from None
+    # The reader lets these pass.
+    if query_ids.size or not (np.isfinite(rows.data).all() and np.isfinite(labels).all()):
+        raise DataError(f"{path}, {_first_fault(text, first_line, n_features)}")
+    # A piece has far fewer than 2^31 entries, and the kernels want 32-bit indices.
+    indices, indptr = rows.indices.astype(np.int32), rows.indptr.astype(np.int32)
+    return csr_array((rows.data, indices, indptr), shape=rows.shape), labels
+
+
+def _stack(blocks: list[Rows], columns: int) -> Rows | NDArray[np.float64]:
+    """Join the blocks, which it empties, into one matrix."""
+    from scipy.sparse import csr_array, vstack
+
+    n = sum(block.shape[0] for block in blocks)
+    stored = sum(block.nnz for block in blocks)
+    if stored <= DENSE_ABOVE * n * columns:
+        widened = [
+            csr_array((b.data, b.indices, b.indptr), shape=(b.shape[0], columns)) for b in blocks
+        ]
+        return vstack(widened, format="csr")
+    # Free each block once copied: the peak stays near the size of the sparse form.
+    X = np.zeros((n, columns))
+    while blocks:
+        block = blocks.pop()
+        X[n - block.shape[0] : n, : block.shape[1]] = block.toarray()
+        n -= block.shape[0]
+    return X
+
+
+def _first_fault(text: bytes, first_line: int, n_features: int | None) -> str | None:
+    """Say what is wrong with the first bad line, or None if all lines are fine."""
+    for number, line in enumerate(text.split(b"\n"), first_line):
+        tokens = line.partition(b"#")[0].split()
+        fault = _line_fault(tokens, n_features or MAX_INDEX)
+        if fault:
+            if not _is_text(line):
+                fault = "not text; a line of a LIBSVM file is 'label index:value index:value ...'"
+            return f"line {number}: {fault}"
+    return None
+
+
+def _line_fault(tokens: list[bytes], largest: int) -> str | None:
+    if not tokens:
+        return None
+    label = _number(float, tokens[0])
+    if label is None:
+        return f"label {_quote(tokens[0])} is not a number"
+    if not math.isfinite(label):
+        return f"label {_quote(tokens[0])} is not finite"
+    last = 0
+    for token in tokens[1:]:
+        head, colon, tail = token.partition(b":")
+        index, value = _number(int, head), _number(float, tail)
+        if head == b"qid":
+            return f"{_quote(token)}: query ids are not supported"
+        if not colon:
+            return f"{_quote(token)} is not of the form index:value"
+        if index is None:
+            return f"{_quote(token)}: the feature index is not a whole number"
+        if index < 1:
+            return f"{_quote(token)}: feature indices start at 1"
+        if index > largest:
+            return f"{_quote(token)}: the feature index is above {largest}"
+        if index <= last:
+            return f"{_quote(token)}: feature indices must ascend, and {last} came before"
+        if value is None:
+            return f"{_quote(token)}: the value is not a number"
+        if not math.isfinite(value):
+            return f"{_quote(token)}: the value is not finite"
+        last = index
+    return None
+
+
+def _number(kind: Callable[[bytes], T], token: bytes) -> T | None:
+    try:
+        return kind(token)
+    except ValueError:
+        return None
+
+
+def _quote(token: bytes) -> str:
+    text = token.decode("utf-8", "backslashreplace")
+    return f"'{text}'" if len(text) <= 40 else f"'{text[:40]}...'"
+
+
+def _is_text(line: bytes) -> bool:
+    try:
+        return all(c.isprintable() or c.isspace() for c in line.decode())
+    except UnicodeDecodeError:
+        return False

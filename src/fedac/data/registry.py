@@ -1,0 +1,244 @@
+"""The data sets fedac knows by name: where they are, and how to get them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedac.cache import cache_dir
+from fedac.data.dataset import Dataset
+from fedac.data.download import download, file_sha256
+from fedac.data.libsvm import OPENERS, load_libsvm
+from fedac.data.synthetic import dense, synthetic
+from fedac.errors import DataError, unknown_name
+
+LIBSVM_URL = "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/binary/"
+
+
+@dataclass(frozen=True)
+class Source:
+    """A file that can be downloaded, and what must come out of it.
+
+    ``sha256`` and ``size`` (bytes) describe the file as downloaded; None where nobody
+    published them.
+    """
+
+    name: str
+    file: str
+    n_samples: int
+    n_features: int
+    note: str
+    sha256: str | None = None
+    size: int | None = None
+    url: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.url:
+            object.__setattr__(self, "url", LIBSVM_URL + self.file)
+
+
+@dataclass(frozen=True)
+class Listing:
+    """A line of ``fedac data list``; ``where`` is None if the data must be downloaded."""
+
+    name: str
+    n_samples: int
+    n_features: int
+    where: str | None
+    note: str
+
+
+SOURCES = {
+    source.name: source
+    for source in (
+        Source(
+            name="a1a",
+            file="a1a",
+            n_samples=1_605,
+            n_features=123,
+            note="census income, small",
+            sha256="eb54c45f1bdb51286f803dd092eb8202b44637a858fc6c4e533a2d64a0d94b4e",
+            size=114_818,
+        ),
+        Source(
+            name="a9a",
+            file="a9a",
+            n_samples=32_561,
+            n_features=123,
+            note="census income; the paper's main experiment",
+            sha256="f5d5ffd8d865ff41328e7ee043e4b020816914ff6843ff15b98905ddbedce906",
+            size=2_329_875,
+        ),
+        Source("covtype", "covtype.libsvm.binary.scale.bz2", 581_012, 54, "forest cover, scaled"),
+        Source("epsilon", "epsilon_normalized.xz", 400_000, 2_000, "dense; needs 10 GB of memory"),
+        Source("ijcnn1", "ijcnn1.bz2", 49_990, 22, "IJCNN 2001 challenge"),
+        Source("mushrooms", "mushrooms", 8_124, 112, "edible or poisonous"),
+        Source("phishing", "phishing", 11_055, 68, "phishing web sites"),
+        Source("rcv1", "rcv1_train.binary.bz2", 20_242, 47_236, "news stories, very sparse"),
+        Source("real-sim", "real-sim.bz2", 72_309, 20_958, "Usenet articles, very sparse"),
+        Source("w8a", "w8a", 49_749, 300, "web pages"),
+    )
+}
+
+GENERATED: dict[str, Callable[[], Dataset]] = {"synthetic": synthetic, "synthetic-dense": dense}
+
+
+def find(name: str) -> Path:
+    """Find a registered data set on this machine: in ``$FEDAC_DATA``, then in the cache.
+
+    Raises
+    ------
+    DataError
+        When it is in neither; the message says how to fetch it.
+
+    Examples
+    --------
+    >>> find("a10a")
+    Traceback (most recent call last):
+        ...
+    fedac.errors.InputError: unknown data set 'a10a'; did you mean 'a1a'? Known: ...
+    """
+    source = _source(name)
+    path = _local(source)
+    if path is None:
+        looked = " or ".join(str(folder) for folder in _folders())
+        raise DataError(
+            f"{name} is not on this machine: no {source.file} in {looked}; "
+            f"get it with 'fedac data fetch {name}'"
+        )
+    return path
+
+
+def fetch(name: str) -> Path:
+    """Find a registered data set, or download it to the cache, and verify its checksum.
+
+    Raises
+    ------
+    DataError
+        When it cannot be downloaded or is damaged.
+    """
+    source = _source(name)
+    path = _local(source)
+    if path is None:
+        path = _data_cache() / source.file
+        download(source.url, path, source.sha256)
+        if source.sha256 is None:
+            # Nothing to compare with today, but damage from now on will be noticed.
+            _record(path).write_text(f"{file_sha256(path)}  {path.name}\n")
+    else:
+        _verify(source, path)
+    return path
+
+
+def load(name: str | Path) -> Dataset:
+    """Load a data set by name, downloading it if need be, or from a LIBSVM file.
+
+    Parameters
+    ----------
+    name : str or Path
+        ``synthetic``, ``synthetic-dense``, a registered name (see `describe`), or the
+        path of a LIBSVM file. A file named like a registered set needs its folder: ``./a9a``.
+
+    Raises
+    ------
+    DataError
+        When the data cannot be had or read.
+    InputError
+        When there is neither a data set nor a file of that name.
+
+    Examples
+    --------
+    >>> load("synthetic").n_samples
+    32561
+    """
+    if isinstance(name, Path):
+        return load_libsvm(name)
+    if name in GENERATED:
+        return GENERATED[name]()
+    if name in SOURCES:
+        return _load_source(SOURCES[name])
+    # os.path.exists, for Path.exists raises on names that the system finds too long.
+    if Path(name).name != name or os.path.exists(name):  # noqa: PTH110
+        return load_libsvm(name)
+    raise unknown_name("data set", name, [*SOURCES, *GENERATED])
+
+
+def describe() -> list[Listing]:
+    """List every data set that `load` knows by name, and where it is on this machine.
+
+    Examples
+    --------
+    >>> [entry.where for entry in describe() if entry.name == "synthetic"]
+    ['generated']
+    """
+    listings = [
+        Listing("synthetic", 32_561, 123, "generated", "the shape of a9a"),
+        Listing("synthetic-dense", 4_000, 2_000, "generated", "the shape of epsilon, shorter"),
+    ]
+    for source in SOURCES.values():
+        path = _local(source)
+        note = source.note
+        if source.sha256 is None:
+            note += " (checksum not recorded; shape is checked)"
+        where = None if path is None else str(path)
+        listings.append(Listing(source.name, source.n_samples, source.n_features, where, note))
+    return listings
+
+
+def _source(name: str) -> Source:
+    if name not in SOURCES:
+        raise unknown_name("data set", name, SOURCES)
+    return SOURCES[name]
+
+
+def _data_cache() -> Path:
+    return cache_dir() / "data"
+
+
+def _folders() -> list[Path]:
+    given = os.environ.get("FEDAC_DATA")
+    return [Path(given), _data_cache()] if given else [_data_cache()]
+
+
+def _local(source: Source) -> Path | None:
+    """Look for the file, or for the same file compressed another way or not at all."""
+    suffix = Path(source.file).suffix
+    stem = source.file.removesuffix(suffix) if suffix in OPENERS else source.file
+    names = dict.fromkeys([source.file, stem, *(stem + other for other in OPENERS)])
+    paths = (folder / name for folder in _folders() for name in names)
+    return next((path for path in paths if path.is_file()), None)
+
+
+def _record(path: Path) -> Path:
+    return path.with_name(path.name + ".sha256")
+
+
+def _verify(source: Source, path: Path) -> None:
+    """Compare with the checksum we know, or with the one noted at the download."""
+    expected = source.sha256 if path.name == source.file else None
+    if expected is None and _record(path).is_file():
+        expected = _record(path).read_text().partition(" ")[0]
+    if expected is None:
+        return
+    got = file_sha256(path)
+    if got != expected:
+        raise DataError(
+            f"{path} is damaged: sha256 expected {expected}, got {got}; "
+            f"delete it and run 'fedac data fetch {source.name}'"
+        )
+
+
+def _load_source(source: Source) -> Dataset:
+    path = fetch(source.name)
+    again = f"delete {path} and run 'fedac data fetch {source.name}'"
+    try:
+        data = load_libsvm(path, source.n_features, source.name)
+    except DataError as error:
+        raise DataError(f"{error}; {again}") from None
+    if data.n_samples != source.n_samples:
+        raise DataError(
+            f"{path} has {data.n_samples} rows but {source.name} has {source.n_samples}; {again}"
+        )
+    return data

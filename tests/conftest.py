@@ -1,0 +1,28 @@
+"""Fixtures for all tests: a cache of our own, and the real a9a."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from fedac.data import Dataset, load
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Keep tests out of the user's cache."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FEDAC_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture(scope="session")
+def a9a(_own_cache: None) -> Dataset:
+    """Give the real a9a; in CI it must be there."""
+    if "FEDAC_DATA" not in os.environ:
+        if "CI" in os.environ:
+            pytest.fail("CI must set FEDAC_DATA to a folder that holds a9a")
+        pytest.skip("needs the file a9a: set FEDAC_DATA to its folder")
+    return load("a9a")

@@ -1,0 +1,41 @@
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+
+from fedac.data.dataset import Dataset, labels_to_signs
+from fedac.errors import DataError
+
+
+@pytest.mark.parametrize(
+    "labels", [[-1, 1, 1], [0, 1, 1], [1, 2, 2], np.array([0, 1, 1], dtype=np.int8)]
+)
+def test_accepted_pairs_become_signs(labels):
+    signs = labels_to_signs(labels, "x")
+    assert signs.dtype == np.float64
+    assert signs.tolist() == [-1.0, 1.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        ([1, 1], "x: every row has label 1; two classes are needed"),
+        ([1, 2, 3], "x: two classes are needed, found 3: 1, 2, 3"),
+        (range(10), "x: two classes are needed, found 10: 0, 1, 2, 3, 4, 5, ..."),
+        ([], "x: two classes are needed, found 0"),
+        ([0.5, 2], "x: labels are {0.5, 2}; accepted pairs: {-1, +1}, {0, 1}, {1, 2}"),
+    ],
+)
+def test_other_labels_are_refused(labels, message):
+    with pytest.raises(DataError, match=re.escape(message)):
+        labels_to_signs(list(labels), "x")
+
+
+def test_dataset_checks_its_parts():
+    X = np.eye(2)
+    with pytest.raises(DataError, match=re.escape("mine: 2 rows but labels of shape (3,)")):
+        Dataset("mine", X, np.ones(3))
+    with pytest.raises(DataError, match="mine: labels must be -1 or"):
+        Dataset("mine", X, np.array([0.0, 1.0]))

@@ -1,0 +1,185 @@
+from __future__ import annotations
+
+import bz2
+import gzip
+import lzma
+import os
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from scipy.sparse import csr_array, issparse
+
+from fedac.data import libsvm, load_libsvm
+from fedac.errors import DataError
+
+TEXT = b"# header\n+1 1:0.5 4:2  # note\n\n-1 3:1e-3\n+1\n"
+DENSE_FORM = [[0.5, 0, 0, 2], [0, 0, 1e-3, 0], [0, 0, 0, 0]]
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(content: bytes, name: str = "file") -> Path:
+        path = tmp_path / name
+        path.write_bytes(content)
+        return path
+
+    return write
+
+
+def refuses(path, message, **kwargs):
+    with pytest.raises(DataError) as caught:
+        load_libsvm(path, **kwargs)
+    assert message in str(caught.value)
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("suffix", "compress"),
+    [("", bytes), (".gz", gzip.compress), (".bz2", bz2.compress), (".xz", lzma.compress)],
+)
+def test_reads_plain_and_compressed(write, suffix, compress):
+    data = load_libsvm(write(compress(TEXT), "tiny.txt" + suffix))
+    assert data.name == "tiny.txt"
+    assert isinstance(data.X, csr_array)
+    assert data.X.dtype == np.float64
+    assert data.X.indices.dtype == data.X.indptr.dtype == np.int32
+    assert data.X.toarray().tolist() == DENSE_FORM
+    assert data.y.tolist() == [1, -1, 1]
+
+
+def test_name_and_width_can_be_given(write):
+    data = load_libsvm(write(TEXT), n_features=9, name="mine")
+    assert (data.name, data.n_samples, data.n_features) == ("mine", 3, 9)
+
+
+@pytest.mark.parametrize("chunk", [1, 20, 1 << 20])
+def test_full_rows_come_back_dense(write, monkeypatch, chunk):
+    monkeypatch.setattr(libsvm, "CHUNK_BYTES", chunk)
+    data = load_libsvm(write(b"1 1:1 2:2\n0 1:3\n1 1:4 2:5 3:6\n"))
+    assert isinstance(data.X, np.ndarray)
+    assert data.X.flags.c_contiguous
+    assert data.X.tolist() == [[1, 2, 0], [3, 0, 0], [4, 5, 6]]
+
+
+LONG = b"x" * 99
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (b"one 1:1", "line 3: label 'one' is not a number"),
+        (b"1,2 1:1", "line 3: label '1,2' is not a number"),
+        (b"nan 1:1", "line 3: label 'nan' is not finite"),
+        (b"-inf 1:1", "line 3: label '-inf' is not finite"),
+        (b"1 qid:7 1:1", "line 3: 'qid:7': query ids are not supported"),
+        (b"1 1", "line 3: '1' is not of the form index:value"),
+        (b"1 a:1", "line 3: 'a:1': the feature index is not a whole number"),
+        (b"1 1.5:1", "line 3: '1.5:1': the feature index is not a whole number"),
+        (b"1 0:1 1:2", "line 3: '0:1': feature indices start at 1"),
+        (b"1 -4:1", "line 3: '-4:1': feature indices start at 1"),
+        (b"1 10:1", "line 3: '10:1': the feature index is above 9"),
+        (b"1 5:1 2:1", "line 3: '2:1': feature indices must ascend, and 5 came before"),
+        (b"1 5:1 5:1", "line 3: '5:1': feature indices must ascend, and 5 came before"),
+        (b"1 1:", "line 3: '1:': the value is not a number"),
+        (b"1 1:2:3", "line 3: '1:2:3': the value is not a number"),
+        (b"1 1:NaN", "line 3: '1:NaN': the value is not finite"),
+        (b"1 1:1e999", "line 3: '1:1e999': the value is not finite"),
+        (b"1 1:" + LONG, "line 3: '1:" + "x" * 38 + "...': the value is not a number"),
+        (b"\x89PNG\x00", "line 3: not text"),
+        (b"1 1:2\x00", "line 3: not text"),
+    ],
+)
+@pytest.mark.parametrize("chunk", [1, 1 << 20])
+def test_a_bad_line_is_named(write, monkeypatch, line, message, chunk):
+    monkeypatch.setattr(libsvm, "CHUNK_BYTES", chunk)
+    path = write(b"-1 1:1\n\n" + line + b"\n1 bad\n")
+    refuses(path, message, n_features=9)
+
+
+def test_an_index_beyond_any_matrix(write):
+    refuses(write(b"1 3000000000:1\n"), "line 1: '3000000000:1': the feature index is above 2147")
+
+
+def test_compressed_without_its_suffix_is_not_text(write):
+    refuses(write(bz2.compress(TEXT)), "line 1: not text")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [(b"", "the file is empty"), (b"\n# only a comment\n", "the file holds no rows")],
+)
+def test_files_without_rows(write, content, message):
+    refuses(write(content), message)
+
+
+def test_missing_file_and_directory(tmp_path):
+    refuses(tmp_path / "gone", "no such file")
+    refuses(tmp_path, "is a directory")
+    compressed = tmp_path / "folder.bz2"
+    compressed.mkdir()
+    refuses(compressed, "is a directory")
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root reads all")
+def test_forbidden_file(write):
+    path = write(TEXT)
+    path.chmod(0)
+    refuses(path, "Permission denied")
+
+
+@pytest.mark.parametrize(
+    ("suffix", "compress"),
+    [(".gz", gzip.compress), (".bz2", bz2.compress), (".xz", lzma.compress)],
+)
+def test_damaged_compressed_files(write, suffix, compress):
+    whole = compress(TEXT * 1000)
+    refuses(write(whole[:-9], "cut" + suffix), "the compressed file is cut short")
+    refuses(write(b"1 1:1\n-1 1:1\n", "plain" + suffix), "cannot be read")
+    middle = len(whole) // 2
+    refuses(write(whole[:middle] + b"????" + whole[middle + 4 :], "bad" + suffix), ": ")
+
+
+def test_one_class_is_refused_with_the_file_name(write):
+    refuses(write(b"1 1:1\n1 2:1\n"), "every row has label 1; two classes are needed")
+
+
+values = st.floats(allow_nan=False, allow_infinity=False) | st.just(0.0)
+
+
+@given(
+    X=hnp.arrays(np.float64, hnp.array_shapes(min_dims=2, max_dims=2, max_side=8), elements=values),
+    chunk=st.sampled_from([1, 50, 1 << 20]),
+    data=st.data(),
+)
+def test_round_trip(X, chunk, data):
+    n, d = X.shape
+    y = data.draw(hnp.arrays(np.float64, n + 2, elements=st.sampled_from([-1.0, 1.0])))
+    y[:2] = -1, 1  # both classes, whatever was drawn
+    X = np.vstack([np.zeros((2, d)), X])
+    text = "".join(
+        f"{sign:g} " + " ".join(f"{j + 1}:{row[j]!r}" for j in np.flatnonzero(row)) + "\n"
+        for sign, row in zip(y, X.astype(object), strict=True)
+    )
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(libsvm, "CHUNK_BYTES", chunk)
+        path = Path(folder) / "random"
+        path.write_text(text)
+        loaded = load_libsvm(path, n_features=d)
+    stored = np.count_nonzero(X)
+    assert issparse(loaded.X) == (stored <= 0.5 * X.size)
+    rows = loaded.X.toarray() if issparse(loaded.X) else loaded.X
+    np.testing.assert_array_equal(rows, X)
+    np.testing.assert_array_equal(loaded.y, y)
+
+
+def test_a9a(a9a):
+    assert (a9a.name, a9a.n_samples, a9a.n_features) == ("a9a", 32_561, 123)
+    assert a9a.X.nnz == 451_592
+    assert int((a9a.y > 0).sum()) == 7_841
+    assert a9a.X.indices.dtype == np.int32

@@ -1,0 +1,279 @@
+from __future__ import annotations
+
+import bz2
+import hashlib
+import re
+import subprocess
+import sys
+import threading
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from fedac.cache import cache_dir
+from fedac.data import load
+from fedac.data.registry import SOURCES, Source, describe, fetch, find
+from fedac.errors import DataError, InputError
+
+TEXT = b"".join(b"%d %d:1\n" % (i % 2, 1 + i % 5) for i in range(60_000))
+SHA = hashlib.sha256(TEXT).hexdigest()
+TOY = Source("toy", "toy", 60_000, 5, "for tests", sha256=SHA, size=len(TEXT))
+
+
+class Server(ThreadingHTTPServer):
+    """Serves TEXT; can cut the first answer short, and can ignore ranges."""
+
+    def __init__(self, cuts=0, ranges=True, status=200):
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.cuts, self.ranges, self.status = cuts, ranges, status
+        self.asked: list[str | None] = []
+        self.url = f"http://127.0.0.1:{self.server_port}/toy"
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: Server
+
+    def do_GET(self):
+        asked = self.headers.get("Range")
+        self.server.asked.append(asked)
+        if self.server.status != 200:
+            return self.send_error(self.server.status)
+        start = int(re.fullmatch(r"bytes=(\d+)-", asked)[1]) if asked and self.server.ranges else 0
+        if start >= len(TEXT):
+            self.send_response(416)
+            self.send_header("Content-Range", f"bytes */{len(TEXT)}")
+            self.send_header("Content-Length", "0")
+            return self.end_headers()
+        body = TEXT[start:]
+        self.send_response(206 if start else 200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if self.server.cuts:
+            self.server.cuts -= 1
+            body = body[: len(body) // 2]
+        return self.wfile.write(body)
+
+    def log_message(self, *_args):
+        pass
+
+
+@pytest.fixture
+def serve():
+    servers = []
+
+    def serve(**kwargs) -> Server:
+        server = Server(**kwargs)
+        servers.append(server)
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        return server
+
+    yield serve
+    for server in servers:
+        server.shutdown()
+        server.server_close()
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch) -> Path:
+    """An empty cache; gives its data folder."""
+    monkeypatch.setenv("FEDAC_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("FEDAC_DATA", raising=False)
+    return tmp_path / "cache" / "data"
+
+
+@pytest.fixture
+def register(monkeypatch):
+    def register(**changes) -> Source:
+        source = replace(TOY, **changes)
+        monkeypatch.setitem(SOURCES, "toy", source)
+        return source
+
+    return register
+
+
+def refused(action, *parts):
+    with pytest.raises(DataError) as caught:
+        action("toy")
+    for part in parts:
+        assert part in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_cache_dir_is_the_users_unless_set(monkeypatch):
+    monkeypatch.setenv("FEDAC_CACHE", "somewhere")
+    assert cache_dir() == Path("somewhere")
+    monkeypatch.delenv("FEDAC_CACHE")
+    assert "fedac" in str(cache_dir())
+
+
+def test_fetch_downloads_once(cache, serve, register, capfd):
+    server = serve()
+    register(url=server.url)
+    assert fetch("toy") == fetch("toy") == find("toy") == cache / "toy"
+    assert (cache / "toy").read_bytes() == TEXT
+    assert [path.name for path in cache.iterdir()] == ["toy"]
+    assert len(server.asked) == 1
+    assert capfd.readouterr() == ("", "")  # no bar off a terminal
+
+
+def test_load_downloads_and_checks_the_shape(cache, serve, register):
+    register(url=serve().url)
+    data = load("toy")
+    assert (data.name, data.n_samples, data.n_features) == ("toy", 60_000, 5)
+    register(n_samples=7)
+    refused(load, "has 60000 rows but toy has 7", f"delete {cache / 'toy'}")
+    register(n_features=4)
+    refused(load, "line 5: '5:1': the feature index is above 4", f"delete {cache / 'toy'}")
+
+
+def test_a_cut_download_is_continued(cache, serve, register):
+    server = serve(cuts=1)
+    register(url=server.url)
+    refused(
+        fetch,
+        f"cannot download {server.url}: the connection was cut",
+        "the partial download is kept and will be continued",
+        f"put the file at {cache / 'toy'} or in the folder $FEDAC_DATA",
+    )
+    assert [path.name for path in cache.iterdir()] == ["toy.part"]
+    part = (cache / "toy.part").read_bytes()
+    assert part
+    assert TEXT.startswith(part)
+    assert fetch("toy").read_bytes() == TEXT
+    assert server.asked == [None, f"bytes={len(part)}-"]
+    assert [path.name for path in cache.iterdir()] == ["toy"]
+
+
+def test_a_server_without_ranges_sends_all_again(cache, serve, register):
+    server = serve(cuts=1, ranges=False)
+    register(url=server.url)
+    refused(fetch, "the connection was cut")
+    assert fetch("toy").read_bytes() == TEXT
+    assert server.asked[1] is not None
+
+
+@pytest.mark.parametrize("surplus", [b"", b"more"])
+def test_a_part_that_is_whole_or_too_long(cache, serve, register, surplus):
+    register(url=serve().url)
+    cache.mkdir(parents=True)
+    (cache / "toy.part").write_bytes(TEXT + surplus)
+    assert fetch("toy").read_bytes() == TEXT
+
+
+def test_no_network(cache, serve, register):
+    server = serve()
+    register(url=server.url)
+    server.shutdown()
+    server.server_close()  # nobody listens there any more
+    where = f"put the file at {cache / 'toy'} or in the folder $FEDAC_DATA"
+    refused(fetch, f"cannot download {server.url}: no connection to the server", where)
+    (cache / "toy.part").write_bytes(TEXT[:9])
+    refused(fetch, "the partial download is kept and will be continued")
+    assert (cache / "toy.part").read_bytes() == TEXT[:9]
+
+
+def test_a_missing_page(cache, serve, register):
+    register(url=serve(status=404).url)
+    refused(fetch, "the server answered 404 Not Found")
+
+
+def test_a_cache_that_cannot_be_written(cache, serve, register):
+    register(url=serve().url)
+    cache.parent.write_text("a file where the folder should be")
+    refused(fetch, "cannot download")
+
+
+def test_a_wrong_download_is_not_kept(cache, serve, register):
+    wrong = "0" * 64
+    register(url=serve().url, sha256=wrong)
+    refused(fetch, wrong, SHA)
+    assert list(cache.iterdir()) == []
+
+
+def test_an_unknown_checksum_is_noted_at_the_download(cache, serve, register):
+    register(url=serve().url, sha256=None)
+    path = fetch("toy")
+    assert (cache / "toy.sha256").read_text() == f"{SHA}  toy\n"
+    assert load("toy").n_samples == 60_000
+    path.write_bytes(TEXT[:-4])
+    refused(load, f"{path} is damaged: sha256 expected {SHA}, got ", "fedac data fetch toy")
+
+
+def test_fedac_data_comes_first_and_may_lack_the_file(cache, register, tmp_path, monkeypatch):
+    register(url="http://127.0.0.1:1/")
+    given = tmp_path / "given"
+    for folder in (given, cache):
+        folder.mkdir(parents=True)
+    monkeypatch.setenv("FEDAC_DATA", str(given))
+    refused(find, f"no toy in {given} or {cache}", "'fedac data fetch toy'")
+    (cache / "toy").write_bytes(TEXT)
+    assert find("toy") == cache / "toy"
+    (given / "toy").write_bytes(TEXT)
+    assert find("toy") == given / "toy"
+    (given / "toy").write_bytes(b"1 1:1\n")
+    refused(load, f"{given / 'toy'} is damaged", SHA)
+
+
+def test_another_compression_of_a_file_will_do(cache, register):
+    register(file="toy.xz", sha256="of the .xz file")
+    cache.mkdir(parents=True)
+    (cache / "toy.bz2").write_bytes(bz2.compress(TEXT))
+    assert load("toy").n_samples == 60_000
+    (cache / "toy").write_bytes(TEXT)
+    assert find("toy") == cache / "toy"
+
+
+def test_load_of_paths_and_unknown_names(cache, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine").write_bytes(TEXT)
+    assert load("mine").name == load("./mine").name == load(Path("mine")).name == "mine"
+    with pytest.raises(DataError, match="gone: no such file"):
+        load("folder/gone")
+    with pytest.raises(DataError, match="a9a: no such file"):
+        load("./a9a")
+    with pytest.raises(InputError, match="unknown data set 'a9b'; did you mean 'a9a'"):
+        load("a9b")
+    for name in ("", "x" * 5000):
+        with pytest.raises(InputError, match="unknown data set"):
+            load(name)
+    with pytest.raises(InputError, match="unknown data set 'synthetic'"):
+        fetch("synthetic")
+
+
+def test_describe_says_where_each_set_is(cache, register):
+    register(sha256=None)
+    cache.mkdir(parents=True)
+    (cache / "a9a").touch()
+    entries = {entry.name: entry for entry in describe()}
+    assert entries["synthetic"].where == entries["synthetic-dense"].where == "generated"
+    assert entries["a9a"].where == str(cache / "a9a")
+    assert entries["toy"].where is None
+    assert entries["toy"].note.endswith("(checksum not recorded; shape is checked)")
+    assert "checksum" not in entries["a9a"].note
+
+
+def test_generated_sets_have_the_shape_that_is_listed():
+    for entry in describe():
+        if entry.where == "generated":
+            assert load(entry.name).X.shape == (entry.n_samples, entry.n_features)
+
+
+def test_records_are_consistent():
+    for name, source in SOURCES.items():
+        assert name == source.name
+        assert source.url.endswith("/" + source.file)
+        assert source.sha256 is None or re.fullmatch("[0-9a-f]{64}", source.sha256)
+
+
+def test_a9a_is_the_registered_file(a9a):
+    path = fetch("a9a")
+    assert path.stat().st_size == SOURCES["a9a"].size
+
+
+def test_import_is_light():
+    heavy = "{'sklearn', 'scipy', 'pooch', 'requests', 'rich'}"
+    code = f"import sys, fedac.data; print(sorted({heavy} & set(sys.modules)))"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "[]"
