@@ -1,0 +1,136 @@
+"""What a simulation returns: one `Run` per algorithm and step size, together a `Result`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from fedac.engine.schedule import Schedule
+from fedac.objectives import Objective, Optimum, optimum
+from fedac.objectives.base import Array
+from fedac.theory.couplings import Hyperparameters
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+
+BYTES_PER_NUMBER = 4  # models travel as float32
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """One algorithm with one step size.
+
+    Attributes
+    ----------
+    steps, loss : array
+        The trace: F of the output after so many steps.
+    state : dict
+        The averaged sequences at the last record, by name.
+    w : array
+        The output at the last record.
+    status : "ok" or "diverged"
+        A diverged run keeps its trace up to there.
+    noise, psi, phi : array or None
+        sigma^2 at the output, and the two potentials, where they were asked for.
+    """
+
+    algorithm: str
+    label: str
+    hyperparameters: Hyperparameters
+    status: Literal["ok", "diverged"]
+    steps: npt.NDArray[np.int64]
+    loss: Array
+    state: dict[str, Array]
+    w: Array
+    megabytes_per_worker: float
+    noise: Array | None = None
+    psi: Array | None = None
+    phi: Array | None = None
+
+    @property
+    def eta(self) -> float:
+        """The step size."""
+        return self.hyperparameters.eta
+
+    @property
+    def best_loss(self) -> float:
+        """The smallest recorded loss."""
+        return float(self.loss.min())
+
+    @property
+    def final_loss(self) -> float:
+        """The last recorded loss."""
+        return float(self.loss[-1])
+
+    @property
+    def largest_noise(self) -> float | None:
+        """The largest sigma^2 along the run, where noise was recorded."""
+        return None if self.noise is None else float(self.noise.max())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """All runs of one call of `simulate`, on the same draws."""
+
+    objective: Objective
+    schedule: Schedule
+    M: int
+    seed: int
+    runs: tuple[Run, ...]
+    gradient_queries: int
+    seconds: float
+
+    @cached_property
+    def optimum(self) -> Optimum:
+        """w* and F* of the objective, computed when first asked for."""
+        return optimum(self.objective)
+
+    @property
+    def best(self) -> Run:
+        """The run with the smallest loss on record."""
+        return min(self.runs, key=lambda run: run.best_loss)
+
+    def suboptimality(self, run: Run) -> Array:
+        """Return loss - F* along the trace of a run."""
+        return run.loss - self.optimum.value
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return the traces as a table, a row per run and record."""
+        import pandas as pd
+
+        rounds = np.cumsum((0, *self.schedule.gaps))
+        frames = []
+        for run in self.runs:
+            columns = {
+                "algorithm": run.algorithm,
+                "eta": run.eta,
+                "status": run.status,
+                "step": run.steps,
+                "round": np.searchsorted(rounds, run.steps),
+                "loss": run.loss,
+                "suboptimality": self.suboptimality(run),
+            }
+            optional = {"noise": run.noise, "psi": run.psi, "phi": run.phi}
+            columns |= {name: column for name, column in optional.items() if column is not None}
+            frames.append(pd.DataFrame(columns))
+        return pd.concat(frames, ignore_index=True)
+
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """Draw suboptimality against rounds, a line per run, and return the axes."""
+        if ax is None:
+            import matplotlib.pyplot as plt
+
+            ax = plt.figure(layout="constrained").add_subplot()
+        frame = self.to_frame()
+        for (label, eta), trace in frame.groupby(["algorithm", "eta"], sort=False):
+            ax.plot(
+                trace["round"], trace["suboptimality"], marker="o", label=f"{label}, eta={eta:g}"
+            )
+        ax.set(xlabel="communication rounds", ylabel="suboptimality", yscale="log")
+        ax.legend()
+        return ax

@@ -1,0 +1,101 @@
+"""When workers synchronize: every K steps, or irregularly with gaps of at most K."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+
+from fedac.errors import InputError
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """The lengths of the rounds; each ends with a synchronization.
+
+    The theorems only need every gap to be at most K (footnote of theorem fedaci:full), so K
+    of an irregular schedule is its longest gap.
+
+    Examples
+    --------
+    >>> Schedule.every(4, steps=12)
+    Schedule(gaps=(4, 4, 4))
+    >>> irregular = Schedule.at([1, 4, 6])
+    >>> irregular.gaps, irregular.K, irregular.T, irregular.rounds
+    ((1, 3, 2), 3, 6, 3)
+    """
+
+    gaps: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if not self.gaps or min(self.gaps) < 1:
+            raise InputError("a schedule needs at least one round, each of at least one step")
+
+    @classmethod
+    def every(cls, K: int, *, steps: int) -> Schedule:
+        """Synchronize every K of `steps` steps; K must divide them."""
+        require_count("K (local steps)", K)
+        require_count("T (steps)", steps)
+        if steps % K:
+            whole = steps // K * K
+            choices = f"T={whole + K}" if whole == 0 else f"T={whole} or T={whole + K}"
+            raise InputError(
+                f"K={K} does not divide T={steps}: the last round would be cut short. Use {choices}"
+            )
+        return cls((K,) * (steps // K))
+
+    @classmethod
+    def at(cls, synchronizations: Iterable[int]) -> Schedule:
+        """Synchronize after the given step counts, in ascending order; the last one is T."""
+        times = [0, *synchronizations]
+        gaps = tuple(b - a for a, b in pairwise(times))
+        if any(gap < 1 for gap in gaps):
+            raise InputError("synchronizations must be ascending step counts from 1 on")
+        return cls(gaps)
+
+    @property
+    def K(self) -> int:
+        """The longest gap between synchronizations."""
+        return max(self.gaps)
+
+    @property
+    def T(self) -> int:
+        """The number of steps."""
+        return sum(self.gaps)
+
+    @property
+    def rounds(self) -> int:
+        """R, the number of synchronizations."""
+        return len(self.gaps)
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        """Yield (t, gap) for every round: its first step and its length."""
+        t = 0
+        for gap in self.gaps:
+            yield t, gap
+            t += gap
+
+    def records(self, every: int) -> frozenset[int]:
+        """Return the steps to record: 0, T, and the first synchronization after each `every`.
+
+        Between synchronizations no machine knows the average, so nothing is recorded there.
+
+        Examples
+        --------
+        >>> sorted(Schedule.every(4, steps=20).records(every=6))
+        [0, 8, 12, 20]
+        """
+        require_count("record_every", every)
+        steps = {0, self.T}
+        for t, gap in self:
+            if t // every < (t + gap) // every:
+                steps.add(t + gap)
+        return frozenset(steps)
+
+
+def require_count(name: str, value: int) -> int:
+    """Return `value` if it is a whole number from 1 on, else say what is wrong."""
+    # bool is an int in Python, but True workers are a mistake.
+    if isinstance(value, bool) or not hasattr(value, "__index__") or value < 1:
+        raise InputError(f"{name} must be a whole number, at least 1, got {value!r}")
+    return int(value)

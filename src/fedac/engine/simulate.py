@@ -1,0 +1,266 @@
+"""`simulate`, the public call: many workers, one or many algorithms and step sizes."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from fedac.algorithms import Algorithm
+from fedac.algorithms import get as get_algorithm
+from fedac.engine import reference
+from fedac.engine.problem import ArrayState, Lane, Problem, Snapshot
+from fedac.engine.result import BYTES_PER_NUMBER, Result, Run
+from fedac.engine.schedule import Schedule, require_count
+from fedac.errors import InputError, StepSizeWarning
+from fedac.objectives import Objective, optimum
+from fedac.objectives.base import Array
+from fedac.theory.couplings import require_positive
+from fedac.theory.potentials import phi, psi
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What a callback is told at every record."""
+
+    algorithm: str
+    eta: float
+    step: int
+    loss: float
+    state: ArrayState
+
+
+class Interrupted(KeyboardInterrupt):
+    """The user stopped a simulation; `result` holds the runs recorded until then."""
+
+    def __init__(self, result: Result) -> None:
+        super().__init__("simulation interrupted")
+        self.result = result
+
+
+def simulate(
+    objective: Objective,
+    algorithm: str | Algorithm | Sequence[str | Algorithm],
+    *,
+    M: int,
+    K: int | Schedule,
+    T: int | None = None,
+    eta: float | Sequence[float],
+    mu: float | None = None,
+    start: npt.ArrayLike | None = None,
+    seed: int = 0,
+    record_every: int | None = None,
+    noise: bool = False,
+    potentials: bool = False,
+    callbacks: Sequence[Callable[[Record], object]] = (),
+    on_progress: Callable[[int], object] = lambda queries: None,
+) -> Result:
+    """Simulate M workers that synchronize every K steps, for T steps.
+
+    Every algorithm is run with every step size, all on the same draws.
+
+    Parameters
+    ----------
+    objective : Objective
+        What is minimized.
+    algorithm : str, Algorithm, or several
+        Names as in ``fedac.algorithms.ALGORITHMS``, or records of your own.
+    M : int
+        Workers.
+    K : int or Schedule
+        Local steps per round; a `Schedule` gives irregular rounds and T.
+    T : int
+        Steps per worker; K must divide it.
+    eta : float or several
+        Step sizes. Beyond 1/L, which the theory does not cover, one warning is given.
+    mu : float, optional
+        Strong-convexity estimate for the coupling; the objective's own unless given.
+    start : array, optional
+        w_0; ``RandomState(1).randn(d)``, that of the published runs, unless given.
+    seed : int
+        Of the draws.
+    record_every : int, optional
+        Record the loss at the first synchronization after every so many steps, and always at
+        0 and T. By default about eight times along the run.
+    noise : bool
+        Also record sigma^2 at the output.
+    potentials : bool
+        Also record Psi and Phi (two-sequence algorithms).
+    callbacks : sequence of callables
+        Each is called with a `Record` at every record.
+    on_progress : callable
+        Called with the number of gradient queries just made.
+
+    Returns
+    -------
+    Result
+        With a `Run` per algorithm and step size, in the order given.
+
+    Examples
+    --------
+    >>> from fedac.objectives import NoisyQuadratic
+    >>> F = NoisyQuadratic([1.0, 0.1], sigma=0.1)
+    >>> result = simulate(F, ["fedac-i", "fedavg"], M=16, K=8, T=64, eta=[0.1, 0.5], seed=1)
+    >>> result.best.algorithm, result.best.eta
+    ('fedac-i', 0.5)
+    """
+    schedule = _schedule(K, T)
+    lanes = _lanes(objective, algorithm, eta, mu, schedule.K)
+    if record_every is None:
+        record_every = max(1, schedule.T // 8)
+    problem = Problem(
+        objective=objective,
+        lanes=lanes,
+        M=require_count("M (workers)", M),
+        schedule=schedule,
+        start=_start(objective, start),
+        seed=_seed(seed),
+        records=schedule.records(record_every),
+        on_progress=on_progress,
+    )
+    recorders = [_Recorder(problem, lane, noise, potentials, mu, callbacks) for lane in lanes]
+    before = time.perf_counter()
+
+    def result() -> Result:
+        return Result(
+            objective=objective,
+            schedule=schedule,
+            M=problem.M,
+            seed=seed,
+            runs=tuple(recorder.run() for recorder in recorders if recorder.steps),
+            gradient_queries=problem.M * schedule.T * len(lanes),
+            seconds=time.perf_counter() - before,
+        )
+
+    try:
+        for snapshot in reference.run(problem):
+            recorders[snapshot.lane].add(snapshot)
+    except KeyboardInterrupt:
+        raise Interrupted(result()) from None
+    return result()
+
+
+@dataclass
+class _Recorder:
+    """Turns the snapshots of one lane into a `Run`."""
+
+    problem: Problem
+    lane: Lane
+    with_noise: bool
+    with_potentials: bool
+    mu: float | None
+    callbacks: Sequence[Callable[[Record], object]]
+    steps: list[int] = field(default_factory=list)
+    columns: dict[str, list[float]] = field(default_factory=lambda: {"loss": []})
+    state: ArrayState = ()
+    diverged: bool = False
+
+    def __post_init__(self) -> None:
+        if self.with_noise:
+            self.columns["noise"] = []
+        if self.with_potentials and "w_ag" in self.lane.algorithm.sequences:
+            self.columns |= {"psi": [], "phi": []}
+
+    def add(self, snapshot: Snapshot) -> None:
+        """Record a snapshot; of a diverged one only that it diverged."""
+        self.diverged = snapshot.diverged
+        if snapshot.diverged:
+            return
+        objective = self.problem.objective
+        self.steps.append(snapshot.step)
+        self.state = snapshot.state
+        w = self.lane.output(snapshot.state, snapshot.step)
+        loss = objective.value(w)
+        self.columns["loss"].append(loss)
+        if "noise" in self.columns:
+            self.columns["noise"].append(objective.noise(w))
+        if "psi" in self.columns:
+            best = optimum(objective)
+            named = dict(zip(self.lane.algorithm.sequences, snapshot.state, strict=True))
+            mu = objective.strong_convexity if self.mu is None else self.mu
+            for name, potential in (("psi", psi), ("phi", phi)):
+                value = potential(
+                    suboptimality=loss - best.value, w=named["w"], w_star=best.w, mu=mu
+                )
+                self.columns[name].append(value)
+        record = Record(
+            self.lane.algorithm.name, self.lane.hp.eta, snapshot.step, loss, snapshot.state
+        )
+        for callback in self.callbacks:
+            callback(record)
+
+    def run(self) -> Run:
+        algorithm = self.lane.algorithm
+        numbers = algorithm.vectors_per_round * self.problem.objective.dim
+        return Run(
+            algorithm=algorithm.name,
+            label=algorithm.label,
+            hyperparameters=self.lane.hp,
+            status="diverged" if self.diverged else "ok",
+            steps=np.array(self.steps),
+            state=dict(zip(algorithm.sequences, self.state, strict=True)),
+            w=self.lane.output(self.state, self.steps[-1]),
+            megabytes_per_worker=numbers * BYTES_PER_NUMBER * self.problem.schedule.rounds / 1e6,
+            **{name: np.array(column) for name, column in self.columns.items()},
+        )
+
+
+def _schedule(K: int | Schedule, T: int | None) -> Schedule:
+    if isinstance(K, Schedule):
+        if T is not None and T != K.T:
+            raise InputError(f"T={T} contradicts the schedule, which ends after {K.T} steps")
+        return K
+    if T is None:
+        raise InputError("T (steps) is missing; only a Schedule as K makes it unnecessary")
+    return Schedule.every(K, steps=T)
+
+
+def _lanes(
+    objective: Objective,
+    algorithm: str | Algorithm | Sequence[str | Algorithm],
+    eta: float | Sequence[float],
+    mu: float | None,
+    K: int,
+) -> tuple[Lane, ...]:
+    names = [algorithm] if isinstance(algorithm, str | Algorithm) else list(algorithm)
+    etas = [float(value) for value in np.atleast_1d(np.asarray(eta, dtype=np.float64))]
+    if not names or not etas:
+        raise InputError("give at least one algorithm and at least one step size eta")
+    for value in etas:
+        require_positive("eta", value)
+    mu = objective.strong_convexity if mu is None else require_positive("mu", mu)
+    algorithms = [get_algorithm(name) for name in names]
+    lanes = tuple(Lane(a, a.couple(eta=value, mu=mu, K=K)) for a in algorithms for value in etas)
+    _warn_beyond_theory(objective, etas)
+    return lanes
+
+
+def _warn_beyond_theory(objective: Objective, etas: Sequence[float]) -> None:
+    L = objective.smoothness
+    beyond = [eta for eta in etas if eta * L > 1 + 1e-12]
+    if beyond:
+        warnings.warn(
+            f"{len(beyond)} of {len(etas)} step sizes exceed 1/L = {1 / L:.4g} (largest: "
+            f"{max(beyond):g}); the theory covers eta <= 1/L only",
+            StepSizeWarning,
+            stacklevel=4,
+        )
+
+
+def _start(objective: Objective, start: npt.ArrayLike | None) -> Array:
+    if start is None:
+        return np.random.RandomState(1).randn(objective.dim)
+    w_0: Array = np.array(start, dtype=np.float64)
+    if w_0.shape != (objective.dim,) or not np.isfinite(w_0).all():
+        raise InputError(f"start must be {objective.dim} finite numbers, got shape {w_0.shape}")
+    return w_0
+
+
+def _seed(seed: int) -> int:
+    if isinstance(seed, bool) or not hasattr(seed, "__index__") or not 0 <= seed < 2**64:
+        raise InputError(f"seed must be a whole number from 0 to 2^64 - 1, got {seed!r}")
+    return int(seed)
