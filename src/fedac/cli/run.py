@@ -1,0 +1,137 @@
+"""`fedac run`: one algorithm, one or many step sizes."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from fedac.cli.parse import numbers
+from fedac.cli.progress import progress_bar
+
+if TYPE_CHECKING:
+    from fedac.data import Dataset
+    from fedac.engine import Result, Run
+
+
+def run(
+    dataset: str = typer.Option("synthetic", help="A registered name or a LIBSVM file."),
+    l2: float = typer.Option(1e-3, help="Regularization strength, above 0."),
+    intercept: bool = typer.Option(False, "--intercept", help="Append a column of ones."),
+    algorithm: str = typer.Option(
+        "fedac-i", help="fedac-i, fedac-ii, fedac-vanilla, fedavg, mb-sgd or mb-ac-sgd."
+    ),
+    workers: int = typer.Option(256, "--workers", "-M", help="Workers, M."),
+    local_steps: int = typer.Option(16, "--local-steps", "-K", help="Steps per round, K."),
+    steps: int = typer.Option(1024, "--steps", "-T", help="Steps per worker, T."),
+    eta: str = typer.Option("0.5", help="Step sizes, separated by commas."),
+    mu: float | None = typer.Option(None, help="Strong-convexity estimate; l2 unless given."),
+    seed: int = typer.Option(1, help="Seed of the draws."),
+    record_every: int = typer.Option(512, help="Record the loss every so many steps."),
+    as_json: bool = typer.Option(False, "--json", help="Print one JSON object."),
+) -> None:
+    """Simulate one algorithm with one or many step sizes."""
+    etas = numbers(eta, option="--eta")
+    from fedac import data
+    from fedac.algorithms import get
+    from fedac.engine import Interrupted, simulate
+    from fedac.objectives import LogisticRegression
+    from fedac.theory.couplings import require_positive
+
+    get(algorithm)  # a wrong name should fail before the data are read
+    require_positive("l2", l2)
+    loaded = data.load(dataset)
+    objective = LogisticRegression(loaded.X, loaded.y, l2=l2, intercept=intercept)
+    interrupted = False
+    with progress_bar(algorithm, total=workers * steps * len(etas)) as advance:
+        try:
+            result = simulate(
+                objective,
+                algorithm,
+                M=workers,
+                K=local_steps,
+                T=steps,
+                eta=etas,
+                mu=mu,
+                seed=seed,
+                record_every=record_every,
+                on_progress=advance,
+            )
+        except Interrupted as stop:
+            result, interrupted = stop.result, True
+    if as_json:
+        print(json.dumps(_as_json(result, loaded, algorithm)))
+    else:
+        _print_table(result, loaded)
+    if interrupted:
+        raise KeyboardInterrupt
+
+
+def _as_json(result: Result, dataset: Dataset, algorithm: str) -> dict[str, Any]:
+    """Return the object of the command's contract."""
+    f_star = result.optimum.value
+    objective = result.objective
+    best = result.best if result.runs else None
+    return {
+        "dataset": {
+            "name": dataset.name,
+            "n_samples": dataset.n_samples,
+            "n_features": dataset.n_features,
+        },
+        "l2": objective.strong_convexity,
+        "algorithm": algorithm,
+        "workers": result.M,
+        "local_steps": result.schedule.K,
+        "steps": result.schedule.T,
+        "rounds": result.schedule.rounds,
+        "seed": result.seed,
+        "f_star": f_star,
+        "runs": [_run_as_json(run, f_star) for run in result.runs],
+        "best": best and {"eta": best.eta, "suboptimality": best.best_loss - f_star},
+        "gradient_queries": result.gradient_queries,
+        "seconds": result.seconds,
+    }
+
+
+def _run_as_json(run: Run, f_star: float) -> dict[str, Any]:
+    hp = run.hyperparameters
+    return {
+        "eta": hp.eta,
+        "hyperparameters": {"gamma": hp.gamma, "alpha": hp.alpha, "beta": hp.beta},
+        "status": run.status,
+        "best_loss": run.best_loss,
+        "best_suboptimality": run.best_loss - f_star,
+        "final_loss": run.final_loss,
+        "final_suboptimality": run.final_loss - f_star,
+        "megabytes_per_worker": run.megabytes_per_worker,
+        "trace": [[int(step), float(loss)] for step, loss in zip(run.steps, run.loss, strict=True)],
+    }
+
+
+def _print_table(result: Result, dataset: Dataset) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    schedule = result.schedule
+    table = Table(
+        title=f"{dataset.name}: M={result.M}, K={schedule.K}, T={schedule.T}, "
+        f"{schedule.rounds} rounds, F*={result.optimum.value:.6f}"
+    )
+    for heading in ("eta", "status", "best suboptimality", "final suboptimality", "MB per worker"):
+        table.add_column(heading, justify="left" if heading == "status" else "right")
+    for run in result.runs:
+        suboptimality = result.suboptimality(run)
+        table.add_row(
+            f"{run.eta:g}",
+            run.status,
+            f"{suboptimality.min():.4e}",
+            f"{suboptimality[-1]:.4e}",
+            f"{run.megabytes_per_worker:.3g}",
+            style="bold" if run is result.best else None,
+        )
+    console = Console()
+    console.print(table)
+    rate = result.gradient_queries / result.seconds / 1e6
+    print(f"{result.seconds:.2f} s, {rate:.2f} M gradients/s", file=sys.stderr)

@@ -1,0 +1,1 @@
+"""Experiments: what is run, what is kept, what is drawn."""
