@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
 import typer
+
+from fedac.cli.streams import results_console
+from fedac.errors import InputError
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 app = typer.Typer(help="List, fetch and find data sets.", no_args_is_help=True)
 
@@ -10,7 +19,7 @@ app = typer.Typer(help="List, fetch and find data sets.", no_args_is_help=True)
 @app.command("list")
 def list_() -> None:
     """List the registered data sets and where they are found."""
-    from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
     from fedac.data.registry import describe
@@ -21,23 +30,31 @@ def list_() -> None:
             entry.name,
             f"{entry.n_samples:,}",
             f"{entry.n_features:,}",
-            entry.where or "not here",
+            escape(entry.where or "not here"),
             entry.note,
         )
-    Console().print(table)
+    results_console().print(table)
 
 
 @app.command()
 def fetch(name: str = typer.Argument(help="A registered name.")) -> None:
     """Download a data set unless it is here already; print its path."""
-    from fedac.data.registry import fetch as fetch_file
+    from fedac.data import registry
 
-    print(fetch_file(name))
+    print(_file(registry.fetch, name))
 
 
 @app.command()
 def path(name: str = typer.Argument(help="A registered name.")) -> None:
     """Print where a data set is, without downloading it."""
-    from fedac.data.registry import find
+    from fedac.data import registry
 
-    print(find(name))
+    print(_file(registry.find, name))
+
+
+def _file(look_up: Callable[[str], Path], name: str) -> Path:
+    from fedac.data.registry import GENERATED
+
+    if name in GENERATED:
+        raise InputError(f"{name} has no file: it is generated; use it as --dataset {name}")
+    return look_up(name)

@@ -6,14 +6,15 @@ from pathlib import Path
 
 import typer
 
+from fedac.cli.parse import output_folder
 from fedac.cli.progress import progress_bar
+from fedac.cli.streams import results_console
 
 
 def demo(
     out: Path = typer.Option(Path("fedac-demo"), help="Folder for the figure."),
 ) -> None:
     """Show how few rounds each of four algorithms needs on the embedded data."""
-    from rich.console import Console
     from rich.table import Table
 
     from fedac import data
@@ -21,7 +22,7 @@ def demo(
     from fedac.experiments import demo as experiment
     from fedac.objectives import LogisticRegression
 
-    out.mkdir(parents=True, exist_ok=True)  # fail before computing, not after
+    path = output_folder(out, option="--out") / "rounds.png"
     dataset = data.load("synthetic")
     objective = LogisticRegression(dataset.X, dataset.y, l2=1e-3)
     with progress_bar("demo", total=experiment.queries()) as advance:
@@ -46,12 +47,20 @@ def demo(
             f"{cell.suboptimality:.2e}",
             f"{cell.megabytes:.3g}",
         )
-    console = Console()
-    console.print(table)
-    reached = {name: cell for name, cell in needed.items() if cell is not None}
-    winner = min(reached, key=lambda name: reached[name].rounds)
-    console.print(f"Fewest rounds: {get(winner).label}, {reached[winner].rounds}.")
-    path = out / "rounds.png"
+    results_console().print(table)
+    print(_verdict({name: cell.rounds for name, cell in needed.items() if cell is not None}))
     title = "Embedded data: accuracy against communication"
     experiment.figure(cells, title).savefig(path, dpi=150)
-    console.print(f"Figure: {path}", soft_wrap=True)
+    print(f"Figure: {path}")
+
+
+def _verdict(rounds: dict[str, int]) -> str:
+    """Name the algorithm, or the several, that needed the fewest rounds."""
+    from fedac.algorithms import get
+    from fedac.experiments.demo import TARGET
+
+    if not rounds:
+        return f"No algorithm reached the target of {TARGET:g}."
+    fewest = min(rounds.values())
+    winners = [get(name).label for name, needed in rounds.items() if needed == fewest]
+    return f"Fewest rounds: {' and '.join(winners)}, {fewest}."

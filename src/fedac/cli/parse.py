@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 from fedac.errors import InputError
 
 
@@ -21,3 +24,25 @@ def numbers(text: str, *, option: str) -> list[float]:
         return [float(part) for part in text.split(",")]
     except ValueError:
         raise InputError(f"{option} takes numbers separated by commas, got '{text}'") from None
+
+
+def output_folder(path: Path, *, option: str) -> Path:
+    """Make a folder for results unless it is there; fail before computing, not after.
+
+    Examples
+    --------
+    >>> output_folder(Path(os.devnull), option="--out")
+    Traceback (most recent call last):
+    ...
+    fedac.errors.InputError: --out takes a folder that can be written to; '...' is a file
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        why = "" if os.access(path, os.W_OK | os.X_OK) else "cannot be written to"
+    except FileExistsError:
+        why = "is a file"
+    except OSError as error:
+        why = f"cannot be made: {error.strerror}"
+    if why:
+        raise InputError(f"{option} takes a folder that can be written to; '{path}' {why}")
+    return path

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -10,10 +11,14 @@ import typer
 
 from fedac.cli.parse import numbers
 from fedac.cli.progress import progress_bar
+from fedac.cli.streams import results_console
 
 if TYPE_CHECKING:
     from fedac.data import Dataset
     from fedac.engine import Result, Run
+
+# Beyond this a typing error is likelier than a simulation.
+LARGEST = 10**8
 
 
 def run(
@@ -23,9 +28,9 @@ def run(
     algorithm: str = typer.Option(
         "fedac-i", help="fedac-i, fedac-ii, fedac-vanilla, fedavg, mb-sgd or mb-ac-sgd."
     ),
-    workers: int = typer.Option(256, "--workers", "-M", help="Workers, M."),
+    workers: int = typer.Option(256, "--workers", "-M", max=LARGEST, help="Workers, M."),
     local_steps: int = typer.Option(16, "--local-steps", "-K", help="Steps per round, K."),
-    steps: int = typer.Option(1024, "--steps", "-T", help="Steps per worker, T."),
+    steps: int = typer.Option(1024, "--steps", "-T", max=LARGEST, help="Steps per worker, T."),
     eta: str = typer.Option("0.5", help="Step sizes, separated by commas."),
     mu: float | None = typer.Option(None, help="Strong-convexity estimate; l2 unless given."),
     seed: int = typer.Option(1, help="Seed of the draws."),
@@ -36,12 +41,20 @@ def run(
     etas = numbers(eta, option="--eta")
     from fedac import data
     from fedac.algorithms import get
-    from fedac.engine import Interrupted, simulate
+    from fedac.engine import Interrupted, Schedule, simulate
+    from fedac.engine.schedule import require_count
     from fedac.objectives import LogisticRegression
     from fedac.theory.couplings import require_positive
 
-    get(algorithm)  # a wrong name should fail before the data are read
+    # What is wrong should be said before the data are read, which may take minutes.
+    method = get(algorithm)
     require_positive("l2", l2)
+    mu = l2 if mu is None else require_positive("mu", mu)
+    require_count("M (workers)", workers)
+    require_count("record_every", record_every)
+    schedule = Schedule.every(local_steps, steps=steps)
+    for step_size in etas:
+        method.couple(eta=step_size, mu=mu, K=schedule.K)
     loaded = data.load(dataset)
     objective = LogisticRegression(loaded.X, loaded.y, l2=l2, intercept=intercept)
     interrupted = False
@@ -49,10 +62,9 @@ def run(
         try:
             result = simulate(
                 objective,
-                algorithm,
+                method,
                 M=workers,
-                K=local_steps,
-                T=steps,
+                K=schedule,
                 eta=etas,
                 mu=mu,
                 seed=seed,
@@ -62,7 +74,7 @@ def run(
         except Interrupted as stop:
             result, interrupted = stop.result, True
     if as_json:
-        print(json.dumps(_as_json(result, loaded, algorithm)))
+        print(json.dumps(_as_json(result, loaded, algorithm), allow_nan=False))
     else:
         _print_table(result, loaded)
     if interrupted:
@@ -89,7 +101,7 @@ def _as_json(result: Result, dataset: Dataset, algorithm: str) -> dict[str, Any]
         "seed": result.seed,
         "f_star": f_star,
         "runs": [_run_as_json(run, f_star) for run in result.runs],
-        "best": best and {"eta": best.eta, "suboptimality": best.best_loss - f_star},
+        "best": best and {"eta": best.eta, "suboptimality": _finite(best.best_loss - f_star)},
         "gradient_queries": result.gradient_queries,
         "seconds": result.seconds,
     }
@@ -101,22 +113,29 @@ def _run_as_json(run: Run, f_star: float) -> dict[str, Any]:
         "eta": hp.eta,
         "hyperparameters": {"gamma": hp.gamma, "alpha": hp.alpha, "beta": hp.beta},
         "status": run.status,
-        "best_loss": run.best_loss,
-        "best_suboptimality": run.best_loss - f_star,
-        "final_loss": run.final_loss,
-        "final_suboptimality": run.final_loss - f_star,
+        "best_loss": _finite(run.best_loss),
+        "best_suboptimality": _finite(run.best_loss - f_star),
+        "final_loss": _finite(run.final_loss),
+        "final_suboptimality": _finite(run.final_loss - f_star),
         "megabytes_per_worker": run.megabytes_per_worker,
-        "trace": [[int(step), float(loss)] for step, loss in zip(run.steps, run.loss, strict=True)],
+        "trace": [
+            [int(step), _finite(loss)] for step, loss in zip(run.steps, run.loss, strict=True)
+        ],
     }
 
 
+def _finite(value: float) -> float | None:
+    """Return null for an overflowed loss (l2 near 1e308): JSON has no infinity."""
+    return float(value) if math.isfinite(value) else None
+
+
 def _print_table(result: Result, dataset: Dataset) -> None:
-    from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
     schedule = result.schedule
     table = Table(
-        title=f"{dataset.name}: M={result.M}, K={schedule.K}, T={schedule.T}, "
+        title=f"{escape(dataset.name)}: M={result.M}, K={schedule.K}, T={schedule.T}, "
         f"{schedule.rounds} rounds, F*={result.optimum.value:.6f}"
     )
     for heading in ("eta", "status", "best suboptimality", "final suboptimality", "MB per worker"):
@@ -131,7 +150,6 @@ def _print_table(result: Result, dataset: Dataset) -> None:
             f"{run.megabytes_per_worker:.3g}",
             style="bold" if run is result.best else None,
         )
-    console = Console()
-    console.print(table)
+    results_console().print(table)
     rate = result.gradient_queries / result.seconds / 1e6
     print(f"{result.seconds:.2f} s, {rate:.2f} M gradients/s", file=sys.stderr)

@@ -1,0 +1,85 @@
+"""Run the command inside the test: a process of its own would cost a second each time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+
+from fedac.cli import main
+
+
+class Outcome(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def fedac(capfd) -> Callable[..., Outcome]:
+    """Give a function that runs `fedac` with some arguments and tells how it ended."""
+
+    def fedac(*arguments: object) -> Outcome:
+        with pytest.raises(SystemExit) as stop:
+            main([str(argument) for argument in arguments])
+        # An outcome of None or a text would be an exit that nobody planned.
+        assert isinstance(stop.value.code, int)
+        return Outcome(stop.value.code, *capfd.readouterr())
+
+    return fedac
+
+
+@pytest.fixture
+def refuses(fedac) -> Callable[..., None]:
+    """Give a function that checks a refusal: code 2, one line that says why, no results."""
+
+    def refuses(*arguments: object, saying: str) -> None:
+        code, out, err = fedac(*arguments)
+        assert (code, out) == (2, "")
+        assert err.startswith("fedac: ")
+        assert err.endswith("\n")
+        assert err.count("\n") == 1
+        assert saying in err
+
+    return refuses
+
+
+@pytest.fixture
+def write(tmp_path) -> Callable[..., Path]:
+    """Give a function that writes a file and returns its path."""
+
+    def write(content: bytes, name: str = "file") -> Path:
+        path: Path = tmp_path / name
+        path.write_bytes(content)
+        return path
+
+    return write
+
+
+@pytest.fixture(scope="session")
+def small(tmp_path_factory) -> Path:
+    """Give a sparse LIBSVM file of 60 rows and 12 columns."""
+    rng = np.random.default_rng(0)
+    lines = []
+    for row in range(60):
+        columns = np.sort(rng.choice(11, size=3, replace=False)) + 1
+        entries = " ".join(f"{column}:{rng.normal():.3f}" for column in [*columns, 12][:4])
+        lines.append(f"{'+1' if row % 3 else '-1'} {entries}")
+    path: Path = tmp_path_factory.mktemp("data") / "small"
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+@pytest.fixture
+def run(fedac, small) -> Callable[..., Outcome]:
+    """Give a function that runs `fedac run` on the small file with small sizes."""
+
+    def run(*arguments: object) -> Outcome:
+        sizes = ("-M", 4, "-K", 2, "-T", 8, "--record-every", 4)
+        outcome: Outcome = fedac("run", "--dataset", small, *sizes, *arguments)
+        return outcome
+
+    return run

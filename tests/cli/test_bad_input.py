@@ -1,0 +1,196 @@
+"""Bad input: one line that says what was wrong and what is accepted, and exit code 2."""
+
+from __future__ import annotations
+
+import bz2
+
+import pytest
+
+from fedac.cli import parse
+
+GOOD = b"+1 1:0.5 3:1\n-1 2:1\n"
+
+
+@pytest.mark.parametrize("option", ["--eta", "--mu", "--l2"])
+@pytest.mark.parametrize("value", ["nan", "inf", "-inf", "0", "-1"])
+def test_numbers_must_be_finite_and_positive(refuses, option, value):
+    name = option.removeprefix("--")
+    refuses("run", option, value, saying=f"{name} must be a finite number above 0, got ")
+
+
+@pytest.mark.parametrize("algorithm", ["fedavg", "fedac-i", "mb-ac-sgd"])
+def test_mu_is_checked_even_where_it_is_not_used(refuses, algorithm):
+    refuses("run", "--algorithm", algorithm, "--mu", "-1", saying="mu must be")
+
+
+@pytest.mark.parametrize(
+    "value", ["", " ", ",", "0.1,", ",0.1", "a", "0.1;0.2", "0.1 0.2", "[0.1]"]
+)
+def test_eta_must_be_numbers_between_commas(refuses, value):
+    refuses("run", "--eta", value, saying=f"--eta takes numbers separated by commas, got '{value}'")
+
+
+def test_one_bad_eta_of_several(refuses):
+    refuses("run", "--eta", "0.1,-0.2,0.3", saying="got -0.2")
+
+
+@pytest.mark.parametrize("option", ["--l2", "--mu"])
+@pytest.mark.parametrize("value", ["", "abc"])
+def test_not_a_number(refuses, option, value):
+    refuses("run", option, value, saying=f"'{option}'")
+
+
+def test_fedac_ii_needs_alpha_above_one(refuses):
+    arguments = ("--algorithm", "fedac-ii", "--l2", "1", "--eta", "2")
+    refuses("run", *arguments, saying="Use eta < 1/mu = 1")
+
+
+@pytest.mark.parametrize(
+    ("option", "named"),
+    [("-M", "M (workers)"), ("-K", "K (local steps)"), ("-T", "T (steps)")],
+)
+@pytest.mark.parametrize("value", ["0", "-1", f"{-(10**20)}"])
+def test_counts_start_at_one(refuses, option, named, value):
+    message = f"{named} must be a whole number, at least 1, got {value}"
+    refuses("run", option, value, saying=message)
+
+
+@pytest.mark.parametrize("option", ["-M", "-K", "-T", "--seed", "--record-every"])
+@pytest.mark.parametrize("value", ["1.5", "abc", "", "1e3", "0x10"])
+def test_counts_are_whole(refuses, option, value):
+    refuses("run", option, value, saying=f"{option}'")
+
+
+@pytest.mark.parametrize("option", ["-M", "-T"])
+@pytest.mark.parametrize("value", [10**8 + 1, 10**18, 2**63, 10**30])
+def test_counts_end_somewhere(refuses, option, value):
+    refuses("run", "-K", 1, option, value, saying="100000000")
+
+
+@pytest.mark.parametrize(
+    ("K", "T", "choices"),
+    [(3, 8, "Use T=6 or T=9"), (8, 3, "Use T=8"), (10**18, 8, f"Use T={10**18}")],
+)
+def test_k_must_divide_t(refuses, K, T, choices):
+    refuses("run", "-K", K, "-T", T, saying=choices)
+
+
+@pytest.mark.parametrize("value", [0, -1])
+def test_record_every_starts_at_one(refuses, value):
+    refuses("run", "--record-every", value, saying=f"at least 1, got {value}")
+
+
+@pytest.mark.parametrize("value", [-1, 2**64, 10**30])
+def test_seed_has_64_bits(refuses, value):
+    refuses("run", "--seed", value, saying=f"from 0 to 2^64 - 1, got {value}")
+
+
+@pytest.mark.parametrize(
+    ("name", "nearest"), [("fedac", "fedac-i"), ("FedAvg", "fedavg"), ("mbsgd", "mb-sgd")]
+)
+def test_unknown_algorithm_names_the_nearest(refuses, name, nearest):
+    refuses("run", "--algorithm", name, saying=f"did you mean '{nearest}'?")
+
+
+@pytest.mark.parametrize(
+    ("name", "nearest"), [("a10a", "a1a"), ("synthetc", "synthetic"), ("RCV1", "rcv1")]
+)
+def test_unknown_data_set_names_the_nearest(refuses, name, nearest):
+    refuses("run", "--dataset", name, saying=f"did you mean '{nearest}'?")
+
+
+@pytest.mark.parametrize("name", ["", "?", "x" * 5000])
+def test_unlike_any_data_set(refuses, name):
+    refuses("run", "--dataset", name, saying="Known: a1a, a9a, ")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "the file is empty"),
+        (b"# only\n\n# comments\n", "holds no rows"),
+        (GOOD + b"+1 1:x\n", "line 3: '1:x': the value is not a number"),
+        (GOOD + b"one 1:1\n", "line 3: label 'one' is not a number"),
+        (GOOD + b"+1 1\n", "line 3: '1' is not of the form index:value"),
+        (GOOD + b"+1 1:nan\n", "line 3: '1:nan': the value is not finite"),
+        (GOOD + b"+1 1:-inf\n", "line 3: '1:-inf': the value is not finite"),
+        (GOOD + b"nan 1:1\n", "line 3: label 'nan' is not finite"),
+        (GOOD + b"+1 1:" + b"9" * 10_000 + b"\n", "line 3: '1:9999"),
+        (GOOD + b"+1 0:1 2:1\n", "line 3: '0:1': feature indices start at 1"),
+        (GOOD + b"+1 2:1 1:1\n", "line 3: '1:1': feature indices must ascend"),
+        (GOOD + b"+1 2147483648:1\n", "line 3: '2147483648:1': the feature index is above"),
+        (GOOD + b"+1 99999999999999999999:1\n", "line 3: '99999999999999999999:1'"),
+        (GOOD + b"+1 1:1\x00\n", "line 3: not text"),
+        (b"\x7fELF\x00\x01\xff\xfe" * 50, "line 1: not text"),
+        (b"1 1:1\n1 2:1\n", "every row has label 1; two classes are needed"),
+        (b"1 1:1\n2 2:1\n3 1:1\n", "two classes are needed, found 3: 1, 2, 3"),
+        (b"3 1:1\n4 2:1\n", "accepted pairs: {-1, +1}, {0, 1}, {1, 2}"),
+    ],
+)
+def test_bad_files(refuses, write, content, message):
+    refuses("run", "--dataset", write(content), saying=message)
+
+
+@pytest.mark.parametrize("bytes_kept", [10, 30, -1])
+def test_truncated_file(refuses, write, bytes_kept):
+    packed = bz2.compress(GOOD * 100)
+    file = write(packed[:bytes_kept], "cut.bz2")
+    refuses("run", "--dataset", file, saying=f"{file}: the compressed file is cut short")
+
+
+def test_not_what_its_name_says(refuses, write):
+    refuses("run", "--dataset", write(GOOD, "plain.bz2"), saying="plain.bz2: cannot be read")
+
+
+def test_missing_file_and_directory(refuses, tmp_path):
+    refuses("run", "--dataset", tmp_path / "none", saying=f"{tmp_path / 'none'}: no such file")
+    refuses("run", "--dataset", tmp_path, saying="is a directory; give a LIBSVM file")
+    refuses("run", "--dataset", tmp_path / ("x" * 5000), saying="cannot be read")
+
+
+def test_odd_file_names_do_not_break_the_line(refuses, write):
+    file = write(b"+1 1:nan\n", "new\nline \x1b[31m[red]")
+    refuses("run", "--dataset", file, saying="new line  [31m[red], line 1: '1:nan'")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["frob"], "No such command 'frob'; known: demo, run, data"),
+        (["data", "frob"], "No such command 'frob'; known: list, fetch, path"),
+        (["--frob"], "--frob; "),
+        (["run", "--frob"], "--frob; see 'fedac run --help'"),
+        (["run", "--etaa", "1"], "--eta"),
+        (["run", "stray"], "(stray); see 'fedac run --help'"),
+        (["run", "--eta"], "'--eta' requires an argument"),
+        (["run", "--json=yes"], "'--json' does not take a value"),
+        (["data", "path"], "; see 'fedac data path --help'"),
+    ],
+)
+def test_usage_errors(refuses, arguments, message):
+    refuses(*arguments, saying=message)
+
+
+@pytest.mark.parametrize("arguments", [[], ["data"]])
+def test_no_command_shows_the_help(fedac, arguments):
+    code, out, err = fedac(*arguments)
+    assert (code, out) == (2, "")
+    assert err.startswith("Usage: fedac ")
+    assert "Commands:\n" in err
+
+
+def test_demo_checks_its_folder_before_it_computes(refuses, write, monkeypatch, tmp_path):
+    file = write(b"")
+    refuses("demo", "--out", file, saying=f"--out takes a folder that can be written to; '{file}'")
+    refuses("demo", "--out", file / "x", saying="cannot be made: Not a directory")
+    # The superuser may write anywhere, and tests may be run by them.
+    monkeypatch.setattr(parse.os, "access", lambda path, mode: False)
+    refuses("demo", "--out", tmp_path / "new", saying="new' cannot be written to")
+
+
+def test_a_wrong_option_is_found_before_the_data_are_read(refuses):
+    arguments = ("run", "--dataset", "no-such-folder/no-such-file")
+    refuses(*arguments, "-K", 3, "-T", 8, saying="K=3 does not divide T=8")
+    refuses(*arguments, "--eta", "-1", saying="eta must be")
+    refuses(*arguments, "-M", "0", saying="M (workers) must be")
+    refuses(*arguments, "--record-every", "0", saying="record_every must be")

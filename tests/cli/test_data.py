@@ -1,0 +1,60 @@
+"""`fedac data`."""
+
+from __future__ import annotations
+
+import pytest
+
+
+@pytest.fixture
+def nothing_here(monkeypatch, tmp_path):
+    monkeypatch.delenv("FEDAC_DATA", raising=False)
+    monkeypatch.setenv("FEDAC_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "data"
+
+
+def test_list_has_a_line_for_each(fedac, nothing_here):
+    code, out, err = fedac("data", "list")
+    assert (code, err) == (0, "")
+    lines = {line.split()[1]: line for line in out.splitlines() if line.count("│") == 6}
+    assert {"synthetic", "a9a", "rcv1", "epsilon"} <= set(lines)
+    assert "generated" in lines["synthetic"]
+    assert "32,561" in lines["a9a"]
+    assert "not here" in lines["a9a"]
+
+
+def test_list_shows_the_whole_path(fedac, nothing_here, monkeypatch, tmp_path):
+    folder = tmp_path / "[bold]" / ("long" * 40)
+    folder.mkdir(parents=True)
+    (folder / "w8a").touch()
+    monkeypatch.setenv("FEDAC_DATA", str(folder))
+    _, out, _ = fedac("data", "list")
+    assert str(folder / "w8a") in out
+
+
+def test_path_prints_the_path_and_nothing_else(fedac, nothing_here):
+    nothing_here.mkdir(parents=True)
+    (nothing_here / "a9a").touch()
+    assert fedac("data", "path", "a9a") == (0, f"{nothing_here / 'a9a'}\n", "")
+
+
+def test_path_of_what_is_not_here(refuses, nothing_here):
+    refuses("data", "path", "a9a", saying="get it with 'fedac data fetch a9a'")
+
+
+@pytest.mark.parametrize("command", ["path", "fetch"])
+def test_unknown_and_generated_names(refuses, nothing_here, command):
+    refuses("data", command, "a8a", saying="unknown data set 'a8a'; did you mean ")
+    refuses("data", command, "", saying="Known: a1a, ")
+    refuses("data", command, "synthetic", saying="synthetic has no file: it is generated")
+
+
+def test_fetch_of_what_is_here(fedac, a9a):
+    code, out, err = fedac("data", "fetch", a9a.name)
+    assert (code, err) == (0, "")
+    assert (code, out, err) == fedac("data", "path", a9a.name)
+
+
+def test_fetch_of_a_damaged_file(refuses, nothing_here):
+    nothing_here.mkdir(parents=True)
+    (nothing_here / "a9a").write_text("+1 1:1\n")
+    refuses("data", "fetch", "a9a", saying="is damaged: sha256 expected f5d5ffd8")

@@ -1,0 +1,274 @@
+"""`fedac run`: its two forms of output, divergence, interruption and odd but good input."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+from contextlib import contextmanager
+
+import pytest
+
+from fedac.cli import run as command
+
+
+def number(value):
+    return isinstance(value, float)
+
+
+def count(value):
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+KEYS = {
+    "dataset": lambda value: isinstance(value, dict),
+    "l2": number,
+    "algorithm": lambda value: isinstance(value, str),
+    "workers": count,
+    "local_steps": count,
+    "steps": count,
+    "rounds": count,
+    "seed": count,
+    "f_star": number,
+    "runs": lambda value: isinstance(value, list),
+    "best": lambda value: isinstance(value, dict),
+    "gradient_queries": count,
+    "seconds": number,
+}
+RUN_KEYS = {
+    "eta": number,
+    "hyperparameters": lambda value: isinstance(value, dict),
+    "status": lambda value: value in ("ok", "diverged"),
+    "best_loss": number,
+    "best_suboptimality": number,
+    "final_loss": number,
+    "final_suboptimality": number,
+    "megabytes_per_worker": number,
+    "trace": lambda value: isinstance(value, list),
+}
+
+
+def check(keys, record):
+    assert list(record) == list(keys)
+    for key, holds in keys.items():
+        assert holds(record[key]), (key, record[key])
+
+
+def read(text):
+    """Read the one JSON object that a text must be."""
+
+    def refuse(token):
+        raise AssertionError(f"{token} is not JSON")
+
+    assert text.endswith("}\n")
+    assert text.count("\n") == 1
+    return json.loads(text, parse_constant=refuse)
+
+
+def test_json_is_the_contract(run):
+    code, out, err = run("--json", "--eta", "0.1,0.2", "--seed", 7)
+    assert (code, err) == (0, "")
+    result = read(out)
+    check(KEYS, result)
+    assert result["dataset"] == {"name": "small", "n_samples": 60, "n_features": 12}
+    assert (result["l2"], result["algorithm"], result["seed"]) == (1e-3, "fedac-i", 7)
+    sizes = [result[key] for key in ("workers", "local_steps", "steps", "rounds")]
+    assert sizes == [4, 2, 8, 4]
+    assert result["gradient_queries"] == 4 * 8 * 2
+    assert result["seconds"] > 0
+    for record, eta in zip(result["runs"], (0.1, 0.2), strict=True):
+        check(RUN_KEYS, record)
+        assert (record["eta"], record["status"]) == (eta, "ok")
+        assert list(record["hyperparameters"]) == ["gamma", "alpha", "beta"]
+        assert all(map(number, record["hyperparameters"].values()))
+        steps, losses = zip(*record["trace"], strict=True)
+        assert steps == (0, 4, 8)
+        assert all(map(count, steps))
+        assert all(map(number, losses))
+        assert (record["best_loss"], record["final_loss"]) == (min(losses), losses[-1])
+        assert record["best_suboptimality"] == min(losses) - result["f_star"] > 0
+        assert record["final_suboptimality"] == losses[-1] - result["f_star"]
+        # 4 bytes a number, 12 numbers a vector, 2 vectors a round, 4 rounds.
+        assert record["megabytes_per_worker"] == pytest.approx(4 * 12 * 2 * 4 / 1e6)
+    best = min(result["runs"], key=lambda record: record["best_loss"])
+    assert result["best"] == {"eta": best["eta"], "suboptimality": best["best_suboptimality"]}
+
+
+def test_json_on_a9a(fedac, a9a):
+    code, out, err = fedac("run", "--dataset", "a9a", "-M", 4, "-K", 2, "-T", 8, "--json")
+    assert (code, err) == (0, "")
+    assert read(out)["dataset"] == {"name": "a9a", "n_samples": 32561, "n_features": 123}
+
+
+def test_table_on_stdout_and_timing_on_stderr(run):
+    code, out, err = run("--eta", "0.1,0.2")
+    assert code == 0
+    assert "small: M=4, K=2, T=8, 4 rounds, F*=" in out
+    assert [line.split()[1] for line in out.splitlines() if " ok " in line] == ["0.1", "0.2"]
+    assert err.count("\n") == 1
+    assert "gradients/s" in err
+
+
+def test_intercept_adds_a_weight_but_no_column_of_the_data(run):
+    plain, more = (read(run("--json", *extra).out) for extra in ([], ["--intercept"]))
+    assert more["dataset"] == plain["dataset"]
+    sent, sent_more = (result["runs"][0]["megabytes_per_worker"] for result in (plain, more))
+    assert sent_more == pytest.approx(sent * 13 / 12)
+
+
+def test_same_seed_same_numbers(run):
+    first, again, other = (read(run("--json", "--seed", seed).out) for seed in (3, 3, 4))
+    assert first["runs"] == again["runs"]
+    assert first["runs"] != other["runs"]
+
+
+def test_one_warning_for_all_large_step_sizes(run):
+    code, out, err = run("--json", "--algorithm", "mb-sgd", "--eta", "0.1,50,60")
+    assert code == 0
+    read(out)
+    assert err.count("\n") == 1
+    assert err.startswith("fedac: warning: 2 of 3 step sizes exceed 1/L = ")
+    assert "largest: 60" in err
+    # Once per command, not once per process.
+    assert run("--json", "--eta", "50").err.startswith("fedac: warning: 1 of 1 step sizes")
+
+
+@pytest.fixture
+def diverging(run):
+    """Give a function for runs in which eta=8 with l2=1/2 triples the distance per step."""
+
+    def diverging(etas):
+        arguments = ("--algorithm", "fedavg", "--l2", 0.5, "-T", 64, "--json", "--eta", etas)
+        code, out, _ = run(*arguments)
+        assert code == 0
+        return read(out)
+
+    return diverging
+
+
+def test_divergence_is_a_status_and_leaves_the_others_alone(diverging):
+    together = diverging("8,0.1")
+    assert [record["status"] for record in together["runs"]] == ["diverged", "ok"]
+    assert together["runs"] == [diverging(eta)["runs"][0] for eta in ("8", "0.1")]
+    assert together["best"]["eta"] == 0.1
+
+
+def test_divergence_keeps_the_trace_up_to_there(diverging):
+    (record,) = diverging("8")["runs"]
+    steps, losses = zip(*record["trace"], strict=True)
+    assert steps == tuple(range(0, 4 * len(steps), 4))
+    assert 0 < steps[-1] < 64
+    assert list(losses) == sorted(losses)
+    assert (record["best_loss"], record["final_loss"]) == (losses[0], losses[-1])
+
+
+@pytest.mark.parametrize("algorithm", ["fedavg", "mb-sgd", "mb-ac-sgd"])
+@pytest.mark.parametrize("extra", [("--eta", "1e300"), ("--l2", "1e300"), ("--l2", "1e308")])
+def test_absurd_numbers_diverge_quietly(run, algorithm, extra):
+    code, out, err = run("--json", "--algorithm", algorithm, *extra)
+    assert code == 0
+    assert read(out)["runs"][0]["status"] == "diverged"
+    assert err.count("\n") == 1  # the warning that eta exceeds 1/L, and nothing of NumPy's
+
+
+@contextmanager
+def interrupting_bar(what, total):
+    """Press Ctrl-C, as it were, once a third of the work is done."""
+    done = 0
+
+    def advance(queries):
+        nonlocal done
+        done += queries
+        if done >= total / 3:
+            signal.raise_signal(signal.SIGINT)
+
+    yield advance
+
+
+@pytest.mark.parametrize("form", [["--json"], []])
+def test_interrupt_prints_what_was_finished(run, monkeypatch, form):
+    monkeypatch.setattr(command, "progress_bar", interrupting_bar)
+    code, out, err = run("-T", 64, "--eta", "0.1", *form)
+    assert code == 130
+    assert err.splitlines()[-1] == "fedac: interrupted"
+    assert "Traceback" not in err
+    if form:
+        check(KEYS, read(out))
+        (record,) = read(out)["runs"]
+        steps = [step for step, _ in record["trace"]]
+        assert steps[:3] == [0, 4, 8]
+        assert steps[-1] < 64
+    else:
+        assert "│ 0.1 │ ok " in out
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"+1 1:0.5 3:1\r\n-1 2:1\r\n",
+        b"+1\t1:0.5\t3:1\n-1\t2:1\n",
+        b"+1 1:0.5 3:1\n-1 2:1",
+        b"\n# head\n+1 1:0.5 3:1 # note\n\n-1 2:1 3:0\n",
+        b"2 1:0.5 3:1\n1 2:1\n",
+        b"1 1:0.5 3:1\n0 2:1\n",
+    ],
+    ids=["crlf", "tabs", "no-newline-at-end", "comments", "labels-1-2", "labels-0-1"],
+)
+def test_file_dialects(fedac, write, content):
+    file = write(content)
+    code, out, err = fedac("run", "--dataset", file, "-M", 4, "-K", 2, "-T", 8, "--json")
+    assert (code, err) == (0, "")
+    assert read(out)["dataset"] == {"name": "file", "n_samples": 2, "n_features": 3}
+
+
+@pytest.mark.parametrize(
+    "name", ["dätä ★ 数据.txt", "[bold]x", "[red", "a b", "new\nline", "\udcff"]
+)
+def test_odd_file_names(fedac, small, tmp_path, name):
+    file = tmp_path / name
+    try:
+        file.write_bytes(small.read_bytes())
+    except OSError:
+        pytest.skip("this file system has no such names")
+    arguments = ("run", "--dataset", file, "-M", 4, "-K", 2, "-T", 8)
+    _, out, _ = fedac(*arguments, "--json")
+    assert read(out)["dataset"]["name"] == name
+    code, out, _ = fedac(*arguments)
+    assert code == 0
+    if name.isprintable():
+        assert f"{name}: M=4" in out
+
+
+def test_extremely_long_line(fedac, write):
+    long = (b" " * 1000).join(b"%d:1" % index for index in range(1, 801))
+    file = write(b"+1 " + long + b"\n-1 1:1\n" + b"-1 2:1\n" * 5)
+    code, out, _ = fedac("run", "--dataset", file, "-M", 4, "-K", 2, "-T", 8, "--json")
+    assert code == 0
+    assert read(out)["dataset"]["n_features"] == 800
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+def test_named_pipe(fedac, small, tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=pipe.write_bytes, args=[small.read_bytes()])
+    writer.start()
+    code, out, err = fedac("run", "--dataset", pipe, "-M", 4, "-K", 2, "-T", 8, "--json")
+    writer.join()
+    assert (code, err) == (0, "")
+    assert read(out)["dataset"]["n_samples"] == 60
+
+
+def test_dev_null(refuses):
+    refuses("run", "--dataset", os.devnull, saying="no rows")
+
+
+def test_memory_is_said_to_be_short(fedac, monkeypatch):
+    def simulate(*_, **__):
+        raise MemoryError
+
+    monkeypatch.setattr("fedac.engine.simulate", simulate)
+    code, out, err = fedac("run")
+    assert (code, out) == (1, "")
+    assert err.startswith("fedac: not enough memory; ")
