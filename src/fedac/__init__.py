@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fedac.algorithms import Algorithm, fedac
     from fedac.data import Dataset, load
-    from fedac.engine import Result, Run, Schedule, simulate
+    from fedac.engine import Result, Run, Schedule
+    from fedac.engine.simulate import simulate
     from fedac.objectives import (
         Augmented,
         LeastSquares,

@@ -54,5 +54,5 @@ fedac-ii, fedac-vanilla, fedavg, fedavg-weighted, mb-ac-sgd, mb-sgd
     if isinstance(algorithm, Algorithm):
         return algorithm
     if algorithm not in ALGORITHMS:
-        raise unknown_name("algorithm", algorithm, ALGORITHMS)
+        raise unknown_name("algorithm", str(algorithm), ALGORITHMS)
     return ALGORITHMS[algorithm]

@@ -57,6 +57,8 @@ def weighted_average(state: State, hp: Hyperparameters, t: int) -> Vector:
     w, p = state
     if t == 0:
         return w
+    if hp.rho == 1:  # eta mu below rounding: all weights are equal
+        return p / t
     # S_t = (1 - rho^t)/(1 - rho), without cancellation when eta mu is tiny.
     total = -math.expm1(t * math.log(hp.rho)) / (1 - hp.rho)
     return p / total

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bz2
+import codecs
 import gzip
 import io
 import lzma
@@ -30,6 +31,8 @@ OPENERS: dict[str, Any] = {".bz2": bz2.open, ".gz": gzip.open, ".xz": lzma.open}
 # Files are read piece by piece: a bad line is then looked for in one piece only, and
 # a dense file of several gigabytes is never held in two forms at once.
 CHUNK_BYTES = 1 << 24
+# No row of text is this long; a device file that never ends would be.
+LONGEST_LINE = 2**28
 
 # Sparse storage costs 12 bytes an entry and dense 8, so half full is where dense wins.
 DENSE_ABOVE = 0.5
@@ -93,7 +96,12 @@ def _chunks(path: Path) -> Iterator[tuple[int, bytes]]:
             raise DataError(f"{path}: the file is empty")
         with OPENERS.get(path.suffix, open)(path, "rb") as file:
             while text := file.read(CHUNK_BYTES):
-                text += file.readline()
+                end_of_line = file.readline(LONGEST_LINE)
+                if len(end_of_line) == LONGEST_LINE:
+                    raise DataError(f"{path}: has a line of more than {LONGEST_LINE:,} bytes")
+                text += end_of_line
+                if line == 1:
+                    text = text.removeprefix(codecs.BOM_UTF8)
                 yield line, text
                 line += text.count(b"\n")
     except FileNotFoundError:

@@ -7,6 +7,7 @@ from fedac.objectives.linear_model import LinearModel
 from fedac.objectives.logistic import LogisticRegression
 from fedac.objectives.optimum import Optimum, optimum
 from fedac.objectives.quadratic import NoisyQuadratic
+from fedac.objectives.squared_hinge import SquaredHinge
 
 __all__ = [
     "Augmented",
@@ -16,5 +17,6 @@ __all__ = [
     "NoisyQuadratic",
     "Objective",
     "Optimum",
+    "SquaredHinge",
     "optimum",
 ]

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from functools import cached_property
 
-import numpy as np
 import numpy.typing as npt
 
 from fedac.errors import InputError
-from fedac.objectives.base import Array, Objective, Rows, content_hash
+from fedac.objectives.base import Array, Objective, Rows, as_numbers, content_hash
 from fedac.theory.couplings import require_positive
 
 
@@ -39,7 +38,7 @@ class Augmented(Objective):
     def __init__(self, base: Objective, *, lam: float, center: npt.ArrayLike) -> None:
         self.base = base
         self.lam = require_positive("lam", lam)
-        self.center: Array = np.array(center, dtype=np.float64)
+        self.center = as_numbers("center", center).copy()
         if self.center.shape != (base.dim,):
             raise InputError(f"center must have shape ({base.dim},), got {self.center.shape}")
         self.dim = base.dim

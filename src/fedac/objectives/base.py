@@ -9,9 +9,12 @@ from __future__ import annotations
 import hashlib
 from abc import ABC, abstractmethod
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from fedac.errors import InputError
 
 Array = npt.NDArray[np.float64]
 Rows = npt.NDArray[np.int64]
@@ -23,6 +26,17 @@ def content_hash(header: str, *arrays: npt.NDArray[np.generic]) -> str:
     for array in arrays:
         digest.update(np.ascontiguousarray(array).data)
     return digest.hexdigest()
+
+
+def as_numbers(name: str, values: Any) -> Array:
+    """Return `values` as a contiguous array of finite numbers, or say what they are instead."""
+    try:
+        array: Array = np.ascontiguousarray(values, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise InputError(f"{name} must be numbers in an array, got {values!r:.60}") from None
+    if not np.isfinite(array).all():
+        raise InputError(f"{name} has NaN or infinite entries")
+    return array
 
 
 class Objective(ABC):
@@ -74,6 +88,10 @@ class Objective(ABC):
     def third_order_smoothness(self) -> float | None:
         """Q of asm2 (a), or None where no closed form is known."""
         return None
+
+    def values(self, W: Array) -> Array:
+        """Return F(W[k]) for every k."""
+        return np.array([self.value(w) for w in W])
 
     def stochastic_gradient(self, w: Array, row: int) -> Array:
         """Return the gradient of f(.; row) at w."""

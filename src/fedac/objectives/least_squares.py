@@ -26,6 +26,7 @@ class LeastSquares(LinearModel):
     """
 
     curvature = 1.0
+    kernel = "squares"
     third_derivative = 0.0
 
     def loss(self, z: Array, y: Array) -> Array:

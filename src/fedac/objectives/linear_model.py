@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from functools import cached_property
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +17,8 @@ import scipy.sparse as sp
 from scipy.sparse.linalg import LinearOperator, eigsh
 
 from fedac.errors import InputError
-from fedac.objectives.base import Array, Objective, Rows, content_hash
+from fedac.objectives.base import Array, Objective, Rows, as_numbers, content_hash
+from fedac.theory.couplings import require_nonnegative
 
 Matrix = Array | sp.csr_array
 
@@ -43,6 +44,9 @@ class LinearModel(Objective):
     # The largest second and third derivative of the loss in the margin.
     curvature: ClassVar[float]
     third_derivative: ClassVar[float | None] = None
+    # How the fast engine computes `derivative`: the name of a built-in loss, or a scalar function
+    # (z, y) -> float compiled by `numba.njit`; None leaves the objective to the reference engine.
+    kernel: ClassVar[Any] = None
 
     def __init__(
         self,
@@ -52,18 +56,14 @@ class LinearModel(Objective):
         l2: float = 0.0,
         intercept: bool = False,
     ) -> None:
-        if not (math.isfinite(l2) and l2 >= 0):
-            raise InputError(f"l2 must be a finite number, at least 0, got {l2!r}")
+        self.l2 = require_nonnegative("l2", l2)
         self.X = _as_rows(X, intercept=intercept)
-        self.y: Array = np.ascontiguousarray(y, dtype=np.float64)
-        self.l2 = float(l2)
+        self.y = as_numbers("y", y)
         self.n_samples, self.dim = self.X.shape
         if self.y.shape != (self.n_samples,):
             raise InputError(f"X has {self.n_samples} rows but y has shape {self.y.shape}")
-        values = self.X.data if isinstance(self.X, sp.csr_array) else self.X
-        for name, array in (("X", values), ("y", self.y)):
-            if not np.isfinite(array).all():
-                raise InputError(f"{name} has NaN or infinite entries")
+        if isinstance(self.X, sp.csr_array):
+            as_numbers("X", self.X.data)
 
     @abstractmethod
     def loss(self, z: Array, y: Array) -> Array:
@@ -79,7 +79,18 @@ class LinearModel(Objective):
 
     def value(self, w: Array) -> float:
         """Return F(w)."""
-        return float(self.loss(self.X @ w, self.y).mean() + self.l2 / 2 * (w @ w))
+        return float(self.values(w[None, :])[0])
+
+    def values(self, W: Array) -> Array:
+        """Return F(W[k]) for every k, reading the data once for all."""
+        Z = self.X @ np.ascontiguousarray(W.T)
+        losses = [self.mean_loss(z, self.y) for z in np.ascontiguousarray(Z.T)]
+        values: Array = np.array(losses) + self.l2 / 2 * np.einsum("kd,kd->k", W, W)
+        return values
+
+    def mean_loss(self, z: Array, y: Array) -> float:
+        """Return the mean of the loss over margins `z`."""
+        return float(self.loss(z, y).mean())
 
     def gradient(self, w: Array) -> Array:
         """Return the gradient of F at w."""
@@ -161,22 +172,35 @@ class LinearModel(Objective):
         operator = LinearOperator(
             (self.dim, self.dim), matvec=lambda v: self.X.T @ (self.X @ v), dtype=np.float64
         )
+        if not self._squared_norms.any():
+            return 0.0
         # A fixed start vector: the same data give the same L in every process.
-        top = eigsh(operator, k=1, v0=np.ones(self.dim), return_eigenvectors=False)
+        v0 = np.random.default_rng(0).standard_normal(self.dim)
+        top = eigsh(operator, k=1, v0=v0, return_eigenvectors=False)
         return float(top[0]) / self.n_samples
+
+
+def require_signs(y: Array) -> None:
+    """Refuse labels of a classification loss that are not -1 and +1."""
+    if not np.isin(y, (-1.0, 1.0)).all():
+        raise InputError("this loss needs labels -1 and +1")
 
 
 def _as_rows(X: npt.ArrayLike | sp.sparray | sp.spmatrix, *, intercept: bool) -> Matrix:
     """Return X as float64, CSR or C-contiguous, with the intercept column appended."""
+    rows: Matrix
     if sp.issparse(X):
         rows = sp.csr_array(X, dtype=np.float64)
-        if intercept:
-            rows = sp.csr_array(sp.hstack([rows, np.ones((rows.shape[0], 1))], format="csr"))
-        rows.sum_duplicates()
-        return rows
-    dense: Array = np.ascontiguousarray(X, dtype=np.float64)
-    if dense.ndim != 2 or 0 in dense.shape:
-        raise InputError(f"X must be a matrix with rows and columns, got shape {dense.shape}")
+        if not rows.has_canonical_format:
+            rows = rows.copy()  # the caller's matrix stays as it is
+            rows.sum_duplicates()
+    else:
+        rows = as_numbers("X", X)
+    if rows.ndim != 2 or 0 in rows.shape:
+        raise InputError(f"X must be a matrix with rows and columns, got shape {rows.shape}")
     if intercept:
-        dense = np.hstack([dense, np.ones((dense.shape[0], 1))])
-    return dense
+        ones = np.ones((rows.shape[0], 1))
+        if isinstance(rows, sp.csr_array):
+            return sp.csr_array(sp.hstack([rows, ones], format="csr"))
+        return np.hstack([rows, ones])
+    return rows

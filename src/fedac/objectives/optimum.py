@@ -60,9 +60,12 @@ def _minimize(objective: Objective) -> Array:
         options={"maxiter": 5000, "maxfun": 10000, "ftol": 0.0, "gtol": 1e-8},
     )
     w: Array = close.x
+    step: Array = np.zeros_like(w)
     for _ in range(NEWTON_STEPS):
         g = objective.gradient(w)
-        if _norm(g) < GRADIENT_TOLERANCE:
+        # Where the infimum lies at infinity the gradient vanishes too, but steps stay long.
+        settled = _norm(step) <= 1e-3 * (1 + _norm(w))
+        if _norm(g) < GRADIENT_TOLERANCE and settled:
             return w
         hessian = LinearOperator(
             (objective.dim, objective.dim),
@@ -77,12 +80,11 @@ def _minimize(objective: Objective) -> Array:
         if scale <= 1e-3:
             break
         w = w + scale * step
-    reached = _norm(objective.gradient(w))
-    if reached < GRADIENT_TOLERANCE:
-        return w
     raise InputError(
-        f"no optimum found: the gradient norm stays at {reached:.2g}, above "
-        f"{GRADIENT_TOLERANCE:g}. Is the objective bounded below (l2 > 0) and its data scaled?"
+        f"no optimum found: at norm {_norm(w):.2g} the gradient norm is "
+        f"{_norm(objective.gradient(w)):.2g}, and it should be under {GRADIENT_TOLERANCE:g} at a "
+        "point that no longer moves. Does the objective attain its minimum (l2 > 0), and are its "
+        "data scaled?"
     )
 
 
@@ -101,9 +103,10 @@ def _write(path: Path, w: Array) -> None:
     """Remember an optimum; a cache that cannot be written is no reason to fail."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=path.parent, suffix=".npy", delete=False) as file:
-            np.save(file, w, allow_pickle=False)
-        Path(file.name).replace(path)
+        with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+            whole = Path(folder) / path.name
+            np.save(whole, w, allow_pickle=False)
+            whole.replace(path)
     except OSError:
         return
 

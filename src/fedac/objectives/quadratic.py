@@ -9,8 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from fedac.errors import InputError
-from fedac.objectives.base import Array, Objective, Rows, content_hash
+from fedac.objectives.base import Array, Objective, Rows, as_numbers, content_hash
 from fedac.random import gaussians
+from fedac.theory.couplings import require_nonnegative
 
 
 class NoisyQuadratic(Objective):
@@ -43,14 +44,15 @@ class NoisyQuadratic(Objective):
     def __init__(
         self, curvatures: npt.ArrayLike, *, optimum: npt.ArrayLike = 0.0, sigma: float = 0.0
     ) -> None:
-        self.curvatures: Array = np.array(curvatures, dtype=np.float64, ndmin=1)
-        if not (np.isfinite(self.curvatures).all() and (self.curvatures >= 0).all()):
-            raise InputError("curvatures must be finite numbers, at least 0")
-        if not (math.isfinite(sigma) and sigma >= 0):
-            raise InputError(f"sigma must be a finite number, at least 0, got {sigma!r}")
+        self.curvatures = np.atleast_1d(as_numbers("curvatures", curvatures)).copy()
+        if self.curvatures.ndim != 1 or not self.curvatures.size or self.curvatures.min() < 0:
+            raise InputError("curvatures must be one or more finite numbers, at least 0")
         self.dim = len(self.curvatures)
-        self.sigma = float(sigma)
-        self.optimum: Array = np.broadcast_to(np.asarray(optimum, np.float64), self.dim).copy()
+        self.sigma = require_nonnegative("sigma", sigma)
+        center = as_numbers("optimum", optimum)
+        if center.size != 1 and center.shape != (self.dim,):
+            raise InputError(f"optimum must have shape ({self.dim},), got {center.shape}")
+        self.optimum: Array = np.broadcast_to(center, self.dim).copy()
 
     def value(self, w: Array) -> float:
         """Return F(w)."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from numbers import Real
 from typing import Protocol
 
 from fedac.errors import InputError
@@ -65,9 +66,27 @@ def require_positive(name: str, value: float) -> float:
     ...
     fedac.errors.InputError: eta must be a finite number above 0, got -1.0
     """
-    if not (isinstance(value, int | float) and math.isfinite(value) and value > 0):
+    if not (_is_finite(value) and value > 0):
         raise InputError(f"{name} must be a finite number above 0, got {value!r}")
-    return value
+    return float(value)
+
+
+def require_nonnegative(name: str, value: float) -> float:
+    """Return `value` if it is a finite number from zero on, else say what is wrong.
+
+    Examples
+    --------
+    >>> require_nonnegative("l2", 0)
+    0.0
+    """
+    if not (_is_finite(value) and value >= 0):
+        raise InputError(f"{name} must be a finite number, at least 0, got {value!r}")
+    return float(value)
+
+
+def _is_finite(value: object) -> bool:
+    # NumPy's numbers are numbers too; True is not.
+    return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def fedac_i(*, eta: float, mu: float, K: int) -> Hyperparameters:
@@ -156,6 +175,8 @@ def _stable_gamma(eta: float, mu: float, K: int) -> float:
     """Trade acceleration for stability: gamma = max(sqrt(eta/(mu K)), eta)."""
     require_positive("eta", eta)
     require_positive("mu", mu)
+    if not math.isfinite(eta / mu):
+        raise InputError(f"eta={eta:g} is too large for mu={mu:g}: eta/mu must be finite")
     if K < 1:
         raise InputError(f"K must be at least 1, got {K}")
     return max(math.sqrt(eta / (mu * K)), eta)

@@ -1,0 +1,51 @@
+"""l2-regularized squared hinge loss: a support vector machine with a smooth objective."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from fedac.objectives.base import Array
+from fedac.objectives.linear_model import LinearModel, require_signs
+
+
+class SquaredHinge(LinearModel):
+    """F(w) = 1/(2n) sum_i max(0, 1 - y_i x_i.w)^2 + l2/2 ||w||^2 with y_i = -1 or +1.
+
+    Its second derivative jumps, so no Q exists.
+
+    Parameters
+    ----------
+    X, y, l2, intercept
+        See `LinearModel`.
+
+    Examples
+    --------
+    >>> F = SquaredHinge([[1.0, 0.0], [0.0, 2.0]], [1.0, -1.0], l2=0.5)
+    >>> F.value(np.zeros(2))
+    0.5
+    >>> F.gradient(np.zeros(2))
+    array([-0.5,  1. ])
+    """
+
+    curvature = 1.0
+    kernel = "squared-hinge"
+
+    def __init__(self, X: Any, y: Any, *, l2: float = 0.0, intercept: bool = False) -> None:
+        super().__init__(X, y, l2=l2, intercept=intercept)
+        require_signs(self.y)
+
+    def loss(self, z: Array, y: Array) -> Array:
+        """Return max(0, 1 - y z)^2 / 2."""
+        loss: Array = np.maximum(1 - y * z, 0.0) ** 2 / 2
+        return loss
+
+    def derivative(self, z: Array, y: Array) -> Array:
+        """Return -y max(0, 1 - y z)."""
+        derivative: Array = -y * np.maximum(1 - y * z, 0.0)
+        return derivative
+
+    def second_derivative(self, z: Array, y: Array) -> Array:
+        """Return 1 inside the margin, 0 outside."""
+        return (y * z < 1).astype(np.float64)
