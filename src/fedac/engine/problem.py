@@ -37,7 +37,8 @@ class Lane:
 
     def diverged(self, state: ArrayState, t: int) -> bool:
         """Say whether the query point or the output has left all bounds."""
-        points = (self.query(state), self.output(state, t))
+        with np.errstate(over="ignore", invalid="ignore"):
+            points = (self.query(state), self.output(state, t))
         return not all(np.abs(point).max() <= DIVERGED for point in points)
 
 

@@ -17,11 +17,11 @@ from fedac.objectives.base import Array, Objective
 OnStep = Callable[[int, ArrayState], object]
 
 
-def run(problem: Problem) -> Iterator[Snapshot]:
+def run(problem: Problem) -> Iterator[list[Snapshot]]:
     """Run every lane from start to end, one after the other."""
     for index, lane in enumerate(problem.lanes):
         state: ArrayState = lane.algorithm.start(problem.start)
-        yield Snapshot(index, 0, state)
+        yield [Snapshot(index, 0, state)]
         for t, gap in problem.schedule:
             state = run_round(
                 problem.objective, lane, state, t=t, gap=gap, M=problem.M, seed=problem.seed
@@ -29,10 +29,10 @@ def run(problem: Problem) -> Iterator[Snapshot]:
             problem.on_progress(problem.M * gap)
             step = t + gap
             if lane.diverged(state, step):
-                yield Snapshot(index, step, state, diverged=True)
+                yield [Snapshot(index, step, state, diverged=True)]
                 break
             if step in problem.records:
-                yield Snapshot(index, step, state)
+                yield [Snapshot(index, step, state)]
 
 
 def run_round(

@@ -95,6 +95,10 @@ class Result:
         """The run with the smallest loss on record."""
         return min(self.runs, key=lambda run: run.best_loss)
 
+    def rounds_of(self, run: Run) -> npt.NDArray[np.int64]:
+        """Return the number of synchronizations before each record of a run."""
+        return np.searchsorted(np.cumsum((0, *self.schedule.gaps)), run.steps)
+
     def suboptimality(self, run: Run) -> Array:
         """Return loss - F* along the trace of a run."""
         return run.loss - self.optimum.value
@@ -103,7 +107,6 @@ class Result:
         """Return the traces as a table, a row per run and record."""
         import pandas as pd
 
-        rounds = np.cumsum((0, *self.schedule.gaps))
         frames = []
         for run in self.runs:
             columns = {
@@ -111,14 +114,14 @@ class Result:
                 "eta": run.eta,
                 "status": run.status,
                 "step": run.steps,
-                "round": np.searchsorted(rounds, run.steps),
+                "round": self.rounds_of(run),
                 "loss": run.loss,
                 "suboptimality": self.suboptimality(run),
             }
             optional = {"noise": run.noise, "psi": run.psi, "phi": run.phi}
             columns |= {name: column for name, column in optional.items() if column is not None}
             frames.append(pd.DataFrame(columns))
-        return pd.concat(frames, ignore_index=True)
+        return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
 
     def plot(self, ax: Axes | None = None) -> Axes:
         """Draw suboptimality against rounds, a line per run, and return the axes."""
@@ -126,11 +129,15 @@ class Result:
             import matplotlib.pyplot as plt
 
             ax = plt.figure(layout="constrained").add_subplot()
-        frame = self.to_frame()
-        for (label, eta), trace in frame.groupby(["algorithm", "eta"], sort=False):
+        for run in self.runs:
             ax.plot(
-                trace["round"], trace["suboptimality"], marker="o", label=f"{label}, eta={eta:g}"
+                self.rounds_of(run),
+                self.suboptimality(run),
+                marker="o",
+                label=f"{run.label}, eta={run.eta:g}",
             )
-        ax.set(xlabel="communication rounds", ylabel="suboptimality", yscale="log")
+        ax.set(xlabel="communication rounds", ylabel="suboptimality")
+        if any((self.suboptimality(run) > 0).any() for run in self.runs):
+            ax.set_yscale("log")
         ax.legend()
         return ax

@@ -28,8 +28,10 @@ class Schedule:
     gaps: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        if not self.gaps or min(self.gaps) < 1:
-            raise InputError("a schedule needs at least one round, each of at least one step")
+        if not self.gaps:
+            raise InputError("a schedule needs at least one round")
+        for gap in self.gaps:
+            require_count("a round's length", gap)
 
     @classmethod
     def every(cls, K: int, *, steps: int) -> Schedule:
@@ -49,8 +51,8 @@ class Schedule:
         """Synchronize after the given step counts, in ascending order; the last one is T."""
         times = [0, *synchronizations]
         gaps = tuple(b - a for a, b in pairwise(times))
-        if any(gap < 1 for gap in gaps):
-            raise InputError("synchronizations must be ascending step counts from 1 on")
+        if any(gap < 1 or int(gap) != gap for gap in gaps):
+            raise InputError("synchronizations must be ascending whole step counts from 1 on")
         return cls(gaps)
 
     @property

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,12 +14,12 @@ import numpy.typing as npt
 from fedac.algorithms import Algorithm
 from fedac.algorithms import get as get_algorithm
 from fedac.engine import reference
-from fedac.engine.problem import ArrayState, Lane, Problem, Snapshot
+from fedac.engine.problem import DIVERGED, ArrayState, Lane, Problem, Snapshot
 from fedac.engine.result import BYTES_PER_NUMBER, Result, Run
 from fedac.engine.schedule import Schedule, require_count
-from fedac.errors import InputError, StepSizeWarning
+from fedac.errors import InputError, StepSizeWarning, unknown_name
 from fedac.objectives import Objective, optimum
-from fedac.objectives.base import Array
+from fedac.objectives.base import Array, as_numbers
 from fedac.theory.couplings import require_positive
 from fedac.theory.potentials import phi, psi
 
@@ -57,6 +58,9 @@ def simulate(
     noise: bool = False,
     potentials: bool = False,
     callbacks: Sequence[Callable[[Record], object]] = (),
+    engine: str | None = None,
+    precision: str = "float32",
+    threads: int | None = None,
     on_progress: Callable[[int], object] = lambda queries: None,
 ) -> Result:
     """Simulate M workers that synchronize every K steps, for T steps.
@@ -92,6 +96,13 @@ def simulate(
         Also record Psi and Phi (two-sequence algorithms).
     callbacks : sequence of callables
         Each is called with a `Record` at every record.
+    engine : "fast" or "reference", optional
+        The fast engine unless the objective or an algorithm needs the reference engine.
+    precision : "float32" or "float64"
+        Of the workers' local states in the fast engine; averages are always float64.
+    threads : int, optional
+        Of the fast engine; ``NUMBA_NUM_THREADS`` or all cores unless given. Results do not
+        depend on it.
     on_progress : callable
         Called with the number of gradient queries just made.
 
@@ -112,6 +123,14 @@ def simulate(
     lanes = _lanes(objective, algorithm, eta, mu, schedule.K)
     if record_every is None:
         record_every = max(1, schedule.T // 8)
+    before = 0.0
+    queries = 0
+
+    def count(made: int) -> None:
+        nonlocal queries
+        queries += made
+        on_progress(made)
+
     problem = Problem(
         objective=objective,
         lanes=lanes,
@@ -120,28 +139,50 @@ def simulate(
         start=_start(objective, start),
         seed=_seed(seed),
         records=schedule.records(record_every),
-        on_progress=on_progress,
+        on_progress=count,
     )
+    snapshots = _start_engine(problem, engine, precision, threads)
     recorders = [_Recorder(problem, lane, noise, potentials, mu, callbacks) for lane in lanes]
-    before = time.perf_counter()
 
-    def result() -> Result:
+    def result(queries: int) -> Result:
         return Result(
             objective=objective,
             schedule=schedule,
             M=problem.M,
-            seed=seed,
+            seed=problem.seed,
             runs=tuple(recorder.run() for recorder in recorders if recorder.steps),
-            gradient_queries=problem.M * schedule.T * len(lanes),
-            seconds=time.perf_counter() - before,
+            gradient_queries=queries,
+            seconds=time.perf_counter() - before if before else 0.0,
         )
 
     try:
-        for snapshot in reference.run(problem):
-            recorders[snapshot.lane].add(snapshot)
+        for together in snapshots:
+            # Compilation is over when the first snapshot comes.
+            before = before or time.perf_counter()
+            _record(problem, together, recorders)
     except KeyboardInterrupt:
-        raise Interrupted(result()) from None
-    return result()
+        raise Interrupted(result(queries)) from None
+    return result(problem.M * schedule.T * len(lanes))
+
+
+def _record(problem: Problem, together: list[Snapshot], recorders: list[_Recorder]) -> None:
+    """Evaluate the outputs of several lanes at once and hand them to their recorders."""
+    for snapshot in together:
+        recorders[snapshot.lane].diverged = snapshot.diverged
+    alive = [snapshot for snapshot in together if not snapshot.diverged]
+    if not alive:
+        return
+    W = np.stack([problem.lanes[s.lane].output(s.state, s.step) for s in alive])
+    with np.errstate(over="ignore", invalid="ignore"):
+        losses = problem.objective.values(W)
+    for snapshot, w, loss in zip(alive, W, losses, strict=True):
+        recorder = recorders[snapshot.lane]
+        if np.isfinite(loss):
+            recorder.add(snapshot, w, float(loss))
+        elif snapshot.step == 0:
+            raise InputError("the loss at the start point is not finite; use a smaller start or l2")
+        else:
+            recorder.diverged = True
 
 
 @dataclass
@@ -165,28 +206,25 @@ class _Recorder:
         if self.with_potentials and "w_ag" in self.lane.algorithm.sequences:
             self.columns |= {"psi": [], "phi": []}
 
-    def add(self, snapshot: Snapshot) -> None:
-        """Record a snapshot; of a diverged one only that it diverged."""
-        self.diverged = snapshot.diverged
-        if snapshot.diverged:
-            return
+    def add(self, snapshot: Snapshot, w: Array, loss: float) -> None:
+        """Record a snapshot with its output and loss."""
         objective = self.problem.objective
-        self.steps.append(snapshot.step)
-        self.state = snapshot.state
-        w = self.lane.output(snapshot.state, snapshot.step)
-        loss = objective.value(w)
-        self.columns["loss"].append(loss)
+        row = {"loss": loss}
         if "noise" in self.columns:
-            self.columns["noise"].append(objective.noise(w))
+            row["noise"] = objective.noise(w)
         if "psi" in self.columns:
             best = optimum(objective)
             named = dict(zip(self.lane.algorithm.sequences, snapshot.state, strict=True))
             mu = objective.strong_convexity if self.mu is None else self.mu
             for name, potential in (("psi", psi), ("phi", phi)):
-                value = potential(
+                row[name] = potential(
                     suboptimality=loss - best.value, w=named["w"], w_star=best.w, mu=mu
                 )
-                self.columns[name].append(value)
+        # All or nothing: an interrupt must not leave columns of different lengths.
+        self.steps.append(snapshot.step)
+        self.state = snapshot.state
+        for name, value in row.items():
+            self.columns[name].append(value)
         record = Record(
             self.lane.algorithm.name, self.lane.hp.eta, snapshot.step, loss, snapshot.state
         )
@@ -209,6 +247,30 @@ class _Recorder:
         )
 
 
+def _start_engine(
+    problem: Problem, engine: str | None, precision: str, threads: int | None
+) -> Iterator[list[Snapshot]]:
+    if engine not in (None, "fast", "reference"):
+        raise unknown_name("engine", str(engine), ["fast", "reference"])
+    if precision not in ("float32", "float64"):
+        raise unknown_name("precision", precision, ["float32", "float64"])
+    if threads is not None:
+        require_count("threads", threads)
+    if engine == "reference":
+        return reference.run(problem)
+    from fedac.engine import fast
+
+    try:
+        fast.check(problem)
+    except InputError:
+        if engine == "fast":
+            raise
+        return reference.run(problem)
+    from numba import get_num_threads
+
+    return fast.run(problem, dtype=precision, threads=threads or get_num_threads())
+
+
 def _schedule(K: int | Schedule, T: int | None) -> Schedule:
     if isinstance(K, Schedule):
         if T is not None and T != K.T:
@@ -227,11 +289,10 @@ def _lanes(
     K: int,
 ) -> tuple[Lane, ...]:
     names = [algorithm] if isinstance(algorithm, str | Algorithm) else list(algorithm)
-    etas = [float(value) for value in np.atleast_1d(np.asarray(eta, dtype=np.float64))]
-    if not names or not etas:
+    values: list[Any] = [eta] if np.ndim(eta) == 0 else list(eta)  # type: ignore[arg-type]
+    if not names or not values:
         raise InputError("give at least one algorithm and at least one step size eta")
-    for value in etas:
-        require_positive("eta", value)
+    etas = [require_positive("eta", value) for value in values]
     mu = objective.strong_convexity if mu is None else require_positive("mu", mu)
     algorithms = [get_algorithm(name) for name in names]
     lanes = tuple(Lane(a, a.couple(eta=value, mu=mu, K=K)) for a in algorithms for value in etas)
@@ -254,9 +315,12 @@ def _warn_beyond_theory(objective: Objective, etas: Sequence[float]) -> None:
 def _start(objective: Objective, start: npt.ArrayLike | None) -> Array:
     if start is None:
         return np.random.RandomState(1).randn(objective.dim)
-    w_0: Array = np.array(start, dtype=np.float64)
-    if w_0.shape != (objective.dim,) or not np.isfinite(w_0).all():
-        raise InputError(f"start must be {objective.dim} finite numbers, got shape {w_0.shape}")
+    w_0 = as_numbers("start", start).copy()
+    if w_0.shape != (objective.dim,) or np.abs(w_0).max() > DIVERGED:
+        raise InputError(
+            f"start must be {objective.dim} numbers of size at most {DIVERGED:g}, "
+            f"got shape {w_0.shape}"
+        )
     return w_0
 
 

@@ -1,0 +1,175 @@
+"""Rounds of several local steps, by streamed workers."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fedac.engine import dense, kernels
+from fedac.engine.affine import RoundTables, affine, round_tables
+from fedac.engine.pack import Pack
+from fedac.engine.problem import Problem
+from fedac.engine.rows import Regularizer, Rows
+from fedac.engine.simd import aligned, template
+from fedac.engine.threads import Threads
+from fedac.objectives.base import Array
+
+# Lanes in one vector: as many as make a state of a9a's width fit the first-level cache.
+LANES = {np.dtype(np.float32): 16, np.dtype(np.float64): 8}
+
+# Workers are summed in this many fixed strands, fewer where their totals would fill memory.
+STRANDS = 64
+TOTALS_BYTES = 64 * 2**20
+FEWEST_STRANDS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class _Width:
+    """The shape of one chunk of lanes in the kernel: S sequences of V lanes, and its buffers."""
+
+    like: tuple[Any, ...]
+    wide: tuple[Any, ...]
+    start: npt.NDArray[Any]
+    base: npt.NDArray[Any]
+    total: Array
+    scratch: list[tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[np.uint64]]]
+
+
+class LocalRounds:
+    """Takes packs of lanes through rounds of local steps."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        rows: Rows,
+        regularizer: Regularizer,
+        dtype: np.dtype[Any],
+        threads: Threads,
+    ) -> None:
+        self.problem = problem
+        self.rows = rows
+        self.regularizer = regularizer
+        self.dtype = dtype
+        self.threads = threads
+        self._tables: dict[tuple[tuple[int, ...], int], tuple[RoundTables, tuple[Any, ...]]] = {}
+        self._widths: dict[int, _Width] = {}
+
+    def round(self, pack: Pack, t: int, gap: int) -> None:
+        """Advance every lane of a pack by one round of `gap` steps from step t."""
+        count = len(pack.lanes)
+        chunks = -(-count // LANES[self.dtype])
+        bounds = [count * chunk // chunks for chunk in range(chunks + 1)]
+        for first, last in pairwise(bounds):
+            pack.state[:, :, first:last] = self._advance(
+                tuple(pack.indices[first:last]), pack.state[:, :, first:last], t, gap
+            )
+
+    def _advance(self, lanes: tuple[int, ...], state: Array, t: int, gap: int) -> Array:
+        """Return the state of some lanes, given by number, after a round."""
+        problem, rows = self.problem, self.rows
+        d, S, count = state.shape
+        width = self._width(S, count)
+        tables, arrays = self._table(lanes, gap, len(width.like))
+        folds = arrays[-1]
+
+        width.start.reshape(d, S, -1)[:, :, :count] = state
+        base, base_state = width.start, state
+        if len(folds):
+            # Folded by the same code as the workers, an idle one ends at `base` to the bit.
+            base = width.base
+            base[:] = width.start
+            kernels.fold_all(width.like, width.wide, folds, base)
+            base_state = _apply(tables.to_base, state)
+        touched = gap * rows.nonzeros_per_row
+        sweep = len(folds) > 0 or d <= 2 * touched
+        width.total[:] = 0.0
+
+        def dense_task(first: int, last: int) -> None:
+            dense.run_workers(
+                width.like, width.wide, rows.data[0], rows.y, rows.offsets, rows.loss,
+                first, last, problem.M, problem.seed, t, gap,
+                arrays, width.start, base, width.total,
+            )  # fmt: skip
+
+        def sparse_task(first: int, last: int) -> None:
+            Y, sums, drawn = width.scratch.pop()
+            if len(drawn) < gap:
+                drawn = np.zeros(gap, np.uint64)
+            kernels.run_workers(
+                width.like, width.wide, rows.data, rows.y, rows.offsets, rows.loss,
+                first, last, problem.M, np.uint64(problem.seed), t, gap,
+                *arrays, width.start, base, Y, sums, width.total, sweep, drawn,
+            )  # fmt: skip
+            width.scratch.append((Y, sums, drawn))
+
+        queries = problem.M * gap * count
+        self.threads.run(
+            dense_task if rows.dense else sparse_task,
+            strands=len(width.total),
+            work=problem.M * gap,
+            on_done=lambda share: problem.on_progress(round(queries * share)),
+        )
+        moved = width.total.sum(axis=0).reshape(d, S, -1)[:, :, :count] / problem.M
+        after = _apply(tables.closing, base_state + moved)
+        if rows.offsets.size:
+            after += tables.constant * self.regularizer.center[:, None, None]
+        return after
+
+    def _table(
+        self, lanes: tuple[int, ...], gap: int, V: int
+    ) -> tuple[RoundTables, tuple[Any, ...]]:
+        """Return the tables of a round, and their arrays padded to V lanes for the kernel."""
+        if (lanes, gap) not in self._tables:
+            forms = [affine(self.problem.lanes[lane]) for lane in lanes]
+            tables = round_tables(forms, self.regularizer.l2, gap, self.dtype)
+
+            def padded(table: Array) -> npt.NDArray[Any]:
+                array = aligned((*table.shape[:-1], V), self.dtype)
+                array[..., : table.shape[-1]] = table
+                return array.reshape(len(table), math.prod(array.shape[1:]))
+
+            q, r, e = (padded(table).ravel() for table in (tables.q, tables.r, tables.e))
+            arrays = (q, r, e, tables.fold_after, padded(tables.folds))
+            self._tables[lanes, gap] = (tables, arrays)
+        return self._tables[lanes, gap]
+
+    def _width(self, S: int, count: int) -> _Width:
+        """Return the kernel's shape for S sequences; it stays as wide as it was at first.
+
+        When lanes diverge the others do not change shape: that would mean compiling again.
+        """
+        if S not in self._widths:
+            V = 1 << (count - 1).bit_length()
+            size = self.problem.objective.dim * S * V
+            strands = min(STRANDS, max(FEWEST_STRANDS, TOTALS_BYTES // (8 * size)), self.problem.M)
+            self._widths[S] = _Width(
+                like=template(self.dtype, V),
+                wide=template(self.dtype, S * V),
+                start=aligned((size,), self.dtype),
+                base=aligned((size,), self.dtype),
+                total=aligned((strands, size), np.float64),
+                scratch=[
+                    (
+                        aligned((size,), self.dtype),
+                        aligned((size,), self.dtype),
+                        np.zeros(0, np.uint64),
+                    )
+                    for _ in range(self.threads.count)
+                ],
+            )
+        return self._widths[S]
+
+
+def _apply(matrix: Array, state: Array) -> Array:
+    """Multiply the S sequences of every coordinate and lane by the lane's matrix."""
+    after = np.empty_like(state)
+    for s, row in enumerate(matrix):
+        after[:, s] = row[0] * state[:, 0]
+        for j in range(1, len(row)):
+            after[:, s] += row[j] * state[:, j]
+    return after

@@ -1,0 +1,379 @@
+"""A small vector type for Numba: a fixed number of lanes in the processor's SIMD registers.
+
+Numba does not vectorize across the lanes of our states by itself, so we give it a type whose
+LLVM value is ``<lanes x float>`` and the few operations a kernel needs. A kernel says how wide
+it is by a `template`: a tuple of zeros whose type carries both the width and the precision.
+
+>>> from numba import njit
+>>> @njit
+... def double(like, x):
+...     v = load(like, x, 0)
+...     store(x, 0, v + v)
+>>> x = np.arange(4.0)
+>>> double(template(np.float64, 4), x)
+>>> x
+array([0., 2., 4., 6.])
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic, models, overload, register_jitable, register_model
+
+
+class Vector(types.Type):
+    """The Numba type of `lanes` numbers of one precision side by side."""
+
+    def __init__(self, element, lanes):
+        self.element = element
+        self.lanes = lanes
+        super().__init__(name=f"Vector({element}, {lanes})")
+
+
+@register_model(Vector)
+class _VectorModel(models.PrimitiveModel):
+    def __init__(self, manager, vector):
+        element = manager.lookup(vector.element).get_value_type()
+        super().__init__(manager, vector, ir.VectorType(element, vector.lanes))
+
+
+def template(dtype: npt.DTypeLike, lanes: int) -> tuple[Any, ...]:
+    """Return the tuple whose type tells a kernel its precision and number of lanes."""
+    return (np.dtype(dtype).type(0),) * lanes
+
+
+def aligned(shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+    """Return zeros that start on a cache line, so that no vector straddles two."""
+    dtype = np.dtype(dtype)
+    size = math.prod(shape) * dtype.itemsize
+    raw = np.zeros(size + 64, dtype=np.uint8)
+    skip = -raw.ctypes.data % 64
+    return raw[skip : skip + size].view(dtype).reshape(shape)
+
+
+def _pointer(context, builder, array_type, array, index, to):
+    data = context.make_array(array_type)(context, builder, array).data
+    return builder.bitcast(builder.gep(data, [index]), to.as_pointer())
+
+
+@intrinsic
+def load(typing, like, array, index):
+    """Read a vector that starts at flat element `index` of `array`."""
+    vector = Vector(like.dtype, len(like))
+
+    def generate(context, builder, signature, arguments):
+        to = context.get_value_type(vector)
+        place = _pointer(context, builder, signature.args[1], arguments[1], arguments[2], to)
+        # Element alignment is enough: unaligned moves cost nothing where data are aligned.
+        return builder.load(place, align=vector.element.bitwidth // 8)
+
+    return vector(like, array, index), generate
+
+
+@intrinsic
+def store(typing, array, index, value):
+    """Write a vector at flat element `index` of `array`."""
+
+    def generate(context, builder, signature, arguments):
+        to = context.get_value_type(signature.args[2])
+        place = _pointer(context, builder, signature.args[0], arguments[0], arguments[1], to)
+        builder.store(arguments[2], place, align=value.element.bitwidth // 8)
+        return context.get_dummy_value()
+
+    return types.void(array, index, value), generate
+
+
+@intrinsic
+def accumulate(typing, array, index, value):
+    """Add a vector to the double-precision `array` from flat element `index` on."""
+
+    def generate(context, builder, signature, arguments):
+        wide = ir.VectorType(ir.DoubleType(), value.lanes)
+        place = _pointer(context, builder, signature.args[0], arguments[0], arguments[1], wide)
+        addend = arguments[2] if value.element.bitwidth == 64 else builder.fpext(arguments[2], wide)
+        builder.store(builder.fadd(builder.load(place, align=8), addend), place, align=8)
+        return context.get_dummy_value()
+
+    return types.void(array, index, value), generate
+
+
+@intrinsic
+def prefetch(typing, array, index):
+    """Ask the processor to bring flat element `index` of `array` into its cache."""
+
+    def generate(context, builder, signature, arguments):
+        byte = ir.IntType(8)
+        place = _pointer(context, builder, signature.args[0], arguments[0], arguments[1], byte)
+        number = ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [byte.as_pointer(), number, number, number])
+        function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+        # For reading, to be kept in all caches, as data.
+        builder.call(function, [place, *(ir.Constant(number, x) for x in (0, 3, 1))])
+        return context.get_dummy_value()
+
+    return types.void(array, index), generate
+
+
+@intrinsic
+def splat(typing, like, x):
+    """Repeat one number in every lane."""
+    vector = like if isinstance(like, Vector) else Vector(like.dtype, len(like))
+
+    def generate(context, builder, signature, arguments):
+        to = context.get_value_type(vector)
+        element = context.cast(builder, arguments[1], signature.args[1], vector.element)
+        zero = ir.Constant(ir.IntType(32), 0)
+        single = builder.insert_element(ir.Constant(to, ir.Undefined), element, zero)
+        mask = ir.Constant(ir.VectorType(ir.IntType(32), vector.lanes), [0] * vector.lanes)
+        return builder.shuffle_vector(single, ir.Constant(to, ir.Undefined), mask)
+
+    return vector(like, x), generate
+
+
+@intrinsic
+def extract(typing, vector, lane):
+    """Return the number in one lane."""
+
+    def generate(context, builder, signature, arguments):
+        return builder.extract_element(*arguments)
+
+    return vector.element(vector, lane), generate
+
+
+@intrinsic
+def insert(typing, vector, lane, x):
+    """Return the vector with one lane replaced."""
+
+    def generate(context, builder, signature, arguments):
+        element = context.cast(builder, arguments[2], signature.args[2], vector.element)
+        return builder.insert_element(arguments[0], element, arguments[1])
+
+    return vector(vector, lane, x), generate
+
+
+@intrinsic
+def tile(typing, wide, vector):
+    """Repeat a vector until it fills the width of the template `wide`."""
+    result = Vector(wide.dtype, len(wide))
+    lanes = vector.lanes
+
+    def generate(context, builder, signature, arguments):
+        pattern = [lane % lanes for lane in range(result.lanes)]
+        mask = ir.Constant(ir.VectorType(ir.IntType(32), result.lanes), pattern)
+        return builder.shuffle_vector(arguments[1], arguments[1], mask)
+
+    return result(wide, vector), generate
+
+
+@intrinsic
+def sum_tiles(typing, like, wide):
+    """Add up the consecutive parts of a wide vector, each as wide as the template `like`."""
+    result = Vector(like.dtype, len(like))
+    lanes = result.lanes
+
+    def generate(context, builder, signature, arguments):
+        total = None
+        for first in range(0, wide.lanes, lanes):
+            picked = list(range(first, first + lanes))
+            mask = ir.Constant(ir.VectorType(ir.IntType(32), lanes), picked)
+            part = builder.shuffle_vector(arguments[1], arguments[1], mask)
+            total = part if total is None else builder.fadd(total, part)
+        return total
+
+    return result(like, wide), generate
+
+
+@intrinsic
+def call(typing, address, z, y):
+    """Call the C function ``double f(double, double)`` at an address."""
+
+    def generate(context, builder, signature, arguments):
+        double = ir.DoubleType()
+        kind = ir.FunctionType(double, [double, double])
+        function = builder.inttoptr(arguments[0], kind.as_pointer())
+        numbers = [
+            context.cast(builder, value, given, types.float64)
+            for value, given in zip(arguments[1:], signature.args[1:], strict=True)
+        ]
+        return builder.call(function, numbers)
+
+    return types.float64(address, z, y), generate
+
+
+def _elementwise(instruction):
+    @intrinsic
+    def operation(typing, a, b):
+        def generate(context, builder, signature, arguments):
+            return getattr(builder, instruction)(*arguments)
+
+        return a(a, b), generate
+
+    return operation
+
+
+def _overload_operator(function, instruction):
+    operation = _elementwise(instruction)
+
+    @overload(function)
+    def vector_operator(a, b):
+        if isinstance(a, Vector) and isinstance(b, Vector):
+            return lambda a, b: operation(a, b)
+        if isinstance(a, Vector) and isinstance(b, types.Number):
+            return lambda a, b: operation(a, splat(a, b))
+        if isinstance(a, types.Number) and isinstance(b, Vector):
+            return lambda a, b: operation(splat(b, a), b)
+        return None
+
+
+_overload_operator(operator.add, "fadd")
+_overload_operator(operator.sub, "fsub")
+_overload_operator(operator.mul, "fmul")
+_overload_operator(operator.truediv, "fdiv")
+
+
+def _llvm_function(name, arguments):
+    """Make an intrinsic of LLVM's elementwise function `name`."""
+
+    def generate(context, builder, signature, values):
+        kind = values[0].type
+        vector = signature.return_type
+        suffix = f"v{vector.lanes}f{vector.element.bitwidth}"
+        function = cgutils.get_or_insert_function(
+            builder.module, ir.FunctionType(kind, [kind] * arguments), f"llvm.{name}.{suffix}"
+        )
+        return builder.call(function, values)
+
+    if arguments == 1:
+
+        @intrinsic
+        def unary(typing, a):
+            return a(a), generate
+
+        return unary
+    if arguments == 2:
+
+        @intrinsic
+        def binary(typing, a, b):
+            return a(a, b), generate
+
+        return binary
+
+    @intrinsic
+    def ternary(typing, a, b, c):
+        return a(a, b, c), generate
+
+    return ternary
+
+
+_floor = _llvm_function("floor", 1)
+minimum = _llvm_function("minnum", 2)
+maximum = _llvm_function("maxnum", 2)
+multiply_add = _llvm_function("fma", 3)
+
+
+@intrinsic
+def _power_of_two(typing, n):
+    """Return 2^n for whole n, by writing n into the exponent bits.
+
+    Adding 1.5 * 2^mantissa leaves the whole number in the lowest bits: unlike a conversion to
+    integers, that is one instruction in every precision.
+    """
+    bits = n.element.bitwidth
+    mantissa, bias = (23, 127) if bits == 32 else (52, 1023)
+
+    def generate(context, builder, signature, arguments):
+        integers = ir.VectorType(ir.IntType(bits), n.lanes)
+        kind = arguments[0].type
+        shift = ir.Constant(kind, [1.5 * 2.0**mantissa + bias] * n.lanes)
+        whole = builder.bitcast(builder.fadd(arguments[0], shift), integers)
+        shifted = builder.shl(whole, ir.Constant(integers, [mantissa] * n.lanes))
+        return builder.bitcast(shifted, kind)
+
+    return n(n), generate
+
+
+_LOG2_E = 1 / math.log(2)
+# ln 2 in two parts, the first short enough that its product with a whole number is exact.
+_LN2_HIGH = 0.693145751953125
+_LN2_LOW = math.log(2) - _LN2_HIGH
+
+
+@register_jitable
+def exp(x):
+    """Return e^x in every lane, to the last digits of the vector's precision.
+
+    x is taken into the range where the result is a normal number; x = n ln 2 + r with
+    |r| <= ln 2 / 2, and e^r is its Taylor series.
+    """
+    x = maximum(minimum(x, splat(x, _largest(x))), splat(x, -_largest(x)))
+    n = _floor(x * _LOG2_E + 0.5)
+    r = multiply_add(n, splat(x, -_LN2_HIGH), x)
+    r = multiply_add(n, splat(x, -_LN2_LOW), r)
+    return _series(r) * _power_of_two(n)
+
+
+def width(vector):
+    """Return the number of lanes."""
+    raise NotImplementedError("compiled only")
+
+
+@overload(width)
+def _width(vector):
+    lanes = vector.lanes
+    return lambda vector: lanes
+
+
+def _largest(x):
+    raise NotImplementedError("compiled only")
+
+
+@overload(_largest)
+def _largest_of(x):
+    bound = 87.0 if x.element.bitwidth == 32 else 708.0
+    return lambda x: bound
+
+
+def _series(r):
+    raise NotImplementedError("compiled only")
+
+
+@overload(_series)
+def _series_of(r):
+    """Sum r^k/k! by Horner's rule, up to the order that the precision can see."""
+    if r.element.bitwidth == 32:
+
+        def single(r):
+            p = multiply_add(splat(r, 1 / 720), r, splat(r, 1 / 120))
+            p = multiply_add(p, r, splat(r, 1 / 24))
+            p = multiply_add(p, r, splat(r, 1 / 6))
+            p = multiply_add(p, r, splat(r, 0.5))
+            p = multiply_add(p, r, splat(r, 1.0))
+            return multiply_add(p, r, splat(r, 1.0))
+
+        return single
+
+    def double(r):
+        p = splat(r, 1 / 6227020800)
+        p = multiply_add(p, r, splat(r, 1 / 479001600))
+        p = multiply_add(p, r, splat(r, 1 / 39916800))
+        p = multiply_add(p, r, splat(r, 1 / 3628800))
+        p = multiply_add(p, r, splat(r, 1 / 362880))
+        p = multiply_add(p, r, splat(r, 1 / 40320))
+        p = multiply_add(p, r, splat(r, 1 / 5040))
+        p = multiply_add(p, r, splat(r, 1 / 720))
+        p = multiply_add(p, r, splat(r, 1 / 120))
+        p = multiply_add(p, r, splat(r, 1 / 24))
+        p = multiply_add(p, r, splat(r, 1 / 6))
+        p = multiply_add(p, r, splat(r, 0.5))
+        p = multiply_add(p, r, splat(r, 1.0))
+        return multiply_add(p, r, splat(r, 1.0))
+
+    return double
