@@ -29,7 +29,7 @@ format: $(READY)
 	$(BIN)/ruff check --fix .
 
 bench: $(READY)
-	$(BIN)/python benchmarks/reference_engine.py
+	$(BIN)/fedac bench
 
 clean:
 	rm -rf $(VENV) demo .coverage .pytest_cache .mypy_cache .ruff_cache

@@ -35,6 +35,9 @@ def run(
     mu: float | None = typer.Option(None, help="Strong-convexity estimate; l2 unless given."),
     seed: int = typer.Option(1, help="Seed of the draws."),
     record_every: int = typer.Option(512, help="Record the loss every so many steps."),
+    engine: str | None = typer.Option(None, help="fast or reference; fast where it can."),
+    precision: str = typer.Option("float32", help="Of local states: float32 or float64."),
+    threads: int | None = typer.Option(None, help="Threads; all cores unless given."),
     as_json: bool = typer.Option(False, "--json", help="Print one JSON object."),
 ) -> None:
     """Simulate one algorithm with one or many step sizes."""
@@ -69,6 +72,9 @@ def run(
                 mu=mu,
                 seed=seed,
                 record_every=record_every,
+                engine=engine,
+                precision=precision,
+                threads=threads,
                 on_progress=advance,
             )
         except Interrupted as stop:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from fedac.algorithms import get
 from fedac.engine import simulate
 from fedac.errors import StepSizeWarning
+from fedac.experiments.palette import style
 from fedac.objectives import Objective
 
 if TYPE_CHECKING:
@@ -17,18 +18,10 @@ if TYPE_CHECKING:
 
 ALGORITHMS = ("fedac-i", "mb-ac-sgd", "mb-sgd", "fedavg")
 M = 1024
-T = 1024
-KS = (1, 2, 4, 8, 16, 32, 64, 128)
-ETAS = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
+T = 4096
+KS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+ETAS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 TARGET = 1e-3
-
-# Okabe and Ito's palette, which colour-blind readers can tell apart, with a marker each.
-STYLE = {
-    "fedac-i": ("#D55E00", "o"),
-    "mb-ac-sgd": ("#009E73", "s"),
-    "mb-sgd": ("#56B4E9", "^"),
-    "fedavg": ("#0072B2", "D"),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +76,7 @@ def figure(cells: list[Cell], title: str) -> Figure:
     drawing = Figure(figsize=(7, 4.2), layout="constrained")
     ax = drawing.add_subplot()
     for name in ALGORITHMS:
-        colour, marker = STYLE[name]
+        colour, marker, _ = style(name)
         curve = [cell for cell in cells if cell.algorithm == name]
         rounds = [cell.rounds for cell in curve]
         values = [cell.suboptimality for cell in curve]
@@ -100,6 +93,7 @@ def figure(cells: list[Cell], title: str) -> Figure:
         fontsize=9,
     )
     ax.set_xscale("log", base=2)
+    ax.set_xticks([T // K for K in KS], [str(T // K) for K in KS])
     ax.set_yscale("log")
     ax.set_xlabel(f"communication rounds (each worker takes T = {T} steps in all)")
     ax.set_ylabel("suboptimality, best step size")

@@ -1,0 +1,284 @@
+"""The benchmark: the fast engine against the reference and against what people use otherwise.
+
+Each line compares two ways of doing the same work in one run: alternating, after a warm-up, as
+medians of several repeats. Ratios travel between machines; seconds do not.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from fedac.data import dense
+from fedac.data import load as load_data
+from fedac.engine import simulate
+from fedac.errors import DataError, StepSizeWarning
+from fedac.objectives import LogisticRegression
+
+ETAS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
+M = 8192
+K = 64
+REPEATS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One comparison.
+
+    Attributes
+    ----------
+    what : str
+        What is compared.
+    ours, theirs : float
+        Millions of steps per second, or what `unit` says.
+    ratio : float
+        Ours over theirs, or what `what` says.
+    bar : float
+        What the ratio should be at least, or at most if `at_most`.
+    """
+
+    what: str
+    ours: float
+    theirs: float
+    unit: str
+    ratio: float
+    bar: float | None
+    at_most: bool = False
+
+    @property
+    def passed(self) -> bool:
+        """Whether the ratio clears its bar."""
+        if self.bar is None:
+            return True
+        return self.ratio <= self.bar if self.at_most else self.ratio >= self.bar
+
+
+def run(on_line: Callable[[str], object]) -> Iterator[Line]:
+    """Yield the lines of the benchmark, telling `on_line` what is being measured."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", StepSizeWarning)
+        for name, measure in LINES.items():
+            on_line(name)
+            line = measure(name)
+            if line is not None:
+                yield line
+
+
+def machine() -> dict[str, Any]:
+    """Describe the machine and the versions that matter."""
+    versions = {name: importlib.import_module(name).__version__ for name in ("numpy", "numba")}
+    return {
+        "processor": _processor(),
+        "cores": os.cpu_count(),
+        "system": platform.platform(terse=True),
+        "python": platform.python_version(),
+        **versions,
+    }
+
+
+def as_json(lines: list[Line]) -> str:
+    """Return the benchmark as one JSON object."""
+    rows = [asdict(line) | {"passed": line.passed} for line in lines]
+    return json.dumps({"machine": machine(), "repeats": REPEATS, "lines": rows})
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return next(line.split(":")[1].strip() for line in lines if "model name" in line)
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()
+
+
+def _census() -> LogisticRegression:
+    """Return the problem of the paper's first figure, on a9a if it is here."""
+    try:
+        data = load_data("a9a")
+    except DataError:
+        data = load_data("synthetic")
+    return LogisticRegression(data.X, data.y, l2=1e-3)
+
+
+def _rate(objective: LogisticRegression, algorithm: str, **how: Any) -> float:
+    """Return millions of lane-steps a second."""
+    result = simulate(objective, algorithm, record_every=512, **how)
+    return result.gradient_queries / result.seconds / 1e6
+
+
+def _compare(
+    what: str,
+    ours: Callable[[], float],
+    theirs: Callable[[], float],
+    bar: float | None,
+    unit: str = "M steps/s",
+) -> Line:
+    """Measure two speeds in turn and compare their medians."""
+    ours(), theirs()
+    pairs = [(ours(), theirs()) for _ in range(REPEATS)]
+    mine, other = (median(speeds) for speeds in zip(*pairs, strict=True))
+    return Line(what, mine, other, unit, mine / other, bar)
+
+
+def _sweep(bar: float, local_steps: int, etas: tuple[float, ...], what: str) -> Line:
+    objective = _census()
+    steps = max(local_steps, 1024)
+    fast = partial(_rate, objective, "fedac-i", M=M, K=local_steps, T=steps, eta=etas)
+    few = max(local_steps, 32)
+    reference = partial(
+        _rate, objective, "fedac-i", M=M, K=min(local_steps, few), T=few, eta=0.5,
+        engine="reference",
+    )  # fmt: skip
+    return _compare(what, fast, reference, bar)
+
+
+def _against_sklearn(what: str) -> Line:
+    from sklearn.linear_model import SGDClassifier
+
+    objective = _census()
+    epochs = 10
+    model = SGDClassifier(
+        loss="log_loss", alpha=1e-3, fit_intercept=False, learning_rate="constant", eta0=0.01,
+        max_iter=epochs, tol=None,
+    )  # fmt: skip
+
+    def sklearn() -> float:
+        before = time.perf_counter()
+        model.fit(objective.X, objective.y)
+        return epochs * objective.n_samples / (time.perf_counter() - before) / 1e6
+
+    ours = partial(_rate, objective, "fedac-i", M=M, K=K, T=512, eta=0.5, threads=1)
+    return _compare(what, ours, sklearn, 2)
+
+
+def _against_numpy_minibatch(what: str) -> Line:
+    objective = _census()
+    X, y, n = objective.X @ np.eye(objective.dim), objective.y, objective.n_samples
+    rng = np.random.default_rng(0)
+    w = rng.normal(size=objective.dim)
+
+    def numpy() -> float:
+        before = time.perf_counter()
+        rows = rng.integers(0, n, M * K)
+        x, labels = X[rows], y[rows]
+        margins = labels * (x @ w)
+        _ = x.T @ (-labels / (1 + np.exp(margins))) / (M * K) + objective.l2 * w
+        return M * K / (time.perf_counter() - before) / 1e6
+
+    ours = partial(_rate, objective, "mb-sgd", M=M, K=K, T=4096, eta=0.5)
+    return _compare(what, ours, numpy, 50)
+
+
+def _dense(what: str) -> Line:
+    data = dense(4000, 2000)
+    objective = LogisticRegression(data.X, data.y, l2=1e-4)
+    ours = partial(_rate, objective, "fedac-i", M=256, K=K, T=512, eta=ETAS)
+    reference = partial(_rate, objective, "fedac-i", M=256, K=32, T=32, eta=0.5, engine="reference")
+    return _compare(what, ours, reference, 60)
+
+
+def _threads(what: str) -> Line:
+    objective = _census()
+    how = {"M": M, "K": K, "T": 1024, "eta": ETAS}
+    two = partial(_rate, objective, "fedac-i", threads=2, **how)
+    one = partial(_rate, objective, "fedac-i", threads=1, **how)
+    return _compare(what, two, one, 1.8)
+
+
+def _columns(what: str) -> Line:
+    def speed(columns: int) -> Callable[[], float]:
+        rows, nonzeros = 32_561, 14
+        rng = np.random.default_rng(0)
+        places = rng.integers(0, columns, size=rows * nonzeros)
+        shape = (rows, columns)
+        X = sp.csr_array((np.ones(len(places)), places, np.arange(rows + 1) * nonzeros), shape)
+        y = rng.choice([-1.0, 1.0], size=rows)
+        X.sum_duplicates()
+        X.data[:] = 1.0
+        objective = LogisticRegression(X, y, l2=1e-3)
+        return partial(_rate, objective, "fedac-i", M=M, K=K, T=512, eta=0.5)
+
+    line = _compare(what, speed(10**3), speed(10**6), None)
+    return Line(what, line.ours, line.theirs, line.unit, line.ratio, 6, at_most=True)
+
+
+def _memory(what: str) -> Line | None:
+    if not Path("/proc/self/status").exists():
+        return None
+
+    def peak(workers: int) -> float:
+        # Linux's high-water mark: getrusage would count what the parent held before the child.
+        code = (
+            "from pathlib import Path; from fedac import load, LogisticRegression, simulate;"
+            "data = load('synthetic'); F = LogisticRegression(data.X, data.y, l2=1e-3);"
+            f"simulate(F, 'fedac-i', M={workers}, K=16, T=32, eta=0.5);"
+            "print(Path('/proc/self/status').read_text().split('VmHWM:')[1].split()[0])"
+        )
+        child = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
+        return int(child.stdout) / 1024
+
+    many, few = peak(2**20), peak(2**8)
+    return Line(what, many, few, "MB", many / few, 1.05, at_most=True)
+
+
+def _whole_process(what: str) -> Line:
+    """Time `fedac run` on a job of about one second, second process of two."""
+    arguments = ["run", "--dataset", "synthetic", "--l2", "1e-3", "-M", "8192", "-K", "64"]
+    arguments += ["-T", "4096", "--eta", "0.5", "--json"]
+    command = [sys.executable, "-m", "fedac", *arguments]
+    subprocess.run(command, capture_output=True, check=True)
+    walls, jobs = [], []
+    for _ in range(REPEATS):
+        before = time.perf_counter()
+        child = subprocess.run(command, capture_output=True, check=True)
+        walls.append(time.perf_counter() - before)
+        jobs.append(json.loads(child.stdout)["seconds"])
+    wall, job = median(walls), median(jobs)
+    return Line(what, wall, job, "s", wall, 3, at_most=True)
+
+
+def _against_jax(what: str) -> Line | None:
+    if importlib.util.find_spec("jax") is None:
+        return None
+    objective = _census()
+    from fedac.experiments.jax_baseline import make_round
+
+    one_round = make_round(objective, workers=M, local_steps=K, eta=0.5)
+
+    def jax() -> float:
+        before = time.perf_counter()
+        one_round()
+        return M * K / (time.perf_counter() - before) / 1e6
+
+    ours = partial(_rate, objective, "fedac-i", M=M, K=K, T=1024, eta=0.5)
+    return _compare(what, ours, jax, None)
+
+
+LINES: dict[str, Callable[[str], Line | None]] = {
+    "13 step sizes over the reference engine": partial(_sweep, 450, K, ETAS),
+    "one step size over the reference engine": partial(_sweep, 30, K, (0.5,)),
+    "one core, one step size over scikit-learn's SGDClassifier": _against_sklearn,
+    "K=256, 13 step sizes over the reference engine": partial(_sweep, 450, 256, ETAS),
+    "K=16, 13 step sizes over the reference engine": partial(_sweep, 300, 16, ETAS),
+    "MB-SGD over a NumPy minibatch gradient": _against_numpy_minibatch,
+    "dense, 2,000 columns, M=256, 13 step sizes over the reference engine": _dense,
+    "peak memory, M=2^20 over M=2^8": _memory,
+    "cost of a step, 10^6 columns over 10^3": _columns,
+    "two threads over one": _threads,
+    "whole process of a warm `fedac run`, its job": _whole_process,
+    "one step size over a jax.jit scan": _against_jax,
+}
