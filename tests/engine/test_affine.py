@@ -125,9 +125,6 @@ def _shrinks(state, w_md, g, hp):
     return (np.sign(w) * np.maximum(np.abs(w) - 1e-10, 0.0),)
 
 
-missed = pytest.mark.xfail(reason="affine() probes at one scale, with tolerance 1e-9", strict=True)
-
-
 @pytest.mark.parametrize(
     ("update", "eta"),
     [
@@ -137,9 +134,9 @@ missed = pytest.mark.xfail(reason="affine() probes at one scale, with tolerance 
         (_branches, 0.5),
         (_mixes_coordinates, 0.5),
         (_loses_a_sequence, 0.5),
-        pytest.param(_clips, 0.5, marks=missed),
-        pytest.param(_shrinks, 0.5, marks=missed),
-        pytest.param(_squares, 1e-10, marks=missed),
+        pytest.param(_clips, 0.5),
+        pytest.param(_shrinks, 0.5),
+        pytest.param(_squares, 1e-10),
     ],
 )
 def test_what_is_not_affine_is_refused(update, eta: float) -> None:

@@ -58,14 +58,20 @@ def affine(lane: Lane) -> Affine:
         return np.broadcast_to(w_md, g.shape), np.stack(after)
 
     try:
-        # Units for c and A, zero with g = 1 for b, and eight random states to prove the form.
-        random = np.random.default_rng(0).normal(size=(S + 1, 8))
-        states = np.hstack([np.eye(S), np.zeros((S, 1)), random[:S]])
-        g = np.concatenate([np.zeros(S), [1.0], random[S]])
-        w_md, after = step(states, g)
+        # Units give c and A, zero with g = 1 gives b.
+        w_md, after = step(np.eye(S, S + 1), np.append(np.zeros(S), 1.0))
         form = Affine(c=w_md[:S].copy(), A=after[:, :S].copy(), b=after[:, S].copy())
-        exact = np.allclose(w_md, form.c @ states, rtol=1e-9, atol=1e-9) and np.allclose(
-            after, form.A @ states + np.outer(form.b, g), rtol=1e-9, atol=1e-9
+        # Random states of all sizes prove the form: clipping shows at large ones only,
+        # thresholds at small ones.
+        scale = np.repeat([1e-9, 1e-4, 1.0, 1e4, 1e9], 4)
+        *states, g = np.random.default_rng(0).normal(size=(S + 1, len(scale))) * scale
+        g /= max(1.0, np.abs(form.b).max())
+        w_md, after = step(np.stack(states), g)
+        predicted = form.A @ states + np.outer(form.b, g)
+        size = max(1.0, np.abs(form.A).max(), np.abs(form.c).max())
+        exact = bool(
+            (np.abs(w_md - form.c @ states) <= 1e-9 * size * scale).all()
+            and (np.abs(after - predicted) <= 1e-9 * size * scale).all()
         )
     except Exception:  # a user's functions may fail on our probes in any way
         exact = False
@@ -127,11 +133,8 @@ def round_tables(forms: list[Affine], l2: float, gap: int, dtype: npt.DTypeLike)
     A = np.stack([form.with_l2(l2).A for form in forms])  # (V, S, S)
     b = np.stack([form.b for form in forms])
     c = np.stack([form.c for form in forms])
-    powers = [np.broadcast_to(np.eye(A.shape[1]), A.shape)]
-    longest = min(gap, _longest_safe(A, gap, np.dtype(dtype)))
-    for _ in range(longest + 1):
-        powers.append(A @ powers[-1])
-    inverses = [np.linalg.inv(power) for power in powers[: longest + 1]]
+    longest, powers = _safe_powers(A, gap, np.dtype(dtype))
+    inverses = np.linalg.inv(powers[: longest + 1])
 
     # A fold needs no inverse for its own step, so a folded stretch is one step longer.
     stretch = gap + 1 if longest == gap else longest + 1
@@ -139,18 +142,14 @@ def round_tables(forms: list[Affine], l2: float, gap: int, dtype: npt.DTypeLike)
     fold_after = since == stretch - 1
     folds = int(fold_after.sum())
     rest = gap - folds * stretch
-    q = np.stack([np.einsum("vs,vst->tv", c, powers[t]) for t in since])
-    r = np.stack(
-        [
-            b.T if fold else np.einsum("vst,vt->sv", inverses[t + 1], b)
-            for t, fold in zip(since, fold_after, strict=True)
-        ]
-    )
+    q = np.einsum("vs,kvst->ktv", c, powers[since])
+    r = np.einsum("kvst,vt->ksv", inverses[np.minimum(since + 1, longest)], b)
+    r[fold_after] = b.T
     fold_matrix = powers[min(stretch, longest + 1)]
     to_base = np.linalg.matrix_power(fold_matrix, folds)
-    kappa = [np.zeros_like(b)]  # S_t = A^t Y_t + kappa_t u', with kappa' = A kappa - l2 b
-    for _ in range(gap):
-        kappa.append(np.einsum("vst,vt->vs", A, kappa[-1]) - l2 * b)
+    kappa = np.zeros((gap + 1, *b.shape))  # S_t = A^t Y_t + kappa_t u', kappa' = A kappa - l2 b
+    for t in range(gap):
+        kappa[t + 1] = np.einsum("vst,vt->vs", A, kappa[t]) - l2 * b
     return RoundTables(
         q=q,
         r=r,
@@ -158,23 +157,36 @@ def round_tables(forms: list[Affine], l2: float, gap: int, dtype: npt.DTypeLike)
         folds=np.broadcast_to(fold_matrix.transpose(2, 1, 0), (folds, *A.shape[1:], A.shape[0])),
         to_base=to_base.transpose(1, 2, 0),
         closing=powers[rest].transpose(1, 2, 0),
-        e=np.stack([np.einsum("vs,vs->v", c, k) for k in kappa[:gap]]),
+        e=np.einsum("vs,kvs->kv", c, kappa[:gap]),
         constant=kappa[gap].T,
     )
 
 
-def _longest_safe(A: Array, gap: int, dtype: np.dtype[np.generic]) -> int:
-    """Return the largest t <= gap for which every lane's A^t can be undone safely."""
-    power = np.broadcast_to(np.eye(A.shape[1]), A.shape)
-    for t in range(1, gap + 1):
-        power = A @ power
-        sizes = np.linalg.svd(power, compute_uv=False)
-        largest, smallest = sizes[:, 0], sizes[:, -1]
+def _safe_powers(A: Array, gap: int, dtype: np.dtype[np.generic]) -> tuple[int, Array]:
+    """Return the largest t <= gap for which all A^t so far can be undone safely in every lane.
+
+    With it come the powers of A from 0 to t + 1, shape (t + 2, V, S, S).
+    """
+    powers = np.empty((gap + 2, *A.shape))
+    powers[0] = np.eye(A.shape[1])
+    known = 0
+    while known < gap:
+        # In stretches: one decomposition of many matrices, and an early end where one is bad.
+        # What has overflowed is taken for singular.
+        stretch = range(known + 1, min(known + 64, gap) + 1)
+        for t in stretch:
+            powers[t] = A @ powers[t - 1]
+        block = powers[known + 1 : stretch[-1] + 1]
+        sizes = np.linalg.svd(np.nan_to_num(block, posinf=0.0, neginf=0.0), compute_uv=False)
+        largest, smallest = sizes[..., 0], sizes[..., -1]
         safe = (
             (largest <= SAFE_CONDITION[dtype] * smallest)
             & (largest < SAFE_SIZE)
             & (smallest > 1 / SAFE_SIZE)
-        )
+        ).all(axis=1)
         if not safe.all():
-            return t - 1
-    return gap
+            longest = known + int(np.argmin(safe))
+            return longest, powers[: longest + 2]
+        known = stretch[-1]
+    powers[gap + 1] = A @ powers[gap]
+    return gap, powers

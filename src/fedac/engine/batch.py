@@ -36,7 +36,7 @@ class BatchRounds:
         self.rows = rows
         self.regularizer = regularizer
         self.threads = threads
-        self.counts = np.zeros((threads.count, len(rows.y)), dtype=np.int32)
+        self.counts = np.zeros((threads.count, len(rows.y)), dtype=np.int64)
         # As wide from first to last: shapes that change would mean compiling again.
         lanes = min(LANES, len(problem.lanes))
         self.like = template(np.float64, 1 << (lanes - 1).bit_length())
@@ -105,7 +105,7 @@ class BatchRounds:
                         a, b, P.reshape(-1), total,
                     )  # fmt: skip
 
-            self.threads.run(task, strands=strands, work=len(drawn))
+            self.threads.run(task, strands=strands, work=len(drawn), matrix_products=rows.dense)
             summed = total.sum(axis=0).reshape(d, V)
             gradients[:, first : first + lanes] = summed[:, :lanes]
         return gradients

@@ -7,7 +7,7 @@ algorithm, is one gradient over the histogram of drawn rows (`batch.py`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from dataclasses import replace
 
 import numpy as np
@@ -16,7 +16,7 @@ import numpy.typing as npt
 from fedac.engine.affine import affine
 from fedac.engine.batch import BatchRounds
 from fedac.engine.local import LocalRounds
-from fedac.engine.pack import make_packs
+from fedac.engine.pack import Pack, make_packs
 from fedac.engine.problem import Problem, Snapshot
 from fedac.engine.rows import prepare, split
 from fedac.engine.schedule import Schedule
@@ -30,7 +30,7 @@ def check(problem: Problem) -> None:
         affine(lane)
 
 
-def run(problem: Problem, *, dtype: npt.DTypeLike, threads: int) -> Iterator[list[Snapshot]]:
+def run(problem: Problem, *, dtype: npt.DTypeLike, threads: int) -> Generator[list[Snapshot]]:
     """Run all lanes side by side, round by round."""
     model, regularizer = split(problem.objective)
     gaps = set(problem.schedule.gaps)
@@ -41,39 +41,42 @@ def run(problem: Problem, *, dtype: npt.DTypeLike, threads: int) -> Iterator[lis
     if gaps != {1} and not all(minibatch):
         local_rows = prepare(model, regularizer, dtype)
 
-    def play(problem: Problem, team: Threads) -> Iterator[list[Snapshot]]:
+    def play(problem: Problem) -> Generator[list[Snapshot]]:
+        packs = make_packs(problem)
         batch = local = None
         if exact_rows is not None:
             batch = BatchRounds(problem, exact_rows, regularizer, team)
         if local_rows is not None:
-            local = LocalRounds(problem, local_rows, regularizer, np.dtype(dtype), team)
-        yield from _play(problem, batch, local)
+            locals_ = [pack for pack in packs if not pack.minibatch]
+            local = LocalRounds(problem, local_rows, regularizer, np.dtype(dtype), team, locals_)
+        yield from _play(problem, packs, batch, local)
 
-    with Threads(threads) as team, np.errstate(over="ignore", invalid="ignore"):
+    with Threads(threads) as team:
         # A rehearsal with one worker and a round of every length compiles the kernels before
         # the first snapshot, with which the clock starts.
         rehearsal = replace(
             problem, M=1, schedule=Schedule(tuple(gaps)), on_progress=lambda queries: None
         )
-        for _ in play(rehearsal, team):
+        for _ in play(rehearsal):
             pass
-        yield from play(problem, team)
+        yield from play(problem)
 
 
 def _play(
-    problem: Problem, batch: BatchRounds | None, local: LocalRounds | None
-) -> Iterator[list[Snapshot]]:
-    packs = make_packs(problem)
+    problem: Problem, packs: list[Pack], batch: BatchRounds | None, local: LocalRounds | None
+) -> Generator[list[Snapshot]]:
     yield [snapshot for pack in packs for snapshot in pack.snapshots(0)]
     for t, gap in problem.schedule:
-        in_batch = [pack for pack in packs if pack.minibatch or gap == 1]
-        if batch is not None and in_batch:
-            batch.round(in_batch, t, gap)
-        for pack in packs:
-            if local is not None and pack not in in_batch:
-                local.round(pack, t, gap)
-        step = t + gap
-        snapshots = [snapshot for pack in packs for snapshot in pack.drop_diverged(step)]
+        # A diverging lane overflows on its way out; that is reported as its status.
+        with np.errstate(over="ignore", invalid="ignore"):
+            in_batch = [pack for pack in packs if pack.minibatch or gap == 1]
+            if batch is not None and in_batch:
+                batch.round(in_batch, t, gap)
+            for pack in packs:
+                if local is not None and pack not in in_batch:
+                    local.round(pack, t, gap)
+            step = t + gap
+            snapshots = [snapshot for pack in packs for snapshot in pack.drop_diverged(step)]
         packs = [pack for pack in packs if pack.lanes]
         if step in problem.records:
             snapshots += [snapshot for pack in packs for snapshot in pack.snapshots(step)]

@@ -50,6 +50,7 @@ class LocalRounds:
         regularizer: Regularizer,
         dtype: np.dtype[Any],
         threads: Threads,
+        packs: list[Pack],
     ) -> None:
         self.problem = problem
         self.rows = rows
@@ -57,23 +58,32 @@ class LocalRounds:
         self.dtype = dtype
         self.threads = threads
         self._tables: dict[tuple[tuple[int, ...], int], tuple[RoundTables, tuple[Any, ...]]] = {}
+        # As wide from first to last: when lanes diverge the others keep their shape, since another
+        # one would have to be compiled.
         self._widths: dict[int, _Width] = {}
+        for pack in packs:
+            widest = max(last - first for first, last in self._chunks(pack))
+            S = pack.state.shape[1]
+            self._widths[S] = self._width(S, 1 << (widest - 1).bit_length())
 
     def round(self, pack: Pack, t: int, gap: int) -> None:
         """Advance every lane of a pack by one round of `gap` steps from step t."""
-        count = len(pack.lanes)
-        chunks = -(-count // LANES[self.dtype])
-        bounds = [count * chunk // chunks for chunk in range(chunks + 1)]
-        for first, last in pairwise(bounds):
+        for first, last in self._chunks(pack):
             pack.state[:, :, first:last] = self._advance(
                 tuple(pack.indices[first:last]), pack.state[:, :, first:last], t, gap
             )
+
+    def _chunks(self, pack: Pack) -> list[tuple[int, int]]:
+        """Return which lanes share a vector: as few vectors as hold them all, evenly filled."""
+        count = len(pack.lanes)
+        chunks = -(-count // LANES[self.dtype])
+        return list(pairwise(count * chunk // chunks for chunk in range(chunks + 1)))
 
     def _advance(self, lanes: tuple[int, ...], state: Array, t: int, gap: int) -> Array:
         """Return the state of some lanes, given by number, after a round."""
         problem, rows = self.problem, self.rows
         d, S, count = state.shape
-        width = self._width(S, count)
+        width = self._widths[S]
         tables, arrays = self._table(lanes, gap, len(width.like))
         folds = arrays[-1]
 
@@ -107,12 +117,16 @@ class LocalRounds:
             )  # fmt: skip
             width.scratch.append((Y, sums, drawn))
 
-        queries = problem.M * gap * count
+        queries, strands = problem.M * gap * count, len(width.total)
         self.threads.run(
             dense_task if rows.dense else sparse_task,
-            strands=len(width.total),
+            strands=strands,
             work=problem.M * gap,
-            on_done=lambda share: problem.on_progress(round(queries * share)),
+            matrix_products=rows.dense,
+            on_done=lambda first, last: problem.on_progress(
+                # Differences of whole numbers: the parts add up to the queries of the round.
+                queries * last // strands - queries * first // strands
+            ),
         )
         moved = width.total.sum(axis=0).reshape(d, S, -1)[:, :, :count] / problem.M
         after = _apply(tables.closing, base_state + moved)
@@ -138,31 +152,21 @@ class LocalRounds:
             self._tables[lanes, gap] = (tables, arrays)
         return self._tables[lanes, gap]
 
-    def _width(self, S: int, count: int) -> _Width:
-        """Return the kernel's shape for S sequences; it stays as wide as it was at first.
-
-        When lanes diverge the others do not change shape: that would mean compiling again.
-        """
-        if S not in self._widths:
-            V = 1 << (count - 1).bit_length()
-            size = self.problem.objective.dim * S * V
-            strands = min(STRANDS, max(FEWEST_STRANDS, TOTALS_BYTES // (8 * size)), self.problem.M)
-            self._widths[S] = _Width(
-                like=template(self.dtype, V),
-                wide=template(self.dtype, S * V),
-                start=aligned((size,), self.dtype),
-                base=aligned((size,), self.dtype),
-                total=aligned((strands, size), np.float64),
-                scratch=[
-                    (
-                        aligned((size,), self.dtype),
-                        aligned((size,), self.dtype),
-                        np.zeros(0, np.uint64),
-                    )
-                    for _ in range(self.threads.count)
-                ],
-            )
-        return self._widths[S]
+    def _width(self, S: int, V: int) -> _Width:
+        size = self.problem.objective.dim * S * V
+        strands = min(STRANDS, max(FEWEST_STRANDS, TOTALS_BYTES // (8 * size)), self.problem.M)
+        scratch = [
+            (aligned((size,), self.dtype), aligned((size,), self.dtype), np.zeros(0, np.uint64))
+            for _ in range(self.threads.count)
+        ]
+        return _Width(
+            like=template(self.dtype, V),
+            wide=template(self.dtype, S * V),
+            start=aligned((size,), self.dtype),
+            base=aligned((size,), self.dtype),
+            total=aligned((strands, size), np.float64),
+            scratch=scratch,
+        )
 
 
 def _apply(matrix: Array, state: Array) -> Array:

@@ -89,21 +89,40 @@ class Pack:
         """Find the stretches of lanes that share an algorithm.
 
         Their hyperparameters become arrays over lanes: the algorithm's own functions then
-        advance all of them in one call.
+        advance all of them in one call. An algorithm that cannot be called so (it may take
+        ``min`` or ``math.sqrt`` of a hyperparameter) is called lane by lane.
         """
         self._stretches: list[tuple[Algorithm, Any, slice]] = []
         first = 0
         for _, group in groupby(self.lanes, key=lambda lane: id(lane.algorithm)):
             lanes: list[Lane] = list(group)
-            hp = SimpleNamespace(
-                **{
-                    field.name: np.array([getattr(lane.hp, field.name) for lane in lanes])
-                    for field in fields(Hyperparameters)
-                }
-            )
-            where = slice(first, first + len(lanes))
-            self._stretches.append((lanes[0].algorithm, hp, where))
+            algorithm, where = lanes[0].algorithm, slice(first, first + len(lanes))
+            hp = _side_by_side([lane.hp for lane in lanes])
+            if _takes_arrays(algorithm, hp):
+                self._stretches.append((algorithm, hp, where))
+            else:
+                for place, lane in enumerate(lanes, start=first):
+                    self._stretches.append((algorithm, lane.hp, slice(place, place + 1)))
             first += len(lanes)
+
+
+def _side_by_side(hyperparameters: list[Hyperparameters]) -> SimpleNamespace:
+    """Return hyperparameters whose values are arrays over lanes."""
+    names = [field.name for field in fields(Hyperparameters)]
+    return SimpleNamespace(
+        **{name: np.array([getattr(hp, name) for hp in hyperparameters]) for name in names}
+    )
+
+
+def _takes_arrays(algorithm: Algorithm, hp: Any) -> bool:
+    """Say whether an algorithm can advance several lanes in one call."""
+    ones = np.ones((1, len(hp.eta)))
+    state = (ones,) * len(algorithm.sequences)
+    try:
+        after = algorithm.update(state, algorithm.query(state, hp), ones, hp)
+    except Exception:  # a user's functions may fail on arrays in any way
+        return False
+    return all(np.shape(sequence) == ones.shape for sequence in after)
 
 
 def make_packs(problem: Problem) -> list[Pack]:

@@ -5,7 +5,7 @@ It is the oracle of the tests and the yardstick of the benchmark, never the fast
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from fedac.objectives.base import Array, Objective
 OnStep = Callable[[int, ArrayState], object]
 
 
-def run(problem: Problem) -> Iterator[list[Snapshot]]:
+def run(problem: Problem) -> Generator[list[Snapshot]]:
     """Run every lane from start to end, one after the other."""
     for index, lane in enumerate(problem.lanes):
         state: ArrayState = lane.algorithm.start(problem.start)

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from fedac.engine import kernels
-from fedac.errors import InputError
+from fedac.errors import InputError, unknown_name
 from fedac.objectives import Augmented, LinearModel, Objective
 from fedac.objectives.base import Array
 
@@ -77,7 +77,7 @@ def split(objective: Objective) -> tuple[LinearModel, Regularizer]:
         strength += objective.lam
         pull += objective.lam * objective.center
         objective = objective.base
-    if not isinstance(objective, LinearModel) or objective.kernel is None:
+    if not isinstance(objective, LinearModel) or not _has_kernel(type(objective)):
         raise InputError(
             f"the fast engine needs a linear model with a compiled loss, not "
             f"{type(objective).__name__}; use engine='reference'"
@@ -86,6 +86,16 @@ def split(objective: Objective) -> tuple[LinearModel, Regularizer]:
     # Without any quadratic term there is nothing to be centred.
     center = pull / strength if strength else pull
     return objective, Regularizer(strength, center)
+
+
+def _has_kernel(model: type[LinearModel]) -> bool:
+    """Say whether a model's kernel is that of its own derivative, not of one it overrides."""
+    for base in model.__mro__:
+        if "kernel" in vars(base):
+            return vars(base)["kernel"] is not None
+        if "derivative" in vars(base) or "stochastic_gradients" in vars(base):
+            return False
+    return False
 
 
 def prepare(model: LinearModel, regularizer: Regularizer, dtype: npt.DTypeLike) -> Rows:
@@ -101,7 +111,12 @@ def prepare(model: LinearModel, regularizer: Regularizer, dtype: npt.DTypeLike) 
         data = (np.ascontiguousarray(X, dtype=dtype),)
     centred = regularizer.center.any()
     offsets = X @ regularizer.center if centred else np.zeros(0)
-    loss = LOSSES[model.kernel] if isinstance(model.kernel, str) else _custom(model.kernel)
+    if isinstance(model.kernel, str):
+        if model.kernel not in LOSSES:
+            raise unknown_name("kernel", model.kernel, LOSSES)
+        loss: tuple[int, ...] = LOSSES[model.kernel]
+    else:
+        loss = _custom(model.kernel)
     return Rows(data, model.y.astype(dtype), offsets.astype(dtype), loss)
 
 
@@ -118,4 +133,12 @@ def _c_function(derivative: Any) -> Any:
 
 def _custom(derivative: Any) -> kernels.Custom:
     """Make a loss of the user's compiled derivative."""
-    return kernels.Custom(_c_function(derivative).address)
+    from numba.core.errors import NumbaError
+
+    try:
+        return kernels.Custom(_c_function(derivative).address)
+    except NumbaError as error:
+        first_line = str(error).strip().splitlines()[0]
+        raise InputError(
+            f"the kernel must be a function (z, y) -> float that Numba can compile: {first_line}"
+        ) from error

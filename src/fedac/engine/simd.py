@@ -303,7 +303,7 @@ def _power_of_two(typing, n):
 _LOG2_E = 1 / math.log(2)
 # ln 2 in two parts, the first short enough that its product with a whole number is exact.
 _LN2_HIGH = 0.693145751953125
-_LN2_LOW = math.log(2) - _LN2_HIGH
+_LN2_LOW = 1.42860682030941723212e-6
 
 
 @register_jitable

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -156,10 +157,12 @@ def simulate(
         )
 
     try:
-        for together in snapshots:
-            # Compilation is over when the first snapshot comes.
-            before = before or time.perf_counter()
-            _record(problem, together, recorders)
+        # Closed whatever happens, so that the engine's threads end with this call.
+        with closing(snapshots):
+            for together in snapshots:
+                # Compilation is over when the first snapshot comes.
+                before = before or time.perf_counter()
+                _record(problem, together, recorders)
     except KeyboardInterrupt:
         raise Interrupted(result(queries)) from None
     return result(problem.M * schedule.T * len(lanes))
@@ -249,11 +252,11 @@ class _Recorder:
 
 def _start_engine(
     problem: Problem, engine: str | None, precision: str, threads: int | None
-) -> Iterator[list[Snapshot]]:
+) -> Generator[list[Snapshot]]:
     if engine not in (None, "fast", "reference"):
         raise unknown_name("engine", str(engine), ["fast", "reference"])
     if precision not in ("float32", "float64"):
-        raise unknown_name("precision", precision, ["float32", "float64"])
+        raise unknown_name("precision", str(precision), ["float32", "float64"])
     if threads is not None:
         require_count("threads", threads)
     if engine == "reference":
@@ -288,6 +291,8 @@ def _lanes(
     mu: float | None,
     K: int,
 ) -> tuple[Lane, ...]:
+    if not isinstance(algorithm, str | Algorithm | Iterable):
+        raise InputError(f"algorithm must be a name, an Algorithm or several, got {algorithm!r}")
     names = [algorithm] if isinstance(algorithm, str | Algorithm) else list(algorithm)
     values: list[Any] = [eta] if np.ndim(eta) == 0 else list(eta)  # type: ignore[arg-type]
     if not names or not values:
@@ -316,10 +321,10 @@ def _start(objective: Objective, start: npt.ArrayLike | None) -> Array:
     if start is None:
         return np.random.RandomState(1).randn(objective.dim)
     w_0 = as_numbers("start", start).copy()
-    if w_0.shape != (objective.dim,) or np.abs(w_0).max() > DIVERGED:
+    if w_0.shape != (objective.dim,) or np.abs(w_0).max(initial=0) > DIVERGED:
         raise InputError(
-            f"start must be {objective.dim} numbers of size at most {DIVERGED:g}, "
-            f"got shape {w_0.shape}"
+            f"start must be {objective.dim} numbers of size at most {DIVERGED:g}, got shape "
+            f"{np.shape(start)} with sizes up to {np.abs(w_0).max(initial=0):g}"
         )
     return w_0
 

@@ -109,11 +109,9 @@ class LinearModel(Objective):
         X = self.X[rows]
         if isinstance(X, sp.csr_array):
             X = X.toarray()
-        z = np.einsum("md,md->m", X, W)
-        s = self.derivative(z, self.y[rows])
-        X *= s[:, None]  # X is our own copy: reuse it
-        X += self.l2 * W
-        return X
+        s = self.derivative(np.einsum("md,md->m", X, W), self.y[rows])
+        gradients: Array = s[:, None] * X + self.l2 * W
+        return gradients
 
     def noise(self, w: Array) -> float:
         """Return sigma^2 at w; the l2 term is the same in every row and cancels."""

@@ -60,19 +60,17 @@ def _minimize(objective: Objective) -> Array:
         options={"maxiter": 5000, "maxfun": 10000, "ftol": 0.0, "gtol": 1e-8},
     )
     w: Array = close.x
-    step: Array = np.zeros_like(w)
     for _ in range(NEWTON_STEPS):
         g = objective.gradient(w)
-        # Where the infimum lies at infinity the gradient vanishes too, but steps stay long.
-        settled = _norm(step) <= 1e-3 * (1 + _norm(w))
-        if _norm(g) < GRADIENT_TOLERANCE and settled:
-            return w
         hessian = LinearOperator(
             (objective.dim, objective.dim),
             matvec=partial(objective.hessian_product, w),
             dtype=np.float64,
         )
         step, _ = cg(hessian, -g, rtol=1e-6, maxiter=10 * objective.dim)
+        # Where the infimum lies at infinity the gradient vanishes too, but steps stay long.
+        if _norm(g) < GRADIENT_TOLERANCE and _norm(step) <= 1e-3 * (1 + _norm(w)):
+            return w
         # Close to the optimum the gradient, not the value, still resolves progress.
         scale = 1.0
         while scale > 1e-3 and _norm(objective.gradient(w + scale * step)) >= _norm(g):
