@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from fedac.engine.affine import affine
 from fedac.engine.batch import BatchRounds
+from fedac.engine.evaluate import Evaluator
 from fedac.engine.local import LocalRounds
 from fedac.engine.pack import Pack, make_packs
 from fedac.engine.problem import Problem, Snapshot
@@ -35,21 +36,21 @@ def run(problem: Problem, *, dtype: npt.DTypeLike, threads: int) -> Generator[li
     model, regularizer = split(problem.objective)
     gaps = set(problem.schedule.gaps)
     minibatch = [lane.algorithm.minibatch for lane in problem.lanes]
-    exact_rows = local_rows = None
-    if 1 in gaps or any(minibatch):
-        exact_rows = prepare(model, regularizer, np.float64)
+    exact_rows = prepare(model, regularizer, np.float64)
+    local_rows = None
     if gaps != {1} and not all(minibatch):
         local_rows = prepare(model, regularizer, dtype)
 
     def play(problem: Problem) -> Generator[list[Snapshot]]:
         packs = make_packs(problem)
-        batch = local = None
-        if exact_rows is not None:
-            batch = BatchRounds(problem, exact_rows, regularizer, team)
+        batch = BatchRounds(problem, exact_rows, regularizer, team)
+        local = None
         if local_rows is not None:
             locals_ = [pack for pack in packs if not pack.minibatch]
             local = LocalRounds(problem, local_rows, regularizer, np.dtype(dtype), team, locals_)
-        yield from _play(problem, packs, batch, local)
+        evaluator = Evaluator(problem.objective, exact_rows, regularizer, team)
+        for snapshots in _play(problem, packs, batch, local):
+            yield _evaluated(problem, snapshots, evaluator)
 
     with Threads(threads) as team:
         # A rehearsal with one worker and a round of every length compiles the kernels before
@@ -63,14 +64,14 @@ def run(problem: Problem, *, dtype: npt.DTypeLike, threads: int) -> Generator[li
 
 
 def _play(
-    problem: Problem, packs: list[Pack], batch: BatchRounds | None, local: LocalRounds | None
+    problem: Problem, packs: list[Pack], batch: BatchRounds, local: LocalRounds | None
 ) -> Generator[list[Snapshot]]:
     yield [snapshot for pack in packs for snapshot in pack.snapshots(0)]
     for t, gap in problem.schedule:
         # A diverging lane overflows on its way out; that is reported as its status.
         with np.errstate(over="ignore", invalid="ignore"):
             in_batch = [pack for pack in packs if pack.minibatch or gap == 1]
-            if batch is not None and in_batch:
+            if in_batch:
                 batch.round(in_batch, t, gap)
             for pack in packs:
                 if local is not None and pack not in in_batch:
@@ -82,3 +83,16 @@ def _play(
             snapshots += [snapshot for pack in packs for snapshot in pack.snapshots(step)]
         if snapshots:
             yield snapshots
+
+
+def _evaluated(problem: Problem, snapshots: list[Snapshot], evaluator: Evaluator) -> list[Snapshot]:
+    """Return the snapshots with the losses of their lanes' outputs."""
+    alive = [snapshot for snapshot in snapshots if not snapshot.diverged]
+    if not alive:
+        return snapshots
+    W = np.stack([problem.lanes[s.lane].output(s.state, s.step) for s in alive])
+    with np.errstate(over="ignore", invalid="ignore"):
+        losses = evaluator.losses(W)
+    dropped = [snapshot for snapshot in snapshots if snapshot.diverged]
+    told = [replace(s, loss=float(loss)) for s, loss in zip(alive, losses, strict=True)]
+    return dropped + told

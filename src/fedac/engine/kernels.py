@@ -9,6 +9,7 @@ Sparse data are a tuple whose type chooses the code: ``(indptr, indices)`` for r
 ``(indptr, indices, values)`` for others. Dense data go through `dense.py`.
 """
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -22,6 +23,11 @@ from fedac.engine.simd import accumulate, load, multiply_add, splat, store, sum_
 # Workers whose changes are summed in the local precision before they go to the accumulator.
 WORKERS_PER_SUM = 16
 
+# Factors of at most 2 in one product: 2^512 is far from overflow.
+FACTORS = 512
+
+# How many steps ahead a row, and its coordinates in a large state, are asked for.
+ROWS_AHEAD, STATE_AHEAD = 4, 2
 # States larger than this (in bytes) do not stay in the caches next to the processor.
 NEAR_CACHE = 2**18
 
@@ -98,9 +104,20 @@ def _add_row(wide, data, i, Y, coefficient):
 
 
 @register_jitable
-def prefetch_row(data, i):
+def draw_rows(rows, seed, m, t, gap, n):
+    """List the rows that worker m draws in steps t to t + gap, and some rows to look ahead to."""
+    key = worker_key(np.uint64(seed), np.uint64(m))
+    for k in range(np.uint64(gap)):
+        rows[k] = row_of(key, np.uint64(t) + k, n)
+    for k in range(gap, gap + ROWS_AHEAD):
+        rows[k] = rows[gap - 1]
+
+
+@register_jitable
+def prefetch_row(data, y, i):
     """Ask for a row before it is needed."""
     simd.prefetch(data[1], np.uint64(data[0][i]))
+    simd.prefetch(y, i)
 
 
 @register_jitable
@@ -203,7 +220,6 @@ def run_workers(
     strands = len(total)
     V, W = np.uint64(len(like)), np.uint64(len(wide))
     n = np.uint64(len(y))
-    one, two = np.uint64(1), np.uint64(2)
     large = start.nbytes > NEAR_CACHE
     for place in range(np.uint64(0), np.uint64(start.size), W):
         store(Y, place, load(wide, start, place))
@@ -211,18 +227,14 @@ def run_workers(
         strand_total = total[strand]
         waiting = 0
         for m in range(strand * M // strands, (strand + 1) * M // strands):
-            key = worker_key(np.uint64(seed), np.uint64(m))
+            draw_rows(rows, seed, m, t, gap, n)
             next_fold = 0
-            next_row = row_of(key, np.uint64(t), n)
-            row_after = row_of(key, np.uint64(t) + one, n)
             for k in range(np.uint64(gap)):
                 # The sampler knows the coming rows: have them fetched while we work on this one.
-                i, next_row = next_row, row_after
-                row_after = row_of(key, np.uint64(t) + k + two, n)
-                prefetch_row(data, row_after)
+                i = rows[k]
+                prefetch_row(data, y, rows[k + np.uint64(ROWS_AHEAD)])
                 if large:
-                    prefetch_coordinates(wide, data, next_row, Y)
-                rows[k] = i
+                    prefetch_coordinates(wide, data, rows[k + np.uint64(STATE_AHEAD)], Y)
                 z = sum_tiles(like, load(wide, q, k * W) * margin(wide, data, i, Y))
                 if offsets.size:
                     z = multiply_add(load(like, e, k * V), splat(z, offsets[i]), z)
@@ -238,8 +250,8 @@ def run_workers(
                     flush(wide, sums, strand_total)
                     waiting = 0
             else:
-                for k in range(gap):
-                    ahead = rows[min(k + 1, gap - 1)]
+                for k in range(np.uint64(gap)):
+                    ahead = rows[k + np.uint64(ROWS_AHEAD)]
                     prefetch_coordinates(wide, data, ahead, start)
                     prefetch_coordinates(wide, data, ahead, strand_total)
                     collect_row(wide, data, rows[k], start, Y, strand_total)
@@ -308,6 +320,94 @@ def gram_steps(like, wide, P, gram, y, offsets, loss, q, r, e, C):
 
 
 @compiled
+def finish_round(total, state, to_base, closing, constant, center, M, first, last):
+    """Turn the summed changes of a round into the state after it, for some coordinates.
+
+    state <- closing (to_base state + changes / M) + constant center', for every lane.
+    """
+    strands = len(total)
+    S, lanes = state.shape[1], state.shape[2]
+    sequences = np.empty(S)
+    for j in range(first, last):
+        for lane in range(lanes):
+            for s in range(S):
+                moved = 0.0
+                for strand in range(strands):
+                    moved += total[strand, j, s, lane]
+                here = 0.0
+                for i in range(S):
+                    here += to_base[s, i, lane] * state[j, i, lane]
+                sequences[s] = here + moved / M
+            for s in range(S):
+                after = constant[s, lane] * center[j]
+                for i in range(S):
+                    after += closing[s, i, lane] * sequences[i]
+                state[j, s, lane] = after
+
+
+@compiled
+def sum_losses(like, data, y, loss, P, total, first_strand, last_strand):
+    """Sum the loss over strands of rows, at the points P of all lanes.
+
+    The logistic loss log(1 + exp(m)) is max(m, 0) + log(1 + exp(-|m|)); logarithms of factors
+    in [1, 2] are taken of the product of many.
+    """
+    strands = len(total)
+    n = len(y)
+    one = splat(like, 1.0)
+    for strand in range(first_strand, last_strand):
+        sums = splat(like, 0.0)
+        factors = one
+        waiting = 0
+        for i in range(np.uint64(strand * n // strands), np.uint64((strand + 1) * n // strands)):
+            z = margin(like, data, i, P)
+            value, factor = split_loss(loss, z, y[i])
+            sums = sums + value
+            factors = factors * factor
+            waiting += 1
+            if waiting == FACTORS:
+                sums = sums + logarithm(factors)
+                factors = one
+                waiting = 0
+        store(total[strand], 0, sums + logarithm(factors))
+
+
+@register_jitable
+def logarithm(v):
+    """Return the natural logarithm in every lane, one lane after the other."""
+    for lane in range(simd.width(v)):
+        v = simd.insert(v, lane, math.log(simd.extract(v, lane)))
+    return v
+
+
+def split_loss(loss, z, y):
+    """Return a value and a factor in [1, 2]; the loss is the value plus the factor's logarithm."""
+    raise NotImplementedError("compiled only")
+
+
+@overload(split_loss)
+def _split_loss(loss, z, y):
+    kind = loss.instance_class
+    if kind is Logistic:
+
+        def logistic(loss, z, y):
+            m = z * -y
+            positive = simd.maximum(m, splat(m, 0.0))
+            negative = simd.minimum(m, splat(m, 0.0))
+            return positive, simd.exp(negative - positive) + 1.0
+
+        return logistic
+    if kind is Squares:
+        return lambda loss, z, y: ((z - y) * (z - y) * 0.5, splat(z, 1.0))
+
+    def squared_hinge(loss, z, y):
+        gap = simd.maximum(splat(z, 1.0) - z * y, splat(z, 0.0))
+        return gap * gap * 0.5, splat(z, 1.0)
+
+    return squared_hinge
+
+
+@compiled
 def fold_all(like, wide, folds, Y):
     """Do to Y all that the folds of a round do to a worker that never moves."""
     for k in range(len(folds)):
@@ -341,7 +441,7 @@ def sum_gradients(like, data, y, loss, rows, weights, first_strand, last_strand,
         G = total[strand]
         for place in range(strand * len(rows) // strands, (strand + 1) * len(rows) // strands):
             i = rows[place]
-            prefetch_row(data, rows[min(place + 2, len(rows) - 1)])
+            prefetch_row(data, y, rows[min(place + ROWS_AHEAD, len(rows) - 1)])
             z = margin(like, data, i, P)
             s = derivative(loss, z, y[i]) * weights[place]
             add_row(like, data, i, G, s)

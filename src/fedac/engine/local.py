@@ -22,9 +22,9 @@ from fedac.objectives.base import Array
 # Lanes in one vector: as many as make a state of a9a's width fit the first-level cache.
 LANES = {np.dtype(np.float32): 16, np.dtype(np.float64): 8}
 
-# Workers are summed in this many fixed strands, fewer where their totals would fill memory.
+# Workers are summed in this many fixed strands, fewer where their totals would fill the caches.
 STRANDS = 64
-TOTALS_BYTES = 64 * 2**20
+TOTALS_BYTES = 4 * 2**20
 FEWEST_STRANDS = 4
 
 
@@ -69,9 +69,8 @@ class LocalRounds:
     def round(self, pack: Pack, t: int, gap: int) -> None:
         """Advance every lane of a pack by one round of `gap` steps from step t."""
         for first, last in self._chunks(pack):
-            pack.state[:, :, first:last] = self._advance(
-                tuple(pack.indices[first:last]), pack.state[:, :, first:last], t, gap
-            )
+            lanes = tuple(pack.indices[first:last])
+            self._advance(lanes, pack.state[:, :, first:last], t, gap)
 
     def _chunks(self, pack: Pack) -> list[tuple[int, int]]:
         """Return which lanes share a vector: as few vectors as hold them all, evenly filled."""
@@ -79,8 +78,8 @@ class LocalRounds:
         chunks = -(-count // LANES[self.dtype])
         return list(pairwise(count * chunk // chunks for chunk in range(chunks + 1)))
 
-    def _advance(self, lanes: tuple[int, ...], state: Array, t: int, gap: int) -> Array:
-        """Return the state of some lanes, given by number, after a round."""
+    def _advance(self, lanes: tuple[int, ...], state: Array, t: int, gap: int) -> None:
+        """Take the state of some lanes, given by number, through a round."""
         problem, rows = self.problem, self.rows
         d, S, count = state.shape
         width = self._widths[S]
@@ -88,18 +87,17 @@ class LocalRounds:
         folds = arrays[-1]
 
         width.start.reshape(d, S, -1)[:, :, :count] = state
-        base, base_state = width.start, state
+        base = width.start
         if len(folds):
             # Folded by the same code as the workers, an idle one ends at `base` to the bit.
             base = width.base
             base[:] = width.start
             kernels.fold_all(width.like, width.wide, folds, base)
-            base_state = _apply(tables.to_base, state)
         touched = gap * rows.nonzeros_per_row
         sweep = len(folds) > 0 or d <= 2 * touched
-        width.total[:] = 0.0
 
         def dense_task(first: int, last: int) -> None:
+            width.total[first:last] = 0.0
             dense.run_workers(
                 width.like, width.wide, rows.data[0], rows.y, rows.offsets, rows.loss,
                 first, last, problem.M, problem.seed, t, gap,
@@ -107,9 +105,10 @@ class LocalRounds:
             )  # fmt: skip
 
         def sparse_task(first: int, last: int) -> None:
+            width.total[first:last] = 0.0
             Y, sums, drawn = width.scratch.pop()
-            if len(drawn) < gap:
-                drawn = np.zeros(gap, np.uint64)
+            if len(drawn) < gap + kernels.ROWS_AHEAD:
+                drawn = np.zeros(gap + kernels.ROWS_AHEAD, np.uint64)
             kernels.run_workers(
                 width.like, width.wide, rows.data, rows.y, rows.offsets, rows.loss,
                 first, last, problem.M, np.uint64(problem.seed), t, gap,
@@ -128,11 +127,17 @@ class LocalRounds:
                 queries * last // strands - queries * first // strands
             ),
         )
-        moved = width.total.sum(axis=0).reshape(d, S, -1)[:, :, :count] / problem.M
-        after = _apply(tables.closing, base_state + moved)
-        if rows.offsets.size:
-            after += tables.constant * self.regularizer.center[:, None, None]
-        return after
+        # In strands of coordinates, which do not depend on each other.
+        totals = width.total.reshape(strands, d, S, -1)
+        bounds = [d * strand // STRANDS for strand in range(STRANDS + 1)]
+        self.threads.run(
+            lambda first, last: kernels.finish_round(
+                totals, state, tables.to_base, tables.closing, tables.constant,
+                self.regularizer.center, problem.M, bounds[first], bounds[last],
+            ),
+            strands=STRANDS,
+            work=d * S * count,
+        )  # fmt: skip
 
     def _table(
         self, lanes: tuple[int, ...], gap: int, V: int
@@ -167,13 +172,3 @@ class LocalRounds:
             total=aligned((strands, size), np.float64),
             scratch=scratch,
         )
-
-
-def _apply(matrix: Array, state: Array) -> Array:
-    """Multiply the S sequences of every coordinate and lane by the lane's matrix."""
-    after = np.empty_like(state)
-    for s, row in enumerate(matrix):
-        after[:, s] = row[0] * state[:, 0]
-        for j in range(1, len(row)):
-            after[:, s] += row[j] * state[:, j]
-    return after

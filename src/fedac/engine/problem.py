@@ -58,9 +58,13 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The averaged state of one lane after a synchronization; the last one if it diverged."""
+    """The averaged state of one lane after a synchronization; the last one if it diverged.
+
+    An engine that can evaluate many lanes at once also tells the loss of the lane's output.
+    """
 
     lane: int
     step: int
     state: ArrayState
     diverged: bool = False
+    loss: float | None = None

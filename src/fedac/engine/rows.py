@@ -56,10 +56,17 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class Regularizer:
-    """l2/2 ||w - center||^2, all quadratic terms of an objective in one."""
+    """l2/2 ||w - center||^2 + constant, all quadratic terms of an objective in one."""
 
     l2: float
     center: Array
+    constant: float
+
+    def values(self, W: Array) -> Array:
+        """Return the value at W[k] for every k."""
+        offsets = W - self.center
+        values: Array = self.l2 / 2 * np.einsum("kd,kd->k", offsets, offsets) + self.constant
+        return values
 
 
 def split(objective: Objective) -> tuple[LinearModel, Regularizer]:
@@ -70,11 +77,12 @@ def split(objective: Objective) -> tuple[LinearModel, Regularizer]:
     >>> from fedac.objectives import LeastSquares
     >>> F = Augmented(LeastSquares([[1.0]], [1.0], l2=1.0), lam=3.0, center=[4.0])
     >>> split(F)[1]
-    Regularizer(l2=4.0, center=array([3.]))
+    Regularizer(l2=4.0, center=array([3.]), constant=6.0)
     """
-    strength, pull = 0.0, np.zeros(objective.dim)
+    strength, pull, squares = 0.0, np.zeros(objective.dim), 0.0
     while isinstance(objective, Augmented):
         strength += objective.lam
+        squares += objective.lam * float(objective.center @ objective.center)
         pull += objective.lam * objective.center
         objective = objective.base
     if not isinstance(objective, LinearModel) or not _has_kernel(type(objective)):
@@ -85,7 +93,8 @@ def split(objective: Objective) -> tuple[LinearModel, Regularizer]:
     strength += objective.l2
     # Without any quadratic term there is nothing to be centred.
     center = pull / strength if strength else pull
-    return objective, Regularizer(strength, center)
+    constant = (squares - strength * float(center @ center)) / 2
+    return objective, Regularizer(strength, center, constant)
 
 
 def _has_kernel(model: type[LinearModel]) -> bool:

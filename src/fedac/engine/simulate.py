@@ -169,19 +169,20 @@ def simulate(
 
 
 def _record(problem: Problem, together: list[Snapshot], recorders: list[_Recorder]) -> None:
-    """Evaluate the outputs of several lanes at once and hand them to their recorders."""
+    """Hand snapshots to the recorders of their lanes."""
     for snapshot in together:
         recorders[snapshot.lane].diverged = snapshot.diverged
-    alive = [snapshot for snapshot in together if not snapshot.diverged]
-    if not alive:
-        return
-    W = np.stack([problem.lanes[s.lane].output(s.state, s.step) for s in alive])
-    with np.errstate(over="ignore", invalid="ignore"):
-        losses = problem.objective.values(W)
-    for snapshot, w, loss in zip(alive, W, losses, strict=True):
+    for snapshot in together:
+        if snapshot.diverged:
+            continue
+        w = problem.lanes[snapshot.lane].output(snapshot.state, snapshot.step)
+        loss = snapshot.loss
+        if loss is None:
+            with np.errstate(over="ignore", invalid="ignore"):
+                loss = problem.objective.value(w)
         recorder = recorders[snapshot.lane]
         if np.isfinite(loss):
-            recorder.add(snapshot, w, float(loss))
+            recorder.add(snapshot, w, loss)
         elif snapshot.step == 0:
             raise InputError("the loss at the start point is not finite; use a smaller start or l2")
         else:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from functools import cached_property
+from itertools import count as counter
 from itertools import pairwise
 from typing import Self
 
@@ -14,16 +17,17 @@ from threadpoolctl import ThreadpoolController
 WORTH_A_THREAD = 8192
 # Several parts a thread even out their speed; short ones let a progress bar move and an
 # interrupt through.
-PARTS_PER_THREAD = 4
+PARTS_PER_THREAD = 8
 LARGEST_PART = 2**21
 
 
 class Threads:
-    """Runs tasks over ranges of strands, in other threads where that pays."""
+    """Runs tasks over ranges of strands, with the help of other threads where that pays."""
 
     def __init__(self, count: int) -> None:
         self.count = count
-        self._pool = ThreadPoolExecutor(count)
+        # The calling thread works too.
+        self._helpers = ThreadPoolExecutor(max(1, count - 1))
 
     @cached_property
     def _blas(self) -> ThreadpoolController:
@@ -33,7 +37,7 @@ class Threads:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._pool.shutdown(cancel_futures=True)
+        self._helpers.shutdown(cancel_futures=True)
 
     def run(
         self,
@@ -48,31 +52,43 @@ class Threads:
 
         Tasks with matrix products get one thread each for them, so that they neither compete
         with other tasks nor sum in an order of their own. `on_done` is told every range that
-        has been finished.
+        has been finished, by the calling thread.
         """
-        if matrix_products:
-            with self._blas.limit(limits=1, user_api="blas"):
-                self._run(task, strands, work, on_done)
-        else:
-            self._run(task, strands, work, on_done)
+        parts = max(self.count * PARTS_PER_THREAD if self.count > 1 else 1, work // LARGEST_PART)
+        parts = 1 if work < WORTH_A_THREAD else min(parts, strands)
+        ranges = list(pairwise(strands * part // parts for part in range(parts + 1)))
+        one_thread = (
+            self._blas.limit(limits=1, user_api="blas") if matrix_products else nullcontext()
+        )
+        with one_thread:
+            self._share(task, ranges, on_done)
 
-    def _run(
+    def _share(
         self,
         task: Callable[[int, int], object],
-        strands: int,
-        work: int,
+        ranges: list[tuple[int, int]],
         on_done: Callable[[int, int], object],
     ) -> None:
-        parts = max(self.count * PARTS_PER_THREAD if self.count > 1 else 1, work // LARGEST_PART)
-        if parts == 1 or work < WORTH_A_THREAD:
-            task(0, strands)
-            on_done(0, strands)
-            return
-        parts = min(parts, strands)
-        bounds = [strands * part // parts for part in range(parts + 1)]
-        ranges = {
-            self._pool.submit(task, first, last): (first, last) for first, last in pairwise(bounds)
-        }
-        for future in as_completed(ranges):
-            future.result()
-            on_done(*ranges[future])
+        finished: deque[tuple[int, int]] = deque()
+        part = counter()  # whoever is free takes the next part
+
+        def help_out(report: Callable[[], object] = lambda: None) -> None:
+            while (mine := next(part)) < len(ranges):
+                task(*ranges[mine])
+                finished.append(ranges[mine])
+                report()
+
+        def report() -> None:
+            while finished:
+                on_done(*finished.popleft())
+
+        helpers = [self._helpers.submit(help_out) for _ in range(min(self.count, len(ranges)) - 1)]
+        try:
+            help_out(report)
+        except BaseException:
+            part = counter(len(ranges))  # nobody starts another one
+            raise
+        finally:
+            for helper in helpers:
+                helper.result()
+        report()
