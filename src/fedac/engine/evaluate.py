@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedac.engine import kernels
+from fedac.engine import kernels, losses
 from fedac.engine.rows import Regularizer, Rows
 from fedac.engine.simd import aligned, template
 from fedac.engine.threads import Threads
@@ -29,7 +29,7 @@ class Evaluator:
         self.rows = rows
         self.regularizer = regularizer
         self.threads = threads
-        self.compiled = not rows.dense and not isinstance(rows.loss, kernels.Custom)
+        self.compiled = not rows.dense and not isinstance(rows.loss, losses.Custom)
 
     def losses(self, W: Array) -> Array:
         """Return F(W[k]) for every k."""

@@ -9,15 +9,13 @@ Sparse data are a tuple whose type chooses the code: ``(indptr, indices)`` for r
 ``(indptr, indices, values)`` for others. Dense data go through `dense.py`.
 """
 
-import math
-from typing import NamedTuple
-
 import numpy as np
 from numba.extending import overload, register_jitable
 
 from fedac import random
-from fedac.engine import sampling, simd
+from fedac.engine import losses, sampling, simd
 from fedac.engine.compiling import compiled, touch_if_older
+from fedac.engine.losses import derivative, logarithm, split_loss
 from fedac.engine.simd import accumulate, load, multiply_add, splat, store, sum_tiles, tile
 
 # Workers whose changes are summed in the local precision before they go to the accumulator.
@@ -31,7 +29,7 @@ ROWS_AHEAD, STATE_AHEAD = 4, 2
 # States larger than this (in bytes) do not stay in the caches next to the processor.
 NEAR_CACHE = 2**18
 
-touch_if_older(__file__, [simd.__file__, sampling.__file__, random.__file__])
+touch_if_older(__file__, [str(module.__file__) for module in (losses, simd, sampling, random)])
 
 register_jitable(random.mix)
 worker_key = register_jitable(sampling.worker_key)
@@ -141,47 +139,6 @@ def collect_row(wide, data, i, start, Y, total):
         origin = load(wide, start, place)
         accumulate(total, place, load(wide, Y, place) - origin)
         store(Y, place, origin)
-
-
-class Logistic(NamedTuple):
-    """The loss log(1 + exp(-y z)). Losses are types, so that kernels are compiled for one."""
-
-
-class Squares(NamedTuple):
-    """The loss (z - y)^2 / 2."""
-
-
-class SquaredHinge(NamedTuple):
-    """The loss max(0, 1 - y z)^2 / 2."""
-
-
-class Custom(NamedTuple):
-    """A loss whose derivative is the user's C function at `address`."""
-
-    address: int
-
-
-def derivative(loss, z, y):
-    """Return the derivative of the loss in the margin z, in every lane."""
-    raise NotImplementedError("compiled only")
-
-
-@overload(derivative, inline="always")
-def _derivative(loss, z, y):
-    kind = loss.instance_class
-    if kind is Logistic:
-        return lambda loss, z, y: splat(z, -y) / (simd.exp(z * y) + 1.0)
-    if kind is Squares:
-        return lambda loss, z, y: z - y
-    if kind is SquaredHinge:
-        return lambda loss, z, y: simd.maximum(splat(z, 1.0) - z * y, splat(z, 0.0)) * -y
-
-    def custom(loss, z, y):
-        for lane in range(simd.width(z)):
-            z = simd.insert(z, lane, simd.call(loss.address, simd.extract(z, lane), y))
-        return z
-
-    return custom
 
 
 @compiled
@@ -370,41 +327,6 @@ def sum_losses(like, data, y, loss, P, total, first_strand, last_strand):
                 factors = one
                 waiting = 0
         store(total[strand], 0, sums + logarithm(factors))
-
-
-@register_jitable
-def logarithm(v):
-    """Return the natural logarithm in every lane, one lane after the other."""
-    for lane in range(simd.width(v)):
-        v = simd.insert(v, lane, math.log(simd.extract(v, lane)))
-    return v
-
-
-def split_loss(loss, z, y):
-    """Return a value and a factor in [1, 2]; the loss is the value plus the factor's logarithm."""
-    raise NotImplementedError("compiled only")
-
-
-@overload(split_loss)
-def _split_loss(loss, z, y):
-    kind = loss.instance_class
-    if kind is Logistic:
-
-        def logistic(loss, z, y):
-            m = z * -y
-            positive = simd.maximum(m, splat(m, 0.0))
-            negative = simd.minimum(m, splat(m, 0.0))
-            return positive, simd.exp(negative - positive) + 1.0
-
-        return logistic
-    if kind is Squares:
-        return lambda loss, z, y: ((z - y) * (z - y) * 0.5, splat(z, 1.0))
-
-    def squared_hinge(loss, z, y):
-        gap = simd.maximum(splat(z, 1.0) - z * y, splat(z, 0.0))
-        return gap * gap * 0.5, splat(z, 1.0)
-
-    return squared_hinge
 
 
 @compiled

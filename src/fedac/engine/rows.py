@@ -10,15 +10,15 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from fedac.engine import kernels
+from fedac.engine import losses
 from fedac.errors import InputError, unknown_name
 from fedac.objectives import Augmented, LinearModel, Objective
 from fedac.objectives.base import Array
 
 LOSSES = {
-    "logistic": kernels.Logistic(),
-    "squares": kernels.Squares(),
-    "squared-hinge": kernels.SquaredHinge(),
+    "logistic": losses.Logistic(),
+    "squares": losses.Squares(),
+    "squared-hinge": losses.SquaredHinge(),
 }
 
 
@@ -140,12 +140,12 @@ def _c_function(derivative: Any) -> Any:
     return cfunc("float64(float64, float64)")(getattr(derivative, "py_func", derivative))
 
 
-def _custom(derivative: Any) -> kernels.Custom:
+def _custom(derivative: Any) -> losses.Custom:
     """Make a loss of the user's compiled derivative."""
     from numba.core.errors import NumbaError
 
     try:
-        return kernels.Custom(_c_function(derivative).address)
+        return losses.Custom(_c_function(derivative).address)
     except NumbaError as error:
         first_line = str(error).strip().splitlines()[0]
         raise InputError(
