@@ -20,7 +20,7 @@ from fedac.errors import InputError
 from fedac.objectives.base import Array
 
 # How badly A^t may be conditioned before Y is folded back: what rounding is multiplied by.
-SAFE_CONDITION = {np.dtype(np.float32): 50.0, np.dtype(np.float64): 1e4}
+SAFE_CONDITION = {np.dtype(np.float32): 16.0, np.dtype(np.float64): 1e4}
 # Beyond these sizes powers of A come near the ends of single precision.
 SAFE_SIZE = 1e12
 
