@@ -3,55 +3,71 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
 from fedac.cli.parse import output_folder
-from fedac.cli.progress import progress_bar
 from fedac.cli.streams import results_console
+from fedac.cli.sweep import sweep_bar
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 def demo(
-    out: Path = typer.Option(Path("fedac-demo"), help="Folder for the figure."),
+    out: Path = typer.Option(Path("fedac-demo"), help="Folder for runs, figure and report."),
 ) -> None:
     """Show how few rounds each of four algorithms needs on the embedded data."""
+    from fedac.experiments import demo as experiment
+    from fedac.experiments import report, sweep
+    from fedac.experiments.paper import tuned
+    from fedac.experiments.store import Store
+
+    folder = output_folder(out, option="--out")
+    with Store(folder, create=True) as store:
+        with sweep_bar("demo") as show:
+            done = sweep.run(experiment.GRID, store, on_event=show)
+        runs = store.frame()
+        cells = tuned(runs[runs["key"].isin(done.keys)])
+        page = report.write(store, folder / "report.html")
+    picture = folder / "rounds.png"
+    title = "Embedded data: accuracy against communication"
+    experiment.figure(cells, title).savefig(picture, dpi=150)
+    _print_table(cells)
+    print(f"Figure: {picture}")
+    print(f"Report: {page}")
+
+
+def _print_table(cells: pd.DataFrame) -> None:
     from rich.table import Table
 
-    from fedac import data
     from fedac.algorithms import get
-    from fedac.experiments import demo as experiment
-    from fedac.objectives import LogisticRegression
-
-    path = output_folder(out, option="--out") / "rounds.png"
-    dataset = data.load("synthetic")
-    objective = LogisticRegression(dataset.X, dataset.y, l2=1e-3)
-    with progress_bar("demo", total=experiment.queries()) as advance:
-        cells = experiment.run(objective, advance)
+    from fedac.experiments.demo import GRID, TARGET, fewest_rounds
 
     table = Table(
-        title=f"rounds to reach {experiment.TARGET:g}: {experiment.M} workers, "
-        f"{experiment.T} steps each, synthetic data"
+        title=f"rounds to reach {TARGET:g}: {GRID.workers[0]} workers, {GRID.steps} steps each, "
+        f"{GRID.dataset} data"
     )
     for heading in ("algorithm", "rounds", "K", "eta", "suboptimality", "MB per worker"):
         table.add_column(heading, justify="left" if heading == "algorithm" else "right")
-    needed = {name: experiment.fewest_rounds(cells, name) for name in experiment.ALGORITHMS}
-    for name, cell in needed.items():
+    rounds = {}
+    for name in GRID.algorithms:
+        cell = fewest_rounds(cells, name)
         if cell is None:
-            table.add_row(get(name).label, f"more than {experiment.T}", "", "", "", "")
+            table.add_row(get(name).label, f"more than {GRID.steps}", "", "", "", "")
             continue
+        rounds[name] = cell["T"] // cell["K"]
         table.add_row(
             get(name).label,
-            str(cell.rounds),
-            str(cell.K),
-            f"{cell.eta:g}",
-            f"{cell.suboptimality:.2e}",
-            f"{cell.megabytes:.3g}",
+            str(rounds[name]),
+            str(cell["K"]),
+            f"{cell['eta']:g}",
+            f"{cell['suboptimality']:.2e}",
+            f"{cell['megabytes_per_worker']:.3g}",
         )
     results_console().print(table)
-    print(_verdict({name: cell.rounds for name, cell in needed.items() if cell is not None}))
-    title = "Embedded data: accuracy against communication"
-    experiment.figure(cells, title).savefig(path, dpi=150)
-    print(f"Figure: {path}")
+    print(_verdict(rounds))
 
 
 def _verdict(rounds: dict[str, int]) -> str:

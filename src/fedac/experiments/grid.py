@@ -1,0 +1,273 @@
+"""The grid: which runs a sweep consists of, read from a TOML file, and how a run is known.
+
+A run is known by the hash of its whole configuration (`Config.key`): change anything and it is
+another run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from itertools import product
+from pathlib import Path
+from typing import Annotated, Any, Self, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
+
+from fedac.algorithms import get as get_algorithm
+from fedac.engine.schedule import Schedule
+from fedac.errors import InputError, unknown_name
+
+# A wheel carries the sweeps inside the package; a checkout has them at its root.
+SHIPPED = (Path(__file__).parents[1] / "sweeps", Path(__file__).parents[3] / "sweeps")
+
+T = TypeVar("T")
+Text = Annotated[str, Field(min_length=1)]
+# Beyond 10^8 a typing error is likelier than a simulation.
+Count = Annotated[int, Field(ge=1, le=10**8)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Seed = Annotated[int, Field(ge=0, lt=2**63)]  # what an SQLite integer holds
+# Lists of TOML may become tuples, but "4" may not become 4.
+Several = Annotated[tuple[T, ...], Field(min_length=1, strict=False)]
+
+
+class Grid(BaseModel):
+    """All combinations of algorithms, workers, local steps, step sizes and seeds.
+
+    Parameters
+    ----------
+    name : str
+        What progress and figures call the sweep.
+    dataset : str
+        A registered name or the path of a LIBSVM file.
+    l2 : float
+        Regularization strength, above 0; also the strong-convexity estimate mu.
+    algorithms : tuple of str
+        Names as in ``fedac.algorithms.ALGORITHMS``.
+    steps : int
+        T, steps per worker.
+    workers, local_steps : tuple of int
+        M and K; every K must divide T.
+    eta : tuple of float
+        Step sizes.
+    seeds : tuple of int
+        Of the draws.
+    record_every : int
+        Steps between two records of the loss.
+
+    Examples
+    --------
+    >>> grid = Grid(name="tiny", dataset="synthetic", l2=1e-3, algorithms=("fedac-i", "fedavg"),
+    ...             workers=(4, 8), local_steps=(1, 16), steps=64, eta=(0.1, 0.5))
+    >>> len(groups(grid, dataset="synthetic", data_hash="0" * 64))
+    4
+    """
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
+
+    # In the order in which they are checked: a check may look at what stands before.
+    name: Text
+    dataset: Text
+    l2: Positive
+    algorithms: Several[str]
+    steps: Count = 4096
+    workers: Several[Count]
+    local_steps: Several[Count]
+    eta: Several[Positive]
+    seeds: Several[Seed] = (1,)
+    record_every: Count = 512
+
+    @classmethod
+    def from_toml(cls, path: str | Path) -> Self:
+        """Read a grid from a file whose keys are the parameters above.
+
+        Raises
+        ------
+        InputError
+            Names the file, the line and the key of what cannot be used.
+        """
+        path = Path(path)
+        try:
+            text = path.read_text(encoding="utf-8")
+            values = tomllib.loads(text)
+        except OSError as error:
+            raise InputError(f"cannot read '{path}': {error.strerror}") from None
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise InputError(f"{path} is not TOML: {error}") from None
+
+        def place(key: str) -> str:
+            line = _line(text, key)
+            return f"{path}: {key}" if line is None else f"{path}, line {line}: {key}"
+
+        return cls.checked(values, place)
+
+    @classmethod
+    def checked(cls, values: Mapping[str, Any], place: Callable[[str], str]) -> Self:
+        """Build a grid, or say in one line what is wrong.
+
+        Parameters
+        ----------
+        values : mapping
+            By the names of the parameters.
+        place : callable
+            From a parameter's name to what the user knows it by: its option, or file and line.
+
+        Examples
+        --------
+        >>> Grid.checked({"name": "tiny", "l1": 1e-3}, lambda key: f"--{key}")
+        Traceback (most recent call last):
+        ...
+        fedac.errors.InputError: --l1: unknown key 'l1'; did you mean 'l2'? Known: algorithms, ...
+        """
+        unknown = next((key for key in values if key not in cls.model_fields), None)
+        if unknown is not None:
+            raise InputError(f"{place(unknown)}: {unknown_name('key', unknown, cls.model_fields)}")
+        try:
+            return cls(**values)
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = place(str(first["loc"][0]))
+            if first["type"] == "missing":
+                raise InputError(f"{where} is missing") from None
+            if first["type"] == "value_error":
+                raise InputError(f"{where}: {first['ctx']['error']}") from None
+            # pydantic's words are about Python; files have lists.
+            why = first["msg"].replace("Input ", "").replace("Tuple ", "").replace("tuple", "list")
+            why = why.replace(" after validation", "")
+            raise InputError(f"{where} {why}, got {first['input']!r:.60}") from None
+
+    @field_validator("algorithms", "workers", "local_steps", "eta", "seeds")
+    @classmethod
+    def _different(cls, values: tuple[Any, ...]) -> tuple[Any, ...]:
+        twice = [value for value in values if values.count(value) > 1]
+        if twice:
+            raise InputError(f"{twice[0]} is listed twice")
+        return values
+
+    @field_validator("algorithms")
+    @classmethod
+    def _known(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(get_algorithm(name).name for name in names)
+
+    @field_validator("local_steps")
+    @classmethod
+    def _whole_rounds(cls, values: tuple[int, ...], info: ValidationInfo) -> tuple[int, ...]:
+        for K in values if "steps" in info.data else ():
+            Schedule.every(K, steps=info.data["steps"])
+        return values
+
+    @field_validator("eta")
+    @classmethod
+    def _coupled(cls, values: tuple[float, ...], info: ValidationInfo) -> tuple[float, ...]:
+        before = info.data
+        if {"l2", "algorithms", "local_steps"} <= set(before):
+            for name, eta, K in product(before["algorithms"], values, before["local_steps"]):
+                get_algorithm(name).couple(eta=eta, mu=before["l2"], K=K)
+        return values
+
+
+@dataclass(frozen=True)
+class Config:
+    """All that determines one run.
+
+    Attributes
+    ----------
+    data_hash : str
+        The fingerprint of the objective: a data set may change under its name.
+    """
+
+    dataset: str
+    data_hash: str
+    l2: float
+    algorithm: str
+    M: int
+    K: int
+    T: int
+    eta: float
+    seed: int
+    record_every: int
+    precision: str
+
+    @cached_property
+    def key(self) -> str:
+        """The hash of all fields, by which a run is found again."""
+        values = asdict(self) | {"l2": float(self.l2), "eta": float(self.eta)}
+        canonical = json.dumps(values, sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(canonical.encode()).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Runs on the same draws: one call of `simulate` takes all of them along as lanes."""
+
+    M: int
+    K: int
+    seed: int
+    configs: tuple[Config, ...]
+
+
+def groups(grid: Grid, *, dataset: str, data_hash: str) -> list[Group]:
+    """List the runs of a grid in groups that share data, M, K and seed, small groups first.
+
+    Parameters
+    ----------
+    grid : Grid
+        What to run.
+    dataset : str
+        The name of the loaded data, without the folder of a file.
+    data_hash : str
+        The fingerprint of the objective.
+    """
+    return [
+        Group(
+            M,
+            K,
+            seed,
+            tuple(
+                Config(
+                    dataset=dataset,
+                    data_hash=data_hash,
+                    l2=grid.l2,
+                    algorithm=algorithm,
+                    M=M,
+                    K=K,
+                    T=grid.steps,
+                    eta=eta,
+                    seed=seed,
+                    record_every=grid.record_every,
+                    precision="float32",
+                )
+                for algorithm in grid.algorithms
+                for eta in grid.eta
+            ),
+        )
+        for M in sorted(grid.workers)
+        for seed in grid.seeds
+        for K in grid.local_steps
+    ]
+
+
+def shipped(name: str) -> Path:
+    """Return the file of a sweep that comes with fedac.
+
+    Examples
+    --------
+    >>> shipped("a9a-l2-1e-3").name
+    'a9a-l2-1e-3.toml'
+    """
+    files = {file.stem: file for folder in SHIPPED for file in folder.glob("*.toml")}
+    if name not in files:
+        raise unknown_name("sweep", name, files)
+    return files[name]
+
+
+def _line(text: str, key: str) -> int | None:
+    """Return the line on which a key is set or a table of that name begins; tomllib has none."""
+    start = re.compile(rf"\s*\[*\s*([\"']?){re.escape(key)}\1\s*[=.\]]")
+    numbered = enumerate(text.splitlines(), start=1)
+    return next((number for number, line in numbered if start.match(line)), None)

@@ -1,0 +1,49 @@
+"""`fedac export`: the runs of a store as files."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+
+@pytest.fixture
+def folder(fedac, small, tmp_path):
+    """Give the folder of a sweep of two runs."""
+    grid = ("--algorithms", "fedavg", "--workers", 4, "--local-steps", 2, "--steps", 8)
+    where = ("--dataset", small, "--l2", 1e-2, "--out", tmp_path / "out")
+    assert fedac("sweep", *where, *grid, "--eta", "0.5,0.1").code == 0
+    return tmp_path / "out"
+
+
+def test_csv(fedac, folder, tmp_path):
+    path = tmp_path / "runs.csv"
+    assert fedac("export", folder, "--csv", path) == (0, "", "")
+    lines = path.read_text().splitlines()
+    assert lines[0] == (
+        "dataset,l2,algorithm,M,K,T,eta,seed,status,best_loss,final_loss,"
+        "best_suboptimality,final_suboptimality"
+    )
+    assert lines[1].startswith("small,0.01,fedavg,4,2,8,0.1,1,ok,1.")
+    assert len(lines) == 3
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs /dev/null")
+def test_a_device_stays_one(fedac, folder):
+    assert fedac("export", folder, "--csv", os.devnull) == (0, "", "")
+    assert Path(os.devnull).is_char_device()
+
+
+def test_parquet(fedac, folder, tmp_path):
+    pytest.importorskip("pyarrow")
+    path = tmp_path / "runs.parquet"
+    assert fedac("export", folder, "--parquet", path) == (0, "", "")
+    assert list(pd.read_parquet(path).eta) == [0.1, 0.5]
+
+
+def test_refusals(refuses, folder, tmp_path):
+    refuses("export", folder, saying="say where to: --csv FILE, --parquet FILE, or both")
+    refuses("export", tmp_path / "gone", "--csv", tmp_path / "x.csv", saying="no sweep in")
+    refuses("export", folder, "--csv", tmp_path / "gone" / "x.csv", saying="No such file")

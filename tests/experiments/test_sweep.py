@@ -1,0 +1,366 @@
+"""The sweep: every run of a grid once, whatever stops it."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from fedac.data import load
+from fedac.engine import simulate
+from fedac.experiments import sweep
+from fedac.experiments.grid import Grid
+from fedac.experiments.store import FILE, Store
+from fedac.objectives import LogisticRegression, optimum
+
+posix = pytest.mark.skipif(os.name != "posix", reason="needs POSIX signals and locks")
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """Give a LIBSVM file of 60 rows and 12 columns."""
+    rng = np.random.default_rng(0)
+    path = tmp_path_factory.mktemp("data") / "small"
+    with path.open("w") as file:
+        for row in range(60):
+            columns = sorted(rng.choice(12, size=4, replace=False) + 1)
+            entries = " ".join(f"{column}:{rng.normal():.3f}" for column in columns)
+            file.write(f"{'+1' if row % 3 else '-1'} {entries}\n")
+    return path
+
+
+@pytest.fixture
+def make(data):
+    """Give a function that makes a small grid, with some values of its own."""
+
+    def make(**values):
+        defaults = {
+            "name": "small",
+            "dataset": str(data),
+            "l2": 1e-2,
+            "algorithms": ("fedac-i", "mb-sgd"),
+            "workers": (4, 8),
+            "local_steps": (1, 4),
+            "steps": 16,
+            "eta": (0.1, 0.5),
+            "record_every": 8,
+        }
+        return Grid(**{**defaults, **values})
+
+    return make
+
+
+@pytest.fixture
+def store(tmp_path):
+    with Store(tmp_path / "out", create=True) as store:
+        yield store
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """Record the calls of the engine, and use the one that need not be compiled."""
+    calls = []
+
+    def counted(objective, names, **how):
+        calls.append((tuple(names), how["M"], how["K"], how["eta"]))
+        return simulate(objective, names, engine="reference", **how)
+
+    monkeypatch.setattr(sweep, "simulate", counted)
+    return calls
+
+
+def exported(store, tmp_path):
+    store.export_csv(tmp_path / "runs.csv")
+    return (tmp_path / "runs.csv").read_bytes()
+
+
+def test_runs_are_those_of_simulate(make, store):
+    grid = make()
+    summary = sweep.run(grid, store)
+    assert (summary.new, summary.before, summary.cells) == (16, 0, 16)
+    frame = store.frame()
+    assert set(frame.key) == summary.keys
+    loaded = load(grid.dataset)
+    F = LogisticRegression(loaded.X, loaded.y, l2=grid.l2)
+    result = simulate(F, grid.algorithms, M=8, K=4, T=16, eta=grid.eta, seed=1, record_every=8)
+    rows = frame[(frame.M == 8) & (frame.K == 4)].set_index(["algorithm", "eta"])
+    traces = store.traces()
+    for run in result.runs:
+        row = rows.loc[run.algorithm, run.eta]
+        assert (row.dataset, row.n_samples, row.n_features) == ("small", 60, 12)
+        assert (row.best_loss, row.final_loss) == (run.best_loss, run.final_loss)
+        assert row.best_suboptimality == run.best_loss - optimum(F).value
+        trace = traces[traces.key == row.key]
+        assert list(zip(trace.step, trace.loss, strict=True)) == list(
+            zip(run.steps, run.loss, strict=True)
+        )
+
+
+def test_a_group_is_one_call_and_nothing_is_redone(make, store, calls):
+    grid = make()
+    sweep.run(grid, store)
+    names = ("fedac-i", "mb-sgd")
+    assert calls == [(names, M, K, (0.1, 0.5)) for M in (4, 8) for K in (1, 4)]
+    again = sweep.run(grid, store)
+    assert (again.new, again.before, again.cells) == (0, 16, 16)
+    assert len(calls) == 4
+
+
+def test_a_larger_grid_runs_only_what_is_new(make, store, calls, tmp_path):
+    sweep.run(make(workers=(4,), local_steps=(4,)), store)
+    larger = make(
+        workers=(4,), local_steps=(4,), eta=(0.1, 0.2, 0.5), algorithms=("fedavg", "fedac-i")
+    )
+    assert sweep.run(larger, store).new == 4
+    assert calls[1:] == [(("fedavg",), 4, 4, (0.1, 0.2, 0.5)), (("fedac-i",), 4, 4, (0.2,))]
+    with Store(tmp_path / "other", create=True) as other:
+        sweep.run(larger, other)
+        ours = store.frame().set_index("key").loc[list(other.frame().key)]
+        assert list(ours.best_loss) == list(other.frame().best_loss)
+
+
+@pytest.mark.usefixtures("calls")
+def test_changed_data_are_other_runs(make, store, data, tmp_path):
+    copy = tmp_path / "small"
+    copy.write_text(data.read_text())
+    sweep.run(make(dataset=str(copy)), store)
+    assert sweep.run(make(), store).new == 0  # the same data elsewhere
+    copy.write_text(data.read_text().replace("+1 ", "-1 ", 1))
+    sweep._prepare.cache_clear()
+    assert sweep.run(make(dataset=str(copy)), store).new == 16
+
+
+@pytest.mark.usefixtures("calls")
+def test_divergence_is_a_result(make, store):
+    grid = make(algorithms=("fedavg",), eta=(1e9,), l2=1.0, local_steps=(4,), workers=(4,))
+    summary = sweep.run(grid, store)
+    frame = store.frame()
+    assert list(frame.status) == ["diverged"]
+    assert np.isfinite(frame.best_loss).all()
+    assert summary.beyond == 1
+    assert sweep.run(grid, store).new == 0
+
+
+@pytest.mark.usefixtures("calls")
+def test_an_interrupt_keeps_what_was_finished(make, store, tmp_path):
+    grid = make()
+
+    def interrupt(event):
+        if event.done == 8:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        sweep.run(grid, store, on_event=interrupt)
+    assert len(store.frame()) == 8
+    assert sweep.run(grid, store).new == 8
+    with Store(tmp_path / "other", create=True) as other:
+        sweep.run(grid, other)
+        assert exported(other, tmp_path) == exported(store, tmp_path)
+
+
+@pytest.mark.usefixtures("calls")
+def test_events(make, store, monkeypatch):
+    monkeypatch.setattr(sweep, "SECONDS_BETWEEN_EVENTS", 0.0)
+    grid = make()
+    events = []
+    sweep.run(grid, store, on_event=events.append)
+    assert events[0] == sweep.Event(cells=16, done=0, queries=0, work=0.0, best=None)
+    assert len(events) > 5
+    for name in ("done", "queries", "work"):
+        values = [getattr(event, name) for event in events]
+        assert values == sorted(values)
+    last = events[-1]
+    assert (last.done, last.work, last.queries) == (16, 1.0, 2 * 2 * 2 * 2 * 6 * 16)
+    best = store.frame().sort_values("best_suboptimality").iloc[0]
+    assert last.best == sweep.Best(best.best_suboptimality, best.algorithm, best.eta)
+    # A sweep that finds everything done says so at once.
+    events.clear()
+    sweep.run(grid, store, on_event=events.append)
+    assert events == [sweep.Event(cells=16, done=16, queries=0, work=1.0, best=last.best)]
+
+
+@pytest.mark.usefixtures("calls")
+def test_plan(make, store):
+    everything = sweep.plan(make(), None)
+    assert (everything.cells, everything.missing) == (16, 16)
+    assert everything.gradient_queries == 4 * 2 * (4 + 8) * 16
+    sweep.run(make(workers=(4,)), store)
+    rest = sweep.plan(make(), store)
+    assert (rest.cells, rest.missing, rest.gradient_queries) == (16, 8, 8 * 8 * 16)
+    cost = sweep.Cost()
+    assert 0 < rest.seconds(cost) < everything.seconds(cost)
+    sweep.run(make(), store)
+    assert sweep.plan(make(), store).seconds(cost) == 0
+
+
+@pytest.mark.usefixtures("calls")
+@pytest.mark.parametrize(
+    "values", [{}, {"algorithms": ("mb-sgd",)}, {"local_steps": (1,)}, {"local_steps": (4,)}]
+)
+def test_calibration(make, monkeypatch, values):
+    monkeypatch.setattr(sweep, "CALIBRATION_SECONDS", 0.0)
+    cost = sweep.calibrate(make(**values))
+    assert cost.record > 0
+    for coefficients in (cost.local, cost.batch):
+        assert min(coefficients) >= 0
+        assert max(coefficients) > 0
+
+
+def arguments(grid):
+    """Return a sweep as arguments of `fedac`, but for its folder."""
+    options = {
+        "--dataset": grid.dataset,
+        "--l2": grid.l2,
+        "--algorithms": grid.algorithms,
+        "--workers": grid.workers,
+        "--local-steps": grid.local_steps,
+        "--steps": grid.steps,
+        "--eta": grid.eta,
+    }
+    line = ["sweep"]
+    for option, value in options.items():
+        line += [option, ",".join(map(str, value)) if isinstance(value, tuple) else str(value)]
+    return line
+
+
+def start(grid, folder):
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    line = [sys.executable, "-m", "fedac", *arguments(grid), "--out", str(folder)]
+    return subprocess.Popen(line, text=True, **streams)
+
+
+def finish(process):
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+    return out
+
+
+def read(folder, path):
+    with Store(folder) as store:
+        store.export_csv(path)
+    return path.read_bytes()
+
+
+@pytest.fixture
+def long_grid(make):
+    """Give a grid of 48 groups of some tens of milliseconds each."""
+    # Not a file: reading one imports scikit-learn, which takes as long as the whole sweep.
+    workers = tuple(range(16, 112, 8))
+    return make(dataset="synthetic", workers=workers, local_steps=(4, 8, 16, 32), steps=64)
+
+
+CELLS = 12 * 4 * 2 * 2
+
+
+@posix
+def test_two_sweeps_share_one_store(long_grid, tmp_path):
+    both = [start(long_grid, tmp_path / "both") for _ in range(2)]
+    outputs = [finish(process) for process in both]
+    counts = [int(out.split(" runs now")[0].split()[-1]) for out in outputs]
+    assert sum(counts) == CELLS  # no run was made twice
+    with Store(tmp_path / "both") as store:
+        frame, traces = store.frame(), store.traces()
+    assert len(frame) == frame.key.nunique() == CELLS
+    assert not traces.duplicated(["key", "step"]).any()
+    finish(start(long_grid, tmp_path / "alone"))
+    paths = (tmp_path / "both.csv", tmp_path / "alone.csv")
+    assert read(tmp_path / "both", paths[0]) == read(tmp_path / "alone", paths[1])
+
+
+# Starts sweeps at once, by forking when everything has been imported: a process of its own for
+# each of twenty would spend its life, and mostly find its death, importing SciPy.
+FORKS = """
+import os, signal, sys, time
+import pandas
+import fedac.engine.fast, fedac.experiments.bench, fedac.experiments.sweep
+from fedac.cli import main
+for line in sys.stdin:
+    seconds, folder = line.split(maxsplit=1)
+    before = time.monotonic()
+    child = os.fork()
+    if child == 0:
+        os.dup2(2, 1)
+        main([*sys.argv[1:], "--out", folder.strip()])
+    done = 0
+    while not done and time.monotonic() - before < float(seconds):
+        time.sleep(0.001)
+        done, status = os.waitpid(child, os.WNOHANG)
+    if not done:
+        os.kill(child, signal.SIGKILL)
+        _, status = os.waitpid(child, 0)
+    print(os.waitstatus_to_exitcode(status), time.monotonic() - before, flush=True)
+"""
+
+
+@posix
+def test_killed_at_twenty_instants(long_grid, tmp_path):
+    finish(start(long_grid, tmp_path / "whole"))
+    whole = read(tmp_path / "whole", tmp_path / "whole.csv")
+    rng = random.Random(4)
+    with subprocess.Popen(
+        [sys.executable, "-c", FORKS, *arguments(long_grid)],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+    ) as forks:  # fmt: skip
+
+        def attempt(folder, seconds):
+            """Sweep for so long at most; return the exit code and the time it took."""
+            forks.stdin.write(f"{seconds} {folder}\n")
+            forks.stdin.flush()
+            code, took = forks.stdout.readline().split()
+            return int(code), float(took)
+
+        code, span = attempt(tmp_path / "unhurt", 120)
+        assert code == 0
+        kept = set()
+        kills = stores = hits = 0
+        while True:
+            folder = tmp_path / f"killed-{stores}"
+            code, _ = attempt(folder, span * rng.uniform(0.2, 1) if kills < 20 else 120)
+            found = runs(folder)
+            assert kept <= found  # what was there has not been made again
+            if code == -signal.SIGKILL:
+                kills += 1
+                hits += kept < found
+                kept = found
+                continue
+            assert code == 0
+            assert read(folder, tmp_path / f"{folder.name}.csv") == whole
+            if kills == 20:
+                break
+            kept = set()
+            stores += 1
+        forks.stdin.close()
+    assert hits >= 3, "the kills came too soon to try anything"
+
+
+def runs(folder):
+    """Return what tells a run from the same run made again: its time."""
+    if not (folder / FILE).exists():
+        return set()
+    db = sqlite3.connect(folder / FILE)
+    try:
+        return set(db.execute("SELECT id, key, seconds, created FROM runs"))
+    except sqlite3.OperationalError:  # killed before there were tables
+        return set()
+    finally:
+        db.close()
+
+
+@posix
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signals_end_a_sweep_with_130(long_grid, tmp_path, number):
+    folder = tmp_path / "out"
+    process = start(long_grid, folder)
+    while not runs(folder) and process.poll() is None:
+        time.sleep(0.01)
+    process.send_signal(number)
+    _, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (130, "fedac: interrupted\n")
+    assert 0 < len(runs(folder)) < CELLS
