@@ -1,0 +1,169 @@
+"""The paper's two layouts: suboptimality over M in panels of K, and over K in panels of M."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedac.algorithms import get
+from fedac.experiments.palette import style
+from fedac.experiments.paper import beside
+from fedac.experiments.published import published
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure as Drawing
+
+    from fedac.experiments.paper import Figure
+
+WIDTH, HEIGHT = 7.0, 2.8  # inches: the text width of a paper
+GREY = "0.35"
+GUIDE: dict[str, Any] = {"color": GREY, "linestyle": "--", "linewidth": 0.9, "zorder": 1}
+LOOK: dict[Any, Any] = {
+    "font.size": 8,
+    "axes.titlesize": 8,
+    "figure.titlesize": 9,
+    "axes.axisbelow": True,
+}
+
+
+def draw(tuned: pd.DataFrame, figure: Figure) -> Drawing:
+    """Draw a figure of the paper in its layout."""
+    layout = speedup_over_workers if figure.over == "M" else dependence_on_local_steps
+    return layout(tuned, figure)
+
+
+def speedup_over_workers(tuned: pd.DataFrame, figure: Figure) -> Drawing:
+    """Draw tuned suboptimality against M, a panel per K, with a guide for linear speedup.
+
+    Parameters
+    ----------
+    tuned : DataFrame
+        From `fedac.experiments.paper.tuned`; other problems in it are left out.
+    figure : Figure
+        One of `fedac.experiments.paper.FIGURES`.
+    """
+    return _panels(tuned, figure, xlabel="workers M", guide=True)
+
+
+def dependence_on_local_steps(tuned: pd.DataFrame, figure: Figure) -> Drawing:
+    """Draw tuned suboptimality against K, a panel per M; see `speedup_over_workers`."""
+    return _panels(tuned, figure, xlabel="local steps K", guide=False)
+
+
+def save(drawing: Drawing, folder: Path, name: str) -> list[Path]:
+    """Write PNG and PDF; the same drawing gives the same bytes on any day."""
+    paths = [folder / f"{name}.png", folder / f"{name}.pdf"]
+    drawing.savefig(paths[0], dpi=200)
+    drawing.savefig(paths[1], metadata={"CreationDate": None})
+    return paths
+
+
+def _panels(tuned: pd.DataFrame, figure: Figure, *, xlabel: str, guide: bool) -> Drawing:
+    import matplotlib as mpl
+    from matplotlib.figure import Figure as Drawing
+
+    runs = figure.select(tuned)
+    theirs = beside(runs, published())
+    with mpl.rc_context(LOOK):
+        drawing = Drawing(figsize=(WIDTH, HEIGHT), layout="constrained")
+        axes = drawing.subplots(1, len(figure.panels), sharex=True, sharey=True, squeeze=False)[0]
+        for ax, value in zip(axes, figure.panels, strict=True):
+            ax.set_title(f"{figure.across} = {value}")
+            panel = runs[runs[figure.across] == value]
+            _curves(ax, panel, figure)
+            _published_markers(ax, theirs[theirs[figure.across] == value], figure)
+            if guide:
+                _linear_speedup(ax, panel)
+            _say_what_is_missing(ax, panel, figure)
+            ax.set_xlabel(xlabel)
+            ax.grid(True, which="major", color="0.9", linewidth=0.6)
+        _scales(axes[0], figure, [*runs["suboptimality"], *theirs["theirs"]])
+        axes[0].set_ylabel("suboptimality")
+        drawing.suptitle(figure.title)
+        _legend(drawing, figure, published=not theirs.empty, guide=guide)
+    return drawing
+
+
+def _curves(ax: Axes, panel: pd.DataFrame, figure: Figure) -> None:
+    """Draw the median over seeds, and from the least to the greatest as a band."""
+    for name in figure.algorithms:
+        seeds = panel[panel["algorithm"] == name].groupby(figure.over)["suboptimality"]
+        curve = seeds.agg(["median", "min", "max", "size"])
+        if curve.empty:
+            continue
+        ax.plot(curve.index, curve["median"], **_filled(name))
+        if (curve["size"] > 1).any():
+            colour = style(name).colour
+            ax.fill_between(curve.index, curve["min"], curve["max"], color=colour, alpha=0.2, lw=0)
+
+
+def _published_markers(ax: Axes, cells: pd.DataFrame, figure: Figure) -> None:
+    for name in figure.algorithms:
+        curve = cells[cells["algorithm"] == name]
+        if not curve.empty:
+            look = style(name)
+            ax.plot(curve[figure.over], curve["theirs"], **_hollow(look.colour, look.marker))
+
+
+def _linear_speedup(ax: Axes, panel: pd.DataFrame) -> None:
+    """Draw c/M through the best algorithm at the smallest M."""
+    if panel.empty:
+        return
+    first, last = panel["M"].min(), panel["M"].max()
+    best = panel.loc[panel["M"] == first, "suboptimality"].min()
+    ax.plot((first, last), (best, best * first / last), **GUIDE)
+
+
+def _say_what_is_missing(ax: Axes, panel: pd.DataFrame, figure: Figure) -> None:
+    expected = len(figure.algorithms) * len(figure.values(figure.over))
+    missing = expected - len(panel[["algorithm", figure.over]].drop_duplicates())
+    if missing == expected:
+        ax.text(0.5, 0.5, "no runs", transform=ax.transAxes, color=GREY, ha="center")
+    elif missing:
+        text = f"{missing} of {expected} cells missing"
+        ax.text(0.04, 0.04, text, transform=ax.transAxes, color=GREY, fontsize=7)
+
+
+def _scales(ax: Axes, figure: Figure, values: list[float]) -> None:
+    """Set the axes that all panels share, by the data: the guide may leave them."""
+    ticks = figure.values(figure.over)
+    ax.set_xscale("log", base=2)
+    # More numbers than five run into each other in a panel.
+    labelled = ticks[:: -(-len(ticks) // 5)]
+    ax.set_xticks(labelled, [str(tick) for tick in labelled])
+    ax.set_xticks(ticks, [""] * len(ticks), minor=True)
+    ax.set_yscale("log")
+    positive = [value for value in values if value > 0]
+    if positive:
+        ax.set_ylim(min(positive) / 1.5, max(positive) * 1.5)
+
+
+def _legend(drawing: Drawing, figure: Figure, *, published: bool, guide: bool) -> None:
+    from matplotlib.lines import Line2D
+
+    handles = [Line2D([], [], label=get(name).label, **_filled(name)) for name in figure.algorithms]
+    if published:
+        handles.append(Line2D([], [], label="published", **_hollow(GREY, "o")))
+    if guide:
+        handles.append(Line2D([], [], label="linear speedup", **GUIDE))
+    drawing.legend(handles=handles, loc="outside lower center", ncols=len(handles), frameon=False)
+
+
+def _filled(algorithm: str) -> dict[str, Any]:
+    colour, marker, _ = style(algorithm)
+    return {"color": colour, "marker": marker, "markersize": 2.6, "linewidth": 1.1}
+
+
+def _hollow(colour: str, marker: str) -> dict[str, Any]:
+    """Larger than the filled ones and below them: a ring shows around what agrees."""
+    return {
+        "color": colour,
+        "marker": marker,
+        "linestyle": "none",
+        "markersize": 5,
+        "markerfacecolor": "none",
+        "markeredgewidth": 0.7,
+        "zorder": 1.5,
+    }

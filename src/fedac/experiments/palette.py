@@ -1,0 +1,39 @@
+"""How an algorithm looks, the same in every figure and in the report."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Style(NamedTuple):
+    """A colour, and a marker for readers and printers that see no colour."""
+
+    colour: str
+    marker: str
+    """As matplotlib names it."""
+    symbol: str
+    """As plotly names it."""
+
+
+# Okabe and Ito's palette, which colour-blind readers can tell apart.
+STYLES = {
+    "fedac-i": Style("#D55E00", "o", "circle"),
+    "fedac-ii": Style("#E69F00", "P", "cross"),
+    "fedac-vanilla": Style("#CC79A7", "v", "triangle-down"),
+    "mb-ac-sgd": Style("#009E73", "s", "square"),
+    "mb-sgd": Style("#56B4E9", "^", "triangle-up"),
+    "fedavg": Style("#0072B2", "D", "diamond"),
+    "fedavg-weighted": Style("#000000", "X", "x"),
+}
+OTHER = Style("#666666", "*", "star")
+
+
+def style(algorithm: str) -> Style:
+    """Return the look of an algorithm; one of your own is a grey star.
+
+    Examples
+    --------
+    >>> style("fedavg")
+    Style(colour='#0072B2', marker='D', symbol='diamond')
+    """
+    return STYLES.get(algorithm, OTHER)

@@ -1,0 +1,171 @@
+"""`fedac reproduce`, on grids that take a moment."""
+
+from __future__ import annotations
+
+import pandas as pd
+import pytest
+
+from fedac.cli import reproduce
+from fedac.experiments import grid, sweep
+from fedac.experiments.store import Store
+
+TINY = """
+name = "{name}"
+dataset = "{dataset}"
+l2 = {l2}
+algorithms = {algorithms}
+steps = 16
+record_every = 8
+workers = [4, 512]
+local_steps = [1, 8]
+eta = [0.1, 0.5]
+"""
+FOUR = '["fedac-i", "fedavg", "mb-sgd", "mb-ac-sgd"]'
+THREE = '["fedac-vanilla", "fedac-i", "mb-ac-sgd"]'
+
+
+@pytest.fixture(autouse=True)
+def _tiny_grids(monkeypatch, tmp_path_factory, small):
+    """Ship tiny sweeps, on the small file where the paper has a9a."""
+    folder = tmp_path_factory.mktemp("sweeps")
+    for name, dataset, algorithms in [
+        ("a9a-l2-1e-2", small, FOUR),
+        ("a9a-l2-1e-3", small, FOUR),
+        ("a9a-l2-1e-4", small, THREE),
+        ("epsilon-l2-1e-4", "epsilon", FOUR),
+    ]:
+        text = TINY.format(name=name, dataset=dataset, l2=name[-4:], algorithms=algorithms)
+        (folder / f"{name}.toml").write_text(text)
+    monkeypatch.setattr(grid, "SHIPPED", (folder,))
+
+
+@pytest.fixture(autouse=True)
+def _no_epsilon(monkeypatch):
+    monkeypatch.delenv("FEDAC_DATA", raising=False)
+
+
+def pictures(folder):
+    return sorted(path.name for path in (folder / "figures").iterdir())
+
+
+def test_two_figures_of_one_sweep(fedac, tmp_path):
+    out = tmp_path / "new" / "földer [red]"
+    code, said, err = fedac("reproduce", "figure-3", "figure-1", "figure-3", "--out", out)
+    assert code == 0
+    assert err.startswith("a9a-l2-1e-3: 32 runs in ")
+    assert err.count("\n") == 1
+    one, three, last = said.splitlines()
+    title = "Figure 1: small in place of a9a, l2 = 0.001, over the workers M"
+    assert one == f"{title}: {out / 'figures' / 'figure-1.png'}, figure-1.pdf"
+    assert three.startswith("Figure 3: small in place of a9a")
+    assert last == "No published runs to compare these with."
+    names = ["figure-1.pdf", "figure-1.png", "figure-3.pdf", "figure-3.png"]
+    assert pictures(out) == names
+    with Store(out) as store:
+        assert len(store.frame()) == 32
+
+
+def test_a_second_run_redoes_nothing_and_draws_the_same(fedac, monkeypatch, tmp_path):
+    def forbidden(*_, **__):
+        raise AssertionError("a run was made again")
+
+    assert fedac("reproduce", "figure-2", "--out", tmp_path).code == 0
+    before = {path.name: path.read_bytes() for path in (tmp_path / "figures").iterdir()}
+    monkeypatch.setattr(sweep, "simulate", forbidden)
+    code, _, err = fedac("reproduce", "figure-2", "--out", tmp_path)
+    assert code == 0
+    assert "0 runs in" in err
+    assert "24 before" in err
+    assert before == {path.name: path.read_bytes() for path in (tmp_path / "figures").iterdir()}
+
+
+def test_more_seeds_add_their_runs_only(fedac, tmp_path):
+    fedac("reproduce", "figure-1", "--out", tmp_path)
+    _, _, err = fedac("reproduce", "figure-1", "--out", tmp_path, "--seeds", "1,2,3")
+    assert "64 runs in" in err
+    assert "32 before" in err
+
+
+def test_all_without_epsilon(fedac, tmp_path):
+    code, said, err = fedac("reproduce", "all", "--out", tmp_path)
+    assert code == 0
+    assert [line.split(":")[0] for line in said.splitlines()[:-1]] == [
+        f"Figure {number}" for number in range(1, 6)
+    ]
+    first = err.splitlines()[0]
+    assert first.startswith("fedac: figures 6 and 7 are left out: epsilon is not on this machine")
+    assert "'fedac data fetch epsilon'" in first
+    assert "--dataset synthetic-dense" in first
+
+
+@pytest.mark.parametrize("names", [["figure-6"], ["figure-1", "figure-7"]])
+def test_epsilon_is_not_downloaded_unasked(refuses, tmp_path, names):
+    refuses("reproduce", *names, "--out", tmp_path / "out", saying="epsilon is not on this machine")
+    refuses("reproduce", *names, "--out", tmp_path / "out", saying="--dataset synthetic-dense")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_file_in_the_place_and_format_of_epsilon(fedac, monkeypatch, tmp_path):
+    """The loading path, with a registry that expects three rows."""
+    from dataclasses import replace
+
+    from fedac.data import registry
+
+    rows = ["1 1:-1.2e-02 2:3.0e-02 3:0.5", "-1 1:1.0e-02 2:-3.0e-02 3:0.1", "1 1:0.3 2:0.2 3:0.1"]
+    (tmp_path / "epsilon_normalized").write_text("\n".join(rows) + "\n")
+    monkeypatch.setenv("FEDAC_DATA", str(tmp_path))
+    here = replace(registry.SOURCES["epsilon"], n_samples=3, n_features=3)
+    monkeypatch.setitem(registry.SOURCES, "epsilon", here)
+    code, said, _ = fedac("reproduce", "figure-6", "--out", tmp_path / "out")
+    assert code == 0
+    assert said.startswith("Figure 6: epsilon, l2 = 0.0001, over the workers M")
+
+
+def test_the_dense_stand_in(fedac, monkeypatch, tmp_path):
+    from fedac.data import dense, registry
+
+    monkeypatch.setitem(registry.GENERATED, "synthetic-dense", lambda: dense(40, 10))
+    code, said, err = fedac(
+        "reproduce", "figure-6", "--dataset", "synthetic-dense", "--out", tmp_path
+    )
+    assert code == 0
+    title, last = said.splitlines()
+    assert title.startswith("Figure 6: synthetic-dense in place of epsilon, l2 = 0.0001")
+    assert last == "No published runs to compare these with."
+    assert "16 runs in" in err  # without the 512 workers
+
+
+def test_comparison_tables(fedac, monkeypatch, tmp_path):
+    values = {1: 0.3333647456 + 2e-5, 8: 0.334, 128: 0.3343814553}
+    f_star = 0.3333407520687
+    row = {"dataset": "a9a", "l2": 1e-3, "algorithm": "fedac-i", "M": 8192, "T": 4096, "seed": 1}
+    rows = [
+        row
+        | {"key": str(K), "K": K, "eta": 0.1, "f_star": f_star, "best_suboptimality": v - f_star}
+        for K, v in values.items()
+    ]
+    monkeypatch.setattr(reproduce, "_runs", lambda grid, store: pd.DataFrame(rows))
+    paper = grid.Grid.from_toml(grid.shipped("a9a-l2-1e-3")).model_copy(
+        update={"workers": (8192,), "local_steps": tuple(values), "steps": 4096}
+    )
+    monkeypatch.setattr(reproduce, "_grid", lambda *_: paper)
+    code, said, _ = fedac("reproduce", "figure-3", "--out", tmp_path)
+    assert code == 0
+    table = [line.split("│") for line in said.splitlines() if line.startswith("│")]
+    cells = [[cell.strip() for cell in line[1:-1]] for line in table]
+    assert cells[0][:3] == ["a9a, l2 = 0.001", "3", "3"]
+    assert [line[1] for line in cells[1:4]] == ["FedAc-I"] * 3
+    assert cells[3][4:] == ["1.04e-03", "1.04e-03", "+0.00"]
+    assert cells[4] == ["0.001 on a9a, l2 = 0.001, M = 8192", "FedAc-I", "32", "32", "32"]
+
+
+def test_bad_input(refuses, tmp_path, write):
+    refuses("reproduce", "figure-8", saying="unknown figure 'figure-8'; did you mean 'figure-")
+    refuses("reproduce", "al", saying="did you mean 'all'?")
+    refuses("reproduce", saying="FIGURE")
+    refuses("reproduce", "figure-1", "--out", write(b"", "taken"), saying="--out takes a folder")
+    refuses("reproduce", "figure-1", "--seeds", "a", "--out", tmp_path, saying="--seeds takes")
+    refuses("reproduce", "figure-1", "--seeds", "-1", "--out", tmp_path, saying="--seeds")
+    refuses(
+        "reproduce", "figure-1", "--dataset", "a10a", "--out", tmp_path, saying="unknown data set"
+    )

@@ -1,0 +1,141 @@
+"""The paper's figures as data, and the comparison, with numbers worked out by hand."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from fedac.experiments.paper import FIGURES, compare, tuned
+from fedac.experiments.published import published
+
+F_STAR = 0.25
+
+
+def run(M, K, suboptimality, algorithm="fedac-i", seed=1, eta=0.1, **other):
+    """Return a row of a store."""
+    row = {"dataset": "a9a", "l2": 1e-3, "algorithm": algorithm, "M": M, "K": K, "T": 4096}
+    row |= {"eta": eta, "seed": seed, "best_suboptimality": suboptimality, "f_star": F_STAR}
+    return row | other
+
+
+def theirs(M, K, suboptimality, algorithm="fedac-i"):
+    """Return a row of the published table."""
+    row = {"dataset": "a9a", "l2": 1e-3, "algorithm": algorithm, "M": M, "K": K}
+    return row | {"best_loss": F_STAR + suboptimality}
+
+
+def comparison(ours, published):
+    return compare(tuned(pd.DataFrame(ours)), pd.DataFrame(published))
+
+
+def test_the_seven_figures():
+    found = [(f.name, f.dataset, f.l2, f.over, f.sweep) for f in FIGURES.values()]
+    assert found == [
+        ("figure-1", "a9a", 1e-3, "M", "a9a-l2-1e-3"),
+        ("figure-2", "a9a", 1e-4, "M", "a9a-l2-1e-4"),
+        ("figure-3", "a9a", 1e-3, "K", "a9a-l2-1e-3"),
+        ("figure-4", "a9a", 1e-2, "M", "a9a-l2-1e-2"),
+        ("figure-5", "a9a", 1e-2, "K", "a9a-l2-1e-2"),
+        ("figure-6", "epsilon", 1e-4, "M", "epsilon-l2-1e-4"),
+        ("figure-7", "epsilon", 1e-4, "K", "epsilon-l2-1e-4"),
+    ]
+    assert FIGURES["figure-2"].algorithms == ("fedac-vanilla", "fedac-i", "mb-ac-sgd")
+    assert FIGURES["figure-3"].panels == (16, 128, 1024, 8192)
+
+
+def test_a_figure_of_another_grid():
+    grid = SimpleNamespace(l2=0.5, workers=[2, 4], local_steps=[2, 8], steps=16)
+    over_M, over_K = (FIGURES[name].of(grid, dataset="mine") for name in ("figure-6", "figure-7"))
+    assert over_M.title == "Figure 6: mine in place of epsilon, l2 = 0.5, over the workers M"
+    assert over_M.panels == (8,)  # the one that the paper shows too
+    assert over_K.panels == (2, 4)  # it shows none of these
+    assert over_K.T == 16
+
+
+def test_tuning_takes_the_best_step_size_of_every_seed():
+    runs = [
+        run(4, 1, 0.3, eta=0.1),
+        run(4, 1, 0.2, eta=0.5),
+        run(4, 1, np.nan, eta=1.0),
+        run(4, 1, 0.1, eta=0.1, seed=2),
+        run(4, 2, 0.9, eta=0.2),
+        run(4, 2, 0.1, eta=0.2, T=64),
+    ]
+    best = tuned(pd.DataFrame(runs)).sort_values(["K", "T", "seed"])
+    assert list(best["eta"]) == [0.5, 0.1, 0.2, 0.2]
+    assert list(best["suboptimality"]) == [0.2, 0.1, 0.1, 0.9]
+
+
+def test_comparison_by_hand():
+    made = comparison(
+        [
+            run(64, 1, 0.5),  # half of theirs
+            run(128, 1, 0.25, seed=1),
+            run(128, 1, 1.0, seed=2),
+            run(128, 1, 4.0, seed=3),  # the median is four times theirs
+            run(256, 1, 0.25),  # the same
+            run(32, 1, 8.0),  # few workers: shown, not judged
+            run(512, 1, 0.5, algorithm="fedac-ii"),  # another beta: not compared
+            run(512, 1, 0.5, T=64),  # shorter: not compared
+            run(512, 2, 0.5),  # not published
+        ],
+        [
+            *(theirs(M, 1, value) for M, value in [(64, 1.0), (128, 0.25), (256, 0.25), (32, 1.0)]),
+            theirs(512, 1, 0.5),
+            theirs(512, 1, 0.5, algorithm="fedac-ii"),
+            theirs(1024, 1, 0.5),
+        ],
+    )
+    cells = made.cells.set_index("M")
+    assert cells["log2_ratio"].to_dict() == {32: 3.0, 64: -1.0, 128: 2.0, 256: 0.0}
+    assert len(made.judged) == 3
+    assert made.median == 1.0
+    assert made.p95 == pytest.approx(1.9)  # nine tenths of the way from 1 to 2
+    assert list(made.worst()["M"]) == [128, 64, 256]
+    assert list(made.worst(1)["M"]) == [128]
+    ((name, only),) = made.by_problem()
+    assert (name, only.median) == ("a9a, l2 = 0.001", 1.0)
+    assert made.headlines == []
+
+
+def test_nothing_to_compare():
+    made = comparison([run(64, 1, 0.5)], [theirs(32, 1, 0.5)])
+    assert made.cells.empty
+    assert made.headlines == []
+    assert made.worst().empty
+    assert np.isnan(made.median)
+
+
+def test_headline_by_hand():
+    ours = {1: 0.1e-3, 32: 1.0e-3, 64: 1.1e-3, 128: 1.11e-3}
+    published = {1: 0.1e-3, 32: 0.5e-3, 64: 0.9e-3, 128: 1.04e-3}
+    never = dict.fromkeys(ours, 1e-2)
+    made = comparison(
+        [
+            *(run(8192, K, value) for K, value in ours.items()),
+            *(run(8192, K, value, algorithm="fedavg") for K, value in never.items()),
+            *(run(4096, K, 1e-9) for K in ours),  # other workers do not count
+        ],
+        [
+            *(theirs(8192, K, value) for K, value in published.items()),
+            *(theirs(8192, K, 1e-9, algorithm="fedavg") for K in ours),
+            *(theirs(4096, K, 1e-9) for K in ours),
+        ],
+    )
+    lines = [(line.algorithm, line.ours, line.theirs, line.paper) for line in made.headlines]
+    assert lines == [("fedac-i", 64, 32, 32), ("fedavg", None, 32, 4096)]
+
+
+def test_the_published_runs_make_the_papers_headline():
+    table = published()
+    mine = table.rename(columns={"suboptimality": "best_suboptimality"})
+    mine = mine.assign(T=4096, seed=1, f_star=mine["best_loss"] - mine["best_suboptimality"])
+    made = compare(tuned(mine), table)
+    assert made.p95 == pytest.approx(0, abs=1e-9)
+    assert {line.algorithm: line.theirs for line in made.headlines} == made.headlines[
+        0
+    ].claim.rounds
+    assert all(line.ours == line.theirs for line in made.headlines)
