@@ -14,7 +14,7 @@ from typing import Any
 import typer
 
 from fedac import __version__
-from fedac.cli import data, demo, run
+from fedac.cli import bench, data, demo, export, report, reproduce, run, sweep
 from fedac.cli.streams import flush_results, prepare_streams
 from fedac.errors import InputError, StepSizeWarning
 
@@ -28,6 +28,11 @@ app = typer.Typer(
 )
 app.command("demo")(demo.demo)
 app.command("run")(run.run)
+app.command("sweep")(sweep.sweep)
+app.command("export")(export.export)
+app.command("reproduce")(reproduce.reproduce)
+app.command("report")(report.report)
+app.command("bench")(bench.bench)
 app.add_typer(data.app, name="data")
 
 

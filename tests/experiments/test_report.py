@@ -1,0 +1,176 @@
+"""What the report holds, and the command that writes it."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+
+import pytest
+
+from fedac.cli import main
+from fedac.errors import InputError
+from fedac.experiments.grid import Config
+from fedac.experiments.published import F_STAR, published
+from fedac.experiments.report import render, write
+from fedac.experiments.report.page import unpack
+from fedac.experiments.store import Outcome, Store
+
+STEPS = (0, 2048, 4096)
+
+
+def run(eta=0.5, seed=1, final=2e-3, losses=None, status="ok", **changes):
+    """Give a run of a9a at M = 64, K = 8 that ends at this suboptimality."""
+    config = {
+        "dataset": "a9a", "data_hash": "0" * 64, "l2": 1e-3, "algorithm": "fedac-i", "M": 64,
+        "K": 8, "T": 4096, "eta": eta, "seed": seed, "record_every": 2048, "precision": "float32",
+    } | changes  # fmt: skip
+    f_star = F_STAR["a9a", 1e-3]
+    return Config(**config), Outcome(
+        status=status,
+        steps=STEPS,
+        losses=losses or (f_star + 1, f_star + 0.1, f_star + final),
+        f_star=f_star,
+        megabytes_per_worker=0.5,
+        n_samples=32_561,
+        n_features=123,
+        seconds=0.25,
+    )
+
+
+@pytest.fixture
+def store(tmp_path):
+    """Give a function that makes a store of some runs."""
+    stores = []
+
+    def store(*runs):
+        stores.append(Store(tmp_path, create=True))
+        stores[-1].add(runs)
+        return stores[-1]
+
+    yield store
+    for each in stores:
+        each.__exit__()
+
+
+def data(text):
+    """Return what the page draws from."""
+    (packed,) = re.findall(r'id="data-packed">([^<]+)<', text)
+    return json.loads(unpack(packed))
+
+
+def test_a_cell_is_the_best_step_size_beside_the_published_one(store):
+    page = data(render(store(run(eta=0.1, final=4e-3), run(eta=0.5), run(eta=2.0, final=3e-3))))
+    theirs = published().query(
+        "dataset == 'a9a' and l2 == 0.001 and algorithm == 'fedac-i' and M == 64 and K == 8"
+    )
+    assert page["problems"]["dataset"] == ["a9a"]
+    assert page["problems"]["f_star"] == [pytest.approx(F_STAR["a9a", 1e-3])]
+    assert page["algorithms"]["label"] == ["FedAc-I"]
+    cell = {name: values[0] for name, values in page["cells"].items()}
+    assert len(page["cells"]["M"]) == 1
+    assert (cell["M"], cell["K"], cell["eta"], cell["seeds"]) == (64, 8, 0.5, 1)
+    assert cell["value"] == cell["low"] == cell["high"] == pytest.approx(2e-3)
+    assert cell["published"] == pytest.approx(theirs["suboptimality"].item(), rel=1e-5)
+    assert cell["published_eta"] == theirs["eta"].item()
+    assert cell["megabytes"] == 0.5
+
+
+def test_all_traces_are_there_and_the_best_is_marked(store):
+    page = data(render(store(run(eta=0.1, final=4e-3), run(eta=0.5))))
+    assert page["steps"] == [list(STEPS)]
+    traces = page["traces"]
+    assert traces["cell"] == [0, 0]
+    assert traces["eta"] == [0.1, 0.5]
+    assert traces["best"] == [False, True]
+    assert traces["values"] == [[1.0, 0.1, 4e-3], [1.0, 0.1, 2e-3]]
+
+
+def test_seeds_give_a_median_and_a_range(store):
+    runs = [run(seed=seed, final=seed * 1e-3) for seed in (1, 2, 6)]
+    cells = data(render(store(*runs)))["cells"]
+    summary = [cells[name][0] for name in ("low", "value", "high", "seeds")]
+    assert summary == pytest.approx([1e-3, 2e-3, 6e-3, 3])
+
+
+def test_only_runs_as_long_as_the_published_ones_are_beside_them(store):
+    page = data(render(store(run(), run(T=8192), run(algorithm="fedac-ii"))))
+    beside = zip(page["cells"]["algorithm"], page["cells"]["problem"], strict=True)
+    published = dict(zip(beside, page["cells"]["published"], strict=True))
+    assert page["problems"]["T"] == [4096, 8192]
+    assert [value is not None for value in published.values()] == [True, False, False]
+
+
+def test_a_run_that_blew_up_is_drawn_up_to_there(store):
+    losses = (1.0, math.inf, math.inf)
+    page = data(render(store(run(), run(eta=10.0, losses=losses, status="diverged"))))
+    assert page["traces"]["values"][1][1:] == [None, None]
+    assert dict(page["made"])["runs"] == "2, of which 1 diverged"
+
+
+def test_names_cannot_break_the_page(store):
+    hostile = "</script><script>alert('$data')</script>&amp;"
+    text = render(store(run(dataset=hostile)))
+    assert "alert" not in text.replace("&lt;script&gt;alert(", "")
+    assert "&lt;/script&gt;&lt;script&gt;alert(&#x27;$data&#x27;)&lt;/script&gt;&amp;amp;" in text
+    assert text.count("<script") == text.count("</script>") == 3
+    assert data(text)["problems"]["dataset"] == [hostile]
+
+
+def test_one_file_that_asks_nobody(store):
+    text = render(store(run()))
+    assert "default-src 'none'" in text
+    assert not re.findall(r"""(?:src|href)=["']?(?!data:)[a-z/.]""", text)
+    assert not re.findall(r"url\(|@import|\bon[a-z]+=", text)
+    assert text == render(store(run())), "the same runs give the same bytes"
+
+
+def test_an_algorithm_of_your_own_has_a_place(store):
+    frame = store(run(), run(algorithm="mine")).frame()
+    assert set(frame["algorithm"]) == {"fedac-i", "mine"}
+    looks = data(render(store()))["algorithms"]
+    assert looks["label"] == ["FedAc-I", "mine"]
+    assert len(set(looks["colour"])) == 2
+
+
+def test_an_empty_store_is_refused(store, tmp_path):
+    with pytest.raises(InputError, match="holds no runs to report"):
+        write(store(), tmp_path / "report.html")
+    assert not (tmp_path / "report.html").exists()
+
+
+@pytest.fixture
+def fedac(capsys):
+    """Give a function that runs the command and returns its code and what it printed."""
+
+    def fedac(*arguments):
+        with pytest.raises(SystemExit) as stop:
+            main([str(argument) for argument in arguments])
+        return stop.value.code, *capsys.readouterr()
+
+    return fedac
+
+
+def test_the_command_writes_beside_the_store(store, fedac, tmp_path):
+    store(run())
+    code, out, err = fedac("report", tmp_path)
+    assert (code, err) == (0, "")
+    assert re.fullmatch(rf"Report: {tmp_path}/report\.html \(\d\.\d MB\)\n", out)
+    assert (tmp_path / "report.html").read_text().startswith("<!doctype html>")
+
+
+def test_the_command_writes_where_it_is_told(store, fedac, tmp_path):
+    store(run())
+    path = tmp_path / "new" / "mine.html"
+    assert fedac("report", tmp_path, "--out", path)[0] == 0
+    assert path.exists()
+
+
+def test_the_command_says_what_is_wrong(store, fedac, tmp_path):
+    code, out, err = fedac("report", tmp_path / "nowhere")
+    assert (code, out) == (2, "")
+    assert "no sweep in" in err
+    store(run())
+    code, out, err = fedac("report", tmp_path, "--out", tmp_path)
+    assert (code, out) == (2, "")
+    assert err == f"fedac: cannot write '{tmp_path}': Is a directory\n"
