@@ -8,12 +8,14 @@ from collections.abc import Iterator
 import pytest
 
 from fedac.data import Dataset, load
+from fedac.engine.compiling import compiled_dir
 
 
 @pytest.fixture(scope="session", autouse=True)
 def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Keep tests out of the user's cache."""
+    """Keep tests out of the user's cache, but for compiled code, which takes minutes to make."""
     with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("NUMBA_CACHE_DIR", str(compiled_dir().parent))
         patch.setenv("FEDAC_CACHE", str(tmp_path_factory.mktemp("cache")))
         yield
 

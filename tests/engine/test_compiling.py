@@ -1,11 +1,10 @@
 """How kernels are compiled and kept."""
 
-import os
+import re
 from pathlib import Path
 
-import pytest
-
-from fedac.engine.compiling import compiled, touch_if_older
+from fedac.engine import compiling
+from fedac.engine.compiling import compiled, compiled_dir
 
 
 def double(x):
@@ -25,29 +24,26 @@ def test_what_cannot_be_kept_is_compiled_all_the_same() -> None:
     assert compiled(names["triple"])(14) == 42
 
 
-@pytest.fixture
-def files(tmp_path: Path) -> list[Path]:
-    """Three files, each a minute younger than the one before."""
-    paths = [tmp_path / name for name in ("old.py", "middle.py", "young.py")]
-    for age, path in enumerate(paths):
-        path.touch()
-        os.utime(path, (1e9 + 60 * age, 1e9 + 60 * age))
-    return paths
+def test_compiled_code_is_kept_by_the_text_of_its_sources(monkeypatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
+    here = compiled_dir.__wrapped__()
+    assert here.parent == tmp_path
+    monkeypatch.setattr(compiling, "SOURCES", compiling.SOURCES[:-1])
+    assert compiled_dir.__wrapped__() != here
 
 
-def test_a_kernel_is_made_as_young_as_what_it_uses(files: list[Path]) -> None:
-    old, middle, young = map(str, files)
-    touch_if_older(middle, [old])
-    assert Path(middle).stat().st_mtime == 1e9 + 60
-    touch_if_older(middle, [old, young])
-    assert Path(middle).stat().st_mtime > 1e9 + 120
+def test_without_a_choice_it_is_kept_in_our_cache(monkeypatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("NUMBA_CACHE_DIR")
+    monkeypatch.setenv("FEDAC_CACHE", str(tmp_path))
+    assert compiled_dir.__wrapped__().parent == tmp_path / "compiled"
 
 
-def test_an_install_that_cannot_be_written_is_left_alone(files: list[Path], monkeypatch) -> None:
-    def refuse(self: Path) -> None:
-        raise PermissionError(self)
-
-    monkeypatch.setattr(Path, "touch", refuse)
-    old, _, young = map(str, files)
-    touch_if_older(old, [young])
-    assert Path(old).stat().st_mtime == 1e9
+def test_all_that_kernels_import_counts_as_their_source() -> None:
+    engine = Path(compiling.__file__).parent
+    used = set()
+    for name in compiling.SOURCES:
+        text = (engine / name).read_text()
+        used |= set(re.findall(r"^from fedac\.engine\.(\w+) import", text, re.MULTILINE))
+        for names in re.findall(r"^from fedac\.engine import (.+)$", text, re.MULTILINE):
+            used |= set(names.split(", "))
+    assert {f"{name}.py" for name in used - {"compiling"}} <= set(compiling.SOURCES)

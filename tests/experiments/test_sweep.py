@@ -207,7 +207,7 @@ def test_plan(make, store):
 def test_calibration(make, monkeypatch, values):
     monkeypatch.setattr(sweep, "CALIBRATION_SECONDS", 0.0)
     cost = sweep.calibrate(make(**values))
-    assert cost.record > 0
+    assert min(cost.record, cost.group) >= 0
     for coefficients in (cost.local, cost.batch):
         assert min(coefficients) >= 0
         assert max(coefficients) > 0

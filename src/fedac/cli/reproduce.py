@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from fedac.experiments.store import Store
 
 STAND_IN = "synthetic-dense"
-# A dense step costs a hundred times one of a9a: so many workers take minutes, not days.
-STAND_IN_WORKERS = 256
+# A dense step costs a hundred times one of a9a: so many workers take minutes, not hours.
+STAND_IN_WORKERS = 128
 WITHOUT_EPSILON = (
     "epsilon is not on this machine and is 12 GB to download: 'fedac data fetch epsilon' gets it; "
     f"--dataset {STAND_IN} draws figures 6 and 7 from generated data of its shape"

@@ -2,33 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+import hashlib
+import os
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+from numba import config as numba_config
 from numba import njit
+
+from fedac import random
+from fedac.cache import cache_dir
+
+# All files whose text ends up in compiled code.
+SOURCES = ("kernels.py", "losses.py", "sampling.py", "simd.py")
+
+
+@cache
+def compiled_dir() -> Path:
+    """Return where compiled code is kept: in ``$NUMBA_CACHE_DIR`` if set, else in our cache.
+
+    The folder is named after the sources. Numba itself looks at the kernel's own file only, and
+    would go on with code that was compiled with an older version of the others.
+    """
+    files = [Path(__file__).with_name(name) for name in SOURCES]
+    text = b"".join(file.read_bytes() for file in [*files, Path(random.__file__)])
+    parent = os.environ.get("NUMBA_CACHE_DIR") or cache_dir() / "compiled"
+    return Path(parent) / hashlib.sha256(text).hexdigest()[:16]
 
 
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     """Compile a kernel on first use; later processes read it from disk.
 
-    Numba keeps it beside the source or, where that is read-only, in the user's cache; where
-    neither can be written we compile anew in every process rather than fail.
+    Where nothing can be written we compile anew in every process rather than fail.
     """
+    config: Any = numba_config  # its settings are made at run time
+    before = config.CACHE_DIR
+    config.CACHE_DIR = str(compiled_dir())
     try:
         return njit(cache=True, nogil=True, error_model="numpy")(function)
-    except RuntimeError:
+    except (RuntimeError, OSError):
         return njit(nogil=True, error_model="numpy")(function)
-
-
-def touch_if_older(source: str, dependencies: Iterable[str]) -> None:
-    """Make `source` as new as what it is compiled with.
-
-    Numba dates its cache by the kernel's own file only; an edited dependency would otherwise
-    leave yesterday's code in use.
-    """
-    newest = max(Path(file).stat().st_mtime for file in dependencies)
-    if Path(source).stat().st_mtime < newest:
-        with suppress(OSError):  # a read-only install is not being edited
-            Path(source).touch()
+    finally:
+        config.CACHE_DIR = before

@@ -13,8 +13,8 @@ import numpy as np
 from numba.extending import overload, register_jitable
 
 from fedac import random
-from fedac.engine import losses, sampling, simd
-from fedac.engine.compiling import compiled, touch_if_older
+from fedac.engine import sampling, simd
+from fedac.engine.compiling import compiled
 from fedac.engine.losses import derivative, logarithm, split_loss
 from fedac.engine.simd import accumulate, load, multiply_add, splat, store, sum_tiles, tile
 
@@ -28,8 +28,6 @@ FACTORS = 512
 ROWS_AHEAD, STATE_AHEAD = 4, 2
 # States larger than this (in bytes) do not stay in the caches next to the processor.
 NEAR_CACHE = 2**18
-
-touch_if_older(__file__, [str(module.__file__) for module in (losses, simd, sampling, random)])
 
 register_jitable(random.mix)
 worker_key = register_jitable(sampling.worker_key)

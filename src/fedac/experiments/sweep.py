@@ -49,10 +49,10 @@ class Cost:
         Of a step of one algorithm on a whole batch: once, per draw, and per distinct row.
     """
 
-    group: float = 0.02
-    record: float = 1e-3
-    local: Features = (3e-4, 2e-7, 1e-7)
-    batch: Features = (2.5e-4, 5e-10, 1.2e-7)
+    group: float = 0.025
+    record: float = 8e-5
+    local: Features = (1.3e-4, 3e-7, 5.5e-8)
+    batch: Features = (1.3e-4, 2e-9, 5.5e-8)
 
     def seconds(self, configs: Sequence[Config], n_samples: int) -> float:
         """Predict the time for some runs of one group."""
@@ -214,8 +214,6 @@ def calibrate(grid: Grid) -> Cost:
     """Measure for about two seconds how fast this machine is on the data of a grid."""
     objective, _ = _prepare(grid)
     n = objective.n_samples
-    W = np.zeros((len(grid.algorithms) * len(grid.eta), objective.dim))
-    record = median(_seconds(lambda: objective.values(W)) for _ in range(3)) / len(W)
     # Sizes that take milliseconds, on short rows and on long ones.
     many = max(64, 2**16 // max(1, objective.X.size // n))
     batch = [(8, 1), (many, 1), (4 * min(n, 8 * many), 1)]
@@ -225,18 +223,23 @@ def calibrate(grid: Grid) -> Cost:
     if several and stepwise:
         few, most = several[0], several[-1]
         local = [(8, few), (many, few), (max(8, min(many, 64 * many // most)), most)]
-    calls: list[float] = []
+    calls: list[tuple[int, float]] = []
     rounds: dict[tuple[int, int], list[float]] = {point: [] for point in (*batch, *local)}
+    records: list[float] = []
     end = time.perf_counter() + CALIBRATION_SECONDS
     while time.perf_counter() < end or not calls:
         for (M, K), times in rounds.items():
             names = grid.algorithms if K == 1 else stepwise
             call, one_round = _measure(objective, names, grid.eta, M, K)
-            calls.append(call - 2 * record * len(names) * len(grid.eta))
+            calls.append((len(names) * len(grid.eta), call))
             times.append(one_round)
+        _, recorded = _measure(objective, grid.algorithms, grid.eta, *batch[0], record=True)
+        records.append((recorded - rounds[batch[0]][-1]) / len(grid.eta))
     speeds = {point: median(times) for point, times in rounds.items()}
+    record = max(0.0, median(records))
     measured = Cost(
-        group=max(0.0, median(calls)),
+        # Each call recorded all of its runs at the start and at the end.
+        group=max(0.0, median(call - 2 * record * lanes for lanes, call in calls)),
         record=record,
         batch=_fit({_batch_features(M, K, n): speeds[M, K] for M, K in batch}),
     )
@@ -392,10 +395,19 @@ def _fit(seconds: dict[Features, float]) -> Features:
 
 
 def _measure(
-    objective: LogisticRegression, names: Sequence[str], etas: Sequence[float], M: int, K: int
+    objective: LogisticRegression,
+    names: Sequence[str],
+    etas: Sequence[float],
+    M: int,
+    K: int,
+    *,
+    record: bool = False,
 ) -> tuple[float, float]:
-    """Return the time of a call of the engine besides its rounds, and of a round per algorithm."""
-    rounds = 64 if M == 8 else 4
+    """Return the time of a call of the engine besides its rounds, and of a round per algorithm.
+
+    With `record`, losses are recorded after every round, and count as part of it.
+    """
+    rounds = 64 if M == 8 and not record else 4
     ticks: list[tuple[float, int]] = []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", StepSizeWarning)
@@ -407,7 +419,7 @@ def _measure(
             K=K,
             T=rounds * K,
             eta=etas,
-            record_every=rounds * K,
+            record_every=K if record else rounds * K,
             on_progress=lambda made: ticks.append((time.perf_counter(), made)),
         )
         whole = time.perf_counter() - before
@@ -415,9 +427,3 @@ def _measure(
     share = 1 - ticks[0][1] / sum(made for _, made in ticks)
     in_rounds = (ticks[-1][0] - ticks[0][0]) / share
     return whole - in_rounds, in_rounds / rounds / len(names)
-
-
-def _seconds(job: Callable[[], object]) -> float:
-    before = time.perf_counter()
-    job()
-    return time.perf_counter() - before
