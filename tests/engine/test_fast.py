@@ -284,49 +284,50 @@ def test_one_algorithm_twice_with_another_between() -> None:
 
 @pytest.fixture
 def wide() -> LogisticRegression:
-    """Rows of three nonzeros among 2,000: a round touches a small part of the state."""
+    """Rows of six nonzeros among 2,000: a round touches a small part of the state."""
     rng = np.random.default_rng(5)
-    columns = np.concatenate([rng.choice(2000, 3, replace=False) for _ in range(60)])
-    values = rng.standard_normal(180)
-    rows = sp.csr_array((values, columns, np.arange(0, 181, 3)), shape=(60, 2000))
+    columns = np.concatenate([rng.choice(2000, 6, replace=False) for _ in range(60)])
+    values = rng.standard_normal(360)
+    rows = sp.csr_array((values, columns, np.arange(0, 361, 6)), shape=(60, 2000))
     return LogisticRegression(rows, np.where(rng.random(60) < 0.5, -1.0, 1.0), l2=0.01)
 
 
 RUN_WORKERS = kernels.run_workers
-SWEEP = RUN_WORKERS.py_func.__code__.co_varnames.index("sweep")
+COLLECT = RUN_WORKERS.py_func.__code__.co_varnames.index("collect")
+WAYS = (kernels.SWEEP, kernels.TOUCHED, kernels.FAR)
 
 
-def watch_sweeps(monkeypatch: pytest.MonkeyPatch, *, force: bool = False) -> list[bool]:
-    """Return whether the workers of each call sweep all coordinates; make them, if asked to."""
-    seen: list[bool] = []
+def watch_collecting(monkeypatch: pytest.MonkeyPatch, *, force: int | None = None) -> list[int]:
+    """Return how the changes of each call's workers are collected; the way asked for, if any."""
+    seen: list[int] = []
 
     def spy(*arguments) -> None:
-        sweep = force or arguments[SWEEP]
-        seen.append(sweep)
-        RUN_WORKERS(*arguments[:SWEEP], sweep, *arguments[SWEEP + 1 :])
+        way = arguments[COLLECT] if force is None else force
+        seen.append(way)
+        RUN_WORKERS(*arguments[:COLLECT], way, *arguments[COLLECT + 1 :])
 
     monkeypatch.setattr(kernels, "run_workers", spy)
     return seen
 
 
 @pytest.mark.parametrize("lam", [None, 0.1])
-def test_touched_coordinates_only(wide, lam, monkeypatch) -> None:
+@pytest.mark.parametrize(("K", "way"), [(8, kernels.FAR), (24, kernels.TOUCHED)])
+def test_touched_coordinates_only(wide, lam, K: int, way: int, monkeypatch) -> None:
     objective = Augmented(wide, lam=lam, center=np.linspace(-1, 1, 2000)) if lam else wide
-    seen = watch_sweeps(monkeypatch)
-    touched = fast(objective, "fedac-i", K=8)
-    assert seen
-    assert not any(seen)
-    assert_same(touched, reference(objective, "fedac-i", K=8))
-    seen = watch_sweeps(monkeypatch, force=True)
-    assert_same(touched, fast(objective, "fedac-i", K=8), rel=1e-12)
-    assert all(seen)
+    more = {"K": K, "T": 48, "M": 20}
+    seen = watch_collecting(monkeypatch)
+    touched = fast(objective, "fedac-i", **more)
+    assert set(seen) == {way}
+    assert_same(touched, reference(objective, "fedac-i", **more))
+    for other in WAYS:
+        watch_collecting(monkeypatch, force=other)
+        assert_same(touched, fast(objective, "fedac-i", **more), rel=1e-12)
 
 
 def test_long_rounds_sweep(wide, monkeypatch) -> None:
-    seen = watch_sweeps(monkeypatch)
+    seen = watch_collecting(monkeypatch)
     result = fast(wide, "fedac-i", K=512, T=512, M=2)
-    assert seen
-    assert all(seen)
+    assert set(seen) == {kernels.SWEEP}
     assert_same(result, reference(wide, "fedac-i", K=512, T=512, M=2))
 
 
@@ -661,7 +662,7 @@ def test_memory_does_not_depend_on_M() -> None:
         return most
 
     fast(LOGISTIC, "fedac-i", M=2, K=2, T=4, threads=1)
-    assert peak(2**14) == pytest.approx(peak(2**8), rel=0.05)
+    assert peak(2**14) == pytest.approx(peak(2**10), rel=0.05)
 
 
 def test_memory_of_wide_models_is_bounded(monkeypatch) -> None:

@@ -20,6 +20,9 @@ from fedac.engine.simd import accumulate, load, multiply_add, splat, store, sum_
 
 # Workers whose changes are summed in the local precision before they go to the accumulator.
 WORKERS_PER_SUM = 16
+# How a worker's change is collected: over all coordinates; over those it touched; or over those
+# and straight to the accumulator, where a sum of some workers would be as sparse as one of them.
+SWEEP, TOUCHED, FAR = range(3)
 
 # Factors of at most 2 in one product: 2^512 is far from overflow.
 FACTORS = 512
@@ -163,7 +166,7 @@ def run_workers(
     Y,
     sums,
     total,
-    sweep,
+    collect,
     rows,
 ):
     """Run the workers of some strands for one round and sum up how far they moved.
@@ -198,18 +201,22 @@ def run_workers(
                     fold(like, wide, folds[next_fold], Y)
                     next_fold += 1
                 add_row(wide, data, i, Y, load(wide, r, k * W) * tile(wide, g))
-            if sweep:
+            waiting += 1
+            if collect == SWEEP:
                 sweep_up(wide, start, base, Y, sums)
-                waiting += 1
-                if waiting == WORKERS_PER_SUM:
-                    flush(wide, sums, strand_total)
-                    waiting = 0
+            elif collect == TOUCHED:
+                for k in range(np.uint64(gap)):
+                    collect_row(wide, data, rows[k], start, Y, sums)
             else:
+                waiting = 0
                 for k in range(np.uint64(gap)):
                     ahead = rows[k + np.uint64(ROWS_AHEAD)]
                     prefetch_coordinates(wide, data, ahead, start)
                     prefetch_coordinates(wide, data, ahead, strand_total)
                     collect_row(wide, data, rows[k], start, Y, strand_total)
+            if waiting == WORKERS_PER_SUM:
+                flush(wide, sums, strand_total)
+                waiting = 0
         if waiting:
             flush(wide, sums, strand_total)
 
@@ -280,19 +287,21 @@ def finish_round(total, state, to_base, closing, constant, center, M, first, las
 
     state <- closing (to_base state + changes / M) + constant center', for every lane.
     """
-    strands = len(total)
     S, lanes = state.shape[1], state.shape[2]
+    moved = np.empty(total.shape[2:])
     sequences = np.empty(S)
     for j in range(first, last):
+        moved[:] = 0.0
+        for strand in range(len(total)):
+            for s in range(S):
+                for lane in range(lanes):
+                    moved[s, lane] += total[strand, j, s, lane]
         for lane in range(lanes):
             for s in range(S):
-                moved = 0.0
-                for strand in range(strands):
-                    moved += total[strand, j, s, lane]
-                here = 0.0
+                here = moved[s, lane] / M
                 for i in range(S):
                     here += to_base[s, i, lane] * state[j, i, lane]
-                sequences[s] = here + moved / M
+                sequences[s] = here
             for s in range(S):
                 after = constant[s, lane] * center[j]
                 for i in range(S):

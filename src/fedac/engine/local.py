@@ -94,7 +94,12 @@ class LocalRounds:
             base[:] = width.start
             kernels.fold_all(width.like, width.wide, folds, base)
         touched = gap * rows.nonzeros_per_row
-        sweep = len(folds) > 0 or d <= 2 * touched
+        if len(folds) or d <= touched:
+            collect = kernels.SWEEP
+        elif d <= kernels.WORKERS_PER_SUM * touched:
+            collect = kernels.TOUCHED
+        else:
+            collect = kernels.FAR
 
         def dense_task(first: int, last: int) -> None:
             width.total[first:last] = 0.0
@@ -112,7 +117,7 @@ class LocalRounds:
             kernels.run_workers(
                 width.like, width.wide, rows.data, rows.y, rows.offsets, rows.loss,
                 first, last, problem.M, np.uint64(problem.seed), t, gap,
-                *arrays, width.start, base, Y, sums, width.total, sweep, drawn,
+                *arrays, width.start, base, Y, sums, width.total, collect, drawn,
             )  # fmt: skip
             width.scratch.append((Y, sums, drawn))
 
@@ -159,7 +164,11 @@ class LocalRounds:
 
     def _width(self, S: int, V: int) -> _Width:
         size = self.problem.objective.dim * S * V
-        strands = min(STRANDS, max(FEWEST_STRANDS, TOTALS_BYTES // (8 * size)), self.problem.M)
+        strands = min(
+            STRANDS,
+            max(FEWEST_STRANDS, TOTALS_BYTES // (8 * size)),
+            -(-self.problem.M // kernels.WORKERS_PER_SUM),
+        )
         scratch = [
             (aligned((size,), self.dtype), aligned((size,), self.dtype), np.zeros(0, np.uint64))
             for _ in range(self.threads.count)

@@ -93,13 +93,16 @@ def store(typing, array, index, value):
 
 @intrinsic
 def accumulate(typing, array, index, value):
-    """Add a vector to the double-precision `array` from flat element `index` on."""
+    """Add a vector to `array`, of its own or of double precision, from flat `index` on."""
 
     def generate(context, builder, signature, arguments):
-        wide = ir.VectorType(ir.DoubleType(), value.lanes)
+        element = context.get_value_type(array.dtype)
+        wide = ir.VectorType(element, value.lanes)
+        size = array.dtype.bitwidth // 8
         place = _pointer(context, builder, signature.args[0], arguments[0], arguments[1], wide)
-        addend = arguments[2] if value.element.bitwidth == 64 else builder.fpext(arguments[2], wide)
-        builder.store(builder.fadd(builder.load(place, align=8), addend), place, align=8)
+        same = value.element == array.dtype
+        addend = arguments[2] if same else builder.fpext(arguments[2], wide)
+        builder.store(builder.fadd(builder.load(place, align=size), addend), place, align=size)
         return context.get_dummy_value()
 
     return types.void(array, index, value), generate
