@@ -103,6 +103,8 @@ def test_seeds_make_a_band(tuned):
     ys = ax.collections[0].get_paths()[0].vertices[:, 1]
     assert (ys.min(), ys.max()) == (1 / 1024, 4 * 64 / 1024)
     assert not figures.draw(tuned, OVER_K).axes[0].collections
+    (guide,) = lines(figures.draw(pd.concat(seeds), OVER_M).axes[0], "guide")
+    assert guide.get_ydata()[0] == 2 / 4  # through the median
 
 
 def test_panels_say_what_is_missing(tuned):
