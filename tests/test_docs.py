@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import matplotlib as mpl
+import matplotlib.pyplot as plt
 import pytest
 
 ROOT = Path(__file__).parents[1]
@@ -18,7 +19,7 @@ def test_python_blocks_run(page: Path) -> None:
     names: dict[str, object] = {"__name__": page.stem}
     for block in re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL):
         exec(compile(block, str(page), "exec"), names)
-    mpl.pyplot.close("all")
+    plt.close("all")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

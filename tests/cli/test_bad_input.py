@@ -156,7 +156,7 @@ def test_odd_file_names_do_not_break_the_line(refuses, write):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["frob"], "No such command 'frob'; known: demo, run, data"),
+        (["frob"], "No such command 'frob'; known: demo, run, "),
         (["data", "frob"], "No such command 'frob'; known: list, fetch, path"),
         (["--frob"], "--frob; "),
         (["run", "--frob"], "--frob; see 'fedac run --help'"),

@@ -16,7 +16,7 @@ from fedac.engine.pack import Pack
 from fedac.engine.problem import Problem
 from fedac.engine.rows import Regularizer, Rows
 from fedac.engine.simd import aligned, template
-from fedac.engine.threads import Threads
+from fedac.engine.threads import Threads, sum_strands
 from fedac.objectives.base import Array
 
 # Lanes in one vector. Gradients are summed in double precision.
@@ -106,6 +106,6 @@ class BatchRounds:
                     )  # fmt: skip
 
             self.threads.run(task, strands=strands, work=len(drawn), matrix_products=rows.dense)
-            summed = total.sum(axis=0).reshape(d, V)
+            summed = sum_strands(total).reshape(d, V)
             gradients[:, first : first + lanes] = summed[:, :lanes]
         return gradients

@@ -7,7 +7,7 @@ import numpy as np
 from fedac.engine import kernels, losses
 from fedac.engine.rows import Regularizer, Rows
 from fedac.engine.simd import aligned, template
-from fedac.engine.threads import Threads
+from fedac.engine.threads import Threads, sum_strands
 from fedac.objectives import Objective
 from fedac.objectives.base import Array
 
@@ -44,7 +44,7 @@ class Evaluator:
             P[:, : len(chunk)] = chunk.T
             total = aligned((STRANDS, V), np.float64)
             self._sum(V, P.reshape(-1), total)
-            means[first : first + LANES] = total.sum(axis=0)[: len(chunk)] / n
+            means[first : first + LANES] = sum_strands(total)[: len(chunk)] / n
         return means + self.regularizer.values(W)
 
     def _sum(self, V: int, P: Array, total: Array) -> None:

@@ -13,12 +13,26 @@ from typing import Self
 
 from threadpoolctl import ThreadpoolController
 
+from fedac.objectives.base import Array
+
 # Work with fewer steps than this is done before another thread would be awake.
 WORTH_A_THREAD = 8192
 # Several parts a thread even out their speed; short ones let a progress bar move and an
 # interrupt through.
 PARTS_PER_THREAD = 8
 LARGEST_PART = 2**21
+
+
+def sum_strands(total: Array) -> Array:
+    """Add the totals of all strands in their order.
+
+    NumPy's own sum pairs them up where a strand is a single number: a lane alone would then
+    differ in the last digit from the same lane among others.
+    """
+    summed: Array = total[0].copy()
+    for strand in total[1:]:
+        summed += strand
+    return summed
 
 
 class Threads:
