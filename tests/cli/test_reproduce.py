@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from fedac.cli import reproduce
-from fedac.experiments import grid, sweep
+from fedac.experiments import grid, report, sweep
 from fedac.experiments.store import Store
 
 TINY = """
@@ -54,10 +54,12 @@ def test_two_figures_of_one_sweep(fedac, tmp_path):
     assert code == 0
     assert err.startswith("a9a-l2-1e-3: 32 runs in ")
     assert err.count("\n") == 1
-    one, three, last = said.splitlines()
+    one, three, page, last = said.splitlines()
     title = "Figure 1: small in place of a9a, l2 = 0.001, over the workers M"
     assert one == f"{title}: {out / 'figures' / 'figure-1.png'}, figure-1.pdf"
     assert three.startswith("Figure 3: small in place of a9a")
+    assert page == f"All of it in one file: {out / 'report.html'}"
+    assert (out / "report.html").stat().st_size > 1_000_000
     assert last == "No published runs to compare these with."
     names = ["figure-1.pdf", "figure-1.png", "figure-3.pdf", "figure-3.png"]
     assert pictures(out) == names
@@ -89,7 +91,7 @@ def test_more_seeds_add_their_runs_only(fedac, tmp_path):
 def test_all_without_epsilon(fedac, tmp_path):
     code, said, err = fedac("reproduce", "all", "--out", tmp_path)
     assert code == 0
-    assert [line.split(":")[0] for line in said.splitlines()[:-1]] == [
+    assert [line.split(":")[0] for line in said.splitlines()[:-2]] == [
         f"Figure {number}" for number in range(1, 6)
     ]
     first = err.splitlines()[0]
@@ -129,7 +131,7 @@ def test_the_dense_stand_in(fedac, monkeypatch, tmp_path):
         "reproduce", "figure-6", "--dataset", "synthetic-dense", "--out", tmp_path
     )
     assert code == 0
-    title, last = said.splitlines()
+    title, _, last = said.splitlines()
     assert title.startswith("Figure 6: synthetic-dense in place of epsilon, l2 = 0.0001")
     assert last == "No published runs to compare these with."
     assert "16 runs in" in err  # without the 512 workers
@@ -149,6 +151,7 @@ def test_comparison_tables(fedac, monkeypatch, tmp_path):
         update={"workers": (8192,), "local_steps": tuple(values), "steps": 4096}
     )
     monkeypatch.setattr(reproduce, "_grid", lambda *_: paper)
+    monkeypatch.setattr(report, "write", lambda store, path: path)
     code, said, _ = fedac("reproduce", "figure-3", "--out", tmp_path)
     assert code == 0
     table = [line.split("│") for line in said.splitlines() if line.startswith("│")]

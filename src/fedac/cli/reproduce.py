@@ -34,7 +34,7 @@ WITHOUT_EPSILON = (
 def reproduce(
     figures: list[str] = typer.Argument(metavar="FIGURE...", help="figure-1 to figure-7, or all."),
     out: Path = typer.Option(
-        Path("fedac-reproduction"), help="Folder for the store and the figures."
+        Path("fedac-reproduction"), help="Folder for the store, the figures and the report."
     ),
     dataset: str | None = typer.Option(
         None, help="Another data set than the paper's: a name or a LIBSVM file."
@@ -47,6 +47,7 @@ def reproduce(
     import pandas as pd
 
     from fedac.experiments import figures as drawing
+    from fedac.experiments import report
     from fedac.experiments.paper import compare, tuned
     from fedac.experiments.published import published
     from fedac.experiments.store import Store
@@ -60,6 +61,7 @@ def reproduce(
     grids = {figure.sweep: _grid(figure.sweep, dataset, draws) for figure in wanted}
     with Store(folder, create=True) as store:
         best = {name: tuned(_runs(grid, store)) for name, grid in grids.items()}
+        page = report.write(store, folder / "report.html")
     shown = []
     for figure in wanted:
         runs = best[figure.sweep]
@@ -68,6 +70,7 @@ def reproduce(
         png, pdf = drawing.save(drawing.draw(runs, figure), pictures, figure.name)
         print(f"{figure.title}: {png}, {pdf.name}")
         shown.append(figure.select(runs))
+    print(f"All of it in one file: {page}")
     _print_comparison(compare(pd.concat(shown).drop_duplicates("key"), published()))
 
 

@@ -27,6 +27,7 @@ class Augmented(Objective):
 
     Examples
     --------
+    >>> import numpy as np
     >>> from fedac.objectives import NoisyQuadratic
     >>> F = Augmented(NoisyQuadratic([4.0, 0.0]), lam=0.5, center=[0.0, 2.0])
     >>> F.smoothness, F.strong_convexity
