@@ -105,7 +105,7 @@ class BatchRounds:
                         a, b, P.reshape(-1), total,
                     )  # fmt: skip
 
-            self.threads.run(task, strands=strands, work=len(drawn), matrix_products=rows.dense)
+            self.threads.run(task, strands=strands, work=len(drawn))
             summed = sum_strands(total).reshape(d, V)
             gradients[:, first : first + lanes] = summed[:, :lanes]
         return gradients

@@ -8,10 +8,12 @@ algorithm, is one gradient over the histogram of drawn rows (`batch.py`).
 from __future__ import annotations
 
 from collections.abc import Generator
+from contextlib import nullcontext
 from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
+from threadpoolctl import threadpool_limits
 
 from fedac.engine.affine import affine
 from fedac.engine.batch import BatchRounds
@@ -52,7 +54,10 @@ def run(problem: Problem, *, dtype: npt.DTypeLike, threads: int) -> Generator[li
         for snapshots in _play(problem, packs, batch, local):
             yield _evaluated(problem, snapshots, evaluator)
 
-    with Threads(threads) as team:
+    # A task's matrix products get one thread: more would compete with the other tasks, and sum
+    # in an order of their own. For the whole run: switching costs more than the products.
+    one_each = threadpool_limits(1, user_api="blas") if exact_rows.dense else nullcontext()
+    with Threads(threads) as team, one_each:
         # A rehearsal with one worker and a round of every length compiles the kernels before
         # the first snapshot, with which the clock starts.
         rehearsal = replace(

@@ -126,18 +126,16 @@ class LocalRounds:
             dense_task if rows.dense else sparse_task,
             strands=strands,
             work=problem.M * gap,
-            matrix_products=rows.dense,
             on_done=lambda first, last: problem.on_progress(
                 # Differences of whole numbers: the parts add up to the queries of the round.
                 queries * last // strands - queries * first // strands
             ),
         )
         # In strands of coordinates, which do not depend on each other.
-        totals = width.total.reshape(strands, d, S, -1)
         bounds = [d * strand // STRANDS for strand in range(STRANDS + 1)]
         self.threads.run(
             lambda first, last: kernels.finish_round(
-                totals, state, tables.to_base, tables.closing, tables.constant,
+                width.total, state, tables.to_base, tables.closing, tables.constant,
                 self.regularizer.center, problem.M, bounds[first], bounds[last],
             ),
             strands=STRANDS,

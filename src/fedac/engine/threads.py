@@ -5,13 +5,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
-from functools import cached_property
 from itertools import count as counter
 from itertools import pairwise
 from typing import Self
-
-from threadpoolctl import ThreadpoolController
 
 from fedac.objectives.base import Array
 
@@ -43,10 +39,6 @@ class Threads:
         # The calling thread works too.
         self._helpers = ThreadPoolExecutor(max(1, count - 1))
 
-    @cached_property
-    def _blas(self) -> ThreadpoolController:
-        return ThreadpoolController()  # searches all loaded libraries: once is enough
-
     def __enter__(self) -> Self:
         return self
 
@@ -59,23 +51,16 @@ class Threads:
         *,
         strands: int,
         work: int,
-        matrix_products: bool = False,
         on_done: Callable[[int, int], object] = lambda first, last: None,
     ) -> None:
         """Call ``task(first, last)`` for ranges that cover all strands; wait for all of them.
 
-        Tasks with matrix products get one thread each for them, so that they neither compete
-        with other tasks nor sum in an order of their own. `on_done` is told every range that
-        has been finished, by the calling thread.
+        `on_done` is told every range that has been finished, by the calling thread.
         """
         parts = max(self.count * PARTS_PER_THREAD if self.count > 1 else 1, work // LARGEST_PART)
         parts = 1 if work < WORTH_A_THREAD else min(parts, strands)
         ranges = list(pairwise(strands * part // parts for part in range(parts + 1)))
-        one_thread = (
-            self._blas.limit(limits=1, user_api="blas") if matrix_products else nullcontext()
-        )
-        with one_thread:
-            self._share(task, ranges, on_done)
+        self._share(task, ranges, on_done)
 
     def _share(
         self,
