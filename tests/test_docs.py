@@ -14,7 +14,8 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_python_blocks_run(page: Path) -> None:
+def test_python_blocks_run(page: Path, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)  # examples may write files
     mpl.use("Agg")
     names: dict[str, object] = {"__name__": page.stem}
     for block in re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL):

@@ -58,6 +58,13 @@ def test_a_file_and_its_options_are_the_same_runs(fedac, grid, options, tmp_path
     assert "16 runs now, 16 before, 32 in all" in out
 
 
+def test_a_name_is_printed_as_it_is(fedac, grid, tmp_path):
+    grid.write_text(grid.read_text().replace("small sweep", "[red]hi[/] [/foo]"))
+    code, out, _ = fedac("sweep", grid, "--out", tmp_path)
+    assert code == 0
+    assert "[red]hi[/] [/foo]: 16 runs now" in " ".join(out.split())
+
+
 def test_large_step_sizes_are_mentioned_once(fedac, options, tmp_path):
     code, _, err = fedac("sweep", *options(eta="0.1,1e3,1e4"), "--out", tmp_path / "out")
     assert code == 0

@@ -26,7 +26,8 @@ def run(
     l2: float = typer.Option(1e-3, help="Regularization strength, above 0."),
     intercept: bool = typer.Option(False, "--intercept", help="Append a column of ones."),
     algorithm: str = typer.Option(
-        "fedac-i", help="fedac-i, fedac-ii, fedac-vanilla, fedavg, mb-sgd or mb-ac-sgd."
+        "fedac-i",
+        help="fedac-i, fedac-ii, fedac-vanilla, fedavg, fedavg-weighted, mb-sgd or mb-ac-sgd.",
     ),
     workers: int = typer.Option(256, "--workers", "-M", max=LARGEST, help="Workers, M."),
     local_steps: int = typer.Option(16, "--local-steps", "-K", help="Steps per round, K."),

@@ -165,11 +165,11 @@ def sweep_bar(what: str) -> Iterator[Callable[[Event], None]]:
 
 
 def _print_summary(grid: Grid, summary: Summary, runs: pd.DataFrame) -> None:
+    from rich.markup import escape
     from rich.table import Table
 
-    table = Table(
-        title=f"{grid.name}: {summary.new} runs now, {summary.before} before, {len(runs)} in all"
-    )
+    title = f"{grid.name}: {summary.new} runs now, {summary.before} before, {len(runs)} in all"
+    table = Table(title=escape(title))
     for heading in ("algorithm", "runs", "diverged", "best suboptimality", "M", "K", "eta"):
         table.add_column(heading, justify="left" if heading == "algorithm" else "right")
     for name in grid.algorithms:
