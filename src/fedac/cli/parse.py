@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 from fedac.errors import InputError
+
+T = TypeVar("T")
 
 
 def numbers(text: str, *, option: str) -> list[float]:
@@ -20,10 +24,29 @@ def numbers(text: str, *, option: str) -> list[float]:
     ...
     fedac.errors.InputError: --eta takes numbers separated by commas, got '0.1;0.2'
     """
+    return _several(text, float, f"{option} takes numbers")
+
+
+def whole_numbers(text: str, *, option: str) -> list[int]:
+    """Read comma-separated whole numbers.
+
+    Examples
+    --------
+    >>> whole_numbers("4,8", option="--workers")
+    [4, 8]
+    >>> whole_numbers("4,8.5", option="--workers")
+    Traceback (most recent call last):
+    ...
+    fedac.errors.InputError: --workers takes whole numbers separated by commas, got '4,8.5'
+    """
+    return _several(text, int, f"{option} takes whole numbers")
+
+
+def _several(text: str, read: Callable[[str], T], expected: str) -> list[T]:
     try:
-        return [float(part) for part in text.split(",")]
+        return [read(part) for part in text.split(",")]
     except ValueError:
-        raise InputError(f"{option} takes numbers separated by commas, got '{text}'") from None
+        raise InputError(f"{expected} separated by commas, got '{text}'") from None
 
 
 def output_folder(path: Path, *, option: str) -> Path:

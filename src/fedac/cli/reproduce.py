@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from fedac.cli.parse import output_folder
+from fedac.cli.parse import output_folder, whole_numbers
 from fedac.cli.streams import results_console
-from fedac.cli.sweep import sweep_bar, whole_numbers
+from fedac.cli.sweep import sweep_bar
 from fedac.errors import DataError, unknown_name
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import typer
 
-from fedac.cli.parse import numbers, output_folder
+from fedac.cli.parse import numbers, output_folder, whole_numbers
 from fedac.cli.streams import results_console
 from fedac.errors import InputError
 
@@ -69,26 +69,6 @@ def sweep(
         _print_plan(grid, out)
     elif out is not None:
         _run(grid, out)
-
-
-def whole_numbers(text: str, *, option: str) -> list[int]:
-    """Read comma-separated whole numbers.
-
-    Examples
-    --------
-    >>> whole_numbers("4,8", option="--workers")
-    [4, 8]
-    >>> whole_numbers("4,8.5", option="--workers")
-    Traceback (most recent call last):
-    ...
-    fedac.errors.InputError: --workers takes whole numbers separated by commas, got '4,8.5'
-    """
-    try:
-        return [int(part) for part in text.split(",")]
-    except ValueError:
-        raise InputError(
-            f"{option} takes whole numbers separated by commas, got '{text}'"
-        ) from None
 
 
 def _if_given(text: str | None, read: Callable[[str], T]) -> T | None:
