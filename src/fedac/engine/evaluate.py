@@ -8,7 +8,7 @@ from fedac.engine import kernels, losses
 from fedac.engine.rows import Regularizer, Rows
 from fedac.engine.simd import aligned, template
 from fedac.engine.threads import Threads, sum_strands
-from fedac.objectives import Objective
+from fedac.objectives import LinearModel
 from fedac.objectives.base import Array
 
 LANES = 16
@@ -16,16 +16,16 @@ STRANDS = 16
 
 
 class Evaluator:
-    """Evaluates an objective at the outputs of all lanes.
+    """Evaluates an objective, taken apart into a model and an l2 term, at the outputs of lanes.
 
-    Sparse data with a built-in loss go through a kernel; for dense data the objective's own
-    matrix product is as fast, and a user's loss has no other form than the objective's.
+    Sparse data with a built-in loss go through a kernel; for dense data matrix products are as
+    fast, and a user's loss has no other form than the model's.
     """
 
     def __init__(
-        self, objective: Objective, rows: Rows, regularizer: Regularizer, threads: Threads
+        self, model: LinearModel, rows: Rows, regularizer: Regularizer, threads: Threads
     ) -> None:
-        self.objective = objective
+        self.model = model
         self.rows = rows
         self.regularizer = regularizer
         self.threads = threads
@@ -33,8 +33,10 @@ class Evaluator:
 
     def losses(self, W: Array) -> Array:
         """Return F(W[k]) for every k."""
-        if not self.compiled:
-            return self.objective.values(W)
+        means = self._by_kernel(W) if self.compiled else self._by_products(W)
+        return means + self.regularizer.values(W)
+
+    def _by_kernel(self, W: Array) -> Array:
         n, d = len(self.rows.y), W.shape[1]
         means = np.empty(len(W))
         for first in range(0, len(W), LANES):
@@ -45,7 +47,7 @@ class Evaluator:
             total = aligned((STRANDS, V), np.float64)
             self._sum(V, P.reshape(-1), total)
             means[first : first + LANES] = sum_strands(total)[: len(chunk)] / n
-        return means + self.regularizer.values(W)
+        return means
 
     def _sum(self, V: int, P: Array, total: Array) -> None:
         rows, like = self.rows, template(np.float64, V)
@@ -56,3 +58,21 @@ class Evaluator:
             strands=STRANDS,
             work=len(rows.y),
         )
+
+    def _by_products(self, W: Array) -> Array:
+        model, P = self.model, np.ascontiguousarray(W.T)
+        n = model.n_samples
+        Z, means = np.empty((n, len(W))), np.empty(len(W))
+
+        def multiply(first: int, last: int) -> None:
+            for strand in range(first, last):
+                rows = slice(n * strand // STRANDS, n * (strand + 1) // STRANDS)
+                Z[rows] = model.X[rows] @ P
+
+        def average(first: int, last: int) -> None:
+            for lane in range(first, last):
+                means[lane] = model.mean_loss(np.ascontiguousarray(Z[:, lane]), model.y)
+
+        self.threads.run(multiply, strands=STRANDS, work=n * len(W))
+        self.threads.run(average, strands=len(W), work=n * len(W))
+        return means

@@ -18,7 +18,7 @@ from threadpoolctl import threadpool_limits
 from fedac.engine.affine import affine
 from fedac.engine.batch import BatchRounds
 from fedac.engine.evaluate import Evaluator
-from fedac.engine.local import LocalRounds
+from fedac.engine.local import KnownTables, LocalRounds
 from fedac.engine.pack import Pack, make_packs
 from fedac.engine.problem import Problem, Snapshot
 from fedac.engine.rows import prepare, split
@@ -42,6 +42,9 @@ def run(problem: Problem, *, dtype: npt.DTypeLike, threads: int) -> Generator[li
     local_rows = None
     if gaps != {1} and not all(minibatch):
         local_rows = prepare(model, regularizer, dtype)
+    # The rehearsal must take the way that the play takes, and may as well leave it its tables.
+    crowd = problem.M
+    tables: KnownTables = {}
 
     def play(problem: Problem) -> Generator[list[Snapshot]]:
         packs = make_packs(problem)
@@ -49,8 +52,10 @@ def run(problem: Problem, *, dtype: npt.DTypeLike, threads: int) -> Generator[li
         local = None
         if local_rows is not None:
             locals_ = [pack for pack in packs if not pack.minibatch]
-            local = LocalRounds(problem, local_rows, regularizer, np.dtype(dtype), team, locals_)
-        evaluator = Evaluator(problem.objective, exact_rows, regularizer, team)
+            local = LocalRounds(
+                problem, local_rows, regularizer, np.dtype(dtype), team, locals_, tables, crowd
+            )
+        evaluator = Evaluator(model, exact_rows, regularizer, team)
         for snapshots in _play(problem, packs, batch, local):
             yield _evaluated(problem, snapshots, evaluator)
 

@@ -20,9 +20,10 @@ from fedac.engine.simd import accumulate, load, multiply_add, splat, store, sum_
 
 # Workers whose changes are summed in the local precision before they go to the accumulator.
 WORKERS_PER_SUM = 16
-# How a worker's change is collected: over all coordinates; over those it touched; or over those
-# and straight to the accumulator, where a sum of some workers would be as sparse as one of them.
-SWEEP, TOUCHED, FAR = range(3)
+# How a worker's change is collected: over all coordinates; over those it touched; over those and
+# straight to the accumulator, where a sum of some workers would be as sparse as one of them; or
+# by row (see `shared.py`), where the state is zero before and after a worker.
+SWEEP, TOUCHED, FAR, BY_ROW = range(4)
 
 # Factors of at most 2 in one product: 2^512 is far from overflow.
 FACTORS = 512
@@ -142,6 +143,14 @@ def collect_row(wide, data, i, start, Y, total):
         store(Y, place, origin)
 
 
+@register_jitable
+def clear_row(wide, data, i, Y):
+    """Set the coordinates of one row to zero."""
+    indptr, indices = data[0], data[1]
+    for k in range(np.uint64(indptr[i]), np.uint64(indptr[i + np.uint64(1)])):
+        store(Y, np.uint64(indices[k]) * np.uint64(len(wide)), splat(wide, 0.0))
+
+
 @compiled
 def run_workers(
     like,
@@ -168,21 +177,26 @@ def run_workers(
     total,
     collect,
     rows,
+    margins,
+    steps,
 ):
     """Run the workers of some strands for one round and sum up how far they moved.
 
     Every worker starts from `start`, takes `gap` steps and leaves ``Y - base`` in the total of
-    its strand. Strands are fixed groups of workers, each summed in order, so that no result
-    depends on how many threads share the strands.
+    its strand, or how much it added of every row in the steps of its strand. Strands are fixed
+    groups of workers, each summed in order, so that no result depends on how many threads share
+    the strands.
     """
-    strands = len(total)
+    by_row = collect == BY_ROW
+    strands = len(steps) if by_row else len(total)
     V, W = np.uint64(len(like)), np.uint64(len(wide))
     n = np.uint64(len(y))
     large = start.nbytes > NEAR_CACHE
-    for place in range(np.uint64(0), np.uint64(start.size), W):
-        store(Y, place, load(wide, start, place))
+    if not by_row:
+        for place in range(np.uint64(0), np.uint64(start.size), W):
+            store(Y, place, load(wide, start, place))
     for strand in range(first_strand, last_strand):
-        strand_total = total[strand]
+        strand_total = total[min(strand, len(total) - 1)]
         waiting = 0
         for m in range(strand * M // strands, (strand + 1) * M // strands):
             draw_rows(rows, seed, m, t, gap, n)
@@ -193,14 +207,24 @@ def run_workers(
                 prefetch_row(data, y, rows[k + np.uint64(ROWS_AHEAD)])
                 if large:
                     prefetch_coordinates(wide, data, rows[k + np.uint64(STATE_AHEAD)], Y)
-                z = sum_tiles(like, load(wide, q, k * W) * margin(wide, data, i, Y))
+                x_y = margin(wide, data, i, Y)
+                if by_row:
+                    x_y = x_y + load(wide, margins, i * W)
+                z = sum_tiles(like, load(wide, q, k * W) * x_y)
                 if offsets.size:
                     z = multiply_add(load(like, e, k * V), splat(z, offsets[i]), z)
                 g = derivative(loss, z, y[i])
                 if fold_after[k]:
                     fold(like, wide, folds[next_fold], Y)
                     next_fold += 1
-                add_row(wide, data, i, Y, load(wide, r, k * W) * tile(wide, g))
+                step = load(wide, r, k * W) * tile(wide, g)
+                add_row(wide, data, i, Y, step)
+                if by_row:
+                    accumulate(steps[strand], i * W, step)
+            if by_row:
+                for k in range(np.uint64(gap)):
+                    clear_row(wide, data, rows[k], Y)
+                continue
             waiting += 1
             if collect == SWEEP:
                 sweep_up(wide, start, base, Y, sums)
@@ -219,6 +243,28 @@ def run_workers(
                 waiting = 0
         if waiting:
             flush(wide, sums, strand_total)
+
+
+@compiled
+def find_margins(wide, data, start, margins, strands, first_strand, last_strand):
+    """Multiply the rows of some strands by the start."""
+    n, W = len(margins), np.uint64(len(wide))
+    for i in range(np.uint64(first_strand * n // strands), np.uint64(last_strand * n // strands)):
+        store(margins, i * W, margin(wide, data, i, start))
+
+
+@compiled
+def add_rows(wide, data, steps, total, first_strand, last_strand):
+    """Add up the rows of some strands, as much of each as all workers together have added."""
+    n, W = steps.shape[1], np.uint64(len(wide))
+    strands = len(total)
+    for strand in range(first_strand, last_strand):
+        strand_total = total[strand]
+        for i in range(np.uint64(strand * n // strands), np.uint64((strand + 1) * n // strands)):
+            step = load(wide, steps[0], i * W)
+            for other in range(1, len(steps)):
+                step = step + load(wide, steps[other], i * W)
+            add_row(wide, data, i, strand_total, step)
 
 
 @register_jitable
@@ -279,6 +325,15 @@ def gram_steps(like, wide, P, gram, y, offsets, loss, q, r, e, C):
                 z = multiply_add(load(like, e, k * V), splat(z, offsets[m, k]), z)
             g = derivative(loss, z, y[m, k])
             store(C_m, k * W, load(wide, r, k * W) * tile(wide, g))
+
+
+@compiled
+def scatter(wide, rows, C, steps):
+    """Add what each step adds to the state to the sum of its row."""
+    W = np.uint64(len(wide))
+    for m in range(len(C)):
+        for k in range(np.uint64(C.shape[1])):
+            accumulate(steps, np.uint64(rows[m, k]) * W, load(wide, C[m], k * W))
 
 
 @compiled

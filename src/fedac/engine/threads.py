@@ -11,11 +11,12 @@ from typing import Self
 
 from fedac.objectives.base import Array
 
+# Works on a range of strands, given by its first and the one after its last.
+Task = Callable[[int, int], object]
+
 # Work with fewer steps than this is done before another thread would be awake.
 WORTH_A_THREAD = 8192
-# Several parts a thread even out their speed; short ones let a progress bar move and an
-# interrupt through.
-PARTS_PER_THREAD = 8
+# Parts of at most so many steps let a progress bar move and an interrupt through.
 LARGEST_PART = 2**21
 
 
@@ -29,6 +30,19 @@ def sum_strands(total: Array) -> Array:
     for strand in total[1:]:
         summed += strand
     return summed
+
+
+def _shrinking(strands: int, sharing: int, largest: int) -> list[tuple[int, int]]:
+    """Cut strands into ranges, large ones first: whoever is slow finds small ones at the end.
+
+    >>> _shrinking(16, sharing=2, largest=16)
+    [(0, 4), (4, 7), (7, 9), (9, 10), (10, 11), (11, 12), (12, 13), (13, 14), (14, 15), (15, 16)]
+    """
+    bounds = [0]
+    while (left := strands - bounds[-1]) > 0:
+        share = left if sharing == 1 else left // (2 * sharing)
+        bounds.append(bounds[-1] + max(1, min(share, largest)))
+    return list(pairwise(bounds))
 
 
 class Threads:
@@ -47,26 +61,25 @@ class Threads:
 
     def run(
         self,
-        task: Callable[[int, int], object],
+        task: Task,
         *,
         strands: int,
         work: int,
-        on_done: Callable[[int, int], object] = lambda first, last: None,
+        on_done: Task = lambda first, last: None,
     ) -> None:
         """Call ``task(first, last)`` for ranges that cover all strands; wait for all of them.
 
         `on_done` is told every range that has been finished, by the calling thread.
         """
-        parts = max(self.count * PARTS_PER_THREAD if self.count > 1 else 1, work // LARGEST_PART)
-        parts = 1 if work < WORTH_A_THREAD else min(parts, strands)
-        ranges = list(pairwise(strands * part // parts for part in range(parts + 1)))
-        self._share(task, ranges, on_done)
+        sharing = 1 if work < WORTH_A_THREAD else self.count
+        largest = max(1, strands * LARGEST_PART // max(work, 1))
+        self._share(task, _shrinking(strands, sharing, largest), on_done)
 
     def _share(
         self,
-        task: Callable[[int, int], object],
+        task: Task,
         ranges: list[tuple[int, int]],
-        on_done: Callable[[int, int], object],
+        on_done: Task,
     ) -> None:
         finished: deque[tuple[int, int]] = deque()
         part = counter()  # whoever is free takes the next part

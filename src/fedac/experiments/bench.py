@@ -193,7 +193,7 @@ def _dense(what: str) -> Line:
 
 def _threads(what: str) -> Line:
     objective = _census()
-    how = {"M": M, "K": K, "T": 1024, "eta": ETAS}
+    how = {"M": M, "K": K, "T": 2048, "eta": ETAS}
     two = partial(_rate, objective, "fedac-i", threads=2, **how)
     one = partial(_rate, objective, "fedac-i", threads=1, **how)
     return _compare(what, two, one, 1.8)
