@@ -137,7 +137,7 @@ def simulate(
         lanes=lanes,
         M=require_count("M (workers)", M),
         schedule=schedule,
-        start=_start(objective, start),
+        start=start_point(objective, start),
         seed=_seed(seed),
         records=schedule.records(record_every),
         on_progress=count,
@@ -318,7 +318,8 @@ def _warn_beyond_theory(objective: Objective, etas: Sequence[float]) -> None:
         )
 
 
-def _start(objective: Objective, start: npt.ArrayLike | None) -> Array:
+def start_point(objective: Objective, start: npt.ArrayLike | None) -> Array:
+    """Return w_0, by default that of the published runs."""
     if start is None:
         return np.random.RandomState(1).randn(objective.dim)
     w_0 = as_numbers("start", start).copy()

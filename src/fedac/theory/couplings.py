@@ -89,7 +89,7 @@ def _is_finite(value: object) -> bool:
     return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def fedac_i(*, eta: float, mu: float, K: int) -> Hyperparameters:
+def fedac_i(*, eta: float, mu: float, K: float) -> Hyperparameters:
     """Couple as FedAc-I: gamma = max(sqrt(eta/(mu K)), eta), alpha = 1/(gamma mu), beta = alpha+1.
 
     Paper: equation (fedaci).
@@ -104,7 +104,7 @@ def fedac_i(*, eta: float, mu: float, K: int) -> Hyperparameters:
     return Hyperparameters(eta=eta, gamma=gamma, alpha=alpha, beta=alpha + 1)
 
 
-def fedac_ii(*, eta: float, mu: float, K: int) -> Hyperparameters:
+def fedac_ii(*, eta: float, mu: float, K: float) -> Hyperparameters:
     """Couple as FedAc-II: alpha = 3/(2 gamma mu) - 1/2, beta = (2 alpha^2 - 1)/(alpha - 1).
 
     ``gamma`` is that of FedAc-I. Needs alpha > 1, that is gamma mu < 1.
@@ -171,7 +171,7 @@ def fedavg_weighted(*, eta: float, mu: float, K: int = 1) -> Hyperparameters:
     return Hyperparameters(eta=eta, gamma=eta, alpha=1.0, beta=1.0, rho=rho)
 
 
-def _stable_gamma(eta: float, mu: float, K: int) -> float:
+def _stable_gamma(eta: float, mu: float, K: float) -> float:
     """Trade acceleration for stability: gamma = max(sqrt(eta/(mu K)), eta)."""
     require_positive("eta", eta)
     require_positive("mu", mu)

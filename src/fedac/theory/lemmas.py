@@ -1,0 +1,277 @@
+"""The lemmas behind the theorems: bounds for any step size, and how far workers drift apart.
+
+Three kinds, by the end of their names. ``_perturbed`` bounds progress given the worst
+discrepancy along the way; ``_discrepancy`` bounds that discrepancy; ``_general_eta`` is what the
+two give together. The discrepancies are those recorded by `fedac.theory.trace`.
+"""
+
+from __future__ import annotations
+
+from math import exp, sqrt
+
+from fedac.errors import InputError
+from fedac.theory.bounds import Bound
+from fedac.theory.letters import check
+
+
+def fedac_i_general_eta(
+    *, eta: float, L: float, mu: float, sigma: float, M: float, K: float, T: float, Psi0: float
+) -> Bound:
+    """Bound E[Psi_T] of FedAc-I for any eta <= 1/L (lemma fedaci:general:eta).
+
+    Examples
+    --------
+    >>> fedac_i_general_eta(eta=1.0, L=1.0, mu=1.0, sigma=0.0, M=1, K=1, T=2, Psi0=1.0).total
+    0.1353352832366127
+    """
+    check(eta=eta, L=L, mu=mu, sigma=sigma, M=M, K=K, T=T, Psi0=Psi0)
+    _require_small(eta, 1 / L)
+    return Bound(
+        optimization=exp(-_decay(eta, mu, K) * T) * Psi0,
+        variance=sigma**2 / (2 * M) * (sqrt(eta / (mu * K)) + eta),
+        discrepancy=L * sigma**2 * (390 * eta * sqrt(eta * K / mu) + 7 * eta**2 * K),
+    )
+
+
+def fedac_ii_a1_general_eta(
+    *, eta: float, L: float, mu: float, sigma: float, M: float, K: float, T: float, Phi0: float
+) -> Bound:
+    """Bound E[Phi_T] of FedAc-II for any eta <= 1/L (lemma fedacii:a1:general:eta).
+
+    Examples
+    --------
+    >>> fedac_ii_a1_general_eta(eta=1.0, L=1.0, mu=1.0, sigma=0.1, M=1, K=1, T=9, Phi0=0.0)
+    Bound(optimization=0.0, variance=0.010000000000000002, discrepancy=1.0000000000000002, accelerated_variance=0.0)
+    """  # noqa: E501
+    check(eta=eta, L=L, mu=mu, sigma=sigma, M=M, K=K, T=T, Phi0=Phi0)
+    _require_small(eta, 1 / L)
+    return Bound(
+        optimization=exp(-_decay(eta, mu, K) * T / 3) * Phi0,
+        variance=sqrt(eta / (mu * K)) * sigma**2 / M,
+        discrepancy=100 * eta**2 * L**2 * K * sigma**2 / mu,
+    )
+
+
+def fedac_ii_a2_general_eta(
+    *,
+    eta: float,
+    L: float,
+    mu: float,
+    sigma: float,
+    Q: float,
+    M: float,
+    K: float,
+    T: float,
+    Phi0: float,
+) -> Bound:
+    """Bound E[Phi_T] of FedAc-II for any eta <= 1/L under asm2 (lemma fedacii:a2:general:eta).
+
+    Examples
+    --------
+    >>> of = dict(eta=1.0, L=1.0, mu=1.0, sigma=1.0, M=2, K=4, T=8, Phi0=0.0)
+    >>> fedac_ii_a2_general_eta(**of, Q=0.0).total  # 1/4 + 2
+    2.25
+    """
+    check(eta=eta, L=L, mu=mu, sigma=sigma, Q=Q, M=M, K=K, T=T, Phi0=Phi0)
+    _require_small(eta, 1 / L)
+    return Bound(
+        optimization=exp(-_decay(eta, mu, K) * T / 3) * Phi0,
+        variance=sqrt(eta / (mu * K)) * sigma**2 / M,
+        accelerated_variance=2 * eta * sqrt(eta * K / mu) * L * sigma**2 / M,
+        discrepancy=exp(9) * eta**4 * Q**2 * K**2 * sigma**4 / mu,
+    )
+
+
+def fedavg_a2_general_eta(
+    *,
+    eta: float,
+    L: float,
+    mu: float,
+    sigma: float,
+    Q: float,
+    M: float,
+    K: float,
+    T: float,
+    D0: float,
+) -> Bound:
+    """Bound FedAvg's weighted average for any eta <= 1/(4L) (lemma fedavg:a2:general:eta).
+
+    Examples
+    --------
+    >>> of = dict(eta=0.25, L=1.0, mu=1.0, sigma=2.0, M=2, K=4, T=8, D0=1.0)
+    >>> fedavg_a2_general_eta(**of, Q=0.0).variance
+    0.5
+    """
+    check(eta=eta, L=L, mu=mu, sigma=sigma, Q=Q, M=M, K=K, T=T, D0=D0)
+    _require_small(eta, 1 / (4 * L))
+    return Bound(
+        optimization=exp(-eta * mu * T / 2) * D0**2 / eta,
+        variance=eta * sigma**2 / M,
+        discrepancy=192 * eta**4 * Q**2 * K**2 * sigma**4 / mu,
+    )
+
+
+def fedac_i_perturbed(
+    *,
+    eta: float,
+    gamma: float,
+    L: float,
+    mu: float,
+    sigma: float,
+    M: float,
+    T: float,
+    Psi0: float,
+    discrepancy: float,
+) -> Bound:
+    """Bound E[Psi_T] given the largest expected discrepancy (lemma fedaci:conv:main).
+
+    Examples
+    --------
+    >>> of = dict(eta=0.5, gamma=1.0, L=2.0, mu=0.5, sigma=1.0, M=4, T=1, Psi0=0.0)
+    >>> fedac_i_perturbed(**of, discrepancy=0.25).terms
+    {'optimization': 0.0, 'variance': 0.125, 'accelerated_variance': 0.5, 'discrepancy': 0.5}
+    """
+    check(eta=eta, L=L, mu=mu, sigma=sigma, M=M, K=1, T=T, Psi0=Psi0, discrepancy=discrepancy)
+    _require_small(eta, 1 / L)
+    _require_between(eta, gamma, mu)
+    return Bound(
+        optimization=exp(-gamma * mu * T) * Psi0,
+        variance=gamma * sigma**2 / (2 * M),
+        accelerated_variance=eta**2 * L * sigma**2 / (2 * gamma * mu),
+        discrepancy=L * discrepancy,
+    )
+
+
+def fedac_ii_perturbed(
+    *,
+    eta: float,
+    gamma: float,
+    L: float,
+    mu: float,
+    sigma: float,
+    M: float,
+    T: float,
+    Phi0: float,
+    discrepancy: float,
+) -> Bound:
+    """Bound E[Phi_T] given the largest expected discrepancy (lemma fedacii:conv:main).
+
+    Examples
+    --------
+    >>> of = dict(eta=0.5, gamma=1.0, L=2.0, mu=0.5, sigma=1.0, M=3, T=1, Phi0=0.0)
+    >>> fedac_ii_perturbed(**of, discrepancy=0.25).discrepancy
+    1.5
+    """
+    check(eta=eta, L=L, mu=mu, sigma=sigma, M=M, K=1, T=T, Phi0=Phi0, discrepancy=discrepancy)
+    _require_small(eta, 1 / L)
+    _require_between(eta, gamma, mu)
+    return Bound(
+        optimization=exp(-gamma * mu * T / 3) * Phi0,
+        variance=gamma * sigma**2 / (2 * M),
+        accelerated_variance=3 * eta**2 * L * sigma**2 / (2 * gamma * mu * M),
+        discrepancy=3 / mu * discrepancy,
+    )
+
+
+def fedavg_a2_perturbed(
+    *,
+    eta: float,
+    L: float,
+    mu: float,
+    sigma: float,
+    Q: float,
+    M: float,
+    T: float,
+    D0: float,
+    discrepancy: float,
+) -> Bound:
+    """Bound FedAvg's weighted average given the discrepancy (lemma fedavg:a2:conv:main).
+
+    Examples
+    --------
+    >>> of = dict(eta=0.25, L=1.0, mu=0.5, sigma=2.0, Q=1.0, M=2, T=8, D0=1.0)
+    >>> fedavg_a2_perturbed(**of, discrepancy=0.25).discrepancy
+    0.5
+    """
+    check(eta=eta, L=L, mu=mu, sigma=sigma, Q=Q, M=M, K=1, T=T, D0=D0, discrepancy=discrepancy)
+    _require_small(eta, 1 / (4 * L))
+    return Bound(
+        optimization=exp(-eta * mu * T / 2) * D0**2 / eta,
+        variance=eta * sigma**2 / M,
+        discrepancy=Q**2 / mu * discrepancy,
+    )
+
+
+def fedac_i_discrepancy(*, eta: float, gamma: float, mu: float, sigma: float, K: float) -> float:
+    """Bound FedAc-I's discrepancy overhead at any step (lemma fedaci:stab:main).
+
+    Examples
+    --------
+    >>> fedac_i_discrepancy(eta=0.5, gamma=0.5, mu=1.0, sigma=2.0, K=2)
+    14.0
+    """
+    check(eta=eta, mu=mu, sigma=sigma, K=K, T=K)
+    return 7 * eta * gamma * K * sigma**2 * _growth(eta, gamma, 2 * mu, 2 * K, mu)
+
+
+def fedac_ii_a1_discrepancy(
+    *, eta: float, gamma: float, L: float, mu: float, sigma: float, K: float
+) -> float:
+    """Bound FedAc-II's discrepancy overhead at any step (lemma fedacii:a1:stab:main).
+
+    Examples
+    --------
+    >>> fedac_ii_a1_discrepancy(eta=0.5, gamma=0.5, L=2.0, mu=1.0, sigma=1.0, K=2)
+    8.0
+    """
+    check(eta=eta, L=L, mu=mu, sigma=sigma, K=K, T=K)
+    return 4 * eta**2 * L**2 * K * sigma**2 * _growth(eta, gamma, mu, 2 * K, mu)
+
+
+def fedac_ii_a2_discrepancy(
+    *, eta: float, gamma: float, mu: float, sigma: float, Q: float, K: float
+) -> float:
+    """Bound FedAc-II's discrepancy overhead at any step under asm2 (lemma fedacii:stab:main).
+
+    Examples
+    --------
+    >>> fedac_ii_a2_discrepancy(eta=0.5, gamma=0.5, mu=1.0, sigma=1.0, Q=1.0, K=2)
+    11.0
+    """
+    check(eta=eta, mu=mu, sigma=sigma, Q=Q, K=K, T=K)
+    return 44 * eta**4 * Q**2 * K**2 * sigma**4 * _growth(eta, gamma, mu, 4 * K, mu)
+
+
+def fedavg_a2_discrepancy(*, eta: float, sigma: float, K: float) -> float:
+    """Bound the mean of FedAvg's ||w - w_m||^4 at any step (lemma fedavg:a2:stab:main).
+
+    Examples
+    --------
+    >>> fedavg_a2_discrepancy(eta=0.5, sigma=1.0, K=2)
+    48.0
+    """
+    check(eta=eta, sigma=sigma, K=K, T=K)
+    return 192 * eta**4 * K**2 * sigma**4
+
+
+def _decay(eta: float, mu: float, K: float) -> float:
+    """Return gamma mu of the stable coupling: the exponent of one step."""
+    return max(eta * mu, sqrt(eta * mu / K))
+
+
+def _growth(eta: float, gamma: float, rate: float, steps: float, mu: float) -> float:
+    """Return how acceleration amplifies a discrepancy; without acceleration it does not."""
+    _require_between(eta, gamma, mu)
+    return 1.0 if gamma == eta else (1 + gamma**2 * rate / eta) ** steps
+
+
+def _require_small(eta: float, largest: float) -> None:
+    if eta > largest * (1 + 1e-12):
+        raise InputError(f"this lemma needs eta of at most {largest:.4g}, got {eta:g}")
+
+
+def _require_between(eta: float, gamma: float, mu: float) -> None:
+    if not eta * (1 - 1e-12) <= gamma <= sqrt(eta / mu) * (1 + 1e-12):
+        raise InputError(
+            f"gamma must be from eta={eta:g} to sqrt(eta/mu)={sqrt(eta / mu):.4g}, got {gamma:g}"
+        )
