@@ -204,7 +204,7 @@ def fedac_i_a1_convex(*, L: float, sigma: float, M: float, K: float, T: float, D
     >>> fedac_i_a1_convex(L=1.0, sigma=0.0, M=1, K=1, T=100, D0=1.0).dominant
     'optimization'
     """
-    require_steps(T, 24)
+    require_steps(T, "fedac_i_a1_convex")
     check(L=L, sigma=sigma, M=M, K=K, T=T, D0=D0)
     rate = rates.fedac_i_a1_convex(L=L, sigma=sigma, M=M, K=K, T=T, D0=D0)
     log = log_ratio(T**2, K, 2) ** 2
@@ -226,7 +226,7 @@ def fedac_ii_a1_convex(*, L: float, sigma: float, M: float, K: float, T: float, 
     >>> fedac_ii_a1_convex(L=1.0, sigma=0.0, M=1, K=1, T=1000, D0=1.0).dominant
     'optimization'
     """
-    require_steps(T, 1000)
+    require_steps(T, "fedac_ii_a1_convex")
     check(L=L, sigma=sigma, M=M, K=K, T=T, D0=D0)
     rate = rates.fedac_ii_a1_convex(L=L, sigma=sigma, M=M, K=K, T=T, D0=D0)
     log = log_ratio(T**2, K, 2) ** 2
@@ -250,7 +250,7 @@ def fedac_ii_a2_convex(
     >>> fedac_ii_a2_convex(L=1.0, sigma=1.0, Q=0.0, M=1, K=1, T=1000, D0=1.0).discrepancy
     0.0
     """
-    require_steps(T, 1000)
+    require_steps(T, "fedac_ii_a2_convex")
     check(L=L, sigma=sigma, Q=Q, M=M, K=K, T=T, D0=D0)
     rate = rates.fedac_ii_a2_convex(L=L, sigma=sigma, Q=Q, M=M, K=K, T=T, D0=D0)
     log = log_ratio(T**2, K, 2) ** 2
@@ -275,7 +275,7 @@ def fedavg_a2_convex(
     >>> fedavg_a2_convex(L=1.0, sigma=1.0, Q=0.0, M=1, K=1, T=1000, D0=1.0).discrepancy
     0.0
     """
-    require_steps(T, 100)
+    require_steps(T, "fedavg_a2_convex")
     check(L=L, sigma=sigma, Q=Q, M=M, K=K, T=T, D0=D0)
     rate = rates.fedavg_a2_convex(L=L, sigma=sigma, Q=Q, M=M, K=K, T=T, D0=D0)
     # The only theorem whose logarithms are of T alone.

@@ -111,6 +111,68 @@ def fedavg_a2_general_eta(
     )
 
 
+def fedavg_a1_general_eta(
+    *, eta: float, L: float, mu: float, sigma: float, M: float, K: float, T: float, D0: float
+) -> Bound:
+    """Bound FedAvg for any eta <= 1/L: the terms behind proposition fedavg:a1, constants 1.
+
+    Examples
+    --------
+    >>> of = dict(eta=0.5, L=2.0, mu=1.0, sigma=1.0, M=2, K=4, T=8, D0=1.0)
+    >>> fedavg_a1_general_eta(**of).discrepancy
+    2.0
+    """
+    check(eta=eta, L=L, mu=mu, sigma=sigma, M=M, K=K, T=T, D0=D0)
+    _require_small(eta, 1 / L)
+    return Bound(
+        optimization=exp(-eta * mu * T) * L * D0**2,
+        variance=eta * sigma**2 / M,
+        discrepancy=eta**2 * L * K * sigma**2,
+    )
+
+
+def mb_sgd_general_eta(
+    *, eta: float, L: float, mu: float, sigma: float, M: float, K: float, T: float, D0: float
+) -> Bound:
+    """Bound minibatch SGD for any eta <= 1/L, constants 1: FedAvg's T/K steps of M K samples.
+
+    Examples
+    --------
+    >>> of = dict(eta=0.5, L=2.0, mu=1.0, sigma=1.0, M=2, K=4, T=8, D0=1.0)
+    >>> mb_sgd_general_eta(**of).variance
+    0.0625
+    """
+    check(eta=eta, L=L, mu=mu, sigma=sigma, M=M, K=K, T=T, D0=D0)
+    _require_small(eta, 1 / L)
+    return Bound(
+        optimization=exp(-eta * mu * T / K) * L * D0**2,
+        variance=eta * sigma**2 / (M * K),
+        discrepancy=0.0,
+    )
+
+
+def mb_ac_sgd_general_eta(
+    *, eta: float, L: float, mu: float, sigma: float, M: float, K: float, T: float, D0: float
+) -> Bound:
+    """Bound accelerated minibatch SGD for any eta <= 1/L, constants 1.
+
+    The terms are FedAc-I's for T/K steps of one with M K samples each.
+
+    Examples
+    --------
+    >>> of = dict(eta=0.25, L=2.0, mu=1.0, sigma=1.0, M=2, K=4, T=8, D0=1.0)
+    >>> mb_ac_sgd_general_eta(**of).variance
+    0.0625
+    """
+    check(eta=eta, L=L, mu=mu, sigma=sigma, M=M, K=K, T=T, D0=D0)
+    _require_small(eta, 1 / L)
+    return Bound(
+        optimization=exp(-_decay(eta, mu, 1) * T / K) * L * D0**2,
+        variance=sqrt(eta / mu) * sigma**2 / (M * K),
+        discrepancy=0.0,
+    )
+
+
 def fedac_i_perturbed(
     *,
     eta: float,

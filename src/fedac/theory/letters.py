@@ -7,6 +7,14 @@ from math import exp, inf, log, log1p
 from fedac.errors import InputError
 from fedac.theory.couplings import require_nonnegative, require_positive
 
+# From how many steps on a theorem for general convex objectives holds.
+LEAST_STEPS = {
+    "fedac_i_a1_convex": 24,
+    "fedac_ii_a1_convex": 1000,
+    "fedac_ii_a2_convex": 1000,
+    "fedavg_a2_convex": 100,
+}
+
 
 def check(*, K: float, T: float, M: float = 1, mu: float | None = None, **letters: float) -> None:
     """Refuse constants for which a theorem says nothing.
@@ -29,16 +37,17 @@ def check(*, K: float, T: float, M: float = 1, mu: float | None = None, **letter
         raise InputError(f"mu must be at most L, got mu={mu:g} and L={letters['L']:g}")
 
 
-def require_steps(T: float, least: int) -> None:
-    """Refuse fewer steps than a theorem for general convex objectives asks for.
+def require_steps(T: float, theorem: str) -> None:
+    """Refuse fewer steps than a theorem asks for.
 
     Examples
     --------
-    >>> require_steps(23, 24)
+    >>> require_steps(23, "fedac_i_a1_convex")
     Traceback (most recent call last):
     ...
     fedac.errors.InputError: this theorem needs T (steps) of at least 24, got 23
     """
+    least = LEAST_STEPS[theorem]
     if least > T:
         raise InputError(f"this theorem needs T (steps) of at least {least}, got {T:g}")
 

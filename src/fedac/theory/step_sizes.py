@@ -157,7 +157,7 @@ def fedac_i_a1_convex(
     >>> round(hp.lam, 4), round(hp.eta, 4)
     (0.0156, 0.0043)
     """
-    require_steps(T, 24)
+    require_steps(T, "fedac_i_a1_convex")
     check(L=L, sigma=sigma, M=M, K=K, T=T, D0=D0)
     rate = rates.fedac_i_a1_convex(L=L, sigma=sigma, M=M, K=K, T=T, D0=D0)
     lam = max(rate.noise / D0**2, 2 * L * K / T**2 * log_ratio(T**2, K, 2) ** 2)
@@ -182,7 +182,7 @@ def fedac_ii_a1_convex(
     >>> round(hp.lam, 4), round(hp.eta, 4)
     (0.0156, 0.0388)
     """
-    require_steps(T, 1000)
+    require_steps(T, "fedac_ii_a1_convex")
     check(L=L, sigma=sigma, M=M, K=K, T=T, D0=D0)
     rate = rates.fedac_ii_a1_convex(L=L, sigma=sigma, M=M, K=K, T=T, D0=D0)
     lam = max(rate.noise / D0**2, 18 * L * K / T**2 * log_ratio(T**2, K, 2) ** 2)
@@ -206,7 +206,7 @@ def fedac_ii_a2_convex(
     >>> round(hp.lam, 4), round(hp.eta, 4)
     (0.0156, 0.0388)
     """
-    require_steps(T, 1000)
+    require_steps(T, "fedac_ii_a2_convex")
     check(L=L, sigma=sigma, Q=Q, M=M, K=K, T=T, D0=D0)
     rate = rates.fedac_ii_a2_convex(L=L, sigma=sigma, Q=Q, M=M, K=K, T=T, D0=D0)
     lam = max(rate.noise / D0**2, 18 * L * K / T**2 * log_ratio(T**2, K, 2) ** 2)
@@ -230,7 +230,7 @@ def fedavg_a2_convex(
     >>> round(hp.lam, 4), round(hp.eta, 4)
     (0.1083, 0.1948)
     """
-    require_steps(T, 100)
+    require_steps(T, "fedavg_a2_convex")
     check(L=L, sigma=sigma, Q=Q, M=M, K=K, T=T, D0=D0)
     rate = rates.fedavg_a2_convex(L=L, sigma=sigma, Q=Q, M=M, K=K, T=T, D0=D0)
     lam = max(rate.noise / D0**2, 16 * L / T * log_ratio(T, 1))

@@ -1,0 +1,105 @@
+"""The constants of a problem that the theorems ask for."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy.typing as npt
+
+from fedac.engine.simulate import start_point
+from fedac.objectives import Objective, optimum
+from fedac.theory.couplings import require_nonnegative, require_positive
+from fedac.theory.potentials import phi, psi
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Constants:
+    """The paper's letters for one problem and one start.
+
+    Attributes
+    ----------
+    L, mu : float
+        Smoothness and strong convexity; mu = 0 for a general convex objective.
+    sigma : float
+        Bound on the noise of one gradient, as a standard deviation.
+    D0 : float
+        ||w_0 - w*||.
+    Q : float or None
+        Third-order smoothness, where it is known.
+    Psi0, Phi0 : float
+        The potentials at the start; L D0^2, which is never less, unless given.
+
+    Examples
+    --------
+    >>> constants = Constants(L=2.0, mu=0.1, sigma=1.0, D0=3.0)
+    >>> constants.Psi0, constants.letters["L"]
+    (18.0, 2.0)
+    """
+
+    L: float
+    mu: float
+    sigma: float
+    D0: float
+    Q: float | None = None
+    Psi0: float = math.nan
+    Phi0: float = math.nan
+
+    def __post_init__(self) -> None:
+        require_positive("L", self.L)
+        require_positive("D0", self.D0)
+        for name in ("mu", "sigma"):
+            require_nonnegative(name, getattr(self, name))
+        if self.Q is not None:
+            require_nonnegative("Q", self.Q)
+        for name in ("Psi0", "Phi0"):
+            if math.isnan(getattr(self, name)):
+                object.__setattr__(self, name, self.L * self.D0**2)
+
+    @property
+    def letters(self) -> dict[str, float]:
+        """All constants that are known, by letter."""
+        names = ("L", "mu", "sigma", "D0", "Q", "Psi0", "Phi0")
+        known = {name: getattr(self, name) for name in names}
+        return {name: value for name, value in known.items() if value is not None}
+
+
+# How `estimate` finds each constant, for people who want to know.
+HOW = {
+    "L": "the loss's largest curvature times the top eigenvalue of X'X/n, plus l2",
+    "mu": "l2: what the data add is not counted",
+    "sigma": "the larger of the gradient noise at the start and at the optimum",
+    "D0": "from the start to the optimum, found by Newton's method",
+    "Q": "the loss's largest third derivative times the top eigenvalue times the longest row",
+    "Psi0": "at the start",
+    "Phi0": "at the start",
+}
+
+
+def estimate(objective: Objective, start: npt.ArrayLike | None = None) -> Constants:
+    """Find the constants of an objective, from the start of the published runs unless given.
+
+    sigma is measured where a run begins and where it ends; assumption asm1 wants it everywhere,
+    which no data set can show.
+
+    Examples
+    --------
+    >>> from fedac.objectives import NoisyQuadratic
+    >>> estimate(NoisyQuadratic([2.0, 0.5], sigma=0.1), start=[0.0, 2.0])
+    Constants(L=2.0, mu=0.5, sigma=0.1, D0=2.0, Q=0.0, Psi0=2.0, Phi0=1.3333333333333333)
+    """
+    w_0, best = start_point(objective, start), optimum(objective)
+    mu = objective.strong_convexity
+    where: dict[str, Any] = {
+        "suboptimality": objective.value(w_0) - best.value, "w": w_0, "w_star": best.w, "mu": mu,
+    }  # fmt: skip
+    return Constants(
+        L=objective.smoothness,
+        mu=mu,
+        sigma=math.sqrt(max(objective.noise(w_0), objective.noise(best.w))),
+        D0=math.dist(w_0, best.w),
+        Q=objective.third_order_smoothness,
+        Psi0=psi(**where),
+        Phi0=phi(**where),
+    )

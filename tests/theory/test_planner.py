@@ -1,0 +1,118 @@
+"""The planner: choices by the paper's bounds."""
+
+import pytest
+
+from fedac.errors import InputError
+from fedac.theory import bounds, rates, step_sizes
+from fedac.theory.constants import Constants
+from fedac.theory.planner import SLACK, choose, divisors, plan
+
+STRONG = Constants(L=1.0, mu=1e-2, sigma=1.0, D0=1.0, Q=0.5)
+CONVEX = Constants(L=1.0, mu=0.0, sigma=1.0, D0=1.0, Q=0.5)
+
+
+def test_every_theorem_has_a_row() -> None:
+    assert [choice.theorem for choice in plan(STRONG, M=16, T=1024)] == [
+        "fedac_i_a1", "fedac_ii_a1", "fedac_ii_a2", "fedavg_a1", "fedavg_a2", "mb_sgd", "mb_ac_sgd",
+    ]  # fmt: skip
+    assert [choice.theorem for choice in plan(CONVEX, M=16, T=1024)] == [
+        "fedac_i_a1_convex", "fedac_ii_a1_convex", "fedac_ii_a2_convex", "fedavg_a2_convex",
+        "mb_sgd_convex", "mb_ac_sgd_convex",
+    ]  # fmt: skip
+
+
+def test_without_Q_the_theorems_that_need_it_are_left_out() -> None:
+    unknown = Constants(L=1.0, mu=1e-2, sigma=1.0, D0=1.0)
+    assert not [c for c in plan(unknown, M=16, T=1024) if c.theorem.endswith("a2")]
+
+
+def test_a_choice_is_what_its_theorem_says() -> None:
+    choice = plan(STRONG, M=16, T=4096)[0]
+    at = {"L": 1.0, "mu": 1e-2, "sigma": 1.0, "M": 16, "K": choice.K, "T": 4096, "Psi0": 1.0}
+    assert choice.hyperparameters == step_sizes.fedac_i_a1(**at)
+    assert choice.bound == bounds.fedac_i_a1(**at)
+    assert choice.rounds * choice.K == choice.T == 4096
+
+
+@pytest.mark.parametrize("constants", [STRONG, CONVEX], ids=["strongly convex", "convex"])
+def test_fewest_rounds_within_the_slack(constants: Constants) -> None:
+    choice = plan(constants, M=64, T=2**16)[0]
+    name = choice.theorem
+    known = constants.letters | {"M": 64, "T": 2**16}
+    letters = {"fedac_i_a1": ("L", "mu", "sigma", "M", "T", "Psi0")}.get(
+        name, ("L", "sigma", "M", "T", "D0")
+    )
+    at = {letter: known[letter] for letter in letters}
+    totals = {K: getattr(bounds, name)(K=K, **at).total for K in divisors(2**16)}
+    best = min(totals.values())
+    assert choice.bound.total <= SLACK * best
+    assert all(total > SLACK * best for K, total in totals.items() if K > choice.K)
+
+
+def test_the_cheapest_way_to_a_target() -> None:
+    choices = plan(STRONG, M=64, target=0.01, round_cost=500.0)
+    assert len(choices) == 7
+    for choice in choices:
+        assert choice.bound.total <= 0.01
+        # One round less would not be enough.
+        if choice.theorem == "fedac_i_a1":
+            fewer = {"M": 64, "K": choice.K, "T": choice.T - choice.K, "Psi0": 1.0}
+            assert bounds.fedac_i_a1(L=1.0, mu=1e-2, sigma=1.0, **fewer).total > 0.01
+
+
+def test_dear_rounds_make_for_long_ones() -> None:
+    cheap, dear = (plan(STRONG, M=64, target=0.01, round_cost=cost)[0] for cost in (1.0, 1e6))
+    assert dear.rounds < cheap.rounds
+    assert dear.K > cheap.K
+
+
+def test_a_target_out_of_reach_gives_no_row() -> None:
+    assert plan(STRONG, M=1, target=1e-30) == []
+
+
+def test_linear_speedup() -> None:
+    T = 2**16
+    for choice in plan(STRONG, M=64, T=T):
+        R = choice.speedup_rounds
+        if choice.theorem == "fedac_i_a1":
+            of = {"L": 1.0, "mu": 1e-2, "sigma": 1.0, "M": 64, "T": T}
+            enough, few = (rates.fedac_i_a1(K=T / rounds, **of) for rounds in (R, R - 1))
+            start = bounds.fedac_i_a1(K=T / (R - 1), Psi0=1.0, **of).optimization
+            assert enough.discrepancy <= enough.variance
+            assert max(few.discrepancy, start) > few.variance
+    fewer = plan(Constants(L=1.0, mu=1e-2, sigma=0.1, D0=1.0), M=64, T=64)
+    assert fewer[0].speedup_rounds is None  # 64 steps are not enough to forget the start
+
+
+def test_megabytes_count_both_sequences() -> None:
+    by_name = {c.theorem: c for c in plan(STRONG, M=4, T=64, dim=1_000_000)}
+    fedac, fedavg = by_name["fedac_i_a1"], by_name["fedavg_a1"]
+    assert fedac.megabytes_per_worker == pytest.approx(8.0 * fedac.rounds)
+    assert fedavg.megabytes_per_worker == pytest.approx(4.0 * fedavg.rounds)
+    assert plan(STRONG, M=4, T=64)[0].megabytes_per_worker is None
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ({}, "either T"),
+        ({"T": 8, "target": 0.1}, "either T"),
+        ({"T": 0}, "T \\(steps\\)"),
+        ({"T": 2**41}, "2\\^40"),
+        ({"target": 0.0}, "target"),
+        ({"target": 0.1, "round_cost": -1.0}, "round_cost"),
+        ({"T": 8, "M": 0}, "M \\(workers\\)"),
+    ],
+)
+def test_bad_questions(how: dict, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        plan(STRONG, **({"M": 4} | how))
+
+
+def test_theorems_that_need_more_steps_than_there_are_are_left_out() -> None:
+    names = [choice.theorem for choice in plan(CONVEX, M=4, T=64)]
+    assert names == ["fedac_i_a1_convex", "mb_sgd_convex", "mb_ac_sgd_convex"]
+
+
+def test_choose_may_find_nothing() -> None:
+    assert choose(lambda K, T: 1.0, T=None, target=0.5, round_cost=1.0, most_steps=64) is None
