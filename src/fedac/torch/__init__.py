@@ -1,0 +1,27 @@
+"""FedAc for PyTorch: an optimizer, and a synchronizer for processes that rarely talk.
+
+>>> import torch
+>>> from fedac.torch import FedAc, synchronize
+>>> model = torch.nn.Linear(2, 1)
+>>> optimizer = FedAc(model.parameters(), lr=0.1, mu=0.01, local_steps=16)
+"""
+
+from __future__ import annotations
+
+try:
+    import torch as _torch  # noqa: F401
+except ModuleNotFoundError as error:  # pragma: no cover
+    raise ModuleNotFoundError("fedac.torch needs PyTorch: pip install 'fedac[torch]'") from error
+
+from fedac.torch.optimizer import FedAc, LocalOptimizer, LocalSGD
+from fedac.torch.synchronize import NonFiniteStateError, Synchronizer, WorkerLostError, synchronize
+
+__all__ = [
+    "FedAc",
+    "LocalOptimizer",
+    "LocalSGD",
+    "NonFiniteStateError",
+    "Synchronizer",
+    "WorkerLostError",
+    "synchronize",
+]
