@@ -118,7 +118,7 @@ def test_unlike_any_data_set(refuses, name):
         (GOOD + b"+1 1:" + b"9" * 10_000 + b"\n", "line 3: '1:9999"),
         (GOOD + b"+1 0:1 2:1\n", "line 3: '0:1': feature indices start at 1"),
         (GOOD + b"+1 2:1 1:1\n", "line 3: '1:1': feature indices must ascend"),
-        (GOOD + b"+1 2147483648:1\n", "line 3: '2147483648:1': the feature index is above"),
+        (GOOD + b"+1 2000000000:1\n", "line 3: '2000000000:1': the feature index is above 1000"),
         (GOOD + b"+1 99999999999999999999:1\n", "line 3: '99999999999999999999:1'"),
         (GOOD + b"+1 1:1\x00\n", "line 3: not text"),
         (b"\x7fELF\x00\x01\xff\xfe" * 50, "line 1: not text"),
@@ -177,6 +177,49 @@ def test_no_command_shows_the_help(fedac, arguments):
     assert (code, out) == (2, "")
     assert err.startswith("Usage: fedac ")
     assert "Commands:\n" in err
+
+
+@pytest.mark.parametrize("value", [10**5, 10**30])
+def test_threads_end_somewhere(refuses, value, monkeypatch):
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    saying = f"threads must be at most 32: this machine has 2 cores, got {value}"
+    # Said before the data are read.
+    refuses("run", "--dataset", "no-such-folder/x", "--threads", value, saying=saying)
+
+
+@pytest.mark.parametrize(
+    ("value", "why"), [("100000", "must be at most 32"), ("0", "must be a whole number, at least")]
+)
+def test_threads_of_the_environment_are_checked(refuses, value, why, monkeypatch):
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    monkeypatch.setenv("NUMBA_NUM_THREADS", value)
+    refuses("run", saying=f"NUMBA_NUM_THREADS {why}")
+
+
+@pytest.mark.parametrize("value", ["0.1,0.1", "0.1,0.2,1e-1"])
+def test_a_step_size_is_listed_once(refuses, value):
+    refuses("run", "--eta", value, saying="--eta: 0.1 is listed twice")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["demo", "--out", ""],
+        ["sweep", "--out", ""],
+        ["sweep", ""],
+        ["reproduce", "figure-1", "--out", ""],
+        ["report", ""],
+        ["report", "x", "--out", ""],
+        ["export", ""],
+        ["export", "x", "--csv", ""],
+        ["export", "x", "--parquet", ""],
+    ],
+    ids=" ".join,
+)
+def test_an_empty_path_is_not_the_current_folder(refuses, arguments, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    refuses(*arguments, saying="the path is empty; the current folder is '.'")
+    assert not list(tmp_path.iterdir())
 
 
 def test_demo_checks_its_folder_before_it_computes(refuses, write, monkeypatch, tmp_path):

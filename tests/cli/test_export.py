@@ -20,7 +20,7 @@ def folder(fedac, small, tmp_path):
 
 def test_csv(fedac, folder, tmp_path):
     path = tmp_path / "runs.csv"
-    assert fedac("export", folder, "--csv", path) == (0, "", "")
+    assert fedac("export", folder, "--csv", path) == (0, "", f"2 runs written to {path}\n")
     lines = path.read_text().splitlines()
     assert lines[0] == (
         "dataset,l2,algorithm,M,K,T,eta,seed,status,best_loss,final_loss,"
@@ -32,14 +32,15 @@ def test_csv(fedac, folder, tmp_path):
 
 @pytest.mark.skipif(os.name != "posix", reason="needs /dev/null")
 def test_a_device_stays_one(fedac, folder):
-    assert fedac("export", folder, "--csv", os.devnull) == (0, "", "")
+    code, out, err = fedac("export", folder, "--csv", os.devnull)
+    assert (code, out, err) == (0, "", f"2 runs written to {os.devnull}\n")
     assert Path(os.devnull).is_char_device()
 
 
 def test_parquet(fedac, folder, tmp_path):
     pytest.importorskip("pyarrow")
     path = tmp_path / "runs.parquet"
-    assert fedac("export", folder, "--parquet", path) == (0, "", "")
+    assert fedac("export", folder, "--parquet", path) == (0, "", f"2 runs written to {path}\n")
     assert list(pd.read_parquet(path).eta) == [0.1, 0.5]
 
 

@@ -170,5 +170,30 @@ def test_bad_input(refuses, tmp_path, write):
     refuses("reproduce", "figure-1", "--seeds", "a", "--out", tmp_path, saying="--seeds takes")
     refuses("reproduce", "figure-1", "--seeds", "-1", "--out", tmp_path, saying="--seeds")
     refuses(
-        "reproduce", "figure-1", "--dataset", "a10a", "--out", tmp_path, saying="unknown data set"
+        "reproduce", "figure-1", "--seeds", "1,1", "--out", tmp_path, saying="1 is listed twice"
     )
+
+
+@pytest.mark.parametrize(
+    ("content", "saying"),
+    [(None, "unknown data set 'nope'"), (b"+1 1:x\n", "the value is not a number")],
+)
+def test_data_that_cannot_be_used_leave_nothing_behind(
+    refuses, write, tmp_path, monkeypatch, content, saying
+):
+    monkeypatch.chdir(tmp_path)
+    dataset = "nope" if content is None else write(content)
+    refuses("reproduce", "figure-1", "--dataset", dataset, "--out", "nope", saying=saying)
+    assert not (tmp_path / "nope").exists()
+
+
+def test_an_interrupt_says_what_is_kept(fedac, monkeypatch, tmp_path):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sweep, "simulate", interrupted)
+    code, said, err = fedac("reproduce", "figure-1", "--out", tmp_path)
+    assert (code, said) == (130, "")
+    first, last = err.splitlines()
+    assert first.startswith(f"fedac: a9a-l2-1e-3: 0 of 32 runs are kept in '{tmp_path}'; the same")
+    assert last == "fedac: interrupted"

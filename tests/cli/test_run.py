@@ -160,7 +160,20 @@ def test_divergence_keeps_the_trace_up_to_there(diverging):
     assert steps == tuple(range(0, 4 * len(steps), 4))
     assert 0 < steps[-1] < 64
     assert list(losses) == sorted(losses)
-    assert (record["best_loss"], record["final_loss"]) == (losses[0], losses[-1])
+    assert record["best_loss"] == losses[0]
+
+
+def test_what_diverged_has_no_final_loss(diverging, run):
+    ended, diverged = diverging("0.1,8")["runs"]
+    assert number(ended["final_loss"])
+    assert number(ended["final_suboptimality"])
+    assert diverged["final_loss"] is diverged["final_suboptimality"] is None
+    _, out, _ = run("--algorithm", "fedavg", "--l2", 0.5, "-T", 64, "--eta", "0.1,8")
+    rows = [line.split("│") for line in out.splitlines() if line.startswith("│")]
+    status, final = zip(*((row[2].strip(), row[4].strip()) for row in rows), strict=True)
+    assert status == ("ok", "diverged")
+    assert float(final[0]) == pytest.approx(ended["final_suboptimality"], rel=1e-4)
+    assert final[1] == "-"
 
 
 @pytest.mark.parametrize("algorithm", ["fedavg", "mb-sgd", "mb-ac-sgd"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fedac.cli import sweep as command
+from fedac.experiments import cost
 from fedac.experiments import sweep as experiment
 from fedac.experiments.store import FILE
 
@@ -58,6 +59,13 @@ def test_a_file_and_its_options_are_the_same_runs(fedac, grid, options, tmp_path
     assert "16 runs now, 16 before, 32 in all" in out
 
 
+def test_short_options(fedac, options, tmp_path):
+    long = fedac("sweep", *options(), "--out", tmp_path / "long")
+    short = {"--workers": "-M", "--local-steps": "-K", "--steps": "-T"}
+    line = [short.get(part, part) for part in options()]
+    assert fedac("sweep", *line, "--out", tmp_path / "short") == long
+
+
 def test_a_name_is_printed_as_it_is(fedac, grid, tmp_path):
     grid.write_text(grid.read_text().replace("small sweep", "[red]hi[/] [/foo]"))
     code, out, _ = fedac("sweep", grid, "--out", tmp_path)
@@ -72,7 +80,7 @@ def test_large_step_sizes_are_mentioned_once(fedac, options, tmp_path):
 
 
 def test_dry_run(fedac, grid, tmp_path, monkeypatch):
-    monkeypatch.setattr(experiment, "CALIBRATION_SECONDS", 0.0)
+    monkeypatch.setattr(cost, "CALIBRATION_SECONDS", 0.0)
     code, out, err = fedac("sweep", grid, "--dry-run", "--out", tmp_path / "out")
     assert (code, err) == (0, "")
     assert out.startswith("cells: 16, missing: 16\ngradient queries: 1.536e+03\nexpected time: ")
@@ -102,11 +110,18 @@ def test_what_is_missing(refuses, options, grid, tmp_path):
         ("eta", "0", "--eta should be greater than 0, got 0.0"),
         ("l2", "0", "--l2 should be greater than 0, got 0.0"),
         ("algorithms", "fedag", "--algorithms: unknown algorithm 'fedag'; did you mean 'fedavg'?"),
+        ("workers", "4,8,4", "--workers: 4 is listed twice"),
+        ("local_steps", "1,1", "--local-steps: 1 is listed twice"),
+        ("eta", "0.5,.5", "--eta: 0.5 is listed twice"),
+        ("seeds", "1,1", "--seeds: 1 is listed twice"),
+        ("algorithms", "fedavg,fedavg", "--algorithms: fedavg is listed twice"),
         ("dataset", "a10a", "unknown data set 'a10a'"),
     ],
 )
 def test_bad_options(refuses, options, tmp_path, option, value, saying):
-    refuses("sweep", *options(**{option: value}), "--out", tmp_path, saying=saying)
+    out = tmp_path / "out"
+    refuses("sweep", *options(**{option: value}), "--out", out, saying=saying)
+    assert not out.exists()
 
 
 def test_stores_that_cannot_be_used(refuses, grid, tmp_path):
@@ -122,6 +137,45 @@ def test_an_interrupt(fedac, grid, tmp_path, monkeypatch):
 
     monkeypatch.setattr(experiment, "run", interrupted)
     assert fedac("sweep", grid, "--out", tmp_path / "out") == (130, "", "fedac: interrupted\n")
+
+
+def test_an_interrupt_says_what_is_kept(fedac, grid, tmp_path, monkeypatch):
+    whole = experiment.simulate
+    calls = []
+
+    def third_time(*arguments, **how):
+        calls.append(arguments)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return whole(*arguments, **how)
+
+    monkeypatch.setattr(experiment, "simulate", third_time)
+    out = tmp_path / "out"
+    code, said, err = fedac("sweep", grid, "--out", out)
+    assert (code, said) == (130, "")
+    assert err.splitlines() == [
+        f"fedac: small sweep: 8 of 16 runs are kept in '{out}'; "
+        "the same command goes on from there",
+        "fedac: interrupted",
+    ]
+    assert "8 runs now, 8 before, 16 in all" in fedac("sweep", grid, "--out", out).out
+
+
+def test_runs_that_another_sweep_made_meanwhile_are_counted(fedac, grid, tmp_path, monkeypatch):
+    plan = experiment.plan
+    out = tmp_path / "out"
+
+    def overtaken(grid, store):
+        """Plan, and before anything is run let another sweep have half of the grid."""
+        planned = plan(grid, store)
+        monkeypatch.setattr(experiment, "plan", plan)
+        experiment.run(grid.model_copy(update={"workers": (4,)}), store)
+        return planned
+
+    monkeypatch.setattr(experiment, "plan", overtaken)
+    code, said, _ = fedac("sweep", grid, "--out", out)
+    assert code == 0
+    assert "8 runs now, 0 before, 8 by another sweep meanwhile, 16 in all" in " ".join(said.split())
 
 
 def test_the_bar_on_a_terminal(capsys, monkeypatch):

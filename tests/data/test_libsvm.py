@@ -102,8 +102,17 @@ def test_a_bad_line_is_named(write, monkeypatch, line, message, chunk):
     refuses(path, message, n_features=9)
 
 
-def test_an_index_beyond_any_matrix(write):
-    refuses(write(b"1 3000000000:1\n"), "line 1: '3000000000:1': the feature index is above 2147")
+@pytest.mark.parametrize("index", [b"100000001", b"2000000000", b"3000000000"])
+@pytest.mark.parametrize("chunk", [1, 1 << 20])
+def test_an_index_beyond_any_memory(write, monkeypatch, index, chunk):
+    monkeypatch.setattr(libsvm, "CHUNK_BYTES", chunk)
+    token = index.decode()
+    message = f"line 2: '{token}:1': the feature index is above 100000000"
+    refuses(write(b"-1 1:1\n1 " + index + b":1\n"), message)
+
+
+def test_as_many_columns_as_the_widest_sets_have(write):
+    assert load_libsvm(write(b"-1 1:1\n1 100000000:1\n")).n_features == libsvm.MOST_COLUMNS
 
 
 def test_compressed_without_its_suffix_is_not_text(write):

@@ -108,6 +108,36 @@ def test_a_run_that_blew_up_is_drawn_up_to_there(store):
     assert dict(page["made"])["runs"] == "2, of which 1 diverged"
 
 
+def test_hollow_markers_are_mentioned_where_there_are_some(store):
+    assert "Hollow markers" not in render(store(run(dataset="mine")))
+    assert "Hollow markers" in render(store(run()))
+
+
+@pytest.mark.parametrize(
+    ("runs", "target"),
+    [
+        # The paper's own, where it speaks of this problem and M.
+        ([run(M=8192, final=0.5)], 1e-3),
+        ([run(dataset="epsilon", l2=1e-4, M=2048, final=0.5)], 1e-4),
+        # Else what every algorithm reaches with the most workers, give or take 10%.
+        ([run(final=2e-3)], 1e-2),
+        ([run(dataset="mine", final=1.09e-3)], 1e-3),
+        ([run(dataset="mine", final=2e-4), run(dataset="mine", final=2e-3, K=16)], 1e-3),
+        ([run(dataset="mine", final=2e-4), run(dataset="mine", M=4, final=0.09)], 1e-3),
+        ([run(dataset="mine", final=2e-4), run(dataset="mine", algorithm="fedavg")], 1e-2),
+        ([run(dataset="mine", losses=(9e3, 8e3, 7e3))], 1e4),
+        ([run(dataset="mine", final=3e-9)], 1e-8),
+        ([run(dataset="mine", final=-1e-17)], 1e-5),
+    ],
+)
+def test_the_headline_starts_with_a_target_that_makes_sense(store, runs, target):
+    page = data(render(store(*runs)))
+    assert page["problems"]["target"] == [target]
+    assert target in page["targets"]
+    assert page["targets"] == sorted(page["targets"], reverse=True)
+    assert {1e-1, 1e-2, 1e-3, 1e-4, 1e-5} <= set(page["targets"])
+
+
 def test_names_cannot_break_the_page(store):
     hostile = "</script><script>alert('$data')</script>&amp;"
     text = render(store(run(dataset=hostile)))

@@ -150,6 +150,20 @@ def test_csv(folder, tmp_path):
     assert lines[-1] == b""
 
 
+def test_what_diverged_has_no_final_loss(folder, tmp_path):
+    diverged = replace(OUTCOME, status="diverged", steps=(0, 4), losses=(0.7, 9.0))
+    with Store(folder, create=True) as store:
+        store.add([(replace(CONFIG, eta=20.0), diverged)])
+        last = store.frame().iloc[-1]
+        assert store.export_csv(tmp_path / "runs.csv") == 4
+    assert last.best_loss == 0.7
+    assert pd.isna(last.final_loss)
+    assert pd.isna(last.final_suboptimality)
+    lines = (tmp_path / "runs.csv").read_text().splitlines()
+    assert lines[-1].startswith("tiny,0.001,fedavg,4,2,8,20.0,1,diverged,0.7,,0.6")
+    assert lines[-1].endswith(",")
+
+
 def test_csv_does_not_depend_on_the_order_of_writing(tmp_path):
     texts = []
     for name, order in (("a", [GROUP, NEXT_GROUP]), ("b", [NEXT_GROUP[::-1], GROUP[::-1]])):

@@ -16,6 +16,7 @@ import pytest
 from fedac.data import load
 from fedac.engine import simulate
 from fedac.experiments import sweep
+from fedac.experiments.cost import Cost
 from fedac.experiments.grid import Grid
 from fedac.experiments.store import FILE, Store
 from fedac.objectives import LogisticRegression, optimum
@@ -133,7 +134,7 @@ def test_changed_data_are_other_runs(make, store, data, tmp_path):
     sweep.run(make(dataset=str(copy)), store)
     assert sweep.run(make(), store).new == 0  # the same data elsewhere
     copy.write_text(data.read_text().replace("+1 ", "-1 ", 1))
-    sweep._prepare.cache_clear()
+    sweep.prepare.cache_clear()
     assert sweep.run(make(dataset=str(copy)), store).new == 16
 
 
@@ -156,8 +157,9 @@ def test_an_interrupt_keeps_what_was_finished(make, store, tmp_path):
         if event.done == 8:
             raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(sweep.Interrupted) as stopped:
         sweep.run(grid, store, on_event=interrupt)
+    assert (stopped.value.done, stopped.value.cells) == (8, 16)
     assert len(store.frame()) == 8
     assert sweep.run(grid, store).new == 8
     with Store(tmp_path / "other", create=True) as other:
@@ -194,23 +196,10 @@ def test_plan(make, store):
     sweep.run(make(workers=(4,)), store)
     rest = sweep.plan(make(), store)
     assert (rest.cells, rest.missing, rest.gradient_queries) == (16, 8, 8 * 8 * 16)
-    cost = sweep.Cost()
+    cost = Cost()
     assert 0 < rest.seconds(cost) < everything.seconds(cost)
     sweep.run(make(), store)
     assert sweep.plan(make(), store).seconds(cost) == 0
-
-
-@pytest.mark.usefixtures("calls")
-@pytest.mark.parametrize(
-    "values", [{}, {"algorithms": ("mb-sgd",)}, {"local_steps": (1,)}, {"local_steps": (4,)}]
-)
-def test_calibration(make, monkeypatch, values):
-    monkeypatch.setattr(sweep, "CALIBRATION_SECONDS", 0.0)
-    cost = sweep.calibrate(make(**values))
-    assert min(cost.record, cost.group) >= 0
-    for coefficients in (cost.local, cost.batch):
-        assert min(coefficients) >= 0
-        assert max(coefficients) > 0
 
 
 def arguments(grid):
@@ -265,6 +254,10 @@ def test_two_sweeps_share_one_store(long_grid, tmp_path):
     outputs = [finish(process) for process in both]
     counts = [int(out.split(" runs now")[0].split()[-1]) for out in outputs]
     assert sum(counts) == CELLS  # no run was made twice
+    for out in outputs:
+        title = " ".join(line.strip() for line in out.splitlines() if "runs now" in line)
+        *parts, whole = (int(part.split()[0]) for part in title.split(": ")[1].split(", "))
+        assert sum(parts) == whole == CELLS, title
     with Store(tmp_path / "both") as store:
         frame, traces = store.frame(), store.traces()
     assert len(frame) == frame.key.nunique() == CELLS
@@ -362,5 +355,11 @@ def test_signals_end_a_sweep_with_130(long_grid, tmp_path, number):
         time.sleep(0.01)
     process.send_signal(number)
     _, err = process.communicate(timeout=60)
-    assert (process.returncode, err) == (130, "fedac: interrupted\n")
-    assert 0 < len(runs(folder)) < CELLS
+    kept = len(runs(folder))
+    assert 0 < kept < CELLS
+    assert process.returncode == 130
+    assert err.splitlines() == [
+        f"fedac: sweep: {kept} of {CELLS} runs are kept in '{folder}'; "
+        "the same command goes on from there",
+        "fedac: interrupted",
+    ]

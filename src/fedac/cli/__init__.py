@@ -14,7 +14,7 @@ from typing import Any
 import typer
 
 from fedac import __version__
-from fedac.cli import bench, data, demo, export, report, reproduce, run, sweep
+from fedac.cli import bench, data, demo, export, instability, plan, report, reproduce, run, sweep
 from fedac.cli.streams import flush_results, prepare_streams
 from fedac.errors import InputError, StepSizeWarning
 
@@ -32,6 +32,8 @@ app.command("sweep")(sweep.sweep)
 app.command("export")(export.export)
 app.command("reproduce")(reproduce.reproduce)
 app.command("report")(report.report)
+app.command("instability")(instability.instability)
+app.command("plan")(plan.plan)
 app.command("bench")(bench.bench)
 app.add_typer(data.app, name="data")
 

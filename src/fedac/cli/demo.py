@@ -7,27 +7,31 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from fedac.cli.parse import output_folder
+from fedac.cli.parse import nonempty_path, output_folder
 from fedac.cli.streams import results_console
-from fedac.cli.sweep import sweep_bar
+from fedac.cli.sweep import run_grid
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
 def demo(
-    out: Path = typer.Option(Path("fedac-demo"), help="Folder for runs, figure and report."),
+    out: Path = typer.Option(
+        Path("fedac-demo"),
+        metavar="DIR",
+        parser=nonempty_path,
+        help="Folder for runs, figure and report.",
+    ),
 ) -> None:
     """Show how few rounds each of four algorithms needs on the embedded data."""
     from fedac.experiments import demo as experiment
-    from fedac.experiments import report, sweep
+    from fedac.experiments import report
     from fedac.experiments.paper import tuned
     from fedac.experiments.store import Store
 
     folder = output_folder(out, option="--out")
     with Store(folder, create=True) as store:
-        with sweep_bar("demo") as show:
-            done = sweep.run(experiment.GRID, store, on_event=show)
+        done = run_grid(experiment.GRID, store)
         runs = store.frame()
         cells = tuned(runs[runs["key"].isin(done.keys)])
         page = report.write(store, folder / "report.html")

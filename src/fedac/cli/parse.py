@@ -7,6 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
+import typer
+
 from fedac.errors import InputError
 
 T = TypeVar("T")
@@ -23,8 +25,12 @@ def numbers(text: str, *, option: str) -> list[float]:
     Traceback (most recent call last):
     ...
     fedac.errors.InputError: --eta takes numbers separated by commas, got '0.1;0.2'
+    >>> numbers("0.1,0.10", option="--eta")
+    Traceback (most recent call last):
+    ...
+    fedac.errors.InputError: --eta: 0.1 is listed twice
     """
-    return _several(text, float, f"{option} takes numbers")
+    return _several(text, float, option, "numbers")
 
 
 def whole_numbers(text: str, *, option: str) -> list[int]:
@@ -39,18 +45,37 @@ def whole_numbers(text: str, *, option: str) -> list[int]:
     ...
     fedac.errors.InputError: --workers takes whole numbers separated by commas, got '4,8.5'
     """
-    return _several(text, int, f"{option} takes whole numbers")
+    return _several(text, int, option, "whole numbers")
 
 
-def _several(text: str, read: Callable[[str], T], expected: str) -> list[T]:
+def _several(text: str, read: Callable[[str], T], option: str, what: str) -> list[T]:
     try:
-        return [read(part) for part in text.split(",")]
+        values = [read(part) for part in text.split(",")]
     except ValueError:
-        raise InputError(f"{expected} separated by commas, got '{text}'") from None
+        raise InputError(f"{option} takes {what} separated by commas, got '{text}'") from None
+    twice = [value for value in values if values.count(value) > 1]
+    if twice:
+        raise InputError(f"{option}: {twice[0]} is listed twice")
+    return values
+
+
+def nonempty_path(text: str) -> Path:
+    """Read a path. An empty one, as from a variable that is not set, would be the current folder.
+
+    Examples
+    --------
+    >>> nonempty_path("runs").name
+    'runs'
+    """
+    if not text:
+        raise typer.BadParameter("the path is empty; the current folder is '.'")
+    return Path(text)
 
 
 def output_folder(path: Path, *, option: str) -> Path:
-    """Make a folder for results unless it is there; fail before computing, not after.
+    """Return a folder that is there or can be made; fail before computing, not after.
+
+    It is not made here: a command that fails for another reason leaves nothing behind.
 
     Examples
     --------
@@ -60,12 +85,23 @@ def output_folder(path: Path, *, option: str) -> Path:
     fedac.errors.InputError: --out takes a folder that can be written to; '...' is a file
     """
     try:
-        path.mkdir(parents=True, exist_ok=True)
-        why = "" if os.access(path, os.W_OK | os.X_OK) else "cannot be written to"
-    except FileExistsError:
-        why = "is a file"
+        nearest = _nearest(path)
+        why = "" if os.access(nearest, os.W_OK | os.X_OK) else "cannot be written to"
+        if not nearest.is_dir():
+            why = "is a file"
     except OSError as error:
         why = f"cannot be made: {error.strerror}"
     if why:
         raise InputError(f"{option} takes a folder that can be written to; '{path}' {why}")
+    return path
+
+
+def _nearest(path: Path) -> Path:
+    """Return a path, or the nearest folder above it that exists."""
+    for place in (path, *path.absolute().parents):
+        try:
+            place.stat()
+        except FileNotFoundError:
+            continue
+        return place
     return path

@@ -6,10 +6,19 @@ from pathlib import Path
 
 import typer
 
+from fedac.cli.parse import nonempty_path
+
 
 def report(
-    directory: Path = typer.Argument(metavar="DIR", help="The folder of a sweep."),
-    out: Path | None = typer.Option(None, help="The file to write; DIR/report.html unless given."),
+    directory: Path = typer.Argument(
+        metavar="DIR", parser=nonempty_path, help="The folder of a sweep."
+    ),
+    out: Path | None = typer.Option(
+        None,
+        metavar="FILE",
+        parser=nonempty_path,
+        help="The file to write; DIR/report.html unless given.",
+    ),
 ) -> None:
     """Write one self-contained HTML file: interactive figures, and the published numbers beside."""
     from fedac.experiments.report import write

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from fedac.cli.parse import output_folder, whole_numbers
+from fedac.cli.parse import nonempty_path, output_folder, whole_numbers
 from fedac.cli.streams import results_console
-from fedac.cli.sweep import sweep_bar
+from fedac.cli.sweep import counts, run_grid
 from fedac.errors import DataError, unknown_name
 
 if TYPE_CHECKING:
@@ -34,7 +34,10 @@ WITHOUT_EPSILON = (
 def reproduce(
     figures: list[str] = typer.Argument(metavar="FIGURE...", help="figure-1 to figure-7, or all."),
     out: Path = typer.Option(
-        Path("fedac-reproduction"), help="Folder for the store, the figures and the report."
+        Path("fedac-reproduction"),
+        metavar="DIR",
+        parser=nonempty_path,
+        help="Folder for the store, the figures and the report.",
     ),
     dataset: str | None = typer.Option(
         None, help="Another data set than the paper's: a name or a LIBSVM file."
@@ -47,7 +50,7 @@ def reproduce(
     import pandas as pd
 
     from fedac.experiments import figures as drawing
-    from fedac.experiments import report
+    from fedac.experiments import report, sweep
     from fedac.experiments.paper import compare, tuned
     from fedac.experiments.published import published
     from fedac.experiments.store import Store
@@ -59,9 +62,12 @@ def reproduce(
     folder = output_folder(out, option="--out")
     pictures = output_folder(out / "figures", option="--out")
     grids = {figure.sweep: _grid(figure.sweep, dataset, draws) for figure in wanted}
+    # Data that cannot be had or read leave no empty store behind.
+    sweep.prepare(next(iter(grids.values())))
     with Store(folder, create=True) as store:
         best = {name: tuned(_runs(grid, store)) for name, grid in grids.items()}
         page = report.write(store, folder / "report.html")
+    pictures.mkdir(exist_ok=True)
     shown = []
     for figure in wanted:
         runs = best[figure.sweep]
@@ -117,13 +123,10 @@ def _grid(sweep: str, dataset: str | None, seeds: list[int]) -> Grid:
 
 def _runs(grid: Grid, store: Store) -> pd.DataFrame:
     """Run what the store lacks of a grid, and return all its runs."""
-    from fedac.experiments import sweep
-
     before = time.perf_counter()
-    with sweep_bar(grid.name) as show:
-        done = sweep.run(grid, store, on_event=show)
+    done = run_grid(grid, store)
     seconds = time.perf_counter() - before
-    print(f"{grid.name}: {done.new} runs in {seconds:.0f} s, {done.before} before", file=sys.stderr)
+    print(f"{grid.name}: {done.new} runs in {seconds:.0f} s, {counts(done)}", file=sys.stderr)
     runs = store.frame()
     return runs[runs["key"].isin(done.keys)]
 

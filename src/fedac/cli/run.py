@@ -39,7 +39,9 @@ def run(
     engine: str | None = typer.Option(None, help="fast or reference; fast where it can."),
     precision: str = typer.Option("float32", help="Of local states: float32 or float64."),
     threads: int | None = typer.Option(None, help="Threads; all cores unless given."),
-    as_json: bool = typer.Option(False, "--json", help="Print one JSON object."),
+    as_json: bool = typer.Option(
+        False, "--json", help="Print one JSON object; the final loss of what diverged is null."
+    ),
 ) -> None:
     """Simulate one algorithm with one or many step sizes."""
     etas = numbers(eta, option="--eta")
@@ -47,6 +49,7 @@ def run(
     from fedac.algorithms import get
     from fedac.engine import Interrupted, Schedule, simulate
     from fedac.engine.schedule import require_count
+    from fedac.engine.simulate import require_threads
     from fedac.objectives import LogisticRegression
     from fedac.theory.couplings import require_positive
 
@@ -56,6 +59,7 @@ def run(
     mu = l2 if mu is None else require_positive("mu", mu)
     require_count("M (workers)", workers)
     require_count("record_every", record_every)
+    require_threads(threads)
     schedule = Schedule.every(local_steps, steps=steps)
     for step_size in etas:
         method.couple(eta=step_size, mu=mu, K=schedule.K)
@@ -89,7 +93,11 @@ def run(
 
 
 def _as_json(result: Result, dataset: Dataset, algorithm: str) -> dict[str, Any]:
-    """Return the object of the command's contract."""
+    """Return the object of the command's contract.
+
+    A run that diverged has no final loss: ``final_loss`` and ``final_suboptimality`` are null,
+    and the trace ends before that.
+    """
     f_star = result.optimum.value
     objective = result.objective
     best = result.best if result.runs else None
@@ -116,14 +124,15 @@ def _as_json(result: Result, dataset: Dataset, algorithm: str) -> dict[str, Any]
 
 def _run_as_json(run: Run, f_star: float) -> dict[str, Any]:
     hp = run.hyperparameters
+    final = math.nan if run.status == "diverged" else run.final_loss
     return {
         "eta": hp.eta,
         "hyperparameters": {"gamma": hp.gamma, "alpha": hp.alpha, "beta": hp.beta},
         "status": run.status,
         "best_loss": _finite(run.best_loss),
         "best_suboptimality": _finite(run.best_loss - f_star),
-        "final_loss": _finite(run.final_loss),
-        "final_suboptimality": _finite(run.final_loss - f_star),
+        "final_loss": _finite(final),
+        "final_suboptimality": _finite(final - f_star),
         "megabytes_per_worker": run.megabytes_per_worker,
         "trace": [
             [int(step), _finite(loss)] for step, loss in zip(run.steps, run.loss, strict=True)
@@ -132,7 +141,7 @@ def _run_as_json(run: Run, f_star: float) -> dict[str, Any]:
 
 
 def _finite(value: float) -> float | None:
-    """Return null for an overflowed loss (l2 near 1e308): JSON has no infinity."""
+    """Return null for a loss that is none or overflowed (l2 near 1e308): JSON has no infinity."""
     return float(value) if math.isfinite(value) else None
 
 
@@ -153,7 +162,7 @@ def _print_table(result: Result, dataset: Dataset) -> None:
             f"{run.eta:g}",
             run.status,
             f"{suboptimality.min():.4e}",
-            f"{suboptimality[-1]:.4e}",
+            "-" if run.status == "diverged" else f"{suboptimality[-1]:.4e}",
             f"{run.megabytes_per_worker:.3g}",
             style="bold" if run is result.best else None,
         )

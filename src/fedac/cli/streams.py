@@ -40,6 +40,12 @@ def flush_results() -> None:
         raise
 
 
+def notice(message: str) -> None:
+    """Say something on stderr, in one line whatever a file is called."""
+    line = "".join(c if c.isprintable() else " " for c in message)
+    print(f"fedac: {line}", file=sys.stderr)
+
+
 def results_console() -> Console:
     """Return a console for tables; in a pipe or a file their lines are not cut."""
     from rich.console import Console

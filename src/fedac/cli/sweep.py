@@ -12,14 +12,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import typer
 
-from fedac.cli.parse import numbers, output_folder, whole_numbers
-from fedac.cli.streams import results_console
+from fedac.cli.parse import nonempty_path, numbers, output_folder, whole_numbers
+from fedac.cli.streams import notice, results_console
 from fedac.errors import InputError
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from fedac.experiments.grid import Grid
+    from fedac.experiments.store import Store
     from fedac.experiments.sweep import Event, Summary
 
 NEEDED = "--dataset, --l2, --algorithms, --workers, --local-steps and --eta"
@@ -27,15 +28,25 @@ T = TypeVar("T")
 
 
 def sweep(
-    file: Path | None = typer.Argument(None, metavar="FILE.toml", help="A grid, or use options."),
-    out: Path | None = typer.Option(None, help="Folder of the store."),
+    file: Path | None = typer.Argument(
+        None, metavar="FILE.toml", parser=nonempty_path, help="A grid, or use options."
+    ),
+    out: Path | None = typer.Option(
+        None, metavar="DIR", parser=nonempty_path, help="Folder of the store."
+    ),
     dry_run: bool = typer.Option(False, "--dry-run", help="Only say how much there is to do."),
     dataset: str | None = typer.Option(None, help="A registered name or a LIBSVM file."),
     l2: float | None = typer.Option(None, help="Regularization strength, above 0."),
     algorithms: str | None = typer.Option(None, help="Names, separated by commas."),
-    workers: str | None = typer.Option(None, help="M, whole numbers separated by commas."),
-    local_steps: str | None = typer.Option(None, help="K, whole numbers separated by commas."),
-    steps: int | None = typer.Option(None, help="T, steps per worker; 4096 unless given."),
+    workers: str | None = typer.Option(
+        None, "--workers", "-M", help="M, whole numbers separated by commas."
+    ),
+    local_steps: str | None = typer.Option(
+        None, "--local-steps", "-K", help="K, whole numbers separated by commas."
+    ),
+    steps: int | None = typer.Option(
+        None, "--steps", "-T", help="T, steps per worker; 4096 unless given."
+    ),
     eta: str | None = typer.Option(None, help="Step sizes, separated by commas."),
     seeds: str | None = typer.Option(None, help="Seeds, separated by commas; 1 unless given."),
 ) -> None:
@@ -84,17 +95,37 @@ def _run(grid: Grid, out: Path) -> None:
     from fedac.experiments.store import Store
 
     output_folder(out, option="--out")
+    experiment.prepare(grid)  # data that cannot be had or read leave no empty store behind
     with Store(out, create=True) as store, _terminated_like_interrupted():
-        with sweep_bar(grid.name) as show:
-            summary = experiment.run(grid, store, on_event=show)
+        summary = run_grid(grid, store)
         runs = store.frame()
     _print_summary(grid, summary, runs[runs.key.isin(summary.keys)])
     if summary.beyond:
-        print(
-            f"fedac: {summary.beyond} of {len(grid.eta)} step sizes exceed 1/L; the theory covers "
-            "eta <= 1/L only",
-            file=sys.stderr,
+        notice(
+            f"{summary.beyond} of {len(grid.eta)} step sizes exceed 1/L; the theory covers "
+            "eta <= 1/L only"
         )
+
+
+def run_grid(grid: Grid, store: Store) -> Summary:
+    """Run what a store lacks of a grid, with a progress bar; say what an interrupt leaves."""
+    from fedac.experiments import sweep as experiment
+
+    try:
+        with sweep_bar(grid.name) as show:
+            return experiment.run(grid, store, on_event=show)
+    except experiment.Interrupted as stop:
+        notice(
+            f"{grid.name}: {stop.done} of {stop.cells} runs are kept in '{store.path.parent}'; "
+            "the same command goes on from there"
+        )
+        raise
+
+
+def counts(summary: Summary) -> str:
+    """Say where the runs of a grid come from that this process did not make."""
+    before = f"{summary.before} before"
+    return f"{before}, {summary.others} by another sweep meanwhile" if summary.others else before
 
 
 @contextmanager
@@ -148,7 +179,7 @@ def _print_summary(grid: Grid, summary: Summary, runs: pd.DataFrame) -> None:
     from rich.markup import escape
     from rich.table import Table
 
-    title = f"{grid.name}: {summary.new} runs now, {summary.before} before, {len(runs)} in all"
+    title = f"{grid.name}: {summary.new} runs now, {counts(summary)}, {len(runs)} in all"
     table = Table(title=escape(title))
     for heading in ("algorithm", "runs", "diverged", "best suboptimality", "M", "K", "eta"):
         table.add_column(heading, justify="left" if heading == "algorithm" else "right")
@@ -169,6 +200,7 @@ def _print_summary(grid: Grid, summary: Summary, runs: pd.DataFrame) -> None:
 
 def _print_plan(grid: Grid, out: Path | None) -> None:
     from fedac.experiments import sweep as experiment
+    from fedac.experiments.cost import calibrate
     from fedac.experiments.store import FILE, Store
 
     if out is not None and (out / FILE).exists():
@@ -176,7 +208,8 @@ def _print_plan(grid: Grid, out: Path | None) -> None:
             plan = experiment.plan(grid, store)
     else:
         plan = experiment.plan(grid, None)
-    seconds = plan.seconds(experiment.calibrate(grid)) if plan.missing else 0.0
+    objective, _ = experiment.prepare(grid)
+    seconds = plan.seconds(calibrate(grid, objective)) if plan.missing else 0.0
     print(f"cells: {plan.cells}, missing: {plan.missing}")
     print(f"gradient queries: {plan.gradient_queries:.3e}")
     print(f"expected time: {_duration(seconds)}")

@@ -37,7 +37,9 @@ LONGEST_LINE = 2**28
 # Sparse storage costs 12 bytes an entry and dense 8, so half full is where dense wins.
 DENSE_ABOVE = 0.5
 
-MAX_INDEX = 2**31 - 1
+# The widest sets that people publish have 5.5e7 columns. Every model is a vector of all columns: at
+# this many it is 0.8 GB, and beyond it a typing error in an index is likelier than a data set.
+MOST_COLUMNS = 10**8
 
 
 def load_libsvm(
@@ -54,7 +56,7 @@ def load_libsvm(
     path : str or Path
         The file.
     n_features : int, optional
-        Number of columns; the largest index found if not given.
+        Number of columns; the largest index found if not given, at most `MOST_COLUMNS`.
     name : str, optional
         Name of the data set; the file's name without its compression if not given.
 
@@ -129,7 +131,8 @@ def _parse(
         fault = _first_fault(text, first_line, n_features) or f"cannot be read: {error}"
         raise DataError(f"{path}, {fault}") from None
     # The reader lets these pass.
-    if query_ids.size or not (np.isfinite(rows.data).all() and np.isfinite(labels).all()):
+    finite = np.isfinite(rows.data).all() and np.isfinite(labels).all()
+    if query_ids.size or not finite or rows.shape[1] > (n_features or MOST_COLUMNS):
         raise DataError(f"{path}, {_first_fault(text, first_line, n_features)}")
     # A piece has far fewer than 2^31 entries, and the kernels want 32-bit indices.
     indices, indptr = rows.indices.astype(np.int32), rows.indptr.astype(np.int32)
@@ -160,7 +163,7 @@ def _first_fault(text: bytes, first_line: int, n_features: int | None) -> str | 
     """Say what is wrong with the first bad line, or None if all lines are fine."""
     for number, line in enumerate(text.split(b"\n"), first_line):
         tokens = line.partition(b"#")[0].split()
-        fault = _line_fault(tokens, n_features or MAX_INDEX)
+        fault = _line_fault(tokens, n_features or MOST_COLUMNS)
         if fault:
             if not _is_text(line):
                 fault = "not text; a line of a LIBSVM file is 'label index:value index:value ...'"

@@ -64,7 +64,7 @@ class Run:
 
     @property
     def final_loss(self) -> float:
-        """The last recorded loss."""
+        """The last recorded loss; of a diverged run, that before it diverged."""
         return float(self.loss[-1])
 
     @property

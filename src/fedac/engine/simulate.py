@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 import warnings
 from collections.abc import Callable, Generator, Iterable, Sequence
@@ -23,6 +24,9 @@ from fedac.objectives import Objective, optimum
 from fedac.objectives.base import Array, as_numbers
 from fedac.theory.couplings import require_positive
 from fedac.theory.potentials import phi, psi
+
+# Some more than there are cores do no harm; each costs memory, and thousands are a typing error.
+THREADS_PER_CORE = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +106,8 @@ def simulate(
     precision : "float32" or "float64"
         Of the workers' local states in the fast engine; averages are always float64.
     threads : int, optional
-        Of the fast engine; ``NUMBA_NUM_THREADS`` or all cores unless given. Results do not
-        depend on it.
+        Of the fast engine, at most 16 per core; ``NUMBA_NUM_THREADS`` or all cores unless given.
+        Results do not depend on it.
     on_progress : callable
         Called with the number of gradient queries just made.
 
@@ -258,8 +262,7 @@ def _start_engine(
         raise unknown_name("engine", str(engine), ["fast", "reference"])
     if precision not in ("float32", "float64"):
         raise unknown_name("precision", str(precision), ["float32", "float64"])
-    if threads is not None:
-        require_count("threads", threads)
+    require_threads(threads)
     if engine == "reference":
         return reference.run(problem)
     from fedac.engine import fast
@@ -273,6 +276,33 @@ def _start_engine(
     from numba import get_num_threads
 
     return fast.run(problem, dtype=precision, threads=threads or get_num_threads())
+
+
+def require_threads(threads: int | None) -> None:
+    """Refuse a number of threads, or without one that of the environment, that cannot be meant.
+
+    Examples
+    --------
+    >>> require_threads(10**6)
+    Traceback (most recent call last):
+    ...
+    fedac.errors.InputError: threads must be at most ...: this machine has ..., got 1000000
+    """
+    name, asked = "threads", threads
+    if asked is None:
+        # Numba ignores what is no number, and fails with a traceback on what is below 1.
+        name, text = "NUMBA_NUM_THREADS", os.environ.get("NUMBA_NUM_THREADS", "")
+        try:
+            asked = int(text)
+        except ValueError:
+            return
+    require_count(name, asked)
+    cores = os.cpu_count() or 1
+    if asked > THREADS_PER_CORE * cores:
+        raise InputError(
+            f"{name} must be at most {THREADS_PER_CORE * cores}: this machine has {cores} "
+            f"core{'s' if cores > 1 else ''}, got {asked}"
+        )
 
 
 def _schedule(K: int | Schedule, T: int | None) -> Schedule:

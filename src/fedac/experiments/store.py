@@ -64,9 +64,11 @@ INSERT INTO runs (
     created, origin
 ) VALUES ({", ".join("?" * (11 + len(fields(Config))))}) ON CONFLICT (key) DO NOTHING
 """
+# What diverged has no final loss; kept is the last one before that.
+FINAL = "CASE status WHEN 'ok' THEN final_loss END"
 COLUMNS = (
-    "dataset, l2, algorithm, M, K, T, eta, seed, status, best_loss, final_loss, "
-    "best_loss - f_star AS best_suboptimality, final_loss - f_star AS final_suboptimality"
+    f"dataset, l2, algorithm, M, K, T, eta, seed, status, best_loss, {FINAL} AS final_loss, "
+    f"best_loss - f_star AS best_suboptimality, {FINAL} - f_star AS final_suboptimality"
 )
 # The key makes the order total: two data sets may go by one name.
 ORDER = "ORDER BY dataset, l2, algorithm, M, K, T, eta, seed, key"
@@ -227,17 +229,20 @@ class Store:
             "machines": [json.loads(machine) for machine in dict.fromkeys(machines)],
         }
 
-    def export_csv(self, path: str | Path) -> None:
-        """Write a line per run; equal runs give equal bytes."""
+    def export_csv(self, path: str | Path) -> int:
+        """Write a line per run and return how many; equal runs give equal bytes."""
+        written = 0
         with self._explained(), _written(Path(path)) as target:
             rows = self._db.execute(f"SELECT {COLUMNS} FROM runs {ORDER}")
             with target.open("w", encoding="utf-8", newline="") as file:
                 writer = csv.writer(file, lineterminator="\n")
                 writer.writerow(column for column, *_ in rows.description)
-                writer.writerows(rows)
+                for written, row in enumerate(rows, start=1):  # noqa: B007
+                    writer.writerow(row)
+        return written
 
-    def export_parquet(self, path: str | Path) -> None:
-        """Write the table of `frame` for programs that read Parquet."""
+    def export_parquet(self, path: str | Path) -> int:
+        """Write the table of `frame` for programs that read Parquet; return its rows."""
         try:
             import_module("pyarrow")
         except ImportError:
@@ -245,6 +250,7 @@ class Store:
         frame = self.frame()
         with _written(Path(path)) as target:
             frame.to_parquet(target, engine="pyarrow", index=False)
+        return len(frame)
 
     @contextmanager
     def claim(self, name: str, *, wait: bool) -> Iterator[bool]:

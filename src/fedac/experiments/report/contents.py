@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 PROBLEM = ["dataset", "l2", "T"]
+# Of suboptimality, to choose from.
+TARGETS = (1e-1, 1e-2, 1e-3, 1e-4, 1e-5)
 Table = dict[str, list[Any]]
 
 
@@ -38,6 +40,7 @@ def contents(frame: pd.DataFrame, traces: pd.DataFrame, info: dict[str, Any]) ->
     problems = _problems(frame)
     algorithms = in_order(frame["algorithm"].unique())
     cells = _cells(best).merge(problems[[*PROBLEM, "problem"]], on=PROBLEM)
+    problems["target"] = [_target(cells[cells["problem"] == i]) for i in problems["problem"]]
     steps, curves = _traces(frame, traces, cells, best)
     shown = cells.drop(columns=[*PROBLEM, "cell"])
     shown["algorithm"] = shown["algorithm"].map(algorithms.index)
@@ -48,6 +51,7 @@ def contents(frame: pd.DataFrame, traces: pd.DataFrame, info: dict[str, Any]) ->
         "steps": steps,
         "traces": curves,
         "claims": [claim._asdict() for claim in CLAIMS],
+        "targets": sorted({*TARGETS, *problems["target"]}, reverse=True),
         "many_workers": MANY_WORKERS,
         "slack": SLACK,
         "made": made(info),
@@ -149,6 +153,22 @@ def _cells(best: pd.DataFrame) -> pd.DataFrame:
     known = known[[*CELL, "published", "published_eta"]].assign(T=PUBLISHED_STEPS)
     cells = cells.merge(known, how="left", on=[*CELL, "T"])
     return cells.assign(cell=range(len(cells)))
+
+
+def _target(cells: pd.DataFrame) -> float:
+    """Return the target to begin with: the paper's, or one that every algorithm reaches.
+
+    That is the smallest power of ten, with the most workers of the grid.
+    """
+    here = cells[cells["M"] == cells["M"].max()]
+    for claim in CLAIMS:
+        same = (here["dataset"] == claim.dataset) & (here["l2"] == claim.l2)
+        if (same & (here["M"] == claim.M)).any():
+            return claim.target
+    worst = float(here.groupby("algorithm")["value"].min().max())
+    if not 0 < worst < math.inf:  # at the optimum to all digits, or nothing that is a number
+        return min(TARGETS)
+    return float(f"1e{math.ceil(math.log10(worst / SLACK))}")
 
 
 def _traces(

@@ -78,8 +78,7 @@ function main(data, Plotly) {
 
   function drawHeadline() {
     $("slack").textContent = `${Math.round(100 * (data.slack - 1))} %`;
-    const targets = [1e-1, 1e-2, 1e-3, 1e-4, 1e-5];
-    offer($("target"), targets, 1e-3);
+    offer($("target"), data.targets, problems[favourite].target);
     offer($("headline-problem"), everyProblem, favourite);
     show($("headline-problem"), problems.length > 1);
 
@@ -121,6 +120,10 @@ function main(data, Plotly) {
       hideEmptyColumns($("headline"));
     }
 
+    // Each problem starts with its own target.
+    $("headline-problem").addEventListener("change", ({ target: select }) => {
+      $("target").value = problems[Number(select.value)].target;
+    });
     for (const id of ["target", "headline-problem", "headline-M"]) {
       $(id).addEventListener("change", update);
     }

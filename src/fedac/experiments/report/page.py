@@ -14,6 +14,11 @@ from typing import Any
 
 from fedac import __version__
 
+PUBLISHED = (
+    "Hollow markers are the numbers that <cite>Yuan &amp; Ma, Federated Accelerated Stochastic "
+    "Gradient Descent (NeurIPS 2020)</cite> published for their own runs."
+)
+
 
 def assemble(title: str, contents: dict[str, Any]) -> str:
     """Return the page: template, style, script, plotly and the contents in one text.
@@ -23,6 +28,7 @@ def assemble(title: str, contents: dict[str, Any]) -> str:
     """
     script = _read("page.js")
     plotly, plotly_digest = _plotly()
+    compared = any(value is not None for value in contents["cells"]["published"])
     policy = (
         f"default-src 'none'; script-src {_digest(script)} {plotly_digest}; "
         "style-src 'unsafe-inline'; img-src data: blob:"
@@ -31,6 +37,7 @@ def assemble(title: str, contents: dict[str, Any]) -> str:
         title=html.escape(title),
         version=__version__,
         policy=policy,
+        published=PUBLISHED if compared else "",
         style=_read("style.css"),
         script=script,
         plotly=plotly,

@@ -1,0 +1,134 @@
+"""One-dimensional objectives whose second derivative takes two values, in exact formulas."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate, pairwise
+from typing import Any
+
+from fedac.errors import InputError
+
+# A float, a fraction or a number of many digits: whatever has + - * / and an order.
+Number = Any
+
+
+@dataclass(frozen=True)
+class PiecewiseQuadratic:
+    """F(w) = int_0^w int_0^y H(x) dx dy, where H is L on some intervals and mu elsewhere.
+
+    F is mu-strongly convex and L-smooth, and its minimum is F(0) = 0.
+    Paper: F_k of the claim instability:induction.
+
+    Parameters
+    ----------
+    mu, L : number
+        The two curvatures, 0 < mu <= L.
+    bumps : tuple of (left, right)
+        The closed intervals on which H is L: apart from each other, in increasing order.
+
+    Examples
+    --------
+    Curvature 3 on [1, 2] and 1 elsewhere, so the slope at 4 is 1 + 3 + 2:
+
+    >>> F = PiecewiseQuadratic(mu=1.0, L=3.0, bumps=((1.0, 2.0),))
+    >>> F.curvature(1.5), F.gradient(4.0), F.value(1.0)
+    (3.0, 6.0, 0.5)
+    """
+
+    mu: Number
+    L: Number
+    bumps: tuple[tuple[Number, Number], ...] = ()
+
+    def __post_init__(self) -> None:
+        if not 0 < self.mu <= self.L:
+            raise InputError(f"mu and L must be 0 < mu <= L, got mu={self.mu}, L={self.L}")
+        knots = [knot for bump in self.bumps for knot in bump]
+        if not all(before < after for before, after in pairwise(knots)):
+            raise InputError("bumps must have a width, lie apart and be in increasing order")
+
+    def with_bump(self, centre: Number, radius: Number) -> PiecewiseQuadratic:
+        """Raise the curvature to L on [centre - radius, centre + radius] as well.
+
+        Examples
+        --------
+        >>> PiecewiseQuadratic(mu=1.0, L=3.0).with_bump(1.5, 0.5).bumps
+        ((1.0, 2.0),)
+        """
+        bump = (centre - radius, centre + radius)
+        return PiecewiseQuadratic(self.mu, self.L, tuple(sorted((*self.bumps, bump))))
+
+    def curvature(self, w: Number) -> Number:
+        """Return F''(w) = H(w), which is mu or L.
+
+        Examples
+        --------
+        >>> F = PiecewiseQuadratic(mu=1.0, L=3.0, bumps=((1.0, 2.0),))
+        >>> [F.curvature(w) for w in (0.99, 1.0, 2.0, 2.01)]
+        [1.0, 3.0, 3.0, 1.0]
+        """
+        bump = self._last_bump_begun(w)
+        return self.L if bump >= 0 and w <= self.bumps[bump][1] else self.mu
+
+    def gradient(self, w: Number) -> Number:
+        """Return F'(w) = mu w + (L - mu) times the signed length of bumps from 0 to w.
+
+        Examples
+        --------
+        >>> PiecewiseQuadratic(mu=1.0, L=3.0, bumps=((1.0, 2.0),)).gradient(1.5)
+        2.5
+        """
+        return self.mu * w + (self.L - self.mu) * (self._length(w) - self._length_at_0)
+
+    def value(self, w: Number) -> Number:
+        """Return F(w), the integral of `gradient` from 0 to w.
+
+        Examples
+        --------
+        >>> PiecewiseQuadratic(mu=1.0, L=3.0, bumps=((1.0, 2.0),)).value(2.0)
+        3.0
+        """
+        bumps = self._area(w) - self._area(0) - w * self._length_at_0
+        return self.mu * w * w / 2 + (self.L - self.mu) * bumps
+
+    def _last_bump_begun(self, w: Number) -> int:
+        return bisect_right(self._lefts, w) - 1
+
+    def _length(self, w: Number) -> Number:
+        """Return the total length of bumps on the left of w."""
+        bump = self._last_bump_begun(w)
+        if bump < 0:
+            return 0
+        left, right = self.bumps[bump]
+        return self._lengths_before[bump] + min(w, right) - left
+
+    def _area(self, w: Number) -> Number:
+        """Return the integral of `_length` from minus infinity to w."""
+        bump = self._last_bump_begun(w)
+        if bump < 0:
+            return 0
+        left, right = self.bumps[bump]
+        end = min(w, right)
+        # A bump that w has passed adds its length times the way from its middle to w.
+        passed = self._lengths_before[bump] * w - self._moments_before[bump]
+        return passed + (end - left) * (end - left) / 2 + (end - left) * (w - end)
+
+    # Sums over the bumps, once per objective: a gradient then costs one search among them.
+
+    @cached_property
+    def _lefts(self) -> list[Number]:
+        return [left for left, _ in self.bumps]
+
+    @cached_property
+    def _lengths_before(self) -> list[Number]:
+        return list(accumulate((right - left for left, right in self.bumps), initial=0))
+
+    @cached_property
+    def _moments_before(self) -> list[Number]:
+        moments = ((right - left) * (left + right) / 2 for left, right in self.bumps)
+        return list(accumulate(moments, initial=0))
+
+    @cached_property
+    def _length_at_0(self) -> Number:
+        return self._length(0)

@@ -1,0 +1,98 @@
+"""`fedac plan`: by constants, by data, by measurement; the paper's tables."""
+
+import json
+
+import pytest
+
+CONSTANTS = ("--smoothness", 1, "--strong-convexity", 0.01, "--noise", 1, "--distance", 2)
+
+
+def test_by_constants(fedac) -> None:
+    code, out, err = fedac("plan", *CONSTANTS, "--workers", 64, "--steps", 4096)
+    assert (code, err) == (0, "")
+    for word in ("FedAc-I", "FedAc-II", "FedAvg", "MB-SGD", "MB-AC-SGD", "worst case"):
+        assert word in out
+    assert "fedac_ii_a2" not in out  # Q is not known
+
+
+def test_by_data(fedac, small) -> None:
+    code, out, err = fedac("plan", "--dataset", small, "--l2", 0.1, "-M", 8, "-T", 64)
+    assert code == 0
+    assert "the larger of the gradient noise" in out
+    assert "fedac_ii_a2" in out
+    assert err == "Use --calibrate to measure on the data.\n"
+
+
+def test_json(fedac, small) -> None:
+    how = ("--dataset", small, "--l2", 0.1, "-M", 8, "-T", 64, "--json")
+    code, out, err = fedac("plan", *how)
+    assert (code, err) == (0, "")
+    answer = json.loads(out)
+    assert set(answer["constants"]) == {"L", "mu", "sigma", "D0", "Q", "Psi0", "Phi0"}
+    for row in answer["bounds"]:
+        assert row["rounds"] * row["local_steps"] == row["steps"] == 64
+        assert row["bound"] == pytest.approx(sum(row["terms"].values()))
+        assert row["terms"][row["dominant"]] == max(row["terms"].values())
+        assert row["megabytes_per_worker"] > 0
+    assert "recommended" not in answer
+
+
+def test_calibrate(fedac, small) -> None:
+    how = ("--dataset", small, "--l2", 0.1, "-M", 8, "-T", 64, "--calibrate")
+    code, out, _ = fedac("plan", *how)
+    assert code == 0
+    assert "Measured on the data" in out
+    assert "Recommended: " in out
+    answer = json.loads(fedac("plan", *how, "--json").out)
+    assert answer["recommended"] in answer["measured"]
+    assert answer["recommended"]["suboptimality"] > 0
+
+
+def test_target(fedac, small) -> None:
+    how = ("--dataset", small, "--l2", 0.1, "-M", 8, "--target", 0.02, "--calibrate", "--json")
+    answer = json.loads(fedac("plan", *how).out)
+    assert answer["recommended"]["suboptimality"] <= 0.02
+    assert all(row["bound"] <= 0.02 for row in answer["bounds"])
+
+
+def test_a_target_no_bound_reaches(fedac) -> None:
+    code, out, _ = fedac("plan", *CONSTANTS, "--target", 1e-30)
+    assert code == 0
+    assert "No bound reaches target 1e-30" in out
+
+
+def test_general_convex(fedac) -> None:
+    constants = ("--smoothness", 1, "--noise", 1, "--distance", 2, "--third-order", 1)
+    answer = json.loads(fedac("plan", *constants, "-T", 4096, "--dim", 10, "--json").out)
+    assert len(answer["bounds"]) == 6
+    assert all(row["hyperparameters"]["lam"] >= 0 for row in answer["bounds"])
+
+
+def test_tables(fedac) -> None:
+    code, out, err = fedac("plan", "--tables")
+    assert (code, err) == (0, "")
+    assert "M^1/3" in out
+    answer = json.loads(fedac("plan", "--tables", "--json").out)
+    assert (len(answer["table_1"]), len(answer["table_2"])) == (7, 8)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "saying"),
+    [
+        ((), "give a --dataset, or the constants: --smoothness, --noise, --distance missing"),
+        (("--smoothness", 1), "--noise, --distance missing"),
+        ((*CONSTANTS, "--calibrate"), "--calibrate measures on data"),
+        ((*CONSTANTS, "--steps", 64, "--target", 0.1), "give either T (steps) or a target"),
+        ((*CONSTANTS, "--workers", 0), "M (workers)"),
+        ((*CONSTANTS, "--target", 0), "target must be"),
+        ((*CONSTANTS, "--target", 0.1, "--round-cost", -1), "round_cost must be"),
+        (("--smoothness", 1, "--noise", -1, "--distance", 1), "sigma must be"),
+        (("--smoothness", 0, "--noise", 1, "--distance", 1), "L must be"),
+        (("--smoothness", 1, "--strong-convexity", 2, "--noise", 1, "--distance", 1), "mu must"),
+        (("--dataset", "nope"), "nope"),
+        (("--dataset", "synthetic", "--l2", 0), "l2 must be"),
+        (("--dataset", "synthetic", "--noise", 1), "leave --noise out"),
+    ],
+)
+def test_bad_input(refuses, arguments, saying: str) -> None:
+    refuses("plan", *arguments, saying=saying)

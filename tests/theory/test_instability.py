@@ -1,0 +1,402 @@
+"""The instability theorem, on the objective that its proof constructs."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from fractions import Fraction
+
+import mpmath
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedac.errors import InputError
+from fedac.theory import couplings, instability
+from fedac.theory.agd import agd, follow, nesterov, propagate, step_matrix
+from fedac.theory.instability import Instance
+from fedac.theory.piecewise import PiecewiseQuadratic
+from fedac.theory.separation import (
+    by_block,
+    curvatures,
+    fedac_separation,
+    growth_matrix,
+    predicted_separation,
+    proven_bound,
+)
+
+KAPPAS = [25.0, 100.0, 1e4]
+CASES = list(itertools.product(KAPPAS, [1, 2, 5, 20, 60]))
+some = settings(deadline=None, max_examples=50, derandomize=True)
+
+
+@functools.cache
+def construct(kappa: float, blocks: int) -> Instance:
+    return instability.construct(kappa, blocks)
+
+
+# The objective.
+
+knots = st.lists(st.fractions(-4, 4, max_denominator=12), unique=True, min_size=2, max_size=10).map(
+    sorted
+)
+points = st.fractions(-5, 5, max_denominator=50)
+
+
+def with_bumps(knots: list[Fraction]) -> PiecewiseQuadratic:
+    return PiecewiseQuadratic(
+        Fraction(1, 3), Fraction(7), tuple(zip(knots[::2], knots[1::2], strict=False))
+    )
+
+
+@some
+@given(knots=knots, w=points)
+def test_gradient_is_mu_w_and_the_overlap_with_each_bump(knots, w) -> None:
+    F = with_bumps(knots)
+    low, high = min(w, 0), max(w, 0)
+    overlap = sum(max(min(right, high) - max(left, low), 0) for left, right in F.bumps)
+    slope = F.mu * abs(w) + (F.L - F.mu) * overlap
+    assert F.gradient(w) == (slope if w > 0 else -slope)
+    assert F.curvature(w) == (F.L if any(a <= w <= b for a, b in F.bumps) else F.mu)
+
+
+@some
+@given(knots=knots)
+def test_value_and_gradient_are_exact_integrals_across_all_knots(knots) -> None:
+    F = with_bumps(knots)
+    stops = sorted({Fraction(-5), Fraction(0), Fraction(5), *knots})
+    for a, b in itertools.pairwise(stops):
+        # Between two knots H is constant: F' is linear and F is the area of a trapezoid.
+        for end in (b, (a + b) / 2):
+            width = end - a
+            assert F.gradient(end) - F.gradient(a) == F.curvature((a + b) / 2) * width
+            assert F.value(end) - F.value(a) == width * (F.gradient(a) + F.gradient(end)) / 2
+    assert (F.value(0), F.gradient(0)) == (0, 0)
+
+
+@some
+@given(knots=knots, w=points, u=points)
+def test_objective_is_strongly_convex_and_smooth(knots, w, u) -> None:
+    F = with_bumps(knots)
+    slope = (F.gradient(w) - F.gradient(u)) * (w - u)
+    assert F.mu * (w - u) ** 2 <= slope <= F.L * (w - u) ** 2
+    rest = F.value(w) - F.value(u) - F.gradient(u) * (w - u)
+    assert F.mu * (w - u) ** 2 <= 2 * rest <= F.L * (w - u) ** 2
+
+
+@pytest.mark.parametrize("bumps", [((1, 1),), ((2, 1),), ((0, 2), (1, 3)), ((2, 3), (0, 1))])
+def test_bumps_lie_apart_and_in_order(bumps) -> None:
+    with pytest.raises(InputError, match="bumps must"):
+        PiecewiseQuadratic(1, 2, bumps)
+
+
+def test_bumps_may_not_be_put_over_each_other() -> None:
+    with pytest.raises(InputError, match="bumps must"):
+        PiecewiseQuadratic(1, 2).with_bump(0, 1).with_bump(2, 1)
+
+
+@pytest.mark.parametrize(("mu", "L"), [(0, 1), (-1, 1), (2, 1)])
+def test_curvatures_are_positive_and_in_order(mu, L) -> None:
+    with pytest.raises(InputError, match="0 < mu <= L"):
+        PiecewiseQuadratic(mu, L)
+
+
+# Accelerated gradient descent.
+
+
+def test_one_step_by_hand() -> None:
+    # w_md = 12/6 + (5/6) 6 = 7; with the bump, F'(7) = 7 + 24.
+    hp = nesterov(Fraction(5))
+    start = (Fraction(6), Fraction(12))
+    plain = agd(PiecewiseQuadratic(1, 25), start, hp, steps=1)
+    assert plain == ((6, Fraction(168, 25)), (7,), (12, Fraction(48, 5)))
+    bumped = agd(PiecewiseQuadratic(1, 25, ((0, 1),)), start, hp, steps=1)
+    assert bumped == ((6, Fraction(144, 25)), (7,), (12, Fraction(24, 5)))
+
+
+def agd_of_the_paper(gradient, w_ag, w, L, mu, root, steps):
+    """Write out algo:agd; `root` is sqrt(kappa), and sqrt(1/(L mu)) is 1/(mu root)."""
+    for _ in range(steps):
+        w_md = 1 / (root + 1) * w + root / (root + 1) * w_ag
+        w_ag = w_md - 1 / L * gradient(w_md)
+        w = (1 - 1 / root) * w + 1 / root * w_md - 1 / (mu * root) * gradient(w_md)
+    return w_ag, w
+
+
+@some
+@given(
+    knots=knots,
+    root=st.fractions(1, 20, max_denominator=9),
+    mu=st.fractions(Fraction(1, 9), 9, max_denominator=9),
+    w_ag=points,
+    w=points,
+)
+def test_vanilla_fedac_at_one_over_L_is_agd(knots, root, mu, w_ag, w) -> None:
+    L = mu * root**2
+    F = PiecewiseQuadratic(mu, L, with_bumps(knots).bumps)
+    ours = agd(F, (w_ag, w), nesterov(root, mu), steps=4)
+    theirs = agd_of_the_paper(F.gradient, w_ag, w, L, mu, root, 4)
+    assert (ours.w_ag[-1], ours.w[-1]) == theirs  # of fractions, so exactly
+    vanilla = couplings.vanilla(eta=1 / float(L), mu=float(mu))
+    for name in ("eta", "gamma", "alpha", "beta"):
+        same = pytest.approx(getattr(vanilla, name), rel=1e-14)
+        assert float(getattr(nesterov(root, mu), name)) == same
+
+
+def test_the_trajectory_that_parts_converges_after_all() -> None:
+    # The remark after theorem instability:sketch: no contradiction to convergence.
+    instance = construct(25.0, 5)
+    after = agd(instance.objective, instance.start, instance.hp, steps=200)
+    assert max(abs(after.w_ag[-1]), abs(after.w[-1])) < 1e-12
+
+
+# How a difference evolves.
+
+
+@pytest.mark.parametrize("kappa", KAPPAS)
+@pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
+def test_step_matrix_is_that_of_lemma_instability_2(kappa, share) -> None:
+    root = math.sqrt(kappa)
+    curvature = 1 + share * (kappa - 1)
+    at_L, at_mu = 1 - curvature / kappa, 1 - curvature
+    expected = np.array([[root * at_L, at_L], [at_mu, root * at_L]]) / (root + 1)
+    np.testing.assert_allclose(step_matrix(nesterov(root), curvature), expected, 1e-12, 1e-12)
+
+
+@pytest.mark.parametrize("kappa", KAPPAS)
+def test_growth_matrix_is_the_product_of_three_steps(kappa) -> None:
+    root = math.sqrt(kappa)
+    hp = nesterov(root)
+    product = np.linalg.multi_dot([step_matrix(hp, F) for F in curvatures(kappa, 1)])
+    projection = np.array([[1, 1 / root], [root, 1]]) / 2
+    np.testing.assert_allclose(projection @ projection, projection, rtol=1e-15)
+    np.testing.assert_allclose(growth_matrix(kappa), product, rtol=1e-12)
+    expected = -2 * (1 - 1 / root) ** 3 * projection
+    np.testing.assert_allclose(growth_matrix(kappa), expected, rtol=1e-12)
+
+
+def test_order_of_the_steps_matters() -> None:
+    # A block that begins at L: the test above would notice another order.
+    hp = nesterov(10.0)
+    other = step_matrix(hp, 1.0) @ step_matrix(hp, 1.0) @ step_matrix(hp, 100.0)
+    assert not np.allclose(growth_matrix(100.0), other)
+
+
+@pytest.mark.parametrize("kappa", KAPPAS)
+def test_prediction_is_the_power_of_the_growth_matrix(kappa) -> None:
+    for blocks in (1, 2, 7):
+        apart = np.linalg.matrix_power(growth_matrix(kappa), blocks) @ np.ones(2)
+        assert predicted_separation(kappa, blocks) == pytest.approx(tuple(apart), rel=1e-12)
+
+
+# The theorem.
+
+
+@pytest.mark.parametrize(("kappa", "blocks"), CASES)
+def test_measured_separation_is_that_of_the_proof(kappa, blocks) -> None:
+    root = math.sqrt(kappa)
+    measured = construct(kappa, blocks).separation()
+    assert len(measured) == blocks + 1
+    assert measured[0] == (1, 1)
+    for k in range(1, blocks + 1):
+        growth = (-2 * (1 - 1 / root) ** 3) ** k / 2
+        expected = (growth * (1 + 1 / root), growth * (root + 1))
+        assert measured[k] == pytest.approx(expected, rel=1e-9)
+        assert predicted_separation(kappa, k) == pytest.approx(expected, rel=1e-13)
+
+
+@pytest.mark.parametrize(("kappa", "blocks"), CASES)
+def test_the_precision_leaves_no_rounding_to_see(kappa, blocks) -> None:
+    # More digits than a double has: what is left of the guard bits after all steps.
+    instance = construct(kappa, blocks)
+    w, u = instance.trajectories()
+    with mpmath.workprec(200):
+        root = mpmath.sqrt(kappa)
+        expected = instance.eps_0 / 2 * (-2 * (1 - 1 / root) ** 3) ** blocks * (root + 1) / 2
+        assert abs((w.w[-1] - u.w[-1]) / expected - 1) < 1e-17
+
+
+@pytest.mark.parametrize(("kappa", "blocks"), CASES)
+def test_both_sequences_part_as_the_proof_says(kappa, blocks) -> None:
+    for k, apart in enumerate(construct(kappa, blocks).separation()):
+        assert abs(apart.w_ag) >= 1.02**k / 2
+        assert abs(apart.w) >= 1.02**k
+        assert proven_bound(k) == (1.02**k / 2, 1.02**k)
+
+
+def test_the_statement_of_the_theorem_swaps_its_constants() -> None:
+    assert abs(construct(25.0, 1).separation()[1].w_ag) < 1.02
+
+
+def test_growth_falls_short_below_25() -> None:
+    assert abs(predicted_separation(24.0, 300).w) < proven_bound(300).w
+    assert abs(predicted_separation(25.0, 300).w) > proven_bound(300).w
+
+
+@pytest.mark.parametrize(("kappa", "blocks"), CASES)
+@pytest.mark.parametrize("corner", [(0, 0), (-1, -1), (1, 1), (1, -1), (-1, 1)])
+def test_curvature_conditions_of_lemma_instability_1(kappa, blocks, corner) -> None:
+    instance = construct(kappa, blocks)
+    F, delta = instance.objective, instance.delta
+    start = tuple(w + sign * instance.eps_0 for w, sign in zip(instance.start, corner, strict=True))
+    knots = [knot for bump in F.bumps for knot in bump]
+    for t, w_md in enumerate(agd(F, start, instance.hp, steps=3 * blocks).w_md):
+        expected = F.L if t % 3 == 1 else F.mu
+        assert {F.curvature(w_md + shift) for shift in (-delta, 0, delta)} == {expected}
+        assert not any(abs(knot - w_md) < delta for knot in knots)
+
+
+@pytest.mark.parametrize(("kappa", "blocks"), CASES)
+def test_curvature_is_mu_or_L_with_a_bump_per_block(kappa, blocks) -> None:
+    instance = construct(kappa, blocks)
+    F = instance.objective
+    assert (F.mu, F.L, len(F.bumps)) == (1, kappa, blocks)
+    knots = [knot for bump in F.bumps for knot in bump]
+    # AGD comes down from 1 to the minimum at 0, and no bump is there.
+    assert 0 < knots[0] < knots[-1] < 1
+    beside = [knot + side * instance.delta for knot in knots for side in (-1, 1)]
+    rng = np.random.default_rng(0)
+    for w in [*knots, *beside, *rng.uniform(-1, 2, size=100)]:
+        assert F.curvature(w) in (F.mu, F.L)
+    for a, b in itertools.pairwise(knots):
+        # The slope of F' from knot to knot, to all digits that the distance leaves.
+        slope = (F.gradient(b) - F.gradient(a)) / (b - a)
+        assert abs(slope / F.curvature((a + b) / 2) - 1) < 1e-15
+
+
+@pytest.mark.parametrize(("kappa", "blocks"), CASES)
+def test_neighbourhoods_of_different_steps_are_apart(kappa, blocks) -> None:
+    instance = construct(kappa, blocks)
+    for run in instance.trajectories():
+        assert min(a - b for a, b in itertools.pairwise(run.w_md)) >= 2 * instance.delta > 0
+
+
+@pytest.mark.parametrize("share", [1, 1 / 3, 2.0**-24])
+def test_any_eps_up_to_eps_0_gives_the_same(share) -> None:
+    instance = construct(100.0, 5)
+    eps = instance.eps_0 * share
+    w, u = instance.trajectories(eps)
+    assert (w.w[0] - u.w[0], w.w_ag[0] - u.w_ag[0]) == pytest.approx((eps, eps), rel=1e-11, abs=0)
+    assert instance.separation(eps)[-1] == pytest.approx(predicted_separation(100.0, 5), rel=1e-9)
+
+
+def test_far_outside_the_neighbourhoods_the_formula_does_not_hold() -> None:
+    instance = construct(100.0, 5)
+    eps = 0.01
+    runs = [
+        agd(instance.objective, (1 - shift, -shift), instance.hp, steps=15) for shift in (0, eps)
+    ]
+    parted = float(runs[0].w[-1] - runs[1].w[-1]) / eps
+    assert abs(parted) < 1 < abs(predicted_separation(100.0, 5).w)
+
+
+def test_a_bump_out_of_place_breaks_the_construction() -> None:
+    # The bumps where AGD would be without them, not moved along: why the proof needs F~.
+    instance = construct(100.0, 5)
+    F = PiecewiseQuadratic(instance.objective.mu, instance.objective.L)
+    w_md = agd(F, instance.start, instance.hp, steps=15).w_md
+    radii = [(right - left) / 2 for left, right in reversed(instance.objective.bumps)]
+    for k, radius in enumerate(radii):
+        F = F.with_bump(w_md[3 * k + 1], radius)
+    visited = agd(F, instance.start, instance.hp, steps=15).w_md
+    assert [float(F.curvature(at)) for at in visited] != curvatures(100.0, 5)
+
+
+def test_kappa_need_not_be_a_square() -> None:
+    for kappa in (25.000001, 31.4, 12345.678, 1e12):
+        apart = construct(kappa, 6).separation()[-1]
+        assert apart == pytest.approx(predicted_separation(kappa, 6), rel=1e-9)
+
+
+def test_precision_of_others_is_left_alone() -> None:
+    before = mpmath.mp.prec
+    instability.construct(25.0, 2).separation()
+    assert mpmath.mp.prec == before
+
+
+def test_precision_grows_with_blocks_and_kappa() -> None:
+    bits = [construct(kappa, blocks).bits for kappa, blocks in ((25.0, 5), (25.0, 20), (1e4, 20))]
+    assert bits == sorted(bits)
+    assert bits[0] < bits[-1]
+
+
+# FedAc-I under the same curvatures.
+
+
+@pytest.mark.parametrize("kappa", KAPPAS)
+def test_fedac_i_that_synchronizes_at_every_step_parts_as_agd(kappa) -> None:
+    for k, apart in enumerate(fedac_separation(kappa, 20, K=1)[1:], start=1):
+        assert apart == pytest.approx(predicted_separation(kappa, k), rel=1e-9)
+
+
+@pytest.mark.parametrize("kappa", KAPPAS)
+@pytest.mark.parametrize("K", [4, 16, 64, 10**4])
+def test_fedac_i_parts_less(kappa, K) -> None:
+    for k, apart in enumerate(fedac_separation(kappa, 20, K=K)[1:], start=1):
+        predicted = predicted_separation(kappa, k)
+        assert abs(apart.w) < 0.6 * abs(predicted.w)
+        assert abs(apart.w_ag) < 0.6 * abs(predicted.w_ag)
+
+
+@pytest.mark.parametrize("kappa", KAPPAS)
+def test_the_first_block_grows_less_the_longer_the_interval(kappa) -> None:
+    first = [abs(fedac_separation(kappa, 1, K=K)[1].w) for K in (1, 2, 4, 8, 16)]
+    assert first == sorted(first, reverse=True)
+    assert first[-1] < first[0] / 3
+
+
+def test_fedac_i_without_acceleration_never_parts() -> None:
+    # From K = kappa on gamma = eta, and no curvatures make the transformed norm grow
+    # (proposition fedaci:stab:bound): here |w_ag - w| and |w|.
+    for apart in fedac_separation(100.0, 20, K=100):
+        assert max(abs(apart.w), abs(apart.w_ag)) <= 1
+
+
+def test_other_curvatures_part_fedac_i() -> None:
+    # What the note in `fedac_separation` says.
+    hp = couplings.fedac_i(eta=1 / 100, mu=1.0, K=2)
+    matrix = np.linalg.multi_dot([step_matrix(hp, F) for F in [100.0] + 8 * [1.0]])
+    assert max(abs(np.linalg.eigvals(matrix))) == pytest.approx(1.75, abs=0.01)
+
+
+def test_differences_take_the_steps_of_trajectories() -> None:
+    # On a quadratic of any curvature, with the same definition for both.
+    hp = couplings.fedac_i(eta=1 / 50, mu=1.0, K=4)
+    first, second = (
+        follow(lambda t, w_md: 7 * w_md, start, hp, steps=6) for start in ((3.0, 1.0), (2.0, 4.0))
+    )
+    parted = propagate(hp, [7.0] * 6, start=(1.0, -3.0))
+    assert parted.w_ag == pytest.approx(np.subtract(first.w_ag, second.w_ag))
+    assert parted.w == pytest.approx(np.subtract(first.w, second.w))
+    assert [apart.w for apart in by_block(parted)] == [parted.w[t] for t in (0, 3, 6)]
+
+
+# Bad input.
+
+
+@pytest.mark.parametrize("kappa", [24.999, 0, -100, 1.1e12, math.nan, math.inf, "100", None, True])
+def test_kappa_is_checked(kappa) -> None:
+    with pytest.raises(InputError, match=r"kappa must be a number from 25 to 1e\+12, got"):
+        instability.construct(kappa, 1)
+
+
+@pytest.mark.parametrize("blocks", [0, -1, 101, 10**30, 1.5, 2.0, "3", None, True])
+def test_blocks_are_checked(blocks) -> None:
+    with pytest.raises(InputError, match="blocks must be a whole number from 1 to 100, got"):
+        instability.construct(100.0, blocks)
+
+
+def test_why_is_said_where_it_helps() -> None:
+    with pytest.raises(InputError, match=r"the theorem needs L/mu >= 25$"):
+        instability.construct(16.0, 1)
+    with pytest.raises(InputError, match=r"the digits needed grow with its square$"):
+        instability.construct(25.0, 1000)
+
+
+@pytest.mark.parametrize("share", [0, -0.5, 1.001, 2.0**-25, math.nan])
+def test_eps_is_checked(share) -> None:
+    instance = construct(100.0, 1)
+    with pytest.raises(InputError, match=r"eps must be from eps_0 / 2\^24 to eps_0, got "):
+        instance.separation(share * instance.eps_0)
