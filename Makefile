@@ -17,7 +17,7 @@ demo: $(READY)
 	$(BIN)/fedac demo --out demo
 
 test: $(READY)
-	$(BIN)/pytest -q --cov --cov-report=term:skip-covered
+	$(BIN)/pytest -q --numprocesses=auto --dist=loadscope --cov --cov-report=term:skip-covered
 
 lint: $(READY)
 	$(BIN)/ruff format --check .
