@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Generator
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import numpy.typing as npt
-from threadpoolctl import threadpool_limits
+from threadpoolctl import ThreadpoolController
 
 from fedac.engine.affine import affine
 from fedac.engine.batch import BatchRounds
@@ -24,6 +25,11 @@ from fedac.engine.problem import Problem, Snapshot
 from fedac.engine.rows import prepare, split
 from fedac.engine.schedule import Schedule
 from fedac.engine.threads import Threads
+
+
+@cache  # finding the libraries takes milliseconds
+def _blas() -> ThreadpoolController:
+    return ThreadpoolController()
 
 
 def check(problem: Problem) -> None:
@@ -61,7 +67,8 @@ def run(problem: Problem, *, dtype: npt.DTypeLike, threads: int) -> Generator[li
 
     # A task's matrix products get one thread: more would compete with the other tasks, and sum
     # in an order of their own. For the whole run: switching costs more than the products.
-    one_each = threadpool_limits(1, user_api="blas") if exact_rows.dense else nullcontext()
+    limit = exact_rows.dense
+    one_each = _blas().limit(limits=1, user_api="blas") if limit else nullcontext()
     with Threads(threads) as team, one_each:
         # A rehearsal with one worker and a round of every length compiles the kernels before
         # the first snapshot, with which the clock starts.

@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from fedac.engine.problem import DIVERGED, ArrayState, Lane, Problem, Snapshot
 from fedac.engine.result import BYTES_PER_NUMBER, Result, Run
 from fedac.engine.schedule import Schedule, require_count
 from fedac.errors import InputError, StepSizeWarning, unknown_name
-from fedac.objectives import Objective, optimum
+from fedac.objectives import Objective, Optimum, optimum
 from fedac.objectives.base import Array, as_numbers
 from fedac.theory.couplings import require_positive
 from fedac.theory.potentials import phi, psi
@@ -214,6 +215,10 @@ class _Recorder:
         if self.with_potentials and "w_ag" in self.lane.algorithm.sequences:
             self.columns |= {"psi": [], "phi": []}
 
+    @cached_property
+    def _optimum(self) -> Optimum:
+        return optimum(self.problem.objective)
+
     def add(self, snapshot: Snapshot, w: Array, loss: float) -> None:
         """Record a snapshot with its output and loss."""
         objective = self.problem.objective
@@ -221,7 +226,7 @@ class _Recorder:
         if "noise" in self.columns:
             row["noise"] = objective.noise(w)
         if "psi" in self.columns:
-            best = optimum(objective)
+            best = self._optimum
             named = dict(zip(self.lane.algorithm.sequences, snapshot.state, strict=True))
             mu = objective.strong_convexity if self.mu is None else self.mu
             for name, potential in (("psi", psi), ("phi", phi)):

@@ -108,9 +108,12 @@ class _Tracer:
     mu: float
     rows: list[tuple[int, float, float, float, float, float]] = field(default_factory=list)
 
+    def __post_init__(self) -> None:
+        self.best = optimum(self.objective)
+
     def add(self, step: int, workers: ArrayState) -> None:
         """Record the states of all workers, arrays of shape (M, d), after a step."""
-        F, best = self.objective, optimum(self.objective)
+        F, best = self.objective, self.best
         named = dict(zip(self.lane.algorithm.sequences, workers, strict=True))
         w, w_md = named["w"], self.lane.query(workers)
         w_ag = named.get("w_ag", w)
