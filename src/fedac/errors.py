@@ -24,9 +24,9 @@ def unknown_name(kind: str, name: str, known: Iterable[str]) -> InputError:
     Examples
     --------
     >>> print(unknown_name("algorithm", "fedac-1", ["fedac-i", "fedavg"]))
-    unknown algorithm 'fedac-1'; did you mean 'fedac-i'? Known: fedac-i, fedavg
+    unknown algorithm 'fedac-1'; did you mean 'fedac-i'? known: fedac-i, fedavg
     """
     names = sorted(known)
     near = difflib.get_close_matches(name.lower(), names, n=1, cutoff=0.5)
     hint = f"did you mean '{near[0]}'? " if near else ""
-    return InputError(f"unknown {kind} '{name}'; {hint}Known: {', '.join(names)}")
+    return InputError(f"unknown {kind} '{name}'; {hint}known: {', '.join(names)}")

@@ -32,7 +32,7 @@ def test_an_unknown_name_is_answered_with_the_nearest(typed: str, meant: str) ->
 
 
 def test_a_name_like_no_other_gets_the_list() -> None:
-    with pytest.raises(InputError, match=r"unknown algorithm 'qqq'; Known: fedac-i, .*mb-sgd$"):
+    with pytest.raises(InputError, match=r"unknown algorithm 'qqq'; known: fedac-i, .*mb-sgd$"):
         get("qqq")
 
 

@@ -101,7 +101,7 @@ def test_unknown_data_set_names_the_nearest(refuses, name, nearest):
 
 @pytest.mark.parametrize("name", ["", "?", "x" * 5000])
 def test_unlike_any_data_set(refuses, name):
-    refuses("run", "--dataset", name, saying="Known: a1a, a9a, ")
+    refuses("run", "--dataset", name, saying="known: a1a, a9a, ")
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,7 @@ def test_path_of_what_is_not_here(refuses, nothing_here):
 @pytest.mark.parametrize("command", ["path", "fetch"])
 def test_unknown_and_generated_names(refuses, nothing_here, command):
     refuses("data", command, "a8a", saying="unknown data set 'a8a'; did you mean ")
-    refuses("data", command, "", saying="Known: a1a, ")
+    refuses("data", command, "", saying="known: a1a, ")
     refuses("data", command, "synthetic", saying="synthetic has no file: it is generated")
 
 

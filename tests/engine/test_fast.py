@@ -542,9 +542,9 @@ def test_by_default_the_engine_is_fast_and_single() -> None:
     ("options", "message"),
     [
         ({"engine": "fats"}, "unknown engine 'fats'; did you mean 'fast'"),
-        ({"engine": 1}, "unknown engine '1'.*Known: fast, reference"),
+        ({"engine": 1}, "unknown engine '1'.*known: fast, reference"),
         ({"precision": "float46"}, "unknown precision 'float46'; did you mean 'float64'"),
-        ({"precision": "half"}, "unknown precision 'half'.*Known: float32, float64"),
+        ({"precision": "half"}, "unknown precision 'half'.*known: float32, float64"),
         pytest.param(
             {"precision": np.float16},
             "unknown precision",

@@ -255,7 +255,7 @@ def test_two_sweeps_share_one_store(long_grid, tmp_path):
     counts = [int(out.split(" runs now")[0].split()[-1]) for out in outputs]
     assert sum(counts) == CELLS  # no run was made twice
     for out in outputs:
-        title = " ".join(line.strip() for line in out.splitlines() if "runs now" in line)
+        title = " ".join(out.partition("┏")[0].split())
         *parts, whole = (int(part.split()[0]) for part in title.split(": ")[1].split(", "))
         assert sum(parts) == whole == CELLS, title
     with Store(tmp_path / "both") as store:

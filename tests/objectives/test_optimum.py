@@ -154,15 +154,22 @@ class Ramp(NoisyQuadratic):
 
 
 def test_what_falls_forever_has_no_optimum(cache: Path) -> None:
-    with pytest.raises(InputError, match=r"no optimum found: at norm .* gradient norm is 1\.4.*l2"):
+    with pytest.raises(InputError, match=r"no optimum found: at norm .* is still 1\.4.*larger l2"):
         optimum(Ramp([1e-3, 1e-3]))
     assert not list(cache.rglob("*.npy"))
 
 
+def test_an_l2_that_is_too_small_is_blamed(cache: Path) -> None:
+    # One-hot columns of two groups: without l2 weight can move from one group to the other.
+    groups = np.array([[i % 2, 1 - i % 2, i % 3 == 0, i % 3 != 0] for i in range(60)], dtype=float)
+    signs = np.where(rng.standard_normal(60) > 0, 1.0, -1.0)
+    with pytest.raises(InputError, match="l2 is too small for these data") as caught:
+        optimum(LogisticRegression(groups, signs, l2=1e-20))
+    assert "should be under" not in str(caught.value)
+
+
 def test_separable_data_without_l2_have_no_optimum(cache: Path) -> None:
-    with pytest.raises(
-        InputError, match=r"no longer moves\. Does the objective attain its minimum \(l2 > 0\)"
-    ):
+    with pytest.raises(InputError, match=r"so flat that .* l2 is too small .* use a larger one$"):
         optimum(LogisticRegression([[1.0], [2.0], [-1.0]], [1.0, 1.0, -1.0]))
 
 

@@ -48,7 +48,7 @@ def get(algorithm: str | Algorithm) -> Algorithm:
     >>> get("fedac")
     Traceback (most recent call last):
     ...
-    fedac.errors.InputError: unknown algorithm 'fedac'; did you mean 'fedac-i'? Known: fedac-i, \
+    fedac.errors.InputError: unknown algorithm 'fedac'; did you mean 'fedac-i'? known: fedac-i, \
 fedac-ii, fedac-vanilla, fedavg, fedavg-weighted, mb-ac-sgd, mb-sgd
     """
     if isinstance(algorithm, Algorithm):

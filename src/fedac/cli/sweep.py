@@ -95,10 +95,11 @@ def _run(grid: Grid, out: Path) -> None:
     from fedac.experiments.store import Store
 
     output_folder(out, option="--out")
-    experiment.prepare(grid)  # data that cannot be had or read leave no empty store behind
-    with Store(out, create=True) as store, _terminated_like_interrupted():
-        summary = run_grid(grid, store)
-        runs = store.frame()
+    with _terminated_like_interrupted():
+        experiment.prepare(grid)  # data that cannot be had or read leave no empty store behind
+        with Store(out, create=True) as store:
+            summary = run_grid(grid, store)
+            runs = store.frame()
     _print_summary(grid, summary, runs[runs.key.isin(summary.keys)])
     if summary.beyond:
         notice(
@@ -125,7 +126,7 @@ def run_grid(grid: Grid, store: Store) -> Summary:
 def counts(summary: Summary) -> str:
     """Say where the runs of a grid come from that this process did not make."""
     before = f"{summary.before} before"
-    return f"{before}, {summary.others} by another sweep meanwhile" if summary.others else before
+    return f"{before}, {summary.others} by another sweep" if summary.others else before
 
 
 @contextmanager

@@ -143,7 +143,7 @@ def simulate(
         M=require_count("M (workers)", M),
         schedule=schedule,
         start=start_point(objective, start),
-        seed=_seed(seed),
+        seed=require_seed(seed),
         records=schedule.records(record_every),
         on_progress=count,
     )
@@ -366,7 +366,8 @@ def start_point(objective: Objective, start: npt.ArrayLike | None) -> Array:
     return w_0
 
 
-def _seed(seed: int) -> int:
+def require_seed(seed: int) -> int:
+    """Return a seed if it is one, else say what is wrong."""
     if isinstance(seed, bool) or not hasattr(seed, "__index__") or not 0 <= seed < 2**64:
         raise InputError(f"seed must be a whole number from 0 to 2^64 - 1, got {seed!r}")
     return int(seed)

@@ -78,11 +78,16 @@ def _minimize(objective: Objective) -> Array:
         if scale <= 1e-3:
             break
         w = w + scale * step
+    slope = _norm(objective.gradient(w))
+    if slope < GRADIENT_TOLERANCE:
+        raise InputError(
+            f"no optimum found: the objective is so flat that its minimum cannot be placed; at "
+            f"norm {_norm(w):.2g} the gradient is nearly zero ({slope:.2g}) and yet the next "
+            f"step has norm {_norm(step):.2g}. l2 is too small for these data: use a larger one"
+        )
     raise InputError(
-        f"no optimum found: at norm {_norm(w):.2g} the gradient norm is "
-        f"{_norm(objective.gradient(w)):.2g}, and it should be under {GRADIENT_TOLERANCE:g} at a "
-        "point that no longer moves. Does the objective attain its minimum (l2 > 0), and are its "
-        "data scaled?"
+        f"no optimum found: at norm {_norm(w):.2g} the gradient norm is still {slope:.2g}, and "
+        f"must be under {GRADIENT_TOLERANCE:g}. Scale the data, or use a larger l2"
     )
 
 

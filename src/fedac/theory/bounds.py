@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from math import exp, sqrt
 
 from fedac.theory import rates
-from fedac.theory.letters import check, log_ratio, require_steps
+from fedac.theory.letters import checked, log_ratio, require_steps
 
 TERMS = ("optimization", "variance", "accelerated_variance", "discrepancy")
 
@@ -66,6 +66,7 @@ class Bound:
         return max(self.terms, key=lambda name: self.terms[name])
 
 
+@checked
 def fedac_i_a1(
     *, L: float, mu: float, sigma: float, M: float, K: float, T: float, Psi0: float
 ) -> Bound:
@@ -76,13 +77,13 @@ def fedac_i_a1(
     >>> fedac_i_a1(L=1.0, mu=1.0, sigma=0.0, M=1, K=1, T=2, Psi0=1.0).total  # e^-2
     0.1353352832366127
     """
-    check(L=L, mu=mu, sigma=sigma, M=M, K=K, T=T, Psi0=Psi0)
     rate = rates.fedac_i_a1(L=L, mu=mu, sigma=sigma, M=M, K=K, T=T)
     return _noisy(
         _accelerated_decay(L, mu, K, T) * Psi0, Psi0, rate, variance=(2, 2), discrepancy=(400, 4)
     )
 
 
+@checked
 def fedac_ii_a1(
     *, L: float, mu: float, sigma: float, M: float, K: float, T: float, Phi0: float
 ) -> Bound:
@@ -93,7 +94,6 @@ def fedac_ii_a1(
     >>> fedac_ii_a1(L=1.0, mu=1.0, sigma=0.0, M=1, K=1, T=3, Phi0=1.0).total  # 1/e
     0.36787944117144233
     """
-    check(L=L, mu=mu, sigma=sigma, M=M, K=K, T=T, Phi0=Phi0)
     rate = rates.fedac_ii_a1(L=L, mu=mu, sigma=sigma, M=M, K=K, T=T)
     return _noisy(
         _accelerated_decay(L, mu, K, T / 3) * Phi0,
@@ -104,6 +104,7 @@ def fedac_ii_a1(
     )
 
 
+@checked
 def fedac_ii_a2(
     *, L: float, mu: float, sigma: float, Q: float, M: float, K: float, T: float, Phi0: float
 ) -> Bound:
@@ -114,7 +115,6 @@ def fedac_ii_a2(
     >>> fedac_ii_a2(L=1.0, mu=1.0, sigma=1.0, Q=0.0, M=1, K=1, T=99, Phi0=1.0).discrepancy
     0.0
     """
-    check(L=L, mu=mu, sigma=sigma, Q=Q, M=M, K=K, T=T, Phi0=Phi0)
     rate = rates.fedac_ii_a2(L=L, mu=mu, sigma=sigma, Q=Q, M=M, K=K, T=T)
     return _noisy(
         _accelerated_decay(L, mu, K, T / 3) * Phi0,
@@ -126,6 +126,7 @@ def fedac_ii_a2(
     )
 
 
+@checked
 def fedavg_a1(
     *, L: float, mu: float, sigma: float, M: float, K: float, T: float, D0: float
 ) -> Bound:
@@ -139,12 +140,12 @@ def fedavg_a1(
     >>> fedavg_a1(L=1.0, mu=1.0, sigma=0.0, M=1, K=1, T=1, D0=1.0).total  # 1/e
     0.36787944117144233
     """
-    check(L=L, mu=mu, sigma=sigma, M=M, K=K, T=T, D0=D0)
     rate = rates.fedavg_a1(L=L, mu=mu, sigma=sigma, M=M, K=K, T=T)
     start = L * D0**2
     return _noisy(exp(-mu * T / L) * start, start, rate, variance=(1, 1), discrepancy=(1, 2))
 
 
+@checked
 def fedavg_a2(
     *, L: float, mu: float, sigma: float, Q: float, M: float, K: float, T: float, D0: float
 ) -> Bound:
@@ -155,7 +156,6 @@ def fedavg_a2(
     >>> fedavg_a2(L=1.0, mu=1.0, sigma=0.0, Q=1.0, M=1, K=1, T=8, D0=0.5).total  # 1/e
     0.36787944117144233
     """
-    check(L=L, mu=mu, sigma=sigma, Q=Q, M=M, K=K, T=T, D0=D0)
     rate = rates.fedavg_a2(L=L, mu=mu, sigma=sigma, Q=Q, M=M, K=K, T=T)
     return _noisy(
         exp(-mu * T / (8 * L)) * 4 * L * D0**2,
@@ -166,6 +166,7 @@ def fedavg_a2(
     )
 
 
+@checked
 def mb_sgd(*, L: float, mu: float, sigma: float, M: float, K: float, T: float, D0: float) -> Bound:
     """Bound E[F] - F* of minibatch SGD, for comparison; all constants are 1.
 
@@ -174,12 +175,12 @@ def mb_sgd(*, L: float, mu: float, sigma: float, M: float, K: float, T: float, D
     >>> mb_sgd(L=1.0, mu=1.0, sigma=0.0, M=1, K=8, T=8, D0=1.0).total  # 1/e
     0.36787944117144233
     """
-    check(L=L, mu=mu, sigma=sigma, M=M, K=K, T=T, D0=D0)
     rate = rates.mb_sgd(L=L, mu=mu, sigma=sigma, M=M, K=K, T=T)
     start = L * D0**2
     return _noisy(exp(-mu * T / (K * L)) * start, start, rate, variance=(1, 1))
 
 
+@checked
 def mb_ac_sgd(
     *, L: float, mu: float, sigma: float, M: float, K: float, T: float, D0: float
 ) -> Bound:
@@ -190,12 +191,12 @@ def mb_ac_sgd(
     >>> mb_ac_sgd(L=4.0, mu=1.0, sigma=0.0, M=1, K=8, T=16, D0=0.5).total  # 1/e
     0.36787944117144233
     """
-    check(L=L, mu=mu, sigma=sigma, M=M, K=K, T=T, D0=D0)
     rate = rates.mb_ac_sgd(L=L, mu=mu, sigma=sigma, M=M, K=K, T=T)
     start = L * D0**2
     return _noisy(exp(-sqrt(mu / L) * T / K) * start, start, rate, variance=(1, 1))
 
 
+@checked
 def fedac_i_a1_convex(*, L: float, sigma: float, M: float, K: float, T: float, D0: float) -> Bound:
     """Bound E[F] - F* as theorem fedaci:a1:gcvx does.
 
@@ -205,7 +206,6 @@ def fedac_i_a1_convex(*, L: float, sigma: float, M: float, K: float, T: float, D
     'optimization'
     """
     require_steps(T, "fedac_i_a1_convex")
-    check(L=L, sigma=sigma, M=M, K=K, T=T, D0=D0)
     rate = rates.fedac_i_a1_convex(L=L, sigma=sigma, M=M, K=K, T=T, D0=D0)
     log = log_ratio(T**2, K, 2) ** 2
     return _noisy(
@@ -218,6 +218,7 @@ def fedac_i_a1_convex(*, L: float, sigma: float, M: float, K: float, T: float, D
     )
 
 
+@checked
 def fedac_ii_a1_convex(*, L: float, sigma: float, M: float, K: float, T: float, D0: float) -> Bound:
     """Bound E[F] - F* as theorem fedacii:a1:gcvx does.
 
@@ -227,7 +228,6 @@ def fedac_ii_a1_convex(*, L: float, sigma: float, M: float, K: float, T: float, 
     'optimization'
     """
     require_steps(T, "fedac_ii_a1_convex")
-    check(L=L, sigma=sigma, M=M, K=K, T=T, D0=D0)
     rate = rates.fedac_ii_a1_convex(L=L, sigma=sigma, M=M, K=K, T=T, D0=D0)
     log = log_ratio(T**2, K, 2) ** 2
     return _noisy(
@@ -240,6 +240,7 @@ def fedac_ii_a1_convex(*, L: float, sigma: float, M: float, K: float, T: float, 
     )
 
 
+@checked
 def fedac_ii_a2_convex(
     *, L: float, sigma: float, Q: float, M: float, K: float, T: float, D0: float
 ) -> Bound:
@@ -251,7 +252,6 @@ def fedac_ii_a2_convex(
     0.0
     """
     require_steps(T, "fedac_ii_a2_convex")
-    check(L=L, sigma=sigma, Q=Q, M=M, K=K, T=T, D0=D0)
     rate = rates.fedac_ii_a2_convex(L=L, sigma=sigma, Q=Q, M=M, K=K, T=T, D0=D0)
     log = log_ratio(T**2, K, 2) ** 2
     return _noisy(
@@ -265,6 +265,7 @@ def fedac_ii_a2_convex(
     )
 
 
+@checked
 def fedavg_a2_convex(
     *, L: float, sigma: float, Q: float, M: float, K: float, T: float, D0: float
 ) -> Bound:
@@ -276,7 +277,6 @@ def fedavg_a2_convex(
     0.0
     """
     require_steps(T, "fedavg_a2_convex")
-    check(L=L, sigma=sigma, Q=Q, M=M, K=K, T=T, D0=D0)
     rate = rates.fedavg_a2_convex(L=L, sigma=sigma, Q=Q, M=M, K=K, T=T, D0=D0)
     # The only theorem whose logarithms are of T alone.
     logs = {
@@ -292,6 +292,7 @@ def fedavg_a2_convex(
     )
 
 
+@checked
 def mb_sgd_convex(*, L: float, sigma: float, M: float, K: float, T: float, D0: float) -> Bound:
     """Bound E[F] - F* of minibatch SGD, for comparison; all constants are 1.
 
@@ -300,11 +301,11 @@ def mb_sgd_convex(*, L: float, sigma: float, M: float, K: float, T: float, D0: f
     >>> mb_sgd_convex(L=1.0, sigma=0.0, M=1, K=1, T=4, D0=1.0).total
     0.25
     """
-    check(L=L, sigma=sigma, M=M, K=K, T=T, D0=D0)
     rate = rates.mb_sgd_convex(L=L, sigma=sigma, M=M, K=K, T=T, D0=D0)
     return Bound(optimization=rate.optimization, variance=rate.variance, discrepancy=0.0)
 
 
+@checked
 def mb_ac_sgd_convex(*, L: float, sigma: float, M: float, K: float, T: float, D0: float) -> Bound:
     """Bound E[F] - F* of accelerated minibatch SGD, for comparison; all constants are 1.
 
@@ -313,7 +314,6 @@ def mb_ac_sgd_convex(*, L: float, sigma: float, M: float, K: float, T: float, D0
     >>> mb_ac_sgd_convex(L=1.0, sigma=0.0, M=1, K=1, T=4, D0=1.0).total
     0.0625
     """
-    check(L=L, sigma=sigma, M=M, K=K, T=T, D0=D0)
     rate = rates.mb_ac_sgd_convex(L=L, sigma=sigma, M=M, K=K, T=T, D0=D0)
     return Bound(optimization=rate.optimization, variance=rate.variance, discrepancy=0.0)
 

@@ -15,7 +15,7 @@ from math import cbrt, inf, sqrt
 
 from fedac.theory import couplings, rates
 from fedac.theory.couplings import Hyperparameters
-from fedac.theory.letters import check, log_ratio, require_steps
+from fedac.theory.letters import checked, log_ratio, require_steps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +31,7 @@ class AugmentedHyperparameters(Hyperparameters):
     lam: float
 
 
+@checked
 def fedac_i_a1(
     *, L: float, mu: float, sigma: float, M: float, K: float, T: float, Psi0: float
 ) -> Hyperparameters:
@@ -41,12 +42,12 @@ def fedac_i_a1(
     >>> fedac_i_a1(L=2.0, mu=0.5, sigma=0.0, M=4, K=4, T=64, Psi0=1.0).eta  # no noise: 1/L
     0.5
     """
-    check(L=L, mu=mu, sigma=sigma, M=M, K=K, T=T, Psi0=Psi0)
     rate = rates.fedac_i_a1(L=L, mu=mu, sigma=sigma, M=M, K=K, T=T)
     eta = min(1 / L, K / (mu * T**2) * log_ratio(Psi0, rate.noise) ** 2)
     return couplings.fedac_i(eta=eta, mu=mu, K=K)
 
 
+@checked
 def fedac_ii_a1(
     *, L: float, mu: float, sigma: float, M: float, K: float, T: float, Phi0: float
 ) -> Hyperparameters:
@@ -57,12 +58,12 @@ def fedac_ii_a1(
     >>> fedac_ii_a1(L=2.0, mu=0.5, sigma=0.0, M=4, K=4, T=64, Phi0=1.0).eta
     0.5
     """
-    check(L=L, mu=mu, sigma=sigma, M=M, K=K, T=T, Phi0=Phi0)
     rate = rates.fedac_ii_a1(L=L, mu=mu, sigma=sigma, M=M, K=K, T=T)
     eta = min(1 / L, 9 * K / (mu * T**2) * log_ratio(Phi0, rate.noise) ** 2)
     return couplings.fedac_ii(eta=eta, mu=mu, K=K)
 
 
+@checked
 def fedac_ii_a2(
     *, L: float, mu: float, sigma: float, Q: float, M: float, K: float, T: float, Phi0: float
 ) -> Hyperparameters:
@@ -73,12 +74,12 @@ def fedac_ii_a2(
     >>> fedac_ii_a2(L=2.0, mu=0.5, sigma=0.0, Q=1.0, M=4, K=4, T=64, Phi0=1.0).eta
     0.5
     """
-    check(L=L, mu=mu, sigma=sigma, Q=Q, M=M, K=K, T=T, Phi0=Phi0)
     rate = rates.fedac_ii_a2(L=L, mu=mu, sigma=sigma, Q=Q, M=M, K=K, T=T)
     eta = min(1 / L, 9 * K / (mu * T**2) * log_ratio(Phi0, rate.noise) ** 2)
     return couplings.fedac_ii(eta=eta, mu=mu, K=K)
 
 
+@checked
 def fedavg_a1(
     *, L: float, mu: float, sigma: float, M: float, K: float, T: float, D0: float
 ) -> Hyperparameters:
@@ -91,12 +92,12 @@ def fedavg_a1(
     >>> fedavg_a1(L=2.0, mu=0.5, sigma=0.0, M=4, K=4, T=64, D0=1.0).eta
     0.5
     """
-    check(L=L, mu=mu, sigma=sigma, M=M, K=K, T=T, D0=D0)
     rate = rates.fedavg_a1(L=L, mu=mu, sigma=sigma, M=M, K=K, T=T)
     eta = min(1 / L, log_ratio(L * D0**2, rate.noise) / (mu * T))
     return couplings.fedavg(eta=eta)
 
 
+@checked
 def fedavg_a2(
     *, L: float, mu: float, sigma: float, Q: float, M: float, K: float, T: float, D0: float
 ) -> Hyperparameters:
@@ -108,12 +109,12 @@ def fedavg_a2(
     >>> hp.eta, hp.rho
     (0.125, 0.96875)
     """
-    check(L=L, mu=mu, sigma=sigma, Q=Q, M=M, K=K, T=T, D0=D0)
     rate = rates.fedavg_a2(L=L, mu=mu, sigma=sigma, Q=Q, M=M, K=K, T=T)
     eta = min(1 / (4 * L), 2 / (mu * T) * log_ratio(mu * T * D0**2, rate.noise))
     return couplings.fedavg_weighted(eta=eta, mu=mu)
 
 
+@checked
 def mb_sgd(
     *, L: float, mu: float, sigma: float, M: float, K: float, T: float, D0: float
 ) -> Hyperparameters:
@@ -124,12 +125,12 @@ def mb_sgd(
     >>> mb_sgd(L=2.0, mu=0.5, sigma=0.0, M=4, K=4, T=64, D0=1.0).eta
     0.5
     """
-    check(L=L, mu=mu, sigma=sigma, M=M, K=K, T=T, D0=D0)
     rate = rates.mb_sgd(L=L, mu=mu, sigma=sigma, M=M, K=K, T=T)
     eta = min(1 / L, K / (mu * T) * log_ratio(L * D0**2, rate.noise))
     return couplings.fedavg(eta=eta)
 
 
+@checked
 def mb_ac_sgd(
     *, L: float, mu: float, sigma: float, M: float, K: float, T: float, D0: float
 ) -> Hyperparameters:
@@ -140,12 +141,12 @@ def mb_ac_sgd(
     >>> mb_ac_sgd(L=2.0, mu=0.5, sigma=0.0, M=4, K=4, T=64, D0=1.0).gamma
     1.0
     """
-    check(L=L, mu=mu, sigma=sigma, M=M, K=K, T=T, D0=D0)
     rate = rates.mb_ac_sgd(L=L, mu=mu, sigma=sigma, M=M, K=K, T=T)
     eta = min(1 / L, K**2 / (mu * T**2) * log_ratio(L * D0**2, rate.noise) ** 2)
     return couplings.vanilla(eta=eta, mu=mu)
 
 
+@checked
 def fedac_i_a1_convex(
     *, L: float, sigma: float, M: float, K: float, T: float, D0: float
 ) -> AugmentedHyperparameters:
@@ -158,7 +159,6 @@ def fedac_i_a1_convex(
     (0.0156, 0.0043)
     """
     require_steps(T, "fedac_i_a1_convex")
-    check(L=L, sigma=sigma, M=M, K=K, T=T, D0=D0)
     rate = rates.fedac_i_a1_convex(L=L, sigma=sigma, M=M, K=K, T=T, D0=D0)
     lam = max(rate.noise / D0**2, 2 * L * K / T**2 * log_ratio(T**2, K, 2) ** 2)
     noise = rates.fedac_i_a1(L=L, mu=lam, sigma=sigma, M=M, K=K, T=T).noise
@@ -171,6 +171,7 @@ def fedac_i_a1_convex(
     return _augmented(couplings.fedac_i(eta=eta, mu=lam, K=K), lam)
 
 
+@checked
 def fedac_ii_a1_convex(
     *, L: float, sigma: float, M: float, K: float, T: float, D0: float
 ) -> AugmentedHyperparameters:
@@ -183,7 +184,6 @@ def fedac_ii_a1_convex(
     (0.0156, 0.0388)
     """
     require_steps(T, "fedac_ii_a1_convex")
-    check(L=L, sigma=sigma, M=M, K=K, T=T, D0=D0)
     rate = rates.fedac_ii_a1_convex(L=L, sigma=sigma, M=M, K=K, T=T, D0=D0)
     lam = max(rate.noise / D0**2, 18 * L * K / T**2 * log_ratio(T**2, K, 2) ** 2)
     noise = rates.fedac_ii_a1(L=L, mu=lam, sigma=sigma, M=M, K=K, T=T).noise
@@ -195,6 +195,7 @@ def fedac_ii_a1_convex(
     return _augmented(couplings.fedac_ii(eta=eta, mu=lam, K=K), lam)
 
 
+@checked
 def fedac_ii_a2_convex(
     *, L: float, sigma: float, Q: float, M: float, K: float, T: float, D0: float
 ) -> AugmentedHyperparameters:
@@ -207,7 +208,6 @@ def fedac_ii_a2_convex(
     (0.0156, 0.0388)
     """
     require_steps(T, "fedac_ii_a2_convex")
-    check(L=L, sigma=sigma, Q=Q, M=M, K=K, T=T, D0=D0)
     rate = rates.fedac_ii_a2_convex(L=L, sigma=sigma, Q=Q, M=M, K=K, T=T, D0=D0)
     lam = max(rate.noise / D0**2, 18 * L * K / T**2 * log_ratio(T**2, K, 2) ** 2)
     noise = rates.fedac_ii_a2(L=L, mu=lam, sigma=sigma, Q=Q, M=M, K=K, T=T).noise
@@ -219,6 +219,7 @@ def fedac_ii_a2_convex(
     return _augmented(couplings.fedac_ii(eta=eta, mu=lam, K=K), lam)
 
 
+@checked
 def fedavg_a2_convex(
     *, L: float, sigma: float, Q: float, M: float, K: float, T: float, D0: float
 ) -> AugmentedHyperparameters:
@@ -231,7 +232,6 @@ def fedavg_a2_convex(
     (0.1083, 0.1948)
     """
     require_steps(T, "fedavg_a2_convex")
-    check(L=L, sigma=sigma, Q=Q, M=M, K=K, T=T, D0=D0)
     rate = rates.fedavg_a2_convex(L=L, sigma=sigma, Q=Q, M=M, K=K, T=T, D0=D0)
     lam = max(rate.noise / D0**2, 16 * L / T * log_ratio(T, 1))
     noise = rates.fedavg_a2(L=L, mu=lam, sigma=sigma, Q=Q, M=M, K=K, T=T).noise
@@ -239,6 +239,7 @@ def fedavg_a2_convex(
     return _augmented(couplings.fedavg_weighted(eta=eta, mu=lam), lam)
 
 
+@checked
 def mb_sgd_convex(
     *, L: float, sigma: float, M: float, K: float, T: float, D0: float
 ) -> AugmentedHyperparameters:
@@ -249,11 +250,11 @@ def mb_sgd_convex(
     >>> mb_sgd_convex(L=1.0, sigma=1.0, M=4, K=4, T=1024, D0=1.0).eta
     0.25
     """
-    check(L=L, sigma=sigma, M=M, K=K, T=T, D0=D0)
     eta = min(1 / L, _over(D0 * K * sqrt(M), sigma * sqrt(T)))
     return _augmented(couplings.fedavg(eta=eta), lam=0.0)
 
 
+@checked
 def mb_ac_sgd_convex(
     *, L: float, sigma: float, M: float, K: float, T: float, D0: float
 ) -> AugmentedHyperparameters:
@@ -267,7 +268,6 @@ def mb_ac_sgd_convex(
     >>> round(hp.lam, 4), round(hp.eta, 4)
     (0.0156, 0.0172)
     """
-    check(L=L, sigma=sigma, M=M, K=K, T=T, D0=D0)
     R = T / K
     rate = rates.mb_ac_sgd_convex(L=L, sigma=sigma, M=M, K=K, T=T, D0=D0)
     lam = max(rate.noise / D0**2, 2 * L / R**2 * log_ratio(R**2, 1, 2) ** 2)

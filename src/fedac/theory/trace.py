@@ -16,11 +16,12 @@ from fedac.algorithms import Algorithm
 from fedac.algorithms import get as get_algorithm
 from fedac.engine.problem import ArrayState, Lane
 from fedac.engine.reference import run_round
-from fedac.engine.schedule import Schedule
-from fedac.engine.simulate import start_point
+from fedac.engine.schedule import Schedule, require_count
+from fedac.engine.simulate import require_seed, start_point
 from fedac.errors import InputError
 from fedac.objectives import Objective, optimum
 from fedac.objectives.base import Array
+from fedac.theory.couplings import require_positive
 from fedac.theory.potentials import phi, psi
 
 
@@ -70,6 +71,8 @@ def trace(
     >>> traced.steps[traced.discrepancies["fedac-i"] == 0]
     array([0, 4, 8])
     """
+    require_count("M (workers)", M)
+    require_seed(seed)
     lane = _lane(objective, algorithm, eta=eta, mu=mu, K=K)
     tracer = _Tracer(objective, lane, objective.strong_convexity if mu is None else mu)
     state: ArrayState = lane.algorithm.start(start_point(objective, start))
@@ -91,7 +94,7 @@ def _lane(
     chosen = get_algorithm(algorithm)
     if chosen.minibatch:
         raise InputError(f"'{chosen.name}' takes one step per round: its workers never differ")
-    mu = objective.strong_convexity if mu is None else mu
+    mu = objective.strong_convexity if mu is None else require_positive("mu", mu)
     return Lane(chosen, chosen.couple(eta=eta, mu=mu, K=K))
 
 
