@@ -6,9 +6,14 @@ import os
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import settings
 
 from fedac.data import Dataset, load
 from fedac.engine.compiling import compiled_dir
+
+# A busy machine is no reason to fail; speed is measured by `fedac bench`.
+settings.register_profile("fedac", deadline=None)
+settings.load_profile("fedac")
 
 
 @pytest.fixture(scope="session", autouse=True)
