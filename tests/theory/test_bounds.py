@@ -276,6 +276,19 @@ def test_the_terms_that_noise_causes_vanish_with_it_and_no_others(name: str) -> 
         assert values[-1] < 1e-16 * values[0]
 
 
+@every_theorem
+def test_what_has_no_logarithm_has_a_factor_of_one(name: str) -> None:
+    silent = bound(name, **THEOREMS[name] | {"sigma": 0.0})
+    logs = {term: log for term, log in silent.logs.items() if log != 1}
+    if name == "fedavg_a2_convex":  # of T alone, whatever the noise
+        expected = {"optimization", "variance", "discrepancy"}
+    elif name.startswith("fedac") and name.endswith("_convex"):
+        expected = {"optimization"}
+    else:
+        expected = set()
+    assert set(logs) == expected
+
+
 @third_order
 def test_only_the_discrepancy_vanishes_with_the_third_derivative(name: str) -> None:
     rough, *smoother = (bound(name, **THEOREMS[name] | {"Q": 10.0**-k}) for k in range(0, 60, 5))

@@ -161,14 +161,14 @@ BY_HAND = {
             "discrepancy": 10,
         },
     ),
-    # 3 eta^2 L sigma^2/(2 gamma mu M) = 3/2/1
+    # 3 eta^2 L sigma^2/(2 gamma mu M) = 3/2/2
     "fedac_ii_perturbed": (
-        {"eta": 1 / 4, "gamma": 1 / 2, "L": 2, "mu": 1 / 2, "sigma": 2, "M": 2, "T": 8}
+        {"eta": 1 / 4, "gamma": 1 / 2, "L": 2, "mu": 1 / 2, "sigma": 2, "M": 4, "T": 8}
         | {"Phi0": 3, "discrepancy": 5},
         {
             "optimization": 3 * exp(-2 / 3),
-            "variance": 1 / 2,
-            "accelerated_variance": 3 / 2,
+            "variance": 1 / 4,
+            "accelerated_variance": 3 / 4,
             "discrepancy": 30,
         },
     ),
@@ -387,6 +387,12 @@ def test_impossible_letters_are_refused_by_name(name: str, letter: str) -> None:
             lemma(name, **LEMMAS[name] | {letter: value})
 
 
+@pytest.mark.parametrize("name", [name for name in LEMMAS if "gamma" in LEMMAS[name]])
+def test_gamma_out_of_range_says_what_is_allowed(name: str) -> None:
+    with pytest.raises(InputError, match=r"from eta=0\.25 to sqrt\(eta/mu\)=1, got 2$"):
+        lemma(name, **LEMMAS[name] | {"gamma": 2.0})
+
+
 @pytest.mark.parametrize("name", [name for name in LEMMAS if "L" in LEMMAS[name]])
 def test_mu_is_at_most_L(name: str) -> None:
     with pytest.raises(InputError, match=r"^mu must be at most L"):
@@ -434,3 +440,4 @@ def test_full_acceleration_over_long_rounds_is_bounded_by_nothing(name: str) -> 
     # (1 + gamma^2 mu/eta)^2K = 4^1000 and more: beyond every number, so the bound says nothing.
     letters = LEMMAS[name] | {"gamma": 1.0, "K": 1000}
     assert lemma(name, **letters) == math.inf
+    assert lemma(name, **letters | {"sigma": 0.0}) == 0

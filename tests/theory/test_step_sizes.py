@@ -155,32 +155,32 @@ BY_HAND = {
         ONE | {"sigma": 2, "M": 2, "K": 1, "D0": 2**24},
         {"eta": 1 / 2},
     ),
-    # 2/(mu T) = 1/128; mu^2 M T^2 D0^2/sigma^2 = 2^17/2^4;
-    # mu^6 T^5 D0^2/(Q^2 K^2 sigma^4) = 2^39/2^14
+    # 2/(mu T) = 1/128; mu^2 M T^2 D0^2/sigma^2 = 2^19/2^4;
+    # mu^6 T^5 D0^2/(Q^2 K^2 sigma^4) = 2^41/2^14
     "fedavg_a2, variance": (
-        {"L": 2, "mu": 1 / 2, "T": 512, "sigma": 4, "Q": 1 / 4, "M": 2, "K": 32, "D0": 1},
-        {"eta": log(e + 2**13) / 128, "rho": 1 - log(e + 2**13) / 512},
+        {"L": 2, "mu": 1 / 2, "T": 512, "sigma": 4, "Q": 1 / 4, "M": 2, "K": 32, "D0": 2},
+        {"eta": log(e + 2**15) / 128, "rho": 1 - log(e + 2**15) / 512},
     ),
-    # the second ratio is now 2^39/(2^16 2^10 2^8) = 32
+    # the second ratio is now 2^41/(2^16 2^10 2^8) = 128
     "fedavg_a2, discrepancy": (
-        {"L": 2, "mu": 1 / 2, "T": 512, "sigma": 4, "Q": 2**8, "M": 2, "K": 32, "D0": 1},
-        {"eta": log(e + 32) / 128},
+        {"L": 2, "mu": 1 / 2, "T": 512, "sigma": 4, "Q": 2**8, "M": 2, "K": 32, "D0": 2},
+        {"eta": log(e + 128) / 128},
     ),
     # 1/(4 L); rho = 1 - 1/2 1/8 1/2
     "fedavg_a2, smoothness": (
         {"L": 2, "mu": 1 / 2, "T": 64, "sigma": 1 / 4, "Q": 1 / 4, "M": 2, "K": 32, "D0": 1},
         {"eta": 1 / 8, "rho": 31 / 32},
     ),
-    # K/(mu T) = 1/8; L D0^2 mu M T/sigma^2 = 2 64/64 = 2
+    # K/(mu T) = 1/8; L D0^2 mu M T/sigma^2 = 8 64/64
     "mb_sgd, variance": (
-        ONE | {"sigma": 8, "M": 2, "K": 4, "D0": 1},
-        {"eta": log(e + 2) / 8},
+        ONE | {"sigma": 8, "M": 2, "K": 4, "D0": 2},
+        {"eta": log(e + 8) / 8},
     ),
     "mb_sgd, smoothness": (ONE | {"sigma": 2, "M": 2, "K": 16, "D0": 4}, {"eta": 1 / 2}),
     # K^2/(mu T^2) = 1/128
     "mb_ac_sgd, variance": (
-        ONE | {"sigma": 8, "M": 2, "K": 4, "D0": 1},
-        {"eta": log(e + 2) ** 2 / 128},
+        ONE | {"sigma": 8, "M": 2, "K": 4, "D0": 2},
+        {"eta": log(e + 8) ** 2 / 128},
     ),
     "mb_ac_sgd, smoothness": (ONE | {"sigma": 2, "M": 2, "K": 16, "D0": 4}, {"eta": 1 / 2}),
     # lam = sigma/sqrt(M T)/D0 = 2/8; lam L M T D0^2/sigma^2 = 1; K/(lam T^2) = 4/4096
@@ -201,10 +201,10 @@ BY_HAND = {
             "eta": 1 / (2 + log(e**2 + 1024) ** 2 / 256),
         },
     ),
-    # lam = 4/16 2; (L K D0^2/lam^2)^1/3/(T sigma^2/3) = 16^1/3/(64 16^1/3)
+    # lam = (2^10 2^4 2^4)^1/3/64; (L K D0^2/(lam sigma)^2)^1/3/T = 2^(5 - 4 - 4)/3/64
     "fedac_i_a1_convex, first cap": (
-        {"L": 1, "sigma": 4, "M": 4, "K": 16, "T": 64, "D0": 1 / 2},
-        {"lam": 1 / 2, "eta": 1 / 64},
+        {"L": 1, "sigma": 4, "M": 8, "K": 32, "T": 64, "D0": 1 / 4},
+        {"lam": 1, "eta": 1 / 128},
     ),
     # lam = (2^20 16)^1/3/1024 = 2^(8 - 10); (L K D0^2/lam^3)^1/4/T = (2^10 2^-4 2^6)^1/4/1024
     "fedac_i_a1_convex, second cap": (
@@ -295,10 +295,10 @@ BY_HAND = {
         {"L": 2, "sigma": 1, "M": 64, "K": 4, "T": 64, "D0": 1},
         {"lam": 0, "eta": 1 / 2},
     ),
-    # R = 64; lam = 2/16; lam L M T D0^2/sigma^2 = 8/4; lam R^2 = 512
+    # R = 64; lam = 2/16 1/2; lam L M T D0^2/sigma^2 = 16/4; lam R^2 = 256
     "mb_ac_sgd_convex, lam of the variance": (
-        {"L": 1 / 4, "sigma": 2, "M": 1, "K": 4, "T": 256, "D0": 1},
-        {"lam": 1 / 8, "eta": log(e + 2) ** 2 / 512},
+        {"L": 1 / 4, "sigma": 2, "M": 1, "K": 4, "T": 256, "D0": 2},
+        {"lam": 1 / 16, "eta": log(e + 4) ** 2 / 256},
     ),
     # lam = 2 L/R^2 log^2(e^2 + R^2) = 4/4096 log^2(e^2 + 4096)
     "mb_ac_sgd_convex, smoothness": (

@@ -379,3 +379,9 @@ def test_from_the_rounds_of_table_1_on_noise_is_that_of_the_variance(
     # Half of them are not enough, unless one round is.
     if enough > 1:
         assert noise(enough / 2) > variance
+
+
+@pytest.mark.parametrize("text", ["1 / M / T", "M M^2", "M / M", "x^2"])
+def test_a_power_that_cannot_be_read(text: str) -> None:
+    with pytest.raises(ValueError, match="cannot read"):
+        Power.of(text)

@@ -46,8 +46,6 @@ def check(*, K: float, T: float, M: float = 1, mu: float | None = None, **letter
 def checked(function: Callable[P, R]) -> Callable[P, R]:
     """Have a function of the paper's letters refuse what `check` does, and compute with floats.
 
-    NumPy's whole numbers would overflow in the eighth power of T without a word.
-
     Examples
     --------
     >>> @checked
@@ -61,6 +59,20 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
     def call(*nothing: P.args, **letters: P.kwargs) -> R:
         known: dict[str, Any] = dict(letters)
         check(**({"K": 1, "T": known.get("K", 1)} | known))
+        return in_floats(function)(*nothing, **letters)
+
+    return call
+
+
+def in_floats(function: Callable[P, R]) -> Callable[P, R]:
+    """Have a function of the paper's letters compute with floats.
+
+    NumPy's whole numbers would overflow in the eighth power of T without a word.
+    """
+
+    @wraps(function)
+    def call(*nothing: P.args, **letters: P.kwargs) -> R:
+        known: dict[str, Any] = dict(letters)
         exact: Any = {name: float(value) for name, value in known.items()}
         return function(*nothing, **exact)
 

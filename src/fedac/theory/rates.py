@@ -11,6 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import cbrt, sqrt
 
+from fedac.theory.letters import in_floats
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rate:
@@ -45,6 +47,7 @@ class Rate:
         return max(self.variance, self.discrepancy, self.accelerated_variance)
 
 
+@in_floats
 def fedac_i_a1(*, L: float, mu: float, sigma: float, M: float, K: float, T: float) -> Rate:
     """Return the rate of theorem fedaci:full.
 
@@ -59,6 +62,7 @@ def fedac_i_a1(*, L: float, mu: float, sigma: float, M: float, K: float, T: floa
     )
 
 
+@in_floats
 def fedac_ii_a1(*, L: float, mu: float, sigma: float, M: float, K: float, T: float) -> Rate:
     """Return the rate of theorem fedacii:a1:full.
 
@@ -73,6 +77,7 @@ def fedac_ii_a1(*, L: float, mu: float, sigma: float, M: float, K: float, T: flo
     )
 
 
+@in_floats
 def fedac_ii_a2(
     *, L: float, mu: float, sigma: float, Q: float, M: float, K: float, T: float
 ) -> Rate:
@@ -90,6 +95,7 @@ def fedac_ii_a2(
     )
 
 
+@in_floats
 def fedavg_a1(*, L: float, mu: float, sigma: float, M: float, K: float, T: float) -> Rate:
     """Return the rate of proposition fedavg:a1.
 
@@ -104,6 +110,7 @@ def fedavg_a1(*, L: float, mu: float, sigma: float, M: float, K: float, T: float
     )
 
 
+@in_floats
 def fedavg_a2(*, L: float, mu: float, sigma: float, Q: float, M: float, K: float, T: float) -> Rate:
     """Return the rate of theorem fedavg:a2:full.
 
@@ -118,6 +125,7 @@ def fedavg_a2(*, L: float, mu: float, sigma: float, Q: float, M: float, K: float
     )
 
 
+@in_floats
 def mb_sgd(*, L: float, mu: float, sigma: float, M: float, K: float, T: float) -> Rate:
     """Return the rate of minibatch SGD: its workers never drift apart.
 
@@ -132,6 +140,7 @@ def mb_sgd(*, L: float, mu: float, sigma: float, M: float, K: float, T: float) -
 mb_ac_sgd = mb_sgd
 
 
+@in_floats
 def fedac_i_a1_convex(*, L: float, sigma: float, M: float, K: float, T: float, D0: float) -> Rate:
     """Return the rate of theorem fedaci:a1:gcvx.
 
@@ -147,6 +156,7 @@ def fedac_i_a1_convex(*, L: float, sigma: float, M: float, K: float, T: float, D
     )
 
 
+@in_floats
 def fedac_ii_a1_convex(*, L: float, sigma: float, M: float, K: float, T: float, D0: float) -> Rate:
     """Return the rate of theorem fedacii:a1:gcvx.
 
@@ -162,6 +172,7 @@ def fedac_ii_a1_convex(*, L: float, sigma: float, M: float, K: float, T: float, 
     )
 
 
+@in_floats
 def fedac_ii_a2_convex(
     *, L: float, sigma: float, Q: float, M: float, K: float, T: float, D0: float
 ) -> Rate:
@@ -180,6 +191,7 @@ def fedac_ii_a2_convex(
     )
 
 
+@in_floats
 def fedavg_a2_convex(
     *, L: float, sigma: float, Q: float, M: float, K: float, T: float, D0: float
 ) -> Rate:
@@ -197,6 +209,7 @@ def fedavg_a2_convex(
     )
 
 
+@in_floats
 def mb_sgd_convex(*, L: float, sigma: float, M: float, K: float, T: float, D0: float) -> Rate:
     """Return the rate of minibatch SGD for general convex objectives.
 
@@ -208,6 +221,7 @@ def mb_sgd_convex(*, L: float, sigma: float, M: float, K: float, T: float, D0: f
     return Rate(optimization=L * K * D0**2 / T, variance=sigma * D0 / sqrt(M * T), discrepancy=0.0)
 
 
+@in_floats
 def mb_ac_sgd_convex(*, L: float, sigma: float, M: float, K: float, T: float, D0: float) -> Rate:
     """Return the rate of accelerated minibatch SGD for general convex objectives.
 

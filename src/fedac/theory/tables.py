@@ -40,9 +40,12 @@ class Power:
     def of(cls, text: str) -> Power:
         """Read a power such as ``L^1/3 / T R^2``; a slash between spaces divides."""
         exponents: dict[str, Fraction] = {}
-        for sign, side in zip((1, -1), text.split(" / "), strict=False):
+        above, _, below = text.partition(" / ")
+        for sign, side in ((1, above), (-1, below)):
             for factor in side.split():
                 letter, _, exponent = factor.partition("^")
+                if letter in exponents or letter not in (*ORDER, "1"):
+                    raise ValueError(f"cannot read '{factor}' in '{text}'")
                 if letter != "1":
                     exponents[letter] = sign * Fraction(exponent or 1)
         return cls(tuple((letter, exponents[letter]) for letter in ORDER if letter in exponents))
