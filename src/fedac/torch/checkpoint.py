@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import io
 import os
-import tempfile
+import zipfile
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import torch
+from torch import Tensor
+
 from fedac.errors import InputError
 from fedac.torch.optimizer import LocalOptimizer
-from torch import Tensor
 
 FORMAT = "fedac.torch checkpoint"
 VERSION = 1
-KEYS = {"version", "algorithm", "steps", "rounds", "groups", "sequences", "buffers", "extra"}
+# Of every parameter group; what else there is the user chose when he made it.
+NUMBERS = ("lr", "mu", "local_steps", "shown")
+
+
+class MissingCheckpointError(InputError):
+    """There is no file at this path."""
 
 
 def save(
@@ -26,83 +33,131 @@ def save(
     extra: dict[str, Any],
 ) -> None:
     """Write a checkpoint beside its place, then move it there: no reader sees half of one."""
+    _require_plain(extra)
     content = {
         "format": FORMAT,
         "version": VERSION,
         "algorithm": optimizer.algorithm.name,
+        "coupling": optimizer.coupling(),
         "steps": optimizer.steps,
         "rounds": rounds,
-        "groups": [
-            {key: group[key] for key in ("lr", "mu", "local_steps")}
-            for group in optimizer.param_groups
-        ],
+        "groups": [{key: group[key] for key in NUMBERS} for group in optimizer.param_groups],
         "sequences": [
             [sequence.detach().cpu() for sequence in optimizer.sequences(p)]
-            for p in optimizer._all()
+            for p in optimizer.parameters()
         ],
         "buffers": [buffer.detach().cpu() for buffer in buffers],
         "extra": extra,
     }
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    # One process writes, always to this name: a killed one leaves no pile of remains.
+    beside = path.with_name(f".{path.name}.part")
     try:
-        with os.fdopen(handle, "wb") as file:
+        with beside.open("wb") as file:
             torch.save(content, file)
             file.flush()
             os.fsync(file.fileno())
-        Path(name).replace(path)
+        beside.replace(path)
     except BaseException:
-        Path(name).unlink(missing_ok=True)
+        beside.unlink(missing_ok=True)
         raise
     _sync_folder(path.parent)
 
 
-def load(
-    path: Path, optimizer: LocalOptimizer, buffers: list[Tensor]
-) -> tuple[int, dict[str, Any]]:
-    """Read a checkpoint into an optimizer; return the rounds it had made and its extra.
-
-    Everything is checked before anything is changed.
-    """
+def read(path: Path, optimizer: LocalOptimizer, buffers: list[Tensor]) -> dict[str, Any]:
+    """Return what a checkpoint holds, if it fits an optimizer; nothing is changed."""
     content = _read(path)
-    mine = optimizer.algorithm.name
-    if content["algorithm"] != mine:
-        raise InputError(f"'{path}' was written by '{content['algorithm']}', not by '{mine}'")
-    params = optimizer._all()
-    steps = [group["local_steps"] for group in content["groups"]]
-    wanted = [group["local_steps"] for group in optimizer.param_groups]
-    if steps != wanted:
-        raise InputError(f"'{path}' was written with local_steps {steps}, not {wanted}")
-    shapes = [tuple(p.shape) for p in params] + [tuple(b.shape) for b in buffers]
-    found = [tuple(s[0].shape) for s in content["sequences"]]
-    found += [tuple(b.shape) for b in content["buffers"]]
-    if found != shapes:
-        raise InputError(f"'{path}' holds another model: shapes {found}, not {shapes}")
-    for p, sequences in zip(params, content["sequences"], strict=True):
+    try:
+        _require_fit(content, optimizer, buffers)
+    except InputError as error:
+        raise InputError(f"'{path}': {error}") from None
+    except Exception as error:  # the right keys, but not our values
+        raise InputError(f"'{path}' is not a checkpoint of fedac.torch") from error
+    return content
+
+
+def restore(content: dict[str, Any], optimizer: LocalOptimizer, buffers: list[Tensor]) -> None:
+    """Put what `read` has returned into an optimizer."""
+    for p, sequences in zip(optimizer.parameters(), content["sequences"], strict=True):
         optimizer.set_sequences(p, sequences)
     with torch.no_grad():
         for buffer, value in zip(buffers, content["buffers"], strict=True):
             buffer.copy_(value)
     for group, saved in zip(optimizer.param_groups, content["groups"], strict=True):
-        group.update(saved)
+        group.update({key: saved[key] for key in NUMBERS})
     optimizer.steps = content["steps"]
     optimizer.refresh()
-    return content["rounds"], content["extra"]
 
 
 def _read(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        raise InputError(f"there is no checkpoint '{path}'")
+    if not path.exists():
+        raise MissingCheckpointError(f"there is no checkpoint '{path}'")
     try:
-        # Tensors and plain values only: a file from elsewhere must not run code.
-        content = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # PyTorch's reader fails in many ways on files that are not its own
-        raise InputError(f"'{path}' is not a whole checkpoint of fedac.torch") from error
-    if not isinstance(content, dict) or content.get("format") != FORMAT or KEYS - set(content):
+        file = path.open("rb")
+    except OSError as error:
+        raise InputError(f"'{path}' cannot be read: {error.strerror}") from error
+    with file:
+        try:
+            _require_checksums(file)
+            # Tensors and plain values only: a file from elsewhere must not run code.
+            content = torch.load(file, map_location="cpu", weights_only=True)
+        except Exception as error:  # files that are not its own fail PyTorch in many ways
+            raise InputError(f"'{path}' is not a whole checkpoint of fedac.torch") from error
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise InputError(f"'{path}' is not a checkpoint of fedac.torch")
-    if content["version"] > VERSION:
-        raise InputError(f"'{path}' was written by a newer fedac (version {content['version']})")
+    version = content.get("version")
+    if not isinstance(version, int) or version > VERSION:
+        raise InputError(f"'{path}' was written by a newer fedac (version {version!r})")
     return content
+
+
+def _require_checksums(file: BinaryIO) -> None:
+    """Refuse a file with a damaged record; PyTorch writes checksums but does not read them."""
+    with zipfile.ZipFile(file) as records:
+        damaged = records.testzip()
+    if damaged is not None:
+        raise ValueError(f"record '{damaged}' is damaged")
+    file.seek(0)
+
+
+def _require_fit(content: dict[str, Any], optimizer: LocalOptimizer, buffers: list[Tensor]) -> None:
+    steps = [group["local_steps"] for group in content["groups"]]
+    wanted = [group["local_steps"] for group in optimizer.param_groups]
+    if steps != wanted:
+        raise InputError(f"it was written with local_steps {steps}, not {wanted}")
+    optimizer.require_same_rules(content["algorithm"], content["groups"], content["coupling"])
+    S = len(optimizer.algorithm.sequences)
+    params = optimizer.parameters()
+    shapes = [(tuple(p.shape),) * S for p in params] + [(tuple(b.shape),) for b in buffers]
+    found = [tuple(tuple(s.shape) for s in sequences) for sequences in content["sequences"]]
+    found += [(tuple(b.shape),) for b in content["buffers"]]
+    for mine, theirs in zip(shapes, found, strict=False):
+        if mine != theirs:
+            raise InputError(f"it holds another model: shape {theirs[0]} in place of {mine[0]}")
+    if len(found) != len(shapes):
+        raise InputError(f"it holds another model: {len(found)} tensors, not {len(shapes)}")
+    for count in (content["steps"], content["rounds"]):
+        if not isinstance(count, int) or count < 0:
+            raise ValueError("steps and rounds are counts")
+    if not isinstance(content["extra"], dict) or not all(
+        set(NUMBERS) <= set(group) for group in content["groups"]
+    ):
+        raise ValueError("something is missing")
+
+
+def _require_plain(extra: dict[str, Any]) -> None:
+    """Refuse now what could not be read again without running code."""
+    for name, value in extra.items():
+        file = io.BytesIO()
+        try:
+            torch.save(value, file)
+            file.seek(0)
+            torch.load(file, weights_only=True)
+        except Exception as error:
+            raise InputError(
+                f"'{name}' cannot go into a checkpoint, which holds numbers, texts, tensors, and "
+                f"lists and dicts of them; it is of type {type(value).__name__}"
+            ) from error
 
 
 def _sync_folder(folder: Path) -> None:

@@ -14,7 +14,7 @@ Term = tuple[float, Tensors]
 def combine_(out: Tensors, terms: Sequence[Term], *, foreach: bool) -> None:
     """Set `out` to a sum of multiples of lists of tensors; `out` may be one of them.
 
-    With `foreach`, all tensors of a list go into one operation.
+    All tensors have one precision. With `foreach`, all tensors of a list go into one operation.
 
     Examples
     --------
@@ -49,12 +49,12 @@ def _all_at_once(out: list[Tensor], scale: float, others: list[Term]) -> None:
 
 
 def _one(out: Tensor, scale: float, others: list[tuple[float, Tensor]]) -> None:
+    """Do the same arithmetic, reading and writing less where `out` is overwritten."""
     if scale == 0:
         if not others:
             out.zero_()
             return
-        # Two operands at once save a copy; mixed precisions need one.
-        if len(others) > 1 and all(tensor.dtype == out.dtype for _, tensor in others[:2]):
+        if len(others) > 1:
             (a, x), (b, y), *others = others
             if a == 1:
                 torch.add(x, y, alpha=b, out=out)
@@ -68,7 +68,7 @@ def _one(out: Tensor, scale: float, others: list[tuple[float, Tensor]]) -> None:
             out.copy_(x)
     if others and _sum_to_one(scale, others[0][0]):
         (weight, towards), *others = others
-        out.lerp_(towards.to(out.dtype), weight)
+        out.lerp_(towards, weight)
     elif scale != 1:
         out.mul_(scale)
     for factor, tensor in others:

@@ -6,16 +6,19 @@ While training, parameters hold w_md, where the gradient is to be taken; `eval` 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import torch
+from torch import Tensor
+
 from fedac.algorithms import FEDAC_I, FEDAC_II, FEDAC_VANILLA, FEDAVG, Algorithm, fedac
 from fedac.algorithms.linear import Linear, linear
 from fedac.errors import InputError, unknown_name
-from fedac.theory.couplings import Hyperparameters
+from fedac.theory.couplings import Hyperparameters, require_positive
 from fedac.torch.combine import Tensors, combine_
-from torch import Tensor
 
 VARIANTS = {"I": FEDAC_I, "II": FEDAC_II, "vanilla": FEDAC_VANILLA}
 
@@ -30,7 +33,8 @@ class LocalOptimizer(torch.optim.Optimizer):
     algorithm : Algorithm
         Whose `query` and `update` are followed.
     lr : float
-        The step size eta; a scheduler may change it, and the coupling follows.
+        The step size eta. A scheduler may change it: the coupling follows at the next step, w_md
+        from then on, and a group whose lr is 0 rests.
     mu : float
         Strong-convexity estimate for the coupling.
     local_steps : int
@@ -38,6 +42,11 @@ class LocalOptimizer(torch.optim.Optimizer):
     foreach : bool, optional
         Whether to work on all tensors at once, which suits GPUs, or tensor by tensor, which
         suits the caches of a CPU. By default whatever suits the parameters.
+
+    Attributes
+    ----------
+    steps : int
+        Steps taken so far.
     """
 
     def __init__(
@@ -56,62 +65,67 @@ class LocalOptimizer(torch.optim.Optimizer):
         self.foreach = foreach
         self.steps = 0
         self._versions: dict[Tensor, int] = {}
-        algorithm.couple(eta=lr, mu=mu, K=local_steps)  # refuse bad numbers now
-        super().__init__(params, {"lr": lr, "mu": mu, "local_steps": local_steps, "training": True})
+        numbers = {"lr": require_positive("lr", lr), "mu": mu, "local_steps": local_steps}
+        hp = self.hyperparameters(numbers)  # refuse bad numbers now
+        linear(algorithm, hp)
+        if abs(algorithm.query(algorithm.start(1.0), hp) - 1) > 1e-12:
+            raise InputError(f"'{algorithm.name}' takes its first gradient elsewhere than at w_0")
+        self._in_place = _is_its_own_state(algorithm, hp)
+        # `shown` is the lr by which the parameters were last set.
+        super().__init__(params, {**numbers, "training": True, "shown": None})
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Take one local step with the gradients at the parameters."""
-        self._require_training()
+        if not all(group["training"] for group in self.param_groups):
+            raise InputError(
+                "the parameters hold the output, not the point for the next gradient: call "
+                "optimizer.train() after optimizer.eval() and before the forward pass"
+            )
         loss = None
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+        # All is checked before anything moves: a step that is refused changes nothing.
+        moves = []
         for group in self.param_groups:
-            moved = [p for p in group["params"] if p.grad is not None]
-            for p in moved:
-                self._require_untouched(p)
-            coefficients = linear(self.algorithm, self.hyperparameters(group))
+            if group["lr"] != 0:
+                moved = [p for p in group["params"] if p.grad is not None]
+                for p in moved:
+                    _require_dense(p)
+                    self._require_untouched(group, p)
+                moves.append((group, moved, linear(self.algorithm, self.hyperparameters(group))))
+        for group, moved, coefficients in moves:
             for some in self._batches(moved):
-                self._advance(some, coefficients)
+                self._advance(some, coefficients, self._shown(group).query)
+            group["shown"] = float(group["lr"])
         self.steps += 1
         return loss
 
-    @torch.no_grad()
     def eval(self) -> None:
         """Put the algorithm's output into the parameters, to be evaluated or saved."""
-        for group in self.param_groups:
-            if group["training"]:
-                hp = self.hyperparameters(group)
-                for p in group["params"]:
-                    state = tuple(self.sequences(p))
-                    self._set(p, self.algorithm.output(state, hp, self.steps))
-                group["training"] = False
+        self._switch(training=False)
 
-    @torch.no_grad()
     def train(self) -> None:
         """Put w_md back into the parameters, to go on training."""
-        for group in self.param_groups:
-            if not group["training"]:
-                group["training"] = True
-                self._show_query(group)
+        self._switch(training=True)
 
     def restart(self) -> None:
         """Start all sequences at the parameters as they are now."""
         self.state.clear()
         self._versions.clear()
         for group in self.param_groups:
-            group["training"] = True
+            group.update(training=True, shown=None)
 
     def hyperparameters(self, group: dict[str, Any]) -> Hyperparameters:
         """Return the hyperparameters of a group at its present learning rate."""
-        return self.algorithm.couple(eta=float(group["lr"]), mu=group["mu"], K=group["local_steps"])
+        return self._couple(float(group["lr"]), group)
 
     def sequences(self, p: Tensor) -> list[Tensor]:
         """Return the sequences of one parameter, in the algorithm's order."""
-        names = self.algorithm.sequences
-        if names == ("w",) and not _is_short(p):
+        if self._in_place and not _is_short(p):
             return [p]  # a single sequence is the parameter itself: no copy is needed
+        names = self.algorithm.sequences
         state = self.state[p]
         if not state:
             start = p.detach().to(_state_dtype(p))
@@ -122,7 +136,7 @@ class LocalOptimizer(torch.optim.Optimizer):
 
     @torch.no_grad()
     def set_sequences(self, p: Tensor, values: Sequence[Tensor]) -> None:
-        """Replace the sequences of one parameter, and the parameter that shows them."""
+        """Replace the sequences of one parameter; then call `refresh`."""
         for mine, value in zip(self.sequences(p), values, strict=True):
             mine.copy_(value)
 
@@ -130,68 +144,132 @@ class LocalOptimizer(torch.optim.Optimizer):
     def refresh(self) -> None:
         """Let the parameters follow sequences that were changed."""
         for group in self.param_groups:
-            if group["training"]:
-                self._show_query(group)
-            else:
-                group["training"] = True
-                self.eval()
+            for p in group["params"]:
+                self._show(group, p)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add parameters; their numbers are checked like those of the first ones."""
+        if isinstance(param_group, dict):  # else the base class complains
+            group = self.defaults | param_group
+            require_positive("lr", group["lr"])
+            self.hyperparameters(group)
         super().add_param_group(param_group)
-        self.hyperparameters(self.param_groups[-1])
 
     def state_dict(self) -> dict[str, Any]:
         """Return all that `load_state_dict` needs, the number of steps included."""
-        return super().state_dict() | {"algorithm": self.algorithm.name, "steps": self.steps}
+        return super().state_dict() | {
+            "algorithm": self.algorithm.name,
+            "steps": self.steps,
+            "coupling": self.coupling(),
+        }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take over the state of another optimizer of the same algorithm.
 
-        Restore the model's parameters too: they hold what they held when it was saved.
+        Restore the model too, before or after: its parameters hold what they held when it was
+        saved, and the next step makes sure of that.
         """
-        name = state_dict.get("algorithm")
+        missing = {"state", "param_groups", "algorithm", "steps", "coupling"} - set(state_dict)
+        if missing:
+            raise InputError(f"this is not the state of an optimizer of fedac: no {min(missing)!r}")
+        self.require_same_rules(
+            state_dict["algorithm"], state_dict["param_groups"], state_dict["coupling"]
+        )
+        saved = [
+            state_dict["state"].get(index)
+            for group in state_dict["param_groups"]
+            for index in group["params"]
+        ]
+        names = set(self.algorithm.sequences)
+        for p, state in zip(self.parameters(), saved, strict=False):
+            if state and (set(state) != names or any(v.shape != p.shape for v in state.values())):
+                raise InputError("this is the state of another model: its shapes differ")
+        super().load_state_dict({key: state_dict[key] for key in ("state", "param_groups")})
+        self.steps = int(state_dict["steps"])
+        # The base class casts states to the parameters' precision; ours may be finer.
+        for p, state in zip(self.parameters(), saved, strict=True):
+            for key, value in (state or {}).items():
+                self.state[p][key] = value.detach().to(p.device, _state_dtype(p), copy=True)
+            if self._in_place and not _is_short(p):
+                self.state.pop(p, None)
+
+    def parameters(self) -> list[Tensor]:
+        """Return the parameters of all groups."""
+        return [p for group in self.param_groups for p in group["params"]]
+
+    def coupling(self) -> list[dict[str, float] | None]:
+        """Return the hyperparameters by group, None for a group that rests, to compare them."""
+        return [
+            asdict(self.hyperparameters(group)) if group["lr"] != 0 else None
+            for group in self.param_groups
+        ]
+
+    def require_same_rules(
+        self,
+        name: str,
+        groups: Sequence[dict[str, Any]],
+        coupling: Sequence[dict[str, float] | None],
+    ) -> None:
+        """Refuse a state that another algorithm has made, or numbers that are not ours."""
         if name != self.algorithm.name:
             raise InputError(
                 f"this is the state of algorithm {name!r}, not of '{self.algorithm.name}'"
             )
-        plain = {key: state_dict[key] for key in ("state", "param_groups")}
-        super().load_state_dict(plain)
-        self.steps = int(state_dict["steps"])
-        # The base class casts states to the parameters' precision; ours may be finer.
-        saved = [state_dict["state"].get(index) for group in state_dict["param_groups"]
-                 for index in group["params"]]  # fmt: skip
-        for p, state in zip(self._all(), saved, strict=True):
-            if state:
-                for key, value in state.items():
-                    self.state[p][key] = value.detach().to(p.device, copy=True)
-            self._versions[p] = p._version
+        for group, theirs in zip(groups, coupling, strict=True):
+            if theirs is not None:
+                mine = asdict(self._couple(float(group["lr"]), group))
+                for key, value in mine.items():
+                    if not math.isclose(value, theirs[key], rel_tol=1e-9):
+                        raise InputError(
+                            f"this is a state made with {key}={theirs[key]:g}, not {value:g}"
+                        )
 
-    def _all(self) -> list[Tensor]:
-        return [p for group in self.param_groups for p in group["params"]]
+    def __getstate__(self) -> dict[str, Any]:
+        own = ("algorithm", "foreach", "steps", "_in_place")
+        return super().__getstate__() | {name: getattr(self, name) for name in own}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._versions = {}  # parameters are others now: compare them once by value
+
+    def _couple(self, lr: float, group: dict[str, Any]) -> Hyperparameters:
+        K = group["local_steps"]
+        if not isinstance(K, int) or isinstance(K, bool) or K < 1:
+            raise InputError(f"local_steps must be a whole number from 1 on, got {K!r}")
+        return self.algorithm.couple(eta=lr, mu=require_positive("mu", group["mu"]), K=K)
+
+    def _shown(self, group: dict[str, Any]) -> Linear:
+        """Return the coefficients by which the parameters of a group were last set."""
+        return linear(self.algorithm, self._shown_by(group))
+
+    def _shown_by(self, group: dict[str, Any]) -> Hyperparameters:
+        # Before the first step any lr will do but 0, where a scheduler may have started.
+        lr = group["shown"] or group["lr"] or group.get("initial_lr") or self.defaults["lr"]
+        return self._couple(float(lr), group)
 
     def _batches(self, params: list[Tensor]) -> list[list[Tensor]]:
         """Split parameters into those that are worked on at once."""
-        together = [p for p in params if (p.is_cuda if self.foreach is None else self.foreach)]
-        kinds: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}
-        for p in together:
-            kinds.setdefault((p.device, p.dtype), []).append(p)
-        alone = [[p] for p in params if not any(p is other for other in together)]
-        return [*kinds.values(), *alone]
+        batches: dict[object, list[Tensor]] = {}
+        for p in params:
+            together = p.is_cuda if self.foreach is None else self.foreach
+            batches.setdefault((p.device, p.dtype) if together else id(p), []).append(p)
+        return list(batches.values())
 
-    def _advance(self, params: list[Tensor], coefficients: Linear) -> None:
+    def _advance(
+        self, params: list[Tensor], coefficients: Linear, shown: tuple[float, ...]
+    ) -> None:
         """Take the step of some parameters: new sequences first, then where to look next."""
         states: list[Tensors] = [
             list(sequence) for sequence in zip(*map(self.sequences, params), strict=True)
         ]
+        foreach = len(params) > 1
+        in_place = states[0][0] is params[0]
         gradients: Tensors = [_gradient(p) for p in params]
-        w_md: Tensors = params
-        if states[0][0] is params[0]:
-            w_md = states[0]
-        elif _is_short(params[0]):
+        w_md: Tensors = states[0] if in_place else params
+        if _is_short(params[0]):
             # What the parameters hold is rounded; the sequences know better.
             w_md = [torch.empty_like(sequence) for sequence in states[0]]
-            combine_(w_md, list(zip(coefficients.query, states, strict=True)), foreach=False)
+            combine_(w_md, list(zip(shown, states, strict=True)), foreach=foreach)
         old = list(states)
         for s, row in enumerate(coefficients.update):
             state = states[s]
@@ -199,42 +277,61 @@ class LocalOptimizer(torch.optim.Optimizer):
             if any(later[s] != 0 for later in coefficients.update[s + 1 :]):
                 old[s] = [sequence.clone() for sequence in state]
             terms = [*old[:s], state, *old[s + 1 :], w_md, gradients]
-            combine_(state, list(zip(row, terms, strict=True)), foreach=len(params) > 1)
-        self._show(params, states, coefficients.query)
-
-    def _show_query(self, group: dict[str, Any]) -> None:
-        """Put w_md into the parameters of a group."""
-        query = linear(self.algorithm, self.hyperparameters(group)).query
-        for p in group["params"]:
-            self._show([p], [[sequence] for sequence in self.sequences(p)], query)
-
-    def _show(
-        self, params: list[Tensor], states: Sequence[Tensors], query: tuple[float, ...]
-    ) -> None:
-        if states[0][0] is not params[0]:
-            combine_(params, list(zip(query, states, strict=True)), foreach=len(params) > 1)
+            combine_(state, list(zip(row, terms, strict=True)), foreach=foreach)
+        if not in_place:
+            combine_(w_md, list(zip(coefficients.query, states, strict=True)), foreach=foreach)
+            if w_md is not params:
+                torch._foreach_copy_(params, list(w_md))
         for p in params:
             self._versions[p] = p._version
+
+    @torch.no_grad()
+    def _switch(self, *, training: bool) -> None:
+        groups = [group for group in self.param_groups if group["training"] != training]
+        for group in groups:
+            for p in group["params"]:
+                self._require_untouched(group, p)
+        for group in groups:
+            group["training"] = training
+            for p in group["params"]:
+                self._show(group, p)
+
+    def _show(self, group: dict[str, Any], p: Tensor) -> None:
+        """Put into a parameter what it holds while training, or while evaluating."""
+        sequences = self.sequences(p)
+        if not group["training"]:
+            hp = self._shown_by(group)
+            self._set(p, self.algorithm.output(tuple(sequences), hp, self.steps))
+        elif sequences[0] is not p:
+            w_md = torch.empty_like(sequences[0]) if _is_short(p) else p
+            terms = zip(self._shown(group).query, ([s] for s in sequences), strict=True)
+            combine_([w_md], list(terms), foreach=False)
+            self._set(p, w_md)
 
     def _set(self, p: Tensor, value: Tensor) -> None:
         if value is not p:
             p.copy_(value)
         self._versions[p] = p._version
 
-    def _require_training(self) -> None:
-        if not all(group["training"] for group in self.param_groups):
+    def _require_untouched(self, group: dict[str, Any], p: Tensor) -> None:
+        """Refuse a parameter that others have changed: the sequences would know nothing of it."""
+        if self._versions.get(p) == p._version or not self.state.get(p):
+            return
+        sequences = tuple(self.sequences(p))
+        hp = self._shown_by(group)
+        if group["training"]:
+            told = self.algorithm.query(sequences, hp)
+        else:
+            told = self.algorithm.output(sequences, hp, self.steps)
+        largest = max([0.0, *(s.abs().max().item() for s in sequences if s.numel())])
+        rounding = 8 * torch.finfo(p.dtype).eps * largest
+        if not torch.allclose(p.to(told.dtype), told, rtol=0, atol=rounding, equal_nan=True):
             raise InputError(
-                "the parameters hold the output, not the point for the next gradient: call "
-                "optimizer.train() after optimizer.eval() and before the forward pass"
+                "a parameter was changed by other means than this optimizer; call "
+                "optimizer.restart() to start from the parameters as they are, or restore the "
+                "model that belongs to the optimizer's state"
             )
-
-    def _require_untouched(self, p: Tensor) -> None:
-        known = self._versions.get(p)
-        if known is not None and known != p._version and self.sequences(p)[0] is not p:
-            raise InputError(
-                "a parameter was changed since the last step, by other means than this "
-                "optimizer; call optimizer.restart() to start from the parameters as they are"
-            )
+        self._versions[p] = p._version
 
 
 class FedAc(LocalOptimizer):
@@ -311,6 +408,15 @@ class LocalSGD(LocalOptimizer):
         super().__init__(params, FEDAVG, lr=lr, mu=1.0, local_steps=local_steps, foreach=foreach)
 
 
+def _is_its_own_state(algorithm: Algorithm, hp: Hyperparameters) -> bool:
+    """Say whether an algorithm's only sequence is start, query point and output at once."""
+    return (
+        algorithm.start(1.0) == (1.0,)
+        and algorithm.query((1.0,), hp) == 1.0
+        and algorithm.output((1.0,), hp, 1) == 1.0
+    )
+
+
 def _is_short(p: Tensor) -> bool:
     """Say whether a parameter is too coarse to keep sequences in."""
     return p.dtype in (torch.bfloat16, torch.float16)
@@ -323,6 +429,9 @@ def _state_dtype(p: Tensor) -> torch.dtype:
 def _gradient(p: Tensor) -> Tensor:
     gradient = p.grad
     assert gradient is not None
-    if gradient.is_sparse:
-        raise InputError("sparse gradients are not supported; use sparse=False in the embedding")
     return gradient.to(_state_dtype(p))
+
+
+def _require_dense(p: Tensor) -> None:
+    if p.grad is not None and p.grad.layout != torch.strided:
+        raise InputError("sparse gradients are not supported; use sparse=False in the embedding")

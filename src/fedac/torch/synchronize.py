@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+import re
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import torch.distributed as dist
-
 import torch
-from fedac.errors import InputError
-from fedac.torch import checkpoint as files
-from fedac.torch.optimizer import LocalOptimizer
+import torch.distributed as dist
 from torch import Tensor
 
-# By rank, in front of the sequences: its weight and whether its state is finite.
-HEADER = 2
+from fedac.errors import InputError
+from fedac.theory.couplings import require_positive
+from fedac.torch import checkpoint as files
+from fedac.torch.optimizer import LocalOptimizer
+
+# In the header, in the place of its weight: the state of this rank is not finite.
+NOT_FINITE = -1.0
 
 
 class NonFiniteStateError(RuntimeError):
@@ -30,6 +35,9 @@ class WorkerLostError(RuntimeError):
 
 class Synchronizer:
     """Averages the sequences of an optimizer over a process group.
+
+    All processes make one at the same time. They start alike: before the first step everybody
+    takes the parameters (and averaged buffers) of rank 0.
 
     Parameters
     ----------
@@ -59,7 +67,7 @@ class Synchronizer:
     rounds : int
         Synchronizations so far.
     bytes, seconds : int, float
-        What this process has sent, and how long it has waited.
+        What this process has handed to all-reduces, and how long it has waited for them.
     """
 
     def __init__(
@@ -75,7 +83,7 @@ class Synchronizer:
         delay: int = 1,
         timeout: float | None = None,
     ) -> None:
-        if not dist.is_initialized():
+        if not (dist.is_available() and dist.is_initialized()):
             raise InputError(
                 "no process group: call torch.distributed.init_process_group first, and start "
                 "the program by torchrun"
@@ -87,24 +95,32 @@ class Synchronizer:
             if value not in known:
                 raise InputError(f"{name} must be {' or '.join(map(repr, known))}, got {value!r}")
         self.optimizer = optimizer
-        self.group = group
         self.weighting = weighting
         self.on_nonfinite = on_nonfinite
-        self.timeout = timeout
         self.rank = dist.get_rank(group)
         self.world_size = dist.get_world_size(group)
         self.rounds = 0
         self.bytes = 0
         self.seconds = 0.0
         self._examples = 0
-        self._buffers = _floating(buffers)
+        # Averaged are floating-point buffers only; checkpoints hold all of them.
+        self._all_buffers = [] if buffers is None else list(buffers.buffers())
+        self._buffers = [buffer for buffer in self._all_buffers if buffer.is_floating_point()]
         self._local_steps = _local_steps(optimizer)
         self._at = None if at is None else _schedule(at, self._local_steps)
         self._delay = delay if overlap else 0
         if overlap and not 1 <= delay < self._local_steps:
-            raise InputError(f"delay must be from 1 to local_steps - 1, got {delay}")
+            raise InputError(
+                f"delay must be from 1 to local_steps - 1 = {self._local_steps - 1}, got {delay}"
+            )
+        self._device = _device(optimizer)
         self._pending: _Pending | None = None
-        self._agree()
+        self._group = self._own_group(group, timeout)
+        self._require_agreement()
+        # The step after which all states were the same, for checkpoints.
+        self._alike_at: int | None = None
+        if optimizer.steps == 0:
+            self._start_alike()
 
     def count(self, examples: int) -> None:
         """Tell how many examples a step has used, where workers are weighted by them."""
@@ -117,38 +133,33 @@ class Synchronizer:
 
         Returns whether an average was applied.
         """
+        before = self.rounds
         steps = self.optimizer.steps
-        applied = False
         if self._pending is not None and steps >= self._pending.due:
             self.flush()
-            applied = True
         if self._is_due(steps):
-            self.synchronize()
-            applied = applied or not self._delay
-        return applied
+            self.flush()
+            self._begin()
+            if not self._delay:
+                self.flush()
+        return self.rounds > before
 
     def synchronize(self) -> None:
-        """Average now, or start to if averages are overlapped with training."""
-        if self._pending is not None:
-            self.flush()
-        buffer = self._pack()
-        snapshot = buffer.clone() if self._delay else None
-        work = self._start(buffer)
-        self._pending = _Pending(buffer, snapshot, work, self.optimizer.steps + self._delay)
-        if not self._delay:
-            self.flush()
+        """Average now, whatever the schedule says; all processes must call it."""
+        self.flush()
+        self._begin()
+        self.flush()
 
     def flush(self) -> None:
-        """Apply an average that is still on its way; before evaluating or saving, for one."""
+        """Apply an average that is still on its way, if there is one."""
         if self._pending is None:
             return
         pending, self._pending = self._pending, None
         before = time.perf_counter()
-        self._wait(pending.work)
+        self._guard(pending.work.wait)
         self.seconds += time.perf_counter() - before
         self._apply(pending)
         self.rounds += 1
-        self._examples = 0
 
     def checkpoint(self, path: str | Path, **extra: Any) -> None:
         """Write all that `resume` needs, atomically; right after a synchronization only.
@@ -156,89 +167,178 @@ class Synchronizer:
         The first process writes for all: after a synchronization they agree. `extra` may hold
         numbers, texts and tensors, such as the position of a sampler.
         """
-        self.flush()
-        if not self._is_due(self.optimizer.steps) and self.optimizer.steps:
+        steps = self.optimizer.steps
+        if self._pending is not None and self._pending.begun == steps:
+            self.flush()
+        if self._alike_at != steps:
             raise InputError(
-                f"workers differ after {self.optimizer.steps} steps; write checkpoints right "
-                "after a synchronization"
+                f"workers differ after {steps} steps; write checkpoints right after a "
+                "synchronization"
             )
         if self.rank == 0:
-            files.save(Path(path), self.optimizer, self._buffers, rounds=self.rounds, extra=extra)
+            files.save(
+                Path(path), self.optimizer, self._all_buffers, rounds=self.rounds, extra=extra
+            )
 
-    def resume(self, path: str | Path) -> dict[str, Any]:
-        """Go on from a checkpoint, in every process, and return its `extra`."""
-        self.rounds, extra = files.load(Path(path), self.optimizer, self._buffers)
+    def resume(self, path: str | Path, *, missing_ok: bool = False) -> dict[str, Any] | None:
+        """Go on from a checkpoint and return its `extra`; all processes must call it.
+
+        Where one process cannot read it, all refuse, and nobody is changed. With `missing_ok`,
+        no file at all means a fresh start: None is returned.
+        """
+        content: dict[str, Any] | None = None
+        said = {"trouble": "", "steps": -1, "missing": False}
+        try:
+            content = files.read(Path(path), self.optimizer, self._all_buffers)
+            said["steps"] = content["steps"]
+        except InputError as error:
+            said["trouble"] = str(error)
+            said["missing"] = isinstance(error, files.MissingCheckpointError)
+        everybody = [json.loads(text) for text in self._ask(json.dumps(said))]
+        if missing_ok and all(theirs["missing"] for theirs in everybody):
+            return None
+        if said["trouble"]:
+            raise InputError(said["trouble"])
+        for rank, theirs in enumerate(everybody):
+            if theirs["trouble"]:
+                raise InputError(f"rank {rank} cannot resume: {theirs['trouble']}")
+        self._require_same("the steps of their checkpoints", [t["steps"] for t in everybody])
+        assert content is not None
+        files.restore(content, self.optimizer, self._all_buffers)
+        self.rounds = content["rounds"]
+        self._pending = None
+        self._examples = 0
+        self._alike_at = self.optimizer.steps
+        extra: dict[str, Any] = content["extra"]
         return extra
 
     def _is_due(self, steps: int) -> bool:
         return steps % self._local_steps == 0 if self._at is None else steps in self._at
 
-    def _agree(self) -> None:
-        """Refuse processes with different numbers now: later they would wait for each other."""
-        sizes = sum(p.numel() for p in self.optimizer._all())
-        name = int.from_bytes(self.optimizer.algorithm.name.encode()[-6:], "big")
-        at = 0 if self._at is None else hash(tuple(sorted(self._at))) % 2**31
-        mine = torch.tensor(
-            [self._local_steps, sizes, name, at, self.weighting == "examples", self._delay,
-             self.optimizer.steps], dtype=torch.int64, device=self._device(),
-        )  # fmt: skip
-        everybody = [torch.empty_like(mine) for _ in range(self.world_size)]
-        self._guard(lambda: dist.all_gather(everybody, mine, group=self.group))
-        what = ("local_steps", "parameters", "algorithm", "schedule", "weighting", "delay", "steps")
-        for index, name_ in enumerate(what):
-            values = [int(theirs[index]) for theirs in everybody]
-            if len(set(values)) > 1:
-                shown = "" if name_ in ("algorithm", "schedule") else f": {values} by rank"
-                raise InputError(f"processes differ in {name_}{shown}; start all with the same")
-
-    def _device(self) -> torch.device:
-        params = self.optimizer._all()
-        if not params:
-            raise InputError("the optimizer has no parameters")
-        return params[0].device
+    def _begin(self) -> None:
+        """Send this process's share of an average on its way."""
+        if _local_steps(self.optimizer) != self._local_steps:
+            raise InputError("local_steps was changed; make a new Synchronizer in all processes")
+        pending = self._pack()
+        self.bytes += pending.buffer.numel() * pending.buffer.element_size()
+        pending.work = self._guard(
+            lambda: dist.all_reduce(
+                pending.buffer, dist.ReduceOp.SUM, group=self._group, async_op=True
+            )
+        )
+        self._pending = pending
 
     def _tensors(self) -> list[Tensor]:
-        sequences = [s for p in self.optimizer._all() for s in self.optimizer.sequences(p)]
-        return [*sequences, *self._buffers]
+        params = self.optimizer.parameters()
+        return [*(s for p in params for s in self.optimizer.sequences(p)), *self._buffers]
 
-    def _pack(self) -> Tensor:
-        """Return this process's share of the sum: its header, then weight times all sequences."""
-        tensors = self._tensors()
-        dtype = torch.float32
-        for tensor in tensors:
-            dtype = torch.promote_types(dtype, tensor.dtype)
-        buffer = torch.zeros(
-            HEADER * self.world_size + sum(t.numel() for t in tensors),
-            dtype=dtype, device=self._device(),
-        )  # fmt: skip
-        place = HEADER * self.world_size
-        for tensor in tensors:
-            buffer[place : place + tensor.numel()] = tensor.detach().reshape(-1)
-            place += tensor.numel()
-        body = buffer[HEADER * self.world_size :]
+    def _pack(self) -> _Pending:
+        """Write the weight of every rank (all others fill in zero), then weighted sequences."""
+        buffer = _flat(self._tensors(), self._device, ahead=self.world_size)
+        body = buffer[self.world_size :]
         weight = float(self._examples) if self.weighting == "examples" else 1.0
-        finite = bool(torch.isfinite(body).all())
-        if finite:
-            body *= weight
+        self._examples = 0
+        before = body.clone() if self._delay else None
+        if bool(torch.isfinite(body).all()):
+            if weight != 1:
+                body *= weight
         else:
             body.zero_()  # NaN would spoil the sum of all
-        buffer[HEADER * self.rank] = weight if finite else 0.0
-        buffer[HEADER * self.rank + 1] = 0.0 if finite else 1.0
-        return buffer
+            weight = NOT_FINITE
+        buffer[self.rank] = weight
+        steps = self.optimizer.steps
+        return _Pending(buffer, before, begun=steps, due=steps + self._delay)
 
-    def _start(self, buffer: Tensor) -> Any:
-        self.bytes += buffer.numel() * buffer.element_size()
+    @torch.no_grad()
+    def _apply(self, pending: _Pending) -> None:
+        weights = pending.buffer[: self.world_size].tolist()
+        mean = pending.buffer[self.world_size :]
+        bad = [rank for rank, weight in enumerate(weights) if weight == NOT_FINITE]
+        if bad and (self.on_nonfinite == "raise" or len(bad) == self.world_size):
+            advice = "" if self.on_nonfinite == "skip-worker" else ", or on_nonfinite='skip-worker'"
+            raise NonFiniteStateError(
+                f"the state of rank {', '.join(map(str, bad))} holds NaN or infinity after "
+                f"{pending.begun} steps; no state was averaged. Use a smaller lr{advice}"
+            )
+        total = sum(weight for weight in weights if weight != NOT_FINITE)
+        if total <= 0:
+            raise InputError("no worker counted any examples; call count(examples) every step")
+        mean /= total
+        moved = self.optimizer.steps != pending.begun
+        if pending.before is not None and moved and self.rank not in bad:
+            # What this worker has done since the average set out is added to it.
+            mean += _flat(self._tensors(), self._device) - pending.before
+        _unflatten(mean, self._tensors())
+        self.optimizer.refresh()
+        self._alike_at = None if moved else self.optimizer.steps
+
+    def _start_alike(self) -> None:
+        """Take the parameters of rank 0, as DistributedDataParallel does."""
+        tensors = [*self.optimizer.parameters(), *self._buffers]
+        flat = _flat(tensors, self._device)
+        source = 0 if self._group is None else dist.get_global_rank(self._group, 0)
+        self._guard(lambda: dist.broadcast(flat, source, group=self._group))
+        with torch.no_grad():
+            _unflatten(flat, tensors)
+        self.optimizer.restart()
+        self._alike_at = 0
+
+    def _require_agreement(self) -> None:
+        """Refuse processes with different numbers now: later they would wait for each other."""
+        params = self.optimizer.parameters()
+        mine = {
+            "algorithm": self.optimizer.algorithm.name,
+            "local_steps": self._local_steps,
+            "hyperparameters": _brief(self.optimizer.coupling()),
+            "parameters": _model(params),
+            "buffers": _model(self._buffers),
+            "schedule": "regular" if self._at is None else _brief(sorted(self._at)),
+            "weighting": self.weighting,
+            "on_nonfinite": self.on_nonfinite,
+            "delay": self._delay,
+            "steps": self.optimizer.steps,
+        }
+        everybody = [json.loads(text) for text in self._ask(json.dumps(mine))]
+        for name in mine:
+            self._require_same(name, [theirs[name] for theirs in everybody])
+
+    def _require_same(self, name: str, values: Sequence[object]) -> None:
+        if len(set(values)) > 1:
+            ranks: dict[object, list[str]] = {}
+            for rank, value in enumerate(values):
+                ranks.setdefault(value, []).append(str(rank))
+            shown = "; ".join(f"{value} at rank {', '.join(who)}" for value, who in ranks.items())
+            raise InputError(f"processes differ in {name}: {shown}")
+
+    def _ask(self, text: str) -> list[str]:
+        """Return the texts of all processes, by rank."""
+        mine = torch.tensor(list(text.encode()), dtype=torch.uint8, device=self._device)
+        sizes = self._gather(torch.tensor([len(mine)], device=self._device))
+        padded = torch.zeros(max(map(int, sizes)), dtype=torch.uint8, device=self._device)
+        padded[: len(mine)] = mine
+        rows = self._gather(padded)
+        return [
+            bytes(row[: int(size)].tolist()).decode() for row, size in zip(rows, sizes, strict=True)
+        ]
+
+    def _gather(self, mine: Tensor) -> list[Tensor]:
+        everybody = [torch.empty_like(mine) for _ in range(self.world_size)]
+        self._guard(lambda: dist.all_gather(everybody, mine, group=self._group))
+        return everybody
+
+    def _own_group(self, group: Any, timeout: float | None) -> Any:
+        """Return a group with our timeout: that of a given one cannot be changed."""
+        if timeout is None:
+            return group
+        limit = timedelta(seconds=require_positive("timeout", timeout))
+        if group is None:
+            return self._guard(lambda: dist.new_group(timeout=limit))
+        ranks = dist.get_process_group_ranks(group)
         return self._guard(
-            lambda: dist.all_reduce(buffer, dist.ReduceOp.SUM, group=self.group, async_op=True)
+            lambda: dist.new_group(ranks, timeout=limit, use_local_synchronization=True)
         )
 
-    def _wait(self, work: Any) -> None:
-        if self.timeout is None:
-            self._guard(work.wait)
-        else:
-            self._guard(lambda: work.wait(timedelta(seconds=self.timeout)))
-
-    def _guard(self, call: Any) -> Any:
+    def _guard(self, call: Callable[[], Any]) -> Any:
         """Call something collective and say plainly what its failure means."""
         before = time.perf_counter()
         try:
@@ -248,49 +348,19 @@ class Synchronizer:
             raise WorkerLostError(
                 f"rank {self.rank} of {self.world_size}: synchronization {self.rounds + 1} failed "
                 f"after {waited:.1f} s; a worker has died or cannot be reached. Start again from "
-                f"the last checkpoint. ({str(error).splitlines()[0]})"
+                f"the last checkpoint. ({_reason(error)})"
             ) from error
-
-    @torch.no_grad()
-    def _apply(self, pending: _Pending) -> None:
-        size = HEADER * self.world_size
-        header = pending.buffer[:size].reshape(self.world_size, HEADER)
-        bad = header[:, 1].nonzero().flatten().tolist()
-        if bad and (self.on_nonfinite == "raise" or len(bad) == self.world_size):
-            raise NonFiniteStateError(
-                f"the state of rank {', '.join(map(str, bad))} holds NaN or infinity after "
-                f"{self.optimizer.steps} steps; no state was averaged. Use a smaller lr, or "
-                "on_nonfinite='skip-worker'"
-            )
-        total = float(header[:, 0].sum())
-        if total <= 0:
-            raise InputError("no worker counted any examples; call count(examples) every step")
-        mean = pending.buffer[size:] / total
-        mine_is_bad = self.rank in bad
-        before = None
-        if pending.snapshot is not None and not mine_is_bad:
-            weight = float(header[self.rank, 0])
-            before = pending.snapshot[size:] / (weight or 1.0)
-        place = 0
-        for tensor in self._tensors():
-            part = slice(place, place + tensor.numel())
-            value = mean[part].reshape(tensor.shape).to(tensor.dtype)
-            if before is None:
-                tensor.copy_(value)
-            else:
-                # What this worker has done since the average set out is added to it.
-                tensor.add_(value - before[part].reshape(tensor.shape).to(tensor.dtype))
-            place += tensor.numel()
-        self.optimizer.refresh()
 
 
 class _Pending:
     """An average on its way."""
 
-    def __init__(self, buffer: Tensor, snapshot: Tensor | None, work: Any, due: int) -> None:
+    work: Any
+
+    def __init__(self, buffer: Tensor, before: Tensor | None, *, begun: int, due: int) -> None:
         self.buffer = buffer
-        self.snapshot = snapshot
-        self.work = work
+        self.before = before
+        self.begun = begun
         self.due = due
 
 
@@ -308,10 +378,35 @@ def synchronize(optimizer: LocalOptimizer, **options: Any) -> Synchronizer:
     return synchronizer
 
 
-def _floating(model: torch.nn.Module | None) -> list[Tensor]:
-    if model is None:
-        return []
-    return [buffer for buffer in model.buffers() if buffer.is_floating_point()]
+def _flat(tensors: Sequence[Tensor], device: torch.device, *, ahead: int = 0) -> Tensor:
+    """Copy tensors into one, after `ahead` zeros, in the finest of their precisions."""
+    dtype = torch.float32
+    for tensor in tensors:
+        dtype = torch.promote_types(dtype, tensor.dtype)
+    flat = torch.zeros(ahead + sum(t.numel() for t in tensors), dtype=dtype, device=device)
+    for part, tensor in zip(_parts(flat[ahead:], tensors), tensors, strict=True):
+        part.copy_(tensor.detach())
+    return flat
+
+
+def _unflatten(flat: Tensor, tensors: Sequence[Tensor]) -> None:
+    """Copy the parts of a flat tensor back to where they belong."""
+    for part, tensor in zip(_parts(flat, tensors), tensors, strict=True):
+        tensor.copy_(part)
+
+
+def _parts(flat: Tensor, tensors: Sequence[Tensor]) -> list[Tensor]:
+    parts = torch.split(flat, [tensor.numel() for tensor in tensors])
+    return [part.view(tensor.shape) for part, tensor in zip(parts, tensors, strict=True)]
+
+
+def _reason(error: Exception) -> str:
+    """Return the first line of an error, without the place in PyTorch's source before it."""
+    return re.sub(r"^\[[^\]]*:\d+\] ", "", str(error).partition("\n")[0])
+
+
+def _device(optimizer: LocalOptimizer) -> torch.device:
+    return optimizer.parameters()[0].device
 
 
 def _local_steps(optimizer: LocalOptimizer) -> int:
@@ -325,9 +420,25 @@ def _schedule(at: Iterable[int], local_steps: int) -> frozenset[int]:
     steps = sorted(set(at))
     if not steps or steps[0] < 1:
         raise InputError("at must hold steps from 1 on")
-    gaps = [b - a for a, b in zip([0, *steps], steps, strict=False)]
-    if max(gaps) > local_steps:
+    gap = max(b - a for a, b in pairwise([0, *steps]))
+    if gap > local_steps:
         raise InputError(
-            f"two synchronizations are {max(gaps)} steps apart, more than local_steps={local_steps}"
+            f"two synchronizations are {gap} steps apart, more than local_steps={local_steps}"
         )
     return frozenset(steps)
+
+
+def _model(tensors: Sequence[Tensor]) -> str:
+    """Describe tensors by their number, and by a code that shapes and types determine."""
+    code = _code([[str(tensor.dtype), *tensor.shape] for tensor in tensors])
+    return f"{sum(t.numel() for t in tensors)} numbers in {len(tensors)} tensors ({code})"
+
+
+def _brief(value: object) -> str:
+    """Return a text that two people would compare, however long the value is."""
+    text = json.dumps(value)
+    return text if len(text) <= 100 else f"{text[:60]}... ({_code(value)})"
+
+
+def _code(value: object) -> str:
+    return hashlib.sha256(json.dumps(value).encode()).hexdigest()[:8]
