@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from rich.console import Console
 
 CONSTANTS = ("--smoothness", 1, "--strong-convexity", 0.01, "--noise", 1, "--distance", 2)
 
@@ -10,16 +11,16 @@ CONSTANTS = ("--smoothness", 1, "--strong-convexity", 0.01, "--noise", 1, "--dis
 def test_by_constants(fedac) -> None:
     code, out, err = fedac("plan", *CONSTANTS, "--workers", 64, "--steps", 4096)
     assert (code, err) == (0, "")
-    for word in ("FedAc-I", "FedAc-II", "FedAvg", "MB-SGD", "MB-AC-SGD", "worst case"):
+    for word in ("fedac-i-a1", "fedac-ii-a1", "fedavg-a1'", "mb-sgd'", "mb-ac-sgd'", "worst"):
         assert word in out
-    assert "fedac_ii_a2" not in out  # Q is not known
+    assert "fedac-ii-a2" not in out  # Q is not known
 
 
 def test_by_data(fedac, small) -> None:
     code, out, err = fedac("plan", "--dataset", small, "--l2", 0.1, "-M", 8, "-T", 64)
     assert code == 0
     assert "the larger of the gradient noise" in out
-    assert "fedac_ii_a2" in out
+    assert "fedac-ii-a2" in out
     assert err == "Use --calibrate to measure on the data.\n"
 
 
@@ -68,6 +69,30 @@ def test_general_convex(fedac) -> None:
     assert all(row["hyperparameters"]["lam"] >= 0 for row in answer["bounds"])
 
 
+def test_a_narrow_terminal_cuts_no_number(fedac, monkeypatch) -> None:
+    monkeypatch.setattr("fedac.cli.plan.results_console", lambda: Console(width=80))
+    out = fedac("plan", *CONSTANTS, "--third-order", 1, "-T", 4096, "--dim", 1000).out
+    assert "\u2026" not in out
+    assert max(map(len, out.splitlines())) <= 80
+
+
+def test_bounds_that_say_nothing_are_marked(fedac) -> None:
+    answer = json.loads(fedac("plan", *CONSTANTS, "-M", 4, "-T", 16, "--json").out)
+    assert all(row["vacuous"] == (row["bound"] >= 4.0) for row in answer["bounds"])
+    assert any(row["vacuous"] for row in answer["bounds"])
+
+
+def test_few_divisors_are_told(fedac) -> None:
+    assert "a power of two leaves more choice" in fedac("plan", *CONSTANTS, "-T", 4099).err
+
+
+def test_fedac_ii_is_left_out_where_it_has_no_meaning(fedac) -> None:
+    equal = ("--smoothness", 1, "--strong-convexity", 1, "--noise", 0, "--distance", 1)
+    answer = json.loads(fedac("plan", *equal, "-T", 4096, "--json").out)
+    assert "fedac_ii_a1" not in [row["theorem"] for row in answer["bounds"]]
+    assert all(row["speedup_rounds"] is None for row in answer["bounds"])
+
+
 def test_tables(fedac) -> None:
     code, out, err = fedac("plan", "--tables")
     assert (code, err) == (0, "")
@@ -90,6 +115,9 @@ def test_tables(fedac) -> None:
         (("--smoothness", 0, "--noise", 1, "--distance", 1), "L must be"),
         (("--smoothness", 1, "--strong-convexity", 2, "--noise", 1, "--distance", 1), "mu must"),
         (("--dataset", "nope"), "nope"),
+        (("--smoothness", 1, "--noise", 1e308, "--distance", 1), "too large or too small"),
+        (("--smoothness", 1, "--noise", 1, "--distance", 1e308), "Psi0"),
+        ((*CONSTANTS, "--target", 0.1, "--round-cost", 1e308), "round_cost must be at most"),
         (("--dataset", "synthetic", "--l2", 0), "l2 must be"),
         (("--dataset", "synthetic", "--noise", 1), "leave --noise out"),
     ],

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from fedac.theory.planner import Choice
 
 DEFAULT_STEPS = 4096  # as in the paper's experiments
+FEW_DIVISORS = 5
+# These bounds are known up to constants, which are set to 1.
+UNKNOWN_CONSTANTS = ("fedavg_a1", "mb_sgd", "mb_ac_sgd", "mb_sgd_convex", "mb_ac_sgd_convex")
 
 
 def plan(
@@ -59,15 +62,21 @@ def plan(
     how: dict[str, Any] = {"M": workers, "T": steps, "target": target, "round_cost": round_cost}
     dim = objective.dim if objective is not None else dim
     choices = planner.plan(constants, dim=dim, **how)
+    if not as_json:
+        _print_constants(constants, estimated=objective is not None)
+        _print_choices(choices, how, can_measure=objective is not None)
+    if steps is not None and len(planner.divisors(steps)) < FEW_DIVISORS:
+        print(
+            f"T={steps} can be cut into rounds in {len(planner.divisors(steps))} ways only; a "
+            "power of two leaves more choice of K.",
+            file=sys.stderr,
+        )
     found = None
     if calibrate and objective is not None:
         found = _calibrate(objective, constants, seed, how)
     if as_json:
         print(json.dumps(_as_json(constants, choices, found), allow_nan=False))
-        return
-    _print_constants(constants, estimated=objective is not None)
-    _print_choices(choices, how)
-    if found is not None:
+    elif found is not None:
         _print_calibration(found, how)
     elif objective is not None:
         print("Use --calibrate to measure on the data.", file=sys.stderr)
@@ -129,35 +138,44 @@ def _print_constants(constants: Constants, *, estimated: bool) -> None:
     results_console().print(table)
 
 
-def _print_choices(choices: list[Choice], how: dict[str, Any]) -> None:
+def _print_choices(choices: list[Choice], how: dict[str, Any], *, can_measure: bool) -> None:
     from rich.table import Table
-
-    from fedac.algorithms import get
 
     aim = f"T={how['T']}" if how["target"] is None else f"target {how['target']:g}"
     if not choices:
-        results_console().print(f"No bound reaches {aim}; try --calibrate or a larger target.")
+        advice = "use --calibrate or a larger target" if can_measure else "use a larger target"
+        results_console().print(f"No bound reaches {aim} within 2^40 steps; {advice}.")
         return
+    rule = (
+        "K: the fewest rounds whose bound is at most twice the best."
+        if how["target"] is None
+        else f"K and T: the least cost, a round being worth {how['round_cost']:g} gradients."
+    )
     table = Table(
         title=f"By the paper's bounds: M={how['M']}, {aim}",
-        caption="Bounds hold in the worst case; real runs are often orders of magnitude better.",
+        pad_edge=False,  # fits a terminal of 80 columns
+        caption=f"{rule} Bounds hold in the worst case; real runs are often orders of magnitude "
+        "better. * no better than the start: this bound says nothing here. ' its constants are "
+        "unknown and set to 1. Speedup: from so many rounds on M workers are worth M times one, "
+        "by the rates without constants and logarithms. MB: sent by one worker.",
     )
-    headings = ("K", "rounds", "eta", "bound", "largest term", "linear speedup", "MB")
-    table.add_column("algorithm")
-    table.add_column("theorem")
-    for heading in headings:
-        table.add_column(heading, justify="left" if heading == "largest term" else "right")
+    table.add_column("theorem", overflow="fold")
+    for heading in ("K", "rounds", "eta", "bound", "largest term", "speedup", "MB"):
+        left = heading == "largest term"
+        table.add_column(heading, justify="left" if left else "right", no_wrap=not left)
     for choice in choices:
+        mark = "*" if choice.vacuous else ""
+        unknown = "'" if choice.theorem in UNKNOWN_CONSTANTS else ""
+        sent = choice.megabytes_per_worker
         table.add_row(
-            get(choice.algorithm).label,
-            choice.theorem,
+            choice.theorem.replace("_", "-") + unknown,
             f"{choice.K}",
             f"{choice.rounds}",
-            f"{choice.hyperparameters.eta:.3g}",
-            f"{choice.bound.total:.3g}",
+            f"{choice.hyperparameters.eta:.2g}",
+            f"{choice.bound.total:.2g}{mark}",
             choice.bound.dominant.replace("_", " "),
-            "never" if choice.speedup_rounds is None else f"R >= {choice.speedup_rounds}",
-            "" if choice.megabytes_per_worker is None else f"{choice.megabytes_per_worker:.3g}",
+            "never" if choice.speedup_rounds is None else f"{choice.speedup_rounds}",
+            "" if sent is None else f"{sent:.2g}",
         )
     results_console().print(table)
 
@@ -167,21 +185,27 @@ def _print_calibration(found: Calibration, how: dict[str, Any]) -> None:
 
     from fedac.algorithms import get
 
-    table = Table(title="Measured on the data")
-    table.add_column("algorithm")
-    for heading in ("K", "rounds", "T", "eta", "suboptimality", "expected", "largest term", "MB"):
-        table.add_column(heading, justify="left" if heading == "largest term" else "right")
+    table = Table(
+        title="Measured on the data",
+        caption="Each algorithm with its best step size. Expected: by the lemma's terms with "
+        "constants fitted to short runs; the largest of them is named. Recommended: the fewest "
+        "rounds within twice the best of all, or the cheapest that reach the target. MB: sent by "
+        "one worker.",
+    )
+    table.add_column("algorithm", no_wrap=True)
+    for heading in ("K", "rounds", "eta", "reached", "expected", "largest term", "MB"):
+        left = heading == "largest term"
+        table.add_column(heading, justify="left" if left else "right", no_wrap=not left)
     for m in sorted(found.measured, key=lambda m: (m.rounds, m.suboptimality)):
         table.add_row(
             get(m.algorithm).label,
             f"{m.K}",
             f"{m.rounds}",
-            f"{m.T}",
-            f"{m.eta:.3g}",
+            f"{m.eta:.2g}",
             f"{m.suboptimality:.3g}",
-            f"{m.fitted.total:.3g}",
+            f"{m.fitted.total:.2g}",
             m.fitted.dominant.replace("_", " "),
-            f"{m.megabytes_per_worker:.3g}",
+            f"{m.megabytes_per_worker:.2g}",
             style="bold" if m is found.recommended else None,
         )
     results_console().print(table)
@@ -193,6 +217,13 @@ def _print_calibration(found: Calibration, how: dict[str, Any]) -> None:
         f"{get(best.algorithm).label} with K={best.K}, eta={best.eta:.3g}: {best.rounds} rounds, "
         f"suboptimality {best.suboptimality:.3g}{small}"
     )
+    equal = [
+        get(m.algorithm).label
+        for m in found.measured
+        if m is not best and m.K == best.K and m.suboptimality <= 1.2 * best.suboptimality
+    ]
+    if equal:
+        results_console().print(f"About as good with as many rounds: {', '.join(equal)}")
 
 
 def _print_paper_tables(as_json: bool) -> None:
@@ -276,6 +307,7 @@ def _choice_as_json(choice: Choice) -> dict[str, Any]:
         "dominant": bound.dominant,
         "speedup_rounds": choice.speedup_rounds,
         "megabytes_per_worker": choice.megabytes_per_worker,
+        "vacuous": choice.vacuous,
     }
 
 

@@ -180,7 +180,19 @@ def calibrate(
         for name, fit in fits.items():
             fitted = _best_fitted(name, fit, constants, M, K, steps)
             measured += _best_runs(result, name, fitted, fit)
-    return Calibration(tuple(measured), _recommended(measured, target, round_cost))
+    best = _recommended(measured, target, round_cost)
+    while target is not None and best.suboptimality <= target and best.rounds > 1:
+        # What the fit expected may have been too much: half the rounds are often enough.
+        result = run(best.M, best.K, best.K * (best.rounds // 2))
+        fitted = _best_fitted(
+            best.algorithm, best.fit, constants, M, best.K, best.K * (best.rounds // 2)
+        )
+        shorter = _best_runs(result, best.algorithm, fitted, best.fit)
+        if not shorter or shorter[0].suboptimality > target:
+            break
+        best = shorter[0]
+        measured.append(best)
+    return Calibration(tuple(measured), best)
 
 
 def _recommended(measured: Sequence[Measured], target: float | None, round_cost: float) -> Measured:

@@ -55,7 +55,8 @@ class Constants:
             require_nonnegative("Q", self.Q)
         for name in ("Psi0", "Phi0"):
             if math.isnan(getattr(self, name)):
-                object.__setattr__(self, name, self.L * self.D0**2)
+                object.__setattr__(self, name, self.L * self.D0 * self.D0)
+            require_nonnegative(f"{name} (from L and D0, unless given)", getattr(self, name))
 
     @property
     def letters(self) -> dict[str, float]:
@@ -72,8 +73,8 @@ HOW = {
     "sigma": "the larger of the gradient noise at the start and at the optimum",
     "D0": "from the start to the optimum, found by Newton's method",
     "Q": "the loss's largest third derivative times the top eigenvalue times the longest row",
-    "Psi0": "at the start",
-    "Phi0": "at the start",
+    "Psi0": "F(w_0) - F* + mu/2 D0^2, where FedAc-I starts",
+    "Phi0": "F(w_0) - F* + mu/6 D0^2, where FedAc-II starts",
 }
 
 

@@ -73,8 +73,12 @@ def in_floats(function: Callable[P, R]) -> Callable[P, R]:
     @wraps(function)
     def call(*nothing: P.args, **letters: P.kwargs) -> R:
         known: dict[str, Any] = dict(letters)
-        exact: Any = {name: float(value) for name, value in known.items()}
-        return function(*nothing, **exact)
+        try:
+            exact: Any = {name: float(value) for name, value in known.items()}
+            return function(*nothing, **exact)
+        except (OverflowError, ZeroDivisionError):
+            told = ", ".join(f"{name}={value!r:.20}" for name, value in known.items())
+            raise InputError(f"these numbers are too large or too small together: {told}") from None
 
     return call
 

@@ -68,10 +68,13 @@ class Choice:
     bound : Bound
         On the suboptimality, term by term.
     speedup_rounds : int or None
-        From how many rounds on (at this T) the noise of M T gradients is the largest term, all
-        constants 1: then M workers are worth M times one. None if no number of rounds is enough.
+        From how many rounds on (at this T) the noise of M T gradients is the largest term of the
+        rate, without constants and logarithms: then M workers are worth M times one. None if no
+        number of rounds is enough, or if there is no noise.
     megabytes_per_worker : float or None
         What one worker sends, if the dimension is known.
+    vacuous : bool
+        Whether the bound is no better than the potential at the start.
     """
 
     algorithm: str
@@ -84,6 +87,7 @@ class Choice:
     bound: Bound
     speedup_rounds: int | None
     megabytes_per_worker: float | None
+    vacuous: bool
 
 
 def plan(
@@ -116,17 +120,21 @@ def plan(
     Returns
     -------
     list of Choice
-        Without the theorems that need Q if it is unknown, that need more than T steps, or that
-        cannot reach the target in 2^40 steps.
+        Without the theorems that need Q if it is unknown, that need more than T steps, that
+        cannot reach the target in 2^40 steps, or whose step size has no meaning (FedAc-II's
+        where mu is L).
     """
     if (T is None) == (target is None):
         raise InputError("give either T (steps) or a target accuracy")
-    require_count("M (workers)", M)
-    require_nonnegative("round_cost", round_cost)
+    M = require_count("M (workers)", M)
+    if require_nonnegative("round_cost", round_cost) > MOST_STEPS:
+        raise InputError(f"round_cost must be at most 2^40 gradients, got {round_cost:g}")
     if target is not None:
         require_positive("target", target)
-    if T is not None and require_count("T (steps)", T) > MOST_STEPS:
-        raise InputError(f"T (steps) must be at most 2^40, got {T}")
+    if T is not None:
+        T = require_count("T (steps)", T)
+        if T > MOST_STEPS:
+            raise InputError(f"T (steps) must be at most 2^40, got {T}")
     choices = []
     for algorithm, theorem in STRONGLY_CONVEX if constants.mu else CONVEX:
         if "Q" in _letters(theorem) and constants.Q is None:
@@ -139,7 +147,7 @@ def plan(
             return bound.total
 
         chosen = choose(total, T=T, target=target, round_cost=round_cost)
-        if chosen is not None:
+        if chosen is not None and _has_step_size(theorem, constants, M, *chosen):
             choices.append(_choice(algorithm, theorem, constants, M, *chosen, dim))
     return choices
 
@@ -225,10 +233,20 @@ def _rounds_to(expected: Expected, target: float, K: int, most_steps: int) -> in
     return R
 
 
+def _has_step_size(theorem: str, constants: Constants, M: int, K: int, T: int) -> bool:
+    """Say whether a theorem's step size means anything; FedAc-II's may not where mu is L."""
+    try:
+        _call(step_sizes, theorem, constants, M=M, K=K, T=T)
+    except InputError:
+        return False
+    return True
+
+
 def _choice(
     algorithm: str, theorem: str, constants: Constants, M: int, K: int, T: int, dim: int | None
 ) -> Choice:
     rounds = T // K
+    bound: Bound = _call(bounds, theorem, constants, M=M, K=K, T=T)
     numbers = None if dim is None else get(algorithm).vectors_per_round * dim * rounds
     return Choice(
         algorithm=algorithm,
@@ -238,9 +256,10 @@ def _choice(
         T=T,
         rounds=rounds,
         hyperparameters=_call(step_sizes, theorem, constants, M=M, K=K, T=T),
-        bound=_call(bounds, theorem, constants, M=M, K=K, T=T),
+        bound=bound,
         speedup_rounds=_speedup_rounds(theorem, constants, M, T),
         megabytes_per_worker=None if numbers is None else numbers * BYTES_PER_NUMBER / 1e6,
+        vacuous=bound.total >= constants.Psi0,
     )
 
 
@@ -252,7 +271,8 @@ def _speedup_rounds(theorem: str, constants: Constants, M: int, T: int) -> int |
         start = rate.optimization or _call(bounds, theorem, constants, **at).optimization
         return bool(rate.variance >= max(rate.noise, start))
 
-    if not enough(T):
+    # Without noise there is nothing to average, and nothing to speed up.
+    if constants.sigma == 0 or not enough(T):
         return None
     few, R = 0, T
     while R - few > 1:
