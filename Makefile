@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.installed
 
-.PHONY: install demo test lint format bench clean
+.PHONY: install demo test lint format bench federation clean
 
 install: $(READY)
 
@@ -30,6 +30,9 @@ format: $(READY)
 
 bench: $(READY)
 	$(BIN)/fedac bench
+
+federation: $(READY)
+	$(BIN)/python scripts/federation.py
 
 clean:
 	rm -rf $(VENV) demo .coverage .pytest_cache .mypy_cache .ruff_cache

@@ -1,0 +1,1 @@
+"""Logistic regression with FedAc in a Flower federation."""

@@ -1,0 +1,295 @@
+"""A secured Flower federation on this machine: python scripts/federation.py.
+
+Makes a certificate authority, a server certificate and a key per node; starts a SuperLink with TLS
+and node authentication and SuperNodes on 127.0.0.1; runs examples/flower_app; shows the result;
+stops every process it started. Everything is written to a temporary folder.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import datetime
+import ipaddress
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+APP = Path(__file__).resolve().parents[1] / "examples" / "flower_app"
+BIN = Path(sys.executable).parent
+HOST = "127.0.0.1"
+QUIET = {
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    # Logs of child processes appear as they are written.
+    "PYTHONUNBUFFERED": "1",
+}
+
+
+def make_certificates(folder: Path) -> None:
+    """Write ca.crt, and server.crt with server.key for 127.0.0.1, signed by it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    now = datetime.datetime.now(datetime.UTC)
+    authority, server = (ec.generate_private_key(ec.SECP384R1()) for _ in range(2))
+
+    def name(text: str) -> x509.Name:
+        return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
+
+    def certificate(subject: str, key: ec.EllipticCurvePrivateKey, *, ca: bool):
+        builder = (
+            x509.CertificateBuilder()
+            .subject_name(name(subject))
+            .issuer_name(name("fedac demo CA"))
+            .public_key(key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - datetime.timedelta(minutes=5))
+            .not_valid_after(now + datetime.timedelta(days=7))
+            .add_extension(x509.BasicConstraints(ca=ca, path_length=None), critical=True)
+        )
+        if not ca:
+            # Clients compare the address they dialled with these.
+            addresses = [x509.IPAddress(ipaddress.ip_address(HOST)), x509.DNSName("localhost")]
+            builder = builder.add_extension(x509.SubjectAlternativeName(addresses), critical=False)
+        return builder.sign(authority, hashes.SHA384())
+
+    pem = serialization.Encoding.PEM
+    ca = certificate("fedac demo CA", authority, ca=True)
+    (folder / "ca.crt").write_bytes(ca.public_bytes(pem))
+    own = certificate(HOST, server, ca=False)
+    (folder / "server.crt").write_bytes(own.public_bytes(pem))
+    _write_secret(
+        folder / "server.key",
+        server.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()),
+    )
+
+
+def make_node_key(path: Path) -> None:
+    """Write an ECDSA key pair, as `ssh-keygen -t ecdsa -b 384` would."""
+    key = ec.generate_private_key(ec.SECP384R1())
+    openssh = serialization.PrivateFormat.OpenSSH
+    secret = key.private_bytes(serialization.Encoding.PEM, openssh, serialization.NoEncryption())
+    public = key.public_key().public_bytes(
+        serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
+    )
+    _write_secret(path, secret)
+    path.with_suffix(".pub").write_bytes(public + b"\n")
+
+
+def _write_secret(path: Path, content: bytes) -> None:
+    path.touch(mode=0o600)
+    path.write_bytes(content)
+
+
+def free_port() -> int:
+    """Return a port that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        return int(probe.getsockname()[1])
+
+
+def descendants(pid: int) -> list[int]:
+    """Return the processes that a process has started, and they in turn (Linux)."""
+    children: dict[int, list[int]] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            # The name, in brackets, may hold spaces; the parent is the second field after it.
+            parent = int(stat.read_text().rpartition(")")[2].split()[1])
+            children.setdefault(parent, []).append(int(stat.parent.name))
+    found, left = [], [pid]
+    while left:
+        new = children.get(left.pop(), [])
+        found += new
+        left += new
+    return found
+
+
+class Deployment:
+    """A SuperLink and SuperNodes, stopped by their process ids when the block ends."""
+
+    def __init__(self, folder: Path, *, limit: float = 300.0) -> None:
+        self.folder = folder
+        self.until = time.monotonic() + limit
+        self.keys, self.logs, self.home = folder / "keys", folder / "logs", folder / "home"
+        for path in (self.keys, self.logs, self.home):
+            path.mkdir(parents=True, exist_ok=True)
+        self.address = f"{HOST}:{free_port()}"
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        # Flower's commands start each other by name.
+        path = f"{BIN}{os.pathsep}{os.environ.get('PATH', '')}"
+        self.env = {**os.environ, **QUIET, "FLWR_HOME": str(self.home), "PATH": path}
+
+    def __enter__(self) -> Deployment:
+        make_certificates(self.keys)
+        (self.home / "config.toml").write_text(
+            '[superlink]\ndefault = "local-tls"\n\n'
+            f'[superlink.local-tls]\naddress = "{self.address}"\n'
+            f'root-certificates = "{self.keys / "ca.crt"}"\n'
+        )
+        self.start(
+            "superlink", "flower-superlink",
+            "--ssl-ca-certfile", self.keys / "ca.crt",
+            "--ssl-certfile", self.keys / "server.crt",
+            "--ssl-keyfile", self.keys / "server.key",
+            "--enable-supernode-auth",
+            "--host", HOST, "--port", self.address.rpartition(":")[2],
+            "--disable-runtime-dependency-installation",
+        )  # fmt: skip
+        try:
+            self.wait_for_port()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        for name in reversed(list(self.processes)):
+            self.stop(name)
+
+    def start(self, name: str, command: str, *options: object) -> subprocess.Popen[bytes]:
+        """Start a process, with its log in a file."""
+        with (self.logs / f"{name}.log").open("wb") as log:
+            process = subprocess.Popen(
+                [str(BIN / command), *map(str, options)],
+                stdout=log, stderr=subprocess.STDOUT, env=self.env, cwd=self.folder,
+            )  # fmt: skip
+        self.processes[name] = process
+        return process
+
+    def stop(self, name: str, how: int = signal.SIGTERM) -> None:
+        """Stop one process, by its id, and what it has started."""
+        process = self.processes.pop(name)
+        # Flower detaches what it starts: remember it now, for it may outlive its parent.
+        family = descendants(process.pid)
+        for attempt in (how, signal.SIGKILL):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process.pid, attempt)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(timeout=10)
+                break
+        for pid in family:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    def log(self, name: str) -> str:
+        """Return what a process has written so far."""
+        return (self.logs / f"{name}.log").read_text(errors="replace")
+
+    def wait_for_port(self) -> None:
+        """Wait until the SuperLink listens."""
+        host, _, port = self.address.partition(":")
+        while True:
+            with contextlib.suppress(OSError), socket.create_connection((host, int(port)), 1):
+                return
+            if time.monotonic() > self.until or self.processes["superlink"].poll() is not None:
+                raise RuntimeError(f"the SuperLink did not start:\n{self.log('superlink')}")
+            time.sleep(0.1)
+
+    def wait_for_log(self, name: str, text: str, seconds: float = 60) -> str:
+        """Wait until a process has logged `text`; return its log."""
+        until = min(self.until, time.monotonic() + seconds)
+        while text not in self.log(name):
+            if time.monotonic() > until:
+                raise TimeoutError(f"{name} never logged {text!r}:\n{self.log(name)}")
+            time.sleep(0.1)
+        return self.log(name)
+
+    def flwr(self, *options: object) -> subprocess.CompletedProcess[str]:
+        """Run `flwr` to its end."""
+        return subprocess.run(
+            [str(BIN / "flwr"), *map(str, options)],
+            env=self.env, cwd=self.folder, capture_output=True, text=True, check=False,
+            timeout=max(1.0, self.until - time.monotonic()),
+        )  # fmt: skip
+
+    def register(self, name: str) -> Path:
+        """Make a node's key and tell the SuperLink of it; return the private key."""
+        key = self.keys / name
+        make_node_key(key)
+        done = self.flwr("supernode", "register", key.with_suffix(".pub"), "local-tls")
+        if done.returncode:
+            raise RuntimeError(f"could not register {name}:\n{done.stdout}{done.stderr}")
+        return key
+
+    def supernode(
+        self, name: str, *options: object, part: int = 0, parts: int = 2
+    ) -> subprocess.Popen[bytes]:
+        """Start a SuperNode; `options` say how it proves who it is."""
+        return self.start(
+            name, "flower-supernode",
+            "--superlink", self.address,
+            "--host", HOST, "--port", free_port(),
+            "--node-config", f"partition-id={part} num-partitions={parts}",
+            *options,
+        )  # fmt: skip
+
+    def secured(self, name: str, *, part: int, parts: int) -> subprocess.Popen[bytes]:
+        """Start a SuperNode with a registered key and the right authority."""
+        key = self.register(name)
+        return self.supernode(
+            name, "--root-certificates", self.keys / "ca.crt",
+            "--auth-supernode-private-key", key, part=part, parts=parts,
+        )  # fmt: skip
+
+    def run(self, app: Path, config: dict[str, Any]) -> list[str]:
+        """Return the command that runs an app and follows it to its end."""
+        text = " ".join(f"{key}={_toml(value)}" for key, value in config.items())
+        return ["run", str(app), "local-tls", "--stream", "--run-config", text]
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f'"{value}"' if isinstance(value, str | Path) else str(value)
+
+
+@contextlib.contextmanager
+def scratch(keep: Path | None) -> Iterator[Path]:
+    """Give the folder to work in: a temporary one, unless it is to be kept."""
+    if keep is not None:
+        keep.mkdir(parents=True, exist_ok=True)
+        yield keep.resolve()
+        return
+    with tempfile.TemporaryDirectory(prefix="fedac-federation-") as name:
+        yield Path(name)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Start the federation, run the example, show its table, stop."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
+    parser.add_argument("--nodes", type=int, default=2, help="SuperNodes, 2 by default")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--keep", type=Path, help="keep keys, logs and results in this folder")
+    given = parser.parse_args(arguments)
+    with scratch(given.keep) as folder, Deployment(folder) as deployment:
+        print(f"SuperLink with TLS on {deployment.address}")
+        for i in range(given.nodes):
+            deployment.secured(f"node-{i}", part=i, parts=given.nodes)
+            print(f"SuperNode {i + 1} of {given.nodes}, with its own key")
+        out = folder / "result"
+        config = {"nodes": given.nodes, "quorum": given.nodes // 2 + 1, "rounds": given.rounds}
+        done = deployment.flwr(*deployment.run(APP, {**config, "out": out}))
+        history = out / "history.csv"
+        if done.returncode or not history.exists():
+            print(done.stdout, done.stderr, deployment.log("superlink"), sep="\n", file=sys.stderr)
+            return 1
+        print(history.read_text())
+    print("stopped everything")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

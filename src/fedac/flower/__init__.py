@@ -1,0 +1,56 @@
+"""FedAc in a Flower federation: a strategy that survives its clients, and a client factory.
+
+>>> from fedac.flower import FedAc, client_app
+>>> strategy = FedAc(variant="I", eta=0.1, mu=1e-3, local_steps=16, min_nodes=8, quorum=6)
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+try:
+    import flwr as _flwr  # noqa: F401
+except ModuleNotFoundError as error:  # pragma: no cover
+    raise ModuleNotFoundError("fedac.flower needs Flower: pip install 'fedac[flower]'") from error
+
+from fedac.flower.aggregate import Aggregation
+from fedac.flower.checkpoint import Checkpoint
+from fedac.flower.client import Model, Step, client_app, local_steps
+from fedac.flower.history import History
+from fedac.flower.inprocess import InProcessGrid
+from fedac.flower.messages import Task, check_reply
+from fedac.flower.strategy import FedAc, FedAvg, FederationResult, LocalStrategy, QuorumError
+
+if TYPE_CHECKING:
+    from fedac.flower.pytorch import TorchModel, load_torch_arrays, torch_arrays
+
+__all__ = [
+    "Aggregation",
+    "Checkpoint",
+    "FedAc",
+    "FedAvg",
+    "FederationResult",
+    "History",
+    "InProcessGrid",
+    "LocalStrategy",
+    "Model",
+    "QuorumError",
+    "Step",
+    "Task",
+    "TorchModel",
+    "check_reply",
+    "client_app",
+    "load_torch_arrays",
+    "local_steps",
+    "torch_arrays",
+]
+
+# Imported when first used: a NumPy federation should not need PyTorch.
+_TORCH = ("TorchModel", "load_torch_arrays", "torch_arrays")
+
+
+def __getattr__(name: str) -> Any:
+    if name in _TORCH:
+        return getattr(import_module("fedac.flower.pytorch"), name)
+    raise AttributeError(f"module 'fedac.flower' has no attribute '{name}'")

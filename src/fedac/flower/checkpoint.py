@@ -1,0 +1,129 @@
+"""Checkpoints of a federation: whole or not there, and no code runs when one is read.
+
+A checkpoint is one NumPy archive: an array per key of the state, and a JSON header.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedac.errors import InputError
+from fedac.flower.aggregate import Array
+
+FORMAT = "fedac.flower checkpoint"
+VERSION = 1
+HEADER = "header.json"
+ARRAY = "array:"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checkpoint:
+    """All that a federation needs to go on.
+
+    Attributes
+    ----------
+    round : int
+        Rounds that are finished.
+    arrays : dict
+        Every sequence, under the keys of the messages.
+    settings : dict
+        What the run was started with; a resumed run must agree.
+    history : dict
+        The table so far, as `History.to_dict` gives it.
+    """
+
+    round: int
+    arrays: Mapping[str, Array]
+    settings: Mapping[str, Any]
+    history: Mapping[str, Any]
+
+    def save(self, path: str | Path) -> None:
+        """Write beside the place, then move there: no reader ever sees half a checkpoint.
+
+        Examples
+        --------
+        >>> path = Path(tempfile.mkdtemp()) / "run.npz"
+        >>> Checkpoint(round=3, arrays={"w/0": np.ones(2)}, settings={}, history={}).save(path)
+        >>> found = Checkpoint.load(path)
+        >>> found.round, found.arrays
+        (3, {'w/0': array([1., 1.])})
+        """
+        path = Path(path)
+        header = {
+            "format": FORMAT,
+            "version": VERSION,
+            "round": self.round,
+            "keys": list(self.arrays),
+            "settings": dict(self.settings),
+            "history": dict(self.history),
+        }
+        text = np.frombuffer(json.dumps(header).encode(), dtype=np.uint8)
+        # Numbered, because a parameter's name may hold what a file name may not.
+        numbered = {f"{ARRAY}{i}": array for i, array in enumerate(self.arrays.values())}
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        try:
+            with os.fdopen(handle, "wb") as file:
+                np.savez(file, **{HEADER: text}, **numbered)  # type: ignore[arg-type]
+                file.flush()
+                os.fsync(file.fileno())
+            Path(name).replace(path)
+        except BaseException:
+            Path(name).unlink(missing_ok=True)
+            raise
+        _sync_folder(path.parent)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Checkpoint:
+        """Read a checkpoint, or say why the file is none."""
+        path = Path(path)
+        if not path.is_file():
+            raise InputError(f"there is no checkpoint '{path}'")
+        try:
+            # Opened here, because np.load leaves a file open that turns out to be none of its own.
+            with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
+                header = json.loads(archive[HEADER].tobytes())
+                _check(header)
+                arrays = {
+                    key: np.asarray(archive[f"{ARRAY}{i}"]) for i, key in enumerate(header["keys"])
+                }
+        except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
+            raise InputError(f"'{path}' is no checkpoint of fedac.flower: {error}") from error
+        return cls(
+            round=header["round"],
+            arrays=arrays,
+            settings=header["settings"],
+            history=header["history"],
+        )
+
+
+def _check(header: Any) -> None:
+    if not isinstance(header, dict) or header.get("format") != FORMAT:
+        raise ValueError("its header names another format")
+    if header.get("version") != VERSION:
+        raise ValueError(f"version {header.get('version')!r}, but this is version {VERSION}")
+    kinds = {"round": int, "keys": list, "settings": dict, "history": dict}
+    wrong = [key for key, kind in kinds.items() if not isinstance(header.get(key), kind)]
+    if wrong:
+        raise ValueError(f"its header lacks {', '.join(wrong)}")
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make the move itself last through a power cut, where the system can."""
+    try:
+        handle = os.open(folder, os.O_RDONLY)
+    except OSError:  # pragma: no cover - Windows opens no folders
+        return
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

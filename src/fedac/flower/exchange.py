@@ -1,0 +1,75 @@
+"""Asking nodes and waiting for their answers, never longer than said."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+
+from flwr.app import Message
+from flwr.serverapp import Grid
+
+FIRST_PAUSE, LONGEST_PAUSE = 0.002, 0.5
+
+
+def wait_for_nodes(grid: Grid, wanted: int, seconds: float) -> list[int]:
+    """Return the nodes that are there, as soon as `wanted` of them are or the time is over."""
+    nodes: list[int] = []
+
+    def enough() -> bool:
+        nonlocal nodes
+        nodes = sorted(grid.get_node_ids())
+        return len(nodes) >= wanted
+
+    _poll(enough, seconds)
+    return nodes
+
+
+def exchange(grid: Grid, messages: Sequence[Message], seconds: float) -> dict[int, Message]:
+    """Send messages, a node at most one, and return the replies that came in time, by node."""
+    until = time.monotonic() + seconds
+    # By the message, not by what the reply says of its sender: that may be the SuperLink.
+    node_of = _push(grid, messages)
+    replies: dict[int, Message] = {}
+
+    def complete() -> bool:
+        waiting = [message for message, node in node_of.items() if node not in replies]
+        if waiting:
+            for reply in grid.pull_messages(waiting):
+                node = node_of.get(reply.metadata.reply_to_message_id)
+                if node is not None:
+                    replies.setdefault(node, reply)
+        return len(replies) == len(node_of)
+
+    _poll(complete, until - time.monotonic())
+    return replies
+
+
+def _push(grid: Grid, messages: Sequence[Message]) -> dict[str, int]:
+    """Send messages and return the node of each message that left."""
+    if not messages:
+        return {}
+    accepted = list(_accepted(grid.push_messages(messages)))
+    if not accepted:  # too large for one request: one by one
+        for message in messages:
+            accepted += _accepted(grid.push_messages([message]))
+    return {
+        message.metadata.message_id: message.metadata.dst_node_id
+        for message in messages
+        if message.metadata.message_id in accepted
+    }
+
+
+def _accepted(ids: Iterable[str | None]) -> list[str]:
+    return [str(name) for name in ids if name]
+
+
+def _poll(done: Callable[[], bool], seconds: float) -> None:
+    """Ask `done` ever more rarely, until it says yes or the time is over."""
+    until = time.monotonic() + seconds
+    pause = FIRST_PAUSE
+    while not done():
+        left = until - time.monotonic()
+        if left <= 0:
+            return
+        time.sleep(min(pause, left))
+        pause = min(pause * 1.5, LONGEST_PAUSE)

@@ -1,0 +1,173 @@
+"""What happened in a federation, round by round, as a table."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedac.errors import InputError
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Round:
+    """One round.
+
+    Attributes
+    ----------
+    round : int
+        Its number, from 1 on; 0 stands for the evaluation before the first round.
+    attempts : int
+        How often nodes were asked.
+    good, bad, lost : int
+        Nodes whose reply was used; whose reply was dropped; who did not reply in time.
+    bytes_down, bytes_up : int
+        Arrays sent to clients and received from them, evaluation included.
+    seconds : float
+        From the first message to the last, evaluation included.
+    metrics : dict
+        Means over the clients, and what `evaluate_fn` returned under "server/<name>".
+    """
+
+    round: int
+    attempts: int = 0
+    good: int = 0
+    bad: int = 0
+    lost: int = 0
+    bytes_down: int = 0
+    bytes_up: int = 0
+    seconds: float = 0.0
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dropped:
+    """A reply that was not used, and why."""
+
+    round: int
+    node: int
+    reason: str
+
+
+@dataclass
+class History:
+    """The rounds of a run, and the replies that were dropped.
+
+    Examples
+    --------
+    >>> history = History()
+    >>> history.rounds.append(Round(round=1, good=2, bytes_up=800, metrics={"loss": 0.5}))
+    >>> history.dropped.append(Dropped(round=1, node=7, reason="not finite: w/0"))
+    >>> history.to_frame()[["round", "good", "bytes_up", "loss"]]
+       round  good  bytes_up  loss
+    0      1     2       800   0.5
+    >>> history.drops_by_node()
+    {7: 1}
+    """
+
+    rounds: list[Round] = field(default_factory=list)
+    dropped: list[Dropped] = field(default_factory=list)
+
+    def drops_by_node(self) -> dict[int, int]:
+        """Return how many replies of each node were dropped."""
+        return dict(Counter(drop.node for drop in self.dropped))
+
+    def metric(self, name: str) -> list[tuple[int, float]]:
+        """Return (round, value) of a metric, where it was measured."""
+        return [(row.round, row.metrics[name]) for row in self.rounds if name in row.metrics]
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return a row per round, with a column per metric."""
+        import pandas as pd
+
+        rows = []
+        for row in self.rounds:
+            flat = asdict(row)
+            metrics = flat.pop("metrics")
+            # A metric that is named like a column keeps its name, with a mark.
+            rows.append(flat | {_column(name, flat): value for name, value in metrics.items()})
+        return pd.DataFrame(rows, columns=None if rows else [*asdict(Round(round=0))][:-1])
+
+    def to_csv(self, path: str | Path) -> None:
+        """Write the table as CSV."""
+        self.to_frame().to_csv(path, index=False)
+
+    def plot(
+        self, metric: str = "loss", *, against: str = "rounds", ax: Axes | None = None
+    ) -> Axes:
+        """Draw a metric against rounds or megabytes (both directions, all clients)."""
+        if against not in ("rounds", "megabytes"):
+            raise InputError(f"against must be 'rounds' or 'megabytes', got {against!r}")
+        if ax is None:
+            import matplotlib.pyplot as plt
+
+            ax = plt.figure(layout="constrained").add_subplot()
+        bytes_so_far, x, y = 0, [], []
+        for row in self.rounds:
+            bytes_so_far += row.bytes_down + row.bytes_up
+            if metric in row.metrics:
+                x.append(row.round if against == "rounds" else bytes_so_far / 1e6)
+                y.append(row.metrics[metric])
+        if not y:
+            known = sorted({name for row in self.rounds for name in row.metrics})
+            raise InputError(f"no metric '{metric}'; measured: {', '.join(known) or 'none'}")
+        ax.plot(x, y, marker="o", ms=3)
+        ax.set(xlabel=f"communication {against}", ylabel=metric)
+        return ax
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what JSON can hold; `from_dict` reads it."""
+        return {
+            "rounds": [asdict(row) for row in self.rounds],
+            "dropped": [asdict(drop) for drop in self.dropped],
+        }
+
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any]) -> History:
+        """Read what `to_dict` wrote.
+
+        Examples
+        --------
+        >>> history = History([Round(round=1, metrics={"loss": 0.5})])
+        >>> History.from_dict(history.to_dict()) == history
+        True
+        """
+        try:
+            return cls(
+                [Round(**row) for row in content["rounds"]],
+                [Dropped(**drop) for drop in content["dropped"]],
+            )
+        except (KeyError, TypeError) as error:
+            raise InputError(f"this is no history of fedac.flower: {error}") from error
+
+
+def mean_metrics(weighted: list[tuple[float, Mapping[str, float]]]) -> dict[str, float]:
+    """Return the weighted mean of every metric, over the clients that gave it.
+
+    Examples
+    --------
+    >>> mean_metrics([(3, {"loss": 1.0}), (1, {"loss": 5.0, "accuracy": 0.5})])
+    {'loss': 2.0, 'accuracy': 0.5}
+    """
+    names = list(dict.fromkeys(name for _, metrics in weighted for name in metrics))
+    means = {}
+    for name in names:
+        mine = [(weight, metrics[name]) for weight, metrics in weighted if name in metrics]
+        largest = max(weight for weight, _ in mine)
+        shares = [weight / largest for weight, _ in mine]
+        total = math.fsum(shares)
+        means[name] = math.fsum(
+            share / total * value for share, (_, value) in zip(shares, mine, strict=True)
+        )
+    return means
+
+
+def _column(name: str, taken: Mapping[str, Any]) -> str:
+    return f"{name}_metric" if name in taken else name

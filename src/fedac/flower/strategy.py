@@ -1,0 +1,647 @@
+"""The server's side: FedAc and FedAvg as Flower strategies that survive their clients.
+
+A round is a broadcast of all sequences, K local steps on every client, a check of every reply,
+and one aggregate of the good ones. Both sequences move together or not at all.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Result, Strategy
+
+from fedac.algorithms import FEDAC_I, FEDAC_II, FEDAC_VANILLA, FEDAVG, Algorithm, fedac
+from fedac.errors import InputError, unknown_name
+from fedac.flower.aggregate import Aggregation, Array
+from fedac.flower.checkpoint import Checkpoint
+from fedac.flower.exchange import exchange, wait_for_nodes
+from fedac.flower.history import Dropped, History, Round, mean_metrics
+from fedac.flower.messages import (
+    ARRAYS,
+    BUFFER,
+    CONFIG,
+    LARGEST_SEED,
+    OUTPUT,
+    ROUND,
+    BadReply,
+    Reply,
+    Task,
+    count_bytes,
+    from_record,
+    part,
+    read_metrics,
+    read_reply,
+    to_record,
+    under,
+)
+from fedac.theory.couplings import Hyperparameters, require_positive
+
+# A child of Flower's logger: `flwr run --stream` and `flwr log` show what it says.
+log = logging.getLogger("flwr.fedac")
+
+VARIANTS = {"I": FEDAC_I, "II": FEDAC_II, "vanilla": FEDAC_VANILLA, "fedavg": FEDAVG}
+WEIGHTINGS = ("uniform", "examples")
+# Messages outlive their deadline by this much, for clocks that disagree.
+CLOCK_SKEW = 60.0
+
+State = dict[str, Array]
+EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
+
+
+class QuorumError(RuntimeError):
+    """Too few good replies, after all retries. The state is that of the round before.
+
+    Attributes
+    ----------
+    round, good, quorum : int
+        The round that failed, how many replies were good, how many were needed.
+    reasons : dict
+        What became of every other node, by its id.
+    """
+
+    def __init__(
+        self, server_round: int, good: int, quorum: int, attempts: int, reasons: Mapping[int, str]
+    ) -> None:
+        shown = "; ".join(f"node {node}: {why}" for node, why in [*reasons.items()][:5])
+        more = f"; and {len(reasons) - 5} more" if len(reasons) > 5 else ""
+        super().__init__(
+            f"round {server_round}: {good} good replies after {attempts} attempts, but the quorum "
+            f"is {quorum}. {shown or 'No node was there to be asked'}{more}"
+        )
+        self.round, self.good, self.quorum, self.reasons = server_round, good, quorum, reasons
+
+
+@dataclass
+class FederationResult(Result):
+    """Flower's result, with the history and every sequence.
+
+    Attributes
+    ----------
+    arrays : ArrayRecord
+        The output, w_ag of FedAc, under the names of the initial arrays.
+    history : History
+        The rounds as a table.
+    sequences : dict
+        The whole last state, under the keys of the messages.
+    """
+
+    history: History = field(default_factory=History)
+    sequences: State = field(default_factory=dict)
+
+
+class LocalStrategy(Strategy):
+    """Any local algorithm as a Flower strategy; `FedAc` and `FedAvg` are what users want.
+
+    Parameters
+    ----------
+    algorithm : Algorithm
+        Whose sequences travel.
+    eta, mu : float
+        Step size and strong-convexity estimate, for the coupling.
+    local_steps : int
+        Steps between two synchronizations, K.
+    seed : int
+        Of the clients' draws and of the choice of clients.
+    min_nodes : int
+        How many nodes to wait for before the first round, n.
+    quorum : int, optional
+        How many good replies a round needs, k of n; by default more than half of `min_nodes`.
+    sample : int, optional
+        How many nodes to ask in a round; all of them unless given.
+    deadline : float
+        Seconds that a round's training, and its evaluation, wait for replies; also how long to
+        wait for nodes.
+    retries : int
+        How often a round below the quorum asks the missing nodes again, before `QuorumError`.
+    weighting : "uniform" or "examples"
+        The algorithm averages uniformly; "examples" weighs clients by their "num-examples".
+    aggregation : "mean", "median", "trimmed-mean" or "clipped-mean"
+        See `fedac.flower.aggregate` for what the robust ones cost.
+    trim, clip_norm : float
+        See `Aggregation`.
+    evaluate_every : int
+        Evaluate the output on the clients after every so many rounds, and after the last; 0 never.
+    checkpoint : path, optional
+        Written after every round.
+    resume_from : path, optional
+        A checkpoint to go on from; `initial_arrays` then only has to be of the same model.
+    """
+
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        *,
+        eta: float,
+        mu: float,
+        local_steps: int,
+        seed: int = 0,
+        min_nodes: int = 2,
+        quorum: int | None = None,
+        sample: int | None = None,
+        deadline: float = 600.0,
+        retries: int = 2,
+        weighting: str = "uniform",
+        aggregation: str = "mean",
+        trim: float = 0.1,
+        clip_norm: float | None = None,
+        evaluate_every: int = 1,
+        checkpoint: str | Path | None = None,
+        resume_from: str | Path | None = None,
+    ) -> None:
+        if algorithm.minibatch:
+            raise InputError(f"'{algorithm.name}' takes no local steps; use local_steps=1")
+        self.algorithm = algorithm
+        self.local_steps = _whole("local_steps", local_steps, 1)
+        self.hp: Hyperparameters = algorithm.couple(eta=eta, mu=mu, K=self.local_steps)
+        self.seed = _whole("seed", seed, 0)
+        if self.seed > LARGEST_SEED:
+            raise InputError(f"seed must be at most 2^63 - 1, got {seed}")
+        self.min_nodes = _whole("min_nodes", min_nodes, 1)
+        self.sample = None if sample is None else _whole("sample", sample, 1)
+        asked = self.min_nodes if self.sample is None else min(self.sample, self.min_nodes)
+        self.quorum = asked // 2 + 1 if quorum is None else _whole("quorum", quorum, 1)
+        if self.quorum > asked:
+            raise InputError(f"quorum={self.quorum} can never be reached: only {asked} are asked")
+        self.deadline = require_positive("deadline", deadline)
+        self.retries = _whole("retries", retries, 0)
+        if weighting not in WEIGHTINGS:
+            raise unknown_name("weighting", str(weighting), WEIGHTINGS)
+        self.weighting = weighting
+        self.aggregation = Aggregation(rule=aggregation, trim=trim, clip_norm=clip_norm)
+        if weighting == "examples" and not self.aggregation.weighs:
+            raise InputError(f"aggregation='{aggregation}' has no weights; use weighting='uniform'")
+        self.evaluate_every = _whole("evaluate_every", evaluate_every, 0)
+        self.checkpoint = None if checkpoint is None else Path(checkpoint)
+        self.resume_from = None if resume_from is None else Path(resume_from)
+        self.history = History()
+        self._like: State = {}
+
+    # What Flower's own loop, or a strategy wrapped around this one, may call.
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> list[Message]:
+        """Return the messages of a round; `arrays` holds all sequences."""
+        self._like = from_record(arrays)
+        nodes = self._choose(wait_for_nodes(grid, self.min_nodes, self.deadline), server_round)
+        return self._train_messages(nodes, server_round, self._like, config)
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Return the aggregate of the good replies, or nothing if they are below the quorum."""
+        by_node = {reply.metadata.src_node_id: reply for reply in replies}
+        good = self._sort_out(server_round, list(by_node), by_node, read_reply_like(self._like))[0]
+        if len(good) < self.quorum:
+            return None, None
+        return to_record(self._aggregate(good, self._like)), _metric_record(self._means(good))
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> list[Message]:
+        """Return the messages of an evaluation of the output."""
+        nodes = sorted(grid.get_node_ids())
+        return self._evaluate_messages(nodes, server_round, from_record(arrays), config)
+
+    def aggregate_evaluate(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> MetricRecord | None:
+        """Return the clients' metrics, weighted by their examples."""
+        by_node = {reply.metadata.src_node_id: reply for reply in replies}
+        good = self._sort_out(server_round, list(by_node), by_node, read_metrics)[0]
+        return _metric_record(self._means(good)) if good else None
+
+    def summary(self) -> None:
+        """Log what this strategy will do."""
+        log.info(
+            "%s: eta=%g gamma=%g alpha=%g beta=%g, %d local steps, quorum %d of %d, deadline %g s, "
+            "%s weights, %s",
+            self.algorithm.label,
+            self.hp.eta,
+            self.hp.gamma,
+            self.hp.alpha,
+            self.hp.beta,
+            self.local_steps,
+            self.quorum,
+            self.min_nodes,
+            self.deadline,
+            self.weighting,
+            self.aggregation.rule,
+        )
+
+    def start(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord,
+        num_rounds: int = 3,
+        timeout: float | None = None,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: EvaluateFn | None = None,
+    ) -> FederationResult:
+        """Run the federation.
+
+        Parameters
+        ----------
+        grid : Grid
+            As Flower gives it to a ServerApp.
+        initial_arrays : ArrayRecord
+            The model at the start, all floating-point; see `torch_arrays` for PyTorch.
+        num_rounds : int
+            Rounds of the whole run; a resumed run makes those that are left.
+        timeout : float, optional
+            A shorter deadline for this run.
+        train_config, evaluate_config : ConfigRecord, optional
+            Entries of your own for the clients.
+        evaluate_fn : callable, optional
+            ``evaluate_fn(round, arrays) -> MetricRecord`` on the server, given the output.
+
+        Raises
+        ------
+        QuorumError
+            When a round has too few good replies, after all retries.
+        """
+        num_rounds = _whole("num_rounds", num_rounds, 0)
+        deadline = self.deadline if timeout is None else min(self.deadline, timeout)
+        self.summary()
+        state, finished = self._begin(initial_arrays)
+        run = _Run(grid, deadline, train_config or {}, evaluate_config or {}, evaluate_fn)
+        result = FederationResult()
+        if finished == 0 and evaluate_fn is not None:
+            metrics = self._evaluate_here(run, 0, state, result)
+            self.history.rounds.append(Round(round=0, metrics=metrics))
+        for server_round in range(finished + 1, num_rounds + 1):
+            state = self._round(run, server_round, num_rounds, state, result)
+            if self.checkpoint is not None:
+                self._save(server_round, state)
+        result.arrays = to_record(self._output(state, max(finished, num_rounds)))
+        result.history, result.sequences = self.history, state
+        return result
+
+    def _round(
+        self, run: _Run, server_round: int, num_rounds: int, state: State, result: FederationResult
+    ) -> State:
+        """Make one round and write its row; return the new state."""
+        began = time.monotonic()
+        count = _Count()
+        good = self._train(run, server_round, state, count)
+        state = self._aggregate(good, state)
+        if not all(np.isfinite(array).all() for array in state.values()):
+            raise FloatingPointError(f"round {server_round}: the aggregate is not finite")
+        means = self._means(good)
+        result.train_metrics_clientapp[server_round] = _metric_record(means)
+        metrics = {f"train/{name}": value for name, value in means.items()}
+        every = self.evaluate_every
+        if every and (server_round % every == 0 or server_round == num_rounds):
+            metrics |= self._evaluate(run, server_round, sorted(good), state, count, result)
+        metrics |= self._evaluate_here(run, server_round, state, result)
+        row = Round(
+            round=server_round,
+            seconds=time.monotonic() - began,
+            metrics=metrics,
+            **asdict(count),
+        )
+        self.history.rounds.append(row)
+        shown = "".join(f", {name} {value:.6g}" for name, value in metrics.items())
+        log.info(
+            "round %d/%d: %d good, %d bad, %d lost, %.2f s%s",
+            server_round, num_rounds, row.good, row.bad, row.lost, row.seconds, shown,
+        )  # fmt: skip
+        return state
+
+    def _train(self, run: _Run, server_round: int, state: State, count: _Count) -> dict[int, Reply]:
+        """Ask until the quorum is there; return the good replies by node."""
+        good: dict[int, Reply] = {}
+        reasons: dict[int, str] = {}
+        # At the start all nodes are waited for; later only as many as a round needs.
+        first = not any(row.round for row in self.history.rounds)
+        for attempt in range(1, self.retries + 2):
+            count.attempts = attempt
+            wanted = self.min_nodes if first and attempt == 1 else self.quorum
+            there = wait_for_nodes(run.grid, wanted, run.deadline)
+            if len(there) < wanted:
+                log.warning(
+                    "round %d: %d nodes are there, %d were waited for",
+                    server_round, len(there), wanted,
+                )  # fmt: skip
+            nodes = self._choose([n for n in there if n not in good], server_round, len(good))
+            messages = self._train_messages(
+                nodes, server_round, state, run.train_config, run.deadline
+            )
+            replies = exchange(run.grid, messages, run.deadline)
+            count.bytes_down += count_bytes(messages)
+            count.bytes_up += count_bytes(replies.values())
+            new, why = self._sort_out(server_round, nodes, replies, read_reply_like(state))
+            good |= new
+            reasons |= why
+            count.bad += sum(node in replies for node in why)
+            count.lost += sum(node not in replies for node in why)
+            count.good = len(good)
+            if len(good) >= self.quorum:
+                return dict(sorted(good.items()))
+            log.warning(
+                "round %d: %d good replies, the quorum is %d (attempt %d of %d)",
+                server_round, len(good), self.quorum, attempt, self.retries + 1,
+            )  # fmt: skip
+        reasons = {node: why for node, why in reasons.items() if node not in good}
+        raise QuorumError(server_round, len(good), self.quorum, self.retries + 1, reasons)
+
+    def _sort_out(
+        self,
+        server_round: int,
+        nodes: Sequence[int],
+        replies: Mapping[int, Message],
+        read: Callable[..., Reply],
+    ) -> tuple[dict[int, Reply], dict[int, str]]:
+        """Return the good replies, and why the others are not; log and count every one."""
+        good: dict[int, Reply] = {}
+        reasons: dict[int, str] = {}
+        for node in sorted(nodes):
+            if node not in replies:
+                reasons[node] = "no reply in time"
+                continue
+            try:
+                good[node] = read(replies[node], server_round=server_round)
+            except BadReply as bad:
+                reasons[node] = str(bad)
+        for node, reason in reasons.items():
+            log.warning("round %d: dropped node %d: %s", server_round, node, reason)
+            self.history.dropped.append(Dropped(round=server_round, node=node, reason=reason))
+        return good, reasons
+
+    def _aggregate(self, good: Mapping[int, Reply], before: State) -> State:
+        replies = [good[node] for node in sorted(good)]
+        weights = [reply.weight for reply in replies] if self.weighting == "examples" else None
+        return self.aggregation([reply.arrays for reply in replies], before, weights)
+
+    @staticmethod
+    def _means(good: Mapping[int, Reply]) -> dict[str, float]:
+        return mean_metrics([(reply.weight, reply.metrics) for reply in good.values()])
+
+    def _evaluate(
+        self,
+        run: _Run,
+        server_round: int,
+        nodes: Sequence[int],
+        state: State,
+        count: _Count,
+        result: FederationResult,
+    ) -> dict[str, float]:
+        """Evaluate the output on the nodes that have just trained; nobody else is waited for."""
+        messages = self._evaluate_messages(
+            nodes, server_round, state, run.evaluate_config, run.deadline
+        )
+        replies = exchange(run.grid, messages, run.deadline)
+        count.bytes_down += count_bytes(messages)
+        count.bytes_up += count_bytes(replies.values())
+        good, _ = self._sort_out(server_round, nodes, replies, read_metrics)
+        if not good:
+            log.warning("round %d: no client could evaluate", server_round)
+            return {}
+        metrics = self._means(good)
+        result.evaluate_metrics_clientapp[server_round] = _metric_record(metrics)
+        return metrics
+
+    def _evaluate_here(
+        self, run: _Run, server_round: int, state: State, result: FederationResult
+    ) -> dict[str, float]:
+        if run.evaluate_fn is None:
+            return {}
+        record = run.evaluate_fn(server_round, to_record(self._output(state, server_round)))
+        if record is None:
+            return {}
+        result.evaluate_metrics_serverapp[server_round] = record
+        return {f"server/{k}": float(v) for k, v in record.items() if isinstance(v, int | float)}
+
+    def _choose(self, nodes: Sequence[int], server_round: int, already: int = 0) -> list[int]:
+        """Return the nodes to ask, the same for the same seed, round and nodes."""
+        if self.sample is None or len(nodes) <= self.sample - already:
+            return sorted(nodes)
+        draw = random.Random(f"{self.seed}/{server_round}/{already}")
+        return sorted(draw.sample(sorted(nodes), self.sample - already))
+
+    def _train_messages(
+        self,
+        nodes: Sequence[int],
+        server_round: int,
+        state: State,
+        config: Mapping[str, Any],
+        deadline: float | None = None,
+    ) -> list[Message]:
+        task = Task(
+            algorithm=self.algorithm.name,
+            hp=self.hp,
+            round=server_round,
+            first_step=(server_round - 1) * self.local_steps,
+            local_steps=self.local_steps,
+            seed=self.seed,
+        )
+        content = RecordDict({ARRAYS: to_record(state), CONFIG: task.to_config(config)})
+        return self._messages(nodes, server_round, MessageType.TRAIN, content, deadline)
+
+    def _evaluate_messages(
+        self,
+        nodes: Sequence[int],
+        server_round: int,
+        state: State,
+        config: Mapping[str, Any],
+        deadline: float | None = None,
+    ) -> list[Message]:
+        output = self._output(state, server_round)
+        buffers = {k: v for k, v in output.items() if k.startswith(f"{BUFFER}/")}
+        rest = {k: v for k, v in output.items() if k not in buffers}
+        record = to_record({**under(OUTPUT, rest), **buffers})
+        content = RecordDict(
+            {ARRAYS: record, CONFIG: ConfigRecord({**config, ROUND: server_round})}
+        )
+        return self._messages(nodes, server_round, MessageType.EVALUATE, content, deadline)
+
+    def _messages(
+        self,
+        nodes: Sequence[int],
+        server_round: int,
+        kind: str,
+        content: RecordDict,
+        deadline: float | None,
+    ) -> list[Message]:
+        ttl = (self.deadline if deadline is None else deadline) + CLOCK_SKEW
+        return [Message(content, node, kind, group_id=str(server_round), ttl=ttl) for node in nodes]
+
+    def _output(self, state: State, server_round: int) -> State:
+        """Return what is evaluated and reported, under the user's names, and the buffers."""
+        sequences = [part(name, state) for name in self.algorithm.sequences]
+        t = server_round * self.local_steps
+        output: State = {
+            name: np.asarray(
+                self.algorithm.output(tuple(s[name] for s in sequences), self.hp, t), like.dtype
+            )
+            for name, like in sequences[0].items()
+        }
+        return output | under(BUFFER, part(BUFFER, state))
+
+    def _begin(self, initial_arrays: ArrayRecord) -> tuple[State, int]:
+        """Return the state to start from and how many rounds it has behind it."""
+        self.history = History()
+        initial = from_record(initial_arrays)
+        _require_floats(initial)
+        state = under(BUFFER, part(BUFFER, initial))
+        params = {k: v for k, v in initial.items() if not k.startswith(f"{BUFFER}/")}
+        starts = {key: self.algorithm.start(array) for key, array in params.items()}
+        for i, sequence in enumerate(self.algorithm.sequences):
+            state |= under(sequence, {k: np.asarray(s[i]) for k, s in starts.items()})
+        if self.resume_from is None:
+            return state, 0
+        found = Checkpoint.load(self.resume_from)
+        self._require_same(found, state)
+        self.history = History.from_dict(found.history)
+        log.info("going on after round %d of '%s'", found.round, self.resume_from)
+        return dict(found.arrays), found.round
+
+    def _require_same(self, found: Checkpoint, state: State) -> None:
+        mine = self._settings()
+        different = [
+            f"{key}={found.settings.get(key)!r}, not {value!r}"
+            for key, value in mine.items()
+            if found.settings.get(key) != value
+        ]
+        if different:
+            raise InputError(f"'{self.resume_from}' was written with {'; '.join(different)}")
+        kinds = {key: (array.shape, str(array.dtype)) for key, array in state.items()}
+        theirs = {key: (array.shape, str(array.dtype)) for key, array in found.arrays.items()}
+        if kinds != theirs:
+            raise InputError(f"'{self.resume_from}' holds another model: {theirs}, not {kinds}")
+
+    def _settings(self) -> dict[str, Any]:
+        """Return all that decides where a run goes."""
+        return {
+            "algorithm": self.algorithm.name,
+            **asdict(self.hp),
+            "local_steps": self.local_steps,
+            "seed": self.seed,
+            "sample": self.sample,
+            "weighting": self.weighting,
+            **asdict(self.aggregation),
+        }
+
+    def _save(self, server_round: int, state: State) -> None:
+        assert self.checkpoint is not None
+        Checkpoint(
+            round=server_round,
+            arrays=state,
+            settings=self._settings(),
+            history=self.history.to_dict(),
+        ).save(self.checkpoint)
+
+
+class FedAc(LocalStrategy):
+    """Federated Accelerated SGD (label alg:fedac) as a Flower strategy.
+
+    Parameters
+    ----------
+    variant : "I", "II", "vanilla" or "fedavg"
+        The coupling of the hyperparameters.
+    eta, mu, local_steps
+        See `LocalStrategy`, also for all other options.
+    gamma, alpha, beta : float, optional
+        All three, instead of a coupling.
+
+    Examples
+    --------
+    >>> strategy = FedAc(variant="I", eta=0.5, mu=0.5, local_steps=4, min_nodes=8, quorum=6)
+    >>> strategy.hp.gamma, strategy.quorum
+    (0.5, 6)
+    """
+
+    def __init__(
+        self,
+        *,
+        variant: str = "I",
+        eta: float,
+        mu: float,
+        local_steps: int,
+        gamma: float | None = None,
+        alpha: float | None = None,
+        beta: float | None = None,
+        **options: Any,
+    ) -> None:
+        if variant not in VARIANTS:
+            raise unknown_name("variant", str(variant), VARIANTS)
+        algorithm = VARIANTS[variant]
+        if any(value is not None for value in (gamma, alpha, beta)):
+            if gamma is None or alpha is None or beta is None:
+                raise InputError("give all of gamma, alpha and beta, or none of them")
+            algorithm = fedac(gamma=gamma, alpha=alpha, beta=beta)
+        super().__init__(algorithm, eta=eta, mu=mu, local_steps=local_steps, **options)
+
+
+class FedAvg(LocalStrategy):
+    """FedAvg with K local steps (label alg:fedavg), through the same path as `FedAc`.
+
+    Examples
+    --------
+    >>> FedAvg(eta=0.5, local_steps=4).algorithm.name
+    'fedavg'
+    """
+
+    def __init__(self, *, eta: float, local_steps: int, **options: Any) -> None:
+        super().__init__(FEDAVG, eta=eta, mu=1.0, local_steps=local_steps, **options)
+
+
+@dataclass(frozen=True)
+class _Run:
+    """What stays the same through one call of `start`."""
+
+    grid: Grid
+    deadline: float
+    train_config: Mapping[str, Any]
+    evaluate_config: Mapping[str, Any]
+    evaluate_fn: EvaluateFn | None
+
+
+@dataclass
+class _Count:
+    """What a round counts as it goes."""
+
+    attempts: int = 0
+    good: int = 0
+    bad: int = 0
+    lost: int = 0
+    bytes_down: int = 0
+    bytes_up: int = 0
+
+
+def read_reply_like(like: State) -> Callable[..., Reply]:
+    """Return `read_reply` for replies that must look like `like`."""
+    return lambda message, server_round: read_reply(message, like=like, server_round=server_round)
+
+
+def _metric_record(metrics: Mapping[str, float]) -> MetricRecord:
+    return MetricRecord(dict(metrics))
+
+
+def _require_floats(arrays: State) -> None:
+    if not any(not key.startswith(f"{BUFFER}/") for key in arrays):
+        raise InputError("initial_arrays is empty: there is nothing to train")
+    for key, array in arrays.items():
+        if not np.issubdtype(array.dtype, np.floating):
+            raise InputError(
+                f"initial_arrays['{key}'] is {array.dtype}; only floating-point arrays can be "
+                "averaged. For PyTorch models fedac.flower.torch_arrays leaves counters out"
+            )
+        if not np.isfinite(array).all():
+            raise InputError(f"initial_arrays['{key}'] has NaN or infinite entries")
+
+
+def _whole(name: str, value: int, least: int) -> int:
+    if isinstance(value, bool) or not hasattr(value, "__index__") or value < least:
+        raise InputError(f"{name} must be a whole number, at least {least}, got {value!r}")
+    return int(value)

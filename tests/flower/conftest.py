@@ -1,0 +1,120 @@
+"""A small problem, its clients, and a grid that can be unkind. Flower is imported when needed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedac.engine import simulate
+from fedac.objectives import LogisticRegression
+
+os.environ.update(
+    FLWR_TELEMETRY_ENABLED="0",
+    FLWR_DISABLE_UPDATE_CHECK="1",
+    FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION="1",
+    RAY_USAGE_STATS_ENABLED="0",
+)
+
+CLIENTS, K, SEED, L2 = 8, 4, 3, 0.05
+SPLIT = 5  # the model is two arrays: a vector and a column
+
+
+def make_objective() -> LogisticRegression:
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((200, 12))
+    y = np.where(X @ rng.standard_normal(12) + rng.logistic(size=200) > 0, 1.0, -1.0)
+    return LogisticRegression(X, y, l2=L2)
+
+
+def to_arrays(w: np.ndarray) -> list[np.ndarray]:
+    return [w[:SPLIT], w[SPLIT:, None]]
+
+
+def to_vector(arrays: list[Any]) -> np.ndarray:
+    return np.concatenate([np.ravel(array) for array in arrays])
+
+
+class LogisticModel:
+    """The simulator's objective as a client's model: every client draws from all rows."""
+
+    def __init__(self, F: LogisticRegression) -> None:
+        self.F, self.n_examples = F, F.n_samples
+
+    def gradient(self, w, step):
+        (row,) = step.rows(self.F.n_samples)
+        return to_arrays(self.F.stochastic_gradient(to_vector(w), row))
+
+    def evaluate(self, w):
+        return {"loss": self.F.value(to_vector(w))}
+
+
+class Federation:
+    """What the tests need of one problem: its start, its app, its grid, the simulator's answer."""
+
+    def __init__(self) -> None:
+        self.F = make_objective()
+        self.w_0 = np.random.default_rng(1).standard_normal(self.F.dim)
+        self.eta = 0.5 / self.F.smoothness
+
+    def initial_arrays(self):
+        from flwr.app import ArrayRecord
+
+        return ArrayRecord(to_arrays(self.w_0))
+
+    def app(self):
+        from fedac.flower import client_app
+
+        return client_app(lambda context: self.F, LogisticModel)
+
+    def grid(self, nodes: int = CLIENTS, answer: Callable[..., Any] | None = None):
+        """Give a grid; `answer(reply, node, round)` may change a training reply or drop it."""
+        from flwr.app import MessageType
+
+        from fedac.flower import InProcessGrid
+
+        class TestGrid(InProcessGrid):
+            asked: list[tuple[int, int]]
+
+            def answer(self, message):
+                node, number = message.metadata.dst_node_id, int(message.metadata.group_id)
+                reply = super().answer(message)
+                if message.metadata.message_type != MessageType.TRAIN:
+                    return reply
+                self.asked.append((number, node))
+                return reply if answer is None else answer(reply, node, number)
+
+        grid = TestGrid(self.app(), nodes)
+        grid.asked = []
+        return grid
+
+    def strategy(self, variant: str = "I", **options):
+        from fedac.flower import FedAc
+
+        options = {"min_nodes": CLIENTS, "seed": SEED, "deadline": 5.0} | options
+        return FedAc(variant=variant, eta=self.eta, mu=L2, local_steps=K, **options)
+
+    def run(self, variant="I", rounds=5, *, grid=None, **options):
+        strategy = self.strategy(variant, **options)
+        return strategy.start(grid or self.grid(), self.initial_arrays(), num_rounds=rounds)
+
+    def simulated(self, algorithm: str, rounds: int, clients: int = CLIENTS):
+        result = simulate(
+            self.F, algorithm, M=clients, K=K, T=K * rounds, eta=self.eta, start=self.w_0,
+            seed=SEED, record_every=K, engine="reference",
+        )  # fmt: skip
+        return result.runs[0]
+
+
+@pytest.fixture(scope="session")
+def federation() -> Federation:
+    return Federation()
+
+
+@pytest.fixture(scope="session")
+def vector() -> Callable[[Any], np.ndarray]:
+    """Give the function from a run's arrays to one vector."""
+    return lambda record: to_vector([array.numpy() for array in record.values()])

@@ -1,0 +1,196 @@
+"""The client's side: NumPy and PyTorch take the same steps, and keep nothing."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedac[flower]'")
+pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'fedac[torch]'")
+
+import torch
+from flwr.app import ArrayRecord
+
+from fedac.algorithms import get
+from fedac.errors import InputError
+from fedac.flower import (
+    FedAc,
+    InProcessGrid,
+    Step,
+    Task,
+    TorchModel,
+    client_app,
+    load_torch_arrays,
+    local_steps,
+    torch_arrays,
+)
+
+
+def make_task(name: str, **changes) -> Task:
+    hp = get(name).couple(eta=0.1, mu=0.5, K=3)
+    return Task(
+        **({"algorithm": name, "hp": hp, "round": 2, "first_step": 3, "local_steps": 3, "seed": 1}
+           | changes)
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["fedac-i", "fedac-ii", "fedavg"])
+def test_local_steps_are_the_algorithm_s(name):
+    algorithm, task = get(name), make_task(name)
+    rng = np.random.default_rng(0)
+    sequences = [[rng.normal(size=4)] for _ in algorithm.sequences]
+    seen = []
+
+    def gradient(w, step):
+        seen.append(step.t)
+        return [np.sin(w[0])]
+
+    mine = local_steps(gradient, sequences, task)
+    state = tuple(sequence[0] for sequence in sequences)
+    for _ in range(3):
+        w_md = algorithm.query(state, task.hp)
+        state = algorithm.update(state, w_md, np.sin(w_md), task.hp)
+    assert seen == [3, 4, 5]
+    np.testing.assert_array_equal([s[0] for s in mine], state)
+
+
+def test_a_gradient_of_another_shape_is_refused():
+    with pytest.raises(InputError, match=r"shapes \[\(2,\)\], not \[\(3,\)\]"):
+        local_steps(lambda w, step: [np.ones(2)], [[np.ones(3)]], make_task("fedavg"))
+    with pytest.raises(InputError, match="grad_fn returned"):
+        local_steps(lambda w, step: [], [[np.ones(3)]], make_task("fedavg"))
+
+
+def test_tasks_survive_the_journey_and_lacks_are_named():
+    task = make_task("fedac-ii")
+    config = task.to_config({"mine": 1})
+    assert Task.from_config(config) == task
+    del config["first-step"]
+    with pytest.raises(InputError, match="lacks 'first-step'"):
+        Task.from_config(config)
+    with pytest.raises(InputError, match="whole number"):
+        Task.from_config({**task.to_config(), "seed": -1})
+    with pytest.raises(InputError, match="a number was expected"):
+        Task.from_config({**task.to_config(), "eta": "big"})
+
+
+def test_batches_are_drawn_apart():
+    rows = [Step(t=t, seed=1, worker=0).rows(10**6, 8) for t in range(5)]
+    assert len(np.unique(rows)) == 40
+
+
+# The same linear model, by hand and in PyTorch.
+
+X = np.random.default_rng(0).normal(size=(60, 3))
+Y = X @ np.array([[1.0], [-2.0], [0.5]]) + 0.3
+
+
+class ByHand:
+    n_examples = 60
+
+    def __init__(self, data):
+        pass
+
+    def gradient(self, w, step):
+        rows = step.rows(60, 4)
+        residual = X[rows] @ w[0].T + w[1] - Y[rows]
+        return [residual.T @ X[rows] * 2 / 4, residual.mean(axis=0) * 2]
+
+    def evaluate(self, w):
+        return {"loss": float(np.mean((X @ w[0].T + w[1] - Y) ** 2))}
+
+
+def squared(module, batch):
+    return torch.nn.functional.mse_loss(module(batch[0]), batch[1])
+
+
+def in_torch(data):
+    return TorchModel(torch.nn.Linear(3, 1).double(), data, squared, batch_size=4)
+
+
+TENSORS = (torch.from_numpy(X), torch.from_numpy(Y))
+
+
+@pytest.mark.parametrize("variant", ["I", "II", "vanilla", "fedavg"])
+@pytest.mark.parametrize("data", [TENSORS, torch.utils.data.TensorDataset(*TENSORS)])
+def test_torch_clients_do_what_numpy_clients_do(variant, data):
+    options = {"variant": variant, "eta": 0.05, "mu": 0.5, "local_steps": 3, "min_nodes": 3}
+    start = {"weight": np.full((1, 3), 0.1), "bias": np.zeros(1)}
+    initial = torch_arrays(torch.nn.Linear(3, 1).double())
+    from fedac.flower.messages import to_record
+
+    results = [
+        FedAc(**options).start(
+            InProcessGrid(client_app(lambda context: data, model), 3),
+            to_record(start),
+            num_rounds=4,
+        )
+        for model in (ByHand, in_torch)
+    ]
+    assert list(initial) == list(start)
+    for key in results[0].sequences:
+        np.testing.assert_allclose(
+            results[1].sequences[key], results[0].sequences[key], rtol=1e-9, atol=1e-12
+        )
+    for (_, one), (_, other) in zip(*(r.history.metric("loss") for r in results), strict=True):
+        assert other == pytest.approx(one, rel=1e-9)
+    assert results[1].history.metric("train/loss")
+
+
+def test_buffers_are_averaged_and_come_back():
+    def make(data):
+        module = torch.nn.Sequential(torch.nn.BatchNorm1d(3), torch.nn.Linear(3, 1))
+        return TorchModel(module, data, squared, batch_size=8, metrics=lambda m, d: {"one": 1.0})
+
+    data = (TENSORS[0].float(), TENSORS[1].float())
+    start = make(data).module
+    result = FedAc(eta=0.05, mu=0.5, local_steps=3).start(
+        InProcessGrid(client_app(lambda context: data, make), 2), torch_arrays(start), num_rounds=5
+    )
+    assert "buffer/0.running_mean" in result.arrays
+    assert not any("num_batches" in key for key in result.arrays)
+    load_torch_arrays(start, result.arrays)
+    running = start[0].running_mean.numpy()
+    assert running.any()
+    np.testing.assert_array_equal(running, result.arrays["buffer/0.running_mean"].numpy())
+    losses = [loss for _, loss in result.history.metric("loss")]
+    assert losses[-1] < losses[0]
+    assert result.history.metric("one")
+
+
+def test_half_precision_travels_as_float32():
+    def make(data):
+        module = torch.nn.Linear(3, 1).to(torch.bfloat16)
+        return TorchModel(module, data, squared, batch_size=8)
+
+    data = (TENSORS[0].bfloat16(), TENSORS[1].bfloat16())
+    initial = torch_arrays(make(data).module)
+    result = FedAc(eta=0.05, mu=0.5, local_steps=3).start(
+        InProcessGrid(client_app(lambda context: data, make), 2), initial, num_rounds=2
+    )
+    assert {array.dtype for array in result.arrays.values()} == {"float32"}
+    assert not result.history.dropped
+
+
+def test_another_model_on_the_client_is_named():
+    data = TENSORS
+    grid = InProcessGrid(client_app(lambda context: data, in_torch), 2)
+    initial = ArrayRecord([np.zeros((1, 3)), np.zeros(1)])
+    from fedac.flower import QuorumError
+
+    with pytest.raises(QuorumError, match="sent no array 'weight'"):
+        FedAc(eta=0.05, mu=0.5, local_steps=3, retries=0).start(grid, initial)
+
+
+def test_flower_s_own_loop_can_drive_the_strategy(federation, vector):
+    from flwr.serverapp.strategy import Strategy
+
+    from fedac.flower.messages import from_record, part, to_record, under
+
+    w_0 = from_record(federation.initial_arrays())
+    both = to_record({**under("w_ag", w_0), **under("w", w_0)})
+    strategy = federation.strategy()
+    result = Strategy.start(strategy, federation.grid(), both, num_rounds=3)
+    mine = np.concatenate([a.ravel() for a in part("w_ag", from_record(result.arrays)).values()])
+    np.testing.assert_array_equal(mine, vector(federation.run(rounds=3).arrays))
+    assert list(result.evaluate_metrics_clientapp) == [1, 2, 3]

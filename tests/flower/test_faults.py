@@ -1,0 +1,374 @@
+"""Clients that fail, lie or are late: the aggregate is that of the good replies alone."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+
+pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedac[flower]'")
+
+from flwr.app import Array, ArrayRecord, Error, Message, MetricRecord, RecordDict
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from fedac.flower import QuorumError
+from fedac.flower.messages import check_reply, from_record
+
+BAD = 3  # the node that misbehaves
+ARRAYS, METRICS = "arrays", "metrics"
+
+
+def with_array(reply: Message, key: str, array: Array | None) -> Message:
+    record = reply.content.array_records[ARRAYS].copy()
+    if array is None:
+        del record[key]
+    else:
+        record[key] = array
+    content = reply.content.copy()
+    content[ARRAYS] = record
+    reply.content = content
+    return reply
+
+
+def with_metric(reply: Message, key: str, value) -> Message:
+    record = reply.content.metric_records[METRICS].copy()
+    if value is None:
+        del record[key]
+    else:
+        record[key] = value
+    content = reply.content.copy()
+    content[METRICS] = record
+    reply.content = content
+    return reply
+
+
+def spoiled(reply: Message, value: float) -> Array:
+    array = reply.content.array_records[ARRAYS]["w/1"].numpy().copy()
+    array.flat[2] = value
+    return Array(array)
+
+
+def lying(data: bytes, dtype: str = "float64", shape: tuple[int, ...] = (5,)) -> Array:
+    return Array(dtype=dtype, shape=shape, stype="numpy.ndarray", data=data)
+
+
+HUGE = (
+    b"\x93NUMPY\x01\x00v\x00{'descr': '<f8', 'fortran_order': False, 'shape': (1000000000000,), }"
+)
+
+FAULTS = {
+    "NaN": (lambda r: with_array(r, "w/1", spoiled(r, np.nan)), "not finite: w/1"),
+    "Inf": (lambda r: with_array(r, "w/1", spoiled(r, -np.inf)), "not finite: w/1"),
+    "wrong shape": (lambda r: with_array(r, "w/0", Array(np.ones(6))), "wrong shape: w/0"),
+    "missing key": (lambda r: with_array(r, "w_ag/0", None), "missing key: w_ag/0"),
+    "extra key": (lambda r: with_array(r, "w_md/0", Array(np.ones(5))), "extra key: w_md/0"),
+    "wrong dtype": (
+        lambda r: with_array(r, "w/0", Array(np.ones(5, np.float32))),
+        "wrong type: w/0 is float32",
+    ),
+    "integers": (lambda r: with_array(r, "w/0", Array(np.ones(5, int))), "wrong type: w/0"),
+    "label lies": (
+        lambda r: with_array(r, "w/0", lying(Array(np.ones(9)).data)),
+        "its bytes are not what its label says",
+    ),
+    "huge claim": (
+        lambda r: with_array(r, "w/0", lying(HUGE + b" " * (128 - len(HUGE)))),
+        "unreadable: w/0",
+    ),
+    "no bytes": (lambda r: with_array(r, "w/0", lying(b"")), "unreadable: w/0"),
+    "a pickle": (lambda r: with_array(r, "w/0", lying(b"\x80\x04N.")), "unreadable: w/0"),
+    "replayed round": (lambda r: with_metric(r, "server-round", 1), "of round 1, not 2"),
+    "no round": (lambda r: with_metric(r, "server-round", None), "missing metric: server-round"),
+    "negative weight": (lambda r: with_metric(r, "num-examples", -5), "weight not above 0"),
+    "zero weight": (lambda r: with_metric(r, "num-examples", 0), "weight not above 0"),
+    "no weight": (lambda r: with_metric(r, "num-examples", None), "missing metric: num-examples"),
+    "NaN weight": (lambda r: with_metric(r, "num-examples", float("nan")), "not finite: metric"),
+    "empty": (lambda r: Message(RecordDict(), reply_to=_asked(r)), "0 MetricRecords"),
+    "an error": (
+        lambda r: Message(Error(2, "Traceback\nValueError: no data"), reply_to=_asked(r)),
+        "error 2: ValueError: no data",
+    ),
+}
+
+
+def _asked(reply: Message) -> Message:
+    """Give a message that this reply answers."""
+    asked = Message(RecordDict(), reply.metadata.src_node_id, reply.metadata.message_type)
+    asked.metadata.__dict__["_message_id"] = reply.metadata.reply_to_message_id
+    return asked
+
+
+def without(federation, rounds=3, **options):
+    """Give the run in which node BAD is silent in round 2."""
+    grid = federation.grid(
+        answer=lambda reply, node, number: None if (node, number) == (BAD, 2) else reply
+    )
+    return federation.run(rounds=rounds, grid=grid, **({"deadline": 0.05} | options))
+
+
+@pytest.fixture(scope="module")
+def survivors(federation):
+    return without(federation)
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_bad_reply_is_dropped_and_counted(federation, vector, survivors, fault):
+    spoil, reason = FAULTS[fault]
+    grid = federation.grid(
+        answer=lambda reply, node, number: spoil(reply) if (node, number) == (BAD, 2) else reply
+    )
+    result = federation.run(rounds=3, grid=grid)
+    np.testing.assert_array_equal(vector(result.arrays), vector(survivors.arrays))
+    (drop,) = result.history.dropped
+    assert (drop.round, drop.node) == (2, BAD)
+    assert reason in drop.reason
+    assert result.history.to_frame()["bad"].tolist() == [0, 1, 0]
+    assert result.history.to_frame()["good"].tolist() == [8, 7, 8]
+    assert result.history.drops_by_node() == {BAD: 1}
+
+
+def test_a_client_that_raises_is_dropped(federation, vector, survivors):
+    grid = federation.grid()
+    honest = grid.client_app
+
+    def app(message, context):
+        if (message.metadata.dst_node_id, message.metadata.group_id) == (BAD, "2"):
+            raise OSError("disk full")
+        return honest(message, context)
+
+    grid.client_app = app
+    result = federation.run(rounds=3, grid=grid)
+    assert [drop.reason for drop in result.history.dropped if drop.node == BAD] == [
+        "error 2: OSError: disk full"
+    ]
+    np.testing.assert_array_equal(vector(result.arrays), vector(survivors.arrays))
+
+
+def test_a_straggler_past_the_deadline_is_lost_not_awaited(federation, survivors):
+    began = time.monotonic()
+    again = without(federation, deadline=0.2)
+    assert 0.2 < time.monotonic() - began < 2.0
+    assert again.history.to_frame()["lost"].tolist() == [0, 1, 0]
+    assert [drop.reason for drop in again.history.dropped] == ["no reply in time"]
+    assert again.history.rounds[1].attempts == 1
+
+
+def test_a_late_reply_is_never_used(federation, vector, survivors):
+    """The straggler's reply of round 2 arrives in round 3, for a message nobody waits for."""
+    kept = []
+
+    def late(reply, node, number):
+        if (node, number) == (BAD, 2):
+            kept.append(reply)
+            return None
+        return kept.pop() if kept and node == BAD else reply
+
+    result = federation.run(rounds=3, grid=federation.grid(answer=late), deadline=0.05)
+    # In round 3 the node gave only its old reply: it is lost there too.
+    assert [(drop.round, drop.node) for drop in result.history.dropped] == [(2, BAD), (3, BAD)]
+
+
+@pytest.mark.parametrize("lost", [1, 3])
+def test_above_the_quorum_the_round_counts(federation, lost):
+    grid = federation.grid(answer=lambda r, node, number: None if node <= lost else r)
+    result = federation.run(rounds=2, grid=grid, quorum=5, deadline=0.05)
+    assert [row.good for row in result.history.rounds] == [8 - lost] * 2
+    assert [row.lost for row in result.history.rounds] == [lost] * 2
+
+
+@pytest.mark.parametrize("lost", [4, 8])
+def test_below_the_quorum_it_is_an_error_and_bounded(federation, lost):
+    grid = federation.grid(answer=lambda r, node, number: None if node <= lost else r)
+    strategy = federation.strategy(quorum=5, deadline=0.05, retries=2)
+    began = time.monotonic()
+    with pytest.raises(QuorumError, match=rf"round 1: {8 - lost} good .* 3 attempts.* quorum is 5"):
+        strategy.start(grid, federation.initial_arrays(), num_rounds=2)
+    assert time.monotonic() - began < 2.0
+    # Nodes that had answered well were not bothered again.
+    assert sum(node > lost for _, node in grid.asked) == 8 - lost
+    assert sum(node <= lost for _, node in grid.asked) == 3 * lost
+    assert not strategy.history.rounds
+
+
+def test_no_nodes_at_all(federation):
+    with pytest.raises(QuorumError, match="No node was there"):
+        federation.run(grid=federation.grid(nodes=0), deadline=0.05, retries=1)
+
+
+def test_a_retry_completes_the_round(federation, vector):
+    failed = set()
+
+    def flaky(reply, node, number):
+        if node <= 5 and (number, node) not in failed:
+            failed.add((number, node))
+            return None
+        return reply
+
+    result = federation.run(rounds=2, grid=federation.grid(answer=flaky), quorum=6, deadline=0.05)
+    assert [row.attempts for row in result.history.rounds] == [2, 2]
+    assert [row.good for row in result.history.rounds] == [8, 8]
+    np.testing.assert_array_equal(
+        vector(result.arrays), vector(federation.run(rounds=2, quorum=6).arrays)
+    )
+
+
+def test_nodes_that_join_late_are_waited_for(federation):
+    grid = federation.grid()
+    all_nodes, calls = grid.get_node_ids(), []
+
+    def get_node_ids():
+        calls.append(1)
+        return all_nodes[: len(calls)]
+
+    grid.get_node_ids = get_node_ids
+    assert federation.run(rounds=1, grid=grid).history.rounds[0].good == 8
+
+
+def test_both_sequences_of_a_reply_go_or_none(federation, survivors):
+    """A reply whose w_ag is fine and whose w is not adds neither."""
+    grid = federation.grid(
+        answer=lambda r, node, number: (
+            with_array(r, "w/1", spoiled(r, np.nan)) if (node, number) == (BAD, 2) else r
+        )
+    )
+    result = federation.run(rounds=3, grid=grid)
+    for key, array in survivors.sequences.items():
+        np.testing.assert_array_equal(result.sequences[key], array)
+
+
+def test_clients_that_cannot_evaluate_end_nothing(federation, vector):
+    grid = federation.grid()
+    honest = grid.client_app
+
+    def app(message, context):
+        if message.metadata.message_type == "evaluate":
+            raise OSError("no test set")
+        return honest(message, context)
+
+    grid.client_app = app
+    result = federation.run(rounds=2, grid=grid)
+    assert not result.history.metric("loss")
+    np.testing.assert_array_equal(vector(result.arrays), vector(federation.run(rounds=2).arrays))
+
+
+def test_weights_by_examples(federation, vector):
+    grid = federation.grid(answer=lambda r, node, number: with_metric(r, "num-examples", node))
+    mine = federation.run(rounds=1, grid=grid, weighting="examples")
+    replies = []
+    federation.run(rounds=1, grid=federation.grid(answer=lambda r, *_: replies.append(r) or r))
+    w_ag = np.average(
+        [
+            np.concatenate(
+                [from_record(r.content.array_records[ARRAYS])[f"w_ag/{i}"].ravel() for i in (0, 1)]
+            )
+            for r in replies
+        ],
+        axis=0,
+        weights=range(1, 9),
+    )
+    np.testing.assert_allclose(vector(mine.arrays), w_ag, rtol=1e-12)
+
+
+@pytest.mark.parametrize("rule", ["median", "trimmed-mean", "clipped-mean"])
+def test_robust_rules_shrug_off_a_finite_liar(federation, vector, rule):
+    def liar(reply, node, number):
+        if node != BAD:
+            return reply
+        return with_array(reply, "w_ag/0", Array(np.full(5, 1e6)))
+
+    options = {"trim": 0.2} if rule == "trimmed-mean" else {}
+    with_liar = federation.run(
+        rounds=20, grid=federation.grid(answer=liar), aggregation=rule, **options
+    )
+    honest = federation.run(rounds=20, grid=federation.grid(answer=liar))
+    best = federation.simulated("fedac-i", rounds=20).loss.min()
+    loss = federation.F.value(vector(with_liar.arrays))
+    assert loss < federation.F.value(federation.w_0)
+    assert loss < best + 0.1
+    assert federation.F.value(vector(honest.arrays)) > 10
+
+
+# Malformed replies of all kinds, made up by Hypothesis.
+
+NUMBERS = st.one_of(st.integers(-(2**62), 2**62), st.floats(), st.lists(st.floats(), max_size=3))
+ANY_ARRAY = st.one_of(
+    st.builds(
+        lambda shape, dtype, value: Array(np.full(shape, value).astype(dtype)),
+        st.sampled_from([(), (5,), (7, 1), (1, 7), (0,), (5, 1)]),
+        st.sampled_from(["float64", "float32", "float16", "int8", "complex128", "bool", ">f8"]),
+        st.sampled_from([0.0, 1.0]),
+    ),
+    st.builds(
+        lambda data, dtype, shape: lying(data, dtype, shape),
+        st.one_of(
+            st.binary(max_size=200),
+            st.binary(max_size=60).map(lambda tail: Array(np.ones(5)).data[:90] + tail),
+            st.binary(max_size=60).map(lambda tail: b"\x93NUMPY\x01\x00" + tail),
+        ),
+        st.sampled_from(["float64", "float32", "object", "", "nonsense"]),
+        st.sampled_from([(5,), (7, 1), (), (10**9,)]),
+    ),
+    st.just(Array(np.array([1.0, np.nan, 0.0, 0.0, 0.0]))),
+    st.just(Array(np.full(5, np.inf))),
+)
+KEYS = st.sampled_from(["w_ag/0", "w_ag/1", "w/0", "w/1", "w/2", "", "w", "é/∞"])
+RECORDS = st.dictionaries(
+    st.sampled_from(["arrays", "metrics", "more", "config"]),
+    st.one_of(
+        st.dictionaries(KEYS, ANY_ARRAY, max_size=5).map(ArrayRecord),
+        st.dictionaries(
+            st.sampled_from(["server-round", "num-examples", "loss"]), NUMBERS, max_size=3
+        ).map(MetricRecord),
+    ),
+    max_size=3,
+)
+CHANGES = st.one_of(
+    RECORDS.map(lambda records: lambda r: Message(RecordDict(records), reply_to=_asked(r))),
+    st.tuples(KEYS, ANY_ARRAY).map(lambda kv: lambda r: with_array(r, *kv)),
+    st.tuples(st.sampled_from(["server-round", "num-examples", "loss"]), NUMBERS).map(
+        lambda kv: lambda r: with_metric(r, *kv)
+    ),
+    st.tuples(st.integers(0, 99), st.none() | st.text(max_size=20)).map(
+        lambda cr: lambda r: Message(Error(*cr), reply_to=_asked(r))
+    ),
+    st.just(lambda r: None),
+)
+
+
+@settings(
+    max_examples=150,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
+@given(changes=st.dictionaries(st.integers(1, 8), CHANGES, max_size=4))
+def test_malformed_replies_never_matter(federation, changes):
+    honest: dict[int, Message] = {}
+    sent: dict[int, Message | None] = {}
+
+    def answer(reply, node, number):
+        honest[node] = reply
+        sent[node] = changes[node](reply) if node in changes else reply
+        return sent[node]
+
+    strategy = federation.strategy(quorum=1, deadline=0.01, retries=0, evaluate_every=0)
+    like = {}
+    for name in ("w_ag", "w"):
+        like |= {f"{name}/{k}": v for k, v in from_record(federation.initial_arrays()).items()}
+    result = strategy.start(
+        federation.grid(answer=answer), federation.initial_arrays(), num_rounds=1
+    )
+    good = [
+        reply
+        for reply in (sent[node] for node in sorted(sent))
+        if reply is not None and check_reply(reply, like=like, server_round=1) is None
+    ]
+    assert {drop.node for drop in result.history.dropped} <= set(changes)
+    assert len(good) == result.history.rounds[0].good == 8 - len(result.history.dropped)
+    for key, array in result.sequences.items():
+        mean = np.mean(
+            [from_record(reply.content.array_records[next(iter(reply.content.array_records))])[key]
+             for reply in good], axis=0,
+        )  # fmt: skip
+        np.testing.assert_allclose(array, mean, rtol=1e-12, atol=1e-12)

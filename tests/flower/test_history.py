@@ -1,0 +1,77 @@
+"""The table of a run: its columns, its files, its figure."""
+
+from __future__ import annotations
+
+import matplotlib as mpl
+import matplotlib.pyplot as plt
+import pandas as pd
+import pytest
+
+pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedac[flower]'")
+
+from fedac.errors import InputError
+from fedac.flower import History
+from fedac.flower.messages import count_bytes
+
+
+@pytest.fixture(scope="module")
+def history(federation):
+    return federation.run(rounds=4).history
+
+
+def test_a_row_per_round(history, tmp_path):
+    frame = history.to_frame()
+    assert frame["round"].tolist() == [1, 2, 3, 4]
+    assert (frame["seconds"] > 0).all()
+    assert frame["loss"].is_monotonic_decreasing
+    history.to_csv(tmp_path / "history.csv")
+    pd.testing.assert_frame_equal(pd.read_csv(tmp_path / "history.csv"), frame)
+
+
+def test_bytes_are_those_of_the_arrays(federation, history):
+    grid = federation.grid(nodes=2)
+    down, up = [], []
+    answer = grid.answer
+
+    def count(message):
+        reply = answer(message)
+        down.append(count_bytes([message]))
+        up.append(count_bytes([reply]))
+        return reply
+
+    grid.answer = count
+    row = federation.run(rounds=1, grid=grid, min_nodes=2).history.rounds[0]
+    assert (row.bytes_down, row.bytes_up) == (sum(down), sum(up))
+    # Two nodes: both sequences up; down also the output, for the evaluation.
+    assert row.bytes_up >= 2 * 2 * federation.F.dim * 8
+    assert row.bytes_down >= 2 * 3 * federation.F.dim * 8
+
+
+def test_fedac_sends_twice_what_fedavg_does(federation):
+    fedac = federation.run("I", rounds=1, evaluate_every=0).history.rounds[0]
+    fedavg = federation.run("fedavg", rounds=1, evaluate_every=0).history.rounds[0]
+    assert fedac.bytes_up == 2 * fedavg.bytes_up
+    assert fedac.bytes_down == 2 * fedavg.bytes_down
+
+
+@pytest.mark.parametrize("against", ["rounds", "megabytes"])
+def test_plot(history, against):
+    mpl.use("Agg")
+    ax = history.plot(against=against)
+    (line,) = ax.lines
+    assert list(line.get_ydata()) == [loss for _, loss in history.metric("loss")]
+    assert ax.get_xlabel() == f"communication {against}"
+    plt.close(ax.figure)
+
+
+def test_plot_says_what_there_is(history):
+    with pytest.raises(InputError, match="no metric 'accuracy'; measured: loss"):
+        history.plot("accuracy", ax=object())
+    with pytest.raises(InputError, match="against must be"):
+        history.plot(against="time")
+
+
+def test_an_empty_history_is_an_empty_table():
+    assert History().to_frame().empty
+    with pytest.raises(InputError, match="no history"):
+        History.from_dict({"rounds": [{"number": 1}], "dropped": []})

@@ -1,0 +1,134 @@
+"""A killed server goes on where it was, from a checkpoint that is whole or not there."""
+
+from __future__ import annotations
+
+import random
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedac[flower]'")
+
+from flwr.app import ArrayRecord
+
+from fedac.errors import InputError
+from fedac.flower import Checkpoint, QuorumError
+
+ROUNDS = 8
+# Runs a federation and kills itself, as the kernel would, while it waits for a node.
+SERVER = """
+import os, runpy, signal, sys
+conftest, checkpoint, variant, kill_round, kill_node = sys.argv[1:]
+federation = runpy.run_path(conftest)["Federation"]()
+
+def answer(reply, node, number):
+    if (number, node) == (int(kill_round), int(kill_node)):
+        os.kill(os.getpid(), signal.SIGKILL)
+    return reply
+
+federation.run(variant, 8, grid=federation.grid(answer=answer), checkpoint=checkpoint)
+"""
+
+
+@pytest.mark.parametrize("variant", ["I", "II", "fedavg"])
+def test_a_killed_server_is_resumed_to_the_same_result(federation, vector, tmp_path, variant):
+    draw = random.Random(variant)
+    kill_round, kill_node = draw.randint(2, ROUNDS), draw.randint(1, 8)
+    path = tmp_path / "run.npz"
+    conftest = Path(__file__).with_name("conftest.py")
+    died = subprocess.run(
+        [sys.executable, "-c", SERVER, conftest, path, variant, str(kill_round), str(kill_node)],
+        timeout=120, check=False, capture_output=True,
+    )  # fmt: skip
+    assert died.returncode == -signal.SIGKILL, died.stderr.decode()
+    assert Checkpoint.load(path).round == kill_round - 1
+    resumed = federation.run(variant, ROUNDS, resume_from=path, checkpoint=path)
+    whole = federation.run(variant, ROUNDS)
+    np.testing.assert_allclose(vector(resumed.arrays), vector(whole.arrays), rtol=1e-12)
+    for key, array in whole.sequences.items():
+        np.testing.assert_allclose(resumed.sequences[key], array, rtol=1e-12)
+    assert resumed.history.metric("loss") == whole.history.metric("loss")
+    assert [row.round for row in resumed.history.rounds] == list(range(1, ROUNDS + 1))
+    assert Checkpoint.load(path).round == ROUNDS
+
+
+def test_below_the_quorum_the_last_checkpoint_stays(federation, vector, tmp_path):
+    path = tmp_path / "run.npz"
+    grid = federation.grid(answer=lambda reply, node, number: reply if number < 3 else None)
+    with pytest.raises(QuorumError, match="round 3"):
+        federation.run(rounds=5, grid=grid, checkpoint=path, deadline=0.05, retries=0)
+    assert Checkpoint.load(path).round == 2
+    resumed = federation.run(rounds=5, resume_from=path)
+    np.testing.assert_array_equal(vector(resumed.arrays), vector(federation.run().arrays))
+
+
+def test_a_finished_run_is_only_read(federation, vector, tmp_path):
+    path = tmp_path / "run.npz"
+    first = federation.run(rounds=2, checkpoint=path)
+    grid = federation.grid()
+    again = federation.run(rounds=2, resume_from=path, grid=grid)
+    assert not grid.asked
+    np.testing.assert_array_equal(vector(again.arrays), vector(first.arrays))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"variant": "II"}, "algorithm='fedac-i', not 'fedac-ii'"),
+        ({"seed": 4}, "seed=3, not 4"),
+        ({"aggregation": "median"}, "rule='mean', not 'median'"),
+    ],
+)
+def test_a_checkpoint_of_another_run_is_refused(federation, tmp_path, options, message):
+    path = tmp_path / "run.npz"
+    federation.run(rounds=1, checkpoint=path)
+    with pytest.raises(InputError, match=message):
+        federation.run(resume_from=path, **options)
+
+
+def test_a_checkpoint_of_another_model_is_refused(federation, tmp_path):
+    path = tmp_path / "run.npz"
+    federation.run(rounds=1, checkpoint=path)
+    strategy = federation.strategy(resume_from=path)
+    with pytest.raises(InputError, match="holds another model"):
+        strategy.start(federation.grid(), ArrayRecord([np.zeros(3)]))
+
+
+def test_files_that_are_no_checkpoints_are_refused(tmp_path):
+    with pytest.raises(InputError, match="there is no checkpoint"):
+        Checkpoint.load(tmp_path / "none.npz")
+    whole = tmp_path / "whole.npz"
+    Checkpoint(round=1, arrays={"w/0": np.ones(50)}, settings={}, history={}).save(whole)
+    broken = tmp_path / "broken.npz"
+    content = whole.read_bytes()
+    for length in (0, 10, len(content) // 2, len(content) - 5):
+        broken.write_bytes(content[:length])
+        with pytest.raises(InputError, match="is no checkpoint"):
+            Checkpoint.load(broken)
+    np.savez(broken, w=np.ones(3))
+    with pytest.raises(InputError, match="is no checkpoint"):
+        Checkpoint.load(broken)
+    # A pickle inside is refused, not run.
+    with broken.open("wb") as file:
+        np.savez(file, **{"header.json": np.array([print], dtype=object)})
+    with pytest.raises(InputError, match=r"is no checkpoint.*allow_pickle"):
+        Checkpoint.load(broken)
+
+
+def test_a_failed_write_leaves_the_old_checkpoint(tmp_path, monkeypatch):
+    path = tmp_path / "run.npz"
+    Checkpoint(round=1, arrays={"w/0": np.ones(5)}, settings={}, history={}).save(path)
+
+    def full(handle):
+        raise OSError("disk full")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(OSError, match="disk full"):
+        Checkpoint(round=2, arrays={"w/0": np.zeros(5)}, settings={}, history={}).save(path)
+    monkeypatch.undo()
+    assert Checkpoint.load(path).round == 1
+    assert [entry.name for entry in tmp_path.iterdir()] == ["run.npz"]
