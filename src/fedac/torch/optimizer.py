@@ -18,8 +18,10 @@ from fedac.algorithms import FEDAC_I, FEDAC_II, FEDAC_VANILLA, FEDAVG, Algorithm
 from fedac.algorithms.linear import Linear, linear
 from fedac.errors import InputError, unknown_name
 from fedac.theory.couplings import Hyperparameters, require_positive
-from fedac.torch.combine import Tensors, combine_
+from fedac.torch.combine import carry_out, carry_out_together, kept, query_plan, step_plan
 
+# Numbers that a CPU works on at once: four of each are a megabyte in float32.
+BATCH = 2**16
 VARIANTS = {"I": FEDAC_I, "II": FEDAC_II, "vanilla": FEDAC_VANILLA}
 
 
@@ -39,9 +41,9 @@ class LocalOptimizer(torch.optim.Optimizer):
         Strong-convexity estimate for the coupling.
     local_steps : int
         Steps between two synchronizations, K.
-    foreach : bool, optional
-        Whether to work on all tensors at once, which suits GPUs, or tensor by tensor, which
-        suits the caches of a CPU. By default whatever suits the parameters.
+    foreach : bool
+        Whether to work on many tensors at once (all on a GPU, as many as fit into the cache on a
+        CPU), or tensor by tensor.
 
     Attributes
     ----------
@@ -57,7 +59,7 @@ class LocalOptimizer(torch.optim.Optimizer):
         lr: float,
         mu: float,
         local_steps: int,
-        foreach: bool | None = None,
+        foreach: bool = True,
     ) -> None:
         if algorithm.minibatch:
             raise InputError(f"'{algorithm.name}' takes no local steps; use torch.optim.SGD")
@@ -96,8 +98,9 @@ class LocalOptimizer(torch.optim.Optimizer):
                     self._require_untouched(group, p)
                 moves.append((group, moved, linear(self.algorithm, self.hyperparameters(group))))
         for group, moved, coefficients in moves:
+            shown = self._shown(group).query
             for some in self._batches(moved):
-                self._advance(some, coefficients, self._shown(group).query)
+                self._advance(some, coefficients, shown)
             group["shown"] = float(group["lr"])
         self.steps += 1
         return loss
@@ -249,41 +252,44 @@ class LocalOptimizer(torch.optim.Optimizer):
 
     def _batches(self, params: list[Tensor]) -> list[list[Tensor]]:
         """Split parameters into those that are worked on at once."""
-        batches: dict[object, list[Tensor]] = {}
+        if not self.foreach:
+            return [[p] for p in params]
+        batches: list[list[Tensor]] = []
+        filling: dict[tuple[torch.device, torch.dtype], tuple[list[Tensor], int]] = {}
         for p in params:
-            together = p.is_cuda if self.foreach is None else self.foreach
-            batches.setdefault((p.device, p.dtype) if together else id(p), []).append(p)
-        return list(batches.values())
+            kind = (p.device, p.dtype)
+            batch, size = filling.get(kind, ([], 0))
+            if not batch or (p.is_cpu and size + p.numel() > BATCH):
+                batch, size = [], 0
+                batches.append(batch)
+            batch.append(p)
+            filling[kind] = (batch, size + p.numel())
+        return batches
 
     def _advance(
         self, params: list[Tensor], coefficients: Linear, shown: tuple[float, ...]
     ) -> None:
         """Take the step of some parameters: new sequences first, then where to look next."""
-        states: list[Tensors] = [
-            list(sequence) for sequence in zip(*map(self.sequences, params), strict=True)
-        ]
-        foreach = len(params) > 1
-        in_place = states[0][0] is params[0]
-        gradients: Tensors = [_gradient(p) for p in params]
-        w_md: Tensors = states[0] if in_place else params
-        if _is_short(params[0]):
+        short = _is_short(params[0])
+        S = len(shown)
+        plan = step_plan(coefficients, in_place=self._in_place and not short)
+        copies = range(S + 2, 2 * S + 2)
+        needed = kept(plan, S + 2)
+        if short:
             # What the parameters hold is rounded; the sequences know better.
-            w_md = [torch.empty_like(sequence) for sequence in states[0]]
-            combine_(w_md, list(zip(shown, states, strict=True)), foreach=foreach)
-        old = list(states)
-        for s, row in enumerate(coefficients.update):
-            state = states[s]
-            # A sequence that a later one still needs must be kept.
-            if any(later[s] != 0 for later in coefficients.update[s + 1 :]):
-                old[s] = [sequence.clone() for sequence in state]
-            terms = [*old[:s], state, *old[s + 1 :], w_md, gradients]
-            combine_(state, list(zip(row, terms, strict=True)), foreach=foreach)
-        if not in_place:
-            combine_(w_md, list(zip(coefficients.query, states, strict=True)), foreach=foreach)
-            if w_md is not params:
-                torch._foreach_copy_(params, list(w_md))
+            plan = (*query_plan(shown), *plan)
+        slots = []
         for p in params:
-            self._versions[p] = p._version
+            sequences = self.sequences(p)
+            w_md = torch.empty_like(sequences[0]) if short else p
+            old = [torch.empty_like(w_md) if slot in needed else w_md for slot in copies]
+            slots.append([*sequences, w_md, _gradient(p), *old])
+        if len(params) == 1:
+            carry_out(plan, slots[0])
+        else:
+            carry_out_together(plan, [list(slot) for slot in zip(*slots, strict=True)])
+        for p, values in zip(params, slots, strict=True):
+            self._set(p, values[S])
 
     @torch.no_grad()
     def _switch(self, *, training: bool) -> None:
@@ -304,8 +310,7 @@ class LocalOptimizer(torch.optim.Optimizer):
             self._set(p, self.algorithm.output(tuple(sequences), hp, self.steps))
         elif sequences[0] is not p:
             w_md = torch.empty_like(sequences[0]) if _is_short(p) else p
-            terms = zip(self._shown(group).query, ([s] for s in sequences), strict=True)
-            combine_([w_md], list(terms), foreach=False)
+            carry_out(query_plan(self._shown(group).query), [*sequences, w_md])
             self._set(p, w_md)
 
     def _set(self, p: Tensor, value: Tensor) -> None:
@@ -370,7 +375,7 @@ class FedAc(LocalOptimizer):
         gamma: float | None = None,
         alpha: float | None = None,
         beta: float | None = None,
-        foreach: bool | None = None,
+        foreach: bool = True,
     ) -> None:
         own = (gamma, alpha, beta)
         if variant not in VARIANTS:
@@ -403,7 +408,7 @@ class LocalSGD(LocalOptimizer):
         lr: float,
         local_steps: int,
         *,
-        foreach: bool | None = None,
+        foreach: bool = True,
     ) -> None:
         super().__init__(params, FEDAVG, lr=lr, mu=1.0, local_steps=local_steps, foreach=foreach)
 
@@ -429,7 +434,7 @@ def _state_dtype(p: Tensor) -> torch.dtype:
 def _gradient(p: Tensor) -> Tensor:
     gradient = p.grad
     assert gradient is not None
-    return gradient.to(_state_dtype(p))
+    return gradient.float() if _is_short(p) else gradient
 
 
 def _require_dense(p: Tensor) -> None:

@@ -1,0 +1,309 @@
+"""Checkpoints: whole or not there, refused when foreign, and continued to the bit."""
+
+import os
+from collections import OrderedDict
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from fedac.errors import InputError
+from fedac.torch import FedAc, LocalSGD, Synchronizer, synchronize
+
+pytestmark = pytest.mark.usefixtures("alone")
+NUMBERS = {"lr": 0.1, "mu": 0.1, "local_steps": 2}
+
+
+class Training:
+    """A small model with BatchNorm, its optimizer and its synchronizer."""
+
+    def __init__(self, *, make=FedAc, hidden=3, dtype=torch.float32, schedule=False, **numbers):
+        torch.manual_seed(0)
+        self.model = nn.Sequential(
+            nn.Linear(2, hidden), nn.BatchNorm1d(hidden), nn.Linear(hidden, 1)
+        ).to(dtype)
+        if make is LocalSGD:
+            self.optimizer = LocalSGD(self.model.parameters(), lr=0.1, local_steps=2)
+        else:
+            self.optimizer = make(self.model.parameters(), **(NUMBERS | numbers))
+        self.averages = synchronize(self.optimizer, buffers=self.model)
+        self.scheduler = torch.optim.lr_scheduler.ExponentialLR(
+            self.optimizer, 0.7 if schedule else 1.0
+        )
+        self.dtype = dtype
+
+    def run(self, steps: int) -> "Training":
+        for _ in range(steps):
+            # A batch that is a function of the step: the sampler's position is the step.
+            x = torch.sin(torch.arange(8.0).reshape(4, 2) * (self.optimizer.steps + 1))
+            self.optimizer.zero_grad()
+            self.model(x.to(self.dtype)).square().sum().backward()
+            self.optimizer.step()
+            self.scheduler.step()
+        return self
+
+    def everything(self) -> list[torch.Tensor]:
+        sequences = [s for p in self.model.parameters() for s in self.optimizer.sequences(p)]
+        return [t.detach().clone() for t in (*sequences, *self.model.state_dict().values())]
+
+
+def same(one: list[torch.Tensor], other: list[torch.Tensor]) -> bool:
+    return len(one) == len(other) and all(map(torch.equal, one, other))
+
+
+@pytest.mark.parametrize("make", [FedAc, LocalSGD])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("schedule", [False, True])
+def test_a_resumed_run_is_the_same_to_the_bit(make, dtype, schedule, tmp_path: Path) -> None:
+    settings = {"make": make, "dtype": dtype, "schedule": schedule}
+    whole = Training(**settings).run(4)
+    path = tmp_path / "runs" / "last.pt"
+    whole.averages.checkpoint(path, scheduler=whole.scheduler.state_dict(), sampler=4)
+    whole.run(4)
+    resumed = Training(**settings)
+    extra = resumed.averages.resume(path)
+    resumed.scheduler.load_state_dict(extra["scheduler"])
+    assert extra["sampler"] == 4
+    assert resumed.optimizer.steps == 4
+    assert resumed.averages.rounds == 2
+    resumed.run(4)
+    assert same(whole.everything(), resumed.everything())  # the count of batches included
+    assert resumed.averages.rounds == 4
+
+
+def test_evaluating_is_no_obstacle(tmp_path: Path) -> None:
+    training = Training().run(2)
+    training.optimizer.eval()
+    training.averages.checkpoint(tmp_path / "a.pt")
+    shown = training.model[0].weight.detach().clone()
+    other = Training()
+    other.optimizer.eval()
+    other.averages.resume(tmp_path / "a.pt")
+    assert torch.equal(other.model[0].weight, shown)
+
+
+def test_extra_comes_back(tmp_path: Path) -> None:
+    extra = {
+        "epoch": 3,
+        "name": "run",
+        "order": torch.arange(5),
+        "nested": {"list": [1, 2.5, None, True], "tuple": (1, "a")},
+        "model": OrderedDict(a=torch.ones(1)),
+    }
+    training = Training()
+    training.averages.checkpoint(tmp_path / "a.pt", **extra)
+    found = training.averages.resume(tmp_path / "a.pt")
+    assert torch.equal(found.pop("order"), extra.pop("order"))
+    assert found == extra
+
+
+def test_what_could_not_be_read_again_is_not_written(tmp_path: Path) -> None:
+    training = Training()
+    with pytest.raises(InputError, match=r"'rng' cannot go into .* of type Generator"):
+        training.averages.checkpoint(tmp_path / "a.pt", rng=np.random.default_rng(0))
+    assert list(tmp_path.glob("*.pt")) == []
+
+
+# -- writing -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("error", [OSError("disk full"), KeyboardInterrupt()])
+@pytest.mark.parametrize("at", ["save", "fsync"])
+def test_a_crash_while_writing_leaves_the_old_file(tmp_path, monkeypatch, error, at) -> None:
+    training = Training().run(2)
+    path = tmp_path / "folder" / "a.pt"
+    training.averages.checkpoint(path)
+    old = path.read_bytes()
+    training.run(2)
+
+    def fail(*arguments):
+        if at == "save" and not hasattr(arguments[1], "getvalue"):
+            arguments[1].write(b"half of it")
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(*((torch, "save") if at == "save" else (os, "fsync")), fail)
+        with pytest.raises(type(error)):
+            training.averages.checkpoint(path)
+    assert path.read_bytes() == old
+    assert list(path.parent.iterdir()) == [path]
+    Training().averages.resume(path)
+
+
+def test_the_remains_of_a_killed_process_do_no_harm(tmp_path: Path) -> None:
+    training = Training().run(2)
+    folder = tmp_path / "folder"
+    training.averages.checkpoint(folder / "a.pt")
+    (folder / ".a.pt.part").write_bytes(b"half of it")
+    Training().averages.resume(folder / "a.pt")
+    training.run(2).averages.checkpoint(folder / "a.pt")
+    assert list(folder.iterdir()) == [folder / "a.pt"]
+
+
+def test_checkpoints_are_for_after_synchronizations(tmp_path: Path) -> None:
+    training = Training().run(3)
+    with pytest.raises(InputError, match="workers differ after 3 steps"):
+        training.averages.checkpoint(tmp_path / "a.pt")
+    training.averages.synchronize()
+    training.averages.checkpoint(tmp_path / "a.pt")
+
+
+@pytest.mark.usefixtures("alone")
+def test_an_average_on_its_way_is_awaited_at_its_own_step_only(tmp_path: Path) -> None:
+    w = nn.Parameter(torch.ones(3))
+    optimizer = FedAc([w], lr=0.1, mu=0.1, local_steps=4)
+    averages = Synchronizer(optimizer, overlap=True, delay=2)
+    for t in range(1, 9):
+        w.grad = torch.ones(3)
+        optimizer.step()
+        averages.step()
+        if t in (4, 8):
+            averages.checkpoint(tmp_path / "a.pt")
+            assert averages.rounds == t // 4
+        else:
+            with pytest.raises(InputError, match=f"workers differ after {t} steps"):
+                averages.checkpoint(tmp_path / "b.pt")
+
+
+# -- reading -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> Path:
+    path = tmp_path / "a.pt"
+    Training().run(4).averages.checkpoint(path)
+    return path
+
+
+def assert_refused(path: Path, message: str, **settings) -> None:
+    """Resume is refused, and the run goes on as if nobody had tried."""
+    tried, untried = Training(**settings).run(2), Training(**settings).run(2)
+    before = tried.everything()
+    with pytest.raises(InputError, match=message):
+        tried.averages.resume(path)
+    assert same(tried.everything(), before)
+    assert (tried.optimizer.steps, tried.averages.rounds) == (2, 1)
+    assert same(tried.run(2).everything(), untried.run(2).everything())
+
+
+def test_a_missing_file(tmp_path: Path) -> None:
+    assert_refused(tmp_path / "none.pt", r"there is no checkpoint '.*none.pt'")
+    training = Training()
+    assert training.averages.resume(tmp_path / "none.pt", missing_ok=True) is None
+
+
+def test_a_folder(tmp_path: Path) -> None:
+    assert_refused(tmp_path, "cannot be read: Is a directory")
+
+
+def test_truncated_files(written: Path) -> None:
+    whole = written.read_bytes()
+    training = Training().run(2)
+    before = training.everything()
+    for length in [*range(0, len(whole), len(whole) // 97), len(whole) - 1]:
+        written.write_bytes(whole[:length])
+        with pytest.raises(InputError, match=r"is not a whole checkpoint of fedac\.torch"):
+            training.averages.resume(written)
+    assert same(training.everything(), before)
+    written.write_bytes(whole)
+    training.averages.resume(written)
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"hello\n" * 100, b"PK\x03\x04" + bytes(1000), os.urandom(5000)]
+)
+def test_files_of_others(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "foreign"
+    path.write_bytes(content)
+    assert_refused(path, "is not a whole checkpoint of fedac.torch")
+
+
+@pytest.mark.parametrize("content", [[1, 2], {"model": torch.ones(3)}, torch.ones(3)])
+def test_pytorchs_own_files_of_others(tmp_path: Path, content) -> None:
+    torch.save(content, tmp_path / "foreign.pt")
+    assert_refused(tmp_path / "foreign.pt", "is not a checkpoint of fedac.torch")
+
+
+class Bomb:
+    """Runs code when it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self):
+        return Path.touch, (self.path,)
+
+
+def test_nothing_is_executed(written: Path, tmp_path: Path) -> None:
+    content = torch.load(written, weights_only=True)
+    content["extra"] = {"bomb": Bomb(tmp_path / "exploded")}
+    torch.save(content, written)
+    assert_refused(written, "is not a whole checkpoint of fedac.torch")
+    assert not (tmp_path / "exploded").exists()
+
+
+def damaged(key, value):
+    return lambda content: content.__setitem__(key, value)
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (damaged("version", 2), r"was written by a newer fedac \(version 2\)"),
+        (damaged("version", "two"), "newer fedac"),
+        (damaged("format", "other"), "is not a checkpoint of fedac.torch"),
+        (lambda content: content.pop("groups"), "is not a checkpoint of fedac.torch"),
+        (lambda content: content.pop("extra"), "is not a checkpoint of fedac.torch"),
+        (damaged("sequences", 3), "is not a checkpoint of fedac.torch"),
+        (damaged("steps", "many"), "is not a checkpoint of fedac.torch"),
+        (damaged("rounds", -1), "is not a checkpoint of fedac.torch"),
+        (damaged("buffers", []), "holds another model: 6 tensors, not 9"),
+        (lambda content: content["sequences"].pop(), "holds another model"),
+        (lambda content: content["sequences"][0].pop(), "holds another model"),
+    ],
+)
+def test_damaged_contents(written: Path, damage, message) -> None:
+    content = torch.load(written, weights_only=True)
+    damage(content)
+    torch.save(content, written)
+    assert_refused(written, message)
+
+
+def own_numbers(gamma):
+    return {"gamma": gamma, "alpha": 3.0, "beta": 4.0}
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"variant": "II"}, "state of algorithm 'fedac-i', not of 'fedac-ii'"),
+        ({"make": LocalSGD}, "state of algorithm 'fedac-i', not of 'fedavg'"),
+        (own_numbers(0.3), "state of algorithm 'fedac-i', not of 'fedac'"),
+        ({"hidden": 5}, r"holds another model: shape \(3, 2\) in place of \(5, 2\)"),
+    ],
+)
+def test_checkpoints_of_other_runs(written: Path, settings, message) -> None:
+    assert_refused(written, message, **settings)
+
+
+def test_a_checkpoint_with_other_local_steps(tmp_path: Path) -> None:
+    path = tmp_path / "a.pt"
+    Training(local_steps=4).run(4).averages.checkpoint(path)
+    assert_refused(path, r"written with local_steps \[4\], not \[2\]")
+
+
+def test_a_checkpoint_with_other_numbers_of_ones_own(tmp_path: Path) -> None:
+    path = tmp_path / "a.pt"
+    Training(**own_numbers(0.3)).run(4).averages.checkpoint(path)
+    assert_refused(path, "made with gamma=0.3, not 0.4", **own_numbers(0.4))
+
+
+def test_flipped_bytes_are_noticed(written: Path) -> None:
+    # In the numbers themselves: every record of the file has a checksum.
+    whole = bytearray(written.read_bytes())
+    weight = torch.load(written, weights_only=True)["sequences"][0][0].numpy().tobytes()
+    whole[whole.index(weight)] ^= 1
+    written.write_bytes(bytes(whole))
+    assert_refused(written, "is not a whole checkpoint of fedac.torch")

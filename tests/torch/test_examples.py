@@ -1,0 +1,60 @@
+"""The examples do what they say, here with few steps; and so does the page."""
+
+import re
+import runpy
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch.distributed as dist
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "examples"
+
+
+def run_example(processes, name: str, *arguments) -> str:
+    path = str(EXAMPLES / f"{name}.py")
+    ended = processes("example", path=path, arguments=arguments, timeout=120)
+    assert [process.code for process in ended] == [0] * 4, ended[0].err
+    return ended[0].out
+
+
+def test_the_logistic_example_equals_the_simulator(processes) -> None:
+    rows = run_example(processes, "torch_logistic").splitlines()[2:]
+    assert [row.split()[0] for row in rows] == ["fedac-i", "fedac-ii", "fedac-vanilla", "fedavg"]
+    assert all(float(row.split()[-1]) < 1e-9 for row in rows)
+
+
+def test_the_overlap_example(processes) -> None:
+    rows = run_example(processes, "torch_overlap", 32).splitlines()[2:]
+    assert len(rows) == 4
+    assert all(float(value) > 0 for row in rows for value in row.split()[-6:])
+
+
+def test_the_digits_example(processes, tmp_path: Path, capsys) -> None:
+    example = runpy.run_path(str(EXAMPLES / "torch_digits.py"))
+    run_example(processes, "torch_digits", str(tmp_path), 96, 1)
+    curves = np.load(tmp_path / "curves.npy")
+    assert curves.shape == (4, 1, 6, 3)
+    assert (curves[:, 0, -1, 1] > 0.5).all()  # accuracy
+    sent = curves[:, 0, -1, 0]
+    assert sent[0] == sent[1] == pytest.approx(16 * sent[2], rel=0.01)
+    assert sent[3] == pytest.approx(2 * sent[2], rel=0.01)
+    example["show"](curves)
+    assert "FedAc, K=16" in capsys.readouterr().out
+    example["draw"](curves, tmp_path / "digits.png")
+    assert (tmp_path / "digits.png").stat().st_size > 10_000
+
+
+@pytest.mark.usefixtures("alone")
+def test_the_program_on_the_page_runs(tmp_path, monkeypatch) -> None:
+    page = (ROOT / "docs" / "pytorch.md").read_text()
+    (program,) = re.findall(r"```py\n(.*?)```", page, re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(dist, "init_process_group", lambda backend: None)
+    monkeypatch.setattr(dist, "destroy_process_group", lambda: None)
+    for _ in range(2):  # the second time it resumes
+        names: dict[str, object] = {}
+        exec(compile(program, "train.py", "exec"), names)
+    assert names["optimizer"].steps == 160
+    assert (tmp_path / "run.pt").exists()

@@ -1,0 +1,649 @@
+"""The optimizers in one process: against the definitions, and against misuse."""
+
+import copy
+import io
+import tracemalloc
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from fedac.algorithms import ALGORITHMS, FEDAC_I, FEDAVG, FEDAVG_WEIGHTED, fedac
+from fedac.errors import InputError
+from fedac.torch import FedAc, LocalOptimizer, LocalSGD
+
+NUMBERS = {"lr": 0.3, "mu": 0.2, "local_steps": 4}
+MAKERS = {
+    "fedac-i": lambda params, **more: FedAc(params, **{**NUMBERS, **more}),
+    "fedac-ii": lambda params, **more: FedAc(params, variant="II", **{**NUMBERS, **more}),
+    "fedac-vanilla": lambda params, **more: FedAc(params, variant="vanilla", **{**NUMBERS, **more}),
+    "own numbers": lambda params, **more: FedAc(
+        params, gamma=0.4, alpha=3.0, beta=5.0, **{**NUMBERS, **more}
+    ),
+    "fedavg": lambda params, **more: LocalSGD(params, **{"lr": 0.3, "local_steps": 4, **more}),
+    "fedavg-weighted": lambda params, **more: LocalOptimizer(
+        params, FEDAVG_WEIGHTED, **{**NUMBERS, **more}
+    ),
+}
+DEFINITIONS = ALGORITHMS | {"own numbers": fedac(gamma=0.4, alpha=3.0, beta=5.0)}
+every_algorithm = pytest.mark.parametrize("name", MAKERS)
+# A quadratic with a different curvature in every coordinate, and noise that steps share.
+CURVATURE = torch.linspace(0.2, 1.0, 12, dtype=torch.float64)
+
+
+def gradient(w, t: int):
+    """Return a noisy gradient, for tensors and arrays alike."""
+    noise = torch.sin(torch.arange(12, dtype=torch.float64) * (t + 1))
+    return CURVATURE * w + 0.1 * noise
+
+
+def parameters(dtype=torch.float64) -> list[nn.Parameter]:
+    values = torch.linspace(-2, 3, 12, dtype=torch.float64).to(dtype)
+    return [nn.Parameter(values[:5].clone()), nn.Parameter(values[5:].reshape(7, 1).clone())]
+
+
+def flat(params) -> torch.Tensor:
+    return torch.cat([p.detach().double().reshape(-1) for p in params])
+
+
+def give_gradient(params, t: int) -> None:
+    g = gradient(flat(params), t)
+    params[0].grad = g[:5].to(params[0].dtype)
+    params[1].grad = g[5:].reshape(7, 1).to(params[1].dtype)
+
+
+def run(optimizer, params, steps: int, *, start: int = 0) -> None:
+    for t in range(start, start + steps):
+        give_gradient(params, t)
+        optimizer.step()
+
+
+def by_hand(name: str, steps: int, lrs=None):
+    """Return state and hyperparameters after some steps of the definition itself."""
+    algorithm = DEFINITIONS[name]
+    lrs = lrs or [NUMBERS["lr"]] * steps
+    state = algorithm.start(flat(parameters()))
+    w_md = state[0]
+    for t, lr in enumerate(lrs):
+        hp = algorithm.couple(eta=lr, mu=NUMBERS["mu"], K=NUMBERS["local_steps"])
+        state = algorithm.update(state, w_md, gradient(w_md, t), hp)
+        w_md = algorithm.query(state, hp)
+    return state, hp, w_md
+
+
+def assert_close(found, wanted) -> None:
+    np.testing.assert_allclose(found.detach(), wanted, rtol=1e-12, atol=1e-12)
+
+
+# -- the definitions ---------------------------------------------------------------------------
+
+
+@every_algorithm
+@pytest.mark.parametrize("foreach", [True, False])
+def test_steps_are_those_of_the_definition(name: str, foreach) -> None:
+    params = parameters()
+    optimizer = MAKERS[name](params, foreach=foreach)
+    run(optimizer, params, 9)
+    state, hp, w_md = by_hand(name, 9)
+    for s, sequence in enumerate(state):
+        assert_close(flat(optimizer.sequences(p)[s] for p in params), sequence)
+    assert_close(flat(params), w_md)
+    optimizer.eval()
+    assert_close(flat(params), DEFINITIONS[name].output(state, hp, 9))
+    assert optimizer.steps == 9
+
+
+@every_algorithm
+def test_all_at_once_is_one_by_one_to_the_bit(name: str) -> None:
+    results = []
+    for foreach in (True, False):
+        params = parameters(torch.float32)
+        optimizer = MAKERS[name](params, foreach=foreach)
+        run(optimizer, params, 7)
+        results.append(flat(params))
+    assert torch.equal(*results)
+
+
+def test_a_cpu_works_on_what_its_cache_holds() -> None:
+    sizes = (10, 20, 65_500, 30, 10, 70_000, 5, 5)
+    params = [nn.Parameter(torch.zeros(size)) for size in sizes]
+    short = nn.Parameter(torch.zeros(7, dtype=torch.bfloat16))
+
+    def batches(foreach):
+        made = FedAc(params, **NUMBERS, foreach=foreach)._batches([short, *params])
+        return [[p.numel() for p in batch] for batch in made]
+
+    assert batches(True) == [[7], [10, 20, 65_500], [30, 10], [70_000], [5, 5]]
+    assert batches(False) == [[size] for size in (7, *sizes)]
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    eta=st.floats(0.01, 0.9),
+    gamma=st.floats(0.01, 2.0),
+    alpha=st.floats(1.0, 50.0),
+    beta=st.floats(1.0, 50.0),
+)
+def test_any_numbers_of_ones_own(eta, gamma, alpha, beta) -> None:
+    params = parameters()
+    optimizer = FedAc(params, eta, 0.5, 4, gamma=gamma, alpha=alpha, beta=beta)
+    definition = fedac(gamma=gamma, alpha=alpha, beta=beta)
+    hp = definition.couple(eta=eta, mu=0.5, K=4)
+    state = definition.start(flat(params))
+    for t in range(3):
+        w_md = definition.query(state, hp)
+        state = definition.update(state, w_md, gradient(w_md, t), hp)
+    run(optimizer, params, 3)
+    for s, sequence in enumerate(state):
+        assert_close(flat(optimizer.sequences(p)[s] for p in params), sequence)
+
+
+def test_alpha_and_beta_of_one_are_local_sgd() -> None:
+    ours, theirs = parameters(), parameters()
+    run(FedAc(ours, 0.3, 0.2, 4, gamma=0.3, alpha=1.0, beta=1.0), ours, 5)
+    run(LocalSGD(theirs, 0.3, 4), theirs, 5)
+    assert_close(flat(ours), flat(theirs))
+
+
+def test_local_sgd_is_torchs_sgd() -> None:
+    ours, theirs = parameters(torch.float32), parameters(torch.float32)
+    run(LocalSGD(ours, 0.3, 4), ours, 5)
+    run(torch.optim.SGD(theirs, 0.3), theirs, 5)
+    assert torch.equal(flat(ours), flat(theirs))
+
+
+def test_an_algorithm_of_ones_own_whose_sequences_need_each_other() -> None:
+    # Each sequence needs the other's old value, and the second a multiple of itself.
+    def update(state, w_md, g, hp):
+        x, y = state
+        return 0.5 * x + 0.5 * y - hp.eta * g, 0.25 * x + 0.5 * y + 0.25 * w_md
+
+    crossed = replace(FEDAC_I, name="crossed", update=update)
+    for foreach in (True, False):
+        params = parameters()
+        optimizer = LocalOptimizer(params, crossed, foreach=foreach, **NUMBERS)
+        hp = optimizer.hyperparameters(optimizer.param_groups[0])
+        state = crossed.start(flat(params))
+        for t in range(6):
+            w_md = crossed.query(state, hp)
+            state = crossed.update(state, w_md, gradient(w_md, t), hp)
+        run(optimizer, params, 6)
+        for s, sequence in enumerate(state):
+            assert_close(flat(optimizer.sequences(p)[s] for p in params), sequence)
+
+
+def test_a_single_sequence_that_is_not_its_own_query_point_is_kept_apart() -> None:
+    # The output is half the sequence: were it kept in the parameter, eval would lose it.
+    halved = replace(FEDAVG, name="halved", output=lambda state, hp, t: state[0] / 2)
+    params = parameters()
+    optimizer = LocalOptimizer(params, halved, **NUMBERS)
+    run(optimizer, params, 2)
+    before = flat(params)
+    optimizer.eval()
+    assert_close(flat(params), before / 2)
+    optimizer.train()
+    assert torch.equal(flat(params), before)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"update": lambda state, w_md, g, hp: (w_md - hp.eta * g / abs(g),)}, "not linear"),
+        ({"start": lambda w_0: (0 * w_0,)}, "first gradient elsewhere"),
+        ({"minibatch": True}, "takes no local steps"),
+    ],
+)
+def test_algorithms_that_cannot_be_an_optimizer_are_refused(change, message) -> None:
+    with pytest.raises(InputError, match=message):
+        LocalOptimizer(parameters(), replace(FEDAVG, **change), **NUMBERS)
+
+
+# -- as every optimizer ------------------------------------------------------------------------
+
+
+def test_groups_have_numbers_of_their_own() -> None:
+    first, second = parameters()
+    optimizer = FedAc([{"params": [first], "lr": 0.1}, {"params": [second], "mu": 0.4}], **NUMBERS)
+    run(optimizer, [first, second], 5)
+    for p, lr, mu in ((first, 0.1, 0.2), (second, 0.3, 0.4)):
+        hp = FEDAC_I.couple(eta=lr, mu=mu, K=4)
+        part = slice(0, 5) if p is first else slice(5, 12)
+        state = FEDAC_I.start(flat(parameters()))
+        for t in range(5):
+            w_md = FEDAC_I.query(state, hp)
+            state = FEDAC_I.update(state, w_md, gradient(w_md, t), hp)
+        assert_close(flat([optimizer.sequences(p)[0]]), state[0][part])
+
+
+def test_a_group_can_be_added_later() -> None:
+    first, second = parameters()
+    optimizer = FedAc([first], **NUMBERS)
+    run(optimizer, [first, second], 3)
+    optimizer.add_param_group({"params": [second], "lr": 0.05})
+    before = second.detach().clone()
+    run(optimizer, [first, second], 1, start=3)
+    assert not torch.equal(second, before)
+    with pytest.raises(InputError, match="mu must be a finite number above 0"):
+        optimizer.add_param_group({"params": [nn.Parameter(torch.ones(2))], "mu": -1.0})
+    assert len(optimizer.param_groups) == 2
+
+
+@every_algorithm
+def test_a_closure_is_called_with_gradients_on(name: str) -> None:
+    w = nn.Parameter(torch.tensor([4.0], dtype=torch.float64))
+    plain = nn.Parameter(w.detach().clone())
+    optimizer, other = MAKERS[name]([w]), MAKERS[name]([plain])
+
+    def closure():
+        optimizer.zero_grad()
+        loss = (w**2).sum()
+        loss.backward()
+        return loss
+
+    for _ in range(4):
+        loss = optimizer.step(closure)
+        other.zero_grad()
+        (plain**2).sum().backward()
+        other.step()
+    assert isinstance(loss, torch.Tensor)
+    assert loss.item() > 0
+    assert torch.equal(w, plain)
+
+
+def test_parameters_without_gradients_stay() -> None:
+    used, unused, frozen = (nn.Parameter(torch.ones(3)) for _ in range(3))
+    frozen.requires_grad_(False)
+    optimizer = FedAc([used, unused, frozen], **NUMBERS)
+    (used**2).sum().backward()
+    optimizer.step()
+    assert torch.equal(unused, torch.ones(3))
+    assert torch.equal(frozen, torch.ones(3))
+    assert not torch.equal(used, torch.ones(3))
+    optimizer.eval()
+    optimizer.train()
+    assert torch.equal(unused, torch.ones(3))
+
+
+def test_sparse_gradients_are_refused_before_anything_moves() -> None:
+    table = nn.Embedding(4, 2, sparse=True)
+    other = nn.Parameter(torch.ones(2))
+    optimizer = FedAc([other, *table.parameters()], **NUMBERS)
+    (table(torch.tensor([1])).sum() + other.sum()).backward()
+    with pytest.raises(InputError, match="sparse gradients are not supported"):
+        optimizer.step()
+    assert torch.equal(other, torch.ones(2))
+    assert optimizer.steps == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"lr": 0.0}, "lr must be a finite number above 0, got 0.0"),
+        ({"lr": float("nan")}, "lr must be a finite number above 0"),
+        ({"mu": -1.0}, "mu must be a finite number above 0, got -1.0"),
+        ({"local_steps": 0}, "local_steps must be a whole number from 1 on, got 0"),
+        ({"local_steps": 2.5}, "local_steps must be a whole number from 1 on, got 2.5"),
+        ({"variant": "1"}, "unknown variant '1'"),
+        ({"gamma": 0.5}, "give all of gamma, alpha and beta"),
+        ({"gamma": 0.5, "alpha": 2.0, "beta": -1.0}, "beta must be a finite number above 0"),
+        ({"variant": "II", "lr": 9.0}, "FedAc-II needs alpha > 1"),
+    ],
+)
+def test_impossible_numbers_are_refused(options, message) -> None:
+    with pytest.raises(InputError, match=message):
+        FedAc(parameters(), **{**NUMBERS, **options})
+
+
+def test_local_sgd_refuses_impossible_numbers_too() -> None:
+    with pytest.raises(InputError, match="local_steps must be a whole number"):
+        LocalSGD(parameters(), lr=0.1, local_steps=0)
+    with pytest.raises(InputError, match="lr must be"):
+        LocalSGD(parameters(), lr=-0.1, local_steps=1)
+
+
+# -- learning rate schedules -------------------------------------------------------------------
+
+
+@every_algorithm
+def test_the_coupling_follows_a_scheduler(name: str) -> None:
+    params = parameters()
+    optimizer = MAKERS[name](params)
+    scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.8)
+    lrs = []
+    for t in range(6):
+        lrs.append(optimizer.param_groups[0]["lr"])
+        run(optimizer, params, 1, start=t)
+        scheduler.step()
+    state, _, w_md = by_hand(name, 6, lrs)
+    assert lrs == pytest.approx([0.3 * 0.8**t for t in range(6)])
+    for s, sequence in enumerate(state):
+        assert_close(flat(optimizer.sequences(p)[s] for p in params), sequence)
+    assert_close(flat(params), w_md)
+
+
+def test_evaluating_does_not_disturb_a_schedule() -> None:
+    results = []
+    for evaluate in (False, True):
+        params = parameters()
+        optimizer = FedAc(params, **NUMBERS)
+        scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2, gamma=0.1)
+        for t in range(6):
+            run(optimizer, params, 1, start=t)
+            scheduler.step()
+            if evaluate:
+                optimizer.eval()
+                optimizer.train()
+        results.append(flat(params))
+    assert torch.equal(*results)
+
+
+def test_a_group_rests_while_its_lr_is_zero() -> None:
+    params = parameters()
+    optimizer = FedAc(params, **NUMBERS)
+    warmup = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda t: t / 4)
+    before = flat(params)
+    run(optimizer, params, 1)
+    assert torch.equal(flat(params), before)
+    optimizer.eval()
+    optimizer.train()
+    assert torch.equal(flat(params), before)
+    warmup.step()
+    run(optimizer, params, 1, start=1)
+    assert not torch.equal(flat(params), before)
+    assert optimizer.steps == 2
+
+
+def test_an_lr_beyond_the_coupling_is_refused_and_nothing_moves() -> None:
+    params = parameters()
+    optimizer = FedAc(params, variant="II", **NUMBERS)
+    run(optimizer, params, 2)
+    before = flat(params)
+    optimizer.param_groups[0]["lr"] = 9.0
+    with pytest.raises(InputError, match="FedAc-II needs alpha > 1"):
+        run(optimizer, params, 1, start=2)
+    assert torch.equal(flat(params), before)
+
+
+# -- eval and train ----------------------------------------------------------------------------
+
+
+@every_algorithm
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("foreach", [True, False])
+def test_eval_and_train_restore_exactly(name: str, dtype, foreach) -> None:
+    params = parameters(dtype)
+    optimizer = MAKERS[name](params, foreach=foreach)
+    run(optimizer, params, 3)
+    before = [p.detach().clone() for p in params]
+    for _ in range(3):
+        optimizer.eval()
+        optimizer.eval()
+        optimizer.train()
+        optimizer.train()
+    assert all(torch.equal(p, old) for p, old in zip(params, before, strict=True))
+    run(optimizer, params, 1, start=3)
+
+
+def test_eval_shows_w_ag() -> None:
+    params = parameters()
+    optimizer = FedAc(params, **NUMBERS)
+    run(optimizer, params, 3)
+    optimizer.eval()
+    assert all(torch.equal(p, optimizer.state[p]["w_ag"]) for p in params)
+
+
+def test_a_step_while_evaluating_is_refused() -> None:
+    params = parameters()
+    optimizer = FedAc(params, **NUMBERS)
+    run(optimizer, params, 1)
+    optimizer.eval()
+    with pytest.raises(InputError, match=r"call optimizer.train\(\) after optimizer.eval\(\)"):
+        run(optimizer, params, 1, start=1)
+    optimizer.train()
+    run(optimizer, params, 1, start=1)
+
+
+@pytest.mark.parametrize("then", ["step", "eval", "train"])
+def test_a_parameter_that_others_changed_is_refused(then: str) -> None:
+    params = parameters()
+    optimizer = FedAc(params, **NUMBERS)
+    run(optimizer, params, 2)
+    if then == "train":
+        optimizer.eval()
+    with torch.no_grad():
+        params[1].mul_(0.9)
+    changed = flat(params)
+    give_gradient(params, 2)
+    with pytest.raises(InputError, match=r"changed by other means.*call optimizer.restart\(\)"):
+        getattr(optimizer, then)()
+    assert torch.equal(flat(params), changed)
+    optimizer.restart()
+    optimizer.step()
+    w_ag = flat(optimizer.sequences(p)[0] for p in params)
+    assert_close(w_ag, changed - NUMBERS["lr"] * gradient(changed, 2))
+
+
+def test_parameters_set_before_the_first_step_are_fine() -> None:
+    params = parameters()
+    optimizer = FedAc(params, **NUMBERS)
+    with torch.no_grad():
+        params[0].zero_()
+    run(optimizer, params, 1)
+
+
+def test_local_sgd_does_not_mind_changed_parameters() -> None:
+    params = parameters()
+    optimizer = LocalSGD(params, lr=0.3, local_steps=4)
+    run(optimizer, params, 1)
+    with torch.no_grad():
+        params[0].zero_()
+    run(optimizer, params, 1, start=1)
+
+
+# -- precision and memory ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["fedac-i", "fedac-ii", "fedavg", "fedavg-weighted"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("foreach", [True, False])
+def test_short_parameters_keep_float32_state(name: str, dtype, foreach) -> None:
+    params = parameters(dtype)
+    optimizer = MAKERS[name](params, foreach=foreach)
+    run(optimizer, params, 3)
+    for p in params:
+        assert p.dtype == dtype
+        assert [s.dtype for s in optimizer.sequences(p)] == [torch.float32] * len(
+            optimizer.algorithm.sequences
+        )
+        (group,) = optimizer.param_groups
+        hp = optimizer.hyperparameters(group)
+        w_md = optimizer.algorithm.query(tuple(optimizer.sequences(p)), hp)
+        assert torch.equal(p, w_md.to(dtype))  # rounded once
+
+
+@pytest.mark.parametrize("make", [MAKERS["fedac-i"], MAKERS["fedavg"]])
+def test_small_steps_are_not_lost_in_bfloat16(make) -> None:
+    # Steps of 1e-4 on a parameter at 1: below half a unit of bfloat16's last place.
+    w = nn.Parameter(torch.ones(8, dtype=torch.bfloat16))
+    plain = nn.Parameter(torch.ones(8, dtype=torch.bfloat16))
+    optimizer, sgd = make([w], lr=1e-4), torch.optim.SGD([plain], lr=1e-4)
+    for _ in range(1000):
+        w.grad = torch.ones_like(w)
+        plain.grad = torch.ones_like(plain)
+        optimizer.step()
+        sgd.step()
+    assert torch.equal(plain, torch.ones_like(plain))
+    assert (w < 0.91).all()
+
+
+@pytest.mark.parametrize(("name", "copies"), [("fedac-i", 2), ("fedac-ii", 2), ("fedavg", 0)])
+def test_memory_is_two_copies_of_the_parameters_and_no_more(name: str, copies: int) -> None:
+    params = [nn.Parameter(torch.randn(100, 100)) for _ in range(5)]
+    optimizer = MAKERS[name](params)
+    for t in range(2):
+        for p in params:
+            p.grad = torch.full_like(p, float(t))
+        optimizer.step()
+        optimizer.eval()
+        optimizer.train()
+    held = {
+        tensor.data_ptr(): tensor.nbytes
+        for state in optimizer.state.values()
+        for tensor in state.values()
+    }
+    assert sum(held.values()) == copies * sum(p.nbytes for p in params)
+
+
+@pytest.mark.parametrize("name", ["fedac-i", "fedac-ii", "fedavg"])
+@pytest.mark.parametrize("foreach", [True, False])
+def test_a_step_allocates_no_tensor(name: str, foreach) -> None:
+    params = [nn.Parameter(torch.randn(100, 100)) for _ in range(5)]
+    optimizer = MAKERS[name](params, foreach=foreach)
+    for p in params:
+        p.grad = torch.randn_like(p)
+    optimizer.step()
+    with torch.profiler.profile(profile_memory=True) as profile:
+        optimizer.step()
+    largest = max(abs(event.self_cpu_memory_usage) for event in profile.events())
+    # A multi-tensor lerp takes one tensor's worth aside where it has no fused kernel.
+    assert largest <= (params[0].nbytes if foreach else 64)
+
+
+def test_steps_do_not_grow_python_objects() -> None:
+    params = parameters()
+    optimizer = FedAc(params, **NUMBERS)
+    run(optimizer, params, 5)
+    tracemalloc.start()
+    run(optimizer, params, 5)
+    before, _ = tracemalloc.get_traced_memory()
+    run(optimizer, params, 50)
+    after, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert after - before < 20_000
+
+
+# -- state dicts -------------------------------------------------------------------------------
+
+
+def saved(optimizer, params):
+    """Return model and optimizer as another process would read them."""
+    file = io.BytesIO()
+    torch.save({"optimizer": optimizer.state_dict(), "model": [p.detach() for p in params]}, file)
+    file.seek(0)
+    return torch.load(file, weights_only=True)
+
+
+def restore(params, values) -> None:
+    with torch.no_grad():
+        for p, value in zip(params, values, strict=True):
+            p.copy_(value)
+
+
+@every_algorithm
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("model_first", [True, False])
+@pytest.mark.parametrize("evaluating", [True, False])
+def test_a_state_dict_goes_on_to_the_bit(name, dtype, model_first, evaluating) -> None:
+    params = parameters(dtype)
+    optimizer = MAKERS[name](params)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
+    run(optimizer, params, 3)
+    scheduler.step()
+    if evaluating:
+        optimizer.eval()
+    kept = saved(optimizer, params)
+    others = parameters(dtype)
+    twin = MAKERS[name](others, lr=0.1)
+    run(twin, others, 1)  # a state of its own, to be replaced
+    if model_first:
+        restore(others, kept["model"])
+    twin.load_state_dict(kept["optimizer"])
+    if not model_first:
+        restore(others, kept["model"])
+    for o, ps in ((optimizer, params), (twin, others)):
+        o.train()
+        run(o, ps, 3, start=3)
+        o.eval()
+    assert twin.steps == 6
+    assert torch.equal(flat(params), flat(others))
+
+
+def test_a_state_without_its_model_is_noticed() -> None:
+    params = parameters()
+    optimizer = FedAc(params, **NUMBERS)
+    run(optimizer, params, 3)
+    others = parameters()
+    twin = FedAc(others, **NUMBERS)
+    twin.load_state_dict(saved(optimizer, params)["optimizer"])
+    with pytest.raises(InputError, match="restore the model that belongs to the optimizer's state"):
+        run(twin, others, 1)
+
+
+def without_steps(state):
+    del state["steps"]
+
+
+def reshape(state):
+    state["state"][0]["w"] = torch.zeros(3)
+
+
+@pytest.mark.parametrize(
+    ("make", "damage", "message"),
+    [
+        (MAKERS["fedac-ii"], None, "state of algorithm 'fedac-i', not of 'fedac-ii'"),
+        (MAKERS["fedavg"], None, "state of algorithm 'fedac-i', not of 'fedavg'"),
+        (MAKERS["fedac-i"], without_steps, "not the state of an optimizer of fedac: no 'steps'"),
+        (MAKERS["fedac-i"], reshape, "state of another model"),
+    ],
+)
+def test_a_state_of_another_kind_is_refused(make, damage, message) -> None:
+    params = parameters()
+    optimizer = FedAc(params, **NUMBERS)
+    run(optimizer, params, 2)
+    state = saved(optimizer, params)["optimizer"]
+    if damage:
+        damage(state)
+    others = parameters()
+    twin = make(others)
+    run(twin, others, 1)
+    before = flat(others)
+    with pytest.raises(InputError, match=message):
+        twin.load_state_dict(state)
+    assert twin.steps == 1
+    run(twin, others, 1, start=1)
+    assert not torch.equal(flat(others), before)
+
+
+def test_the_state_of_torchs_own_optimizer_is_refused() -> None:
+    params = parameters()
+    with pytest.raises(InputError, match="not the state of an optimizer of fedac"):
+        FedAc(params, **NUMBERS).load_state_dict(torch.optim.SGD(params, lr=0.1).state_dict())
+
+
+def test_numbers_of_ones_own_are_part_of_the_state() -> None:
+    params = parameters()
+    optimizer = MAKERS["own numbers"](params)
+    run(optimizer, params, 2)
+    other = FedAc(parameters(), gamma=0.5, alpha=3.0, beta=5.0, **NUMBERS)
+    with pytest.raises(InputError, match=r"made with gamma=0.4, not 0.5"):
+        other.load_state_dict(optimizer.state_dict())
+
+
+def test_a_copy_goes_its_own_way() -> None:
+    model = nn.Linear(3, 2)
+    optimizer = FedAc(model.parameters(), **NUMBERS)
+    model(torch.ones(3)).sum().backward()
+    optimizer.step()
+    twin, other = copy.deepcopy((model, optimizer))
+    for m, o in ((model, optimizer), (twin, other)):
+        o.zero_grad()
+        m(torch.ones(3)).sum().backward()
+        o.step()
+    assert torch.equal(model.weight, twin.weight)
+    assert other.steps == 2
+    other.step()
+    assert not torch.equal(model.weight, twin.weight)

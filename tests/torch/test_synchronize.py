@@ -1,0 +1,408 @@
+"""Averaging between real processes: against the simulator, by hand, and with faults."""
+
+import re
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from fedac import LogisticRegression, simulate
+from fedac.algorithms import ALGORITHMS
+from fedac.errors import InputError
+from fedac.torch import FedAc, LocalSGD, Synchronizer, synchronize
+
+WORLD = 4
+LOCAL = ["fedac-i", "fedac-ii", "fedac-vanilla", "fedavg"]
+NUMBERS = {"lr": 0.3, "mu": 0.2, "local_steps": 4}
+
+
+def results(ended):
+    for process in ended:
+        assert process.code == 0, process.err
+    return [process.result for process in ended]
+
+
+# -- the simulator -----------------------------------------------------------------------------
+
+T, ETA, L2, SEED = 128, 0.2, 1e-2, 5
+SETTINGS = [(name, K) for name in LOCAL for K in (1, 8, 64)]
+
+
+@pytest.fixture(scope="module")
+def problem():
+    rng = np.random.default_rng(3)
+    X = rng.standard_normal((60, 7))
+    y = np.where(X @ rng.standard_normal(7) + rng.logistic(size=60) > 0, 1.0, -1.0)
+    return LogisticRegression(X, y, l2=L2), X, y
+
+
+@pytest.fixture(scope="module")
+def real_runs(processes, problem, tmp_path_factory):
+    """Run all settings in one set of processes; return the results of every rank by setting."""
+    _, X, y = problem
+    file = tmp_path_factory.mktemp("problem") / "problem.npz"
+    np.savez(file, X=X, y=y, start=np.random.RandomState(1).randn(7))
+    runs = [
+        {"algorithm": name, "K": K, "T": T, "eta": ETA, "mu": L2, "l2": L2, "seed": SEED}
+        for name, K in SETTINGS
+    ]
+    by_rank = results(processes("logistic", problem=str(file), runs=runs))
+    return dict(zip(SETTINGS, zip(*by_rank, strict=True), strict=True))
+
+
+@pytest.mark.parametrize(("name", "K"), SETTINGS)
+def test_processes_reproduce_the_simulator(real_runs, problem, name: str, K: int) -> None:
+    states = []
+    simulate(
+        problem[0], name, M=WORLD, K=K, T=T, eta=ETA, mu=L2, seed=SEED, engine="reference",
+        record_every=K, callbacks=[lambda record: states.append(np.stack(record.state))],
+    )  # fmt: skip
+    simulated = np.stack(states[1:])
+    assert simulated.shape == (T // K, len(ALGORITHMS[name].sequences), 7)
+    for rank in real_runs[name, K]:
+        np.testing.assert_allclose(rank["states"], simulated, rtol=0, atol=1e-9)
+        assert torch.equal(rank["states"], real_runs[name, K][0]["states"])
+
+
+@pytest.mark.parametrize(("name", "K"), SETTINGS)
+def test_one_all_reduce_of_all_sequences_every_k_steps(real_runs, name: str, K: int) -> None:
+    numbers = len(ALGORITHMS[name].sequences) * 7 + WORLD  # and a weight per worker
+    for rank in real_runs[name, K]:
+        assert rank["all_reduces"] == [numbers] * (T // K)
+        assert rank["rounds"] == T // K
+        assert rank["bytes"] == 8 * numbers * (T // K)
+        assert rank["seconds"] > 0
+
+
+# -- by hand -----------------------------------------------------------------------------------
+
+RNG = np.random.default_rng(0)
+GRADIENTS = RNG.standard_normal((WORLD, 12, 3))
+
+
+def by_hand(name, *, at, gradients=GRADIENTS, weights=(1,) * WORLD, delay=0):
+    """Return the state of every worker after every step, as the definitions have it.
+
+    `at` are the steps after which averages set out. Who is not finite then is left out, and
+    takes over the average.
+    """
+    algorithm = ALGORITHMS[name]
+    hp = algorithm.couple(eta=NUMBERS["lr"], mu=NUMBERS["mu"], K=NUMBERS["local_steps"])
+    states = np.zeros((WORLD, len(algorithm.sequences), 3))
+    history, under_way = [], None
+
+    def arrive(mean, before):
+        good = np.isfinite(before).all(axis=(1, 2), keepdims=True)
+        return np.where(good, mean + (states - before), mean)
+
+    for t in range(gradients.shape[1]):
+        for m in range(WORLD):
+            state = tuple(states[m])
+            w_md = algorithm.query(state, hp)
+            states[m] = np.stack(algorithm.update(state, w_md, gradients[m, t], hp))
+        if under_way is not None and t + 1 == under_way[0] + delay:
+            states, under_way = arrive(*under_way[1:]), None
+        if t + 1 in at:
+            good = np.isfinite(states).all(axis=(1, 2))
+            mean = np.average(states[good], axis=0, weights=np.array(weights)[good])
+            under_way = (t + 1, mean, states.copy())
+            if not delay:
+                states, under_way = arrive(*under_way[1:]), None
+        history.append(states.copy())
+    if under_way is not None:
+        history.append(arrive(*under_way[1:]))
+    return np.stack(history, axis=1)
+
+
+def run_steps(processes, name, gradients=GRADIENTS, *, flush=False, **options):
+    return results(
+        processes(
+            "steps",
+            gradients=gradients.tolist(),
+            optimizer={"algorithm": name, **NUMBERS},
+            options=options,
+            flush=flush,
+        )
+    )
+
+
+def assert_states(ranks, wanted) -> None:
+    for rank, result in enumerate(ranks):
+        assert result["error"] is None
+        np.testing.assert_allclose(result["states"], wanted[rank], rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", LOCAL)
+def test_the_average_is_uniform(processes, name: str) -> None:
+    ranks = run_steps(processes, name)
+    assert_states(ranks, by_hand(name, at={4, 8, 12}))
+    assert ranks[0]["applied"] == [(t + 1) % 4 == 0 for t in range(12)]
+
+
+@pytest.mark.parametrize("name", LOCAL)
+def test_the_average_is_weighted_by_examples(processes, name: str) -> None:
+    # Rank m counts m + 1 examples a step.
+    ranks = run_steps(processes, name, weighting="examples")
+    assert_states(ranks, by_hand(name, at={4, 8, 12}, weights=(1, 2, 3, 4)))
+
+
+def test_rounds_may_be_irregular(processes) -> None:
+    ranks = run_steps(processes, "fedac-i", at=[1, 4, 8, 9, 11])
+    assert_states(ranks, by_hand("fedac-i", at={1, 4, 8, 9, 11}))
+    assert all(rank["rounds"] == 5 == len(rank["all_reduces"]) for rank in ranks)
+
+
+@pytest.mark.parametrize("name", LOCAL)
+@pytest.mark.parametrize("delay", [1, 2, 3])
+@pytest.mark.parametrize("weighting", ["uniform", "examples"])
+def test_an_overlapped_average_comes_later_with_progress_added(
+    processes, name, delay, weighting
+) -> None:
+    ranks = run_steps(processes, name, flush=True, overlap=True, delay=delay, weighting=weighting)
+    weights = (1, 2, 3, 4) if weighting == "examples" else (1, 1, 1, 1)
+    assert_states(ranks, by_hand(name, at={4, 8, 12}, delay=delay, weights=weights))
+    assert ranks[0]["applied"] == [t + 1 in (4 + delay, 8 + delay) for t in range(12)]
+    assert all(rank["rounds"] == 3 for rank in ranks)
+
+
+@pytest.mark.parametrize("average", [True, False])
+def test_buffers_are_averaged_on_request(processes, average: bool) -> None:
+    ranks = results(processes("batch_norm", average=average))
+    mean = torch.stack([rank["before"] for rank in ranks]).mean(0)
+    for rank in ranks:
+        wanted = mean if average else rank["before"]
+        torch.testing.assert_close(rank["mean"], wanted)
+        assert rank["batches"] == 2
+        # Two sequences of 3*2 + 3 + 3 + 3 numbers, two buffers of 3, a weight per worker.
+        assert rank["bytes"] == 4 * (2 * 15 + 2 * 3 * average + WORLD)
+
+
+# -- faults ------------------------------------------------------------------------------------
+
+
+def with_nan(*ranks: int, step: int = 5):
+    gradients = GRADIENTS.copy()
+    gradients[list(ranks), step, 1] = np.nan
+    return gradients
+
+
+@pytest.mark.parametrize("name", ["fedac-i", "fedavg"])
+@pytest.mark.parametrize("overlap", [False, True])
+def test_a_nan_stops_everybody_and_changes_nobody(processes, name, overlap) -> None:
+    ranks = run_steps(processes, name, with_nan(2), overlap=overlap)
+    before = by_hand(name, at={4}, delay=int(overlap))
+    for rank, result in enumerate(ranks):
+        assert result["error"] == "NonFiniteStateError"
+        assert "the state of rank 2 holds NaN or infinity after 8 steps" in result["message"]
+        assert "or on_nonfinite='skip-worker'" in result["message"]
+        assert result["untouched"]
+        assert result["rounds"] == 1
+        if rank != 2:  # what it had until then is what it has
+            np.testing.assert_allclose(result["states"][6], before[rank][6], atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["fedac-i", "fedavg"])
+@pytest.mark.parametrize("bad", [(2,), (0, 3)])
+@pytest.mark.parametrize("delay", [0, 2])
+def test_a_nan_can_be_left_out(processes, name, bad, delay) -> None:
+    gradients = with_nan(*bad)
+    overlap = {"overlap": True, "delay": delay} if delay else {}
+    ranks = run_steps(
+        processes, name, gradients, flush=bool(delay), on_nonfinite="skip-worker", **overlap
+    )
+    wanted = by_hand(name, at={4, 8, 12}, gradients=gradients, delay=delay)
+    assert np.isnan(wanted[list(bad), 6]).any(axis=-1).all()
+    assert np.isfinite(wanted[:, 7 + delay :]).all()
+    assert_states(ranks, wanted)
+    for result in ranks:
+        assert np.isfinite(result["w"]).all()
+        assert result["rounds"] == 3
+
+
+def test_where_all_are_nan_nobody_is_left(processes) -> None:
+    ranks = run_steps(processes, "fedac-i", with_nan(0, 1, 2, 3), on_nonfinite="skip-worker")
+    for result in ranks:
+        assert result["error"] == "NonFiniteStateError"
+        assert "rank 0, 1, 2, 3" in result["message"]
+        assert result["message"].endswith("Use a smaller lr")
+        assert result["untouched"]
+
+
+CASES = {
+    "local_steps: 4 at rank 0, 1, 2; 8 at rank 3": ({}, {}, {"local_steps": 8}, {}),
+    "algorithm: fedac-i at rank 0, 1, 2; fedac-ii at rank 3": (
+        {}, {}, {"algorithm": "fedac-ii"}, {},
+    ),
+    "parameters: 3 numbers in 1 tensors": ({"size": 4}, {}, {}, {}),
+    'hyperparameters: [{"eta": 0.3': ({}, {}, {"lr": 0.1}, {}),
+    "weighting: uniform at rank 0, 1, 2; examples at rank 3": (
+        {}, {"weighting": "examples"}, {}, {},
+    ),
+    "on_nonfinite: raise at rank 0, 1, 2; skip-worker at rank 3": (
+        {}, {"on_nonfinite": "skip-worker"}, {}, {},
+    ),
+    "schedule: regular at rank 0, 1, 2; [2, 4] at rank 3": ({}, {"at": [2, 4]}, {}, {}),
+    "delay: 0 at rank 0, 1, 2; 2 at rank 3": ({}, {"overlap": True, "delay": 2}, {}, {}),
+}  # fmt: skip
+
+
+def test_processes_that_differ_are_refused_everywhere(processes) -> None:
+    cases = []
+    for size, options, optimizer, _ in CASES.values():
+        alike = {"algorithm": "fedac-i", **NUMBERS}
+        cases.append(
+            {
+                "size": [3, 3, 3, size.get("size", 3)],
+                "options": [{}, {}, {}, options],
+                "optimizer": [alike, alike, alike, alike | optimizer],
+            }
+        )
+    for said in results(processes("refuse", cases=cases)):
+        assert len(said) == len(CASES)
+        for message, case in zip(said, CASES, strict=True):
+            assert message.startswith(f"processes differ in {case}")
+
+
+@pytest.mark.parametrize("how", ["dies", "stops"])
+def test_survivors_of_a_lost_worker_end_within_the_timeout(processes, how: str) -> None:
+    limit = 3.0
+    ended = processes("doomed", victim=2, how=how, limit=limit)
+    # Dead, or stopped and then killed by the test.
+    assert ended[2].code == {"dies": 7, "stops": -9}[how]
+    for rank in (0, 1, 3):
+        last = ended[rank].err.strip().splitlines()[-1]
+        assert ended[rank].code == 1
+        assert re.search(
+            rf"WorkerLostError: rank {rank} of 4: synchronization 3 failed after \d+\.\d s; a "
+            r"worker has died or cannot be reached. Start again from the last checkpoint",
+            last,
+        )
+        assert ended[rank].seconds < limit + 15  # the rest is Python's own end, four at once
+
+
+def test_all_refuse_a_checkpoint_that_one_cannot_read(processes, tmp_path) -> None:
+    ended = processes("half_a_checkpoint", folder=str(tmp_path))
+    for rank, said in enumerate(results(ended)):
+        missing = f"there is no checkpoint '{tmp_path}/none.pt'"
+        assert said[0] == said[1] == (missing if rank == 1 else f"rank 1 cannot resume: {missing}")
+        assert said[2] == (
+            "processes differ in the steps of their checkpoints: 4 at rank 0, 2, 3; 2 at rank 1"
+        )
+        assert said[3:] == ["None", "{}"]
+
+
+# -- one process -------------------------------------------------------------------------------
+
+
+def make(**options):
+    w = nn.Parameter(torch.ones(3))
+    return w, FedAc([w], **(NUMBERS | options))
+
+
+def test_without_a_process_group_there_is_help() -> None:
+    with pytest.raises(InputError, match=r"call torch\.distributed\.init_process_group first"):
+        synchronize(make()[1])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"weighting": "size"}, "weighting must be 'uniform' or 'examples', got 'size'"),
+        ({"on_nonfinite": "skip"}, "on_nonfinite must be 'raise' or 'skip-worker', got 'skip'"),
+        ({"overlap": True, "delay": 4}, "delay must be from 1 to local_steps - 1 = 3, got 4"),
+        ({"overlap": True, "delay": 0}, "delay must be from 1"),
+        ({"at": [2, 8]}, "6 steps apart, more than local_steps=4"),
+        ({"at": []}, "at must hold steps from 1 on"),
+        ({"at": [0, 2]}, "at must hold steps from 1 on"),
+        ({"timeout": 0}, "timeout must be a finite number above 0"),
+    ],
+)
+@pytest.mark.usefixtures("alone")
+def test_impossible_options_are_refused(options, message) -> None:
+    with pytest.raises(InputError, match=message):
+        synchronize(make()[1], **options)
+
+
+@pytest.mark.usefixtures("alone")
+def test_groups_that_synchronize_at_different_times_are_refused() -> None:
+    w, v = nn.Parameter(torch.ones(3)), nn.Parameter(torch.ones(3))
+    optimizer = FedAc([{"params": [w]}, {"params": [v], "local_steps": 8}], **NUMBERS)
+    with pytest.raises(InputError, match="all parameter groups must have the same local_steps"):
+        synchronize(optimizer)
+
+
+@pytest.mark.usefixtures("alone")
+def test_local_steps_cannot_change_under_way() -> None:
+    w, optimizer = make()
+    synchronize(optimizer)
+    optimizer.param_groups[0]["local_steps"] = 2
+    w.grad = torch.ones(3)
+    for _ in range(3):
+        optimizer.step()
+    with pytest.raises(InputError, match="local_steps was changed; make a new Synchronizer"):
+        optimizer.step()
+
+
+@pytest.mark.usefixtures("alone")
+def test_an_average_of_one_changes_nothing() -> None:
+    w, optimizer = make()
+    v, free = make()
+    averages = synchronize(optimizer, timeout=20)
+    for t in range(8):
+        w.grad = v.grad = torch.full((3,), float(t))
+        optimizer.step()
+        free.step()
+    assert torch.equal(w, v)
+    assert averages.rounds == 2
+
+
+@pytest.mark.usefixtures("alone")
+def test_one_can_average_between_rounds() -> None:
+    w, optimizer = make()
+    averages = synchronize(optimizer, overlap=True, delay=2)
+    w.grad = torch.ones(3)
+    optimizer.step()
+    averages.synchronize()
+    assert averages.rounds == 1
+    averages.flush()
+    assert averages.rounds == 1
+
+
+@pytest.mark.usefixtures("alone")
+def test_examples_must_be_counted() -> None:
+    w, optimizer = make()
+    averages = Synchronizer(optimizer, weighting="examples")
+    w.grad = torch.ones(3)
+    optimizer.step()
+    before = w.detach().clone()
+    with pytest.raises(InputError, match=r"call count\(examples\) every step"):
+        averages.synchronize()
+    with pytest.raises(InputError, match="examples must be at least 0, got -1"):
+        averages.count(-1)
+    assert torch.equal(w, before)
+
+
+@pytest.mark.usefixtures("alone")
+def test_an_average_reaches_parameters_that_show_the_output() -> None:
+    w, optimizer = make()
+    averages = Synchronizer(optimizer)
+    w.grad = torch.ones(3)
+    optimizer.step()
+    optimizer.eval()
+    shown = w.detach().clone()
+    averages.synchronize()
+    assert torch.equal(w, shown)
+    optimizer.train()
+    optimizer.step()
+
+
+@pytest.mark.usefixtures("alone")
+def test_a_subgroup_will_do() -> None:
+    w = nn.Parameter(torch.ones(3))
+    optimizer = LocalSGD([w], lr=0.1, local_steps=1)
+    averages = synchronize(optimizer, group=dist.new_group([0]), timeout=20)
+    w.grad = torch.ones(3)
+    optimizer.step()
+    assert averages.rounds == 1

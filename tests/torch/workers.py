@@ -1,0 +1,388 @@
+"""What the processes of the tests do, and the process that they are forked from.
+
+Importing PyTorch takes seconds, so one process does it once, and forks: run as a program, this
+file reads jobs, one JSON object a line, and answers with how the processes of each have ended.
+They meet in a file, and talk by 127.0.0.1 only. With arguments, it is a worker of torchrun.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import runpy
+import signal
+import sys
+import time
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from fedac.errors import InputError
+from fedac.torch import (
+    FedAc,
+    LocalOptimizer,
+    LocalSGD,
+    NonFiniteStateError,
+    Synchronizer,
+    synchronize,
+)
+
+VARIANTS = {"fedac-i": "I", "fedac-ii": "II", "fedac-vanilla": "vanilla"}
+
+
+def make_optimizer(params: Any, algorithm: str, *, lr: float, mu: float, local_steps: int) -> Any:
+    if algorithm == "fedavg":
+        return LocalSGD(params, lr=lr, local_steps=local_steps)
+    return FedAc(params, lr=lr, mu=mu, local_steps=local_steps, variant=VARIANTS[algorithm])
+
+
+def sequences(optimizer: LocalOptimizer) -> list[list[float]]:
+    """Return every sequence, all parameters one after the other."""
+    per_parameter = [optimizer.sequences(p) for p in optimizer.parameters()]
+    return [
+        torch.cat([s.detach().double().reshape(-1) for s in sequence]).tolist()
+        for sequence in zip(*per_parameter, strict=True)
+    ]
+
+
+class Counted:
+    """Counts all-reduces and the numbers in them."""
+
+    def __init__(self) -> None:
+        self.sizes: list[int] = []
+        self.original = dist.all_reduce
+
+    def __enter__(self) -> Counted:
+        def counting(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+            self.sizes.append(tensor.numel())
+            return self.original(tensor, *args, **kwargs)
+
+        dist.all_reduce = counting
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        dist.all_reduce = self.original
+
+
+# -- jobs: what one rank does, and returns ------------------------------------------------------
+
+
+def logistic(rank: int, problem: str, runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Train on the problem of the simulator, with its draws, and return all averaged states."""
+    from fedac.engine.sampling import sample_index
+
+    with np.load(problem) as file:
+        X, y, start = (torch.from_numpy(file[name]) for name in ("X", "y", "start"))
+    results = []
+    for run in runs:
+        half = len(start) // 2
+        # Only rank 0 has the right start; the others are told.
+        w = [nn.Parameter(part if rank == 0 else torch.randn_like(part))
+             for part in (start[:half].clone(), start[half:].clone())]  # fmt: skip
+        K = run["K"]
+        optimizer = make_optimizer(w, run["algorithm"], lr=run["eta"], mu=run["mu"], local_steps=K)
+        rows = sample_index(run["seed"], rank, np.arange(run["T"]), len(X)).tolist()
+        with Counted() as counted:
+            averages = synchronize(optimizer)
+            states = []
+            for t, row in enumerate(rows):
+                optimizer.zero_grad()
+                margin = y[row] * (X[row] @ torch.cat(w))
+                penalty = sum((part**2).sum() for part in w)
+                (run["l2"] / 2 * penalty - nn.functional.logsigmoid(margin)).backward()
+                optimizer.step()
+                if (t + 1) % K == 0:
+                    states.append(sequences(optimizer))
+        results.append(
+            {
+                "states": torch.tensor(states, dtype=torch.float64),
+                "all_reduces": counted.sizes,
+                "bytes": averages.bytes,
+                "seconds": averages.seconds,
+                "rounds": averages.rounds,
+            }
+        )
+    return results
+
+
+def steps(
+    rank: int,
+    gradients: list[list[list[float]]],
+    optimizer: dict[str, Any],
+    options: dict[str, Any],
+    flush: bool = False,
+) -> dict[str, Any]:
+    """Step with given gradients (by rank and step); return the state after every step."""
+    w = nn.Parameter(torch.zeros(len(gradients[0][0]), dtype=torch.float64))
+    local = make_optimizer([w], **optimizer)
+    result: dict[str, Any] = {"states": [], "applied": [], "error": None}
+    with Counted() as counted:
+        averages = Synchronizer(local, **options)
+        try:
+            for g in gradients[rank]:
+                w.grad = torch.tensor(g, dtype=torch.float64)
+                local.step()
+                averages.count(rank + 1)
+                before = sequences(local)
+                result["applied"].append(averages.step())
+                result["states"].append(sequences(local))
+            if flush:
+                averages.flush()
+                result["states"].append(sequences(local))
+        except (InputError, NonFiniteStateError) as error:
+            result |= {"error": type(error).__name__, "message": str(error)}
+            result["untouched"] = repr(sequences(local)) == repr(before)
+    result |= {"rounds": averages.rounds, "bytes": averages.bytes, "w": w.tolist()}
+    return result | {"all_reduces": counted.sizes}
+
+
+def refuse(rank: int, cases: list[dict[str, Any]]) -> list[str]:
+    """Construct optimizers and synchronizers that differ by rank; return what was said."""
+    said = []
+    for case in cases:
+        try:
+            w = nn.Parameter(torch.zeros(case["size"][rank]))
+            options = case["options"][rank]
+            Synchronizer(make_optimizer([w], **case["optimizer"][rank]), **options)
+            said.append("accepted")
+        except InputError as error:
+            said.append(str(error))
+    return said
+
+
+def batch_norm(rank: int, average: bool) -> dict[str, Any]:
+    """Average a model whose running statistics differ by rank."""
+    torch.manual_seed(rank)
+    model = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))
+    optimizer = FedAc(model.parameters(), lr=0.1, mu=0.1, local_steps=2)
+    averages = synchronize(optimizer, buffers=model if average else None)
+    for _ in range(2):
+        optimizer.zero_grad()
+        model(torch.randn(8, 2) + rank).square().sum().backward()
+        before = model[1].running_mean.clone()
+        optimizer.step()
+    return {
+        "before": before,
+        "mean": model[1].running_mean,
+        "batches": int(model[1].num_batches_tracked),
+        "bytes": averages.bytes,
+    }
+
+
+def doomed(rank: int, victim: int, how: str, limit: float) -> None:
+    """Train on and on; one rank dies, or stops, at its tenth step."""
+    w = nn.Parameter(torch.zeros(5))
+    optimizer = FedAc([w], lr=0.1, mu=0.1, local_steps=4)
+    synchronize(optimizer, timeout=limit)
+    for t in range(10_000):
+        if rank == victim and t == 9:
+            os.kill(os.getpid(), signal.SIGSTOP) if how == "stops" else os._exit(7)
+        w.grad = torch.ones(5)
+        optimizer.step()
+
+
+def half_a_checkpoint(rank: int, folder: str) -> list[str]:
+    """Resume where not every rank can read the checkpoint; return what each case said."""
+    said = []
+    w = nn.Parameter(torch.zeros(5))
+    optimizer = FedAc([w], lr=0.1, mu=0.1, local_steps=2)
+    averages = synchronize(optimizer)
+    for t in range(4):
+        w.grad = torch.full((5,), float(rank))
+        optimizer.step()
+        if t % 2:
+            averages.checkpoint(f"{folder}/{t + 1}.pt")
+    told = dist.group.WORLD
+    dist.barrier(told)
+    other = f"{folder}/none.pt" if rank == 1 else f"{folder}/4.pt"
+    for path, missing_ok in (
+        (other, False),
+        (other, True),
+        (f"{folder}/{2 if rank == 1 else 4}.pt", False),
+        (f"{folder}/none.pt", True),
+        (f"{folder}/4.pt", False),
+    ):
+        before = sequences(optimizer)
+        try:
+            said.append(str(averages.resume(path, missing_ok=missing_ok)))
+        except InputError as error:
+            said.append(str(error))
+            assert sequences(optimizer) == before
+    return said
+
+
+def example(rank: int, path: str, arguments: list[Any]) -> None:
+    """Be one process of an example, which has its own way to start them."""
+    runpy.run_path(path)["work_together"](*arguments)
+
+
+def train(rank: int, folder: str, steps: int, kills: list[list[Any]]) -> list[list[float]]:
+    """Train with a checkpoint every round, dying where `kills` (rank, step, how) say, once each."""
+    torch.manual_seed(rank)
+    model = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.Linear(3, 1))
+    optimizer = FedAc(model.parameters(), lr=0.05, mu=0.1, local_steps=5)
+    scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.99)
+    averages = synchronize(optimizer, buffers=model, timeout=20)
+    path = Path(folder) / "last.pt"
+    extra = averages.resume(path, missing_ok=True)
+    if extra is not None:
+        scheduler.load_state_dict(extra["scheduler"])
+    while optimizer.steps < steps:
+        t = optimizer.steps
+        how = next((how for who, when, how in kills if (who, when) == (rank, t)), None)
+        if how is not None and not (marker := Path(folder) / f"{rank}-{t}").exists():
+            marker.touch()
+            if how == "killed":
+                os.kill(os.getpid(), signal.SIGKILL)
+            elif how == "exits":
+                os._exit(3)
+            elif how == "writing":  # with half a checkpoint beside the last one
+                os.fsync = lambda handle: os.kill(os.getpid(), signal.SIGKILL)
+        # A batch that is a function of rank and step: the sampler's position is the step.
+        x = torch.sin(torch.arange(32.0).reshape(8, 4) * (1 + rank + 0.37 * t))
+        optimizer.zero_grad()
+        (model(x) - x.sum(1, keepdim=True)).square().mean().backward()
+        optimizer.step()
+        scheduler.step()
+        if optimizer.steps % 5 == 0:
+            averages.checkpoint(path, scheduler=scheduler.state_dict())
+    torch.save(sequences(optimizer), Path(folder) / f"final-{rank}.pt")
+    return sequences(optimizer)
+
+
+def train_under_torchrun(folder: str, steps: int, kills: list[list[Any]]) -> None:
+    """Be one process of a torchrun, which tells its rank, and the number of this attempt."""
+    attempt = os.environ["TORCHELASTIC_RESTART_COUNT"]
+    rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    dist.init_process_group(
+        "gloo", init_method=f"file://{folder}/meeting-{attempt}", rank=rank, world_size=world
+    )
+    train(rank, folder, steps, kills)
+
+
+def torchrun(rank: int, folder: str, restarts: int, **arguments: Any) -> None:
+    """Do what the program torchrun does, but fork the workers: they need not import PyTorch."""
+    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+    dist.destroy_process_group()
+    os.environ |= ELSEWHERE
+    config = LaunchConfig(
+        min_nodes=1,
+        max_nodes=1,
+        nproc_per_node=4,
+        run_id="test",
+        rdzv_backend="c10d",
+        rdzv_endpoint=f"{folder}/rendezvous",
+        rdzv_configs={"store_type": "file"},
+        max_restarts=restarts,
+        monitor_interval=0.02,
+        start_method="fork",
+        local_addr="127.0.0.1",
+    )
+    elastic_launch(config, train_under_torchrun)(folder, *arguments.values())
+
+
+JOBS = {
+    job.__name__: job
+    for job in (
+        logistic,
+        steps,
+        refuse,
+        batch_norm,
+        doomed,
+        half_a_checkpoint,
+        example,
+        train,
+        torchrun,
+    )
+}
+# Torchrun meets in a file as well: its own server would listen to the whole network.
+ELSEWHERE = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", "GLOO_SOCKET_IFNAME": "lo"}
+
+
+# -- the process that forks --------------------------------------------------------------------
+
+
+def run_rank(rank: int, job: dict[str, Any]) -> None:
+    """Be one process of a job."""
+    folder = Path(job["folder"])
+    for stream, name in ((1, "out"), (2, "err")):
+        os.dup2(os.open(folder / f"{rank}.{name}", os.O_WRONLY | os.O_CREAT), stream)
+    dist.init_process_group(
+        "gloo",
+        init_method=f"file://{folder}/meeting",
+        rank=rank,
+        world_size=job["world"],
+        timeout=timedelta(seconds=job["timeout"]),
+    )
+    result = JOBS[job["name"]](rank, **job["arguments"])
+    torch.save(result, folder / f"{rank}.pt")
+    if dist.is_initialized():
+        dist.destroy_process_group()
+    os._exit(0)  # a second saved; a process that fails ends as a program of its own would
+
+
+def wait_for(pids: list[int], seconds: float) -> list[list[float]]:
+    """Return exit code and seconds of every process; what does not end is killed (-9)."""
+    began = time.monotonic()
+    ends: dict[int, list[float]] = {}
+    while len(ends) < len(pids):
+        late = time.monotonic() - began > seconds
+        # A process that was stopped waits for those that were not.
+        stopped = all(pid in ends or is_stopped(pid) for pid in pids)
+        for pid in pids:
+            if pid not in ends:
+                if late or stopped:
+                    os.kill(pid, signal.SIGKILL)
+                    os.waitpid(pid, 0)
+                    ends[pid] = [-9, time.monotonic() - began]
+                else:
+                    done, status = os.waitpid(pid, os.WNOHANG)
+                    if done:
+                        code = os.waitstatus_to_exitcode(status)
+                        ends[pid] = [code, time.monotonic() - began]
+        time.sleep(0.01)
+    return [ends[pid] for pid in pids]
+
+
+def is_stopped(pid: int) -> bool:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+
+
+def warm_up() -> None:
+    """Import what PyTorch and the jobs import late, so that no fork needs to."""
+    import fedac.engine.sampling  # noqa: F401
+
+    w = nn.Parameter(torch.ones(2))
+    optimizer = FedAc([w], lr=0.1, mu=0.1, local_steps=1)
+    (w**2).sum().backward()
+    optimizer.step()
+
+
+def main() -> None:
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    torch.set_num_threads(1)
+    warm_up()
+    for line in sys.stdin:
+        job = json.loads(line)
+        pids = []
+        for rank in range(job["world"]):
+            pid = os.fork()
+            if pid == 0:
+                run_rank(rank, job)
+                return
+            pids.append(pid)
+        print(json.dumps(wait_for(pids, job["timeout"])), flush=True)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        torch.set_num_threads(1)
+        train_under_torchrun(**json.loads(sys.argv[1]))
+    else:
+        main()
