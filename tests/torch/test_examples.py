@@ -33,10 +33,10 @@ def test_the_overlap_example(processes) -> None:
 
 def test_the_digits_example(processes, tmp_path: Path, capsys) -> None:
     example = runpy.run_path(str(EXAMPLES / "torch_digits.py"))
-    run_example(processes, "torch_digits", str(tmp_path), 96, 1)
+    run_example(processes, "torch_digits", str(tmp_path), 64, 1)
     curves = np.load(tmp_path / "curves.npy")
-    assert curves.shape == (4, 1, 6, 3)
-    assert (curves[:, 0, -1, 1] > 0.5).all()  # accuracy
+    assert curves.shape == (4, 1, 4, 3)
+    assert (curves[:, 0, -1, 1] > 0.3).all()  # accuracy, above chance
     sent = curves[:, 0, -1, 0]
     assert sent[0] == sent[1] == pytest.approx(16 * sent[2], rel=0.01)
     assert sent[3] == pytest.approx(2 * sent[2], rel=0.01)
@@ -51,10 +51,11 @@ def test_the_program_on_the_page_runs(tmp_path, monkeypatch) -> None:
     page = (ROOT / "docs" / "pytorch.md").read_text()
     (program,) = re.findall(r"```py\n(.*?)```", page, re.DOTALL)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(dist, "init_process_group", lambda backend: None)
-    monkeypatch.setattr(dist, "destroy_process_group", lambda: None)
-    for _ in range(2):  # the second time it resumes
-        names: dict[str, object] = {}
-        exec(compile(program, "train.py", "exec"), names)
+    with monkeypatch.context() as patch:  # there is a group already
+        patch.setattr(dist, "init_process_group", lambda backend: None)
+        patch.setattr(dist, "destroy_process_group", lambda: None)
+        for _ in range(2):  # the second time it resumes
+            names: dict[str, object] = {}
+            exec(compile(program, "train.py", "exec"), names)
     assert names["optimizer"].steps == 160
     assert (tmp_path / "run.pt").exists()
