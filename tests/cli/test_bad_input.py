@@ -158,8 +158,8 @@ def test_odd_file_names_do_not_break_the_line(refuses, write):
     [
         (["frob"], "No such command 'frob'; known: demo, run, "),
         (["data", "frob"], "No such command 'frob'; known: list, fetch, path"),
-        (["--frob"], "--frob; "),
-        (["run", "--frob"], "--frob; see 'fedac run --help'"),
+        (["--frob"], "known: demo, run, "),
+        (["run", "--frob"], "; see 'fedac run --help'"),
         (["run", "--etaa", "1"], "--eta"),
         (["run", "stray"], "(stray); see 'fedac run --help'"),
         (["run", "--eta"], "'--eta' requires an argument"),

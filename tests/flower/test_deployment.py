@@ -101,14 +101,18 @@ def test_strangers_are_refused(deployment, script):
     assert "online" not in listed.lower(), listed
 
 
-def test_tls_deployment_is_the_simulator(deployment, nodes, data):
-    out = deployment.folder / "exact"
-    done = deployment.flwr(*deployment.run(ROOT / "examples/flower_app", config(data, out)))
+@pytest.mark.parametrize(
+    ("variant", "algorithm"), [("I", "fedac-i"), ("II", "fedac-ii"), ("fedavg", "fedavg")]
+)
+def test_tls_deployment_is_the_simulator(deployment, nodes, data, variant, algorithm):
+    out = deployment.folder / f"exact-{variant}"
+    how = config(data, out, variant=variant)
+    done = deployment.flwr(*deployment.run(ROOT / "examples/flower_app", how))
     assert (out / "w_ag.npy").exists(), done.stdout + done.stderr + deployment.log("superlink")
     small = load(data)
     F = LogisticRegression(small.X, small.y, l2=L2)
     run = simulate(
-        F, "fedac-i", M=2, K=K, T=K * ROUNDS, eta=ETA, seed=SEED, start=np.zeros(F.dim),
+        F, algorithm, M=2, K=K, T=K * ROUNDS, eta=ETA, seed=SEED, start=np.zeros(F.dim),
         engine="reference",
     ).best  # fmt: skip
     np.testing.assert_allclose(np.load(out / "w_ag.npy"), run.w, rtol=1e-9)
