@@ -41,7 +41,7 @@ def test_sequences_may_depend_on_each_other() -> None:
 
 
 def clipped(state, w_md, g, hp):
-    return (w_md - hp.eta * max(-100.0, min(g, 100.0)),)
+    return (w_md - hp.eta * np.clip(g, -100.0, 100.0),)
 
 
 def shifted(state, w_md, g, hp):

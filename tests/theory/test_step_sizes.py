@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedac.errors import InputError
-from fedac.theory import couplings, step_sizes
+from fedac.theory import bounds, couplings, step_sizes
 
 # L, mu, sigma, M, K, T and what else a theorem asks for; every function is here.
 COMMON = {"L": 2.0, "mu": 0.5, "sigma": 2.0, "M": 2, "K": 16, "T": 1024}
@@ -487,24 +487,29 @@ BAD = {
 }
 
 
+both_modules = pytest.mark.parametrize("module", [step_sizes, bounds])
+
+
+@both_modules
 @pytest.mark.parametrize(
     ("name", "letter"), [(name, letter) for name in THEOREMS for letter in THEOREMS[name]]
 )
-def test_impossible_letters_are_refused_by_name(name: str, letter: str) -> None:
+def test_impossible_letters_are_refused_by_name(module, name: str, letter: str) -> None:
     for value in BAD[letter]:
         with pytest.raises(InputError, match=rf"^{letter} |needs {letter} "):
-            step_size(name, **THEOREMS[name] | {letter: value})
+            getattr(module, name)(**THEOREMS[name] | {letter: value})
 
 
+@both_modules
 @pytest.mark.parametrize("name", LEAST_STEPS)
-def test_too_few_steps_for_a_theorem(name: str) -> None:
+def test_too_few_steps_for_a_theorem(module, name: str) -> None:
     least = LEAST_STEPS[name]
-    letters = THEOREMS[name] | {"K": 1}
-    step_size(name, **letters | {"T": least})
+    theorem, letters = getattr(module, name), THEOREMS[name] | {"K": 1}
+    theorem(**letters | {"T": least})
     with pytest.raises(
         InputError, match=rf"needs T \(steps\) of at least {least}, got {least - 1}"
     ):
-        step_size(name, **letters | {"T": least - 1})
+        theorem(**letters | {"T": least - 1})
 
 
 @pytest.mark.parametrize("name", ["fedac_ii_a1", "fedac_ii_a2"])
@@ -533,8 +538,9 @@ def test_extreme_constants(name: str, sigma: float, K: int, kappa: float) -> Non
         assert 0 <= getattr(hp, "lam", 0) < math.inf
 
 
-def test_numpy_integers_are_numbers() -> None:
+@both_modules
+def test_numpy_integers_are_numbers(module) -> None:
     for name, letters in THEOREMS.items():
         plain = letters | {"M": 4, "K": 2**10, "T": 2**20}
         counts = {letter: np.int64(plain[letter]) for letter in ("M", "K", "T")}
-        assert step_size(name, **plain | counts) == step_size(name, **plain), name
+        assert getattr(module, name)(**plain | counts) == getattr(module, name)(**plain), name

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fedac.algorithms.base import Algorithm, State, Vector
-from fedac.algorithms.fedac import FEDAC_I, FEDAC_II, FEDAC_VANILLA, fedac
+from fedac.algorithms.fedac import FEDAC_I, FEDAC_II, FEDAC_VANILLA, fedac, fedac_variant
 from fedac.algorithms.fedavg import FEDAVG, FEDAVG_WEIGHTED
 from fedac.algorithms.minibatch import MB_AC_SGD, MB_SGD
 from fedac.errors import unknown_name
@@ -21,6 +21,7 @@ __all__ = [
     "State",
     "Vector",
     "fedac",
+    "fedac_variant",
     "get",
 ]
 

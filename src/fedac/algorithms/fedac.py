@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fedac.algorithms.base import Algorithm, State, Vector, start_everywhere
+from fedac.errors import InputError, unknown_name
 from fedac.theory import couplings
 from fedac.theory.couplings import Hyperparameters
 
@@ -63,6 +64,8 @@ FEDAC_I = _fedac("fedac-i", "FedAc-I", couplings.fedac_i)
 FEDAC_II = _fedac("fedac-ii", "FedAc-II", couplings.fedac_ii)
 FEDAC_VANILLA = _fedac("fedac-vanilla", "vanilla FedAc", couplings.vanilla)
 
+VARIANTS = {"I": FEDAC_I, "II": FEDAC_II, "vanilla": FEDAC_VANILLA}
+
 
 def fedac(*, gamma: float, alpha: float, beta: float, name: str = "fedac") -> Algorithm:
     """General FedAc with hyperparameters of your own; only ``eta`` is left to choose.
@@ -82,3 +85,30 @@ def fedac(*, gamma: float, alpha: float, beta: float, name: str = "fedac") -> Al
 
     couple(eta=1.0, mu=1.0, K=1)  # refuse impossible values here, not in the first run
     return _fedac(name, "FedAc", couple)
+
+
+def fedac_variant(
+    variant: str,
+    *,
+    gamma: float | None = None,
+    alpha: float | None = None,
+    beta: float | None = None,
+) -> Algorithm:
+    """Return FedAc by the paper's name of its coupling, or with coefficients of your own.
+
+    Examples
+    --------
+    >>> fedac_variant("II").name
+    'fedac-ii'
+    >>> fedac_variant("I", gamma=0.5)
+    Traceback (most recent call last):
+    ...
+    fedac.errors.InputError: give all of gamma, alpha and beta, or none of them
+    """
+    if variant not in VARIANTS:
+        raise unknown_name("variant", str(variant), VARIANTS)
+    if gamma is None and alpha is None and beta is None:
+        return VARIANTS[variant]
+    if gamma is None or alpha is None or beta is None:
+        raise InputError("give all of gamma, alpha and beta, or none of them")
+    return fedac(gamma=gamma, alpha=alpha, beta=beta)

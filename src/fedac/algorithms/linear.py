@@ -6,13 +6,17 @@ runtime writes an update.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
 
 from fedac.algorithms.base import Algorithm
 from fedac.errors import InputError
 from fedac.theory.couplings import Hyperparameters
+
+Array = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,14 +47,10 @@ def linear(algorithm: Algorithm, hp: Hyperparameters) -> Linear:
     Linear(query=(0.75, 0.25), update=((0.0, 0.0, 1.0, -0.5), (0.0, 0.5, 0.5, -1.0)))
     """
     S = len(algorithm.sequences)
-    units = [tuple(float(i == j) for j in range(S + 2)) for i in range(S + 2)]
     try:
-        columns = [_update(algorithm, unit, hp) for unit in units]
-        form = Linear(
-            query=tuple(float(algorithm.query(unit[:S], hp)) for unit in units[:S]),
-            update=tuple(tuple(column[s] for column in columns) for s in range(S)),
-        )
-        exact = _is_exact(form, algorithm, hp)
+        query, update = _step(algorithm, np.eye(S + 2), hp)
+        query = query[:S]
+        exact = _is_exact(query, update, algorithm, hp)
     except Exception:  # a user's functions may fail on our probes in any way
         exact = False
     if not exact:
@@ -58,34 +58,32 @@ def linear(algorithm: Algorithm, hp: Hyperparameters) -> Linear:
             f"algorithm '{algorithm.name}' is not linear in its state and gradient, which "
             "optimizers need"
         )
-    return form
+    return Linear(query=tuple(query.tolist()), update=tuple(map(tuple, update.tolist())))
 
 
-def _update(
-    algorithm: Algorithm, values: tuple[float, ...], hp: Hyperparameters
-) -> tuple[float, ...]:
+def _step(algorithm: Algorithm, values: Array, hp: Hyperparameters) -> tuple[Array, Array]:
+    """Return w_md and the next states for every column of states, w_md and g."""
     *state, w_md, g = values
-    after = tuple(float(value) for value in algorithm.update(tuple(state), w_md, g, hp))
+    looked_at = np.broadcast_to(algorithm.query(tuple(state), hp), g.shape)
+    after = algorithm.update(tuple(state), w_md, g, hp)
     if len(after) != len(state):
         raise ValueError("an update must return as many sequences as it was given")
-    return after
+    return looked_at, np.stack(after)
 
 
-def _is_exact(form: Linear, algorithm: Algorithm, hp: Hyperparameters) -> bool:
-    """Compare with the algorithm at values of all sizes: clipping shows at large ones only."""
-    S = len(algorithm.sequences)
-    largest = max(1.0, *(abs(c) for row in (form.query, *form.update) for c in row))
-    for size in (1e-9, 1e-4, 1.0, 1e4, 1e9):
-        for k in range(1, 5):
-            values = tuple(size * math.sin(1.7 * k * (i + 1)) for i in range(S + 2))
-            found = (float(algorithm.query(values[:S], hp)), *_update(algorithm, values, hp))
-            told = (_dot(form.query, values), *(_dot(row, values) for row in form.update))
-            if any(
-                not abs(a - b) <= 1e-9 * largest * size for a, b in zip(found, told, strict=True)
-            ):
-                return False
-    return True
+def _is_exact(query: Array, update: Array, algorithm: Algorithm, hp: Hyperparameters) -> bool:
+    """Compare with the algorithm at values of all sizes.
 
-
-def _dot(coefficients: tuple[float, ...], values: tuple[float, ...]) -> float:
-    return sum(c * v for c, v in zip(coefficients, values, strict=False))
+    Clipping shows at large ones only, thresholds at small ones.
+    """
+    S = len(query)
+    scale = np.repeat([1e-9, 1e-4, 1.0, 1e4, 1e9], 4)
+    values = np.random.default_rng(0).normal(size=(S + 2, len(scale))) * scale
+    # Step sizes may be of any size: what they make of g shall not hide all else.
+    values[-1] /= max(1.0, np.abs(update[:, -1]).max())
+    w_md, after = _step(algorithm, values, hp)
+    slack = 1e-9 * scale * max(1.0, np.abs(query).max(), np.abs(update[:, :-1]).max())
+    return bool(
+        (np.abs(w_md - query @ values[:S]) <= slack).all()
+        and (np.abs(after - update @ values) <= slack).all()
+    )

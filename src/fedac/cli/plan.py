@@ -91,8 +91,8 @@ def _problem(
     given: dict[str, float | None],
 ) -> tuple[Objective | None, Constants]:
     """Return the objective, if there is one, and its constants."""
+    from fedac.require import require_positive
     from fedac.theory.constants import Constants, estimate
-    from fedac.theory.couplings import require_positive
 
     if dataset is None:
         missing = [f"--{name}" for name, value in given.items() if value is None]

@@ -48,10 +48,9 @@ def run(
     from fedac import data
     from fedac.algorithms import get
     from fedac.engine import Interrupted, Schedule, simulate
-    from fedac.engine.schedule import require_count
     from fedac.engine.simulate import require_threads
     from fedac.objectives import LogisticRegression
-    from fedac.theory.couplings import require_positive
+    from fedac.require import require_count, require_positive
 
     # What is wrong should be said before the data are read, which may take minutes.
     method = get(algorithm)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from fedac.errors import InputError
+from fedac.require import require_count
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,11 +94,3 @@ class Schedule:
             if t // every < (t + gap) // every:
                 steps.add(t + gap)
         return frozenset(steps)
-
-
-def require_count(name: str, value: int) -> int:
-    """Return `value` if it is a whole number from 1 on, else say what is wrong."""
-    # bool is an int in Python, but True workers are a mistake.
-    if isinstance(value, bool) or not hasattr(value, "__index__") or value < 1:
-        raise InputError(f"{name} must be a whole number, at least 1, got {value!r}")
-    return int(value)

@@ -19,11 +19,11 @@ from fedac.algorithms import get as get_algorithm
 from fedac.engine import reference
 from fedac.engine.problem import DIVERGED, ArrayState, Lane, Problem, Snapshot
 from fedac.engine.result import BYTES_PER_NUMBER, Result, Run
-from fedac.engine.schedule import Schedule, require_count
+from fedac.engine.schedule import Schedule
 from fedac.errors import InputError, StepSizeWarning, unknown_name
 from fedac.objectives import Objective, Optimum, optimum
 from fedac.objectives.base import Array, as_numbers
-from fedac.theory.couplings import require_positive
+from fedac.require import require_count, require_positive
 from fedac.theory.potentials import phi, psi
 
 # Some more than there are cores do no harm; each costs memory, and thousands are a typing error.

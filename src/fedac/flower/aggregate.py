@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedac.errors import InputError, unknown_name
-from fedac.theory.couplings import require_positive
+from fedac.require import require_positive
 
 Array = npt.NDArray[np.generic]
 Arrays = Mapping[str, Array]

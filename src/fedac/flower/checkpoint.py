@@ -6,17 +6,16 @@ A checkpoint is one NumPy archive: an array per key of the state, and a JSON hea
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
 from fedac.errors import InputError
+from fedac.files import write_whole
 from fedac.flower.aggregate import Array
 
 FORMAT = "fedac.flower checkpoint"
@@ -47,10 +46,11 @@ class Checkpoint:
     history: Mapping[str, Any]
 
     def save(self, path: str | Path) -> None:
-        """Write beside the place, then move there: no reader ever sees half a checkpoint.
+        """Write all of it, or nothing.
 
         Examples
         --------
+        >>> import tempfile
         >>> path = Path(tempfile.mkdtemp()) / "run.npz"
         >>> Checkpoint(round=3, arrays={"w/0": np.ones(2)}, settings={}, history={}).save(path)
         >>> found = Checkpoint.load(path)
@@ -69,18 +69,11 @@ class Checkpoint:
         text = np.frombuffer(json.dumps(header).encode(), dtype=np.uint8)
         # Numbered, because a parameter's name may hold what a file name may not.
         numbered = {f"{ARRAY}{i}": array for i, array in enumerate(self.arrays.values())}
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        try:
-            with os.fdopen(handle, "wb") as file:
-                np.savez(file, **{HEADER: text}, **numbered)  # type: ignore[arg-type]
-                file.flush()
-                os.fsync(file.fileno())
-            Path(name).replace(path)
-        except BaseException:
-            Path(name).unlink(missing_ok=True)
-            raise
-        _sync_folder(path.parent)
+
+        def write(file: BinaryIO) -> None:
+            np.savez(file, **{HEADER: text}, **numbered)  # type: ignore[arg-type]
+
+        write_whole(path, write)
 
     @classmethod
     def load(cls, path: str | Path) -> Checkpoint:
@@ -115,15 +108,3 @@ def _check(header: Any) -> None:
     wrong = [key for key, kind in kinds.items() if not isinstance(header.get(key), kind)]
     if wrong:
         raise ValueError(f"its header lacks {', '.join(wrong)}")
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make the move itself last through a power cut, where the system can."""
-    try:
-        handle = os.open(folder, os.O_RDONLY)
-    except OSError:  # pragma: no cover - Windows opens no folders
-        return
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

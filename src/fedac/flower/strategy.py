@@ -19,7 +19,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricReco
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
-from fedac.algorithms import FEDAC_I, FEDAC_II, FEDAC_VANILLA, FEDAVG, Algorithm, fedac
+from fedac.algorithms import FEDAVG, Algorithm, fedac_variant
 from fedac.errors import InputError, unknown_name
 from fedac.flower.aggregate import Aggregation, Array
 from fedac.flower.checkpoint import Checkpoint
@@ -43,12 +43,12 @@ from fedac.flower.messages import (
     to_record,
     under,
 )
-from fedac.theory.couplings import Hyperparameters, require_positive
+from fedac.require import require_count, require_positive
+from fedac.theory.couplings import Hyperparameters
 
 # A child of Flower's logger: `flwr run --stream` and `flwr log` show what it says.
 log = logging.getLogger("flwr.fedac")
 
-VARIANTS = {"I": FEDAC_I, "II": FEDAC_II, "vanilla": FEDAC_VANILLA, "fedavg": FEDAVG}
 WEIGHTINGS = ("uniform", "examples")
 # Messages outlive their deadline by this much, for clocks that disagree.
 CLOCK_SKEW = 60.0
@@ -160,26 +160,26 @@ class LocalStrategy(Strategy):
         if algorithm.minibatch:
             raise InputError(f"'{algorithm.name}' takes no local steps; use local_steps=1")
         self.algorithm = algorithm
-        self.local_steps = _whole("local_steps", local_steps, 1)
+        self.local_steps = require_count("local_steps", local_steps)
         self.hp: Hyperparameters = algorithm.couple(eta=eta, mu=mu, K=self.local_steps)
-        self.seed = _whole("seed", seed, 0)
+        self.seed = require_count("seed", seed, least=0)
         if self.seed > LARGEST_SEED:
             raise InputError(f"seed must be at most 2^63 - 1, got {seed}")
-        self.min_nodes = _whole("min_nodes", min_nodes, 1)
-        self.sample = None if sample is None else _whole("sample", sample, 1)
+        self.min_nodes = require_count("min_nodes", min_nodes)
+        self.sample = None if sample is None else require_count("sample", sample)
         asked = self.min_nodes if self.sample is None else min(self.sample, self.min_nodes)
-        self.quorum = asked // 2 + 1 if quorum is None else _whole("quorum", quorum, 1)
+        self.quorum = asked // 2 + 1 if quorum is None else require_count("quorum", quorum)
         if self.quorum > asked:
             raise InputError(f"quorum={self.quorum} can never be reached: only {asked} are asked")
         self.deadline = require_positive("deadline", deadline)
-        self.retries = _whole("retries", retries, 0)
+        self.retries = require_count("retries", retries, least=0)
         if weighting not in WEIGHTINGS:
             raise unknown_name("weighting", str(weighting), WEIGHTINGS)
         self.weighting = weighting
         self.aggregation = Aggregation(rule=aggregation, trim=trim, clip_norm=clip_norm)
         if weighting == "examples" and not self.aggregation.weighs:
             raise InputError(f"aggregation='{aggregation}' has no weights; use weighting='uniform'")
-        self.evaluate_every = _whole("evaluate_every", evaluate_every, 0)
+        self.evaluate_every = require_count("evaluate_every", evaluate_every, least=0)
         self.checkpoint = None if checkpoint is None else Path(checkpoint)
         self.resume_from = None if resume_from is None else Path(resume_from)
         self.history = History()
@@ -270,7 +270,7 @@ class LocalStrategy(Strategy):
         QuorumError
             When a round has too few good replies, after all retries.
         """
-        num_rounds = _whole("num_rounds", num_rounds, 0)
+        num_rounds = require_count("num_rounds", num_rounds, least=0)
         deadline = self.deadline if timeout is None else min(self.deadline, timeout)
         self.summary()
         state, finished = self._begin(initial_arrays)
@@ -573,13 +573,9 @@ class FedAc(LocalStrategy):
         beta: float | None = None,
         **options: Any,
     ) -> None:
-        if variant not in VARIANTS:
-            raise unknown_name("variant", str(variant), VARIANTS)
-        algorithm = VARIANTS[variant]
-        if any(value is not None for value in (gamma, alpha, beta)):
-            if gamma is None or alpha is None or beta is None:
-                raise InputError("give all of gamma, alpha and beta, or none of them")
-            algorithm = fedac(gamma=gamma, alpha=alpha, beta=beta)
+        # One switch for both is what an app's configuration wants.
+        own = {"gamma": gamma, "alpha": alpha, "beta": beta}
+        algorithm = FEDAVG if variant == "fedavg" else fedac_variant(variant, **own)
         super().__init__(algorithm, eta=eta, mu=mu, local_steps=local_steps, **options)
 
 
@@ -639,9 +635,3 @@ def _require_floats(arrays: State) -> None:
             )
         if not np.isfinite(array).all():
             raise InputError(f"initial_arrays['{key}'] has NaN or infinite entries")
-
-
-def _whole(name: str, value: int, least: int) -> int:
-    if isinstance(value, bool) or not hasattr(value, "__index__") or value < least:
-        raise InputError(f"{name} must be a whole number, at least {least}, got {value!r}")
-    return int(value)

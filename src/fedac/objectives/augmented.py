@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from fedac.errors import InputError
 from fedac.objectives.base import Array, Objective, Rows, as_numbers, content_hash
-from fedac.theory.couplings import require_positive
+from fedac.require import require_positive
 
 
 class Augmented(Objective):

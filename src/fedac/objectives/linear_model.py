@@ -18,7 +18,7 @@ from scipy.sparse.linalg import LinearOperator, eigsh
 
 from fedac.errors import InputError
 from fedac.objectives.base import Array, Objective, Rows, as_numbers, content_hash
-from fedac.theory.couplings import require_nonnegative
+from fedac.require import require_nonnegative
 
 Matrix = Array | sp.csr_array
 

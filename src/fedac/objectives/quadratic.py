@@ -11,7 +11,7 @@ import numpy.typing as npt
 from fedac.errors import InputError
 from fedac.objectives.base import Array, Objective, Rows, as_numbers, content_hash
 from fedac.random import gaussians
-from fedac.theory.couplings import require_nonnegative
+from fedac.require import require_nonnegative
 
 
 class NoisyQuadratic(Objective):

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from fedac.engine.simulate import start_point
 from fedac.objectives import Objective, optimum
-from fedac.theory.couplings import require_nonnegative, require_positive
+from fedac.require import require_nonnegative, require_positive
 from fedac.theory.potentials import phi, psi
 
 

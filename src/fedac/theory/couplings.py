@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from numbers import Real
 from typing import Protocol
 
 from fedac.errors import InputError
+from fedac.require import require_positive
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,39 +54,6 @@ class Coupling(Protocol):
     def __call__(self, *, eta: float, mu: float, K: int) -> Hyperparameters:
         """Return the hyperparameters for step size `eta`."""
         ...
-
-
-def require_positive(name: str, value: float) -> float:
-    """Return `value` if it is a finite number above zero, else say what is wrong.
-
-    Examples
-    --------
-    >>> require_positive("eta", -1.0)
-    Traceback (most recent call last):
-    ...
-    fedac.errors.InputError: eta must be a finite number above 0, got -1.0
-    """
-    if not (_is_finite(value) and value > 0):
-        raise InputError(f"{name} must be a finite number above 0, got {value!r}")
-    return float(value)
-
-
-def require_nonnegative(name: str, value: float) -> float:
-    """Return `value` if it is a finite number from zero on, else say what is wrong.
-
-    Examples
-    --------
-    >>> require_nonnegative("l2", 0)
-    0.0
-    """
-    if not (_is_finite(value) and value >= 0):
-        raise InputError(f"{name} must be a finite number, at least 0, got {value!r}")
-    return float(value)
-
-
-def _is_finite(value: object) -> bool:
-    # NumPy's numbers are numbers too; True is not.
-    return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def fedac_i(*, eta: float, mu: float, K: float) -> Hyperparameters:

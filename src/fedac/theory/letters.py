@@ -8,7 +8,7 @@ from math import exp, inf, log, log1p
 from typing import Any, ParamSpec, TypeVar
 
 from fedac.errors import InputError
-from fedac.theory.couplings import require_nonnegative, require_positive
+from fedac.require import require_nonnegative, require_positive
 
 P = ParamSpec("P")
 R = TypeVar("R")

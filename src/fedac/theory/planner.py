@@ -23,12 +23,12 @@ from typing import Any
 
 from fedac.algorithms import get
 from fedac.engine.result import BYTES_PER_NUMBER
-from fedac.engine.schedule import require_count
 from fedac.errors import InputError
+from fedac.require import require_count, require_nonnegative, require_positive
 from fedac.theory import bounds, rates, step_sizes
 from fedac.theory.bounds import Bound
 from fedac.theory.constants import Constants
-from fedac.theory.couplings import Hyperparameters, require_nonnegative, require_positive
+from fedac.theory.couplings import Hyperparameters
 from fedac.theory.letters import LEAST_STEPS
 
 # Fewer rounds are worth a bound that is larger by so much.
@@ -222,14 +222,20 @@ def _rounds_to(expected: Expected, target: float, K: int, most_steps: int) -> in
         except InputError:  # a theorem may want more steps
             return False
 
-    few, R = 0, 1
+    R = 1
     while not reached(R):
-        few, R = R, 2 * R
+        R *= 2
         if most_steps < K * R:
             return None
+    return _fewest(reached, R)
+
+
+def _fewest(enough: Callable[[int], bool], R: int) -> int:
+    """Return the fewest rounds that are enough, knowing that R are."""
+    few = 0
     while R - few > 1:
         middle = (few + R) // 2
-        few, R = (few, middle) if reached(middle) else (middle, R)
+        few, R = (few, middle) if enough(middle) else (middle, R)
     return R
 
 
@@ -274,8 +280,4 @@ def _speedup_rounds(theorem: str, constants: Constants, M: int, T: int) -> int |
     # Without noise there is nothing to average, and nothing to speed up.
     if constants.sigma == 0 or not enough(T):
         return None
-    few, R = 0, T
-    while R - few > 1:
-        middle = (few + R) // 2
-        few, R = (few, middle) if enough(middle) else (middle, R)
-    return R
+    return _fewest(enough, T)

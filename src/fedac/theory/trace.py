@@ -16,12 +16,12 @@ from fedac.algorithms import Algorithm
 from fedac.algorithms import get as get_algorithm
 from fedac.engine.problem import ArrayState, Lane
 from fedac.engine.reference import run_round
-from fedac.engine.schedule import Schedule, require_count
+from fedac.engine.schedule import Schedule
 from fedac.engine.simulate import require_seed, start_point
 from fedac.errors import InputError
 from fedac.objectives import Objective, optimum
 from fedac.objectives.base import Array
-from fedac.theory.couplings import require_positive
+from fedac.require import require_count, require_positive
 from fedac.theory.potentials import phi, psi
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
 import zipfile
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -12,6 +11,7 @@ import torch
 from torch import Tensor
 
 from fedac.errors import InputError
+from fedac.files import write_whole
 from fedac.torch.optimizer import LocalOptimizer
 
 FORMAT = "fedac.torch checkpoint"
@@ -49,19 +49,7 @@ def save(
         "buffers": [buffer.detach().cpu() for buffer in buffers],
         "extra": extra,
     }
-    path.parent.mkdir(parents=True, exist_ok=True)
-    # One process writes, always to this name: a killed one leaves no pile of remains.
-    beside = path.with_name(f".{path.name}.part")
-    try:
-        with beside.open("wb") as file:
-            torch.save(content, file)
-            file.flush()
-            os.fsync(file.fileno())
-        beside.replace(path)
-    except BaseException:
-        beside.unlink(missing_ok=True)
-        raise
-    _sync_folder(path.parent)
+    write_whole(path, lambda file: torch.save(content, file))
 
 
 def read(path: Path, optimizer: LocalOptimizer, buffers: list[Tensor]) -> dict[str, Any]:
@@ -158,15 +146,3 @@ def _require_plain(extra: dict[str, Any]) -> None:
                 f"'{name}' cannot go into a checkpoint, which holds numbers, texts, tensors, and "
                 f"lists and dicts of them; it is of type {type(value).__name__}"
             ) from error
-
-
-def _sync_folder(folder: Path) -> None:
-    """Have the file system remember the new name too, where it can."""
-    try:
-        handle = os.open(folder, os.O_RDONLY)
-    except OSError:  # pragma: no cover
-        return
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

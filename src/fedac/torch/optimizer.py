@@ -14,15 +14,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedac.algorithms import FEDAC_I, FEDAC_II, FEDAC_VANILLA, FEDAVG, Algorithm, fedac
+from fedac.algorithms import FEDAVG, Algorithm, fedac_variant
 from fedac.algorithms.linear import Linear, linear
-from fedac.errors import InputError, unknown_name
-from fedac.theory.couplings import Hyperparameters, require_positive
+from fedac.errors import InputError
+from fedac.require import require_count, require_positive
+from fedac.theory.couplings import Hyperparameters
 from fedac.torch.combine import carry_out, carry_out_together, kept, query_plan, step_plan
 
 # Numbers that a CPU works on at once: four of each are a megabyte in float32.
 BATCH = 2**16
-VARIANTS = {"I": FEDAC_I, "II": FEDAC_II, "vanilla": FEDAC_VANILLA}
 
 
 class LocalOptimizer(torch.optim.Optimizer):
@@ -236,9 +236,7 @@ class LocalOptimizer(torch.optim.Optimizer):
         self._versions = {}  # parameters are others now: compare them once by value
 
     def _couple(self, lr: float, group: dict[str, Any]) -> Hyperparameters:
-        K = group["local_steps"]
-        if not isinstance(K, int) or isinstance(K, bool) or K < 1:
-            raise InputError(f"local_steps must be a whole number from 1 on, got {K!r}")
+        K = require_count("local_steps", group["local_steps"])
         return self.algorithm.couple(eta=lr, mu=require_positive("mu", group["mu"]), K=K)
 
     def _shown(self, group: dict[str, Any]) -> Linear:
@@ -377,15 +375,7 @@ class FedAc(LocalOptimizer):
         beta: float | None = None,
         foreach: bool = True,
     ) -> None:
-        own = (gamma, alpha, beta)
-        if variant not in VARIANTS:
-            raise unknown_name("variant", str(variant), VARIANTS)
-        if any(value is not None for value in own):
-            if gamma is None or alpha is None or beta is None:
-                raise InputError("give all of gamma, alpha and beta, or none of them")
-            algorithm = fedac(gamma=gamma, alpha=alpha, beta=beta)
-        else:
-            algorithm = VARIANTS[variant]
+        algorithm = fedac_variant(variant, gamma=gamma, alpha=alpha, beta=beta)
         super().__init__(params, algorithm, lr=lr, mu=mu, local_steps=local_steps, foreach=foreach)
 
 

@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from fedac.errors import InputError
-from fedac.theory.couplings import require_positive
+from fedac.require import require_positive
 from fedac.torch import checkpoint as files
 from fedac.torch.optimizer import LocalOptimizer
 

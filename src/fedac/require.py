@@ -1,0 +1,57 @@
+"""Checks of numbers that users give, with errors that say what would be right."""
+
+from __future__ import annotations
+
+import math
+from numbers import Real
+
+from fedac.errors import InputError
+
+
+def require_positive(name: str, value: float) -> float:
+    """Return `value` if it is a finite number above zero, else say what is wrong.
+
+    Examples
+    --------
+    >>> require_positive("eta", -1.0)
+    Traceback (most recent call last):
+    ...
+    fedac.errors.InputError: eta must be a finite number above 0, got -1.0
+    """
+    if not (_is_finite(value) and value > 0):
+        raise InputError(f"{name} must be a finite number above 0, got {value!r}")
+    return float(value)
+
+
+def require_nonnegative(name: str, value: float) -> float:
+    """Return `value` if it is a finite number from zero on, else say what is wrong.
+
+    Examples
+    --------
+    >>> require_nonnegative("l2", 0)
+    0.0
+    """
+    if not (_is_finite(value) and value >= 0):
+        raise InputError(f"{name} must be a finite number, at least 0, got {value!r}")
+    return float(value)
+
+
+def require_count(name: str, value: int, *, least: int = 1) -> int:
+    """Return `value` if it is a whole number from `least` on, else say what is wrong.
+
+    Examples
+    --------
+    >>> require_count("K", 2.5)
+    Traceback (most recent call last):
+    ...
+    fedac.errors.InputError: K must be a whole number, at least 1, got 2.5
+    """
+    # bool is an int in Python, but True workers are a mistake.
+    if isinstance(value, bool) or not hasattr(value, "__index__") or value < least:
+        raise InputError(f"{name} must be a whole number, at least {least}, got {value!r}")
+    return int(value)
+
+
+def _is_finite(value: object) -> bool:
+    # NumPy's numbers are numbers too; True is not.
+    return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
