@@ -83,14 +83,15 @@ class Aggregation:
         if not replies:
             raise InputError("nothing to aggregate")
         weights = [1.0] * len(replies) if weights is None else weights
-        if self.rule == "mean":
-            return mean(replies, weights)
-        if self.rule == "median":
-            return _by_coordinate(replies, lambda stack: np.median(stack, axis=0))
-        if self.rule == "trimmed-mean":
-            out = math.floor(self.trim * len(replies))
-            return _by_coordinate(replies, lambda stack: trimmed_mean(stack, out))
-        return mean(clipped(replies, before, self.clip_norm), weights)
+        with np.errstate(over="ignore"):  # see _as_type
+            if self.rule == "mean":
+                return mean(replies, weights)
+            if self.rule == "median":
+                return _by_coordinate(replies, lambda stack: np.median(stack, axis=0))
+            if self.rule == "trimmed-mean":
+                out = math.floor(self.trim * len(replies))
+                return _by_coordinate(replies, lambda stack: trimmed_mean(stack, out))
+            return mean(clipped(replies, before, self.clip_norm), weights)
 
 
 def mean(replies: Sequence[Arrays], weights: Sequence[float]) -> dict[str, Array]:
@@ -111,7 +112,7 @@ def mean(replies: Sequence[Arrays], weights: Sequence[float]) -> dict[str, Array
             share * reply[name].astype(np.float64)
             for share, reply in zip(shares.tolist(), replies, strict=True)
         )
-        result[name] = np.asarray(total).astype(like.dtype)
+        result[name] = _as_type(np.asarray(total), like.dtype)
     return result
 
 
@@ -154,7 +155,7 @@ def _between(start: Array, end: Array, factor: float) -> Array:
     if factor == 1.0:
         return end
     a, b = start.astype(np.float64), end.astype(np.float64)
-    return np.asarray((1 - factor) * a + factor * b).astype(end.dtype)
+    return _as_type(np.asarray((1 - factor) * a + factor * b), end.dtype)
 
 
 def _distance(reply: Arrays, before: Arrays) -> float:
@@ -178,5 +179,11 @@ def _by_coordinate(
     for name, like in replies[0].items():
         # Halved, because a median is the mean of two values whose sum may overflow.
         stack = np.stack([reply[name].astype(np.float64) / 2 for reply in replies])
-        result[name] = np.asarray(2 * rule(stack)).astype(like.dtype)
+        result[name] = _as_type(2 * rule(stack), like.dtype)
     return result
+
+
+def _as_type(value: npt.NDArray[np.float64], dtype: np.dtype[np.generic]) -> Array:
+    """Round to a type; what lies between floats but was rounded beyond the largest is that one."""
+    largest = float(np.finfo(dtype).max)  # type: ignore[type-var] # all are floats
+    return np.clip(value, -largest, largest).astype(dtype)
