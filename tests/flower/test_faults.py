@@ -192,6 +192,16 @@ def test_below_the_quorum_it_is_an_error_and_bounded(federation, lost):
     assert not strategy.history.rounds
 
 
+def test_below_the_quorum_the_rounds_before_are_not_lost(federation, vector):
+    grid = federation.grid(answer=lambda r, node, number: None if number == 3 else r)
+    with pytest.raises(QuorumError) as failure:
+        federation.run(rounds=5, grid=grid, deadline=0.05, retries=0)
+    kept, whole = failure.value.result, federation.run(rounds=2)
+    np.testing.assert_array_equal(vector(kept.arrays), vector(whole.arrays))
+    assert kept.sequences.keys() == whole.sequences.keys()
+    assert kept.history.metric("loss") == whole.history.metric("loss")
+
+
 def test_no_nodes_at_all(federation):
     with pytest.raises(QuorumError, match="No node was there"):
         federation.run(grid=federation.grid(nodes=0), deadline=0.05, retries=1)

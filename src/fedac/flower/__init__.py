@@ -20,7 +20,8 @@ from fedac.flower.client import Model, Step, client_app, local_steps
 from fedac.flower.history import History
 from fedac.flower.inprocess import InProcessGrid
 from fedac.flower.messages import Task, check_reply
-from fedac.flower.strategy import FedAc, FedAvg, FederationResult, LocalStrategy, QuorumError
+from fedac.flower.result import FederationResult, QuorumError
+from fedac.flower.strategy import FedAc, FedAvg, LocalStrategy
 
 if TYPE_CHECKING:
     from fedac.flower.pytorch import TorchModel, load_torch_arrays, torch_arrays

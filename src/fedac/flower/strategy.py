@@ -10,39 +10,36 @@ import logging
 import random
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import Result, Strategy
+from flwr.serverapp.strategy import Strategy
 
 from fedac.algorithms import FEDAVG, Algorithm, fedac_variant
 from fedac.errors import InputError, unknown_name
-from fedac.flower.aggregate import Aggregation, Array
+from fedac.flower.aggregate import Aggregation
 from fedac.flower.checkpoint import Checkpoint
 from fedac.flower.exchange import exchange, wait_for_nodes
 from fedac.flower.history import Dropped, History, Round, mean_metrics
 from fedac.flower.messages import (
     ARRAYS,
-    BUFFER,
     CONFIG,
     LARGEST_SEED,
-    OUTPUT,
     ROUND,
     BadReply,
     Reply,
     Task,
     count_bytes,
     from_record,
-    part,
     read_metrics,
     read_reply,
     to_record,
-    under,
 )
+from fedac.flower.result import FederationResult, QuorumError
+from fedac.flower.state import State, initial_state, keyed_for_clients, output_of
 from fedac.require import require_count, require_positive
 from fedac.theory.couplings import Hyperparameters
 
@@ -53,49 +50,7 @@ WEIGHTINGS = ("uniform", "examples")
 # Messages outlive their deadline by this much, for clocks that disagree.
 CLOCK_SKEW = 60.0
 
-State = dict[str, Array]
 EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
-
-
-class QuorumError(RuntimeError):
-    """Too few good replies, after all retries. The state is that of the round before.
-
-    Attributes
-    ----------
-    round, good, quorum : int
-        The round that failed, how many replies were good, how many were needed.
-    reasons : dict
-        What became of every other node, by its id.
-    """
-
-    def __init__(
-        self, server_round: int, good: int, quorum: int, attempts: int, reasons: Mapping[int, str]
-    ) -> None:
-        shown = "; ".join(f"node {node}: {why}" for node, why in [*reasons.items()][:5])
-        more = f"; and {len(reasons) - 5} more" if len(reasons) > 5 else ""
-        super().__init__(
-            f"round {server_round}: {good} good replies after {attempts} attempts, but the quorum "
-            f"is {quorum}. {shown or 'No node was there to be asked'}{more}"
-        )
-        self.round, self.good, self.quorum, self.reasons = server_round, good, quorum, reasons
-
-
-@dataclass
-class FederationResult(Result):
-    """Flower's result, with the history and every sequence.
-
-    Attributes
-    ----------
-    arrays : ArrayRecord
-        The output, w_ag of FedAc, under the names of the initial arrays.
-    history : History
-        The rounds as a table.
-    sequences : dict
-        The whole last state, under the keys of the messages.
-    """
-
-    history: History = field(default_factory=History)
-    sequences: State = field(default_factory=dict)
 
 
 class LocalStrategy(Strategy):
@@ -268,7 +223,8 @@ class LocalStrategy(Strategy):
         Raises
         ------
         QuorumError
-            When a round has too few good replies, after all retries.
+            When a round has too few good replies, after all retries; it holds the result of the
+            rounds before.
         """
         num_rounds = require_count("num_rounds", num_rounds, least=0)
         deadline = self.deadline if timeout is None else min(self.deadline, timeout)
@@ -279,11 +235,19 @@ class LocalStrategy(Strategy):
         if finished == 0 and evaluate_fn is not None:
             metrics = self._evaluate_here(run, 0, state, result)
             self.history.rounds.append(Round(round=0, metrics=metrics))
-        for server_round in range(finished + 1, num_rounds + 1):
-            state = self._round(run, server_round, num_rounds, state, result)
-            if self.checkpoint is not None:
-                self._save(server_round, state)
-        result.arrays = to_record(self._output(state, max(finished, num_rounds)))
+        try:
+            while finished < num_rounds:
+                state = self._round(run, finished + 1, num_rounds, state, result)
+                finished += 1
+                if self.checkpoint is not None:
+                    self._save(finished, state)
+        except QuorumError as error:
+            error.result = self._complete(result, state, finished)
+            raise
+        return self._complete(result, state, finished)
+
+    def _complete(self, result: FederationResult, state: State, finished: int) -> FederationResult:
+        result.arrays = to_record(self._output(state, finished))
         result.history, result.sequences = self.history, state
         return result
 
@@ -454,10 +418,7 @@ class LocalStrategy(Strategy):
         config: Mapping[str, Any],
         deadline: float | None = None,
     ) -> list[Message]:
-        output = self._output(state, server_round)
-        buffers = {k: v for k, v in output.items() if k.startswith(f"{BUFFER}/")}
-        rest = {k: v for k, v in output.items() if k not in buffers}
-        record = to_record({**under(OUTPUT, rest), **buffers})
+        record = to_record(keyed_for_clients(self._output(state, server_round)))
         content = RecordDict(
             {ARRAYS: record, CONFIG: ConfigRecord({**config, ROUND: server_round})}
         )
@@ -475,27 +436,12 @@ class LocalStrategy(Strategy):
         return [Message(content, node, kind, group_id=str(server_round), ttl=ttl) for node in nodes]
 
     def _output(self, state: State, server_round: int) -> State:
-        """Return what is evaluated and reported, under the user's names, and the buffers."""
-        sequences = [part(name, state) for name in self.algorithm.sequences]
-        t = server_round * self.local_steps
-        output: State = {
-            name: np.asarray(
-                self.algorithm.output(tuple(s[name] for s in sequences), self.hp, t), like.dtype
-            )
-            for name, like in sequences[0].items()
-        }
-        return output | under(BUFFER, part(BUFFER, state))
+        return output_of(self.algorithm, self.hp, state, server_round * self.local_steps)
 
     def _begin(self, initial_arrays: ArrayRecord) -> tuple[State, int]:
         """Return the state to start from and how many rounds it has behind it."""
         self.history = History()
-        initial = from_record(initial_arrays)
-        _require_floats(initial)
-        state = under(BUFFER, part(BUFFER, initial))
-        params = {k: v for k, v in initial.items() if not k.startswith(f"{BUFFER}/")}
-        starts = {key: self.algorithm.start(array) for key, array in params.items()}
-        for i, sequence in enumerate(self.algorithm.sequences):
-            state |= under(sequence, {k: np.asarray(s[i]) for k, s in starts.items()})
+        state = initial_state(self.algorithm, initial_arrays)
         if self.resume_from is None:
             return state, 0
         found = Checkpoint.load(self.resume_from)
@@ -620,16 +566,3 @@ def read_reply_like(like: State) -> Callable[..., Reply]:
 
 def _metric_record(metrics: Mapping[str, float]) -> MetricRecord:
     return MetricRecord(dict(metrics))
-
-
-def _require_floats(arrays: State) -> None:
-    if not any(not key.startswith(f"{BUFFER}/") for key in arrays):
-        raise InputError("initial_arrays is empty: there is nothing to train")
-    for key, array in arrays.items():
-        if not np.issubdtype(array.dtype, np.floating):
-            raise InputError(
-                f"initial_arrays['{key}'] is {array.dtype}; only floating-point arrays can be "
-                "averaged. For PyTorch models fedac.flower.torch_arrays leaves counters out"
-            )
-        if not np.isfinite(array).all():
-            raise InputError(f"initial_arrays['{key}'] has NaN or infinite entries")
