@@ -18,6 +18,8 @@ import pytest
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedac[flower]'")
 
 ROOT = Path(__file__).parents[2]
+# In the environment of all that a test starts.
+MARK = "FEDAC_TEST_FOLDER"
 
 
 @pytest.mark.parametrize("tool", ["bash", "openssl", "ssh-keygen"])
@@ -26,33 +28,75 @@ def test_ci_has_the_tools(tool):
         assert shutil.which(tool), f"CI must install {tool}"
 
 
-@pytest.mark.skipif(
-    not all(map(shutil.which, ("bash", "openssl", "ssh-keygen"))),
-    reason="the commands need bash, openssl and ssh-keygen",
-)
-def test_the_secured_federation_of_the_docs(tmp_path):
-    script = runpy.run_path(str(ROOT / "scripts" / "federation.py"))
-    blocks = re.findall(r"```bash\n(.*?)```", (ROOT / "docs/flower.md").read_text(), re.DOTALL)
-    commands = "set -e\ntrap 'kill $(jobs -p) 2>/dev/null' EXIT\n" + "\n".join(blocks)
+@pytest.fixture(scope="module")
+def script():
+    return runpy.run_path(str(ROOT / "scripts" / "federation.py"))
+
+
+@pytest.fixture
+def bash(script, tmp_path):
+    """Give a function that runs commands in a new folder and returns what they said."""
+    if not all(map(shutil.which, ("bash", "openssl", "ssh-keygen"))):
+        pytest.skip("the commands need bash, openssl and ssh-keygen")
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+
+    def run(commands: str, **env: str) -> str:
+        with (tmp_path / "log").open("wb") as log:
+            process = subprocess.Popen(
+                ["bash", "-c", f"set -e\n{commands}"], cwd=tmp_path,
+                env={**os.environ, "PATH": path, MARK: str(tmp_path), **env},
+                stdout=log, stderr=subprocess.STDOUT,
+            )  # fmt: skip
+        try:
+            code = process.wait(timeout=240)
+        finally:
+            for pid in marked(str(tmp_path)):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            process.wait()
+        said = (tmp_path / "log").read_text(errors="replace")
+        assert code == 0, said
+        return said
+
+    return run
+
+
+def marked(value: str) -> list[int]:
+    """Return the processes that inherited a mark, also those that left their parents."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        with contextlib.suppress(OSError):
+            if f"{MARK}={value}".encode() in path.read_bytes().split(b"\0"):
+                found.append(int(path.parent.name))
+    return found
+
+
+def blocks_of_the_page() -> tuple[str, str]:
+    """Return the commands before and after the heading on the secured federation."""
+    halves = (ROOT / "docs/flower.md").read_text().split("## A secured federation")
+    first, second = ("\n".join(re.findall(r"```bash\n(.*?)```", h, re.DOTALL)) for h in halves)
+    return first, second
+
+
+def test_flwr_run_simulates_the_example(script, bash, tmp_path):
+    said = bash(
+        blocks_of_the_page()[0],
+        FLWR_HOME=str(tmp_path / "home"),
+        FLWR_LOCAL_SUPERLINK_HTTP_API_PORT=str(script["free_port"]()),
+        FLWR_LOCAL_CONTROL_API_PORT=str(script["free_port"]()),
+    )
+    history = pd.read_csv(tmp_path / "simulated/history.csv")
+    assert history["good"].tolist() == [2, 2], said
+    assert history["loss"].iloc[-1] < 0.69
+
+
+def test_the_secured_federation_of_the_docs(script, bash, tmp_path):
+    commands = "trap 'kill $(jobs -p) 2>/dev/null' EXIT\n" + blocks_of_the_page()[1]
     for port in ("8100", "8101", "8102"):
         assert port in commands
         commands = commands.replace(port, str(script["free_port"]()))
-    (tmp_path / "examples").symlink_to(ROOT / "examples")
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    with (tmp_path / "log").open("wb") as log:
-        process = subprocess.Popen(
-            ["bash", "-c", commands], cwd=tmp_path, env={**os.environ, "PATH": path},
-            stdout=log, stderr=subprocess.STDOUT,
-        )  # fmt: skip
-    try:
-        code = process.wait(timeout=240)
-    finally:
-        for pid in [*script["descendants"](process.pid), process.pid]:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        process.wait()
-    said = (tmp_path / "log").read_text(errors="replace")
-    assert code == 0, said
+    said = bash(commands)
     history = pd.read_csv(tmp_path / "federation/result/history.csv")
     assert history["good"].tolist() == [2, 2], said
     assert history["loss"].iloc[-1] < 0.69
