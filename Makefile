@@ -19,7 +19,7 @@ demo: $(READY)
 test: $(READY)
 	$(BIN)/pytest -q --numprocesses=auto --dist=loadscope
 
-# The same tests, half as fast again.
+# The same tests, slower, and the lines they did not reach.
 coverage: $(READY)
 	$(BIN)/pytest -q --numprocesses=auto --dist=loadscope --cov --cov-report=term:skip-covered
 
