@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+
 import pandas as pd
 import pytest
 
@@ -187,9 +189,10 @@ def test_data_that_cannot_be_used_leave_nothing_behind(
     assert not (tmp_path / "nope").exists()
 
 
-def test_an_interrupt_says_what_is_kept(fedac, monkeypatch, tmp_path):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_says_what_is_kept(fedac, monkeypatch, tmp_path, number):
     def interrupted(*_, **__):
-        raise KeyboardInterrupt
+        signal.raise_signal(number)
 
     monkeypatch.setattr(sweep, "simulate", interrupted)
     code, said, err = fedac("reproduce", "figure-1", "--out", tmp_path)

@@ -95,11 +95,10 @@ def _run(grid: Grid, out: Path) -> None:
     from fedac.experiments.store import Store
 
     output_folder(out, option="--out")
-    with _terminated_like_interrupted():
-        experiment.prepare(grid)  # data that cannot be had or read leave no empty store behind
-        with Store(out, create=True) as store:
-            summary = run_grid(grid, store)
-            runs = store.frame()
+    experiment.prepare(grid)  # data that cannot be had or read leave no empty store behind
+    with Store(out, create=True) as store:
+        summary = run_grid(grid, store)
+        runs = store.frame()
     _print_summary(grid, summary, runs[runs.key.isin(summary.keys)])
     if summary.beyond:
         notice(
@@ -113,7 +112,7 @@ def run_grid(grid: Grid, store: Store) -> Summary:
     from fedac.experiments import sweep as experiment
 
     try:
-        with sweep_bar(grid.name) as show:
+        with _terminated_like_interrupted(), sweep_bar(grid.name) as show:
             return experiment.run(grid, store, on_event=show)
     except experiment.Interrupted as stop:
         notice(
