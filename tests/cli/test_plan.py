@@ -96,7 +96,7 @@ def test_fedac_ii_is_left_out_where_it_has_no_meaning(fedac) -> None:
 def test_tables(fedac) -> None:
     code, out, err = fedac("plan", "--tables")
     assert (code, err) == (0, "")
-    assert "M^1/3" in out
+    assert "M^(1/3)" in out
     answer = json.loads(fedac("plan", "--tables", "--json").out)
     assert (len(answer["table_1"]), len(answer["table_2"])) == (7, 8)
 

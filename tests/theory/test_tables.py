@@ -177,7 +177,8 @@ def test_powers_by_hand() -> None:
     ]
     # 8^1/3 4/(2^2 8^2/3)
     assert power(L=8, M=4, T=2, R=8) == pytest.approx(1 / 2, rel=1e-15)
-    assert str(power) == "L^1/3 M / T^2 R^2/3"
+    assert str(power) == "L^(1/3) M / (T^2 R^(2/3))"
+    assert Power.of(str(power)) == power
     assert (str(Power.of("1")), Power.of("1")()) == ("1", 1.0)
     assert str(Power.of("1 / R")) == "1 / R"
 

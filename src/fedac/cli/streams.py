@@ -50,4 +50,8 @@ def results_console() -> Console:
     """Return a console for tables; in a pipe or a file their lines are not cut."""
     from rich.console import Console
 
-    return Console(width=None if sys.stdout.isatty() else 10_000)
+    class Results(Console):
+        def on_broken_pipe(self) -> None:
+            raise BrokenPipeError  # Rich would end with code 1; we end as other commands do
+
+    return Results(width=None if sys.stdout.isatty() else 10_000)

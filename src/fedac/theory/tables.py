@@ -6,7 +6,7 @@ exponentially decaying term of strongly convex objectives.
 
 >>> row = next(row for row in TABLE_1 if row.algorithm == "FedAc" and row.assumption == 1)
 >>> print(row.strongly_convex, "|", row.convex)
-M^1/3 | min{T^1/4 M^3/4, T^1/3 M^2/3}
+M^(1/3) | min{T^(1/4) M^(3/4), T^(1/3) M^(2/3)}
 >>> round(row.strongly_convex(M=1000, T=4096), 6)
 10.0
 """
@@ -29,7 +29,7 @@ class Power:
     --------
     >>> power = Power.of("sigma^2 / mu M T")
     >>> print(power)
-    sigma^2 / mu T M
+    sigma^2 / (mu T M)
     >>> power(sigma=2.0, mu=1.0, M=4, T=2), power.exponent("M"), power.exponent("R")
     (0.5, Fraction(-1, 1), Fraction(0, 1))
     """
@@ -38,9 +38,12 @@ class Power:
 
     @classmethod
     def of(cls, text: str) -> Power:
-        """Read a power such as ``L^1/3 / T R^2``; a slash between spaces divides."""
+        """Read a power such as ``L^1/3 / T R^2``: a slash between spaces divides by all after it.
+
+        Brackets, as `str` writes them for people, are allowed.
+        """
         exponents: dict[str, Fraction] = {}
-        above, _, below = text.partition(" / ")
+        above, _, below = text.replace("(", "").replace(")", "").partition(" / ")
         for sign, side in ((1, above), (-1, below)):
             for factor in side.split():
                 letter, _, exponent = factor.partition("^")
@@ -60,15 +63,17 @@ class Power:
         return prod(powers, start=1.0)
 
     def __str__(self) -> str:
-        def side(sign: int) -> str:
-            return " ".join(
-                letter if abs(exponent) == 1 else f"{letter}^{abs(exponent)}"
-                for letter, exponent in self.exponents
-                if exponent * sign > 0
-            )
+        def factor(letter: str, exponent: Fraction) -> str:
+            if exponent == 1:
+                return letter
+            whole = exponent.denominator == 1
+            return f"{letter}^{exponent}" if whole else f"{letter}^({exponent})"
 
-        above, below = side(1) or "1", side(-1)
-        return f"{above} / {below}" if below else above
+        above = " ".join(factor(letter, e) for letter, e in self.exponents if e > 0) or "1"
+        below = [factor(letter, -e) for letter, e in self.exponents if e < 0]
+        if not below:
+            return above
+        return f"{above} / {below[0]}" if len(below) == 1 else f"{above} / ({' '.join(below)})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +84,7 @@ class Extreme:
     --------
     >>> rounds = Extreme("max", (Power.of("M^1/2 / T^1/2"), Power.of("1")))
     >>> print(rounds)
-    max{M^1/2 / T^1/2, 1}
+    max{M^(1/2) / T^(1/2), 1}
     >>> rounds(M=16, T=4), rounds(M=1, T=4)
     (2.0, 1.0)
     """
@@ -118,7 +123,7 @@ class Convergence:
     --------
     >>> row = TABLE_2[3]
     >>> print(row)
-    sigma^2 / mu T M + Q^2 sigma^4 / mu^5 T^2 R^6
+    sigma^2 / (mu T M) + Q^2 sigma^4 / (mu^5 T^2 R^6)
     """
 
     assumption: int
