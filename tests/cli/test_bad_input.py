@@ -237,3 +237,10 @@ def test_a_wrong_option_is_found_before_the_data_are_read(refuses):
     refuses(*arguments, "--eta", "-1", saying="eta must be")
     refuses(*arguments, "-M", "0", saying="M (workers) must be")
     refuses(*arguments, "--record-every", "0", saying="record_every must be")
+
+
+def test_help_is_plain_text(fedac):
+    code, out, _ = fedac("run", "--help")
+    assert code == 0
+    assert "[default: 1]" in out
+    assert "\\[" not in out

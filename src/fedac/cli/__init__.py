@@ -12,6 +12,7 @@ import warnings
 from typing import Any
 
 import typer
+import typer.core
 
 from fedac import __version__
 from fedac.cli import bench, data, demo, export, instability, plan, report, reproduce, run, sweep
@@ -56,6 +57,8 @@ def _root(
 def main(arguments: list[str] | None = None) -> None:
     """Run the command and turn every expected failure into one line and an exit code."""
     prepare_streams()
+    # Our help is plain text, but where Rich is installed Typer escapes its brackets all the same.
+    typer.core.HAS_RICH = False
     with warnings.catch_warnings():
         warnings.showwarning = _show_warning
         warnings.simplefilter("default", StepSizeWarning)
