@@ -5,7 +5,7 @@ DistributedDataParallel, all with the same number of gradients. Prints a table, 
 
     python examples/torch_digits.py --figure digits.png
 
-It takes half a minute on two idle cores, and needs no network.
+It takes up to a minute on two idle cores, and needs no network.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ compared. Uses a9a where $FEDAC_DATA has it, else the embedded data set:
 
     python examples/torch_logistic.py
 
-or `torchrun --nproc-per-node=4 examples/torch_logistic.py`. It takes half a minute on two idle
+or `torchrun --nproc-per-node=4 examples/torch_logistic.py`. It takes up to a minute on two idle
 cores, and needs no network.
 """
 

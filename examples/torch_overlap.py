@@ -7,7 +7,7 @@ workers run apart, and waiting longer for the average costs more:
 
     python examples/torch_overlap.py
 
-It takes half a minute on two idle cores, and needs no network.
+It takes up to a minute on two idle cores, and needs no network.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def train(
         optimizer: FedAc | LocalSGD = FedAc([w], lr=lr, mu=L2, local_steps=K)
     else:
         optimizer = LocalSGD([w], lr=lr, local_steps=K)
-    averages = synchronize(optimizer, overlap=delay > 0, delay=delay, timeout=60)
+    averages = synchronize(optimizer, overlap=delay > 0, delay=delay or None, timeout=60)
     draws = dist.get_rank() * BATCH + np.arange(BATCH)
     for t in range(steps):
         rows = sample_index(1, draws, t, len(y))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from numbers import Real
 
 from fedac.errors import InputError
@@ -46,10 +47,14 @@ def require_count(name: str, value: int, *, least: int = 1) -> int:
     ...
     fedac.errors.InputError: K must be a whole number, at least 1, got 2.5
     """
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = least - 1
     # bool is an int in Python, but True workers are a mistake.
-    if isinstance(value, bool) or not hasattr(value, "__index__") or value < least:
+    if isinstance(value, bool) or number < least:
         raise InputError(f"{name} must be a whole number, at least {least}, got {value!r}")
-    return int(value)
+    return number
 
 
 def _is_finite(value: object) -> bool:

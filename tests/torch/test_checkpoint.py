@@ -101,9 +101,55 @@ def test_extra_comes_back(tmp_path: Path) -> None:
 
 def test_what_could_not_be_read_again_is_not_written(tmp_path: Path) -> None:
     training = Training()
-    with pytest.raises(InputError, match=r"'rng' cannot go into .* of type Generator"):
+    with pytest.raises(InputError, match=r"'rng' of type Generator cannot go into a checkpoint"):
         training.averages.checkpoint(tmp_path / "a.pt", rng=np.random.default_rng(0))
     assert list(tmp_path.glob("*.pt")) == []
+
+
+@pytest.mark.parametrize("number", ["lr", "mu", "local_steps"])
+def test_numbers_of_numpy_can_be_read_again(tmp_path: Path, number: str) -> None:
+    kinds = {"lr": np.float64, "mu": np.float64, "local_steps": np.int64}
+    given = {"lr": 0.1, "mu": 0.1, "local_steps": 2}
+    w = nn.Parameter(torch.ones(3))
+    optimizer = FedAc([w], **given | {number: kinds[number](given[number])})
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda t: np.cos(t / 100))
+    averages = synchronize(optimizer)
+    w.grad = torch.ones(3)
+    for _ in range(2):
+        optimizer.step()
+        scheduler.step()
+    averages.checkpoint(tmp_path / "a.pt")
+    assert averages.resume(tmp_path / "a.pt") == {}
+    torch.save(optimizer.state_dict(), tmp_path / "state.pt")
+    optimizer.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
+
+
+def test_frozen_parameters_are_kept_without_copies(tmp_path: Path) -> None:
+    w, frozen = nn.Parameter(torch.ones(3)), nn.Parameter(torch.full((5,), 2.0), False)
+    counter = nn.Parameter(torch.tensor([7]), requires_grad=False)
+    optimizer = FedAc([w, frozen, counter], lr=0.1, mu=0.1, local_steps=1)
+    averages = synchronize(optimizer)
+    w.grad = torch.ones(3)
+    optimizer.step()
+    optimizer.eval()
+    optimizer.train()
+    assert averages.bytes == 4 * (2 * 3 + 2)
+    averages.checkpoint(tmp_path / "a.pt")
+    with torch.no_grad():
+        frozen.zero_()
+        counter.zero_()
+    averages.resume(tmp_path / "a.pt")
+    assert (frozen == 2).all()
+    assert counter.item() == 7
+    assert set(optimizer.state) == {w}
+
+
+def test_another_number_of_groups_is_refused(tmp_path: Path) -> None:
+    training = Training().run(2)
+    training.averages.checkpoint(tmp_path / "a.pt")
+    training.optimizer.add_param_group({"params": [nn.Parameter(torch.ones(1))]})
+    with pytest.raises(InputError, match="it has 1 parameter groups, not 2"):
+        synchronize(training.optimizer).resume(tmp_path / "a.pt")
 
 
 # -- writing -----------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 import copy
 import io
+import pickle
 import tracemalloc
 from dataclasses import replace
 
@@ -647,3 +648,112 @@ def test_a_copy_goes_its_own_way() -> None:
     assert other.steps == 2
     other.step()
     assert not torch.equal(model.weight, twin.weight)
+
+
+# -- what newcomers tried ----------------------------------------------------------------------
+
+
+def two_branches():
+    torch.manual_seed(0)
+    model = nn.ModuleList([nn.Linear(2, 1), nn.Linear(2, 1)])
+    optimizer = FedAc(model.parameters(), lr=0.4, mu=0.1, local_steps=4)
+    scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+    x = torch.ones(1, 2)
+    for branches in ([0, 1], [0, 1], [0], [0]):
+        optimizer.zero_grad()
+        sum(model[i](x).square().sum() for i in branches).backward()
+        optimizer.step()
+        scheduler.step()
+    return model, optimizer
+
+
+def test_parameters_that_rest_follow_a_scheduler_too() -> None:
+    model, optimizer = two_branches()
+    before = [p.detach().clone() for p in model.parameters()]
+    optimizer.eval()
+    optimizer.train()
+    for p, value in zip(model.parameters(), before, strict=True):
+        torch.testing.assert_close(p.detach(), value)
+    optimizer.load_state_dict(optimizer.state_dict())
+    (model[0](torch.ones(1, 2)) + model[1](torch.ones(1, 2))).square().sum().backward()
+    optimizer.step()  # nobody has changed anything
+
+
+def test_a_changed_mu_shows_at_the_next_step_only() -> None:
+    w = nn.Parameter(torch.tensor([1.0, 2.0]))
+    optimizer = FedAc([w], lr=0.1, mu=0.1, local_steps=4)
+    w.grad = torch.ones(2)
+    optimizer.step()
+    before = w.detach().clone()
+    optimizer.param_groups[0]["mu"] = 0.5
+    optimizer.eval()
+    optimizer.train()
+    torch.testing.assert_close(w.detach(), before)
+
+
+@pytest.mark.parametrize("change", ["in place", "exchanged"])
+def test_changes_by_data_are_noticed(change: str) -> None:
+    w = nn.Parameter(torch.tensor([1.0, 2.0]))
+    optimizer = FedAc([w], lr=0.1, mu=0.1, local_steps=4)
+    w.grad = torch.ones(2)
+    optimizer.step()
+    if change == "in place":
+        w.data.clamp_(-0.01, 0.01)
+        act = optimizer.eval
+    else:
+        w.data = torch.zeros(2)
+        act = optimizer.step
+    with pytest.raises(InputError, match="changed by other means"):
+        act()
+
+
+def test_evaluating_in_inference_mode_before_the_first_step() -> None:
+    w = nn.Parameter(torch.tensor([1.0, 2.0]))
+    optimizer = FedAc([w], lr=0.1, mu=0.1, local_steps=4)
+    for _ in range(2):
+        with torch.inference_mode():
+            optimizer.eval()
+        optimizer.train()
+        w.grad = torch.ones(2)
+        optimizer.step()
+
+
+@pytest.mark.parametrize("make", [FedAc, LocalSGD])
+def test_an_optimizer_can_be_pickled(make) -> None:
+    w = nn.Parameter(torch.tensor([1.0, 2.0]))
+    numbers = {"mu": 0.1} if make is FedAc else {}
+    optimizer = make([w], lr=0.1, local_steps=4, **numbers)
+    w.grad = torch.ones(2)
+    optimizer.step()
+    again = pickle.loads(pickle.dumps(optimizer))
+    (v,) = again.parameters()
+    v.grad = torch.ones(2)
+    optimizer.step()
+    again.step()
+    assert torch.equal(v, w)
+    assert again.algorithm is optimizer.algorithm
+
+
+def test_an_lr_in_a_tensor_is_a_number() -> None:
+    w = nn.Parameter(torch.ones(2))
+    assert FedAc([w], lr=torch.tensor(0.5), mu=0.1, local_steps=4).param_groups[0]["lr"] == 0.5
+
+
+def test_complex_parameters_are_refused() -> None:
+    with pytest.raises(InputError, match="complex parameters are not supported"):
+        FedAc([nn.Parameter(torch.ones(2, dtype=torch.complex64))], lr=0.1, mu=0.1, local_steps=4)
+
+
+def test_an_impossible_lr_under_way_is_called_lr() -> None:
+    w = nn.Parameter(torch.ones(2))
+    optimizer = FedAc([w], lr=0.1, mu=0.1, local_steps=4)
+    optimizer.param_groups[0]["lr"] = -1.0
+    w.grad = torch.ones(2)
+    with pytest.raises(InputError, match=r"lr must be a finite number above 0, got -1\.0"):
+        optimizer.step()
+
+
+def test_what_is_no_state_is_refused() -> None:
+    optimizer = FedAc([nn.Parameter(torch.ones(2))], lr=0.1, mu=0.1, local_steps=4)
+    with pytest.raises(InputError, match="not the state of an optimizer of fedac"):
+        optimizer.load_state_dict(None)

@@ -68,7 +68,8 @@ def test_the_program_torchrun(undisturbed, tmp_path: Path) -> None:
         "--local-addr=127.0.0.1", "--monitor-interval=0.1", str(WORKERS),
         json.dumps({"folder": str(tmp_path), "steps": STEPS, "kills": kills}),
     ]  # fmt: skip
-    # Files, not a server of torchrun's own, which would listen to the whole network.
+    # Files, not a server of torchrun's own, which would listen to the whole network. The variable
+    # is the one of docs/pytorch.md: restarted processes must not find the addresses of dead ones.
     here = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", "GLOO_SOCKET_IFNAME": "lo"}
     ended = subprocess.run(
         command, env=os.environ | here, capture_output=True, text=True, timeout=240, check=False

@@ -68,7 +68,7 @@ def test_processes_reproduce_the_simulator(real_runs, problem, name: str, K: int
 
 @pytest.mark.parametrize(("name", "K"), SETTINGS)
 def test_one_all_reduce_of_all_sequences_every_k_steps(real_runs, name: str, K: int) -> None:
-    numbers = len(ALGORITHMS[name].sequences) * 7 + WORLD  # and a weight per worker
+    numbers = len(ALGORITHMS[name].sequences) * 7 + 2 * WORLD  # and two per worker
     for rank in real_runs[name, K]:
         assert rank["all_reduces"] == [numbers] * (T // K)
         assert rank["rounds"] == T // K
@@ -175,8 +175,8 @@ def test_buffers_are_averaged_on_request(processes, average: bool) -> None:
         wanted = mean if average else rank["before"]
         torch.testing.assert_close(rank["mean"], wanted)
         assert rank["batches"] == 2
-        # Two sequences of 3*2 + 3 + 3 + 3 numbers, two buffers of 3, a weight per worker.
-        assert rank["bytes"] == 4 * (2 * 15 + 2 * 3 * average + WORLD)
+        # Two sequences of 3*2 + 3 + 3 + 3 numbers, two buffers of 3, two per worker.
+        assert rank["bytes"] == 4 * (2 * 15 + 2 * 3 * average + 2 * WORLD)
 
 
 # -- faults ------------------------------------------------------------------------------------
@@ -236,14 +236,15 @@ CASES = {
         {}, {}, {"algorithm": "fedac-ii"}, {},
     ),
     "parameters: 3 numbers in 1 tensors": ({"size": 4}, {}, {}, {}),
-    'hyperparameters: [{"eta": 0.3': ({}, {}, {"lr": 0.1}, {}),
+    "hyperparameters: lr=0.3 mu=0.2 gamma=": ({}, {}, {"lr": 0.1}, {}),
+    "hyperparameters: lr=0.3 mu=0.2": ({}, {}, {"mu": 0.1}, {}),
     "weighting: uniform at rank 0, 1, 2; examples at rank 3": (
         {}, {"weighting": "examples"}, {}, {},
     ),
     "on_nonfinite: raise at rank 0, 1, 2; skip-worker at rank 3": (
         {}, {"on_nonfinite": "skip-worker"}, {}, {},
     ),
-    "schedule: regular at rank 0, 1, 2; [2, 4] at rank 3": ({}, {"at": [2, 4]}, {}, {}),
+    "schedule: regular at rank 0, 1, 2; [2, 4] (": ({}, {"at": [2, 4]}, {}, {}),
     "delay: 0 at rank 0, 1, 2; 2 at rank 3": ({}, {"overlap": True, "delay": 2}, {}, {}),
 }  # fmt: skip
 
@@ -276,7 +277,7 @@ def test_survivors_of_a_lost_worker_end_within_the_timeout(processes, how: str) 
         assert ended[rank].code == 1
         assert re.search(
             rf"WorkerLostError: rank {rank} of 4: synchronization 3 failed after \d+\.\d s; a "
-            r"worker has died or cannot be reached. Start again from the last checkpoint",
+            r"worker has died, cannot be reached, or has stopped taking steps\. Start again from",
             last,
         )
         assert ended[rank].seconds < limit + 15  # the rest is Python's own end, four at once
@@ -312,11 +313,18 @@ def test_without_a_process_group_there_is_help() -> None:
         ({"weighting": "size"}, "weighting must be 'uniform' or 'examples', got 'size'"),
         ({"on_nonfinite": "skip"}, "on_nonfinite must be 'raise' or 'skip-worker', got 'skip'"),
         ({"overlap": True, "delay": 4}, "delay must be from 1 to local_steps - 1 = 3, got 4"),
-        ({"overlap": True, "delay": 0}, "delay must be from 1"),
+        ({"overlap": True, "delay": 0}, "delay must be a whole number, at least 1, got 0"),
+        ({"overlap": True, "delay": "1"}, "delay must be a whole number"),
+        ({"delay": 2}, "delay is for overlap=True only"),
         ({"at": [2, 8]}, "6 steps apart, more than local_steps=4"),
-        ({"at": []}, "at must hold steps from 1 on"),
-        ({"at": [0, 2]}, "at must hold steps from 1 on"),
+        ({"at": []}, "at must hold a step"),
+        ({"at": [0, 2]}, "every step in at must be a whole number, at least 1, got 0"),
+        ({"at": [1.5, 3]}, "every step in at must be a whole number, at least 1, got 1.5"),
+        ({"at": "34"}, "at must be a list of steps, got '34'"),
+        ({"at": 4}, "at must be a list of steps, got 4"),
         ({"timeout": 0}, "timeout must be a finite number above 0"),
+        ({"timeout": 1e300}, "timeout is too long"),
+        ({"buffers": True}, "buffers must be a model, got bool"),
     ],
 )
 @pytest.mark.usefixtures("alone")
@@ -331,6 +339,66 @@ def test_groups_that_synchronize_at_different_times_are_refused() -> None:
     optimizer = FedAc([{"params": [w]}, {"params": [v], "local_steps": 8}], **NUMBERS)
     with pytest.raises(InputError, match="all parameter groups must have the same local_steps"):
         synchronize(optimizer)
+
+
+@pytest.mark.usefixtures("alone")
+def test_only_our_optimizers_are_synchronized() -> None:
+    w = nn.Parameter(torch.ones(3))
+    with pytest.raises(InputError, match="only FedAc and LocalSGD can be synchronized, got SGD"):
+        synchronize(torch.optim.SGD([w], lr=0.1))
+    with pytest.raises(InputError, match="no parameters that require gradients"):
+        synchronize(LocalSGD([w.requires_grad_(False)], lr=0.1, local_steps=1))
+
+
+@pytest.mark.usefixtures("alone")
+def test_after_an_irregular_schedule_it_is_regular_again() -> None:
+    w, optimizer = make()
+    averages = synchronize(optimizer, at=[3, 5])
+    w.grad = torch.ones(3)
+    rounds = []
+    for _ in range(14):
+        optimizer.step()
+        rounds.append(averages.rounds)
+    assert rounds == [0, 0, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3, 4, 4]
+
+
+@pytest.mark.usefixtures("alone")
+def test_a_second_synchronizer_takes_the_place_of_the_first() -> None:
+    w, optimizer = make()
+    first, second = synchronize(optimizer), synchronize(optimizer)
+    w.grad = torch.ones(3)
+    for _ in range(4):
+        optimizer.step()
+    assert (first.rounds, second.rounds) == (0, 1)
+
+
+@pytest.mark.usefixtures("alone")
+def test_new_parameters_need_a_new_synchronizer() -> None:
+    w, optimizer = make()
+    averages = synchronize(optimizer)
+    optimizer.add_param_group({"params": [nn.Parameter(torch.ones(2))]})
+    w.grad = torch.ones(3)
+    optimizer.step()
+    with pytest.raises(InputError, match=r"parameters were added, .* make a new Synchronizer"):
+        averages.synchronize()
+
+
+@pytest.mark.usefixtures("alone")
+def test_a_mask_is_no_statistic() -> None:
+    model = nn.Linear(2, 1)
+    model.register_buffer("mask", torch.tensor([0.0, -torch.inf]))
+    optimizer = FedAc(model.parameters(), **NUMBERS)
+    averages = synchronize(optimizer, buffers=model)
+    averages.synchronize()
+    assert model.mask.tolist() == [0.0, -torch.inf]
+
+
+def test_a_different_lr_under_way_is_noticed(processes) -> None:
+    for result in results(processes("another_lr")):
+        assert result["rounds"] == 1
+        assert result["untouched"]
+        assert "processes differ in lr" in result["message"]
+        assert f"has taken 8 steps and has lr={result['lr']:g} mu=0.1" in result["message"]
 
 
 @pytest.mark.usefixtures("alone")
@@ -379,8 +447,9 @@ def test_examples_must_be_counted() -> None:
     before = w.detach().clone()
     with pytest.raises(InputError, match=r"call count\(examples\) every step"):
         averages.synchronize()
-    with pytest.raises(InputError, match="examples must be at least 0, got -1"):
-        averages.count(-1)
+    for bad in (-1, float("nan"), "3", None, True):
+        with pytest.raises(InputError, match="examples must be a whole number, at least 0, got"):
+            averages.count(bad)
     assert torch.equal(w, before)
 
 

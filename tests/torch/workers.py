@@ -174,6 +174,36 @@ def batch_norm(rank: int, average: bool) -> dict[str, Any]:
     }
 
 
+def another_lr(rank: int) -> dict[str, Any]:
+    """Let one rank change its lr on its own."""
+    w = nn.Parameter(torch.zeros(5))
+    optimizer = FedAc([w], lr=0.1, mu=0.1, local_steps=4)
+    averages = synchronize(optimizer)
+    result: dict[str, Any] = {}
+    try:
+        for t in range(8):
+            if rank == 2 and t == 5:
+                optimizer.param_groups[0]["lr"] = 0.05
+            w.grad = torch.ones(5)
+            before = sequences(optimizer)
+            optimizer.step()
+    except InputError as error:
+        result["message"] = str(error)
+    lr = optimizer.param_groups[0]["lr"]
+    moved = make_optimizer([v := nn.Parameter(torch.zeros(5))], "fedac-i", lr=lr, mu=0.1,
+                           local_steps=4)  # fmt: skip
+    for mine, value in zip(moved.sequences(v), before, strict=True):
+        mine.copy_(torch.tensor(value))
+    moved.refresh()
+    v.grad = torch.ones(5)
+    moved.step()
+    return result | {
+        "rounds": averages.rounds,
+        "lr": lr,
+        "untouched": np.allclose(sequences(optimizer), sequences(moved), atol=1e-6),
+    }
+
+
 def doomed(rank: int, victim: int, how: str, limit: float) -> None:
     """Train on and on; one rank dies, or stops, at its tenth step."""
     w = nn.Parameter(torch.zeros(5))
@@ -294,6 +324,7 @@ JOBS = {
         steps,
         refuse,
         batch_norm,
+        another_lr,
         doomed,
         half_a_checkpoint,
         example,

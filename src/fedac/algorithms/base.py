@@ -68,6 +68,13 @@ class Algorithm:
     output: Callable[[State, Hyperparameters, int], Vector]
     minibatch: bool = False
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copy and pickle an algorithm of ours by its name: it is made of functions."""
+        from fedac.algorithms import ALGORITHMS, get
+
+        ours = ALGORITHMS.get(self.name) is self
+        return (get, (self.name,)) if ours else tuple(super().__reduce_ex__(2))
+
     @property
     def vectors_per_round(self) -> int:
         """How many vectors a worker sends per synchronization.

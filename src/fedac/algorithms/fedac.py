@@ -105,7 +105,7 @@ def fedac_variant(
     ...
     fedac.errors.InputError: give all of gamma, alpha and beta, or none of them
     """
-    if variant not in VARIANTS:
+    if not isinstance(variant, str) or variant not in VARIANTS:
         raise unknown_name("variant", str(variant), VARIANTS)
     if gamma is None and alpha is None and beta is None:
         return VARIANTS[variant]

@@ -41,9 +41,12 @@ def save(
         "coupling": optimizer.coupling(),
         "steps": optimizer.steps,
         "rounds": rounds,
-        "groups": [{key: group[key] for key in NUMBERS} for group in optimizer.param_groups],
+        "groups": [
+            {key: group[key] for key in NUMBERS} | {"lr": float(group["lr"])}
+            for group in optimizer.param_groups
+        ],
         "sequences": [
-            [sequence.detach().cpu() for sequence in optimizer.sequences(p)]
+            [sequence.detach().cpu() for sequence in optimizer.snapshot(p)]
             for p in optimizer.parameters()
         ],
         "buffers": [buffer.detach().cpu() for buffer in buffers],
@@ -109,6 +112,10 @@ def _require_checksums(file: BinaryIO) -> None:
 
 
 def _require_fit(content: dict[str, Any], optimizer: LocalOptimizer, buffers: list[Tensor]) -> None:
+    if len(content["groups"]) != len(optimizer.param_groups):
+        raise InputError(
+            f"it has {len(content['groups'])} parameter groups, not {len(optimizer.param_groups)}"
+        )
     steps = [group["local_steps"] for group in content["groups"]]
     wanted = [group["local_steps"] for group in optimizer.param_groups]
     if steps != wanted:
@@ -143,6 +150,6 @@ def _require_plain(extra: dict[str, Any]) -> None:
             torch.load(file, weights_only=True)
         except Exception as error:
             raise InputError(
-                f"'{name}' cannot go into a checkpoint, which holds numbers, texts, tensors, and "
-                f"lists and dicts of them; it is of type {type(value).__name__}"
+                f"'{name}' of type {type(value).__name__} cannot go into a checkpoint, which holds "
+                "Python's numbers and texts, tensors, and lists and dicts of these only"
             ) from error

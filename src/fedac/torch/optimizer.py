@@ -66,14 +66,14 @@ class LocalOptimizer(torch.optim.Optimizer):
         self.algorithm = algorithm
         self.foreach = foreach
         self.steps = 0
-        self._versions: dict[Tensor, int] = {}
-        numbers = {"lr": require_positive("lr", lr), "mu": mu, "local_steps": local_steps}
-        hp = self.hyperparameters(numbers)  # refuse bad numbers now
+        self._versions: dict[Tensor, tuple[int, int]] = {}
+        numbers = _numbers({"lr": lr, "mu": mu, "local_steps": local_steps})
+        hp = self.hyperparameters(numbers)
         linear(algorithm, hp)
         if abs(algorithm.query(algorithm.start(1.0), hp) - 1) > 1e-12:
             raise InputError(f"'{algorithm.name}' takes its first gradient elsewhere than at w_0")
         self._in_place = _is_its_own_state(algorithm, hp)
-        # `shown` is the lr by which the parameters were last set.
+        # `shown` are the numbers by which the parameters were last set.
         super().__init__(params, {**numbers, "training": True, "shown": None})
 
     @torch.no_grad()
@@ -92,16 +92,16 @@ class LocalOptimizer(torch.optim.Optimizer):
         moves = []
         for group in self.param_groups:
             if group["lr"] != 0:
-                moved = [p for p in group["params"] if p.grad is not None]
-                for p in moved:
+                for p in group["params"]:
                     _require_dense(p)
                     self._require_untouched(group, p)
+                moved = [p for p in group["params"] if p.grad is not None]
                 moves.append((group, moved, linear(self.algorithm, self.hyperparameters(group))))
         for group, moved, coefficients in moves:
             shown = self._shown(group).query
             for some in self._batches(moved):
                 self._advance(some, coefficients, shown)
-            group["shown"] = float(group["lr"])
+            self._set_shown(group)
         self.steps += 1
         return loss
 
@@ -122,7 +122,8 @@ class LocalOptimizer(torch.optim.Optimizer):
 
     def hyperparameters(self, group: dict[str, Any]) -> Hyperparameters:
         """Return the hyperparameters of a group at its present learning rate."""
-        return self._couple(float(group["lr"]), group)
+        lr = require_positive("lr", float(group["lr"]))
+        return self.algorithm.couple(eta=lr, mu=group["mu"], K=group["local_steps"])
 
     def sequences(self, p: Tensor) -> list[Tensor]:
         """Return the sequences of one parameter, in the algorithm's order."""
@@ -131,15 +132,24 @@ class LocalOptimizer(torch.optim.Optimizer):
         names = self.algorithm.sequences
         state = self.state[p]
         if not state:
-            start = p.detach().to(_state_dtype(p))
-            for name, value in zip(names, self.algorithm.start(start), strict=True):
-                state[name] = value.clone(memory_format=torch.preserve_format)
-            self._versions[p] = p._version
+            # What is made in inference mode could not be changed outside of it.
+            with torch.inference_mode(False), torch.no_grad():
+                for name, value in zip(names, self._start(p), strict=True):
+                    state[name] = value.clone(memory_format=torch.preserve_format)
+            self._versions[p] = _version(p)
         return [state[name] for name in names]
+
+    def snapshot(self, p: Tensor) -> list[Tensor]:
+        """Return the sequences to be read only: one that has not moved yet needs no copies."""
+        return self.sequences(p) if self.state.get(p) else list(self._start(p))
 
     @torch.no_grad()
     def set_sequences(self, p: Tensor, values: Sequence[Tensor]) -> None:
         """Replace the sequences of one parameter; then call `refresh`."""
+        frozen = not p.requires_grad and not self.state.get(p)
+        if frozen and all(torch.equal(values[0], value) for value in values):
+            self._set(p, values[0])  # it will not move: it needs no copies
+            return
         for mine, value in zip(self.sequences(p), values, strict=True):
             mine.copy_(value)
 
@@ -153,14 +163,20 @@ class LocalOptimizer(torch.optim.Optimizer):
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add parameters; their numbers are checked like those of the first ones."""
         if isinstance(param_group, dict):  # else the base class complains
-            group = self.defaults | param_group
-            require_positive("lr", group["lr"])
-            self.hyperparameters(group)
+            numbers = _numbers(self.defaults | param_group)
+            self.hyperparameters(numbers)
+            param_group = param_group | numbers
         super().add_param_group(param_group)
+        if any(p.is_complex() for p in self.param_groups[-1]["params"]):
+            del self.param_groups[-1]
+            raise InputError("complex parameters are not supported; train real and imaginary parts")
 
     def state_dict(self) -> dict[str, Any]:
         """Return all that `load_state_dict` needs, the number of steps included."""
-        return super().state_dict() | {
+        packed = super().state_dict()
+        for group in packed["param_groups"]:
+            group["lr"] = float(group["lr"])  # schedulers may make NumPy's numbers of it
+        return packed | {
             "algorithm": self.algorithm.name,
             "steps": self.steps,
             "coupling": self.coupling(),
@@ -172,7 +188,8 @@ class LocalOptimizer(torch.optim.Optimizer):
         Restore the model too, before or after: its parameters hold what they held when it was
         saved, and the next step makes sure of that.
         """
-        missing = {"state", "param_groups", "algorithm", "steps", "coupling"} - set(state_dict)
+        needed = {"state", "param_groups", "algorithm", "steps", "coupling"}
+        missing = needed - set(state_dict if isinstance(state_dict, dict) else ())
         if missing:
             raise InputError(f"this is not the state of an optimizer of fedac: no {min(missing)!r}")
         self.require_same_rules(
@@ -220,7 +237,7 @@ class LocalOptimizer(torch.optim.Optimizer):
             )
         for group, theirs in zip(groups, coupling, strict=True):
             if theirs is not None:
-                mine = asdict(self._couple(float(group["lr"]), group))
+                mine = asdict(self.hyperparameters(group))
                 for key, value in mine.items():
                     if not math.isclose(value, theirs[key], rel_tol=1e-9):
                         raise InputError(
@@ -235,18 +252,29 @@ class LocalOptimizer(torch.optim.Optimizer):
         super().__setstate__(state)
         self._versions = {}  # parameters are others now: compare them once by value
 
-    def _couple(self, lr: float, group: dict[str, Any]) -> Hyperparameters:
-        K = require_count("local_steps", group["local_steps"])
-        return self.algorithm.couple(eta=lr, mu=require_positive("mu", group["mu"]), K=K)
+    def _start(self, p: Tensor) -> tuple[Tensor, ...]:
+        return self.algorithm.start(p.detach().to(_state_dtype(p)))
 
     def _shown(self, group: dict[str, Any]) -> Linear:
         """Return the coefficients by which the parameters of a group were last set."""
         return linear(self.algorithm, self._shown_by(group))
 
     def _shown_by(self, group: dict[str, Any]) -> Hyperparameters:
+        if group["shown"] is not None:
+            return self.hyperparameters(group["shown"])
         # Before the first step any lr will do but 0, where a scheduler may have started.
-        lr = group["shown"] or group["lr"] or group.get("initial_lr") or self.defaults["lr"]
-        return self._couple(float(lr), group)
+        lr = group["lr"] or group.get("initial_lr") or self.defaults["lr"]
+        return self.hyperparameters(group | {"lr": lr})
+
+    def _set_shown(self, group: dict[str, Any]) -> None:
+        """Remember the numbers of a step; where they are new, resting parameters follow too."""
+        numbers = {"lr": float(group["lr"]), "mu": group["mu"], "local_steps": group["local_steps"]}
+        if group["shown"] == numbers:
+            return
+        group["shown"] = numbers
+        for p in group["params"]:
+            if p.grad is None:
+                self._show(group, p)
 
     def _batches(self, params: list[Tensor]) -> list[list[Tensor]]:
         """Split parameters into those that are worked on at once."""
@@ -294,6 +322,7 @@ class LocalOptimizer(torch.optim.Optimizer):
         groups = [group for group in self.param_groups if group["training"] != training]
         for group in groups:
             for p in group["params"]:
+                self._versions.pop(p, None)  # changes by `p.data` show in its values only
                 self._require_untouched(group, p)
         for group in groups:
             group["training"] = training
@@ -302,11 +331,13 @@ class LocalOptimizer(torch.optim.Optimizer):
 
     def _show(self, group: dict[str, Any], p: Tensor) -> None:
         """Put into a parameter what it holds while training, or while evaluating."""
+        if not self.state.get(p):
+            return  # it is where it started, or its own sequence
         sequences = self.sequences(p)
         if not group["training"]:
             hp = self._shown_by(group)
             self._set(p, self.algorithm.output(tuple(sequences), hp, self.steps))
-        elif sequences[0] is not p:
+        else:
             w_md = torch.empty_like(sequences[0]) if _is_short(p) else p
             carry_out(query_plan(self._shown(group).query), [*sequences, w_md])
             self._set(p, w_md)
@@ -314,11 +345,11 @@ class LocalOptimizer(torch.optim.Optimizer):
     def _set(self, p: Tensor, value: Tensor) -> None:
         if value is not p:
             p.copy_(value)
-        self._versions[p] = p._version
+        self._versions[p] = _version(p)
 
     def _require_untouched(self, group: dict[str, Any], p: Tensor) -> None:
         """Refuse a parameter that others have changed: the sequences would know nothing of it."""
-        if self._versions.get(p) == p._version or not self.state.get(p):
+        if not self.state.get(p) or self._versions.get(p) == _version(p):
             return
         sequences = tuple(self.sequences(p))
         hp = self._shown_by(group)
@@ -334,7 +365,7 @@ class LocalOptimizer(torch.optim.Optimizer):
                 "optimizer.restart() to start from the parameters as they are, or restore the "
                 "model that belongs to the optimizer's state"
             )
-        self._versions[p] = p._version
+        self._versions[p] = _version(p)
 
 
 class FedAc(LocalOptimizer):
@@ -401,6 +432,21 @@ class LocalSGD(LocalOptimizer):
         foreach: bool = True,
     ) -> None:
         super().__init__(params, FEDAVG, lr=lr, mu=1.0, local_steps=local_steps, foreach=foreach)
+
+
+def _numbers(group: dict[str, Any]) -> dict[str, Any]:
+    """Return the numbers of a group as Python's own, or say which is impossible."""
+    lr = group["lr"]
+    return {
+        "lr": require_positive("lr", lr.item() if isinstance(lr, Tensor) else lr),
+        "mu": require_positive("mu", group["mu"]),
+        "local_steps": require_count("local_steps", group["local_steps"]),
+    }
+
+
+def _version(p: Tensor) -> tuple[int, int]:
+    """Return what differs after others have written to a parameter, or exchanged its memory."""
+    return p._version, p.data_ptr()
 
 
 def _is_its_own_state(algorithm: Algorithm, hp: Hyperparameters) -> bool:

@@ -11,13 +11,15 @@ from datetime import timedelta
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.utils.hooks import RemovableHandle
 
 from fedac.errors import InputError
-from fedac.require import require_positive
+from fedac.require import require_count, require_positive
 from fedac.torch import checkpoint as files
 from fedac.torch.optimizer import LocalOptimizer
 
@@ -49,16 +51,18 @@ class Synchronizer:
         Workers count alike, or by the examples that `count` was told since the last round.
     at : iterable of int, optional
         Steps after which to synchronize, instead of every `local_steps`; no two further apart.
+        After the last it is every `local_steps` again.
     on_nonfinite : "raise" or "skip-worker"
         Whether a state that is not finite stops everybody, or is left out of the average, which
         its worker then takes over.
     buffers : Module, optional
-        A model whose floating-point buffers (BatchNorm's, say) are averaged too.
+        A model whose floating-point buffers (BatchNorm's, say) are averaged too, and whose
+        buffers go into checkpoints. One that holds infinity (a mask, say) is left as it is.
     overlap : bool
         Whether to go on training while the average is on its way. It is applied `delay` steps
         later, with the local progress made since added to it.
-    delay : int
-        See `overlap`.
+    delay : int, optional
+        See `overlap`; 1 unless given.
     timeout : float, optional
         Seconds after which a synchronization has failed; the group's own unless given.
 
@@ -80,7 +84,7 @@ class Synchronizer:
         on_nonfinite: str = "raise",
         buffers: torch.nn.Module | None = None,
         overlap: bool = False,
-        delay: int = 1,
+        delay: int | None = None,
         timeout: float | None = None,
     ) -> None:
         if not (dist.is_available() and dist.is_initialized()):
@@ -94,10 +98,22 @@ class Synchronizer:
         ):
             if value not in known:
                 raise InputError(f"{name} must be {' or '.join(map(repr, known))}, got {value!r}")
+        if not isinstance(optimizer, LocalOptimizer):
+            raise InputError(
+                f"only FedAc and LocalSGD can be synchronized, got {type(optimizer).__name__}"
+            )
+        if not isinstance(buffers, torch.nn.Module | None):
+            raise InputError(f"buffers must be a model, got {type(buffers).__name__}")
+        # A frozen parameter is the same everywhere from the start, and stays so.
+        self._trained = [p for p in optimizer.parameters() if p.requires_grad]
+        if not self._trained:
+            raise InputError("the optimizer has no parameters that require gradients")
         self.optimizer = optimizer
         self.weighting = weighting
         self.on_nonfinite = on_nonfinite
         self.rank = dist.get_rank(group)
+        if self.rank < 0:
+            raise InputError("this process is not in the group; only its members synchronize")
         self.world_size = dist.get_world_size(group)
         self.rounds = 0
         self.bytes = 0
@@ -105,16 +121,17 @@ class Synchronizer:
         self._examples = 0
         # Averaged are floating-point buffers only; checkpoints hold all of them.
         self._all_buffers = [] if buffers is None else list(buffers.buffers())
-        self._buffers = [buffer for buffer in self._all_buffers if buffer.is_floating_point()]
+        self._buffers = [
+            buffer
+            for buffer in self._all_buffers
+            if buffer.is_floating_point() and bool(torch.isfinite(buffer).all())
+        ]
         self._local_steps = _local_steps(optimizer)
         self._at = None if at is None else _schedule(at, self._local_steps)
-        self._delay = delay if overlap else 0
-        if overlap and not 1 <= delay < self._local_steps:
-            raise InputError(
-                f"delay must be from 1 to local_steps - 1 = {self._local_steps - 1}, got {delay}"
-            )
-        self._device = _device(optimizer)
+        self._delay = _delay(delay, overlap=overlap, local_steps=self._local_steps)
+        self._device = self._trained[0].device
         self._pending: _Pending | None = None
+        self._timeout = timeout
         self._group = self._own_group(group, timeout)
         self._require_agreement()
         # The step after which all states were the same, for checkpoints.
@@ -124,9 +141,7 @@ class Synchronizer:
 
     def count(self, examples: int) -> None:
         """Tell how many examples a step has used, where workers are weighted by them."""
-        if examples < 0:
-            raise InputError(f"examples must be at least 0, got {examples}")
-        self._examples += examples
+        self._examples += require_count("examples", examples, least=0)
 
     def step(self) -> bool:
         """Synchronize if it is time to; call it after every optimizer step.
@@ -213,12 +228,21 @@ class Synchronizer:
         return extra
 
     def _is_due(self, steps: int) -> bool:
-        return steps % self._local_steps == 0 if self._at is None else steps in self._at
+        if self._at is None:
+            return steps % self._local_steps == 0
+        last = max(self._at)
+        return steps in self._at or (steps > last and (steps - last) % self._local_steps == 0)
 
     def _begin(self) -> None:
         """Send this process's share of an average on its way."""
         if _local_steps(self.optimizer) != self._local_steps:
             raise InputError("local_steps was changed; make a new Synchronizer in all processes")
+        trained = set(self._trained)
+        if any(p.requires_grad and p not in trained for p in self.optimizer.parameters()):
+            raise InputError(
+                "parameters were added, or are trained that were frozen; make a new Synchronizer "
+                "in all processes"
+            )
         pending = self._pack()
         self.bytes += pending.buffer.numel() * pending.buffer.element_size()
         pending.work = self._guard(
@@ -229,13 +253,12 @@ class Synchronizer:
         self._pending = pending
 
     def _tensors(self) -> list[Tensor]:
-        params = self.optimizer.parameters()
-        return [*(s for p in params for s in self.optimizer.sequences(p)), *self._buffers]
+        return [*(s for p in self._trained for s in self.optimizer.sequences(p)), *self._buffers]
 
     def _pack(self) -> _Pending:
-        """Write the weight of every rank (all others fill in zero), then weighted sequences."""
-        buffer = _flat(self._tensors(), self._device, ahead=self.world_size)
-        body = buffer[self.world_size :]
+        """Write weight and mark of every rank (all others fill in zero), then the sequences."""
+        buffer = _flat(self._tensors(), self._device, ahead=2 * self.world_size)
+        body = buffer[2 * self.world_size :]
         weight = float(self._examples) if self.weighting == "examples" else 1.0
         self._examples = 0
         before = body.clone() if self._delay else None
@@ -246,13 +269,21 @@ class Synchronizer:
             body.zero_()  # NaN would spoil the sum of all
             weight = NOT_FINITE
         buffer[self.rank] = weight
+        buffer[self.world_size + self.rank] = self._mark()
         steps = self.optimizer.steps
         return _Pending(buffer, before, begun=steps, due=steps + self._delay)
 
     @torch.no_grad()
     def _apply(self, pending: _Pending) -> None:
-        weights = pending.buffer[: self.world_size].tolist()
-        mean = pending.buffer[self.world_size :]
+        header = pending.buffer[: 2 * self.world_size].tolist()
+        weights, marks = header[: self.world_size], header[self.world_size :]
+        mean = pending.buffer[2 * self.world_size :]
+        if len(set(marks)) > 1:
+            raise InputError(
+                f"processes differ in lr, or in steps taken; this one has taken {pending.begun} "
+                f"steps and has {_numbers(self.optimizer)}. Schedulers must do the same in all of "
+                "them. No state was averaged"
+            )
         bad = [rank for rank, weight in enumerate(weights) if weight == NOT_FINITE]
         if bad and (self.on_nonfinite == "raise" or len(bad) == self.world_size):
             advice = "" if self.on_nonfinite == "skip-worker" else ", or on_nonfinite='skip-worker'"
@@ -272,9 +303,14 @@ class Synchronizer:
         self.optimizer.refresh()
         self._alike_at = None if moved else self.optimizer.steps
 
+    def _mark(self) -> int:
+        """Return a number that tells processes with other numbers; float32 holds it exactly."""
+        return int(_code([self.optimizer.steps, self.optimizer.coupling()])[:5], 16)
+
     def _start_alike(self) -> None:
         """Take the parameters of rank 0, as DistributedDataParallel does."""
-        tensors = [*self.optimizer.parameters(), *self._buffers]
+        params = [p for p in self.optimizer.parameters() if p.is_floating_point()]
+        tensors = [*params, *self._buffers]
         flat = _flat(tensors, self._device)
         source = 0 if self._group is None else dist.get_global_rank(self._group, 0)
         self._guard(lambda: dist.broadcast(flat, source, group=self._group))
@@ -285,17 +321,17 @@ class Synchronizer:
 
     def _require_agreement(self) -> None:
         """Refuse processes with different numbers now: later they would wait for each other."""
-        params = self.optimizer.parameters()
         mine = {
             "algorithm": self.optimizer.algorithm.name,
             "local_steps": self._local_steps,
-            "hyperparameters": _brief(self.optimizer.coupling()),
-            "parameters": _model(params),
+            "hyperparameters": _numbers(self.optimizer),
+            "parameters": _model(self._trained),
             "buffers": _model(self._buffers),
-            "schedule": "regular" if self._at is None else _brief(sorted(self._at)),
+            "schedule": "regular" if self._at is None else _schedule_text(self._at),
             "weighting": self.weighting,
             "on_nonfinite": self.on_nonfinite,
             "delay": self._delay,
+            "timeout": self._timeout,
             "steps": self.optimizer.steps,
         }
         everybody = [json.loads(text) for text in self._ask(json.dumps(mine))]
@@ -330,7 +366,10 @@ class Synchronizer:
         """Return a group with our timeout: that of a given one cannot be changed."""
         if timeout is None:
             return group
-        limit = timedelta(seconds=require_positive("timeout", timeout))
+        try:
+            limit = timedelta(seconds=require_positive("timeout", timeout))
+        except OverflowError:
+            raise InputError(f"timeout is too long, got {timeout:g} s") from None
         if group is None:
             return self._guard(lambda: dist.new_group(timeout=limit))
         ranks = dist.get_process_group_ranks(group)
@@ -347,8 +386,8 @@ class Synchronizer:
             waited = time.perf_counter() - before
             raise WorkerLostError(
                 f"rank {self.rank} of {self.world_size}: synchronization {self.rounds + 1} failed "
-                f"after {waited:.1f} s; a worker has died or cannot be reached. Start again from "
-                f"the last checkpoint. ({_reason(error)})"
+                f"after {waited:.1f} s; a worker has died, cannot be reached, or has stopped "
+                f"taking steps. Start again from the last checkpoint. ({_reason(error)})"
             ) from error
 
 
@@ -367,15 +406,21 @@ class _Pending:
 def synchronize(optimizer: LocalOptimizer, **options: Any) -> Synchronizer:
     """Have an optimizer average over all processes by itself, every `local_steps` steps.
 
-    Options are those of `Synchronizer`, which is returned.
+    Options are those of `Synchronizer`, which is returned. Called again, it takes the place of
+    the one before.
     """
     synchronizer = Synchronizer(optimizer, **options)
 
     def after_step(*_: Any) -> None:
         synchronizer.step()
 
-    optimizer.register_step_post_hook(after_step)
+    if (before := _hooks.pop(optimizer, None)) is not None:
+        before.remove()
+    _hooks[optimizer] = optimizer.register_step_post_hook(after_step)
     return synchronizer
+
+
+_hooks: WeakKeyDictionary[LocalOptimizer, RemovableHandle] = WeakKeyDictionary()
 
 
 def _flat(tensors: Sequence[Tensor], device: torch.device, *, ahead: int = 0) -> Tensor:
@@ -401,12 +446,22 @@ def _parts(flat: Tensor, tensors: Sequence[Tensor]) -> list[Tensor]:
 
 
 def _reason(error: Exception) -> str:
-    """Return the first line of an error, without the place in PyTorch's source before it."""
-    return re.sub(r"^\[[^\]]*:\d+\] ", "", str(error).partition("\n")[0])
+    """Return the first line of an error, without PyTorch's place and Gloo's wishes around it."""
+    line = str(error).partition("\n")[0]
+    return re.sub(r"^\[[^\]]*:\d+\] |\W*GLHF.*$", "", line)
 
 
-def _device(optimizer: LocalOptimizer) -> torch.device:
-    return optimizer.parameters()[0].device
+def _delay(delay: int | None, *, overlap: bool, local_steps: int) -> int:
+    if not overlap:
+        if delay is not None:
+            raise InputError("delay is for overlap=True only")
+        return 0
+    number = 1 if delay is None else require_count("delay", delay)
+    if number >= local_steps:
+        raise InputError(
+            f"delay must be from 1 to local_steps - 1 = {local_steps - 1}, got {delay}"
+        )
+    return number
 
 
 def _local_steps(optimizer: LocalOptimizer) -> int:
@@ -417,9 +472,11 @@ def _local_steps(optimizer: LocalOptimizer) -> int:
 
 
 def _schedule(at: Iterable[int], local_steps: int) -> frozenset[int]:
-    steps = sorted(set(at))
-    if not steps or steps[0] < 1:
-        raise InputError("at must hold steps from 1 on")
+    if isinstance(at, str) or not isinstance(at, Iterable):
+        raise InputError(f"at must be a list of steps, got {at!r}")
+    steps = sorted({require_count("every step in at", step) for step in at})
+    if not steps:
+        raise InputError("at must hold a step")
     gap = max(b - a for a, b in pairwise([0, *steps]))
     if gap > local_steps:
         raise InputError(
@@ -428,16 +485,31 @@ def _schedule(at: Iterable[int], local_steps: int) -> frozenset[int]:
     return frozenset(steps)
 
 
+def _schedule_text(at: frozenset[int]) -> str:
+    return _brief(str(sorted(at)), exactly=sorted(at))
+
+
 def _model(tensors: Sequence[Tensor]) -> str:
-    """Describe tensors by their number, and by a code that shapes and types determine."""
+    """Describe tensors by number and types, and by a code that their shapes determine."""
     code = _code([[str(tensor.dtype), *tensor.shape] for tensor in tensors])
-    return f"{sum(t.numel() for t in tensors)} numbers in {len(tensors)} tensors ({code})"
+    types = ", ".join(sorted({str(tensor.dtype).removeprefix("torch.") for tensor in tensors}))
+    count = sum(tensor.numel() for tensor in tensors)
+    return f"{count} numbers in {len(tensors)} tensors ({types}; {code})"
 
 
-def _brief(value: object) -> str:
-    """Return a text that two people would compare, however long the value is."""
-    text = json.dumps(value)
-    return text if len(text) <= 100 else f"{text[:60]}... ({_code(value)})"
+def _numbers(optimizer: LocalOptimizer) -> str:
+    """Describe the numbers of an optimizer's groups, as its user knows them."""
+    groups = []
+    for group, hp in zip(optimizer.param_groups, optimizer.coupling(), strict=True):
+        own = {"lr": float(group["lr"]), "mu": group["mu"]}
+        rest = {} if hp is None else {name: hp[name] for name in ("gamma", "alpha", "beta")}
+        groups.append(" ".join(f"{name}={value:.6g}" for name, value in (own | rest).items()))
+    return _brief(" | ".join(groups), exactly=optimizer.coupling())
+
+
+def _brief(text: str, *, exactly: object) -> str:
+    """Return a text that two people would compare, with a code for all that it leaves out."""
+    return f"{text if len(text) <= 100 else f'{text[:100]}...'} ({_code(exactly)})"
 
 
 def _code(value: object) -> str:
