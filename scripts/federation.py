@@ -156,8 +156,9 @@ class Deployment:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        for name in reversed(list(self.processes)):
-            self.stop(name)
+        with undisturbed():
+            for name in reversed(list(self.processes)):
+                self.stop(name)
 
     def start(self, name: str, command: str, *options: object) -> subprocess.Popen[bytes]:
         """Start a process, with its log in a file."""
@@ -188,13 +189,22 @@ class Deployment:
         """Return what a process has written so far."""
         return (self.logs / f"{name}.log").read_text(errors="replace")
 
+    def require_alive(self) -> None:
+        """Complain of a process that has ended by itself, with what it said last."""
+        for name, process in self.processes.items():
+            if process.poll() is not None:
+                raise RuntimeError(
+                    f"{name} ended with code {process.returncode}:\n{self.log(name)}"
+                )
+
     def wait_for_port(self) -> None:
         """Wait until the SuperLink listens."""
         host, _, port = self.address.partition(":")
         while True:
             with contextlib.suppress(OSError), socket.create_connection((host, int(port)), 1):
                 return
-            if time.monotonic() > self.until or self.processes["superlink"].poll() is not None:
+            self.require_alive()
+            if time.monotonic() > self.until:
                 raise RuntimeError(f"the SuperLink did not start:\n{self.log('superlink')}")
             time.sleep(0.1)
 
@@ -215,12 +225,29 @@ class Deployment:
             timeout=max(1.0, self.until - time.monotonic()),
         )  # fmt: skip
 
+    def follow(self, *options: object) -> int:
+        """Run `flwr` to its end and let it speak; give up when one of ours has died."""
+        process = subprocess.Popen(
+            [str(BIN / "flwr"), *map(str, options)], env=self.env, cwd=self.folder
+        )
+        try:
+            while process.poll() is None:
+                self.require_alive()
+                if time.monotonic() > self.until:
+                    raise RuntimeError("the run takes too long")
+                time.sleep(0.2)
+        finally:
+            process.terminate()
+            process.wait()
+        return process.returncode
+
     def register(self, name: str) -> Path:
         """Make a node's key and tell the SuperLink of it; return the private key."""
         key = self.keys / name
         make_node_key(key)
         done = self.flwr("supernode", "register", key.with_suffix(".pub"), "local-tls")
         if done.returncode:
+            self.require_alive()
             raise RuntimeError(f"could not register {name}:\n{done.stdout}{done.stderr}")
         return key
 
@@ -257,6 +284,26 @@ def _toml(value: Any) -> str:
 
 
 @contextlib.contextmanager
+def undisturbed() -> Iterator[None]:
+    """Let nobody interrupt what must be finished."""
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.signal(number, signal.SIG_IGN) for number in numbers]
+    try:
+        yield
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
+
+
+def positive(text: str) -> int:
+    """Read a number from 1 on."""
+    number = int(text)
+    if number < 1:
+        raise ValueError
+    return number
+
+
+@contextlib.contextmanager
 def scratch(keep: Path | None) -> Iterator[Path]:
     """Give the folder to work in: a temporary one, unless it is to be kept."""
     if keep is not None:
@@ -270,25 +317,38 @@ def scratch(keep: Path | None) -> Iterator[Path]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Start the federation, run the example, show its table, stop."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
-    parser.add_argument("--nodes", type=int, default=2, help="SuperNodes, 2 by default")
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--nodes", type=positive, default=2, help="SuperNodes, 2 by default")
+    parser.add_argument("--rounds", type=positive, default=5)
     parser.add_argument("--keep", type=Path, help="keep keys, logs and results in this folder")
     given = parser.parse_args(arguments)
-    with scratch(given.keep) as folder, Deployment(folder) as deployment:
-        print(f"SuperLink with TLS on {deployment.address}")
-        for i in range(given.nodes):
-            deployment.secured(f"node-{i}", part=i, parts=given.nodes)
-            print(f"SuperNode {i + 1} of {given.nodes}, with its own key")
-        out = folder / "result"
-        config = {"nodes": given.nodes, "quorum": given.nodes // 2 + 1, "rounds": given.rounds}
-        done = deployment.flwr(*deployment.run(APP, {**config, "out": out}))
-        history = out / "history.csv"
-        if done.returncode or not history.exists():
-            print(done.stdout, done.stderr, deployment.log("superlink"), sep="\n", file=sys.stderr)
-            return 1
-        print(history.read_text())
+    # A scheduler's SIGTERM shall leave no more behind than Ctrl-C does.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        with scratch(given.keep) as folder, Deployment(folder) as deployment:
+            show(deployment, nodes=given.nodes, rounds=given.rounds)
+    except KeyboardInterrupt:
+        print("interrupted; stopped everything", file=sys.stderr)
+        return 130
+    except RuntimeError as error:
+        print(error, file=sys.stderr)
+        return 1
     print("stopped everything")
     return 0
+
+
+def show(deployment: Deployment, *, nodes: int, rounds: int) -> None:
+    """Start the nodes and run the example, which prints its table."""
+    print(f"SuperLink with TLS on {deployment.address}", flush=True)
+    for i in range(nodes):
+        deployment.secured(f"node-{i}", part=i, parts=nodes)
+        print(f"SuperNode {i + 1} of {nodes}, with its own key", flush=True)
+    out = deployment.folder / "result"
+    history = out / "history.csv"
+    history.unlink(missing_ok=True)  # that of an earlier run, where results are kept
+    config = {"nodes": nodes, "quorum": nodes // 2 + 1, "rounds": rounds, "out": out}
+    code = deployment.follow(*deployment.run(APP, config))
+    if code or not history.exists():
+        raise RuntimeError(f"the run failed:\n{deployment.log('superlink')}")
 
 
 if __name__ == "__main__":

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
 
+from fedac.errors import InputError
+
 
 def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
     """Write a file beside its place, then move it there: no reader sees half of one.
@@ -23,7 +25,7 @@ def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
     (b'all of it', ['file'])
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.part")
+    beside = _beside(path)
     try:
         with beside.open("wb") as file:
             write(file)
@@ -34,6 +36,32 @@ def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
         beside.unlink(missing_ok=True)
         raise
     _sync_folder(path.parent)
+
+
+def require_writable(path: Path) -> None:
+    """Say now what would keep a file from being written later.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> require_writable(Path(tempfile.mkdtemp()))  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    ...
+    fedac.errors.InputError: '...' is a folder; give the path of a file
+    """
+    if path.is_dir():
+        raise InputError(f"'{path}' is a folder; give the path of a file")
+    beside = _beside(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        beside.touch()
+        beside.unlink()
+    except OSError as error:
+        raise InputError(f"'{path}' cannot be written: {error.strerror}") from error
+
+
+def _beside(path: Path) -> Path:
+    return path.with_name(f".{path.name}.part")
 
 
 def _sync_folder(folder: Path) -> None:

@@ -65,10 +65,10 @@ class Federation:
 
         return ArrayRecord(to_arrays(self.w_0))
 
-    def app(self):
+    def app(self, load_data: Callable[..., Any] | None = None):
         from fedac.flower import client_app
 
-        return client_app(lambda context: self.F, LogisticModel)
+        return client_app(load_data or (lambda context: self.F), LogisticModel)
 
     def grid(self, nodes: int = CLIENTS, answer: Callable[..., Any] | None = None):
         """Give a grid; `answer(reply, node, round)` may change a training reply or drop it."""

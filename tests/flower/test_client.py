@@ -16,6 +16,7 @@ from fedac.errors import InputError
 from fedac.flower import (
     FedAc,
     InProcessGrid,
+    QuorumError,
     Step,
     Task,
     TorchModel,
@@ -57,8 +58,37 @@ def test_local_steps_are_the_algorithm_s(name):
 def test_a_gradient_of_another_shape_is_refused():
     with pytest.raises(InputError, match=r"shapes \[\(2,\)\], not \[\(3,\)\]"):
         local_steps(lambda w, step: [np.ones(2)], [[np.ones(3)]], make_task("fedavg"))
-    with pytest.raises(InputError, match="grad_fn returned"):
+    with pytest.raises(InputError, match=r"the gradient has arrays of shapes \[\], not"):
         local_steps(lambda w, step: [], [[np.ones(3)]], make_task("fedavg"))
+
+
+def test_gradients_that_are_none_are_refused():
+    for wrong, saying in (
+        (None, "must be a list of arrays, got NoneType"),
+        ((g for g in [np.ones(3)]), "must be a list of arrays, got generator"),
+        (np.ones((1, 3)), "must be a list of arrays, got ndarray"),
+        ([np.ones(3) * 1j], "is complex"),
+    ):
+        with pytest.raises(InputError, match=saying):
+            local_steps(lambda w, step, g=wrong: g, [[np.ones(3)]], make_task("fedavg"))
+
+
+@pytest.mark.parametrize("algorithm", ["fedac-i", "fedavg"])
+def test_a_gradient_may_be_computed_in_place(algorithm):
+    def in_place(w, step):
+        w[0] *= 3.0
+        return w
+
+    sequences = [[np.ones(3)]] * (1 if algorithm == "fedavg" else 2)
+    mine = local_steps(in_place, sequences, make_task(algorithm))
+    other = local_steps(lambda w, step: [3.0 * w[0]], sequences, make_task(algorithm))
+    np.testing.assert_array_equal(mine, other)
+    assert (sequences[0][0] == 1).all()
+
+
+def test_no_rows_are_no_draw():
+    with pytest.raises(InputError, match="the number of rows must be a whole number, at least 1"):
+        Step(t=0, seed=0, worker=0).rows(0)
 
 
 def test_tasks_survive_the_journey_and_lacks_are_named():
@@ -194,3 +224,29 @@ def test_flower_s_own_loop_can_drive_the_strategy(federation, vector):
     mine = np.concatenate([a.ravel() for a in part("w_ag", from_record(result.arrays)).values()])
     np.testing.assert_array_equal(mine, vector(federation.run(rounds=3).arrays))
     assert list(result.evaluate_metrics_clientapp) == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"batch_size": 0}, "batch_size must be a whole number, at least 1, got 0"),
+        ({"data": (np.ones((4, 2)), np.ones((4, 1)))}, "data must be tensors"),
+        ({"data": iter([1, 2])}, "a dataset with len and"),
+        ({"data": (torch.ones(4, 2), torch.ones(3, 1))}, r"one number of examples.*\[3, 4\]"),
+        ({"data": (torch.ones(0, 2), torch.ones(0, 1))}, r"at least 1, got \[0\]"),
+    ],
+)
+def test_data_that_no_client_could_use_are_refused(given, message):
+    whole = {"data": (torch.ones(4, 2), torch.ones(4, 1))} | given
+    with pytest.raises(InputError, match=message):
+        TorchModel(torch.nn.Linear(2, 1), whole.pop("data"), lambda *_: None, **whole)
+
+
+def test_rubbish_from_make_model_is_named():
+    app = client_app(lambda context: None, lambda data: None)
+    result = InProcessGrid(app, nodes=1)
+    strategy = FedAc(eta=0.5, mu=0.5, local_steps=1, min_nodes=1, retries=0)
+    with pytest.raises(QuorumError, match=r"make_model must return an object with n_examples"):
+        strategy.start(result, ArrayRecord([np.ones(2)]), num_rounds=1)
+    with pytest.raises(InputError, match="load_data must be a function, got int"):
+        client_app(3, 4)

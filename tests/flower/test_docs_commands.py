@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pandas as pd
@@ -100,3 +101,24 @@ def test_the_secured_federation_of_the_docs(script, bash, tmp_path):
     history = pd.read_csv(tmp_path / "federation/result/history.csv")
     assert history["good"].tolist() == [2, 2], said
     assert history["loss"].iloc[-1] < 0.69
+
+
+def test_a_terminated_federation_leaves_nothing_behind(tmp_path):
+    """What `make federation` runs, stopped as schedulers do it, twice: they are in a hurry."""
+    command = [sys.executable, "-u", str(ROOT / "scripts" / "federation.py")]
+    env = {**os.environ, MARK: str(tmp_path), "TMPDIR": str(tmp_path)}
+    with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            line = next(line for line in process.stdout if "SuperNode 1 of 2" in line)
+            assert line.endswith("with its own key\n")
+            process.terminate()
+            time.sleep(0.3)
+            process.terminate()
+            assert process.wait(timeout=60) == 130
+        finally:
+            process.kill()
+    until = time.monotonic() + 10
+    while marked(str(tmp_path)) and time.monotonic() < until:
+        time.sleep(0.1)
+    assert marked(str(tmp_path)) == []
+    assert list(tmp_path.iterdir()) == []

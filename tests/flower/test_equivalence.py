@@ -7,11 +7,14 @@ import pytest
 
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedac[flower]'")
 
-from flwr.app import ArrayRecord
+from flwr.app import ArrayRecord, ConfigRecord
+from flwr.serverapp.strategy import Strategy
 
 from fedac.algorithms import FEDAVG_WEIGHTED, MB_SGD
 from fedac.errors import InputError
 from fedac.flower import FedAc, FedAvg, LocalStrategy
+from fedac.flower.messages import to_record
+from fedac.flower.state import initial_state
 
 ALGORITHMS = {"I": "fedac-i", "II": "fedac-ii", "vanilla": "fedac-vanilla", "fedavg": "fedavg"}
 
@@ -101,8 +104,17 @@ def test_a_sample_of_the_clients_is_asked_and_it_repeats(federation, vector):
         ({"weighting": "size"}, "unknown weighting"),
         ({"aggregation": "mode"}, "unknown aggregation"),
         ({"aggregation": "median", "weighting": "examples"}, "has no weights"),
-        ({"trim": 0.5}, "trim must be"),
-        ({"clip_norm": 0.0}, "clip_norm must be"),
+        ({"aggregation": "trimmed-mean", "trim": 0.5}, "trim must be above 0 and below 1/2"),
+        ({"aggregation": "trimmed-mean", "trim": "0.2"}, "trim must be a finite number"),
+        ({"aggregation": "trimmed-mean"}, "quorum of 5 replies nobody would be left out"),
+        ({"aggregation": "clipped-mean", "clip_norm": 0.0}, "clip_norm must be"),
+        ({"aggregation": "clipped-mean", "weighting": "examples"}, "has no weights"),
+        ({"trim": 0.2}, "trim is for 'trimmed-mean', not for 'mean'"),
+        ({"clip_norm": 1.0}, "clip_norm is for 'clipped-mean', not for 'mean'"),
+        ({"variant": ["I"]}, "unknown variant .*fedavg"),
+        ({"variant": "II", "gamma": 1.0, "alpha": 2.0, "beta": 3.0}, "variant='II' chooses"),
+        ({"variant": "fedavg", "beta": 3.0}, "variant='fedavg' has no gamma"),
+        ({"checkpoint": ""}, "checkpoint is empty"),
         ({"deadline": 0.0}, "deadline must be"),
         ({"seed": 2**63}, "seed must be at most"),
         ({"gamma": 1.0}, "all of gamma, alpha and beta"),
@@ -111,6 +123,72 @@ def test_a_sample_of_the_clients_is_asked_and_it_repeats(federation, vector):
 def test_impossible_options_are_refused(options, message):
     with pytest.raises(InputError, match=message):
         FedAc(**({"eta": 0.5, "mu": 0.5, "local_steps": 4, "min_nodes": 8} | options))
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"grid": None}, "grid must be a Grid, got NoneType"),
+        ({"initial_arrays": [np.ones(3)]}, "must be an ArrayRecord, got list"),
+        ({"timeout": 0}, "timeout must be a finite number above 0"),
+        ({"timeout": "3"}, "timeout must be a finite number above 0"),
+        ({"evaluate_fn": 3}, "evaluate_fn must be a function, got int"),
+        ({"evaluate_fn": lambda *_: (1, 2)}, "must return a MetricRecord or None, got tuple"),
+        ({"train_config": {"seed": 3}}, "the strategy itself sends seed"),
+        ({"evaluate_config": {"server-round": 3}}, "the strategy itself sends server-round"),
+        ({"num_rounds": 2.5}, "num_rounds must be a whole number"),
+    ],
+)
+def test_impossible_starts_are_refused_before_anybody_waits(federation, given, message):
+    grid = federation.grid()
+    start = {"grid": grid, "initial_arrays": federation.initial_arrays(), "num_rounds": 2}
+    with pytest.raises(InputError, match=message):
+        federation.strategy().start(**(start | given))
+    assert grid.asked == []
+
+
+@pytest.mark.parametrize(
+    ("path", "message"), [("", "is a folder"), ("file/run.npz", "cannot be written")]
+)
+def test_a_checkpoint_that_cannot_be_written_is_refused_at_once(
+    federation, tmp_path, path, message
+):
+    (tmp_path / "file").touch()
+    grid = federation.grid()
+    with pytest.raises(InputError, match=message):
+        federation.run(grid=grid, checkpoint=tmp_path / path)
+    assert grid.asked == []
+
+
+def test_flower_s_own_loop_needs_all_sequences(federation, vector):
+    strategy, grid = federation.strategy(evaluate_every=0), federation.grid()
+    with pytest.raises(InputError, match=r"needs all sequences \(w_ag, w\); call strategy\.start"):
+        Strategy.start(strategy, grid, federation.initial_arrays(), num_rounds=2)
+    whole = to_record(initial_state(strategy.algorithm, federation.initial_arrays()))
+    theirs = Strategy.start(strategy, grid, whole, num_rounds=2)
+    ours = federation.run(rounds=2, evaluate_every=0)
+    for key, array in ours.sequences.items():
+        np.testing.assert_array_equal(theirs.arrays[key].numpy(), array)
+
+
+def test_entries_of_the_server_reach_the_clients(federation):
+    seen = []
+
+    def load_data(context):
+        seen.append(dict(context.run_config))
+        return federation.F
+
+    grid = federation.grid()
+    grid.client_app = federation.app(load_data)
+    grid.run_config = {"size": 1, "eta": "mine"}
+    federation.strategy().start(
+        grid,
+        federation.initial_arrays(),
+        num_rounds=1,
+        train_config=ConfigRecord({"size": 7}),
+        evaluate_config=ConfigRecord({"size": 8}),
+    )
+    assert seen == [{"size": 7, "eta": "mine"}] * 8 + [{"size": 8, "eta": "mine"}] * 8
 
 
 def test_a_minibatch_algorithm_is_refused():

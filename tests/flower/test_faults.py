@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 
 import numpy as np
@@ -139,9 +140,10 @@ def test_a_client_that_raises_is_dropped(federation, vector, survivors):
         return honest(message, context)
 
     grid.client_app = app
+    line = app.__code__.co_firstlineno + 2
     result = federation.run(rounds=3, grid=grid)
     assert [drop.reason for drop in result.history.dropped if drop.node == BAD] == [
-        "error 2: OSError: disk full"
+        f"error 2: OSError: disk full (test_faults.py:{line})"
     ]
     np.testing.assert_array_equal(vector(result.arrays), vector(survivors.arrays))
 
@@ -202,9 +204,62 @@ def test_below_the_quorum_the_rounds_before_are_not_lost(federation, vector):
     assert kept.history.metric("loss") == whole.history.metric("loss")
 
 
-def test_no_nodes_at_all(federation):
+def test_too_few_nodes(federation):
     with pytest.raises(QuorumError, match="No node was there"):
         federation.run(grid=federation.grid(nodes=0), deadline=0.05, retries=1)
+    with pytest.raises(QuorumError, match="No more than 3 nodes were there"):
+        federation.run(grid=federation.grid(nodes=3), deadline=0.05, retries=1)
+
+
+def test_a_run_that_diverges_says_so(federation):
+    grid = federation.grid(answer=lambda r, node, number: FAULTS["NaN"][0](r))
+    with pytest.raises(QuorumError, match="the run diverges: a smaller eta may help"):
+        federation.run(grid=grid)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_with_a_sample_a_retry_asks_others_first(federation, seed):
+    """One bad node of eight, samples of three, all three needed: nobody should give up."""
+    grid = federation.grid(answer=lambda r, node, number: None if node == BAD else r)
+    options = {"sample": 3, "quorum": 3, "retries": 1, "deadline": 0.02, "evaluate_every": 0}
+    result = federation.run(rounds=20, grid=grid, seed=seed, **options)
+    assert [row.good for row in result.history.rounds] == [3] * 20
+    assert max(row.attempts for row in result.history.rounds) == 2
+
+
+def test_a_late_reply_of_the_same_round_is_used(federation, vector):
+    """Five of eight miss the first deadline; their replies arrive while they are asked again."""
+    grid = federation.grid()
+    now, kept = grid.pull_messages, {}
+
+    def slow(names):
+        again = len(grid.asked) >= 8 and "message-9" in names
+        replies = [kept.pop(name) for name in list(kept) if again and name in names]
+        for reply in now(names):
+            name, node = reply.metadata.reply_to_message_id, reply.metadata.src_node_id
+            if node > 5:
+                replies.append(reply)
+            elif not again:
+                kept[name] = reply
+        return replies
+
+    grid.pull_messages = slow
+    result = federation.run(rounds=1, grid=grid, quorum=8, retries=1, deadline=0.05,
+                            evaluate_every=0)  # fmt: skip
+    wanted = federation.run(rounds=1, quorum=8, evaluate_every=0)
+    np.testing.assert_array_equal(vector(result.arrays), vector(wanted.arrays))
+
+
+def test_a_full_disk_does_not_stop_the_run(federation, vector, tmp_path, monkeypatch, caplog):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("fedac.flower.checkpoint.write_whole", full)
+    caplog.set_level(logging.ERROR, "flwr.fedac")
+    monkeypatch.setattr(logging.getLogger("flwr"), "propagate", True)
+    result = federation.run(rounds=2, checkpoint=tmp_path / "run.npz")
+    np.testing.assert_array_equal(vector(result.arrays), vector(federation.run(rounds=2).arrays))
+    assert caplog.text.count("no checkpoint was written: [Errno 28] No space left") == 2
 
 
 def test_a_retry_completes_the_round(federation, vector):

@@ -80,7 +80,7 @@ def test_a_finished_run_is_only_read(federation, vector, tmp_path):
     [
         ({"variant": "II"}, "algorithm='fedac-i', not 'fedac-ii'"),
         ({"seed": 4}, "seed=3, not 4"),
-        ({"aggregation": "median"}, "rule='mean', not 'median'"),
+        ({"aggregation": "median"}, "aggregation='mean', not 'median'"),
     ],
 )
 def test_a_checkpoint_of_another_run_is_refused(federation, tmp_path, options, message):
@@ -115,7 +115,7 @@ def test_files_that_are_no_checkpoints_are_refused(tmp_path):
     # A pickle inside is refused, not run.
     with broken.open("wb") as file:
         np.savez(file, **{"header.json": np.array([print], dtype=object)})
-    with pytest.raises(InputError, match=r"is no checkpoint.*allow_pickle"):
+    with pytest.raises(InputError, match=r"is no checkpoint.*of another kind, or damaged"):
         Checkpoint.load(broken)
 
 
@@ -132,3 +132,31 @@ def test_a_failed_write_leaves_the_old_checkpoint(tmp_path, monkeypatch):
     monkeypatch.undo()
     assert Checkpoint.load(path).round == 1
     assert [entry.name for entry in tmp_path.iterdir()] == ["run.npz"]
+
+
+def test_a_flipped_bit_never_raises_anything_else(tmp_path):
+    path = tmp_path / "run.npz"
+    Checkpoint(round=1, arrays={"w/0": np.ones(50)}, settings={}, history={}).save(path)
+    content = path.read_bytes()
+    refused = 0
+    for position in range(0, len(content), 3):
+        flipped = bytearray(content)
+        flipped[position] ^= 1 << position % 8
+        path.write_bytes(flipped)
+        try:
+            Checkpoint.load(path)
+        except InputError:
+            refused += 1
+    assert refused > len(content) // 3 // 2
+
+
+def test_a_header_that_cannot_be_is_refused(tmp_path):
+    path = tmp_path / "run.npz"
+    Checkpoint(round=-5, arrays={}, settings={}, history={}).save(path)
+    with pytest.raises(InputError, match="round -5 is impossible"):
+        Checkpoint.load(path)
+    Checkpoint(round=1, arrays={"w/0": np.array([np.nan])}, settings={}, history={}).save(path)
+    with pytest.raises(InputError, match="holds NaN or infinity"):
+        Checkpoint.load(path)
+    with pytest.raises(InputError, match="is a folder, not a checkpoint"):
+        Checkpoint.load(tmp_path)

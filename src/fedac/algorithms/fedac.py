@@ -111,4 +111,8 @@ def fedac_variant(
         return VARIANTS[variant]
     if gamma is None or alpha is None or beta is None:
         raise InputError("give all of gamma, alpha and beta, or none of them")
+    if variant != "I":
+        raise InputError(
+            f"variant={variant!r} chooses gamma, alpha and beta: give one or the other"
+        )
     return fedac(gamma=gamma, alpha=alpha, beta=beta)

@@ -4,10 +4,12 @@
 - **median**, of every coordinate, survives just under half of the clients. It needs all replies in
   memory, its noise has pi/2 times the variance of the mean's, and where clients' data differ it is
   not the mean, so the run ends elsewhere.
-- **trimmed-mean** survives a share `trim` of the clients at either end of every coordinate. All
-  replies in memory; the median's bias, smaller.
+- **trimmed-mean** leaves out a share `trim` of the replies, rounded down, at either end of every
+  coordinate, and survives so many clients. All replies in memory; the median's bias, smaller.
 - **clipped-mean** survives none, but lets each move the state by its share of the bound at most.
   One more pass over each reply, for its norm; a bound below the honest clients' slows all down.
+
+Only the mean heeds weights: they are what clients say of themselves.
 
 Every rule is applied to all sequences at once and takes the replies in the order of their
 clients' numbers, so that a run does not depend on who answered first.
@@ -23,12 +25,13 @@ import numpy as np
 import numpy.typing as npt
 
 from fedac.errors import InputError, unknown_name
-from fedac.require import require_positive
+from fedac.require import require_nonnegative, require_positive
 
 Array = npt.NDArray[np.generic]
 Arrays = Mapping[str, Array]
 
 RULES = ("mean", "median", "trimmed-mean", "clipped-mean")
+TRIM = 0.1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,8 +42,9 @@ class Aggregation:
     ----------
     rule : "mean", "median", "trimmed-mean" or "clipped-mean"
         See the table above.
-    trim : float
-        Share of the clients that "trimmed-mean" leaves out at either end, below 1/2.
+    trim : float, optional
+        Share of the replies that "trimmed-mean" leaves out at either end, below 1/2; 0.1 unless
+        given.
     clip_norm : float, optional
         How far "clipped-mean" lets one client move the state; by default as far as the median
         client wants to.
@@ -49,7 +53,8 @@ class Aggregation:
     --------
     >>> replies = [{"w": np.array([1.0])}, {"w": np.array([2.0])}, {"w": np.array([90.0])}]
     >>> for rule in RULES:
-    ...     print(rule, Aggregation(rule=rule, trim=0.34)(replies, {"w": np.array([0.0])})["w"])
+    ...     trim = 0.34 if rule == "trimmed-mean" else None
+    ...     print(rule, Aggregation(rule=rule, trim=trim)(replies, {"w": np.array([0.0])})["w"])
     mean [31.]
     median [2.]
     trimmed-mean [2.]
@@ -57,21 +62,30 @@ class Aggregation:
     """
 
     rule: str = "mean"
-    trim: float = 0.1
+    trim: float | None = None
     clip_norm: float | None = None
 
     def __post_init__(self) -> None:
         if self.rule not in RULES:
             raise unknown_name("aggregation", str(self.rule), RULES)
-        if not 0 <= self.trim < 0.5:
-            raise InputError(f"trim must be from 0 to below 1/2, got {self.trim!r}")
+        if self.trim is not None:
+            if self.rule != "trimmed-mean":
+                raise InputError(f"trim is for 'trimmed-mean', not for '{self.rule}'")
+            if not 0 < require_nonnegative("trim", self.trim) < 0.5:
+                raise InputError(f"trim must be above 0 and below 1/2, got {self.trim!r}")
         if self.clip_norm is not None:
+            if self.rule != "clipped-mean":
+                raise InputError(f"clip_norm is for 'clipped-mean', not for '{self.rule}'")
             require_positive("clip_norm", self.clip_norm)
 
     @property
     def weighs(self) -> bool:
         """Whether the rule heeds weights."""
-        return self.rule in ("mean", "clipped-mean")
+        return self.rule == "mean"
+
+    def left_out(self, replies: int) -> int:
+        """Return how many of some replies "trimmed-mean" leaves out at either end."""
+        return math.floor((TRIM if self.trim is None else self.trim) * replies)
 
     def __call__(
         self,
@@ -89,7 +103,7 @@ class Aggregation:
             if self.rule == "median":
                 return _by_coordinate(replies, lambda stack: np.median(stack, axis=0))
             if self.rule == "trimmed-mean":
-                out = math.floor(self.trim * len(replies))
+                out = self.left_out(len(replies))
                 return _by_coordinate(replies, lambda stack: trimmed_mean(stack, out))
             return mean(clipped(replies, before, self.clip_norm), weights)
 

@@ -6,7 +6,6 @@ A checkpoint is one NumPy archive: an array per key of the state, and a JSON hea
 from __future__ import annotations
 
 import json
-import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -79,6 +78,8 @@ class Checkpoint:
     def load(cls, path: str | Path) -> Checkpoint:
         """Read a checkpoint, or say why the file is none."""
         path = Path(path)
+        if path.is_dir():
+            raise InputError(f"'{path}' is a folder, not a checkpoint")
         if not path.is_file():
             raise InputError(f"there is no checkpoint '{path}'")
         try:
@@ -89,8 +90,16 @@ class Checkpoint:
                 arrays = {
                     key: np.asarray(archive[f"{ARRAY}{i}"]) for i, key in enumerate(header["keys"])
                 }
-        except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
+        except _ForeignError as error:
             raise InputError(f"'{path}' is no checkpoint of fedac.flower: {error}") from error
+        except OSError as error:
+            raise InputError(f"'{path}' cannot be read: {error.strerror or error}") from error
+        except Exception as error:  # files of others fail NumPy, zipfile and JSON in many ways
+            raise InputError(
+                f"'{path}' is no checkpoint of fedac.flower: it is of another kind, or damaged"
+            ) from error
+        if not all(np.isfinite(array).all() for array in arrays.values()):
+            raise InputError(f"'{path}' holds NaN or infinity: it is damaged")
         return cls(
             round=header["round"],
             arrays=arrays,
@@ -99,12 +108,18 @@ class Checkpoint:
         )
 
 
+class _ForeignError(Exception):
+    """A file that is readable but not ours; the message says how one can tell."""
+
+
 def _check(header: Any) -> None:
     if not isinstance(header, dict) or header.get("format") != FORMAT:
-        raise ValueError("its header names another format")
+        raise _ForeignError("its header names another format")
     if header.get("version") != VERSION:
-        raise ValueError(f"version {header.get('version')!r}, but this is version {VERSION}")
+        raise _ForeignError(f"version {header.get('version')!r}, but this is version {VERSION}")
     kinds = {"round": int, "keys": list, "settings": dict, "history": dict}
     wrong = [key for key, kind in kinds.items() if not isinstance(header.get(key), kind)]
     if wrong:
-        raise ValueError(f"its header lacks {', '.join(wrong)}")
+        raise _ForeignError(f"its header lacks {', '.join(wrong)}")
+    if header["round"] < 0:
+        raise _ForeignError(f"round {header['round']} is impossible")

@@ -5,13 +5,14 @@ Steps are those of `fedac.algorithms`; this module has no formula of its own.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
-from flwr.app import Context, Message, MetricRecord, RecordDict
+from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
 from fedac.algorithms import Algorithm
@@ -31,6 +32,7 @@ from fedac.flower.messages import (
     to_record,
     under,
 )
+from fedac.require import require_count
 
 # Of one sequence: the model's arrays, in the order of the strategy's initial arrays.
 ArrayList = list[Array]
@@ -67,6 +69,7 @@ class Step:
         """
         from fedac.engine.sampling import sample_index
 
+        n, size = require_count("the number of rows", n), require_count("size", size)
         return sample_index(self.seed, self.worker, self.t * size + np.arange(size), n)
 
 
@@ -103,7 +106,8 @@ def local_steps(
     for t in range(task.first_step, task.first_step + task.local_steps):
         w_md = [np.asarray(algorithm.query(state, task.hp)) for state in states]
         step = Step(t=t, seed=task.seed, worker=worker)
-        gradients = _gradients(grad_fn(list(w_md), step), w_md)
+        # Copies: a gradient may be computed in place.
+        gradients = _gradients(grad_fn([point.copy() for point in w_md], step), w_md)
         states = [
             algorithm.update(state, point, gradient, task.hp)
             for state, point, gradient in zip(states, w_md, gradients, strict=True)
@@ -115,11 +119,14 @@ def local_steps(
 
 
 def _gradients(given: Sequence[npt.ArrayLike], w_md: ArrayList) -> ArrayList:
-    gradients = [np.asarray(g, dtype=point.dtype) for g, point in zip(given, w_md, strict=False)]
+    if not isinstance(given, Sequence):
+        raise InputError(f"the gradient must be a list of arrays, got {type(given).__name__}")
     shapes, wanted = [np.shape(g) for g in given], [point.shape for point in w_md]
     if shapes != wanted:
-        raise InputError(f"grad_fn returned arrays of shapes {shapes}, not {wanted}")
-    return gradients
+        raise InputError(f"the gradient has arrays of shapes {shapes}, not {wanted}")
+    if any(np.iscomplexobj(g) for g in given):
+        raise InputError("the gradient is complex")
+    return [np.asarray(g, dtype=point.dtype) for g, point in zip(given, w_md, strict=True)]
 
 
 @runtime_checkable
@@ -164,7 +171,8 @@ def client_app(
     ----------
     load_data : callable
         ``load_data(context) -> data``. ``context.node_config`` says which part is wanted
-        ("partition-id" of "num-partitions"), ``context.run_config`` what the run was started with.
+        ("partition-id" of "num-partitions"), ``context.run_config`` what the run was started with,
+        and the entries of your own that the server sends (``train_config``, ``evaluate_config``).
     make_model : callable
         ``make_model(data) -> model``: a `Model` with ``n_examples``, ``gradient(w, step)`` and
         ``evaluate(w)``, or a `TorchModel`.
@@ -185,13 +193,28 @@ def client_app(
     ...         return {"loss": float(np.mean((w[0] - self.data) ** 2) / 2)}
     >>> app = client_app(lambda context: np.array([1.0, 3.0]), Mean)
     """
+    for name, function in (("load_data", load_data), ("make_model", make_model)):
+        if not callable(function):
+            raise InputError(f"{name} must be a function, got {type(function).__name__}")
     app = ClientApp()
+
+    def model_for(context: Context, config: ConfigRecord) -> Model | Trainer:
+        seen = copy.copy(context)
+        seen.run_config = {**context.run_config, **Task.not_ours(config)}  # type: ignore[dict-item]
+        model = make_model(load_data(seen))
+        if not isinstance(model, Model | Trainer):
+            raise InputError(
+                "make_model must return an object with n_examples, gradient and evaluate, or a "
+                f"TorchModel, got {type(model).__name__}"
+            )
+        return model
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
-        task = Task.from_config(message.content.config_records[CONFIG])
+        config = message.content.config_records[CONFIG]
+        task = Task.from_config(config)
         sent = from_record(message.content.array_records[ARRAYS])
-        model = make_model(load_data(context))
+        model = model_for(context, config)
         arrays, metrics = _train(model, sent, task, worker_of(context))
         return _reply(message, task.round, model, metrics, arrays)
 
@@ -199,7 +222,7 @@ def client_app(
     def evaluate(message: Message, context: Context) -> Message:
         config = message.content.config_records[CONFIG]
         sent = from_record(message.content.array_records[ARRAYS])
-        model = make_model(load_data(context))
+        model = model_for(context, config)
         output, buffers = part(OUTPUT, sent), part(BUFFER, sent)
         if isinstance(model, Trainer):
             metrics = model.evaluate_arrays(output, buffers)
@@ -226,6 +249,8 @@ def _train(
     if isinstance(model, Trainer):
         after, new_buffers, metrics = model.train(sequences, buffers, task, worker)
     else:
+        if buffers:
+            raise InputError(f"arrays under '{BUFFER}/' are for TorchModel; use other names")
         lists = [list(arrays.values()) for arrays in sequences.values()]
         # An overflow is the server's to see: it drops replies that are not finite.
         with np.errstate(over="ignore", invalid="ignore"):
@@ -249,7 +274,8 @@ def _reply(
     arrays: Arrays | None = None,
 ) -> Message:
     numbers = {name: float(value) for name, value in metrics.items()}
-    record = MetricRecord({**numbers, ROUND: server_round, WEIGHT: int(model.n_examples)})
+    examples = require_count("n_examples", model.n_examples)
+    record = MetricRecord({**numbers, ROUND: server_round, WEIGHT: examples})
     content = RecordDict({METRICS: record})
     if arrays is not None:
         content[ARRAYS] = to_record(arrays)

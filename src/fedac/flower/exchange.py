@@ -24,21 +24,31 @@ def wait_for_nodes(grid: Grid, wanted: int, seconds: float) -> list[int]:
     return nodes
 
 
-def exchange(grid: Grid, messages: Sequence[Message], seconds: float) -> dict[int, Message]:
-    """Send messages, a node at most one, and return the replies that came in time, by node."""
+def exchange(
+    grid: Grid,
+    messages: Sequence[Message],
+    seconds: float,
+    unanswered: dict[str, int] | None = None,
+) -> dict[int, Message]:
+    """Send messages, a node at most one, and return the replies that came in time, by node.
+
+    `unanswered` holds the nodes of messages sent earlier, whose late replies are welcome too; it is
+    brought up to date.
+    """
     until = time.monotonic() + seconds
     # By the message, not by what the reply says of its sender: that may be the SuperLink.
-    node_of = _push(grid, messages)
+    sent = _push(grid, messages)
+    waiting = {} if unanswered is None else unanswered
+    waiting |= sent
     replies: dict[int, Message] = {}
 
     def complete() -> bool:
-        waiting = [message for message, node in node_of.items() if node not in replies]
         if waiting:
-            for reply in grid.pull_messages(waiting):
-                node = node_of.get(reply.metadata.reply_to_message_id)
+            for reply in grid.pull_messages(list(waiting)):
+                node = waiting.pop(reply.metadata.reply_to_message_id, None)
                 if node is not None:
                     replies.setdefault(node, reply)
-        return len(replies) == len(node_of)
+        return all(node in replies for node in sent.values())
 
     _poll(complete, until - time.monotonic())
     return replies

@@ -54,6 +54,7 @@ class Dropped:
     round: int
     node: int
     reason: str
+    during: str = "training"
 
 
 @dataclass
@@ -119,7 +120,8 @@ class History:
             known = sorted({name for row in self.rounds for name in row.metrics})
             raise InputError(f"no metric '{metric}'; measured: {', '.join(known) or 'none'}")
         ax.plot(x, y, marker="o", ms=3)
-        ax.set(xlabel=f"communication {against}", ylabel=metric)
+        label = "megabytes, all clients, both ways" if against == "megabytes" else against
+        ax.set(xlabel=label, ylabel=metric)
         return ax
 
     def to_dict(self) -> dict[str, Any]:

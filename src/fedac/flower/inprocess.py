@@ -12,11 +12,15 @@ from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 
+from fedac.require import require_count
+
 RAISED = 2  # Flower's code for a ClientApp that raised
 
 
 class InProcessGrid(Grid):
     """Run a ClientApp for `nodes` nodes, one after the other, when their replies are asked for.
+
+    A node that takes its time is waited for: deadlines are kept by real federations only.
 
     Parameters
     ----------
@@ -31,6 +35,7 @@ class InProcessGrid(Grid):
     def __init__(
         self, client_app: ClientApp, nodes: int, *, run_config: Mapping[str, Any] | None = None
     ) -> None:
+        require_count("nodes", nodes, least=0)
         self.client_app = client_app
         self.run_config = dict(run_config or {})
         self.configs: dict[int, dict[str, Any]] = {
@@ -91,7 +96,7 @@ class InProcessGrid(Grid):
         )
         try:
             return self.client_app(message, context)
-        except Exception:  # as Flower does: whatever a client raises becomes an error reply
+        except (Exception, SystemExit):  # as Flower does: it becomes an error reply
             return Message(Error(RAISED, traceback.format_exc()), reply_to=message)
 
     def send_and_receive(

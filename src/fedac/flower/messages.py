@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import math
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -25,6 +26,8 @@ BUFFER, OUTPUT = "buffer", "output"
 ROUND, WEIGHT = "server-round", "num-examples"
 LARGEST_SEED = 2**63 - 1  # the largest integer of a ConfigRecord
 COEFFICIENTS = ("eta", "gamma", "alpha", "beta", "rho")
+# What a config holds besides the user's own entries.
+OURS = {"algorithm", ROUND, "first-step", "local-steps", "seed", *COEFFICIENTS}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,10 +75,21 @@ class Task:
             "seed": self.seed,
         }
         mine |= {name: float(getattr(self.hp, name)) for name in COEFFICIENTS}
-        taken = sorted(set(also or ()) & set(mine))
+        taken = sorted(set(also or ()) & OURS)
         if taken:
             raise InputError(f"the strategy itself sends {', '.join(taken)}; use other names")
         return ConfigRecord({**mine, **(also or {})})  # type: ignore[dict-item]
+
+    @staticmethod
+    def not_ours(config: Mapping[str, object]) -> dict[str, object]:
+        """Return the user's own entries of a message's config.
+
+        Examples
+        --------
+        >>> Task.not_ours({"seed": 1, "eta": 0.5, "server-round": 2, "mine": 7})
+        {'mine': 7}
+        """
+        return {name: value for name, value in config.items() if name not in OURS}
 
     @classmethod
     def from_config(cls, config: Mapping[str, object]) -> Task:
@@ -225,7 +239,9 @@ def _content(message: Message) -> RecordDict:
 def _first_line(reason: str | None) -> str:
     lines = [line.strip() for line in (reason or "no reason given").splitlines() if line.strip()]
     # Flower sends the traceback; its last line is the one that says what went wrong.
-    return (lines[-1] if lines else "no reason given")[:200]
+    last = (lines[-1] if lines else "no reason given")[:200]
+    places = re.findall(r'File "(?:[^"]*[\\/])?([^"\\/]+)", line (\d+)', reason or "")
+    return f"{last} ({places[-1][0]}:{places[-1][1]})" if places else last
 
 
 def _metrics(content: RecordDict, server_round: int) -> tuple[float, dict[str, float]]:
@@ -235,7 +251,7 @@ def _metrics(content: RecordDict, server_round: int) -> tuple[float, dict[str, f
     numbers = {k: v for k, v in records[0].items() if isinstance(v, int | float)}
     for key in (ROUND, WEIGHT):
         if key not in numbers:
-            raise BadReply(f"missing metric: {key}")
+            raise BadReply(f"missing metric: {key} (is the client made by client_app?)")
     broken = [key for key, value in numbers.items() if not _finite(value)]
     if broken:
         raise BadReply(f"not finite: metric {', '.join(broken)}")

@@ -15,6 +15,7 @@ from fedac.errors import InputError
 from fedac.flower.aggregate import Array, Arrays
 from fedac.flower.client import Step
 from fedac.flower.messages import BUFFER, Task, from_record, part, to_record, under
+from fedac.require import require_count
 from fedac.torch import LocalOptimizer
 
 Loss = Callable[[torch.nn.Module, Any], Tensor]
@@ -59,12 +60,12 @@ class TorchModel:
         self.module = module
         self.data = data
         self.loss = loss
-        self.batch_size = batch_size
+        self.batch_size = require_count("batch_size", batch_size)
         self.metrics = metrics
         self._tensors = isinstance(data, tuple | list) and all(
             isinstance(part, Tensor) for part in data
         )
-        self.n_examples = len(data[0]) if self._tensors else len(data)
+        self.n_examples = _count(data, tensors=self._tensors)
 
     def train(
         self, sequences: Mapping[str, Arrays], buffers: Arrays, task: Task, worker: int
@@ -117,6 +118,21 @@ class TorchModel:
             chosen = torch.from_numpy(rows)
             return tuple(tensor[chosen.to(tensor.device)] for tensor in self.data)
         return torch.utils.data.default_collate([self.data[int(row)] for row in rows])
+
+
+def _count(data: Any, *, tensors: bool) -> int:
+    """Return the number of examples, or say what data are needed."""
+    if isinstance(data, tuple | list) and any(isinstance(part, np.ndarray) for part in data):
+        raise InputError("data must be tensors: torch.from_numpy(array) makes one")
+    if not (hasattr(data, "__len__") and hasattr(data, "__getitem__")):
+        raise InputError(
+            "data must be a tuple of tensors, or a dataset with len and [i], got "
+            f"{type(data).__name__}"
+        )
+    sizes = {len(part) for part in data} if tensors else {len(data)}
+    if len(sizes) != 1 or not min(sizes):
+        raise InputError(f"data must have one number of examples, at least 1, got {sorted(sizes)}")
+    return sizes.pop()
 
 
 def torch_arrays(module: torch.nn.Module) -> ArrayRecord:

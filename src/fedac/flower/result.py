@@ -45,11 +45,16 @@ class QuorumError(RuntimeError):
     def __init__(
         self, server_round: int, good: int, quorum: int, attempts: int, reasons: Mapping[int, str]
     ) -> None:
-        shown = "; ".join(f"node {node}: {why}" for node, why in [*reasons.items()][:5])
-        more = f"; and {len(reasons) - 5} more" if len(reasons) > 5 else ""
+        shown = [f"node {node}: {why}" for node, why in [*reasons.items()][:5]]
+        if len(reasons) > 5:
+            shown.append(f"and {len(reasons) - 5} more")
+        if not reasons:
+            shown = [f"No more than {good} nodes were there" if good else "No node was there"]
+        if reasons and all(why.startswith("not finite") for why in reasons.values()):
+            shown.append("the run diverges: a smaller eta may help")
         super().__init__(
             f"round {server_round}: {good} good replies after {attempts} attempts, but the quorum "
-            f"is {quorum}. {shown or 'No node was there to be asked'}{more}"
+            f"is {quorum}. {'; '.join(shown)}"
         )
         self.round, self.good, self.quorum, self.reasons = server_round, good, quorum, reasons
         self.result = FederationResult()

@@ -24,6 +24,11 @@ def initial_state(algorithm: Algorithm, initial_arrays: ArrayRecord) -> State:
     >>> initial_state(FEDAC_I, ArrayRecord([np.array([0.0])]))
     {'w_ag/0': array([0.]), 'w/0': array([0.])}
     """
+    if not isinstance(initial_arrays, ArrayRecord):
+        raise InputError(
+            f"initial_arrays must be an ArrayRecord, got {type(initial_arrays).__name__}; "
+            "ArrayRecord([w]) makes one of a list of arrays, torch_arrays(model) of a model"
+        )
     initial = from_record(initial_arrays)
     _require_floats(initial)
     params, buffers = _apart(initial)

@@ -19,7 +19,9 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
 from fedac.algorithms import FEDAVG, Algorithm, fedac_variant
+from fedac.algorithms.fedac import VARIANTS
 from fedac.errors import InputError, unknown_name
+from fedac.files import require_writable
 from fedac.flower.aggregate import Aggregation
 from fedac.flower.checkpoint import Checkpoint
 from fedac.flower.exchange import exchange, wait_for_nodes
@@ -34,6 +36,7 @@ from fedac.flower.messages import (
     Task,
     count_bytes,
     from_record,
+    part,
     read_metrics,
     read_reply,
     to_record,
@@ -106,7 +109,7 @@ class LocalStrategy(Strategy):
         retries: int = 2,
         weighting: str = "uniform",
         aggregation: str = "mean",
-        trim: float = 0.1,
+        trim: float | None = None,
         clip_norm: float | None = None,
         evaluate_every: int = 1,
         checkpoint: str | Path | None = None,
@@ -134,9 +137,14 @@ class LocalStrategy(Strategy):
         self.aggregation = Aggregation(rule=aggregation, trim=trim, clip_norm=clip_norm)
         if weighting == "examples" and not self.aggregation.weighs:
             raise InputError(f"aggregation='{aggregation}' has no weights; use weighting='uniform'")
+        if aggregation == "trimmed-mean" and not self.aggregation.left_out(self.quorum):
+            raise InputError(
+                f"of a quorum of {self.quorum} replies nobody would be left out; trim must be at "
+                f"least 1/quorum = {1 / self.quorum:.3g}"
+            )
         self.evaluate_every = require_count("evaluate_every", evaluate_every, least=0)
-        self.checkpoint = None if checkpoint is None else Path(checkpoint)
-        self.resume_from = None if resume_from is None else Path(resume_from)
+        self.checkpoint = _path("checkpoint", checkpoint)
+        self.resume_from = _path("resume_from", resume_from)
         self.history = History()
         self._like: State = {}
 
@@ -147,6 +155,11 @@ class LocalStrategy(Strategy):
     ) -> list[Message]:
         """Return the messages of a round; `arrays` holds all sequences."""
         self._like = from_record(arrays)
+        if not all(part(name, self._like) for name in self.algorithm.sequences):
+            raise InputError(
+                f"a round needs all sequences ({', '.join(self.algorithm.sequences)}); call "
+                "strategy.start, or begin with to_record(initial_state(strategy.algorithm, arrays))"
+            )
         nodes = self._choose(wait_for_nodes(grid, self.min_nodes, self.deadline), server_round)
         return self._train_messages(nodes, server_round, self._like, config)
 
@@ -172,7 +185,9 @@ class LocalStrategy(Strategy):
     ) -> MetricRecord | None:
         """Return the clients' metrics, weighted by their examples."""
         by_node = {reply.metadata.src_node_id: reply for reply in replies}
-        good = self._sort_out(server_round, list(by_node), by_node, read_metrics)[0]
+        good = self._sort_out(
+            server_round, list(by_node), by_node, read_metrics, during="evaluation"
+        )[0]
         return _metric_record(self._means(good)) if good else None
 
     def summary(self) -> None:
@@ -227,9 +242,24 @@ class LocalStrategy(Strategy):
             rounds before.
         """
         num_rounds = require_count("num_rounds", num_rounds, least=0)
-        deadline = self.deadline if timeout is None else min(self.deadline, timeout)
+        if not isinstance(grid, Grid):
+            raise InputError(f"grid must be a Grid, got {type(grid).__name__}")
+        if not (evaluate_fn is None or callable(evaluate_fn)):
+            raise InputError(f"evaluate_fn must be a function, got {type(evaluate_fn).__name__}")
+        deadline = self.deadline
+        if timeout is not None:
+            deadline = min(deadline, require_positive("timeout", timeout))
+        self._task(1).to_config(train_config)  # refuse names that are taken, before anybody waits
+        if ROUND in (evaluate_config or {}):
+            raise InputError(f"the strategy itself sends {ROUND}; use other names")
+        if self.checkpoint is not None:
+            require_writable(self.checkpoint)
+            if self.checkpoint.exists() and self.checkpoint != self.resume_from:
+                log.warning("'%s' will be overwritten", self.checkpoint)
         self.summary()
         state, finished = self._begin(initial_arrays)
+        if finished > num_rounds:
+            log.warning("%d rounds are finished already, %d were asked for", finished, num_rounds)
         run = _Run(grid, deadline, train_config or {}, evaluate_config or {}, evaluate_fn)
         result = FederationResult()
         if finished == 0 and evaluate_fn is not None:
@@ -286,6 +316,8 @@ class LocalStrategy(Strategy):
         reasons: dict[int, str] = {}
         # At the start all nodes are waited for; later only as many as a round needs.
         first = not any(row.round for row in self.history.rounds)
+        asked: set[int] = set()
+        unanswered: dict[str, int] = {}
         for attempt in range(1, self.retries + 2):
             count.attempts = attempt
             wanted = self.min_nodes if first and attempt == 1 else self.quorum
@@ -295,14 +327,21 @@ class LocalStrategy(Strategy):
                     "round %d: %d nodes are there, %d were waited for",
                     server_round, len(there), wanted,
                 )  # fmt: skip
-            nodes = self._choose([n for n in there if n not in good], server_round, len(good))
+            # Those that have not failed yet first.
+            nodes = self._choose(
+                [n for n in there if n not in asked],
+                server_round, attempt=attempt, enough=len(good),
+                else_from=[n for n in there if n in asked and n not in good],
+            )  # fmt: skip
+            asked.update(nodes)
             messages = self._train_messages(
                 nodes, server_round, state, run.train_config, run.deadline
             )
-            replies = exchange(run.grid, messages, run.deadline)
+            replies = exchange(run.grid, messages, run.deadline, unanswered)
             count.bytes_down += count_bytes(messages)
             count.bytes_up += count_bytes(replies.values())
-            new, why = self._sort_out(server_round, nodes, replies, read_reply_like(state))
+            heard = sorted({*nodes, *replies})
+            new, why = self._sort_out(server_round, heard, replies, read_reply_like(state))
             good |= new
             reasons |= why
             count.bad += sum(node in replies for node in why)
@@ -323,6 +362,8 @@ class LocalStrategy(Strategy):
         nodes: Sequence[int],
         replies: Mapping[int, Message],
         read: Callable[..., Reply],
+        *,
+        during: str = "training",
     ) -> tuple[dict[int, Reply], dict[int, str]]:
         """Return the good replies, and why the others are not; log and count every one."""
         good: dict[int, Reply] = {}
@@ -336,8 +377,10 @@ class LocalStrategy(Strategy):
             except BadReply as bad:
                 reasons[node] = str(bad)
         for node, reason in reasons.items():
-            log.warning("round %d: dropped node %d: %s", server_round, node, reason)
-            self.history.dropped.append(Dropped(round=server_round, node=node, reason=reason))
+            log.warning("round %d: %s: dropped node %d: %s", server_round, during, node, reason)
+            self.history.dropped.append(
+                Dropped(round=server_round, node=node, reason=reason, during=during)
+            )
         return good, reasons
 
     def _aggregate(self, good: Mapping[int, Reply], before: State) -> State:
@@ -365,7 +408,7 @@ class LocalStrategy(Strategy):
         replies = exchange(run.grid, messages, run.deadline)
         count.bytes_down += count_bytes(messages)
         count.bytes_up += count_bytes(replies.values())
-        good, _ = self._sort_out(server_round, nodes, replies, read_metrics)
+        good, _ = self._sort_out(server_round, nodes, replies, read_metrics, during="evaluation")
         if not good:
             log.warning("round %d: no client could evaluate", server_round)
             return {}
@@ -381,15 +424,44 @@ class LocalStrategy(Strategy):
         record = run.evaluate_fn(server_round, to_record(self._output(state, server_round)))
         if record is None:
             return {}
+        if not isinstance(record, MetricRecord):
+            raise InputError(
+                f"evaluate_fn must return a MetricRecord or None, got {type(record).__name__}"
+            )
         result.evaluate_metrics_serverapp[server_round] = record
         return {f"server/{k}": float(v) for k, v in record.items() if isinstance(v, int | float)}
 
-    def _choose(self, nodes: Sequence[int], server_round: int, already: int = 0) -> list[int]:
-        """Return the nodes to ask, the same for the same seed, round and nodes."""
-        if self.sample is None or len(nodes) <= self.sample - already:
-            return sorted(nodes)
-        draw = random.Random(f"{self.seed}/{server_round}/{already}")
-        return sorted(draw.sample(sorted(nodes), self.sample - already))
+    def _choose(
+        self,
+        nodes: Sequence[int],
+        server_round: int,
+        *,
+        attempt: int = 1,
+        enough: int = 0,
+        else_from: Sequence[int] = (),
+    ) -> list[int]:
+        """Return the nodes to ask, the same for the same seed, round, attempt and nodes.
+
+        Where `nodes` are too few, the rest is taken from `else_from`.
+        """
+        if self.sample is None:
+            return sorted([*nodes, *else_from])
+        draw = random.Random(f"{self.seed}/{server_round}/{attempt}")
+        chosen: list[int] = []
+        for some in (nodes, else_from):
+            left = self.sample - enough - len(chosen)
+            chosen += draw.sample(sorted(some), min(left, len(some)))
+        return sorted(chosen)
+
+    def _task(self, server_round: int) -> Task:
+        return Task(
+            algorithm=self.algorithm.name,
+            hp=self.hp,
+            round=server_round,
+            first_step=(server_round - 1) * self.local_steps,
+            local_steps=self.local_steps,
+            seed=self.seed,
+        )
 
     def _train_messages(
         self,
@@ -399,15 +471,8 @@ class LocalStrategy(Strategy):
         config: Mapping[str, Any],
         deadline: float | None = None,
     ) -> list[Message]:
-        task = Task(
-            algorithm=self.algorithm.name,
-            hp=self.hp,
-            round=server_round,
-            first_step=(server_round - 1) * self.local_steps,
-            local_steps=self.local_steps,
-            seed=self.seed,
-        )
-        content = RecordDict({ARRAYS: to_record(state), CONFIG: task.to_config(config)})
+        orders = self._task(server_round).to_config(config)
+        content = RecordDict({ARRAYS: to_record(state), CONFIG: orders})
         return self._messages(nodes, server_round, MessageType.TRAIN, content, deadline)
 
     def _evaluate_messages(
@@ -473,17 +538,23 @@ class LocalStrategy(Strategy):
             "seed": self.seed,
             "sample": self.sample,
             "weighting": self.weighting,
-            **asdict(self.aggregation),
+            "aggregation": self.aggregation.rule,
+            "trim": self.aggregation.trim,
+            "clip_norm": self.aggregation.clip_norm,
         }
 
     def _save(self, server_round: int, state: State) -> None:
         assert self.checkpoint is not None
-        Checkpoint(
-            round=server_round,
-            arrays=state,
-            settings=self._settings(),
-            history=self.history.to_dict(),
-        ).save(self.checkpoint)
+        try:
+            Checkpoint(
+                round=server_round,
+                arrays=state,
+                settings=self._settings(),
+                history=self.history.to_dict(),
+            ).save(self.checkpoint)
+        except OSError as error:
+            # A full disk should not cost the rounds that are made.
+            log.error("round %d: no checkpoint was written: %s; going on", server_round, error)
 
 
 class FedAc(LocalStrategy):
@@ -519,7 +590,13 @@ class FedAc(LocalStrategy):
     ) -> None:
         # One switch for both is what an app's configuration wants.
         own = {"gamma": gamma, "alpha": alpha, "beta": beta}
-        algorithm = FEDAVG if variant == "fedavg" else fedac_variant(variant, **own)
+        names = (*VARIANTS, "fedavg")
+        if not isinstance(variant, str) or variant not in names:
+            raise unknown_name("variant", str(variant), names)
+        fedavg = variant == "fedavg"
+        if fedavg and any(value is not None for value in own.values()):
+            raise InputError("variant='fedavg' has no gamma, alpha and beta to choose")
+        algorithm = FEDAVG if fedavg else fedac_variant(variant, **own)
         super().__init__(algorithm, eta=eta, mu=mu, local_steps=local_steps, **options)
 
 
@@ -562,6 +639,12 @@ class _Count:
 def read_reply_like(like: State) -> Callable[..., Reply]:
     """Return `read_reply` for replies that must look like `like`."""
     return lambda message, server_round: read_reply(message, like=like, server_round=server_round)
+
+
+def _path(name: str, given: str | Path | None) -> Path | None:
+    if given == "":
+        raise InputError(f"{name} is empty; give the path of a file")
+    return None if given is None else Path(given)
 
 
 def _metric_record(metrics: Mapping[str, float]) -> MetricRecord:
