@@ -17,11 +17,12 @@ except ModuleNotFoundError as error:  # pragma: no cover
 from fedac.flower.aggregate import Aggregation
 from fedac.flower.checkpoint import Checkpoint
 from fedac.flower.client import Model, Step, client_app, local_steps
+from fedac.flower.fedac import FedAc, FedAvg
 from fedac.flower.history import History
 from fedac.flower.inprocess import InProcessGrid
 from fedac.flower.messages import Task, check_reply
 from fedac.flower.result import FederationResult, QuorumError
-from fedac.flower.strategy import FedAc, FedAvg, LocalStrategy
+from fedac.flower.strategy import LocalStrategy
 
 if TYPE_CHECKING:
     from fedac.flower.pytorch import TorchModel, load_torch_arrays, torch_arrays
