@@ -329,7 +329,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("interrupted; stopped everything", file=sys.stderr)
         return 130
-    except RuntimeError as error:
+    except (RuntimeError, OSError) as error:
         print(error, file=sys.stderr)
         return 1
     print("stopped everything")

@@ -49,11 +49,11 @@ def require_writable(path: Path) -> None:
     ...
     fedac.errors.InputError: '...' is a folder; give the path of a file
     """
-    if path.is_dir():
-        raise InputError(f"'{path}' is a folder; give the path of a file")
-    beside = _beside(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        if path.is_dir():
+            raise InputError(f"'{path}' is a folder; give the path of a file")
+        beside = _beside(path)
         beside.touch()
         beside.unlink()
     except OSError as error:

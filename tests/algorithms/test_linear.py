@@ -73,3 +73,19 @@ def test_the_same_numbers_are_worked_out_once() -> None:
     algorithm = fedac(gamma=0.5, alpha=2.0, beta=3.0)
     hp = Hyperparameters(eta=0.1, gamma=0.5, alpha=2.0, beta=3.0)
     assert linear(algorithm, hp) is linear(algorithm, hp)
+
+
+def test_functions_that_work_in_place_are_read_right() -> None:
+    def in_place(state, w_md, g, hp):
+        w_md -= hp.eta * g
+        return (w_md,)
+
+    algorithm = replace(FEDAVG, name="mine", update=in_place)
+    hp = FEDAVG.couple(eta=0.5, mu=1.0, K=1)
+    assert linear(algorithm, hp) == linear(FEDAVG, hp)
+
+
+def test_a_sequence_may_stay_zero() -> None:
+    algorithm = replace(FEDAC_I, update=lambda state, w_md, g, hp: (w_md - g, 0.0))
+    hp = FEDAC_I.couple(eta=0.5, mu=0.5, K=4)
+    assert linear(algorithm, hp).update == ((0, 0, 1, -1), (0, 0, 0, 0))

@@ -12,7 +12,7 @@ from flwr.serverapp.strategy import Strategy
 
 from fedac.algorithms import FEDAVG_WEIGHTED, MB_SGD
 from fedac.errors import InputError
-from fedac.flower import FedAc, FedAvg, LocalStrategy
+from fedac.flower import Aggregation, FedAc, FedAvg, InProcessGrid, LocalStrategy, client_app
 from fedac.flower.messages import to_record
 from fedac.flower.state import initial_state
 
@@ -106,7 +106,8 @@ def test_a_sample_of_the_clients_is_asked_and_it_repeats(federation, vector):
         ({"aggregation": "median", "weighting": "examples"}, "has no weights"),
         ({"aggregation": "trimmed-mean", "trim": 0.5}, "trim must be above 0 and below 1/2"),
         ({"aggregation": "trimmed-mean", "trim": "0.2"}, "trim must be a finite number"),
-        ({"aggregation": "trimmed-mean"}, "quorum of 5 replies nobody would be left out"),
+        ({"aggregation": "trimmed-mean"}, r"nobody would be left out; trim must be at least 0\.2$"),
+        ({"aggregation": "trimmed-mean", "quorum": 2}, "needs a quorum of at least 3, got 2"),
         ({"aggregation": "clipped-mean", "clip_norm": 0.0}, "clip_norm must be"),
         ({"aggregation": "clipped-mean", "weighting": "examples"}, "has no weights"),
         ({"trim": 0.2}, "trim is for 'trimmed-mean', not for 'mean'"),
@@ -136,6 +137,7 @@ def test_impossible_options_are_refused(options, message):
         ({"evaluate_fn": lambda *_: (1, 2)}, "must return a MetricRecord or None, got tuple"),
         ({"train_config": {"seed": 3}}, "the strategy itself sends seed"),
         ({"evaluate_config": {"server-round": 3}}, "the strategy itself sends server-round"),
+        ({"evaluate_config": {"eta": 3.0}}, "the strategy itself sends eta"),
         ({"num_rounds": 2.5}, "num_rounds must be a whole number"),
     ],
 )
@@ -145,6 +147,36 @@ def test_impossible_starts_are_refused_before_anybody_waits(federation, given, m
     with pytest.raises(InputError, match=message):
         federation.strategy().start(**(start | given))
     assert grid.asked == []
+
+
+def test_the_trim_that_is_advised_is_accepted():
+    for quorum in range(3, 60):
+        trim = np.ceil(1000 / quorum) / 1000
+        assert Aggregation(rule="trimmed-mean", trim=trim).left_out(quorum) == 1
+        assert Aggregation(rule="trimmed-mean", trim=1 / quorum).left_out(quorum) == 1
+
+
+def test_numbers_of_numpy_go_into_checkpoints(federation, tmp_path):
+    path = tmp_path / "run.npz"
+    for options in (
+        {"aggregation": "clipped-mean", "clip_norm": np.float32(1)},
+        {"aggregation": "trimmed-mean", "trim": np.float32(0.3)},
+    ):
+        federation.run(rounds=1, checkpoint=path, **options)
+        federation.run(rounds=2, checkpoint=path, resume_from=path, **options)
+
+
+def test_a_model_that_is_never_evaluated_needs_no_evaluate(federation):
+    class Blind:
+        n_examples = 5
+
+        def gradient(self, w, step):
+            return w
+
+    app = client_app(lambda context: None, lambda data: Blind())
+    strategy = federation.strategy(min_nodes=2, evaluate_every=0)
+    result = strategy.start(InProcessGrid(app, 2), federation.initial_arrays(), num_rounds=1)
+    assert result.history.rounds[0].good == 2
 
 
 @pytest.mark.parametrize(

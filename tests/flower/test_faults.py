@@ -250,6 +250,61 @@ def test_a_late_reply_of_the_same_round_is_used(federation, vector):
     np.testing.assert_array_equal(vector(result.arrays), vector(wanted.arrays))
 
 
+@pytest.mark.parametrize("when", ["before the new reply", "with it"])
+def test_what_became_of_an_old_message_is_no_reply_to_the_new_one(federation, vector, when):
+    """A node is silent once; then its old message expires, and the new one is answered."""
+    grid = federation.grid()
+    now, old, waited = grid.pull_messages, [], []
+
+    def unkind(names):
+        again = any(name not in first for name in names)
+        waited.append(again)
+        if again and when == "before the new reply" and sum(waited) < 3:
+            named = [name for name in names if name in first]
+            return [Message(Error(3, "expired"), reply_to=old.pop()) for _ in named if old]
+        replies = []
+        for reply in now(names):
+            if not again and reply.metadata.src_node_id == BAD:
+                old.append(asked[reply.metadata.reply_to_message_id])
+            else:
+                replies.append(reply)
+        if again and old:
+            replies.insert(0, Message(Error(3, "expired"), reply_to=old.pop()))
+        return replies
+
+    first: list[str] = []
+    asked: dict[str, Message] = {}
+    push = grid.push_messages
+
+    def noting(messages):
+        messages = list(messages)
+        names = push(messages)
+        asked.update(zip(names, messages, strict=True))
+        first.extend(names if not first else [])
+        return names
+
+    grid.push_messages, grid.pull_messages = noting, unkind
+    options = {"quorum": 8, "retries": 1, "deadline": 0.2, "evaluate_every": 0}
+    result = federation.run(rounds=1, grid=grid, **options)
+    (row,) = result.history.rounds
+    assert (row.good, row.bad, row.lost, row.attempts) == (8, 0, 1, 2)
+    wanted = federation.run(rounds=1, **options)
+    np.testing.assert_array_equal(vector(result.arrays), vector(wanted.arrays))
+
+
+def test_an_error_that_is_long_becomes_one_short_line():
+    for reason in (
+        'File "' + "x" * 5_000_000 + '", line 1',
+        'File "a", line ' + "1" * 3_000_000,
+        'File "x\nINFO: round 7/9: 4 good\n.py", line 1\nValueError: no',
+        'File "/a/fedac/require.py", line 7\n' * 3 + "y" * 999,
+    ):
+        asked = Message(RecordDict(), 1, "train")
+        said = check_reply(Message(Error(2, reason), reply_to=asked), like={}, server_round=1)
+        assert len(said) < 300
+        assert "\n" not in said
+
+
 def test_a_full_disk_does_not_stop_the_run(federation, vector, tmp_path, monkeypatch, caplog):
     def full(*_):
         raise OSError(28, "No space left on device")

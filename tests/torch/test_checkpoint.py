@@ -297,8 +297,8 @@ def damaged(key, value):
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (damaged("version", 2), r"was written by a newer fedac \(version 2\)"),
-        (damaged("version", "two"), "newer fedac"),
+        (damaged("version", 1), "is of version 1; this fedac reads version 2"),
+        (damaged("version", "two"), "is of version 'two'"),
         (damaged("format", "other"), "is not a checkpoint of fedac.torch"),
         (lambda content: content.pop("groups"), "is not a checkpoint of fedac.torch"),
         (lambda content: content.pop("extra"), "is not a checkpoint of fedac.torch"),

@@ -235,7 +235,7 @@ CASES = {
     "algorithm: fedac-i at rank 0, 1, 2; fedac-ii at rank 3": (
         {}, {}, {"algorithm": "fedac-ii"}, {},
     ),
-    "parameters: 3 numbers in 1 tensors": ({"size": 4}, {}, {}, {}),
+    "parameters: 3 numbers in 1 tensors (float32": ({"size": 4}, {}, {}, {}),
     "hyperparameters: lr=0.3 mu=0.2 gamma=": ({}, {}, {"lr": 0.1}, {}),
     "hyperparameters: lr=0.3 mu=0.2": ({}, {}, {"mu": 0.1}, {}),
     "weighting: uniform at rank 0, 1, 2; examples at rank 3": (
@@ -383,6 +383,31 @@ def test_new_parameters_need_a_new_synchronizer() -> None:
         averages.synchronize()
 
 
+@pytest.mark.parametrize("make", [FedAc, LocalSGD])
+@pytest.mark.usefixtures("alone")
+def test_what_was_trained_between_two_rounds_is_not_forgotten(make) -> None:
+    w, v = nn.Parameter(torch.ones(3)), nn.Parameter(torch.ones(2), requires_grad=False)
+    numbers = {"mu": 0.1} if make is FedAc else {}
+    optimizer = make([w, v], lr=0.1, local_steps=4, **numbers)
+    averages = synchronize(optimizer)
+    w.grad = torch.ones(3)
+    v.requires_grad_(True).grad = torch.ones(2)
+    optimizer.step()
+    v.requires_grad_(False)
+    with pytest.raises(InputError, match="were trained that had been frozen"):
+        averages.synchronize()
+    S = len(optimizer.algorithm.sequences)
+    again = synchronize(optimizer)  # of both, though one is frozen now
+    again.synchronize()
+    assert again.bytes == 4 * (S * 5 + 2)
+
+
+@pytest.mark.usefixtures("alone")
+def test_a_timeout_of_numpy() -> None:
+    _, optimizer = make()
+    assert synchronize(optimizer, timeout=np.int64(60)).rounds == 0
+
+
 @pytest.mark.usefixtures("alone")
 def test_a_mask_is_no_statistic() -> None:
     model = nn.Linear(2, 1)
@@ -398,7 +423,7 @@ def test_a_different_lr_under_way_is_noticed(processes) -> None:
         assert result["rounds"] == 1
         assert result["untouched"]
         assert "processes differ in lr" in result["message"]
-        assert f"has taken 8 steps and has lr={result['lr']:g} mu=0.1" in result["message"]
+        assert f"after 8 steps; this one has lr={result['lr']:g} mu=0.1" in result["message"]
 
 
 @pytest.mark.usefixtures("alone")

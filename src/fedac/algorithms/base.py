@@ -72,8 +72,9 @@ class Algorithm:
         """Copy and pickle an algorithm of ours by its name: it is made of functions."""
         from fedac.algorithms import ALGORITHMS, get
 
-        ours = ALGORITHMS.get(self.name) is self
-        return (get, (self.name,)) if ours else tuple(super().__reduce_ex__(2))
+        if ALGORITHMS.get(self.name) is self:
+            return get, (self.name,)
+        return object.__new__, (type(self),), self.__dict__
 
     @property
     def vectors_per_round(self) -> int:

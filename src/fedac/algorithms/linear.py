@@ -63,12 +63,14 @@ def linear(algorithm: Algorithm, hp: Hyperparameters) -> Linear:
 
 def _step(algorithm: Algorithm, values: Array, hp: Hyperparameters) -> tuple[Array, Array]:
     """Return w_md and the next states for every column of states, w_md and g."""
-    *state, w_md, g = values
-    looked_at = np.broadcast_to(algorithm.query(tuple(state), hp), g.shape)
-    after = algorithm.update(tuple(state), w_md, g, hp)
+    *state, _, g = values
+    # Copies: a user's functions may work in place.
+    looked_at = np.broadcast_to(algorithm.query(tuple(s.copy() for s in state), hp), g.shape)
+    *copies, w_md, gradient = values.copy()
+    after = algorithm.update(tuple(copies), w_md, gradient, hp)
     if len(after) != len(state):
         raise ValueError("an update must return as many sequences as it was given")
-    return looked_at, np.stack(after)
+    return looked_at, np.stack([np.broadcast_to(sequence, g.shape) for sequence in after])
 
 
 def _is_exact(query: Array, update: Array, algorithm: Algorithm, hp: Hyperparameters) -> bool:

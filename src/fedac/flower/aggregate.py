@@ -76,7 +76,9 @@ class Aggregation:
         if self.clip_norm is not None:
             if self.rule != "clipped-mean":
                 raise InputError(f"clip_norm is for 'clipped-mean', not for '{self.rule}'")
-            require_positive("clip_norm", self.clip_norm)
+            object.__setattr__(self, "clip_norm", require_positive("clip_norm", self.clip_norm))
+        if self.rule == "trimmed-mean":
+            object.__setattr__(self, "trim", TRIM if self.trim is None else float(self.trim))
 
     @property
     def weighs(self) -> bool:
@@ -85,7 +87,8 @@ class Aggregation:
 
     def left_out(self, replies: int) -> int:
         """Return how many of some replies "trimmed-mean" leaves out at either end."""
-        return math.floor((TRIM if self.trim is None else self.trim) * replies)
+        # 1/49 of 49 is one, whatever the rounding.
+        return 0 if self.trim is None else math.floor(self.trim * replies + 1e-9)
 
     def __call__(
         self,
@@ -200,4 +203,4 @@ def _by_coordinate(
 def _as_type(value: npt.NDArray[np.float64], dtype: np.dtype[np.generic]) -> Array:
     """Round to a type; what lies between floats but was rounded beyond the largest is that one."""
     largest = float(np.finfo(dtype).max)  # type: ignore[type-var] # all are floats
-    return np.clip(value, -largest, largest).astype(dtype)
+    return np.asarray(np.clip(value, -largest, largest), dtype)

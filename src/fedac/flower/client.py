@@ -198,14 +198,14 @@ def client_app(
             raise InputError(f"{name} must be a function, got {type(function).__name__}")
     app = ClientApp()
 
-    def model_for(context: Context, config: ConfigRecord) -> Model | Trainer:
+    def model_for(context: Context, config: ConfigRecord, *needed: str) -> Model | Trainer:
         seen = copy.copy(context)
         seen.run_config = {**context.run_config, **Task.not_ours(config)}  # type: ignore[dict-item]
         model = make_model(load_data(seen))
-        if not isinstance(model, Model | Trainer):
+        if not isinstance(model, Trainer) and not all(hasattr(model, name) for name in needed):
             raise InputError(
-                "make_model must return an object with n_examples, gradient and evaluate, or a "
-                f"TorchModel, got {type(model).__name__}"
+                f"make_model must return an object with {' and '.join(needed)}, or a TorchModel, "
+                f"got {type(model).__name__}"
             )
         return model
 
@@ -214,7 +214,7 @@ def client_app(
         config = message.content.config_records[CONFIG]
         task = Task.from_config(config)
         sent = from_record(message.content.array_records[ARRAYS])
-        model = model_for(context, config)
+        model = model_for(context, config, "n_examples", "gradient")
         arrays, metrics = _train(model, sent, task, worker_of(context))
         return _reply(message, task.round, model, metrics, arrays)
 
@@ -222,7 +222,7 @@ def client_app(
     def evaluate(message: Message, context: Context) -> Message:
         config = message.content.config_records[CONFIG]
         sent = from_record(message.content.array_records[ARRAYS])
-        model = model_for(context, config)
+        model = model_for(context, config, "n_examples", "evaluate")
         output, buffers = part(OUTPUT, sent), part(BUFFER, sent)
         if isinstance(model, Trainer):
             metrics = model.evaluate_arrays(output, buffers)

@@ -29,11 +29,13 @@ def exchange(
     messages: Sequence[Message],
     seconds: float,
     unanswered: dict[str, int] | None = None,
+    is_good: Callable[[Message], bool] = lambda reply: False,
 ) -> dict[int, Message]:
     """Send messages, a node at most one, and return the replies that came in time, by node.
 
-    `unanswered` holds the nodes of messages sent earlier, whose late replies are welcome too; it is
-    brought up to date.
+    `unanswered` holds the nodes of messages sent earlier; it is brought up to date. A late reply to
+    one of them counts if it is good. One that is not, or that says that the message has expired,
+    does not end the wait for the reply to the new message.
     """
     until = time.monotonic() + seconds
     # By the message, not by what the reply says of its sender: that may be the SuperLink.
@@ -43,11 +45,15 @@ def exchange(
     replies: dict[int, Message] = {}
 
     def complete() -> bool:
-        if waiting:
-            for reply in grid.pull_messages(list(waiting)):
-                node = waiting.pop(reply.metadata.reply_to_message_id, None)
-                if node is not None:
-                    replies.setdefault(node, reply)
+        for reply in grid.pull_messages(list(waiting)) if waiting else ():
+            name = reply.metadata.reply_to_message_id
+            node = waiting.pop(name, None)
+            if node is None:
+                continue
+            if name in sent:
+                replies.setdefault(node, reply)
+            elif is_good(reply):
+                replies[node] = reply
         return all(node in replies for node in sent.values())
 
     _poll(complete, until - time.monotonic())

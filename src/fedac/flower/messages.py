@@ -237,11 +237,18 @@ def _content(message: Message) -> RecordDict:
 
 
 def _first_line(reason: str | None) -> str:
-    lines = [line.strip() for line in (reason or "no reason given").splitlines() if line.strip()]
     # Flower sends the traceback; its last line is the one that says what went wrong.
+    text = (reason or "")[-4000:]
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
     last = (lines[-1] if lines else "no reason given")[:200]
-    places = re.findall(r'File "(?:[^"]*[\\/])?([^"\\/]+)", line (\d+)', reason or "")
-    return f"{last} ({places[-1][0]}:{places[-1][1]})" if places else last
+    places = re.findall(r'File "([^"\n]*)", line (\d{1,7})\b', text)
+    # Where the user's code was, if it was there at all.
+    own = [place for place in places if not re.search(r"site-packages|[\\/]fedac[\\/]", place[0])]
+    if not places:
+        return last
+    path, line = (own or places)[-1]
+    name = re.split(r"[\\/]", path)[-1][:60]
+    return f"{last} ({name}:{line})"
 
 
 def _metrics(content: RecordDict, server_round: int) -> tuple[float, dict[str, float]]:

@@ -122,7 +122,7 @@ class TorchModel:
 
 def _count(data: Any, *, tensors: bool) -> int:
     """Return the number of examples, or say what data are needed."""
-    if isinstance(data, tuple | list) and any(isinstance(part, np.ndarray) for part in data):
+    if isinstance(data, tuple) and any(isinstance(part, np.ndarray) for part in data):
         raise InputError("data must be tensors: torch.from_numpy(array) makes one")
     if not (hasattr(data, "__len__") and hasattr(data, "__getitem__")):
         raise InputError(

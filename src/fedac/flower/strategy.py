@@ -7,6 +7,7 @@ and one aggregate of the good ones. Both sequences move together or not at all.
 from __future__ import annotations
 
 import logging
+import math
 import random
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -33,6 +34,7 @@ from fedac.flower.messages import (
     BadReply,
     Reply,
     Task,
+    check_reply,
     count_bytes,
     from_record,
     part,
@@ -118,7 +120,9 @@ class LocalStrategy(Strategy):
             raise InputError(f"'{algorithm.name}' takes no local steps; use local_steps=1")
         self.algorithm = algorithm
         self.local_steps = require_count("local_steps", local_steps)
-        self.hp: Hyperparameters = algorithm.couple(eta=eta, mu=mu, K=self.local_steps)
+        self.hp: Hyperparameters = algorithm.couple(
+            eta=require_positive("eta", eta), mu=require_positive("mu", mu), K=self.local_steps
+        )
         self.seed = require_count("seed", seed, least=0)
         if self.seed > LARGEST_SEED:
             raise InputError(f"seed must be at most 2^63 - 1, got {seed}")
@@ -136,11 +140,8 @@ class LocalStrategy(Strategy):
         self.aggregation = Aggregation(rule=aggregation, trim=trim, clip_norm=clip_norm)
         if weighting == "examples" and not self.aggregation.weighs:
             raise InputError(f"aggregation='{aggregation}' has no weights; use weighting='uniform'")
-        if aggregation == "trimmed-mean" and not self.aggregation.left_out(self.quorum):
-            raise InputError(
-                f"of a quorum of {self.quorum} replies nobody would be left out; trim must be at "
-                f"least 1/quorum = {1 / self.quorum:.3g}"
-            )
+        if aggregation == "trimmed-mean":
+            _require_trimming(self.aggregation, self.quorum)
         self.evaluate_every = require_count("evaluate_every", evaluate_every, least=0)
         self.checkpoint = _path("checkpoint", checkpoint)
         self.resume_from = _path("resume_from", resume_from)
@@ -249,17 +250,16 @@ class LocalStrategy(Strategy):
         if timeout is not None:
             deadline = min(deadline, require_positive("timeout", timeout))
         self._task(1).to_config(train_config)  # refuse names that are taken, before anybody waits
-        if ROUND in (evaluate_config or {}):
-            raise InputError(f"the strategy itself sends {ROUND}; use other names")
-        if self.checkpoint is not None:
-            require_writable(self.checkpoint)
-            if self.checkpoint.exists() and self.checkpoint != self.resume_from:
-                log.warning("'%s' will be overwritten", self.checkpoint)
+        self._task(1).to_config(evaluate_config)
         self.summary()
         state, finished = self._begin(initial_arrays)
         if finished > num_rounds:
             log.warning("%d rounds are finished already, %d were asked for", finished, num_rounds)
-        run = _Run(grid, deadline, train_config or {}, evaluate_config or {}, evaluate_fn)
+        if self.checkpoint is not None:
+            self._require_checkpoint(self.checkpoint)
+        run = _Run(
+            grid, deadline, train_config or {}, evaluate_config or {}, evaluate_fn, finished + 1
+        )
         result = FederationResult()
         if finished == 0 and evaluate_fn is not None:
             metrics = self._evaluate_here(run, 0, state, result)
@@ -314,7 +314,7 @@ class LocalStrategy(Strategy):
         good: dict[int, Reply] = {}
         reasons: dict[int, str] = {}
         # At the start all nodes are waited for; later only as many as a round needs.
-        first = not any(row.round for row in self.history.rounds)
+        first = server_round == run.first_round
         asked: set[int] = set()
         unanswered: dict[str, int] = {}
         for attempt in range(1, self.retries + 2):
@@ -336,7 +336,15 @@ class LocalStrategy(Strategy):
             messages = self._train_messages(
                 nodes, server_round, state, run.train_config, run.deadline
             )
-            replies = exchange(run.grid, messages, run.deadline, unanswered)
+            for name in [name for name, node in unanswered.items() if node in good]:
+                del unanswered[name]
+            replies = exchange(
+                run.grid,
+                messages,
+                run.deadline,
+                unanswered,
+                lambda reply: check_reply(reply, like=state, server_round=server_round) is None,
+            )
             count.bytes_down += count_bytes(messages)
             count.bytes_up += count_bytes(replies.values())
             heard = sorted({*nodes, *replies})
@@ -542,6 +550,12 @@ class LocalStrategy(Strategy):
             "clip_norm": self.aggregation.clip_norm,
         }
 
+    def _require_checkpoint(self, path: Path) -> None:
+        require_writable(path)
+        resumed = self.resume_from is not None and self.resume_from.resolve() == path.resolve()
+        if path.exists() and not resumed:
+            log.warning("'%s' will be overwritten", path)
+
     def _save(self, server_round: int, state: State) -> None:
         assert self.checkpoint is not None
         try:
@@ -565,6 +579,7 @@ class _Run:
     train_config: Mapping[str, Any]
     evaluate_config: Mapping[str, Any]
     evaluate_fn: EvaluateFn | None
+    first_round: int
 
 
 @dataclass
@@ -582,6 +597,17 @@ class _Count:
 def read_reply_like(like: State) -> Callable[..., Reply]:
     """Return `read_reply` for replies that must look like `like`."""
     return lambda message, server_round: read_reply(message, like=like, server_round=server_round)
+
+
+def _require_trimming(aggregation: Aggregation, quorum: int) -> None:
+    """Refuse a share of a quorum that is nobody: it would be the plain mean."""
+    if quorum < 3:
+        raise InputError(f"'trimmed-mean' needs a quorum of at least 3, got {quorum}")
+    if not aggregation.left_out(quorum):
+        least = math.ceil(1000 / quorum) / 1000
+        raise InputError(
+            f"of a quorum of {quorum} nobody would be left out; trim must be at least {least}"
+        )
 
 
 def _path(name: str, given: str | Path | None) -> Path | None:

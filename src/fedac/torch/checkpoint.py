@@ -15,7 +15,7 @@ from fedac.files import write_whole
 from fedac.torch.optimizer import LocalOptimizer
 
 FORMAT = "fedac.torch checkpoint"
-VERSION = 1
+VERSION = 2
 # Of every parameter group; what else there is the user chose when he made it.
 NUMBERS = ("lr", "mu", "local_steps", "shown")
 
@@ -41,10 +41,7 @@ def save(
         "coupling": optimizer.coupling(),
         "steps": optimizer.steps,
         "rounds": rounds,
-        "groups": [
-            {key: group[key] for key in NUMBERS} | {"lr": float(group["lr"])}
-            for group in optimizer.param_groups
-        ],
+        "groups": optimizer.numbers(),
         "sequences": [
             [sequence.detach().cpu() for sequence in optimizer.snapshot(p)]
             for p in optimizer.parameters()
@@ -97,8 +94,8 @@ def _read(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise InputError(f"'{path}' is not a checkpoint of fedac.torch")
     version = content.get("version")
-    if not isinstance(version, int) or version > VERSION:
-        raise InputError(f"'{path}' was written by a newer fedac (version {version!r})")
+    if version != VERSION:
+        raise InputError(f"'{path}' is of version {version!r}; this fedac reads version {VERSION}")
     return content
 
 

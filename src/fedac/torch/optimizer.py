@@ -122,8 +122,9 @@ class LocalOptimizer(torch.optim.Optimizer):
 
     def hyperparameters(self, group: dict[str, Any]) -> Hyperparameters:
         """Return the hyperparameters of a group at its present learning rate."""
-        lr = require_positive("lr", float(group["lr"]))
-        return self.algorithm.couple(eta=lr, mu=group["mu"], K=group["local_steps"])
+        numbers = _numbers(group)
+        K = numbers["local_steps"]
+        return self.algorithm.couple(eta=numbers["lr"], mu=numbers["mu"], K=K)
 
     def sequences(self, p: Tensor) -> list[Tensor]:
         """Return the sequences of one parameter, in the algorithm's order."""
@@ -139,6 +140,10 @@ class LocalOptimizer(torch.optim.Optimizer):
             self._versions[p] = _version(p)
         return [state[name] for name in names]
 
+    def moves(self, p: Tensor) -> bool:
+        """Say whether a parameter is trained, or was since the start."""
+        return p.requires_grad or bool(self.state.get(p)) or p in self._versions
+
     def snapshot(self, p: Tensor) -> list[Tensor]:
         """Return the sequences to be read only: one that has not moved yet needs no copies."""
         return self.sequences(p) if self.state.get(p) else list(self._start(p))
@@ -148,7 +153,7 @@ class LocalOptimizer(torch.optim.Optimizer):
         """Replace the sequences of one parameter; then call `refresh`."""
         frozen = not p.requires_grad and not self.state.get(p)
         if frozen and all(torch.equal(values[0], value) for value in values):
-            self._set(p, values[0])  # it will not move: it needs no copies
+            p.copy_(values[0])  # it will not move: it needs no copies
             return
         for mine, value in zip(self.sequences(p), values, strict=True):
             mine.copy_(value)
@@ -157,6 +162,7 @@ class LocalOptimizer(torch.optim.Optimizer):
     def refresh(self) -> None:
         """Let the parameters follow sequences that were changed."""
         for group in self.param_groups:
+            group["shown"] = self._shown_numbers(group)
             for p in group["params"]:
                 self._show(group, p)
 
@@ -175,7 +181,7 @@ class LocalOptimizer(torch.optim.Optimizer):
         """Return all that `load_state_dict` needs, the number of steps included."""
         packed = super().state_dict()
         for group in packed["param_groups"]:
-            group["lr"] = float(group["lr"])  # schedulers may make NumPy's numbers of it
+            group.update(_plain(group))  # schedulers may make NumPy's numbers of them
         return packed | {
             "algorithm": self.algorithm.name,
             "steps": self.steps,
@@ -224,6 +230,10 @@ class LocalOptimizer(torch.optim.Optimizer):
             for group in self.param_groups
         ]
 
+    def numbers(self) -> list[dict[str, Any]]:
+        """Return the numbers by group, those of the parameters' last setting among them."""
+        return [_plain(group) | {"shown": group["shown"]} for group in self.param_groups]
+
     def require_same_rules(
         self,
         name: str,
@@ -260,15 +270,18 @@ class LocalOptimizer(torch.optim.Optimizer):
         return linear(self.algorithm, self._shown_by(group))
 
     def _shown_by(self, group: dict[str, Any]) -> Hyperparameters:
+        return self.hyperparameters(self._shown_numbers(group))
+
+    def _shown_numbers(self, group: dict[str, Any]) -> dict[str, Any]:
         if group["shown"] is not None:
-            return self.hyperparameters(group["shown"])
+            return dict(group["shown"])
         # Before the first step any lr will do but 0, where a scheduler may have started.
         lr = group["lr"] or group.get("initial_lr") or self.defaults["lr"]
-        return self.hyperparameters(group | {"lr": lr})
+        return _plain(group | {"lr": lr})
 
     def _set_shown(self, group: dict[str, Any]) -> None:
         """Remember the numbers of a step; where they are new, resting parameters follow too."""
-        numbers = {"lr": float(group["lr"]), "mu": group["mu"], "local_steps": group["local_steps"]}
+        numbers = _plain(group)
         if group["shown"] == numbers:
             return
         group["shown"] = numbers
@@ -322,7 +335,6 @@ class LocalOptimizer(torch.optim.Optimizer):
         groups = [group for group in self.param_groups if group["training"] != training]
         for group in groups:
             for p in group["params"]:
-                self._versions.pop(p, None)  # changes by `p.data` show in its values only
                 self._require_untouched(group, p)
         for group in groups:
             group["training"] = training
@@ -357,9 +369,7 @@ class LocalOptimizer(torch.optim.Optimizer):
             told = self.algorithm.query(sequences, hp)
         else:
             told = self.algorithm.output(sequences, hp, self.steps)
-        largest = max([0.0, *(s.abs().max().item() for s in sequences if s.numel())])
-        rounding = 8 * torch.finfo(p.dtype).eps * largest
-        if not torch.allclose(p.to(told.dtype), told, rtol=0, atol=rounding, equal_nan=True):
+        if not _is_rounded(p, told, sequences, sum(map(abs, linear(self.algorithm, hp).query))):
             raise InputError(
                 "a parameter was changed by other means than this optimizer; call "
                 "optimizer.restart() to start from the parameters as they are, or restore the "
@@ -442,6 +452,27 @@ def _numbers(group: dict[str, Any]) -> dict[str, Any]:
         "mu": require_positive("mu", group["mu"]),
         "local_steps": require_count("local_steps", group["local_steps"]),
     }
+
+
+def _plain(group: dict[str, Any]) -> dict[str, Any]:
+    """Return the numbers of a group as Python's own, whatever they are."""
+    return {
+        "lr": float(group["lr"]),
+        "mu": float(group["mu"]),
+        "local_steps": int(group["local_steps"]),
+    }
+
+
+def _is_rounded(p: Tensor, told: Tensor, sequences: Sequence[Tensor], growth: float) -> bool:
+    """Say whether a parameter is what its sequences tell, but for rounding."""
+    finite = [torch.nan_to_num(s, 0.0, 0.0, 0.0).abs().max().item() for s in sequences if s.numel()]
+    limits = torch.finfo(p.dtype)
+    slack = 8 * limits.eps * (max(1.0, growth) * max([0.0, *finite]) + limits.smallest_normal)
+    # Through the parameter's own type, in which a large number may be infinity. Where a sequence
+    # is not finite, how it was computed decides between infinity and NaN.
+    held = p.to(told.dtype)
+    seen = torch.where(torch.isfinite(told), told.to(p.dtype).to(told.dtype), held)
+    return torch.allclose(held, seen, rtol=0, atol=slack, equal_nan=True)
 
 
 def _version(p: Tensor) -> tuple[int, int]:

@@ -104,8 +104,8 @@ class Synchronizer:
             )
         if not isinstance(buffers, torch.nn.Module | None):
             raise InputError(f"buffers must be a model, got {type(buffers).__name__}")
-        # A frozen parameter is the same everywhere from the start, and stays so.
-        self._trained = [p for p in optimizer.parameters() if p.requires_grad]
+        # A parameter that was always frozen is the same everywhere.
+        self._trained = [p for p in optimizer.parameters() if optimizer.moves(p)]
         if not self._trained:
             raise InputError("the optimizer has no parameters that require gradients")
         self.optimizer = optimizer
@@ -128,11 +128,12 @@ class Synchronizer:
         ]
         self._local_steps = _local_steps(optimizer)
         self._at = None if at is None else _schedule(at, self._local_steps)
+        self._last = 0 if self._at is None else max(self._at)
         self._delay = _delay(delay, overlap=overlap, local_steps=self._local_steps)
         self._device = self._trained[0].device
         self._pending: _Pending | None = None
-        self._timeout = timeout
-        self._group = self._own_group(group, timeout)
+        self._timeout = None if timeout is None else require_positive("timeout", timeout)
+        self._group = self._own_group(group, self._timeout)
         self._require_agreement()
         # The step after which all states were the same, for checkpoints.
         self._alike_at: int | None = None
@@ -230,18 +231,18 @@ class Synchronizer:
     def _is_due(self, steps: int) -> bool:
         if self._at is None:
             return steps % self._local_steps == 0
-        last = max(self._at)
-        return steps in self._at or (steps > last and (steps - last) % self._local_steps == 0)
+        beyond = steps - self._last
+        return steps in self._at or (beyond > 0 and beyond % self._local_steps == 0)
 
     def _begin(self) -> None:
         """Send this process's share of an average on its way."""
         if _local_steps(self.optimizer) != self._local_steps:
             raise InputError("local_steps was changed; make a new Synchronizer in all processes")
         trained = set(self._trained)
-        if any(p.requires_grad and p not in trained for p in self.optimizer.parameters()):
+        if any(self.optimizer.moves(p) and p not in trained for p in self.optimizer.parameters()):
             raise InputError(
-                "parameters were added, or are trained that were frozen; make a new Synchronizer "
-                "in all processes"
+                "parameters were added, or were trained that had been frozen; make a new "
+                "Synchronizer in all processes"
             )
         pending = self._pack()
         self.bytes += pending.buffer.numel() * pending.buffer.element_size()
@@ -280,9 +281,9 @@ class Synchronizer:
         mean = pending.buffer[2 * self.world_size :]
         if len(set(marks)) > 1:
             raise InputError(
-                f"processes differ in lr, or in steps taken; this one has taken {pending.begun} "
-                f"steps and has {_numbers(self.optimizer)}. Schedulers must do the same in all of "
-                "them. No state was averaged"
+                f"processes differ in lr after {pending.begun} steps; this one has "
+                f"{_numbers(self.optimizer)}. Schedulers must do the same in all of them. No state "
+                "was averaged"
             )
         bad = [rank for rank, weight in enumerate(weights) if weight == NOT_FINITE]
         if bad and (self.on_nonfinite == "raise" or len(bad) == self.world_size):
@@ -305,7 +306,7 @@ class Synchronizer:
 
     def _mark(self) -> int:
         """Return a number that tells processes with other numbers; float32 holds it exactly."""
-        return int(_code([self.optimizer.steps, self.optimizer.coupling()])[:5], 16)
+        return int(_code(self.optimizer.coupling())[:5], 16)
 
     def _start_alike(self) -> None:
         """Take the parameters of rank 0, as DistributedDataParallel does."""
@@ -325,7 +326,8 @@ class Synchronizer:
             "algorithm": self.optimizer.algorithm.name,
             "local_steps": self._local_steps,
             "hyperparameters": _numbers(self.optimizer),
-            "parameters": _model(self._trained),
+            "parameters": _model(self.optimizer.parameters()),
+            "trained parameters": _model(self._trained),
             "buffers": _model(self._buffers),
             "schedule": "regular" if self._at is None else _schedule_text(self._at),
             "weighting": self.weighting,
@@ -367,7 +369,7 @@ class Synchronizer:
         if timeout is None:
             return group
         try:
-            limit = timedelta(seconds=require_positive("timeout", timeout))
+            limit = timedelta(seconds=timeout)
         except OverflowError:
             raise InputError(f"timeout is too long, got {timeout:g} s") from None
         if group is None:
@@ -407,15 +409,15 @@ def synchronize(optimizer: LocalOptimizer, **options: Any) -> Synchronizer:
     """Have an optimizer average over all processes by itself, every `local_steps` steps.
 
     Options are those of `Synchronizer`, which is returned. Called again, it takes the place of
-    the one before.
+    the one before; with overlap, `flush` that one first.
     """
     synchronizer = Synchronizer(optimizer, **options)
 
     def after_step(*_: Any) -> None:
         synchronizer.step()
 
-    if (before := _hooks.pop(optimizer, None)) is not None:
-        before.remove()
+    if optimizer in _hooks:
+        _hooks.pop(optimizer).remove()
     _hooks[optimizer] = optimizer.register_step_post_hook(after_step)
     return synchronizer
 
@@ -465,7 +467,7 @@ def _delay(delay: int | None, *, overlap: bool, local_steps: int) -> int:
 
 
 def _local_steps(optimizer: LocalOptimizer) -> int:
-    steps = {int(group["local_steps"]) for group in optimizer.param_groups}
+    steps = {require_count("local_steps", group["local_steps"]) for group in optimizer.param_groups}
     if len(steps) != 1:
         raise InputError(f"all parameter groups must have the same local_steps, got {steps}")
     return steps.pop()
@@ -501,7 +503,7 @@ def _numbers(optimizer: LocalOptimizer) -> str:
     """Describe the numbers of an optimizer's groups, as its user knows them."""
     groups = []
     for group, hp in zip(optimizer.param_groups, optimizer.coupling(), strict=True):
-        own = {"lr": float(group["lr"]), "mu": group["mu"]}
+        own = {"lr": float(group["lr"]), "mu": float(group["mu"])}
         rest = {} if hp is None else {name: hp[name] for name in ("gamma", "alpha", "beta")}
         groups.append(" ".join(f"{name}={value:.6g}" for name, value in (own | rest).items()))
     return _brief(" | ".join(groups), exactly=optimizer.coupling())
