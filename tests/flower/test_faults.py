@@ -21,28 +21,25 @@ BAD = 3  # the node that misbehaves
 ARRAYS, METRICS = "arrays", "metrics"
 
 
-def with_array(reply: Message, key: str, array: Array | None) -> Message:
-    record = reply.content.array_records[ARRAYS].copy()
-    if array is None:
-        del record[key]
-    else:
-        record[key] = array
-    content = reply.content.copy()
-    content[ARRAYS] = record
-    reply.content = content
-    return reply
-
-
-def with_metric(reply: Message, key: str, value) -> Message:
-    record = reply.content.metric_records[METRICS].copy()
+def with_entry(reply: Message, name: str, key: str, value) -> Message:
+    """Change one entry of one of a reply's records; None takes it out."""
+    record = reply.content[name].copy()
     if value is None:
         del record[key]
     else:
         record[key] = value
     content = reply.content.copy()
-    content[METRICS] = record
+    content[name] = record
     reply.content = content
     return reply
+
+
+def with_array(reply: Message, key: str, array: Array | None) -> Message:
+    return with_entry(reply, ARRAYS, key, array)
+
+
+def with_metric(reply: Message, key: str, value) -> Message:
+    return with_entry(reply, METRICS, key, value)
 
 
 def spoiled(reply: Message, value: float) -> Array:

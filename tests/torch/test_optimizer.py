@@ -133,12 +133,16 @@ def test_any_numbers_of_ones_own(eta, gamma, alpha, beta) -> None:
     params = parameters()
     optimizer = FedAc(params, eta, 0.5, 4, gamma=gamma, alpha=alpha, beta=beta)
     definition = fedac(gamma=gamma, alpha=alpha, beta=beta)
-    hp = definition.couple(eta=eta, mu=0.5, K=4)
+    assert_follows(optimizer, params, definition, definition.couple(eta=eta, mu=0.5, K=4))
+
+
+def assert_follows(optimizer, params, definition, hp, steps: int = 6) -> None:
+    """Take steps, and compare all sequences with those of the definition."""
     state = definition.start(flat(params))
-    for t in range(3):
+    for t in range(steps):
         w_md = definition.query(state, hp)
         state = definition.update(state, w_md, gradient(w_md, t), hp)
-    run(optimizer, params, 3)
+    run(optimizer, params, steps)
     for s, sequence in enumerate(state):
         assert_close(flat(optimizer.sequences(p)[s] for p in params), sequence)
 
@@ -168,13 +172,7 @@ def test_an_algorithm_of_ones_own_whose_sequences_need_each_other() -> None:
         params = parameters()
         optimizer = LocalOptimizer(params, crossed, foreach=foreach, **NUMBERS)
         hp = optimizer.hyperparameters(optimizer.param_groups[0])
-        state = crossed.start(flat(params))
-        for t in range(6):
-            w_md = crossed.query(state, hp)
-            state = crossed.update(state, w_md, gradient(w_md, t), hp)
-        run(optimizer, params, 6)
-        for s, sequence in enumerate(state):
-            assert_close(flat(optimizer.sequences(p)[s] for p in params), sequence)
+        assert_follows(optimizer, params, crossed, hp)
 
 
 def test_a_single_sequence_that_is_not_its_own_query_point_is_kept_apart() -> None:

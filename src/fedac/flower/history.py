@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class Round:
-    """One round.
+    """One round; a strategy counts in it as it goes.
 
     Attributes
     ----------

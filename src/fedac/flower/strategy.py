@@ -285,22 +285,17 @@ class LocalStrategy(Strategy):
     ) -> State:
         """Make one round and write its row; return the new state."""
         began = time.monotonic()
-        count = _Count()
-        good = self._train(run, server_round, state, count)
+        row = Round(round=server_round)
+        good = self._train(run, row, state)
         state = self._aggregate(good, state)
         means = self._means(good)
         result.train_metrics_clientapp[server_round] = _metric_record(means)
         metrics = {f"train/{name}": value for name, value in means.items()}
         every = self.evaluate_every
         if every and (server_round % every == 0 or server_round == num_rounds):
-            metrics |= self._evaluate(run, server_round, sorted(good), state, count, result)
+            metrics |= self._evaluate(run, row, sorted(good), state, result)
         metrics |= self._evaluate_here(run, server_round, state, result)
-        row = Round(
-            round=server_round,
-            seconds=time.monotonic() - began,
-            metrics=metrics,
-            **asdict(count),
-        )
+        row.seconds, row.metrics = time.monotonic() - began, metrics
         self.history.rounds.append(row)
         shown = "".join(f", {name} {value:.6g}" for name, value in metrics.items())
         log.info(
@@ -309,8 +304,9 @@ class LocalStrategy(Strategy):
         )  # fmt: skip
         return state
 
-    def _train(self, run: _Run, server_round: int, state: State, count: _Count) -> dict[int, Reply]:
-        """Ask until the quorum is there; return the good replies by node."""
+    def _train(self, run: _Run, row: Round, state: State) -> dict[int, Reply]:
+        """Ask until the quorum is there; return the good replies by node, count in the row."""
+        server_round = row.round
         good: dict[int, Reply] = {}
         reasons: dict[int, str] = {}
         # At the start all nodes are waited for; later only as many as a round needs.
@@ -318,7 +314,7 @@ class LocalStrategy(Strategy):
         asked: set[int] = set()
         unanswered: dict[str, int] = {}
         for attempt in range(1, self.retries + 2):
-            count.attempts = attempt
+            row.attempts = attempt
             wanted = self.min_nodes if first and attempt == 1 else self.quorum
             there = wait_for_nodes(run.grid, wanted, run.deadline)
             if len(there) < wanted:
@@ -345,15 +341,15 @@ class LocalStrategy(Strategy):
                 unanswered,
                 lambda reply: check_reply(reply, like=state, server_round=server_round) is None,
             )
-            count.bytes_down += count_bytes(messages)
-            count.bytes_up += count_bytes(replies.values())
+            row.bytes_down += count_bytes(messages)
+            row.bytes_up += count_bytes(replies.values())
             heard = sorted({*nodes, *replies})
             new, why = self._sort_out(server_round, heard, replies, read_reply_like(state))
             good |= new
             reasons |= why
-            count.bad += sum(node in replies for node in why)
-            count.lost += sum(node not in replies for node in why)
-            count.good = len(good)
+            row.bad += sum(node in replies for node in why)
+            row.lost += sum(node not in replies for node in why)
+            row.good = len(good)
             if len(good) >= self.quorum:
                 return dict(sorted(good.items()))
             log.warning(
@@ -402,19 +398,19 @@ class LocalStrategy(Strategy):
     def _evaluate(
         self,
         run: _Run,
-        server_round: int,
+        row: Round,
         nodes: Sequence[int],
         state: State,
-        count: _Count,
         result: FederationResult,
     ) -> dict[str, float]:
         """Evaluate the output on the nodes that have just trained; nobody else is waited for."""
+        server_round = row.round
         messages = self._evaluate_messages(
             nodes, server_round, state, run.evaluate_config, run.deadline
         )
         replies = exchange(run.grid, messages, run.deadline)
-        count.bytes_down += count_bytes(messages)
-        count.bytes_up += count_bytes(replies.values())
+        row.bytes_down += count_bytes(messages)
+        row.bytes_up += count_bytes(replies.values())
         good, _ = self._sort_out(server_round, nodes, replies, read_metrics, during="evaluation")
         if not good:
             log.warning("round %d: no client could evaluate", server_round)
@@ -580,18 +576,6 @@ class _Run:
     evaluate_config: Mapping[str, Any]
     evaluate_fn: EvaluateFn | None
     first_round: int
-
-
-@dataclass
-class _Count:
-    """What a round counts as it goes."""
-
-    attempts: int = 0
-    good: int = 0
-    bad: int = 0
-    lost: int = 0
-    bytes_down: int = 0
-    bytes_up: int = 0
 
 
 def read_reply_like(like: State) -> Callable[..., Reply]:
