@@ -30,6 +30,7 @@ from cryptography.x509.oid import NameOID
 APP = Path(__file__).resolve().parents[1] / "examples" / "flower_app"
 BIN = Path(sys.executable).parent
 HOST = "127.0.0.1"
+STOPS = (signal.SIGINT, signal.SIGTERM)
 QUIET = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
@@ -139,16 +140,16 @@ class Deployment:
             f'[superlink.local-tls]\naddress = "{self.address}"\n'
             f'root-certificates = "{self.keys / "ca.crt"}"\n'
         )
-        self.start(
-            "superlink", "flower-superlink",
-            "--ssl-ca-certfile", self.keys / "ca.crt",
-            "--ssl-certfile", self.keys / "server.crt",
-            "--ssl-keyfile", self.keys / "server.key",
-            "--enable-supernode-auth",
-            "--host", HOST, "--port", self.address.rpartition(":")[2],
-            "--disable-runtime-dependency-installation",
-        )  # fmt: skip
         try:
+            self.start(
+                "superlink", "flower-superlink",
+                "--ssl-ca-certfile", self.keys / "ca.crt",
+                "--ssl-certfile", self.keys / "server.crt",
+                "--ssl-keyfile", self.keys / "server.key",
+                "--enable-supernode-auth",
+                "--host", HOST, "--port", self.address.rpartition(":")[2],
+                "--disable-runtime-dependency-installation",
+            )  # fmt: skip
             self.wait_for_port()
         except BaseException:
             self.__exit__()
@@ -162,12 +163,13 @@ class Deployment:
 
     def start(self, name: str, command: str, *options: object) -> subprocess.Popen[bytes]:
         """Start a process, with its log in a file."""
-        with (self.logs / f"{name}.log").open("wb") as log:
+        # An interrupt between the start and the entry would leave a process nobody stops.
+        with undisturbed(), (self.logs / f"{name}.log").open("wb") as log:
             process = subprocess.Popen(
                 [str(BIN / command), *map(str, options)],
                 stdout=log, stderr=subprocess.STDOUT, env=self.env, cwd=self.folder,
             )  # fmt: skip
-        self.processes[name] = process
+            self.processes[name] = process
         return process
 
     def stop(self, name: str, how: int = signal.SIGTERM) -> None:
@@ -285,14 +287,32 @@ def _toml(value: Any) -> str:
 
 @contextlib.contextmanager
 def undisturbed() -> Iterator[None]:
-    """Let nobody interrupt what must be finished."""
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    before = [signal.signal(number, signal.SIG_IGN) for number in numbers]
+    """Let what must be finished be finished, and only then be interrupted."""
+    came: list[int] = []
+    before = [signal.signal(number, lambda *given: came.append(given[0])) for number in STOPS]
     try:
         yield
     finally:
-        for number, handler in zip(numbers, before, strict=True):
+        for number, handler in zip(STOPS, before, strict=True):
             signal.signal(number, handler)
+        if came:
+            signal.raise_signal(came[0])
+
+
+def heed_the_first_stop() -> None:
+    """Let one SIGINT or SIGTERM, as a scheduler sends it, end the program in order.
+
+    Further ones are ignored until the process is gone: the interpreter gives handlers written in
+    Python back to the system before it ends, and would then die of a second signal.
+    """
+
+    def stop(*_: object) -> None:
+        for number in STOPS:
+            signal.signal(number, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    for number in STOPS:
+        signal.signal(number, stop)
 
 
 def positive(text: str) -> int:
@@ -321,8 +341,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--rounds", type=positive, default=5)
     parser.add_argument("--keep", type=Path, help="keep keys, logs and results in this folder")
     given = parser.parse_args(arguments)
-    # A scheduler's SIGTERM shall leave no more behind than Ctrl-C does.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    heed_the_first_stop()
     try:
         with scratch(given.keep) as folder, Deployment(folder) as deployment:
             show(deployment, nodes=given.nodes, rounds=given.rounds)
