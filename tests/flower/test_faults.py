@@ -14,8 +14,8 @@ from flwr.app import Array, ArrayRecord, Error, Message, MetricRecord, RecordDic
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fedac.flower import QuorumError
-from fedac.flower.messages import check_reply, from_record
+from fedac.flower import QuorumError, check_reply
+from fedac.flower.messages import from_record
 
 BAD = 3  # the node that misbehaves
 ARRAYS, METRICS = "arrays", "metrics"

@@ -426,6 +426,23 @@ def test_a_parameter_that_others_changed_is_refused(then: str) -> None:
     assert_close(w_ag, changed - NUMBERS["lr"] * gradient(changed, 2))
 
 
+@pytest.mark.parametrize("then", ["step", "eval"])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_a_model_converted_after_the_first_step_is_refused(then: str, dtype: torch.dtype) -> None:
+    model = nn.ParameterList(parameters(torch.float32 if dtype == torch.float64 else torch.float64))
+    params = list(model)
+    optimizer = FedAc(params, **NUMBERS)
+    run(optimizer, params, 1)
+    model.to(dtype)
+    give_gradient(params, 1)
+    with pytest.raises(InputError, match="moved to another type or device after the first step"):
+        getattr(optimizer, then)()
+    optimizer.restart()
+    optimizer.step()
+    optimizer.eval()
+    assert {p.dtype for p in params} == {dtype}
+
+
 def test_parameters_set_before_the_first_step_are_fine() -> None:
     params = parameters()
     optimizer = FedAc(params, **NUMBERS)

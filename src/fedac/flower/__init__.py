@@ -20,7 +20,8 @@ from fedac.flower.client import Model, Step, client_app, local_steps
 from fedac.flower.fedac import FedAc, FedAvg
 from fedac.flower.history import History
 from fedac.flower.inprocess import InProcessGrid
-from fedac.flower.messages import Task, check_reply
+from fedac.flower.messages import Task
+from fedac.flower.replies import check_reply
 from fedac.flower.result import FederationResult, QuorumError
 from fedac.flower.strategy import LocalStrategy
 

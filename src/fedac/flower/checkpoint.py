@@ -107,6 +107,35 @@ class Checkpoint:
             history=header["history"],
         )
 
+    def require_same(
+        self, path: str | Path, settings: Mapping[str, Any], arrays: Mapping[str, Array]
+    ) -> None:
+        """Refuse to be gone on from with other settings, or with another model.
+
+        The path it was read from is named in the message.
+
+        Examples
+        --------
+        >>> old = Checkpoint(round=3, arrays={}, settings={"eta": 0.5}, history={})
+        >>> old.require_same("run.npz", {"eta": 0.1}, {})
+        Traceback (most recent call last):
+        fedac.errors.InputError: 'run.npz' was written with eta=0.5, not 0.1
+        """
+        different = [
+            f"{key}={self.settings.get(key)!r}, not {value!r}"
+            for key, value in settings.items()
+            if self.settings.get(key) != value
+        ]
+        if different:
+            raise InputError(f"'{path}' was written with {'; '.join(different)}")
+        mine, theirs = _kinds(self.arrays), _kinds(arrays)
+        if mine != theirs:
+            raise InputError(f"'{path}' holds another model: {mine}, not {theirs}")
+
+
+def _kinds(arrays: Mapping[str, Array]) -> dict[str, tuple[tuple[int, ...], str]]:
+    return {key: (array.shape, str(array.dtype)) for key, array in arrays.items()}
+
 
 class _ForeignError(Exception):
     """A file that is readable but not ours; the message says how one can tell."""

@@ -11,19 +11,6 @@ from flwr.serverapp import Grid
 FIRST_PAUSE, LONGEST_PAUSE = 0.002, 0.5
 
 
-def wait_for_nodes(grid: Grid, wanted: int, seconds: float) -> list[int]:
-    """Return the nodes that are there, as soon as `wanted` of them are or the time is over."""
-    nodes: list[int] = []
-
-    def enough() -> bool:
-        nonlocal nodes
-        nodes = sorted(grid.get_node_ids())
-        return len(nodes) >= wanted
-
-    _poll(enough, seconds)
-    return nodes
-
-
 def exchange(
     grid: Grid,
     messages: Sequence[Message],
@@ -56,7 +43,7 @@ def exchange(
                 replies[node] = reply
         return all(node in replies for node in sent.values())
 
-    _poll(complete, until - time.monotonic())
+    poll(complete, until - time.monotonic())
     return replies
 
 
@@ -79,7 +66,7 @@ def _accepted(ids: Iterable[str | None]) -> list[str]:
     return [str(name) for name in ids if name]
 
 
-def _poll(done: Callable[[], bool], seconds: float) -> None:
+def poll(done: Callable[[], bool], seconds: float) -> None:
     """Ask `done` ever more rarely, until it says yes or the time is over."""
     until = time.monotonic() + seconds
     pause = FIRST_PAUSE

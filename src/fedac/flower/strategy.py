@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import logging
 import math
-import random
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,24 +24,22 @@ from fedac.errors import InputError, unknown_name
 from fedac.files import require_writable
 from fedac.flower.aggregate import Aggregation
 from fedac.flower.checkpoint import Checkpoint
-from fedac.flower.exchange import exchange, wait_for_nodes
+from fedac.flower.exchange import exchange
 from fedac.flower.history import Dropped, History, Round, mean_metrics
 from fedac.flower.messages import (
     ARRAYS,
     CONFIG,
     LARGEST_SEED,
     ROUND,
-    BadReply,
-    Reply,
     Task,
-    check_reply,
+    address,
     count_bytes,
     from_record,
     part,
-    read_metrics,
-    read_reply,
     to_record,
 )
+from fedac.flower.nodes import draw_nodes, wait_for_nodes
+from fedac.flower.replies import Reply, check_reply, read_metrics, read_reply, sort_out
 from fedac.flower.result import FederationResult, QuorumError
 from fedac.flower.state import State, initial_state, keyed_for_clients, output_of
 from fedac.require import require_count, require_positive
@@ -51,8 +49,6 @@ from fedac.theory.couplings import Hyperparameters
 log = logging.getLogger("flwr.fedac")
 
 WEIGHTINGS = ("uniform", "examples")
-# Messages outlive their deadline by this much, for clocks that disagree.
-CLOCK_SKEW = 60.0
 
 EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
 
@@ -161,14 +157,17 @@ class LocalStrategy(Strategy):
                 "strategy.start, or begin with to_record(initial_state(strategy.algorithm, arrays))"
             )
         nodes = self._choose(wait_for_nodes(grid, self.min_nodes, self.deadline), server_round)
-        return self._train_messages(nodes, server_round, self._like, config)
+        content = self._training(server_round, self._like, config)
+        return address(content, nodes, MessageType.TRAIN, server_round, self.deadline)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Return the aggregate of the good replies, or nothing if they are below the quorum."""
         by_node = {reply.metadata.src_node_id: reply for reply in replies}
-        good = self._sort_out(server_round, list(by_node), by_node, read_reply_like(self._like))[0]
+        good, _ = self._sort_out(
+            server_round, by_node, by_node, partial(read_reply, like=self._like)
+        )
         if len(good) < self.quorum:
             return None, None
         return to_record(self._aggregate(good, self._like)), _metric_record(self._means(good))
@@ -177,17 +176,16 @@ class LocalStrategy(Strategy):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> list[Message]:
         """Return the messages of an evaluation of the output."""
+        content = self._evaluation(server_round, from_record(arrays), config)
         nodes = sorted(grid.get_node_ids())
-        return self._evaluate_messages(nodes, server_round, from_record(arrays), config)
+        return address(content, nodes, MessageType.EVALUATE, server_round, self.deadline)
 
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
         """Return the clients' metrics, weighted by their examples."""
         by_node = {reply.metadata.src_node_id: reply for reply in replies}
-        good = self._sort_out(
-            server_round, list(by_node), by_node, read_metrics, during="evaluation"
-        )[0]
+        good, _ = self._sort_out(server_round, by_node, by_node, read_metrics, during="evaluation")
         return _metric_record(self._means(good)) if good else None
 
     def summary(self) -> None:
@@ -307,6 +305,7 @@ class LocalStrategy(Strategy):
     def _train(self, run: _Run, row: Round, state: State) -> dict[int, Reply]:
         """Ask until the quorum is there; return the good replies by node, count in the row."""
         server_round = row.round
+        content = self._training(server_round, state, run.train_config)
         good: dict[int, Reply] = {}
         reasons: dict[int, str] = {}
         # At the start all nodes are waited for; later only as many as a round needs.
@@ -329,9 +328,7 @@ class LocalStrategy(Strategy):
                 else_from=[n for n in there if n in asked and n not in good],
             )  # fmt: skip
             asked.update(nodes)
-            messages = self._train_messages(
-                nodes, server_round, state, run.train_config, run.deadline
-            )
+            messages = address(content, nodes, MessageType.TRAIN, server_round, run.deadline)
             for name in [name for name, node in unanswered.items() if node in good]:
                 del unanswered[name]
             replies = exchange(
@@ -344,7 +341,7 @@ class LocalStrategy(Strategy):
             row.bytes_down += count_bytes(messages)
             row.bytes_up += count_bytes(replies.values())
             heard = sorted({*nodes, *replies})
-            new, why = self._sort_out(server_round, heard, replies, read_reply_like(state))
+            new, why = self._sort_out(server_round, heard, replies, partial(read_reply, like=state))
             good |= new
             reasons |= why
             row.bad += sum(node in replies for node in why)
@@ -362,23 +359,14 @@ class LocalStrategy(Strategy):
     def _sort_out(
         self,
         server_round: int,
-        nodes: Sequence[int],
+        nodes: Iterable[int],
         replies: Mapping[int, Message],
         read: Callable[..., Reply],
         *,
         during: str = "training",
     ) -> tuple[dict[int, Reply], dict[int, str]]:
         """Return the good replies, and why the others are not; log and count every one."""
-        good: dict[int, Reply] = {}
-        reasons: dict[int, str] = {}
-        for node in sorted(nodes):
-            if node not in replies:
-                reasons[node] = "no reply in time"
-                continue
-            try:
-                good[node] = read(replies[node], server_round=server_round)
-            except BadReply as bad:
-                reasons[node] = str(bad)
+        good, reasons = sort_out(nodes, replies, partial(read, server_round=server_round))
         for node, reason in reasons.items():
             log.warning("round %d: %s: dropped node %d: %s", server_round, during, node, reason)
             self.history.dropped.append(
@@ -405,9 +393,8 @@ class LocalStrategy(Strategy):
     ) -> dict[str, float]:
         """Evaluate the output on the nodes that have just trained; nobody else is waited for."""
         server_round = row.round
-        messages = self._evaluate_messages(
-            nodes, server_round, state, run.evaluate_config, run.deadline
-        )
+        content = self._evaluation(server_round, state, run.evaluate_config)
+        messages = address(content, nodes, MessageType.EVALUATE, server_round, run.deadline)
         replies = exchange(run.grid, messages, run.deadline)
         row.bytes_down += count_bytes(messages)
         row.bytes_up += count_bytes(replies.values())
@@ -449,12 +436,8 @@ class LocalStrategy(Strategy):
         """
         if self.sample is None:
             return sorted([*nodes, *else_from])
-        draw = random.Random(f"{self.seed}/{server_round}/{attempt}")
-        chosen: list[int] = []
-        for some in (nodes, else_from):
-            left = self.sample - enough - len(chosen)
-            chosen += draw.sample(sorted(some), min(left, len(some)))
-        return sorted(chosen)
+        seed = f"{self.seed}/{server_round}/{attempt}"
+        return draw_nodes(nodes, else_from, count=self.sample - enough, seed=seed)
 
     def _task(self, server_round: int) -> Task:
         return Task(
@@ -466,42 +449,15 @@ class LocalStrategy(Strategy):
             seed=self.seed,
         )
 
-    def _train_messages(
-        self,
-        nodes: Sequence[int],
-        server_round: int,
-        state: State,
-        config: Mapping[str, Any],
-        deadline: float | None = None,
-    ) -> list[Message]:
+    def _training(self, server_round: int, state: State, config: Mapping[str, Any]) -> RecordDict:
+        """Return what the clients need to train."""
         orders = self._task(server_round).to_config(config)
-        content = RecordDict({ARRAYS: to_record(state), CONFIG: orders})
-        return self._messages(nodes, server_round, MessageType.TRAIN, content, deadline)
+        return RecordDict({ARRAYS: to_record(state), CONFIG: orders})
 
-    def _evaluate_messages(
-        self,
-        nodes: Sequence[int],
-        server_round: int,
-        state: State,
-        config: Mapping[str, Any],
-        deadline: float | None = None,
-    ) -> list[Message]:
+    def _evaluation(self, server_round: int, state: State, config: Mapping[str, Any]) -> RecordDict:
+        """Return what the clients need to evaluate the output."""
         record = to_record(keyed_for_clients(self._output(state, server_round)))
-        content = RecordDict(
-            {ARRAYS: record, CONFIG: ConfigRecord({**config, ROUND: server_round})}
-        )
-        return self._messages(nodes, server_round, MessageType.EVALUATE, content, deadline)
-
-    def _messages(
-        self,
-        nodes: Sequence[int],
-        server_round: int,
-        kind: str,
-        content: RecordDict,
-        deadline: float | None,
-    ) -> list[Message]:
-        ttl = (self.deadline if deadline is None else deadline) + CLOCK_SKEW
-        return [Message(content, node, kind, group_id=str(server_round), ttl=ttl) for node in nodes]
+        return RecordDict({ARRAYS: record, CONFIG: ConfigRecord({**config, ROUND: server_round})})
 
     def _output(self, state: State, server_round: int) -> State:
         return output_of(self.algorithm, self.hp, state, server_round * self.local_steps)
@@ -513,24 +469,10 @@ class LocalStrategy(Strategy):
         if self.resume_from is None:
             return state, 0
         found = Checkpoint.load(self.resume_from)
-        self._require_same(found, state)
+        found.require_same(self.resume_from, self._settings(), state)
         self.history = History.from_dict(found.history)
         log.info("going on after round %d of '%s'", found.round, self.resume_from)
         return dict(found.arrays), found.round
-
-    def _require_same(self, found: Checkpoint, state: State) -> None:
-        mine = self._settings()
-        different = [
-            f"{key}={found.settings.get(key)!r}, not {value!r}"
-            for key, value in mine.items()
-            if found.settings.get(key) != value
-        ]
-        if different:
-            raise InputError(f"'{self.resume_from}' was written with {'; '.join(different)}")
-        kinds = {key: (array.shape, str(array.dtype)) for key, array in state.items()}
-        theirs = {key: (array.shape, str(array.dtype)) for key, array in found.arrays.items()}
-        if kinds != theirs:
-            raise InputError(f"'{self.resume_from}' holds another model: {theirs}, not {kinds}")
 
     def _settings(self) -> dict[str, Any]:
         """Return all that decides where a run goes."""
@@ -576,11 +518,6 @@ class _Run:
     evaluate_config: Mapping[str, Any]
     evaluate_fn: EvaluateFn | None
     first_round: int
-
-
-def read_reply_like(like: State) -> Callable[..., Reply]:
-    """Return `read_reply` for replies that must look like `like`."""
-    return lambda message, server_round: read_reply(message, like=like, server_round=server_round)
 
 
 def _require_trimming(aggregation: Aggregation, quorum: int) -> None:

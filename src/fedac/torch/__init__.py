@@ -13,8 +13,10 @@ try:
 except ModuleNotFoundError as error:  # pragma: no cover
     raise ModuleNotFoundError("fedac.torch needs PyTorch: pip install 'fedac[torch]'") from error
 
-from fedac.torch.optimizer import FedAc, LocalOptimizer, LocalSGD
-from fedac.torch.synchronize import NonFiniteStateError, Synchronizer, WorkerLostError, synchronize
+from fedac.torch.fedac import FedAc, LocalSGD
+from fedac.torch.group import WorkerLostError
+from fedac.torch.optimizer import LocalOptimizer
+from fedac.torch.synchronize import NonFiniteStateError, Synchronizer, synchronize
 
 __all__ = [
     "FedAc",

@@ -14,12 +14,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedac.algorithms import FEDAVG, Algorithm, fedac_variant
+from fedac.algorithms import Algorithm
 from fedac.algorithms.linear import Linear, linear
 from fedac.errors import InputError
 from fedac.require import require_count, require_positive
 from fedac.theory.couplings import Hyperparameters
 from fedac.torch.combine import carry_out, carry_out_together, kept, query_plan, step_plan
+from fedac.torch.precision import gradient, is_rounded, is_short, state_dtype, version
 
 # Numbers that a CPU works on at once: four of each are a megabyte in float32.
 BATCH = 2**16
@@ -128,7 +129,7 @@ class LocalOptimizer(torch.optim.Optimizer):
 
     def sequences(self, p: Tensor) -> list[Tensor]:
         """Return the sequences of one parameter, in the algorithm's order."""
-        if self._in_place and not _is_short(p):
+        if self._in_place and not is_short(p):
             return [p]  # a single sequence is the parameter itself: no copy is needed
         names = self.algorithm.sequences
         state = self.state[p]
@@ -137,7 +138,7 @@ class LocalOptimizer(torch.optim.Optimizer):
             with torch.inference_mode(False), torch.no_grad():
                 for name, value in zip(names, self._start(p), strict=True):
                     state[name] = value.clone(memory_format=torch.preserve_format)
-            self._versions[p] = _version(p)
+            self._versions[p] = version(p)
         return [state[name] for name in names]
 
     def moves(self, p: Tensor) -> bool:
@@ -215,8 +216,8 @@ class LocalOptimizer(torch.optim.Optimizer):
         # The base class casts states to the parameters' precision; ours may be finer.
         for p, state in zip(self.parameters(), saved, strict=True):
             for key, value in (state or {}).items():
-                self.state[p][key] = value.detach().to(p.device, _state_dtype(p), copy=True)
-            if self._in_place and not _is_short(p):
+                self.state[p][key] = value.detach().to(p.device, state_dtype(p), copy=True)
+            if self._in_place and not is_short(p):
                 self.state.pop(p, None)
 
     def parameters(self) -> list[Tensor]:
@@ -263,7 +264,7 @@ class LocalOptimizer(torch.optim.Optimizer):
         self._versions = {}  # parameters are others now: compare them once by value
 
     def _start(self, p: Tensor) -> tuple[Tensor, ...]:
-        return self.algorithm.start(p.detach().to(_state_dtype(p)))
+        return self.algorithm.start(p.detach().to(state_dtype(p)))
 
     def _shown(self, group: dict[str, Any]) -> Linear:
         """Return the coefficients by which the parameters of a group were last set."""
@@ -309,7 +310,7 @@ class LocalOptimizer(torch.optim.Optimizer):
         self, params: list[Tensor], coefficients: Linear, shown: tuple[float, ...]
     ) -> None:
         """Take the step of some parameters: new sequences first, then where to look next."""
-        short = _is_short(params[0])
+        short = is_short(params[0])
         S = len(shown)
         plan = step_plan(coefficients, in_place=self._in_place and not short)
         copies = range(S + 2, 2 * S + 2)
@@ -322,7 +323,7 @@ class LocalOptimizer(torch.optim.Optimizer):
             sequences = self.sequences(p)
             w_md = torch.empty_like(sequences[0]) if short else p
             old = [torch.empty_like(w_md) if slot in needed else w_md for slot in copies]
-            slots.append([*sequences, w_md, _gradient(p), *old])
+            slots.append([*sequences, w_md, gradient(p), *old])
         if len(params) == 1:
             carry_out(plan, slots[0])
         else:
@@ -350,98 +351,37 @@ class LocalOptimizer(torch.optim.Optimizer):
             hp = self._shown_by(group)
             self._set(p, self.algorithm.output(tuple(sequences), hp, self.steps))
         else:
-            w_md = torch.empty_like(sequences[0]) if _is_short(p) else p
+            w_md = torch.empty_like(sequences[0]) if is_short(p) else p
             carry_out(query_plan(self._shown(group).query), [*sequences, w_md])
             self._set(p, w_md)
 
     def _set(self, p: Tensor, value: Tensor) -> None:
         if value is not p:
             p.copy_(value)
-        self._versions[p] = _version(p)
+        self._versions[p] = version(p)
 
     def _require_untouched(self, group: dict[str, Any], p: Tensor) -> None:
         """Refuse a parameter that others have changed: the sequences would know nothing of it."""
-        if not self.state.get(p) or self._versions.get(p) == _version(p):
+        if not self.state.get(p) or self._versions.get(p) == version(p):
             return
         sequences = tuple(self.sequences(p))
+        if (sequences[0].dtype, sequences[0].device) != (state_dtype(p), p.device):
+            raise InputError(
+                "a parameter was moved to another type or device after the first step; convert "
+                "the model first and make the optimizer then, or call optimizer.restart()"
+            )
         hp = self._shown_by(group)
         if group["training"]:
             told = self.algorithm.query(sequences, hp)
         else:
             told = self.algorithm.output(sequences, hp, self.steps)
-        if not _is_rounded(p, told, sequences, sum(map(abs, linear(self.algorithm, hp).query))):
+        if not is_rounded(p, told, sequences, sum(map(abs, linear(self.algorithm, hp).query))):
             raise InputError(
                 "a parameter was changed by other means than this optimizer; call "
                 "optimizer.restart() to start from the parameters as they are, or restore the "
                 "model that belongs to the optimizer's state"
             )
-        self._versions[p] = _version(p)
-
-
-class FedAc(LocalOptimizer):
-    """Federated Accelerated SGD (label alg:fedac) as an optimizer.
-
-    Parameters
-    ----------
-    params, lr, mu, local_steps, foreach
-        See `LocalOptimizer`.
-    variant : "I", "II" or "vanilla"
-        The coupling of the hyperparameters.
-    gamma, alpha, beta : float, optional
-        All three, instead of a coupling.
-
-    Examples
-    --------
-    >>> w = torch.nn.Parameter(torch.tensor([4.0]))
-    >>> optimizer = FedAc([w], lr=0.5, mu=0.5, local_steps=4)
-    >>> for _ in range(60):
-    ...     optimizer.zero_grad()
-    ...     (w**2 / 2).sum().backward()
-    ...     optimizer.step()
-    >>> optimizer.eval()
-    >>> round(w.item(), 3)
-    0.0
-    """
-
-    def __init__(
-        self,
-        params: Iterable[Any],
-        lr: float,
-        mu: float,
-        local_steps: int,
-        *,
-        variant: str = "I",
-        gamma: float | None = None,
-        alpha: float | None = None,
-        beta: float | None = None,
-        foreach: bool = True,
-    ) -> None:
-        algorithm = fedac_variant(variant, gamma=gamma, alpha=alpha, beta=beta)
-        super().__init__(params, algorithm, lr=lr, mu=mu, local_steps=local_steps, foreach=foreach)
-
-
-class LocalSGD(LocalOptimizer):
-    """FedAvg's local steps: plain SGD, to be synchronized every `local_steps`.
-
-    Examples
-    --------
-    >>> w = torch.nn.Parameter(torch.tensor([4.0]))
-    >>> optimizer = LocalSGD([w], lr=0.5, local_steps=4)
-    >>> (w**2 / 2).sum().backward()
-    >>> optimizer.step()
-    >>> w.data
-    tensor([2.])
-    """
-
-    def __init__(
-        self,
-        params: Iterable[Any],
-        lr: float,
-        local_steps: int,
-        *,
-        foreach: bool = True,
-    ) -> None:
-        super().__init__(params, FEDAVG, lr=lr, mu=1.0, local_steps=local_steps, foreach=foreach)
+        self._versions[p] = version(p)
 
 
 def _numbers(group: dict[str, Any]) -> dict[str, Any]:
@@ -463,23 +403,6 @@ def _plain(group: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _is_rounded(p: Tensor, told: Tensor, sequences: Sequence[Tensor], growth: float) -> bool:
-    """Say whether a parameter is what its sequences tell, but for rounding."""
-    finite = [torch.nan_to_num(s, 0.0, 0.0, 0.0).abs().max().item() for s in sequences if s.numel()]
-    limits = torch.finfo(p.dtype)
-    slack = 8 * limits.eps * (max(1.0, growth) * max([0.0, *finite]) + limits.smallest_normal)
-    # Through the parameter's own type, in which a large number may be infinity. Where a sequence
-    # is not finite, how it was computed decides between infinity and NaN.
-    held = p.to(told.dtype)
-    seen = torch.where(torch.isfinite(told), told.to(p.dtype).to(told.dtype), held)
-    return torch.allclose(held, seen, rtol=0, atol=slack, equal_nan=True)
-
-
-def _version(p: Tensor) -> tuple[int, int]:
-    """Return what differs after others have written to a parameter, or exchanged its memory."""
-    return p._version, p.data_ptr()
-
-
 def _is_its_own_state(algorithm: Algorithm, hp: Hyperparameters) -> bool:
     """Say whether an algorithm's only sequence is start, query point and output at once."""
     return (
@@ -487,21 +410,6 @@ def _is_its_own_state(algorithm: Algorithm, hp: Hyperparameters) -> bool:
         and algorithm.query((1.0,), hp) == 1.0
         and algorithm.output((1.0,), hp, 1) == 1.0
     )
-
-
-def _is_short(p: Tensor) -> bool:
-    """Say whether a parameter is too coarse to keep sequences in."""
-    return p.dtype in (torch.bfloat16, torch.float16)
-
-
-def _state_dtype(p: Tensor) -> torch.dtype:
-    return torch.float32 if _is_short(p) else p.dtype
-
-
-def _gradient(p: Tensor) -> Tensor:
-    gradient = p.grad
-    assert gradient is not None
-    return gradient.float() if _is_short(p) else gradient
 
 
 def _require_dense(p: Tensor) -> None:

@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-import re
 import time
-from collections.abc import Callable, Iterable, Sequence
-from datetime import timedelta
+from collections.abc import Iterable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 from torch.utils.hooks import RemovableHandle
 
 from fedac.errors import InputError
 from fedac.require import require_count, require_positive
 from fedac.torch import checkpoint as files
+from fedac.torch.agreement import (
+    describe_numbers,
+    describe_steps,
+    describe_tensors,
+    mark,
+    require_same,
+)
+from fedac.torch.flat import flatten, unflatten
+from fedac.torch.group import Group
 from fedac.torch.optimizer import LocalOptimizer
 
 # In the header, in the place of its weight: the state of this rank is not finite.
@@ -29,10 +34,6 @@ NOT_FINITE = -1.0
 
 class NonFiniteStateError(RuntimeError):
     """A worker's state holds NaN or infinity; nobody's state was changed."""
-
-
-class WorkerLostError(RuntimeError):
-    """A synchronization failed: a worker has died or cannot be reached."""
 
 
 class Synchronizer:
@@ -87,11 +88,6 @@ class Synchronizer:
         delay: int | None = None,
         timeout: float | None = None,
     ) -> None:
-        if not (dist.is_available() and dist.is_initialized()):
-            raise InputError(
-                "no process group: call torch.distributed.init_process_group first, and start "
-                "the program by torchrun"
-            )
         for name, value, known in (
             ("weighting", weighting, ("uniform", "examples")),
             ("on_nonfinite", on_nonfinite, ("raise", "skip-worker")),
@@ -111,10 +107,6 @@ class Synchronizer:
         self.optimizer = optimizer
         self.weighting = weighting
         self.on_nonfinite = on_nonfinite
-        self.rank = dist.get_rank(group)
-        if self.rank < 0:
-            raise InputError("this process is not in the group; only its members synchronize")
-        self.world_size = dist.get_world_size(group)
         self.rounds = 0
         self.bytes = 0
         self.seconds = 0.0
@@ -133,7 +125,8 @@ class Synchronizer:
         self._device = self._trained[0].device
         self._pending: _Pending | None = None
         self._timeout = None if timeout is None else require_positive("timeout", timeout)
-        self._group = self._own_group(group, self._timeout)
+        self._group = Group(group, timeout=self._timeout)
+        self.rank, self.world_size = self._group.rank, self._group.size
         self._require_agreement()
         # The step after which all states were the same, for checkpoints.
         self._alike_at: int | None = None
@@ -172,7 +165,7 @@ class Synchronizer:
             return
         pending, self._pending = self._pending, None
         before = time.perf_counter()
-        self._guard(pending.work.wait)
+        self._group.finish(pending.work, self._next())
         self.seconds += time.perf_counter() - before
         self._apply(pending)
         self.rounds += 1
@@ -210,7 +203,7 @@ class Synchronizer:
         except InputError as error:
             said["trouble"] = str(error)
             said["missing"] = isinstance(error, files.MissingCheckpointError)
-        everybody = [json.loads(text) for text in self._ask(json.dumps(said))]
+        everybody = self._ask(said)
         if missing_ok and all(theirs["missing"] for theirs in everybody):
             return None
         if said["trouble"]:
@@ -218,7 +211,7 @@ class Synchronizer:
         for rank, theirs in enumerate(everybody):
             if theirs["trouble"]:
                 raise InputError(f"rank {rank} cannot resume: {theirs['trouble']}")
-        self._require_same("the steps of their checkpoints", [t["steps"] for t in everybody])
+        require_same("the steps of their checkpoints", [t["steps"] for t in everybody])
         assert content is not None
         files.restore(content, self.optimizer, self._all_buffers)
         self.rounds = content["rounds"]
@@ -246,11 +239,7 @@ class Synchronizer:
             )
         pending = self._pack()
         self.bytes += pending.buffer.numel() * pending.buffer.element_size()
-        pending.work = self._guard(
-            lambda: dist.all_reduce(
-                pending.buffer, dist.ReduceOp.SUM, group=self._group, async_op=True
-            )
-        )
+        pending.work = self._group.start_sum(pending.buffer, self._next())
         self._pending = pending
 
     def _tensors(self) -> list[Tensor]:
@@ -258,7 +247,7 @@ class Synchronizer:
 
     def _pack(self) -> _Pending:
         """Write weight and mark of every rank (all others fill in zero), then the sequences."""
-        buffer = _flat(self._tensors(), self._device, ahead=2 * self.world_size)
+        buffer = flatten(self._tensors(), self._device, ahead=2 * self.world_size)
         body = buffer[2 * self.world_size :]
         weight = float(self._examples) if self.weighting == "examples" else 1.0
         self._examples = 0
@@ -270,11 +259,10 @@ class Synchronizer:
             body.zero_()  # NaN would spoil the sum of all
             weight = NOT_FINITE
         buffer[self.rank] = weight
-        buffer[self.world_size + self.rank] = self._mark()
+        buffer[self.world_size + self.rank] = mark(self.optimizer)
         steps = self.optimizer.steps
         return _Pending(buffer, before, begun=steps, due=steps + self._delay)
 
-    @torch.no_grad()
     def _apply(self, pending: _Pending) -> None:
         header = pending.buffer[: 2 * self.world_size].tolist()
         weights, marks = header[: self.world_size], header[self.world_size :]
@@ -282,8 +270,8 @@ class Synchronizer:
         if len(set(marks)) > 1:
             raise InputError(
                 f"processes differ in lr after {pending.begun} steps; this one has "
-                f"{_numbers(self.optimizer)}. Schedulers must do the same in all of them. No state "
-                "was averaged"
+                f"{describe_numbers(self.optimizer)}. Schedulers must do the same in all of them. "
+                "No state was averaged"
             )
         bad = [rank for rank, weight in enumerate(weights) if weight == NOT_FINITE]
         if bad and (self.on_nonfinite == "raise" or len(bad) == self.world_size):
@@ -299,24 +287,18 @@ class Synchronizer:
         moved = self.optimizer.steps != pending.begun
         if pending.before is not None and moved and self.rank not in bad:
             # What this worker has done since the average set out is added to it.
-            mean += _flat(self._tensors(), self._device) - pending.before
-        _unflatten(mean, self._tensors())
+            mean += flatten(self._tensors(), self._device) - pending.before
+        unflatten(mean, self._tensors())
         self.optimizer.refresh()
         self._alike_at = None if moved else self.optimizer.steps
-
-    def _mark(self) -> int:
-        """Return a number that tells processes with other numbers; float32 holds it exactly."""
-        return int(_code(self.optimizer.coupling())[:5], 16)
 
     def _start_alike(self) -> None:
         """Take the parameters of rank 0, as DistributedDataParallel does."""
         params = [p for p in self.optimizer.parameters() if p.is_floating_point()]
         tensors = [*params, *self._buffers]
-        flat = _flat(tensors, self._device)
-        source = 0 if self._group is None else dist.get_global_rank(self._group, 0)
-        self._guard(lambda: dist.broadcast(flat, source, group=self._group))
-        with torch.no_grad():
-            _unflatten(flat, tensors)
+        flat = flatten(tensors, self._device)
+        self._group.take_from_first(flat)
+        unflatten(flat, tensors)
         self.optimizer.restart()
         self._alike_at = 0
 
@@ -325,72 +307,27 @@ class Synchronizer:
         mine = {
             "algorithm": self.optimizer.algorithm.name,
             "local_steps": self._local_steps,
-            "hyperparameters": _numbers(self.optimizer),
-            "parameters": _model(self.optimizer.parameters()),
-            "trained parameters": _model(self._trained),
-            "buffers": _model(self._buffers),
-            "schedule": "regular" if self._at is None else _schedule_text(self._at),
+            "hyperparameters": describe_numbers(self.optimizer),
+            "parameters": describe_tensors(self.optimizer.parameters()),
+            "trained parameters": describe_tensors(self._trained),
+            "buffers": describe_tensors(self._buffers),
+            "schedule": "regular" if self._at is None else describe_steps(self._at),
             "weighting": self.weighting,
             "on_nonfinite": self.on_nonfinite,
             "delay": self._delay,
             "timeout": self._timeout,
             "steps": self.optimizer.steps,
         }
-        everybody = [json.loads(text) for text in self._ask(json.dumps(mine))]
+        everybody = self._ask(mine)
         for name in mine:
-            self._require_same(name, [theirs[name] for theirs in everybody])
+            require_same(name, [theirs[name] for theirs in everybody])
 
-    def _require_same(self, name: str, values: Sequence[object]) -> None:
-        if len(set(values)) > 1:
-            ranks: dict[object, list[str]] = {}
-            for rank, value in enumerate(values):
-                ranks.setdefault(value, []).append(str(rank))
-            shown = "; ".join(f"{value} at rank {', '.join(who)}" for value, who in ranks.items())
-            raise InputError(f"processes differ in {name}: {shown}")
+    def _ask(self, mine: dict[str, Any]) -> list[dict[str, Any]]:
+        """Return what all processes say, by rank."""
+        return [json.loads(text) for text in self._group.ask(json.dumps(mine), self._device)]
 
-    def _ask(self, text: str) -> list[str]:
-        """Return the texts of all processes, by rank."""
-        mine = torch.tensor(list(text.encode()), dtype=torch.uint8, device=self._device)
-        sizes = self._gather(torch.tensor([len(mine)], device=self._device))
-        padded = torch.zeros(max(map(int, sizes)), dtype=torch.uint8, device=self._device)
-        padded[: len(mine)] = mine
-        rows = self._gather(padded)
-        return [
-            bytes(row[: int(size)].tolist()).decode() for row, size in zip(rows, sizes, strict=True)
-        ]
-
-    def _gather(self, mine: Tensor) -> list[Tensor]:
-        everybody = [torch.empty_like(mine) for _ in range(self.world_size)]
-        self._guard(lambda: dist.all_gather(everybody, mine, group=self._group))
-        return everybody
-
-    def _own_group(self, group: Any, timeout: float | None) -> Any:
-        """Return a group with our timeout: that of a given one cannot be changed."""
-        if timeout is None:
-            return group
-        try:
-            limit = timedelta(seconds=timeout)
-        except OverflowError:
-            raise InputError(f"timeout is too long, got {timeout:g} s") from None
-        if group is None:
-            return self._guard(lambda: dist.new_group(timeout=limit))
-        ranks = dist.get_process_group_ranks(group)
-        return self._guard(
-            lambda: dist.new_group(ranks, timeout=limit, use_local_synchronization=True)
-        )
-
-    def _guard(self, call: Callable[[], Any]) -> Any:
-        """Call something collective and say plainly what its failure means."""
-        before = time.perf_counter()
-        try:
-            return call()
-        except RuntimeError as error:
-            waited = time.perf_counter() - before
-            raise WorkerLostError(
-                f"rank {self.rank} of {self.world_size}: synchronization {self.rounds + 1} failed "
-                f"after {waited:.1f} s; a worker has died, cannot be reached, or has stopped "
-                f"taking steps. Start again from the last checkpoint. ({_reason(error)})"
-            ) from error
+    def _next(self) -> str:
+        return f"synchronization {self.rounds + 1}"
 
 
 class _Pending:
@@ -425,34 +362,6 @@ def synchronize(optimizer: LocalOptimizer, **options: Any) -> Synchronizer:
 _hooks: WeakKeyDictionary[LocalOptimizer, RemovableHandle] = WeakKeyDictionary()
 
 
-def _flat(tensors: Sequence[Tensor], device: torch.device, *, ahead: int = 0) -> Tensor:
-    """Copy tensors into one, after `ahead` zeros, in the finest of their precisions."""
-    dtype = torch.float32
-    for tensor in tensors:
-        dtype = torch.promote_types(dtype, tensor.dtype)
-    flat = torch.zeros(ahead + sum(t.numel() for t in tensors), dtype=dtype, device=device)
-    for part, tensor in zip(_parts(flat[ahead:], tensors), tensors, strict=True):
-        part.copy_(tensor.detach())
-    return flat
-
-
-def _unflatten(flat: Tensor, tensors: Sequence[Tensor]) -> None:
-    """Copy the parts of a flat tensor back to where they belong."""
-    for part, tensor in zip(_parts(flat, tensors), tensors, strict=True):
-        tensor.copy_(part)
-
-
-def _parts(flat: Tensor, tensors: Sequence[Tensor]) -> list[Tensor]:
-    parts = torch.split(flat, [tensor.numel() for tensor in tensors])
-    return [part.view(tensor.shape) for part, tensor in zip(parts, tensors, strict=True)]
-
-
-def _reason(error: Exception) -> str:
-    """Return the first line of an error, without PyTorch's place and Gloo's wishes around it."""
-    line = str(error).partition("\n")[0]
-    return re.sub(r"^\[[^\]]*:\d+\] |\W*GLHF.*$", "", line)
-
-
 def _delay(delay: int | None, *, overlap: bool, local_steps: int) -> int:
     if not overlap:
         if delay is not None:
@@ -485,34 +394,3 @@ def _schedule(at: Iterable[int], local_steps: int) -> frozenset[int]:
             f"two synchronizations are {gap} steps apart, more than local_steps={local_steps}"
         )
     return frozenset(steps)
-
-
-def _schedule_text(at: frozenset[int]) -> str:
-    return _brief(str(sorted(at)), exactly=sorted(at))
-
-
-def _model(tensors: Sequence[Tensor]) -> str:
-    """Describe tensors by number and types, and by a code that their shapes determine."""
-    code = _code([[str(tensor.dtype), *tensor.shape] for tensor in tensors])
-    types = ", ".join(sorted({str(tensor.dtype).removeprefix("torch.") for tensor in tensors}))
-    count = sum(tensor.numel() for tensor in tensors)
-    return f"{count} numbers in {len(tensors)} tensors ({types}; {code})"
-
-
-def _numbers(optimizer: LocalOptimizer) -> str:
-    """Describe the numbers of an optimizer's groups, as its user knows them."""
-    groups = []
-    for group, hp in zip(optimizer.param_groups, optimizer.coupling(), strict=True):
-        own = {"lr": float(group["lr"]), "mu": float(group["mu"])}
-        rest = {} if hp is None else {name: hp[name] for name in ("gamma", "alpha", "beta")}
-        groups.append(" ".join(f"{name}={value:.6g}" for name, value in (own | rest).items()))
-    return _brief(" | ".join(groups), exactly=optimizer.coupling())
-
-
-def _brief(text: str, *, exactly: object) -> str:
-    """Return a text that two people would compare, with a code for all that it leaves out."""
-    return f"{text if len(text) <= 100 else f'{text[:100]}...'} ({_code(exactly)})"
-
-
-def _code(value: object) -> str:
-    return hashlib.sha256(json.dumps(value).encode()).hexdigest()[:8]
