@@ -50,7 +50,7 @@ def bash(script, tmp_path):
                 stdout=log, stderr=subprocess.STDOUT,
             )  # fmt: skip
         try:
-            code = process.wait(timeout=240)
+            code = process.wait(timeout=600)
         finally:
             for pid in marked(str(tmp_path)):
                 with contextlib.suppress(ProcessLookupError):

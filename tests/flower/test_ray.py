@@ -44,7 +44,7 @@ def test_ray_is_the_simulator(federation, tmp_path):
     conftest = Path(__file__).with_name("conftest.py")
     done = subprocess.run(
         [sys.executable, "-c", SIMULATION, conftest, tmp_path],
-        timeout=240, check=False, capture_output=True, text=True, env=os.environ,
+        timeout=600, check=False, capture_output=True, text=True, env=os.environ,
     )  # fmt: skip
     for variant, name in {"I": "fedac-i", "II": "fedac-ii", "fedavg": "fedavg"}.items():
         path = tmp_path / f"{variant}.npz"

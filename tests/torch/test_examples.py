@@ -14,7 +14,7 @@ EXAMPLES = ROOT / "examples"
 
 def run_example(processes, name: str, *arguments) -> str:
     path = str(EXAMPLES / f"{name}.py")
-    ended = processes("example", path=path, arguments=arguments, timeout=120)
+    ended = processes("example", path=path, arguments=arguments, timeout=300)
     assert [process.code for process in ended] == [0] * 4, ended[0].err
     return ended[0].out
 

@@ -72,7 +72,7 @@ def test_the_program_torchrun(undisturbed, tmp_path: Path) -> None:
     # is the one of docs/pytorch.md: restarted processes must not find the addresses of dead ones.
     here = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", "GLOO_SOCKET_IFNAME": "lo"}
     ended = subprocess.run(
-        command, env=os.environ | here, capture_output=True, text=True, timeout=240, check=False
+        command, env=os.environ | here, capture_output=True, text=True, timeout=600, check=False
     )
     assert ended.returncode == 0, ended.stderr
     check(tmp_path, kills, undisturbed)

@@ -268,7 +268,7 @@ def test_processes_that_differ_are_refused_everywhere(processes) -> None:
 
 @pytest.mark.parametrize("how", ["dies", "stops"])
 def test_survivors_of_a_lost_worker_end_within_the_timeout(processes, how: str) -> None:
-    limit = 3.0
+    limit = 8.0  # the rounds before the loss need some of it on a busy machine
     ended = processes("doomed", victim=2, how=how, limit=limit)
     # Dead, or stopped and then killed by the test.
     assert ended[2].code == {"dies": 7, "stops": -9}[how]
