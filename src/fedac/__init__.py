@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         LeastSquares,
         LogisticRegression,
         NoisyQuadratic,
+        SquaredHinge,
         optimum,
     )
 
@@ -44,6 +45,7 @@ _HOME = {
     "LeastSquares": "objectives",
     "LogisticRegression": "objectives",
     "NoisyQuadratic": "objectives",
+    "SquaredHinge": "objectives",
     "optimum": "objectives",
 }
 
@@ -57,6 +59,7 @@ __all__ = [
     "Result",
     "Run",
     "Schedule",
+    "SquaredHinge",
     "fedac",
     "load",
     "optimum",
