@@ -24,6 +24,7 @@ def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
     >>> path.read_bytes(), [p.name for p in path.parent.iterdir()]
     (b'all of it', ['file'])
     """
+    path = path.resolve()  # a link stays a link
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = _beside(path)
     try:
@@ -49,11 +50,13 @@ def require_writable(path: Path) -> None:
     ...
     fedac.errors.InputError: '...' is a folder; give the path of a file
     """
+    if path.is_dir():
+        raise InputError(f"'{path}' is a folder; give the path of a file")
+    if path.exists() and not path.is_file():  # a device or a pipe: moving a file there replaces it
+        raise InputError(f"'{path}' is no file that could be replaced")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if path.is_dir():
-            raise InputError(f"'{path}' is a folder; give the path of a file")
-        beside = _beside(path)
+        path.resolve().parent.mkdir(parents=True, exist_ok=True)
+        beside = _beside(path.resolve())
         beside.touch()
         beside.unlink()
     except OSError as error:

@@ -11,6 +11,7 @@ from torch import nn
 
 from fedac.errors import InputError
 from fedac.torch import FedAc, LocalSGD, Synchronizer, synchronize
+from fedac.torch import checkpoint as files
 
 pytestmark = pytest.mark.usefixtures("alone")
 NUMBERS = {"lr": 0.1, "mu": 0.1, "local_steps": 2}
@@ -176,6 +177,29 @@ def test_a_crash_while_writing_leaves_the_old_file(tmp_path, monkeypatch, error,
     assert path.read_bytes() == old
     assert list(path.parent.iterdir()) == [path]
     Training().averages.resume(path)
+
+
+def test_a_full_disk_is_called_so(tmp_path: Path, monkeypatch) -> None:
+    training = Training().run(2)
+
+    def fail(content, file):
+        raise RuntimeError("[enforce fail at inline_container.cc:672] . unexpected pos 1216")
+
+    monkeypatch.setattr(files, "_require_plain", lambda extra: None)
+    monkeypatch.setattr(torch, "save", fail)
+    with pytest.raises(OSError, match=r"a\.pt' could not be written: is the disk full\?"):
+        training.averages.checkpoint(tmp_path / "a.pt")
+
+
+def test_places_that_cannot_be_written(tmp_path: Path) -> None:
+    averages = Training().run(2).averages
+    with pytest.raises(InputError, match="is a folder; give the path of a file"):
+        averages.checkpoint(tmp_path)
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match=r"file/a\.pt' cannot be written: "):
+        averages.checkpoint(tmp_path / "file" / "a.pt")
+    with pytest.raises(InputError, match=r"file/a\.pt' cannot be: '.*file' is no folder"):
+        averages.resume(tmp_path / "file" / "a.pt", missing_ok=True)
 
 
 def test_the_remains_of_a_killed_process_do_no_harm(tmp_path: Path) -> None:

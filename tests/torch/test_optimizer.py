@@ -356,6 +356,43 @@ def test_a_group_rests_while_its_lr_is_zero() -> None:
     assert optimizer.steps == 2
 
 
+@every_algorithm
+def test_an_lr_beside_zero_is_a_schedulers_zero(name: str) -> None:
+    params = parameters()
+    optimizer = MAKERS[name](params)
+    scheduler = torch.optim.lr_scheduler.LinearLR(optimizer, 0.1, 0.0, 4)
+    for t in range(4):
+        run(optimizer, params, 1, start=t)
+        scheduler.step()
+    assert -1e-15 < optimizer.param_groups[0]["lr"] < 0
+    before = flat(params)
+    run(optimizer, params, 1, start=4)
+    optimizer.load_state_dict(optimizer.state_dict())
+    optimizer.eval()
+    optimizer.train()
+    assert torch.equal(flat(params), before)
+    optimizer.param_groups[0]["lr"] = -1e-6
+    with pytest.raises(InputError, match="lr must be a finite number above 0, got -1e-06"):
+        run(optimizer, params, 1, start=5)
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ({"weight_decay": 0.1}, "not weight_decay: there is none here; .* add an l2 term"),
+        ({"momentum": 0.9}, "not momentum: there is none here"),
+        ({"variant": "II"}, "not variant: give it to the optimizer, for all groups"),
+        ({"gamma": 1.0}, "not gamma: give it to the optimizer"),
+    ],
+)
+def test_options_that_a_group_cannot_have_are_refused(option, message) -> None:
+    first, second = parameters()
+    with pytest.raises(InputError, match=f"its own lr and mu, {message}"):
+        FedAc([{"params": [first]}, {"params": [second], **option}], **NUMBERS)
+    optimizer = FedAc([{"params": [first], "weight_decay": 0.0, "name": "mine"}], **NUMBERS)
+    assert optimizer.param_groups[0]["name"] == "mine"
+
+
 def test_an_lr_beyond_the_coupling_is_refused_and_nothing_moves() -> None:
     params = parameters()
     optimizer = FedAc(params, variant="II", **NUMBERS)
@@ -783,10 +820,16 @@ def test_evaluating_in_inference_mode_before_the_first_step() -> None:
         optimizer.step()
 
 
-@pytest.mark.parametrize("make", [FedAc, LocalSGD])
-def test_an_optimizer_can_be_pickled(make) -> None:
+@pytest.mark.parametrize(
+    ("make", "numbers"),
+    [
+        (FedAc, {"mu": 0.1}),
+        (FedAc, {"mu": 0.1, "gamma": 0.3, "alpha": 2.0, "beta": 3.0}),
+        (LocalSGD, {}),
+    ],
+)
+def test_an_optimizer_can_be_pickled(make, numbers) -> None:
     w = nn.Parameter(torch.tensor([1.0, 2.0]))
-    numbers = {"mu": 0.1} if make is FedAc else {}
     optimizer = make([w], lr=0.1, local_steps=4, **numbers)
     w.grad = torch.ones(2)
     optimizer.step()
@@ -796,7 +839,7 @@ def test_an_optimizer_can_be_pickled(make) -> None:
     optimizer.step()
     again.step()
     assert torch.equal(v, w)
-    assert again.algorithm is optimizer.algorithm
+    assert again.algorithm.name == optimizer.algorithm.name
 
 
 def test_an_lr_in_a_tensor_is_a_number() -> None:

@@ -11,7 +11,7 @@ from torch import nn
 from fedac import LogisticRegression, simulate
 from fedac.algorithms import ALGORITHMS
 from fedac.errors import InputError
-from fedac.torch import FedAc, LocalSGD, Synchronizer, synchronize
+from fedac.torch import FedAc, LocalSGD, NonFiniteStateError, Synchronizer, synchronize
 
 WORLD = 4
 LOCAL = ["fedac-i", "fedac-ii", "fedac-vanilla", "fedavg"]
@@ -116,13 +116,16 @@ def by_hand(name, *, at, gradients=GRADIENTS, weights=(1,) * WORLD, delay=0):
     return np.stack(history, axis=1)
 
 
-def run_steps(processes, name, gradients=GRADIENTS, *, flush=False, **options):
+def run_steps(
+    processes, name, gradients=GRADIENTS, *, examples=(1, 2, 3, 4), flush=False, **options
+):
     return results(
         processes(
             "steps",
             gradients=gradients.tolist(),
             optimizer={"algorithm": name, **NUMBERS},
             options=options,
+            examples=examples,
             flush=flush,
         )
     )
@@ -227,6 +230,17 @@ def test_where_all_are_nan_nobody_is_left(processes) -> None:
         assert result["error"] == "NonFiniteStateError"
         assert "rank 0, 1, 2, 3" in result["message"]
         assert result["message"].endswith("Use a smaller lr")
+        assert result["untouched"]
+
+
+def test_where_nobody_but_a_nan_has_examples_the_nan_is_named(processes) -> None:
+    ranks = run_steps(
+        processes, "fedac-i", with_nan(2), examples=(0, 0, 1, 0),
+        weighting="examples", on_nonfinite="skip-worker",
+    )  # fmt: skip
+    for result in ranks:
+        assert result["error"] == "NonFiniteStateError"
+        assert "the state of rank 2 holds NaN" in result["message"]
         assert result["untouched"]
 
 
@@ -476,6 +490,37 @@ def test_examples_must_be_counted() -> None:
         with pytest.raises(InputError, match="examples must be a whole number, at least 0, got"):
             averages.count(bad)
     assert torch.equal(w, before)
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+@pytest.mark.usefixtures("alone")
+def test_counted_examples_may_end_with_a_round(overlap: bool) -> None:
+    w, optimizer = make()
+    averages = synchronize(optimizer, weighting="examples", overlap=overlap)
+    w.grad = torch.ones(3)
+    for _ in range(8):
+        averages.count(5)
+        optimizer.step()
+    before = w.detach().clone()
+    averages.synchronize()
+    averages.synchronize()
+    assert torch.equal(w, before)
+    optimizer.step()
+    with pytest.raises(InputError, match=r"call count\(examples\) every step"):
+        averages.synchronize()
+
+
+@pytest.mark.usefixtures("alone")
+def test_a_sum_beyond_all_numbers_changes_nothing() -> None:
+    w = nn.Parameter(torch.full((3,), 2e38))
+    optimizer = FedAc([w], **NUMBERS)
+    averages = synchronize(optimizer, weighting="examples", on_nonfinite="skip-worker")
+    w.grad = torch.zeros(3)
+    optimizer.step()
+    averages.count(2)
+    with pytest.raises(NonFiniteStateError, match=r"sum of all states overflows torch.float32"):
+        averages.synchronize()
+    assert torch.equal(w, torch.full((3,), 2e38))
 
 
 @pytest.mark.usefixtures("alone")

@@ -115,9 +115,13 @@ def steps(
     gradients: list[list[list[float]]],
     optimizer: dict[str, Any],
     options: dict[str, Any],
+    examples: list[int],
     flush: bool = False,
 ) -> dict[str, Any]:
-    """Step with given gradients (by rank and step); return the state after every step."""
+    """Step with given gradients (by rank and step); return the state after every step.
+
+    `examples` are those of a step, by rank.
+    """
     w = nn.Parameter(torch.zeros(len(gradients[0][0]), dtype=torch.float64))
     local = make_optimizer([w], **optimizer)
     result: dict[str, Any] = {"states": [], "applied": [], "error": None}
@@ -127,7 +131,7 @@ def steps(
             for g in gradients[rank]:
                 w.grad = torch.tensor(g, dtype=torch.float64)
                 local.step()
-                averages.count(rank + 1)
+                averages.count(examples[rank])
                 before = sequences(local)
                 result["applied"].append(averages.step())
                 result["states"].append(sequences(local))

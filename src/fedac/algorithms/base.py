@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from fedac.theory.couplings import Coupling, Hyperparameters
@@ -20,7 +21,11 @@ State = tuple[Vector, ...]
 
 def start_everywhere(sequences: int) -> Callable[[Vector], State]:
     """Start all sequences at w_0 (line 2 of alg:fedac and of alg:fedavg)."""
-    return lambda w_0: (w_0,) * sequences
+    return partial(_repeat, sequences)
+
+
+def _repeat(times: int, w_0: Vector) -> State:
+    return (w_0,) * times
 
 
 @dataclass(frozen=True, kw_only=True)

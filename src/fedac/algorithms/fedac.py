@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from fedac.algorithms.base import Algorithm, State, Vector, start_everywhere
 from fedac.errors import InputError, unknown_name
 from fedac.theory import couplings
@@ -79,12 +81,15 @@ def fedac(*, gamma: float, alpha: float, beta: float, name: str = "fedac") -> Al
     >>> algorithm.update((3.0, 3.0), 3.0, 2.0, hp)
     (2.0, 2.0)
     """
-
-    def couple(*, eta: float, mu: float, K: int) -> Hyperparameters:
-        return Hyperparameters(eta=eta, gamma=gamma, alpha=alpha, beta=beta)
-
+    couple = partial(_uncoupled, gamma=gamma, alpha=alpha, beta=beta)
     couple(eta=1.0, mu=1.0, K=1)  # refuse impossible values here, not in the first run
     return _fedac(name, "FedAc", couple)
+
+
+def _uncoupled(
+    *, eta: float, mu: float, K: int, gamma: float, alpha: float, beta: float
+) -> Hyperparameters:
+    return Hyperparameters(eta=eta, gamma=gamma, alpha=alpha, beta=beta)
 
 
 def fedac_variant(

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fedac.errors import InputError
-from fedac.files import write_whole
+from fedac.files import require_writable, write_whole
 from fedac.torch.optimizer import LocalOptimizer
 
 FORMAT = "fedac.torch checkpoint"
@@ -34,6 +34,7 @@ def save(
 ) -> None:
     """Write a checkpoint beside its place, then move it there: no reader sees half of one."""
     _require_plain(extra)
+    require_writable(path)
     content = {
         "format": FORMAT,
         "version": VERSION,
@@ -49,7 +50,13 @@ def save(
         "buffers": [buffer.detach().cpu() for buffer in buffers],
         "extra": extra,
     }
-    write_whole(path, lambda file: torch.save(content, file))
+    try:
+        write_whole(path, lambda file: torch.save(content, file))
+    except (OSError, RuntimeError) as error:  # PyTorch has its own words for a full disk
+        raise OSError(
+            f"the checkpoint '{path}' could not be written: is the disk full? The one before it, "
+            f"if there was one, is still there. ({error})"
+        ) from error
 
 
 def read(path: Path, optimizer: LocalOptimizer, buffers: list[Tensor]) -> dict[str, Any]:
@@ -78,6 +85,8 @@ def restore(content: dict[str, Any], optimizer: LocalOptimizer, buffers: list[Te
 
 
 def _read(path: Path) -> dict[str, Any]:
+    if path.parent.exists() and not path.parent.is_dir():
+        raise InputError(f"'{path}' cannot be: '{path.parent}' is no folder")
     if not path.exists():
         raise MissingCheckpointError(f"there is no checkpoint '{path}'")
     try:

@@ -22,6 +22,11 @@ from fedac.theory.couplings import Hyperparameters
 from fedac.torch.combine import carry_out, carry_out_together, kept, query_plan, step_plan
 from fedac.torch.precision import gradient, is_rounded, is_short, state_dtype, version
 
+# A lr this small beside the usual one is a scheduler's 0: LinearLR ends at -5e-19, say.
+ROUNDING = 1e-12
+# What groups of other optimizers may hold, and what is for all groups of ours together.
+FOREIGN = ("weight_decay", "momentum", "dampening", "nesterov", "betas", "maximize")
+COMMON = ("variant", "gamma", "alpha", "beta", "foreach")
 # Numbers that a CPU works on at once: four of each are a megabyte in float32.
 BATCH = 2**16
 
@@ -92,7 +97,7 @@ class LocalOptimizer(torch.optim.Optimizer):
         # All is checked before anything moves: a step that is refused changes nothing.
         moves = []
         for group in self.param_groups:
-            if group["lr"] != 0:
+            if not self.rests(group):
                 for p in group["params"]:
                     _require_dense(p)
                     self._require_untouched(group, p)
@@ -126,6 +131,11 @@ class LocalOptimizer(torch.optim.Optimizer):
         numbers = _numbers(group)
         K = numbers["local_steps"]
         return self.algorithm.couple(eta=numbers["lr"], mu=numbers["mu"], K=K)
+
+    def rests(self, group: dict[str, Any]) -> bool:
+        """Say whether a group's lr is 0, or what a scheduler's rounding has made of it."""
+        usual = group.get("initial_lr") or self.defaults["lr"]
+        return bool(abs(group["lr"]) <= ROUNDING * usual)
 
     def sequences(self, p: Tensor) -> list[Tensor]:
         """Return the sequences of one parameter, in the algorithm's order."""
@@ -170,6 +180,7 @@ class LocalOptimizer(torch.optim.Optimizer):
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add parameters; their numbers are checked like those of the first ones."""
         if isinstance(param_group, dict):  # else the base class complains
+            _require_ours(param_group)
             numbers = _numbers(self.defaults | param_group)
             self.hyperparameters(numbers)
             param_group = param_group | numbers
@@ -227,7 +238,7 @@ class LocalOptimizer(torch.optim.Optimizer):
     def coupling(self) -> list[dict[str, float] | None]:
         """Return the hyperparameters by group, None for a group that rests, to compare them."""
         return [
-            asdict(self.hyperparameters(group)) if group["lr"] != 0 else None
+            None if self.rests(group) else asdict(self.hyperparameters(group))
             for group in self.param_groups
         ]
 
@@ -277,8 +288,8 @@ class LocalOptimizer(torch.optim.Optimizer):
         if group["shown"] is not None:
             return dict(group["shown"])
         # Before the first step any lr will do but 0, where a scheduler may have started.
-        lr = group["lr"] or group.get("initial_lr") or self.defaults["lr"]
-        return _plain(group | {"lr": lr})
+        usual = group.get("initial_lr") or self.defaults["lr"]
+        return _plain(group | {"lr": usual if self.rests(group) else group["lr"]})
 
     def _set_shown(self, group: dict[str, Any]) -> None:
         """Remember the numbers of a step; where they are new, resting parameters follow too."""
@@ -401,6 +412,16 @@ def _plain(group: dict[str, Any]) -> dict[str, Any]:
         "mu": float(group["mu"]),
         "local_steps": int(group["local_steps"]),
     }
+
+
+def _require_ours(group: dict[str, Any]) -> None:
+    """Refuse what we would silently ignore."""
+    for name in (*FOREIGN, *COMMON):
+        if group.get(name):
+            advice = "give it to the optimizer, for all groups"
+            if name in FOREIGN:
+                advice = "there is none here; for weight decay add an l2 term to the loss"
+            raise InputError(f"a parameter group may have its own lr and mu, not {name}: {advice}")
 
 
 def _is_its_own_state(algorithm: Algorithm, hp: Hyperparameters) -> bool:

@@ -111,6 +111,7 @@ class Synchronizer:
         self.bytes = 0
         self.seconds = 0.0
         self._examples = 0
+        self._weighed_at = optimizer.steps
         # Averaged are floating-point buffers only; checkpoints hold all of them.
         self._all_buffers = [] if buffers is None else list(buffers.buffers())
         self._buffers = [
@@ -217,7 +218,7 @@ class Synchronizer:
         self.rounds = content["rounds"]
         self._pending = None
         self._examples = 0
-        self._alike_at = self.optimizer.steps
+        self._weighed_at = self._alike_at = self.optimizer.steps
         extra: dict[str, Any] = content["extra"]
         return extra
 
@@ -249,8 +250,7 @@ class Synchronizer:
         """Write weight and mark of every rank (all others fill in zero), then the sequences."""
         buffer = flatten(self._tensors(), self._device, ahead=2 * self.world_size)
         body = buffer[2 * self.world_size :]
-        weight = float(self._examples) if self.weighting == "examples" else 1.0
-        self._examples = 0
+        weight = self._weight()
         before = body.clone() if self._delay else None
         if bool(torch.isfinite(body).all()):
             if weight != 1:
@@ -263,6 +263,12 @@ class Synchronizer:
         steps = self.optimizer.steps
         return _Pending(buffer, before, begun=steps, due=steps + self._delay)
 
+    def _weight(self) -> float:
+        """Return how much this worker counts; one whose steps are all averaged counts like any."""
+        counted, self._examples = self._examples, 0
+        since, self._weighed_at = self.optimizer.steps - self._weighed_at, self.optimizer.steps
+        return float(counted) if self.weighting == "examples" and since else 1.0
+
     def _apply(self, pending: _Pending) -> None:
         header = pending.buffer[: 2 * self.world_size].tolist()
         weights, marks = header[: self.world_size], header[self.world_size :]
@@ -274,16 +280,21 @@ class Synchronizer:
                 "No state was averaged"
             )
         bad = [rank for rank, weight in enumerate(weights) if weight == NOT_FINITE]
-        if bad and (self.on_nonfinite == "raise" or len(bad) == self.world_size):
+        total = sum(weight for weight in weights if weight != NOT_FINITE)
+        if bad and (self.on_nonfinite == "raise" or total <= 0):
             advice = "" if self.on_nonfinite == "skip-worker" else ", or on_nonfinite='skip-worker'"
             raise NonFiniteStateError(
                 f"the state of rank {', '.join(map(str, bad))} holds NaN or infinity after "
                 f"{pending.begun} steps; no state was averaged. Use a smaller lr{advice}"
             )
-        total = sum(weight for weight in weights if weight != NOT_FINITE)
         if total <= 0:
             raise InputError("no worker counted any examples; call count(examples) every step")
         mean /= total
+        if not bool(torch.isfinite(mean).all()):
+            raise NonFiniteStateError(
+                f"the sum of all states overflows {mean.dtype} after {pending.begun} steps; no "
+                "state was averaged. Use a smaller lr"
+            )
         moved = self.optimizer.steps != pending.begun
         if pending.before is not None and moved and self.rank not in bad:
             # What this worker has done since the average set out is added to it.
