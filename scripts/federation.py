@@ -11,6 +11,7 @@ import argparse
 import contextlib
 import datetime
 import ipaddress
+import json
 import os
 import signal
 import socket
@@ -30,7 +31,7 @@ from cryptography.x509.oid import NameOID
 APP = Path(__file__).resolve().parents[1] / "examples" / "flower_app"
 BIN = Path(sys.executable).parent
 HOST = "127.0.0.1"
-STOPS = (signal.SIGINT, signal.SIGTERM)
+STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 QUIET = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
@@ -137,8 +138,8 @@ class Deployment:
         make_certificates(self.keys)
         (self.home / "config.toml").write_text(
             '[superlink]\ndefault = "local-tls"\n\n'
-            f'[superlink.local-tls]\naddress = "{self.address}"\n'
-            f'root-certificates = "{self.keys / "ca.crt"}"\n'
+            f"[superlink.local-tls]\naddress = {_toml(self.address)}\n"
+            f"root-certificates = {_toml(self.keys / 'ca.crt')}\n"
         )
         try:
             self.start(
@@ -236,7 +237,7 @@ class Deployment:
             while process.poll() is None:
                 self.require_alive()
                 if time.monotonic() > self.until:
-                    raise RuntimeError("the run takes too long")
+                    raise RuntimeError("the run takes too long; --keep keeps its logs")
                 time.sleep(0.2)
         finally:
             process.terminate()
@@ -280,9 +281,8 @@ class Deployment:
 
 
 def _toml(value: Any) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    return f'"{value}"' if isinstance(value, str | Path) else str(value)
+    # Texts, numbers and truth are written as in JSON.
+    return json.dumps(str(value) if isinstance(value, Path) else value, ensure_ascii=False)
 
 
 @contextlib.contextmanager
@@ -300,10 +300,11 @@ def undisturbed() -> Iterator[None]:
 
 
 def heed_the_first_stop() -> None:
-    """Let one SIGINT or SIGTERM, as a scheduler sends it, end the program in order.
+    """Let one signal to stop, as a scheduler or a closed terminal sends it, end us in order.
 
-    Further ones are ignored until the process is gone: the interpreter gives handlers written in
-    Python back to the system before it ends, and would then die of a second signal.
+    What was ignored from the start, as by nohup, still is. Further signals are ignored until the
+    process is gone: the interpreter gives handlers written in Python back to the system before it
+    ends, and would then die of a second one.
     """
 
     def stop(*_: object) -> None:
@@ -312,21 +313,23 @@ def heed_the_first_stop() -> None:
         raise KeyboardInterrupt
 
     for number in STOPS:
-        signal.signal(number, stop)
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, stop)
 
 
 def positive(text: str) -> int:
     """Read a number from 1 on."""
-    number = int(text)
-    if number < 1:
-        raise ValueError
-    return number
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"must be a whole number, at least 1, got {text!r}")
+    return int(text)
 
 
 @contextlib.contextmanager
 def scratch(keep: Path | None) -> Iterator[Path]:
     """Give the folder to work in: a temporary one, unless it is to be kept."""
     if keep is not None:
+        if keep.exists() and not keep.is_dir():
+            raise RuntimeError(f"--keep must be a folder, '{keep}' is none")
         keep.mkdir(parents=True, exist_ok=True)
         yield keep.resolve()
         return
@@ -343,12 +346,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     heed_the_first_stop()
     try:
-        with scratch(given.keep) as folder, Deployment(folder) as deployment:
+        limit = 300.0 + 60 * given.rounds
+        with scratch(given.keep) as folder, Deployment(folder, limit=limit) as deployment:
             show(deployment, nodes=given.nodes, rounds=given.rounds)
     except KeyboardInterrupt:
         print("interrupted; stopped everything", file=sys.stderr)
         return 130
-    except (RuntimeError, OSError) as error:
+    except (RuntimeError, OSError, subprocess.TimeoutExpired) as error:
         print(error, file=sys.stderr)
         return 1
     print("stopped everything")

@@ -65,6 +65,9 @@ class Federation:
 
         return ArrayRecord(to_arrays(self.w_0))
 
+    def model(self) -> LogisticModel:
+        return LogisticModel(self.F)
+
     def app(self, load_data: Callable[..., Any] | None = None):
         from fedac.flower import client_app
 

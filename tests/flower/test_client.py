@@ -9,7 +9,7 @@ pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedac[
 pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'fedac[torch]'")
 
 import torch
-from flwr.app import ArrayRecord
+from flwr.app import Array, ArrayRecord, ConfigRecord
 
 from fedac.algorithms import get
 from fedac.errors import InputError
@@ -206,10 +206,101 @@ def test_another_model_on_the_client_is_named():
     data = TENSORS
     grid = InProcessGrid(client_app(lambda context: data, in_torch), 2)
     initial = ArrayRecord([np.zeros((1, 3)), np.zeros(1)])
-    from fedac.flower import QuorumError
+    strategy = FedAc(eta=0.05, mu=0.5, local_steps=3, retries=0)
+    with pytest.raises(QuorumError, match=r"array '0' is none of the client's: .* torch_arrays"):
+        strategy.start(grid, initial)
+    with pytest.raises(QuorumError, match="sent no array 'bias'"):
+        strategy.start(grid, ArrayRecord({"weight": Array(np.zeros((1, 3)))}))
 
-    with pytest.raises(QuorumError, match="sent no array 'weight'"):
-        FedAc(eta=0.05, mu=0.5, local_steps=3, retries=0).start(grid, initial)
+
+def test_arrays_of_a_larger_model_are_refused():
+    large = torch.nn.Sequential(torch.nn.Linear(3, 1), torch.nn.BatchNorm1d(1))
+    with pytest.raises(InputError, match=r"array '1\.weight' is none of the client's"):
+        load_torch_arrays(torch.nn.Sequential(torch.nn.Linear(3, 1)), torch_arrays(large))
+
+
+def test_dropout_depends_on_the_seed_only(tmp_path):
+    def make(data):
+        torch.manual_seed(0)
+        module = torch.nn.Sequential(
+            torch.nn.Linear(3, 8), torch.nn.Dropout(), torch.nn.Linear(8, 1)
+        )
+        torch.seed()  # as in a process of its own
+        return TorchModel(module.double(), data, squared, batch_size=4)
+
+    grid = InProcessGrid(client_app(lambda context: TENSORS, make), 2)
+    initial = torch_arrays(make(TENSORS).module)
+
+    def run(rounds, **options):
+        options = {"eta": 0.05, "mu": 0.5, "local_steps": 3} | options
+        return FedAc(**options).start(grid, initial, num_rounds=rounds).sequences
+
+    torch.manual_seed(5)
+    drawn = torch.rand(3)
+    torch.manual_seed(5)
+    whole, again, other = run(4), run(4), run(4, seed=1)
+    path = tmp_path / "run.npz"
+    run(2, checkpoint=path)
+    resumed = run(4, resume_from=path)
+    for key, array in whole.items():
+        np.testing.assert_array_equal(again[key], array)
+        np.testing.assert_array_equal(resumed[key], array)
+        assert not np.array_equal(other[key], array)
+    module, _, _ = (make(TENSORS) for _ in range(3))
+    torch.manual_seed(5)
+    module.train({"w": named(module), "w_ag": named(module)}, {}, make_task("fedac-i"), worker=0)
+    assert torch.equal(torch.rand(3), drawn)  # nobody else's draws are disturbed
+
+
+def named(model):
+    return {name: p.detach().numpy().copy() for name, p in model.module.named_parameters()}
+
+
+def test_a_list_is_a_dataset_of_rows():
+    rows = [torch.randn(6) for _ in range(50)]
+    model = TorchModel(torch.nn.Linear(6, 1), rows, lambda module, batch: module(batch).mean())
+    assert model.n_examples == 50
+    assert model._batch(np.arange(4)).shape == (4, 6)
+
+
+def test_flower_s_own_strategy_is_told_that_it_is_none_of_ours(federation):
+    from flwr.serverapp.strategy import FedAvg as FlowersOwn
+
+    grid, arrays = InProcessGrid(federation.app(), 2), federation.initial_arrays()
+    asked = FlowersOwn().configure_evaluate(1, arrays, ConfigRecord(), grid)
+    reply, _ = grid.send_and_receive(asked)
+    assert "no arrays under 'output/': is the strategy one of fedac.flower?" in reply.error.reason
+
+
+@pytest.mark.parametrize("metrics", [None, 0.5])
+def test_metrics_that_are_none_are_named(federation, metrics):
+    class Silent(type(federation.model())):
+        def evaluate(self, w):
+            return metrics
+
+    app = client_app(lambda context: federation.F, Silent)
+    result = federation.run(rounds=1, grid=InProcessGrid(app, 8))
+    said = {drop.reason.partition(" (")[0] for drop in result.history.dropped}
+    kind = type(metrics).__name__
+    assert said == {
+        f"error 2: fedac.errors.InputError: metrics must be a dict of numbers, got {kind}"
+    }
+
+
+def test_modifiers_of_flower(federation, vector):
+    seen = []
+
+    def watch(message, context, call_next):
+        seen.append(message.metadata.message_type)
+        return call_next(message, context)
+
+    grid = federation.grid()
+    grid.client_app = client_app(
+        lambda context: federation.F, type(federation.model()), mods=[watch]
+    )
+    result = federation.run(rounds=1, grid=grid)
+    assert seen == ["train"] * 8 + ["evaluate"] * 8
+    np.testing.assert_array_equal(vector(result.arrays), vector(federation.run(rounds=1).arrays))
 
 
 def test_flower_s_own_loop_can_drive_the_strategy(federation, vector):

@@ -103,7 +103,8 @@ def test_the_secured_federation_of_the_docs(script, bash, tmp_path):
     assert history["loss"].iloc[-1] < 0.69
 
 
-def test_a_terminated_federation_leaves_nothing_behind(tmp_path):
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_terminated_federation_leaves_nothing_behind(tmp_path, number):
     """What `make federation` runs, stopped again and again: schedulers are in a hurry."""
     command = [sys.executable, "-u", str(ROOT / "scripts" / "federation.py")]
     env = {**os.environ, MARK: str(tmp_path), "TMPDIR": str(tmp_path)}
@@ -113,7 +114,7 @@ def test_a_terminated_federation_leaves_nothing_behind(tmp_path):
             assert line.endswith("with its own key\n")
             until = time.monotonic() + 60
             while process.poll() is None and time.monotonic() < until:
-                process.terminate()
+                process.send_signal(number)
                 time.sleep(0.01)
             assert process.returncode == 130
         finally:
@@ -123,3 +124,19 @@ def test_a_terminated_federation_leaves_nothing_behind(tmp_path):
         time.sleep(0.1)
     assert marked(str(tmp_path)) == []
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--nodes", "0"], "argument --nodes: must be a whole number, at least 1, got '0'"),
+        (["--rounds", "x"], "argument --rounds: must be a whole number, at least 1, got 'x'"),
+        (["--keep", __file__], f"--keep must be a folder, '{__file__}' is none"),
+    ],
+)
+def test_odd_options_of_the_federation(options, said):
+    command = [sys.executable, str(ROOT / "scripts" / "federation.py"), *options]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode in (1, 2)
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr

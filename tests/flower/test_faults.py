@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+import traceback
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from flwr.app import Array, ArrayRecord, Error, Message, MetricRecord, RecordDic
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from fedac.errors import InputError
 from fedac.flower import QuorumError, check_reply
 from fedac.flower.messages import from_record
 
@@ -143,6 +145,57 @@ def test_a_client_that_raises_is_dropped(federation, vector, survivors):
         f"error 2: OSError: disk full (test_faults.py:{line})"
     ]
     np.testing.assert_array_equal(vector(result.arrays), vector(survivors.arrays))
+
+
+def raised(error: BaseException) -> str:
+    try:
+        raise error
+    except BaseException:
+        return traceback.format_exc()
+
+
+@pytest.mark.parametrize(
+    ("reason", "said"),
+    [
+        (
+            raised(RuntimeError("CUDA error: lost\nCompile with X")),
+            "RuntimeError: CUDA error: lost",
+        ),
+        (
+            raised(ExceptionGroup("many", [ValueError("a"), TypeError("b")])),
+            "ExceptionGroup: many (2 sub-exceptions)",
+        ),
+        (raised(KeyError()), "KeyError"),
+        ("Node unavailable", "Node unavailable"),
+        ("", "no reason given"),
+    ],
+)
+def test_an_error_is_told_by_its_first_line(federation, reason, said):
+    asked = Message(RecordDict(), 1, "train")
+    asked.metadata.__dict__["_message_id"] = "1"
+    reply = Message(Error(2, reason), reply_to=asked)
+    found = check_reply(reply, like={}, server_round=1)
+    assert found.partition(" (test_faults.py:")[0] == f"error 2: {said}"
+
+
+def test_a_node_that_leaves_within_a_round_is_lost(federation):
+    grid = federation.grid()
+    answer = grid.answer
+
+    def leave(message):
+        grid.configs.pop(BAD, None)
+        return answer(message)
+
+    grid.answer = leave
+    result = federation.run(rounds=2, grid=grid, deadline=0.2)
+    assert [row.lost for row in result.history.rounds] == [1, 0]
+
+
+def test_configs_that_are_none(federation):
+    with pytest.raises(InputError, match="train_config must be a ConfigRecord, got list"):
+        federation.strategy().start(
+            federation.grid(), federation.initial_arrays(), train_config=[1]
+        )
 
 
 def test_a_straggler_past_the_deadline_is_lost_not_awaited(federation, survivors):

@@ -56,6 +56,22 @@ def test_a_killed_server_is_resumed_to_the_same_result(federation, vector, tmp_p
     assert Checkpoint.load(path).round == ROUNDS
 
 
+def test_a_round_outlives_an_evaluation_that_fails(federation, vector, tmp_path):
+    path = tmp_path / "run.npz"
+
+    def evaluate(server_round, arrays):
+        if server_round == 2:
+            raise RuntimeError("no test data")
+
+    with pytest.raises(RuntimeError, match="no test data"):
+        federation.strategy(checkpoint=path).start(
+            federation.grid(), federation.initial_arrays(), num_rounds=4, evaluate_fn=evaluate
+        )
+    assert Checkpoint.load(path).round == 2
+    resumed, whole = federation.run(rounds=4, resume_from=path), federation.run(rounds=4)
+    np.testing.assert_array_equal(vector(resumed.arrays), vector(whole.arrays))
+
+
 def test_below_the_quorum_the_last_checkpoint_stays(federation, vector, tmp_path):
     path = tmp_path / "run.npz"
     grid = federation.grid(answer=lambda reply, node, number: reply if number < 3 else None)

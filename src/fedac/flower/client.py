@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
+from flwr.clientapp.typing import Mod
 
 from fedac.algorithms import Algorithm
 from fedac.errors import InputError
@@ -163,7 +164,10 @@ class Trainer(Protocol):
 
 
 def client_app(
-    load_data: Callable[[Context], Any], make_model: Callable[[Any], Model | Trainer]
+    load_data: Callable[[Context], Any],
+    make_model: Callable[[Any], Model | Trainer],
+    *,
+    mods: list[Mod] | None = None,
 ) -> ClientApp:
     """Build a Flower ClientApp out of two functions.
 
@@ -176,6 +180,8 @@ def client_app(
     make_model : callable
         ``make_model(data) -> model``: a `Model` with ``n_examples``, ``gradient(w, step)`` and
         ``evaluate(w)``, or a `TorchModel`.
+    mods : list, optional
+        Flower's modifiers, for training and evaluation both.
 
     Notes
     -----
@@ -196,7 +202,7 @@ def client_app(
     for name, function in (("load_data", load_data), ("make_model", make_model)):
         if not callable(function):
             raise InputError(f"{name} must be a function, got {type(function).__name__}")
-    app = ClientApp()
+    app = ClientApp(mods=mods)
 
     def model_for(context: Context, config: ConfigRecord, *needed: str) -> Model | Trainer:
         seen = copy.copy(context)
@@ -224,6 +230,11 @@ def client_app(
         sent = from_record(message.content.array_records[ARRAYS])
         model = model_for(context, config, "n_examples", "evaluate")
         output, buffers = part(OUTPUT, sent), part(BUFFER, sent)
+        if not output:
+            raise InputError(
+                f"the message holds no arrays under '{OUTPUT}/': is the strategy one of "
+                "fedac.flower?"
+            )
         if isinstance(model, Trainer):
             metrics = model.evaluate_arrays(output, buffers)
         else:
@@ -273,6 +284,8 @@ def _reply(
     metrics: Mapping[str, float],
     arrays: Arrays | None = None,
 ) -> Message:
+    if not isinstance(metrics, Mapping):
+        raise InputError(f"metrics must be a dict of numbers, got {type(metrics).__name__}")
     numbers = {name: float(value) for name, value in metrics.items()}
     examples = require_count("n_examples", model.n_examples)
     record = MetricRecord({**numbers, ROUND: server_round, WEIGHT: examples})

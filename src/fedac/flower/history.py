@@ -44,7 +44,19 @@ class Round:
     bytes_down: int = 0
     bytes_up: int = 0
     seconds: float = 0.0
-    metrics: Mapping[str, float] = field(default_factory=dict)
+    metrics: dict[str, float] = field(default_factory=dict)
+
+    def describe(self, of: int) -> str:
+        """Return the round in a line.
+
+        >>> Round(round=2, good=3, lost=1, seconds=0.5, metrics={"loss": 0.25}).describe(of=8)
+        'round 2/8: 3 good, 0 bad, 1 lost, 0.50 s, loss 0.25'
+        """
+        shown = "".join(f", {name} {value:.6g}" for name, value in self.metrics.items())
+        return (
+            f"round {self.round}/{of}: {self.good} good, {self.bad} bad, {self.lost} lost, "
+            f"{self.seconds:.2f} s{shown}"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -87,6 +87,8 @@ class InProcessGrid(Grid):
     def answer(self, message: Message) -> Message | None:
         """Return a node's reply; None is no reply. Tests override it to be unkind."""
         node = message.metadata.dst_node_id
+        if node not in self.configs:
+            return None  # it has left since
         context = Context(
             run_id=message.metadata.run_id,
             node_id=node,

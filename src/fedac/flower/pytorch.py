@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -62,9 +63,8 @@ class TorchModel:
         self.loss = loss
         self.batch_size = require_count("batch_size", batch_size)
         self.metrics = metrics
-        self._tensors = isinstance(data, tuple | list) and all(
-            isinstance(part, Tensor) for part in data
-        )
+        # Columns; a list is a dataset, and its items are rows.
+        self._tensors = isinstance(data, tuple) and all(isinstance(part, Tensor) for part in data)
         self.n_examples = _count(data, tensors=self._tensors)
 
     def train(
@@ -72,6 +72,8 @@ class TorchModel:
     ) -> tuple[Mapping[str, Arrays], Arrays, Mapping[str, float]]:
         """Take the task's local steps with `fedac.torch`'s optimizer."""
         params = dict(self.module.named_parameters())
+        for arrays in sequences.values():
+            _require_known(arrays, params)
         _load_buffers(self.module, buffers)
         # The server has coupled already: its hyperparameters are the ones to use.
         algorithm = replace(task.get_algorithm(), couple=lambda *, eta, mu, K: task.hp)
@@ -84,14 +86,11 @@ class TorchModel:
             optimizer.set_sequences(p, values)
         optimizer.refresh()
         self.module.train()
-        losses = []
-        for t in range(task.first_step, task.first_step + task.local_steps):
-            step = Step(t=t, seed=task.seed, worker=worker)
-            optimizer.zero_grad()
-            loss = self.loss(self.module, self._batch(step.rows(self.n_examples, self.batch_size)))
-            loss.backward()  # type: ignore[no-untyped-call]
-            optimizer.step()
-            losses.append(float(loss.detach()))
+        with _own_draws(params.values(), (task.seed, worker, task.first_step)):
+            losses = [
+                self._step(optimizer, Step(t=t, seed=task.seed, worker=worker))
+                for t in range(task.first_step, task.first_step + task.local_steps)
+            ]
         after: dict[str, dict[str, Array]] = {name: {} for name in sequences}
         for name, p in params.items():
             for sequence, tensor in zip(sequences, optimizer.sequences(p), strict=True):
@@ -113,11 +112,31 @@ class TorchModel:
             metrics = {} if self.metrics is None else dict(self.metrics(self.module, self.data))
         return {"loss": total / self.n_examples, **metrics}
 
+    def _step(self, optimizer: LocalOptimizer, step: Step) -> float:
+        optimizer.zero_grad()
+        loss = self.loss(self.module, self._batch(step.rows(self.n_examples, self.batch_size)))
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        return float(loss.detach())
+
     def _batch(self, rows: Any) -> Any:
         if self._tensors:
             chosen = torch.from_numpy(rows)
             return tuple(tensor[chosen.to(tensor.device)] for tensor in self.data)
         return torch.utils.data.default_collate([self.data[int(row)] for row in rows])
+
+
+@contextmanager
+def _own_draws(params: Iterable[Tensor], key: tuple[int, ...]) -> Iterator[None]:
+    """Let PyTorch's draws (dropout's, say) depend on a key only, and disturb nobody else's.
+
+    So a client may be replaced between two rounds, and a resumed run is the same.
+    """
+    devices = {p.device for p in params if p.device.type == "cuda"}
+    (seed,) = np.random.SeedSequence(key).generate_state(1, np.uint64)
+    with torch.random.fork_rng(devices=devices):
+        torch.manual_seed(int(seed))
+        yield
 
 
 def _count(data: Any, *, tensors: bool) -> int:
@@ -183,8 +202,18 @@ def _tensor(arrays: Arrays, name: str, like: Tensor) -> Tensor:
     return torch.from_numpy(np.array(arrays[name])).to(like.device)
 
 
+def _require_known(names: Iterable[str], known: Mapping[str, object]) -> None:
+    for name in names:
+        if name not in known:
+            raise InputError(
+                f"the server's array '{name}' is none of the client's: does the server start from "
+                "torch_arrays of the same model?"
+            )
+
+
 @torch.no_grad()
 def _load(module: torch.nn.Module, arrays: Arrays) -> None:
+    _require_known(arrays, dict(module.named_parameters()))
     for name, p in module.named_parameters():
         p.copy_(_tensor(arrays, name, p))
 
@@ -192,9 +221,9 @@ def _load(module: torch.nn.Module, arrays: Arrays) -> None:
 @torch.no_grad()
 def _load_buffers(module: torch.nn.Module, arrays: Arrays) -> None:
     named = dict(module.named_buffers())
+    _require_known(arrays, named)
     for name in arrays:
-        if name in named:
-            named[name].copy_(_tensor(arrays, name, named[name]))
+        named[name].copy_(_tensor(arrays, name, named[name]))
 
 
 def _buffers(module: torch.nn.Module) -> dict[str, Array]:

@@ -15,6 +15,8 @@ from fedac.flower.aggregate import Array as NumPyArray
 from fedac.flower.aggregate import Arrays
 from fedac.flower.messages import ROUND, WEIGHT
 
+FRAME = re.compile(r'File "([^"\n]*)", line (\d{1,7})\b')
+
 
 @dataclass(frozen=True)
 class Reply:
@@ -84,25 +86,30 @@ def sort_out(
 def _content(message: Message) -> RecordDict:
     if message.has_error():
         error = message.error
-        raise BadReply(f"error {error.code}: {_first_line(error.reason)}")
+        raise BadReply(f"error {error.code}: {_short(error.reason)}")
     if not message.has_content():
         raise BadReply("empty")
     return message.content
 
 
-def _first_line(reason: str | None) -> str:
-    # Flower sends the traceback; its last line is the one that says what went wrong.
-    text = (reason or "")[-4000:]
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    last = (lines[-1] if lines else "no reason given")[:200]
-    places = re.findall(r'File "([^"\n]*)", line (\d{1,7})\b', text)
+def _short(reason: str | None) -> str:
+    """Return the exception of a traceback, which is what Flower sends, and the user's line."""
+    # Without the margins that exception groups have.
+    lines = re.sub(r"^ *[|+] ?", "", (reason or "")[-20_000:], flags=re.MULTILINE).splitlines()
+    frames = [i for i, line in enumerate(lines) if FRAME.search(line)]
+    # The message begins after the last frame, whose code is indented.
+    after = [line for line in lines[frames[-1] :] if line[:1].strip()] if frames else []
+    said = (after or [line.strip() for line in lines if line.strip()][-1:] or ["no reason given"])[
+        0
+    ]
+    if not frames:
+        return said[:200]
+    places = [FRAME.findall(lines[i])[-1] for i in frames]
     # Where the user's code was, if it was there at all.
     own = [place for place in places if not re.search(r"site-packages|[\\/]fedac[\\/]", place[0])]
-    if not places:
-        return last
-    path, line = (own or places)[-1]
+    path, number = (own or places)[-1]
     name = re.split(r"[\\/]", path)[-1][:60]
-    return f"{last} ({name}:{line})"
+    return f"{said[:200]} ({name}:{number})"
 
 
 def _metrics(content: RecordDict, server_round: int) -> tuple[float, dict[str, float]]:

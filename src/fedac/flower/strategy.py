@@ -247,8 +247,10 @@ class LocalStrategy(Strategy):
         deadline = self.deadline
         if timeout is not None:
             deadline = min(deadline, require_positive("timeout", timeout))
-        self._task(1).to_config(train_config)  # refuse names that are taken, before anybody waits
-        self._task(1).to_config(evaluate_config)
+        for name, config in (("train_config", train_config), ("evaluate_config", evaluate_config)):
+            if not isinstance(config, Mapping | None):
+                raise InputError(f"{name} must be a ConfigRecord, got {type(config).__name__}")
+            self._task(1).to_config(config)  # refuse names that are taken, before anybody waits
         self.summary()
         state, finished = self._begin(initial_arrays)
         if finished > num_rounds:
@@ -264,10 +266,15 @@ class LocalStrategy(Strategy):
             self.history.rounds.append(Round(round=0, metrics=metrics))
         try:
             while finished < num_rounds:
-                state = self._round(run, finished + 1, num_rounds, state, result)
+                began = time.monotonic()
+                row, state = self._round(run, finished + 1, num_rounds, state, result)
                 finished += 1
-                if self.checkpoint is not None:
-                    self._save(finished, state)
+                try:
+                    row.metrics |= self._evaluate_here(run, finished, state, result)
+                finally:  # what was trained is kept, whatever becomes of the user's function
+                    row.seconds = time.monotonic() - began
+                    self._keep(row, state)
+                log.info("%s", row.describe(num_rounds))
         except QuorumError as error:
             error.result = self._complete(result, state, finished)
             raise
@@ -280,27 +287,35 @@ class LocalStrategy(Strategy):
 
     def _round(
         self, run: _Run, server_round: int, num_rounds: int, state: State, result: FederationResult
-    ) -> State:
-        """Make one round and write its row; return the new state."""
-        began = time.monotonic()
+    ) -> tuple[Round, State]:
+        """Train, and evaluate on the clients; return the round's row and the new state."""
         row = Round(round=server_round)
         good = self._train(run, row, state)
         state = self._aggregate(good, state)
         means = self._means(good)
         result.train_metrics_clientapp[server_round] = _metric_record(means)
-        metrics = {f"train/{name}": value for name, value in means.items()}
+        row.metrics |= {f"train/{name}": value for name, value in means.items()}
         every = self.evaluate_every
         if every and (server_round % every == 0 or server_round == num_rounds):
-            metrics |= self._evaluate(run, row, sorted(good), state, result)
-        metrics |= self._evaluate_here(run, server_round, state, result)
-        row.seconds, row.metrics = time.monotonic() - began, metrics
+            row.metrics |= self._evaluate(run, row, sorted(good), state, result)
+        return row, state
+
+    def _keep(self, row: Round, state: State) -> None:
+        """Write a finished round into the history, and into the checkpoint if there is one."""
         self.history.rounds.append(row)
-        shown = "".join(f", {name} {value:.6g}" for name, value in metrics.items())
-        log.info(
-            "round %d/%d: %d good, %d bad, %d lost, %.2f s%s",
-            server_round, num_rounds, row.good, row.bad, row.lost, row.seconds, shown,
-        )  # fmt: skip
-        return state
+        if self.checkpoint is None:
+            return
+        content = Checkpoint(
+            round=row.round,
+            arrays=state,
+            settings=self._settings(),
+            history=self.history.to_dict(),
+        )
+        try:
+            content.save(self.checkpoint)
+        except OSError as error:
+            # A full disk should not cost the rounds that are made.
+            log.error("round %d: no checkpoint was written: %s; going on", row.round, error)
 
     def _train(self, run: _Run, row: Round, state: State) -> dict[int, Reply]:
         """Ask until the quorum is there; return the good replies by node, count in the row."""
@@ -493,19 +508,6 @@ class LocalStrategy(Strategy):
         resumed = self.resume_from is not None and self.resume_from.resolve() == path.resolve()
         if path.exists() and not resumed:
             log.warning("'%s' will be overwritten", path)
-
-    def _save(self, server_round: int, state: State) -> None:
-        assert self.checkpoint is not None
-        try:
-            Checkpoint(
-                round=server_round,
-                arrays=state,
-                settings=self._settings(),
-                history=self.history.to_dict(),
-            ).save(self.checkpoint)
-        except OSError as error:
-            # A full disk should not cost the rounds that are made.
-            log.error("round %d: no checkpoint was written: %s; going on", server_round, error)
 
 
 @dataclass(frozen=True)
