@@ -24,6 +24,7 @@ def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
     >>> path.read_bytes(), [p.name for p in path.parent.iterdir()]
     (b'all of it', ['file'])
     """
+    _require_replaceable(path)
     path = path.resolve()  # a link stays a link
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = _beside(path)
@@ -50,10 +51,7 @@ def require_writable(path: Path) -> None:
     ...
     fedac.errors.InputError: '...' is a folder; give the path of a file
     """
-    if path.is_dir():
-        raise InputError(f"'{path}' is a folder; give the path of a file")
-    if path.exists() and not path.is_file():  # a device or a pipe: moving a file there replaces it
-        raise InputError(f"'{path}' is no file that could be replaced")
+    _require_replaceable(path)
     try:
         path.resolve().parent.mkdir(parents=True, exist_ok=True)
         beside = _beside(path.resolve())
@@ -61,6 +59,13 @@ def require_writable(path: Path) -> None:
         beside.unlink()
     except OSError as error:
         raise InputError(f"'{path}' cannot be written: {error.strerror}") from error
+
+
+def _require_replaceable(path: Path) -> None:
+    if path.is_dir():
+        raise InputError(f"'{path}' is a folder; give the path of a file")
+    if path.exists() and not path.is_file():  # a device or a pipe, which a file would replace
+        raise InputError(f"'{path}' is no file that could be replaced")
 
 
 def _beside(path: Path) -> Path:

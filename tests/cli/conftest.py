@@ -33,10 +33,10 @@ def fedac(capfd) -> Callable[..., Outcome]:
 
 
 @pytest.fixture
-def refuses(fedac) -> Callable[..., None]:
+def assert_refused(fedac) -> Callable[..., None]:
     """Give a function that checks a refusal: code 2, one line that says why, no results."""
 
-    def refuses(*arguments: object, saying: str) -> None:
+    def assert_refused(*arguments: object, saying: str) -> None:
         code, out, err = fedac(*arguments)
         assert (code, out) == (2, "")
         assert err.startswith("fedac: ")
@@ -44,7 +44,7 @@ def refuses(fedac) -> Callable[..., None]:
         assert err.count("\n") == 1
         assert saying in err
 
-    return refuses
+    return assert_refused
 
 
 @pytest.fixture

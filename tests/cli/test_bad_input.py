@@ -13,36 +13,38 @@ GOOD = b"+1 1:0.5 3:1\n-1 2:1\n"
 
 @pytest.mark.parametrize("option", ["--eta", "--mu", "--l2"])
 @pytest.mark.parametrize("value", ["nan", "inf", "-inf", "0", "-1"])
-def test_numbers_must_be_finite_and_positive(refuses, option, value):
+def test_numbers_must_be_finite_and_positive(assert_refused, option, value):
     name = option.removeprefix("--")
-    refuses("run", option, value, saying=f"{name} must be a finite number above 0, got ")
+    assert_refused("run", option, value, saying=f"{name} must be a finite number above 0, got ")
 
 
 @pytest.mark.parametrize("algorithm", ["fedavg", "fedac-i", "mb-ac-sgd"])
-def test_mu_is_checked_even_where_it_is_not_used(refuses, algorithm):
-    refuses("run", "--algorithm", algorithm, "--mu", "-1", saying="mu must be")
+def test_mu_is_checked_even_where_it_is_not_used(assert_refused, algorithm):
+    assert_refused("run", "--algorithm", algorithm, "--mu", "-1", saying="mu must be")
 
 
 @pytest.mark.parametrize(
     "value", ["", " ", ",", "0.1,", ",0.1", "a", "0.1;0.2", "0.1 0.2", "[0.1]"]
 )
-def test_eta_must_be_numbers_between_commas(refuses, value):
-    refuses("run", "--eta", value, saying=f"--eta takes numbers separated by commas, got '{value}'")
+def test_eta_must_be_numbers_between_commas(assert_refused, value):
+    assert_refused(
+        "run", "--eta", value, saying=f"--eta takes numbers separated by commas, got '{value}'"
+    )
 
 
-def test_one_bad_eta_of_several(refuses):
-    refuses("run", "--eta", "0.1,-0.2,0.3", saying="got -0.2")
+def test_one_bad_eta_of_several(assert_refused):
+    assert_refused("run", "--eta", "0.1,-0.2,0.3", saying="got -0.2")
 
 
 @pytest.mark.parametrize("option", ["--l2", "--mu"])
 @pytest.mark.parametrize("value", ["", "abc"])
-def test_not_a_number(refuses, option, value):
-    refuses("run", option, value, saying=f"'{option}'")
+def test_not_a_number(assert_refused, option, value):
+    assert_refused("run", option, value, saying=f"'{option}'")
 
 
-def test_fedac_ii_needs_alpha_above_one(refuses):
+def test_fedac_ii_needs_alpha_above_one(assert_refused):
     arguments = ("--algorithm", "fedac-ii", "--l2", "1", "--eta", "2")
-    refuses("run", *arguments, saying="Use eta < 1/mu = 1")
+    assert_refused("run", *arguments, saying="Use eta < 1/mu = 1")
 
 
 @pytest.mark.parametrize(
@@ -50,58 +52,58 @@ def test_fedac_ii_needs_alpha_above_one(refuses):
     [("-M", "M (workers)"), ("-K", "K (local steps)"), ("-T", "T (steps)")],
 )
 @pytest.mark.parametrize("value", ["0", "-1", f"{-(10**20)}"])
-def test_counts_start_at_one(refuses, option, named, value):
+def test_counts_start_at_one(assert_refused, option, named, value):
     message = f"{named} must be a whole number, at least 1, got {value}"
-    refuses("run", option, value, saying=message)
+    assert_refused("run", option, value, saying=message)
 
 
 @pytest.mark.parametrize("option", ["-M", "-K", "-T", "--seed", "--record-every"])
 @pytest.mark.parametrize("value", ["1.5", "abc", "", "1e3", "0x10"])
-def test_counts_are_whole(refuses, option, value):
-    refuses("run", option, value, saying=f"{option}'")
+def test_counts_are_whole(assert_refused, option, value):
+    assert_refused("run", option, value, saying=f"{option}'")
 
 
 @pytest.mark.parametrize("option", ["-M", "-T"])
 @pytest.mark.parametrize("value", [10**8 + 1, 10**18, 2**63, 10**30])
-def test_counts_end_somewhere(refuses, option, value):
-    refuses("run", "-K", 1, option, value, saying="100000000")
+def test_counts_end_somewhere(assert_refused, option, value):
+    assert_refused("run", "-K", 1, option, value, saying="100000000")
 
 
 @pytest.mark.parametrize(
     ("K", "T", "choices"),
     [(3, 8, "Use T=6 or T=9"), (8, 3, "Use T=8"), (10**18, 8, f"Use T={10**18}")],
 )
-def test_k_must_divide_t(refuses, K, T, choices):
-    refuses("run", "-K", K, "-T", T, saying=choices)
+def test_k_must_divide_t(assert_refused, K, T, choices):
+    assert_refused("run", "-K", K, "-T", T, saying=choices)
 
 
 @pytest.mark.parametrize("value", [0, -1])
-def test_record_every_starts_at_one(refuses, value):
-    refuses("run", "--record-every", value, saying=f"at least 1, got {value}")
+def test_record_every_starts_at_one(assert_refused, value):
+    assert_refused("run", "--record-every", value, saying=f"at least 1, got {value}")
 
 
 @pytest.mark.parametrize("value", [-1, 2**64, 10**30])
-def test_seed_has_64_bits(refuses, value):
-    refuses("run", "--seed", value, saying=f"from 0 to 2^64 - 1, got {value}")
+def test_seed_has_64_bits(assert_refused, value):
+    assert_refused("run", "--seed", value, saying=f"from 0 to 2^64 - 1, got {value}")
 
 
 @pytest.mark.parametrize(
     ("name", "nearest"), [("fedac", "fedac-i"), ("FedAvg", "fedavg"), ("mbsgd", "mb-sgd")]
 )
-def test_unknown_algorithm_names_the_nearest(refuses, name, nearest):
-    refuses("run", "--algorithm", name, saying=f"did you mean '{nearest}'?")
+def test_unknown_algorithm_names_the_nearest(assert_refused, name, nearest):
+    assert_refused("run", "--algorithm", name, saying=f"did you mean '{nearest}'?")
 
 
 @pytest.mark.parametrize(
     ("name", "nearest"), [("a10a", "a1a"), ("synthetc", "synthetic"), ("RCV1", "rcv1")]
 )
-def test_unknown_data_set_names_the_nearest(refuses, name, nearest):
-    refuses("run", "--dataset", name, saying=f"did you mean '{nearest}'?")
+def test_unknown_data_set_names_the_nearest(assert_refused, name, nearest):
+    assert_refused("run", "--dataset", name, saying=f"did you mean '{nearest}'?")
 
 
 @pytest.mark.parametrize("name", ["", "?", "x" * 5000])
-def test_unlike_any_data_set(refuses, name):
-    refuses("run", "--dataset", name, saying="known: a1a, a9a, ")
+def test_unlike_any_data_set(assert_refused, name):
+    assert_refused("run", "--dataset", name, saying="known: a1a, a9a, ")
 
 
 @pytest.mark.parametrize(
@@ -127,30 +129,32 @@ def test_unlike_any_data_set(refuses, name):
         (b"3 1:1\n4 2:1\n", "accepted pairs: {-1, +1}, {0, 1}, {1, 2}"),
     ],
 )
-def test_bad_files(refuses, write, content, message):
-    refuses("run", "--dataset", write(content), saying=message)
+def test_bad_files(assert_refused, write, content, message):
+    assert_refused("run", "--dataset", write(content), saying=message)
 
 
 @pytest.mark.parametrize("bytes_kept", [10, 30, -1])
-def test_truncated_file(refuses, write, bytes_kept):
+def test_truncated_file(assert_refused, write, bytes_kept):
     packed = bz2.compress(GOOD * 100)
     file = write(packed[:bytes_kept], "cut.bz2")
-    refuses("run", "--dataset", file, saying=f"{file}: the compressed file is cut short")
+    assert_refused("run", "--dataset", file, saying=f"{file}: the compressed file is cut short")
 
 
-def test_not_what_its_name_says(refuses, write):
-    refuses("run", "--dataset", write(GOOD, "plain.bz2"), saying="plain.bz2: cannot be read")
+def test_not_what_its_name_says(assert_refused, write):
+    assert_refused("run", "--dataset", write(GOOD, "plain.bz2"), saying="plain.bz2: cannot be read")
 
 
-def test_missing_file_and_directory(refuses, tmp_path):
-    refuses("run", "--dataset", tmp_path / "none", saying=f"{tmp_path / 'none'}: no such file")
-    refuses("run", "--dataset", tmp_path, saying="is a directory; give a LIBSVM file")
-    refuses("run", "--dataset", tmp_path / ("x" * 5000), saying="cannot be read")
+def test_missing_file_and_directory(assert_refused, tmp_path):
+    assert_refused(
+        "run", "--dataset", tmp_path / "none", saying=f"{tmp_path / 'none'}: no such file"
+    )
+    assert_refused("run", "--dataset", tmp_path, saying="is a directory; give a LIBSVM file")
+    assert_refused("run", "--dataset", tmp_path / ("x" * 5000), saying="cannot be read")
 
 
-def test_odd_file_names_do_not_break_the_line(refuses, write):
+def test_odd_file_names_do_not_break_the_line(assert_refused, write):
     file = write(b"+1 1:nan\n", "new\nline \x1b[31m[red]")
-    refuses("run", "--dataset", file, saying="new line  [31m[red], line 1: '1:nan'")
+    assert_refused("run", "--dataset", file, saying="new line  [31m[red], line 1: '1:nan'")
 
 
 @pytest.mark.parametrize(
@@ -167,8 +171,8 @@ def test_odd_file_names_do_not_break_the_line(refuses, write):
         (["data", "path"], "; see 'fedac data path --help'"),
     ],
 )
-def test_usage_errors(refuses, arguments, message):
-    refuses(*arguments, saying=message)
+def test_usage_errors(assert_refused, arguments, message):
+    assert_refused(*arguments, saying=message)
 
 
 @pytest.mark.parametrize("arguments", [[], ["data"]])
@@ -180,25 +184,25 @@ def test_no_command_shows_the_help(fedac, arguments):
 
 
 @pytest.mark.parametrize("value", [10**5, 10**30])
-def test_threads_end_somewhere(refuses, value, monkeypatch):
+def test_threads_end_somewhere(assert_refused, value, monkeypatch):
     monkeypatch.setattr("os.cpu_count", lambda: 2)
     saying = f"threads must be at most 32: this machine has 2 cores, got {value}"
     # Said before the data are read.
-    refuses("run", "--dataset", "no-such-folder/x", "--threads", value, saying=saying)
+    assert_refused("run", "--dataset", "no-such-folder/x", "--threads", value, saying=saying)
 
 
 @pytest.mark.parametrize(
     ("value", "why"), [("100000", "must be at most 32"), ("0", "must be a whole number, at least")]
 )
-def test_threads_of_the_environment_are_checked(refuses, value, why, monkeypatch):
+def test_threads_of_the_environment_are_checked(assert_refused, value, why, monkeypatch):
     monkeypatch.setattr("os.cpu_count", lambda: 2)
     monkeypatch.setenv("NUMBA_NUM_THREADS", value)
-    refuses("run", saying=f"NUMBA_NUM_THREADS {why}")
+    assert_refused("run", saying=f"NUMBA_NUM_THREADS {why}")
 
 
 @pytest.mark.parametrize("value", ["0.1,0.1", "0.1,0.2,1e-1"])
-def test_a_step_size_is_listed_once(refuses, value):
-    refuses("run", "--eta", value, saying="--eta: 0.1 is listed twice")
+def test_a_step_size_is_listed_once(assert_refused, value):
+    assert_refused("run", "--eta", value, saying="--eta: 0.1 is listed twice")
 
 
 @pytest.mark.parametrize(
@@ -216,27 +220,29 @@ def test_a_step_size_is_listed_once(refuses, value):
     ],
     ids=" ".join,
 )
-def test_an_empty_path_is_not_the_current_folder(refuses, arguments, tmp_path, monkeypatch):
+def test_an_empty_path_is_not_the_current_folder(assert_refused, arguments, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    refuses(*arguments, saying="the path is empty; the current folder is '.'")
+    assert_refused(*arguments, saying="the path is empty; the current folder is '.'")
     assert not list(tmp_path.iterdir())
 
 
-def test_demo_checks_its_folder_before_it_computes(refuses, write, monkeypatch, tmp_path):
+def test_demo_checks_its_folder_before_it_computes(assert_refused, write, monkeypatch, tmp_path):
     file = write(b"")
-    refuses("demo", "--out", file, saying=f"--out takes a folder that can be written to; '{file}'")
-    refuses("demo", "--out", file / "x", saying="cannot be made: Not a directory")
+    assert_refused(
+        "demo", "--out", file, saying=f"--out takes a folder that can be written to; '{file}'"
+    )
+    assert_refused("demo", "--out", file / "x", saying="cannot be made: Not a directory")
     # The superuser may write anywhere, and tests may be run by them.
     monkeypatch.setattr(parse.os, "access", lambda path, mode: False)
-    refuses("demo", "--out", tmp_path / "new", saying="new' cannot be written to")
+    assert_refused("demo", "--out", tmp_path / "new", saying="new' cannot be written to")
 
 
-def test_a_wrong_option_is_found_before_the_data_are_read(refuses):
+def test_a_wrong_option_is_found_before_the_data_are_read(assert_refused):
     arguments = ("run", "--dataset", "no-such-folder/no-such-file")
-    refuses(*arguments, "-K", 3, "-T", 8, saying="K=3 does not divide T=8")
-    refuses(*arguments, "--eta", "-1", saying="eta must be")
-    refuses(*arguments, "-M", "0", saying="M (workers) must be")
-    refuses(*arguments, "--record-every", "0", saying="record_every must be")
+    assert_refused(*arguments, "-K", 3, "-T", 8, saying="K=3 does not divide T=8")
+    assert_refused(*arguments, "--eta", "-1", saying="eta must be")
+    assert_refused(*arguments, "-M", "0", saying="M (workers) must be")
+    assert_refused(*arguments, "--record-every", "0", saying="record_every must be")
 
 
 def test_help_is_plain_text(fedac):

@@ -37,15 +37,15 @@ def test_path_prints_the_path_and_nothing_else(fedac, nothing_here):
     assert fedac("data", "path", "a9a") == (0, f"{nothing_here / 'a9a'}\n", "")
 
 
-def test_path_of_what_is_not_here(refuses, nothing_here):
-    refuses("data", "path", "a9a", saying="get it with 'fedac data fetch a9a'")
+def test_path_of_what_is_not_here(assert_refused, nothing_here):
+    assert_refused("data", "path", "a9a", saying="get it with 'fedac data fetch a9a'")
 
 
 @pytest.mark.parametrize("command", ["path", "fetch"])
-def test_unknown_and_generated_names(refuses, nothing_here, command):
-    refuses("data", command, "a8a", saying="unknown data set 'a8a'; did you mean ")
-    refuses("data", command, "", saying="known: a1a, ")
-    refuses("data", command, "synthetic", saying="synthetic has no file: it is generated")
+def test_unknown_and_generated_names(assert_refused, nothing_here, command):
+    assert_refused("data", command, "a8a", saying="unknown data set 'a8a'; did you mean ")
+    assert_refused("data", command, "", saying="known: a1a, ")
+    assert_refused("data", command, "synthetic", saying="synthetic has no file: it is generated")
 
 
 def test_fetch_of_what_is_here(fedac, a9a):
@@ -54,7 +54,7 @@ def test_fetch_of_what_is_here(fedac, a9a):
     assert (code, out, err) == fedac("data", "path", a9a.name)
 
 
-def test_fetch_of_a_damaged_file(refuses, nothing_here):
+def test_fetch_of_a_damaged_file(assert_refused, nothing_here):
     nothing_here.mkdir(parents=True)
     (nothing_here / "a9a").write_text("+1 1:1\n")
-    refuses("data", "fetch", "a9a", saying="is damaged: sha256 expected f5d5ffd8")
+    assert_refused("data", "fetch", "a9a", saying="is damaged: sha256 expected f5d5ffd8")

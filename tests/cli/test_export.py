@@ -44,7 +44,7 @@ def test_parquet(fedac, folder, tmp_path):
     assert list(pd.read_parquet(path).eta) == [0.1, 0.5]
 
 
-def test_refusals(refuses, folder, tmp_path):
-    refuses("export", folder, saying="say where to: --csv FILE, --parquet FILE, or both")
-    refuses("export", tmp_path / "gone", "--csv", tmp_path / "x.csv", saying="no sweep in")
-    refuses("export", folder, "--csv", tmp_path / "gone" / "x.csv", saying="No such file")
+def test_refusals(assert_refused, folder, tmp_path):
+    assert_refused("export", folder, saying="say where to: --csv FILE, --parquet FILE, or both")
+    assert_refused("export", tmp_path / "gone", "--csv", tmp_path / "x.csv", saying="no sweep in")
+    assert_refused("export", folder, "--csv", tmp_path / "gone" / "x.csv", saying="No such file")

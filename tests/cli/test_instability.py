@@ -114,46 +114,50 @@ def test_a_long_one_takes_seconds(fedac):
 
 
 @pytest.mark.parametrize("value", ["24.9", "0", "-100", "nan", "inf", "1e13"])
-def test_kappa_out_of_range(refuses, value):
-    refuses("instability", "--kappa", value, saying="kappa must be a number from 25 to 1e+12, got ")
+def test_kappa_out_of_range(assert_refused, value):
+    assert_refused(
+        "instability", "--kappa", value, saying="kappa must be a number from 25 to 1e+12, got "
+    )
 
 
 @pytest.mark.parametrize("value", ["0", "-1", "101", f"{10**30}"])
-def test_blocks_out_of_range(refuses, value):
+def test_blocks_out_of_range(assert_refused, value):
     message = f"blocks must be a whole number from 1 to 100, got {value}"
-    refuses("instability", "--blocks", value, saying=message)
+    assert_refused("instability", "--blocks", value, saying=message)
 
 
 @pytest.mark.parametrize("option", ["--kappa", "--blocks"])
 @pytest.mark.parametrize("value", ["", "abc", "1,2"])
-def test_not_a_number(refuses, option, value):
-    refuses("instability", option, value, saying=f"'{option}'")
+def test_not_a_number(assert_refused, option, value):
+    assert_refused("instability", option, value, saying=f"'{option}'")
 
 
 @pytest.mark.parametrize("value", ["", "abc", "4,", "4.5", "4;16"])
-def test_intervals_must_be_whole_numbers_between_commas(refuses, value):
+def test_intervals_must_be_whole_numbers_between_commas(assert_refused, value):
     message = f"--local-steps takes whole numbers separated by commas, got '{value}'"
-    refuses("instability", "-K", value, saying=message)
+    assert_refused("instability", "-K", value, saying=message)
 
 
 @pytest.mark.parametrize("value", ["0", "4,-1", f"{10**400}"])
-def test_intervals_out_of_range(refuses, value):
-    refuses("instability", "-K", value, saying="--local-steps takes numbers from 1 to 100000000")
+def test_intervals_out_of_range(assert_refused, value):
+    assert_refused(
+        "instability", "-K", value, saying="--local-steps takes numbers from 1 to 100000000"
+    )
 
 
-def test_too_many_intervals(refuses):
-    refuses("instability", "-K", "1,2,3,4,5", saying="takes at most 4 numbers, got 5")
+def test_too_many_intervals(assert_refused):
+    assert_refused("instability", "-K", "1,2,3,4,5", saying="takes at most 4 numbers, got 5")
 
 
-def test_the_same_interval_twice(refuses):
-    refuses("instability", "-K", "4,4", saying="--local-steps: 4 is listed twice")
+def test_the_same_interval_twice(assert_refused):
+    assert_refused("instability", "-K", "4,4", saying="--local-steps: 4 is listed twice")
 
 
-def test_out_must_be_a_folder(refuses, write):
-    refuses("instability", "--out", write(b""), saying="--out takes a folder")
-    refuses("instability", "--out", "", saying="the path is empty")
+def test_out_must_be_a_folder(assert_refused, write):
+    assert_refused("instability", "--out", write(b""), saying="--out takes a folder")
+    assert_refused("instability", "--out", "", saying="the path is empty")
 
 
-def test_nothing_is_made_for_what_is_refused(refuses, tmp_path):
-    refuses("instability", "--kappa", 1, "--out", tmp_path / "new", saying="kappa must")
+def test_nothing_is_made_for_what_is_refused(assert_refused, tmp_path):
+    assert_refused("instability", "--kappa", 1, "--out", tmp_path / "new", saying="kappa must")
     assert not (tmp_path / "new").exists()

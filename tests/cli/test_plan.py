@@ -122,5 +122,5 @@ def test_tables(fedac) -> None:
         (("--dataset", "synthetic", "--noise", 1), "leave --noise out"),
     ],
 )
-def test_bad_input(refuses, arguments, saying: str) -> None:
-    refuses("plan", *arguments, saying=saying)
+def test_bad_input(assert_refused, arguments, saying: str) -> None:
+    assert_refused("plan", *arguments, saying=saying)

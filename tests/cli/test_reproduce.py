@@ -103,9 +103,13 @@ def test_all_without_epsilon(fedac, tmp_path):
 
 
 @pytest.mark.parametrize("names", [["figure-6"], ["figure-1", "figure-7"]])
-def test_epsilon_is_not_downloaded_unasked(refuses, tmp_path, names):
-    refuses("reproduce", *names, "--out", tmp_path / "out", saying="epsilon is not on this machine")
-    refuses("reproduce", *names, "--out", tmp_path / "out", saying="--dataset synthetic-dense")
+def test_epsilon_is_not_downloaded_unasked(assert_refused, tmp_path, names):
+    assert_refused(
+        "reproduce", *names, "--out", tmp_path / "out", saying="epsilon is not on this machine"
+    )
+    assert_refused(
+        "reproduce", *names, "--out", tmp_path / "out", saying="--dataset synthetic-dense"
+    )
     assert not (tmp_path / "out").exists()
 
 
@@ -164,14 +168,20 @@ def test_comparison_tables(fedac, monkeypatch, tmp_path):
     assert cells[4] == ["0.001 on a9a, l2 = 0.001, M = 8192", "FedAc-I", "32", "32", "32"]
 
 
-def test_bad_input(refuses, tmp_path, write):
-    refuses("reproduce", "figure-8", saying="unknown figure 'figure-8'; did you mean 'figure-")
-    refuses("reproduce", "al", saying="did you mean 'all'?")
-    refuses("reproduce", saying="FIGURE")
-    refuses("reproduce", "figure-1", "--out", write(b"", "taken"), saying="--out takes a folder")
-    refuses("reproduce", "figure-1", "--seeds", "a", "--out", tmp_path, saying="--seeds takes")
-    refuses("reproduce", "figure-1", "--seeds", "-1", "--out", tmp_path, saying="--seeds")
-    refuses(
+def test_bad_input(assert_refused, tmp_path, write):
+    assert_refused(
+        "reproduce", "figure-8", saying="unknown figure 'figure-8'; did you mean 'figure-"
+    )
+    assert_refused("reproduce", "al", saying="did you mean 'all'?")
+    assert_refused("reproduce", saying="FIGURE")
+    assert_refused(
+        "reproduce", "figure-1", "--out", write(b"", "taken"), saying="--out takes a folder"
+    )
+    assert_refused(
+        "reproduce", "figure-1", "--seeds", "a", "--out", tmp_path, saying="--seeds takes"
+    )
+    assert_refused("reproduce", "figure-1", "--seeds", "-1", "--out", tmp_path, saying="--seeds")
+    assert_refused(
         "reproduce", "figure-1", "--seeds", "1,1", "--out", tmp_path, saying="1 is listed twice"
     )
 
@@ -181,11 +191,11 @@ def test_bad_input(refuses, tmp_path, write):
     [(None, "unknown data set 'nope'"), (b"+1 1:x\n", "the value is not a number")],
 )
 def test_data_that_cannot_be_used_leave_nothing_behind(
-    refuses, write, tmp_path, monkeypatch, content, saying
+    assert_refused, write, tmp_path, monkeypatch, content, saying
 ):
     monkeypatch.chdir(tmp_path)
     dataset = "nope" if content is None else write(content)
-    refuses("reproduce", "figure-1", "--dataset", dataset, "--out", "nope", saying=saying)
+    assert_refused("reproduce", "figure-1", "--dataset", dataset, "--out", "nope", saying=saying)
     assert not (tmp_path / "nope").exists()
 
 

@@ -279,8 +279,8 @@ def test_named_pipe(fedac, small, tmp_path):
     assert read(out)["dataset"]["n_samples"] == 60
 
 
-def test_dev_null(refuses):
-    refuses("run", "--dataset", os.devnull, saying="no rows")
+def test_dev_null(assert_refused):
+    assert_refused("run", "--dataset", os.devnull, saying="no rows")
 
 
 def test_memory_is_said_to_be_short(fedac, monkeypatch):

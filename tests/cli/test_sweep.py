@@ -91,12 +91,14 @@ def test_dry_run(fedac, grid, tmp_path, monkeypatch):
     assert fedac("sweep", grid, "--dry-run").code == 0
 
 
-def test_what_is_missing(refuses, options, grid, tmp_path):
-    refuses("sweep", saying="give a grid as FILE.toml, or --dataset, --l2")
-    refuses("sweep", grid, saying="--out is missing")
-    refuses("sweep", *options(eta=None), "--out", tmp_path, saying="--eta is missing")
-    refuses("sweep", grid, "--l2", "1", "--out", tmp_path, saying="grid.toml says what to run")
-    refuses("sweep", tmp_path / "gone", "--out", tmp_path, saying="No such file")
+def test_what_is_missing(assert_refused, options, grid, tmp_path):
+    assert_refused("sweep", saying="give a grid as FILE.toml, or --dataset, --l2")
+    assert_refused("sweep", grid, saying="--out is missing")
+    assert_refused("sweep", *options(eta=None), "--out", tmp_path, saying="--eta is missing")
+    assert_refused(
+        "sweep", grid, "--l2", "1", "--out", tmp_path, saying="grid.toml says what to run"
+    )
+    assert_refused("sweep", tmp_path / "gone", "--out", tmp_path, saying="No such file")
 
 
 @pytest.mark.parametrize(
@@ -118,17 +120,17 @@ def test_what_is_missing(refuses, options, grid, tmp_path):
         ("dataset", "a10a", "unknown data set 'a10a'"),
     ],
 )
-def test_bad_options(refuses, options, tmp_path, option, value, saying):
+def test_bad_options(assert_refused, options, tmp_path, option, value, saying):
     out = tmp_path / "out"
-    refuses("sweep", *options(**{option: value}), "--out", out, saying=saying)
+    assert_refused("sweep", *options(**{option: value}), "--out", out, saying=saying)
     assert not out.exists()
 
 
-def test_stores_that_cannot_be_used(refuses, grid, tmp_path):
-    refuses("sweep", grid, "--out", grid, saying="is a file")
+def test_stores_that_cannot_be_used(assert_refused, grid, tmp_path):
+    assert_refused("sweep", grid, "--out", grid, saying="is a file")
     (tmp_path / FILE).write_bytes(b"garbage" * 1000)
-    refuses("sweep", grid, "--out", tmp_path, saying="is damaged")
-    refuses("sweep", grid, "--out", tmp_path, "--dry-run", saying="is damaged")
+    assert_refused("sweep", grid, "--out", tmp_path, saying="is damaged")
+    assert_refused("sweep", grid, "--out", tmp_path, "--dry-run", saying="is damaged")
 
 
 def test_an_interrupt(fedac, grid, tmp_path, monkeypatch):

@@ -31,7 +31,7 @@ def write(tmp_path):
     return write
 
 
-def refuses(path, message, **kwargs):
+def assert_refused(path, message, **kwargs):
     with pytest.raises(DataError) as caught:
         load_libsvm(path, **kwargs)
     assert message in str(caught.value)
@@ -99,7 +99,7 @@ LONG = b"x" * 99
 def test_a_bad_line_is_named(write, monkeypatch, line, message, chunk):
     monkeypatch.setattr(libsvm, "CHUNK_BYTES", chunk)
     path = write(b"-1 1:1\n\n" + line + b"\n1 bad\n")
-    refuses(path, message, n_features=9)
+    assert_refused(path, message, n_features=9)
 
 
 @pytest.mark.parametrize("index", [b"100000001", b"2000000000", b"3000000000"])
@@ -108,7 +108,7 @@ def test_an_index_beyond_any_memory(write, monkeypatch, index, chunk):
     monkeypatch.setattr(libsvm, "CHUNK_BYTES", chunk)
     token = index.decode()
     message = f"line 2: '{token}:1': the feature index is above 100000000"
-    refuses(write(b"-1 1:1\n1 " + index + b":1\n"), message)
+    assert_refused(write(b"-1 1:1\n1 " + index + b":1\n"), message)
 
 
 def test_as_many_columns_as_the_widest_sets_have(write):
@@ -116,7 +116,7 @@ def test_as_many_columns_as_the_widest_sets_have(write):
 
 
 def test_compressed_without_its_suffix_is_not_text(write):
-    refuses(write(bz2.compress(TEXT)), "line 1: not text")
+    assert_refused(write(bz2.compress(TEXT)), "line 1: not text")
 
 
 @pytest.mark.parametrize(
@@ -124,22 +124,22 @@ def test_compressed_without_its_suffix_is_not_text(write):
     [(b"", "the file is empty"), (b"\n# only a comment\n", "the file holds no rows")],
 )
 def test_files_without_rows(write, content, message):
-    refuses(write(content), message)
+    assert_refused(write(content), message)
 
 
 def test_missing_file_and_directory(tmp_path):
-    refuses(tmp_path / "gone", "no such file")
-    refuses(tmp_path, "is a directory")
+    assert_refused(tmp_path / "gone", "no such file")
+    assert_refused(tmp_path, "is a directory")
     compressed = tmp_path / "folder.bz2"
     compressed.mkdir()
-    refuses(compressed, "is a directory")
+    assert_refused(compressed, "is a directory")
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root reads all")
 def test_forbidden_file(write):
     path = write(TEXT)
     path.chmod(0)
-    refuses(path, "Permission denied")
+    assert_refused(path, "Permission denied")
 
 
 @pytest.mark.parametrize(
@@ -148,14 +148,14 @@ def test_forbidden_file(write):
 )
 def test_damaged_compressed_files(write, suffix, compress):
     whole = compress(TEXT * 1000)
-    refuses(write(whole[:-9], "cut" + suffix), "the compressed file is cut short")
-    refuses(write(b"1 1:1\n-1 1:1\n", "plain" + suffix), "cannot be read")
+    assert_refused(write(whole[:-9], "cut" + suffix), "the compressed file is cut short")
+    assert_refused(write(b"1 1:1\n-1 1:1\n", "plain" + suffix), "cannot be read")
     middle = len(whole) // 2
-    refuses(write(whole[:middle] + b"????" + whole[middle + 4 :], "bad" + suffix), ": ")
+    assert_refused(write(whole[:middle] + b"????" + whole[middle + 4 :], "bad" + suffix), ": ")
 
 
 def test_one_class_is_refused_with_the_file_name(write):
-    refuses(write(b"1 1:1\n1 2:1\n"), "every row has label 1; two classes are needed")
+    assert_refused(write(b"1 1:1\n1 2:1\n"), "every row has label 1; two classes are needed")
 
 
 values = st.floats(allow_nan=False, allow_infinity=False) | st.just(0.0)

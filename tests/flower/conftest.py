@@ -55,6 +55,8 @@ class LogisticModel:
 class Federation:
     """What the tests need of one problem: its start, its app, its grid, the simulator's answer."""
 
+    Model = LogisticModel
+
     def __init__(self) -> None:
         self.F = make_objective()
         self.w_0 = np.random.default_rng(1).standard_normal(self.F.dim)
@@ -64,9 +66,6 @@ class Federation:
         from flwr.app import ArrayRecord
 
         return ArrayRecord(to_arrays(self.w_0))
-
-    def model(self) -> LogisticModel:
-        return LogisticModel(self.F)
 
     def app(self, load_data: Callable[..., Any] | None = None):
         from fedac.flower import client_app

@@ -258,9 +258,16 @@ def named(model):
 
 def test_a_list_is_a_dataset_of_rows():
     rows = [torch.randn(6) for _ in range(50)]
-    model = TorchModel(torch.nn.Linear(6, 1), rows, lambda module, batch: module(batch).mean())
+    shapes = []
+
+    def loss(module, batch):
+        shapes.append(tuple(batch.shape))
+        return module(batch).mean()
+
+    model = TorchModel(torch.nn.Linear(6, 1), rows, loss)
+    model.evaluate_arrays(named(model), {})
     assert model.n_examples == 50
-    assert model._batch(np.arange(4)).shape == (4, 6)
+    assert shapes == [(50, 6)]
 
 
 def test_flower_s_own_strategy_is_told_that_it_is_none_of_ours(federation):
@@ -274,7 +281,7 @@ def test_flower_s_own_strategy_is_told_that_it_is_none_of_ours(federation):
 
 @pytest.mark.parametrize("metrics", [None, 0.5])
 def test_metrics_that_are_none_are_named(federation, metrics):
-    class Silent(type(federation.model())):
+    class Silent(federation.Model):
         def evaluate(self, w):
             return metrics
 
@@ -295,9 +302,7 @@ def test_modifiers_of_flower(federation, vector):
         return call_next(message, context)
 
     grid = federation.grid()
-    grid.client_app = client_app(
-        lambda context: federation.F, type(federation.model()), mods=[watch]
-    )
+    grid.client_app = client_app(lambda context: federation.F, federation.Model, mods=[watch])
     result = federation.run(rounds=1, grid=grid)
     assert seen == ["train"] * 8 + ["evaluate"] * 8
     np.testing.assert_array_equal(vector(result.arrays), vector(federation.run(rounds=1).arrays))

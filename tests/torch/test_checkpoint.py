@@ -11,7 +11,6 @@ from torch import nn
 
 from fedac.errors import InputError
 from fedac.torch import FedAc, LocalSGD, Synchronizer, synchronize
-from fedac.torch import checkpoint as files
 
 pytestmark = pytest.mark.usefixtures("alone")
 NUMBERS = {"lr": 0.1, "mu": 0.1, "local_steps": 2}
@@ -185,7 +184,6 @@ def test_a_full_disk_is_called_so(tmp_path: Path, monkeypatch) -> None:
     def fail(content, file):
         raise RuntimeError("[enforce fail at inline_container.cc:672] . unexpected pos 1216")
 
-    monkeypatch.setattr(files, "_require_plain", lambda extra: None)
     monkeypatch.setattr(torch, "save", fail)
     with pytest.raises(OSError, match=r"a\.pt' could not be written: is the disk full\?"):
         training.averages.checkpoint(tmp_path / "a.pt")
@@ -196,7 +194,7 @@ def test_places_that_cannot_be_written(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="is a folder; give the path of a file"):
         averages.checkpoint(tmp_path)
     (tmp_path / "file").touch()
-    with pytest.raises(InputError, match=r"file/a\.pt' cannot be written: "):
+    with pytest.raises(OSError, match=r"file/a\.pt' could not be written: File exists"):
         averages.checkpoint(tmp_path / "file" / "a.pt")
     with pytest.raises(InputError, match=r"file/a\.pt' cannot be: '.*file' is no folder"):
         averages.resume(tmp_path / "file" / "a.pt", missing_ok=True)

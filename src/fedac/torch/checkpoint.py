@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fedac.errors import InputError
-from fedac.files import require_writable, write_whole
+from fedac.files import write_whole
 from fedac.torch.optimizer import LocalOptimizer
 
 FORMAT = "fedac.torch checkpoint"
@@ -34,7 +34,6 @@ def save(
 ) -> None:
     """Write a checkpoint beside its place, then move it there: no reader sees half of one."""
     _require_plain(extra)
-    require_writable(path)
     content = {
         "format": FORMAT,
         "version": VERSION,
@@ -52,11 +51,10 @@ def save(
     }
     try:
         write_whole(path, lambda file: torch.save(content, file))
-    except (OSError, RuntimeError) as error:  # PyTorch has its own words for a full disk
-        raise OSError(
-            f"the checkpoint '{path}' could not be written: is the disk full? The one before it, "
-            f"if there was one, is still there. ({error})"
-        ) from error
+    except (OSError, RuntimeError) as error:
+        # PyTorch has its own words for a full disk.
+        why = (error.strerror or error) if isinstance(error, OSError) else "is the disk full?"
+        raise OSError(f"the checkpoint '{path}' could not be written: {why}") from error
 
 
 def read(path: Path, optimizer: LocalOptimizer, buffers: list[Tensor]) -> dict[str, Any]:

@@ -134,8 +134,7 @@ class LocalOptimizer(torch.optim.Optimizer):
 
     def rests(self, group: dict[str, Any]) -> bool:
         """Say whether a group's lr is 0, or what a scheduler's rounding has made of it."""
-        usual = group.get("initial_lr") or self.defaults["lr"]
-        return bool(abs(group["lr"]) <= ROUNDING * usual)
+        return bool(abs(group["lr"]) <= ROUNDING * self._usual_lr(group))
 
     def sequences(self, p: Tensor) -> list[Tensor]:
         """Return the sequences of one parameter, in the algorithm's order."""
@@ -288,8 +287,11 @@ class LocalOptimizer(torch.optim.Optimizer):
         if group["shown"] is not None:
             return dict(group["shown"])
         # Before the first step any lr will do but 0, where a scheduler may have started.
-        usual = group.get("initial_lr") or self.defaults["lr"]
-        return _plain(group | {"lr": usual if self.rests(group) else group["lr"]})
+        return _plain(group | ({"lr": self._usual_lr(group)} if self.rests(group) else {}))
+
+    def _usual_lr(self, group: dict[str, Any]) -> float:
+        """Return the lr that a scheduler started from, or that of the optimizer."""
+        return float(group.get("initial_lr") or self.defaults["lr"])
 
     def _set_shown(self, group: dict[str, Any]) -> None:
         """Remember the numbers of a step; where they are new, resting parameters follow too."""

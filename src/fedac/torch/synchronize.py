@@ -265,9 +265,10 @@ class Synchronizer:
 
     def _weight(self) -> float:
         """Return how much this worker counts; one whose steps are all averaged counts like any."""
-        counted, self._examples = self._examples, 0
-        since, self._weighed_at = self.optimizer.steps - self._weighed_at, self.optimizer.steps
-        return float(counted) if self.weighting == "examples" and since else 1.0
+        by_examples = self.weighting == "examples" and self.optimizer.steps > self._weighed_at
+        weight = float(self._examples) if by_examples else 1.0
+        self._examples, self._weighed_at = 0, self.optimizer.steps
+        return weight
 
     def _apply(self, pending: _Pending) -> None:
         header = pending.buffer[: 2 * self.world_size].tolist()
