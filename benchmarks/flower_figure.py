@@ -24,7 +24,7 @@ from fedac.experiments.palette import OTHER, style
 from fedac.flower import FedAc, InProcessGrid, Task, client_app, local_steps
 from fedac.flower.messages import count_bytes
 from fedac.objectives import LogisticRegression, optimum
-from fedac.theory.couplings import fedavg
+from fedac.algorithms.couplings import fedavg
 
 OUT = Path(__file__).parents[1] / "docs" / "images" / "flower-rounds.png"
 CLIENTS, K, BATCH, ROUNDS, L2 = 10, 8, 1024, 100, 1e-4

@@ -16,7 +16,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from fedac.data import load
-from fedac.engine import simulate
+from fedac.simulation import simulate
 from fedac.errors import StepSizeWarning
 from fedac.objectives import LogisticRegression
 

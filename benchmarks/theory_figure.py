@@ -16,7 +16,7 @@ from matplotlib.ticker import FixedLocator, NullLocator, ScalarFormatter
 
 from fedac.algorithms import get as get_algorithm
 from fedac.data import load
-from fedac.engine import simulate
+from fedac.simulation import simulate
 from fedac.errors import StepSizeWarning
 from fedac.experiments.palette import style
 from fedac.objectives import LogisticRegression, NoisyQuadratic, optimum

@@ -24,7 +24,7 @@ from torch import nn
 from torch.nn.functional import logsigmoid
 
 import fedac
-from fedac.engine import sample_index
+from fedac.simulation import sample_index
 from fedac.torch import FedAc, LocalSGD, synchronize
 
 WORKERS, K, T, BATCH, L2 = 4, 16, 512, 64, 1e-3

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import settings
 
 from fedac.data import Dataset, load
-from fedac.engine.compiling import compiled_dir
+from fedac.simulation._fast.compiling import compiled_dir
 
 # A busy machine is no reason to fail; speed is measured by `fedac bench`.
 settings.register_profile("fedac", deadline=None)

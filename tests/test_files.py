@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from fedac.errors import InputError
-from fedac.files import require_writable, write_whole
+from fedac.files import require_writable, write_atomically
 
 
 def test_a_link_stays_a_link(tmp_path: Path) -> None:
@@ -15,7 +15,7 @@ def test_a_link_stays_a_link(tmp_path: Path) -> None:
     link.symlink_to(target)
     require_writable(link)
     for content in (b"once", b"again"):
-        write_whole(link, lambda file, content=content: file.write(content))
+        write_atomically(link, lambda file, content=content: file.write(content))
         assert target.read_bytes() == content
     assert link.is_symlink()
     assert list(target.parent.iterdir()) == [target]
@@ -24,7 +24,7 @@ def test_a_link_stays_a_link(tmp_path: Path) -> None:
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs pipes with names")
 def test_what_is_no_file_is_not_replaced(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(InputError, match=r"'.*pipe' is no file that could be replaced"):
+    with pytest.raises(InputError, match=r"'.*pipe' is not a regular file"):
         require_writable(tmp_path / "pipe")
     assert (tmp_path / "pipe").is_fifo()
 

@@ -18,8 +18,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fedac.algorithms import Algorithm, fedac
     from fedac.data import Dataset, load
-    from fedac.engine import Result, Run, Schedule
-    from fedac.engine.simulate import simulate
     from fedac.objectives import (
         Augmented,
         LeastSquares,
@@ -28,6 +26,8 @@ if TYPE_CHECKING:
         SquaredHinge,
         optimum,
     )
+    from fedac.simulation import Result, Run, Schedule
+    from fedac.simulation.simulator import simulate
 
 __version__ = "0.1.0"
 
@@ -37,10 +37,10 @@ _HOME = {
     "fedac": "algorithms",
     "Dataset": "data",
     "load": "data",
-    "Result": "engine",
-    "Run": "engine",
-    "Schedule": "engine",
-    "simulate": "engine",
+    "Result": "simulation",
+    "Run": "simulation",
+    "Schedule": "simulation",
+    "simulate": "simulation",
     "Augmented": "objectives",
     "LeastSquares": "objectives",
     "LogisticRegression": "objectives",

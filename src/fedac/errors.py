@@ -18,6 +18,10 @@ class StepSizeWarning(UserWarning):
     """A step size lies beyond 1/L, where the paper's theorems say nothing."""
 
 
+class SlowEngineWarning(UserWarning):
+    """The fast engine could not run a simulation; the message gives the reason."""
+
+
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> InputError:
     """Build the error for a name we do not know, with the nearest one we do.
 

@@ -1,4 +1,4 @@
-"""Files that are whole or not there."""
+"""Atomic file writes."""
 
 from __future__ import annotations
 
@@ -10,38 +10,38 @@ from typing import BinaryIO
 from fedac.errors import InputError
 
 
-def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
-    """Write a file beside its place, then move it there: no reader sees half of one.
+def write_atomically(path: Path, write: Callable[[BinaryIO], object]) -> None:
+    """Write to a temporary file in the same folder, then rename it: readers never see half a file.
 
-    Only one process may write to a path. It always uses the same name beside it, so that a killed
-    one leaves no pile of remains.
+    Only one process may write to a path at a time: the temporary name is always the same, so that
+    a killed process leaves at most one behind.
 
     Examples
     --------
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp()) / "new" / "file"
-    >>> write_whole(path, lambda file: file.write(b"all of it"))
+    >>> write_atomically(path, lambda file: file.write(b"all of it"))
     >>> path.read_bytes(), [p.name for p in path.parent.iterdir()]
     (b'all of it', ['file'])
     """
     _require_replaceable(path)
-    path = path.resolve()  # a link stays a link
+    path = path.resolve()  # keep symbolic links
     path.parent.mkdir(parents=True, exist_ok=True)
-    beside = _beside(path)
+    temporary = _temporary(path)
     try:
-        with beside.open("wb") as file:
+        with temporary.open("wb") as file:
             write(file)
             file.flush()
             os.fsync(file.fileno())
-        beside.replace(path)
+        temporary.replace(path)
     except BaseException:
-        beside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
     _sync_folder(path.parent)
 
 
 def require_writable(path: Path) -> None:
-    """Say now what would keep a file from being written later.
+    """Fail now, not later, where a file cannot be written.
 
     Examples
     --------
@@ -54,9 +54,9 @@ def require_writable(path: Path) -> None:
     _require_replaceable(path)
     try:
         path.resolve().parent.mkdir(parents=True, exist_ok=True)
-        beside = _beside(path.resolve())
-        beside.touch()
-        beside.unlink()
+        temporary = _temporary(path.resolve())
+        temporary.touch()
+        temporary.unlink()
     except OSError as error:
         raise InputError(f"'{path}' cannot be written: {error.strerror}") from error
 
@@ -64,16 +64,16 @@ def require_writable(path: Path) -> None:
 def _require_replaceable(path: Path) -> None:
     if path.is_dir():
         raise InputError(f"'{path}' is a folder; give the path of a file")
-    if path.exists() and not path.is_file():  # a device or a pipe, which a file would replace
-        raise InputError(f"'{path}' is no file that could be replaced")
+    if path.exists() and not path.is_file():  # a device or a pipe
+        raise InputError(f"'{path}' is not a regular file")
 
 
-def _beside(path: Path) -> Path:
+def _temporary(path: Path) -> Path:
     return path.with_name(f".{path.name}.part")
 
 
 def _sync_folder(folder: Path) -> None:
-    """Make the move itself last through a power cut, where the system can."""
+    """Make the rename survive a power cut, where the system can."""
     try:
         handle = os.open(folder, os.O_RDONLY)
     except OSError:  # pragma: no cover - Windows opens no folders

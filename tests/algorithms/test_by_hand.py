@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from fedac.algorithms import ALGORITHMS, Algorithm, fedac, get
-from fedac.engine import reference
-from fedac.engine.problem import Lane
 from fedac.objectives import LeastSquares
+from fedac.simulation import reference
+from fedac.simulation.problem import Lane
 
 GENERAL = fedac(gamma=1 / 4, alpha=2, beta=4)
 DRAWS = {0: [0, 1], 1: [1, 1]}  # step -> row of each worker

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedac.algorithms import ALGORITHMS, FEDAC_I, FEDAVG, fedac
-from fedac.algorithms.linear import linear
+from fedac.algorithms.couplings import FedAcHyperparameters
+from fedac.algorithms.linear import linear_form
 from fedac.errors import InputError
-from fedac.theory.couplings import Hyperparameters
 
 LOCAL = [algorithm for algorithm in ALGORITHMS.values() if not algorithm.minibatch]
 numbers = st.floats(-1e6, 1e6)
@@ -25,7 +25,7 @@ numbers = st.floats(-1e6, 1e6)
 )
 def test_combinations_equal_the_step(algorithm, values, eta, mu, K) -> None:
     hp = algorithm.couple(eta=eta, mu=mu, K=K)
-    form = linear(algorithm, hp)
+    form = linear_form(algorithm, hp)
     S = len(algorithm.sequences)
     state, (w_md, g) = tuple(values[:S]), values[2:]
     size = 1e6 * max(1.0, *np.abs(form.update).flat)
@@ -37,7 +37,7 @@ def test_combinations_equal_the_step(algorithm, values, eta, mu, K) -> None:
 def test_sequences_may_depend_on_each_other() -> None:
     crossed = replace(FEDAC_I, update=lambda state, w_md, g, hp: (state[1] - g, state[0] + w_md))
     hp = FEDAC_I.couple(eta=0.5, mu=0.5, K=4)
-    assert linear(crossed, hp).update == ((0, 1, 0, -1), (1, 0, 1, 0))
+    assert linear_form(crossed, hp).update == ((0, 1, 0, -1), (1, 0, 1, 0))
 
 
 def clipped(state, w_md, g, hp):
@@ -60,19 +60,19 @@ def failing(state, w_md, g, hp):
 def test_what_is_not_linear_is_refused(update) -> None:
     algorithm = replace(FEDAVG, name="mine", update=update)
     with pytest.raises(InputError, match="'mine' is not linear in its state and gradient"):
-        linear(algorithm, FEDAVG.couple(eta=0.5, mu=1.0, K=1))
+        linear_form(algorithm, FEDAVG.couple(eta=0.5, mu=1.0, K=1))
 
 
 def test_a_query_that_is_not_linear_is_refused() -> None:
     algorithm = replace(FEDAVG, query=lambda state, hp: abs(state[0]))
     with pytest.raises(InputError, match="not linear"):
-        linear(algorithm, FEDAVG.couple(eta=0.5, mu=1.0, K=1))
+        linear_form(algorithm, FEDAVG.couple(eta=0.5, mu=1.0, K=1))
 
 
 def test_the_same_numbers_are_worked_out_once() -> None:
     algorithm = fedac(gamma=0.5, alpha=2.0, beta=3.0)
-    hp = Hyperparameters(eta=0.1, gamma=0.5, alpha=2.0, beta=3.0)
-    assert linear(algorithm, hp) is linear(algorithm, hp)
+    hp = FedAcHyperparameters(eta=0.1, gamma=0.5, alpha=2.0, beta=3.0)
+    assert linear_form(algorithm, hp) is linear_form(algorithm, hp)
 
 
 def test_functions_that_work_in_place_are_read_right() -> None:
@@ -82,10 +82,10 @@ def test_functions_that_work_in_place_are_read_right() -> None:
 
     algorithm = replace(FEDAVG, name="mine", update=in_place)
     hp = FEDAVG.couple(eta=0.5, mu=1.0, K=1)
-    assert linear(algorithm, hp) == linear(FEDAVG, hp)
+    assert linear_form(algorithm, hp) == linear_form(FEDAVG, hp)
 
 
 def test_a_sequence_may_stay_zero() -> None:
     algorithm = replace(FEDAC_I, update=lambda state, w_md, g, hp: (w_md - g, 0.0))
     hp = FEDAC_I.couple(eta=0.5, mu=0.5, K=4)
-    assert linear(algorithm, hp).update == ((0, 0, 1, -1), (0, 0, 0, 0))
+    assert linear_form(algorithm, hp).update == ((0, 0, 1, -1), (0, 0, 0, 0))

@@ -45,9 +45,9 @@ def test_the_jax_baseline_takes_the_steps_of_fedac():
     pytest.importorskip("jax")
     import numpy as np
 
-    from fedac.engine import simulate
     from fedac.experiments.jax_baseline import make_round
     from fedac.objectives import LogisticRegression
+    from fedac.simulation import simulate
 
     rng = np.random.default_rng(0)
     F = LogisticRegression(rng.standard_normal((60, 12)), rng.choice([-1.0, 1.0], 60), l2=1e-2)

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from fedac.data import load
-from fedac.engine import simulate
 from fedac.errors import InputError, StepSizeWarning
 from fedac.experiments import calibration
 from fedac.experiments.calibration import LEMMAS, Fit, calibrate
 from fedac.experiments.published import published
 from fedac.objectives import LogisticRegression
+from fedac.simulation import simulate
 from fedac.theory.bounds import Bound
 from fedac.theory.constants import Constants, estimate
 

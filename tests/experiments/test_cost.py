@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedac.engine import simulate
 from fedac.experiments import cost
 from fedac.experiments.grid import Config, Grid
 from fedac.objectives import LogisticRegression
+from fedac.simulation import simulate
 
 rng = np.random.default_rng(0)
 F = LogisticRegression(rng.standard_normal((60, 12)), rng.choice([-1.0, 1.0], 60), l2=1e-2)

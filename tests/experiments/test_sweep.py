@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 
 from fedac.data import load
-from fedac.engine import simulate
 from fedac.experiments import sweep
 from fedac.experiments.cost import Cost
 from fedac.experiments.grid import Grid
 from fedac.experiments.store import FILE, Store
 from fedac.objectives import LogisticRegression, optimum
+from fedac.simulation import simulate
 
 posix = pytest.mark.skipif(os.name != "posix", reason="needs POSIX signals and locks")
 
@@ -272,7 +272,7 @@ def test_two_sweeps_share_one_store(long_grid, tmp_path):
 FORKS = """
 import os, signal, sys, time
 import pandas
-import fedac.engine.fast, fedac.experiments.bench, fedac.experiments.sweep
+import fedac.simulation._fast.engine, fedac.experiments.bench, fedac.experiments.sweep
 from fedac.cli import main
 for line in sys.stdin:
     seconds, folder = line.split(maxsplit=1)

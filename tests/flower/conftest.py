@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedac.engine import simulate
 from fedac.objectives import LogisticRegression
+from fedac.simulation import simulate
 
 os.environ.update(
     FLWR_TELEMETRY_ENABLED="0",

@@ -359,7 +359,7 @@ def test_a_full_disk_does_not_stop_the_run(federation, vector, tmp_path, monkeyp
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("fedac.flower.checkpoint.write_whole", full)
+    monkeypatch.setattr("fedac.flower.checkpoint.write_atomically", full)
     caplog.set_level(logging.ERROR, "flwr.fedac")
     monkeypatch.setattr(logging.getLogger("flwr"), "propagate", True)
     result = federation.run(rounds=2, checkpoint=tmp_path / "run.npz")

@@ -17,7 +17,7 @@ from fedac.objectives import (
 )
 
 # In the package the function hides the module of the same name.
-module = importlib.import_module("fedac.objectives.optimum")
+module = importlib.import_module("fedac.objectives.minimizer")
 
 rng = np.random.default_rng(3)
 X = rng.standard_normal((60, 4))

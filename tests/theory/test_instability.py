@@ -13,8 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedac.algorithms import couplings
 from fedac.errors import InputError
-from fedac.theory import couplings, instability
+from fedac.theory import instability
 from fedac.theory.agd import agd, follow, nesterov, propagate, step_matrix
 from fedac.theory.instability import Instance
 from fedac.theory.piecewise import PiecewiseQuadratic

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedac.algorithms import couplings
 from fedac.errors import InputError
-from fedac.theory import bounds, couplings, lemmas, step_sizes
+from fedac.theory import bounds, lemmas, step_sizes
 from fedac.theory.bounds import TERMS
 
 GENERAL = {"eta": 0.25, "L": 1.0, "mu": 0.5, "sigma": 2.0, "M": 2, "K": 4, "T": 8}

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedac.algorithms import couplings
 from fedac.errors import InputError
-from fedac.theory import bounds, couplings, step_sizes
+from fedac.theory import bounds, step_sizes
 
 # L, mu, sigma, M, K, T and what else a theorem asks for; every function is here.
 COMMON = {"L": 2.0, "mu": 0.5, "sigma": 2.0, "M": 2, "K": 16, "T": 1024}

@@ -5,11 +5,12 @@ from math import exp, sqrt
 import numpy as np
 import pytest
 
-from fedac.engine import simulate
-from fedac.engine.sampling import sample_index
 from fedac.errors import InputError
 from fedac.objectives import LeastSquares, LogisticRegression, NoisyQuadratic
+from fedac.sampling import sample_index
+from fedac.simulation import simulate
 from fedac.theory import lemmas
+from fedac.theory.recorders import PotentialRecorder
 from fedac.theory.trace import Trace, trace
 
 NAMES = ("fedac-i", "fedac-ii", "fedavg")
@@ -115,13 +116,14 @@ def _root(slope) -> float:
 def test_at_synchronizations_it_is_what_simulate_records(objective, algorithm, mu) -> None:
     what = {"M": 3, "K": 4, "T": 12, "eta": 0.1, "mu": mu, "start": START, "seed": 5}
     traced = trace(objective, algorithm, **what)
+    potentials = PotentialRecorder(objective, mu=mu)
     [run] = simulate(
-        objective, algorithm, **what, engine="reference", potentials=True, record_every=4
+        objective, algorithm, **what, engine="reference", callbacks=[potentials], record_every=4
     ).runs
     assert traced.steps.tolist() == list(range(13))
     assert run.steps.tolist() == [0, 4, 8, 12]
-    assert traced.psi[::4] == pytest.approx(run.psi, rel=1e-12)
-    assert traced.phi[::4] == pytest.approx(run.phi, rel=1e-12)
+    assert traced.psi[::4] == pytest.approx(potentials.psi[0], rel=1e-12)
+    assert traced.phi[::4] == pytest.approx(potentials.phi[0], rel=1e-12)
 
 
 @both_objectives

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedac.algorithms import FEDAC_I, FEDAVG, FEDAVG_WEIGHTED
-from fedac.algorithms.linear import linear
+from fedac.algorithms.linear import linear_form
 from fedac.torch.combine import carry_out, carry_out_together, combination, query_plan, step_plan
 
 factors = st.sampled_from([0.0, 1.0, -1.0, 0.25, 0.75, 2.0]) | st.floats(1e-6, 3)
@@ -45,19 +45,19 @@ def test_passes_are_few(terms, kinds) -> None:
 
 
 def test_a_step_of_fedac_takes_four_passes_and_keeps_nothing() -> None:
-    plan = step_plan(linear(FEDAC_I, FEDAC_I.couple(eta=0.1, mu=0.1, K=4)), in_place=False)
+    plan = step_plan(linear_form(FEDAC_I, FEDAC_I.couple(eta=0.1, mu=0.1, K=4)), in_place=False)
     assert [(operation.kind, operation.out) for operation in plan] == [
         ("sum", 0), ("lerp", 1), ("add", 1), ("between", 2),
     ]  # fmt: skip
 
 
 def test_a_step_of_fedavg_takes_one() -> None:
-    plan = step_plan(linear(FEDAVG, FEDAVG.couple(eta=0.1, mu=0.1, K=4)), in_place=True)
+    plan = step_plan(linear_form(FEDAVG, FEDAVG.couple(eta=0.1, mu=0.1, K=4)), in_place=True)
     assert [(operation.kind, operation.out) for operation in plan] == [("add", 0)]
 
 
 def test_what_a_later_sequence_needs_is_kept() -> None:
     hp = FEDAVG_WEIGHTED.couple(eta=0.1, mu=0.1, K=4)
-    plan = step_plan(linear(FEDAVG_WEIGHTED, hp), in_place=False)
+    plan = step_plan(linear_form(FEDAVG_WEIGHTED, hp), in_place=False)
     assert (plan[0].kind, plan[0].out, plan[0].x) == ("copy", 4, 0)
     assert query_plan((1.0, 0.0))[0].kind == "copy"

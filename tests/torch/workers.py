@@ -74,7 +74,7 @@ class Counted:
 
 def logistic(rank: int, problem: str, runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Train on the problem of the simulator, with its draws, and return all averaged states."""
-    from fedac.engine.sampling import sample_index
+    from fedac.sampling import sample_index
 
     with np.load(problem) as file:
         X, y, start = (torch.from_numpy(file[name]) for name in ("X", "y", "start"))
@@ -391,7 +391,7 @@ def is_stopped(pid: int) -> bool:
 
 def warm_up() -> None:
     """Import what PyTorch and the jobs import late, so that no fork needs to."""
-    import fedac.engine.sampling  # noqa: F401
+    import fedac.sampling  # noqa: F401
 
     w = nn.Parameter(torch.ones(2))
     optimizer = FedAc([w], lr=0.1, mu=0.1, local_steps=1)

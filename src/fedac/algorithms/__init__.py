@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from fedac.algorithms.base import Algorithm, State, Vector
-from fedac.algorithms.fedac import FEDAC_I, FEDAC_II, FEDAC_VANILLA, fedac, fedac_variant
-from fedac.algorithms.fedavg import FEDAVG, FEDAVG_WEIGHTED
+from fedac.algorithms.general import fedac
+from fedac.algorithms.local.fedac import FEDAC_I, FEDAC_II, FEDAC_VANILLA
+from fedac.algorithms.local.fedavg import FEDAVG, FEDAVG_WEIGHTED
 from fedac.algorithms.minibatch import MB_AC_SGD, MB_SGD
+from fedac.algorithms.record import Algorithm, State, Vector
 from fedac.errors import unknown_name
 
 __all__ = [
@@ -21,7 +22,6 @@ __all__ = [
     "State",
     "Vector",
     "fedac",
-    "fedac_variant",
     "get",
 ]
 

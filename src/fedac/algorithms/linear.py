@@ -10,13 +10,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-import numpy.typing as npt
 
-from fedac.algorithms.base import Algorithm
+from fedac.algorithms.couplings import Hyperparameters
+from fedac.algorithms.record import Algorithm
+from fedac.arrays import Array
 from fedac.errors import InputError
-from fedac.theory.couplings import Hyperparameters
-
-Array = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,14 +34,14 @@ class Linear:
 
 
 @lru_cache(maxsize=256)  # asked for at every step, mostly with the same numbers
-def linear(algorithm: Algorithm, hp: Hyperparameters) -> Linear:
+def linear_form(algorithm: Algorithm, hp: Hyperparameters) -> Linear:
     """Find the coefficients of an algorithm's step, or refuse one that is not linear.
 
     Examples
     --------
     >>> from fedac.algorithms import FEDAC_I
-    >>> hp = Hyperparameters(eta=0.5, gamma=1.0, alpha=2.0, beta=4.0)
-    >>> linear(FEDAC_I, hp)  # of w_ag and w
+    >>> hp = FedAcHyperparameters(eta=0.5, gamma=1.0, alpha=2.0, beta=4.0)
+    >>> linear_form(FEDAC_I, hp)  # of w_ag and w
     Linear(query=(0.75, 0.25), update=((0.0, 0.0, 1.0, -0.5), (0.0, 0.5, 0.5, -1.0)))
     """
     S = len(algorithm.sequences)

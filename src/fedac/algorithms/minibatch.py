@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fedac.algorithms.fedac import FEDAC_VANILLA
-from fedac.algorithms.fedavg import FEDAVG
+from fedac.algorithms.local.fedac import FEDAC_VANILLA
+from fedac.algorithms.local.fedavg import FEDAVG
 
 MB_SGD = replace(FEDAVG, name="mb-sgd", label="MB-SGD", minibatch=True)
 MB_AC_SGD = replace(FEDAC_VANILLA, name="mb-ac-sgd", label="MB-AC-SGD", minibatch=True)

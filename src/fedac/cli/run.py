@@ -15,7 +15,7 @@ from fedac.cli.streams import results_console
 
 if TYPE_CHECKING:
     from fedac.data import Dataset
-    from fedac.engine import Result, Run
+    from fedac.simulation import Result, Run
 
 # Beyond this a typing error is likelier than a simulation.
 LARGEST = 10**8
@@ -47,10 +47,10 @@ def run(
     etas = numbers(eta, option="--eta")
     from fedac import data
     from fedac.algorithms import get
-    from fedac.engine import Interrupted, Schedule, simulate
-    from fedac.engine.simulate import require_threads
     from fedac.objectives import LogisticRegression
     from fedac.require import require_count, require_positive
+    from fedac.simulation import Schedule, SimulationInterrupted, simulate
+    from fedac.simulation.inputs import require_threads
 
     # What is wrong should be said before the data are read, which may take minutes.
     method = get(algorithm)
@@ -81,7 +81,7 @@ def run(
                 threads=threads,
                 on_progress=advance,
             )
-        except Interrupted as stop:
+        except SimulationInterrupted as stop:
             result, interrupted = stop.result, True
     if as_json:
         print(json.dumps(_as_json(result, loaded, algorithm), allow_nan=False))
@@ -122,7 +122,9 @@ def _as_json(result: Result, dataset: Dataset, algorithm: str) -> dict[str, Any]
 
 
 def _run_as_json(run: Run, f_star: float) -> dict[str, Any]:
-    hp = run.hyperparameters
+    from fedac.algorithms.couplings import as_fedac
+
+    hp = as_fedac(run.hyperparameters)
     final = math.nan if run.status == "diverged" else run.final_loss
     return {
         "eta": hp.eta,

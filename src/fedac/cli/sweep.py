@@ -114,7 +114,7 @@ def run_grid(grid: Grid, store: Store) -> Summary:
     try:
         with _terminated_like_interrupted(), sweep_bar(grid.name) as show:
             return experiment.run(grid, store, on_event=show)
-    except experiment.Interrupted as stop:
+    except experiment.SweepInterrupted as stop:
         notice(
             f"{grid.name}: {stop.done} of {stop.cells} runs are kept in '{store.path.parent}'; "
             "the same command goes on from there"

@@ -26,9 +26,9 @@ import scipy.sparse as sp
 
 from fedac.data import dense
 from fedac.data import load as load_data
-from fedac.engine import simulate
 from fedac.errors import DataError, StepSizeWarning
 from fedac.objectives import LogisticRegression
+from fedac.simulation import simulate
 
 ETAS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 M = 8192

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.optimize import least_squares
 
-from fedac.engine import Result, simulate
+from fedac.arrays import Array
 from fedac.errors import InputError, StepSizeWarning
 from fedac.objectives import Objective
-from fedac.objectives.base import Array
+from fedac.simulation import Result, simulate
 from fedac.theory import lemmas
 from fedac.theory.bounds import Bound
 from fedac.theory.constants import Constants

@@ -16,10 +16,10 @@ from statistics import median
 import numpy as np
 
 from fedac.algorithms import get as get_algorithm
-from fedac.engine import simulate
 from fedac.errors import StepSizeWarning
 from fedac.experiments.grid import Config, Grid
 from fedac.objectives import LogisticRegression
+from fedac.simulation import simulate
 
 CALIBRATION_SECONDS = 2.0
 

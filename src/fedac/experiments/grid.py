@@ -20,8 +20,8 @@ from typing import Annotated, Any, Self, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
 from fedac.algorithms import get as get_algorithm
-from fedac.engine.schedule import Schedule
 from fedac.errors import InputError, unknown_name
+from fedac.simulation.schedule import Schedule
 
 # A wheel carries the sweeps inside the package; a checkout has them at its root.
 SHIPPED = (Path(__file__).parents[1] / "sweeps", Path(__file__).parents[3] / "sweeps")

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 # Their runs took so many steps; the loss was recorded every 512.
 T = 4096
 
-# F* to 1e-12, by `fedac.objectives.optimum`. Epsilon's needs the data, which are 12 GB.
+# F* to 1e-12, by `fedac.objectives.minimizer`. Epsilon's needs the data, which are 12 GB.
 F_STAR = {("a9a", 1e-3): 0.3333407520687, ("a9a", 1e-4): 0.3245069247138}
 
 

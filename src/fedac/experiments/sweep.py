@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from fedac.data import load
-from fedac.engine import simulate
 from fedac.errors import StepSizeWarning
 from fedac.experiments.cost import Cost
 from fedac.experiments.grid import Config, Grid, Group, groups
 from fedac.experiments.store import Outcome, Store
 from fedac.objectives import LogisticRegression, optimum
+from fedac.simulation import simulate
 
 # Nobody reads faster, and a small group makes a thousand rounds in this time.
 SECONDS_BETWEEN_EVENTS = 0.1
@@ -115,7 +115,7 @@ class Summary:
         return self.cells - self.new - self.before
 
 
-class Interrupted(KeyboardInterrupt):
+class SweepInterrupted(KeyboardInterrupt):
     """The user stopped a sweep: `done` of the `cells` runs of its grid are in the store."""
 
     def __init__(self, done: int, cells: int) -> None:
@@ -140,7 +140,7 @@ def run(
 
     Raises
     ------
-    Interrupted
+    SweepInterrupted
         On Ctrl-C; the groups finished until then are in the store.
 
     Examples
@@ -175,7 +175,7 @@ def run(
                 progress.finish(group, results)
             todo = others
     except KeyboardInterrupt:
-        raise Interrupted(len(keys) - plan(grid, store).missing, len(keys)) from None
+        raise SweepInterrupted(len(keys) - plan(grid, store).missing, len(keys)) from None
     beyond = sum(eta * objective.smoothness > 1 + 1e-12 for eta in grid.eta)
     return Summary(new, before, len(keys), beyond, keys)
 

@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from fedac.errors import InputError
-from fedac.files import write_whole
+from fedac.files import write_atomically
 from fedac.flower.aggregate import Array
 
 FORMAT = "fedac.flower checkpoint"
@@ -72,7 +72,7 @@ class Checkpoint:
         def write(file: BinaryIO) -> None:
             np.savez(file, **{HEADER: text}, **numbered)  # type: ignore[arg-type]
 
-        write_whole(path, write)
+        write_atomically(path, write)
 
     @classmethod
     def load(cls, path: str | Path) -> Checkpoint:

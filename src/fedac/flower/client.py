@@ -68,7 +68,7 @@ class Step:
         >>> Step(t=0, seed=1, worker=2).rows(100)
         array([49])
         """
-        from fedac.engine.sampling import sample_index
+        from fedac.sampling import sample_index
 
         n, size = require_count("the number of rows", n), require_count("size", size)
         return sample_index(self.seed, self.worker, self.t * size + np.arange(size), n)
@@ -94,7 +94,7 @@ def local_steps(
     --------
     Two steps of FedAvg on w^2/2:
 
-    >>> from fedac.theory.couplings import fedavg
+    >>> from fedac.algorithms.couplings import fedavg
     >>> task = Task(
     ...     algorithm="fedavg", hp=fedavg(eta=0.5), round=1, first_step=0, local_steps=2, seed=0
     ... )

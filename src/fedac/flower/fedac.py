@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fedac.algorithms import FEDAVG, fedac_variant
-from fedac.algorithms.fedac import VARIANTS
+from fedac.algorithms.local.fedac import VARIANTS
 from fedac.errors import InputError, unknown_name
 from fedac.flower.strategy import LocalStrategy
 

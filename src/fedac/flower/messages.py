@@ -13,10 +13,10 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 
 from fedac.algorithms import Algorithm, fedac, get
+from fedac.algorithms.couplings import Hyperparameters
 from fedac.errors import InputError
 from fedac.flower.aggregate import Array as NumPyArray
 from fedac.flower.aggregate import Arrays
-from fedac.theory.couplings import Hyperparameters
 
 ARRAYS, CONFIG, METRICS = "arrays", "config", "metrics"
 BUFFER, OUTPUT = "buffer", "output"
@@ -51,7 +51,7 @@ class Task:
 
     Examples
     --------
-    >>> hp = Hyperparameters(eta=0.5, gamma=0.5, alpha=1.0, beta=1.0)
+    >>> hp = FedAcHyperparameters(eta=0.5, gamma=0.5, alpha=1.0, beta=1.0)
     >>> task = Task(algorithm="fedavg", hp=hp, round=2, first_step=8, local_steps=8, seed=1)
     >>> Task.from_config(task.to_config()) == task
     True

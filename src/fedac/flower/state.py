@@ -6,10 +6,10 @@ import numpy as np
 from flwr.app import ArrayRecord
 
 from fedac.algorithms import Algorithm
+from fedac.algorithms.couplings import Hyperparameters
 from fedac.errors import InputError
 from fedac.flower.aggregate import Array
 from fedac.flower.messages import BUFFER, OUTPUT, from_record, part, under
-from fedac.theory.couplings import Hyperparameters
 
 # Under the keys of the messages.
 State = dict[str, Array]
@@ -45,7 +45,7 @@ def output_of(algorithm: Algorithm, hp: Hyperparameters, state: State, t: int) -
     Examples
     --------
     >>> from fedac.algorithms import FEDAC_I
-    >>> hp = Hyperparameters(eta=0.5, gamma=0.5, alpha=1.0, beta=2.0)
+    >>> hp = FedAcHyperparameters(eta=0.5, gamma=0.5, alpha=1.0, beta=2.0)
     >>> output_of(FEDAC_I, hp, {"w_ag/0": np.array([1.0]), "w/0": np.array([2.0])}, t=8)
     {'0': array([1.])}
     """

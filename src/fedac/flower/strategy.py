@@ -20,6 +20,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
 from fedac.algorithms import Algorithm
+from fedac.algorithms.couplings import Hyperparameters
 from fedac.errors import InputError, unknown_name
 from fedac.files import require_writable
 from fedac.flower.aggregate import Aggregation
@@ -43,7 +44,6 @@ from fedac.flower.replies import Reply, check_reply, read_metrics, read_reply, s
 from fedac.flower.result import FederationResult, QuorumError
 from fedac.flower.state import State, initial_state, keyed_for_clients, output_of
 from fedac.require import require_count, require_positive
-from fedac.theory.couplings import Hyperparameters
 
 # A child of Flower's logger: `flwr run --stream` and `flwr log` show what it says.
 log = logging.getLogger("flwr.fedac")

@@ -5,7 +5,7 @@ from fedac.objectives.base import Objective
 from fedac.objectives.least_squares import LeastSquares
 from fedac.objectives.linear_model import LinearModel
 from fedac.objectives.logistic import LogisticRegression
-from fedac.objectives.optimum import Optimum, optimum
+from fedac.objectives.minimizer import Optimum, optimum
 from fedac.objectives.quadratic import NoisyQuadratic
 from fedac.objectives.squared_hinge import SquaredHinge
 

@@ -6,8 +6,9 @@ from functools import cached_property
 
 import numpy.typing as npt
 
+from fedac.arrays import Array, as_numbers, content_hash
 from fedac.errors import InputError
-from fedac.objectives.base import Array, Objective, Rows, as_numbers, content_hash
+from fedac.objectives.base import Objective, RowNumbers
 from fedac.require import require_positive
 
 
@@ -58,7 +59,7 @@ class Augmented(Objective):
         """Return the Hessian at w, times v."""
         return self.base.hessian_product(w, v) + self.lam * v
 
-    def stochastic_gradients(self, W: Array, rows: Rows) -> Array:
+    def stochastic_gradients(self, W: Array, rows: RowNumbers) -> Array:
         """Return the gradients of F's rows, each pulled towards w_0."""
         return self.base.stochastic_gradients(W, rows) + self.lam * (W - self.center)
 

@@ -6,37 +6,15 @@ nothing else, so one sampler serves data sets and made-up noise alike.
 
 from __future__ import annotations
 
-import hashlib
 from abc import ABC, abstractmethod
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from fedac.errors import InputError
+from fedac.arrays import Array
 
-Array = npt.NDArray[np.float64]
-Rows = npt.NDArray[np.int64]
-
-
-def content_hash(header: str, *arrays: npt.NDArray[np.generic]) -> str:
-    """Return a hash of a line of text and the bytes of some arrays."""
-    digest = hashlib.sha256(header.encode())
-    for array in arrays:
-        digest.update(np.ascontiguousarray(array).data)
-    return digest.hexdigest()
-
-
-def as_numbers(name: str, values: Any) -> Array:
-    """Return `values` as a contiguous array of finite numbers, or say what they are instead."""
-    try:
-        array: Array = np.ascontiguousarray(values, dtype=np.float64)
-    except (TypeError, ValueError):
-        raise InputError(f"{name} must be numbers in an array, got {values!r:.60}") from None
-    if not np.isfinite(array).all():
-        raise InputError(f"{name} has NaN or infinite entries")
-    return array
+RowNumbers = npt.NDArray[np.int64]
 
 
 class Objective(ABC):
@@ -63,7 +41,7 @@ class Objective(ABC):
         """Return the Hessian of F at w, times v."""
 
     @abstractmethod
-    def stochastic_gradients(self, W: Array, rows: Rows) -> Array:
+    def stochastic_gradients(self, W: Array, rows: RowNumbers) -> Array:
         """Return the gradient of f(.; rows[m]) at W[m] for every m, an array of W's shape."""
 
     @abstractmethod

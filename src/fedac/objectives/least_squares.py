@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedac.objectives.base import Array
+from fedac.arrays import Array
 from fedac.objectives.linear_model import LinearModel
 
 

@@ -16,8 +16,9 @@ import numpy.typing as npt
 import scipy.sparse as sp
 from scipy.sparse.linalg import LinearOperator, eigsh
 
+from fedac.arrays import Array, as_numbers, content_hash
 from fedac.errors import InputError
-from fedac.objectives.base import Array, Objective, Rows, as_numbers, content_hash
+from fedac.objectives.base import Objective, RowNumbers
 from fedac.require import require_nonnegative
 
 Matrix = Array | sp.csr_array
@@ -104,7 +105,7 @@ class LinearModel(Objective):
         product: Array = self.X.T @ (s * (self.X @ v)) / self.n_samples + self.l2 * v
         return product
 
-    def stochastic_gradients(self, W: Array, rows: Rows) -> Array:
+    def stochastic_gradients(self, W: Array, rows: RowNumbers) -> Array:
         """Return the gradient of row rows[m] at W[m] for every m."""
         X = self.X[rows]
         if isinstance(X, sp.csr_array):

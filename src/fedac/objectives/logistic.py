@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from scipy.special import expit
 
-from fedac.objectives.base import Array
+from fedac.arrays import Array
 from fedac.objectives.linear_model import LinearModel, require_signs
 
 # Factors of at most 2 in one product: 2^512 is far from overflow.

@@ -8,10 +8,11 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
+from fedac.arrays import Array, as_numbers, content_hash
 from fedac.errors import InputError
-from fedac.objectives.base import Array, Objective, Rows, as_numbers, content_hash
-from fedac.random import gaussians
+from fedac.objectives.base import Objective, RowNumbers
 from fedac.require import require_nonnegative
+from fedac.sampling import gaussians
 
 
 class NoisyQuadratic(Objective):
@@ -66,7 +67,7 @@ class NoisyQuadratic(Objective):
         """Return the Hessian times v."""
         return self.curvatures * v
 
-    def stochastic_gradients(self, W: Array, rows: Rows) -> Array:
+    def stochastic_gradients(self, W: Array, rows: RowNumbers) -> Array:
         """Return grad F(W[m]) plus the noise of row rows[m], for every m."""
         gradients = self.curvatures * (W - self.optimum)
         if self.sigma > 0:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from fedac.objectives.base import Array
+from fedac.arrays import Array
 from fedac.objectives.linear_model import LinearModel, require_signs
 
 

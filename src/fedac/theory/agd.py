@@ -10,13 +10,11 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from fedac.algorithms import FEDAC_VANILLA, State
-from fedac.theory.couplings import Hyperparameters
+from fedac.algorithms.couplings import FedAcHyperparameters
+from fedac.arrays import Array
 from fedac.theory.piecewise import Number, PiecewiseQuadratic
-
-Array = npt.NDArray[np.float64]
 
 
 class Trajectory(NamedTuple):
@@ -33,7 +31,7 @@ class Trajectory(NamedTuple):
     w: tuple[Number, ...]
 
 
-def nesterov(root: Number, mu: Number = 1) -> Hyperparameters:
+def nesterov(root: Number, mu: Number = 1) -> FedAcHyperparameters:
     """Return the hyperparameters that make FedAc the AGD of algo:agd; `root` is sqrt(kappa).
 
     They are those of `couplings.vanilla` at eta = 1/L, in whatever numbers `root` is of.
@@ -41,15 +39,15 @@ def nesterov(root: Number, mu: Number = 1) -> Hyperparameters:
     Examples
     --------
     >>> nesterov(2.0)
-    Hyperparameters(eta=0.25, gamma=0.5, alpha=2.0, beta=3.0, rho=1.0)
+    FedAcHyperparameters(eta=0.25, gamma=0.5, alpha=2.0, beta=3.0)
     """
-    return Hyperparameters(
+    return FedAcHyperparameters(
         eta=1 / (mu * root * root), gamma=1 / (mu * root), alpha=root, beta=root + 1
     )
 
 
 def follow(
-    gradient: Callable[[int, Number], Number], start: State, hp: Hyperparameters, *, steps: int
+    gradient: Callable[[int, Number], Number], start: State, hp: FedAcHyperparameters, *, steps: int
 ) -> Trajectory:
     """Take FedAc's steps from start = (w_ag, w), with gradient(t, w_md) at step t.
 
@@ -68,7 +66,7 @@ def follow(
 
 
 def agd(
-    objective: PiecewiseQuadratic, start: State, hp: Hyperparameters, *, steps: int
+    objective: PiecewiseQuadratic, start: State, hp: FedAcHyperparameters, *, steps: int
 ) -> Trajectory:
     """Run accelerated gradient descent (algo:agd) from start = (w_ag, w).
 
@@ -84,7 +82,7 @@ def agd(
 
 
 def propagate(
-    hp: Hyperparameters, curvatures: Sequence[float], start: State = (1.0, 1.0)
+    hp: FedAcHyperparameters, curvatures: Sequence[float], start: State = (1.0, 1.0)
 ) -> Trajectory:
     """Follow the difference of two trajectories that meet these curvatures.
 
@@ -101,7 +99,7 @@ def propagate(
     return follow(lambda t, w_md: curvatures[t] * w_md, start, hp, steps=len(curvatures))
 
 
-def step_matrix(hp: Hyperparameters, curvature: float) -> Array:
+def step_matrix(hp: FedAcHyperparameters, curvature: float) -> Array:
     """Return the matrix of lemma instability:2, from a difference (w_ag, w) to the next.
 
     Examples

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy.typing as npt
 
-from fedac.engine.simulate import start_point
 from fedac.objectives import Objective, optimum
 from fedac.require import require_nonnegative, require_positive
+from fedac.simulation.inputs import start_point
 from fedac.theory.potentials import phi, psi
 
 

@@ -22,9 +22,9 @@ from numbers import Integral, Real
 from mpmath import MPContext
 
 from fedac.algorithms import State
+from fedac.algorithms.couplings import FedAcHyperparameters
 from fedac.errors import InputError
 from fedac.theory.agd import Trajectory, agd, follow, nesterov, propagate
-from fedac.theory.couplings import Hyperparameters
 from fedac.theory.piecewise import Number, PiecewiseQuadratic
 from fedac.theory.separation import Separation, by_block, curvatures
 
@@ -47,7 +47,7 @@ class Instance:
         As asked for; AGD takes three steps in a block.
     objective : PiecewiseQuadratic
         F, with mu = 1 and L = kappa.
-    hp : Hyperparameters
+    hp : FedAcHyperparameters
         Those of AGD.
     start : (w_ag, w)
         Where the trajectory of lemma instability:1 starts.
@@ -69,7 +69,7 @@ class Instance:
     kappa: float
     blocks: int
     objective: PiecewiseQuadratic
-    hp: Hyperparameters
+    hp: FedAcHyperparameters
     start: State
     delta: Number
     eps_0: Number
@@ -202,7 +202,7 @@ def require_blocks(blocks: int) -> int:
 
 
 def _induction(
-    objective: PiecewiseQuadratic, start: State, hp: Hyperparameters, radii: list[Number]
+    objective: PiecewiseQuadratic, start: State, hp: FedAcHyperparameters, radii: list[Number]
 ) -> PiecewiseQuadratic:
     """Go from F_0 to F_K, by a bump of curvature L in the middle of every block."""
     centre = agd(objective, start, hp, steps=2).w_md[1]

@@ -22,13 +22,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedac.algorithms import get
-from fedac.engine.result import BYTES_PER_NUMBER
+from fedac.algorithms.couplings import Hyperparameters
 from fedac.errors import InputError
 from fedac.require import require_count, require_nonnegative, require_positive
 from fedac.theory import bounds, rates, step_sizes
 from fedac.theory.bounds import Bound
 from fedac.theory.constants import Constants
-from fedac.theory.couplings import Hyperparameters
 from fedac.theory.letters import LEAST_STEPS
 
 # Fewer rounds are worth a bound that is larger by so much.
@@ -253,7 +252,7 @@ def _choice(
 ) -> Choice:
     rounds = T // K
     bound: Bound = _call(bounds, theorem, constants, M=M, K=K, T=T)
-    numbers = None if dim is None else get(algorithm).vectors_per_round * dim * rounds
+    megabytes = None if dim is None else get(algorithm).megabytes(dim=dim, rounds=rounds)
     return Choice(
         algorithm=algorithm,
         theorem=theorem,
@@ -264,7 +263,7 @@ def _choice(
         hyperparameters=_call(step_sizes, theorem, constants, M=M, K=K, T=T),
         bound=bound,
         speedup_rounds=_speedup_rounds(theorem, constants, M, T),
-        megabytes_per_worker=None if numbers is None else numbers * BYTES_PER_NUMBER / 1e6,
+        megabytes_per_worker=megabytes,
         vacuous=bound.total >= constants.Psi0,
     )
 

@@ -5,10 +5,7 @@ Right after a synchronization all workers agree, so both are functions of the av
 
 from __future__ import annotations
 
-import numpy as np
-import numpy.typing as npt
-
-Array = npt.NDArray[np.float64]
+from fedac.arrays import Array
 
 
 def psi(*, suboptimality: float, w: Array, w_star: Array, mu: float) -> float:

@@ -10,16 +10,18 @@ start and D0 for ||w_0 - w*||. The results are the hyperparameters of algorithm 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from math import cbrt, inf, sqrt
 
-from fedac.theory import couplings, rates
-from fedac.theory.couplings import Hyperparameters
+from fedac.algorithms import couplings
+from fedac.algorithms.couplings import FedAcHyperparameters, Hyperparameters, as_fedac
+from fedac.require import require_nonnegative
+from fedac.theory import rates
 from fedac.theory.letters import checked, log_ratio, require_steps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AugmentedHyperparameters(Hyperparameters):
+class AugmentedHyperparameters(FedAcHyperparameters):
     """Hyperparameters for the augmented objective F + lam/2 ||w - w_0||^2 (eq:aug).
 
     Examples
@@ -29,6 +31,9 @@ class AugmentedHyperparameters(Hyperparameters):
     """
 
     lam: float
+
+    def __post_init__(self) -> None:
+        require_nonnegative("lam", self.lam)  # without noise it may be zero
 
 
 @checked
@@ -282,6 +287,4 @@ def _over(numerator: float, denominator: float) -> float:
 
 
 def _augmented(hp: Hyperparameters, lam: float) -> AugmentedHyperparameters:
-    return AugmentedHyperparameters(
-        eta=hp.eta, gamma=hp.gamma, alpha=hp.alpha, beta=hp.beta, rho=hp.rho, lam=lam
-    )
+    return AugmentedHyperparameters(**asdict(as_fedac(hp)), lam=lam)

@@ -1,6 +1,6 @@
 """Potentials and discrepancies at every step, where workers are apart.
 
-At a synchronization all workers agree, and ``simulate(..., potentials=True)`` records the
+At a synchronization all workers agree, and a `recorders.PotentialRecorder` records the
 potentials there. In between, every worker's state is needed: a trace runs the reference engine,
 which holds them all (float64, M x d numbers per sequence).
 """
@@ -14,14 +14,15 @@ import numpy.typing as npt
 
 from fedac.algorithms import Algorithm
 from fedac.algorithms import get as get_algorithm
-from fedac.engine.problem import ArrayState, Lane
-from fedac.engine.reference import run_round
-from fedac.engine.schedule import Schedule
-from fedac.engine.simulate import require_seed, start_point
+from fedac.algorithms.couplings import as_fedac
+from fedac.arrays import Array
 from fedac.errors import InputError
 from fedac.objectives import Objective, optimum
-from fedac.objectives.base import Array
 from fedac.require import require_count, require_positive
+from fedac.simulation.inputs import require_seed, start_point
+from fedac.simulation.problem import ArrayState, Lane
+from fedac.simulation.reference import run_round
+from fedac.simulation.schedule import Schedule
 from fedac.theory.potentials import phi, psi
 
 
@@ -137,7 +138,7 @@ class _Tracer:
 
     def _product(self, w: Array, w_ag: Array, w_md: Array) -> float:
         """Return the overhead of FedAc-I, by which its progress is perturbed."""
-        c = self.lane.hp.gamma * self.mu
+        c = as_fedac(self.lane.hp).gamma * self.mu
         mixed = (_apart(w) + c * _apart(w_ag)) / (1 + c)
         return float((_norms(_apart(w_md)) * _norms(mixed)).mean())
 

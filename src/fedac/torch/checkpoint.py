@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fedac.errors import InputError
-from fedac.files import write_whole
+from fedac.files import write_atomically
 from fedac.torch.optimizer import LocalOptimizer
 
 FORMAT = "fedac.torch checkpoint"
@@ -50,7 +50,7 @@ def save(
         "extra": extra,
     }
     try:
-        write_whole(path, lambda file: torch.save(content, file))
+        write_atomically(path, lambda file: torch.save(content, file))
     except (OSError, RuntimeError) as error:
         # PyTorch has its own words for a full disk.
         why = (error.strerror or error) if isinstance(error, OSError) else "is the disk full?"

@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 from fedac.algorithms import Algorithm
-from fedac.algorithms.linear import Linear, linear
+from fedac.algorithms.couplings import Hyperparameters
+from fedac.algorithms.linear import Linear, linear_form
 from fedac.errors import InputError
 from fedac.require import require_count, require_positive
-from fedac.theory.couplings import Hyperparameters
 from fedac.torch.combine import carry_out, carry_out_together, kept, query_plan, step_plan
 from fedac.torch.precision import gradient, is_rounded, is_short, state_dtype, version
 
@@ -75,7 +75,7 @@ class LocalOptimizer(torch.optim.Optimizer):
         self._versions: dict[Tensor, tuple[int, int]] = {}
         numbers = _numbers({"lr": lr, "mu": mu, "local_steps": local_steps})
         hp = self.hyperparameters(numbers)
-        linear(algorithm, hp)
+        linear_form(algorithm, hp)
         if abs(algorithm.query(algorithm.start(1.0), hp) - 1) > 1e-12:
             raise InputError(f"'{algorithm.name}' takes its first gradient elsewhere than at w_0")
         self._in_place = _is_its_own_state(algorithm, hp)
@@ -102,7 +102,9 @@ class LocalOptimizer(torch.optim.Optimizer):
                     _require_dense(p)
                     self._require_untouched(group, p)
                 moved = [p for p in group["params"] if p.grad is not None]
-                moves.append((group, moved, linear(self.algorithm, self.hyperparameters(group))))
+                moves.append(
+                    (group, moved, linear_form(self.algorithm, self.hyperparameters(group)))
+                )
         for group, moved, coefficients in moves:
             shown = self._shown(group).query
             for some in self._batches(moved):
@@ -278,7 +280,7 @@ class LocalOptimizer(torch.optim.Optimizer):
 
     def _shown(self, group: dict[str, Any]) -> Linear:
         """Return the coefficients by which the parameters of a group were last set."""
-        return linear(self.algorithm, self._shown_by(group))
+        return linear_form(self.algorithm, self._shown_by(group))
 
     def _shown_by(self, group: dict[str, Any]) -> Hyperparameters:
         return self.hyperparameters(self._shown_numbers(group))
@@ -388,7 +390,7 @@ class LocalOptimizer(torch.optim.Optimizer):
             told = self.algorithm.query(sequences, hp)
         else:
             told = self.algorithm.output(sequences, hp, self.steps)
-        if not is_rounded(p, told, sequences, sum(map(abs, linear(self.algorithm, hp).query))):
+        if not is_rounded(p, told, sequences, sum(map(abs, linear_form(self.algorithm, hp).query))):
             raise InputError(
                 "a parameter was changed by other means than this optimizer; call "
                 "optimizer.restart() to start from the parameters as they are, or restore the "

@@ -1,0 +1,1 @@
+"""Local rules: what a worker does between two synchronizations."""

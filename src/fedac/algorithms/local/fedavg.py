@@ -1,0 +1,87 @@
+"""FedAvg, also known as Local SGD (label alg:fedavg), with its two outputs."""
+
+from __future__ import annotations
+
+import math
+
+from fedac.algorithms import couplings
+from fedac.algorithms.couplings import AveragedHyperparameters, Hyperparameters
+from fedac.algorithms.record import Algorithm, State, Vector, start_everywhere
+
+
+def query(state: State, hp: Hyperparameters) -> Vector:
+    """Return w itself: FedAvg takes its gradient where it stands (alg:fedavg, line 5)."""
+    return state[0]
+
+
+def update(state: State, w_md: Vector, g: Vector, hp: Hyperparameters) -> State:
+    """Return v = w - eta g (alg:fedavg, line 6).
+
+    Examples
+    --------
+    >>> update((3.0,), 3.0, 2.0, couplings.fedavg(eta=0.5))
+    (2.0,)
+    """
+    return (w_md - hp.eta * g,)
+
+
+def last_iterate(state: State, hp: Hyperparameters, t: int) -> Vector:
+    """Return w_t, what the paper's experiments evaluate."""
+    return state[0]
+
+
+def weighted_update(state: State, w_md: Vector, g: Vector, hp: AveragedHyperparameters) -> State:
+    """Step ``w`` and add it to the weighted sum: p' = (1 - eta mu/2) p + w.
+
+    After T steps p is the sum of rho_t w_t with rho_t = (1 - eta mu/2)^(T-t-1)
+    (theorem fedavg:a2:full).
+
+    Examples
+    --------
+    >>> weighted_update((3.0, 4.0), 3.0, 2.0, couplings.fedavg_weighted(eta=0.5, mu=1.0))
+    (2.0, 6.0)
+    """
+    w, p = state
+    return (*update((w,), w_md, g, hp), hp.rho * p + w)
+
+
+def weighted_average(state: State, hp: AveragedHyperparameters, t: int) -> Vector:
+    """Return p / S_t with S_t = sum of rho_t (theorem fedavg:a2:full); w_0 before any step.
+
+    Examples
+    --------
+    >>> hp = couplings.fedavg_weighted(eta=0.5, mu=1.0)
+    >>> weighted_average((2.0, 3.5), hp, 2)
+    2.0
+    """
+    w, p = state
+    if t == 0:
+        return w
+    if hp.rho == 1:  # eta mu below rounding: all weights are equal
+        return p / t
+    # S_t = (1 - rho^t)/(1 - rho), without cancellation when eta mu is tiny.
+    total = -math.expm1(t * math.log(hp.rho)) / (1 - hp.rho)
+    return p / total
+
+
+FEDAVG = Algorithm(
+    name="fedavg",
+    label="FedAvg",
+    sequences=("w",),
+    couple=couplings.fedavg,
+    start=start_everywhere(1),
+    query=query,
+    update=update,
+    output=last_iterate,
+)
+
+FEDAVG_WEIGHTED = Algorithm(
+    name="fedavg-weighted",
+    label="FedAvg, weighted average",
+    sequences=("w", "p"),
+    couple=couplings.fedavg_weighted,
+    start=lambda w_0: (w_0, 0 * w_0),
+    query=query,
+    update=weighted_update,
+    output=weighted_average,
+)

@@ -1,0 +1,87 @@
+"""Random draws as pure functions of counters: no state, so order and threads cannot matter.
+
+`sample_index` says which row worker m draws at step t. It is a pure function of (seed, m, t),
+written once for every engine and runtime: all algorithms and step sizes see the same draws
+(common random numbers), and the simulator, PyTorch and Flower can be compared step for step.
+
+Arithmetic is that of 64-bit unsigned integers that wrap around. `mix`, `worker_key` and `row_of`
+use operators only, so the same source serves NumPy arrays and compiled kernels.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+# The increment and the two multipliers of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014).
+GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_FIRST = np.uint64(0xBF58476D1CE4E5B9)
+_SECOND = np.uint64(0x94D049BB133111EB)
+_30, _27, _31 = np.uint64(30), np.uint64(27), np.uint64(31)
+
+
+def mix(z: Any) -> Any:
+    """Scramble 64-bit integers: SplitMix64's output function, a bijection.
+
+    Examples
+    --------
+    The first output of the published generator seeded with 0:
+
+    >>> hex(mix(np.array([GOLDEN]))[0])
+    '0xe220a8397b1dcdaf'
+    """
+    z = (z ^ (z >> _30)) * _FIRST
+    z = (z ^ (z >> _27)) * _SECOND
+    return z ^ (z >> _31)
+
+
+def worker_key(seed: Any, m: Any) -> Any:
+    """Return the start of worker m's stream; all arguments are uint64."""
+    return mix(mix(seed + GOLDEN) ^ (m * GOLDEN))
+
+
+def row_of(key: Any, t: Any, n: Any) -> Any:
+    """Return the row, below n, that the stream `key` draws at step t; all are uint64.
+
+    The remainder favours some rows by at most n/2^64, far below what any run can see.
+    """
+    return mix(key + (t + np.uint64(1)) * GOLDEN) % n
+
+
+def sample_index(seed: int, m: npt.ArrayLike, t: npt.ArrayLike, n: int) -> npt.NDArray[np.int64]:
+    """Return the rows drawn with replacement from n by worker(s) m at step(s) t.
+
+    Examples
+    --------
+    >>> sample_index(1, [0, 1, 2], 0, 100)
+    array([80, 15, 49])
+    >>> int(sample_index(1, 2, 0, 100))
+    49
+    """
+    with np.errstate(over="ignore"):  # wrap-around is the point
+        key = worker_key(np.uint64(seed), np.asarray(m).astype(np.uint64))
+        rows = row_of(key, np.asarray(t).astype(np.uint64), np.uint64(n))
+    return np.asarray(rows).astype(np.int64)
+
+
+def gaussians(keys: npt.ArrayLike, size: int) -> npt.NDArray[np.float64]:
+    """Return `size` standard normal numbers for every key (Box-Muller), shape (len(keys), size).
+
+    Examples
+    --------
+    >>> gaussians([7, 8, 7], 2).shape
+    (3, 2)
+    >>> bool((gaussians([7], 3) == gaussians([7], 3)).all())
+    True
+    """
+    pairs = (size + 1) // 2
+    stream = mix(np.asarray(keys).astype(np.uint64)[:, None] + GOLDEN)
+    counters = np.arange(1, 2 * pairs + 1, dtype=np.uint64) * GOLDEN
+    bits = mix(stream + counters) >> np.uint64(11)
+    uniform = (bits.astype(np.float64) + 0.5) * 2.0**-53  # never 0, so log is finite
+    radius = np.sqrt(-2 * np.log(uniform[:, :pairs]))
+    angle = 2 * np.pi * uniform[:, pairs:]
+    normal = np.concatenate([radius * np.cos(angle), radius * np.sin(angle)], axis=1)
+    return normal[:, :size]

@@ -1,0 +1,8 @@
+"""The simulator."""
+
+from fedac.simulation.recorder import Record
+from fedac.simulation.result import Result, Run
+from fedac.simulation.schedule import Schedule
+from fedac.simulation.simulator import SimulationInterrupted, simulate
+
+__all__ = ["Record", "Result", "Run", "Schedule", "SimulationInterrupted", "simulate"]

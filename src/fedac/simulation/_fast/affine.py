@@ -1,0 +1,172 @@
+"""The affine form of an algorithm, derived by calling it, and the tables of one round.
+
+Every algorithm here is linear in its state and the gradient. Calling `query` and `update` on
+unit values (`fedac.algorithms.linear`) gives c, A and b with ``w_md = c.S`` and ``S' = A S + b g``.
+A linear model's gradient is ``g = s x + l2 w_md``, so its l2 term goes into A:
+``A <- A + l2 b c'``.
+
+Inside a round write ``S_t = A^t Y_t``. Then ``Y_{t+1} = Y_t + A^-(t+1) b s_t x_t'`` touches only
+the coordinates of one row, and the margin is ``(c' A^t)(Y_t x_t)``: a local step costs O(nnz).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from fedac.algorithms.linear import linear_form
+from fedac.arrays import Array
+from fedac.errors import InputError
+from fedac.simulation.problem import Lane
+
+# How badly A^t may be conditioned before Y is folded back: what rounding is multiplied by.
+SAFE_CONDITION = {np.dtype(np.float32): 16.0, np.dtype(np.float64): 1e4}
+# Beyond these sizes powers of A come near the ends of single precision.
+SAFE_SIZE = 1e12
+
+
+@dataclass(frozen=True, slots=True)
+class Affine:
+    """``w_md = c.S`` and ``S' = A S + b g`` for the S sequences of an algorithm."""
+
+    c: Array
+    A: Array
+    b: Array
+
+    def with_l2(self, l2: float) -> Affine:
+        """Fold the gradient of l2/2 ||w_md||^2 into A."""
+        return Affine(self.c, self.A + l2 * np.outer(self.b, self.c), self.b)
+
+
+def affine_form(lane: Lane) -> Affine:
+    """Derive the affine form of a lane, or refuse an algorithm that has none.
+
+    Examples
+    --------
+    >>> from fedac.algorithms import FEDAVG
+    >>> form = affine_form(Lane(FEDAVG, FEDAVG.couple(eta=0.5, mu=1.0, K=1)))
+    >>> form.c, form.A, form.b
+    (array([1.]), array([[1.]]), array([-0.5]))
+    """
+    try:
+        form = linear_form(lane.algorithm, lane.hp)
+    except InputError:
+        raise InputError(
+            f"algorithm '{lane.algorithm.name}' is not affine in its state and gradient, which the "
+            "fast engine needs; use engine='reference'"
+        ) from None
+    c, update = np.array(form.query), np.array(form.update)
+    # The step takes w_md as given; here it is a combination of the state.
+    *on_state, on_w_md, on_g = update.T
+    return Affine(c=c, A=np.array(on_state).T + np.outer(on_w_md, c), b=on_g)
+
+
+@dataclass(frozen=True, slots=True)
+class RoundTables:
+    """All that a kernel needs of the algorithms for one round of a given length.
+
+    Arrays end in (sequence, lane) like a state.
+
+    Attributes
+    ----------
+    q, r : array, shape (gap, S, V)
+        ``c' A^t`` and ``A^-(t+1) b`` by step, t counted from the last fold.
+    fold_after : array of bool, shape (gap,)
+        Whether Y is folded at this step, before its row is added.
+    folds : array, shape (number of folds, S, S, V)
+        ``A^L`` by fold, a column (of S numbers a lane) after the other.
+    to_base, closing : array, shape (S, S, V)
+        Matrices from the broadcast state to where an idle worker's Y ends, and from there to
+        the state at the end of the round.
+    e, constant : array, shape (gap, V) and (S, V)
+        Where the l2 term is centred at a point u, not at zero: the multiples of u that the
+        query point has gathered by step, and the state by the end of the round.
+    """
+
+    q: Array
+    r: Array
+    fold_after: npt.NDArray[np.bool_]
+    folds: Array
+    to_base: Array
+    closing: Array
+    e: Array
+    constant: Array
+
+
+def round_tables(forms: list[Affine], l2: float, gap: int, dtype: npt.DTypeLike) -> RoundTables:
+    """Tabulate one round of `gap` steps for lanes of equally many sequences.
+
+    The forms are those of the algorithms alone; l2 is folded in here.
+
+    Examples
+    --------
+    One step of FedAvg with eta = 1/2 and l2 = 1, where A = 1/2 and A^-1 b = -1:
+
+    >>> from fedac.algorithms import FEDAVG
+    >>> lane = Lane(FEDAVG, FEDAVG.couple(eta=0.5, mu=1.0, K=1))
+    >>> tables = round_tables([affine_form(lane)], 1.0, 1, np.float64)
+    >>> tables.q.ravel(), tables.r.ravel(), tables.closing.ravel()
+    (array([1.]), array([-1.]), array([0.5]))
+    """
+    A = np.stack([form.with_l2(l2).A for form in forms])  # (V, S, S)
+    b = np.stack([form.b for form in forms])
+    c = np.stack([form.c for form in forms])
+    longest, powers = _safe_powers(A, gap, np.dtype(dtype))
+    inverses = np.linalg.inv(powers[: longest + 1])
+
+    # A fold needs no inverse for its own step, so a folded stretch is one step longer.
+    stretch = gap + 1 if longest == gap else longest + 1
+    since = np.arange(gap) % stretch
+    fold_after = since == stretch - 1
+    folds = int(fold_after.sum())
+    rest = gap - folds * stretch
+    q = np.einsum("vs,kvst->ktv", c, powers[since])
+    r = np.einsum("kvst,vt->ksv", inverses[np.minimum(since + 1, longest)], b)
+    r[fold_after] = b.T
+    fold_matrix = powers[min(stretch, longest + 1)]
+    to_base = np.linalg.matrix_power(fold_matrix, folds)
+    kappa = np.zeros((gap + 1, *b.shape))  # S_t = A^t Y_t + kappa_t u', kappa' = A kappa - l2 b
+    for t in range(gap):
+        kappa[t + 1] = np.einsum("vst,vt->vs", A, kappa[t]) - l2 * b
+    return RoundTables(
+        q=q,
+        r=r,
+        fold_after=fold_after,
+        folds=np.broadcast_to(fold_matrix.transpose(2, 1, 0), (folds, *A.shape[1:], A.shape[0])),
+        to_base=to_base.transpose(1, 2, 0),
+        closing=powers[rest].transpose(1, 2, 0),
+        e=np.einsum("vs,kvs->kv", c, kappa[:gap]),
+        constant=kappa[gap].T,
+    )
+
+
+def _safe_powers(A: Array, gap: int, dtype: np.dtype[np.generic]) -> tuple[int, Array]:
+    """Return the largest t <= gap for which all A^t so far can be undone safely in every lane.
+
+    With it come the powers of A from 0 to t + 1, shape (t + 2, V, S, S).
+    """
+    powers = np.empty((gap + 2, *A.shape))
+    powers[0] = np.eye(A.shape[1])
+    known = 0
+    while known < gap:
+        # In stretches: one decomposition of many matrices, and an early end where one is bad.
+        # What has overflowed is taken for singular.
+        stretch = range(known + 1, min(known + 64, gap) + 1)
+        for t in stretch:
+            powers[t] = A @ powers[t - 1]
+        block = powers[known + 1 : stretch[-1] + 1]
+        sizes = np.linalg.svd(np.nan_to_num(block, posinf=0.0, neginf=0.0), compute_uv=False)
+        largest, smallest = sizes[..., 0], sizes[..., -1]
+        safe = (
+            (largest <= SAFE_CONDITION[dtype] * smallest)
+            & (largest < SAFE_SIZE)
+            & (smallest > 1 / SAFE_SIZE)
+        ).all(axis=1)
+        if not safe.all():
+            longest = known + int(np.argmin(safe))
+            return longest, powers[: longest + 2]
+        known = stretch[-1]
+    powers[gap + 1] = A @ powers[gap]
+    return gap, powers

@@ -1,0 +1,172 @@
+"""Work on dense rows by matrix products, which run near the processor's peak.
+
+Within a block of steps a worker moves only along the rows it draws. Its margins need the start
+point times those rows, and the rows times each other (their Gram matrix); what is left is a
+recursion over numbers instead of one over long vectors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fedac.sampling import sample_index
+from fedac.simulation._fast import kernels
+from fedac.simulation._fast.threads import sum_strands
+from fedac.simulation._fast.workers import Round, Workers
+
+# Steps in a block: longer ones spend more on Gram matrices, shorter ones more on updates.
+BLOCK = 64
+# Workers whose rows are gathered at a time: some megabytes for thousands of columns.
+WORKERS_AT_ONCE = 8
+ROWS_AT_ONCE = 512
+
+
+class DenseWorkers(Workers):
+    """Runs workers by products of some workers' rows at a time."""
+
+    def may_share(self, gap: int) -> bool:
+        """Say so for rounds of one block: after it, every worker has a start of its own."""
+        return gap <= BLOCK and super().may_share(gap)
+
+    def find_margins(self, first: int, last: int) -> None:
+        """Multiply the rows of some strands by the start."""
+        (X,) = self.rows.data
+        for rows in _pieces(len(X), len(self.total), first, last):
+            np.matmul(X[rows], self._matrix(self.start), out=self._shared.margins[rows])
+
+    def add_rows(self, first: int, last: int) -> None:
+        """Set the total of some strands of rows to what all workers together added of them."""
+        (X,) = self.rows.data
+        self.total[first:last] = 0.0
+        for strand in range(first, last):
+            moved = self._matrix(self.total[strand])
+            for rows in _pieces(len(X), len(self.total), strand, strand + 1):
+                moved += X[rows].T @ sum_strands(self._shared.steps[:, rows]).astype(X.dtype)
+
+    def run_strands(self, first: int, last: int, this: Round) -> None:
+        """Run the workers of some strands."""
+        (X,) = self.rows.data
+        M, seed = self.problem.M, self.problem.seed
+        strands = len(this.shared.steps if this.shared else self.total)
+        # The same memory for all rows: large arrays are slow to come by.
+        room = np.empty((WORKERS_AT_ONCE * min(BLOCK, this.gap), X.shape[1]), X.dtype)
+        for strand in range(first, last):
+            end = (strand + 1) * M // strands
+            for m in range(strand * M // strands, end, WORKERS_AT_ONCE):
+                workers = np.arange(m, min(m + WORKERS_AT_ONCE, end))[:, None]
+                drawn = sample_index(seed, workers, this.t + np.arange(this.gap), len(X))
+                if this.shared:
+                    x, P = _gather(X, drawn, room), this.shared.margins[drawn]
+                    C = self._steps(this, 0, this.gap, drawn, x, P)
+                    kernels.scatter(self.wide, drawn, C, this.shared.steps[strand])
+                else:
+                    self._run_workers(this, drawn, room, self._matrix(self.total[strand]))
+
+    def _run_workers(
+        self,
+        this: Round,
+        drawn: npt.NDArray[np.intp],
+        room: npt.NDArray[Any],
+        moved: npt.NDArray[np.float64],
+    ) -> None:
+        """Run the workers that draw some rows and add up how far they moved."""
+        (X,) = self.rows.data
+        origin = self._matrix(self.start)
+        d, W = origin.shape
+        Y = np.broadcast_to(origin, (len(drawn), d, W))
+        next_fold = 0
+        for a, b in _blocks(this.tables.fold_after):
+            rows = drawn[:, a:b]
+            x = _gather(X, rows, room)
+            # Workers still at the start need but one product.
+            P = (x.reshape(-1, d) @ origin).reshape(*rows.shape, W) if a == 0 else x @ Y
+            C = self._steps(this, a, b, rows, x, P)
+            if this.tables.fold_after[b - 1]:
+                Y = Y + x[:, :-1].transpose(0, 2, 1) @ C[:, :-1]
+                fold = this.tables.folds[next_fold : next_fold + 1]
+                for worker in Y:
+                    kernels.fold_all(self.like, self.wide, fold, worker.reshape(-1))
+                Y += x[:, -1, :, None] * C[:, -1, None, :]
+                next_fold += 1
+            elif b < this.gap:
+                Y = Y + x.transpose(0, 2, 1) @ C
+            else:
+                moved += x.reshape(-1, d).T @ C.reshape(-1, W)
+        if len(this.tables.folds) or this.gap > BLOCK:
+            moved += (Y - self._matrix(this.base)).sum(axis=0)
+
+    def _steps(
+        self,
+        this: Round,
+        a: int,
+        b: int,
+        rows: npt.NDArray[np.intp],
+        x: npt.NDArray[Any],
+        P: npt.NDArray[Any],
+    ) -> npt.NDArray[Any]:
+        """Return what steps a to b of some workers add to their states, in multiples of rows."""
+        offsets, V, W = self.rows.offsets, len(self.like), len(self.wide)
+        q, r, e, *_ = this.tables
+        C = np.empty((*rows.shape, W), x.dtype)
+        kernels.gram_steps(
+            self.like, self.wide, P, x @ x.transpose(0, 2, 1), self.rows.y[rows],
+            offsets[rows] if offsets.size else np.zeros((0, 0), x.dtype), self.rows.loss,
+            q[a * W : b * W], r[a * W : b * W], e[a * V : b * V], C,
+        )  # fmt: skip
+        return C
+
+    def _matrix(self, flat: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Return a flat state as a matrix: its coordinates by its sequences and lanes."""
+        return flat.reshape(-1, len(self.wide))
+
+
+def _gather(
+    X: npt.NDArray[Any], rows: npt.NDArray[np.intp], room: npt.NDArray[Any]
+) -> npt.NDArray[Any]:
+    """Copy rows into some room."""
+    out = room[: rows.size].reshape(*rows.shape, X.shape[1])
+    # With `clip`, as opposed to `raise`, NumPy needs no room of its own.
+    return np.take(X, rows, axis=0, out=out, mode="clip")
+
+
+def _blocks(fold_after: npt.NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
+    """Cut a round into blocks that are short and end where Y is folded."""
+    first = 0
+    for k, fold in enumerate(fold_after):
+        if fold or k + 1 - first == BLOCK or k + 1 == len(fold_after):
+            yield first, k + 1
+            first = k + 1
+
+
+def _pieces(n: int, strands: int, first: int, last: int) -> Iterator[slice]:
+    """Cut the rows of some strands into pieces that do not depend on who works on them."""
+    for strand in range(first, last):
+        end = (strand + 1) * n // strands
+        for a in range(strand * n // strands, end, ROWS_AT_ONCE):
+            yield slice(a, min(a + ROWS_AT_ONCE, end))
+
+
+def sum_gradients(
+    like: tuple[Any, ...],
+    X: npt.NDArray[Any],
+    y: npt.NDArray[Any],
+    loss: tuple[int, ...],
+    rows: npt.NDArray[np.uint64],
+    weights: npt.NDArray[np.float64],
+    first_strand: int,
+    last_strand: int,
+    P: npt.NDArray[np.float64],
+    total: npt.NDArray[np.float64],
+) -> None:
+    """Do what `kernels.sum_gradients` does, for dense rows."""
+    for strand in range(first_strand, last_strand):
+        G = total[strand].reshape(P.shape)
+        for chunk in _pieces(len(rows), len(total), strand, strand + 1):
+            x = X[rows[chunk]]
+            Z = x @ P
+            kernels.derivatives(like, loss, Z, y[rows[chunk]], weights[chunk])
+            G += x.T @ Z

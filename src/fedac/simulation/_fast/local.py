@@ -1,0 +1,104 @@
+"""Rounds of several local steps, by streamed workers."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fedac.arrays import Array
+from fedac.simulation._fast import kernels
+from fedac.simulation._fast.affine import RoundTables, affine_form, round_tables
+from fedac.simulation._fast.dense import DenseWorkers
+from fedac.simulation._fast.pack import Pack
+from fedac.simulation._fast.rows import Regularizer, Rows
+from fedac.simulation._fast.simd import aligned
+from fedac.simulation._fast.sparse import SparseWorkers
+from fedac.simulation._fast.threads import Threads
+from fedac.simulation._fast.workers import STRANDS, Tables, Workers
+from fedac.simulation.problem import Problem
+
+# Lanes in one vector: as many as make a state of a9a's width fit the first-level cache.
+LANES = {np.dtype(np.float32): 16, np.dtype(np.float64): 8}
+
+# The tables of a round by its lanes and length, as they are and padded for the kernel.
+KnownTables = dict[tuple[tuple[int, ...], int], tuple[RoundTables, Tables]]
+
+
+class LocalRounds:
+    """Takes packs of lanes through rounds of local steps."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        rows: Rows,
+        regularizer: Regularizer,
+        dtype: np.dtype[Any],
+        threads: Threads,
+        packs: list[Pack],
+        tables: KnownTables,
+        crowd: int,
+    ) -> None:
+        self.problem = problem
+        self.rows = rows
+        self.regularizer = regularizer
+        self.dtype = dtype
+        self.threads = threads
+        self._tables = tables
+        # As wide from first to last: when lanes diverge the others keep their shape, since another
+        # one would have to be compiled.
+        self._workers: dict[int, Workers] = {}
+        make = DenseWorkers if rows.dense else SparseWorkers
+        for pack in packs:
+            widest = max(last - first for first, last in self._chunks(pack))
+            S, V = pack.state.shape[1], 1 << (widest - 1).bit_length()
+            self._workers[S] = make(problem, rows, dtype, threads, crowd, S, V)
+
+    def round(self, pack: Pack, t: int, gap: int) -> None:
+        """Advance every lane of a pack by one round of `gap` steps from step t."""
+        for first, last in self._chunks(pack):
+            lanes = tuple(pack.indices[first:last])
+            self._advance(lanes, pack.state[:, :, first:last], t, gap)
+
+    def _chunks(self, pack: Pack) -> list[tuple[int, int]]:
+        """Return which lanes share a vector: as few vectors as hold them all, evenly filled."""
+        count = len(pack.lanes)
+        chunks = -(-count // LANES[self.dtype])
+        return list(pairwise(count * chunk // chunks for chunk in range(chunks + 1)))
+
+    def _advance(self, lanes: tuple[int, ...], state: Array, t: int, gap: int) -> None:
+        """Take the state of some lanes, given by number, through a round."""
+        d, S, count = state.shape
+        workers = self._workers[S]
+        tables, arrays = self._table(lanes, gap, len(workers.like))
+        workers.start.reshape(d, S, -1)[:, :, :count] = state
+        workers.run(t, gap, arrays, count)
+        # In strands of coordinates, which do not depend on each other.
+        bounds = [d * strand // STRANDS for strand in range(STRANDS + 1)]
+        self.threads.run(
+            lambda first, last: kernels.finish_round(
+                workers.total, state, tables.to_base, tables.closing, tables.constant,
+                self.regularizer.center, self.problem.M, bounds[first], bounds[last],
+            ),
+            strands=STRANDS,
+            work=d * S * count,
+        )  # fmt: skip
+
+    def _table(self, lanes: tuple[int, ...], gap: int, V: int) -> tuple[RoundTables, Tables]:
+        """Return the tables of a round, and the same padded to V lanes for the kernel."""
+        if (lanes, gap) not in self._tables:
+            forms = [affine_form(self.problem.lanes[lane]) for lane in lanes]
+            tables = round_tables(forms, self.regularizer.l2, gap, self.dtype)
+
+            def padded(table: Array) -> npt.NDArray[Any]:
+                array = aligned((*table.shape[:-1], V), self.dtype)
+                array[..., : table.shape[-1]] = table
+                return array.reshape(len(table), math.prod(array.shape[1:]))
+
+            q, r, e = (padded(table).ravel() for table in (tables.q, tables.r, tables.e))
+            arrays = Tables(q, r, e, tables.fold_after, padded(tables.folds))
+            self._tables[lanes, gap] = (tables, arrays)
+        return self._tables[lanes, gap]

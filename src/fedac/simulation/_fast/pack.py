@@ -1,0 +1,134 @@
+"""Lanes packed side by side: one array of states, advanced together."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from itertools import groupby
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from fedac.algorithms import Algorithm
+from fedac.algorithms.couplings import Hyperparameters
+from fedac.arrays import Array
+from fedac.simulation.problem import DIVERGED, Lane, Problem, Snapshot
+
+
+class Pack:
+    """Lanes with equally many sequences, all local or all minibatch.
+
+    Attributes
+    ----------
+    indices : list of int
+        Which lanes of the problem these are.
+    lanes : list of Lane
+        The lanes, those of one algorithm next to each other.
+    state : array, shape (d, S, number of lanes)
+        The averaged state after the last synchronization.
+    """
+
+    def __init__(self, indices: list[int], problem: Problem) -> None:
+        self.indices = indices
+        self.lanes = [problem.lanes[index] for index in indices]
+        starts = [np.stack(lane.algorithm.start(problem.start)) for lane in self.lanes]
+        self.state: Array = np.ascontiguousarray(np.stack(starts).transpose(2, 1, 0))
+        self._find_stretches()
+
+    @property
+    def minibatch(self) -> bool:
+        """Whether these lanes take one step per round, whatever its length."""
+        return self.lanes[0].algorithm.minibatch
+
+    def query(self) -> Array:
+        """Return where every lane takes its gradient, shape (d, number of lanes)."""
+        return np.concatenate(
+            [
+                algorithm.query(tuple(self.state[:, :, where].transpose(1, 0, 2)), hp)
+                for algorithm, hp, where in self._stretches
+            ],
+            axis=1,
+        )
+
+    def update(self, w_md: Array, g: Array) -> None:
+        """Take one step with gradients `g` at `w_md`, both of shape (d, number of lanes)."""
+        for algorithm, hp, where in self._stretches:
+            state = tuple(self.state[:, :, where].transpose(1, 0, 2))
+            after = algorithm.update(state, w_md[:, where], g[:, where], hp)
+            for s, sequence in enumerate(after):
+                self.state[:, s, where] = sequence
+
+    def snapshots(self, step: int) -> list[Snapshot]:
+        """Return the state of every lane."""
+        states = self.state.transpose(2, 1, 0).copy()
+        return [
+            Snapshot(index, step, tuple(state))
+            for index, state in zip(self.indices, states, strict=True)
+        ]
+
+    def drop_diverged(self, step: int) -> list[Snapshot]:
+        """Return the lanes that have diverged, and go on without them."""
+        # One cheap look at all lanes; only suspects are examined one by one.
+        largest = np.abs(self.state).max(axis=(0, 1))
+        if (largest <= DIVERGED).all():
+            return []
+        dropped = []
+        alive = np.ones(len(self.lanes), dtype=bool)
+        for place in np.flatnonzero(~(largest <= DIVERGED)):
+            state = tuple(self.state[:, :, place].T.copy())
+            if self.lanes[place].diverged(state, step):
+                alive[place] = False
+                dropped.append(Snapshot(self.indices[place], step, state, diverged=True))
+        self.indices = [x for x, keep in zip(self.indices, alive, strict=True) if keep]
+        self.lanes = [x for x, keep in zip(self.lanes, alive, strict=True) if keep]
+        self.state = np.ascontiguousarray(self.state[:, :, alive])
+        self._find_stretches()
+        return dropped
+
+    def _find_stretches(self) -> None:
+        """Find the stretches of lanes that share an algorithm.
+
+        Their hyperparameters become arrays over lanes: the algorithm's own functions then
+        advance all of them in one call. An algorithm that cannot be called so (it may take
+        ``min`` or ``math.sqrt`` of a hyperparameter) is called lane by lane.
+        """
+        self._stretches: list[tuple[Algorithm, Any, slice]] = []
+        first = 0
+        for _, group in groupby(self.lanes, key=lambda lane: id(lane.algorithm)):
+            lanes: list[Lane] = list(group)
+            algorithm, where = lanes[0].algorithm, slice(first, first + len(lanes))
+            hp = _side_by_side([lane.hp for lane in lanes])
+            if _takes_arrays(algorithm, hp):
+                self._stretches.append((algorithm, hp, where))
+            else:
+                for place, lane in enumerate(lanes, start=first):
+                    self._stretches.append((algorithm, lane.hp, slice(place, place + 1)))
+            first += len(lanes)
+
+
+def _side_by_side(hyperparameters: list[Hyperparameters]) -> SimpleNamespace:
+    """Return hyperparameters whose values are arrays over lanes."""
+    names = [field.name for field in fields(hyperparameters[0])]
+    return SimpleNamespace(
+        **{name: np.array([getattr(hp, name) for hp in hyperparameters]) for name in names}
+    )
+
+
+def _takes_arrays(algorithm: Algorithm, hp: Any) -> bool:
+    """Say whether an algorithm can advance several lanes in one call."""
+    ones = np.ones((1, len(hp.eta)))
+    state = (ones,) * len(algorithm.sequences)
+    try:
+        after = algorithm.update(state, algorithm.query(state, hp), ones, hp)
+    except Exception:  # a user's functions may fail on arrays in any way
+        return False
+    return all(np.shape(sequence) == ones.shape for sequence in after)
+
+
+def make_packs(problem: Problem) -> list[Pack]:
+    """Pack the lanes of a problem by what can be advanced together."""
+    kinds: dict[tuple[int, bool], list[int]] = {}
+    for index, lane in enumerate(problem.lanes):
+        kind = (len(lane.algorithm.sequences), lane.algorithm.minibatch)
+        kinds.setdefault(kind, []).append(index)
+    return [Pack(indices, problem) for indices in kinds.values()]

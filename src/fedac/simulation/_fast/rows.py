@@ -1,0 +1,153 @@
+"""A linear model as the kernels see it: rows, targets, the loss and the l2 term."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+
+from fedac.arrays import Array
+from fedac.errors import InputError, unknown_name
+from fedac.objectives import Augmented, LinearModel, Objective
+from fedac.simulation._fast import losses
+
+LOSSES = {
+    "logistic": losses.Logistic(),
+    "squares": losses.Squares(),
+    "squared-hinge": losses.SquaredHinge(),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """What is the same in every round.
+
+    Attributes
+    ----------
+    data : tuple of arrays
+        ``(indptr, indices)`` for rows of ones, ``(indptr, indices, values)`` or ``(X,)``.
+    y : array
+        Targets.
+    offsets : array
+        ``center . x_i`` by row, or nothing where the l2 term is centred at zero.
+    loss : tuple
+        One of the losses of `kernels`.
+    """
+
+    data: tuple[npt.NDArray[Any], ...]
+    y: npt.NDArray[np.floating[Any]]
+    offsets: npt.NDArray[np.floating[Any]]
+    loss: tuple[int, ...]
+
+    @property
+    def dense(self) -> bool:
+        """Whether rows are dense."""
+        return len(self.data) == 1
+
+    @property
+    def nonzeros_per_row(self) -> float:
+        """How many numbers a row stores, on average."""
+        return self.data[-1].size / len(self.y)
+
+
+@dataclass(frozen=True, slots=True)
+class Regularizer:
+    """l2/2 ||w - center||^2 + constant, all quadratic terms of an objective in one."""
+
+    l2: float
+    center: Array
+    constant: float
+
+    def values(self, W: Array) -> Array:
+        """Return the value at W[k] for every k."""
+        offsets = W - self.center
+        values: Array = self.l2 / 2 * np.einsum("kd,kd->k", offsets, offsets) + self.constant
+        return values
+
+
+def split(objective: Objective) -> tuple[LinearModel, Regularizer]:
+    """Take an objective apart into a linear model and one quadratic term.
+
+    Examples
+    --------
+    >>> from fedac.objectives import LeastSquares
+    >>> F = Augmented(LeastSquares([[1.0]], [1.0], l2=1.0), lam=3.0, center=[4.0])
+    >>> split(F)[1]
+    Regularizer(l2=4.0, center=array([3.]), constant=6.0)
+    """
+    strength, pull, squares = 0.0, np.zeros(objective.dim), 0.0
+    while isinstance(objective, Augmented):
+        strength += objective.lam
+        squares += objective.lam * float(objective.center @ objective.center)
+        pull += objective.lam * objective.center
+        objective = objective.base
+    if not isinstance(objective, LinearModel) or not _has_kernel(type(objective)):
+        raise InputError(
+            f"the fast engine needs a linear model with a compiled loss, not "
+            f"{type(objective).__name__}; use engine='reference'"
+        )
+    strength += objective.l2
+    # Without any quadratic term there is nothing to be centred.
+    center = pull / strength if strength else pull
+    constant = (squares - strength * float(center @ center)) / 2
+    return objective, Regularizer(strength, center, constant)
+
+
+def _has_kernel(model: type[LinearModel]) -> bool:
+    """Say whether a model's kernel is that of its own derivative, not of one it overrides."""
+    for base in model.__mro__:
+        if "kernel" in vars(base):
+            return vars(base)["kernel"] is not None
+        if "derivative" in vars(base) or "stochastic_gradients" in vars(base):
+            return False
+    return False
+
+
+def prepare(model: LinearModel, regularizer: Regularizer, dtype: npt.DTypeLike) -> Rows:
+    """Lay a model's data out for the kernels, in the given precision."""
+    X = model.X
+    data: tuple[npt.NDArray[Any], ...]
+    if isinstance(X, sp.csr_array):
+        # Unsigned indices spare the kernels a test for negative ones; short ones spare cache.
+        data = (_shortest(X.indptr, X.nnz), _shortest(X.indices, model.dim - 1))
+        if (X.data != 1.0).any():
+            data = (*data, X.data.astype(dtype))
+    else:
+        data = (np.ascontiguousarray(X, dtype=dtype),)
+    centred = regularizer.center.any()
+    offsets = X @ regularizer.center if centred else np.zeros(0)
+    if isinstance(model.kernel, str):
+        if model.kernel not in LOSSES:
+            raise unknown_name("kernel", model.kernel, LOSSES)
+        loss: tuple[int, ...] = LOSSES[model.kernel]
+    else:
+        loss = _custom(model.kernel)
+    return Rows(data, model.y.astype(dtype), offsets.astype(dtype), loss)
+
+
+def _shortest(numbers: npt.NDArray[Any], largest: int) -> npt.NDArray[Any]:
+    return numbers.astype(np.min_scalar_type(largest))
+
+
+@cache  # keeps the compiled code alive: its address is only good as long as it is
+def _c_function(derivative: Any) -> Any:
+    from numba import cfunc
+
+    return cfunc("float64(float64, float64)")(getattr(derivative, "py_func", derivative))
+
+
+def _custom(derivative: Any) -> losses.Custom:
+    """Make a loss of the user's compiled derivative."""
+    from numba.core.errors import NumbaError
+
+    try:
+        return losses.Custom(_c_function(derivative).address)
+    except NumbaError as error:
+        first_line = str(error).strip().splitlines()[0]
+        raise InputError(
+            f"the kernel must be a function (z, y) -> float that Numba can compile: {first_line}"
+        ) from error

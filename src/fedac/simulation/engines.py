@@ -1,0 +1,44 @@
+"""Which engine runs a problem: the fast one where it can, with a warning where it cannot."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Generator
+
+from fedac.errors import InputError, SlowEngineWarning, unknown_name
+from fedac.simulation import reference
+from fedac.simulation.inputs import require_threads
+from fedac.simulation.problem import Problem, Snapshot
+
+ENGINES = ("fast", "reference")
+PRECISIONS = ("float32", "float64")
+
+
+def start_engine(
+    problem: Problem, engine: str | None, precision: str, threads: int | None
+) -> tuple[str, Generator[list[Snapshot]]]:
+    """Return the name of the engine that was chosen, and its snapshots to come."""
+    if engine not in (None, *ENGINES):
+        raise unknown_name("engine", str(engine), ENGINES)
+    if precision not in PRECISIONS:
+        raise unknown_name("precision", str(precision), PRECISIONS)
+    require_threads(threads)
+    if engine == "reference":
+        return "reference", reference.run(problem)
+    # Loads Numba, which the reference engine does without.
+    from fedac.simulation._fast import engine as fast
+
+    try:
+        fast.check(problem)
+    except InputError as reason:
+        if engine == "fast":
+            raise
+        warnings.warn(
+            f"running on the reference engine, up to 500 times slower: {reason}",
+            SlowEngineWarning,
+            stacklevel=3,
+        )
+        return "reference", reference.run(problem)
+    from numba import get_num_threads
+
+    return "fast", fast.run(problem, dtype=precision, threads=threads or get_num_threads())

@@ -1,0 +1,71 @@
+"""What an engine is given and what it hands back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedac.algorithms import Algorithm
+from fedac.algorithms.couplings import Hyperparameters
+from fedac.arrays import Array
+from fedac.objectives.base import Objective
+from fedac.simulation.schedule import Schedule
+
+# Past this size an iterate is on its way to infinity, in single and double precision alike.
+DIVERGED = 1e10
+
+ArrayState = tuple[Array, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """One run among others on the same draws: an algorithm with its hyperparameters."""
+
+    algorithm: Algorithm
+    hp: Hyperparameters
+
+    def query(self, state: ArrayState) -> Array:
+        """Return the point at which this lane takes its gradient."""
+        w_md: Array = self.algorithm.query(state, self.hp)
+        return w_md
+
+    def output(self, state: ArrayState, t: int) -> Array:
+        """Return the point by which this lane is judged after t steps."""
+        w: Array = self.algorithm.output(state, self.hp, t)
+        return w
+
+    def diverged(self, state: ArrayState, t: int) -> bool:
+        """Say whether the query point or the output has left all bounds."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            points = (self.query(state), self.output(state, t))
+        return not all(np.abs(point).max() <= DIVERGED for point in points)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """All that determines a simulation, checked."""
+
+    objective: Objective
+    lanes: tuple[Lane, ...]
+    M: int
+    schedule: Schedule
+    start: Array
+    seed: int
+    records: frozenset[int]
+    on_progress: Callable[[int], object]
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The averaged state of one lane after a synchronization; the last one if it diverged.
+
+    An engine that can evaluate many lanes at once also tells the loss of the lane's output.
+    """
+
+    lane: int
+    step: int
+    state: ArrayState
+    diverged: bool = False
+    loss: float | None = None

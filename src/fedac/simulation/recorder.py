@@ -1,0 +1,122 @@
+"""Turns the snapshots that an engine yields into runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from fedac.arrays import Array
+from fedac.errors import InputError
+from fedac.simulation.problem import ArrayState, Problem, Snapshot
+from fedac.simulation.result import Run
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What a callback gets at every record.
+
+    Attributes
+    ----------
+    run : int
+        Which of the runs of the result, counted from 0.
+    algorithm, eta : str, float
+        What that run runs.
+    sequences : tuple of str
+        The names of the algorithm's sequences.
+    step : int
+        Steps taken so far.
+    loss : float
+        F of the output.
+    w : array
+        The output.
+    state : tuple of arrays
+        The averaged sequences, in the order of their names.
+    """
+
+    run: int
+    algorithm: str
+    eta: float
+    sequences: tuple[str, ...]
+    step: int
+    loss: float
+    w: Array
+    state: ArrayState
+
+
+class Recorder:
+    """Collects the traces of all lanes of a problem."""
+
+    def __init__(self, problem: Problem, callbacks: Sequence[Callable[[Record], object]]) -> None:
+        self.problem = problem
+        self.callbacks = callbacks
+        self._traces = [_Trace() for _ in problem.lanes]
+
+    def add(self, snapshots: list[Snapshot]) -> None:
+        """Record the snapshots of one synchronization."""
+        for snapshot in snapshots:
+            self._traces[snapshot.lane].diverged = snapshot.diverged
+        for snapshot in snapshots:
+            if not snapshot.diverged:
+                self._add(snapshot)
+
+    def runs(self) -> tuple[Run, ...]:
+        """Return a run for every lane that has a record."""
+        return tuple(self._run(i) for i, trace in enumerate(self._traces) if trace.steps)
+
+    def _add(self, snapshot: Snapshot) -> None:
+        lane, trace = self.problem.lanes[snapshot.lane], self._traces[snapshot.lane]
+        w, loss = lane.output(snapshot.state, snapshot.step), snapshot.loss
+        if loss is None:
+            with np.errstate(over="ignore", invalid="ignore"):
+                loss = self.problem.objective.value(w)
+        if not np.isfinite(loss):
+            if snapshot.step == 0:
+                raise InputError(
+                    "the loss at the start point is not finite; use a smaller start or l2"
+                )
+            trace.diverged = True
+            return
+        # The loss comes last: its length counts the complete records, whenever we are interrupted.
+        trace.steps.append(snapshot.step)
+        trace.state = snapshot.state
+        trace.losses.append(loss)
+        record = Record(
+            run=snapshot.lane,
+            algorithm=lane.algorithm.name,
+            eta=lane.hp.eta,
+            sequences=lane.algorithm.sequences,
+            step=snapshot.step,
+            loss=loss,
+            w=w,
+            state=snapshot.state,
+        )
+        for callback in self.callbacks:
+            callback(record)
+
+    def _run(self, index: int) -> Run:
+        lane, trace = self.problem.lanes[index], self._traces[index]
+        algorithm, records = lane.algorithm, len(trace.losses)
+        rounds, dim = self.problem.schedule.rounds, self.problem.objective.dim
+        return Run(
+            algorithm=algorithm.name,
+            label=algorithm.label,
+            hyperparameters=lane.hp,
+            status="diverged" if trace.diverged else "ok",
+            steps=np.array(trace.steps[:records]),
+            loss=np.array(trace.losses),
+            state=dict(zip(algorithm.sequences, trace.state, strict=True)),
+            w=lane.output(trace.state, trace.steps[-1]),
+            megabytes_per_worker=algorithm.megabytes(dim=dim, rounds=rounds),
+        )
+
+
+@dataclass
+class _Trace:
+    """What is known of one lane so far."""
+
+    steps: list[int] = field(default_factory=list)
+    losses: list[float] = field(default_factory=list)
+    state: ArrayState = ()
+    diverged: bool = False

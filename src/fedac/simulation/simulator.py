@@ -1,0 +1,200 @@
+"""`simulate`, the public call: many workers, one or many algorithms and step sizes.
+
+Checks its input, lets an engine run the problem, and collects what it yields. The engines are
+`reference.py`, the algorithms as printed, and `_fast/`, up to 500 times as fast.
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fedac.algorithms import Algorithm
+from fedac.algorithms import get as get_algorithm
+from fedac.errors import InputError, StepSizeWarning
+from fedac.objectives import Objective
+from fedac.require import require_count, require_positive
+from fedac.simulation.engines import start_engine
+from fedac.simulation.inputs import require_seed, start_point
+from fedac.simulation.problem import Lane, Problem
+from fedac.simulation.recorder import Record, Recorder
+from fedac.simulation.result import Result
+from fedac.simulation.schedule import Schedule
+
+
+class SimulationInterrupted(KeyboardInterrupt):
+    """The user stopped a simulation; `result` holds the runs recorded until then."""
+
+    def __init__(self, result: Result) -> None:
+        super().__init__("simulation interrupted")
+        self.result = result
+
+
+def simulate(
+    objective: Objective,
+    algorithm: str | Algorithm | Sequence[str | Algorithm],
+    *,
+    M: int,
+    K: int | Schedule,
+    T: int | None = None,
+    eta: float | Sequence[float],
+    mu: float | None = None,
+    start: npt.ArrayLike | None = None,
+    seed: int = 0,
+    record_every: int | None = None,
+    callbacks: Sequence[Callable[[Record], object]] = (),
+    engine: str | None = None,
+    precision: str = "float32",
+    threads: int | None = None,
+    on_progress: Callable[[int], object] = lambda queries: None,
+) -> Result:
+    """Simulate M workers that synchronize every K steps, for T steps.
+
+    Every algorithm is run with every step size, all on the same draws.
+
+    Parameters
+    ----------
+    objective : Objective
+        What is minimized.
+    algorithm : str, Algorithm, or several
+        Names as in ``fedac.algorithms.ALGORITHMS``, or records of your own.
+    M : int
+        Workers.
+    K : int or Schedule
+        Local steps per round; a `Schedule` gives irregular rounds and T.
+    T : int
+        Steps per worker; K must divide it.
+    eta : float or several
+        Step sizes. Beyond 1/L, which the theory does not cover, one warning is given.
+    mu : float, optional
+        Strong-convexity estimate for the coupling; the objective's own unless given.
+    start : array, optional
+        w_0; ``RandomState(1).randn(d)``, that of the published runs, unless given.
+    seed : int
+        Of the draws.
+    record_every : int, optional
+        Record the loss at the first synchronization after every so many steps, and always at
+        0 and T. By default about eight times along the run.
+    callbacks : sequence of callables
+        Each is called with a `Record` at every record (see `fedac.theory.recorders`).
+    engine : "fast" or "reference", optional
+        The fast engine unless the objective or an algorithm needs the reference engine; a
+        `SlowEngineWarning` then gives the reason.
+    precision : "float32" or "float64"
+        Of the workers' local states in the fast engine; averages are always float64.
+    threads : int, optional
+        Of the fast engine, at most 16 per core; ``NUMBA_NUM_THREADS`` or all cores unless given.
+        Results do not depend on it.
+    on_progress : callable
+        Called with the number of gradient queries just made.
+
+    Returns
+    -------
+    Result
+        With a `Run` per algorithm and step size, in the order given.
+
+    Examples
+    --------
+    >>> from fedac.objectives import NoisyQuadratic
+    >>> F = NoisyQuadratic([1.0, 0.1], sigma=0.1)
+    >>> result = simulate(F, ["fedac-i", "fedavg"], M=16, K=8, T=64, eta=[0.1, 0.5], seed=1,
+    ...                   engine="reference")
+    >>> result.best.algorithm, result.best.eta
+    ('fedac-i', 0.5)
+    """
+    schedule = _schedule(K, T)
+    lanes = _lanes(objective, algorithm, eta, mu, schedule.K)
+    if record_every is None:
+        record_every = max(1, schedule.T // 8)
+    started: float | None = None
+    queries = 0
+
+    def count(made: int) -> None:
+        nonlocal queries
+        queries += made
+        on_progress(made)
+
+    problem = Problem(
+        objective=objective,
+        lanes=lanes,
+        M=require_count("M (workers)", M),
+        schedule=schedule,
+        start=start_point(objective, start),
+        seed=require_seed(seed),
+        records=schedule.records(record_every),
+        on_progress=count,
+    )
+    chosen, snapshots = start_engine(problem, engine, precision, threads)
+    recorder = Recorder(problem, callbacks)
+
+    def result(queries: int) -> Result:
+        return Result(
+            objective=objective,
+            schedule=schedule,
+            M=problem.M,
+            seed=problem.seed,
+            engine=chosen,
+            runs=recorder.runs(),
+            gradient_queries=queries,
+            seconds=0.0 if started is None else time.perf_counter() - started,
+        )
+
+    try:
+        # Closed whatever happens, so that the engine's threads end with this call.
+        with closing(snapshots):
+            for together in snapshots:
+                if started is None:  # compilation is over when the first snapshot comes
+                    started = time.perf_counter()
+                recorder.add(together)
+    except KeyboardInterrupt:
+        raise SimulationInterrupted(result(queries)) from None
+    return result(problem.M * schedule.T * len(lanes))
+
+
+def _schedule(K: int | Schedule, T: int | None) -> Schedule:
+    if isinstance(K, Schedule):
+        if T is not None and T != K.T:
+            raise InputError(f"T={T} contradicts the schedule, which ends after {K.T} steps")
+        return K
+    if T is None:
+        raise InputError("T (steps) is missing; only a Schedule as K makes it unnecessary")
+    return Schedule.every(K, steps=T)
+
+
+def _lanes(
+    objective: Objective,
+    algorithm: str | Algorithm | Sequence[str | Algorithm],
+    eta: float | Sequence[float],
+    mu: float | None,
+    K: int,
+) -> tuple[Lane, ...]:
+    if not isinstance(algorithm, str | Algorithm | Iterable):
+        raise InputError(f"algorithm must be a name, an Algorithm or several, got {algorithm!r}")
+    names = [algorithm] if isinstance(algorithm, str | Algorithm) else list(algorithm)
+    values: list[Any] = [eta] if np.ndim(eta) == 0 else list(eta)  # type: ignore[arg-type]
+    if not names or not values:
+        raise InputError("give at least one algorithm and at least one step size eta")
+    etas = [require_positive("eta", value) for value in values]
+    mu = objective.strong_convexity if mu is None else require_positive("mu", mu)
+    algorithms = [get_algorithm(name) for name in names]
+    lanes = tuple(Lane(a, a.couple(eta=value, mu=mu, K=K)) for a in algorithms for value in etas)
+    _warn_beyond_theory(objective, etas)
+    return lanes
+
+
+def _warn_beyond_theory(objective: Objective, etas: Sequence[float]) -> None:
+    L = objective.smoothness
+    beyond = [eta for eta in etas if eta * L > 1 + 1e-12]
+    if beyond:
+        warnings.warn(
+            f"{len(beyond)} of {len(etas)} step sizes exceed 1/L = {1 / L:.4g} (largest: "
+            f"{max(beyond):g}); the theory covers eta <= 1/L only",
+            StepSizeWarning,
+            stacklevel=4,
+        )

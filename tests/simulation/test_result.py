@@ -1,0 +1,141 @@
+from collections.abc import Iterator
+
+import matplotlib as mpl
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+
+from fedac.algorithms import ALGORITHMS, fedac
+from fedac.errors import StepSizeWarning
+from fedac.objectives import NoisyQuadratic
+from fedac.simulation import Schedule, simulate
+
+F = NoisyQuadratic([1.0, 0.25], sigma=0.1)
+
+
+@pytest.fixture(autouse=True)
+def _no_windows() -> Iterator[None]:
+    with mpl.rc_context():
+        plt.switch_backend("Agg")
+        yield
+        plt.close("all")
+
+
+def test_best_is_the_smallest_loss_on_record() -> None:
+    result = simulate(F, ["fedavg", "fedac-i"], M=8, K=4, T=64, eta=[0.01, 0.5], seed=1)
+    losses = {(run.algorithm, run.eta): run.loss.min() for run in result.runs}
+    best = result.best
+    assert (best.algorithm, best.eta) == min(losses, key=losses.__getitem__)
+    assert best.best_loss == min(losses.values())
+    assert best.best_loss < max(losses.values())
+
+
+def test_best_and_final_loss_may_differ() -> None:
+    with pytest.warns(StepSizeWarning):
+        (run,) = simulate(F, "fedavg", M=1, K=1, T=8, eta=2.5, start=[1.0, 1.0]).runs
+    assert run.best_loss == run.loss[0]
+    assert run.final_loss == run.loss[-1] > run.best_loss
+
+
+def test_suboptimality_is_above_the_optimum() -> None:
+    shifted = NoisyQuadratic([1.0, 0.25], optimum=[1.0, 2.0])
+    result = simulate(shifted, "fedavg", M=1, K=1, T=2, eta=0.5, start=[1.0, 4.0])
+    # F* = 0; the second coordinate is 4 - 2 = 2, then 2 * 7/8, then 2 * 49/64
+    # F = 1/8 * 4, 1/8 * 49/16, 1/8 * (49/32)^2
+    assert result.suboptimality(result.runs[0]) == pytest.approx(
+        [1 / 2, 49 / 128, 2401 / 8192], rel=1e-12
+    )
+    assert result.optimum is result.optimum
+
+
+def test_frame() -> None:
+    result = simulate(F, ["fedac-i", "mb-sgd"], M=2, K=4, T=16, eta=[0.5, 0.25], record_every=8)
+    frame = result.to_frame()
+    assert list(frame.columns) == [
+        "algorithm",
+        "eta",
+        "status",
+        "step",
+        "round",
+        "loss",
+        "suboptimality",
+    ]
+    assert len(frame) == 2 * 2 * 3
+    assert frame["step"].tolist() == [0, 8, 16] * 4
+    assert frame["round"].tolist() == [0, 2, 4] * 4
+    assert frame["algorithm"].tolist() == ["fedac-i"] * 6 + ["mb-sgd"] * 6
+    assert frame["eta"].tolist() == ([0.5] * 3 + [0.25] * 3) * 2
+    assert set(frame["status"]) == {"ok"}
+    assert np.array_equal(frame["loss"], np.concatenate([run.loss for run in result.runs]))
+    assert np.array_equal(frame["suboptimality"], frame["loss"] - result.optimum.value)
+
+
+def test_rounds_of_an_irregular_schedule() -> None:
+    # Synchronizations after 1, 4, 6 and 12 steps.
+    result = simulate(F, "fedavg", M=2, K=Schedule.at([1, 4, 6, 12]), eta=0.5, record_every=1)
+    frame = result.to_frame()
+    assert frame["step"].tolist() == [0, 1, 4, 6, 12]
+    assert frame["round"].tolist() == [0, 1, 2, 3, 4]
+
+
+def test_megabytes_per_worker() -> None:
+    # d = 2 numbers of 4 bytes, 16 rounds: 128 bytes for every vector sent
+    result = simulate(F, list(ALGORITHMS), M=2, K=4, T=64, eta=0.1)
+    sent = {run.algorithm: run.megabytes_per_worker for run in result.runs}
+    assert sent["fedac-i"] == sent["fedac-ii"] == pytest.approx(256e-6)
+    assert sent["fedavg"] == sent["mb-sgd"] == sent["mb-ac-sgd"] == pytest.approx(128e-6)
+
+
+def test_runs_carry_their_state() -> None:
+    (run,) = simulate(F, "fedac-i", M=2, K=2, T=4, eta=0.25).runs
+    assert list(run.state) == ["w_ag", "w"]
+    assert np.array_equal(run.w, run.state["w_ag"])
+    assert F.value(run.w) == run.final_loss
+    assert (run.label, run.hyperparameters.eta) == ("FedAc-I", 0.25)
+
+
+def test_result_says_what_was_run() -> None:
+    result = simulate(F, "fedac-i", M=3, K=2, T=4, eta=0.25, seed=9)
+    assert (result.M, result.seed, result.schedule) == (3, 9, Schedule.every(2, steps=4))
+    assert result.objective is F
+    assert result.gradient_queries == 12
+    assert result.seconds > 0
+
+
+def test_plot_draws_a_line_per_run() -> None:
+    result = simulate(F, ["fedac-i", "fedavg"], M=2, K=4, T=16, eta=[0.5, 0.25], record_every=4)
+    ax = result.plot()
+    assert len(ax.lines) == 4
+    assert [line.get_label() for line in ax.lines] == [
+        "FedAc-I, eta=0.5",
+        "FedAc-I, eta=0.25",
+        "FedAvg, eta=0.5",
+        "FedAvg, eta=0.25",
+    ]
+    for line, run in zip(ax.lines, result.runs, strict=True):
+        assert line.get_xdata().tolist() == [0, 1, 2, 3, 4]
+        assert np.array_equal(line.get_ydata(), result.suboptimality(run))
+    assert ax.get_yscale() == "log"
+    assert ax.get_xlabel() == "communication rounds"
+    assert ax.get_legend() is not None
+    ax.figure.canvas.draw()
+
+
+def test_plot_into_axes_of_ones_own() -> None:
+    mine = plt.figure().add_subplot()
+    result = simulate(F, "fedac-i", M=2, K=4, T=16, eta=0.5)
+    assert result.plot(mine) is mine
+    assert len(mine.lines) == 1
+    assert len(plt.get_fignums()) == 1
+
+
+def test_plot_keeps_runs_of_one_name_apart() -> None:
+    two = [fedac(gamma=gamma, alpha=2.0, beta=3.0) for gamma in (0.1, 0.2)]
+    result = simulate(F, two, M=2, K=4, T=16, eta=0.1)
+    assert len(result.plot().lines) == 2
+
+
+def test_plot_of_a_run_that_starts_at_the_optimum() -> None:
+    quiet = NoisyQuadratic([1.0, 0.25])
+    result = simulate(quiet, "fedavg", M=1, K=1, T=4, eta=0.5, start=[0.0, 0.0])
+    result.plot().figure.canvas.draw()
