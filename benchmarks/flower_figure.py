@@ -19,12 +19,12 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvgM
 from matplotlib.figure import Figure
 
+from fedac.algorithms.couplings import fedavg
 from fedac.data import load
-from fedac.experiments.palette import OTHER, style
 from fedac.flower import FedAc, InProcessGrid, Task, client_app, local_steps
 from fedac.flower.messages import count_bytes
 from fedac.objectives import LogisticRegression, optimum
-from fedac.algorithms.couplings import fedavg
+from fedac.palette import OTHER, style
 
 OUT = Path(__file__).parents[1] / "docs" / "images" / "flower-rounds.png"
 CLIENTS, K, BATCH, ROUNDS, L2 = 10, 8, 1024, 100, 1e-4

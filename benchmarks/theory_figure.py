@@ -16,10 +16,10 @@ from matplotlib.ticker import FixedLocator, NullLocator, ScalarFormatter
 
 from fedac.algorithms import get as get_algorithm
 from fedac.data import load
-from fedac.simulation import simulate
 from fedac.errors import StepSizeWarning
-from fedac.experiments.palette import style
 from fedac.objectives import LogisticRegression, NoisyQuadratic, optimum
+from fedac.palette import style
+from fedac.simulation import simulate
 from fedac.theory import lemmas
 from fedac.theory.potentials import psi
 from fedac.theory.trace import trace

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedac.algorithms import get
 from fedac.experiments.grid import Grid
-from fedac.experiments.palette import style
+from fedac.palette import style
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedac.algorithms import get
-from fedac.experiments.palette import style
 from fedac.experiments.paper import beside
 from fedac.experiments.published import published
+from fedac.palette import style
 
 if TYPE_CHECKING:
     import pandas as pd

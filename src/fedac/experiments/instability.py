@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fedac.experiments.figures import GREY, GUIDE, LOOK, WIDTH
-from fedac.experiments.palette import style
+from fedac.palette import style
 from fedac.theory.separation import Separation, predicted_separation, proven_bound
 
 if TYPE_CHECKING:

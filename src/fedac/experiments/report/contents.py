@@ -7,10 +7,10 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from fedac.algorithms import ALGORITHMS
-from fedac.experiments.palette import STYLES, style
 from fedac.experiments.paper import CELL, CLAIMS, MANY_WORKERS, SLACK, beside, tuned
 from fedac.experiments.published import T as PUBLISHED_STEPS
 from fedac.experiments.published import published
+from fedac.palette import STYLES, style
 
 if TYPE_CHECKING:
     import pandas as pd

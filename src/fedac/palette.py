@@ -1,4 +1,4 @@
-"""How an algorithm looks, the same in every figure and in the report."""
+"""The colour and marker of each algorithm, the same in every figure and in the report."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ from typing import NamedTuple
 
 
 class Style(NamedTuple):
-    """A colour, and a marker for readers and printers that see no colour."""
+    """A colour, and a marker that also works in black and white.
+
+    `marker` is matplotlib's name of it, `symbol` is plotly's.
+    """
 
     colour: str
     marker: str
-    """As matplotlib names it."""
     symbol: str
-    """As plotly names it."""
 
 
 # Okabe and Ito's palette, which colour-blind readers can tell apart.
@@ -29,7 +30,7 @@ OTHER = Style("#666666", "*", "star")
 
 
 def style(algorithm: str) -> Style:
-    """Return the look of an algorithm; one of your own is a grey star.
+    """Return the style of an algorithm; one that is not built in is a grey star.
 
     Examples
     --------
