@@ -1,42 +1,54 @@
-# Every target bootstraps .venv by itself: on a fresh machine `make demo` is enough.
+# Every target sets up .venv by itself: on a fresh machine `make demo` is enough.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-READY := $(VENV)/.installed
+PIP := $(BIN)/pip install --quiet --disable-pip-version-check
+PYTEST := $(BIN)/pytest -q --numprocesses=auto --dist=loadscope
 
-.PHONY: install demo test coverage lint format bench federation clean
+.PHONY: install demo test quick coverage lint format bench federation clean
 
-install: $(READY)
+install: $(VENV)/.dev
 
-$(READY): pyproject.toml
+# The package alone, for the demo.
+$(VENV)/.package: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	$(PIP) --editable .
 	touch $@
 
-demo: $(READY)
+# With PyTorch, Flower, Ray and the tools, for the tests.
+$(VENV)/.dev: $(VENV)/.package
+	$(PIP) --editable '.[dev]'
+	touch $@
+
+demo: $(VENV)/.package
 	$(BIN)/fedac demo --out demo
 
-test: $(READY)
-	$(BIN)/pytest -q --numprocesses=auto --dist=loadscope
+test: $(VENV)/.dev
+	$(PYTEST)
 
-# The same tests, slower, and the lines they did not reach.
-coverage: $(READY)
-	$(BIN)/pytest -q --numprocesses=auto --dist=loadscope --cov --cov-report=term:skip-covered
+# What needs no server, no browser and no kills.
+quick: $(VENV)/.dev
+	$(PYTEST) -m 'not slow'
 
-lint: $(READY)
+# The same tests as `make test`, slower, and the lines they did not reach.
+coverage: $(VENV)/.dev
+	$(PYTEST) --cov --cov-report=term:skip-covered
+
+lint: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	$(BIN)/lint-imports
 	$(BIN)/mypy
 
-format: $(READY)
+format: $(VENV)/.dev
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: $(READY)
+bench: $(VENV)/.package
 	$(BIN)/fedac bench
 
-federation: $(READY)
+federation: $(VENV)/.dev
 	$(BIN)/python scripts/federation.py
 
 clean:
-	rm -rf $(VENV) demo .coverage .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) demo .coverage .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
