@@ -16,9 +16,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from fedac.data import load
-from fedac.simulation import simulate
 from fedac.errors import StepSizeWarning
 from fedac.objectives import LogisticRegression
+from fedac.simulation import simulate
 
 OUT = Path(__file__).parents[1] / "docs" / "images" / "scaling.png"
 REPEATS = 3

@@ -21,20 +21,34 @@ def _no_windows() -> Iterator[None]:
         plt.close("all")
 
 
-def test_best_is_the_smallest_loss_on_record() -> None:
+def test_best_is_the_run_with_the_smallest_trained_loss() -> None:
     result = simulate(F, ["fedavg", "fedac-i"], M=8, K=4, T=64, eta=[0.01, 0.5], seed=1)
-    losses = {(run.algorithm, run.eta): run.loss.min() for run in result.runs}
+    losses = {(run.algorithm, run.eta): run.loss[1:].min() for run in result.runs}
     best = result.best
+    assert best is not None
     assert (best.algorithm, best.eta) == min(losses, key=losses.__getitem__)
-    assert best.best_loss == min(losses.values())
-    assert best.best_loss < max(losses.values())
+    assert best.trained_loss == best.best_loss == min(losses.values())
+    assert best.trained_loss < max(losses.values())
 
 
-def test_best_and_final_loss_may_differ() -> None:
+def test_the_start_point_is_no_score() -> None:
     with pytest.warns(StepSizeWarning):
         (run,) = simulate(F, "fedavg", M=1, K=1, T=8, eta=2.5, start=[1.0, 1.0]).runs
     assert run.best_loss == run.loss[0]
+    assert run.trained_loss == run.loss[1:].min() > run.best_loss
     assert run.final_loss == run.loss[-1] > run.best_loss
+
+
+def test_a_diverged_run_is_never_the_best() -> None:
+    # The diverged runs start lower than the other ends: it stays near the start.
+    quiet = NoisyQuadratic([1.0, 0.25])
+    more = {"M": 1, "K": 1, "T": 64, "start": [1.0, 1.0]}
+    with pytest.warns(StepSizeWarning):
+        all_diverged = simulate(quiet, "fedavg", eta=[3.0, 4.0], **more)
+    assert all_diverged.best is None
+    with pytest.warns(StepSizeWarning):
+        some = simulate(quiet, "fedavg", eta=[3.0, 1e-9, 4.0], **more)
+    assert some.best is some.runs[1]
 
 
 def test_suboptimality_is_above_the_optimum() -> None:

@@ -173,8 +173,9 @@ def test_a_diverged_run_keeps_its_trace() -> None:
     assert np.isfinite(bad.loss).all()
     assert bad.loss[-1] == pytest.approx(2.0**63, rel=1e-9)  # (2^32)^2 / 2
     assert bad.w[0] == 2.0**32
-    assert bad.final_loss == bad.loss[-1]
     assert bad.best_loss == bad.loss[0]
+    assert math.isnan(bad.final_loss)
+    assert math.isnan(bad.trained_loss)
 
 
 def test_a_run_diverges_at_the_first_synchronization_beyond_1e10() -> None:

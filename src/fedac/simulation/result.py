@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal
@@ -52,13 +53,19 @@ class Run:
 
     @property
     def best_loss(self) -> float:
-        """The smallest recorded loss."""
+        """The smallest recorded loss, the start point and diverged runs included."""
         return float(self.loss.min())
 
     @property
+    def trained_loss(self) -> float:
+        """The score of the run: its smallest loss after at least one step; NaN if it diverged."""
+        trained = self.loss[self.steps > 0]
+        return float(trained.min()) if self.status == "ok" and trained.size else math.nan
+
+    @property
     def final_loss(self) -> float:
-        """The last recorded loss; of a diverged run, that before it diverged."""
-        return float(self.loss[-1])
+        """The last recorded loss; NaN if the run diverged."""
+        return float(self.loss[-1]) if self.status == "ok" else math.nan
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,9 +87,10 @@ class Result:
         return optimum(self.objective)
 
     @property
-    def best(self) -> Run:
-        """The run with the smallest loss on record."""
-        return min(self.runs, key=lambda run: run.best_loss)
+    def best(self) -> Run | None:
+        """The run with the smallest trained loss; None if all diverged."""
+        scored = [run for run in self.runs if not math.isnan(run.trained_loss)]
+        return min(scored, key=lambda run: run.trained_loss, default=None)
 
     def rounds_of(self, run: Run) -> npt.NDArray[np.int64]:
         """Return the number of synchronizations before each record of a run."""
