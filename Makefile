@@ -2,7 +2,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/pip install --quiet --disable-pip-version-check
+# Modules are byte-compiled when first imported; most never are.
+PIP := $(BIN)/pip install --quiet --disable-pip-version-check --no-compile
 PYTEST := $(BIN)/pytest -q --numprocesses=auto --dist=loadscope
 
 .PHONY: install demo test quick coverage lint format bench federation clean
