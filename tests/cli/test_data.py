@@ -19,7 +19,9 @@ def test_list_has_a_line_for_each(fedac, nothing_here):
     assert {"synthetic", "a9a", "rcv1", "epsilon"} <= set(lines)
     assert "generated" in lines["synthetic"]
     assert "32,561" in lines["a9a"]
-    assert "not here" in lines["a9a"]
+    assert "embedded" in lines["a9a"]
+    assert "CC BY 4.0" in lines["a9a"]
+    assert "not here" in lines["w8a"]
 
 
 def test_list_shows_the_whole_path(fedac, nothing_here, monkeypatch, tmp_path):
@@ -38,7 +40,7 @@ def test_path_prints_the_path_and_nothing_else(fedac, nothing_here):
 
 
 def test_path_of_what_is_not_here(assert_refused, nothing_here):
-    assert_refused("data", "path", "a9a", saying="get it with 'fedac data fetch a9a'")
+    assert_refused("data", "path", "w8a", saying="get it with 'fedac data fetch w8a'")
 
 
 @pytest.mark.parametrize("command", ["path", "fetch"])
@@ -57,4 +59,4 @@ def test_fetch_of_what_is_here(fedac, a9a):
 def test_fetch_of_a_damaged_file(assert_refused, nothing_here):
     nothing_here.mkdir(parents=True)
     (nothing_here / "a9a").write_text("+1 1:1\n")
-    assert_refused("data", "fetch", "a9a", saying="is damaged: sha256 expected f5d5ffd8")
+    assert_refused("data", "fetch", "a9a", saying="is damaged: expected sha256 f5d5ffd8")

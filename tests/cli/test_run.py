@@ -287,7 +287,7 @@ def test_memory_is_said_to_be_short(fedac, monkeypatch):
     def simulate(*_, **__):
         raise MemoryError
 
-    monkeypatch.setattr("fedac.simulation.simulator", simulate)
+    monkeypatch.setattr("fedac.simulation.simulate", simulate)
     code, out, err = fedac("run")
     assert (code, out) == (1, "")
     assert err.startswith("fedac: not enough memory; ")

@@ -14,8 +14,9 @@ import pytest
 
 from fedac.cache import cache_dir
 from fedac.data import load
-from fedac.data.registry import SOURCES, Source, describe, fetch, find
+from fedac.data.registry import EMBEDDED, SOURCES, Source, describe, fetch, find
 from fedac.errors import DataError, InputError
+from fedac.objectives import LogisticRegression
 
 TEXT = b"".join(b"%d %d:1\n" % (i % 2, 1 + i % 5) for i in range(60_000))
 SHA = hashlib.sha256(TEXT).hexdigest()
@@ -133,8 +134,8 @@ def test_a_cut_download_is_continued(cache, serve, register):
     register(url=server.url)
     refused(
         fetch,
-        f"cannot download {server.url}: the connection was cut",
-        "the partial download is kept and will be continued",
+        f"cannot download {server.url}: the connection was lost",
+        "the next attempt will resume the partial download",
         f"put the file at {cache / 'toy'} or in the folder $FEDAC_DATA",
     )
     assert [path.name for path in cache.iterdir()] == ["toy.part"]
@@ -149,7 +150,7 @@ def test_a_cut_download_is_continued(cache, serve, register):
 def test_a_server_without_ranges_sends_all_again(cache, serve, register):
     server = serve(cuts=1, ranges=False)
     register(url=server.url)
-    refused(fetch, "the connection was cut")
+    refused(fetch, "the connection was lost")
     assert fetch("toy").read_bytes() == TEXT
     assert server.asked[1] is not None
 
@@ -170,7 +171,7 @@ def test_no_network(cache, serve, register):
     where = f"put the file at {cache / 'toy'} or in the folder $FEDAC_DATA"
     refused(fetch, f"cannot download {server.url}: no connection to the server", where)
     (cache / "toy.part").write_bytes(TEXT[:9])
-    refused(fetch, "the partial download is kept and will be continued")
+    refused(fetch, "the next attempt will resume the partial download")
     assert (cache / "toy.part").read_bytes() == TEXT[:9]
 
 
@@ -198,7 +199,7 @@ def test_an_unknown_checksum_is_noted_at_the_download(cache, serve, register):
     assert (cache / "toy.sha256").read_text() == f"{SHA}  toy\n"
     assert load("toy").n_samples == 60_000
     path.write_bytes(TEXT[:-4])
-    refused(load, f"{path} is damaged: sha256 expected {SHA}, got ", "fedac data fetch toy")
+    refused(load, f"{path} is damaged: expected sha256 {SHA}, got ", "fedac data fetch toy")
 
 
 def test_fedac_data_comes_first_and_may_lack_the_file(cache, register, tmp_path, monkeypatch):
@@ -229,8 +230,9 @@ def test_load_of_paths_and_unknown_names(cache, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine").write_bytes(TEXT)
     assert load("mine").name == load("./mine").name == load(Path("mine")).name == "mine"
-    with pytest.raises(DataError, match="gone: no such file"):
-        load("folder/gone")
+    for path in ("folder/gone", "data/gone.txt", "gone.txt", "a9a.bz2"):
+        with pytest.raises(DataError, match=f"{path}: no such file"):
+            load(path)
     with pytest.raises(DataError, match="a9a: no such file"):
         load("./a9a")
     with pytest.raises(InputError, match="unknown data set 'a9b'; did you mean 'a9a'"):
@@ -250,7 +252,7 @@ def test_describe_says_where_each_set_is(cache, register):
     assert entries["synthetic"].where == entries["synthetic-dense"].where == "generated"
     assert entries["a9a"].where == str(cache / "a9a")
     assert entries["toy"].where is None
-    assert entries["toy"].note.endswith("(checksum not recorded; shape is checked)")
+    assert entries["toy"].note.endswith("(checksum not published; only the shape is checked)")
     assert "checksum" not in entries["a9a"].note
 
 
@@ -267,9 +269,37 @@ def test_records_are_consistent():
         assert source.sha256 is None or re.fullmatch("[0-9a-f]{64}", source.sha256)
 
 
-def test_a9a_is_the_registered_file(a9a):
-    path = fetch("a9a")
-    assert path.stat().st_size == SOURCES["a9a"].size
+def test_a9a_is_embedded(cache, tmp_path, monkeypatch):
+    embedded = load("a9a")
+    text = bz2.decompress(find("a9a").read_bytes())
+    assert hashlib.sha256(text).hexdigest() == SOURCES["a9a"].sha256
+    (tmp_path / "a9a").write_bytes(text)
+    monkeypatch.setenv("FEDAC_DATA", str(tmp_path))
+    assert find("a9a") == tmp_path / "a9a"
+    one, other = (LogisticRegression(data.X, data.y) for data in (embedded, load("a9a")))
+    assert one.fingerprint() == other.fingerprint()
+
+
+def test_the_license_of_embedded_data_is_named(cache):
+    assert "License" in (EMBEDDED / "README.md").read_text()
+    (note,) = (entry.note for entry in describe() if entry.where == "embedded")
+    assert "CC BY 4.0" in note
+
+
+def test_an_empty_fedac_data_counts_as_unset(cache, tmp_path, monkeypatch):
+    (tmp_path / "w8a").touch()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FEDAC_DATA", "")
+    with pytest.raises(DataError, match="w8a is not on this machine"):
+        find("w8a")
+
+
+def test_a_download_reports_its_progress(cache, serve, register):
+    register(url=serve().url)
+    seen = []
+    fetch("toy", lambda done, total: seen.append((done, total)))
+    assert seen[-1] == (len(TEXT), len(TEXT))
+    assert [done for done, _ in seen] == sorted(done for done, _ in seen)
 
 
 def test_import_is_light():

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from fedac.cli.streams import results_console
+from fedac.cli.progress import download_bar
+from fedac.cli.streams import new_table, print_table
 from fedac.errors import InputError
 
 if TYPE_CHECKING:
@@ -20,11 +21,11 @@ app = typer.Typer(help="List, fetch and find data sets.", no_args_is_help=True)
 def list_() -> None:
     """List the registered data sets and where they are found."""
     from rich.markup import escape
-    from rich.table import Table
 
     from fedac.data.registry import describe
 
-    table = Table("name", "rows", "columns", "where", "note")
+    headings = ("name", "rows", "columns", "where", "note")
+    table = new_table(*headings, words={"name", "where", "note"})
     for entry in describe():
         table.add_row(
             entry.name,
@@ -33,7 +34,7 @@ def list_() -> None:
             escape(entry.where or "not here"),
             entry.note,
         )
-    results_console().print(table)
+    print_table(table)
 
 
 @app.command()
@@ -41,7 +42,8 @@ def fetch(name: str = typer.Argument(help="A registered name.")) -> None:
     """Download a data set unless it is here already; print its path."""
     from fedac.data import registry
 
-    print(_file(registry.fetch, name))
+    with download_bar(name) as show:
+        print(_file(lambda name: registry.fetch(name, show), name))
 
 
 @app.command()

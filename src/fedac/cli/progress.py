@@ -1,34 +1,78 @@
-"""A progress bar on stderr, for people only: nothing when output is piped."""
+"""Progress bars on stderr, shown on a terminal only."""
 
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from fedac.experiments.sweep import Event
 
 
 @contextmanager
 def progress_bar(what: str, total: int) -> Iterator[Callable[[int], object]]:
-    """Yield a function that advances the bar; `total` is in gradient queries."""
+    """Yield a function that advances the bar by a number of gradient queries, of `total`."""
+    start, done = time.monotonic(), 0
+    with _bar(what) as update:
+
+        def advance(queries: int) -> None:
+            nonlocal done
+            done += queries
+            update(completed=done, total=total, note=f"{done / total:4.0%} {_rate(done, start)}")
+
+        yield advance
+
+
+@contextmanager
+def sweep_bar(what: str) -> Iterator[Callable[[Event], object]]:
+    """Yield a function that shows an `Event` of a sweep."""
+    start = time.monotonic()
+    with _bar(what) as update:
+
+        def show(event: Event) -> None:
+            note = f"{event.done}/{event.cells} {_rate(event.queries, start)}"
+            if best := event.best:
+                note += f", best {best.suboptimality:.2e}: {best.algorithm}, eta={best.eta:g}"
+            update(completed=event.work, total=1.0, note=note)
+
+        yield show
+
+
+@contextmanager
+def download_bar(what: str) -> Iterator[Callable[[int, int | None], object]]:
+    """Yield a function that shows how many bytes have been downloaded, of how many if known."""
+    with _bar(what) as update:
+
+        def show(done: int, total: int | None) -> None:
+            of_total = f" of {total / 1e6:.1f}" if total else ""
+            update(completed=done, total=total, note=f"{done / 1e6:.1f}{of_total} MB")
+
+        yield show
+
+
+def _rate(queries: int, start: float) -> str:
+    return f"{queries / max(time.monotonic() - start, 1e-9) / 1e6:.1f} M gradients/s"
+
+
+@contextmanager
+def _bar(what: str) -> Iterator[Callable[..., object]]:
+    """Yield Rich's function to update a bar, which appears with the first update."""
     if not sys.stderr.isatty():
-        yield lambda queries: None
+        yield lambda **fields: None
         return
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
-        TextColumn("{task.percentage:>3.0f}%"),
-        TextColumn("{task.fields[rate]}"),
+        TextColumn("{task.fields[note]}", markup=False),
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(what, total=total, rate="")
-
-        def advance(queries: int) -> None:
-            speed = bar.tasks[0].speed
-            rate = "" if speed is None else f"{speed / 1e6:.2f} M gradients/s"
-            bar.update(task, advance=queries, rate=rate)
-
-        yield advance
+        task = bar.add_task(what, visible=False, note="")
+        yield partial(bar.update, task, visible=True)

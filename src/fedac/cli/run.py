@@ -11,7 +11,7 @@ import typer
 
 from fedac.cli.parse import numbers
 from fedac.cli.progress import progress_bar
-from fedac.cli.streams import results_console
+from fedac.cli.streams import new_table, print_table
 
 if TYPE_CHECKING:
     from fedac.data import Dataset
@@ -148,15 +148,14 @@ def _finite(value: float) -> float | None:
 
 def _print_table(result: Result, dataset: Dataset) -> None:
     from rich.markup import escape
-    from rich.table import Table
 
     schedule = result.schedule
-    table = Table(
+    table = new_table(
+        *("eta", "status", "best suboptimality", "final suboptimality", "MB per worker"),
+        words={"status"},
         title=f"{escape(dataset.name)}: M={result.M}, K={schedule.K}, T={schedule.T}, "
-        f"{schedule.rounds} rounds, F*={result.optimum.value:.6f}"
+        f"{schedule.rounds} rounds, F*={result.optimum.value:.6f}",
     )
-    for heading in ("eta", "status", "best suboptimality", "final suboptimality", "MB per worker"):
-        table.add_column(heading, justify="left" if heading == "status" else "right")
     for run in result.runs:
         suboptimality = result.suboptimality(run)
         table.add_row(
@@ -167,6 +166,6 @@ def _print_table(result: Result, dataset: Dataset) -> None:
             f"{run.megabytes_per_worker:.3g}",
             style="bold" if run is result.best else None,
         )
-    results_console().print(table)
+    print_table(table)
     rate = result.gradient_queries / result.seconds / 1e6
     print(f"{result.seconds:.2f} s, {rate:.2f} M gradients/s", file=sys.stderr)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import signal
-import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import typer
 
 from fedac.cli.parse import nonempty_path, numbers, output_folder, whole_numbers
+from fedac.cli.progress import sweep_bar
 from fedac.cli.streams import notice, results_console
 from fedac.errors import InputError
 
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
 
     from fedac.experiments.grid import Grid
     from fedac.experiments.store import Store
-    from fedac.experiments.sweep import Event, Summary
+    from fedac.experiments.sweep import Summary
 
 NEEDED = "--dataset, --l2, --algorithms, --workers, --local-steps and --eta"
 T = TypeVar("T")
@@ -136,43 +135,6 @@ def _terminated_like_interrupted() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-@contextmanager
-def sweep_bar(what: str) -> Iterator[Callable[[Event], None]]:
-    """Yield a function that shows an `Event` of a sweep on stderr; not when that is piped."""
-    if not sys.stderr.isatty():
-        yield lambda event: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.fields[cells]}"),
-        TextColumn("{task.fields[rate]}"),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[best]}"),
-    )
-    before = time.monotonic()
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(what, total=1.0, cells="", rate="", best="")
-
-        def show(event: Event) -> None:
-            rate = event.queries / (time.monotonic() - before) / 1e6
-            best = event.best
-            bar.update(
-                task,
-                completed=event.work,
-                cells=f"{event.done}/{event.cells}",
-                rate=f"{rate:.1f} M gradients/s",
-                best=""
-                if best is None
-                else f"best {best.suboptimality:.2e}: {best.algorithm}, eta={best.eta:g}",
-            )
-
-        yield show
 
 
 def _print_summary(grid: Grid, summary: Summary, runs: pd.DataFrame) -> None:

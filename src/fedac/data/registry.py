@@ -9,17 +9,19 @@ from pathlib import Path
 
 from fedac.cache import cache_dir
 from fedac.data.dataset import Dataset
-from fedac.data.download import download, file_sha256
+from fedac.data.download import OnProgress, download_file, file_sha256
+from fedac.data.generated import dense, synthetic
 from fedac.data.libsvm import OPENERS, load_libsvm
-from fedac.data.synthetic import dense, synthetic
 from fedac.errors import DataError, unknown_name
 
 LIBSVM_URL = "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/binary/"
+# Files that are part of the package; the README there names their sources and licenses.
+EMBEDDED = Path(__file__).parent / "embedded"
 
 
 @dataclass(frozen=True)
 class Source:
-    """A file that can be downloaded, and what must come out of it.
+    """A data file: what it contains and where it can be downloaded.
 
     ``sha256`` and ``size`` (bytes) describe the file as downloaded; None where nobody
     published them.
@@ -67,7 +69,7 @@ SOURCES = {
             file="a9a",
             n_samples=32_561,
             n_features=123,
-            note="census income; the paper's main experiment",
+            note="census income; the paper's main experiment (UCI Adult, CC BY 4.0)",
             sha256="f5d5ffd8d865ff41328e7ee043e4b020816914ff6843ff15b98905ddbedce906",
             size=2_329_875,
         ),
@@ -86,12 +88,12 @@ GENERATED: dict[str, Callable[[], Dataset]] = {"synthetic": synthetic, "syntheti
 
 
 def find(name: str) -> Path:
-    """Find a registered data set on this machine: in ``$FEDAC_DATA``, then in the cache.
+    """Return the local file of a data set: in ``$FEDAC_DATA``, the cache or this package.
 
     Raises
     ------
     DataError
-        When it is in neither; the message says how to fetch it.
+        When there is none; the message says how to download it.
 
     Examples
     --------
@@ -103,16 +105,16 @@ def find(name: str) -> Path:
     source = _source(name)
     path = _local(source)
     if path is None:
-        looked = " or ".join(str(folder) for folder in _folders())
+        searched = " or ".join(str(folder) for folder in _folders())
         raise DataError(
-            f"{name} is not on this machine: no {source.file} in {looked}; "
+            f"{name} is not on this machine: no {source.file} in {searched}; "
             f"get it with 'fedac data fetch {name}'"
         )
     return path
 
 
-def fetch(name: str) -> Path:
-    """Find a registered data set, or download it to the cache, and verify its checksum.
+def fetch(name: str, on_progress: OnProgress = lambda done, total: None) -> Path:
+    """Find a data set or download it to the cache, and verify its checksum.
 
     Raises
     ------
@@ -123,34 +125,36 @@ def fetch(name: str) -> Path:
     path = _local(source)
     if path is None:
         path = _data_cache() / source.file
-        download(source.url, path, source.sha256)
+        download_file(source.url, path, source.sha256, on_progress)
         if source.sha256 is None:
-            # Nothing to compare with today, but damage from now on will be noticed.
+            # There is nothing to compare with yet, but later damage will be noticed.
             _record(path).write_text(f"{file_sha256(path)}  {path.name}\n")
     else:
         _verify(source, path)
     return path
 
 
-def load(name: str | Path) -> Dataset:
-    """Load a data set by name, downloading it if need be, or from a LIBSVM file.
+def load(name: str | Path, on_progress: OnProgress = lambda done, total: None) -> Dataset:
+    """Load a data set by name, downloading it if necessary, or from a LIBSVM file.
 
     Parameters
     ----------
     name : str or Path
-        ``synthetic``, ``synthetic-dense``, a registered name (see `describe`), or the
-        path of a LIBSVM file. A file named like a registered set needs its folder: ``./a9a``.
+        ``synthetic``, ``synthetic-dense``, a registered name (see `describe`), or the path of a
+        LIBSVM file. To load a file named like a registered data set, write ``./a9a``.
+    on_progress : callable
+        Called during a download with the bytes so far and the total, None if unknown.
 
     Raises
     ------
     DataError
-        When the data cannot be had or read.
+        When the data cannot be downloaded or read.
     InputError
-        When there is neither a data set nor a file of that name.
+        When there is neither a data set nor a file with that name.
 
     Examples
     --------
-    >>> load("synthetic").n_samples
+    >>> load("a9a").n_samples
     32561
     """
     if isinstance(name, Path):
@@ -158,9 +162,9 @@ def load(name: str | Path) -> Dataset:
     if name in GENERATED:
         return GENERATED[name]()
     if name in SOURCES:
-        return _load_source(SOURCES[name])
-    # os.path.exists, for Path.exists raises on names that the system finds too long.
-    if Path(name).name != name or os.path.exists(name):  # noqa: PTH110
+        return _load_source(SOURCES[name], on_progress)
+    # os.path.exists, because Path.exists raises if a name is too long for the system.
+    if _looks_like_a_path(name) or os.path.exists(name):  # noqa: PTH110
         return load_libsvm(name)
     raise unknown_name("data set", name, [*SOURCES, *GENERATED])
 
@@ -175,14 +179,14 @@ def describe() -> list[Listing]:
     """
     listings = [
         Listing("synthetic", 32_561, 123, "generated", "the shape of a9a"),
-        Listing("synthetic-dense", 4_000, 2_000, "generated", "the shape of epsilon, shorter"),
+        Listing("synthetic-dense", 4_000, 2_000, "generated", "the shape of epsilon, fewer rows"),
     ]
     for source in SOURCES.values():
         path = _local(source)
         note = source.note
         if source.sha256 is None:
-            note += " (checksum not recorded; shape is checked)"
-        where = None if path is None else str(path)
+            note += " (checksum not published; only the shape is checked)"
+        where = None if path is None else "embedded" if path.parent == EMBEDDED else str(path)
         listings.append(Listing(source.name, source.n_samples, source.n_features, where, note))
     return listings
 
@@ -191,6 +195,10 @@ def _source(name: str) -> Source:
     if name not in SOURCES:
         raise unknown_name("data set", name, SOURCES)
     return SOURCES[name]
+
+
+def _looks_like_a_path(name: str) -> bool:
+    return Path(name).name != name or Path(name).suffix != ""
 
 
 def _data_cache() -> Path:
@@ -203,11 +211,11 @@ def _folders() -> list[Path]:
 
 
 def _local(source: Source) -> Path | None:
-    """Look for the file, or for the same file compressed another way or not at all."""
+    """Look for the file, also uncompressed or compressed in another format."""
     suffix = Path(source.file).suffix
     stem = source.file.removesuffix(suffix) if suffix in OPENERS else source.file
     names = dict.fromkeys([source.file, stem, *(stem + other for other in OPENERS)])
-    paths = (folder / name for folder in _folders() for name in names)
+    paths = (folder / name for folder in (*_folders(), EMBEDDED) for name in names)
     return next((path for path in paths if path.is_file()), None)
 
 
@@ -216,7 +224,7 @@ def _record(path: Path) -> Path:
 
 
 def _verify(source: Source, path: Path) -> None:
-    """Compare with the checksum we know, or with the one noted at the download."""
+    """Compare a file with its published checksum, or with the one recorded at the download."""
     expected = source.sha256 if path.name == source.file else None
     if expected is None and _record(path).is_file():
         expected = _record(path).read_text().partition(" ")[0]
@@ -225,13 +233,13 @@ def _verify(source: Source, path: Path) -> None:
     got = file_sha256(path)
     if got != expected:
         raise DataError(
-            f"{path} is damaged: sha256 expected {expected}, got {got}; "
+            f"{path} is damaged: expected sha256 {expected}, got {got}; "
             f"delete it and run 'fedac data fetch {source.name}'"
         )
 
 
-def _load_source(source: Source) -> Dataset:
-    path = fetch(source.name)
+def _load_source(source: Source, on_progress: OnProgress) -> Dataset:
+    path = fetch(source.name, on_progress)
     again = f"delete {path} and run 'fedac data fetch {source.name}'"
     try:
         data = load_libsvm(path, source.n_features, source.name)

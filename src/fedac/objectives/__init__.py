@@ -6,10 +6,12 @@ from fedac.objectives.least_squares import LeastSquares
 from fedac.objectives.linear_model import LinearModel
 from fedac.objectives.logistic import LogisticRegression
 from fedac.objectives.minimizer import Optimum, optimum
+from fedac.objectives.named import LOSSES, make
 from fedac.objectives.quadratic import NoisyQuadratic
 from fedac.objectives.squared_hinge import SquaredHinge
 
 __all__ = [
+    "LOSSES",
     "Augmented",
     "LeastSquares",
     "LinearModel",
@@ -18,5 +20,6 @@ __all__ = [
     "Objective",
     "Optimum",
     "SquaredHinge",
+    "make",
     "optimum",
 ]
