@@ -10,6 +10,7 @@ import typer
 def bench(as_json: bool = typer.Option(False, "--json", help="Print one JSON object.")) -> None:
     """Measure the engine: ratios of medians, taken in turn in one run."""
     from fedac.experiments import bench as experiment
+    from fedac.experiments.machine import describe_machine
 
     lines = []
     for line in experiment.run(lambda what: print(f"measuring: {what}", file=sys.stderr)):
@@ -20,7 +21,7 @@ def bench(as_json: bool = typer.Option(False, "--json", help="Print one JSON obj
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(title=", ".join(f"{key} {value}" for key, value in experiment.machine().items()))
+    table = Table(title=", ".join(f"{key} {value}" for key, value in describe_machine().items()))
     for heading in ("what", "ours", "other", "unit", "ratio", "bar"):
         table.add_column(heading, justify="left" if heading in ("what", "unit") else "right")
     for line in lines:

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
-import platform
 import subprocess
 import sys
 import time
@@ -27,6 +25,7 @@ import scipy.sparse as sp
 from fedac.data import dense
 from fedac.data import load as load_data
 from fedac.errors import DataError, StepSizeWarning
+from fedac.experiments.machine import describe_machine
 from fedac.objectives import LogisticRegression
 from fedac.simulation import simulate
 
@@ -78,30 +77,10 @@ def run(on_line: Callable[[str], object]) -> Iterator[Line]:
                 yield measure(name)
 
 
-def machine() -> dict[str, Any]:
-    """Describe the machine and the versions that matter."""
-    versions = {name: importlib.import_module(name).__version__ for name in ("numpy", "numba")}
-    return {
-        "processor": _processor(),
-        "cores": os.cpu_count(),
-        "system": platform.platform(terse=True),
-        "python": platform.python_version(),
-        **versions,
-    }
-
-
 def as_json(lines: list[Line]) -> str:
     """Return the benchmark as one JSON object."""
     rows = [asdict(line) | {"passed": line.passed} for line in lines]
-    return json.dumps({"machine": machine(), "repeats": REPEATS, "lines": rows})
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        return next(line.split(":")[1].strip() for line in lines if "model name" in line)
-    except (OSError, StopIteration):
-        return platform.processor() or platform.machine()
+    return json.dumps({"machine": describe_machine(), "repeats": REPEATS, "lines": rows})
 
 
 def _census() -> LogisticRegression:

@@ -163,9 +163,9 @@ class Store:
         """Keep some runs and their traces, all or none; return how many are new."""
         if not results:
             return 0
-        from fedac.experiments.bench import machine
+        from fedac.experiments.machine import describe_machine
 
-        origin = (__version__, json.dumps(machine()))
+        origin = (__version__, json.dumps(describe_machine()))
         created = datetime.now(UTC).isoformat(timespec="seconds")
         new = 0
         with self._explained(), self._transaction():
@@ -211,7 +211,7 @@ class Store:
         dict
             ``runs``, ``diverged``, ``seconds`` (in the engine), ``gradient_queries`` (M*T per
             run), ``seeds``, ``first`` and ``last`` (when), ``versions`` (of fedac) and
-            ``machines`` (as `fedac.experiments.bench.machine` describes them).
+            ``machines`` (as `describe_machine` describes them).
         """
         query = (
             "SELECT count(*), coalesce(sum(status = 'diverged'), 0), coalesce(sum(seconds), 0.0), "

@@ -1,0 +1,98 @@
+"""Algorithms and losses by name: built in, or the user's own as ``module:name``."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+from typing import Any
+
+from fedac.algorithms import ALGORITHMS, Algorithm, get
+from fedac.errors import InputError, unknown_name
+from fedac.objectives import LOSSES, Objective
+
+
+def find_algorithm(name: str) -> Algorithm:
+    """Return a built-in algorithm, or import the user's own.
+
+    Examples
+    --------
+    >>> find_algorithm("fedavg").label
+    'FedAvg'
+    >>> find_algorithm("fedac.algorithms:FEDAVG").label
+    'FedAvg'
+    >>> find_algorithm("math:pi")
+    Traceback (most recent call last):
+    ...
+    fedac.errors.InputError: 'math:pi' must be an Algorithm record, not float
+    """
+    if ":" not in name:
+        return get(name)
+    found = _import(name)
+    if not isinstance(found, Algorithm):
+        raise InputError(f"'{name}' must be an Algorithm record, not {type(found).__name__}")
+    if found is not ALGORITHMS.get(found.name, found):
+        raise InputError(
+            f"'{name}' has the name of a built-in algorithm, '{found.name}'; rename it"
+        )
+    return found
+
+
+def find_loss(name: str) -> type[Objective]:
+    """Return the class of a built-in objective, or import the user's own.
+
+    The user's class must take ``(X, y, l2=..., intercept=...)``, as `LinearModel` does.
+
+    Examples
+    --------
+    >>> find_loss("logistic").__name__
+    'LogisticRegression'
+    """
+    if ":" not in name:
+        if name not in LOSSES:
+            raise unknown_name("loss", name, LOSSES)
+        return LOSSES[name]
+    found = _import(name)
+    if not (isinstance(found, type) and issubclass(found, Objective)):
+        raise InputError(f"'{name}' must be a subclass of fedac.objectives.Objective")
+    return found
+
+
+def make_objective(loss: str, X: Any, y: Any, *, l2: float, intercept: bool = False) -> Objective:
+    """Build an objective with a built-in loss or a class of the user's own.
+
+    Examples
+    --------
+    >>> make_objective("fedac:LeastSquares", [[1.0], [2.0]], [1.0, 3.0], l2=0.5).smoothness
+    3.0
+    """
+    kind: Any = find_loss(loss)
+    try:
+        objective: Objective = kind(X, y, l2=l2, intercept=intercept)
+    except InputError:
+        raise
+    except Exception as error:  # a user's class may fail in any way
+        raise InputError(
+            f"{loss}(X, y, l2={l2:g}, intercept={intercept}) failed: "
+            f"{type(error).__name__}: {error}"
+        ) from error
+    return objective
+
+
+def _import(spec: str) -> Any:
+    """Import ``module:name``, from the current folder too."""
+    module_name, _, name = spec.partition(":")
+    here = str(Path.cwd())
+    if here not in sys.path:  # `python -m fedac` has it, the command `fedac` does not
+        sys.path.insert(0, here)
+    try:
+        module = importlib.import_module(module_name)
+    except Exception as error:  # a user's module may fail in any way
+        raise InputError(
+            f"cannot import the module of '{spec}' from this folder or the installed packages: "
+            f"{type(error).__name__}: {error}"
+        ) from error
+    if not hasattr(module, name):
+        public = [key for key in vars(module) if not key.startswith("_")]
+        raise unknown_name(f"name in module {module_name},", name, public)
+    return getattr(module, name)

@@ -1,0 +1,80 @@
+"""Algorithms and losses of the user's own, given as ``module:name``."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from fedac.algorithms import FEDAVG
+from fedac.errors import InputError
+from fedac.experiments.plugins import find_algorithm, find_loss, make_objective
+from fedac.objectives import LogisticRegression
+
+MODULE = """
+from dataclasses import replace
+from fedac.algorithms import FEDAVG
+from fedac.objectives import LeastSquares
+
+mine = replace(FEDAVG, name="mine")
+impostor = replace(FEDAVG)
+number = 3
+class Loss(LeastSquares): pass
+class Broken(LeastSquares):
+    def __init__(self, X, y, *, l2, intercept): raise KeyError("rows")
+"""
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """Make a folder with the module `own_things` the current one."""
+    (tmp_path / "own_things.py").write_text(MODULE)
+    (tmp_path / "own_broken.py").write_text("1 / 0")
+    monkeypatch.chdir(tmp_path)
+    # As the command `fedac` has it, which unlike `python -m` does not look here.
+    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry])
+    yield tmp_path
+    for name in ("own_things", "own_broken"):
+        sys.modules.pop(name, None)
+
+
+@pytest.mark.usefixtures("here")
+def test_found_in_the_current_folder():
+    assert find_algorithm("own_things:mine").name == "mine"
+    assert find_loss("own_things:Loss").__name__ == "Loss"
+    assert make_objective("own_things:Loss", [[2.0]], [1.0], l2=1.0, intercept=True).dim == 2
+
+
+def test_built_in_names():
+    assert find_algorithm("fedavg") is find_algorithm("fedac.algorithms:FEDAVG") is FEDAVG
+    assert find_loss("logistic") is LogisticRegression
+    with pytest.raises(InputError, match="unknown algorithm 'fedag'; did you mean 'fedavg'"):
+        find_algorithm("fedag")
+    with pytest.raises(InputError, match="unknown loss 'logistics'; did you mean 'logistic'"):
+        find_loss("logistics")
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("gone:mine", "cannot import the module of 'gone:mine' .* No module named 'gone'"),
+        (":mine", "cannot import the module of ':mine' .*Empty module name"),
+        ("own_broken:mine", "cannot import .* ZeroDivisionError: division by zero"),
+        ("own_things:mime", "unknown name in module own_things, 'mime'; did you mean 'mine'"),
+        ("own_things:number", "'own_things:number' must be an Algorithm record, not int"),
+        ("own_things:impostor", "has the name of a built-in algorithm, 'fedavg'; rename it"),
+    ],
+)
+def test_algorithms_that_cannot_be_used(name, message):
+    with pytest.raises(InputError, match=message):
+        find_algorithm(name)
+
+
+@pytest.mark.usefixtures("here")
+def test_losses_that_cannot_be_used():
+    for name in ("own_things:mine", "own_things:number", "pathlib:Path"):
+        with pytest.raises(InputError, match=r"must be a subclass of fedac\.objectives\.Objective"):
+            find_loss(name)
+    with pytest.raises(InputError, match=r"own_things:Broken\(X, y, .*\) failed: KeyError: 'rows'"):
+        make_objective("own_things:Broken", [[2.0]], [1.0], l2=1.0)
