@@ -81,14 +81,14 @@ def test_round_trip(folder):
         frame, traces, info = store.frame(), store.traces(), store.info()
     assert list(frame) == [
         "key", "dataset", "l2", "algorithm", "M", "K", "T", "eta", "seed", "status", "best_loss",
-        "final_loss", "best_suboptimality", "final_suboptimality", "f_star",
+        "final_loss", "best_suboptimality", "final_suboptimality", "trained_loss", "f_star", "data_hash",
         "megabytes_per_worker", "n_samples", "n_features", "record_every", "precision", "seconds",
         "version", "created",
     ]  # fmt: skip
     assert list(frame.eta) == [0.1, 0.2, 10.0]
     row = frame.iloc[0]
     assert (row.key, row.dataset, row.M, row.K, row["T"]) == (CONFIG.key, "tiny", 4, 2, 8)
-    assert (row.best_loss, row.final_loss) == (0.1, 0.3)
+    assert (row.best_loss, row.final_loss, row.trained_loss) == (0.1, 0.3, 0.1)
     assert (row.best_suboptimality, row.final_suboptimality) == (0.1 - 0.05, 0.3 - 0.05)
     assert row.version == __version__
     assert pd.Timestamp(row.created).tzinfo is not None

@@ -66,6 +66,11 @@ INSERT INTO runs (
 """
 # What diverged has no final loss; kept is the last one before that.
 FINAL = "CASE status WHEN 'ok' THEN final_loss END"
+# The score of a run, as in `Run.trained_loss`.
+TRAINED = (
+    "CASE status WHEN 'ok' THEN "
+    "(SELECT min(loss) FROM traces WHERE run = runs.id AND step > 0) END"
+)
 COLUMNS = (
     f"dataset, l2, algorithm, M, K, T, eta, seed, status, best_loss, {FINAL} AS final_loss, "
     f"best_loss - f_star AS best_suboptimality, {FINAL} - f_star AS final_suboptimality"
@@ -192,8 +197,9 @@ class Store:
     def frame(self) -> pd.DataFrame:
         """Return a table with a row per run, sorted by configuration."""
         return self._read(
-            f"SELECT key, {COLUMNS}, f_star, megabytes_per_worker, n_samples, n_features, "
-            "record_every, precision, seconds, version, created "
+            f"SELECT key, {COLUMNS}, {TRAINED} AS trained_loss, f_star, data_hash, "
+            "megabytes_per_worker, n_samples, n_features, record_every, precision, seconds, "
+            "version, created "
             f"FROM runs JOIN origins ON origin = origins.id {ORDER}"
         )
 
