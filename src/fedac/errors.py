@@ -1,4 +1,4 @@
-"""Errors for people: what was wrong, where, and what would be right."""
+"""Errors and warnings that say what was wrong, where, and what would be right."""
 
 from __future__ import annotations
 
@@ -7,15 +7,19 @@ from collections.abc import Iterable
 
 
 class InputError(ValueError):
-    """Something the user gave cannot be used; the message says what is accepted."""
+    """The user's input is unusable; the message says what is accepted."""
 
 
 class DataError(InputError):
-    """A data set is missing, damaged or not of a kind we can train on."""
+    """A data set is missing, damaged or unsuitable for training."""
+
+
+class NoOptimumError(InputError):
+    """An objective has no minimum, or one that cannot be located: there is no F*."""
 
 
 class StepSizeWarning(UserWarning):
-    """A step size lies beyond 1/L, where the paper's theorems say nothing."""
+    """A step size exceeds 1/L, the largest that the paper's theorems cover."""
 
 
 class SlowEngineWarning(UserWarning):
@@ -23,7 +27,7 @@ class SlowEngineWarning(UserWarning):
 
 
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> InputError:
-    """Build the error for a name we do not know, with the nearest one we do.
+    """Build the error for an unknown name; it suggests the closest known one.
 
     Examples
     --------

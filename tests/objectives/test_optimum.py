@@ -1,11 +1,10 @@
-import importlib
 from pathlib import Path
 
 import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from fedac.errors import InputError
+from fedac.errors import NoOptimumError
 from fedac.objectives import (
     Augmented,
     LeastSquares,
@@ -13,11 +12,9 @@ from fedac.objectives import (
     NoisyQuadratic,
     Objective,
     SquaredHinge,
+    minimizer,
     optimum,
 )
-
-# In the package the function hides the module of the same name.
-module = importlib.import_module("fedac.objectives.minimizer")
 
 rng = np.random.default_rng(3)
 X = rng.standard_normal((60, 4))
@@ -45,15 +42,15 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def solved(monkeypatch: pytest.MonkeyPatch) -> list[Objective]:
-    """The objectives that were solved, not remembered."""
+    """Give the list of the objectives that were solved, not read from the cache."""
     seen: list[Objective] = []
-    solve = module._minimize
+    solve = minimizer._minimize
 
     def spy(objective: Objective) -> np.ndarray:
         seen.append(objective)
         return solve(objective)
 
-    monkeypatch.setattr(module, "_minimize", spy)
+    monkeypatch.setattr(minimizer, "_minimize", spy)
     return seen
 
 
@@ -65,7 +62,7 @@ def test_the_gradient_vanishes(objective: Objective) -> None:
 
 
 @every_objective
-def test_every_way_leads_up(objective: Objective) -> None:
+def test_every_direction_leads_up(objective: Objective) -> None:
     best = optimum(objective)
     others = np.random.default_rng(4).standard_normal((10, objective.dim))
     for direction in [*np.eye(objective.dim), *others]:
@@ -79,7 +76,7 @@ def test_the_optimum_of_a_quadratic_is_known() -> None:
     assert optimum(OBJECTIVES["quadratic"]).w == pytest.approx([1.0, -2.0, 3.0], rel=1e-8)
 
 
-def test_the_second_call_remembers(cache: Path, solved: list) -> None:
+def test_the_second_call_reads_the_cache(cache: Path, solved: list) -> None:
     objective = OBJECTIVES["logistic"]
     first, second = optimum(objective), optimum(LogisticRegression(X, SIGNS, l2=1e-3))
     assert len(solved) == 1
@@ -88,7 +85,7 @@ def test_the_second_call_remembers(cache: Path, solved: list) -> None:
     assert [p.name for p in cache.rglob("*") if p.is_file()] == [f"{objective.fingerprint()}.npy"]
 
 
-def test_other_objectives_are_solved_on_their_own(cache: Path, solved: list) -> None:
+def test_different_objectives_are_solved_separately(cache: Path, solved: list) -> None:
     optimum(OBJECTIVES["logistic"])
     optimum(LogisticRegression(X, SIGNS, l2=2e-3))
     assert len(solved) == 2
@@ -108,7 +105,7 @@ def test_other_objectives_are_solved_on_their_own(cache: Path, solved: list) -> 
     ],
     ids=["empty", "text", "cut", "wrong", "nan", "shape", "type", "pickle"],
 )
-def test_a_damaged_file_is_made_again(cache: Path, solved: list, damage) -> None:
+def test_a_damaged_file_is_replaced(cache: Path, solved: list, damage) -> None:
     objective = OBJECTIVES["logistic"]
     good = optimum(objective)
     (path,) = (p for p in cache.rglob("*.npy"))
@@ -120,7 +117,7 @@ def test_a_damaged_file_is_made_again(cache: Path, solved: list, damage) -> None
     assert len(solved) == 2, "the repaired file is used"
 
 
-def test_a_cache_that_cannot_be_written_is_no_obstacle(tmp_path: Path, monkeypatch, solved) -> None:
+def test_a_cache_that_cannot_be_written_is_ignored(tmp_path: Path, monkeypatch, solved) -> None:
     occupied = tmp_path / "file"
     occupied.write_text("not a directory")
     monkeypatch.setenv("FEDAC_CACHE", str(occupied))
@@ -131,20 +128,20 @@ def test_a_cache_that_cannot_be_written_is_no_obstacle(tmp_path: Path, monkeypat
     assert occupied.read_text() == "not a directory"
 
 
-def test_one_look_is_enough_at_the_goal(cache: Path, monkeypatch) -> None:
-    monkeypatch.setattr(module, "NEWTON_STEPS", 1)
+def test_one_newton_step_is_enough_at_the_optimum(cache: Path, monkeypatch) -> None:
+    monkeypatch.setattr(minimizer, "NEWTON_STEPS", 1)
     objective = NoisyQuadratic([1.0], optimum=[0.0])
     assert optimum(objective).w.tolist() == [0.0]
 
 
-def test_a_long_step_may_end_at_the_goal(cache: Path) -> None:
+def test_a_long_step_may_reach_the_optimum(cache: Path) -> None:
     # L-BFGS stays at zero, where the gradient is 1e-10; one Newton step of length 1 is exact.
     objective = NoisyQuadratic([1.0, 1e-10], optimum=[0.0, 1.0])
     assert optimum(objective).w == pytest.approx([0.0, 1.0], abs=1e-6)
 
 
 class Ramp(NoisyQuadratic):
-    """A function that falls forever, with a whiff of curvature where the Newton step is found."""
+    """An unbounded function that claims to have a little curvature."""
 
     def value(self, w):
         return float(w.sum())
@@ -153,8 +150,10 @@ class Ramp(NoisyQuadratic):
         return np.ones_like(w)
 
 
-def test_what_falls_forever_has_no_optimum(cache: Path) -> None:
-    with pytest.raises(InputError, match=r"no optimum found: at norm .* is still 1\.4.*larger l2"):
+def test_an_unbounded_objective_has_no_optimum(cache: Path) -> None:
+    with pytest.raises(
+        NoOptimumError, match=r"no optimum found: at norm .* is still 1\.4.*larger l2"
+    ):
         optimum(Ramp([1e-3, 1e-3]))
     assert not list(cache.rglob("*.npy"))
 
@@ -163,13 +162,13 @@ def test_an_l2_that_is_too_small_is_blamed(cache: Path) -> None:
     # One-hot columns of two groups: without l2 weight can move from one group to the other.
     groups = np.array([[i % 2, 1 - i % 2, i % 3 == 0, i % 3 != 0] for i in range(60)], dtype=float)
     signs = np.where(rng.standard_normal(60) > 0, 1.0, -1.0)
-    with pytest.raises(InputError, match="l2 is too small for these data") as caught:
+    with pytest.raises(NoOptimumError, match="l2 is too small for these data") as caught:
         optimum(LogisticRegression(groups, signs, l2=1e-20))
     assert "should be under" not in str(caught.value)
 
 
 def test_separable_data_without_l2_have_no_optimum(cache: Path) -> None:
-    with pytest.raises(InputError, match=r"so flat that .* l2 is too small .* use a larger one$"):
+    with pytest.raises(NoOptimumError, match=r"too flat .* l2 is too small .* use a larger one$"):
         optimum(LogisticRegression([[1.0], [2.0], [-1.0]], [1.0, 1.0, -1.0]))
 
 

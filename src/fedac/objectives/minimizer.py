@@ -1,13 +1,13 @@
-"""The optimum of an objective, to a gradient norm under 1e-12, remembered by content.
+"""The optimum of an objective, to a gradient norm below 1e-12.
 
 L-BFGS from zero gets close; Newton steps, each solved by conjugate gradients on Hessian
-products, finish the job. Results are cached on disk under the objective's fingerprint and
-checked again when they are read.
+products, do the rest. Results are cached on disk under the objective's fingerprint and checked
+again when they are read.
 """
 
 from __future__ import annotations
 
-import tempfile
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -16,7 +16,8 @@ import numpy as np
 
 from fedac.arrays import Array
 from fedac.cache import cache_dir
-from fedac.errors import InputError
+from fedac.errors import NoOptimumError
+from fedac.files import write_atomically
 from fedac.objectives.base import Objective
 
 GRADIENT_TOLERANCE = 1e-12
@@ -25,7 +26,7 @@ NEWTON_STEPS = 50
 
 @dataclass(frozen=True, slots=True)
 class Optimum:
-    """Where an objective is smallest: ``w`` is w*, ``value`` is F*."""
+    """The minimizer ``w`` = w* of an objective and its ``value`` F*."""
 
     w: Array
     value: float
@@ -33,6 +34,11 @@ class Optimum:
 
 def optimum(objective: Objective) -> Optimum:
     """Find w* and F* = F(w*).
+
+    Raises
+    ------
+    NoOptimumError
+        When there is no minimum or it cannot be located, as can happen with l2 = 0.
 
     Examples
     --------
@@ -69,10 +75,10 @@ def _minimize(objective: Objective) -> Array:
             dtype=np.float64,
         )
         step, _ = cg(hessian, -g, rtol=1e-6, maxiter=10 * objective.dim)
-        # Where the infimum lies at infinity the gradient vanishes too, but steps stay long.
+        # With the infimum at infinity the gradient vanishes too, but the steps stay long.
         if _norm(g) < GRADIENT_TOLERANCE and _norm(step) <= 1e-3 * (1 + _norm(w)):
             return w
-        # Close to the optimum the gradient, not the value, still resolves progress.
+        # Close to the optimum only the gradient, not the value, is precise enough to compare.
         scale = 1.0
         while scale > 1e-3 and _norm(objective.gradient(w + scale * step)) >= _norm(g):
             scale /= 2
@@ -81,19 +87,19 @@ def _minimize(objective: Objective) -> Array:
         w = w + scale * step
     slope = _norm(objective.gradient(w))
     if slope < GRADIENT_TOLERANCE:
-        raise InputError(
-            f"no optimum found: the objective is so flat that its minimum cannot be placed; at "
-            f"norm {_norm(w):.2g} the gradient is nearly zero ({slope:.2g}) and yet the next "
-            f"step has norm {_norm(step):.2g}. l2 is too small for these data: use a larger one"
+        raise NoOptimumError(
+            f"no optimum found: the objective is too flat to locate its minimum; at norm "
+            f"{_norm(w):.2g} the gradient is nearly zero ({slope:.2g}) but the next step has norm "
+            f"{_norm(step):.2g}. l2 is too small for these data: use a larger one"
         )
-    raise InputError(
+    raise NoOptimumError(
         f"no optimum found: at norm {_norm(w):.2g} the gradient norm is still {slope:.2g}, and "
         f"must be under {GRADIENT_TOLERANCE:g}. Scale the data, or use a larger l2"
     )
 
 
 def _read(path: Path, objective: Objective) -> Array | None:
-    """Return a remembered optimum, or None if there is none that proves to be one."""
+    """Return the cached optimum, or None if there is none or it is not optimal."""
     try:
         w: Array = np.load(path, allow_pickle=False)
     except (OSError, ValueError, EOFError):
@@ -104,15 +110,9 @@ def _read(path: Path, objective: Objective) -> Array | None:
 
 
 def _write(path: Path, w: Array) -> None:
-    """Remember an optimum; a cache that cannot be written is no reason to fail."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-            whole = Path(folder) / path.name
-            np.save(whole, w, allow_pickle=False)
-            whole.replace(path)
-    except OSError:
-        return
+    """Cache an optimum; not being able to is no reason to fail."""
+    with suppress(OSError):
+        write_atomically(path, partial(np.save, arr=w, allow_pickle=False))
 
 
 def _norm(g: Array) -> float:
