@@ -3,19 +3,49 @@
 from __future__ import annotations
 
 import bz2
+import re
 
 import pytest
+import typer.main
 
-from fedac.cli import parse
+from fedac.cli import app, parse
+from fedac.cli.parse import LOSS_NAMES
+from fedac.objectives import LOSSES
 
 GOOD = b"+1 1:0.5 3:1\n-1 2:1\n"
 
 
-@pytest.mark.parametrize("option", ["--eta", "--mu", "--l2"])
+@pytest.mark.parametrize("option", ["--eta", "--mu"])
 @pytest.mark.parametrize("value", ["nan", "inf", "-inf", "0", "-1"])
 def test_numbers_must_be_finite_and_positive(assert_refused, option, value):
     name = option.removeprefix("--")
     assert_refused("run", option, value, saying=f"{name} must be a finite number above 0, got ")
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "-inf", "-1"])
+def test_l2_must_be_finite_and_at_least_zero(assert_refused, value):
+    assert_refused("run", "--l2", value, saying="l2 must be a finite number, at least 0, got ")
+
+
+def test_without_l2_some_algorithms_need_mu(assert_refused):
+    assert_refused("run", "--l2", 0, saying="fedac-i needs mu > 0: with --l2 0, pass --mu")
+
+
+@pytest.mark.parametrize("l2", ["1e-300", "1e-20"])
+def test_a_tiny_l2_is_refused_before_the_simulation(assert_refused, monkeypatch, l2):
+    def simulate(*_, **__):
+        raise AssertionError("the simulation must not start")
+
+    monkeypatch.setattr("fedac.simulation.simulate", simulate)
+    arguments = ("--dataset", "synthetic", "--algorithm", "fedavg", "--l2", l2)
+    assert_refused("run", *arguments, saying="l2 is too small for these data: use a larger one")
+
+
+@pytest.mark.parametrize(
+    ("name", "nearest"), [("least_squares", "least-squares"), ("hinge", "squared-hinge")]
+)
+def test_unknown_loss_names_the_nearest(assert_refused, name, nearest):
+    assert_refused("run", "--loss", name, saying=f"did you mean '{nearest}'?")
 
 
 @pytest.mark.parametrize("algorithm", ["fedavg", "fedac-i", "mb-ac-sgd"])
@@ -24,7 +54,7 @@ def test_mu_is_checked_even_where_it_is_not_used(assert_refused, algorithm):
 
 
 @pytest.mark.parametrize(
-    "value", ["", " ", ",", "0.1,", ",0.1", "a", "0.1;0.2", "0.1 0.2", "[0.1]"]
+    "value", ["", " ", ",", "0.1,", ",0.1", "a", "0.1;0.2", "0.1 0.2", "[0.1]", "0.1, ,0.2"]
 )
 def test_eta_must_be_numbers_between_commas(assert_refused, value):
     assert_refused(
@@ -95,7 +125,8 @@ def test_unknown_algorithm_names_the_nearest(assert_refused, name, nearest):
 
 
 @pytest.mark.parametrize(
-    ("name", "nearest"), [("a10a", "a1a"), ("synthetc", "synthetic"), ("RCV1", "rcv1")]
+    ("name", "nearest"),
+    [("a10a", "a1a"), ("a9b", "a9a"), ("synthetc", "synthetic"), ("RCV1", "rcv1")],
 )
 def test_unknown_data_set_names_the_nearest(assert_refused, name, nearest):
     assert_refused("run", "--dataset", name, saying=f"did you mean '{nearest}'?")
@@ -145,9 +176,8 @@ def test_not_what_its_name_says(assert_refused, write):
 
 
 def test_missing_file_and_directory(assert_refused, tmp_path):
-    assert_refused(
-        "run", "--dataset", tmp_path / "none", saying=f"{tmp_path / 'none'}: no such file"
-    )
+    for path in (tmp_path / "none", "data/train.txt", "train.txt"):
+        assert_refused("run", "--dataset", path, saying=f"{path}: no such file")
     assert_refused("run", "--dataset", tmp_path, saying="is a directory; give a LIBSVM file")
     assert_refused("run", "--dataset", tmp_path / ("x" * 5000), saying="cannot be read")
 
@@ -181,6 +211,11 @@ def test_no_command_shows_the_help(fedac, arguments):
     assert (code, out) == (2, "")
     assert err.startswith("Usage: fedac ")
     assert "Commands:\n" in err
+
+
+def test_no_command_says_where_to_start(fedac):
+    _, _, err = fedac()
+    assert re.search(r"Where to start:\n\n +fedac demo .*\n +fedac run --dataset a9a", err)
 
 
 @pytest.mark.parametrize("value", [10**5, 10**30])
@@ -228,13 +263,11 @@ def test_an_empty_path_is_not_the_current_folder(assert_refused, arguments, tmp_
 
 def test_demo_checks_its_folder_before_it_computes(assert_refused, write, monkeypatch, tmp_path):
     file = write(b"")
-    assert_refused(
-        "demo", "--out", file, saying=f"--out takes a folder that can be written to; '{file}'"
-    )
-    assert_refused("demo", "--out", file / "x", saying="cannot be made: Not a directory")
+    assert_refused("demo", "--out", file, saying=f"--out takes a writable folder; '{file}'")
+    assert_refused("demo", "--out", file / "x", saying="cannot be created: Not a directory")
     # The superuser may write anywhere, and tests may be run by them.
     monkeypatch.setattr(parse.os, "access", lambda path, mode: False)
-    assert_refused("demo", "--out", tmp_path / "new", saying="new' cannot be written to")
+    assert_refused("demo", "--out", tmp_path / "new", saying="new' is not writable")
 
 
 def test_a_wrong_option_is_found_before_the_data_are_read(assert_refused):
@@ -243,6 +276,32 @@ def test_a_wrong_option_is_found_before_the_data_are_read(assert_refused):
     assert_refused(*arguments, "--eta", "-1", saying="eta must be")
     assert_refused(*arguments, "-M", "0", saying="M (workers) must be")
     assert_refused(*arguments, "--record-every", "0", saying="record_every must be")
+
+
+def commands(group=None, path=()):
+    """Yield every command with its path, `data list` included."""
+    group = group or typer.main.get_command(app)
+    for name, command in group.commands.items():
+        yield (*path, name), command
+        if hasattr(command, "commands"):
+            yield from commands(command, (*path, name))
+
+
+@pytest.mark.parametrize(("path", "command"), list(commands()))
+def test_help_is_complete(fedac, path, command):
+    code, out, err = fedac(*path, "-h")
+    assert (code, err) == (0, "")
+    assert fedac(*path, "--help").out == out
+    assert all(parameter.help for parameter in command.params), path
+
+
+def test_summaries_are_not_cut(fedac):
+    _, out, _ = fedac("--help")
+    assert "..." not in out.partition("Commands:")[2]
+
+
+def test_names_in_the_help_are_all_there_are():
+    assert LOSS_NAMES.split(", ") == list(LOSSES)
 
 
 def test_help_is_plain_text(fedac):

@@ -1,18 +1,22 @@
-"""What only a process of its own shows: start-up time, signals, pipes and terminals."""
+"""Start-up, signals, pipes and terminals, which need a process of their own."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
-import time
 
 import pytest
 
 from fedac import __version__
 
 MAIN = "import sys; from fedac.cli import main; main(sys.argv[1:])"
+HEAVY = {
+    *("numpy", "scipy", "numba", "pandas", "matplotlib", "sklearn", "mpmath", "plotly"),
+    *("requests", "pooch", "pydantic", "rich", "torch", "flwr"),
+}
 posix = pytest.mark.skipif(os.name != "posix", reason="needs POSIX signals and terminals")
 
 
@@ -26,21 +30,29 @@ def finish(process):
     return process.returncode, out, err
 
 
-def test_help_answers_at_once():
-    seconds = []
-    for _ in range(3):
-        before = time.perf_counter()
-        code, out, err = finish(start("--help"))
-        seconds.append(time.perf_counter() - before)
-        assert (code, err) == (0, "")
-        assert {"demo", "run", "data"} <= set(out.split())
-    assert min(seconds) < 0.5
+def read_all(terminal):
+    """Read what a process writes to a terminal until it ends."""
+    shown = b""
+    try:
+        while chunk := os.read(terminal, 4096):
+            shown += chunk
+    except OSError:  # how Linux reports that the other end is closed
+        pass
+    os.close(terminal)
+    return shown.decode()
 
 
-def test_importing_the_command_imports_nothing_heavy():
-    heavy = {"numpy", "scipy", "numba", "pandas", "matplotlib", "sklearn", "requests", "pooch"}
-    program = f"import sys, fedac.cli; print(sorted({heavy} & set(sys.modules)))"
-    assert finish(start(program=program)) == (0, "[]\n", "")
+def test_help_imports_nothing_heavy():
+    """Starting up must not wait for numerical libraries; counted, for clocks depend on the load."""
+    program = f"""
+import atexit, sys
+atexit.register(lambda: print(*sorted({HEAVY} & set(sys.modules)), file=sys.stderr))
+{MAIN}
+"""
+    for arguments in (["--help"], ["run", "--help"], ["--version"]):
+        code, out, err = finish(start(*arguments, program=program))
+        assert (code, err) == (0, "\n")
+        assert out
 
 
 def test_installed_command():
@@ -74,9 +86,11 @@ run.progress_bar = bar
     process = start("run", "--dataset", str(small), *sizes, "--json", program=program)
     code, out, err = finish(process)
     assert (code, err) == (130, "fedac: interrupted\n")
-    steps = [step for step, _ in json.loads(out)["runs"][0]["trace"]]
+    result = json.loads(out)
+    steps = [step for step, _ in result["runs"][0]["trace"]]
     assert steps[:3] == [0, 8, 16]
     assert steps[-1] < 512
+    assert (result["interrupted"], result["steps_made"]) == (True, steps[-1])
 
 
 @posix
@@ -116,17 +130,35 @@ def test_progress_on_a_terminal_leaves_stdout_alone(small):
     sizes = ("-M", "64", "-K", "2", "-T", "256")
     process = start("run", "--dataset", str(small), *sizes, "--json", stderr=theirs)
     os.close(theirs)
-    shown = b""
-    try:
-        while chunk := os.read(ours, 4096):
-            shown += chunk
-    except OSError:  # how Linux says that the other side of a terminal has gone
-        pass
-    os.close(ours)
+    shown = read_all(ours)
     code, out, _ = finish(process)
     assert code == 0
     assert json.loads(out)["steps"] == 256
-    assert b"fedac-i" in shown
+    assert "fedac-i" in shown
+
+
+def test_a_backend_set_by_jupyter_is_ignored(tmp_path):
+    environment = {**os.environ, "MPLBACKEND": "not-installed"}
+    sizes = ("--kappa", "25", "--blocks", "2", "--out", str(tmp_path))
+    code, _, err = finish(start("instability", *sizes, env=environment))
+    assert code == 0, err
+    assert list(tmp_path.glob("*.png"))
+
+
+@posix
+def test_a_narrow_terminal_cuts_no_number(small):
+    import pty
+
+    ours, theirs = pty.openpty()
+    sizes = ("-M", "4", "-K", "2", "-T", "8", "--eta", "0.015625,0.03125")
+    environment = {**os.environ, "COLUMNS": "40", "TERM": "dumb"}
+    process = start("run", "--dataset", str(small), *sizes, stdout=theirs, env=environment)
+    os.close(theirs)
+    shown = read_all(ours)
+    code, _, _ = finish(process)
+    assert code == 0
+    assert "\neta: 0.015625\r\n" in shown
+    assert len(re.findall(r"suboptimality: \d\.\d{4}e[-+]\d\d\r\n", shown)) == 4
 
 
 def test_an_encoding_that_lacks_the_letters(tmp_path):

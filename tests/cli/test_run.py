@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import threading
 from contextlib import contextmanager
@@ -11,6 +12,8 @@ from contextlib import contextmanager
 import pytest
 
 from fedac.cli import run as command
+from fedac.data import load
+from fedac.objectives import make, optimum
 
 
 def number(value):
@@ -23,18 +26,22 @@ def count(value):
 
 KEYS = {
     "dataset": lambda value: isinstance(value, dict),
+    "loss": lambda value: isinstance(value, str),
     "l2": number,
     "algorithm": lambda value: isinstance(value, str),
     "workers": count,
     "local_steps": count,
     "steps": count,
+    "steps_made": count,
     "rounds": count,
     "seed": count,
+    "engine": lambda value: value in ("fast", "reference"),
     "f_star": number,
     "runs": lambda value: isinstance(value, list),
     "best": lambda value: isinstance(value, dict),
     "gradient_queries": count,
     "seconds": number,
+    "interrupted": lambda value: isinstance(value, bool),
 }
 RUN_KEYS = {
     "eta": number,
@@ -42,6 +49,7 @@ RUN_KEYS = {
     "status": lambda value: value in ("ok", "diverged"),
     "best_loss": number,
     "best_suboptimality": number,
+    "trained_loss": number,
     "final_loss": number,
     "final_suboptimality": number,
     "megabytes_per_worker": number,
@@ -92,7 +100,13 @@ def test_json_is_the_contract(run):
         # 4 bytes a number, 12 numbers a vector, 2 vectors a round, 4 rounds.
         assert record["megabytes_per_worker"] == pytest.approx(4 * 12 * 2 * 4 / 1e6)
     best = min(result["runs"], key=lambda record: record["best_loss"])
-    assert result["best"] == {"eta": best["eta"], "suboptimality": best["best_suboptimality"]}
+    edge = {0.1: "smallest", 0.2: "largest"}[best["eta"]]
+    assert result["best"] == {
+        "eta": best["eta"],
+        "suboptimality": best["best_suboptimality"],
+        "edge": edge,
+    }
+    assert (result["loss"], result["interrupted"], result["steps_made"]) == ("logistic", False, 8)
 
 
 def test_json_on_a9a(fedac, a9a):
@@ -106,8 +120,72 @@ def test_table_on_stdout_and_timing_on_stderr(run):
     assert code == 0
     assert "small: M=4, K=2, T=8, 4 rounds, F*=" in out
     assert [line.split()[1] for line in out.splitlines() if " ok " in line] == ["0.1", "0.2"]
-    assert err.count("\n") == 1
-    assert "gradients/s" in err
+    notice, timing = err.splitlines()
+    assert re.match(r"fedac: the best step size is the (smallest|largest) one tried; ", notice)
+    assert "gradients/s" in timing
+
+
+def test_no_word_of_an_edge_where_there_is_none(run):
+    etas = "0.0001,0.1,100"
+    (best, _, edge) = read(run("--json", "--eta", etas).out)["best"].values()
+    assert (best, edge) == (0.1, None)
+    assert "tried" not in run("--eta", etas).err
+    assert read(run("--json", "--eta", "0.1").out)["best"]["edge"] is None
+
+
+@pytest.mark.parametrize("loss", ["least-squares", "squared-hinge", "fedac:SquaredHinge"])
+def test_other_losses(run, small, loss):
+    result = read(run("--json", "--loss", loss).out)
+    data = load(small)
+    objective = make(loss.replace("fedac:SquaredHinge", "squared-hinge"), data.X, data.y, l2=1e-3)
+    assert result["loss"] == loss
+    assert result["engine"] == "fast"
+    assert result["f_star"] == optimum(objective).value
+
+
+def test_own_algorithm_and_spaces_in_lists(run):
+    own, built_in = (
+        read(run("--json", "--eta", "0.1, 0.2", "--algorithm", name).out)["runs"]
+        for name in ("fedac.algorithms:FEDAVG", "fedavg")
+    )
+    assert own == built_in
+    assert [record["eta"] for record in own] == [0.1, 0.2]
+
+
+def test_own_hyperparameters_come_after_the_usual_ones(run):
+    (record,) = read(run("--json", "--algorithm", "fedavg-weighted").out)["runs"]
+    assert list(record["hyperparameters"]) == ["gamma", "alpha", "beta", "rho"]
+
+
+def test_without_a_minimum_there_are_losses(fedac, write):
+    separable = write(b"+1 1:1\n-1 1:-1\n+1 1:2\n")
+    options = (
+        "--dataset",
+        separable,
+        "-M",
+        4,
+        "-K",
+        2,
+        "-T",
+        8,
+        "--l2",
+        0,
+        "--algorithm",
+        "fedavg",
+    )
+    code, out, err = fedac("run", *options, "--json")
+    assert (code, err.count("\n")) == (0, 1)
+    assert "has no F*" in err
+    result = read(out)
+    assert result["f_star"] is None
+    assert result["best"] == {"eta": 0.5, "suboptimality": None, "edge": None}
+    assert number(result["runs"][0]["final_loss"])
+    assert result["runs"][0]["final_suboptimality"] is None
+    code, out, _ = fedac("run", *options)
+    assert code == 0
+    assert "no F*" in out
+    assert "final loss" in out
+    assert f"{result['runs'][0]['final_loss']:.4e}" in out
 
 
 def test_intercept_adds_a_weight_but_no_column_of_the_data(run):
@@ -193,7 +271,7 @@ def test_a_loss_beyond_all_numbers_is_refused(run):
 
 @contextmanager
 def interrupting_bar(what, total):
-    """Press Ctrl-C, as it were, once a third of the work is done."""
+    """Send an interrupt, as Ctrl-C does, after a third of the work."""
     done = 0
 
     def advance(queries):
@@ -213,11 +291,13 @@ def test_interrupt_prints_what_was_finished(run, monkeypatch, form):
     assert err.splitlines()[-1] == "fedac: interrupted"
     assert "Traceback" not in err
     if form:
-        check(KEYS, read(out))
-        (record,) = read(out)["runs"]
+        result = read(out)
+        check(KEYS, result)
+        (record,) = result["runs"]
         steps = [step for step, _ in record["trace"]]
         assert steps[:3] == [0, 4, 8]
         assert steps[-1] < 64
+        assert (result["interrupted"], result["steps_made"]) == (True, steps[-1])
     else:
         assert "│ 0.1 │ ok " in out
 
@@ -290,4 +370,4 @@ def test_memory_is_said_to_be_short(fedac, monkeypatch):
     monkeypatch.setattr("fedac.simulation.simulate", simulate)
     code, out, err = fedac("run")
     assert (code, out) == (1, "")
-    assert err.startswith("fedac: not enough memory; ")
+    assert err.startswith("fedac: out of memory; ")

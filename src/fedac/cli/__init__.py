@@ -2,13 +2,15 @@
 
 Results go to stdout; progress, notices and errors go to stderr. Bad input is one line and
 exit code 2; an interrupt is exit code 130. Subcommands import what they need when they are
-called, so that ``fedac --help`` answers at once.
+called, so that ``fedac --help`` does not wait for NumPy.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import typer
@@ -16,26 +18,58 @@ import typer.core
 
 from fedac import __version__
 from fedac.cli import bench, data, demo, export, instability, plan, report, reproduce, run, sweep
-from fedac.cli.streams import flush_results, prepare_streams
-from fedac.errors import InputError, StepSizeWarning
+from fedac.cli.streams import flush_results, notice, prepare_streams
+from fedac.errors import InputError, SlowEngineWarning, StepSizeWarning
+
+START = """Where to start:
+
+\b
+  fedac demo                 four algorithms compared on embedded data
+  fedac run --dataset a9a    one algorithm; then try --algorithm and --eta
+  fedac COMMAND --help       all options of a command
+  README.md and docs/        the guide, in the repository
+"""
+
+
+class _Argument(typer.core.TyperArgument):
+    """An argument that keeps its help text, which Typer 0.20 loses with Click 8.5.
+
+    Flower requires that Typer.
+    """
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.help = settings.get("help")
+
+
+vars(typer.main)["TyperArgument"] = _Argument
 
 app = typer.Typer(
     name="fedac",
     help="Federated Accelerated SGD: train with few communication rounds.",
+    epilog=START,
+    context_settings={"help_option_names": ["-h", "--help"]},
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-app.command("demo")(demo.demo)
-app.command("run")(run.run)
-app.command("sweep")(sweep.sweep)
-app.command("export")(export.export)
-app.command("reproduce")(reproduce.reproduce)
-app.command("report")(report.report)
-app.command("instability")(instability.instability)
-app.command("plan")(plan.plan)
-app.command("bench")(bench.bench)
+
+
+def _add(name: str, command: Callable[..., None]) -> None:
+    # Click would cut the summary short if it took it from the docstring by itself.
+    app.command(name, short_help=(command.__doc__ or "").partition("\n")[0])(command)
+
+
+_add("demo", demo.demo)
+_add("run", run.command)
+_add("sweep", sweep.sweep)
+_add("export", export.export)
+_add("reproduce", reproduce.reproduce)
+_add("report", report.report)
+_add("instability", instability.instability)
+_add("plan", plan.plan)
+_add("bench", bench.bench)
 app.add_typer(data.app, name="data")
 
 
@@ -57,12 +91,15 @@ def _root(
 def main(arguments: list[str] | None = None) -> None:
     """Run the command and turn every expected failure into one line and an exit code."""
     prepare_streams()
-    # Our help is plain text, but where Rich is installed Typer escapes its brackets all the same.
+    # Jupyter sets a backend here that other environments lack; we only write files.
+    os.environ["MPLBACKEND"] = "agg"
+    # Our help is plain text, but where Rich is installed Typer escapes its brackets.
     typer.core.HAS_RICH = False
     with warnings.catch_warnings():
         warnings.showwarning = _show_warning
-        warnings.simplefilter("default", StepSizeWarning)
-        # NumPy's notices of overflow: the status "diverged" says the same in plain words.
+        for category in (StepSizeWarning, SlowEngineWarning):
+            warnings.simplefilter("default", category)
+        # NumPy's overflow warnings: the status "diverged" says the same.
         warnings.simplefilter("ignore", RuntimeWarning)
         code = _run(sys.argv[1:] if arguments is None else arguments)
     try:
@@ -77,7 +114,7 @@ def main(arguments: list[str] | None = None) -> None:
 def _run(arguments: list[str]) -> int:
     command = typer.main.get_command(app)
     try:
-        # Not app(arguments): that keeps interrupts and broken pipes to itself.
+        # Not app(arguments), which handles interrupts and broken pipes itself.
         with command.make_context("fedac", list(arguments)) as context:
             command.invoke(context)
     except typer.Exit as stop:
@@ -86,12 +123,12 @@ def _run(arguments: list[str]) -> int:
         return _fail(str(error), 2)
     except (KeyboardInterrupt, typer.Abort):
         return _fail("interrupted", 130)
-    except BrokenPipeError:  # the reader of our output went away, as `head` does
+    except BrokenPipeError:  # the reader of our output is gone, as after `| head`
         return 141
     except OSError as error:
         return _fail(_reason(error), 1)
     except MemoryError:
-        return _fail("not enough memory; fewer workers (-M) or columns need less", 1)
+        return _fail("out of memory; use fewer workers (-M) or columns", 1)
     except Exception as error:
         # Typer's own usage errors: an unknown option, a missing value.
         if hasattr(error, "format_message"):
@@ -105,19 +142,17 @@ def _reason(error: OSError) -> str:
 
 
 def _fail(message: str, code: int) -> int:
-    # One line, whatever a file is called.
-    line = "".join(c if c.isprintable() else " " for c in message)
-    print(f"fedac: {line}", file=sys.stderr)
+    notice(message)
     return code
 
 
 def _fail_usage(error: Any) -> int:
-    """Say what was wrong with the command line, and what is accepted or who knows."""
+    """Report a bad command line with the accepted commands, or where to find the options."""
     message: str = error.format_message()
     context = getattr(error, "ctx", None)
     if context is None:
         return _fail(message, 2)
-    if message == context.get_help():  # nothing was given where a command was needed
+    if message == context.get_help():  # no command given
         print(message, file=sys.stderr)
         return 2
     commands = getattr(context.command, "commands", None)
@@ -126,4 +161,4 @@ def _fail_usage(error: Any) -> int:
 
 
 def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
-    print(f"fedac: warning: {message}", file=sys.stderr)
+    notice(f"warning: {message}")

@@ -1,4 +1,4 @@
-"""Option values that are more than one number."""
+"""Values of options: lists, names and paths."""
 
 from __future__ import annotations
 
@@ -9,9 +9,14 @@ from typing import TypeVar
 
 import typer
 
+from fedac.algorithms import ALGORITHMS
 from fedac.errors import InputError
 
 T = TypeVar("T")
+
+ALGORITHM_NAMES = ", ".join(ALGORITHMS)
+# Those of fedac.objectives.LOSSES, which is slow to import.
+LOSS_NAMES = "logistic, least-squares, squared-hinge"
 
 
 def numbers(text: str, *, option: str) -> list[float]:
@@ -48,19 +53,36 @@ def whole_numbers(text: str, *, option: str) -> list[int]:
     return _several(text, int, option, "whole numbers")
 
 
+def names(text: str, *, option: str) -> list[str]:
+    """Read comma-separated names.
+
+    Examples
+    --------
+    >>> names("fedac-i, fedavg", option="--algorithms")
+    ['fedac-i', 'fedavg']
+    """
+    return _several(text, _name, option, "names")
+
+
+def _name(text: str) -> str:
+    if not text:
+        raise ValueError("a name must not be empty")
+    return text
+
+
 def _several(text: str, read: Callable[[str], T], option: str, what: str) -> list[T]:
     try:
-        values = [read(part) for part in text.split(",")]
+        values = [read(part.strip()) for part in text.split(",")]
     except ValueError:
         raise InputError(f"{option} takes {what} separated by commas, got '{text}'") from None
-    twice = [value for value in values if values.count(value) > 1]
-    if twice:
-        raise InputError(f"{option}: {twice[0]} is listed twice")
+    for value in values:
+        if values.count(value) > 1:
+            raise InputError(f"{option}: {value} is listed twice")
     return values
 
 
 def nonempty_path(text: str) -> Path:
-    """Read a path. An empty one, as from a variable that is not set, would be the current folder.
+    """Read a path; refuse an empty one, as from an unset variable: it means the current folder.
 
     Examples
     --------
@@ -73,31 +95,31 @@ def nonempty_path(text: str) -> Path:
 
 
 def output_folder(path: Path, *, option: str) -> Path:
-    """Return a folder that is there or can be made; fail before computing, not after.
+    """Return a folder that exists or can be created, so that a command fails before it computes.
 
-    It is not made here: a command that fails for another reason leaves nothing behind.
+    It is not created here: a command that fails for another reason leaves nothing behind.
 
     Examples
     --------
     >>> output_folder(Path(os.devnull), option="--out")
     Traceback (most recent call last):
     ...
-    fedac.errors.InputError: --out takes a folder that can be written to; '...' is a file
+    fedac.errors.InputError: --out takes a writable folder; '...' is a file
     """
     try:
         nearest = _nearest(path)
-        why = "" if os.access(nearest, os.W_OK | os.X_OK) else "cannot be written to"
+        why = "" if os.access(nearest, os.W_OK | os.X_OK) else "is not writable"
         if not nearest.is_dir():
             why = "is a file"
     except OSError as error:
-        why = f"cannot be made: {error.strerror}"
+        why = f"cannot be created: {error.strerror}"
     if why:
-        raise InputError(f"{option} takes a folder that can be written to; '{path}' {why}")
+        raise InputError(f"{option} takes a writable folder; '{path}' {why}")
     return path
 
 
 def _nearest(path: Path) -> Path:
-    """Return a path, or the nearest folder above it that exists."""
+    """Return a path, or the closest of its parents that exists."""
     for place in (path, *path.absolute().parents):
         try:
             place.stat()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import sys
@@ -9,61 +10,71 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from fedac.cli.parse import numbers
-from fedac.cli.progress import progress_bar
-from fedac.cli.streams import new_table, print_table
+from fedac.cli.parse import ALGORITHM_NAMES, LOSS_NAMES, numbers
+from fedac.cli.progress import download_bar, progress_bar
+from fedac.cli.streams import new_table, notice, print_table
 
 if TYPE_CHECKING:
-    from fedac.data import Dataset
+    from fedac.objectives import Objective
     from fedac.simulation import Result, Run
 
-# Beyond this a typing error is likelier than a simulation.
+# A larger number is more likely a typo than a simulation.
 LARGEST = 10**8
 
 
-def run(
+def command(
     dataset: str = typer.Option("synthetic", help="A registered name or a LIBSVM file."),
-    l2: float = typer.Option(1e-3, help="Regularization strength, above 0."),
+    loss: str = typer.Option("logistic", help=f"{LOSS_NAMES}, or your own class as module:name."),
+    l2: float = typer.Option(1e-3, help="Regularization strength, at least 0."),
     intercept: bool = typer.Option(False, "--intercept", help="Append a column of ones."),
     algorithm: str = typer.Option(
-        "fedac-i",
-        help="fedac-i, fedac-ii, fedac-vanilla, fedavg, fedavg-weighted, mb-sgd or mb-ac-sgd.",
+        "fedac-i", help=f"{ALGORITHM_NAMES}, or your own record as module:name."
     ),
     workers: int = typer.Option(256, "--workers", "-M", max=LARGEST, help="Workers, M."),
     local_steps: int = typer.Option(16, "--local-steps", "-K", help="Steps per round, K."),
     steps: int = typer.Option(1024, "--steps", "-T", max=LARGEST, help="Steps per worker, T."),
     eta: str = typer.Option("0.5", help="Step sizes, separated by commas."),
-    mu: float | None = typer.Option(None, help="Strong-convexity estimate; l2 unless given."),
-    seed: int = typer.Option(1, help="Seed of the draws."),
-    record_every: int = typer.Option(512, help="Record the loss every so many steps."),
-    engine: str | None = typer.Option(None, help="fast or reference; fast where it can."),
+    mu: float | None = typer.Option(None, help="Strong-convexity estimate; l2 if not given."),
+    seed: int = typer.Option(1, help="Seed of the random draws."),
+    record_every: int = typer.Option(512, help="Record the loss every this many steps."),
+    engine: str | None = typer.Option(None, help="fast or reference; fast if possible."),
     precision: str = typer.Option("float32", help="Of local states: float32 or float64."),
-    threads: int | None = typer.Option(None, help="Threads; all cores unless given."),
+    threads: int | None = typer.Option(None, help="Threads; all cores if not given."),
     as_json: bool = typer.Option(
-        False, "--json", help="Print one JSON object; the final loss of what diverged is null."
+        False, "--json", help="Print one JSON object; a diverged run has final_loss null."
     ),
 ) -> None:
     """Simulate one algorithm with one or many step sizes."""
     etas = numbers(eta, option="--eta")
-    from fedac import data
-    from fedac.algorithms import get
-    from fedac.objectives import LogisticRegression
-    from fedac.require import require_count, require_positive
+    from fedac.data import load
+    from fedac.errors import InputError
+    from fedac.experiments.plugins import find_algorithm, find_loss, make_objective
+    from fedac.require import require_count, require_nonnegative, require_positive
     from fedac.simulation import Schedule, SimulationInterrupted, simulate
     from fedac.simulation.inputs import require_threads
 
-    # What is wrong should be said before the data are read, which may take minutes.
-    method = get(algorithm)
-    require_positive("l2", l2)
-    mu = l2 if mu is None else require_positive("mu", mu)
+    # Report bad options before reading the data, which may take minutes.
+    method = find_algorithm(algorithm)
+    find_loss(loss)
+    require_nonnegative("l2", l2)
     require_count("M (workers)", workers)
     require_count("record_every", record_every)
     require_threads(threads)
     schedule = Schedule.every(local_steps, steps=steps)
+    if mu is not None:
+        require_positive("mu", mu)
     for step_size in etas:
-        method.couple(eta=step_size, mu=mu, K=schedule.K)
-    loaded = data.load(dataset)
-    objective = LogisticRegression(loaded.X, loaded.y, l2=l2, intercept=intercept)
+        require_positive("eta", step_size)
+        try:
+            method.couple(eta=step_size, mu=l2 if mu is None else mu, K=schedule.K)
+        except InputError:
+            if mu is None and l2 == 0:
+                raise InputError(f"{algorithm} needs mu > 0: with --l2 0, pass --mu") from None
+            raise
+    with download_bar(dataset) as show:
+        loaded = load(dataset, show)
+    objective = make_objective(loss, loaded.X, loaded.y, l2=l2, intercept=intercept)
+    f_star = _f_star(objective, l2)
     interrupted = False
     with progress_bar(algorithm, total=workers * steps * len(etas)) as advance:
         try:
@@ -73,7 +84,7 @@ def run(
                 M=workers,
                 K=schedule,
                 eta=etas,
-                mu=mu,
+                mu=mu or l2 or None,
                 seed=seed,
                 record_every=record_every,
                 engine=engine,
@@ -84,56 +95,81 @@ def run(
         except SimulationInterrupted as stop:
             result, interrupted = stop.result, True
     if as_json:
-        print(json.dumps(_as_json(result, loaded, algorithm), allow_nan=False))
-    else:
-        _print_table(result, loaded)
+        problem = {
+            "dataset": {
+                "name": loaded.name,
+                "n_samples": loaded.n_samples,
+                "n_features": loaded.n_features,
+            },
+            "loss": loss,
+            "l2": l2,
+            "algorithm": algorithm,
+        }
+        record = {**problem, **_as_json(result, f_star), "interrupted": interrupted}
+        print(json.dumps(record, allow_nan=False))
+    elif result.runs:
+        _print_table(result, f_star, loaded.name)
     if interrupted:
         raise KeyboardInterrupt
 
 
-def _as_json(result: Result, dataset: Dataset, algorithm: str) -> dict[str, Any]:
-    """Return the object of the command's contract.
+def _f_star(objective: Objective, l2: float) -> float | None:
+    """Return F*, before the simulation: an l2 too small to find it should not cost one first."""
+    from fedac.errors import NoOptimumError
+    from fedac.objectives import optimum
 
-    A run that diverged has no final loss: ``final_loss`` and ``final_suboptimality`` are null,
-    and the trace ends before that.
-    """
-    f_star = result.optimum.value
-    objective = result.objective
-    best = result.best if result.runs else None
+    try:
+        return optimum(objective).value
+    except NoOptimumError:
+        if l2 > 0:
+            raise
+        notice("with l2 = 0 this objective has no F*, so there is no suboptimality to report")
+        return None
+
+
+def _as_json(result: Result, f_star: float | None) -> dict[str, Any]:
+    """Return what the command promises about a result; numbers that do not exist are null."""
+    best = result.best
     return {
-        "dataset": {
-            "name": dataset.name,
-            "n_samples": dataset.n_samples,
-            "n_features": dataset.n_features,
-        },
-        "l2": objective.strong_convexity,
-        "algorithm": algorithm,
         "workers": result.M,
         "local_steps": result.schedule.K,
         "steps": result.schedule.T,
+        "steps_made": max((int(run.steps[-1]) for run in result.runs), default=0),
         "rounds": result.schedule.rounds,
         "seed": result.seed,
+        "engine": result.engine,
         "f_star": f_star,
         "runs": [_run_as_json(run, f_star) for run in result.runs],
-        "best": best and {"eta": best.eta, "suboptimality": _finite(best.best_loss - f_star)},
+        "best": best
+        and {
+            "eta": best.eta,
+            "suboptimality": _above(f_star, best.trained_loss),
+            "edge": _edge(result),
+        },
         "gradient_queries": result.gradient_queries,
         "seconds": result.seconds,
     }
 
 
-def _run_as_json(run: Run, f_star: float) -> dict[str, Any]:
+def _run_as_json(run: Run, f_star: float | None) -> dict[str, Any]:
     from fedac.algorithms.couplings import as_fedac
 
-    hp = as_fedac(run.hyperparameters)
-    final = math.nan if run.status == "diverged" else run.final_loss
+    own, view = dataclasses.asdict(run.hyperparameters), as_fedac(run.hyperparameters)
+    own.pop("eta")
     return {
-        "eta": hp.eta,
-        "hyperparameters": {"gamma": hp.gamma, "alpha": hp.alpha, "beta": hp.beta},
+        "eta": run.eta,
+        "hyperparameters": {
+            "gamma": view.gamma,
+            "alpha": view.alpha,
+            "beta": view.beta,
+            **own,
+        },
         "status": run.status,
         "best_loss": _finite(run.best_loss),
-        "best_suboptimality": _finite(run.best_loss - f_star),
-        "final_loss": _finite(final),
-        "final_suboptimality": _finite(final - f_star),
+        "best_suboptimality": _above(f_star, run.best_loss),
+        "trained_loss": _finite(run.trained_loss),
+        "final_loss": _finite(run.final_loss),
+        "final_suboptimality": _above(f_star, run.final_loss),
         "megabytes_per_worker": run.megabytes_per_worker,
         "trace": [
             [int(step), _finite(loss)] for step, loss in zip(run.steps, run.loss, strict=True)
@@ -142,30 +178,45 @@ def _run_as_json(run: Run, f_star: float) -> dict[str, Any]:
 
 
 def _finite(value: float) -> float | None:
-    """Return null for a loss that is none or overflowed (l2 near 1e308): JSON has no infinity."""
+    """Return None for NaN and infinity, which JSON does not have."""
     return float(value) if math.isfinite(value) else None
 
 
-def _print_table(result: Result, dataset: Dataset) -> None:
+def _above(f_star: float | None, loss: float) -> float | None:
+    return None if f_star is None else _finite(loss - f_star)
+
+
+def _edge(result: Result) -> str | None:
+    """Return "smallest" or "largest" if the best step size is at that edge of those tried."""
+    etas = [run.eta for run in result.runs]
+    if result.best is None or len(etas) == 1:
+        return None
+    return {min(etas): "smallest", max(etas): "largest"}.get(result.best.eta)
+
+
+def _print_table(result: Result, f_star: float | None, dataset: str) -> None:
     from rich.markup import escape
 
     schedule = result.schedule
+    what, zero = ("loss", 0.0) if f_star is None else ("suboptimality", f_star)
     table = new_table(
-        *("eta", "status", "best suboptimality", "final suboptimality", "MB per worker"),
+        *("eta", "status", f"best {what}", f"final {what}", "MB per worker"),
         words={"status"},
-        title=f"{escape(dataset.name)}: M={result.M}, K={schedule.K}, T={schedule.T}, "
-        f"{schedule.rounds} rounds, F*={result.optimum.value:.6f}",
+        title=f"{escape(dataset)}: M={result.M}, K={schedule.K}, T={schedule.T}, "
+        f"{schedule.rounds} rounds, {'no F*' if f_star is None else f'F*={f_star:.6f}'}",
     )
     for run in result.runs:
-        suboptimality = result.suboptimality(run)
+        losses = (run.trained_loss, run.final_loss)
         table.add_row(
             f"{run.eta:g}",
             run.status,
-            f"{suboptimality.min():.4e}",
-            "-" if run.status == "diverged" else f"{suboptimality[-1]:.4e}",
+            *("-" if math.isnan(loss) else f"{loss - zero:.4e}" for loss in losses),
             f"{run.megabytes_per_worker:.3g}",
             style="bold" if run is result.best else None,
         )
     print_table(table)
-    rate = result.gradient_queries / result.seconds / 1e6
-    print(f"{result.seconds:.2f} s, {rate:.2f} M gradients/s", file=sys.stderr)
+    if edge := _edge(result):
+        notice(f"the best step size is the {edge} one tried; the optimum may lie beyond it")
+    if result.seconds:
+        rate = result.gradient_queries / result.seconds / 1e6
+        print(f"{result.seconds:.2f} s, {rate:.2f} M gradients/s", file=sys.stderr)

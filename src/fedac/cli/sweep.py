@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import typer
 
-from fedac.cli.parse import nonempty_path, numbers, output_folder, whole_numbers
+from fedac.cli.parse import names, nonempty_path, numbers, output_folder, whole_numbers
 from fedac.cli.progress import sweep_bar
 from fedac.cli.streams import notice, results_console
 from fedac.errors import InputError
@@ -53,7 +53,7 @@ def sweep(
     options: dict[str, Any] = {
         "dataset": dataset,
         "l2": l2,
-        "algorithms": _if_given(algorithms, lambda text: text.split(",")),
+        "algorithms": _if_given(algorithms, lambda text: names(text, option="--algorithms")),
         "workers": _if_given(workers, lambda text: whole_numbers(text, option="--workers")),
         "local_steps": _if_given(
             local_steps, lambda text: whole_numbers(text, option="--local-steps")

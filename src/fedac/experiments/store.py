@@ -68,8 +68,7 @@ INSERT INTO runs (
 FINAL = "CASE status WHEN 'ok' THEN final_loss END"
 # The score of a run, as in `Run.trained_loss`.
 TRAINED = (
-    "CASE status WHEN 'ok' THEN "
-    "(SELECT min(loss) FROM traces WHERE run = runs.id AND step > 0) END"
+    "CASE status WHEN 'ok' THEN (SELECT min(loss) FROM traces WHERE run = runs.id AND step > 0) END"
 )
 COLUMNS = (
     f"dataset, l2, algorithm, M, K, T, eta, seed, status, best_loss, {FINAL} AS final_loss, "
