@@ -1,4 +1,4 @@
-"""A small problem, its clients, and a grid that can be unkind. Flower is imported when needed."""
+"""A small problem, its clients, and a grid that can inject faults."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class LogisticModel:
 
 
 class Federation:
-    """What the tests need of one problem: its start, its app, its grid, the simulator's answer."""
+    """One problem: its start, its app, its grid, and the simulator's result."""
 
     Model = LogisticModel
 
@@ -73,7 +73,7 @@ class Federation:
         return client_app(load_data or (lambda context: self.F), LogisticModel)
 
     def grid(self, nodes: int = CLIENTS, answer: Callable[..., Any] | None = None):
-        """Give a grid; `answer(reply, node, round)` may change a training reply or drop it."""
+        """Return a grid; `answer(reply, node, round)` may change a training reply or drop it."""
         from flwr.app import MessageType
 
         from fedac.flower import InProcessGrid
@@ -93,17 +93,17 @@ class Federation:
         grid.asked = []
         return grid
 
-    def strategy(self, variant: str = "I", **options):
-        from fedac.flower import FedAc
+    def strategy(self, algorithm="fedac-i", **options):
+        from fedac.flower import LocalStrategy
 
-        options = {"min_nodes": CLIENTS, "seed": SEED, "deadline": 5.0} | options
-        return FedAc(variant=variant, eta=self.eta, mu=L2, local_steps=K, **options)
+        options = {"min_nodes": CLIENTS, "seed": SEED, "deadline": 60.0} | options
+        return LocalStrategy(algorithm, eta=self.eta, mu=L2, local_steps=K, **options)
 
-    def run(self, variant="I", rounds=5, *, grid=None, **options):
-        strategy = self.strategy(variant, **options)
+    def run(self, algorithm="fedac-i", rounds=5, *, grid=None, **options):
+        strategy = self.strategy(algorithm, **options)
         return strategy.start(grid or self.grid(), self.initial_arrays(), num_rounds=rounds)
 
-    def simulated(self, algorithm: str, rounds: int, clients: int = CLIENTS):
+    def simulated(self, algorithm, rounds: int, clients: int = CLIENTS):
         result = simulate(
             self.F, algorithm, M=clients, K=K, T=K * rounds, eta=self.eta, start=self.w_0,
             seed=SEED, record_every=K, engine="reference",
@@ -118,5 +118,5 @@ def federation() -> Federation:
 
 @pytest.fixture(scope="session")
 def vector() -> Callable[[Any], np.ndarray]:
-    """Give the function from a run's arrays to one vector."""
+    """Return the function from a run's arrays to one vector."""
     return lambda record: to_vector([array.numpy() for array in record.values()])

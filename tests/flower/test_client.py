@@ -1,4 +1,4 @@
-"""The client's side: NumPy and PyTorch take the same steps, and keep nothing."""
+"""Clients: NumPy and PyTorch take the same steps, and keep nothing between rounds."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from fedac.errors import InputError
 from fedac.flower import (
     FedAc,
     InProcessGrid,
+    LocalStrategy,
     QuorumError,
     Step,
     Task,
@@ -28,15 +29,14 @@ from fedac.flower import (
 
 
 def make_task(name: str, **changes) -> Task:
-    hp = get(name).couple(eta=0.1, mu=0.5, K=3)
-    return Task(
-        **({"algorithm": name, "hp": hp, "round": 2, "first_step": 3, "local_steps": 3, "seed": 1}
-           | changes)
-    )  # fmt: skip
+    algorithm = get(name)
+    hp = algorithm.couple(eta=0.1, mu=0.5, K=3)
+    options = {"round": 2, "first_step": 3, "local_steps": 3, "seed": 1} | changes
+    return Task(algorithm=algorithm, hp=hp, **options)
 
 
 @pytest.mark.parametrize("name", ["fedac-i", "fedac-ii", "fedavg"])
-def test_local_steps_are_the_algorithm_s(name):
+def test_local_steps_follow_the_algorithm(name):
     algorithm, task = get(name), make_task(name)
     rng = np.random.default_rng(0)
     sequences = [[rng.normal(size=4)] for _ in algorithm.sequences]
@@ -62,12 +62,12 @@ def test_a_gradient_of_another_shape_is_refused():
         local_steps(lambda w, step: [], [[np.ones(3)]], make_task("fedavg"))
 
 
-def test_gradients_that_are_none_are_refused():
+def test_wrong_gradients_are_refused():
     for wrong, saying in (
         (None, "must be a list of arrays, got NoneType"),
         ((g for g in [np.ones(3)]), "must be a list of arrays, got generator"),
         (np.ones((1, 3)), "must be a list of arrays, got ndarray"),
-        ([np.ones(3) * 1j], "is complex"),
+        ([np.ones(3) * 1j], "must be real"),
     ):
         with pytest.raises(InputError, match=saying):
             local_steps(lambda w, step, g=wrong: g, [[np.ones(3)]], make_task("fedavg"))
@@ -86,25 +86,49 @@ def test_a_gradient_may_be_computed_in_place(algorithm):
     assert (sequences[0][0] == 1).all()
 
 
-def test_no_rows_are_no_draw():
+def test_drawing_from_no_rows_is_refused():
     with pytest.raises(InputError, match="the number of rows must be a whole number, at least 1"):
         Step(t=0, seed=0, worker=0).rows(0)
 
 
-def test_tasks_survive_the_journey_and_lacks_are_named():
-    task = make_task("fedac-ii")
-    config = task.to_config({"mine": 1})
-    assert Task.from_config(config) == task
-    del config["first-step"]
-    with pytest.raises(InputError, match="lacks 'first-step'"):
+@pytest.mark.parametrize("name", ["fedac-i", "fedac-ii", "fedavg", "fedavg-weighted"])
+def test_a_received_task_makes_the_same_steps_to_the_bit(name):
+    task = make_task(name)
+    received = Task.from_config(task.to_config({"mine": 1}))
+    assert (received.round, received.first_step, received.local_steps, received.seed) == (
+        2,
+        3,
+        3,
+        1,
+    )
+    assert received.algorithm.sequences == task.algorithm.sequences
+    rng = np.random.default_rng(0)
+    for dtype in (np.float64, np.float32):
+        sequences = [[rng.normal(size=9).astype(dtype)] for _ in task.algorithm.sequences]
+        here, there = (
+            local_steps(lambda w, step: [np.sin(w[0])], sequences, t) for t in (task, received)
+        )
+        np.testing.assert_array_equal(there, here)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"first-step": None}, "no 'first-step': do server and client use the same version"),
+        ({"seed": -1}, "'seed' must be a whole number, got -1"),
+        ({"eta": "big"}, "eta must be a finite number above 0"),
+        ({"query": [1.0]}, "coefficients of algorithm 'fedac-ii' do not fit its sequences"),
+        ({"update": ["a"] * 8}, "coefficients of algorithm 'fedac-ii' do not fit"),
+    ],
+)
+def test_a_broken_task_is_refused(changes, message):
+    config = {**make_task("fedac-ii").to_config(), **changes}
+    config = {name: value for name, value in config.items() if value is not None}
+    with pytest.raises(InputError, match=message):
         Task.from_config(config)
-    with pytest.raises(InputError, match="whole number"):
-        Task.from_config({**task.to_config(), "seed": -1})
-    with pytest.raises(InputError, match="a number was expected"):
-        Task.from_config({**task.to_config(), "eta": "big"})
 
 
-def test_batches_are_drawn_apart():
+def test_batches_of_different_steps_differ():
     rows = [Step(t=t, seed=1, worker=0).rows(10**6, 8) for t in range(5)]
     assert len(np.unique(rows)) == 40
 
@@ -141,16 +165,18 @@ def in_torch(data):
 TENSORS = (torch.from_numpy(X), torch.from_numpy(Y))
 
 
-@pytest.mark.parametrize("variant", ["I", "II", "vanilla", "fedavg"])
+@pytest.mark.parametrize(
+    "algorithm", ["fedac-i", "fedac-ii", "fedac-vanilla", "fedavg", "fedavg-weighted"]
+)
 @pytest.mark.parametrize("data", [TENSORS, torch.utils.data.TensorDataset(*TENSORS)])
-def test_torch_clients_do_what_numpy_clients_do(variant, data):
-    options = {"variant": variant, "eta": 0.05, "mu": 0.5, "local_steps": 3, "min_nodes": 3}
+def test_torch_clients_match_numpy_clients(algorithm, data):
+    options = {"eta": 0.05, "mu": 0.5, "local_steps": 3, "min_nodes": 3}
     start = {"weight": np.full((1, 3), 0.1), "bias": np.zeros(1)}
     initial = torch_arrays(torch.nn.Linear(3, 1).double())
     from fedac.flower.messages import to_record
 
     results = [
-        FedAc(**options).start(
+        LocalStrategy(algorithm, **options).start(
             InProcessGrid(client_app(lambda context: data, model), 3),
             to_record(start),
             num_rounds=4,
@@ -167,7 +193,7 @@ def test_torch_clients_do_what_numpy_clients_do(variant, data):
     assert results[1].history.metric("train/loss")
 
 
-def test_buffers_are_averaged_and_come_back():
+def test_buffers_are_averaged():
     def make(data):
         module = torch.nn.Sequential(torch.nn.BatchNorm1d(3), torch.nn.Linear(3, 1))
         return TorchModel(module, data, squared, batch_size=8, metrics=lambda m, d: {"one": 1.0})
@@ -202,12 +228,12 @@ def test_half_precision_travels_as_float32():
     assert not result.history.dropped
 
 
-def test_another_model_on_the_client_is_named():
+def test_another_model_on_the_client_is_reported():
     data = TENSORS
     grid = InProcessGrid(client_app(lambda context: data, in_torch), 2)
     initial = ArrayRecord([np.zeros((1, 3)), np.zeros(1)])
     strategy = FedAc(eta=0.05, mu=0.5, local_steps=3, retries=0)
-    with pytest.raises(QuorumError, match=r"array '0' is none of the client's: .* torch_arrays"):
+    with pytest.raises(QuorumError, match=r"model has no array '0': .* torch_arrays"):
         strategy.start(grid, initial)
     with pytest.raises(QuorumError, match="sent no array 'bias'"):
         strategy.start(grid, ArrayRecord({"weight": Array(np.zeros((1, 3)))}))
@@ -215,11 +241,11 @@ def test_another_model_on_the_client_is_named():
 
 def test_arrays_of_a_larger_model_are_refused():
     large = torch.nn.Sequential(torch.nn.Linear(3, 1), torch.nn.BatchNorm1d(1))
-    with pytest.raises(InputError, match=r"array '1\.weight' is none of the client's"):
+    with pytest.raises(InputError, match=r"model has no array '1\.weight'"):
         load_torch_arrays(torch.nn.Sequential(torch.nn.Linear(3, 1)), torch_arrays(large))
 
 
-def test_dropout_depends_on_the_seed_only(tmp_path):
+def test_dropout_depends_only_on_the_seed(tmp_path):
     def make(data):
         torch.manual_seed(0)
         module = torch.nn.Sequential(
@@ -249,7 +275,7 @@ def test_dropout_depends_on_the_seed_only(tmp_path):
     module, _, _ = (make(TENSORS) for _ in range(3))
     torch.manual_seed(5)
     module.train({"w": named(module), "w_ag": named(module)}, {}, make_task("fedac-i"), worker=0)
-    assert torch.equal(torch.rand(3), drawn)  # nobody else's draws are disturbed
+    assert torch.equal(torch.rand(3), drawn)  # the global generator is left alone
 
 
 def named(model):
@@ -270,31 +296,33 @@ def test_a_list_is_a_dataset_of_rows():
     assert shapes == [(50, 6)]
 
 
-def test_flower_s_own_strategy_is_told_that_it_is_none_of_ours(federation):
+def test_flowers_own_strategy_gets_an_error_that_names_the_cause(federation):
     from flwr.serverapp.strategy import FedAvg as FlowersOwn
 
     grid, arrays = InProcessGrid(federation.app(), 2), federation.initial_arrays()
     asked = FlowersOwn().configure_evaluate(1, arrays, ConfigRecord(), grid)
     reply, _ = grid.send_and_receive(asked)
-    assert "no arrays under 'output/': is the strategy one of fedac.flower?" in reply.error.reason
+    assert (
+        "no arrays under 'output/': does the server use a strategy of fedac.flower?"
+        in reply.error.reason
+    )
 
 
 @pytest.mark.parametrize("metrics", [None, 0.5])
-def test_metrics_that_are_none_are_named(federation, metrics):
+def test_wrong_metrics_are_reported(federation, metrics):
     class Silent(federation.Model):
         def evaluate(self, w):
             return metrics
 
     app = client_app(lambda context: federation.F, Silent)
     result = federation.run(rounds=1, grid=InProcessGrid(app, 8))
-    said = {drop.reason.partition(" (")[0] for drop in result.history.dropped}
     kind = type(metrics).__name__
-    assert said == {
+    assert {drop.reason for drop in result.history.dropped} == {
         f"error 2: fedac.errors.InputError: metrics must be a dict of numbers, got {kind}"
     }
 
 
-def test_modifiers_of_flower(federation, vector):
+def test_flowers_modifiers(federation, vector):
     seen = []
 
     def watch(message, context, call_next):
@@ -308,16 +336,18 @@ def test_modifiers_of_flower(federation, vector):
     np.testing.assert_array_equal(vector(result.arrays), vector(federation.run(rounds=1).arrays))
 
 
-def test_flower_s_own_loop_can_drive_the_strategy(federation, vector):
+def test_flowers_own_loop_can_drive_the_strategy(federation, vector):
     from flwr.serverapp.strategy import Strategy
 
-    from fedac.flower.messages import from_record, part, to_record, under
+    from fedac.flower.messages import add_prefix, from_record, to_record, with_prefix
 
     w_0 = from_record(federation.initial_arrays())
-    both = to_record({**under("w_ag", w_0), **under("w", w_0)})
+    both = to_record({**add_prefix("w_ag", w_0), **add_prefix("w", w_0)})
     strategy = federation.strategy()
     result = Strategy.start(strategy, federation.grid(), both, num_rounds=3)
-    mine = np.concatenate([a.ravel() for a in part("w_ag", from_record(result.arrays)).values()])
+    mine = np.concatenate(
+        [a.ravel() for a in with_prefix("w_ag", from_record(result.arrays)).values()]
+    )
     np.testing.assert_array_equal(mine, vector(federation.run(rounds=3).arrays))
     assert list(result.evaluate_metrics_clientapp) == [1, 2, 3]
 
@@ -332,13 +362,13 @@ def test_flower_s_own_loop_can_drive_the_strategy(federation, vector):
         ({"data": (torch.ones(0, 2), torch.ones(0, 1))}, r"at least 1, got \[0\]"),
     ],
 )
-def test_data_that_no_client_could_use_are_refused(given, message):
+def test_wrong_data_are_refused(given, message):
     whole = {"data": (torch.ones(4, 2), torch.ones(4, 1))} | given
     with pytest.raises(InputError, match=message):
         TorchModel(torch.nn.Linear(2, 1), whole.pop("data"), lambda *_: None, **whole)
 
 
-def test_rubbish_from_make_model_is_named():
+def test_a_wrong_model_is_reported():
     app = client_app(lambda context: None, lambda data: None)
     result = InProcessGrid(app, nodes=1)
     strategy = FedAc(eta=0.5, mu=0.5, local_steps=1, min_nodes=1, retries=0)

@@ -1,4 +1,4 @@
-"""The table of a run: its columns, its files, its figure."""
+"""The history of a run as a table, a file and a figure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def history(federation):
     return federation.run(rounds=4).history
 
 
-def test_a_row_per_round(history, tmp_path):
+def test_one_row_per_round(history, tmp_path):
     frame = history.to_frame()
     assert frame["round"].tolist() == [1, 2, 3, 4]
     assert (frame["seconds"] > 0).all()
@@ -28,7 +28,7 @@ def test_a_row_per_round(history, tmp_path):
     pd.testing.assert_frame_equal(pd.read_csv(tmp_path / "history.csv"), frame)
 
 
-def test_bytes_are_those_of_the_arrays(federation, history):
+def test_bytes_count_the_arrays(federation, history):
     grid = federation.grid(nodes=2)
     down, up = [], []
     answer = grid.answer
@@ -42,13 +42,13 @@ def test_bytes_are_those_of_the_arrays(federation, history):
     grid.answer = count
     row = federation.run(rounds=1, grid=grid, min_nodes=2).history.rounds[0]
     assert (row.bytes_down, row.bytes_up) == (sum(down), sum(up))
-    # Two nodes: both sequences up; down also the output, for the evaluation.
+    # Two nodes: both sequences up; both and the output, for the evaluation, down.
     assert row.bytes_up >= 2 * 2 * federation.F.dim * 8
     assert row.bytes_down >= 2 * 3 * federation.F.dim * 8
 
 
 def test_fedac_sends_twice_what_fedavg_does(federation):
-    fedac = federation.run("I", rounds=1, evaluate_every=0).history.rounds[0]
+    fedac = federation.run("fedac-i", rounds=1, evaluate_every=0).history.rounds[0]
     fedavg = federation.run("fedavg", rounds=1, evaluate_every=0).history.rounds[0]
     assert fedac.bytes_up == 2 * fedavg.bytes_up
     assert fedac.bytes_down == 2 * fedavg.bytes_down
@@ -64,7 +64,7 @@ def test_plot(history, against):
     plt.close(ax.figure)
 
 
-def test_plot_says_what_there_is(history):
+def test_plot_names_the_metrics_that_exist(history):
     with pytest.raises(InputError, match="no metric 'accuracy'; measured: loss"):
         history.plot("accuracy", ax=object())
     with pytest.raises(InputError, match="against must be"):
@@ -73,5 +73,5 @@ def test_plot_says_what_there_is(history):
 
 def test_an_empty_history_is_an_empty_table():
     assert History().to_frame().empty
-    with pytest.raises(InputError, match="no history"):
+    with pytest.raises(InputError, match="not a history"):
         History.from_dict({"rounds": [{"number": 1}], "dropped": []})

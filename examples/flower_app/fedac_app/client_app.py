@@ -1,4 +1,4 @@
-"""The client: two functions."""
+"""The client: one function that loads data, one that makes a model."""
 
 from flwr.app import Context
 

@@ -1,4 +1,4 @@
-"""The server: a strategy, a start, and what to do with the result."""
+"""The server: make a strategy, start it, save the result."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ import numpy as np
 from flwr.app import ArrayRecord, Context
 from flwr.serverapp import Grid, ServerApp
 
-from fedac.flower import FedAc
+from fedac.flower import LocalStrategy
 from fedac_app.task import dataset
 
 app = ServerApp()
@@ -16,8 +16,8 @@ app = ServerApp()
 def main(grid: Grid, context: Context) -> None:
     config = context.run_config
     checkpoint = Path(str(config["checkpoint"])) if config["checkpoint"] else None
-    strategy = FedAc(
-        variant=str(config["variant"]),
+    strategy = LocalStrategy(
+        str(config["algorithm"]),
         eta=float(config["eta"]),
         mu=float(config["l2"]),
         local_steps=int(config["local-steps"]),

@@ -1,4 +1,4 @@
-"""The problem: which rows a client has, and what a gradient and a loss are."""
+"""The problem: the rows of a client, their gradient and their loss."""
 
 from collections.abc import Mapping
 from functools import lru_cache
@@ -6,28 +6,23 @@ from functools import lru_cache
 import numpy as np
 
 from fedac import LogisticRegression, load
-from fedac.data.registry import describe
 from fedac.flower import Step
 
 
 @lru_cache(maxsize=1)
 def dataset(name: str):
-    """Load a data set; "auto" is a9a if it lies on this machine, else generated data."""
-    if name == "auto":
-        local = {entry.name for entry in describe() if entry.where is not None}
-        name = "a9a" if "a9a" in local else "synthetic"
     return load(name)
 
 
 def objective(run_config: Mapping, part: int = 0, parts: int = 1) -> LogisticRegression:
-    """Make the objective of one part of the rows, or of all."""
+    """Return the objective of one part of the rows, or of all rows."""
     data = dataset(str(run_config["dataset"]))
     rows = slice(part, None, parts) if run_config["split"] else slice(None)
     return LogisticRegression(data.X[rows], data.y[rows], l2=float(run_config["l2"]))
 
 
 class Logistic:
-    """One client's model: the arrays are a list of one vector."""
+    """One client's model; its list of arrays holds one vector."""
 
     def __init__(self, F: LogisticRegression) -> None:
         self.F = F

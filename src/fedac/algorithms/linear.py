@@ -6,13 +6,14 @@ runtime writes an update.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 
 from fedac.algorithms.couplings import Hyperparameters
-from fedac.algorithms.record import Algorithm
+from fedac.algorithms.record import Algorithm, State, Vector
 from fedac.arrays import Array
 from fedac.errors import InputError
 
@@ -87,3 +88,40 @@ def _is_exact(query: Array, update: Array, algorithm: Algorithm, hp: Hyperparame
         (np.abs(w_md - query @ values[:S]) <= slack).all()
         and (np.abs(after - update @ values) <= slack).all()
     )
+
+
+def from_linear(
+    name: str, sequences: tuple[str, ...], start: Sequence[float], step: Linear
+) -> Algorithm:
+    """Rebuild an algorithm from its coefficients, for a client that has only these numbers.
+
+    Its hyperparameters are in the coefficients already. It outputs its first sequence: only the
+    original knows more.
+
+    Examples
+    --------
+    >>> from fedac.algorithms import FEDAC_I
+    >>> hp = FEDAC_I.couple(eta=0.5, mu=0.5, K=4)
+    >>> twin = from_linear("twin", FEDAC_I.sequences, (1.0, 1.0), linear_form(FEDAC_I, hp))
+    >>> twin.update((8.0, 4.0), 7.0, 2.0, hp) == FEDAC_I.update((8.0, 4.0), 7.0, 2.0, hp)
+    True
+    """
+    return Algorithm(
+        name=name,
+        label=name,
+        sequences=sequences,
+        couple=lambda *, eta, mu, K: Hyperparameters(eta=eta),
+        start=lambda w_0: tuple(coefficient * w_0 for coefficient in start),
+        query=lambda state, hp: _combine(step.query, state),
+        update=lambda state, w_md, g, hp: tuple(
+            _combine(row, (*state, w_md, g)) for row in step.update
+        ),
+        output=lambda state, hp, t: state[0],
+    )
+
+
+def _combine(coefficients: tuple[float, ...], vectors: State) -> Vector:
+    first, *others = [c * v for c, v in zip(coefficients, vectors, strict=True) if c] or [
+        0.0 * vectors[0]
+    ]
+    return sum(others, first)

@@ -1,7 +1,7 @@
-"""FedAc in a Flower federation: a strategy that survives its clients, and a client factory.
+"""FedAc in a Flower federation: a strategy that survives bad clients, and a client factory.
 
->>> from fedac.flower import FedAc, client_app
->>> strategy = FedAc(variant="I", eta=0.1, mu=1e-3, local_steps=16, min_nodes=8, quorum=6)
+>>> from fedac.flower import LocalStrategy, client_app
+>>> strategy = LocalStrategy("fedac-i", eta=0.1, mu=1e-3, local_steps=16, min_nodes=8, quorum=6)
 """
 
 from __future__ import annotations
@@ -16,17 +16,20 @@ except ModuleNotFoundError as error:  # pragma: no cover
 
 from fedac.flower.aggregate import Aggregation
 from fedac.flower.checkpoint import Checkpoint
-from fedac.flower.client import Model, Step, client_app, local_steps
-from fedac.flower.fedac import FedAc, FedAvg
+from fedac.flower.client import client_app
 from fedac.flower.history import History
 from fedac.flower.inprocess import InProcessGrid
-from fedac.flower.messages import Task
+from fedac.flower.models import Model
 from fedac.flower.replies import check_reply
 from fedac.flower.result import FederationResult, QuorumError
+from fedac.flower.short_names import FedAc, FedAvg
+from fedac.flower.steps import Step, local_steps
 from fedac.flower.strategy import LocalStrategy
+from fedac.flower.task import Task
 
 if TYPE_CHECKING:
-    from fedac.flower.pytorch import TorchModel, load_torch_arrays, torch_arrays
+    from fedac.flower.pytorch import TorchModel
+    from fedac.flower.tensors import load_torch_arrays, torch_arrays
 
 __all__ = [
     "Aggregation",
@@ -49,11 +52,11 @@ __all__ = [
     "torch_arrays",
 ]
 
-# Imported when first used: a NumPy federation should not need PyTorch.
-_TORCH = ("TorchModel", "load_torch_arrays", "torch_arrays")
+# Imported when first used, because a NumPy federation should not need PyTorch.
+_TORCH = {"TorchModel": "pytorch", "load_torch_arrays": "tensors", "torch_arrays": "tensors"}
 
 
 def __getattr__(name: str) -> Any:
     if name in _TORCH:
-        return getattr(import_module("fedac.flower.pytorch"), name)
+        return getattr(import_module(f"fedac.flower.{_TORCH[name]}"), name)
     raise AttributeError(f"module 'fedac.flower' has no attribute '{name}'")

@@ -1,53 +1,54 @@
-"""From the clients' replies to one state: the mean, and three that resist bad clients.
+"""Combine the clients' replies: the mean, and three rules that resist bad clients.
 
-- **mean** survives no bad client and costs nothing: it is what the theorems are about.
-- **median**, of every coordinate, survives just under half of the clients. It needs all replies in
-  memory, its noise has pi/2 times the variance of the mean's, and where clients' data differ it is
-  not the mean, so the run ends elsewhere.
-- **trimmed-mean** leaves out a share `trim` of the replies, rounded down, at either end of every
-  coordinate, and survives so many clients. All replies in memory; the median's bias, smaller.
-- **clipped-mean** survives none, but lets each move the state by its share of the bound at most.
-  One more pass over each reply, for its norm; a bound below the honest clients' slows all down.
+- **mean** tolerates no bad client and costs nothing extra; the theorems are about it.
+- **median**, of every coordinate, tolerates just under half of the clients. It needs all replies in
+  memory, its noise has pi/2 times the variance of the mean's, and if clients' data differ it is
+  not the mean, so the run converges to a different point.
+- **trimmed-mean** drops a share `trim` of the replies, rounded down, at both ends of every
+  coordinate, and tolerates that many bad clients. It needs all replies in memory and has the same
+  bias as the median, but smaller.
+- **clipped-mean** limits how far a single client can move the state. It needs one more pass over
+  each reply, for its norm; a bound below the honest clients' steps slows everyone down.
 
-Only the mean heeds weights: they are what clients say of themselves.
+Only the mean takes weights, because clients report their own.
 
-Every rule is applied to all sequences at once and takes the replies in the order of their
-clients' numbers, so that a run does not depend on who answered first.
+Every rule is applied to all sequences at once, to the replies in the order of their nodes, so a run
+does not depend on who answered first.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
+from fedac.averaging import mean_by_key
 from fedac.errors import InputError, unknown_name
+from fedac.flower.messages import NamedArrays, NDArray
 from fedac.require import require_nonnegative, require_positive
-
-Array = npt.NDArray[np.generic]
-Arrays = Mapping[str, Array]
 
 RULES = ("mean", "median", "trimmed-mean", "clipped-mean")
 TRIM = 0.1
 
+Floats = npt.NDArray[np.float64]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Aggregation:
-    """How replies become one.
+    """How to combine replies.
 
     Parameters
     ----------
     rule : "mean", "median", "trimmed-mean" or "clipped-mean"
-        See the table above.
+        See the list above.
     trim : float, optional
-        Share of the replies that "trimmed-mean" leaves out at either end, below 1/2; 0.1 unless
-        given.
+        Share of the replies that "trimmed-mean" drops at each end, below 1/2; 0.1 by default.
     clip_norm : float, optional
-        How far "clipped-mean" lets one client move the state; by default as far as the median
-        client wants to.
+        How far "clipped-mean" lets one client move the state; by default the distance that the
+        median client moved.
 
     Examples
     --------
@@ -80,127 +81,91 @@ class Aggregation:
         if self.rule == "trimmed-mean":
             object.__setattr__(self, "trim", TRIM if self.trim is None else float(self.trim))
 
-    @property
-    def weighs(self) -> bool:
-        """Whether the rule heeds weights."""
-        return self.rule == "mean"
-
-    def left_out(self, replies: int) -> int:
-        """Return how many of some replies "trimmed-mean" leaves out at either end."""
+    def trimmed(self, replies: int) -> int:
+        """Return how many of some replies "trimmed-mean" drops at each end."""
         # 1/49 of 49 is one, whatever the rounding.
         return 0 if self.trim is None else math.floor(self.trim * replies + 1e-9)
 
+    def require_quorum(self, quorum: int) -> None:
+        """Refuse a "trimmed-mean" that would drop nobody from a quorum: it is the plain mean."""
+        if self.rule != "trimmed-mean":
+            return
+        if quorum < 3:
+            raise InputError(f"'trimmed-mean' needs a quorum of at least 3, got {quorum}")
+        if not self.trimmed(quorum):
+            least = math.ceil(1000 / quorum) / 1000
+            raise InputError(
+                f"nobody would be dropped from a quorum of {quorum}; trim must be at least {least}"
+            )
+
     def __call__(
         self,
-        replies: Sequence[Arrays],
-        before: Arrays,
+        replies: Sequence[NamedArrays],
+        before: NamedArrays,
         weights: Sequence[float] | None = None,
-    ) -> dict[str, Array]:
+    ) -> dict[str, NDArray]:
         """Return the aggregate of `replies`, which all started from `before`."""
         if not replies:
             raise InputError("nothing to aggregate")
-        weights = [1.0] * len(replies) if weights is None else weights
-        with np.errstate(over="ignore"):  # see _as_type
-            if self.rule == "mean":
-                return mean(replies, weights)
-            if self.rule == "median":
-                return _by_coordinate(replies, lambda stack: np.median(stack, axis=0))
-            if self.rule == "trimmed-mean":
-                out = self.left_out(len(replies))
-                return _by_coordinate(replies, lambda stack: trimmed_mean(stack, out))
-            return mean(clipped(replies, before, self.clip_norm), weights)
+        if self.rule == "median":
+            return _by_coordinate(replies, lambda stack: np.median(stack, axis=0))
+        if self.rule == "trimmed-mean":
+            dropped = self.trimmed(len(replies))
+            return _by_coordinate(replies, lambda stack: trimmed_mean(stack, dropped))
+        if self.rule == "clipped-mean":
+            replies = clip(replies, before, self.clip_norm)
+        return mean_by_key(replies, [1.0] * len(replies) if weights is None else weights)
 
 
-def mean(replies: Sequence[Arrays], weights: Sequence[float]) -> dict[str, Array]:
-    """Return the weighted mean, summed in float64, in the replies' own precision.
-
-    Examples
-    --------
-    >>> mean([{"w": np.array([1.0])}, {"w": np.array([5.0])}], [3, 1])
-    {'w': array([2.])}
-    """
-    # Divided by the largest first: weights near the largest float must not overflow.
-    shares = np.asarray(weights, dtype=np.float64) / max(weights)
-    shares = shares / shares.sum()
-    result: dict[str, Array] = {}
-    for name, like in replies[0].items():
-        # Shares first: the sum of convex shares cannot overflow where no reply does.
-        total = sum(
-            share * reply[name].astype(np.float64)
-            for share, reply in zip(shares.tolist(), replies, strict=True)
-        )
-        result[name] = _as_type(np.asarray(total), like.dtype)
-    return result
-
-
-def trimmed_mean(stack: npt.NDArray[np.float64], out: int) -> npt.NDArray[np.float64]:
-    """Return the mean over the first axis without the `out` smallest and largest values.
+def trimmed_mean(stack: Floats, dropped: int) -> Floats:
+    """Return the mean over the first axis without the `dropped` smallest and largest values.
 
     Examples
     --------
     >>> trimmed_mean(np.array([[1.0], [2.0], [3.0], [400.0]]), 1)
     array([2.5])
     """
-    kept = np.sort(stack, axis=0)[out : len(stack) - out]
-    trimmed: npt.NDArray[np.float64] = (kept / len(kept)).sum(axis=0)
-    return trimmed
+    mean: Floats = np.sort(stack, axis=0)[dropped : len(stack) - dropped].mean(axis=0)
+    return mean
 
 
-def clipped(
-    replies: Sequence[Arrays], before: Arrays, bound: float | None = None
-) -> list[dict[str, Array]]:
-    """Shorten every reply's way from `before` to at most `bound`, by default the median way.
+def clip(
+    replies: Sequence[NamedArrays], before: NamedArrays, bound: float | None = None
+) -> list[dict[str, NDArray]]:
+    """Move every reply towards `before`, to a distance of at most `bound`.
 
-    A client's sequences are shortened by one factor: they stay the pair they were.
+    By default the bound is the median distance. All sequences of a client are scaled by one factor.
 
     Examples
     --------
-    >>> clipped([{"w": np.array([3.0, 4.0])}], {"w": np.zeros(2)}, bound=1.0)
+    >>> clip([{"w": np.array([3.0, 4.0])}], {"w": np.zeros(2)}, bound=1.0)
     [{'w': array([0.6, 0.8])}]
     """
     norms = [_distance(reply, before) for reply in replies]
-    limit = 2 * float(np.median(np.array(norms) / 2)) if bound is None else bound
-    short = []
+    bound = float(np.median(norms)) if bound is None else bound
+    clipped = []
     for reply, norm in zip(replies, norms, strict=True):
-        factor = 1.0 if norm <= limit else limit / norm
-        short.append({name: _between(before[name], reply[name], factor) for name in reply})
-    return short
+        factor = 1.0 if norm <= bound else bound / norm
+        clipped.append(
+            {
+                name: (before[name] + factor * (array - before[name])).astype(array.dtype)
+                if factor < 1
+                else array
+                for name, array in reply.items()
+            }
+        )
+    return clipped
 
 
-def _between(start: Array, end: Array, factor: float) -> Array:
-    """Return the point on the way, written so that huge ends cannot overflow."""
-    if factor == 1.0:
-        return end
-    a, b = start.astype(np.float64), end.astype(np.float64)
-    return _as_type(np.asarray((1 - factor) * a + factor * b), end.dtype)
-
-
-def _distance(reply: Arrays, before: Arrays) -> float:
-    """Return the length of a client's way, as large as floats go if it is longer."""
-    ways = [
-        (reply[name].astype(np.float64) / 2 - before[name].astype(np.float64) / 2).ravel()
-        for name in reply
-    ]
-    largest = max((float(np.abs(way).max(initial=0.0)) for way in ways), default=0.0)
-    if largest == 0.0:
-        return 0.0
-    root = math.sqrt(sum(float(np.sum((way / largest) ** 2)) for way in ways))
-    return min(2 * largest * root, float(np.finfo(np.float64).max))
+def _distance(reply: NamedArrays, before: NamedArrays) -> float:
+    differences = [reply[name].astype(np.float64) - before[name] for name in reply]
+    return math.hypot(*(float(np.linalg.norm(difference)) for difference in differences))
 
 
 def _by_coordinate(
-    replies: Sequence[Arrays],
-    rule: Callable[[npt.NDArray[np.float64]], npt.NDArray[np.float64]],
-) -> dict[str, Array]:
-    result: dict[str, Array] = {}
-    for name, like in replies[0].items():
-        # Halved, because a median is the mean of two values whose sum may overflow.
-        stack = np.stack([reply[name].astype(np.float64) / 2 for reply in replies])
-        result[name] = _as_type(2 * rule(stack), like.dtype)
-    return result
-
-
-def _as_type(value: npt.NDArray[np.float64], dtype: np.dtype[np.generic]) -> Array:
-    """Round to a type; what lies between floats but was rounded beyond the largest is that one."""
-    largest = float(np.finfo(dtype).max)  # type: ignore[type-var] # all are floats
-    return np.asarray(np.clip(value, -largest, largest), dtype)
+    replies: Sequence[NamedArrays], rule: Callable[[Floats], Floats]
+) -> dict[str, NDArray]:
+    return {
+        name: np.asarray(rule(np.stack([r[name].astype(np.float64) for r in replies])), array.dtype)
+        for name, array in replies[0].items()
+    }

@@ -1,6 +1,6 @@
-"""Checkpoints of a federation: whole or not there, and no code runs when one is read.
+"""What a federation's checkpoint holds.
 
-A checkpoint is one NumPy archive: an array per key of the state, and a JSON header.
+A checkpoint is one NumPy archive: an array for every key of the sequences, and a JSON header.
 """
 
 from __future__ import annotations
@@ -13,39 +13,40 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from fedac.algorithms import Algorithm
+from fedac.algorithms.couplings import Hyperparameters
+from fedac.checkpoints import Envelope, require_same_rule
 from fedac.errors import InputError
-from fedac.files import write_atomically
-from fedac.flower.aggregate import Array
+from fedac.flower.messages import NamedArrays, NDArray
 
-FORMAT = "fedac.flower checkpoint"
-VERSION = 1
+ENVELOPE = Envelope(package="fedac.flower", version=1, oldest=1)
 HEADER = "header.json"
 ARRAY = "array:"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint:
-    """All that a federation needs to go on.
+    """Everything a federation needs to continue.
 
     Attributes
     ----------
     round : int
-        Rounds that are finished.
+        How many rounds are finished.
     arrays : dict
-        Every sequence, under the keys of the messages.
+        Every sequence, with keys such as ``w_ag/0``.
     settings : dict
-        What the run was started with; a resumed run must agree.
+        The settings of the run; a resumed run must have the same.
     history : dict
-        The table so far, as `History.to_dict` gives it.
+        The table so far, from `History.to_dict`.
     """
 
     round: int
-    arrays: Mapping[str, Array]
+    arrays: NamedArrays
     settings: Mapping[str, Any]
     history: Mapping[str, Any]
 
     def save(self, path: str | Path) -> None:
-        """Write all of it, or nothing.
+        """Write the checkpoint atomically.
 
         Examples
         --------
@@ -56,99 +57,61 @@ class Checkpoint:
         >>> found.round, found.arrays
         (3, {'w/0': array([1., 1.])})
         """
-        path = Path(path)
-        header = {
-            "format": FORMAT,
-            "version": VERSION,
+        header = ENVELOPE.header() | {
             "round": self.round,
             "keys": list(self.arrays),
             "settings": dict(self.settings),
             "history": dict(self.history),
         }
         text = np.frombuffer(json.dumps(header).encode(), dtype=np.uint8)
-        # Numbered, because a parameter's name may hold what a file name may not.
+        # Numbered, because a parameter's name may not be a valid file name.
         numbered = {f"{ARRAY}{i}": array for i, array in enumerate(self.arrays.values())}
 
         def write(file: BinaryIO) -> None:
             np.savez(file, **{HEADER: text}, **numbered)  # type: ignore[arg-type]
 
-        write_atomically(path, write)
+        ENVELOPE.write(Path(path), write)
 
     @classmethod
     def load(cls, path: str | Path) -> Checkpoint:
-        """Read a checkpoint, or say why the file is none."""
-        path = Path(path)
-        if path.is_dir():
-            raise InputError(f"'{path}' is a folder, not a checkpoint")
-        if not path.is_file():
-            raise InputError(f"there is no checkpoint '{path}'")
-        try:
-            # Opened here, because np.load leaves a file open that turns out to be none of its own.
-            with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
-                header = json.loads(archive[HEADER].tobytes())
-                _check(header)
-                arrays = {
-                    key: np.asarray(archive[f"{ARRAY}{i}"]) for i, key in enumerate(header["keys"])
-                }
-        except _ForeignError as error:
-            raise InputError(f"'{path}' is no checkpoint of fedac.flower: {error}") from error
-        except OSError as error:
-            raise InputError(f"'{path}' cannot be read: {error.strerror or error}") from error
-        except Exception as error:  # files of others fail NumPy, zipfile and JSON in many ways
-            raise InputError(
-                f"'{path}' is no checkpoint of fedac.flower: it is of another kind, or damaged"
-            ) from error
-        if not all(np.isfinite(array).all() for array in arrays.values()):
-            raise InputError(f"'{path}' holds NaN or infinity: it is damaged")
-        return cls(
-            round=header["round"],
-            arrays=arrays,
-            settings=header["settings"],
-            history=header["history"],
-        )
+        """Read a checkpoint, or say why the file cannot be used."""
+        return ENVELOPE.read(Path(path), _load)
 
     def require_same(
-        self, path: str | Path, settings: Mapping[str, Any], arrays: Mapping[str, Array]
+        self,
+        settings: Mapping[str, Any],
+        algorithm: Algorithm,
+        hp: Hyperparameters,
+        arrays: NamedArrays,
     ) -> None:
-        """Refuse to be gone on from with other settings, or with another model.
-
-        The path it was read from is named in the message.
-
-        Examples
-        --------
-        >>> old = Checkpoint(round=3, arrays={}, settings={"eta": 0.5}, history={})
-        >>> old.require_same("run.npz", {"eta": 0.1}, {})
-        Traceback (most recent call last):
-        fedac.errors.InputError: 'run.npz' was written with eta=0.5, not 0.1
-        """
-        different = [
-            f"{key}={self.settings.get(key)!r}, not {value!r}"
-            for key, value in settings.items()
-            if self.settings.get(key) != value
-        ]
-        if different:
-            raise InputError(f"'{path}' was written with {'; '.join(different)}")
-        mine, theirs = _kinds(self.arrays), _kinds(arrays)
+        """Refuse to continue with another algorithm, other settings or another model."""
+        require_same_rule({**self.settings, "hyperparameters": self.settings}, algorithm, hp)
+        for key, value in settings.items():
+            if self.settings.get(key) != value:
+                raise InputError(f"it was written with {key}={self.settings.get(key)}, not {value}")
+        mine, theirs = _shapes(self.arrays), _shapes(arrays)
         if mine != theirs:
-            raise InputError(f"'{path}' holds another model: {mine}, not {theirs}")
+            raise InputError(f"it holds another model: {mine}, not {theirs}")
 
 
-def _kinds(arrays: Mapping[str, Array]) -> dict[str, tuple[tuple[int, ...], str]]:
-    return {key: (array.shape, str(array.dtype)) for key, array in arrays.items()}
-
-
-class _ForeignError(Exception):
-    """A file that is readable but not ours; the message says how one can tell."""
-
-
-def _check(header: Any) -> None:
-    if not isinstance(header, dict) or header.get("format") != FORMAT:
-        raise _ForeignError("its header names another format")
-    if header.get("version") != VERSION:
-        raise _ForeignError(f"version {header.get('version')!r}, but this is version {VERSION}")
-    kinds = {"round": int, "keys": list, "settings": dict, "history": dict}
-    wrong = [key for key, kind in kinds.items() if not isinstance(header.get(key), kind)]
-    if wrong:
-        raise _ForeignError(f"its header lacks {', '.join(wrong)}")
+def _load(file: BinaryIO) -> Checkpoint:
+    with np.load(file, allow_pickle=False) as archive:
+        header: Any = json.loads(archive[HEADER].tobytes()) if HEADER in archive else None
+        ENVELOPE.require_header(header)
+        arrays: dict[str, NDArray] = {
+            key: archive[f"{ARRAY}{i}"] for i, key in enumerate(header["keys"])
+        }
     if header["round"] < 0:
-        raise _ForeignError(f"round {header['round']} is impossible")
+        raise InputError(f"round {header['round']} is impossible")
+    if not all(np.isfinite(array).all() for array in arrays.values()):
+        raise InputError("it holds NaN or infinity")
+    return Checkpoint(
+        round=header["round"],
+        arrays=arrays,
+        settings=header["settings"],
+        history=header["history"],
+    )
+
+
+def _shapes(arrays: NamedArrays) -> dict[str, tuple[tuple[int, ...], str]]:
+    return {key: (array.shape, str(array.dtype)) for key, array in arrays.items()}

@@ -1,24 +1,17 @@
-"""The client's side: K local steps from the sequences that came, and nothing kept after.
-
-Steps are those of `fedac.algorithms`; this module has no formula of its own.
-"""
+"""The client: K local steps from the sequences it gets; it keeps nothing between rounds."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.clientapp.typing import Mod
 
-from fedac.algorithms import Algorithm
 from fedac.errors import InputError
-from fedac.flower.aggregate import Array, Arrays
 from fedac.flower.messages import (
     ARRAYS,
     BUFFER,
@@ -27,140 +20,17 @@ from fedac.flower.messages import (
     OUTPUT,
     ROUND,
     WEIGHT,
-    Task,
+    NamedArrays,
+    NDArray,
+    add_prefix,
     from_record,
-    part,
     to_record,
-    under,
+    with_prefix,
 )
+from fedac.flower.models import Model, Trainer
+from fedac.flower.steps import local_steps
+from fedac.flower.task import Task, user_entries
 from fedac.require import require_count
-
-# Of one sequence: the model's arrays, in the order of the strategy's initial arrays.
-ArrayList = list[Array]
-GradFn = Callable[[ArrayList, "Step"], Sequence[npt.ArrayLike]]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Step:
-    """A local step: what a gradient may depend on besides the arrays.
-
-    Attributes
-    ----------
-    t : int
-        Its number, counted from the start of the run.
-    seed : int
-        The run's.
-    worker : int
-        The client's number: its ``partition-id``, or without one its node id.
-    """
-
-    t: int
-    seed: int
-    worker: int
-
-    def rows(self, n: int, size: int = 1) -> npt.NDArray[np.int64]:
-        """Draw `size` rows of n with replacement, the same in every runtime.
-
-        With size 1 it is the row the simulator's worker of this number draws at step t.
-
-        Examples
-        --------
-        >>> Step(t=0, seed=1, worker=2).rows(100)
-        array([49])
-        """
-        from fedac.sampling import sample_index
-
-        n, size = require_count("the number of rows", n), require_count("size", size)
-        return sample_index(self.seed, self.worker, self.t * size + np.arange(size), n)
-
-
-def local_steps(
-    grad_fn: GradFn, sequences: Sequence[ArrayList], task: Task, *, worker: int = 0
-) -> tuple[ArrayList, ...]:
-    """Take the task's local steps over lists of NumPy arrays.
-
-    Parameters
-    ----------
-    grad_fn : callable
-        ``grad_fn(w_md, step) -> gradients``: lists of arrays, in the same order.
-    sequences : sequence of lists of arrays
-        The algorithm's sequences, as broadcast; they are not changed.
-    task : Task
-        What to do.
-    worker : int
-        The client's number, for its draws.
-
-    Examples
-    --------
-    Two steps of FedAvg on w^2/2:
-
-    >>> from fedac.algorithms.couplings import fedavg
-    >>> task = Task(
-    ...     algorithm="fedavg", hp=fedavg(eta=0.5), round=1, first_step=0, local_steps=2, seed=0
-    ... )
-    >>> local_steps(lambda w, step: w, [[np.array([8.0])]], task)
-    ([array([2.])],)
-    """
-    algorithm = task.get_algorithm()
-    # By array, not by sequence: query and update see one array's sequences at a time.
-    states: list[tuple[Any, ...]] = list(zip(*sequences, strict=True))
-    for t in range(task.first_step, task.first_step + task.local_steps):
-        w_md = [np.asarray(algorithm.query(state, task.hp)) for state in states]
-        step = Step(t=t, seed=task.seed, worker=worker)
-        # Copies: a gradient may be computed in place.
-        gradients = _gradients(grad_fn([point.copy() for point in w_md], step), w_md)
-        states = [
-            algorithm.update(state, point, gradient, task.hp)
-            for state, point, gradient in zip(states, w_md, gradients, strict=True)
-        ]
-    return tuple(
-        [np.asarray(after, dtype=before.dtype) for before, after in zip(old, new, strict=True)]
-        for old, new in zip(sequences, zip(*states, strict=True), strict=True)
-    )
-
-
-def _gradients(given: Sequence[npt.ArrayLike], w_md: ArrayList) -> ArrayList:
-    if not isinstance(given, Sequence):
-        raise InputError(f"the gradient must be a list of arrays, got {type(given).__name__}")
-    shapes, wanted = [np.shape(g) for g in given], [point.shape for point in w_md]
-    if shapes != wanted:
-        raise InputError(f"the gradient has arrays of shapes {shapes}, not {wanted}")
-    if any(np.iscomplexobj(g) for g in given):
-        raise InputError("the gradient is complex")
-    return [np.asarray(g, dtype=point.dtype) for g, point in zip(given, w_md, strict=True)]
-
-
-@runtime_checkable
-class Model(Protocol):
-    """What `make_model` returns, if it is NumPy."""
-
-    n_examples: int
-    """How many examples this client has: its weight where weights are asked for."""
-
-    def gradient(self, w: ArrayList, step: Step) -> Sequence[npt.ArrayLike]:
-        """Return the stochastic gradient at w, a list of arrays like w."""
-        ...
-
-    def evaluate(self, w: ArrayList) -> Mapping[str, float]:
-        """Return metrics of the output w on this client's data; "loss" among them."""
-        ...
-
-
-@runtime_checkable
-class Trainer(Protocol):
-    """What `make_model` returns, if it takes its local steps itself; see `TorchModel`."""
-
-    n_examples: int
-
-    def train(
-        self, sequences: Mapping[str, Arrays], buffers: Arrays, task: Task, worker: int
-    ) -> tuple[Mapping[str, Arrays], Arrays, Mapping[str, float]]:
-        """Return the sequences and buffers after the task, and metrics."""
-        ...
-
-    def evaluate_arrays(self, w: Arrays, buffers: Arrays) -> Mapping[str, float]:
-        """Return metrics of the output w."""
-        ...
 
 
 def client_app(
@@ -169,24 +39,25 @@ def client_app(
     *,
     mods: list[Mod] | None = None,
 ) -> ClientApp:
-    """Build a Flower ClientApp out of two functions.
+    """Build a Flower ClientApp from two functions.
 
     Parameters
     ----------
     load_data : callable
-        ``load_data(context) -> data``. ``context.node_config`` says which part is wanted
-        ("partition-id" of "num-partitions"), ``context.run_config`` what the run was started with,
-        and the entries of your own that the server sends (``train_config``, ``evaluate_config``).
+        ``load_data(context) -> data``. ``context.node_config`` has this client's "partition-id" and
+        "num-partitions", ``context.run_config`` the configuration of the run and the entries of
+        your own that the server sends (``train_config``, ``evaluate_config``).
     make_model : callable
         ``make_model(data) -> model``: a `Model` with ``n_examples``, ``gradient(w, step)`` and
         ``evaluate(w)``, or a `TorchModel`.
     mods : list, optional
-        Flower's modifiers, for training and evaluation both.
+        Flower's modifiers, for training and evaluation.
 
     Notes
     -----
-    Both are called for every message, and nothing is kept: a client may be replaced between two
-    rounds. Where loading is slow, cache it in `load_data`.
+    Both functions are called for every message and nothing is kept, so a client may be replaced
+    between two rounds. If loading is slow, cache it in `load_data`. Clients get the algorithm from
+    the server, as numbers, so a record of your own needs nothing here.
 
     Examples
     --------
@@ -205,9 +76,9 @@ def client_app(
     app = ClientApp(mods=mods)
 
     def model_for(context: Context, config: ConfigRecord, *needed: str) -> Model | Trainer:
-        seen = copy.copy(context)
-        seen.run_config = {**context.run_config, **Task.not_ours(config)}  # type: ignore[dict-item]
-        model = make_model(load_data(seen))
+        context = copy.copy(context)
+        context.run_config = {**context.run_config, **user_entries(config)}  # type: ignore[dict-item]
+        model = make_model(load_data(context))
         if not isinstance(model, Trainer) and not all(hasattr(model, name) for name in needed):
             raise InputError(
                 f"make_model must return an object with {' and '.join(needed)}, or a TorchModel, "
@@ -229,10 +100,10 @@ def client_app(
         config = message.content.config_records[CONFIG]
         sent = from_record(message.content.array_records[ARRAYS])
         model = model_for(context, config, "n_examples", "evaluate")
-        output, buffers = part(OUTPUT, sent), part(BUFFER, sent)
+        output, buffers = with_prefix(OUTPUT, sent), with_prefix(BUFFER, sent)
         if not output:
             raise InputError(
-                f"the message holds no arrays under '{OUTPUT}/': is the strategy one of "
+                f"the message has no arrays under '{OUTPUT}/': does the server use a strategy of "
                 "fedac.flower?"
             )
         if isinstance(model, Trainer):
@@ -245,35 +116,33 @@ def client_app(
 
 
 def worker_of(context: Context) -> int:
-    """Return a client's number: its partition-id, or its node id where it has none."""
+    """Return a client's number: its partition-id, or its node id if it has none."""
     return int(context.node_config.get("partition-id", context.node_id))
 
 
 def _train(
-    model: Model | Trainer, sent: Arrays, task: Task, worker: int
-) -> tuple[dict[str, Array], Mapping[str, float]]:
-    algorithm: Algorithm = task.get_algorithm()
-    sequences = {name: part(name, sent) for name in algorithm.sequences}
-    buffers = part(BUFFER, sent)
+    model: Model | Trainer, sent: NamedArrays, task: Task, worker: int
+) -> tuple[dict[str, NDArray], Mapping[str, float]]:
+    """Return all sequences and buffers after the local steps, and metrics."""
+    sequences = {name: with_prefix(name, sent) for name in task.algorithm.sequences}
+    buffers: NamedArrays = with_prefix(BUFFER, sent)
     metrics: Mapping[str, float] = {}
-    after: Mapping[str, Arrays]
     if isinstance(model, Trainer):
-        after, new_buffers, metrics = model.train(sequences, buffers, task, worker)
+        after, buffers, metrics = model.train(sequences, buffers, task, worker)
+    elif buffers:
+        raise InputError(f"arrays under '{BUFFER}/' are for TorchModel; use other names")
     else:
-        if buffers:
-            raise InputError(f"arrays under '{BUFFER}/' are for TorchModel; use other names")
         lists = [list(arrays.values()) for arrays in sequences.values()]
-        # An overflow is the server's to see: it drops replies that are not finite.
+        # The server drops replies that are not finite: an overflow needs no warning here.
         with np.errstate(over="ignore", invalid="ignore"):
             stepped = local_steps(model.gradient, lists, task, worker=worker)
         after = {
-            name: dict(zip(sequences[name], arrays, strict=True))
-            for name, arrays in zip(sequences, stepped, strict=True)
+            name: dict(zip(arrays, new, strict=True))
+            for (name, arrays), new in zip(sequences.items(), stepped, strict=True)
         }
-        new_buffers = buffers
-    packed = under(BUFFER, new_buffers)
-    for name in algorithm.sequences:
-        packed |= under(name, after[name])
+    packed = add_prefix(BUFFER, buffers)
+    for name in sequences:
+        packed |= add_prefix(name, after[name])
     return packed, metrics
 
 
@@ -282,7 +151,7 @@ def _reply(
     server_round: int,
     model: Model | Trainer,
     metrics: Mapping[str, float],
-    arrays: Arrays | None = None,
+    arrays: NamedArrays | None = None,
 ) -> Message:
     if not isinstance(metrics, Mapping):
         raise InputError(f"metrics must be a dict of numbers, got {type(metrics).__name__}")

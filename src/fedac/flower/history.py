@@ -1,8 +1,7 @@
-"""What happened in a federation, round by round, as a table."""
+"""The history of a federation, as a table with one row per round."""
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -18,22 +17,22 @@ if TYPE_CHECKING:
 
 @dataclass(kw_only=True)
 class Round:
-    """One round; a strategy counts in it as it goes.
+    """One round of a run.
 
     Attributes
     ----------
     round : int
-        Its number, from 1 on; 0 stands for the evaluation before the first round.
+        Its number, from 1 on; 0 is the evaluation before the first round.
     attempts : int
-        How often nodes were asked.
+        How many times nodes were asked.
     good, bad, lost : int
-        Nodes whose reply was used; whose reply was dropped; who did not reply in time.
+        Replies that were used, that were dropped, and that did not arrive in time.
     bytes_down, bytes_up : int
         Arrays sent to clients and received from them, evaluation included.
     seconds : float
-        From the first message to the last, evaluation included.
+        Duration, evaluation included.
     metrics : dict
-        Means over the clients, and what `evaluate_fn` returned under "server/<name>".
+        Means over the clients, and as "server/<name>" the metrics that `evaluate_fn` returned.
     """
 
     round: int
@@ -47,21 +46,21 @@ class Round:
     metrics: dict[str, float] = field(default_factory=dict)
 
     def describe(self, of: int) -> str:
-        """Return the round in a line.
+        """Describe the round in one line.
 
         >>> Round(round=2, good=3, lost=1, seconds=0.5, metrics={"loss": 0.25}).describe(of=8)
         'round 2/8: 3 good, 0 bad, 1 lost, 0.50 s, loss 0.25'
         """
-        shown = "".join(f", {name} {value:.6g}" for name, value in self.metrics.items())
+        metrics = "".join(f", {name} {value:.6g}" for name, value in self.metrics.items())
         return (
             f"round {self.round}/{of}: {self.good} good, {self.bad} bad, {self.lost} lost, "
-            f"{self.seconds:.2f} s{shown}"
+            f"{self.seconds:.2f} s{metrics}"
         )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Dropped:
-    """A reply that was not used, and why."""
+    """A node whose reply was not used, and why."""
 
     round: int
     node: int
@@ -93,18 +92,18 @@ class History:
         return dict(Counter(drop.node for drop in self.dropped))
 
     def metric(self, name: str) -> list[tuple[int, float]]:
-        """Return (round, value) of a metric, where it was measured."""
+        """Return (round, value) of a metric for the rounds that measured it."""
         return [(row.round, row.metrics[name]) for row in self.rounds if name in row.metrics]
 
     def to_frame(self) -> pd.DataFrame:
-        """Return a row per round, with a column per metric."""
+        """Return one row per round, with one column per metric."""
         import pandas as pd
 
         rows = []
         for row in self.rounds:
             flat = asdict(row)
             metrics = flat.pop("metrics")
-            # A metric that is named like a column keeps its name, with a mark.
+            # A metric with the name of a column gets a suffix.
             rows.append(flat | {_column(name, flat): value for name, value in metrics.items()})
         return pd.DataFrame(rows, columns=None if rows else [*asdict(Round(round=0))][:-1])
 
@@ -115,7 +114,7 @@ class History:
     def plot(
         self, metric: str = "loss", *, against: str = "rounds", ax: Axes | None = None
     ) -> Axes:
-        """Draw a metric against rounds or megabytes (both directions, all clients)."""
+        """Plot a metric against rounds or megabytes (both directions, all clients)."""
         if against not in ("rounds", "megabytes"):
             raise InputError(f"against must be 'rounds' or 'megabytes', got {against!r}")
         if ax is None:
@@ -132,12 +131,12 @@ class History:
             known = sorted({name for row in self.rounds for name in row.metrics})
             raise InputError(f"no metric '{metric}'; measured: {', '.join(known) or 'none'}")
         ax.plot(x, y, marker="o", ms=3)
-        label = "megabytes, all clients, both ways" if against == "megabytes" else against
+        label = "megabytes, all clients, both directions" if against == "megabytes" else against
         ax.set(xlabel=label, ylabel=metric)
         return ax
 
     def to_dict(self) -> dict[str, Any]:
-        """Return what JSON can hold; `from_dict` reads it."""
+        """Return the history for JSON; `from_dict` reads it."""
         return {
             "rounds": [asdict(row) for row in self.rounds],
             "dropped": [asdict(drop) for drop in self.dropped],
@@ -145,7 +144,7 @@ class History:
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> History:
-        """Read what `to_dict` wrote.
+        """Read the output of `to_dict`.
 
         Examples
         --------
@@ -159,28 +158,7 @@ class History:
                 [Dropped(**drop) for drop in content["dropped"]],
             )
         except (KeyError, TypeError) as error:
-            raise InputError(f"this is no history of fedac.flower: {error}") from error
-
-
-def mean_metrics(weighted: list[tuple[float, Mapping[str, float]]]) -> dict[str, float]:
-    """Return the weighted mean of every metric, over the clients that gave it.
-
-    Examples
-    --------
-    >>> mean_metrics([(3, {"loss": 1.0}), (1, {"loss": 5.0, "accuracy": 0.5})])
-    {'loss': 2.0, 'accuracy': 0.5}
-    """
-    names = list(dict.fromkeys(name for _, metrics in weighted for name in metrics))
-    means = {}
-    for name in names:
-        mine = [(weight, metrics[name]) for weight, metrics in weighted if name in metrics]
-        largest = max(weight for weight, _ in mine)
-        shares = [weight / largest for weight, _ in mine]
-        total = math.fsum(shares)
-        means[name] = math.fsum(
-            share / total * value for share, (_, value) in zip(shares, mine, strict=True)
-        )
-    return means
+            raise InputError(f"this is not a history of fedac.flower: {error}") from error
 
 
 def _column(name: str, taken: Mapping[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""A federation in one process: for tests, figures and first steps. No Ray, no network."""
+"""A federation in one process, for tests, figures and first steps: no Ray, no network."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ RAISED = 2  # Flower's code for a ClientApp that raised
 
 
 class InProcessGrid(Grid):
-    """Run a ClientApp for `nodes` nodes, one after the other, when their replies are asked for.
+    """Run a ClientApp for `nodes` nodes, one after the other, when their replies are pulled.
 
-    A node that takes its time is waited for: deadlines are kept by real federations only.
+    Slow nodes are waited for: deadlines apply only in real federations.
 
     Parameters
     ----------
     client_app : ClientApp
-        What every node runs.
+        The app that every node runs.
     nodes : int
         How many; node i+1 gets ``partition-id`` i of ``num-partitions`` in its node_config.
     run_config : dict, optional
-        As ``flwr run --run-config`` would give it.
+        What ``flwr run --run-config`` would set.
     """
 
     def __init__(
@@ -43,14 +43,14 @@ class InProcessGrid(Grid):
         }
         self._ids = itertools.count(1)
         self._waiting: dict[str, Message] = {}
-        _be_a_task()
+        _set_task_identity()
 
     def set_run(self, run: Any) -> None:
         """Do nothing: there is one run."""
 
     @property
     def run(self) -> Any:
-        """There is none to speak of."""
+        """There is no run record."""
         raise RuntimeError("an in-process federation has no run record")
 
     def create_message(
@@ -69,7 +69,7 @@ class InProcessGrid(Grid):
         return list(self.configs)
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
-        """Take messages to be answered when asked for."""
+        """Store messages until their replies are pulled."""
         ids = []
         for message in messages:
             name = f"message-{next(self._ids)}"
@@ -79,16 +79,16 @@ class InProcessGrid(Grid):
         return ids
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
-        """Answer messages that were not answered yet."""
+        """Answer the messages that have no reply yet."""
         taken = [self._waiting.pop(name) for name in list(message_ids) if name in self._waiting]
         replies = [self.answer(message) for message in taken]
         return [reply for reply in replies if reply is not None]
 
     def answer(self, message: Message) -> Message | None:
-        """Return a node's reply; None is no reply. Tests override it to be unkind."""
+        """Return a node's reply, or None for no reply. Tests override it to inject faults."""
         node = message.metadata.dst_node_id
         if node not in self.configs:
-            return None  # it has left since
+            return None  # it has left
         context = Context(
             run_id=message.metadata.run_id,
             node_id=node,
@@ -98,19 +98,19 @@ class InProcessGrid(Grid):
         )
         try:
             return self.client_app(message, context)
-        except (Exception, SystemExit):  # as Flower does: it becomes an error reply
+        except (Exception, SystemExit):  # as in Flower, it becomes an error reply
             return Message(Error(RAISED, traceback.format_exc()), reply_to=message)
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> list[Message]:
-        """Send messages and return all replies at once."""
+        """Send messages and return all replies."""
         return self.pull_messages(self.push_messages(messages))
 
 
-def _be_a_task() -> None:
+def _set_task_identity() -> None:
     """Give this process the identity that Flower gives to a ServerApp, unless it has one."""
-    # Only recent Flower asks for it before it builds a message.
+    # Recent versions of Flower need it to build a message.
     with suppress(ImportError):
         from flwr.supercore.task_identity import TaskIdentity
 

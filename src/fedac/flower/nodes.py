@@ -1,4 +1,4 @@
-"""Which nodes are there, and which of them to ask."""
+"""Wait for nodes, and choose which of them to ask."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fedac.flower.exchange import poll
 
 
 def wait_for_nodes(grid: Grid, wanted: int, seconds: float) -> list[int]:
-    """Return the nodes that are there, as soon as `wanted` of them are or the time is over."""
+    """Return the connected nodes, as soon as there are `wanted` or the time is up."""
     nodes: list[int] = []
 
     def enough() -> bool:
@@ -23,10 +23,8 @@ def wait_for_nodes(grid: Grid, wanted: int, seconds: float) -> list[int]:
     return nodes
 
 
-def draw_nodes(
-    nodes: Sequence[int], else_from: Sequence[int], *, count: int, seed: str
-) -> list[int]:
-    """Draw nodes, the same for the same seed; where `nodes` are too few, also of `else_from`.
+def draw_nodes(nodes: Sequence[int], reserve: Sequence[int], *, count: int, seed: str) -> list[int]:
+    """Draw nodes, the same for the same seed; if there are too few, also from `reserve`.
 
     >>> draw_nodes([1, 2], [3, 4], count=2, seed="any")
     [1, 2]
@@ -37,6 +35,6 @@ def draw_nodes(
     """
     draw = random.Random(seed)
     chosen: list[int] = []
-    for some in (nodes, else_from):
+    for some in (nodes, reserve):
         chosen += draw.sample(sorted(some), min(count - len(chosen), len(some)))
     return sorted(chosen)

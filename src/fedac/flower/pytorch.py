@@ -4,18 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
-from flwr.app import ArrayRecord
 from torch import Tensor
 
 from fedac.errors import InputError
-from fedac.flower.aggregate import Array, Arrays
-from fedac.flower.client import Step
-from fedac.flower.messages import BUFFER, Task, from_record, part, to_record, under
+from fedac.flower.messages import NamedArrays, NDArray
+from fedac.flower.steps import Step
+from fedac.flower.task import Task
+from fedac.flower.tensors import (
+    buffers_of,
+    load_buffers,
+    load_parameters,
+    require_known,
+    to_tensor,
+)
 from fedac.require import require_count
 from fedac.torch import LocalOptimizer
 
@@ -68,21 +73,19 @@ class TorchModel:
         self.n_examples = _count(data, tensors=self._tensors)
 
     def train(
-        self, sequences: Mapping[str, Arrays], buffers: Arrays, task: Task, worker: int
-    ) -> tuple[Mapping[str, Arrays], Arrays, Mapping[str, float]]:
+        self, sequences: Mapping[str, NamedArrays], buffers: NamedArrays, task: Task, worker: int
+    ) -> tuple[Mapping[str, NamedArrays], NamedArrays, Mapping[str, float]]:
         """Take the task's local steps with `fedac.torch`'s optimizer."""
         params = dict(self.module.named_parameters())
         for arrays in sequences.values():
-            _require_known(arrays, params)
-        _load_buffers(self.module, buffers)
-        # The server has coupled already: its hyperparameters are the ones to use.
-        algorithm = replace(task.get_algorithm(), couple=lambda *, eta, mu, K: task.hp)
+            require_known(arrays, params)
+        load_buffers(self.module, buffers)
         optimizer = LocalOptimizer(
-            params.values(), algorithm, lr=task.hp.eta, mu=1.0, local_steps=task.local_steps
+            params.values(), task.algorithm, lr=task.hp.eta, mu=1.0, local_steps=task.local_steps
         )
         optimizer.steps = task.first_step
         for name, p in params.items():
-            values = [_tensor(arrays, name, p) for arrays in sequences.values()]
+            values = [to_tensor(arrays, name, p) for arrays in sequences.values()]
             optimizer.set_sequences(p, values)
         optimizer.refresh()
         self.module.train()
@@ -91,18 +94,18 @@ class TorchModel:
                 self._step(optimizer, Step(t=t, seed=task.seed, worker=worker))
                 for t in range(task.first_step, task.first_step + task.local_steps)
             ]
-        after: dict[str, dict[str, Array]] = {name: {} for name in sequences}
+        after: dict[str, dict[str, NDArray]] = {name: {} for name in sequences}
         for name, p in params.items():
             for sequence, tensor in zip(sequences, optimizer.sequences(p), strict=True):
                 like = sequences[sequence][name]
                 after[sequence][name] = tensor.detach().cpu().numpy().astype(like.dtype)
         mean = float(np.mean(losses))
-        return after, _buffers(self.module), {"loss": mean} if np.isfinite(mean) else {}
+        return after, buffers_of(self.module), {"loss": mean} if np.isfinite(mean) else {}
 
-    def evaluate_arrays(self, w: Arrays, buffers: Arrays) -> Mapping[str, float]:
+    def evaluate_arrays(self, w: NamedArrays, buffers: NamedArrays) -> Mapping[str, float]:
         """Return the mean loss of the output, and the metrics that were asked for."""
-        _load(self.module, w)
-        _load_buffers(self.module, buffers)
+        load_parameters(self.module, w)
+        load_buffers(self.module, buffers)
         self.module.eval()
         total = 0.0
         with torch.no_grad():
@@ -152,82 +155,3 @@ def _count(data: Any, *, tensors: bool) -> int:
     if len(sizes) != 1 or not min(sizes):
         raise InputError(f"data must have one number of examples, at least 1, got {sorted(sizes)}")
     return sizes.pop()
-
-
-def torch_arrays(module: torch.nn.Module) -> ArrayRecord:
-    """Return a model's arrays as the strategy's initial arrays.
-
-    Parameters keep their names; floating-point buffers stand under ``buffer/``. Parameters in
-    half precision travel as float32, in which `fedac.torch` keeps their sequences.
-
-    Examples
-    --------
-    >>> list(torch_arrays(torch.nn.Linear(2, 1)))
-    ['weight', 'bias']
-    """
-    params = {name: _numpy(p) for name, p in module.named_parameters()}
-    return to_record({**params, **under(BUFFER, _buffers(module))})
-
-
-def load_torch_arrays(module: torch.nn.Module, arrays: ArrayRecord) -> None:
-    """Put a run's result into a model.
-
-    Examples
-    --------
-    >>> one, other = torch.nn.Linear(2, 1), torch.nn.Linear(2, 1)
-    >>> load_torch_arrays(other, torch_arrays(one))
-    >>> bool((one.weight == other.weight).all())
-    True
-    """
-    values = from_record(arrays)
-    _load(module, {k: v for k, v in values.items() if not k.startswith(f"{BUFFER}/")})
-    _load_buffers(module, part(BUFFER, values))
-
-
-def _numpy(tensor: Tensor) -> Array:
-    short = tensor.dtype in (torch.bfloat16, torch.float16)
-    wide = tensor.detach().to(torch.float32) if short else tensor.detach()
-    array: Array = wide.cpu().numpy()
-    return array
-
-
-def _tensor(arrays: Arrays, name: str, like: Tensor) -> Tensor:
-    if name not in arrays:
-        raise InputError(f"the server sent no array '{name}': does it start from the same model?")
-    if arrays[name].shape != tuple(like.shape):
-        raise InputError(
-            f"the server's array '{name}' has shape {arrays[name].shape}, the client's "
-            f"{tuple(like.shape)}: do they have the same model?"
-        )
-    return torch.from_numpy(np.array(arrays[name])).to(like.device)
-
-
-def _require_known(names: Iterable[str], known: Mapping[str, object]) -> None:
-    for name in names:
-        if name not in known:
-            raise InputError(
-                f"the server's array '{name}' is none of the client's: does the server start from "
-                "torch_arrays of the same model?"
-            )
-
-
-@torch.no_grad()
-def _load(module: torch.nn.Module, arrays: Arrays) -> None:
-    _require_known(arrays, dict(module.named_parameters()))
-    for name, p in module.named_parameters():
-        p.copy_(_tensor(arrays, name, p))
-
-
-@torch.no_grad()
-def _load_buffers(module: torch.nn.Module, arrays: Arrays) -> None:
-    named = dict(module.named_buffers())
-    _require_known(arrays, named)
-    for name in arrays:
-        named[name].copy_(_tensor(arrays, name, named[name]))
-
-
-def _buffers(module: torch.nn.Module) -> dict[str, Array]:
-    return {
-        name: _numpy(buffer) for name, buffer in module.named_buffers()
-        if buffer.is_floating_point()
-    }  # fmt: skip

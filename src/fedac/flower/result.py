@@ -1,4 +1,4 @@
-"""How a run of a federation ends: with a result, or below its quorum."""
+"""How a run ends: with a result, or below its quorum."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from flwr.serverapp.strategy import Result
 
 from fedac.flower.history import History
-from fedac.flower.state import State
+from fedac.flower.messages import NamedArrays
 
 
 @dataclass
@@ -18,15 +18,15 @@ class FederationResult(Result):
     Attributes
     ----------
     arrays : ArrayRecord
-        The output, w_ag of FedAc, under the names of the initial arrays.
+        The output (w_ag of FedAc), with the names of the initial arrays.
     history : History
         The rounds as a table.
     sequences : dict
-        The whole last state, under the keys of the messages.
+        All sequences after the last round, with keys such as ``w_ag/0``.
     """
 
     history: History = field(default_factory=History)
-    sequences: State = field(default_factory=dict)
+    sequences: NamedArrays = field(default_factory=dict)
 
 
 class QuorumError(RuntimeError):
@@ -37,24 +37,24 @@ class QuorumError(RuntimeError):
     round, good, quorum : int
         The round that failed, how many replies were good, how many were needed.
     reasons : dict
-        What became of every other node, by its id.
+        Why each other node's reply was not used, by node id.
     result : FederationResult
-        The rounds before; nothing of the failed one is in it but its dropped replies.
+        The result of the earlier rounds; it also lists the replies that the failed round dropped.
     """
 
     def __init__(
         self, server_round: int, good: int, quorum: int, attempts: int, reasons: Mapping[int, str]
     ) -> None:
-        shown = [f"node {node}: {why}" for node, why in [*reasons.items()][:5]]
+        details = [f"node {node}: {reason}" for node, reason in [*reasons.items()][:5]]
         if len(reasons) > 5:
-            shown.append(f"and {len(reasons) - 5} more")
+            details.append(f"and {len(reasons) - 5} more")
         if not reasons:
-            shown = [f"No more than {good} nodes were there" if good else "No node was there"]
-        if reasons and all(why.startswith("not finite") for why in reasons.values()):
-            shown.append("the run diverges: a smaller eta may help")
+            details = [f"Only {good} nodes were connected" if good else "No node was connected"]
+        if reasons and all(reason.startswith("not finite") for reason in reasons.values()):
+            details.append("the run diverges: try a smaller eta")
         super().__init__(
             f"round {server_round}: {good} good replies after {attempts} attempts, but the quorum "
-            f"is {quorum}. {'; '.join(shown)}"
+            f"is {quorum}. {'; '.join(details)}"
         )
         self.round, self.good, self.quorum, self.reasons = server_round, good, quorum, reasons
         self.result = FederationResult()

@@ -1,0 +1,123 @@
+"""What the server asks a client to do in one round.
+
+An algorithm travels as the coefficients of its linear step, so a client needs no record of it, and
+a record of your own works like a built-in one. Only numbers travel, never code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from flwr.app import ConfigRecord
+
+from fedac.algorithms import Algorithm
+from fedac.algorithms.couplings import Hyperparameters
+from fedac.algorithms.linear import Linear, from_linear, linear_form
+from fedac.errors import InputError
+from fedac.flower.messages import ROUND
+
+LARGEST_SEED = 2**63 - 1  # the largest integer of a ConfigRecord
+ALGORITHM = ("algorithm", "sequences", "start", "query", "update", "eta")
+COUNTS = (ROUND, "first-step", "local-steps", "seed")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """The local steps of one client in one round.
+
+    Attributes
+    ----------
+    algorithm : Algorithm
+        Whose `query` and `update` to call; on a client it is rebuilt from its coefficients.
+    hp : Hyperparameters
+        What `query` and `update` need.
+    round : int
+        From 1 on.
+    first_step : int
+        t of the first local step; the first step of the run is 0.
+    local_steps : int
+        K.
+    seed : int
+        Seed of the draws of all clients.
+
+    Examples
+    --------
+    >>> from fedac.algorithms import FEDAVG
+    >>> hp = FEDAVG.couple(eta=0.5, mu=1.0, K=8)
+    >>> task = Task(algorithm=FEDAVG, hp=hp, round=2, first_step=8, local_steps=8, seed=1)
+    >>> received = Task.from_config(task.to_config())
+    >>> received.algorithm.update((3.0,), 3.0, 2.0, received.hp)
+    (2.0,)
+    """
+
+    algorithm: Algorithm
+    hp: Hyperparameters
+    round: int
+    first_step: int
+    local_steps: int
+    seed: int
+
+    def to_config(self, extra: Mapping[str, Any] | None = None) -> ConfigRecord:
+        """Return the task as a record, with the user's own entries beside it."""
+        taken = sorted(set(extra or ()) & {*ALGORITHM, *COUNTS})
+        if taken:
+            raise InputError(f"the strategy itself sends {', '.join(taken)}; use other names")
+        step = linear_form(self.algorithm, self.hp)
+        config: dict[str, Any] = {
+            "algorithm": self.algorithm.name,
+            "sequences": list(self.algorithm.sequences),
+            "start": [float(value) for value in self.algorithm.start(1.0)],
+            "query": list(step.query),
+            "update": [number for row in step.update for number in row],
+            "eta": float(self.hp.eta),
+            ROUND: self.round,
+            "first-step": self.first_step,
+            "local-steps": self.local_steps,
+            "seed": self.seed,
+        }
+        return ConfigRecord({**config, **(extra or {})})
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any]) -> Task:
+        """Read a task, or say what is wrong with its record."""
+        missing = [name for name in (*ALGORITHM, *COUNTS) if name not in config]
+        if missing:
+            raise InputError(
+                f"the server's message has no '{missing[0]}': do server and client use the same "
+                "version of fedac.flower?"
+            )
+        for name in COUNTS:
+            if type(config[name]) is not int or config[name] < 0:
+                raise InputError(f"'{name}' must be a whole number, got {config[name]!r}")
+        number, first_step, local_steps, seed = (config[name] for name in COUNTS)
+        return cls(
+            algorithm=_read_algorithm(config),
+            hp=Hyperparameters(eta=config["eta"]),
+            round=number,
+            first_step=first_step,
+            local_steps=local_steps,
+            seed=seed,
+        )
+
+
+def user_entries(config: Mapping[str, object]) -> dict[str, object]:
+    """Return the user's own entries of a message's config.
+
+    Examples
+    --------
+    >>> user_entries({"seed": 1, "eta": 0.5, "server-round": 2, "mine": 7})
+    {'mine': 7}
+    """
+    return {name: value for name, value in config.items() if name not in {*ALGORITHM, *COUNTS}}
+
+
+def _read_algorithm(config: Mapping[str, Any]) -> Algorithm:
+    name, sequences = config["algorithm"], config["sequences"]
+    S, numbers = len(sequences), [*config["start"], *config["query"], *config["update"]]
+    if len(numbers) != S * (S + 4) or not all(isinstance(number, float) for number in numbers):
+        raise InputError(f"the coefficients of algorithm {name!r} do not fit its sequences")
+    rows = [tuple(config["update"][i * (S + 2) : (i + 1) * (S + 2)]) for i in range(S)]
+    step = Linear(query=tuple(config["query"]), update=tuple(rows))
+    return from_linear(str(name), tuple(sequences), config["start"], step)

@@ -1,0 +1,103 @@
+"""Between a PyTorch model and the arrays that travel."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+import torch
+from flwr.app import ArrayRecord
+from torch import Tensor
+
+from fedac.errors import InputError
+from fedac.flower.messages import (
+    BUFFER,
+    NamedArrays,
+    NDArray,
+    add_prefix,
+    from_record,
+    split_buffers,
+    to_record,
+)
+
+
+def torch_arrays(module: torch.nn.Module) -> ArrayRecord:
+    """Return a model's arrays, for the strategy to start from.
+
+    Parameters keep their names; floating-point buffers get the prefix ``buffer/``. Parameters in
+    half precision travel as float32, because `fedac.torch` keeps their sequences in float32.
+
+    Examples
+    --------
+    >>> list(torch_arrays(torch.nn.Linear(2, 1)))
+    ['weight', 'bias']
+    """
+    params = {name: _numpy(p) for name, p in module.named_parameters()}
+    return to_record({**params, **add_prefix(BUFFER, buffers_of(module))})
+
+
+def load_torch_arrays(module: torch.nn.Module, arrays: ArrayRecord) -> None:
+    """Load the result of a run into a model.
+
+    Examples
+    --------
+    >>> trained, model = torch.nn.Linear(2, 1), torch.nn.Linear(2, 1)
+    >>> load_torch_arrays(model, torch_arrays(trained))
+    >>> bool((trained.weight == model.weight).all())
+    True
+    """
+    parameters, buffers = split_buffers(from_record(arrays))
+    load_parameters(module, parameters)
+    load_buffers(module, buffers)
+
+
+@torch.no_grad()
+def load_parameters(module: torch.nn.Module, arrays: NamedArrays) -> None:
+    """Copy arrays into all parameters of a model."""
+    named = dict(module.named_parameters())
+    require_known(arrays, named)
+    for name, parameter in named.items():
+        parameter.copy_(to_tensor(arrays, name, parameter))
+
+
+@torch.no_grad()
+def load_buffers(module: torch.nn.Module, arrays: NamedArrays) -> None:
+    """Copy arrays into buffers of a model."""
+    named = dict(module.named_buffers())
+    require_known(arrays, named)
+    for name in arrays:
+        named[name].copy_(to_tensor(arrays, name, named[name]))
+
+
+def buffers_of(module: torch.nn.Module) -> dict[str, NDArray]:
+    """Return the floating-point buffers of a model."""
+    buffers = dict(module.named_buffers())
+    return {name: _numpy(b) for name, b in buffers.items() if b.is_floating_point()}
+
+
+def to_tensor(arrays: NamedArrays, name: str, expected: Tensor) -> Tensor:
+    """Return one of the arrays as a tensor on the right device, if its shape is right."""
+    if name not in arrays:
+        raise InputError(f"the server sent no array '{name}': does it start from the same model?")
+    if arrays[name].shape != tuple(expected.shape):
+        raise InputError(
+            f"the server's array '{name}' has shape {arrays[name].shape}, the client's "
+            f"{tuple(expected.shape)}: do they have the same model?"
+        )
+    return torch.from_numpy(np.array(arrays[name])).to(expected.device)
+
+
+def require_known(names: Iterable[str], known: Mapping[str, object]) -> None:
+    """Refuse arrays that the model does not have."""
+    for name in names:
+        if name not in known:
+            raise InputError(
+                f"the client's model has no array '{name}': does the server start from "
+                "torch_arrays of the same model?"
+            )
+
+
+def _numpy(tensor: Tensor) -> NDArray:
+    half = tensor.dtype in (torch.bfloat16, torch.float16)
+    array: NDArray = (tensor.detach().float() if half else tensor.detach()).cpu().numpy()
+    return array

@@ -1,0 +1,133 @@
+"""Options and inputs that are refused before any node is asked."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedac[flower]'")
+
+from dataclasses import replace
+
+from flwr.app import ArrayRecord
+
+from fedac.algorithms import FEDAVG, MB_SGD
+from fedac.errors import InputError
+from fedac.flower import Aggregation, InProcessGrid, LocalStrategy, client_app
+
+CLIPPED = replace(
+    FEDAVG,
+    name="clipped",
+    update=lambda state, w_md, g, hp: (w_md - hp.eta * np.clip(g, -1, 1),),
+)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"algorithm": "3"}, "unknown algorithm '3'"),
+        ({"eta": -1.0}, "eta must be"),
+        ({"local_steps": 0}, "local_steps must be"),
+        ({"quorum": 9}, "quorum=9 is impossible: only 8"),
+        ({"quorum": 3, "sample": 2}, "quorum=3 is impossible: only 2"),
+        ({"weighting": "size"}, "unknown weighting"),
+        ({"aggregation": "mode"}, "unknown aggregation"),
+        ({"aggregation": "median", "weighting": "examples"}, "has no weights"),
+        ({"aggregation": "trimmed-mean", "trim": 0.5}, "trim must be above 0 and below 1/2"),
+        ({"aggregation": "trimmed-mean", "trim": "0.2"}, "trim must be a finite number"),
+        ({"aggregation": "trimmed-mean"}, r"nobody would be dropped.*trim must be at least 0\.2$"),
+        ({"aggregation": "trimmed-mean", "quorum": 2}, "needs a quorum of at least 3, got 2"),
+        ({"aggregation": "clipped-mean", "clip_norm": 0.0}, "clip_norm must be"),
+        ({"aggregation": "clipped-mean", "weighting": "examples"}, "has no weights"),
+        ({"trim": 0.2}, "trim is for 'trimmed-mean', not for 'mean'"),
+        ({"clip_norm": 1.0}, "clip_norm is for 'clipped-mean', not for 'mean'"),
+        ({"algorithm": MB_SGD}, "takes no local steps"),
+        ({"algorithm": CLIPPED}, "'clipped' is not linear"),
+        ({"checkpoint": ""}, "checkpoint is empty"),
+        ({"deadline": 0.0}, "deadline must be"),
+        ({"seed": 2**63}, "seed must be at most"),
+    ],
+)
+def test_impossible_options_are_refused(options, message):
+    options = {"eta": 0.5, "mu": 0.5, "local_steps": 4, "min_nodes": 8} | options
+    with pytest.raises(InputError, match=message):
+        LocalStrategy(options.pop("algorithm", "fedac-i"), **options)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"grid": None}, "grid must be a Grid, got NoneType"),
+        ({"initial_arrays": [np.ones(3)]}, "must be an ArrayRecord, got list"),
+        ({"timeout": 0}, "timeout must be a finite number above 0"),
+        ({"timeout": "3"}, "timeout must be a finite number above 0"),
+        ({"evaluate_fn": 3}, "evaluate_fn must be a function, got int"),
+        ({"evaluate_fn": lambda *_: (1, 2)}, "must return a MetricRecord or None, got tuple"),
+        ({"train_config": {"seed": 3}}, "the strategy itself sends seed"),
+        ({"evaluate_config": {"server-round": 3}}, "the strategy itself sends server-round"),
+        ({"evaluate_config": {"eta": 3.0}}, "the strategy itself sends eta"),
+        ({"num_rounds": 2.5}, "num_rounds must be a whole number"),
+    ],
+)
+def test_impossible_starts_are_refused_before_any_node_is_asked(federation, given, message):
+    grid = federation.grid()
+    start = {"grid": grid, "initial_arrays": federation.initial_arrays(), "num_rounds": 2}
+    with pytest.raises(InputError, match=message):
+        federation.strategy().start(**(start | given))
+    assert grid.asked == []
+
+
+def test_the_suggested_trim_is_accepted():
+    for quorum in range(3, 60):
+        trim = np.ceil(1000 / quorum) / 1000
+        assert Aggregation(rule="trimmed-mean", trim=trim).trimmed(quorum) == 1
+        assert Aggregation(rule="trimmed-mean", trim=1 / quorum).trimmed(quorum) == 1
+
+
+def test_numpy_numbers_can_be_checkpointed(federation, tmp_path):
+    path = tmp_path / "run.npz"
+    for options in (
+        {"aggregation": "clipped-mean", "clip_norm": np.float32(1)},
+        {"aggregation": "trimmed-mean", "trim": np.float32(0.3)},
+    ):
+        federation.run(rounds=1, checkpoint=path, **options)
+        federation.run(rounds=2, checkpoint=path, resume_from=path, **options)
+
+
+def test_a_model_that_is_never_evaluated_needs_no_evaluate(federation):
+    class Blind:
+        n_examples = 5
+
+        def gradient(self, w, step):
+            return w
+
+    app = client_app(lambda context: None, lambda data: Blind())
+    strategy = federation.strategy(min_nodes=2, evaluate_every=0)
+    result = strategy.start(InProcessGrid(app, 2), federation.initial_arrays(), num_rounds=1)
+    assert result.history.rounds[0].good == 2
+
+
+@pytest.mark.parametrize(
+    ("path", "message"), [("", "is a folder"), ("file/run.npz", "cannot be written")]
+)
+def test_a_checkpoint_that_cannot_be_written_is_refused_at_once(
+    federation, tmp_path, path, message
+):
+    (tmp_path / "file").touch()
+    grid = federation.grid()
+    with pytest.raises(InputError, match=message):
+        federation.run(grid=grid, checkpoint=tmp_path / path)
+    assert grid.asked == []
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ([], "nothing to train"),
+        ([np.arange(3)], "only floating-point"),
+        ([np.array([1.0, np.nan])], "NaN or infinite"),
+    ],
+)
+def test_impossible_models_are_refused(federation, arrays, message):
+    with pytest.raises(InputError, match=message):
+        federation.strategy().start(federation.grid(), ArrayRecord(arrays), num_rounds=1)
