@@ -292,7 +292,9 @@ def test_help_is_complete(fedac, path, command):
     code, out, err = fedac(*path, "-h")
     assert (code, err) == (0, "")
     assert fedac(*path, "--help").out == out
-    assert all(parameter.help for parameter in command.params), path
+    assert all(parameter.help for parameter in command.params)
+    has_arguments = any(p.param_type_name == "argument" for p in command.params)
+    assert out.count("rguments:\n") == has_arguments
 
 
 def test_summaries_are_not_cut(fedac):

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import sys
 import warnings
-from collections.abc import Callable
 from typing import Any
 
 import typer
@@ -18,6 +17,7 @@ import typer.core
 
 from fedac import __version__
 from fedac.cli import bench, data, demo, export, instability, plan, report, reproduce, run, sweep
+from fedac.cli.help import add_command
 from fedac.cli.streams import flush_results, notice, prepare_streams
 from fedac.errors import InputError, SlowEngineWarning, StepSizeWarning
 
@@ -29,20 +29,6 @@ START = """Where to start:
   fedac COMMAND --help       all options of a command
   README.md and docs/        the guide, in the repository
 """
-
-
-class _Argument(typer.core.TyperArgument):
-    """An argument that keeps its help text, which Typer 0.20 loses with Click 8.5.
-
-    Flower requires that Typer.
-    """
-
-    def __init__(self, **settings: Any) -> None:
-        super().__init__(**settings)
-        self.help = settings.get("help")
-
-
-vars(typer.main)["TyperArgument"] = _Argument
 
 app = typer.Typer(
     name="fedac",
@@ -56,20 +42,15 @@ app = typer.Typer(
 )
 
 
-def _add(name: str, command: Callable[..., None]) -> None:
-    # Click would cut the summary short if it took it from the docstring by itself.
-    app.command(name, short_help=(command.__doc__ or "").partition("\n")[0])(command)
-
-
-_add("demo", demo.demo)
-_add("run", run.command)
-_add("sweep", sweep.sweep)
-_add("export", export.export)
-_add("reproduce", reproduce.reproduce)
-_add("report", report.report)
-_add("instability", instability.instability)
-_add("plan", plan.plan)
-_add("bench", bench.bench)
+add_command(app, "demo", demo.demo)
+add_command(app, "run", run.command)
+add_command(app, "sweep", sweep.sweep)
+add_command(app, "export", export.export)
+add_command(app, "reproduce", reproduce.reproduce)
+add_command(app, "report", report.report)
+add_command(app, "instability", instability.instability)
+add_command(app, "plan", plan.plan)
+add_command(app, "bench", bench.bench)
 app.add_typer(data.app, name="data")
 
 

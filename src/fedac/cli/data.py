@@ -1,25 +1,21 @@
-"""`fedac data`: which data sets there are, and where."""
+"""`fedac data`: the data sets and where they are."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
-
 import typer
 
+from fedac.cli.help import add_command
 from fedac.cli.progress import download_bar
 from fedac.cli.streams import new_table, print_table
 from fedac.errors import InputError
 
-if TYPE_CHECKING:
-    from pathlib import Path
+NAME = typer.Argument(help="A registered name; 'fedac data list' shows them.")
 
-app = typer.Typer(help="List, fetch and find data sets.", no_args_is_help=True)
+app = typer.Typer(help="List, download and locate data sets.", no_args_is_help=True)
 
 
-@app.command("list")
-def list_() -> None:
-    """List the registered data sets and where they are found."""
+def list_sets() -> None:
+    """List the registered data sets and where they are."""
     from rich.markup import escape
 
     from fedac.data.registry import describe
@@ -37,26 +33,31 @@ def list_() -> None:
     print_table(table)
 
 
-@app.command()
-def fetch(name: str = typer.Argument(help="A registered name.")) -> None:
-    """Download a data set unless it is here already; print its path."""
+def fetch(name: str = NAME) -> None:
+    """Download a data set unless it is already here; print its path."""
     from fedac.data import registry
 
+    _require_file(name)
     with download_bar(name) as show:
-        print(_file(lambda name: registry.fetch(name, show), name))
+        path = registry.fetch(name, show)
+    print(path)
 
 
-@app.command()
-def path(name: str = typer.Argument(help="A registered name.")) -> None:
-    """Print where a data set is, without downloading it."""
+def path(name: str = NAME) -> None:
+    """Print the path of a data set without downloading it."""
     from fedac.data import registry
 
-    print(_file(registry.find, name))
+    _require_file(name)
+    print(registry.find(name))
 
 
-def _file(look_up: Callable[[str], Path], name: str) -> Path:
+def _require_file(name: str) -> None:
     from fedac.data.registry import GENERATED
 
     if name in GENERATED:
         raise InputError(f"{name} has no file: it is generated; use it as --dataset {name}")
-    return look_up(name)
+
+
+add_command(app, "list", list_sets)
+add_command(app, "fetch", fetch)
+add_command(app, "path", path)
