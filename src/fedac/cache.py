@@ -1,4 +1,4 @@
-"""Where fedac keeps what it can make or fetch again: data sets, optima, compiled code."""
+"""The cache folder: downloaded data sets, optima and compiled code."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def write_atomically(path: Path, write: Callable[[BinaryIO], object]) -> None:
 
 
 def require_writable(path: Path) -> None:
-    """Fail now, not later, where a file cannot be written.
+    """Fail early if a file cannot be written.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Checks of numbers that users give, with errors that say what would be right."""
+"""Checks of the user's numbers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fedac.errors import InputError
 
 
 def require_positive(name: str, value: float) -> float:
-    """Return `value` if it is a finite number above zero, else say what is wrong.
+    """Return `value` as a float if it is finite and above zero, else raise `InputError`.
 
     Examples
     --------
@@ -25,7 +25,7 @@ def require_positive(name: str, value: float) -> float:
 
 
 def require_nonnegative(name: str, value: float) -> float:
-    """Return `value` if it is a finite number from zero on, else say what is wrong.
+    """Return `value` as a float if it is finite and at least zero, else raise `InputError`.
 
     Examples
     --------
@@ -38,7 +38,7 @@ def require_nonnegative(name: str, value: float) -> float:
 
 
 def require_count(name: str, value: int, *, least: int = 1) -> int:
-    """Return `value` if it is a whole number from `least` on, else say what is wrong.
+    """Return `value` if it is a whole number, at least `least`, else raise `InputError`.
 
     Examples
     --------
@@ -51,12 +51,12 @@ def require_count(name: str, value: int, *, least: int = 1) -> int:
         number = operator.index(value)
     except TypeError:
         number = least - 1
-    # bool is an int in Python, but True workers are a mistake.
+    # bool is an int in Python, but M=True is a mistake.
     if isinstance(value, bool) or number < least:
         raise InputError(f"{name} must be a whole number, at least {least}, got {value!r}")
     return number
 
 
 def _is_finite(value: object) -> bool:
-    # NumPy's numbers are numbers too; True is not.
+    # NumPy's scalars are Real too; True is not a number here.
     return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)

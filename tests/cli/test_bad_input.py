@@ -141,7 +141,7 @@ def test_unlike_any_data_set(assert_refused, name):
     ("content", "message"),
     [
         (b"", "the file is empty"),
-        (b"# only\n\n# comments\n", "holds no rows"),
+        (b"# only\n\n# comments\n", "has no rows"),
         (GOOD + b"+1 1:x\n", "line 3: '1:x': the value is not a number"),
         (GOOD + b"one 1:1\n", "line 3: label 'one' is not a number"),
         (GOOD + b"+1 1\n", "line 3: '1' is not of the form index:value"),
@@ -168,7 +168,7 @@ def test_bad_files(assert_refused, write, content, message):
 def test_truncated_file(assert_refused, write, bytes_kept):
     packed = bz2.compress(GOOD * 100)
     file = write(packed[:bytes_kept], "cut.bz2")
-    assert_refused("run", "--dataset", file, saying=f"{file}: the compressed file is cut short")
+    assert_refused("run", "--dataset", file, saying=f"{file}: the compressed file is truncated")
 
 
 def test_not_what_its_name_says(assert_refused, write):
@@ -178,7 +178,7 @@ def test_not_what_its_name_says(assert_refused, write):
 def test_missing_file_and_directory(assert_refused, tmp_path):
     for path in (tmp_path / "none", "data/train.txt", "train.txt"):
         assert_refused("run", "--dataset", path, saying=f"{path}: no such file")
-    assert_refused("run", "--dataset", tmp_path, saying="is a directory; give a LIBSVM file")
+    assert_refused("run", "--dataset", tmp_path, saying="this is a folder; give a LIBSVM file")
     assert_refused("run", "--dataset", tmp_path / ("x" * 5000), saying="cannot be read")
 
 
@@ -264,10 +264,10 @@ def test_an_empty_path_is_not_the_current_folder(assert_refused, arguments, tmp_
 def test_demo_checks_its_folder_before_it_computes(assert_refused, write, monkeypatch, tmp_path):
     file = write(b"")
     assert_refused("demo", "--out", file, saying=f"--out takes a writable folder; '{file}'")
-    assert_refused("demo", "--out", file / "x", saying="cannot be created: Not a directory")
+    assert_refused("demo", "--out", file / "x", saying=f"'{file}' is a file")
     # The superuser may write anywhere, and tests may be run by them.
     monkeypatch.setattr(parse.os, "access", lambda path, mode: False)
-    assert_refused("demo", "--out", tmp_path / "new", saying="new' is not writable")
+    assert_refused("demo", "--out", tmp_path / "new", saying=f"'{tmp_path}' is not writable")
 
 
 def test_a_wrong_option_is_found_before_the_data_are_read(assert_refused):

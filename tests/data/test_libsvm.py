@@ -84,8 +84,8 @@ LONG = b"x" * 99
         (b"1 0:1 1:2", "line 3: '0:1': feature indices start at 1"),
         (b"1 -4:1", "line 3: '-4:1': feature indices start at 1"),
         (b"1 10:1", "line 3: '10:1': the feature index is above 9"),
-        (b"1 5:1 2:1", "line 3: '2:1': feature indices must ascend, and 5 came before"),
-        (b"1 5:1 5:1", "line 3: '5:1': feature indices must ascend, and 5 came before"),
+        (b"1 5:1 2:1", "line 3: '2:1': feature indices must ascend, but 5 came before"),
+        (b"1 5:1 5:1", "line 3: '5:1': feature indices must ascend, but 5 came before"),
         (b"1 1:", "line 3: '1:': the value is not a number"),
         (b"1 1:2:3", "line 3: '1:2:3': the value is not a number"),
         (b"1 1:NaN", "line 3: '1:NaN': the value is not finite"),
@@ -121,7 +121,7 @@ def test_compressed_without_its_suffix_is_not_text(write):
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [(b"", "the file is empty"), (b"\n# only a comment\n", "the file holds no rows")],
+    [(b"", "the file is empty"), (b"\n# only a comment\n", "the file has no rows")],
 )
 def test_files_without_rows(write, content, message):
     assert_refused(write(content), message)
@@ -129,10 +129,10 @@ def test_files_without_rows(write, content, message):
 
 def test_missing_file_and_directory(tmp_path):
     assert_refused(tmp_path / "gone", "no such file")
-    assert_refused(tmp_path, "is a directory")
+    assert_refused(tmp_path, "this is a folder")
     compressed = tmp_path / "folder.bz2"
     compressed.mkdir()
-    assert_refused(compressed, "is a directory")
+    assert_refused(compressed, "this is a folder")
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root reads all")
@@ -148,7 +148,7 @@ def test_forbidden_file(write):
 )
 def test_damaged_compressed_files(write, suffix, compress):
     whole = compress(TEXT * 1000)
-    assert_refused(write(whole[:-9], "cut" + suffix), "the compressed file is cut short")
+    assert_refused(write(whole[:-9], "cut" + suffix), "the compressed file is truncated")
     assert_refused(write(b"1 1:1\n-1 1:1\n", "plain" + suffix), "cannot be read")
     middle = len(whole) // 2
     assert_refused(write(whole[:middle] + b"????" + whole[middle + 4 :], "bad" + suffix), ": ")

@@ -20,7 +20,7 @@ from fedac.objectives import LogisticRegression
 
 TEXT = b"".join(b"%d %d:1\n" % (i % 2, 1 + i % 5) for i in range(60_000))
 SHA = hashlib.sha256(TEXT).hexdigest()
-TOY = Source("toy", "toy", 60_000, 5, "for tests", sha256=SHA, size=len(TEXT))
+TOY = Source("toy", "toy", 60_000, 5, "for tests", sha256=SHA)
 
 
 class Server(ThreadingHTTPServer):

@@ -106,24 +106,9 @@ def output_folder(path: Path, *, option: str) -> Path:
     ...
     fedac.errors.InputError: --out takes a writable folder; '...' is a file
     """
-    try:
-        nearest = _nearest(path)
-        why = "" if os.access(nearest, os.W_OK | os.X_OK) else "is not writable"
-        if not nearest.is_dir():
-            why = "is a file"
-    except OSError as error:
-        why = f"cannot be created: {error.strerror}"
-    if why:
-        raise InputError(f"{option} takes a writable folder; '{path}' {why}")
-    return path
-
-
-def _nearest(path: Path) -> Path:
-    """Return a path, or the closest of its parents that exists."""
-    for place in (path, *path.absolute().parents):
-        try:
-            place.stat()
-        except FileNotFoundError:
-            continue
-        return place
+    nearest = next(place for place in (path, *path.absolute().parents) if place.exists())
+    if not nearest.is_dir():
+        raise InputError(f"{option} takes a writable folder; '{nearest}' is a file")
+    if not os.access(nearest, os.W_OK | os.X_OK):
+        raise InputError(f"{option} takes a writable folder; '{nearest}' is not writable")
     return path

@@ -13,20 +13,20 @@ from fedac.errors import DataError
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
-# (negative, positive), the ways in which two classes are commonly written.
+# (negative, positive): the common ways to write two classes.
 LABEL_PAIRS = ((-1.0, 1.0), (0.0, 1.0), (1.0, 2.0))
 
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Rows ``X`` with their signs ``y``.
+    """Rows ``X`` with labels ``y``.
 
     Parameters
     ----------
     name : str
-        What reports and results call this data set.
+        Name shown in reports and results.
     X : csr_array or ndarray, float64, shape (n_samples, n_features)
-        Sparse rows, or dense ones in C order.
+        Sparse rows, or dense rows in C order.
     y : ndarray of float64, shape (n_samples,)
         Labels, each -1 or +1; see `labels_to_signs`.
 
@@ -72,7 +72,7 @@ def labels_to_signs(labels: ArrayLike, where: str) -> NDArray[np.float64]:
     Raises
     ------
     DataError
-        When there are not exactly two classes, or they are written another way.
+        When there are not exactly two classes, or they are written in another way.
 
     Examples
     --------
@@ -89,12 +89,12 @@ def labels_to_signs(labels: ArrayLike, where: str) -> NDArray[np.float64]:
         if classes == [negative, positive]:
             return np.where(values == positive, 1.0, -1.0)
 
-    shown = ", ".join(f"{label:g}" for label in classes[:6])
+    listed = ", ".join(f"{label:g}" for label in classes[:6])
     if len(classes) == 1:
-        raise DataError(f"{where}: every row has label {shown}; two classes are needed")
+        raise DataError(f"{where}: every row has label {listed}; two classes are needed")
     if len(classes) != 2:
         more = ", ..." if len(classes) > 6 else ""
-        raise DataError(f"{where}: two classes are needed, found {len(classes)}: {shown}{more}")
+        raise DataError(f"{where}: two classes are needed, found {len(classes)}: {listed}{more}")
     raise DataError(
-        f"{where}: labels are {{{shown}}}; accepted pairs: {{-1, +1}}, {{0, 1}}, {{1, 2}}"
+        f"{where}: labels are {{{listed}}}; accepted pairs: {{-1, +1}}, {{0, 1}}, {{1, 2}}"
     )

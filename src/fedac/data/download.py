@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import logging
 from collections.abc import Callable
 from http import HTTPStatus
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from fedac.errors import DataError
-
-if TYPE_CHECKING:
-    import requests
 
 TIMEOUT_SECONDS = 30
 CHUNK_BYTES = 1 << 16
@@ -24,16 +19,8 @@ OnProgress = Callable[[int, int | None], object]
 def download_file(url: str, path: Path, sha256: str | None, on_progress: OnProgress) -> None:
     """Download ``url`` to ``path``, resuming from ``path.part`` if that exists.
 
-    Parameters
-    ----------
-    url : str
-        Address of the file.
-    path : Path
-        Destination; the file appears there only once it is complete and verified.
-    sha256 : str or None
-        Expected checksum, if known.
-    on_progress : callable
-        Called after every chunk with the bytes so far and the total, None if unknown.
+    The file appears at ``path`` only once it is complete and its checksum, if one is given, is
+    right.
 
     Raises
     ------
@@ -41,69 +28,52 @@ def download_file(url: str, path: Path, sha256: str | None, on_progress: OnProgr
         When the download fails (the partial file is kept) or the checksum is wrong (the file
         is deleted).
     """
-    import pooch
-
-    # pooch logs advice for developers, such as to pass a known_hash.
-    pooch.get_logger().setLevel(logging.WARNING)
     part = path.with_name(path.name + ".part")
     try:
-        pooch.retrieve(
-            url,
-            known_hash=sha256 and f"sha256:{sha256}",
-            fname=path.name,
-            path=path.parent,
-            downloader=ResumingDownloader(part, on_progress),
-        )
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _resume(url, part, on_progress)
+        got = file_sha256(part)
+        if sha256 in (None, got):
+            part.replace(path)
+            return
+        part.unlink()
     except OSError as error:
         kept = "; the next attempt will resume the partial download" if _size(part) else ""
         raise DataError(
             f"cannot download {url}: {_reason(error)}{kept}. "
             f"To work offline, put the file at {path} or in the folder $FEDAC_DATA"
         ) from None
-    except ValueError as error:  # pooch found a wrong checksum and deleted the file
-        raise DataError(f"{url}: {error}") from None
+    raise DataError(f"{url} has changed or was damaged: expected sha256 {sha256}, got {got}")
 
 
-class ResumingDownloader:
-    """Downloader for pooch that writes to ``part`` and requests only the missing bytes."""
+def _resume(url: str, part: Path, on_progress: OnProgress) -> None:
+    """Append the missing bytes to ``part``."""
+    import requests
 
-    def __init__(self, part: Path, on_progress: OnProgress) -> None:
-        self.part = part
-        self.on_progress = on_progress
-
-    def __call__(self, url: str, output_file: str, _pooch: Any) -> None:
-        """Download ``url`` and, once complete, move it to ``output_file``."""
-        import requests
-
-        have = _size(self.part)
-        # Ranges count bytes as sent, so the server must not compress them.
-        headers = {"Accept-Encoding": "identity"}
-        if have:
-            headers["Range"] = f"bytes={have}-"
-        with requests.get(url, headers=headers, stream=True, timeout=TIMEOUT_SECONDS) as response:
-            if have and response.status_code == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
-                # Our part is either the whole file or longer than it, and then not a part of it.
-                if response.headers.get("Content-Range") != f"bytes */{have}":
-                    self.part.unlink()
-                    return self(url, output_file, _pooch)
-            else:
-                response.raise_for_status()
-                # A server without support for ranges answers 200 and sends the whole file.
-                resumes = response.status_code == HTTPStatus.PARTIAL_CONTENT
-                self._receive(response, have if resumes else 0)
-        self.part.replace(output_file)
-
-    def _receive(self, response: requests.Response, have: int) -> None:
+    have = _size(part)
+    # Ranges count bytes as sent, so the server must not compress them.
+    headers = {"Accept-Encoding": "identity"}
+    if have:
+        headers["Range"] = f"bytes={have}-"
+    with requests.get(url, headers=headers, stream=True, timeout=TIMEOUT_SECONDS) as response:
+        if have and response.status_code == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
+            if response.headers.get("Content-Range") == f"bytes */{have}":
+                return  # it is already complete
+            part.unlink()  # too long to be a part of this file
+            return _resume(url, part, on_progress)
+        response.raise_for_status()
+        if response.status_code != HTTPStatus.PARTIAL_CONTENT:
+            have = 0  # a server without support for ranges sends the whole file
         length = response.headers.get("Content-Length")
         total = have + int(length) if length else None
-        with self.part.open("ab" if have else "wb") as file:
+        with part.open("ab" if have else "wb") as file:
             for chunk in response.iter_content(CHUNK_BYTES):
                 file.write(chunk)
-                self.on_progress(file.tell(), total)
+                on_progress(file.tell(), total)
 
 
 def _size(path: Path) -> int:
-    return path.stat().st_size if path.exists() else 0
+    return path.stat().st_size if path.is_file() else 0
 
 
 def file_sha256(path: Path) -> str:

@@ -1,4 +1,4 @@
-"""Generated data sets, for when there is no network and for tests."""
+"""Generated data sets, for tests and for work without a network."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ GROUP_SIZES = (5, 8, 5, 16, 5, 7, 14, 6, 5, 2, 2, 2, 5, 41)
 MISSING = (0, 0.056, 0, 0, 0, 0, 0.057, 0, 0, 0, 0, 0, 0, 0.018)
 POSITIVE_SHARE = 0.2408
 
-# Chosen so that a logistic model sees what it sees in a9a: the largest eigenvalue of
-# X'X/n is near 6 and the optimal loss at l2 = 1e-3 is near 0.33.
+# Chosen to be as hard as a9a for a logistic model: the largest eigenvalue of X'X/n is near 6 and
+# the optimal loss at l2 = 1e-3 is near 0.33.
 ZIPF_EXPONENT = 1.5
 SHARED_DRAWS = 0.5
 WEIGHT_SCALE = 1.9
@@ -24,9 +24,9 @@ WEIGHT_SCALE = 1.9
 def synthetic(n_samples: int = 32561, n_features: int = 123, seed: int = 0) -> Dataset:
     """Generate sparse one-hot data in the shape of a9a.
 
-    Each row holds one category of each of 14 attributes, with Zipf frequencies; half
-    of a row's attributes follow one common draw, so columns are correlated. Labels
-    come from a logistic model with fixed weights whose intercept makes 24% positive.
+    Each row has one category of each of 14 attributes, with Zipf frequencies; half of a row's
+    attributes follow one common draw, so columns are correlated. Labels come from a logistic
+    model with fixed weights whose intercept makes 24% of them positive.
 
     Parameters
     ----------
@@ -44,7 +44,7 @@ def synthetic(n_samples: int = 32561, n_features: int = 123, seed: int = 0) -> D
     from scipy.sparse import csr_array
 
     _check_sizes(n_samples, n_features)
-    # Uniform draws only: of all of NumPy's draws these are the least likely to change.
+    # Only uniform draws: of all that NumPy offers they are the least likely to change.
     rng = np.random.default_rng(seed)
     relative = np.cumsum((0, *GROUP_SIZES)) / sum(GROUP_SIZES)
     edges = np.unique(np.rint(relative * n_features).astype(np.int32))
@@ -96,13 +96,13 @@ def dense(n_samples: int = 4000, n_features: int = 2000, seed: int = 0) -> Datas
 
 def _check_sizes(n_samples: int, n_features: int) -> None:
     if n_samples < 2:
-        raise InputError(f"n_samples is {n_samples}; at least 2 are needed, one of each class")
+        raise InputError(f"n_samples must be at least 2, one of each class, got {n_samples}")
     if n_features < 1:
-        raise InputError(f"n_features is {n_features}; at least 1 is needed")
+        raise InputError(f"n_features must be at least 1, got {n_features}")
 
 
 def _top(scores: NDArray[np.float64], share: float) -> NDArray[np.float64]:
-    """Give +1 to the given share of highest scores, but to one at least and not to all."""
+    """Label the given share of highest scores +1, but at least one and not all of them."""
     n = len(scores)
     positives = min(max(round(share * n), 1), n - 1)
     signs = np.full(n, -1.0)

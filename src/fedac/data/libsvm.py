@@ -1,4 +1,4 @@
-"""Read LIBSVM text files, and say which line is wrong when one is."""
+"""Read LIBSVM text files; errors name the line."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ T = TypeVar("T", int, float)
 
 OPENERS: dict[str, Any] = {".bz2": bz2.open, ".gz": gzip.open, ".xz": lzma.open}
 
-# Files are read piece by piece: a bad line is then looked for in one piece only, and
-# a dense file of several gigabytes is never held in two forms at once.
+# Files are read in chunks, so that a bad line is searched for in one chunk only and a dense
+# file of several gigabytes is never in memory both sparse and dense.
 CHUNK_BYTES = 1 << 24
-# No row of text is this long; a device file that never ends would be.
+# No row is this long, but an endless device file would be.
 LONGEST_LINE = 2**28
 
-# Sparse storage costs 12 bytes an entry and dense 8, so half full is where dense wins.
+# An entry takes 12 bytes in sparse storage and 8 in dense: dense wins from about half full.
 DENSE_ABOVE = 0.5
 
-# The widest sets that people publish have 5.5e7 columns. Every model is a vector of all columns: at
-# this many it is 0.8 GB, and beyond it a typing error in an index is likelier than a data set.
+# The widest published sets have 5.5e7 columns. With this many a model takes 0.8 GB; a larger index
+# is more likely a typo.
 MOST_COLUMNS = 10**8
 
 
@@ -48,17 +48,17 @@ def load_libsvm(
     r"""Read a LIBSVM file, plain or compressed (.gz, .bz2, .xz).
 
     A line is ``label index:value index:value ...`` with ascending indices from 1;
-    ``#`` starts a comment. Rows come back sparse, or dense when more than half of
-    the entries are stored.
+    ``#`` starts a comment. Rows are sparse, or dense if more than half of the entries are
+    stored.
 
     Parameters
     ----------
     path : str or Path
         The file.
     n_features : int, optional
-        Number of columns; the largest index found if not given, at most `MOST_COLUMNS`.
+        Number of columns; by default the largest index found, at most `MOST_COLUMNS`.
     name : str, optional
-        Name of the data set; the file's name without its compression if not given.
+        Name of the data set; by default the file's name without .gz, .bz2 or .xz.
 
     Raises
     ------
@@ -83,7 +83,7 @@ def load_libsvm(
         blocks.append(block)
         labels.append(y)
     if not sum(len(y) for y in labels):
-        raise DataError(f"{path}: the file holds no rows")
+        raise DataError(f"{path}: the file has no rows")
     columns = n_features or max(block.shape[1] for block in blocks)
     signs = labels_to_signs(np.concatenate(labels), str(path))
     stem = path.stem if path.suffix in OPENERS else path.name
@@ -91,7 +91,7 @@ def load_libsvm(
 
 
 def _chunks(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Yield pieces of whole lines, each with the number of its first line."""
+    """Yield chunks of whole lines, each with the number of its first line."""
     line = 1
     try:
         if path.is_file() and path.stat().st_size == 0:
@@ -100,7 +100,7 @@ def _chunks(path: Path) -> Iterator[tuple[int, bytes]]:
             while text := file.read(CHUNK_BYTES):
                 end_of_line = file.readline(LONGEST_LINE)
                 if len(end_of_line) == LONGEST_LINE:
-                    raise DataError(f"{path}: has a line of more than {LONGEST_LINE:,} bytes")
+                    raise DataError(f"{path}: a line is longer than {LONGEST_LINE:,} bytes")
                 text += end_of_line
                 if line == 1:
                     text = text.removeprefix(codecs.BOM_UTF8)
@@ -109,9 +109,9 @@ def _chunks(path: Path) -> Iterator[tuple[int, bytes]]:
     except FileNotFoundError:
         raise DataError(f"{path}: no such file") from None
     except IsADirectoryError:
-        raise DataError(f"{path}: is a directory; give a LIBSVM file") from None
+        raise DataError(f"{path}: this is a folder; give a LIBSVM file") from None
     except EOFError:
-        raise DataError(f"{path}: the compressed file is cut short or damaged") from None
+        raise DataError(f"{path}: the compressed file is truncated or damaged") from None
     except (OSError, lzma.LZMAError, zlib.error) as error:
         why = getattr(error, "strerror", None) or error
         raise DataError(f"{path}: cannot be read: {why}") from None
@@ -130,17 +130,17 @@ def _parse(
     except (ValueError, OverflowError) as error:
         fault = _first_fault(text, first_line, n_features) or f"cannot be read: {error}"
         raise DataError(f"{path}, {fault}") from None
-    # The reader lets these pass.
+    # scikit-learn accepts these.
     finite = np.isfinite(rows.data).all() and np.isfinite(labels).all()
     if query_ids.size or not finite or rows.shape[1] > (n_features or MOST_COLUMNS):
         raise DataError(f"{path}, {_first_fault(text, first_line, n_features)}")
-    # A piece has far fewer than 2^31 entries, and the kernels want 32-bit indices.
+    # A chunk has far fewer than 2^31 entries, and the kernels need 32-bit indices.
     indices, indptr = rows.indices.astype(np.int32), rows.indptr.astype(np.int32)
     return csr_array((rows.data, indices, indptr), shape=rows.shape), labels
 
 
 def _stack(blocks: list[Rows], columns: int) -> Rows | NDArray[np.float64]:
-    """Join the blocks, which it empties, into one matrix."""
+    """Join the blocks into one matrix; empties the list."""
     from scipy.sparse import csr_array, vstack
 
     n = sum(block.shape[0] for block in blocks)
@@ -150,7 +150,7 @@ def _stack(blocks: list[Rows], columns: int) -> Rows | NDArray[np.float64]:
             csr_array((b.data, b.indices, b.indptr), shape=(b.shape[0], columns)) for b in blocks
         ]
         return vstack(widened, format="csr")
-    # Free each block once copied: the peak stays near the size of the sparse form.
+    # Free each block once copied, so that memory peaks near the size of the sparse form.
     X = np.zeros((n, columns))
     while blocks:
         block = blocks.pop()
@@ -160,7 +160,7 @@ def _stack(blocks: list[Rows], columns: int) -> Rows | NDArray[np.float64]:
 
 
 def _first_fault(text: bytes, first_line: int, n_features: int | None) -> str | None:
-    """Say what is wrong with the first bad line, or None if all lines are fine."""
+    """Describe the error in the first bad line; None if all lines are good."""
     for number, line in enumerate(text.split(b"\n"), first_line):
         tokens = line.partition(b"#")[0].split()
         fault = _line_fault(tokens, n_features or MOST_COLUMNS)
@@ -194,7 +194,7 @@ def _line_fault(tokens: list[bytes], largest: int) -> str | None:
         if index > largest:
             return f"{_quote(token)}: the feature index is above {largest}"
         if index <= last:
-            return f"{_quote(token)}: feature indices must ascend, and {last} came before"
+            return f"{_quote(token)}: feature indices must ascend, but {last} came before"
         if value is None:
             return f"{_quote(token)}: the value is not a number"
         if not math.isfinite(value):

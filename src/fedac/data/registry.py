@@ -23,8 +23,7 @@ EMBEDDED = Path(__file__).parent / "embedded"
 class Source:
     """A data file: what it contains and where it can be downloaded.
 
-    ``sha256`` and ``size`` (bytes) describe the file as downloaded; None where nobody
-    published them.
+    ``sha256`` is that of the file as downloaded, None if nobody published it.
     """
 
     name: str
@@ -33,7 +32,6 @@ class Source:
     n_features: int
     note: str
     sha256: str | None = None
-    size: int | None = None
     url: str = ""
 
     def __post_init__(self) -> None:
@@ -62,7 +60,6 @@ SOURCES = {
             n_features=123,
             note="census income, small",
             sha256="eb54c45f1bdb51286f803dd092eb8202b44637a858fc6c4e533a2d64a0d94b4e",
-            size=114_818,
         ),
         Source(
             name="a9a",
@@ -71,7 +68,6 @@ SOURCES = {
             n_features=123,
             note="census income; the paper's main experiment (UCI Adult, CC BY 4.0)",
             sha256="f5d5ffd8d865ff41328e7ee043e4b020816914ff6843ff15b98905ddbedce906",
-            size=2_329_875,
         ),
         Source("covtype", "covtype.libsvm.binary.scale.bz2", 581_012, 54, "forest cover, scaled"),
         Source("epsilon", "epsilon_normalized.xz", 400_000, 2_000, "dense; needs 10 GB of memory"),

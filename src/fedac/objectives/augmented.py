@@ -60,7 +60,7 @@ class Augmented(Objective):
         return self.base.hessian_product(w, v) + self.lam * v
 
     def stochastic_gradients(self, W: Array, rows: RowNumbers) -> Array:
-        """Return the gradients of F's rows, each pulled towards w_0."""
+        """Return the gradients of F's rows plus that of the added term."""
         return self.base.stochastic_gradients(W, rows) + self.lam * (W - self.center)
 
     def noise(self, w: Array) -> float:

@@ -1,7 +1,7 @@
 """What an objective is: F(w) = E f(w; xi), its gradients and its constants.
 
-``xi`` is a row number below `n_samples`. The samplers of the engine draw row numbers and
-nothing else, so one sampler serves data sets and made-up noise alike.
+``xi`` is a row number below `n_samples`. Engines draw row numbers only, so one sampler serves
+both data sets and artificial noise.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ RowNumbers = npt.NDArray[np.int64]
 class Objective(ABC):
     """A convex function F with stochastic gradients.
 
-    Subclasses say what ``value``, ``gradient`` and ``stochastic_gradients`` are and give
-    the constants of the paper's assumptions asm1 and asm2: ``smoothness`` (L),
-    ``strong_convexity`` (mu), ``noise`` (sigma^2) and ``third_order_smoothness`` (Q).
+    Subclasses define ``value``, ``gradient`` and ``stochastic_gradients`` and the constants of
+    the paper's assumptions asm1 and asm2: ``smoothness`` (L), ``strong_convexity`` (mu),
+    ``noise`` (sigma^2) and ``third_order_smoothness`` (Q).
     """
 
     dim: int
@@ -50,7 +50,7 @@ class Objective(ABC):
 
     @abstractmethod
     def fingerprint(self) -> str:
-        """Return a hash of all that determines F; equal objectives have equal ones."""
+        """Return a hash of everything that determines F."""
 
     @cached_property
     @abstractmethod
@@ -64,7 +64,7 @@ class Objective(ABC):
 
     @cached_property
     def third_order_smoothness(self) -> float | None:
-        """Q of asm2 (a), or None where no closed form is known."""
+        """Q of asm2 (a), or None if no closed form is known."""
         return None
 
     def values(self, W: Array) -> Array:

@@ -1,7 +1,7 @@
 """Generalized linear models: a scalar loss of the margin x.w, plus l2 regularization.
 
 F(w) = 1/n sum_i loss(x_i.w, y_i) + l2/2 ||w||^2. A new loss is a new subclass with four
-scalar functions; data handling, constants and noise live here.
+scalar functions; data, constants and noise are handled here.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from fedac.require import require_nonnegative
 
 Matrix = Array | sp.csr_array
 
-# Below this many columns the Gram matrix is small enough to be diagonalized exactly.
+# Up to this many columns the Gram matrix is small enough for all its eigenvalues.
 EXACT_SPECTRUM = 1000
 
 
@@ -45,6 +45,8 @@ class LinearModel(Objective):
     # The largest second and third derivative of the loss in the margin.
     curvature: ClassVar[float]
     third_derivative: ClassVar[float | None] = None
+    # Whether the targets must be -1 or +1.
+    needs_signs: ClassVar[bool] = False
     # How the fast engine computes `derivative`: the name of a built-in loss, or a scalar function
     # (z, y) -> float compiled by `numba.njit`; None leaves the objective to the reference engine.
     kernel: ClassVar[Any] = None
@@ -65,6 +67,8 @@ class LinearModel(Objective):
             raise InputError(f"X has {self.n_samples} rows but y has shape {self.y.shape}")
         if isinstance(self.X, sp.csr_array):
             as_numbers("X", self.X.data)
+        if self.needs_signs and not np.isin(self.y, (-1.0, 1.0)).all():
+            raise InputError(f"{type(self).__name__} needs labels -1 and +1")
 
     @abstractmethod
     def loss(self, z: Array, y: Array) -> Array:
@@ -83,7 +87,7 @@ class LinearModel(Objective):
         return float(self.values(w[None, :])[0])
 
     def values(self, W: Array) -> Array:
-        """Return F(W[k]) for every k, reading the data once for all."""
+        """Return F(W[k]) for every k in one pass over the data."""
         Z = self.X @ np.ascontiguousarray(W.T)
         losses = [self.mean_loss(z, self.y) for z in np.ascontiguousarray(Z.T)]
         values: Array = np.array(losses) + self.l2 / 2 * np.einsum("kd,kd->k", W, W)
@@ -115,11 +119,11 @@ class LinearModel(Objective):
         return gradients
 
     def noise(self, w: Array) -> float:
-        """Return sigma^2 at w; the l2 term is the same in every row and cancels."""
+        """Return sigma^2 at w; the l2 term is the same for every row and cancels."""
         s = self.derivative(self.X @ w, self.y)
         mean = self.X.T @ s / self.n_samples
         second_moment = float(s**2 @ self._squared_norms) / self.n_samples
-        # Rounding may leave a tiny negative number where all rows agree.
+        # Rounding may make it slightly negative if all rows agree.
         return max(second_moment - float(mean @ mean), 0.0)
 
     @cached_property
@@ -129,7 +133,7 @@ class LinearModel(Objective):
 
     @property
     def strong_convexity(self) -> float:
-        """The l2 strength: what the data add is not counted, as in the paper's experiments."""
+        """The l2 strength; curvature from the data is ignored, as in the paper's experiments."""
         return self.l2
 
     @cached_property
@@ -149,7 +153,7 @@ class LinearModel(Objective):
         header = f"{type(self).__name__} {self.X.shape} {self.l2!r}"
         if not isinstance(self.X, sp.csr_array):
             return content_hash(header, self.X, self.y)
-        # The width of the index type is no part of the content.
+        # The same data may come with 32-bit or 64-bit indices.
         indptr, indices = self.X.indptr.astype(np.int64), self.X.indices.astype(np.int64)
         return content_hash(header, indptr, indices, self.X.data, self.y)
 
@@ -173,16 +177,10 @@ class LinearModel(Objective):
         )
         if not self._squared_norms.any():
             return 0.0
-        # A fixed start vector: the same data give the same L in every process.
+        # With a fixed start vector the same data give the same L in every process.
         v0 = np.random.default_rng(0).standard_normal(self.dim)
         top = eigsh(operator, k=1, v0=v0, return_eigenvectors=False)
         return float(top[0]) / self.n_samples
-
-
-def require_signs(y: Array) -> None:
-    """Refuse labels of a classification loss that are not -1 and +1."""
-    if not np.isin(y, (-1.0, 1.0)).all():
-        raise InputError("this loss needs labels -1 and +1")
 
 
 def _as_rows(X: npt.ArrayLike | sp.sparray | sp.spmatrix, *, intercept: bool) -> Matrix:
@@ -191,7 +189,7 @@ def _as_rows(X: npt.ArrayLike | sp.sparray | sp.spmatrix, *, intercept: bool) ->
     if sp.issparse(X):
         rows = sp.csr_array(X, dtype=np.float64)
         if not rows.has_canonical_format:
-            rows = rows.copy()  # the caller's matrix stays as it is
+            rows = rows.copy()  # do not change the caller's matrix
             rows.sum_duplicates()
     else:
         rows = as_numbers("X", X)

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 from scipy.special import expit
 
 from fedac.arrays import Array
-from fedac.objectives.linear_model import LinearModel, require_signs
+from fedac.objectives.linear_model import LinearModel
 
-# Factors of at most 2 in one product: 2^512 is far from overflow.
+# Factors of at most 2 per product: 2^512 does not overflow.
 FACTORS = 512
 
 
@@ -36,21 +35,18 @@ class LogisticRegression(LinearModel):
 
     curvature = 1 / 4
     kernel = "logistic"
+    needs_signs = True
     third_derivative = 1 / (6 * math.sqrt(3))  # where sigmoid(z) = 1/2 +- 1/(2 sqrt 3)
 
-    def __init__(self, X: Any, y: Any, *, l2: float = 0.0, intercept: bool = False) -> None:
-        super().__init__(X, y, l2=l2, intercept=intercept)
-        require_signs(self.y)
-
     def loss(self, z: Array, y: Array) -> Array:
-        """Return log(1 + exp(-y z)) without overflow at any margin."""
+        """Return log(1 + exp(-y z)), which overflows for no margin."""
         return np.logaddexp(0.0, -y * z)
 
     def mean_loss(self, z: Array, y: Array) -> float:
         """Return the mean loss, with one logarithm for many margins.
 
-        log(1 + exp(m)) = max(m, 0) + log(1 + exp(-|m|)), and logarithms of factors in [1, 2]
-        can be taken of their product as long as it does not overflow.
+        log(1 + exp(m)) = max(m, 0) + log(1 + exp(-|m|)), and a sum of logarithms of factors in
+        [1, 2] is the logarithm of their product, as long as that does not overflow.
         """
         m = -y * z
         factors = np.ones(-(-len(m) // FACTORS) * FACTORS)

@@ -18,16 +18,16 @@ from fedac.sampling import gaussians
 class NoisyQuadratic(Objective):
     """F(w) = 1/2 sum_j h_j (w_j - w*_j)^2, queried as grad F(w) + noise.
 
-    The noise is N(0, sigma^2/d I), so that E||noise||^2 = sigma^2 everywhere. Its population
-    is 2^62 rows, each with a noise vector of its own that is a pure function of the row
-    number: the quadratic is sampled, repeated and compared exactly like a data set.
+    The noise is N(0, sigma^2/d I), so that E||noise||^2 = sigma^2 everywhere. There are 2^62
+    rows, and the noise of a row is a pure function of its number: the quadratic can be sampled,
+    and runs repeated and compared, exactly as with a data set.
 
     Parameters
     ----------
     curvatures : array, shape (d,)
         The eigenvalues h_j of the Hessian, at least 0.
     optimum : array, shape (d,), optional
-        w*, zero unless given.
+        w*; zero by default.
     sigma : float
         Square root of the noise's variance.
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from fedac.arrays import Array
-from fedac.objectives.linear_model import LinearModel, require_signs
+from fedac.objectives.linear_model import LinearModel
 
 
 class SquaredHinge(LinearModel):
@@ -31,10 +29,7 @@ class SquaredHinge(LinearModel):
 
     curvature = 1.0
     kernel = "squared-hinge"
-
-    def __init__(self, X: Any, y: Any, *, l2: float = 0.0, intercept: bool = False) -> None:
-        super().__init__(X, y, l2=l2, intercept=intercept)
-        require_signs(self.y)
+    needs_signs = True
 
     def loss(self, z: Array, y: Array) -> Array:
         """Return max(0, 1 - y z)^2 / 2."""
