@@ -1,4 +1,4 @@
-"""Files that are whole or not there, wherever they are."""
+"""Atomic file writes."""
 
 import os
 from pathlib import Path
@@ -21,15 +21,15 @@ def test_a_link_stays_a_link(tmp_path: Path) -> None:
     assert list(target.parent.iterdir()) == [target]
 
 
-@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs pipes with names")
-def test_what_is_no_file_is_not_replaced(tmp_path: Path) -> None:
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+def test_a_pipe_is_not_replaced(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(InputError, match=r"'.*pipe' is not a regular file"):
         require_writable(tmp_path / "pipe")
     assert (tmp_path / "pipe").is_fifo()
 
 
-def test_a_file_in_place_of_a_folder(tmp_path: Path) -> None:
+def test_a_file_where_a_folder_should_be(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(InputError, match=r"'.*file/a' cannot be written: "):
         require_writable(tmp_path / "file" / "a")

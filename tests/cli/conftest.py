@@ -1,4 +1,4 @@
-"""Run the command inside the test: a process of its own would cost a second each time."""
+"""Fixtures that run the command in the process of the test, which saves a second each time."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ class Outcome(NamedTuple):
 
 @pytest.fixture
 def fedac(capfd) -> Callable[..., Outcome]:
-    """Give a function that runs `fedac` with some arguments and tells how it ended."""
+    """Return a function that runs `fedac` and returns its outcome."""
 
     def fedac(*arguments: object) -> Outcome:
         with pytest.raises(SystemExit) as stop:
             main([str(argument) for argument in arguments])
-        # An outcome of None or a text would be an exit that nobody planned.
+        # None or a string would be an exit that `main` did not choose.
         assert isinstance(stop.value.code, int)
         return Outcome(stop.value.code, *capfd.readouterr())
 
@@ -34,7 +34,7 @@ def fedac(capfd) -> Callable[..., Outcome]:
 
 @pytest.fixture
 def assert_refused(fedac) -> Callable[..., None]:
-    """Give a function that checks a refusal: code 2, one line that says why, no results."""
+    """Return a function that checks a refusal: code 2, one line on stderr, no results."""
 
     def assert_refused(*arguments: object, saying: str) -> None:
         code, out, err = fedac(*arguments)
@@ -49,7 +49,7 @@ def assert_refused(fedac) -> Callable[..., None]:
 
 @pytest.fixture
 def write(tmp_path) -> Callable[..., Path]:
-    """Give a function that writes a file and returns its path."""
+    """Return a function that writes a file and returns its path."""
 
     def write(content: bytes, name: str = "file") -> Path:
         path: Path = tmp_path / name
@@ -61,7 +61,7 @@ def write(tmp_path) -> Callable[..., Path]:
 
 @pytest.fixture(scope="session")
 def small(tmp_path_factory) -> Path:
-    """Give a sparse LIBSVM file of 60 rows and 12 columns."""
+    """Return a sparse LIBSVM file of 60 rows and 12 columns."""
     rng = np.random.default_rng(0)
     lines = []
     for row in range(60):
@@ -75,7 +75,7 @@ def small(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def run(fedac, small) -> Callable[..., Outcome]:
-    """Give a function that runs `fedac run` on the small file with small sizes."""
+    """Return a function that runs `fedac run` on the small file with small sizes."""
 
     def run(*arguments: object) -> Outcome:
         sizes = ("-M", 4, "-K", 2, "-T", 8, "--record-every", 4)

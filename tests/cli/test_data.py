@@ -1,4 +1,4 @@
-"""`fedac data`."""
+"""`fedac data`: list, fetch and path."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_path_prints_the_path_and_nothing_else(fedac, nothing_here):
     assert fedac("data", "path", "a9a") == (0, f"{nothing_here / 'a9a'}\n", "")
 
 
-def test_path_of_what_is_not_here(assert_refused, nothing_here):
+def test_path_of_a_missing_file(assert_refused, nothing_here):
     assert_refused("data", "path", "w8a", saying="get it with 'fedac data fetch w8a'")
 
 
@@ -50,7 +50,7 @@ def test_unknown_and_generated_names(assert_refused, nothing_here, command):
     assert_refused("data", command, "synthetic", saying="synthetic has no file: it is generated")
 
 
-def test_fetch_of_what_is_here(fedac, a9a):
+def test_fetch_of_a_local_file(fedac, a9a):
     code, out, err = fedac("data", "fetch", a9a.name)
     assert (code, err) == (0, "")
     assert (code, out, err) == fedac("data", "path", a9a.name)

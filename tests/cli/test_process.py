@@ -17,6 +17,7 @@ HEAVY = {
     *("numpy", "scipy", "numba", "pandas", "matplotlib", "sklearn", "mpmath", "plotly"),
     *("requests", "pooch", "pydantic", "rich", "torch", "flwr"),
 }
+pytestmark = pytest.mark.slow
 posix = pytest.mark.skipif(os.name != "posix", reason="needs POSIX signals and terminals")
 
 
@@ -43,7 +44,7 @@ def read_all(terminal):
 
 
 def test_help_imports_nothing_heavy():
-    """Starting up must not wait for numerical libraries; counted, for clocks depend on the load."""
+    """Start-up time depends on the machine's load; the imported modules do not."""
     program = f"""
 import atexit, sys
 atexit.register(lambda: print(*sorted({HEAVY} & set(sys.modules)), file=sys.stderr))
@@ -64,8 +65,8 @@ def test_installed_command():
 
 
 @posix
-def test_interrupt_keeps_what_was_finished(small):
-    # A real signal, sent when a third is done rather than after a guess at the time.
+def test_an_interrupt_keeps_the_recorded_steps(small):
+    # A real signal, sent after a third of the work instead of after some time.
     program = f"""
 import contextlib, os, signal
 from fedac.cli import run
@@ -97,9 +98,9 @@ run.progress_bar = bar
 @pytest.mark.parametrize(
     "arguments", [["data", "list"], ["plan", "--tables"], ["--version"], ["--help"]]
 )
-def test_a_reader_that_leaves(arguments):
+def test_a_closed_pipe(arguments):
     read_end, write_end = os.pipe()
-    os.close(read_end)  # as `| head` does, only sooner
+    os.close(read_end)  # as `| head` does
     process = start(*arguments, stdout=write_end)
     os.close(write_end)
     code, _, err = finish(process)
@@ -119,7 +120,7 @@ def test_a_full_disk():
 def test_closed_stderr():
     shell = ["sh", "-c", 'exec "$0" "$@" 2>&-', sys.executable, "-c", MAIN]
     done = subprocess.run([*shell, "frob"], stdout=subprocess.PIPE, text=True, check=False)
-    assert (done.returncode, done.stdout) == (2, "")  # print would turn to stdout instead
+    assert (done.returncode, done.stdout) == (2, "")  # print would use stdout instead
 
 
 @posix
@@ -161,7 +162,7 @@ def test_a_narrow_terminal_cuts_no_number(small):
     assert len(re.findall(r"suboptimality: \d\.\d{4}e[-+]\d\d\r\n", shown)) == 4
 
 
-def test_an_encoding_that_lacks_the_letters(tmp_path):
+def test_characters_that_the_encoding_lacks(tmp_path):
     folder = tmp_path / "dätä ★"
     folder.mkdir()
     (folder / "a9a").touch()

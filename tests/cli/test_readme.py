@@ -1,4 +1,4 @@
-"""What the README shows works."""
+"""The examples in the README work."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ README = Path(__file__).parents[2] / "README.md"
 
 @pytest.fixture
 def example(write):
-    """Give the sweep of the README as a file."""
+    """Return the README's sweep as a file."""
     (text,) = re.findall(r"```toml\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
     return write(text.encode(), "grid.toml")
 

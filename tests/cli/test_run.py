@@ -1,4 +1,4 @@
-"""`fedac run`: its two forms of output, divergence, interruption and odd but good input."""
+"""`fedac run`: its table and JSON, divergence, interrupts and unusual but valid input."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def check(keys, record):
 
 
 def read(text):
-    """Read the one JSON object that a text must be."""
+    """Parse a text that must be one JSON object."""
 
     def refuse(token):
         raise AssertionError(f"{token} is not JSON")
@@ -125,7 +125,7 @@ def test_table_on_stdout_and_timing_on_stderr(run):
     assert "gradients/s" in timing
 
 
-def test_no_word_of_an_edge_where_there_is_none(run):
+def test_an_edge_is_mentioned_only_if_there_is_one(run):
     etas = "0.0001,0.1,100"
     (best, _, edge) = read(run("--json", "--eta", etas).out)["best"].values()
     assert (best, edge) == (0.1, None)
@@ -152,12 +152,12 @@ def test_own_algorithm_and_spaces_in_lists(run):
     assert [record["eta"] for record in own] == [0.1, 0.2]
 
 
-def test_own_hyperparameters_come_after_the_usual_ones(run):
+def test_hyperparameters_of_other_algorithms_come_last(run):
     (record,) = read(run("--json", "--algorithm", "fedavg-weighted").out)["runs"]
     assert list(record["hyperparameters"]) == ["gamma", "alpha", "beta", "rho"]
 
 
-def test_without_a_minimum_there_are_losses(fedac, write):
+def test_without_a_minimum_losses_are_shown(fedac, write):
     separable = write(b"+1 1:1\n-1 1:-1\n+1 1:2\n")
     options = (
         "--dataset",
@@ -214,7 +214,7 @@ def test_one_warning_for_all_large_step_sizes(run):
 
 @pytest.fixture
 def diverging(run):
-    """Give a function for runs in which eta=8 with l2=1/2 triples the distance per step."""
+    """Return a function for runs where eta=8 diverges: with l2=1/2 every step triples w."""
 
     def diverging(etas):
         arguments = ("--algorithm", "fedavg", "--l2", 0.5, "-T", 64, "--json", "--eta", etas)
@@ -225,14 +225,14 @@ def diverging(run):
     return diverging
 
 
-def test_divergence_is_a_status_and_leaves_the_others_alone(diverging):
+def test_a_diverged_run_does_not_affect_the_others(diverging):
     together = diverging("8,0.1")
     assert [record["status"] for record in together["runs"]] == ["diverged", "ok"]
     assert together["runs"] == [diverging(eta)["runs"][0] for eta in ("8", "0.1")]
     assert together["best"]["eta"] == 0.1
 
 
-def test_divergence_keeps_the_trace_up_to_there(diverging):
+def test_a_diverged_run_keeps_its_trace(diverging):
     (record,) = diverging("8")["runs"]
     steps, losses = zip(*record["trace"], strict=True)
     assert steps == tuple(range(0, 4 * len(steps), 4))
@@ -241,7 +241,7 @@ def test_divergence_keeps_the_trace_up_to_there(diverging):
     assert record["best_loss"] == losses[0]
 
 
-def test_what_diverged_has_no_final_loss(diverging, run):
+def test_a_diverged_run_has_no_final_loss(diverging, run):
     ended, diverged = diverging("0.1,8")["runs"]
     assert number(ended["final_loss"])
     assert number(ended["final_suboptimality"])
@@ -260,10 +260,10 @@ def test_absurd_numbers_diverge_quietly(run, algorithm, extra):
     code, out, err = run("--json", "--algorithm", algorithm, *extra)
     assert code == 0
     assert read(out)["runs"][0]["status"] == "diverged"
-    assert err.count("\n") == 1  # the warning that eta exceeds 1/L, and nothing of NumPy's
+    assert err.count("\n") == 1  # the warning that eta exceeds 1/L, and no warnings from NumPy
 
 
-def test_a_loss_beyond_all_numbers_is_refused(run):
+def test_an_infinite_start_loss_is_refused(run):
     code, out, err = run("--json", "--l2", "1e308", "--algorithm", "fedavg")
     assert (code, out) == (2, "")
     assert err.splitlines()[-1].startswith("fedac: the loss at the start point is not finite")
@@ -284,7 +284,7 @@ def interrupting_bar(what, total):
 
 
 @pytest.mark.parametrize("form", [["--json"], []])
-def test_interrupt_prints_what_was_finished(run, monkeypatch, form):
+def test_an_interrupt_prints_the_recorded_steps(run, monkeypatch, form):
     monkeypatch.setattr(command, "progress_bar", interrupting_bar)
     code, out, err = run("-T", 64, "--eta", "0.1", *form)
     assert code == 130
@@ -314,7 +314,7 @@ def test_interrupt_prints_what_was_finished(run, monkeypatch, form):
     ],
     ids=["crlf", "tabs", "no-newline-at-end", "comments", "labels-1-2", "labels-0-1"],
 )
-def test_file_dialects(fedac, write, content):
+def test_variants_of_the_file_format(fedac, write, content):
     file = write(content)
     code, out, err = fedac("run", "--dataset", file, "-M", 4, "-K", 2, "-T", 8, "--json")
     assert (code, err) == (0, "")
@@ -363,7 +363,7 @@ def test_dev_null(assert_refused):
     assert_refused("run", "--dataset", os.devnull, saying="no rows")
 
 
-def test_memory_is_said_to_be_short(fedac, monkeypatch):
+def test_out_of_memory(fedac, monkeypatch):
     def simulate(*_, **__):
         raise MemoryError
 

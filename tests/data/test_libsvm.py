@@ -59,7 +59,7 @@ def test_name_and_width_can_be_given(write):
 
 
 @pytest.mark.parametrize("chunk", [1, 20, 1 << 20])
-def test_full_rows_come_back_dense(write, monkeypatch, chunk):
+def test_full_rows_become_dense(write, monkeypatch, chunk):
     monkeypatch.setattr(libsvm, "CHUNK_BYTES", chunk)
     data = load_libsvm(write(b"1 1:1 2:2\n0 1:3\n1 1:4 2:5 3:6\n"))
     assert isinstance(data.X, np.ndarray)
@@ -104,14 +104,14 @@ def test_a_bad_line_is_named(write, monkeypatch, line, message, chunk):
 
 @pytest.mark.parametrize("index", [b"100000001", b"2000000000", b"3000000000"])
 @pytest.mark.parametrize("chunk", [1, 1 << 20])
-def test_an_index_beyond_any_memory(write, monkeypatch, index, chunk):
+def test_an_index_too_large_for_memory(write, monkeypatch, index, chunk):
     monkeypatch.setattr(libsvm, "CHUNK_BYTES", chunk)
     token = index.decode()
     message = f"line 2: '{token}:1': the feature index is above 100000000"
     assert_refused(write(b"-1 1:1\n1 " + index + b":1\n"), message)
 
 
-def test_as_many_columns_as_the_widest_sets_have(write):
+def test_the_largest_number_of_columns(write):
     assert load_libsvm(write(b"-1 1:1\n1 100000000:1\n")).n_features == libsvm.MOST_COLUMNS
 
 
@@ -127,7 +127,7 @@ def test_files_without_rows(write, content, message):
     assert_refused(write(content), message)
 
 
-def test_missing_file_and_directory(tmp_path):
+def test_missing_file_and_folder(tmp_path):
     assert_refused(tmp_path / "gone", "no such file")
     assert_refused(tmp_path, "this is a folder")
     compressed = tmp_path / "folder.bz2"

@@ -24,7 +24,7 @@ TOY = Source("toy", "toy", 60_000, 5, "for tests", sha256=SHA)
 
 
 class Server(ThreadingHTTPServer):
-    """Serves TEXT; can cut the first answer short, and can ignore ranges."""
+    """Serves TEXT; can break off the first answers and ignore ranges."""
 
     def __init__(self, cuts=0, ranges=True, status=200):
         super().__init__(("127.0.0.1", 0), Handler)
@@ -78,7 +78,7 @@ def serve():
 
 @pytest.fixture
 def cache(tmp_path, monkeypatch) -> Path:
-    """An empty cache; gives its data folder."""
+    """Return the data folder of an empty cache."""
     monkeypatch.setenv("FEDAC_CACHE", str(tmp_path / "cache"))
     monkeypatch.delenv("FEDAC_DATA", raising=False)
     return tmp_path / "cache" / "data"
@@ -116,7 +116,7 @@ def test_fetch_downloads_once(cache, serve, register, capfd):
     assert (cache / "toy").read_bytes() == TEXT
     assert [path.name for path in cache.iterdir()] == ["toy"]
     assert len(server.asked) == 1
-    assert capfd.readouterr() == ("", "")  # no bar off a terminal
+    assert capfd.readouterr() == ("", "")  # no progress bar without a terminal
 
 
 def test_load_downloads_and_checks_the_shape(cache, serve, register):
@@ -129,7 +129,7 @@ def test_load_downloads_and_checks_the_shape(cache, serve, register):
     refused(load, "line 5: '5:1': the feature index is above 4", f"delete {cache / 'toy'}")
 
 
-def test_a_cut_download_is_continued(cache, serve, register):
+def test_a_broken_download_is_resumed(cache, serve, register):
     server = serve(cuts=1)
     register(url=server.url)
     refused(
@@ -147,7 +147,7 @@ def test_a_cut_download_is_continued(cache, serve, register):
     assert [path.name for path in cache.iterdir()] == ["toy"]
 
 
-def test_a_server_without_ranges_sends_all_again(cache, serve, register):
+def test_a_server_without_ranges_starts_over(cache, serve, register):
     server = serve(cuts=1, ranges=False)
     register(url=server.url)
     refused(fetch, "the connection was lost")
@@ -156,7 +156,7 @@ def test_a_server_without_ranges_sends_all_again(cache, serve, register):
 
 
 @pytest.mark.parametrize("surplus", [b"", b"more"])
-def test_a_part_that_is_whole_or_too_long(cache, serve, register, surplus):
+def test_a_partial_file_that_is_complete_or_too_long(cache, serve, register, surplus):
     register(url=serve().url)
     cache.mkdir(parents=True)
     (cache / "toy.part").write_bytes(TEXT + surplus)
@@ -167,7 +167,7 @@ def test_no_network(cache, serve, register):
     server = serve()
     register(url=server.url)
     server.shutdown()
-    server.server_close()  # nobody listens there any more
+    server.server_close()  # the port is closed now
     where = f"put the file at {cache / 'toy'} or in the folder $FEDAC_DATA"
     refused(fetch, f"cannot download {server.url}: no connection to the server", where)
     (cache / "toy.part").write_bytes(TEXT[:9])
@@ -193,7 +193,7 @@ def test_a_wrong_download_is_not_kept(cache, serve, register):
     assert list(cache.iterdir()) == []
 
 
-def test_an_unknown_checksum_is_noted_at_the_download(cache, serve, register):
+def test_an_unknown_checksum_is_recorded_at_the_download(cache, serve, register):
     register(url=serve().url, sha256=None)
     path = fetch("toy")
     assert (cache / "toy.sha256").read_text() == f"{SHA}  toy\n"
@@ -202,7 +202,7 @@ def test_an_unknown_checksum_is_noted_at_the_download(cache, serve, register):
     refused(load, f"{path} is damaged: expected sha256 {SHA}, got ", "fedac data fetch toy")
 
 
-def test_fedac_data_comes_first_and_may_lack_the_file(cache, register, tmp_path, monkeypatch):
+def test_fedac_data_comes_first_and_may_lack_a_file(cache, register, tmp_path, monkeypatch):
     register(url="http://127.0.0.1:1/")
     given = tmp_path / "given"
     for folder in (given, cache):
@@ -217,7 +217,7 @@ def test_fedac_data_comes_first_and_may_lack_the_file(cache, register, tmp_path,
     refused(load, f"{given / 'toy'} is damaged", SHA)
 
 
-def test_another_compression_of_a_file_will_do(cache, register):
+def test_a_file_in_another_compression_is_accepted(cache, register):
     register(file="toy.xz", sha256="of the .xz file")
     cache.mkdir(parents=True)
     (cache / "toy.bz2").write_bytes(bz2.compress(TEXT))

@@ -98,7 +98,7 @@ def test_hessian_product_is_the_slope_of_the_gradient(make) -> None:
 
 
 @every_objective
-def test_values_are_the_value_of_each(make) -> None:
+def test_values_of_several_points(make) -> None:
     F, W = make(), points(make().dim, 7)
     assert F.values(W) == pytest.approx([F.value(w) for w in W], rel=1e-14)
     assert F.values(W[::2]) == pytest.approx(F.values(W)[::2], rel=1e-14)
@@ -145,7 +145,7 @@ def test_noise_is_the_variance_over_all_rows(make) -> None:
 
 
 @every_objective
-def test_workers_are_rows_of_their_own(make) -> None:
+def test_workers_do_not_affect_each_other(make) -> None:
     F = make()
     W, rows = points(F.dim, 4), np.array([7, 3, 7, 0])
     before = W.copy()
@@ -206,7 +206,7 @@ def test_inequalities_of_the_assumptions(make, data) -> None:
 
 
 @every_model
-def test_third_order_smoothness_is_no_idle_bound(make) -> None:
+def test_third_order_smoothness_is_not_loose(make) -> None:
     # For quadratics zero; for the logistic loss within a factor of 30 of what points show.
     F = make()
     if isinstance(F, LeastSquares):
@@ -225,7 +225,7 @@ def test_third_order_smoothness_is_no_idle_bound(make) -> None:
 
 @pytest.mark.parametrize("name", ["logistic", "least squares", "squared hinge"])
 @pytest.mark.parametrize("intercept", [" intercept", ""])
-def test_sparse_and_dense_data_make_one_objective(name: str, intercept: str) -> None:
+def test_sparse_and_dense_data_give_the_same_objective(name: str, intercept: str) -> None:
     sparse, dense = (MODELS[f"{name} {kind}{intercept}"]() for kind in ("sparse", "dense"))
     assert sparse.dim == dense.dim == D + bool(intercept)
     w = points(sparse.dim)[0]
@@ -292,7 +292,7 @@ def test_logistic_is_stable_at_enormous_margins(kind) -> None:
     assert F.noise(w) == 0.25
 
 
-def test_noise_of_rows_that_agree_is_zero_and_not_below() -> None:
+def test_noise_of_equal_rows_is_zero_and_not_negative() -> None:
     F = LeastSquares(np.full((7, 3), 0.1), np.full(7, 0.3))
     assert 0.0 <= F.noise(np.array([1.0, 2.0, 3.0])) < 1e-16
 
@@ -307,7 +307,7 @@ def test_mean_and_variance_of_the_noise_of_a_quadratic() -> None:
     assert QUADRATIC.noise(w) == pytest.approx(sigma2, rel=1e-15)
     assert np.abs(noise.mean(axis=0)).max() < 5 * math.sqrt(sigma2 / (5 * n))
     assert abs((noise**2).sum(axis=1).mean() / sigma2 - 1) < 5 * math.sqrt(2 / (5 * n))
-    # No direction is louder than another: ten standard deviations of an entry of the covariance.
+    # The noise is equal in all directions: ten standard deviations of an entry of the covariance.
     covariance = np.cov(noise.T) * 5 / sigma2
     assert covariance == pytest.approx(np.eye(5), abs=10 / math.sqrt(n))
 
@@ -321,7 +321,7 @@ def test_the_noise_of_a_row_does_not_depend_on_the_point() -> None:
     assert at_w == pytest.approx(expected, abs=1e-13)
 
 
-def test_fingerprints_tell_objectives_apart() -> None:
+def test_different_objectives_have_different_fingerprints() -> None:
     prints = {name: make().fingerprint() for name, make in OBJECTIVES.items()}
     assert len(set(prints.values())) == len(prints)
     assert prints == {name: make().fingerprint() for name, make in OBJECTIVES.items()}
@@ -341,7 +341,7 @@ def test_fingerprints_tell_objectives_apart() -> None:
     assert NoisyQuadratic([1.0]).fingerprint() != NoisyQuadratic([1.0], sigma=1.0).fingerprint()
 
 
-def test_the_width_of_sparse_indices_is_no_content() -> None:
+def test_the_fingerprint_ignores_the_type_of_sparse_indices() -> None:
     narrow, wide = sp.csr_array(X), sp.csr_array(X)
     wide.indices, wide.indptr = wide.indices.astype(np.int64), wide.indptr.astype(np.int64)
     assert wide.indices.dtype != narrow.indices.dtype
@@ -349,7 +349,7 @@ def test_the_width_of_sparse_indices_is_no_content() -> None:
     assert one.fingerprint() == other.fingerprint()
 
 
-def test_repeated_and_unsorted_sparse_entries_are_one_matrix() -> None:
+def test_repeated_and_unsorted_sparse_entries_are_merged() -> None:
     # Row 0 holds 1 + 2 in column 1 and 5 in column 0, out of order.
     messy = sp.csr_array(
         (np.array([1.0, 5.0, 2.0, 4.0]), np.array([1, 0, 1, 0]), np.array([0, 3, 4])), shape=(2, 2)
@@ -360,7 +360,7 @@ def test_repeated_and_unsorted_sparse_entries_are_one_matrix() -> None:
     assert F.noise(np.ones(2)) == pytest.approx(clean.noise(np.ones(2)), rel=1e-14)
 
 
-def test_the_users_sparse_matrix_is_left_alone() -> None:
+def test_the_users_sparse_matrix_is_not_changed() -> None:
     messy = sp.csr_array(
         (np.array([1.0, 5.0, 2.0, 4.0]), np.array([1, 0, 1, 0]), np.array([0, 3, 4])), shape=(2, 2)
     )

@@ -1,4 +1,4 @@
-"""Objectives refuse what cannot be meant, and say why."""
+"""Objectives refuse bad input and say why."""
 
 import math
 

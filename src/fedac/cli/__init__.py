@@ -19,7 +19,7 @@ from fedac import __version__
 from fedac.cli import bench, data, demo, export, instability, plan, report, reproduce, run, sweep
 from fedac.cli.help import add_command
 from fedac.cli.streams import flush_results, notice, prepare_streams
-from fedac.errors import InputError, SlowEngineWarning, StepSizeWarning
+from fedac.errors import InputError
 
 START = """Where to start:
 
@@ -78,8 +78,7 @@ def main(arguments: list[str] | None = None) -> None:
     typer.core.HAS_RICH = False
     with warnings.catch_warnings():
         warnings.showwarning = _show_warning
-        for category in (StepSizeWarning, SlowEngineWarning):
-            warnings.simplefilter("default", category)
+        warnings.simplefilter("default", UserWarning)
         # NumPy's overflow warnings: the status "diverged" says the same.
         warnings.simplefilter("ignore", RuntimeWarning)
         code = _run(sys.argv[1:] if arguments is None else arguments)

@@ -48,6 +48,11 @@ def notice(message: str) -> None:
     print(f"fedac: {line}", file=sys.stderr)
 
 
+def notice_compiling() -> None:
+    """Say why the first run takes longer."""
+    notice("compiling the simulator; this takes about a minute, the first time only")
+
+
 def results_console() -> Console:
     """Return a console on stdout that never cuts lines in a pipe or a file."""
     from rich.console import Console
