@@ -1,7 +1,7 @@
-"""The step of FedAc against that of PyTorch's SGD with Nesterov momentum, on a CPU or a GPU.
+"""A step of FedAc compared with one of PyTorch's SGD with Nesterov momentum, on a CPU or a GPU.
 
-Ten million float32 parameters in 100 tensors, both optimizers taking turns; times of a noisy
-machine mean little, their ratio means more. About a minute: python benchmarks/torch_step.py
+Ten million float32 parameters in 100 tensors; the optimizers take turns, because on a noisy machine
+ratios mean more than times. Takes about a minute: python benchmarks/torch_step.py
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--tensors", type=int, default=100)
-    parser.add_argument("--size", type=int, default=100_000, help="of a tensor")
+    parser.add_argument("--size", type=int, default=100_000, help="numbers in a tensor")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     options = parser.parse_args()
@@ -70,7 +70,7 @@ def main() -> None:
     )
     print(f"{'':24} {'median ms':>10} {'ratio':>7}")
     for name, mine in times.items():
-        # The ratio of neighbours in time, then the median: load comes and goes.
+        # Ratios of steps taken at the same time, then their median: load comes and goes.
         ratio = statistics.median(a / b for a, b in zip(mine, yardstick, strict=True))
         print(f"{name:24} {1e3 * statistics.median(mine):10.1f} {ratio:7.2f}")
 

@@ -1,7 +1,7 @@
 """A small convolutional net on handwritten digits: accuracy against megabytes sent.
 
-Four processes with a quarter of the images each train by FedAc, by LocalSGD, and by SGD under
-DistributedDataParallel, all with the same number of gradients. Prints a table, draws a figure:
+Four processes with a quarter of the images each train with FedAc, LocalSGD, and SGD under
+DistributedDataParallel, all with the same number of gradients. Prints a table and draws a figure:
 
     python examples/torch_digits.py --figure digits.png
 
@@ -30,7 +30,7 @@ WORKERS, BATCH = 4, 16
 
 
 class Setting(NamedTuple):
-    """One method with its numbers; `K` steps between synchronizations."""
+    """One method and its settings; `K` steps between synchronizations."""
 
     label: str
     method: str
@@ -51,7 +51,7 @@ SETTINGS = [
 
 
 def digits() -> dict[str, torch.Tensor]:
-    """Return images (standardized) and labels, a quarter of them for testing."""
+    """Return images, scaled, and labels; a quarter of them are for testing."""
     from sklearn.datasets import load_digits
 
     data = load_digits()
@@ -74,7 +74,7 @@ def network() -> nn.Module:
 
 
 def train(setting: Setting, data: dict[str, torch.Tensor], steps: int, seed: int) -> np.ndarray:
-    """Train in this process, as one of four; return rows of megabytes, accuracy and loss."""
+    """Train as one of four processes; return rows of megabytes, accuracy and loss."""
     rank = dist.get_rank()
     torch.manual_seed(seed)
     model = network()
@@ -86,7 +86,7 @@ def train(setting: Setting, data: dict[str, torch.Tensor], steps: int, seed: int
     else:
         optimizer = torch.optim.SGD(model.parameters(), setting.lr, momentum=setting.momentum)
     local = setting.method != "ddp"
-    averages = synchronize(optimizer, timeout=60) if local else None
+    averages = synchronize(optimizer) if local else None
     forward = model if local else nn.parallel.DistributedDataParallel(model)
 
     x, y = (data[name][rank::WORKERS] for name in "xy")
@@ -109,25 +109,25 @@ def train(setting: Setting, data: dict[str, torch.Tensor], steps: int, seed: int
 
 @torch.no_grad()
 def test(model: nn.Module, data: dict[str, torch.Tensor]) -> tuple[float, float]:
-    """Return accuracy and loss on the images kept for testing."""
+    """Return accuracy and loss on the test images."""
     logits, labels = model(data["x_test"]), data["y_test"]
     accuracy = (logits.argmax(1) == labels).float().mean()
     return accuracy.item(), cross_entropy(logits, labels).item()
 
 
 def work(rank: int, folder: str, steps: int, seeds: int) -> None:
-    """Be one of four processes."""
+    """Run one of the four processes."""
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     dist.init_process_group(
         "gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=WORKERS,
-        timeout=timedelta(seconds=60),
+        timeout=timedelta(minutes=10),
     )  # fmt: skip
     work_together(folder, steps, seeds)
     dist.destroy_process_group()
 
 
 def work_together(folder: str, steps: int, seeds: int) -> None:
-    """Train by all methods; the first process writes down what came out."""
+    """Train with all methods; rank 0 saves the curves."""
     torch.set_num_threads(1)
     data = digits()
     curves = [[train(setting, data, steps, seed) for seed in range(seeds)] for setting in SETTINGS]
@@ -188,9 +188,13 @@ def draw(curves: np.ndarray, path: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--steps", type=int, default=384, help="of every worker, a multiple of 16")
-    parser.add_argument("--seeds", type=int, default=2, help="curves are means of so many runs")
-    parser.add_argument("--figure", type=Path, help="where to draw accuracy against megabytes")
+    parser.add_argument(
+        "--steps", type=int, default=384, help="steps of every worker, a multiple of 16"
+    )
+    parser.add_argument("--seeds", type=int, default=2, help="number of runs to average")
+    parser.add_argument(
+        "--figure", type=Path, help="file for the figure of accuracy against megabytes"
+    )
     options = parser.parse_args()
     curves = run(options.steps, options.seeds)
     show(curves)

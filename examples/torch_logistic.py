@@ -1,7 +1,7 @@
 """Logistic regression in four processes, equal to the simulator step for step.
 
-The workers draw the rows that the simulator's workers draw, so that what they end with can be
-compared. Uses a9a where $FEDAC_DATA has it, else the embedded data set:
+The workers draw the same rows as the simulator's workers, so that the results can be compared.
+Uses a9a if $FEDAC_DATA has it, else the embedded data set:
 
     python examples/torch_logistic.py
 
@@ -24,14 +24,13 @@ from torch import nn
 from torch.nn.functional import logsigmoid
 
 import fedac
-from fedac.simulation import sample_index
-from fedac.torch import FedAc, LocalSGD, synchronize
+from fedac.sampling import sample_index
+from fedac.torch import LocalOptimizer, synchronize
 
 WORKERS, K, T, SEED = 4, 64, 1024, 1
 L2 = 1e-3
 # The best of eight step sizes each, by the simulator.
 STEP_SIZES = {"fedac-i": 0.1, "fedac-ii": 0.2, "fedac-vanilla": 0.005, "fedavg": 0.2}
-VARIANTS = {"fedac-i": "I", "fedac-ii": "II", "fedac-vanilla": "vanilla"}
 
 
 def load() -> fedac.Dataset:
@@ -40,15 +39,11 @@ def load() -> fedac.Dataset:
 
 
 def train(algorithm: str, data: fedac.Dataset) -> dict[str, object]:
-    """Train in this process, as one of four."""
+    """Train as one of four processes."""
     rank = dist.get_rank()
     w = nn.Parameter(torch.from_numpy(np.random.RandomState(1).randn(data.X.shape[1])))
-    eta = STEP_SIZES[algorithm]
-    if algorithm == "fedavg":
-        optimizer: FedAc | LocalSGD = LocalSGD([w], lr=eta, local_steps=K)
-    else:
-        optimizer = FedAc([w], lr=eta, mu=L2, local_steps=K, variant=VARIANTS[algorithm])
-    averages = synchronize(optimizer, timeout=60)
+    optimizer = LocalOptimizer([w], algorithm, lr=STEP_SIZES[algorithm], mu=L2, local_steps=K)
+    averages = synchronize(optimizer)
 
     rows = sample_index(SEED, rank, np.arange(T), len(data.y))
     X, y = torch.from_numpy(data.X[rows].toarray()), torch.from_numpy(data.y[rows])
@@ -65,7 +60,7 @@ def train(algorithm: str, data: fedac.Dataset) -> dict[str, object]:
 
 
 def compare(data: fedac.Dataset, results: dict[str, dict]) -> None:
-    """Print how far the processes have ended from the simulator's workers."""
+    """Print how far the processes end from the simulator's workers."""
     F = fedac.LogisticRegression(data.X, data.y, l2=L2)
     best = fedac.optimum(F).value
     print(f"{data.name}: {WORKERS} processes, {T} steps each, synchronized every {K}")
@@ -83,18 +78,18 @@ def compare(data: fedac.Dataset, results: dict[str, dict]) -> None:
 
 
 def work(rank: int, folder: str) -> None:
-    """Be one of four processes that this program has started."""
+    """Run one of the four processes that this program starts."""
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     dist.init_process_group(
         "gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=WORKERS,
-        timeout=timedelta(seconds=60),
+        timeout=timedelta(minutes=10),
     )  # fmt: skip
     work_together()
     dist.destroy_process_group()
 
 
 def work_together() -> None:
-    """Train by all algorithms; the first process compares."""
+    """Train with all algorithms; rank 0 prints the comparison."""
     torch.set_num_threads(1)
     data = load()
     results = {algorithm: train(algorithm, data) for algorithm in STEP_SIZES}
@@ -104,7 +99,7 @@ def work_together() -> None:
 
 def main() -> None:
     if "RANK" in os.environ:  # started by torchrun
-        dist.init_process_group("gloo", timeout=timedelta(seconds=60))
+        dist.init_process_group("gloo", timeout=timedelta(minutes=10))
         work_together()
         dist.destroy_process_group()
     else:

@@ -1,9 +1,9 @@
 """What overlapping communication with training costs in accuracy.
 
 Four processes fit a logistic regression on the embedded data set. With a delay of s steps an
-average is applied s steps after it set out, with the local progress made since added to it.
-Where all workers draw from the same rows this costs nothing; where rows are shared out by label,
-workers run apart, and waiting longer for the average costs more:
+average is applied s steps after it was started, plus the local progress since. If all workers draw
+from the same rows this costs nothing; if rows are split by label, workers drift apart, and waiting
+longer for the average costs more:
 
     python examples/torch_overlap.py
 
@@ -24,26 +24,23 @@ from torch import nn
 from torch.nn.functional import logsigmoid
 
 import fedac
-from fedac.simulation import sample_index
-from fedac.torch import FedAc, LocalSGD, synchronize
+from fedac.sampling import sample_index
+from fedac.torch import LocalOptimizer, synchronize
 
 WORKERS, K, T, BATCH, L2 = 4, 16, 512, 64, 1e-3
 DELAYS = (0, 1, 2, 4, 8, 15)
-# Each lr is the best of seven (LocalSGD: nine) without overlap, by the value printed.
-ROWS = [("same", "FedAc", 0.5), ("same", "LocalSGD", 2.0),
-        ("by label", "FedAc", 0.1), ("by label", "LocalSGD", 0.3)]  # fmt: skip
+# Each lr is the best of seven (FedAvg: nine) without overlap, by the value printed.
+ROWS = [("same", "fedac-i", 0.5), ("same", "fedavg", 2.0),
+        ("by label", "fedac-i", 0.1), ("by label", "fedavg", 0.3)]  # fmt: skip
 
 
 def train(
-    method: str, lr: float, X: torch.Tensor, y: torch.Tensor, *, delay: int, steps: int
+    algorithm: str, lr: float, X: torch.Tensor, y: torch.Tensor, *, delay: int, steps: int
 ) -> np.ndarray:
-    """Train in this process, as one of four; return the averaged model."""
+    """Train as one of four processes; return the averaged model."""
     w = nn.Parameter(torch.from_numpy(np.random.RandomState(1).randn(X.shape[1])))
-    if method == "FedAc":
-        optimizer: FedAc | LocalSGD = FedAc([w], lr=lr, mu=L2, local_steps=K)
-    else:
-        optimizer = LocalSGD([w], lr=lr, local_steps=K)
-    averages = synchronize(optimizer, overlap=delay > 0, delay=delay or None, timeout=60)
+    optimizer = LocalOptimizer([w], algorithm, lr=lr, mu=L2, local_steps=K)
+    averages = synchronize(optimizer, overlap=delay > 0, delay=delay or None)
     draws = dist.get_rank() * BATCH + np.arange(BATCH)
     for t in range(steps):
         rows = sample_index(1, draws, t, len(y))
@@ -56,18 +53,18 @@ def train(
 
 
 def work(rank: int, folder: str) -> None:
-    """Be one of four processes."""
+    """Run one of the four processes."""
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     dist.init_process_group(
         "gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=WORKERS,
-        timeout=timedelta(seconds=60),
+        timeout=timedelta(minutes=10),
     )  # fmt: skip
     work_together(T)
     dist.destroy_process_group()
 
 
 def work_together(steps: int) -> None:
-    """Train with every delay; the first process prints the table."""
+    """Train with every delay; rank 0 prints the table."""
     torch.set_num_threads(1)
     rank = dist.get_rank()
     data = fedac.load("synthetic")
@@ -81,12 +78,12 @@ def work_together(steps: int) -> None:
     if rank == 0:
         print(f"F - F* after {steps} steps, synchronized every {K}, by steps of delay")
         print(f"{'rows':9} {'':9} {'lr':>4}" + "".join(f"{delay:>9}" for delay in DELAYS))
-    for rows, method, lr in ROWS:
+    for rows, algorithm, lr in ROWS:
         x, labels = X[mine[rows]], y[mine[rows]]
-        models = [train(method, lr, x, labels, delay=delay, steps=steps) for delay in DELAYS]
+        models = [train(algorithm, lr, x, labels, delay=delay, steps=steps) for delay in DELAYS]
         if rank == 0:
             values = "".join(f"{F.value(w) - best:9.4f}" for w in models)
-            print(f"{rows:9} {method:9} {lr:4g}{values}", flush=True)
+            print(f"{rows:9} {algorithm:9} {lr:4g}{values}", flush=True)
 
 
 def main() -> None:

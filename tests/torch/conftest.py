@@ -1,4 +1,4 @@
-"""Real processes for tests of synchronization, forked from one that has imported PyTorch."""
+"""Real processes for tests of synchronization, forked from a server that has imported PyTorch."""
 
 from __future__ import annotations
 
@@ -16,13 +16,21 @@ import torch.distributed as dist
 
 WORKERS = Path(__file__).with_name("workers.py")
 
+torch.set_num_threads(1)  # the tensors are small, and threads wait for each other on a busy machine
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests that start processes."""
+    for item in items:
+        if item.path.parent == WORKERS.parent and "processes" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.slow)
+
 
 @dataclass(frozen=True)
 class Ended:
-    """How one process has ended, and what it has returned."""
+    """How one process ended, and what it returned."""
 
     code: int
-    seconds: float
     out: str
     err: str
     result: Any
@@ -33,7 +41,7 @@ Run = Callable[..., list[Ended]]
 
 @pytest.fixture(scope="session")
 def processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
-    """Give a function that runs a job of workers.py in some processes."""
+    """Return a function that runs a job of workers.py in some processes."""
     if sys.platform != "linux":
         pytest.skip("needs fork and /proc")
     server = subprocess.Popen(
@@ -42,15 +50,19 @@ def processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
     assert server.stdin is not None
     assert server.stdout is not None
 
-    def run(name: str, *, world: int = 4, timeout: float = 60, **arguments: Any) -> list[Ended]:
-        folder, ranks = tmp_path_factory.mktemp(name), range(world)
-        job = {"name": name, "world": world, "timeout": timeout, "folder": str(folder)}
-        print(json.dumps(job | {"arguments": arguments}), file=server.stdin, flush=True)
-        ends = json.loads(server.stdout.readline())
-        said = [[(folder / f"{r}.{name}").read_text() for name in ("out", "err")] for r in ranks]
+    def run(name: str, *, world: int = 4, **arguments: Any) -> list[Ended]:
+        folder = tmp_path_factory.mktemp(name)
+        job = {"name": name, "world": world, "folder": str(folder), "arguments": arguments}
+        print(json.dumps(job), file=server.stdin, flush=True)
+        codes = json.loads(server.stdout.readline())
         return [
-            Ended(int(code), seconds, *said[rank], result(folder, rank))
-            for rank, (code, seconds) in enumerate(ends)
+            Ended(
+                code,
+                out=(folder / f"{rank}.out").read_text(),
+                err=(folder / f"{rank}.err").read_text(),
+                result=result(folder, rank),
+            )
+            for rank, code in enumerate(codes)
         ]
 
     def result(folder: Path, rank: int) -> Any:
@@ -59,7 +71,7 @@ def processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
 
     try:
         yield run
-        server.communicate(timeout=30)
+        server.communicate(timeout=300)
     finally:
         server.kill()
 

@@ -1,4 +1,4 @@
-"""Checkpoints: whole or not there, refused when foreign, and continued to the bit."""
+"""Checkpoints: written atomically, refused when foreign, and continued to the bit."""
 
 import os
 from collections import OrderedDict
@@ -9,8 +9,10 @@ import pytest
 import torch
 from torch import nn
 
+from fedac.algorithms import Algorithm, fedac
+from fedac.algorithms.couplings import Hyperparameters
 from fedac.errors import InputError
-from fedac.torch import FedAc, LocalSGD, Synchronizer, synchronize
+from fedac.torch import FedAc, LocalOptimizer, Synchronizer, synchronize
 
 pytestmark = pytest.mark.usefixtures("alone")
 NUMBERS = {"lr": 0.1, "mu": 0.1, "local_steps": 2}
@@ -19,15 +21,14 @@ NUMBERS = {"lr": 0.1, "mu": 0.1, "local_steps": 2}
 class Training:
     """A small model with BatchNorm, its optimizer and its synchronizer."""
 
-    def __init__(self, *, make=FedAc, hidden=3, dtype=torch.float32, schedule=False, **numbers):
+    def __init__(
+        self, *, algorithm="fedac-i", hidden=3, dtype=torch.float32, schedule=False, **options
+    ):
         torch.manual_seed(0)
         self.model = nn.Sequential(
             nn.Linear(2, hidden), nn.BatchNorm1d(hidden), nn.Linear(hidden, 1)
         ).to(dtype)
-        if make is LocalSGD:
-            self.optimizer = LocalSGD(self.model.parameters(), lr=0.1, local_steps=2)
-        else:
-            self.optimizer = make(self.model.parameters(), **(NUMBERS | numbers))
+        self.optimizer = LocalOptimizer(self.model.parameters(), algorithm, **(NUMBERS | options))
         self.averages = synchronize(self.optimizer, buffers=self.model)
         self.scheduler = torch.optim.lr_scheduler.ExponentialLR(
             self.optimizer, 0.7 if schedule else 1.0
@@ -53,11 +54,27 @@ def same(one: list[torch.Tensor], other: list[torch.Tensor]) -> bool:
     return len(one) == len(other) and all(map(torch.equal, one, other))
 
 
-@pytest.mark.parametrize("make", [FedAc, LocalSGD])
+# An algorithm of the user's own: heavy-ball momentum, under the name of one of ours.
+OWN = Algorithm(
+    name="fedavg",
+    label="momentum",
+    sequences=("w", "m"),
+    couple=lambda *, eta, mu, K: Hyperparameters(eta=eta),
+    start=lambda w_0: (w_0, 0 * w_0),
+    query=lambda state, hp: state[0],
+    update=lambda state, w_md, g, hp: (
+        w_md + 0.9 * state[1] - hp.eta * g,
+        0.9 * state[1] - hp.eta * g,
+    ),
+    output=lambda state, hp, t: state[0],
+)
+
+
+@pytest.mark.parametrize("algorithm", ["fedac-i", "fedavg", "fedavg-weighted", OWN])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("schedule", [False, True])
-def test_a_resumed_run_is_the_same_to_the_bit(make, dtype, schedule, tmp_path: Path) -> None:
-    settings = {"make": make, "dtype": dtype, "schedule": schedule}
+def test_a_resumed_run_is_the_same_to_the_bit(algorithm, dtype, schedule, tmp_path: Path) -> None:
+    settings = {"algorithm": algorithm, "dtype": dtype, "schedule": schedule}
     whole = Training(**settings).run(4)
     path = tmp_path / "runs" / "last.pt"
     whole.averages.checkpoint(path, scheduler=whole.scheduler.state_dict(), sampler=4)
@@ -101,8 +118,10 @@ def test_extra_comes_back(tmp_path: Path) -> None:
 
 def test_what_could_not_be_read_again_is_not_written(tmp_path: Path) -> None:
     training = Training()
-    with pytest.raises(InputError, match=r"'rng' of type Generator cannot go into a checkpoint"):
+    with pytest.raises(InputError, match=r"'rng' holds a Generator; a checkpoint can hold numbers"):
         training.averages.checkpoint(tmp_path / "a.pt", rng=np.random.default_rng(0))
+    with pytest.raises(InputError, match="'losses' holds a float64"):
+        training.averages.checkpoint(tmp_path / "a.pt", losses={"train": [np.float64(1.0)]})
     assert list(tmp_path.glob("*.pt")) == []
 
 
@@ -165,7 +184,7 @@ def test_a_crash_while_writing_leaves_the_old_file(tmp_path, monkeypatch, error,
     training.run(2)
 
     def fail(*arguments):
-        if at == "save" and not hasattr(arguments[1], "getvalue"):
+        if at == "save":
             arguments[1].write(b"half of it")
         raise error
 
@@ -185,7 +204,7 @@ def test_a_full_disk_is_called_so(tmp_path: Path, monkeypatch) -> None:
         raise RuntimeError("[enforce fail at inline_container.cc:672] . unexpected pos 1216")
 
     monkeypatch.setattr(torch, "save", fail)
-    with pytest.raises(OSError, match=r"a\.pt' could not be written: is the disk full\?"):
+    with pytest.raises(OSError, match=r"cannot write the checkpoint '.*a\.pt': is the disk full\?"):
         training.averages.checkpoint(tmp_path / "a.pt")
 
 
@@ -194,9 +213,11 @@ def test_places_that_cannot_be_written(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="is a folder; give the path of a file"):
         averages.checkpoint(tmp_path)
     (tmp_path / "file").touch()
-    with pytest.raises(OSError, match=r"file/a\.pt' could not be written: File exists"):
+    with pytest.raises(OSError, match=r"cannot write the checkpoint '.*file/a\.pt': File exists"):
         averages.checkpoint(tmp_path / "file" / "a.pt")
-    with pytest.raises(InputError, match=r"file/a\.pt' cannot be: '.*file' is no folder"):
+    with pytest.raises(
+        InputError, match=r"cannot read the checkpoint '.*file/a\.pt': Not a directory"
+    ):
         averages.resume(tmp_path / "file" / "a.pt", missing_ok=True)
 
 
@@ -246,7 +267,7 @@ def written(tmp_path: Path) -> Path:
 
 
 def assert_refused(path: Path, message: str, **settings) -> None:
-    """Resume is refused, and the run goes on as if nobody had tried."""
+    """Resume is refused, and the run continues as if nobody had tried."""
     tried, untried = Training(**settings).run(2), Training(**settings).run(2)
     before = tried.everything()
     with pytest.raises(InputError, match=message):
@@ -263,7 +284,7 @@ def test_a_missing_file(tmp_path: Path) -> None:
 
 
 def test_a_folder(tmp_path: Path) -> None:
-    assert_refused(tmp_path, "cannot be read: Is a directory")
+    assert_refused(tmp_path, "cannot read the checkpoint .*: Is a directory")
 
 
 def test_truncated_files(written: Path) -> None:
@@ -272,7 +293,7 @@ def test_truncated_files(written: Path) -> None:
     before = training.everything()
     for length in [*range(0, len(whole), len(whole) // 97), len(whole) - 1]:
         written.write_bytes(whole[:length])
-        with pytest.raises(InputError, match=r"is not a whole checkpoint of fedac\.torch"):
+        with pytest.raises(InputError, match=r"it is damaged, or not a checkpoint of fedac\.torch"):
             training.averages.resume(written)
     assert same(training.everything(), before)
     written.write_bytes(whole)
@@ -285,13 +306,13 @@ def test_truncated_files(written: Path) -> None:
 def test_files_of_others(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "foreign"
     path.write_bytes(content)
-    assert_refused(path, "is not a whole checkpoint of fedac.torch")
+    assert_refused(path, "it is damaged, or not a checkpoint of fedac.torch")
 
 
 @pytest.mark.parametrize("content", [[1, 2], {"model": torch.ones(3)}, torch.ones(3)])
 def test_pytorchs_own_files_of_others(tmp_path: Path, content) -> None:
     torch.save(content, tmp_path / "foreign.pt")
-    assert_refused(tmp_path / "foreign.pt", "is not a checkpoint of fedac.torch")
+    assert_refused(tmp_path / "foreign.pt", "not a checkpoint of fedac.torch")
 
 
 class Bomb:
@@ -308,7 +329,7 @@ def test_nothing_is_executed(written: Path, tmp_path: Path) -> None:
     content = torch.load(written, weights_only=True)
     content["extra"] = {"bomb": Bomb(tmp_path / "exploded")}
     torch.save(content, written)
-    assert_refused(written, "is not a whole checkpoint of fedac.torch")
+    assert_refused(written, "it is damaged, or not a checkpoint of fedac.torch")
     assert not (tmp_path / "exploded").exists()
 
 
@@ -319,15 +340,12 @@ def damaged(key, value):
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (damaged("version", 1), "is of version 1; this fedac reads version 2"),
-        (damaged("version", "two"), "is of version 'two'"),
-        (damaged("format", "other"), "is not a checkpoint of fedac.torch"),
-        (lambda content: content.pop("groups"), "is not a checkpoint of fedac.torch"),
-        (lambda content: content.pop("extra"), "is not a checkpoint of fedac.torch"),
-        (damaged("sequences", 3), "is not a checkpoint of fedac.torch"),
-        (damaged("steps", "many"), "is not a checkpoint of fedac.torch"),
-        (damaged("rounds", -1), "is not a checkpoint of fedac.torch"),
-        (damaged("buffers", []), "holds another model: 6 tensors, not 9"),
+        (damaged("version", 1), "it has version 1; this fedac reads versions 2 to 3"),
+        (damaged("version", "two"), "it has version 'two'"),
+        (damaged("format", "other"), "not a checkpoint of fedac.torch"),
+        (lambda content: content.pop("groups"), "not a checkpoint of fedac.torch"),
+        (damaged("sequences", 3), "not a checkpoint of fedac.torch"),
+        (damaged("buffers", []), "holds another model: None in place of"),
         (lambda content: content["sequences"].pop(), "holds another model"),
         (lambda content: content["sequences"][0].pop(), "holds another model"),
     ],
@@ -340,16 +358,16 @@ def test_damaged_contents(written: Path, damage, message) -> None:
 
 
 def own_numbers(gamma):
-    return {"gamma": gamma, "alpha": 3.0, "beta": 4.0}
+    return {"algorithm": fedac(gamma=gamma, alpha=3.0, beta=4.0, name="mine")}
 
 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"variant": "II"}, "state of algorithm 'fedac-i', not of 'fedac-ii'"),
-        ({"make": LocalSGD}, "state of algorithm 'fedac-i', not of 'fedavg'"),
-        (own_numbers(0.3), "state of algorithm 'fedac-i', not of 'fedac'"),
-        ({"hidden": 5}, r"holds another model: shape \(3, 2\) in place of \(5, 2\)"),
+        ({"algorithm": "fedac-ii"}, "written by algorithm 'fedac-i', not 'fedac-ii'"),
+        ({"algorithm": "fedavg"}, "written by algorithm 'fedac-i', not 'fedavg'"),
+        (own_numbers(0.3), "written by algorithm 'fedac-i', not 'mine'"),
+        ({"hidden": 5}, r"holds another model: torch.Size\(\[3, 2\]\) in place of"),
     ],
 )
 def test_checkpoints_of_other_runs(written: Path, settings, message) -> None:
@@ -359,13 +377,18 @@ def test_checkpoints_of_other_runs(written: Path, settings, message) -> None:
 def test_a_checkpoint_with_other_local_steps(tmp_path: Path) -> None:
     path = tmp_path / "a.pt"
     Training(local_steps=4).run(4).averages.checkpoint(path)
-    assert_refused(path, r"written with local_steps \[4\], not \[2\]")
+    assert_refused(path, "written with local_steps=4, not 2")
 
 
 def test_a_checkpoint_with_other_numbers_of_ones_own(tmp_path: Path) -> None:
     path = tmp_path / "a.pt"
     Training(**own_numbers(0.3)).run(4).averages.checkpoint(path)
-    assert_refused(path, "made with gamma=0.3, not 0.4", **own_numbers(0.4))
+    assert_refused(path, r"written with gamma=0\.3, not 0\.4", **own_numbers(0.4))
+
+
+def test_an_algorithm_of_the_same_name_is_told_apart(tmp_path: Path) -> None:
+    Training(algorithm=OWN).run(4).averages.checkpoint(tmp_path / "a.pt")
+    assert_refused(tmp_path / "a.pt", "also called 'fedavg'", algorithm="fedavg")
 
 
 def test_flipped_bytes_are_noticed(written: Path) -> None:
@@ -374,4 +397,69 @@ def test_flipped_bytes_are_noticed(written: Path) -> None:
     weight = torch.load(written, weights_only=True)["sequences"][0][0].numpy().tobytes()
     whole[whole.index(weight)] ^= 1
     written.write_bytes(bytes(whole))
-    assert_refused(written, "is not a whole checkpoint of fedac.torch")
+    assert_refused(written, "it is damaged, or not a checkpoint of fedac.torch")
+
+
+# -- checkpoints of version 2 ------------------------------------------------------------------
+
+VERSION_2 = Path(__file__).parent / "data" / "version-2"
+OLD = {
+    "fedac-i": "fedac-i",
+    "fedac-ii": "fedac-ii",
+    "general": fedac(gamma=0.3, alpha=3.0, beta=4.0),
+    "fedavg": "fedavg",
+}
+
+
+class Small(nn.Module):
+    """The model of the files in data/version-2, which fedac 0.1 wrote after four steps."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__()
+        values = torch.linspace(-1, 2, 6, dtype=torch.float64)
+        self.weight = nn.Parameter(values.reshape(2, 3).to(dtype))
+        self.bias = nn.Parameter(torch.linspace(0, 1, 2, dtype=torch.float64).to(dtype))
+        self.register_buffer("statistic", torch.tensor([0.5, 0.25], dtype=torch.float64))
+
+    def run(self, optimizer, scheduler, steps: int) -> None:
+        for _ in range(steps):
+            for p in self.parameters():
+                numbers = torch.arange(p.numel(), dtype=torch.float64).reshape(p.shape)
+                noise = numbers / 8 - optimizer.steps / 4
+                p.grad = (0.5 * p.detach().double() + noise).to(p.dtype)
+            self.statistic.mul_(0.5).add_(1)
+            optimizer.step()
+            scheduler.step()
+
+
+@pytest.mark.parametrize("dtype", ["float64", "bfloat16"])
+@pytest.mark.parametrize("name", OLD)
+@pytest.mark.parametrize("kind", ["checkpoint", "state dict"])
+def test_files_of_fedac_0_1_continue_to_the_bit(name: str, dtype: str, kind: str) -> None:
+    model = Small(getattr(torch, dtype))
+    optimizer = LocalOptimizer(model.parameters(), OLD[name], **NUMBERS)
+    averages = synchronize(optimizer, buffers=model)
+    scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.75)
+    if kind == "checkpoint":
+        extra = averages.resume(VERSION_2 / f"{name}-{dtype}.pt")
+        assert extra["note"] == "by fedac 0.1"
+        assert averages.rounds == 2
+        scheduler.load_state_dict(extra["scheduler"])
+    else:
+        saved = torch.load(VERSION_2 / f"{name}-{dtype}-state.pt", weights_only=True)
+        for part, key in ((model, "model"), (optimizer, "optimizer"), (scheduler, "scheduler")):
+            part.load_state_dict(saved[key])
+        optimizer.train()  # it was saved while evaluating
+    assert optimizer.steps == 4
+    model.run(optimizer, scheduler, 3)
+    found = [s for p in model.parameters() for s in optimizer.sequences(p)]
+    found += [*model.parameters(), model.statistic]
+    wanted = torch.load(VERSION_2 / "expected.pt", weights_only=True)[f"{name}-{dtype}"]
+    assert same([tensor.detach() for tensor in found], wanted)
+
+
+def test_a_file_of_fedac_0_1_with_other_coefficients_is_refused() -> None:
+    model = Small(torch.float64)
+    other = LocalOptimizer(model.parameters(), fedac(gamma=0.4, alpha=3.0, beta=4.0), **NUMBERS)
+    with pytest.raises(InputError, match=r"written with gamma=0\.3, not 0\.4"):
+        synchronize(other, buffers=model).resume(VERSION_2 / "general-float64.pt")

@@ -1,4 +1,4 @@
-"""Plans of linear combinations: what they compute, and in how many passes."""
+"""Programs of linear combinations: what they compute, and in how many passes."""
 
 import pytest
 import torch
@@ -7,20 +7,20 @@ from hypothesis import strategies as st
 
 from fedac.algorithms import FEDAC_I, FEDAVG, FEDAVG_WEIGHTED
 from fedac.algorithms.linear import linear_form
-from fedac.torch.combine import carry_out, carry_out_together, combination, query_plan, step_plan
+from fedac.torch.combine import combination, query_program, run, step_program
 
 factors = st.sampled_from([0.0, 1.0, -1.0, 0.25, 0.75, 2.0]) | st.floats(1e-6, 3)
 
 
 @settings(max_examples=200, deadline=None)
 @given(out=st.integers(0, 3), coefficients=st.lists(factors, min_size=4, max_size=4))
-def test_a_plan_computes_the_sum(out: int, coefficients) -> None:
+def test_a_program_computes_the_sum(out: int, coefficients) -> None:
     slots = list(torch.randn(4, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0)))
     many = [[slot.clone(), 2 * slot] for slot in slots]
     wanted = sum(c * slot for c, slot in zip(coefficients, slots, strict=True))
-    plan = combination(out, [(c, slot) for slot, c in enumerate(coefficients)])
-    carry_out(plan, slots)
-    carry_out_together(plan, many)
+    program = combination(out, [(c, slot) for slot, c in enumerate(coefficients)])
+    run(program, slots)
+    run(program, many)
     torch.testing.assert_close(slots[out], wanted, rtol=1e-12, atol=1e-12)
     assert torch.equal(many[out][0], slots[out])
     assert torch.equal(many[out][1], 2 * slots[out])
@@ -45,19 +45,21 @@ def test_passes_are_few(terms, kinds) -> None:
 
 
 def test_a_step_of_fedac_takes_four_passes_and_keeps_nothing() -> None:
-    plan = step_plan(linear_form(FEDAC_I, FEDAC_I.couple(eta=0.1, mu=0.1, K=4)), in_place=False)
-    assert [(operation.kind, operation.out) for operation in plan] == [
+    program = step_program(
+        linear_form(FEDAC_I, FEDAC_I.couple(eta=0.1, mu=0.1, K=4)), in_place=False
+    )
+    assert [(operation.kind, operation.out) for operation in program] == [
         ("sum", 0), ("lerp", 1), ("add", 1), ("between", 2),
     ]  # fmt: skip
 
 
 def test_a_step_of_fedavg_takes_one() -> None:
-    plan = step_plan(linear_form(FEDAVG, FEDAVG.couple(eta=0.1, mu=0.1, K=4)), in_place=True)
-    assert [(operation.kind, operation.out) for operation in plan] == [("add", 0)]
+    program = step_program(linear_form(FEDAVG, FEDAVG.couple(eta=0.1, mu=0.1, K=4)), in_place=True)
+    assert [(operation.kind, operation.out) for operation in program] == [("add", 0)]
 
 
 def test_what_a_later_sequence_needs_is_kept() -> None:
     hp = FEDAVG_WEIGHTED.couple(eta=0.1, mu=0.1, K=4)
-    plan = step_plan(linear_form(FEDAVG_WEIGHTED, hp), in_place=False)
-    assert (plan[0].kind, plan[0].out, plan[0].x) == ("copy", 4, 0)
-    assert query_plan((1.0, 0.0))[0].kind == "copy"
+    program = step_program(linear_form(FEDAVG_WEIGHTED, hp), in_place=False)
+    assert (program[0].kind, program[0].out, program[0].x) == ("copy", 4, 0)
+    assert query_program((1.0, 0.0))[0].kind == "copy"

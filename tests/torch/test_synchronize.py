@@ -249,7 +249,7 @@ CASES = {
     "algorithm: fedac-i at rank 0, 1, 2; fedac-ii at rank 3": (
         {}, {}, {"algorithm": "fedac-ii"}, {},
     ),
-    "parameters: 3 numbers in 1 tensors (float32": ({"size": 4}, {}, {}, {}),
+    "parameters: float32 [3] at rank 0, 1, 2; float32 [4] at rank 3": ({"size": 4}, {}, {}, {}),
     "hyperparameters: lr=0.3 mu=0.2 gamma=": ({}, {}, {"lr": 0.1}, {}),
     "hyperparameters: lr=0.3 mu=0.2": ({}, {}, {"mu": 0.1}, {}),
     "weighting: uniform at rank 0, 1, 2; examples at rank 3": (
@@ -258,7 +258,7 @@ CASES = {
     "on_nonfinite: raise at rank 0, 1, 2; skip-worker at rank 3": (
         {}, {"on_nonfinite": "skip-worker"}, {}, {},
     ),
-    "schedule: regular at rank 0, 1, 2; [2, 4] (": ({}, {"at": [2, 4]}, {}, {}),
+    "schedule: regular at rank 0, 1, 2; [2, 4] at rank 3": ({}, {"at": [2, 4]}, {}, {}),
     "delay: 0 at rank 0, 1, 2; 2 at rank 3": ({}, {"overlap": True, "delay": 2}, {}, {}),
 }  # fmt: skip
 
@@ -280,21 +280,22 @@ def test_processes_that_differ_are_refused_everywhere(processes) -> None:
             assert message.startswith(f"processes differ in {case}")
 
 
-@pytest.mark.parametrize("how", ["dies", "stops"])
-def test_survivors_of_a_lost_worker_end_within_the_timeout(processes, how: str) -> None:
-    limit = 8.0  # the rounds before the loss need some of it on a busy machine
+@pytest.mark.parametrize(("how", "limit"), [("dies", 600.0), ("stops", 15.0)])
+def test_survivors_of_a_lost_worker_do_not_wait_forever(processes, how: str, limit: float) -> None:
     ended = processes("doomed", victim=2, how=how, limit=limit)
     # Dead, or stopped and then killed by the test.
     assert ended[2].code == {"dies": 7, "stops": -9}[how]
     for rank in (0, 1, 3):
         last = ended[rank].err.strip().splitlines()[-1]
         assert ended[rank].code == 1
-        assert re.search(
-            rf"WorkerLostError: rank {rank} of 4: synchronization 3 failed after \d+\.\d s; a "
-            r"worker has died, cannot be reached, or has stopped taking steps\. Start again from",
+        found = re.search(
+            rf"WorkerLostError: rank {rank} of 4: synchronization 3 failed after (\d+\.\d) s; a "
+            r"worker has died, cannot be reached, or has stopped taking steps\. Restart from the",
             last,
         )
-        assert ended[rank].seconds < limit + 15  # the rest is Python's own end, four at once
+        assert found, last
+        # A broken connection is noticed at once, a worker that stopped after the timeout.
+        assert (float(found[1]) < limit - 1) == (how == "dies")
 
 
 def test_all_refuse_a_checkpoint_that_one_cannot_read(processes, tmp_path) -> None:
@@ -324,20 +325,19 @@ def test_without_a_process_group_there_is_help() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"weighting": "size"}, "weighting must be 'uniform' or 'examples', got 'size'"),
-        ({"on_nonfinite": "skip"}, "on_nonfinite must be 'raise' or 'skip-worker', got 'skip'"),
+        ({"weighting": "size"}, "unknown weighting 'size'; known: examples, uniform"),
+        ({"on_nonfinite": "skip"}, "unknown on_nonfinite 'skip'; did you mean 'skip-worker'"),
         ({"overlap": True, "delay": 4}, "delay must be from 1 to local_steps - 1 = 3, got 4"),
         ({"overlap": True, "delay": 0}, "delay must be a whole number, at least 1, got 0"),
         ({"overlap": True, "delay": "1"}, "delay must be a whole number"),
         ({"delay": 2}, "delay is for overlap=True only"),
         ({"at": [2, 8]}, "6 steps apart, more than local_steps=4"),
-        ({"at": []}, "at must hold a step"),
+        ({"at": []}, "at is empty; give at least one step"),
         ({"at": [0, 2]}, "every step in at must be a whole number, at least 1, got 0"),
         ({"at": [1.5, 3]}, "every step in at must be a whole number, at least 1, got 1.5"),
         ({"at": "34"}, "at must be a list of steps, got '34'"),
         ({"at": 4}, "at must be a list of steps, got 4"),
         ({"timeout": 0}, "timeout must be a finite number above 0"),
-        ({"timeout": 1e300}, "timeout is too long"),
         ({"buffers": True}, "buffers must be a model, got bool"),
     ],
 )
@@ -358,7 +358,9 @@ def test_groups_that_synchronize_at_different_times_are_refused() -> None:
 @pytest.mark.usefixtures("alone")
 def test_only_our_optimizers_are_synchronized() -> None:
     w = nn.Parameter(torch.ones(3))
-    with pytest.raises(InputError, match="only FedAc and LocalSGD can be synchronized, got SGD"):
+    with pytest.raises(
+        InputError, match=r"only optimizers of fedac\.torch can be synchronized, got SGD"
+    ):
         synchronize(torch.optim.SGD([w], lr=0.1))
     with pytest.raises(InputError, match="no parameters that require gradients"):
         synchronize(LocalSGD([w.requires_grad_(False)], lr=0.1, local_steps=1))
@@ -393,7 +395,9 @@ def test_new_parameters_need_a_new_synchronizer() -> None:
     optimizer.add_param_group({"params": [nn.Parameter(torch.ones(2))]})
     w.grad = torch.ones(3)
     optimizer.step()
-    with pytest.raises(InputError, match=r"parameters were added, .* make a new Synchronizer"):
+    with pytest.raises(
+        InputError, match=r"parameters were added or unfrozen; make a new Synchronizer"
+    ):
         averages.synchronize()
 
 
@@ -408,7 +412,7 @@ def test_what_was_trained_between_two_rounds_is_not_forgotten(make) -> None:
     v.requires_grad_(True).grad = torch.ones(2)
     optimizer.step()
     v.requires_grad_(False)
-    with pytest.raises(InputError, match="were trained that had been frozen"):
+    with pytest.raises(InputError, match="parameters were added or unfrozen"):
         averages.synchronize()
     S = len(optimizer.algorithm.sequences)
     again = synchronize(optimizer)  # of both, though one is frozen now
@@ -448,7 +452,7 @@ def test_local_steps_cannot_change_under_way() -> None:
     w.grad = torch.ones(3)
     for _ in range(3):
         optimizer.step()
-    with pytest.raises(InputError, match="local_steps was changed; make a new Synchronizer"):
+    with pytest.raises(InputError, match="local_steps has changed; make a new Synchronizer"):
         optimizer.step()
 
 

@@ -1,8 +1,8 @@
-"""What the processes of the tests do, and the process that they are forked from.
+"""What the processes of the tests do, and the server that forks them.
 
-Importing PyTorch takes seconds, so one process does it once, and forks: run as a program, this
-file reads jobs, one JSON object a line, and answers with how the processes of each have ended.
-They meet in a file, and talk by 127.0.0.1 only. With arguments, it is a worker of torchrun.
+Importing PyTorch takes seconds, so a server does it once and forks: run as a program, this file
+reads jobs, one JSON object per line, and answers with how the processes of each job ended. They
+meet in a file and communicate over 127.0.0.1 only. With an argument, it is a worker of torchrun.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import runpy
 import signal
 import sys
 import time
-from datetime import timedelta
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,22 +23,12 @@ import torch.distributed as dist
 from torch import nn
 
 from fedac.errors import InputError
-from fedac.torch import (
-    FedAc,
-    LocalOptimizer,
-    LocalSGD,
-    NonFiniteStateError,
-    Synchronizer,
-    synchronize,
-)
+from fedac.torch import FedAc, LocalOptimizer, NonFiniteStateError, Synchronizer, synchronize
 
-VARIANTS = {"fedac-i": "I", "fedac-ii": "II", "fedac-vanilla": "vanilla"}
-
-
-def make_optimizer(params: Any, algorithm: str, *, lr: float, mu: float, local_steps: int) -> Any:
-    if algorithm == "fedavg":
-        return LocalSGD(params, lr=lr, local_steps=local_steps)
-    return FedAc(params, lr=lr, mu=mu, local_steps=local_steps, variant=VARIANTS[algorithm])
+# A job has failed when its processes have used no CPU time for so many seconds, or too much in all:
+# limits that a busy machine does not move.
+PATIENCE = 120.0
+CPU_SECONDS = 600.0
 
 
 def sequences(optimizer: LocalOptimizer) -> list[list[float]]:
@@ -81,11 +71,11 @@ def logistic(rank: int, problem: str, runs: list[dict[str, Any]]) -> list[dict[s
     results = []
     for run in runs:
         half = len(start) // 2
-        # Only rank 0 has the right start; the others are told.
+        # Only rank 0 has the right start; the others get it from there.
         w = [nn.Parameter(part if rank == 0 else torch.randn_like(part))
              for part in (start[:half].clone(), start[half:].clone())]  # fmt: skip
         K = run["K"]
-        optimizer = make_optimizer(w, run["algorithm"], lr=run["eta"], mu=run["mu"], local_steps=K)
+        optimizer = LocalOptimizer(w, run["algorithm"], lr=run["eta"], mu=run["mu"], local_steps=K)
         rows = sample_index(run["seed"], rank, np.arange(run["T"]), len(X)).tolist()
         with Counted() as counted:
             averages = synchronize(optimizer)
@@ -123,7 +113,7 @@ def steps(
     `examples` are those of a step, by rank.
     """
     w = nn.Parameter(torch.zeros(len(gradients[0][0]), dtype=torch.float64))
-    local = make_optimizer([w], **optimizer)
+    local = LocalOptimizer([w], **optimizer)
     result: dict[str, Any] = {"states": [], "applied": [], "error": None}
     with Counted() as counted:
         averages = Synchronizer(local, **options)
@@ -152,7 +142,7 @@ def refuse(rank: int, cases: list[dict[str, Any]]) -> list[str]:
         try:
             w = nn.Parameter(torch.zeros(case["size"][rank]))
             options = case["options"][rank]
-            Synchronizer(make_optimizer([w], **case["optimizer"][rank]), **options)
+            Synchronizer(LocalOptimizer([w], **case["optimizer"][rank]), **options)
             said.append("accepted")
         except InputError as error:
             said.append(str(error))
@@ -194,8 +184,8 @@ def another_lr(rank: int) -> dict[str, Any]:
     except InputError as error:
         result["message"] = str(error)
     lr = optimizer.param_groups[0]["lr"]
-    moved = make_optimizer([v := nn.Parameter(torch.zeros(5))], "fedac-i", lr=lr, mu=0.1,
-                           local_steps=4)  # fmt: skip
+    v = nn.Parameter(torch.zeros(5))
+    moved = FedAc([v], lr=lr, mu=0.1, local_steps=4)
     for mine, value in zip(moved.sequences(v), before, strict=True):
         mine.copy_(torch.tensor(value))
     moved.refresh()
@@ -231,8 +221,7 @@ def half_a_checkpoint(rank: int, folder: str) -> list[str]:
         optimizer.step()
         if t % 2:
             averages.checkpoint(f"{folder}/{t + 1}.pt")
-    told = dist.group.WORLD
-    dist.barrier(told)
+    dist.barrier()
     other = f"{folder}/none.pt" if rank == 1 else f"{folder}/4.pt"
     for path, missing_ok in (
         (other, False),
@@ -261,7 +250,7 @@ def train(rank: int, folder: str, steps: int, kills: list[list[Any]]) -> list[li
     model = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.Linear(3, 1))
     optimizer = FedAc(model.parameters(), lr=0.05, mu=0.1, local_steps=5)
     scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.99)
-    averages = synchronize(optimizer, buffers=model, timeout=20)
+    averages = synchronize(optimizer, buffers=model, timeout=300)
     path = Path(folder) / "last.pt"
     extra = averages.resume(path, missing_ok=True)
     if extra is not None:
@@ -290,7 +279,7 @@ def train(rank: int, folder: str, steps: int, kills: list[list[Any]]) -> list[li
 
 
 def train_under_torchrun(folder: str, steps: int, kills: list[list[Any]]) -> None:
-    """Be one process of a torchrun, which tells its rank, and the number of this attempt."""
+    """Be one process of a torchrun, which sets the rank and the number of this attempt."""
     attempt = os.environ["TORCHELASTIC_RESTART_COUNT"]
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     dist.init_process_group(
@@ -321,6 +310,19 @@ def torchrun(rank: int, folder: str, restarts: int, **arguments: Any) -> None:
     elastic_launch(config, train_under_torchrun)(folder, *arguments.values())
 
 
+def torchrun_program(rank: int, folder: str, restarts: int, **arguments: Any) -> None:
+    """Become the program torchrun, with this file as its worker."""
+    os.environ |= ELSEWHERE
+    command = [
+        sys.executable, "-m", "torch.distributed.run", "--nnodes=1", "--nproc-per-node=4",
+        f"--max-restarts={restarts}", "--rdzv-backend=c10d", "--rdzv-id=test",
+        f"--rdzv-endpoint={folder}/rendezvous", "--rdzv-conf=store_type=file",
+        "--local-addr=127.0.0.1", "--monitor-interval=0.1", __file__,
+        json.dumps({"folder": folder, **arguments}),
+    ]  # fmt: skip
+    os.execv(sys.executable, command)
+
+
 JOBS = {
     job.__name__: job
     for job in (
@@ -334,9 +336,11 @@ JOBS = {
         example,
         train,
         torchrun,
+        torchrun_program,
     )
 }
-# Torchrun meets in a file as well: its own server would listen to the whole network.
+# Torchrun meets in a file as well: its own server would listen to the whole network. The first
+# variable is the one of docs/pytorch.md: restarted processes must not find addresses of dead ones.
 ELSEWHERE = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", "GLOO_SOCKET_IFNAME": "lo"}
 
 
@@ -353,7 +357,6 @@ def run_rank(rank: int, job: dict[str, Any]) -> None:
         init_method=f"file://{folder}/meeting",
         rank=rank,
         world_size=job["world"],
-        timeout=timedelta(seconds=job["timeout"]),
     )
     result = JOBS[job["name"]](rank, **job["arguments"])
     torch.save(result, folder / f"{rank}.pt")
@@ -362,35 +365,54 @@ def run_rank(rank: int, job: dict[str, Any]) -> None:
     os._exit(0)  # a second saved; a process that fails ends as a program of its own would
 
 
-def wait_for(pids: list[int], seconds: float) -> list[list[float]]:
-    """Return exit code and seconds of every process; what does not end is killed (-9)."""
-    began = time.monotonic()
-    ends: dict[int, list[float]] = {}
-    while len(ends) < len(pids):
-        late = time.monotonic() - began > seconds
-        # A process that was stopped waits for those that were not.
-        stopped = all(pid in ends or is_stopped(pid) for pid in pids)
-        for pid in pids:
-            if pid not in ends:
-                if late or stopped:
-                    os.kill(pid, signal.SIGKILL)
-                    os.waitpid(pid, 0)
-                    ends[pid] = [-9, time.monotonic() - began]
-                else:
-                    done, status = os.waitpid(pid, os.WNOHANG)
-                    if done:
-                        code = os.waitstatus_to_exitcode(status)
-                        ends[pid] = [code, time.monotonic() - began]
+def wait_for(pids: list[int]) -> list[int]:
+    """Return the exit code of every process; processes that make no progress are killed (-9)."""
+    codes: dict[int, int] = {}
+    used, looked_at, changed_at = 0.0, 0.0, time.monotonic()
+    while len(codes) < len(pids):
+        running = [pid for pid in pids if pid not in codes]
+        now = time.monotonic()
+        if now > looked_at + 1:
+            looked_at = now
+            if used != (used := cpu_seconds(running)):
+                changed_at = now
+        stuck = now > changed_at + PATIENCE or used > CPU_SECONDS
+        # A process that has stopped itself waits here for the others to end.
+        if stuck or all(is_stopped(pid) for pid in running):
+            for pid in running:
+                os.kill(pid, signal.SIGKILL)
+        for pid in running:
+            done, status = os.waitpid(pid, os.WNOHANG)
+            if done:
+                codes[pid] = os.waitstatus_to_exitcode(status)
         time.sleep(0.01)
-    return [ends[pid] for pid in pids]
+    return [codes[pid] for pid in pids]
+
+
+def cpu_seconds(pids: list[int]) -> float:
+    """Return the CPU time of some processes and all their descendants."""
+    stats = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it has ended
+            stats[int(folder.name)] = read_stat(int(folder.name))
+    total, family = 0, set(pids)
+    while family:
+        total += sum(sum(map(int, stats[pid][11:15])) for pid in family if pid in stats)
+        family = {pid for pid, stat in stats.items() if int(stat[1]) in family}
+    return total / os.sysconf("SC_CLK_TCK")
 
 
 def is_stopped(pid: int) -> bool:
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+    return read_stat(pid)[0] == "T"
+
+
+def read_stat(pid: int) -> list[str]:
+    """Return the fields of a process after its name: state, parent, ..."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
 
 
 def warm_up() -> None:
-    """Import what PyTorch and the jobs import late, so that no fork needs to."""
+    """Import what PyTorch and the jobs import late, so that no fork has to."""
     import fedac.sampling  # noqa: F401
 
     w = nn.Parameter(torch.ones(2))
@@ -412,7 +434,7 @@ def main() -> None:
                 run_rank(rank, job)
                 return
             pids.append(pid)
-        print(json.dumps(wait_for(pids, job["timeout"])), flush=True)
+        print(json.dumps(wait_for(pids)), flush=True)
 
 
 if __name__ == "__main__":

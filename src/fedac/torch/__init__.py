@@ -1,4 +1,4 @@
-"""FedAc for PyTorch: an optimizer, and a synchronizer for processes that rarely talk.
+"""FedAc for PyTorch: optimizers, and a synchronizer that averages processes every K steps.
 
 >>> import torch
 >>> from fedac.torch import FedAc, synchronize
@@ -13,10 +13,10 @@ try:
 except ModuleNotFoundError as error:  # pragma: no cover
     raise ModuleNotFoundError("fedac.torch needs PyTorch: pip install 'fedac[torch]'") from error
 
-from fedac.torch.fedac import FedAc, LocalSGD
-from fedac.torch.group import WorkerLostError
-from fedac.torch.optimizer import LocalOptimizer
-from fedac.torch.synchronize import NonFiniteStateError, Synchronizer, synchronize
+from fedac.torch.average import NonFiniteStateError
+from fedac.torch.optimizer import FedAc, LocalOptimizer, LocalSGD
+from fedac.torch.synchronizer import Synchronizer, synchronize
+from fedac.torch.workers import WorkerLostError
 
 __all__ = [
     "FedAc",

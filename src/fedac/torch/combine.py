@@ -1,12 +1,12 @@
 """Linear combinations of tensors, in place and in few passes over memory.
 
-A step is planned once per set of coefficients, as operations on numbered slots, and carried out
-tensor by tensor, or on lists of tensors at once.
+The step of an algorithm is translated once per set of coefficients into a program of operations on
+numbered slots. A program runs on one tensor per slot, or on a list of tensors per slot.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -15,12 +15,15 @@ from torch import Tensor
 
 from fedac.algorithms.linear import Linear
 
+# Numbers that a CPU works on at once: four arrays of so many float32 numbers take a megabyte.
+CACHED_NUMBERS = 2**16
+
 
 class Operation(NamedTuple):
-    """What to do with slot `out`; `x` and `y` are slots too, `c` is a number.
+    """One pass over memory; `out`, `x` and `y` are slots, `c` is a number.
 
-    zero: out = 0. copy: out = x. scale: out = c out. add: out = out + c x. lerp: out moves by c
-    to x. sum: out = x + c y. between: out is x moved by c to y.
+    zero: out = 0. copy: out = x. scale: out *= c. add: out += c x. lerp: out += c (x - out).
+    sum: out = x + c y. between: out = x + c (y - x).
     """
 
     kind: str
@@ -30,12 +33,12 @@ class Operation(NamedTuple):
     c: float = 0.0
 
 
-Plan = tuple[Operation, ...]
+Program = tuple[Operation, ...]
 Term = tuple[float, int]
 
 
-def combination(out: int, terms: Sequence[Term]) -> Plan:
-    """Plan to set slot `out` to a sum of multiples of slots; it may be one of them.
+def combination(out: int, terms: Sequence[Term]) -> Program:
+    """Set slot `out`, which may be one of the terms, to a sum of multiples of slots.
 
     Examples
     --------
@@ -45,7 +48,7 @@ Operation(kind='add', out=0, x=2, y=-1, c=-0.5))
     """
     scale = sum(factor for factor, slot in terms if slot == out)
     others = [(factor, slot) for factor, slot in terms if slot != out and factor != 0]
-    plan = []
+    program = []
     if scale == 0:
         if not others:
             return (Operation("zero", out),)
@@ -53,99 +56,110 @@ Operation(kind='add', out=0, x=2, y=-1, c=-0.5))
         # Two terms at once save a pass over memory.
         if others and scale == 1:
             (c, y), *others = others
-            plan.append(Operation("sum", out, x, y, c))
+            program.append(Operation("sum", out, x, y, c))
         elif others and _sum_to_one(scale, others[0][0]):
             (c, y), *others = others
-            plan.append(Operation("between", out, x, y, c))
+            program.append(Operation("between", out, x, y, c))
             scale = 1.0
         else:
-            plan.append(Operation("copy", out, x))
+            program.append(Operation("copy", out, x))
     if others and scale != 1 and _sum_to_one(scale, others[0][0]):
         (c, x), *others = others
-        plan.append(Operation("lerp", out, x, c=c))
+        program.append(Operation("lerp", out, x, c=c))
     elif scale != 1:
-        plan.append(Operation("scale", out, c=scale))
-    plan += [Operation("add", out, x, c=c) for c, x in others]
-    return tuple(plan)
+        program.append(Operation("scale", out, c=scale))
+    program += [Operation("add", out, x, c=c) for c, x in others]
+    return tuple(program)
 
 
 @lru_cache(maxsize=256)
-def step_plan(coefficients: Linear, *, in_place: bool) -> Plan:
-    """Plan a step. Slots are the sequences, w_md, g, and a copy of each sequence, if needed.
+def step_program(coefficients: Linear, *, in_place: bool) -> Program:
+    """Update all sequences, then move w_md to where the next gradient is taken.
 
-    Where a single sequence is kept `in_place`, w_md is the same tensor.
+    Slots are the sequences, w_md, g, and scratch space. With `in_place`, the only sequence is
+    w_md itself.
     """
     S = len(coefficients.query)
-    plan: list[Operation] = []
-    current = list(range(S))  # where the values before the step are found
+    program: list[Operation] = []
+    current = list(range(S))  # the slots of the values before the step
+    scratch = S + 2
     for s, row in enumerate(coefficients.update):
-        # A sequence that a later one still needs must be kept.
+        # Keep the old value of a sequence that a later one still needs.
         if any(later[s] != 0 for later in coefficients.update[s + 1 :]):
-            plan.append(Operation("copy", S + 2 + s, s))
-            current[s] = S + 2 + s
+            program.append(Operation("copy", scratch, s))
+            current[s] = scratch
+            scratch += 1
         slots = [*current[:s], s, *current[s + 1 :], 0 if in_place else S, S + 1]
-        plan += combination(s, list(zip(row, slots, strict=True)))
-    return (*plan, *(() if in_place else query_plan(coefficients.query)))
+        program += combination(s, list(zip(row, slots, strict=True)))
+    return (*program, *(() if in_place else query_program(coefficients.query)))
 
 
 @lru_cache(maxsize=256)
-def query_plan(query: tuple[float, ...]) -> Plan:
-    """Plan to put w_md into the slot after those of the sequences."""
+def query_program(query: tuple[float, ...]) -> Program:
+    """Put w_md into the slot after those of the sequences."""
     return combination(len(query), [(factor, s) for s, factor in enumerate(query)])
 
 
-def kept(plan: Plan, slots: int) -> set[int]:
-    """Return which slots, from `slots` on, a plan keeps copies in."""
-    return {operation.out for operation in plan if operation.out >= slots}
+def count_slots(program: Program) -> int:
+    """Return how many slots a program writes to or skips, scratch space included."""
+    return 1 + max((operation.out for operation in program), default=-1)
 
 
-def carry_out(plan: Plan, slots: Sequence[Tensor]) -> None:
-    """Carry a plan out on one tensor per slot.
+# How an operation is done on tensors, and on lists of tensors at once.
+ON_TENSORS: dict[str, Callable[..., object]] = {
+    "zero": lambda out, x, y, c: out.zero_(),
+    "copy": lambda out, x, y, c: out.copy_(x),
+    "scale": lambda out, x, y, c: out.mul_(c),
+    "add": lambda out, x, y, c: out.add_(x, alpha=c),
+    "lerp": lambda out, x, y, c: out.lerp_(x, c),
+    "sum": lambda out, x, y, c: torch.add(x, y, alpha=c, out=out),
+    "between": lambda out, x, y, c: torch.lerp(x, y, c, out=out),
+}
+ON_LISTS: dict[str, Callable[..., object]] = {
+    "zero": lambda out, x, y, c: torch._foreach_zero_(out),
+    "copy": lambda out, x, y, c: torch._foreach_copy_(out, x),
+    "scale": lambda out, x, y, c: torch._foreach_mul_(out, c),
+    "add": lambda out, x, y, c: torch._foreach_add_(out, x, alpha=c),
+    "lerp": lambda out, x, y, c: torch._foreach_lerp_(out, x, c),
+}
+
+
+def run(program: Program, slots: Sequence[Tensor] | Sequence[list[Tensor]]) -> None:
+    """Run a program on a tensor per slot, or on a list of tensors per slot.
 
     Examples
     --------
     >>> x, y = torch.tensor([1.0]), torch.tensor([3.0])
-    >>> carry_out(combination(0, [(2.0, 0), (-1.0, 1)]), [x, y])
+    >>> run(combination(0, [(2.0, 0), (-1.0, 1)]), [x, y])
     >>> x
     tensor([-1.])
     """
-    for kind, out, x, y, c in plan:
-        target = slots[out]
-        if kind == "sum":
-            torch.add(slots[x], slots[y], alpha=c, out=target)
-        elif kind == "add":
-            target.add_(slots[x], alpha=c)
-        elif kind == "lerp":
-            target.lerp_(slots[x], c)
-        elif kind == "between":
-            torch.lerp(slots[x], slots[y], c, out=target)
-        elif kind == "copy":
-            target.copy_(slots[x])
-        elif kind == "scale":
-            target.mul_(c)
-        else:
-            target.zero_()
+    on_lists = isinstance(slots[0], list)
+    operations = ON_LISTS if on_lists else ON_TENSORS
+    for kind, out, x, y, c in program:
+        if on_lists and y >= 0:  # lists need a pass more: first x, then y
+            operations["copy"](slots[out], slots[x], None, 0)
+            kind, x = ("add" if kind == "sum" else "lerp"), y
+        operations[kind](slots[out], slots[x], slots[y], c)
 
 
-def carry_out_together(plan: Plan, slots: Sequence[list[Tensor]]) -> None:
-    """Carry a plan out on a list of tensors per slot, each operation on all of them at once."""
-    for kind, out, x, y, c in plan:
-        target = slots[out]
-        if kind in ("sum", "between"):
-            torch._foreach_copy_(target, slots[x])
-            kind, x = ("add", y) if kind == "sum" else ("lerp", y)
-        if kind == "add":
-            torch._foreach_add_(target, slots[x], alpha=c)
-        elif kind == "lerp":
-            torch._foreach_lerp_(target, slots[x], c)
-        elif kind == "copy":
-            torch._foreach_copy_(target, slots[x])
-        elif kind == "scale":
-            torch._foreach_mul_(target, c)
-        else:
-            torch._foreach_zero_(target)
+def split_into_batches(params: Sequence[Tensor], *, foreach: bool) -> list[list[Tensor]]:
+    """Split parameters into lists for `run`: on a CPU, no more than its cache holds."""
+    if not foreach:
+        return [[p] for p in params]
+    batches: list[list[Tensor]] = []
+    open_batches: dict[tuple[torch.device, torch.dtype], tuple[list[Tensor], int]] = {}
+    for p in params:
+        kind = (p.device, p.dtype)
+        batch, size = open_batches.get(kind, ([], 0))
+        if not batch or (p.is_cpu and size + p.numel() > CACHED_NUMBERS):
+            batch, size = [], 0
+            batches.append(batch)
+        batch.append(p)
+        open_batches[kind] = (batch, size + p.numel())
+    return batches
 
 
 def _sum_to_one(a: float, b: float) -> bool:
-    """Say whether a sum is a point between its two terms, which takes one pass instead of two."""
+    """Check whether a x + b y is a point between x and y: then one pass is enough."""
     return abs(a + b - 1) <= 1e-15
