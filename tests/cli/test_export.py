@@ -37,6 +37,25 @@ def test_a_device_stays_one(fedac, folder):
     assert Path(os.devnull).is_char_device()
 
 
+def test_traces(fedac, folder, tmp_path):
+    path = tmp_path / "traces.csv"
+    outcome = fedac("export", folder, "--traces", path)
+    assert outcome == (0, "", f"4 recorded losses written to {path}\n")
+    traces = pd.read_csv(path)
+    assert list(traces.step) == [0, 8, 0, 8]
+    assert list(traces.eta) == [0.1, 0.1, 0.5, 0.5]
+    assert (traces.suboptimality > 0).all()
+
+
+def test_stdout(fedac, folder, tmp_path):
+    fedac("export", folder, "--csv", tmp_path / "runs.csv")
+    code, out, err = fedac("export", folder, "--csv", "-")
+    assert (code, err) == (0, "2 runs written to stdout\n")
+    assert out == (tmp_path / "runs.csv").read_text()
+    assert fedac("export", folder, "--traces", "-").out.startswith("key,dataset,l2,")
+    assert not Path("-").exists()
+
+
 def test_parquet(fedac, folder, tmp_path):
     pytest.importorskip("pyarrow")
     path = tmp_path / "runs.parquet"
@@ -45,6 +64,10 @@ def test_parquet(fedac, folder, tmp_path):
 
 
 def test_refusals(assert_refused, folder, tmp_path):
-    assert_refused("export", folder, saying="say where to: --csv FILE, --parquet FILE, or both")
+    assert_refused(
+        "export", folder, saying="no output given: pass --csv FILE, --traces FILE or --parquet FILE"
+    )
     assert_refused("export", tmp_path / "gone", "--csv", tmp_path / "x.csv", saying="no sweep in")
-    assert_refused("export", folder, "--csv", tmp_path / "gone" / "x.csv", saying="No such file")
+    assert_refused(
+        "export", folder, "--csv", tmp_path / "gone" / "x.csv", saying="there is no folder"
+    )

@@ -92,11 +92,17 @@ def test_dry_run(fedac, grid, tmp_path, monkeypatch):
 
 
 def test_what_is_missing(assert_refused, options, grid, tmp_path):
-    assert_refused("sweep", saying="give a grid as FILE.toml, or --dataset, --l2")
+    assert_refused("sweep", saying="no grid given: pass FILE.toml, or --dataset, --l2")
     assert_refused("sweep", grid, saying="--out is missing")
     assert_refused("sweep", *options(eta=None), "--out", tmp_path, saying="--eta is missing")
     assert_refused(
-        "sweep", grid, "--l2", "1", "--out", tmp_path, saying="grid.toml says what to run"
+        "sweep",
+        grid,
+        "--l2",
+        "1",
+        "--out",
+        tmp_path,
+        saying="grid.toml defines the grid: remove --l2",
     )
     assert_refused("sweep", tmp_path / "gone", "--out", tmp_path, saying="No such file")
 
@@ -157,7 +163,7 @@ def test_an_interrupt_says_what_is_kept(fedac, grid, tmp_path, monkeypatch):
     assert (code, said) == (130, "")
     assert err.splitlines() == [
         f"fedac: small sweep: 8 of 16 runs are kept in '{out}'; "
-        "the same command goes on from there",
+        "the same command continues from there",
         "fedac: interrupted",
     ]
     assert "8 runs now, 8 before, 16 in all" in fedac("sweep", grid, "--out", out).out

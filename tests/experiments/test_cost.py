@@ -1,4 +1,4 @@
-"""What a sweep costs: the model, and its fit to the machine."""
+"""The cost of a sweep: the model, and its calibration."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from fedac.algorithms import ALGORITHMS
 from fedac.experiments import cost
 from fedac.experiments.grid import Config, Grid
 from fedac.objectives import LogisticRegression
@@ -56,13 +57,16 @@ def test_calibration(monkeypatch, values):
 
 
 def test_seconds_by_hand():
-    model = cost.Cost(group=100.0, record=10.0, local=(1.0, 0.1, 0.01), batch=(2.0, 0.2, 0.0))
+    model = cost.Cost(
+        algorithms=ALGORITHMS, n_samples=60, group=100.0, record=10.0,
+        local=(1.0, 0.1, 0.01), batch=(2.0, 0.2, 0.0),
+    )  # fmt: skip
     # Records at 0, 4 and 8; four rounds of 4 workers and 8 local steps.
-    assert model.seconds([CONFIG], 60) == pytest.approx(100 + 3 * 10 + 4 * (1 + 0.4 + 0.08))
+    assert model.seconds([CONFIG]) == pytest.approx(100 + 3 * 10 + 4 * (1 + 0.4 + 0.08))
     minibatch = replace(CONFIG, algorithm="mb-sgd")
-    assert model.seconds([minibatch], 60) == pytest.approx(100 + 3 * 10 + 4 * (2 + 1.6))
+    assert model.seconds([minibatch]) == pytest.approx(100 + 3 * 10 + 4 * (2 + 1.6))
     # Another step size costs its records, another algorithm its rounds as well.
-    more = model.seconds([CONFIG, replace(CONFIG, eta=0.5)], 60) - model.seconds([CONFIG], 60)
+    more = model.seconds([CONFIG, replace(CONFIG, eta=0.5)]) - model.seconds([CONFIG])
     assert more == pytest.approx(3 * 10)
 
 
@@ -71,3 +75,13 @@ def test_a_fit_finds_the_coefficients():
     points = [(1.0, M, M * K) for M, K in ((8, 4), (1000, 4), (100, 64))]
     found = cost._fit({point: float(np.dot(truth, point)) for point in points})
     assert found == pytest.approx(truth)
+
+
+def test_longer_rows_and_slower_engines_cost_more():
+    class Slow(LogisticRegression):
+        kernel = None
+
+    wide = LogisticRegression(rng.standard_normal((60, 1200)), F.y, l2=1e-2)
+    prices = [cost.typical(G, ALGORITHMS).seconds([CONFIG]) for G in (F, wide, Slow(wide.X, F.y))]
+    assert prices == sorted(prices)
+    assert prices[0] < prices[-1]

@@ -1,4 +1,4 @@
-"""The grid: what a file may say, which runs it means, and how a run is known."""
+"""The grid: what a file may contain, which runs it lists, and the keys of the runs."""
 
 from __future__ import annotations
 
@@ -8,8 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedac.algorithms import ALGORITHMS
+from fedac.algorithms.fingerprints import fingerprint
 from fedac.errors import InputError
 from fedac.experiments.grid import Config, Grid, groups, shipped
+from fedac.experiments.identity import SCHEMA_1
 
 TOML = """\
 # A comment with eta = 3 in it.
@@ -80,6 +83,13 @@ def test_a_file(read):
         ("16,", "15,", "line 7: local_steps: K=15 does not divide T=64"),
         ("[0.1, 1]", "[0.1, inf]", "line 12: eta should be a finite number, got inf"),
         ("fedac-i", "fedac-ii", "line 12: eta: "),
+        ("steps = 64", "precision = 'half'", "line 11: precision should be 'float32' or 'float64'"),
+        ("steps = 64", "intercept = 1", "line 11: intercept should be a valid boolean, got 1"),
+        ("steps = 64", "mu = 0", "line 11: mu should be greater than 0, got 0"),
+        ("steps = 64", "loss = 'hinge'", "line 11: loss: unknown loss 'hinge'; did you mean"),
+        ("steps = 64", "loss = 'math:pi'", "line 11: loss: 'math:pi' must be a subclass of"),
+        ("fedavg", "gone:mine", "line 5: algorithms: cannot import the module of 'gone:mine'"),
+        ("fedavg", "fedac.algorithms:FEDAC_I", "line 5: algorithms: fedac-i is listed twice"),
         ("1]\n", "1]\n[seeds]", "line 13: seeds should be a valid list"),
         ("steps = 64", '"seeds" = [-1]', "line 11: seeds should be greater than or equal to 0"),
     ],
@@ -94,7 +104,7 @@ def test_errors_name_file_line_and_key(read, old, new, saying):
     assert saying in str(error.value)
 
 
-def test_files_that_are_none(tmp_path):
+def test_unreadable_files(tmp_path):
     with pytest.raises(InputError, match=r"cannot read '.*gone\.toml': No such file"):
         Grid.from_toml(tmp_path / "gone.toml")
     (tmp_path / "binary").write_bytes(b"\xff\xfe")
@@ -114,23 +124,40 @@ def test_groups_cover_the_grid_once(read):
         assert {(c.M, c.K, c.seed) for c in group.configs} == {(group.M, group.K, group.seed)}
 
 
-def test_key_is_forever():
-    # A new value here would make every store out there look empty.
+def test_keys_never_change():
+    # A new value here would make every existing store look empty.
     assert CONFIG.key == "bbe6a732e1068aa0531b91688380047e46d6b655b2b12f8a4fb57c3f6952b85e"
     assert replace(CONFIG, l2=1, eta=2).key == replace(CONFIG, l2=1.0, eta=2.0).key
+    # What schema 2 added does not enter the key at its default, or where data_hash covers it.
+    assert replace(CONFIG, mu=CONFIG.l2).key == CONFIG.key
+    covered = replace(CONFIG, objective="least-squares", intercept=True, rows_hash="1")
+    assert covered.key == CONFIG.key
+
+
+def test_built_in_algorithms_have_the_fingerprints_of_schema_1():
+    assert {name: fingerprint(ALGORITHMS[name]) for name in SCHEMA_1} == SCHEMA_1
+    grid = Grid(name="all", dataset="tiny", l2=1e-3, algorithms=tuple(SCHEMA_1), workers=(4,),
+                local_steps=(1,), eta=(0.1,))  # fmt: skip
+    (group,) = groups(grid, dataset="tiny", data_hash="")
+    assert {config.fingerprint for config in group.configs} == {""}
+
+
+IN_THE_KEY = [field.name for field in fields(Config)]
+IN_THE_KEY = [name for name in IN_THE_KEY if name not in ("objective", "intercept", "rows_hash")]
 
 
 @given(st.data())
 def test_a_changed_field_is_another_run(data):
-    field = data.draw(st.sampled_from([field.name for field in fields(Config)]))
-    old = asdict(CONFIG)[field]
+    config = replace(CONFIG, mu=0.5, fingerprint="0" * 16)
+    field = data.draw(st.sampled_from(IN_THE_KEY))
+    old = asdict(config)[field]
     new = {
         str: st.text(max_size=5),
         int: st.integers(0, 2**63 - 1),
         float: st.floats(1e-300, 1e300),
     }[type(old)]
     value = data.draw(new.filter(lambda value: value != old))
-    assert replace(CONFIG, **{field: value}).key != CONFIG.key
+    assert replace(config, **{field: value}).key != config.key
 
 
 def test_shipped_sweeps_have_the_papers_grids():

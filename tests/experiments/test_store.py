@@ -1,15 +1,15 @@
-"""The store: what goes in comes out, whatever happens to the process or the disk."""
+"""The store: runs come out as they went in, whatever happens to the process or the disk."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import sqlite3
 import subprocess
 import sys
 from contextlib import contextmanager
 from dataclasses import replace
-from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -18,9 +18,11 @@ import pytest
 
 from fedac import __version__
 from fedac.errors import InputError
-from fedac.experiments import store as module
-from fedac.experiments.grid import Config
-from fedac.experiments.store import FILE, SCHEMA, Outcome, Store
+from fedac.experiments import database, sweep
+from fedac.experiments.database import SCHEMA
+from fedac.experiments.export import write_csv
+from fedac.experiments.grid import Config, Grid
+from fedac.experiments.store import FILE, Best, Outcome, Store
 
 posix = pytest.mark.skipif(os.name != "posix", reason="needs POSIX signals and permissions")
 
@@ -47,6 +49,7 @@ OUTCOME = Outcome(
     n_features=12,
     seconds=0.01,
 )
+OLD = Path(__file__).parent / "data" / "schema-1"
 GROUP = [(replace(CONFIG, eta=eta), OUTCOME) for eta in (10.0, 0.2, 0.1)]
 NEXT_GROUP = [(replace(config, K=4), outcome) for config, outcome in GROUP]
 
@@ -61,7 +64,7 @@ def folder(tmp_path):
 
 @contextmanager
 def read_only(folder):
-    """Take away the right to write to a folder, also from root."""
+    """Make a folder read-only, even for root."""
     root = os.geteuid() == 0
     folder.chmod(0o555)
     for file in folder.iterdir():
@@ -81,9 +84,9 @@ def test_round_trip(folder):
         frame, traces, info = store.frame(), store.traces(), store.info()
     assert list(frame) == [
         "key", "dataset", "l2", "algorithm", "M", "K", "T", "eta", "seed", "status", "best_loss",
-        "final_loss", "best_suboptimality", "final_suboptimality", "trained_loss", "f_star", "data_hash",
+        "final_loss", "best_suboptimality", "final_suboptimality", "f_star",
         "megabytes_per_worker", "n_samples", "n_features", "record_every", "precision", "seconds",
-        "version", "created",
+        "version", "created", "trained_loss", "data_hash", "mu", "objective", "intercept",
     ]  # fmt: skip
     assert list(frame.eta) == [0.1, 0.2, 10.0]
     row = frame.iloc[0]
@@ -136,75 +139,82 @@ def test_a_group_is_all_or_nothing(folder):
         assert store.add(NEXT_GROUP) == 3
 
 
-def test_csv(folder, tmp_path):
-    path = tmp_path / "runs.csv"
-    with Store(folder) as store:
-        store.export_csv(path)
-    lines = path.read_bytes().split(b"\n")
-    assert lines[0] == (
-        b"dataset,l2,algorithm,M,K,T,eta,seed,status,best_loss,final_loss,"
-        b"best_suboptimality,final_suboptimality"
-    )
-    assert lines[1] == b"tiny,0.001,fedavg,4,2,8,0.1,1,ok,0.1,0.3,0.05,0.25"
-    assert len(lines) == 5
-    assert lines[-1] == b""
-
-
-def test_what_diverged_has_no_final_loss(folder, tmp_path):
-    diverged = replace(OUTCOME, status="diverged", steps=(0, 4), losses=(0.7, 9.0))
+def test_a_diverged_run_and_the_start_point_have_no_score(folder):
+    diverged = replace(OUTCOME, status="diverged", steps=(0, 4), losses=(0.01, 0.02))
+    stuck = replace(OUTCOME, losses=(0.02, 9.0, 0.3))
+    configs = [replace(CONFIG, eta=eta) for eta in (20.0, 30.0)]
     with Store(folder, create=True) as store:
-        store.add([(replace(CONFIG, eta=20.0), diverged)])
-        last = store.frame().iloc[-1]
-        assert store.export_csv(tmp_path / "runs.csv") == 4
-    assert last.best_loss == 0.7
-    assert pd.isna(last.final_loss)
-    assert pd.isna(last.final_suboptimality)
-    lines = (tmp_path / "runs.csv").read_text().splitlines()
-    assert lines[-1].startswith("tiny,0.001,fedavg,4,2,8,20.0,1,diverged,0.7,,0.6")
-    assert lines[-1].endswith(",")
+        store.add(list(zip(configs, (diverged, stuck), strict=True)))
+        *_, first, last = store.frame().itertuples()
+        assert store.best([configs[0].key]) is None
+        assert store.best(c.key for c in configs) == Best(0.3 - 0.05, "fedavg", 30.0)
+    assert (first.status, first.best_loss) == ("diverged", 0.01)
+    assert pd.isna([first.final_loss, first.final_suboptimality, first.trained_loss]).all()
+    assert (last.best_loss, last.trained_loss) == (0.02, 0.3)
 
 
-def test_csv_does_not_depend_on_the_order_of_writing(tmp_path):
-    texts = []
-    for name, order in (("a", [GROUP, NEXT_GROUP]), ("b", [NEXT_GROUP[::-1], GROUP[::-1]])):
-        with Store(tmp_path / name, create=True) as store:
-            for group in order:
-                store.add(group)
-            store.export_csv(tmp_path / f"{name}.csv")
-        texts.append((tmp_path / f"{name}.csv").read_bytes())
-    assert texts[0] == texts[1]
+def test_what_schema_2_adds(folder):
+    options = {"mu": 0.5, "objective": "least-squares", "intercept": True}
+    config = replace(CONFIG, K=4, data_hash="1", fingerprint="f" * 16, **options)
+    with Store(folder, create=True) as store:
+        assert store.add([(config, OUTCOME)]) == 1
+        frame = store.frame().set_index("key")
+    assert frame.loc[config.key, list(options)].to_dict() == options
+    usual = {"mu": CONFIG.l2, "objective": "logistic", "intercept": False}
+    assert frame.loc[CONFIG.key, list(options)].to_dict() == usual
 
 
-def test_a_failed_export_leaves_the_old_file(folder, tmp_path, monkeypatch):
-    path = tmp_path / "runs.csv"
-    path.write_text("old")
-
-    def full(*_, **__):
-        raise OSError(28, "No space left on device")
-
-    with Store(folder) as store:
-        monkeypatch.setattr(module.csv, "writer", full)
-        with pytest.raises(InputError, match="No space left on device"):
-            store.export_csv(path)
-        assert path.read_text() == "old"
-        assert sorted(tmp_path.iterdir()) == [folder, path]
-        with pytest.raises(InputError, match=r"cannot write '.*': No such file"):
-            store.export_csv(tmp_path / "gone" / "runs.csv")
-        with pytest.raises(InputError, match="it is a directory"):
-            store.export_csv(tmp_path)
+@pytest.fixture
+def old(tmp_path):
+    """Give a copy of a store that was written by schema 1, with its data set beside."""
+    return shutil.copytree(OLD, tmp_path / "old")
 
 
-def test_parquet(folder, tmp_path):
-    pytest.importorskip("pyarrow")
-    with Store(folder) as store:
-        store.export_parquet(tmp_path / "runs.parquet")
-        pd.testing.assert_frame_equal(pd.read_parquet(tmp_path / "runs.parquet"), store.frame())
+def old_grid(**values):
+    defaults = {
+        "name": "old",
+        "dataset": str(OLD / "small"),
+        "l2": 1e-2,
+        "algorithms": ("fedac-i", "fedac-ii", "fedac-vanilla", "fedavg", "fedavg-weighted",
+                       "mb-sgd", "mb-ac-sgd"),
+        "workers": (4,),
+        "local_steps": (1, 4),
+        "steps": 16,
+        "record_every": 8,
+        "eta": (0.1, 1.0, 90.0),
+    }  # fmt: skip
+    return Grid(**defaults | values)
 
 
-def test_parquet_without_pyarrow(folder, tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with Store(folder) as store, pytest.raises(InputError, match=r"pip install 'fedac\[parquet\]'"):
-        store.export_parquet(tmp_path / "runs.parquet")
+def test_an_old_store_is_read_without_a_change(old, tmp_path):
+    before = (old / FILE).read_bytes()
+    with Store(old) as store:
+        frame = store.frame()
+        write_csv(store, tmp_path / "runs.csv")
+    assert (tmp_path / "runs.csv").read_bytes() == (old / "runs.csv").read_bytes()
+    assert (old / FILE).read_bytes() == before
+    assert len(frame) == 46
+    assert frame.trained_loss.isna().equals(frame.status == "diverged")
+
+
+def test_an_old_sweep_finds_all_its_runs(old, tmp_path):
+    other = {"algorithms": ("fedavg", "mb-sgd"), "local_steps": (4,), "eta": (0.5, 1e9)}
+    with Store(old, create=True) as store:
+        first = sweep.run(old_grid(), store)
+        assert (first.new, first.before) == (0, 42)
+        second = sweep.run(old_grid(l2=1.0, record_every=512, **other), store)
+        assert (second.new, second.before) == (0, 4)
+        write_csv(store, tmp_path / "runs.csv")
+        assert (tmp_path / "runs.csv").read_bytes() == (old / "runs.csv").read_bytes()
+        assert sweep.run(old_grid(mu=0.02, eta=(0.1,)), store).new == 14
+
+
+def test_the_same_sweep_exports_the_same_bytes(old, tmp_path):
+    with Store(tmp_path / "new", create=True) as store:
+        sweep.run(old_grid(), store)
+        write_csv(store, tmp_path / "runs.csv")
+    expected = (old / "runs.csv").read_text().splitlines()[:43]
+    assert (tmp_path / "runs.csv").read_text().splitlines() == expected
 
 
 def test_no_store(tmp_path):
@@ -215,9 +225,9 @@ def test_no_store(tmp_path):
 
 @pytest.mark.parametrize("create", [False, True])
 def test_garbage(tmp_path, create):
-    garbage = b"this is no database" * 1000
+    garbage = b"not a database" * 1000
     (tmp_path / FILE).write_bytes(garbage)
-    with pytest.raises(InputError, match=r"runs\.sqlite is damaged .*left as it is"):
+    with pytest.raises(InputError, match=r"runs\.sqlite is damaged .*left unchanged"):
         Store(tmp_path, create=create)
     assert (tmp_path / FILE).read_bytes() == garbage
 
@@ -238,7 +248,7 @@ def test_a_newer_schema(folder, create):
     db.execute(f"PRAGMA user_version = {SCHEMA + 1}")
     db.close()
     content = (folder / FILE).read_bytes()
-    with pytest.raises(InputError, match=r"newer fedac \(schema 2, this one knows 1\); upgrade"):
+    with pytest.raises(InputError, match=r"newer fedac \(schema 3, this one knows 2\); upgrade"):
         Store(folder, create=create)
     assert (folder / FILE).read_bytes() == content
 
@@ -254,7 +264,7 @@ def test_the_database_of_another_program(tmp_path, create):
 
 def test_killed_before_the_tables_were_made(tmp_path):
     (tmp_path / FILE).touch()
-    with pytest.raises(InputError, match="holds no runs yet"):
+    with pytest.raises(InputError, match="has no runs yet"):
         Store(tmp_path)
     with Store(tmp_path, create=True) as store:
         assert store.add(GROUP) == 3
@@ -262,7 +272,6 @@ def test_killed_before_the_tables_were_made(tmp_path):
 
 @posix
 def test_a_read_only_directory():
-    import_module("fedac.experiments.bench")  # while its files can be read
     with TemporaryDirectory() as name:
         folder = Path(name)
         with Store(folder, create=True) as store:
@@ -275,6 +284,7 @@ def test_a_read_only_directory():
 
 
 @posix
+@pytest.mark.slow
 def test_a_read_only_directory_of_a_sweep_that_was_killed():
     with TemporaryDirectory() as name:
         folder = Path(name)
@@ -291,7 +301,7 @@ def test_a_full_disk(folder):
         (pages,) = store._db.execute("PRAGMA page_count").fetchone()
         store._db.execute(f"PRAGMA max_page_count = {pages}")
         many = [(replace(CONFIG, seed=seed), OUTCOME) for seed in range(2, 200)]
-        with pytest.raises(InputError, match="the disk is full; what was finished is kept"):
+        with pytest.raises(InputError, match="the disk is full; finished runs are kept"):
             store.add(many)
         assert len(store.frame()) == 3
         store._db.execute("PRAGMA max_page_count = 1000000")
@@ -299,7 +309,7 @@ def test_a_full_disk(folder):
 
 
 def test_a_store_that_stays_locked(folder, monkeypatch):
-    monkeypatch.setattr(module, "PATIENCE", 0.1)
+    monkeypatch.setattr(database, "BUSY_SECONDS", 0.1)
     with Store(folder, create=True) as store, Store(folder, create=True) as other:
         other._db.execute("BEGIN IMMEDIATE")
         with pytest.raises(InputError, match=r"locked by another process for 0\.1 seconds"):
@@ -314,6 +324,7 @@ def test_readers_do_not_write(folder):
 
 
 @posix
+@pytest.mark.slow
 @pytest.mark.parametrize("statement", ["BEGIN", "INSERT INTO traces VALUES (5", "COMMIT"])
 def test_killed_in_a_transaction(folder, statement):
     code = f"""
@@ -332,6 +343,7 @@ store.add(NEXT_GROUP)
 
 
 @posix
+@pytest.mark.slow
 def test_claims_end_with_their_process(folder):
     with Store(folder, create=True) as store:
         with store.claim("group", wait=False) as ours:
@@ -345,7 +357,7 @@ def test_claims_end_with_their_process(folder):
 
 
 def _in_a_process(code: str, folder: Path) -> int:
-    """Run some code with a store open, in a process of its own; return its exit code."""
+    """Run some code with an open store in another process; return its exit code."""
     setting = f"""
 import importlib.util, os, signal, sys
 spec = importlib.util.spec_from_file_location("this", {__file__!r})

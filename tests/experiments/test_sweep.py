@@ -1,4 +1,4 @@
-"""The sweep: every run of a grid once, whatever stops it."""
+"""The sweep: every run of a grid is made once, whatever stops it."""
 
 from __future__ import annotations
 
@@ -13,11 +13,14 @@ import time
 import numpy as np
 import pytest
 
+from fedac.algorithms import ALGORITHMS
 from fedac.data import load
 from fedac.experiments import sweep
 from fedac.experiments.cost import Cost
+from fedac.experiments.export import write_csv
 from fedac.experiments.grid import Grid
-from fedac.experiments.store import FILE, Store
+from fedac.experiments.plugins import make_objective
+from fedac.experiments.store import FILE, Best, Store
 from fedac.objectives import LogisticRegression, optimum
 from fedac.simulation import simulate
 
@@ -69,16 +72,17 @@ def calls(monkeypatch):
     """Record the calls of the engine, and use the one that need not be compiled."""
     calls = []
 
-    def counted(objective, names, **how):
-        calls.append((tuple(names), how["M"], how["K"], how["eta"]))
-        return simulate(objective, names, engine="reference", **how)
+    def counted(objective, algorithms, **how):
+        names = tuple(algorithm.name for algorithm in algorithms)
+        calls.append((names, how["M"], how["K"], how["eta"]))
+        return simulate(objective, algorithms, engine="reference", **how)
 
     monkeypatch.setattr(sweep, "simulate", counted)
     return calls
 
 
 def exported(store, tmp_path):
-    store.export_csv(tmp_path / "runs.csv")
+    write_csv(store, tmp_path / "runs.csv")
     return (tmp_path / "runs.csv").read_bytes()
 
 
@@ -138,6 +142,74 @@ def test_changed_data_are_other_runs(make, store, data, tmp_path):
     assert sweep.run(make(dataset=str(copy)), store).new == 16
 
 
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"loss": "least-squares"},
+        {"loss": "squared-hinge", "intercept": True},
+        {"mu": 0.5},
+        {"precision": "float64"},
+        {"record_every": 4},
+    ],
+)
+def test_options_reach_the_simulation(make, store, values):
+    grid = make(algorithms=("fedac-i",), workers=(4,), local_steps=(4,), eta=(0.1,))
+    other = grid.model_copy(update=values)
+    assert (sweep.run(grid, store).new, sweep.run(other, store).new) == (1, 1)
+    data = load(grid.dataset)
+    F = make_objective(other.loss, data.X, data.y, l2=other.l2, intercept=other.intercept)
+    (run,) = simulate(
+        F, "fedac-i", M=4, K=4, T=16, eta=0.1, mu=other.mu, seed=1, precision=other.precision,
+        record_every=other.record_every,
+    ).runs  # fmt: skip
+    frame = store.frame().set_index("key")
+    (key,) = frame.index.difference(list(sweep.run(grid, store).keys))
+    traces = store.traces()
+    assert list(traces[traces.key == key].loss) == list(run.loss)
+    assert frame.loc[key, "f_star"] == optimum(F).value
+    assert sweep.run(other, store).new == 0
+
+
+OWN = """
+import numpy as np
+from dataclasses import replace
+from fedac.algorithms import FEDAVG
+from fedac.objectives import LeastSquares
+
+slower = replace(
+    FEDAVG, name="slower", update=lambda state, w_md, g, hp: (w_md - FACTOR * hp.eta * g,)
+)
+
+class Scaled(LeastSquares):
+    kernel = None
+    curvature = FACTOR
+    def loss(self, z, y): return FACTOR * (z - y) ** 2 / 2
+    def derivative(self, z, y): return FACTOR * (z - y)
+    def second_derivative(self, z, y): return FACTOR * np.ones_like(z)
+"""
+
+
+def test_own_algorithms_and_losses_are_known_by_what_they_compute(
+    make, store, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    names = []
+    for number, factor in enumerate((0.5, 0.25, 0.25)):
+        module = f"own_sweep_{number}"  # a module that was edited, without importing it again
+        (tmp_path / f"{module}.py").write_text(OWN.replace("FACTOR", str(factor)))
+        how = {"workers": (4,), "local_steps": (4,), "eta": (0.1,)}
+        algorithm = make(algorithms=(f"{module}:slower", "fedavg"), **how)
+        loss = make(algorithms=("fedavg",), loss=f"{module}:Scaled", **how)
+        names.append((sweep.run(algorithm, store).new, sweep.run(loss, store).new))
+    # fedavg is the same every time; the third module computes what the second does.
+    assert names == [(2, 1), (1, 1), (0, 0)]
+    found = set(store.frame().algorithm)
+    assert len(found) == 3
+    assert {name.split(" (")[0] for name in found} == {"fedavg", "slower"}
+    assert store.frame().groupby("dataset").f_star.nunique().max() == 1
+
+
 @pytest.mark.usefixtures("calls")
 def test_divergence_is_a_result(make, store):
     grid = make(algorithms=("fedavg",), eta=(1e9,), l2=1.0, local_steps=(4,), workers=(4,))
@@ -145,6 +217,7 @@ def test_divergence_is_a_result(make, store):
     frame = store.frame()
     assert list(frame.status) == ["diverged"]
     assert np.isfinite(frame.best_loss).all()
+    assert store.best(summary.keys) is None
     assert summary.beyond == 1
     assert sweep.run(grid, store).new == 0
 
@@ -157,7 +230,7 @@ def test_an_interrupt_keeps_what_was_finished(make, store, tmp_path):
         if event.done == 8:
             raise KeyboardInterrupt
 
-    with pytest.raises(sweep.Interrupted) as stopped:
+    with pytest.raises(sweep.SweepInterrupted) as stopped:
         sweep.run(grid, store, on_event=interrupt)
     assert (stopped.value.done, stopped.value.cells) == (8, 16)
     assert len(store.frame()) == 8
@@ -180,8 +253,9 @@ def test_events(make, store, monkeypatch):
         assert values == sorted(values)
     last = events[-1]
     assert (last.done, last.work, last.queries) == (16, 1.0, 2 * 2 * 2 * 2 * 6 * 16)
-    best = store.frame().sort_values("best_suboptimality").iloc[0]
-    assert last.best == sweep.Best(best.best_suboptimality, best.algorithm, best.eta)
+    frame = store.frame()
+    best = frame.loc[(frame.trained_loss - frame.f_star).idxmin()]
+    assert last.best == Best(best.trained_loss - best.f_star, best.algorithm, best.eta)
     # A sweep that finds everything done says so at once.
     events.clear()
     sweep.run(grid, store, on_event=events.append)
@@ -196,7 +270,7 @@ def test_plan(make, store):
     sweep.run(make(workers=(4,)), store)
     rest = sweep.plan(make(), store)
     assert (rest.cells, rest.missing, rest.gradient_queries) == (16, 8, 8 * 8 * 16)
-    cost = Cost()
+    cost = Cost(algorithms=ALGORITHMS, n_samples=60)
     assert 0 < rest.seconds(cost) < everything.seconds(cost)
     sweep.run(make(), store)
     assert sweep.plan(make(), store).seconds(cost) == 0
@@ -233,7 +307,7 @@ def finish(process):
 
 def read(folder, path):
     with Store(folder) as store:
-        store.export_csv(path)
+        write_csv(store, path)
     return path.read_bytes()
 
 
@@ -249,6 +323,7 @@ CELLS = 12 * 4 * 2 * 2
 
 
 @posix
+@pytest.mark.slow
 def test_two_sweeps_share_one_store(long_grid, tmp_path):
     both = [start(long_grid, tmp_path / "both") for _ in range(2)]
     outputs = [finish(process) for process in both]
@@ -272,7 +347,7 @@ def test_two_sweeps_share_one_store(long_grid, tmp_path):
 FORKS = """
 import os, signal, sys, time
 import pandas
-import fedac.simulation._fast.engine, fedac.experiments.bench, fedac.experiments.sweep
+import fedac.simulation._fast.engine, fedac.experiments.sweep
 from fedac.cli import main
 for line in sys.stdin:
     seconds, folder = line.split(maxsplit=1)
@@ -293,6 +368,7 @@ for line in sys.stdin:
 
 
 @posix
+@pytest.mark.slow
 def test_killed_at_twenty_instants(long_grid, tmp_path):
     finish(start(long_grid, tmp_path / "whole"))
     whole = read(tmp_path / "whole", tmp_path / "whole.csv")
@@ -347,6 +423,7 @@ def runs(folder):
 
 
 @posix
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_signals_end_a_sweep_with_130(long_grid, tmp_path, number):
     folder = tmp_path / "out"
@@ -360,6 +437,6 @@ def test_signals_end_a_sweep_with_130(long_grid, tmp_path, number):
     assert process.returncode == 130
     assert err.splitlines() == [
         f"fedac: sweep: {kept} of {CELLS} runs are kept in '{folder}'; "
-        "the same command goes on from there",
+        "the same command continues from there",
         "fedac: interrupted",
     ]

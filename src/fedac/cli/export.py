@@ -16,27 +16,40 @@ def export(
         metavar="DIR", parser=nonempty_path, help="The --out folder of a sweep."
     ),
     csv: Path | None = typer.Option(
-        None, metavar="FILE", parser=nonempty_path, help="Write a line per run to this file."
+        None, metavar="FILE", parser=nonempty_path, help="Write a line per run to this CSV file."
+    ),
+    traces: Path | None = typer.Option(
+        None,
+        metavar="FILE",
+        parser=nonempty_path,
+        help="Write a line per recorded loss to this CSV file.",
     ),
     parquet: Path | None = typer.Option(
         None,
         metavar="FILE",
         parser=nonempty_path,
-        help="The same, and how it was made, as Parquet.",
+        help="Write the runs, with all columns, to this Parquet file.",
     ),
 ) -> None:
-    """Write all runs of a store to a CSV or Parquet file."""
-    if csv is None and parquet is None:
-        raise InputError("say where to: --csv FILE, --parquet FILE, or both")
+    """Write the runs of a sweep to CSV or Parquet files.
+
+    The file "-" is the standard output.
+    """
+    if csv is None and traces is None and parquet is None:
+        raise InputError("no output given: pass --csv FILE, --traces FILE or --parquet FILE")
+    from fedac.experiments.export import write_csv, write_parquet, write_traces
     from fedac.experiments.store import Store
 
     with Store(directory) as store:
         if csv is not None:
-            _say(store.export_csv(csv), csv)
+            _report(write_csv(store, csv), "run", csv)
+        if traces is not None:
+            _report(write_traces(store, traces), "recorded loss", traces)
         if parquet is not None:
-            _say(store.export_parquet(parquet), parquet)
+            _report(write_parquet(store, parquet), "run", parquet)
 
 
-def _say(rows: int, path: Path) -> None:
-    # Not to stdout: with --csv /dev/stdout the rows are there.
-    print(f"{rows} run{'s' if rows != 1 else ''} written to {path}", file=sys.stderr)
+def _report(rows: int, what: str, path: Path) -> None:
+    plural = "" if rows == 1 else "es" if what.endswith("s") else "s"
+    where = "stdout" if str(path) == "-" else path
+    print(f"{rows} {what}{plural} written to {where}", file=sys.stderr)

@@ -1,18 +1,26 @@
-"""`fedac sweep`: all runs of a grid, kept in a store; what is there is not run again."""
+"""`fedac sweep`: all runs of a grid, kept in a store; finished runs are not repeated."""
 
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from fedac.cli.parse import names, nonempty_path, numbers, output_folder, whole_numbers
+from fedac.cli.parse import (
+    ALGORITHM_NAMES,
+    LOSS_NAMES,
+    names,
+    nonempty_path,
+    numbers,
+    output_folder,
+    whole_numbers,
+)
 from fedac.cli.progress import sweep_bar
-from fedac.cli.streams import notice, results_console
+from fedac.cli.streams import new_table, notice, print_table
 from fedac.errors import InputError
 
 if TYPE_CHECKING:
@@ -23,20 +31,38 @@ if TYPE_CHECKING:
     from fedac.experiments.sweep import Summary
 
 NEEDED = "--dataset, --l2, --algorithms, --workers, --local-steps and --eta"
-T = TypeVar("T")
+# Options that take several values, and what reads them.
+LISTS = {
+    "algorithms": names,
+    "workers": whole_numbers,
+    "local_steps": whole_numbers,
+    "eta": numbers,
+    "seeds": whole_numbers,
+}
+# A sweep that should take less is predicted without measuring, which would take as long.
+WORTH_CALIBRATING = 20.0
 
 
 def sweep(
     file: Path | None = typer.Argument(
-        None, metavar="FILE.toml", parser=nonempty_path, help="A grid, or use options."
+        None, metavar="FILE.toml", parser=nonempty_path, help="The grid; or give it by options."
     ),
     out: Path | None = typer.Option(
         None, metavar="DIR", parser=nonempty_path, help="Folder of the store."
     ),
-    dry_run: bool = typer.Option(False, "--dry-run", help="Only say how much there is to do."),
+    dry_run: bool = typer.Option(False, "--dry-run", help="Only print how much there is to do."),
     dataset: str | None = typer.Option(None, help="A registered name or a LIBSVM file."),
+    loss: str | None = typer.Option(
+        None,
+        help=f"{LOSS_NAMES}, or a class of your own as module:name; logistic unless given.",
+    ),
     l2: float | None = typer.Option(None, help="Regularization strength, above 0."),
-    algorithms: str | None = typer.Option(None, help="Names, separated by commas."),
+    intercept: bool = typer.Option(False, "--intercept", help="Append a column of ones."),
+    mu: float | None = typer.Option(None, help="Strong-convexity estimate; l2 unless given."),
+    algorithms: str | None = typer.Option(
+        None,
+        help=f"Separated by commas: {ALGORITHM_NAMES}, or records of your own as module:name.",
+    ),
     workers: str | None = typer.Option(
         None, "--workers", "-M", help="M, whole numbers separated by commas."
     ),
@@ -48,25 +74,32 @@ def sweep(
     ),
     eta: str | None = typer.Option(None, help="Step sizes, separated by commas."),
     seeds: str | None = typer.Option(None, help="Seeds, separated by commas; 1 unless given."),
+    record_every: int | None = typer.Option(
+        None, help="Steps between two records of the loss; 512 unless given."
+    ),
+    precision: str | None = typer.Option(
+        None, help="Of local states: float32 or float64; float32 unless given."
+    ),
 ) -> None:
-    """Run all combinations of a grid; a sweep that was stopped goes on where it was."""
-    options: dict[str, Any] = {
-        "dataset": dataset,
-        "l2": l2,
-        "algorithms": _if_given(algorithms, lambda text: names(text, option="--algorithms")),
-        "workers": _if_given(workers, lambda text: whole_numbers(text, option="--workers")),
-        "local_steps": _if_given(
-            local_steps, lambda text: whole_numbers(text, option="--local-steps")
-        ),
-        "steps": steps,
-        "eta": _if_given(eta, lambda text: numbers(text, option="--eta")),
-        "seeds": _if_given(seeds, lambda text: whole_numbers(text, option="--seeds")),
-    }
-    given = {name: value for name, value in options.items() if value is not None}
+    """Run all combinations of a grid of settings.
+
+    Finished runs are kept in the folder --out and are not repeated: a sweep that was stopped
+    continues where it was.
+
+    Keys of FILE.toml: name, dataset, loss, l2, intercept, mu, algorithms, steps, workers,
+    local_steps, eta, seeds, record_every, precision. They mean the same as the options;
+    algorithms, workers, local_steps, eta and seeds are lists.
+    """
+    options = {
+        "dataset": dataset, "loss": loss, "l2": l2, "intercept": intercept or None, "mu": mu,
+        "algorithms": algorithms, "workers": workers, "local_steps": local_steps, "steps": steps,
+        "eta": eta, "seeds": seeds, "record_every": record_every, "precision": precision,
+    }  # fmt: skip
+    given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
     if file is not None and given:
-        raise InputError(f"{file} says what to run: leave --{_option(next(iter(given)))} out")
+        raise InputError(f"{file} defines the grid: remove {_option(next(iter(given)))}")
     if file is None and not given:
-        raise InputError(f"give a grid as FILE.toml, or {NEEDED}")
+        raise InputError(f"no grid given: pass FILE.toml, or {NEEDED}")
     if out is None and not dry_run:
         raise InputError("--out is missing: the folder in which the runs are kept")
     from fedac.experiments.grid import Grid
@@ -74,19 +107,17 @@ def sweep(
     if file is not None:
         grid = Grid.from_toml(file)
     else:
-        grid = Grid.checked({"name": "sweep", **given}, lambda key: f"--{_option(key)}")
+        for name in LISTS.keys() & given.keys():
+            given[name] = LISTS[name](given[name], option=_option(name))
+        grid = Grid.checked({"name": "sweep", **given}, _option)
     if dry_run:
         _print_plan(grid, out)
     elif out is not None:
         _run(grid, out)
 
 
-def _if_given(text: str | None, read: Callable[[str], T]) -> T | None:
-    return None if text is None else read(text)
-
-
 def _option(key: str) -> str:
-    return key.replace("_", "-")
+    return f"--{key.replace('_', '-')}"
 
 
 def _run(grid: Grid, out: Path) -> None:
@@ -94,11 +125,11 @@ def _run(grid: Grid, out: Path) -> None:
     from fedac.experiments.store import Store
 
     output_folder(out, option="--out")
-    experiment.prepare(grid)  # data that cannot be had or read leave no empty store behind
+    experiment.prepare(grid)  # if the data cannot be read, leave no empty store behind
     with Store(out, create=True) as store:
         summary = run_grid(grid, store)
         runs = store.frame()
-    _print_summary(grid, summary, runs[runs.key.isin(summary.keys)])
+    _print_summary(grid, summary, runs[runs["key"].isin(summary.keys)])
     if summary.beyond:
         notice(
             f"{summary.beyond} of {len(grid.eta)} step sizes exceed 1/L; the theory covers "
@@ -107,29 +138,29 @@ def _run(grid: Grid, out: Path) -> None:
 
 
 def run_grid(grid: Grid, store: Store) -> Summary:
-    """Run what a store lacks of a grid, with a progress bar; say what an interrupt leaves."""
+    """Run what a store lacks of a grid, with a progress bar and a notice after an interrupt."""
     from fedac.experiments import sweep as experiment
 
     try:
-        with _terminated_like_interrupted(), sweep_bar(grid.name) as show:
+        with _sigterm_as_interrupt(), sweep_bar(grid.name) as show:
             return experiment.run(grid, store, on_event=show)
     except experiment.SweepInterrupted as stop:
         notice(
             f"{grid.name}: {stop.done} of {stop.cells} runs are kept in '{store.path.parent}'; "
-            "the same command goes on from there"
+            "the same command continues from there"
         )
         raise
 
 
 def counts(summary: Summary) -> str:
-    """Say where the runs of a grid come from that this process did not make."""
+    """Say how many runs of a grid this process found, and how many another one made meanwhile."""
     before = f"{summary.before} before"
     return f"{before}, {summary.others} by another sweep" if summary.others else before
 
 
 @contextmanager
-def _terminated_like_interrupted() -> Iterator[None]:
-    """Let SIGTERM, as a cluster's scheduler sends it, end the sweep as Ctrl-C does."""
+def _sigterm_as_interrupt() -> Iterator[None]:
+    """Let SIGTERM, which the scheduler of a cluster sends, stop the sweep as Ctrl-C does."""
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield
@@ -139,30 +170,31 @@ def _terminated_like_interrupted() -> Iterator[None]:
 
 def _print_summary(grid: Grid, summary: Summary, runs: pd.DataFrame) -> None:
     from rich.markup import escape
-    from rich.table import Table
 
     title = f"{grid.name}: {summary.new} runs now, {counts(summary)}, {len(runs)} in all"
-    table = Table(title=escape(title))
-    for heading in ("algorithm", "runs", "diverged", "best suboptimality", "M", "K", "eta"):
-        table.add_column(heading, justify="left" if heading == "algorithm" else "right")
-    for name in grid.algorithms:
-        ours = runs[runs.algorithm == name].sort_values("best_suboptimality")
-        best = ours.iloc[0]
-        table.add_row(
-            name,
-            str(len(ours)),
-            str((ours.status == "diverged").sum()),
-            f"{best.best_suboptimality:.4e}",
-            str(best.M),
-            str(best.K),
-            f"{best.eta:g}",
-        )
-    results_console().print(table)
+    headings = ("algorithm", "runs", "diverged", "best suboptimality", "M", "K", "eta")
+    table = new_table(*headings, words=("algorithm",), title=escape(title))
+    runs = runs.assign(suboptimality=runs["trained_loss"] - runs["f_star"])
+    at_edge = []
+    for name, ours in runs.groupby("algorithm", sort=False):
+        row = [escape(str(name)), str(len(ours)), str((ours["status"] == "diverged").sum())]
+        if ours["suboptimality"].isna().all():
+            table.add_row(*row, "-", "-", "-", "-")
+            continue
+        best = ours.sort_values("suboptimality", kind="stable").iloc[0]
+        eta = f"{best['eta']:g}"
+        table.add_row(*row, f"{best['suboptimality']:.4e}", str(best["M"]), str(best["K"]), eta)
+        if len(grid.eta) > 1 and best["eta"] in (min(grid.eta), max(grid.eta)):
+            which = "largest" if best["eta"] == max(grid.eta) else "smallest"
+            at_edge.append(f"{name} at eta={eta}, the {which}")
+    print_table(table)
+    if at_edge:
+        print(f"Best at an edge of the grid, so others may be better: {'; '.join(at_edge)}.")
 
 
 def _print_plan(grid: Grid, out: Path | None) -> None:
     from fedac.experiments import sweep as experiment
-    from fedac.experiments.cost import calibrate
+    from fedac.experiments.cost import calibrate, typical
     from fedac.experiments.store import FILE, Store
 
     if out is not None and (out / FILE).exists():
@@ -170,15 +202,19 @@ def _print_plan(grid: Grid, out: Path | None) -> None:
             plan = experiment.plan(grid, store)
     else:
         plan = experiment.plan(grid, None)
-    objective, _ = experiment.prepare(grid)
-    seconds = plan.seconds(calibrate(grid, objective)) if plan.missing else 0.0
+    task = experiment.prepare(grid)
+    seconds, how = plan.seconds(typical(task.objective, task.algorithms)), ""
+    if seconds > WORTH_CALIBRATING:
+        seconds = plan.seconds(calibrate(grid, task.objective))
+    elif seconds:
+        how = " on a typical machine"
     print(f"cells: {plan.cells}, missing: {plan.missing}")
     print(f"gradient queries: {plan.gradient_queries:.3e}")
-    print(f"expected time: {_duration(seconds)}")
+    print(f"expected time: {_duration(seconds)}{how}")
 
 
 def _duration(seconds: float) -> str:
-    """Write a time as people read it.
+    """Format a time for people.
 
     Examples
     --------

@@ -1,6 +1,6 @@
-"""The grid: which runs a sweep consists of, read from a TOML file, and how a run is known.
+"""The grid: which runs a sweep consists of, read from a TOML file.
 
-A run is known by the hash of its whole configuration (`Config.key`): change anything and it is
+A run is identified by the hash of its whole configuration, `Config.key`: change anything and it is
 another run.
 """
 
@@ -15,12 +15,14 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from itertools import product
 from pathlib import Path
-from typing import Annotated, Any, Self, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
-from fedac.algorithms import get as get_algorithm
+from fedac.algorithms import Algorithm
 from fedac.errors import InputError, unknown_name
+from fedac.experiments.identity import key_fingerprint
+from fedac.experiments.plugins import find_algorithm, find_loss
 from fedac.simulation.schedule import Schedule
 
 # A wheel carries the sweeps inside the package; a checkout has them at its root.
@@ -28,11 +30,11 @@ SHIPPED = (Path(__file__).parents[1] / "sweeps", Path(__file__).parents[3] / "sw
 
 T = TypeVar("T")
 Text = Annotated[str, Field(min_length=1)]
-# Beyond 10^8 a typing error is likelier than a simulation.
+# Above 10^8 a typo is likelier than a simulation.
 Count = Annotated[int, Field(ge=1, le=10**8)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-Seed = Annotated[int, Field(ge=0, lt=2**63)]  # what an SQLite integer holds
-# Lists of TOML may become tuples, but "4" may not become 4.
+Seed = Annotated[int, Field(ge=0, lt=2**63)]  # the integers of SQLite
+# A list from TOML becomes a tuple, but "4" does not become 4.
 Several = Annotated[tuple[T, ...], Field(min_length=1, strict=False)]
 
 
@@ -42,13 +44,20 @@ class Grid(BaseModel):
     Parameters
     ----------
     name : str
-        What progress and figures call the sweep.
+        The title of the sweep in progress bars and figures.
     dataset : str
         A registered name or the path of a LIBSVM file.
+    loss : str
+        ``logistic``, ``least-squares``, ``squared-hinge``, or a class of your own as
+        ``module:name``.
     l2 : float
-        Regularization strength, above 0; also the strong-convexity estimate mu.
+        Regularization strength, above 0.
+    intercept : bool
+        Append a column of ones to the data.
+    mu : float, optional
+        Strong-convexity estimate; that of the objective, l2, unless given.
     algorithms : tuple of str
-        Names as in ``fedac.algorithms.ALGORITHMS``.
+        Names as in ``fedac.algorithms.ALGORITHMS``, or records of your own as ``module:name``.
     steps : int
         T, steps per worker.
     workers, local_steps : tuple of int
@@ -56,9 +65,11 @@ class Grid(BaseModel):
     eta : tuple of float
         Step sizes.
     seeds : tuple of int
-        Of the draws.
+        Seeds of the draws.
     record_every : int
         Steps between two records of the loss.
+    precision : "float32" or "float64"
+        Of the workers' local states.
 
     Examples
     --------
@@ -70,10 +81,13 @@ class Grid(BaseModel):
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
 
-    # In the order in which they are checked: a check may look at what stands before.
+    # In the order of their checks: a check may use the fields before it.
     name: Text
     dataset: Text
+    loss: Text = "logistic"
     l2: Positive
+    intercept: bool = False
+    mu: Positive | None = None
     algorithms: Several[str]
     steps: Count = 4096
     workers: Several[Count]
@@ -81,6 +95,7 @@ class Grid(BaseModel):
     eta: Several[Positive]
     seeds: Several[Seed] = (1,)
     record_every: Count = 512
+    precision: Literal["float32", "float64"] = "float32"
 
     @classmethod
     def from_toml(cls, path: str | Path) -> Self:
@@ -89,7 +104,7 @@ class Grid(BaseModel):
         Raises
         ------
         InputError
-            Names the file, the line and the key of what cannot be used.
+            With the file, the line and the key that are wrong.
         """
         path = Path(path)
         try:
@@ -108,14 +123,14 @@ class Grid(BaseModel):
 
     @classmethod
     def checked(cls, values: Mapping[str, Any], place: Callable[[str], str]) -> Self:
-        """Build a grid, or say in one line what is wrong.
+        """Build a grid, or explain in one line what is wrong.
 
         Parameters
         ----------
         values : mapping
             By the names of the parameters.
         place : callable
-            From a parameter's name to what the user knows it by: its option, or file and line.
+            Returns where the user set a parameter: its option, or file and line.
 
         Examples
         --------
@@ -136,7 +151,7 @@ class Grid(BaseModel):
                 raise InputError(f"{where} is missing") from None
             if first["type"] == "value_error":
                 raise InputError(f"{where}: {first['ctx']['error']}") from None
-            # pydantic's words are about Python; files have lists.
+            # Pydantic's messages are about Python; files have lists.
             why = first["msg"].replace("Input ", "").replace("Tuple ", "").replace("tuple", "list")
             why = why.replace(" after validation", "")
             raise InputError(f"{where} {why}, got {first['input']!r:.60}") from None
@@ -149,10 +164,17 @@ class Grid(BaseModel):
             raise InputError(f"{twice[0]} is listed twice")
         return values
 
+    @field_validator("loss")
+    @classmethod
+    def _known_loss(cls, name: str) -> str:
+        find_loss(name)
+        return name
+
     @field_validator("algorithms")
     @classmethod
-    def _known(cls, names: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(get_algorithm(name).name for name in names)
+    def _known_algorithms(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        cls._different(tuple(find_algorithm(name).name for name in names))
+        return names
 
     @field_validator("local_steps")
     @classmethod
@@ -165,20 +187,34 @@ class Grid(BaseModel):
     @classmethod
     def _coupled(cls, values: tuple[float, ...], info: ValidationInfo) -> tuple[float, ...]:
         before = info.data
-        if {"l2", "algorithms", "local_steps"} <= set(before):
+        if {"l2", "mu", "algorithms", "local_steps"} <= set(before):
+            mu = before["mu"] or before["l2"]
             for name, eta, K in product(before["algorithms"], values, before["local_steps"]):
-                get_algorithm(name).couple(eta=eta, mu=before["l2"], K=K)
+                find_algorithm(name).couple(eta=eta, mu=mu, K=K)
         return values
+
+    def records(self) -> dict[str, Algorithm]:
+        """Return the algorithms by the names that their records have."""
+        records = map(find_algorithm, self.algorithms)
+        return {record.name: record for record in records}
 
 
 @dataclass(frozen=True)
 class Config:
-    """All that determines one run.
+    """Everything that determines one run.
 
     Attributes
     ----------
     data_hash : str
-        The fingerprint of the objective: a data set may change under its name.
+        The fingerprint of the objective, which depends on rows, loss, l2 and intercept.
+    mu : float, optional
+        Strong-convexity estimate; l2 unless given.
+    objective : str
+        The name of the loss.
+    fingerprint : str
+        Of the algorithm; empty for the algorithms of schema 1.
+    rows_hash : str
+        A hash of the rows of the data alone.
     """
 
     dataset: str
@@ -192,18 +228,31 @@ class Config:
     seed: int
     record_every: int
     precision: str
+    mu: float | None = None
+    objective: str = "logistic"
+    intercept: bool = False
+    fingerprint: str = ""
+    rows_hash: str = ""
 
     @cached_property
     def key(self) -> str:
-        """The hash of all fields, by which a run is found again."""
+        """The hash that identifies the run."""
         values = asdict(self) | {"l2": float(self.l2), "eta": float(self.eta)}
+        # The data's hash covers these. The others below came with schema 2: where a run does not
+        # use them, its key is that of schema 1.
+        for name in ("objective", "intercept", "rows_hash"):
+            del values[name]
+        if self.mu in (None, self.l2):
+            del values["mu"]
+        if not self.fingerprint:
+            del values["fingerprint"]
         canonical = json.dumps(values, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Runs on the same draws: one call of `simulate` takes all of them along as lanes."""
+    """Runs on the same draws: one call of `simulate` runs all of them."""
 
     M: int
     K: int
@@ -211,7 +260,9 @@ class Group:
     configs: tuple[Config, ...]
 
 
-def groups(grid: Grid, *, dataset: str, data_hash: str) -> list[Group]:
+def groups(
+    grid: Grid, *, dataset: str, data_hash: str, rows_hash: str = "", mu: float | None = None
+) -> list[Group]:
     """List the runs of a grid in groups that share data, M, K and seed, small groups first.
 
     Parameters
@@ -220,40 +271,29 @@ def groups(grid: Grid, *, dataset: str, data_hash: str) -> list[Group]:
         What to run.
     dataset : str
         The name of the loaded data, without the folder of a file.
-    data_hash : str
-        The fingerprint of the objective.
+    data_hash, rows_hash, mu
+        See `Config`.
     """
+    fingerprints = {name: key_fingerprint(record) for name, record in grid.records().items()}
+
+    def config(M: int, K: int, seed: int, algorithm: str, eta: float) -> Config:
+        return Config(
+            dataset=dataset, data_hash=data_hash, l2=grid.l2, algorithm=algorithm, M=M, K=K,
+            T=grid.steps, eta=eta, seed=seed, record_every=grid.record_every,
+            precision=grid.precision, mu=mu, objective=grid.loss, intercept=grid.intercept,
+            fingerprint=fingerprints[algorithm], rows_hash=rows_hash,
+        )  # fmt: skip
+
     return [
         Group(
-            M,
-            K,
-            seed,
-            tuple(
-                Config(
-                    dataset=dataset,
-                    data_hash=data_hash,
-                    l2=grid.l2,
-                    algorithm=algorithm,
-                    M=M,
-                    K=K,
-                    T=grid.steps,
-                    eta=eta,
-                    seed=seed,
-                    record_every=grid.record_every,
-                    precision="float32",
-                )
-                for algorithm in grid.algorithms
-                for eta in grid.eta
-            ),
+            M, K, seed, tuple(config(M, K, seed, *run) for run in product(fingerprints, grid.eta))
         )
-        for M in sorted(grid.workers)
-        for seed in grid.seeds
-        for K in grid.local_steps
+        for M, seed, K in product(sorted(grid.workers), grid.seeds, grid.local_steps)
     ]
 
 
 def shipped(name: str) -> Path:
-    """Return the file of a sweep that comes with fedac.
+    """Return the file of a sweep that is shipped with fedac.
 
     Examples
     --------
@@ -267,7 +307,7 @@ def shipped(name: str) -> Path:
 
 
 def _line(text: str, key: str) -> int | None:
-    """Return the line on which a key is set or a table of that name begins; tomllib has none."""
+    """Return the line that sets a key or begins a table of that name; tomllib does not say."""
     start = re.compile(rf"\s*\[*\s*([\"']?){re.escape(key)}\1\s*[=.\]]")
     numbered = enumerate(text.splitlines(), start=1)
     return next((number for number, line in numbered if start.match(line)), None)

@@ -1,32 +1,29 @@
 """The store: every finished run of a sweep, with its trace, in one SQLite file.
 
-A group of runs is committed in one transaction, so a process may die at any instant: what was
-committed stays, what was not is missing and can be asked for again. A run is found by the hash
-of its configuration; nothing is ever overwritten. Figures and reports only read.
+A group of runs is committed in one transaction, so a process may die at any time: what was
+committed stays, and the next sweep runs the rest. A run is found by the hash of its
+configuration; nothing is ever overwritten. Figures and reports only read.
 """
 
 from __future__ import annotations
 
-import csv
 import errno
 import hashlib
 import json
-import os
-import shutil
-import sqlite3
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import astuple, dataclass, fields
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from importlib import import_module
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from fedac import __version__
 from fedac.errors import InputError
+from fedac.experiments.database import explained, open_to_read, open_to_write, transaction
 from fedac.experiments.grid import Config
+from fedac.experiments.identity import with_unique_names
+from fedac.experiments.machine import describe_machine
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -35,52 +32,35 @@ if sys.platform != "win32":
     import fcntl
 
 FILE = "runs.sqlite"
-SCHEMA = 1
-# Another sweep holds the store for the milliseconds of a commit, never for long.
-PATIENCE = 60.0
 
-TABLES = """
-CREATE TABLE origins (
-    id INTEGER PRIMARY KEY, version TEXT NOT NULL, machine TEXT NOT NULL, UNIQUE (version, machine)
-);
-CREATE TABLE runs (
-    id INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE,
-    dataset TEXT NOT NULL, data_hash TEXT NOT NULL, l2 REAL NOT NULL, algorithm TEXT NOT NULL,
-    M INTEGER NOT NULL, K INTEGER NOT NULL, T INTEGER NOT NULL, eta REAL NOT NULL,
-    seed INTEGER NOT NULL, record_every INTEGER NOT NULL, precision TEXT NOT NULL,
-    status TEXT NOT NULL, best_loss REAL NOT NULL, final_loss REAL NOT NULL, f_star REAL NOT NULL,
-    megabytes_per_worker REAL NOT NULL, n_samples INTEGER NOT NULL, n_features INTEGER NOT NULL,
-    seconds REAL NOT NULL, created TEXT NOT NULL, origin INTEGER NOT NULL REFERENCES origins
-);
-CREATE TABLE traces (
-    run INTEGER NOT NULL REFERENCES runs, step INTEGER NOT NULL, loss REAL NOT NULL,
-    PRIMARY KEY (run, step)
-) WITHOUT ROWID;
+# A diverged run has no result: its final loss is the last one before it diverged.
+IF_OK = "CASE status WHEN 'ok' THEN {} END"
+FINAL = IF_OK.format("final_loss")
+# The score of a run, as `Run.trained_loss`: the start point does not count.
+TRAINED = IF_OK.format("(SELECT min(loss) FROM traces WHERE run = runs.id AND step > 0)")
+FRAME = f"""
+SELECT key, dataset, l2, algorithm, M, K, T, eta, seed, status, best_loss,
+    {FINAL} AS final_loss, best_loss - f_star AS best_suboptimality,
+    {FINAL} - f_star AS final_suboptimality, f_star, megabytes_per_worker, n_samples, n_features,
+    record_every, precision, seconds, version, created,
+    {TRAINED} AS trained_loss, data_hash, coalesce(mu, l2) AS mu, objective, intercept,
+    fingerprint, rows_hash
+FROM runs JOIN origins ON origin = origins.id
+-- The key makes the order unique: two data sets may have one name.
+ORDER BY dataset, l2, algorithm, M, K, T, eta, seed, key
 """
-INSERT = f"""
-INSERT INTO runs (
-    key, {", ".join(field.name for field in fields(Config))},
-    status, best_loss, final_loss, f_star, megabytes_per_worker, n_samples, n_features, seconds,
-    created, origin
-) VALUES ({", ".join("?" * (11 + len(fields(Config))))}) ON CONFLICT (key) DO NOTHING
-"""
-# What diverged has no final loss; kept is the last one before that.
-FINAL = "CASE status WHEN 'ok' THEN final_loss END"
-# The score of a run, as in `Run.trained_loss`.
-TRAINED = (
-    "CASE status WHEN 'ok' THEN (SELECT min(loss) FROM traces WHERE run = runs.id AND step > 0) END"
-)
-COLUMNS = (
-    f"dataset, l2, algorithm, M, K, T, eta, seed, status, best_loss, {FINAL} AS final_loss, "
-    f"best_loss - f_star AS best_suboptimality, {FINAL} - f_star AS final_suboptimality"
-)
-# The key makes the order total: two data sets may go by one name.
-ORDER = "ORDER BY dataset, l2, algorithm, M, K, T, eta, seed, key"
+# What SQLite gives as nulls or integers, above all in an empty table.
+TYPES = {
+    "final_loss": "float64",
+    "final_suboptimality": "float64",
+    "trained_loss": "float64",
+    "intercept": "bool",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What came out of one run.
+    """The result of one run.
 
     Attributes
     ----------
@@ -108,15 +88,24 @@ class Outcome:
     seconds: float
 
 
+@dataclass(frozen=True, slots=True)
+class Best:
+    """The run with the smallest suboptimality."""
+
+    suboptimality: float
+    algorithm: str
+    eta: float
+
+
 class Store:
-    """All runs in a directory, for reading or, with `create`, for adding to.
+    """All runs in a directory, for reading or, with `create`, for writing too.
 
     Parameters
     ----------
     directory : path
-        Holds, or shall hold, ``runs.sqlite``.
+        Contains ``runs.sqlite``.
     create : bool
-        Open for writing, and make what is not there yet.
+        Open for writing, and create the directory and the file if they do not exist.
 
     Raises
     ------
@@ -137,16 +126,28 @@ class Store:
     >>> with TemporaryDirectory() as folder, Store(folder, create=True) as store:
     ...     store.add([(config, outcome)]), store.add([(config, outcome)])
     ...     store.missing([config])
-    ...     float(store.frame().best_suboptimality[0])
+    ...     store.best([config.key])
     (1, 0)
     []
-    0.25
+    Best(suboptimality=0.25, algorithm='fedavg', eta=0.5)
     """
 
     def __init__(self, directory: str | Path, create: bool = False) -> None:
         self.path = Path(directory) / FILE
-        with ExitStack() as stack, self._explained():
-            self._db = self._open_to_write(stack) if create else self._open_to_read(stack)
+        with ExitStack() as stack, explained(self.path):
+            if create:
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+                self._lock = stack.enter_context(self.path.with_name("runs.lock").open("ab"))
+                # SQLite does not wait when two processes change the journal's mode at once.
+                with self.claim("open", wait=True):
+                    self._db = open_to_write(self.path, stack)
+            elif self.path.is_file():
+                self._db = open_to_read(self.path, stack)
+            else:
+                raise InputError(
+                    f"no sweep in '{directory}': there is no {FILE}; "
+                    f"create one with 'fedac sweep FILE.toml --out {directory}'"
+                )
             self._open = stack.pop_all()
 
     def __enter__(self) -> Self:
@@ -157,73 +158,82 @@ class Store:
 
     def missing(self, configs: Sequence[Config]) -> list[Config]:
         """Return the configurations that are not in the store, in the order given."""
-        keys = json.dumps([config.key for config in configs])
-        query = "SELECT key FROM runs WHERE key IN (SELECT value FROM json_each(?))"
-        with self._explained():
-            stored = {key for (key,) in self._db.execute(query, (keys,))}
-        return [config for config in configs if config.key not in stored]
+        found = {key for (key,) in self._select("key", [config.key for config in configs])}
+        return [config for config in configs if config.key not in found]
+
+    def best(self, keys: Iterable[str]) -> Best | None:
+        """Return the best of the runs with these keys, or None if none was trained."""
+        # SQLite takes the other columns from the row of the minimum.
+        [(suboptimality, *run)] = self._select(f"min({TRAINED} - f_star), algorithm, eta", keys)
+        return None if suboptimality is None else Best(suboptimality, *run)
 
     def add(self, results: Sequence[tuple[Config, Outcome]]) -> int:
-        """Keep some runs and their traces, all or none; return how many are new."""
+        """Store some runs and their traces, all or none; return how many are new."""
         if not results:
             return 0
-        from fedac.experiments.machine import describe_machine
-
         origin = (__version__, json.dumps(describe_machine()))
         created = datetime.now(UTC).isoformat(timespec="seconds")
         new = 0
-        with self._explained(), self._transaction():
+        with explained(self.path), transaction(self._db):
             execute = self._db.execute
             execute("INSERT OR IGNORE INTO origins (version, machine) VALUES (?, ?)", origin)
             (origin_id,) = execute(
                 "SELECT id FROM origins WHERE version = ? AND machine = ?", origin
             ).fetchone()
             for config, outcome in results:
-                values = (
-                    outcome.status, min(outcome.losses), outcome.losses[-1], outcome.f_star,
-                    outcome.megabytes_per_worker, outcome.n_samples, outcome.n_features,
-                    outcome.seconds, created, origin_id,
-                )  # fmt: skip
-                inserted = execute(INSERT, (config.key, *astuple(config), *values))
+                values = asdict(config) | asdict(outcome) | {"key": config.key}
+                steps, losses = values.pop("steps"), values.pop("losses")
+                values |= {"best_loss": min(losses), "final_loss": losses[-1]}
+                values |= {"created": created, "origin": origin_id}
+                inserted = execute(
+                    f"INSERT INTO runs ({', '.join(values)}) VALUES (:{', :'.join(values)}) "
+                    "ON CONFLICT (key) DO NOTHING",
+                    values,
+                )
                 if inserted.rowcount:
                     new += 1
-                    trace = zip(outcome.steps, outcome.losses, strict=True)
                     self._db.executemany(
-                        f"INSERT INTO traces VALUES ({inserted.lastrowid}, ?, ?)", trace
+                        f"INSERT INTO traces VALUES ({inserted.lastrowid}, ?, ?)",
+                        zip(steps, losses, strict=True),
                     )
         return new
 
     def frame(self) -> pd.DataFrame:
-        """Return a table with a row per run, sorted by configuration."""
-        return self._read(
-            f"SELECT key, {COLUMNS}, {TRAINED} AS trained_loss, f_star, data_hash, "
-            "megabytes_per_worker, n_samples, n_features, record_every, precision, seconds, "
-            "version, created "
-            f"FROM runs JOIN origins ON origin = origins.id {ORDER}"
-        )
+        """Return a table with a row per run, sorted by configuration.
+
+        ``trained_loss`` is the score of a run: its smallest loss after at least one step, missing
+        if it diverged. ``dataset`` and ``algorithm`` are unique: see `with_unique_names`.
+        """
+        import pandas as pd
+
+        with explained(self.path):
+            runs = pd.read_sql_query(FRAME, self._db, dtype=TYPES)
+        return with_unique_names(runs).drop(columns=["fingerprint", "rows_hash"])
 
     def traces(self) -> pd.DataFrame:
         """Return the losses along all runs: key, step, loss."""
-        return self._read(
-            "SELECT key, step, loss FROM runs JOIN traces ON run = runs.id ORDER BY key, step"
-        )
+        import pandas as pd
+
+        query = "SELECT key, step, loss FROM runs JOIN traces ON run = runs.id ORDER BY key, step"
+        with explained(self.path):
+            return pd.read_sql_query(query, self._db)
 
     def info(self) -> dict[str, Any]:
-        """Say how the runs were made.
+        """Describe how the runs were made.
 
         Returns
         -------
         dict
             ``runs``, ``diverged``, ``seconds`` (in the engine), ``gradient_queries`` (M*T per
             run), ``seeds``, ``first`` and ``last`` (when), ``versions`` (of fedac) and
-            ``machines`` (as `describe_machine` describes them).
+            ``machines`` (as `describe_machine` returns them).
         """
         query = (
             "SELECT count(*), coalesce(sum(status = 'diverged'), 0), coalesce(sum(seconds), 0.0), "
             "coalesce(sum(M * T), 0), min(created), max(created) FROM runs"
         )
         names = ("runs", "diverged", "seconds", "gradient_queries", "first", "last")
-        with self._explained():
+        with explained(self.path):
             info = dict(zip(names, self._db.execute(query).fetchone(), strict=True))
             seeds = self._db.execute("SELECT DISTINCT seed FROM runs ORDER BY seed").fetchall()
             origins = self._db.execute("SELECT version, machine FROM origins ORDER BY id")
@@ -234,188 +244,28 @@ class Store:
             "machines": [json.loads(machine) for machine in dict.fromkeys(machines)],
         }
 
-    def export_csv(self, path: str | Path) -> int:
-        """Write a line per run and return how many; equal runs give equal bytes."""
-        written = 0
-        with self._explained(), _written(Path(path)) as target:
-            rows = self._db.execute(f"SELECT {COLUMNS} FROM runs {ORDER}")
-            with target.open("w", encoding="utf-8", newline="") as file:
-                writer = csv.writer(file, lineterminator="\n")
-                writer.writerow(column for column, *_ in rows.description)
-                for written, row in enumerate(rows, start=1):  # noqa: B007
-                    writer.writerow(row)
-        return written
-
-    def export_parquet(self, path: str | Path) -> int:
-        """Write the table of `frame` for programs that read Parquet; return its rows."""
-        try:
-            import_module("pyarrow")
-        except ImportError:
-            raise InputError("Parquet needs pyarrow: pip install 'fedac[parquet]'") from None
-        frame = self.frame()
-        with _written(Path(path)) as target:
-            frame.to_parquet(target, engine="pyarrow", index=False)
-        return len(frame)
-
     @contextmanager
     def claim(self, name: str, *, wait: bool) -> Iterator[bool]:
         """Yield whether `name` is ours until the block ends, so that two sweeps share the work.
 
-        The system drops the claims of a process that dies. Where it has no such locks
-        (Windows) everybody gets what they ask for: work may be done twice, never kept twice.
+        The system drops the claims of a process that dies. On Windows, which has no such locks,
+        every claim succeeds: a run may be made twice, but is stored once.
         """
         if sys.platform == "win32":
             yield True
             return
-        place = int(hashlib.sha256(name.encode()).hexdigest()[:15], 16)
+        offset = int(hashlib.sha256(name.encode()).hexdigest()[:15], 16)
         ours = True
         try:
-            fcntl.lockf(self._lock, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB), 1, place)
+            fcntl.lockf(self._lock, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB), 1, offset)
         except OSError as error:
             ours = error.errno not in (errno.EACCES, errno.EAGAIN)
         try:
             yield ours
         finally:
-            fcntl.lockf(self._lock, fcntl.LOCK_UN, 1, place)
+            fcntl.lockf(self._lock, fcntl.LOCK_UN, 1, offset)
 
-    def _open_to_read(self, stack: ExitStack) -> sqlite3.Connection:
-        if not self.path.is_file():
-            raise InputError(
-                f"no sweep in '{self.path.parent}': it has no {FILE}; "
-                f"make one with 'fedac sweep FILE.toml --out {self.path.parent}'"
-            )
-        try:
-            db = self._connect(stack, self.path)
-            found = self._schema(db)
-        except sqlite3.OperationalError as error:
-            if not _code(error).startswith(("SQLITE_CANTOPEN", "SQLITE_READONLY")):
-                raise
-            # Even to read, WAL mode needs files beside the database: in a directory that
-            # cannot be written, a copy elsewhere is read instead.
-            folder = stack.enter_context(TemporaryDirectory())
-            for name in (FILE, f"{FILE}-wal"):
-                if self.path.with_name(name).exists():
-                    shutil.copyfile(self.path.with_name(name), Path(folder) / name)
-            db = self._connect(stack, Path(folder) / FILE)
-            found = self._schema(db)
-        if found == 0:
-            raise InputError(f"{self.path} holds no runs yet")
-        db.execute("PRAGMA query_only = ON")
-        return db
-
-    def _open_to_write(self, stack: ExitStack) -> sqlite3.Connection:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        self._lock = stack.enter_context(self.path.with_name("runs.lock").open("ab"))
-        # SQLite does not wait when two processes change the journal's mode at once.
-        with self.claim("open", wait=True):
-            db = self._connect(stack, self.path, create=True)
-            found = self._schema(db)
-            db.execute("PRAGMA journal_mode = WAL")
-            # Notices now, not after the first group, what cannot be written.
-            with self._transaction(db):
-                if found == 0:
-                    for statement in TABLES.split(";"):
-                        db.execute(statement)
-                    db.execute(f"PRAGMA user_version = {SCHEMA}")
-        return db
-
-    def _connect(self, stack: ExitStack, path: Path, *, create: bool = False) -> sqlite3.Connection:
-        address = f"{path.absolute().as_uri()}?mode={'rwc' if create else 'rw'}"
-        db = sqlite3.connect(address, uri=True, timeout=PATIENCE, isolation_level=None)
-        stack.callback(db.close)
-        return db
-
-    def _schema(self, db: sqlite3.Connection) -> int:
-        """Return the version of the tables, 0 if there are none; refuse what we cannot use."""
-        (found,) = db.execute("PRAGMA user_version").fetchone()
-        if found > SCHEMA:
-            raise InputError(
-                f"{self.path} was written by a newer fedac (schema {found}, this one knows "
-                f"{SCHEMA}); upgrade fedac, or use another directory"
-            )
-        (state,) = db.execute("PRAGMA quick_check(1)").fetchone()
-        if state != "ok":
-            raise InputError(f"{self.path} {_damaged(state)}")
-        if found == 0 and db.execute("SELECT 1 FROM sqlite_master").fetchone():
-            raise InputError(f"{self.path} is a database of another program; use another directory")
-        return int(found)
-
-    @contextmanager
-    def _transaction(self, db: sqlite3.Connection | None = None) -> Iterator[None]:
-        db = db or self._db
-        db.execute("BEGIN IMMEDIATE")
-        try:
-            yield
-            db.execute("COMMIT")
-        except BaseException:
-            # A full disk makes SQLite roll back by itself.
-            if db.in_transaction:
-                db.execute("ROLLBACK")
-            raise
-
-    def _read(self, query: str) -> pd.DataFrame:
-        import pandas as pd
-
-        with self._explained():
-            return pd.read_sql_query(query, self._db)
-
-    @contextmanager
-    def _explained(self) -> Iterator[None]:
-        """Turn what SQLite and the system report into what happened and what to do."""
-        try:
-            yield
-        except sqlite3.Error as error:
-            raise InputError(f"{self.path} {_explanation(error)}") from None
-        except OSError as error:
-            raise InputError(f"{self.path} {_unusable(error.strerror or str(error))}") from None
-
-
-def _code(error: sqlite3.Error) -> str:
-    return str(getattr(error, "sqlite_errorname", ""))
-
-
-def _damaged(how: str) -> str:
-    line = " ".join(how.split())
-    return (
-        f"is damaged ({line}) and is left as it is; rescue its runs with sqlite3's .recover, or "
-        "use another directory"
-    )
-
-
-def _unusable(why: str) -> str:
-    return f"cannot be opened or written ({why}); use another directory, or ask for the right to"
-
-
-def _explanation(error: sqlite3.Error) -> str:
-    code = _code(error)
-    if code == "SQLITE_FULL":
-        return "cannot grow, the disk is full; what was finished is kept: free space and go on"
-    if code.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")):
-        return _damaged(str(error))
-    if code.startswith(("SQLITE_READONLY", "SQLITE_CANTOPEN", "SQLITE_PERM")):
-        return _unusable(str(error))
-    if code.startswith("SQLITE_BUSY"):
-        return f"has been locked by another process for {PATIENCE:g} seconds; try again later"
-    if code.startswith("SQLITE_IOERR"):
-        return f"cannot be read or written ({error}); is the disk full, or gone?"
-    return f"cannot be used: {error}"
-
-
-@contextmanager
-def _written(path: Path) -> Iterator[Path]:
-    """Yield where to write, and put it in place of `path` only when it is whole."""
-    try:
-        if path.exists() and not path.is_file():
-            if path.is_dir():
-                raise InputError(f"cannot write '{path}': it is a directory")
-            yield path  # a pipe or a device: there is nothing to put in place of
-            return
-        whole = path.resolve()
-        part = whole.with_name(f".{whole.name}.{os.getpid()}")
-        try:
-            yield part
-            part.replace(whole)
-        finally:
-            part.unlink(missing_ok=True)
-    except OSError as error:
-        raise InputError(f"cannot write '{path}': {error.strerror or error}") from None
+    def _select(self, columns: str, keys: Iterable[str]) -> list[tuple[Any, ...]]:
+        query = f"SELECT {columns} FROM runs WHERE key IN (SELECT value FROM json_each(?))"
+        with explained(self.path):
+            return self._db.execute(query, (json.dumps(list(keys)),)).fetchall()

@@ -1,27 +1,52 @@
 """The sweep: runs what a store lacks of a grid, group by group.
 
-A group is one call of `simulate` and one transaction. A sweep that was killed at any instant
-goes on where it was; two sweeps on one store share the groups between them.
+A group is one call of `simulate` and one transaction. A sweep that was killed at any time
+continues where it was; two sweeps on one store share the groups between them.
 """
 
 from __future__ import annotations
 
+import hashlib
 import time
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+import numpy as np
+
+from fedac.algorithms import Algorithm
 from fedac.data import load
 from fedac.errors import StepSizeWarning
-from fedac.experiments.cost import Cost
+from fedac.experiments.cost import Cost, typical
 from fedac.experiments.grid import Config, Grid, Group, groups
-from fedac.experiments.store import Outcome, Store
-from fedac.objectives import LogisticRegression, optimum
+from fedac.experiments.identity import rows_hash
+from fedac.experiments.plugins import make_objective
+from fedac.experiments.store import Best, Outcome, Store
+from fedac.objectives import Objective, optimum
 from fedac.simulation import simulate
 
 # Nobody reads faster, and a small group makes a thousand rounds in this time.
 SECONDS_BETWEEN_EVENTS = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A grid with its data loaded.
+
+    Attributes
+    ----------
+    objective : Objective
+        What is minimized.
+    algorithms : dict
+        The records by their names.
+    groups : list of Group
+        All runs.
+    """
+
+    objective: Objective
+    algorithms: dict[str, Algorithm]
+    groups: list[Group]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,14 +57,11 @@ class Plan:
     ----------
     cells : int
         Runs of the grid.
-    n_samples : int
-        Rows of the data.
     left : tuple
         The runs that the store lacks, group by group.
     """
 
     cells: int
-    n_samples: int
     left: tuple[tuple[Config, ...], ...]
 
     @property
@@ -53,22 +75,13 @@ class Plan:
         return sum(config.M * config.T for configs in self.left for config in configs)
 
     def seconds(self, cost: Cost) -> float:
-        """Predict the time for all that is missing."""
-        return sum(cost.seconds(configs, self.n_samples) for configs in self.left)
-
-
-@dataclass(frozen=True, slots=True)
-class Best:
-    """The run with the smallest suboptimality."""
-
-    suboptimality: float
-    algorithm: str
-    eta: float
+        """Predict the time for all missing runs."""
+        return sum(map(cost.seconds, self.left))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """How far a sweep has got.
+    """The progress of a sweep.
 
     Attributes
     ----------
@@ -91,14 +104,14 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What a call of `run` did.
+    """The result of a call of `run`.
 
     Attributes
     ----------
     new, before, cells : int
-        Runs that this call added, those that it found in the store, and all runs of the grid.
+        Runs that this call added, runs that it found in the store, and all runs of the grid.
     beyond : int
-        Step sizes above 1/L, where the paper's theorems say nothing.
+        Step sizes above 1/L, which the paper's theorems do not cover.
     keys : frozenset of str
         Of the grid's runs.
     """
@@ -136,12 +149,12 @@ def run(
     store : Store
         Opened with ``create=True``.
     on_event : callable
-        Called with an `Event` after every group, and a few times a second meanwhile.
+        Called with an `Event` after every group, and a few times a second in between.
 
     Raises
     ------
     SweepInterrupted
-        On Ctrl-C; the groups finished until then are in the store.
+        On Ctrl-C; the groups that were finished are in the store.
 
     Examples
     --------
@@ -153,14 +166,15 @@ def run(
     >>> first.new, second.new, second.before
     (4, 0, 4)
     """
-    objective, listed = prepare(grid)
-    f_star = optimum(objective).value
-    keys = frozenset(config.key for group in listed for config in group.configs)
-    progress = _Progress(on_event, plan(grid, store), _best(store, keys))
+    task = prepare(grid)
+    f_star = optimum(task.objective).value
+    keys = frozenset(config.key for group in task.groups for config in group.configs)
+    cost = typical(task.objective, task.algorithms)
+    progress = _Progress(on_event, plan(grid, store), cost, store.best(keys))
     before, new = progress.done, 0
-    todo = listed
-    # A group that another sweep is at is left to it; the second pass waits for that sweep, or
-    # takes over where it died.
+    todo = task.groups
+    # Leave a group to the sweep that is running it; the second pass waits for that sweep, or takes
+    # over if it died.
     try:
         for wait in (False, True):
             others = []
@@ -170,39 +184,50 @@ def run(
                         others.append(group)
                         continue
                     missing = store.missing(group.configs)
-                    results = _run_group(objective, f_star, missing, progress.start(group))
-                    new += store.add(results)
-                progress.finish(group, results)
+                    new += store.add(_run_group(task, f_star, missing, progress.start(group)))
+                progress.finish(group, store.best(config.key for config in missing))
             todo = others
     except KeyboardInterrupt:
         raise SweepInterrupted(len(keys) - plan(grid, store).missing, len(keys)) from None
-    beyond = sum(eta * objective.smoothness > 1 + 1e-12 for eta in grid.eta)
+    beyond = sum(eta * task.objective.smoothness > 1 + 1e-12 for eta in grid.eta)
     return Summary(new, before, len(keys), beyond, keys)
 
 
 def plan(grid: Grid, store: Store | None) -> Plan:
     """List what a sweep has to do; without a store, everything."""
-    objective, listed = prepare(grid)
-    cells = sum(len(group.configs) for group in listed)
-    left = (group.configs if store is None else store.missing(group.configs) for group in listed)
-    return Plan(cells, objective.n_samples, tuple(tuple(configs) for configs in left if configs))
+    listed = [group.configs for group in prepare(grid).groups]
+    left = listed if store is None else [tuple(store.missing(configs)) for configs in listed]
+    return Plan(sum(map(len, listed)), tuple(configs for configs in left if configs))
 
 
 @lru_cache(maxsize=1)
-def prepare(grid: Grid) -> tuple[LogisticRegression, list[Group]]:
-    """Load the data and list the groups; planning, calibrating and running read them once."""
+def prepare(grid: Grid) -> Task:
+    """Load the data and list the groups, once for planning, calibrating and running."""
     data = load(grid.dataset)
-    objective = LogisticRegression(data.X, data.y, l2=grid.l2)
-    return objective, groups(grid, dataset=data.name, data_hash=objective.fingerprint())
+    objective = make_objective(grid.loss, data.X, data.y, l2=grid.l2, intercept=grid.intercept)
+    listed = groups(
+        grid,
+        dataset=data.name,
+        data_hash=_content(objective, own=":" in grid.loss),
+        rows_hash=rows_hash(data),
+        mu=grid.mu or objective.strong_convexity,
+    )
+    return Task(objective, grid.records(), listed)
+
+
+def _content(objective: Objective, *, own: bool) -> str:
+    """Return a hash of the objective, which for a class of the user's own includes its code."""
+    if not own:
+        return objective.fingerprint()
+    probe = objective.gradient(np.linspace(-1.0, 1.0, objective.dim))
+    values = " ".join(f"{value:.9g}" for value in probe)
+    return hashlib.sha256(f"{objective.fingerprint()} {values}".encode()).hexdigest()
 
 
 def _run_group(
-    objective: LogisticRegression,
-    f_star: float,
-    configs: Sequence[Config],
-    on_progress: Callable[[int], object],
+    task: Task, f_star: float, configs: Sequence[Config], on_progress: Callable[[int], object]
 ) -> list[tuple[Config, Outcome]]:
-    """Run some cells of one group: one call of the engine, or more if they are no rectangle."""
+    """Run some cells of one group, in one call of the engine where they form a rectangle."""
     by_algorithm: dict[str, dict[float, Config]] = {}
     for config in configs:
         by_algorithm.setdefault(config.algorithm, {})[config.eta] = config
@@ -211,20 +236,21 @@ def _run_group(
         rectangles.setdefault(tuple(row), []).append(name)
     results = []
     for etas, names in rectangles.items():
-        any_one = by_algorithm[names[0]][etas[0]]
+        first = by_algorithm[names[0]][etas[0]]
         with warnings.catch_warnings():
-            # Tuning means trying too large step sizes as well; `Summary.beyond` counts them.
+            # Tuning tries too large step sizes as well; `Summary.beyond` counts them.
             warnings.simplefilter("ignore", StepSizeWarning)
             result = simulate(
-                objective,
-                names,
-                M=any_one.M,
-                K=any_one.K,
-                T=any_one.T,
+                task.objective,
+                [task.algorithms[name] for name in names],
+                M=first.M,
+                K=first.K,
+                T=first.T,
                 eta=etas,
-                seed=any_one.seed,
-                record_every=any_one.record_every,
-                precision=any_one.precision,
+                mu=first.mu,
+                seed=first.seed,
+                record_every=first.record_every,
+                precision=first.precision,
                 on_progress=on_progress,
             )
         for one in result.runs:
@@ -234,8 +260,8 @@ def _run_group(
                 losses=tuple(one.loss.tolist()),
                 f_star=f_star,
                 megabytes_per_worker=one.megabytes_per_worker,
-                n_samples=objective.n_samples,
-                n_features=objective.dim,
+                n_samples=task.objective.n_samples,
+                n_features=task.objective.dim,
                 seconds=result.seconds / len(result.runs),
             )
             results.append((by_algorithm[one.algorithm][one.eta], outcome))
@@ -243,23 +269,23 @@ def _run_group(
 
 
 class _Progress:
-    """Counts what is done and tells it as events."""
+    """Counts what is done and reports it as events."""
 
-    def __init__(self, on_event: Callable[[Event], object], plan: Plan, best: Best | None) -> None:
+    def __init__(
+        self, on_event: Callable[[Event], object], plan: Plan, cost: Cost, best: Best | None
+    ) -> None:
         self.on_event = on_event
-        self.plan = plan
-        self.done = plan.cells - plan.missing
-        self.best = best
+        self.cells, self.done = plan.cells, plan.cells - plan.missing
+        self.cost, self.total = cost, plan.seconds(cost)
         self.left = {_place(configs[0]): configs for configs in plan.left}
-        self.total = plan.seconds(Cost())
-        self.behind = 0.0
+        self.best = best
+        self.finished = 0.0
         self.queries = self.queries_before = 0
         self.group: tuple[Config, ...] = ()
-        self.told = 0.0
-        self.tell()
+        self.report()
 
     def start(self, group: Group) -> Callable[[int], None]:
-        """Turn to a group; return what counts its gradient queries."""
+        """Begin a group; return a function that counts its gradient queries."""
         self.group = self.left.get(_place(group), ())
         self.queries_before = self.queries
         return self.advance
@@ -267,37 +293,34 @@ class _Progress:
     def advance(self, queries: int) -> None:
         """Count gradient queries."""
         self.queries += queries
-        if time.monotonic() - self.told > SECONDS_BETWEEN_EVENTS:
-            self.tell()
+        if time.monotonic() - self.reported > SECONDS_BETWEEN_EVENTS:
+            self.report()
 
-    def finish(self, group: Group, results: Sequence[tuple[Config, Outcome]]) -> None:
+    def finish(self, group: Group, best: Best | None) -> None:
         """Count a group that is in the store now, whoever ran it."""
-        for config, outcome in results:
-            found = Best(min(outcome.losses) - outcome.f_star, config.algorithm, config.eta)
-            if self.best is None or found.suboptimality < self.best.suboptimality:
-                self.best = found
+        found = [candidate for candidate in (self.best, best) if candidate is not None]
+        self.best = min(found, key=lambda run: run.suboptimality, default=None)
         configs = self.left.pop(_place(group), ())
         if configs:
             self.group = ()
             self.done += len(configs)
-            self.behind += Cost().seconds(configs, self.plan.n_samples)
-            self.tell()
+            self.finished += self.cost.seconds(configs)
+            self.report()
 
-    def tell(self) -> None:
+    def report(self) -> None:
         """Send an event."""
-        self.told = time.monotonic()
-        behind = self.behind
+        self.reported = time.monotonic()
+        finished = self.finished
         if self.group:
-            nominal = sum(config.M * config.T for config in self.group)
-            share = (self.queries - self.queries_before) / nominal
-            behind += share * Cost().seconds(self.group, self.plan.n_samples)
-        work = behind / self.total if self.left else 1.0
+            queries = sum(config.M * config.T for config in self.group)
+            share = (self.queries - self.queries_before) / queries
+            finished += share * self.cost.seconds(self.group)
         self.on_event(
             Event(
-                cells=self.plan.cells,
+                cells=self.cells,
                 done=self.done,
                 queries=self.queries,
-                work=work,
+                work=finished / self.total if self.left else 1.0,
                 best=self.best,
             )
         )
@@ -305,11 +328,3 @@ class _Progress:
 
 def _place(of: Group | Config) -> tuple[int, int, int]:
     return of.M, of.K, of.seed
-
-
-def _best(store: Store, keys: frozenset[str]) -> Best | None:
-    """Return the best of the runs that an earlier sweep left."""
-    frame = store.frame()
-    ours = frame[frame.key.isin(keys)].sort_values("best_suboptimality")
-    rows = zip(ours.best_suboptimality, ours.algorithm, ours.eta, strict=True)
-    return next((Best(*row) for row in rows), None)

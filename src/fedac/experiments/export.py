@@ -1,0 +1,86 @@
+"""The runs of a store as files for other programs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
+
+from fedac.errors import InputError
+from fedac.experiments.store import Store
+from fedac.files import write_atomically
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+CONFIGURATION = ["dataset", "l2", "algorithm", "M", "K", "T", "eta", "seed"]
+RESULTS = [
+    "status", "best_loss", "final_loss", "best_suboptimality", "final_suboptimality",
+]  # fmt: skip
+
+
+def write_csv(store: Store, path: Path) -> int:
+    """Write a line per run and return how many; equal runs give equal bytes.
+
+    Options that are rarely set get a column only where they are.
+    """
+    runs = store.frame()
+    return _write_csv(runs[[*CONFIGURATION, *RESULTS, *_options(runs)]], path)
+
+
+def write_traces(store: Store, path: Path) -> int:
+    """Write a line per recorded loss of every run and return how many."""
+    runs = store.frame()
+    points = runs.merge(store.traces(), on="key", sort=False)
+    points["suboptimality"] = points["loss"] - points["f_star"]
+    columns = ["key", *CONFIGURATION, *_options(runs), "status", "step", "loss", "suboptimality"]
+    return _write_csv(points[columns], path)
+
+
+def write_parquet(store: Store, path: Path) -> int:
+    """Write the table of `Store.frame` for programs that read Parquet; return its rows."""
+    try:
+        import_module("pyarrow")
+    except ImportError:
+        raise InputError("Parquet needs pyarrow: pip install 'fedac[parquet]'") from None
+    runs = store.frame()
+    _write(path, lambda file: runs.to_parquet(file, engine="pyarrow", index=False))
+    return len(runs)
+
+
+def _options(runs: pd.DataFrame) -> list[str]:
+    """Return the options that are needed to tell the runs apart, or not left at their defaults."""
+    used = {
+        "objective": runs["objective"] != "logistic",
+        "intercept": runs["intercept"],
+        "mu": runs["mu"] != runs["l2"],
+        "precision": runs["precision"] != "float32",
+    }
+    names = [name for name, values in used.items() if values.any()]
+    alike = runs.duplicated([*CONFIGURATION, *names]).any()
+    return [*names, "record_every"] if alike else names
+
+
+def _write_csv(table: pd.DataFrame, path: Path) -> int:
+    _write(path, lambda file: table.to_csv(file, mode="wb", index=False, lineterminator="\n"))
+    return len(table)
+
+
+def _write(path: Path, write: Callable[[BinaryIO], object]) -> None:
+    """Write a file atomically; "-" is stdout, and devices and pipes are written directly."""
+    try:
+        if str(path) == "-":
+            with open(1, "wb", closefd=False) as stdout:
+                write(stdout)
+        elif path.exists() and not (path.is_file() or path.is_dir()):
+            with path.open("wb") as device:
+                write(device)
+        elif not path.parent.is_dir():
+            raise InputError(f"cannot write '{path}': there is no folder '{path.parent}'")
+        else:
+            write_atomically(path, write)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise InputError(f"cannot write '{path}': {error.strerror or error}") from None

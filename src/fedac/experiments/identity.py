@@ -1,0 +1,103 @@
+"""Tell results apart by what they are: data by their content, algorithms by what they compute.
+
+Names are not enough. Two files may both be called ``train``, a file of the user's own may be
+called ``a9a``, and an algorithm may change under its name.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any
+
+from fedac.algorithms import Algorithm
+from fedac.algorithms.fingerprints import fingerprint
+from fedac.data import Dataset
+from fedac.objectives import LeastSquares
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+# The algorithms of schema 1, whose keys had no fingerprint. Never edit a line.
+SCHEMA_1 = {
+    "fedac-i": "16689dda8adb3293",
+    "fedac-ii": "d752af7bacfc6082",
+    "fedac-vanilla": "046de6b8dbc410a0",
+    "fedavg": "11b97261996c8ac0",
+    "fedavg-weighted": "c9ae6193671edd8b",
+    "mb-sgd": "a26a1845dbb6576b",
+    "mb-ac-sgd": "0e5c90f6879c1230",
+}
+# The paper's a9a: the hash of its rows, and those of its objectives, for stores of schema 1.
+A9A_ROWS = "bb924b51cf55f0ae4f9b0ad2e7c31b239997d6d21ba09a232778848a19fc2cce"
+A9A = {
+    1e-2: "781a5f51cd736b9931abc1b21710dcac2be19d3bde4e17fbf1ec25e8903d8011",
+    1e-3: "80d181fd5697916d054b8960a5d9da30496783128fdd98bf7a183d80f39c0e38",
+    1e-4: "4640626259e5a711c1a569bb04a48f2a810870da45889a8850570db40aee26e3",
+}
+
+
+def is_published_a9a(data_hash: str) -> bool:
+    """Say whether runs are on the paper's a9a, with one of the paper's three l2.
+
+    Examples
+    --------
+    >>> is_published_a9a(A9A[1e-3]), is_published_a9a("0" * 64)
+    (True, False)
+    """
+    return data_hash in A9A.values()
+
+
+def key_fingerprint(algorithm: Algorithm) -> str:
+    """Return what the key of a run says about its algorithm: nothing, if schema 1 knew it."""
+    found = fingerprint(algorithm)
+    return "" if SCHEMA_1.get(algorithm.name) == found else found
+
+
+def rows_hash(data: Dataset) -> str:
+    """Return a hash of the rows and labels alone."""
+    return LeastSquares(data.X, data.y).fingerprint()  # without l2 there is nothing else in it
+
+
+def with_unique_names(runs: pd.DataFrame) -> pd.DataFrame:
+    """Return the runs with a `dataset` and an `algorithm` that mean one thing each.
+
+    Where two data sets or two algorithms share a name, a part of their hash is added. So are a
+    loss other than the logistic one, an intercept, and a mu other than l2.
+    """
+    return runs.assign(dataset=_dataset_names(runs), algorithm=_algorithm_names(runs))
+
+
+def _dataset_names(runs: pd.DataFrame) -> list[str]:
+    columns = ["dataset", "data_hash", "rows_hash", "l2", "objective", "intercept"]
+    problems: list[Any] = list(runs[columns].drop_duplicates().itertuples())
+    # Schema 1 stored no hash of the rows, but equal objectives have equal rows.
+    rows = {p.data_hash: p.rows_hash for p in problems if p.rows_hash}
+    # Two data sets share a name if their rows differ, or the objectives with the same options do.
+    same_name, same_options = defaultdict(set), defaultdict(set)
+    for p in problems:
+        same_name[p.dataset].add(rows.get(p.data_hash))
+        same_options[p.dataset, p.l2, p.objective, p.intercept].add(p.data_hash)
+    shared = {name for name, hashes in same_name.items() if len(hashes - {None}) > 1}
+    shared |= {name for (name, *_), hashes in same_options.items() if len(hashes) > 1}
+    names = {}
+    for p in problems:
+        name, found = p.dataset, rows.get(p.data_hash)
+        if name == "a9a":  # the name of the paper's data set is its own
+            other = found != A9A_ROWS if found else p.data_hash != A9A.get(p.l2, p.data_hash)
+        else:
+            other = name in shared
+        name += f" ({(found or p.data_hash)[:6]})" if other else ""
+        name += f", {p.objective}" if p.objective != "logistic" else ""
+        names[p.dataset, p.data_hash] = name + (", intercept" if p.intercept else "")
+    return [names[pair] for pair in zip(runs["dataset"], runs["data_hash"], strict=True)]
+
+
+def _algorithm_names(runs: pd.DataFrame) -> list[str]:
+    versions = runs.groupby("algorithm")["fingerprint"].nunique()
+    listed: list[Any] = list(runs[["algorithm", "fingerprint", "mu", "l2"]].itertuples())
+    names = []
+    for run in listed:
+        name = run.algorithm
+        name += f" ({run.fingerprint[:6]})" if run.fingerprint and versions[name] > 1 else ""
+        names.append(name if run.mu == run.l2 else f"{name}, mu={run.mu:g}")
+    return names

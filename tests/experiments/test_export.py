@@ -1,0 +1,167 @@
+"""Exports: equal runs give equal bytes, and no export leaves half a file."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from fedac.errors import InputError
+from fedac.experiments.export import write_csv, write_parquet, write_traces
+from fedac.experiments.grid import Config
+from fedac.experiments.store import Outcome, Store
+
+HEADER = (
+    "dataset,l2,algorithm,M,K,T,eta,seed,status,best_loss,final_loss,"
+    "best_suboptimality,final_suboptimality"
+)
+CONFIG = Config(
+    dataset="tiny",
+    data_hash="0" * 64,
+    l2=1e-3,
+    algorithm="fedavg",
+    M=4,
+    K=2,
+    T=8,
+    eta=0.1,
+    seed=1,
+    record_every=4,
+    precision="float32",
+)
+OUTCOME = Outcome(
+    status="ok",
+    steps=(0, 4, 8),
+    losses=(0.7, 0.1, 0.3),
+    f_star=0.05,
+    megabytes_per_worker=0.001,
+    n_samples=60,
+    n_features=12,
+    seconds=0.01,
+)
+GROUP = [(replace(CONFIG, eta=eta), OUTCOME) for eta in (10.0, 0.2, 0.1)]
+NEXT_GROUP = [(replace(config, K=4), outcome) for config, outcome in GROUP]
+
+
+@pytest.fixture
+def lines(tmp_path):
+    """Give a function that stores some runs and returns the lines of an export."""
+
+    def lines(runs, write=write_csv):
+        with Store(tmp_path / "store", create=True) as store:
+            store.add(runs)
+            assert write(store, tmp_path / "runs.csv") >= 0
+        text = (tmp_path / "runs.csv").read_bytes().decode()
+        assert text.endswith("\n")
+        return text[:-1].split("\n")
+
+    return lines
+
+
+def test_csv(lines):
+    first, *others = lines(GROUP)
+    assert first == HEADER
+    assert others[0] == "tiny,0.001,fedavg,4,2,8,0.1,1,ok,0.1,0.3,0.05,0.25"
+    assert len(others) == 3
+
+
+def test_numbers_have_the_digits_that_python_prints(lines):
+    losses = np.random.default_rng(0).lognormal(0, 20, size=200).tolist()
+    runs = [
+        (replace(CONFIG, seed=seed), replace(OUTCOME, losses=(1e300, 1e300, loss), f_star=loss / 3))
+        for seed, loss in enumerate(losses)
+    ]
+    written = [line.split(",")[9:12] for line in lines(runs)[1:]]
+    assert written == [[repr(loss), repr(loss), repr(loss - loss / 3)] for loss in losses]
+
+
+def test_a_diverged_run_has_no_final_loss(lines):
+    diverged = replace(OUTCOME, status="diverged", steps=(0, 4), losses=(0.7, 9.0))
+    (_, line) = lines([(CONFIG, diverged)])
+    assert line.startswith("tiny,0.001,fedavg,4,2,8,0.1,1,diverged,0.7,,0.6")
+    assert line.endswith(",")
+
+
+def test_the_order_of_writing_does_not_matter(tmp_path):
+    texts = []
+    for name, order in (("a", [GROUP, NEXT_GROUP]), ("b", [NEXT_GROUP[::-1], GROUP[::-1]])):
+        with Store(tmp_path / name, create=True) as store:
+            for group in order:
+                store.add(group)
+            write_csv(store, tmp_path / f"{name}.csv")
+        texts.append((tmp_path / f"{name}.csv").read_bytes())
+    assert texts[0] == texts[1]
+
+
+@pytest.mark.parametrize(
+    ("changes", "columns", "values"),
+    [
+        ({"mu": 0.5}, "mu", ["0.001", "0.5"]),
+        ({"objective": "least-squares", "data_hash": "1"}, "objective", ["logistic"]),
+        ({"intercept": True, "data_hash": "1"}, "intercept", ["False", "True"]),
+        ({"precision": "float64"}, "precision", ["float32", "float64"]),
+        ({"record_every": 8}, "record_every", ["4", "8"]),
+    ],
+)
+def test_an_option_that_is_used_has_a_column(lines, changes, columns, values):
+    first, *others = lines([(CONFIG, OUTCOME), (replace(CONFIG, **changes), OUTCOME)])
+    assert first == f"{HEADER},{columns}"
+    assert {line.split(",")[-1] for line in others} >= set(values)
+
+
+def test_data_sets_of_one_name_are_told_apart(lines):
+    other = replace(CONFIG, data_hash="1" * 64)
+    first, *others = lines([(CONFIG, OUTCOME), (other, OUTCOME)])
+    assert first == HEADER
+    assert {line.split(",")[0] for line in others} == {"tiny (000000)", "tiny (111111)"}
+
+
+def test_traces(lines):
+    first, *others = lines(GROUP, write_traces)
+    assert first == "key,dataset,l2,algorithm,M,K,T,eta,seed,status,step,loss,suboptimality"
+    assert len(others) == 3 * 3
+    assert others[:3] == [
+        f"{CONFIG.key},tiny,0.001,fedavg,4,2,8,0.1,1,ok,{step},{loss},{loss - 0.05}"
+        for step, loss in zip(OUTCOME.steps, OUTCOME.losses, strict=True)
+    ]
+
+
+@pytest.fixture
+def store(tmp_path):
+    with Store(tmp_path / "store", create=True) as store:
+        store.add(GROUP)
+        yield store
+
+
+def test_a_failed_export_leaves_the_old_file(store, tmp_path, monkeypatch):
+    path = tmp_path / "runs.csv"
+    path.write_text("old")
+
+    def full(self, file, **_):
+        file.write(b"half of it")
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(pd.DataFrame, "to_csv", full)
+        with pytest.raises(InputError, match=r"cannot write '.*': No space left on device"):
+            write_csv(store, path)
+    assert path.read_text() == "old"
+    assert sorted(tmp_path.iterdir()) == [path, store.path.parent]
+    with pytest.raises(InputError, match=r"cannot write '.*': there is no folder '.*gone'"):
+        write_csv(store, tmp_path / "gone" / "runs.csv")
+    with pytest.raises(InputError, match="is a folder"):
+        write_csv(store, tmp_path)
+
+
+def test_parquet(store, tmp_path):
+    pytest.importorskip("pyarrow")
+    write_parquet(store, tmp_path / "runs.parquet")
+    pd.testing.assert_frame_equal(pd.read_parquet(tmp_path / "runs.parquet"), store.frame())
+
+
+def test_parquet_without_pyarrow(store, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(InputError, match=r"pip install 'fedac\[parquet\]'"):
+        write_parquet(store, tmp_path / "runs.parquet")

@@ -1,0 +1,103 @@
+"""Names of data sets and algorithms: one name never means two things."""
+
+from __future__ import annotations
+
+import itertools
+
+import pandas as pd
+import pytest
+
+from fedac.data import Dataset, load
+from fedac.experiments.identity import (
+    A9A,
+    A9A_ROWS,
+    is_published_a9a,
+    rows_hash,
+    with_unique_names,
+)
+from fedac.objectives import LogisticRegression
+
+DEFAULTS = {
+    "dataset": "train",
+    "data_hash": "a" * 64,
+    "rows_hash": "",
+    "l2": 1e-3,
+    "objective": "logistic",
+    "intercept": False,
+    "algorithm": "fedavg",
+    "fingerprint": "",
+    "mu": 1e-3,
+}
+
+
+def named(*runs):
+    """Return the names of some runs, which do not depend on the order of the runs."""
+    frame = pd.DataFrame([DEFAULTS | run for run in runs])
+    result = with_unique_names(frame)
+    for order in itertools.permutations(frame.index):
+        again = with_unique_names(frame.loc[list(order)])
+        pd.testing.assert_frame_equal(again.sort_index(), result)
+    return list(zip(result["dataset"], result["algorithm"], strict=True))
+
+
+def datasets(*runs):
+    return [dataset for dataset, _ in named(*runs)]
+
+
+def algorithms(*runs):
+    return [algorithm for _, algorithm in named(*runs)]
+
+
+def test_one_data_set_keeps_its_name():
+    assert datasets({}, {"l2": 1e-2, "data_hash": "b" * 64}) == ["train", "train"]
+    # Of schema 1 and of schema 2.
+    assert datasets({}, {"rows_hash": "c" * 64}) == ["train", "train"]
+
+
+def test_two_data_sets_of_one_name():
+    other = {"data_hash": "b" * 64}
+    assert datasets({}, other) == ["train (aaaaaa)", "train (bbbbbb)"]
+    both = ({"rows_hash": "1" * 64}, other | {"rows_hash": "2" * 64, "l2": 1e-2})
+    assert datasets(*both) == ["train (111111)", "train (222222)"]
+    # The run of schema 1 is on the same objective, so on the same rows.
+    assert datasets({}, *both) == ["train (111111)", "train (111111)", "train (222222)"]
+    assert datasets({"dataset": "test"}, *both)[0] == "test"
+
+
+def test_losses_and_intercepts_are_told_apart():
+    rows = {"rows_hash": "1" * 64}
+    hinge = rows | {"objective": "squared-hinge", "data_hash": "b" * 64}
+    both = hinge | {"intercept": True, "data_hash": "c" * 64}
+    assert datasets(rows, hinge, both) == [
+        "train", "train, squared-hinge", "train, squared-hinge, intercept",
+    ]  # fmt: skip
+
+
+def test_algorithms_that_changed_are_told_apart():
+    first, second = {"fingerprint": "1" * 16}, {"fingerprint": "2" * 16}
+    assert algorithms(first) == ["fedavg"]
+    assert algorithms({}, first) == ["fedavg", "fedavg (111111)"]
+    assert algorithms(first, second) == ["fedavg (111111)", "fedavg (222222)"]
+    assert algorithms({}, {"mu": 0.01}) == ["fedavg", "fedavg, mu=0.01"]
+
+
+def test_no_file_passes_for_the_papers_a9a():
+    paper = {"dataset": "a9a", "data_hash": A9A[1e-3]}
+    old = {"dataset": "a9a"}
+    new = old | {"rows_hash": "1" * 64, "l2": 0.5, "data_hash": "b" * 64}
+    assert datasets(paper) == ["a9a"]
+    assert datasets(paper | {"rows_hash": A9A_ROWS, "l2": 0.5, "data_hash": "c" * 64}) == ["a9a"]
+    assert datasets(old) == ["a9a (aaaaaa)"]
+    assert datasets(new) == ["a9a (111111)"]
+    assert datasets(paper, old, new) == ["a9a", "a9a (aaaaaa)", "a9a (111111)"]
+
+
+@pytest.mark.parametrize("l2", A9A)
+def test_the_papers_a9a(l2):
+    data = load("a9a")
+    assert rows_hash(data) == A9A_ROWS
+    assert LogisticRegression(data.X, data.y, l2=l2).fingerprint() == A9A[l2]
+    assert is_published_a9a(A9A[l2])
+    flipped = data.y.copy()
+    flipped[0] *= -1
+    assert rows_hash(Dataset("a9a", data.X, flipped)) != A9A_ROWS
