@@ -27,7 +27,7 @@ def start(*arguments, program=MAIN, **streams):
 
 
 def finish(process):
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=600)
     return process.returncode, out, err
 
 

@@ -3,13 +3,35 @@
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
 
 import pytest
+import typer.main
 
+from fedac.cli import app
 from fedac.experiments.grid import Grid
 
-README = Path(__file__).parents[2] / "README.md"
+ROOT = Path(__file__).parents[2]
+README = ROOT / "README.md"
+
+
+def documented_commands():
+    """Yield the arguments of every `fedac` command line in README and docs."""
+    for page in (README, *(ROOT / "docs").glob("*.md")):
+        text = page.read_text(encoding="utf-8").replace("\\\n", " ")
+        for line in re.findall(r"^ *(?:\$ )?fedac (.*)", text, re.MULTILINE):
+            yield pytest.param(shlex.split(line, comments=True), id=f"{page.stem}: {line:.60}")
+
+
+@pytest.mark.parametrize("arguments", list(documented_commands()))
+def test_documented_commands_are_accepted(arguments):
+    command, context = typer.main.get_command(app), None
+    while hasattr(command, "commands"):
+        context = command.make_context("fedac", arguments[:1], parent=context)
+        name, *arguments = arguments
+        command = command.commands[name]
+    command.make_context(name, arguments, parent=context)
 
 
 @pytest.fixture
