@@ -12,7 +12,7 @@ from fedac.experiments.calibration import LEMMAS, Fit, calibrate
 from fedac.experiments.published import published
 from fedac.objectives import LogisticRegression
 from fedac.simulation import simulate
-from fedac.theory.bounds import Bound
+from fedac.theory.terms import Bound
 from fedac.theory.constants import Constants, estimate
 
 

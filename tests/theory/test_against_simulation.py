@@ -17,7 +17,7 @@ import pytest
 
 from fedac.algorithms import couplings, fedac
 from fedac.algorithms import get as get_algorithm
-from fedac.algorithms.couplings import Hyperparameters
+from fedac.algorithms.couplings import Hyperparameters, as_fedac
 from fedac.data import load
 from fedac.objectives import LogisticRegression, NoisyQuadratic, Objective, Optimum, optimum
 from fedac.simulation import Run, simulate
@@ -25,7 +25,7 @@ from fedac.simulation._fast.affine import affine_form
 from fedac.simulation.problem import Lane
 from fedac.theory import lemmas
 from fedac.theory.potentials import phi, psi
-from fedac.theory.trace import Trace, trace
+from fedac.theory.tracing import Trace, trace
 
 Array = npt.NDArray[np.float64]
 
@@ -188,7 +188,7 @@ def _perturbed(
     p: Problem, algorithm: str, hp: Hyperparameters, M: int, T: int, discrepancy: float
 ) -> dict[str, float]:
     of = {"eta": hp.eta, "L": p.L, "mu": p.mu, "M": M, "T": T, "discrepancy": discrepancy}
-    accelerated = {"gamma": hp.gamma, "sigma": p.sigma}
+    accelerated = {"gamma": as_fedac(hp).gamma, "sigma": p.sigma}
     if algorithm == "fedac-i":
         bound = lemmas.fedac_i_perturbed(**of, **accelerated, Psi0=p.Psi0)
         return {"fedac_i_perturbed": bound.total}
@@ -200,7 +200,7 @@ def _perturbed(
 
 
 def _discrepancy(p: Problem, algorithm: str, hp: Hyperparameters, K: int) -> dict[str, float]:
-    of = {"eta": hp.eta, "gamma": hp.gamma, "mu": p.mu, "K": K}
+    of = {"eta": hp.eta, "gamma": as_fedac(hp).gamma, "mu": p.mu, "K": K}
     if algorithm == "fedac-i":
         return {"fedac_i_discrepancy": lemmas.fedac_i_discrepancy(**of, sigma=p.sigma)}
     if algorithm == "fedac-ii":
@@ -322,7 +322,7 @@ def test_simulated_means_are_the_exact_expectations(algorithm: str) -> None:
     assert isinstance(F, NoisyQuadratic)
     runs = [
         simulate(
-            F, algorithm, M=M, K=K, T=T, eta=eta, start=p.start, seed=seed, potentials=True
+            F, algorithm, M=M, K=K, T=T, eta=eta, start=p.start, seed=seed, engine="reference"
         ).runs[0]
         for seed in SEEDS
     ]
@@ -402,8 +402,9 @@ GENERAL = {
 }
 
 
-def _final_states(p: Problem, hp: Hyperparameters) -> Iterator[Array]:
+def _final_states(p: Problem, own: Hyperparameters) -> Iterator[Array]:
     """Yield the averaged state after 64 steps for K = 1, 4, 16, all on the same draws."""
+    hp = as_fedac(own)
     algorithm = fedac(gamma=hp.gamma, alpha=hp.alpha, beta=hp.beta)
     for K in (1, 4, 16):
         result = simulate(

@@ -1,6 +1,5 @@
 """Bounds: the paper's formulas in plain numbers, what they reduce to, and how they grow."""
 
-import inspect
 import math
 from itertools import pairwise
 from math import e, exp, log
@@ -9,37 +8,38 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedac.theory import bounds
-from fedac.theory.bounds import TERMS, Bound
+from fedac.theory import THEOREMS as ALL
+from fedac.theory import theorem
+from fedac.theory.terms import TERMS, Bound
 
 COMMON = {"L": 2.0, "mu": 0.5, "sigma": 2.0, "M": 2, "K": 16, "T": 1024}
 CONVEX = {"L": 2.0, "sigma": 2.0, "M": 2, "K": 16, "T": 1024, "D0": 3.0}
 THEOREMS = {
-    "fedac_i_a1": COMMON | {"Psi0": 1.0},
-    "fedac_ii_a1": COMMON | {"Phi0": 1.0},
-    "fedac_ii_a2": COMMON | {"Phi0": 1.0, "Q": 3.0},
-    "fedavg_a1": COMMON | {"D0": 3.0},
-    "fedavg_a2": COMMON | {"D0": 3.0, "Q": 3.0},
-    "mb_sgd": COMMON | {"D0": 3.0},
-    "mb_ac_sgd": COMMON | {"D0": 3.0},
-    "fedac_i_a1_convex": CONVEX,
-    "fedac_ii_a1_convex": CONVEX,
-    "fedac_ii_a2_convex": CONVEX | {"Q": 3.0},
-    "fedavg_a2_convex": CONVEX | {"Q": 3.0},
-    "mb_sgd_convex": CONVEX,
-    "mb_ac_sgd_convex": CONVEX,
+    "fedaci:full": COMMON | {"Psi0": 1.0},
+    "fedacii:a1:full": COMMON | {"Phi0": 1.0},
+    "fedacii:a2:full": COMMON | {"Phi0": 1.0, "Q": 3.0},
+    "fedavg:a1": COMMON | {"D0": 3.0},
+    "fedavg:a2:full": COMMON | {"D0": 3.0, "Q": 3.0},
+    "mb-sgd": COMMON | {"D0": 3.0},
+    "mb-ac-sgd": COMMON | {"D0": 3.0},
+    "fedaci:a1:gcvx": CONVEX,
+    "fedacii:a1:gcvx": CONVEX,
+    "fedacii:a2:gcvx": CONVEX | {"Q": 3.0},
+    "fedavg:a2:gcvx": CONVEX | {"Q": 3.0},
+    "mb-sgd:gcvx": CONVEX,
+    "mb-ac-sgd:gcvx": CONVEX,
 }
 LEAST_STEPS = {
-    "fedac_i_a1_convex": 24,
-    "fedac_ii_a1_convex": 1000,
-    "fedac_ii_a2_convex": 1000,
-    "fedavg_a2_convex": 100,
+    "fedaci:a1:gcvx": 24,
+    "fedacii:a1:gcvx": 1000,
+    "fedacii:a2:gcvx": 1000,
+    "fedavg:a2:gcvx": 100,
 }
 # The terms that are there under noise, for objectives with a third derivative.
 NOISE = {
     name: {"variance"}
-    | ({"discrepancy"} if not name.startswith("mb_") else set())
-    | ({"accelerated_variance"} if name.startswith("fedac_ii_a2") else set())
+    | ({"discrepancy"} if not name.startswith("mb-") else set())
+    | ({"accelerated_variance"} if name.startswith("fedacii:a2") else set())
     for name in THEOREMS
 }
 every_theorem = pytest.mark.parametrize("name", THEOREMS)
@@ -49,7 +49,7 @@ repeatable = settings(deadline=None, derandomize=True, max_examples=60)
 
 
 def bound(name: str, **letters) -> Bound:
-    return getattr(bounds, name)(**letters)
+    return theorem(name).bound(**letters)
 
 
 def powers_of_ten(low: float, high: float) -> st.SearchStrategy[float]:
@@ -86,7 +86,7 @@ def of(name: str, letters: dict[str, float]) -> dict[str, float]:
 STRONGLY = {"L": 2, "mu": 1 / 2, "sigma": 2, "M": 2, "T": 8}
 BY_HAND = {
     # sigma^2/(mu M T) = 4/8; L K^2 sigma^2/(mu^2 T^3) = 8/128
-    "fedac_i_a1, K = 1": (
+    "fedaci:full, K = 1": (
         STRONGLY | {"K": 1, "Psi0": 3},
         {
             "optimization": 3 * exp(-4),
@@ -95,7 +95,7 @@ BY_HAND = {
         },
     ),
     # L K^2 sigma^2/(mu^2 T^3) = 512/128
-    "fedac_i_a1, K = T": (
+    "fedaci:full, K = T": (
         STRONGLY | {"K": 8, "Psi0": 3},
         {
             "optimization": 3 * exp(-2),
@@ -104,7 +104,7 @@ BY_HAND = {
         },
     ),
     # L^2 K^3 sigma^2/(mu^3 T^4) = 16/512
-    "fedac_ii_a1, K = 1": (
+    "fedacii:a1:full, K = 1": (
         STRONGLY | {"K": 1, "Phi0": 3},
         {
             "optimization": 3 * exp(-4 / 3),
@@ -113,7 +113,7 @@ BY_HAND = {
         },
     ),
     # L^2 K^3 sigma^2/(mu^3 T^4) = 16
-    "fedac_ii_a1, K = T": (
+    "fedacii:a1:full, K = T": (
         STRONGLY | {"K": 8, "Phi0": 3},
         {
             "optimization": 3 * exp(-2 / 3),
@@ -122,7 +122,7 @@ BY_HAND = {
         },
     ),
     # L K^2 sigma^2/(mu^2 M T^3) = 8/256; Q^2 K^6 sigma^4/(mu^5 T^8) = 64/2^19
-    "fedac_ii_a2, K = 1": (
+    "fedacii:a2:full, K = 1": (
         STRONGLY | {"K": 1, "Phi0": 3, "Q": 2},
         {
             "optimization": 3 * exp(-4 / 3),
@@ -132,7 +132,7 @@ BY_HAND = {
         },
     ),
     # L K^2 sigma^2/(mu^2 M T^3) = 2; Q^2 K^6 sigma^4/(mu^5 T^8) = 2^24/2^19
-    "fedac_ii_a2, K = T": (
+    "fedacii:a2:full, K = T": (
         STRONGLY | {"K": 8, "Phi0": 3, "Q": 2},
         {
             "optimization": 3 * exp(-2 / 3),
@@ -142,7 +142,7 @@ BY_HAND = {
         },
     ),
     # L D0^2 = 8; L K sigma^2/(mu^2 T^2) = 32/16
-    "fedavg_a1": (
+    "fedavg:a1": (
         STRONGLY | {"K": 4, "D0": 2},
         {
             "optimization": 8 * exp(-2),
@@ -152,7 +152,7 @@ BY_HAND = {
     ),
     # mu^2 M T^2 D0^2/sigma^2 = 128/4; Q^2 K^2 sigma^4/(mu^5 T^4) = 1024/128;
     # mu^6 T^5 D0^2/(Q^2 K^2 sigma^4) = 2048/1024
-    "fedavg_a2": (
+    "fedavg:a2:full": (
         STRONGLY | {"K": 4, "D0": 2, "Q": 2},
         {
             "optimization": 32 * exp(-1 / 4),
@@ -161,18 +161,18 @@ BY_HAND = {
         },
     ),
     # mu T/(K L) = 1/2
-    "mb_sgd": (
+    "mb-sgd": (
         STRONGLY | {"K": 4, "D0": 2},
         {"optimization": 8 * exp(-1 / 2), "variance": 1 / 2 * log(e + 16)},
     ),
     # sqrt(mu/L) T/K = 1
-    "mb_ac_sgd": (
+    "mb-ac-sgd": (
         STRONGLY | {"K": 4, "D0": 2},
         {"optimization": 8 * exp(-1), "variance": 1 / 2 * log(e + 16)},
     ),
     # L K D0^2/T^2 = 512/4096; T^2/K = 1024; sigma D0/sqrt(M T) = 4/16; L D0 sqrt(M T)/sigma = 512;
     # (L K^2 sigma^2 D0^4)^1/3/T = 32/64; (L^2 D0^2/(K^2 sigma^2))^1/3 T = 4 64
-    "fedac_i_a1_convex": (
+    "fedaci:a1:gcvx": (
         {"L": 2, "sigma": 1 / 2, "M": 4, "K": 4, "T": 64, "D0": 8},
         {
             "optimization": 1 / 4 * log(e**2 + 1024) ** 2,
@@ -182,7 +182,7 @@ BY_HAND = {
     ),
     # L K D0^2/T^2 = 512/2^20; T^2/K = 2^16; sigma D0/sqrt(M T) = 2/64; L D0 sqrt(M T)/sigma = 1024;
     # (L sigma D0^3)^1/2 K^3/4/T = 8 8/1024; (L D0/sigma)^1/2 T/K^3/4 = 4 1024/8
-    "fedac_ii_a1_convex": (
+    "fedacii:a1:gcvx": (
         {"L": 2, "sigma": 1 / 2, "M": 4, "K": 16, "T": 1024, "D0": 4},
         {
             "optimization": 5 / 1024 * log(e**2 + 2**16) ** 2,
@@ -192,7 +192,7 @@ BY_HAND = {
     ),
     # L K D0^2/T^2 = 512/2^22; T^2/K = 2^20; sigma D0/sqrt(M T) = 4/128;
     # (L K^2 sigma^2 D0^4/M)^1/3/T = 16/2048; (Q sigma^2 D0^5/T)^1/3 K/T = 2 4/2048; L D0^2 = 128
-    "fedac_ii_a2_convex": (
+    "fedacii:a2:gcvx": (
         {"L": 2, "sigma": 1 / 2, "Q": 2, "M": 8, "K": 4, "T": 2048, "D0": 8},
         {
             "optimization": 5 / 4096 * log(e**2 + 2**20) ** 2,
@@ -202,7 +202,7 @@ BY_HAND = {
         },
     ),
     # L D0^2/T = 1/2; sigma D0/sqrt(M T) = 4/32; (Q K sigma^2 D0^5/T^2)^1/3 = 8^1/3
-    "fedavg_a2_convex": (
+    "fedavg:a2:gcvx": (
         {"L": 2, "sigma": 1 / 2, "Q": 2, "M": 4, "K": 32, "T": 256, "D0": 8},
         {
             "optimization": 25 * log(e + 256),
@@ -211,12 +211,12 @@ BY_HAND = {
         },
     ),
     # L K D0^2/T = 512/64
-    "mb_sgd_convex": (
+    "mb-sgd:gcvx": (
         {"L": 2, "sigma": 1 / 2, "M": 4, "K": 4, "T": 64, "D0": 8},
         {"optimization": 8, "variance": 1 / 4},
     ),
     # L K^2 D0^2/T^2 = 2048/4096
-    "mb_ac_sgd_convex": (
+    "mb-ac-sgd:gcvx": (
         {"L": 2, "sigma": 1 / 2, "M": 4, "K": 4, "T": 64, "D0": 8},
         {"optimization": 1 / 2, "variance": 1 / 4},
     ),
@@ -233,14 +233,8 @@ def test_numbers_by_hand(case: str) -> None:
 
 
 def test_every_bound_is_covered_here() -> None:
-    public = {
-        name
-        for name, value in vars(bounds).items()
-        if inspect.isfunction(value)
-        and value.__module__ == bounds.__name__
-        and not name.startswith("_")
-    }
-    assert public == set(THEOREMS) == {case.partition(",")[0] for case in BY_HAND}
+    labels = {one.label for one in ALL}
+    assert labels == set(THEOREMS) == {case.partition(",")[0] for case in BY_HAND}
 
 
 @repeatable
@@ -278,9 +272,9 @@ def test_the_terms_that_noise_causes_vanish_with_it_and_no_others(name: str) -> 
 def test_what_has_no_logarithm_has_a_factor_of_one(name: str) -> None:
     silent = bound(name, **THEOREMS[name] | {"sigma": 0.0})
     logs = {term: log for term, log in silent.logs.items() if log != 1}
-    if name == "fedavg_a2_convex":  # of T alone, whatever the noise
+    if name == "fedavg:a2:gcvx":  # of T alone, whatever the noise
         expected = {"optimization", "variance", "discrepancy"}
-    elif name.startswith("fedac") and name.endswith("_convex"):
+    elif name.startswith("fedac") and name.endswith(":gcvx"):
         expected = {"optimization"}
     else:
         expected = set()
@@ -302,13 +296,13 @@ def test_only_the_discrepancy_vanishes_with_the_third_derivative(name: str) -> N
 @pytest.mark.parametrize(
     ("name", "variance"),
     [
-        ("fedac_i_a1", 2 * log(e + 3) ** 2),
-        ("fedac_ii_a1", 4 * log(e + 3)),
-        ("fedac_ii_a2", 4 * log(e + 3)),
-        ("fedavg_a1", log(e + 8)),
-        ("fedavg_a2", 3 * log(e + 16)),
-        ("mb_sgd", log(e + 8)),
-        ("mb_ac_sgd", log(e + 8)),
+        ("fedaci:full", 2 * log(e + 3) ** 2),
+        ("fedacii:a1:full", 4 * log(e + 3)),
+        ("fedacii:a2:full", 4 * log(e + 3)),
+        ("fedavg:a1", log(e + 8)),
+        ("fedavg:a2:full", 3 * log(e + 16)),
+        ("mb-sgd", log(e + 8)),
+        ("mb-ac-sgd", log(e + 8)),
     ],
 )
 def test_one_worker_has_the_variance_of_sequential_sgd(name: str, variance: float) -> None:
@@ -320,7 +314,7 @@ def test_one_worker_has_the_variance_of_sequential_sgd(name: str, variance: floa
 
 
 @pytest.mark.parametrize(
-    "name", ["fedac_i_a1_convex", "fedac_ii_a1_convex", "fedac_ii_a2_convex", "fedavg_a2_convex"]
+    "name", ["fedaci:a1:gcvx", "fedacii:a1:gcvx", "fedacii:a2:gcvx", "fedavg:a2:gcvx"]
 )
 def test_workers_only_reduce_variance(name: str) -> None:
     alone, many = (bound(name, **THEOREMS[name] | {"M": M}) for M in (1, 1000))
@@ -330,7 +324,7 @@ def test_workers_only_reduce_variance(name: str) -> None:
 
 # mu/L = 1/4, T = 8: at K = 1 the exponent is sqrt(mu/L) T = 4, that of accelerated SGD; at K = T
 # it is mu T/L = 2, that of SGD. Where mu T/L is below 1 one round still gives sqrt(mu T/L).
-@pytest.mark.parametrize(("name", "slower"), [("fedac_i_a1", 1), ("fedac_ii_a1", 3)])
+@pytest.mark.parametrize(("name", "slower"), [("fedaci:full", 1), ("fedacii:a1:full", 3)])
 @pytest.mark.parametrize(
     ("mu", "K", "exponent"), [(1 / 2, 1, 4), (1 / 2, 4, 2), (1 / 2, 8, 2), (1 / 64, 8, 1 / 4)]
 )
@@ -346,10 +340,10 @@ def test_the_exponential_interpolates_from_accelerated_to_plain(
 @given(letters=constants())
 def test_minibatches_of_one_step_are_the_local_algorithms(letters) -> None:
     letters |= {"K": 1, "Psi0": letters["L"] * letters["D0"] ** 2}
-    plain, sgd = (bound(name, **of(name, letters)) for name in ("mb_sgd", "fedavg_a1"))
+    plain, sgd = (bound(name, **of(name, letters)) for name in ("mb-sgd", "fedavg:a1"))
     assert plain.optimization == pytest.approx(sgd.optimization, rel=1e-12)
     assert plain.variance == pytest.approx(sgd.variance, rel=1e-12)
-    fast, fedac = (bound(name, **of(name, letters)) for name in ("mb_ac_sgd", "fedac_i_a1"))
+    fast, fedac = (bound(name, **of(name, letters)) for name in ("mb-ac-sgd", "fedaci:full"))
     assert fast.optimization == pytest.approx(fedac.optimization, rel=1e-12)
     # FedAc-I's theorem has 2 log^2 where the comparison, with all constants 1, has log.
     expected = 2 * fast.variance * fast.logs["variance"]
@@ -361,7 +355,7 @@ def test_minibatches_of_one_step_are_the_local_algorithms(letters) -> None:
 def test_minibatches_are_fewer_steps_of_more_workers(letters, K, R) -> None:
     letters |= {"K": K, "T": K * R}
     same = letters | {"M": letters["M"] * K, "K": 1, "T": R}
-    for name in ("mb_sgd", "mb_ac_sgd", "mb_sgd_convex", "mb_ac_sgd_convex"):
+    for name in ("mb-sgd", "mb-ac-sgd", "mb-sgd:gcvx", "mb-ac-sgd:gcvx"):
         expected = bound(name, **of(name, letters)).terms
         assert bound(name, **of(name, same)).terms == pytest.approx(expected, rel=1e-9), name
 
@@ -394,7 +388,7 @@ def test_the_convex_theorems_never_get_worse_even_with_logarithms(letters, facto
     # Their log^p(e^p + x) is what makes x^-1 log^p decrease (helper:inv:times:log).
     more_workers = letters | {"M": letters["M"] * factor}
     more_rounds = letters | {"K": max(1.0, letters["K"] / factor)}
-    for name in (name for name in THEOREMS if name.endswith("_convex")):
+    for name in (name for name in THEOREMS if name.endswith(":gcvx")):
         less = bound(name, **of(name, letters)).terms
         assert not_above(bound(name, **of(name, more_workers)).terms, less), name
         assert not_above(bound(name, **of(name, more_rounds)).terms, less), name
@@ -403,7 +397,7 @@ def test_the_convex_theorems_never_get_worse_even_with_logarithms(letters, facto
 def test_with_its_logarithm_a_printed_term_can_grow_with_more_rounds() -> None:
     # L K^2 sigma^2/(mu^2 T^3) falls from 1 to 1/4, but log^4(e + 4) is 4.4 times log^4(e + 1).
     letters = {"L": 64, "mu": 1, "sigma": 1, "M": 1, "T": 16, "Psi0": 1}
-    two_rounds, four_rounds = (bound("fedac_i_a1", **letters, K=K) for K in (8, 4))
+    two_rounds, four_rounds = (bound("fedaci:full", **letters, K=K) for K in (8, 4))
     assert two_rounds.discrepancy == pytest.approx(400 * log(e + 1) ** 4, rel=1e-14)
     assert four_rounds.discrepancy == pytest.approx(100 * log(e + 4) ** 4, rel=1e-14)
     assert four_rounds.discrepancy > 1.1 * two_rounds.discrepancy

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from fedac.algorithms import couplings
 from fedac.errors import InputError
 from fedac.theory import instability
-from fedac.theory.agd import agd, follow, nesterov, propagate, step_matrix
+from fedac.theory.agd import follow, nesterov, propagate, run_agd, step_matrix
 from fedac.theory.instability import Instance
 from fedac.theory.piecewise import PiecewiseQuadratic
 from fedac.theory.separation import (
@@ -30,12 +30,15 @@ from fedac.theory.separation import (
 
 KAPPAS = [25.0, 100.0, 1e4]
 CASES = list(itertools.product(KAPPAS, [1, 2, 5, 20, 60]))
+# Where the first step of a block is at L, as the stated constants need, instead of the second.
+STATED = [(kappa, blocks, 0) for kappa, blocks in CASES if blocks <= 20]
+BOTH = [*((kappa, blocks, 1) for kappa, blocks in CASES), *STATED]
 some = settings(deadline=None, max_examples=50, derandomize=True)
 
 
 @functools.cache
-def construct(kappa: float, blocks: int) -> Instance:
-    return instability.construct(kappa, blocks)
+def construct(kappa: float, blocks: int, at_L: int = 1) -> Instance:
+    return instability.construct(kappa, blocks, at_L=at_L)
 
 
 # The objective.
@@ -111,9 +114,9 @@ def test_one_step_by_hand() -> None:
     # w_md = 12/6 + (5/6) 6 = 7; with the bump, F'(7) = 7 + 24.
     hp = nesterov(Fraction(5))
     start = (Fraction(6), Fraction(12))
-    plain = agd(PiecewiseQuadratic(1, 25), start, hp, steps=1)
+    plain = run_agd(PiecewiseQuadratic(1, 25), start, hp, steps=1)
     assert plain == ((6, Fraction(168, 25)), (7,), (12, Fraction(48, 5)))
-    bumped = agd(PiecewiseQuadratic(1, 25, ((0, 1),)), start, hp, steps=1)
+    bumped = run_agd(PiecewiseQuadratic(1, 25, ((0, 1),)), start, hp, steps=1)
     assert bumped == ((6, Fraction(144, 25)), (7,), (12, Fraction(24, 5)))
 
 
@@ -137,7 +140,7 @@ def agd_of_the_paper(gradient, w_ag, w, L, mu, root, steps):
 def test_vanilla_fedac_at_one_over_L_is_agd(knots, root, mu, w_ag, w) -> None:
     L = mu * root**2
     F = PiecewiseQuadratic(mu, L, with_bumps(knots).bumps)
-    ours = agd(F, (w_ag, w), nesterov(root, mu), steps=4)
+    ours = run_agd(F, (w_ag, w), nesterov(root, mu), steps=4)
     theirs = agd_of_the_paper(F.gradient, w_ag, w, L, mu, root, 4)
     assert (ours.w_ag[-1], ours.w[-1]) == theirs  # of fractions, so exactly
     vanilla = couplings.vanilla(eta=1 / float(L), mu=float(mu))
@@ -149,7 +152,7 @@ def test_vanilla_fedac_at_one_over_L_is_agd(knots, root, mu, w_ag, w) -> None:
 def test_the_trajectory_that_parts_converges_after_all() -> None:
     # The remark after theorem instability:sketch: no contradiction to convergence.
     instance = construct(25.0, 5)
-    after = agd(instance.objective, instance.start, instance.hp, steps=200)
+    after = run_agd(instance.objective, instance.start, instance.hp, steps=200)
     assert max(abs(after.w_ag[-1]), abs(after.w[-1])) < 1e-12
 
 
@@ -178,18 +181,22 @@ def test_growth_matrix_is_the_product_of_three_steps(kappa) -> None:
     np.testing.assert_allclose(growth_matrix(kappa), expected, rtol=1e-12)
 
 
-def test_order_of_the_steps_matters() -> None:
-    # A block that begins at L: the test above would notice another order.
-    hp = nesterov(10.0)
-    other = step_matrix(hp, 1.0) @ step_matrix(hp, 1.0) @ step_matrix(hp, 100.0)
-    assert not np.allclose(growth_matrix(100.0), other)
-
-
 @pytest.mark.parametrize("kappa", KAPPAS)
-def test_prediction_is_the_power_of_the_growth_matrix(kappa) -> None:
+def test_growth_matrix_of_a_block_that_begins_at_L(kappa) -> None:
+    root = math.sqrt(kappa)
+    hp = nesterov(root)
+    product = step_matrix(hp, 1.0) @ step_matrix(hp, 1.0) @ step_matrix(hp, kappa)
+    expected = -((1 - 1 / root) ** 3) * np.array([[2, 0], [root, 0]])
+    np.testing.assert_allclose(product, expected, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(growth_matrix(kappa, at_L=0), expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("at_L", [0, 1])
+@pytest.mark.parametrize("kappa", KAPPAS)
+def test_prediction_is_the_power_of_the_growth_matrix(kappa, at_L) -> None:
     for blocks in (1, 2, 7):
-        apart = np.linalg.matrix_power(growth_matrix(kappa), blocks) @ np.ones(2)
-        assert predicted_separation(kappa, blocks) == pytest.approx(tuple(apart), rel=1e-12)
+        apart = np.linalg.matrix_power(growth_matrix(kappa, at_L), blocks) @ np.ones(2)
+        assert predicted_separation(kappa, blocks, at_L) == pytest.approx(tuple(apart), rel=1e-12)
 
 
 # The theorem.
@@ -227,8 +234,26 @@ def test_both_sequences_part_as_the_proof_says(kappa, blocks) -> None:
         assert proven_bound(k) == (1.02**k / 2, 1.02**k)
 
 
-def test_the_statement_of_the_theorem_swaps_its_constants() -> None:
+@pytest.mark.parametrize(("kappa", "blocks", "at_L"), STATED)
+def test_the_theorem_holds_as_stated_if_blocks_begin_at_L(kappa, blocks, at_L) -> None:
+    root = math.sqrt(kappa)
+    measured = construct(kappa, blocks, at_L).separation()
+    for k in range(1, blocks + 1):
+        growth = (-2 * (1 - 1 / root) ** 3) ** k
+        assert measured[k] == pytest.approx((growth, root / 2 * growth), rel=1e-9)
+        assert abs(measured[k].w_ag) >= 1.02**k
+        assert abs(measured[k].w) >= 1.02**k / 2
+        assert proven_bound(k, at_L) == (1.02**k, 1.02**k / 2)
+
+
+def test_the_objective_of_the_proof_does_not_give_the_stated_constants() -> None:
     assert abs(construct(25.0, 1).separation()[1].w_ag) < 1.02
+    assert abs(construct(25.0, 1, at_L=0).separation()[1].w_ag) > 1.02
+
+
+def test_only_the_first_or_second_step_of_a_block_can_be_at_L() -> None:
+    with pytest.raises(InputError, match="at_L must be 0 or 1, got 2"):
+        instability.construct(25.0, 1, at_L=2)
 
 
 def test_growth_falls_short_below_25() -> None:
@@ -236,15 +261,15 @@ def test_growth_falls_short_below_25() -> None:
     assert abs(predicted_separation(25.0, 300).w) > proven_bound(300).w
 
 
-@pytest.mark.parametrize(("kappa", "blocks"), CASES)
+@pytest.mark.parametrize(("kappa", "blocks", "at_L"), BOTH)
 @pytest.mark.parametrize("corner", [(0, 0), (-1, -1), (1, 1), (1, -1), (-1, 1)])
-def test_curvature_conditions_of_lemma_instability_1(kappa, blocks, corner) -> None:
-    instance = construct(kappa, blocks)
+def test_curvature_conditions_of_lemma_instability_1(kappa, blocks, at_L, corner) -> None:
+    instance = construct(kappa, blocks, at_L)
     F, delta = instance.objective, instance.delta
     start = tuple(w + sign * instance.eps_0 for w, sign in zip(instance.start, corner, strict=True))
     knots = [knot for bump in F.bumps for knot in bump]
-    for t, w_md in enumerate(agd(F, start, instance.hp, steps=3 * blocks).w_md):
-        expected = F.L if t % 3 == 1 else F.mu
+    for t, w_md in enumerate(run_agd(F, start, instance.hp, steps=3 * blocks).w_md):
+        expected = F.L if t % 3 == at_L else F.mu
         assert {F.curvature(w_md + shift) for shift in (-delta, 0, delta)} == {expected}
         assert not any(abs(knot - w_md) < delta for knot in knots)
 
@@ -267,9 +292,9 @@ def test_curvature_is_mu_or_L_with_a_bump_per_block(kappa, blocks) -> None:
         assert abs(slope / F.curvature((a + b) / 2) - 1) < 1e-15
 
 
-@pytest.mark.parametrize(("kappa", "blocks"), CASES)
-def test_neighbourhoods_of_different_steps_are_apart(kappa, blocks) -> None:
-    instance = construct(kappa, blocks)
+@pytest.mark.parametrize(("kappa", "blocks", "at_L"), BOTH)
+def test_neighbourhoods_of_different_steps_are_apart(kappa, blocks, at_L) -> None:
+    instance = construct(kappa, blocks, at_L)
     for run in instance.trajectories():
         assert min(a - b for a, b in itertools.pairwise(run.w_md)) >= 2 * instance.delta > 0
 
@@ -286,9 +311,8 @@ def test_any_eps_up_to_eps_0_gives_the_same(share) -> None:
 def test_far_outside_the_neighbourhoods_the_formula_does_not_hold() -> None:
     instance = construct(100.0, 5)
     eps = 0.01
-    runs = [
-        agd(instance.objective, (1 - shift, -shift), instance.hp, steps=15) for shift in (0, eps)
-    ]
+    F, hp = instance.objective, instance.hp
+    runs = [run_agd(F, (1 - shift, -shift), hp, steps=15) for shift in (0, eps)]
     parted = float(runs[0].w[-1] - runs[1].w[-1]) / eps
     assert abs(parted) < 1 < abs(predicted_separation(100.0, 5).w)
 
@@ -297,11 +321,11 @@ def test_a_bump_out_of_place_breaks_the_construction() -> None:
     # The bumps where AGD would be without them, not moved along: why the proof needs F~.
     instance = construct(100.0, 5)
     F = PiecewiseQuadratic(instance.objective.mu, instance.objective.L)
-    w_md = agd(F, instance.start, instance.hp, steps=15).w_md
+    w_md = run_agd(F, instance.start, instance.hp, steps=15).w_md
     radii = [(right - left) / 2 for left, right in reversed(instance.objective.bumps)]
     for k, radius in enumerate(radii):
         F = F.with_bump(w_md[3 * k + 1], radius)
-    visited = agd(F, instance.start, instance.hp, steps=15).w_md
+    visited = run_agd(F, instance.start, instance.hp, steps=15).w_md
     assert [float(F.curvature(at)) for at in visited] != curvatures(100.0, 5)
 
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from fedac.algorithms import couplings
 from fedac.errors import InputError
-from fedac.theory import bounds, lemmas, step_sizes
-from fedac.theory.bounds import TERMS
+from fedac.theory import lemmas, theorem
+from fedac.theory.terms import TERMS
 
 GENERAL = {"eta": 0.25, "L": 1.0, "mu": 0.5, "sigma": 2.0, "M": 2, "K": 4, "T": 8}
 PERTURBED = {"eta": 0.25, "gamma": 0.5, "L": 2.0, "mu": 0.25, "sigma": 2.0, "M": 2, "T": 8}
@@ -76,9 +76,9 @@ def constants(draw) -> dict[str, float]:
     }
 
 
-def of(function, letters: dict[str, float]) -> dict[str, float]:
-    """Choose the letters that a function asks for."""
-    wanted = inspect.signature(function).parameters
+def of(name: str, letters: dict[str, float]) -> dict[str, float]:
+    """Choose the letters that a lemma asks for."""
+    wanted = inspect.signature(getattr(lemmas, name)).parameters
     return {letter: value for letter, value in letters.items() if letter in wanted}
 
 
@@ -242,56 +242,55 @@ ROUNDING = 1 - 1e-12
 @repeatable
 @given(letters=constants())
 @pytest.mark.parametrize(
-    ("theorem", "general"),
+    ("label", "general"),
     [
-        ("fedac_i_a1", "fedac_i_general_eta"),
-        ("fedac_ii_a1", "fedac_ii_a1_general_eta"),
-        ("fedac_ii_a2", "fedac_ii_a2_general_eta"),
-        ("fedavg_a2", "fedavg_a2_general_eta"),
+        ("fedaci:full", "fedac_i_general_eta"),
+        ("fedacii:a1:full", "fedac_ii_a1_general_eta"),
+        ("fedacii:a2:full", "fedac_ii_a2_general_eta"),
+        ("fedavg:a2:full", "fedavg_a2_general_eta"),
     ],
 )
-def test_the_theorem_is_its_lemma_at_its_step_size(theorem, general, letters) -> None:
-    chosen = of(getattr(bounds, theorem), letters)
-    eta = getattr(step_sizes, theorem)(**chosen).eta
-    promised = getattr(bounds, theorem)(**chosen).total
-    assert promised >= lemma(general, eta=eta, **chosen).total * ROUNDING
+def test_the_theorem_is_its_lemma_at_its_step_size(label, general, letters) -> None:
+    eta = theorem(label).step_size(**letters).eta
+    promised = theorem(label).bound(**letters).total
+    assert promised >= lemma(general, eta=eta, **of(general, letters)).total * ROUNDING
 
 
 @repeatable
 @given(letters=constants())
-@pytest.mark.parametrize("theorem", ["fedavg_a1", "mb_sgd", "mb_ac_sgd"])
-def test_comparisons_follow_up_to_a_factor_of_two(theorem, letters) -> None:
+@pytest.mark.parametrize("label", ["fedavg:a1", "mb-sgd", "mb-ac-sgd"])
+def test_comparisons_follow_up_to_a_factor_of_two(label, letters) -> None:
     # Their constants are 1, which leaves no room for what the exponential leaves behind.
-    chosen = of(getattr(bounds, theorem), letters)
-    eta = getattr(step_sizes, theorem)(**chosen).eta
-    promised = getattr(bounds, theorem)(**chosen).total
-    assert 2 * promised >= lemma(f"{theorem}_general_eta", eta=eta, **chosen).total * ROUNDING
+    general = f"{theorem(label).name}_general_eta"
+    eta = theorem(label).step_size(**letters).eta
+    promised = theorem(label).bound(**letters).total
+    assert 2 * promised >= lemma(general, eta=eta, **of(general, letters)).total * ROUNDING
 
 
 @repeatable
 @given(letters=constants())
 @pytest.mark.parametrize(
-    ("theorem", "general", "least"),
+    ("label", "general"),
     [
-        ("fedac_i_a1_convex", "fedac_i_general_eta", 24),
-        ("fedac_ii_a1_convex", "fedac_ii_a1_general_eta", 1000),
-        ("fedac_ii_a2_convex", "fedac_ii_a2_general_eta", 1000),
-        ("fedavg_a2_convex", "fedavg_a2_general_eta", 100),
+        ("fedaci:a1:gcvx", "fedac_i_general_eta"),
+        ("fedacii:a1:gcvx", "fedac_ii_a1_general_eta"),
+        ("fedacii:a2:gcvx", "fedac_ii_a2_general_eta"),
+        ("fedavg:a2:gcvx", "fedavg_a2_general_eta"),
     ],
 )
 def test_the_convex_theorem_is_the_lemma_for_the_augmented_objective(
-    theorem, general, least, letters
+    label, general, letters
 ) -> None:
     # F - F* <= lam D0^2/2 + the potential of F + lam/2 ||w - w_0||^2, which is lam-strongly convex,
     # (L + lam)-smooth and starts at L D0^2/2 or less (fedaci:gcvx:0, fedacii:gcvx:0).
-    chosen = of(getattr(bounds, theorem), letters | {"T": max(least, letters["T"])})
-    hp = getattr(step_sizes, theorem)(**chosen)
-    start = chosen["L"] * chosen["D0"] ** 2 / 2
-    augmented = chosen | {"L": chosen["L"] + hp.lam, "mu": hp.lam, "Psi0": start, "Phi0": start}
-    augmented = of(getattr(lemmas, general), augmented)
-    promised = getattr(bounds, theorem)(**chosen).total
-    needed = hp.lam * chosen["D0"] ** 2 / 2 + lemma(general, eta=hp.eta, **augmented).total
-    assert promised >= needed * ROUNDING
+    letters |= {"T": max(theorem(label).least_steps, letters["T"])}
+    chosen = theorem(label).step_size(**letters)
+    start = letters["L"] * letters["D0"] ** 2 / 2
+    augmented = letters | {"L": letters["L"] + chosen.lam, "mu": chosen.lam}
+    augmented |= {"Psi0": start, "Phi0": start}
+    promised = theorem(label).bound(**letters).total
+    needed = lemma(general, eta=chosen.eta, **of(general, augmented)).total
+    assert promised >= (chosen.lam * letters["D0"] ** 2 / 2 + needed) * ROUNDING
 
 
 @repeatable
@@ -311,9 +310,9 @@ def test_any_step_size_is_progress_and_discrepancy_together(
     letters |= {"eta": fraction / letters["L"] / (4 if general.startswith("fedavg") else 1)}
     stable = couplings.fedac_i(eta=letters["eta"], mu=letters["mu"], K=letters["K"])
     letters |= {"gamma": stable.gamma}
-    drift = lemma(discrepancy, **of(getattr(lemmas, discrepancy), letters))
-    together = lemma(perturbed, **of(getattr(lemmas, perturbed), letters), discrepancy=drift).total
-    promised = lemma(general, **of(getattr(lemmas, general), letters)).total
+    drift = lemma(discrepancy, **of(discrepancy, letters))
+    together = lemma(perturbed, **of(perturbed, letters), discrepancy=drift).total
+    promised = lemma(general, **of(general, letters)).total
     assert promised >= together * ROUNDING
     if general.startswith("fedavg"):  # "immediate": the paper loses nothing here
         assert promised == pytest.approx(together, rel=1e-12)
@@ -432,7 +431,7 @@ def test_extreme_constants(name: str) -> None:
                 letters |= {"M": 10**6, "K": K, "T": 10**9, "D0": 1e-6, "Psi0": 1e-12}
                 letters |= {"Phi0": 1e-12, "discrepancy": 1e-12}
                 letters["gamma"] = couplings.fedac_i(eta=eta, mu=letters["mu"], K=K).gamma
-                got = value(name, **of(getattr(lemmas, name), letters))
+                got = value(name, **of(name, letters))
                 assert 0 <= got < math.inf
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from fedac.errors import InputError
-from fedac.theory import bounds, rates, step_sizes
+from fedac.theory import theorem
 from fedac.theory.constants import Constants
 from fedac.theory.planner import SLACK, choose, divisors, plan
 
@@ -12,38 +12,34 @@ CONVEX = Constants(L=1.0, mu=0.0, sigma=1.0, D0=1.0, Q=0.5)
 
 
 def test_every_theorem_has_a_row() -> None:
-    assert [choice.theorem for choice in plan(STRONG, M=16, T=1024)] == [
-        "fedac_i_a1", "fedac_ii_a1", "fedac_ii_a2", "fedavg_a1", "fedavg_a2", "mb_sgd", "mb_ac_sgd",
+    assert [choice.theorem.label for choice in plan(STRONG, M=16, T=1024)] == [
+        "fedaci:full", "fedacii:a1:full", "fedacii:a2:full", "fedavg:a1", "fedavg:a2:full",
+        "mb-sgd", "mb-ac-sgd",
     ]  # fmt: skip
-    assert [choice.theorem for choice in plan(CONVEX, M=16, T=1024)] == [
-        "fedac_i_a1_convex", "fedac_ii_a1_convex", "fedac_ii_a2_convex", "fedavg_a2_convex",
-        "mb_sgd_convex", "mb_ac_sgd_convex",
+    assert [choice.theorem.label for choice in plan(CONVEX, M=16, T=1024)] == [
+        "fedaci:a1:gcvx", "fedacii:a1:gcvx", "fedacii:a2:gcvx", "fedavg:a2:gcvx",
+        "mb-sgd:gcvx", "mb-ac-sgd:gcvx",
     ]  # fmt: skip
 
 
 def test_without_Q_the_theorems_that_need_it_are_left_out() -> None:
     unknown = Constants(L=1.0, mu=1e-2, sigma=1.0, D0=1.0)
-    assert not [c for c in plan(unknown, M=16, T=1024) if c.theorem.endswith("a2")]
+    assert not [c for c in plan(unknown, M=16, T=1024) if c.theorem.assumption == 2]
 
 
 def test_a_choice_is_what_its_theorem_says() -> None:
     choice = plan(STRONG, M=16, T=4096)[0]
     at = {"L": 1.0, "mu": 1e-2, "sigma": 1.0, "M": 16, "K": choice.K, "T": 4096, "Psi0": 1.0}
-    assert choice.hyperparameters == step_sizes.fedac_i_a1(**at)
-    assert choice.bound == bounds.fedac_i_a1(**at)
+    assert choice.step_size == theorem("fedaci:full").step_size(**at)
+    assert choice.bound == theorem("fedaci:full").bound(**at)
     assert choice.rounds * choice.K == choice.T == 4096
 
 
 @pytest.mark.parametrize("constants", [STRONG, CONVEX], ids=["strongly convex", "convex"])
 def test_fewest_rounds_within_the_slack(constants: Constants) -> None:
     choice = plan(constants, M=64, T=2**16)[0]
-    name = choice.theorem
-    known = constants.letters | {"M": 64, "T": 2**16}
-    letters = {"fedac_i_a1": ("L", "mu", "sigma", "M", "T", "Psi0")}.get(
-        name, ("L", "sigma", "M", "T", "D0")
-    )
-    at = {letter: known[letter] for letter in letters}
-    totals = {K: getattr(bounds, name)(K=K, **at).total for K in divisors(2**16)}
+    at = constants.letters | {"M": 64, "T": 2**16}
+    totals = {K: choice.theorem.bound(**at, K=K).total for K in divisors(2**16)}
     best = min(totals.values())
     assert choice.bound.total <= SLACK * best
     assert all(total > SLACK * best for K, total in totals.items() if K > choice.K)
@@ -55,9 +51,9 @@ def test_the_cheapest_way_to_a_target() -> None:
     for choice in choices:
         assert choice.bound.total <= 0.01
         # One round less would not be enough.
-        if choice.theorem == "fedac_i_a1":
+        if choice.theorem.label == "fedaci:full":
             fewer = {"M": 64, "K": choice.K, "T": choice.T - choice.K, "Psi0": 1.0}
-            assert bounds.fedac_i_a1(L=1.0, mu=1e-2, sigma=1.0, **fewer).total > 0.01
+            assert choice.theorem.bound(L=1.0, mu=1e-2, sigma=1.0, **fewer).total > 0.01
 
 
 def test_dear_rounds_make_for_long_ones() -> None:
@@ -74,10 +70,10 @@ def test_linear_speedup() -> None:
     T = 2**16
     for choice in plan(STRONG, M=64, T=T):
         R = choice.speedup_rounds
-        if choice.theorem == "fedac_i_a1":
-            of = {"L": 1.0, "mu": 1e-2, "sigma": 1.0, "M": 64, "T": T}
-            enough, few = (rates.fedac_i_a1(K=T / rounds, **of) for rounds in (R, R - 1))
-            start = bounds.fedac_i_a1(K=T / (R - 1), Psi0=1.0, **of).optimization
+        if choice.theorem.label == "fedaci:full":
+            of = {"L": 1.0, "mu": 1e-2, "sigma": 1.0, "M": 64, "T": T, "Psi0": 1.0}
+            enough, few = (choice.theorem.rate(K=T / rounds, **of) for rounds in (R, R - 1))
+            start = choice.theorem.bound(K=T / (R - 1), **of).optimization
             assert enough.discrepancy <= enough.variance
             assert max(few.discrepancy, start) > few.variance
     fewer = plan(Constants(L=1.0, mu=1e-2, sigma=0.1, D0=1.0), M=64, T=64)
@@ -85,8 +81,8 @@ def test_linear_speedup() -> None:
 
 
 def test_megabytes_count_both_sequences() -> None:
-    by_name = {c.theorem: c for c in plan(STRONG, M=4, T=64, dim=1_000_000)}
-    fedac, fedavg = by_name["fedac_i_a1"], by_name["fedavg_a1"]
+    by_name = {c.theorem.label: c for c in plan(STRONG, M=4, T=64, dim=1_000_000)}
+    fedac, fedavg = by_name["fedaci:full"], by_name["fedavg:a1"]
     assert fedac.megabytes_per_worker == pytest.approx(8.0 * fedac.rounds)
     assert fedavg.megabytes_per_worker == pytest.approx(4.0 * fedavg.rounds)
     assert plan(STRONG, M=4, T=64)[0].megabytes_per_worker is None
@@ -110,8 +106,8 @@ def test_bad_questions(how: dict, message: str) -> None:
 
 
 def test_theorems_that_need_more_steps_than_there_are_are_left_out() -> None:
-    names = [choice.theorem for choice in plan(CONVEX, M=4, T=64)]
-    assert names == ["fedac_i_a1_convex", "mb_sgd_convex", "mb_ac_sgd_convex"]
+    names = [choice.theorem.label for choice in plan(CONVEX, M=4, T=64)]
+    assert names == ["fedaci:a1:gcvx", "mb-sgd:gcvx", "mb-ac-sgd:gcvx"]
 
 
 def test_choose_may_find_nothing() -> None:

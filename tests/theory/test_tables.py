@@ -1,6 +1,5 @@
 """The paper's two tables: as printed, as the theorems say, and one from the other."""
 
-import inspect
 from fractions import Fraction
 from math import log2
 
@@ -8,8 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedac.theory import bounds, rates, tables
+from fedac.theory import tables, theorem
 from fedac.theory.tables import TABLE_1, TABLE_2, Extreme, Power
+from fedac.theory.terms import Bound, Rate
 
 LETTERS = {"L": 7.0, "Q": 11.0, "sigma": 1.3, "mu": 0.6, "D0": 1.7, "T": 4096.0, "M": 24.0}
 LETTERS |= {"R": 32.0}
@@ -84,15 +84,15 @@ SPEEDUP = [
 ]
 # Theorem -> its row of the second table, and which entry of a minimum is its own.
 ROWS = {
-    "fedavg_a1": ((1, True, "FedAvg"), 0),
-    "fedac_i_a1": ((1, True, "FedAc"), 0),
-    "fedac_ii_a1": ((1, True, "FedAc"), 1),
-    "fedavg_a2": ((2, True, "FedAvg"), 0),
-    "fedac_ii_a2": ((2, True, "FedAc"), 0),
-    "fedac_i_a1_convex": ((1, False, "FedAc"), 0),
-    "fedac_ii_a1_convex": ((1, False, "FedAc"), 1),
-    "fedavg_a2_convex": ((2, False, "FedAvg"), 0),
-    "fedac_ii_a2_convex": ((2, False, "FedAc"), 0),
+    "fedavg:a1": ((1, True, "FedAvg"), 0),
+    "fedaci:full": ((1, True, "FedAc"), 0),
+    "fedacii:a1:full": ((1, True, "FedAc"), 1),
+    "fedavg:a2:full": ((2, True, "FedAvg"), 0),
+    "fedacii:a2:full": ((2, True, "FedAc"), 0),
+    "fedaci:a1:gcvx": ((1, False, "FedAc"), 0),
+    "fedacii:a1:gcvx": ((1, False, "FedAc"), 1),
+    "fedavg:a2:gcvx": ((2, False, "FedAvg"), 0),
+    "fedacii:a2:gcvx": ((2, False, "FedAc"), 0),
 }
 every_theorem = pytest.mark.parametrize("name", ROWS)
 
@@ -113,19 +113,19 @@ def own(name: str) -> dict[str, Power]:
     }
 
 
-def arguments(function, letters: dict[str, float]) -> dict[str, float]:
-    """Choose the arguments of a function; K is T/R and the potentials start at L D0^2."""
+def arguments(letters: dict[str, float]) -> dict[str, float]:
+    """Return the letters of a theorem: K is T/R and the potentials start at L D0^2."""
     start = letters["L"] * letters["D0"] ** 2
     known = letters | {"K": letters["T"] / letters["R"], "Psi0": start, "Phi0": start}
-    return {letter: known[letter] for letter in inspect.signature(function).parameters}
+    return {letter: value for letter, value in known.items() if letter != "R"}
 
 
-def rate_of(name: str, letters: dict[str, float]) -> rates.Rate:
-    return getattr(rates, name)(**arguments(getattr(rates, name), letters))
+def rate_of(name: str, letters: dict[str, float]) -> Rate:
+    return theorem(name).rate(**arguments(letters))
 
 
-def bound_of(name: str, letters: dict[str, float]) -> bounds.Bound:
-    return getattr(bounds, name)(**arguments(getattr(bounds, name), letters))
+def bound_of(name: str, letters: dict[str, float]) -> Bound:
+    return theorem(name).bound(**arguments(letters))
 
 
 # --- as printed -----------------------------------------------------------------------------
@@ -193,18 +193,18 @@ def test_rates_are_entries_of_the_table(name: str) -> None:
         assert getattr(rate, term) == pytest.approx(power(**LETTERS), rel=1e-13)
     # Terms the table does not have are zero, but for the one that it leaves out (see below).
     others = {"optimization", "variance", "accelerated_variance", "discrepancy"} - set(own(name))
-    left_out = {"accelerated_variance"} if name == "fedac_ii_a2" else set()
+    left_out = {"accelerated_variance"} if name == "fedacii:a2:full" else set()
     assert {term for term in others if getattr(rate, term)} == left_out
 
 
 @pytest.mark.parametrize(
     ("name", "optimization", "variance"),
     [
-        ("mb_sgd", 0, 1.3**2 / (0.6 * 24 * 4096)),
-        ("mb_ac_sgd", 0, 1.3**2 / (0.6 * 24 * 4096)),
+        ("mb-sgd", 0, 1.3**2 / (0.6 * 24 * 4096)),
+        ("mb-ac-sgd", 0, 1.3**2 / (0.6 * 24 * 4096)),
         # K/T = 1/R
-        ("mb_sgd_convex", 7 * 1.7**2 / 32, 1.3 * 1.7 / (24 * 4096) ** (1 / 2)),
-        ("mb_ac_sgd_convex", 7 * 1.7**2 / 32**2, 1.3 * 1.7 / (24 * 4096) ** (1 / 2)),
+        ("mb-sgd:gcvx", 7 * 1.7**2 / 32, 1.3 * 1.7 / (24 * 4096) ** (1 / 2)),
+        ("mb-ac-sgd:gcvx", 7 * 1.7**2 / 32**2, 1.3 * 1.7 / (24 * 4096) ** (1 / 2)),
     ],
 )
 def test_minibatches_have_no_discrepancy(name: str, optimization: float, variance: float) -> None:
@@ -221,7 +221,7 @@ def test_minibatches_have_no_discrepancy(name: str, optimization: float, varianc
         (name, letter)
         for name in ROWS
         for letter in ("R", "M", "T", "L", "mu", "sigma", "Q", "D0")
-        if letter != "mu" or not name.endswith("_convex")
+        if letter != "mu" or not name.endswith(":gcvx")
     ],
 )
 def test_bounds_have_the_exponents_of_the_table(name: str, letter: str) -> None:
@@ -239,15 +239,15 @@ def test_bounds_have_the_exponents_of_the_table(name: str, letter: str) -> None:
 def test_bounds_are_multiples_of_the_table_and_their_logarithms(name: str) -> None:
     # The constants of the theorems; the exponential term has neither log nor power.
     constants = {
-        "fedavg_a1": {"variance": 1, "discrepancy": 1},
-        "fedac_i_a1": {"variance": 2, "discrepancy": 400},
-        "fedac_ii_a1": {"variance": 4, "discrepancy": 8101},
-        "fedavg_a2": {"variance": 3, "discrepancy": 3073},
-        "fedac_ii_a2": {"variance": 4, "discrepancy": 65659969.13733051},  # e^18
-        "fedac_i_a1_convex": {"optimization": 2, "variance": 2, "discrepancy": 1005},
-        "fedac_ii_a1_convex": {"optimization": 10, "variance": 5, "discrepancy": 16411},
-        "fedavg_a2_convex": {"optimization": 50, "variance": 6, "discrepancy": 3076},
-        "fedac_ii_a2_convex": {
+        "fedavg:a1": {"variance": 1, "discrepancy": 1},
+        "fedaci:full": {"variance": 2, "discrepancy": 400},
+        "fedacii:a1:full": {"variance": 4, "discrepancy": 8101},
+        "fedavg:a2:full": {"variance": 3, "discrepancy": 3073},
+        "fedacii:a2:full": {"variance": 4, "discrepancy": 65659969.13733051},  # e^18
+        "fedaci:a1:gcvx": {"optimization": 2, "variance": 2, "discrepancy": 1005},
+        "fedacii:a1:gcvx": {"optimization": 10, "variance": 5, "discrepancy": 16411},
+        "fedavg:a2:gcvx": {"optimization": 50, "variance": 6, "discrepancy": 3076},
+        "fedacii:a2:gcvx": {
             "optimization": 10,
             "variance": 5,
             "accelerated_variance": 139,
@@ -265,8 +265,8 @@ def test_bounds_are_multiples_of_the_table_and_their_logarithms(name: str) -> No
 @pytest.mark.parametrize(
     ("key", "names"),
     [
-        ((1, True, "FedAc"), ("fedac_i_a1", "fedac_ii_a1")),
-        ((1, False, "FedAc"), ("fedac_i_a1_convex", "fedac_ii_a1_convex")),
+        ((1, True, "FedAc"), ("fedaci:full", "fedacii:a1:full")),
+        ((1, False, "FedAc"), ("fedaci:a1:gcvx", "fedacii:a1:gcvx")),
     ],
 )
 @pytest.mark.parametrize("R", [2.0, 300.0])
@@ -302,7 +302,7 @@ def test_what_the_table_leaves_out_is_within_the_variance(kappa, rounds, M, sigm
     # Table and simplified theorem ask for R >= sqrt(L/mu); at R = sqrt(L/mu) the two are equal.
     R = rounds * kappa**0.5
     letters = {"L": 2.0, "mu": 2.0 / kappa, "sigma": sigma, "Q": 1.0, "M": M, "K": 8.0, "T": 8 * R}
-    rate = rates.fedac_ii_a2(**letters)
+    rate = theorem("fedacii:a2:full").rate(**letters, Phi0=1.0)
     assert rate.accelerated_variance <= rate.variance * (1 + 1e-12)
     assert rate.accelerated_variance * rounds**2 == pytest.approx(rate.variance, rel=1e-9)
 

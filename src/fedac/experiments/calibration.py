@@ -21,7 +21,7 @@ from fedac.errors import InputError, StepSizeWarning
 from fedac.objectives import Objective
 from fedac.simulation import Result, simulate
 from fedac.theory import lemmas
-from fedac.theory.bounds import Bound
+from fedac.theory.terms import Bound
 from fedac.theory.constants import Constants
 from fedac.theory.planner import SLACK, choose, divisors
 

@@ -1,7 +1,7 @@
-"""Accelerated gradient descent, and how the difference of two of its runs evolves.
+"""Accelerated gradient descent, and how the difference of two runs evolves.
 
-AGD (algo:agd) is vanilla FedAc with eta = 1/L, and runs through that one definition. So does the
-difference of two runs: FedAc is linear in its state and the gradient.
+AGD (algo:agd) is vanilla FedAc with eta = 1/L, so it uses FedAc's own update. So does the
+difference of two runs, because FedAc is linear in its state and the gradient.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Trajectory(NamedTuple):
 def nesterov(root: Number, mu: Number = 1) -> FedAcHyperparameters:
     """Return the hyperparameters that make FedAc the AGD of algo:agd; `root` is sqrt(kappa).
 
-    They are those of `couplings.vanilla` at eta = 1/L, in whatever numbers `root` is of.
+    They equal `couplings.vanilla` at eta = 1/L, in the number type of `root`.
 
     Examples
     --------
@@ -49,7 +49,7 @@ def nesterov(root: Number, mu: Number = 1) -> FedAcHyperparameters:
 def follow(
     gradient: Callable[[int, Number], Number], start: State, hp: FedAcHyperparameters, *, steps: int
 ) -> Trajectory:
-    """Take FedAc's steps from start = (w_ag, w), with gradient(t, w_md) at step t.
+    """Run FedAc from start = (w_ag, w), with gradient(t, w_md) at step t.
 
     Examples
     --------
@@ -65,7 +65,7 @@ def follow(
     return Trajectory(w_ag, tuple(queries), w)
 
 
-def agd(
+def run_agd(
     objective: PiecewiseQuadratic, start: State, hp: FedAcHyperparameters, *, steps: int
 ) -> Trajectory:
     """Run accelerated gradient descent (algo:agd) from start = (w_ag, w).
@@ -75,7 +75,7 @@ def agd(
     With w_md = (1/3) 3 + (2/3) 0 = 1 and F'(1) = 4, w_ag' = 1 - 4/4 and w' = 3/2 + 1/2 - 4/2:
 
     >>> F = PiecewiseQuadratic(mu=1.0, L=4.0, bumps=((0.0, 9.0),))
-    >>> agd(F, (0.0, 3.0), nesterov(2.0), steps=1)
+    >>> run_agd(F, (0.0, 3.0), nesterov(2.0), steps=1)
     Trajectory(w_ag=(0.0, 0.0), w_md=(1.0,), w=(3.0, 0.0))
     """
     return follow(lambda t, w_md: objective.gradient(w_md), start, hp, steps=steps)
@@ -84,14 +84,14 @@ def agd(
 def propagate(
     hp: FedAcHyperparameters, curvatures: Sequence[float], start: State = (1.0, 1.0)
 ) -> Trajectory:
-    """Follow the difference of two trajectories that meet these curvatures.
+    """Follow the difference of two trajectories, given the curvature between them at each step.
 
-    It takes the steps of a trajectory whose gradient is F''(zeta_t) times its own w_md
+    It evolves like a trajectory whose gradient is F''(zeta_t) times its own w_md
     (lemma instability:2).
 
     Examples
     --------
-    At curvature L the next w is 1 - sqrt(kappa) times the w_ag before:
+    At curvature L, w becomes 1 - sqrt(kappa) times the previous w_ag:
 
     >>> propagate(nesterov(4.0), [16.0], start=(1.0, 0.0)).w
     (0.0, -3.0)

@@ -1,16 +1,16 @@
-"""The instability theorem: runs of AGD that start side by side can part exponentially fast.
+"""The instability theorem: two runs of AGD that start side by side can separate exponentially fast.
 
 Theorem instability:full: for any kappa = L/mu >= 25 and any number of blocks there is a smooth,
-strongly convex F on which two runs of accelerated gradient descent, started eps apart, are parted
+strongly convex F on which two runs of accelerated gradient descent, started eps apart, separate
 by another factor of 2 (1 - 1/sqrt(kappa))^3 > 1.02 in every block of three steps. This is why
-FedAc gives up some acceleration. Here that F is built by the induction of the proof.
+FedAc gives up some acceleration. This module builds that F by the induction of the proof.
 
-All is in units of mu = 1, so L = kappa: scaling F scales both, and AGD takes the same steps.
+Units are mu = 1, so that L = kappa: scaling F scales both, and AGD takes the same steps.
 
 The neighbourhoods of the proof shrink with every block. For 60 blocks at kappa = 10^4 they are
-10^-628 wide, where doubles end at 10^-308 and see no more than 10^-16 beside 1. So trajectories
-are computed with mpmath. How small eps must be is known before the first step is taken, and the
-working precision follows from it.
+10^-628 wide, but doubles end at 10^-308 and resolve only 10^-16 next to 1, so trajectories are
+computed with mpmath. The required eps is known before the first step, and determines the
+working precision.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from mpmath import MPContext
 from fedac.algorithms import State
 from fedac.algorithms.couplings import FedAcHyperparameters
 from fedac.errors import InputError
-from fedac.theory.agd import Trajectory, agd, follow, nesterov, propagate
+from fedac.theory.agd import Trajectory, follow, nesterov, propagate, run_agd
 from fedac.theory.piecewise import Number, PiecewiseQuadratic
 from fedac.theory.separation import Separation, by_block, curvatures
 
 SMALLEST_KAPPA, LARGEST_KAPPA = 25.0, 1e12
-# The bits grow with the square of the blocks: 100 take seconds, 200 would take minutes.
+# The bits grow with the square of the blocks: 100 blocks take seconds, 200 would take minutes.
 LARGEST_BLOCKS = 100
-# Rounding stays this far below eps, so that differences of trajectories have 19 digits.
+# Bits below eps, so that differences of trajectories have 19 digits.
 GUARD_BITS = 64
-# As many of them may be spent on an eps below eps_0.
+# How many of them an eps below eps_0 may use up.
 SPARE_BITS = 24
 
 
@@ -43,19 +43,19 @@ class Instance:
 
     Attributes
     ----------
-    kappa, blocks
-        As asked for; AGD takes three steps in a block.
+    kappa, blocks, at_L
+        As given to `construct`; a block is three steps of AGD.
     objective : PiecewiseQuadratic
         F, with mu = 1 and L = kappa.
     hp : FedAcHyperparameters
-        Those of AGD.
+        The hyperparameters that make FedAc AGD.
     start : (w_ag, w)
-        Where the trajectory of lemma instability:1 starts.
+        The start of the trajectory of lemma instability:1.
     delta : mpf
         F'' is constant within `delta` of every w_md, in that trajectory and in all others that
         start within `eps_0` of it.
     eps_0 : mpf
-        How far from `start` another trajectory may start, in w_ag and in w.
+        The largest distance from `start`, in w_ag and in w, at which another may start.
     bits : int
         The precision of all these numbers.
 
@@ -68,6 +68,7 @@ class Instance:
 
     kappa: float
     blocks: int
+    at_L: int
     objective: PiecewiseQuadratic
     hp: FedAcHyperparameters
     start: State
@@ -93,12 +94,12 @@ class Instance:
         w_ag, w = self.start
         steps = 3 * self.blocks
         return (
-            agd(self.objective, self.start, self.hp, steps=steps),
-            agd(self.objective, (w_ag - eps, w - eps), self.hp, steps=steps),
+            run_agd(self.objective, self.start, self.hp, steps=steps),
+            run_agd(self.objective, (w_ag - eps, w - eps), self.hp, steps=steps),
         )
 
     def separation(self, eps: Number | None = None) -> list[Separation]:
-        """Measure how far the two `trajectories` are apart after 0, 1, .., blocks blocks.
+        """Measure the distance of the two `trajectories` after 0, 1, ..., `blocks` blocks.
 
         Examples
         --------
@@ -107,19 +108,19 @@ class Instance:
         """
         eps = self._checked(eps)
         runs = zip(*self.trajectories(eps), strict=True)
-        parted = (tuple((w - u) / eps for w, u in zip(*run, strict=True)) for run in runs)
-        return by_block(Trajectory(*parted))
+        apart = (tuple((w - u) / eps for w, u in zip(*run, strict=True)) for run in runs)
+        return by_block(Trajectory(*apart))
 
     def _checked(self, eps: Number | None) -> Number:
         if eps is None:
             return self.eps_0 / 2
-        # Any smaller eps would do for the theorem, but use up the digits that guard it.
+        # The theorem allows any smaller eps, but our precision does not.
         if not self.eps_0 / 2**SPARE_BITS <= eps <= self.eps_0:
             raise InputError(f"eps must be from eps_0 / 2^{SPARE_BITS} to eps_0, got {eps}")
         return eps
 
 
-def construct(kappa: float, blocks: int) -> Instance:
+def construct(kappa: float, blocks: int, *, at_L: int = 1) -> Instance:
     """Build the objective of lemma instability:1 by the induction of its proof.
 
     Parameters
@@ -128,6 +129,9 @@ def construct(kappa: float, blocks: int) -> Instance:
         L/mu, from 25 to 10^12.
     blocks : int
         From 1 to 100; the K of the theorem.
+    at_L : 0 or 1
+        The step of each block at curvature L: 1 as in the proof, or 0, with which the theorem
+        holds with the constants that it states.
 
     Examples
     --------
@@ -137,23 +141,25 @@ def construct(kappa: float, blocks: int) -> Instance:
     [1, 25, 1]
     """
     kappa, blocks = require_kappa(kappa), require_blocks(blocks)
-    radii = _radii(kappa, blocks)
-    # Half of the last neighbourhood is for the other trajectories to be in, and half is
-    # the neighbourhood of each of theirs.
+    pattern = curvatures(kappa, blocks, at_L)
+    radii = _radii(pattern, at_L)
+    # Half of the last neighbourhood contains the w_md of the other trajectories; the other half
+    # is the neighbourhood of each of those.
     delta = radii[-1] - 1
-    eps_0 = delta - _exponent_above(_largest_difference(kappa, blocks))
-    context = MPContext()  # of our own: mpmath's precision for everybody is left alone
+    eps_0 = delta - _exponent_above(_largest_difference(pattern))
+    context = MPContext()  # a private one: mpmath's global precision stays as it is
     context.prec = GUARD_BITS - eps_0
     one = context.mpf(1)
     objective = PiecewiseQuadratic(one, one * kappa)
     hp = nesterov(context.sqrt(objective.L))
-    # With w = 0 the w_md on H_0 = mu are a geometric sequence, all different.
+    # With w = 0 the w_md on H_0 = mu are a geometric sequence, so all differ.
     start = (one, 0 * one)
     lengths = [context.ldexp(1, radius) for radius in radii]
-    objective = _induction(objective, start, hp, lengths)
+    objective = _induction(objective, start, hp, lengths, at_L)
     return Instance(
         kappa=kappa,
         blocks=blocks,
+        at_L=at_L,
         objective=objective,
         hp=hp,
         start=start,
@@ -164,7 +170,7 @@ def construct(kappa: float, blocks: int) -> Instance:
 
 
 def require_kappa(kappa: float) -> float:
-    """Return `kappa` if the theorem and our arithmetic hold for it, else say what is wrong.
+    """Return `kappa` if the theorem and our precision cover it, else raise an error.
 
     Examples
     --------
@@ -183,7 +189,7 @@ the theorem needs L/mu >= 25
 
 
 def require_blocks(blocks: int) -> int:
-    """Return `blocks` if it is a number of blocks we can compute, else say what is wrong.
+    """Return `blocks` if we can compute that many, else raise an error.
 
     Examples
     --------
@@ -202,65 +208,69 @@ def require_blocks(blocks: int) -> int:
 
 
 def _induction(
-    objective: PiecewiseQuadratic, start: State, hp: FedAcHyperparameters, radii: list[Number]
+    objective: PiecewiseQuadratic,
+    start: State,
+    hp: FedAcHyperparameters,
+    radii: list[Number],
+    at_L: int,
 ) -> PiecewiseQuadratic:
-    """Go from F_0 to F_K, by a bump of curvature L in the middle of every block."""
-    centre = agd(objective, start, hp, steps=2).w_md[1]
+    """Go from F_0 to F_K by adding one bump of curvature L for every block."""
+    centre = run_agd(objective, start, hp, steps=at_L + 1).w_md[at_L]
     for k, radius in enumerate(radii):
-        # A bump changes F' beyond it, and so moves the w_md around which it was put: to where
-        # F~_{k+1} has it. Moved there, the bump is still below all that came before.
-        middle = 3 * k + 1
-        tilde = agd(objective.with_bump(centre, radius), start, hp, steps=middle + 1)
-        objective = objective.with_bump(tilde.w_md[middle], radius)
+        # A bump changes F' beyond it, and so moves the w_md around which it was put to its
+        # place under F~_{k+1}. Moved there, the bump is still below all earlier w_md.
+        step = 3 * k + at_L
+        tilde = run_agd(objective.with_bump(centre, radius), start, hp, steps=step + 1)
+        objective = objective.with_bump(tilde.w_md[step], radius)
         # So up to here the trajectory on F_{k+1} is the one on F~_{k+1} (point (b) of the proof):
-        # three steps more lead to the middle of the next block.
-        here = (tilde.w_ag[middle], tilde.w[middle])
-        centre = agd(objective, here, hp, steps=4).w_md[3]
+        # three more steps lead to the bump of the next block.
+        here = (tilde.w_ag[step], tilde.w[step])
+        centre = run_agd(objective, here, hp, steps=4).w_md[3]
     return objective
 
 
-def _radii(kappa: float, blocks: int) -> list[int]:
-    """Return the binary exponents of eps_0, .., eps_{K-1}, the radii of the bumps.
+def _radii(pattern: list[float], at_L: int) -> list[int]:
+    """Return the binary exponents of eps_0, ..., eps_{K-1}, the radii of the bumps.
 
-    Where the proof says "sufficiently small, by continuity", this finds how small: as long as
-    no w_md moves by more than delta_k / 2, all movements are linear in eps_k (see `_movement`).
+    The proof says "sufficiently small, by continuity"; this finds how small. As long as no w_md
+    moves by more than delta_k / 2, all movements are linear in eps_k (see `_movement`).
     Each delta_{k+1} is eps_k.
     """
-    root = math.sqrt(kappa)
-    # On H_0 = mu, w_md is (1 - 1/root)^t root/(root + 1): the last two are the nearest, and
-    # nearer to each other than to 0. Two neighbourhoods of radius delta_0 are to fit in.
-    least_gap = (3 * blocks - 2) * math.log2(1 - 1 / root) - math.log2(root + 1)
+    root = math.sqrt(max(pattern))
+    # On H_0 = mu, w_md is (1 - 1/root)^t root/(root + 1): the last two are the closest, and
+    # closer to each other than to 0. Two neighbourhoods of radius delta_0 must fit between them.
+    least_gap = (len(pattern) - 2) * math.log2(1 - 1 / root) - math.log2(root + 1)
     exponent = math.floor(least_gap) - 1
     radii = []
-    for k in range(blocks):
-        exponent -= 1 + max(1, _exponent_above(_movement(kappa, blocks, k)))
+    for step in range(at_L, len(pattern), 3):
+        exponent -= 1 + max(1, _exponent_above(_movement(pattern, step)))
         radii.append(exponent)
     return radii
 
 
-def _movement(kappa: float, blocks: int, k: int) -> float:
-    """Return how far the bump of block k moves any w_md, in units of its radius."""
-    known = curvatures(kappa, k) + [1.0] * (3 * (blocks - k))
-    middle = 3 * k + 1
+def _movement(pattern: list[float], step: int) -> float:
+    """Return how far the bump at a step moves any w_md, in units of its radius."""
+    kappa = max(pattern)
 
     def gradient(t: int, w_md: float) -> float:
-        # The trajectory comes down towards 0: the bump of length 2 lies below all earlier w_md,
-        # its own one has half of it below, the later ones have none.
-        below = 2.0 if t < middle else 1.0 if t == middle else 0.0
-        return known[t] * w_md + (kappa - 1) * below
+        # The trajectory descends towards 0: the bump of length 2 lies below all earlier w_md,
+        # half of it below its own w_md, and none of it below the later ones.
+        below = 2.0 if t < step else 1.0 if t == step else 0.0
+        # Blocks from this one on have no bump yet.
+        curvature = pattern[t] if t < step else 1.0
+        return curvature * w_md + (kappa - 1) * below
 
-    hp = nesterov(math.sqrt(kappa))
-    moved = follow(gradient, (0.0, 0.0), hp, steps=3 * blocks).w_md
+    moved = follow(gradient, (0.0, 0.0), nesterov(math.sqrt(kappa)), steps=len(pattern)).w_md
     return float(max(map(abs, moved)))
 
 
-def _largest_difference(kappa: float, blocks: int) -> float:
-    """Return how far w_md may come apart when both w_ag and w start at most 1 apart."""
-    hp = nesterov(math.sqrt(kappa))
-    units = [propagate(hp, curvatures(kappa, blocks), at).w_md for at in ((1.0, 0.0), (0.0, 1.0))]
+def _largest_difference(pattern: list[float]) -> float:
+    """Return how far apart w_md can get when both w_ag and w start at most 1 apart."""
+    hp = nesterov(math.sqrt(max(pattern)))
+    units = [propagate(hp, pattern, start).w_md for start in ((1.0, 0.0), (0.0, 1.0))]
     return float(max(abs(a) + abs(b) for a, b in zip(*units, strict=True)))
 
 
 def _exponent_above(value: float) -> int:
-    """Return e with value < 2^e, with some room for the rounding of `value`."""
+    """Return e with value < 2^e, with a margin for rounding in `value`."""
     return math.frexp(1.001 * value)[1]

@@ -2,7 +2,7 @@
 
 Three kinds, by the end of their names. ``_perturbed`` bounds progress given the worst
 discrepancy along the way; ``_discrepancy`` bounds that discrepancy; ``_general_eta`` is what the
-two give together. The discrepancies are those recorded by `fedac.theory.trace`.
+two give together. The discrepancies are those recorded by `fedac.theory.tracing`.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from __future__ import annotations
 from math import exp, inf, log1p, sqrt
 
 from fedac.errors import InputError
-from fedac.theory.bounds import Bound
 from fedac.theory.letters import checked
+from fedac.theory.terms import Bound
 
 
 @checked

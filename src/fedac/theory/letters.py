@@ -1,9 +1,9 @@
-"""The paper's letters: which values make sense, and the logarithms taken of their ratios."""
+"""The paper's letters: which values are valid, and logarithms of their ratios."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import wraps
+from collections.abc import Callable, Mapping
+from functools import partial, wraps
 from math import exp, inf, log, log1p
 from typing import Any, ParamSpec, TypeVar
 
@@ -13,17 +13,9 @@ from fedac.require import require_nonnegative, require_positive
 P = ParamSpec("P")
 R = TypeVar("R")
 
-# From how many steps on a theorem for general convex objectives holds.
-LEAST_STEPS = {
-    "fedac_i_a1_convex": 24,
-    "fedac_ii_a1_convex": 1000,
-    "fedac_ii_a2_convex": 1000,
-    "fedavg_a2_convex": 100,
-}
-
 
 def check(*, K: float, T: float, M: float = 1, mu: float | None = None, **letters: float) -> None:
-    """Refuse constants for which a theorem says nothing.
+    """Refuse constants that no theorem covers.
 
     Examples
     --------
@@ -43,8 +35,21 @@ def check(*, K: float, T: float, M: float = 1, mu: float | None = None, **letter
         raise InputError(f"mu must be at most L, got mu={mu:g} and L={letters['L']:g}")
 
 
-def checked(function: Callable[P, R]) -> Callable[P, R]:
-    """Have a function of the paper's letters refuse what `check` does, and compute with floats.
+def evaluate(formula: Callable[..., R], letters: Mapping[str, float]) -> R:
+    """Check the letters and call a formula with them, as floats.
+
+    NumPy's integers would silently overflow in the eighth power of T.
+    """
+    check(**({"K": 1, "T": letters.get("K", 1)} | dict(letters)))
+    try:
+        return formula(**{name: float(value) for name, value in letters.items()})
+    except (OverflowError, ZeroDivisionError):
+        given = ", ".join(f"{name}={value!r:.20}" for name, value in letters.items())
+        raise InputError(f"these numbers are too large or too small together: {given}") from None
+
+
+def checked(formula: Callable[P, R]) -> Callable[P, R]:
+    """Decorate a formula so that every call goes through `evaluate`.
 
     Examples
     --------
@@ -55,53 +60,16 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
     9.0
     """
 
-    @wraps(function)
-    def call(*nothing: P.args, **letters: P.kwargs) -> R:
-        known: dict[str, Any] = dict(letters)
-        check(**({"K": 1, "T": known.get("K", 1)} | known))
-        return in_floats(function)(*nothing, **letters)
+    @wraps(formula)
+    def call(*args: P.args, **letters: P.kwargs) -> R:
+        numbers: dict[str, Any] = dict(letters)
+        return evaluate(partial(formula, *args), numbers)
 
     return call
-
-
-def in_floats(function: Callable[P, R]) -> Callable[P, R]:
-    """Have a function of the paper's letters compute with floats.
-
-    NumPy's whole numbers would overflow in the eighth power of T without a word.
-    """
-
-    @wraps(function)
-    def call(*nothing: P.args, **letters: P.kwargs) -> R:
-        known: dict[str, Any] = dict(letters)
-        try:
-            exact: Any = {name: float(value) for name, value in known.items()}
-            return function(*nothing, **exact)
-        except (OverflowError, ZeroDivisionError):
-            told = ", ".join(f"{name}={value!r:.20}" for name, value in known.items())
-            raise InputError(f"these numbers are too large or too small together: {told}") from None
-
-    return call
-
-
-def require_steps(T: float, theorem: str) -> None:
-    """Refuse fewer steps than a theorem asks for.
-
-    Examples
-    --------
-    >>> require_steps(23, "fedac_i_a1_convex")
-    Traceback (most recent call last):
-    ...
-    fedac.errors.InputError: this theorem needs T (steps) of at least 24, got 23
-    """
-    least = LEAST_STEPS[theorem]
-    if least > T:
-        raise InputError(f"this theorem needs T (steps) of at least {least}, got {T:g}")
 
 
 def log_ratio(numerator: float, denominator: float, shift: float = 1.0) -> float:
-    """Return log(e^shift + numerator/denominator), whatever the sizes of the two.
-
-    The ratio of something to nothing is infinite; of nothing to nothing, nothing.
+    """Return log(e^shift + numerator/denominator) without overflow; x/0 is infinite and 0/0 is 0.
 
     Examples
     --------

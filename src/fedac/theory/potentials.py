@@ -13,6 +13,7 @@ def psi(*, suboptimality: float, w: Array, w_star: Array, mu: float) -> float:
 
     Examples
     --------
+    >>> import numpy as np
     >>> psi(suboptimality=1.0, w=np.array([3.0]), w_star=np.array([1.0]), mu=0.5)
     2.0
     """
@@ -24,6 +25,7 @@ def phi(*, suboptimality: float, w: Array, w_star: Array, mu: float) -> float:
 
     Examples
     --------
+    >>> import numpy as np
     >>> phi(suboptimality=1.0, w=np.array([3.0]), w_star=np.array([1.0]), mu=1.5)
     2.0
     """

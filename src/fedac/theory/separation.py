@@ -1,6 +1,11 @@
-"""How fast two runs part under the curvatures of the instability theorem, in closed form.
+"""How fast two runs separate under the curvatures of the instability theorem, in closed form.
 
-All is in units of mu = 1, so L = kappa, and of the distance eps at the start.
+Units are mu = 1, so that L = kappa, and the distance eps at the start.
+
+A block is three steps, one of them at curvature L. Which one is the argument `at_L`: 1 in the proof
+of instability:full, which bounds w_ag - u_ag below by 1.02^K eps / 2 and w - u by 1.02^K eps; 0 for
+the constants that the theorem states, which are the other way round. Both constructions separate
+by a factor of 2 (1 - 1/sqrt(kappa))^3 in every block.
 """
 
 from __future__ import annotations
@@ -8,15 +13,17 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from fedac.algorithms import FEDAC_I
-from fedac.theory.agd import Array, Trajectory, nesterov, propagate, step_matrix
+from fedac.algorithms import couplings
+from fedac.arrays import Array
+from fedac.errors import InputError
+from fedac.theory.agd import Trajectory, nesterov, propagate, step_matrix
 
-# What the proof of instability:full shows for one block.
+# The proof of instability:full shows at least this growth per block.
 PROVEN_GROWTH = 1.02
 
 
 class Separation(NamedTuple):
-    """How far two runs are apart, with sign, in units of their distance at the start.
+    """The signed distance of two runs, in units of their distance at the start.
 
     Examples
     --------
@@ -28,21 +35,26 @@ class Separation(NamedTuple):
     w: float
 
 
-def curvatures(kappa: float, blocks: int) -> list[float]:
-    """Return F'' where AGD takes its gradients: mu, L, mu in every block (lemma instability:1).
+def curvatures(kappa: float, blocks: int, at_L: int = 1) -> list[float]:
+    """Return F'' at the query points of AGD (lemma instability:1): mu, L, mu in every block.
 
     Examples
     --------
     >>> curvatures(25.0, 2)
     [1.0, 25.0, 1.0, 1.0, 25.0, 1.0]
+    >>> curvatures(25.0, 1, at_L=0)
+    [25.0, 1.0, 1.0]
     """
-    return [1.0, kappa, 1.0] * blocks
+    if at_L not in (0, 1):
+        raise InputError(f"at_L must be 0 or 1, got {at_L}")
+    return [kappa if step == at_L else 1.0 for step in range(3)] * blocks
 
 
-def growth_matrix(kappa: float) -> Array:
-    """Return what AGD does to a difference (w_ag, w) in one block.
+def growth_matrix(kappa: float, at_L: int = 1) -> Array:
+    """Return the matrix by which AGD multiplies a difference (w_ag, w) in one block.
 
-    It is -2 (1 - 1/sqrt(kappa))^3 times a projection (proof of instability:full).
+    With c = 1 - 1/sqrt(kappa) it is -c^3 [[1, 1/sqrt(kappa)], [sqrt(kappa), 1]] (proof of
+    instability:full), or -c^3 [[2, 0], [sqrt(kappa), 0]] for ``at_L=0``.
 
     Examples
     --------
@@ -51,48 +63,55 @@ def growth_matrix(kappa: float) -> Array:
            [-1.6875    , -0.421875  ]])
     """
     hp = nesterov(math.sqrt(kappa))
-    at_mu, at_L = step_matrix(hp, 1.0), step_matrix(hp, kappa)
-    return at_mu @ at_L @ at_mu
+    first, second, third = (step_matrix(hp, F) for F in curvatures(kappa, 1, at_L))
+    return third @ second @ first
 
 
-def predicted_separation(kappa: float, blocks: int) -> Separation:
-    """Return (-2 (1 - 1/sqrt(kappa))^3)^blocks / 2 times (1 + 1/sqrt(kappa), sqrt(kappa) + 1).
+def predicted_separation(kappa: float, blocks: int, at_L: int = 1) -> Separation:
+    """Return the separation after one block or more.
 
-    For one block or more (the last display but one in the proof of instability:full).
+    With g = (-2 (1 - 1/sqrt(kappa))^3)^blocks it is (1 + 1/sqrt(kappa), sqrt(kappa) + 1) g/2
+    (the last display but one in the proof of instability:full), or (1, sqrt(kappa)/2) g for
+    ``at_L=0``.
 
     Examples
     --------
     >>> predicted_separation(16.0, 1)
     Separation(w_ag=-0.52734375, w=-2.109375)
+    >>> predicted_separation(16.0, 1, at_L=0)
+    Separation(w_ag=-0.84375, w=-1.6875)
     """
     root = math.sqrt(kappa)
     growth = (-2 * (1 - 1 / root) ** 3) ** blocks
+    if at_L == 0:
+        return Separation(growth, growth * root / 2)
     return Separation(growth * (1 + 1 / root) / 2, growth * (root + 1) / 2)
 
 
-def proven_bound(blocks: int) -> Separation:
-    """Return the lower bounds of the theorem: 1.02^blocks / 2 for w_ag, 1.02^blocks for w.
+def proven_bound(blocks: int, at_L: int = 1) -> Separation:
+    """Return the proven lower bounds: 1.02^blocks / 2 for w_ag and 1.02^blocks for w.
 
-    As the proof of instability:full has them; its statement swaps the two.
+    For ``at_L=0`` they are swapped, as theorem instability:full states them.
 
     Examples
     --------
-    >>> proven_bound(0)
-    Separation(w_ag=0.5, w=1.0)
+    >>> proven_bound(0), proven_bound(0, at_L=0)
+    (Separation(w_ag=0.5, w=1.0), Separation(w_ag=1.0, w=0.5))
     """
-    return Separation(PROVEN_GROWTH**blocks / 2, PROVEN_GROWTH**blocks)
+    growth = PROVEN_GROWTH**blocks
+    return Separation(growth, growth / 2) if at_L == 0 else Separation(growth / 2, growth)
 
 
 def fedac_separation(kappa: float, blocks: int, *, K: int) -> list[Separation]:
-    """Return how runs of FedAc-I part under the same curvatures, after 0, 1, .., blocks blocks.
+    """Return the separation of two runs of FedAc-I, under the same curvatures, after each block.
 
-    With eta = 1/L, and K the synchronization interval: K = 1 is AGD, a longer one means a
+    The step size is 1/L, and K is the synchronization interval: K = 1 is AGD; a larger K means a
     smaller gamma = max(sqrt(eta/(mu K)), eta) (equation fedaci).
 
     Notes
     -----
-    These curvatures are made to part AGD. For FedAc-I others are worse: at kappa = 100 and K = 2
-    its runs part by 1.75 in nine steps if the ninth is at L and all others are at mu.
+    These curvatures are chosen to separate AGD. Others are worse for FedAc-I: at kappa = 100 and
+    K = 2 its runs separate by 1.75 in nine steps if the ninth is at L and all others are at mu.
     Proposition fedaci:stab:bound limits the growth for any curvatures.
 
     Examples
@@ -100,12 +119,12 @@ def fedac_separation(kappa: float, blocks: int, *, K: int) -> list[Separation]:
     >>> [round(apart.w, 3) for apart in fedac_separation(100.0, 2, K=16)]
     [1.0, -1.461, -1.105]
     """
-    hp = FEDAC_I.couple(eta=1 / kappa, mu=1.0, K=K)
+    hp = couplings.fedac_i(eta=1 / kappa, mu=1.0, K=K)
     return by_block(propagate(hp, curvatures(kappa, blocks)))
 
 
 def by_block(difference: Trajectory) -> list[Separation]:
-    """Read a difference off after every block of three steps.
+    """Return a difference at the start and after every block of three steps.
 
     Examples
     --------

@@ -11,7 +11,7 @@ from fedac.sampling import sample_index
 from fedac.simulation import simulate
 from fedac.theory import lemmas
 from fedac.theory.recorders import PotentialRecorder
-from fedac.theory.trace import Trace, trace
+from fedac.theory.tracing import Trace, trace
 
 NAMES = ("fedac-i", "fedac-ii", "fedavg")
 NOISY = NoisyQuadratic([1.0, 0.5, 0.2, 0.1], optimum=[0.0, 1.0, 2.0, 3.0], sigma=0.5)

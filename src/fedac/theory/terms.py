@@ -1,0 +1,115 @@
+"""The terms of a convergence theorem: its rate, without constants and logarithms, and its bound."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from fedac.theory.letters import log_ratio
+
+TERMS = ("optimization", "variance", "accelerated_variance", "discrepancy")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rate:
+    """The sizes of a bound's terms, without constants and logarithms (tab:conv:rate).
+
+    Attributes
+    ----------
+    variance : float
+        The noise of M T gradients, which no method with M workers can avoid.
+    discrepancy : float
+        The cost of infrequent synchronization: workers drift apart between two rounds.
+    accelerated_variance : float
+        Averaged noise as amplified by acceleration (FedAc-II under assumption asm2).
+    optimization : float
+        The noiseless term for general convex objectives. It is zero for strongly convex ones,
+        where it decays exponentially instead of as a power.
+
+    Examples
+    --------
+    >>> Rate(variance=0.5, discrepancy=2.0).noise
+    2.0
+    """
+
+    variance: float
+    discrepancy: float = 0.0
+    accelerated_variance: float = 0.0
+    optimization: float = 0.0
+
+    @property
+    def noise(self) -> float:
+        """The largest of the terms caused by noise."""
+        return max(self.variance, self.discrepancy, self.accelerated_variance)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bound:
+    """An upper bound, term by term.
+
+    Attributes
+    ----------
+    optimization : float
+        What remains of the initial error; the only term without noise.
+    variance : float
+        The noise of all M T gradients.
+    discrepancy : float
+        The overhead of synchronizing every K steps instead of every step.
+    accelerated_variance : float
+        Averaged noise as amplified by acceleration (FedAc-II under assumption asm2).
+    logs : mapping
+        The logarithmic factor contained in each term, by term.
+
+    Examples
+    --------
+    >>> bound = Bound(optimization=0.5, variance=0.25)
+    >>> bound.total, bound.dominant
+    (0.75, 'optimization')
+    """
+
+    optimization: float
+    variance: float
+    discrepancy: float = 0.0
+    accelerated_variance: float = 0.0
+    logs: Mapping[str, float] = field(default_factory=dict, compare=False, repr=False)
+
+    @property
+    def terms(self) -> dict[str, float]:
+        """The terms by name."""
+        return {name: getattr(self, name) for name in TERMS}
+
+    @property
+    def total(self) -> float:
+        """The bound itself."""
+        return sum(self.terms.values())
+
+    @property
+    def dominant(self) -> str:
+        """The name of the largest term."""
+        return max(self.terms, key=lambda name: self.terms[name])
+
+
+def bound_with_logs(
+    rate: Rate,
+    *,
+    optimization: float,
+    potential: float,
+    optimization_log: float = 1.0,
+    **shapes: tuple[float, int] | tuple[float, int, int],
+) -> Bound:
+    """Return the bound with noise terms ``constant rate log^power(e^shift + potential/rate)``.
+
+    A shape is (constant, power) or (constant, power, shift); the shift is 1 by default.
+
+    Examples
+    --------
+    >>> bound_with_logs(Rate(variance=1.0), optimization=0.5, potential=0.0, variance=(3, 2)).total
+    3.5
+    """
+    terms, logs = {}, {"optimization": optimization_log}
+    for name, (constant, power, *shift) in shapes.items():
+        size = getattr(rate, name)
+        # A term of size 0 would have an infinite logarithm.
+        logs[name] = log_ratio(potential, size, *shift) ** power if size else 1.0
+        terms[name] = constant * size * logs[name]
+    return Bound(optimization=optimization, logs=logs, **terms)

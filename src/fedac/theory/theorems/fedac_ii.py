@@ -1,0 +1,203 @@
+"""Convergence of FedAc-II.
+
+Theorems fedacii:a1:full and fedacii:a2:full (strongly convex), fedacii:a1:gcvx and fedacii:a2:gcvx
+(convex). The two step sizes of the strongly convex theorems take the minimum over all ratios, where
+the paper prints a sum (see docs/paper-notes.md).
+"""
+
+from __future__ import annotations
+
+from math import cbrt, exp, sqrt
+
+from fedac.algorithms import couplings
+from fedac.theory.letters import log_ratio
+from fedac.theory.terms import Bound, Rate, bound_with_logs
+from fedac.theory.theorems.record import StepSize, Theorem
+from fedac.theory.theorems.shared import accelerated_decay, over
+
+
+def _full_step_size(
+    rate: Rate, *, L: float, mu: float, K: float, T: float, Phi0: float, **_: float
+) -> StepSize:
+    eta = min(1 / L, 9 * K / (mu * T**2) * log_ratio(Phi0, rate.noise) ** 2)
+    return StepSize(couplings.fedac_ii(eta=eta, mu=mu, K=K))
+
+
+def _a1_full_rate(
+    *, L: float, mu: float, sigma: float, M: float, K: float, T: float, **_: float
+) -> Rate:
+    return Rate(
+        variance=sigma**2 / (mu * M * T),
+        discrepancy=L**2 * K**3 * sigma**2 / (mu**3 * T**4),
+    )
+
+
+def _a1_full_bound(
+    rate: Rate, *, L: float, mu: float, K: float, T: float, Phi0: float, **_: float
+) -> Bound:
+    """Bound E[Phi_T]."""
+    return bound_with_logs(
+        rate,
+        optimization=accelerated_decay(L, mu, K, T / 3) * Phi0,
+        potential=Phi0,
+        variance=(4, 1),
+        discrepancy=(8101, 4),
+    )
+
+
+FEDACII_A1_FULL = Theorem(
+    label="fedacii:a1:full",
+    short_version="fedac:a1",  # its part (b)
+    name="fedac_ii_a1",
+    algorithm="fedac-ii",
+    assumption=1,
+    strongly_convex=True,
+    start="Phi0",
+    rate_formula=_a1_full_rate,
+    step_size_formula=_full_step_size,
+    bound_formula=_a1_full_bound,
+)
+
+
+def _a2_full_rate(
+    *, L: float, mu: float, sigma: float, Q: float, M: float, K: float, T: float, **_: float
+) -> Rate:
+    return Rate(
+        variance=sigma**2 / (mu * M * T),
+        accelerated_variance=L * K**2 * sigma**2 / (mu**2 * M * T**3),
+        discrepancy=Q**2 * K**6 * sigma**4 / (mu**5 * T**8),
+    )
+
+
+def _a2_full_bound(
+    rate: Rate, *, L: float, mu: float, K: float, T: float, Phi0: float, **_: float
+) -> Bound:
+    """Bound E[Phi_T]."""
+    return bound_with_logs(
+        rate,
+        optimization=accelerated_decay(L, mu, K, T / 3) * Phi0,
+        potential=Phi0,
+        variance=(4, 1),
+        accelerated_variance=(55, 3),
+        discrepancy=(exp(18), 8),
+    )
+
+
+FEDACII_A2_FULL = Theorem(
+    label="fedacii:a2:full",
+    short_version="fedacii:a2",
+    name="fedac_ii_a2",
+    algorithm="fedac-ii",
+    assumption=2,
+    strongly_convex=True,
+    start="Phi0",
+    rate_formula=_a2_full_rate,
+    step_size_formula=_full_step_size,
+    bound_formula=_a2_full_bound,
+)
+
+
+def _gcvx_lam(rate: Rate, *, L: float, K: float, T: float, D0: float) -> float:
+    return max(rate.noise / D0**2, 18 * L * K / T**2 * log_ratio(T**2, K, 2) ** 2)
+
+
+def _a1_gcvx_rate(
+    *, L: float, sigma: float, M: float, K: float, T: float, D0: float, **_: float
+) -> Rate:
+    return Rate(
+        optimization=L * K * D0**2 / T**2,
+        variance=sigma * D0 / sqrt(M * T),
+        discrepancy=sqrt(L * sigma * D0**3) * K**0.75 / T,
+    )
+
+
+def _a1_gcvx_step_size(
+    rate: Rate, *, L: float, sigma: float, M: float, K: float, T: float, D0: float
+) -> StepSize:
+    lam = _gcvx_lam(rate, L=L, K=K, T=T, D0=D0)
+    noise = _a1_full_rate(L=L, mu=lam, sigma=sigma, M=M, K=K, T=T).noise
+    eta = min(
+        1 / (L + lam),
+        9 * K / (lam * T**2) * log_ratio(L * D0**2, noise) ** 2,
+        over(cbrt(L * (D0 / lam) ** 2), cbrt((T * sigma) ** 2)),
+    )
+    return StepSize(couplings.fedac_ii(eta=eta, mu=lam, K=K), lam)
+
+
+def _a1_gcvx_bound(rate: Rate, *, L: float, K: float, T: float, D0: float, **_: float) -> Bound:
+    """Bound E[F] - F*."""
+    log = log_ratio(T**2, K, 2) ** 2
+    return bound_with_logs(
+        rate,
+        optimization=10 * rate.optimization * log,
+        optimization_log=log,
+        potential=L * D0**2,
+        variance=(5, 1),
+        discrepancy=(16411, 4, 4),
+    )
+
+
+FEDACII_A1_GCVX = Theorem(
+    label="fedacii:a1:gcvx",
+    name="fedac_ii_a1_convex",
+    algorithm="fedac-ii",
+    assumption=1,
+    strongly_convex=False,
+    start="D0",
+    least_steps=1000,
+    rate_formula=_a1_gcvx_rate,
+    step_size_formula=_a1_gcvx_step_size,
+    bound_formula=_a1_gcvx_bound,
+)
+
+
+def _a2_gcvx_rate(
+    *, L: float, sigma: float, Q: float, M: float, K: float, T: float, D0: float
+) -> Rate:
+    return Rate(
+        optimization=L * K * D0**2 / T**2,
+        variance=sigma * D0 / sqrt(M * T),
+        accelerated_variance=cbrt(L * K**2 * sigma**2 * D0**4 / M) / T,
+        discrepancy=cbrt(Q * sigma**2 * D0**5 / T) * K / T,
+    )
+
+
+def _a2_gcvx_step_size(
+    rate: Rate, *, L: float, sigma: float, Q: float, M: float, K: float, T: float, D0: float
+) -> StepSize:
+    lam = _gcvx_lam(rate, L=L, K=K, T=T, D0=D0)
+    noise = _a2_full_rate(L=L, mu=lam, sigma=sigma, Q=Q, M=M, K=K, T=T).noise
+    eta = min(
+        1 / (L + lam),
+        9 * K / (lam * T**2) * log_ratio(L * D0**2, noise) ** 2,
+        over(cbrt(L * K * M * (D0 / lam) ** 2), T * cbrt(sigma**2)),
+    )
+    return StepSize(couplings.fedac_ii(eta=eta, mu=lam, K=K), lam)
+
+
+def _a2_gcvx_bound(rate: Rate, *, L: float, K: float, T: float, D0: float, **_: float) -> Bound:
+    """Bound E[F] - F*."""
+    log = log_ratio(T**2, K, 2) ** 2
+    return bound_with_logs(
+        rate,
+        optimization=10 * rate.optimization * log,
+        optimization_log=log,
+        potential=L * D0**2,
+        variance=(5, 1),
+        accelerated_variance=(139, 3, 3),
+        discrepancy=(exp(19), 8, 8),
+    )
+
+
+FEDACII_A2_GCVX = Theorem(
+    label="fedacii:a2:gcvx",
+    name="fedac_ii_a2_convex",
+    algorithm="fedac-ii",
+    assumption=2,
+    strongly_convex=False,
+    start="D0",
+    least_steps=1000,
+    rate_formula=_a2_gcvx_rate,
+    step_size_formula=_a2_gcvx_step_size,
+    bound_formula=_a2_gcvx_bound,
+)
