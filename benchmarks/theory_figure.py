@@ -22,7 +22,7 @@ from fedac.palette import style
 from fedac.simulation import simulate
 from fedac.theory import lemmas
 from fedac.theory.potentials import psi
-from fedac.theory.trace import trace
+from fedac.theory.tracing import trace
 
 OUT = Path(__file__).parents[1] / "docs" / "images" / "theory-bounds.png"
 SEEDS = range(64)

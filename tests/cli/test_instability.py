@@ -7,6 +7,7 @@ import struct
 import time
 
 import pytest
+from rich.console import Console
 
 from fedac.theory.separation import fedac_separation, predicted_separation
 
@@ -74,6 +75,16 @@ def test_tables_on_stdout_and_precision_on_stderr(fedac):
 
 def shown(separation, sequence):
     return float(f"{abs(getattr(separation, sequence)):.3g}")
+
+
+@pytest.mark.parametrize("width", [30, 60, 100])
+def test_a_narrow_terminal_cuts_no_number(fedac, monkeypatch, width):
+    monkeypatch.setattr("fedac.cli.streams.results_console", lambda: Console(width=width))
+    out = fedac("instability", "--kappa", "1e4", "--blocks", 40, "-K", "1,4,16,64").out
+    assert "\u2026" not in out
+    for sequence in ("w", "w_ag"):
+        for apart in (predicted_separation(1e4, 40), fedac_separation(1e4, 40, K=64)[40]):
+            assert f"{abs(getattr(apart, sequence)):.3g}" in out
 
 
 @pytest.mark.parametrize(("blocks", "last"), [(1, [1]), (3, [1, 2, 3]), (25, [18, 21, 24, 25])])
@@ -154,7 +165,7 @@ def test_the_same_interval_twice(assert_refused):
 
 
 def test_out_must_be_a_folder(assert_refused, write):
-    assert_refused("instability", "--out", write(b""), saying="--out takes a folder")
+    assert_refused("instability", "--out", write(b""), saying="--out takes a writable folder")
     assert_refused("instability", "--out", "", saying="the path is empty")
 
 

@@ -10,10 +10,10 @@ from fedac.errors import InputError, StepSizeWarning
 from fedac.experiments import calibration
 from fedac.experiments.calibration import LEMMAS, Fit, calibrate
 from fedac.experiments.published import published
-from fedac.objectives import LogisticRegression
+from fedac.objectives import LogisticRegression, optimum
 from fedac.simulation import simulate
-from fedac.theory.terms import Bound
 from fedac.theory.constants import Constants, estimate
+from fedac.theory.terms import Bound
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +39,9 @@ def test_measurements_can_be_repeated(problem, found) -> None:
     F, _ = problem
     m = found.recommended
     again = simulate(F, m.algorithm, M=m.M, K=m.K, T=m.T, eta=m.eta, seed=1)
-    assert again.runs[0].best_loss - again.optimum.value == pytest.approx(m.suboptimality, rel=1e-6)
+    assert again.runs[0].trained_loss - again.optimum.value == pytest.approx(
+        m.suboptimality, rel=1e-6
+    )
 
 
 def test_the_recommendation_is_the_best_at_few_rounds(found) -> None:
@@ -64,7 +66,7 @@ def test_a_fit_finds_the_constants_that_made_its_runs(problem, monkeypatch) -> N
         algorithm, status = "fedac-i", "ok"
 
         def __init__(self, eta: float, loss: float) -> None:
-            self.eta, self.best_loss = eta, loss
+            self.eta, self.trained_loss = eta, loss
 
     class Probe:
         M = 64
@@ -99,7 +101,23 @@ def test_a_target(problem) -> None:
                 F, mine.algorithm, M=mine.M, K=mine.K, T=mine.K * (mine.rounds // 2),
                 eta=calibration._etas(constants), seed=1,
             )  # fmt: skip
-        assert half.best.best_loss - half.optimum.value > 5e-3
+        assert half.best is not None
+        assert half.best.trained_loss - half.optimum.value > 5e-3
+
+
+@pytest.mark.filterwarnings("ignore::fedac.errors.StepSizeWarning")
+def test_the_start_and_diverged_runs_do_not_count(problem, found) -> None:
+    F, constants = problem
+    prediction = (found.recommended.fitted, found.recommended.fit)
+    # From the optimum every step increases the loss, and a huge step size diverges.
+    how = {"M": 16, "K": 4, "T": 64, "start": optimum(F).w}
+    result = simulate(F, "fedavg", eta=[0.25 / constants.L, 1e25], **how)
+    assert [run.status for run in result.runs] == ["ok", "diverged"]
+    [best] = calibration._measured("fedavg", result, *prediction)
+    assert (best.eta, best.edge) == (0.25 / constants.L, "smallest")
+    assert best.suboptimality == result.runs[0].loss[1:].min() - result.optimum.value > 0
+    diverged = simulate(F, "fedavg", eta=1e25, **how)
+    assert calibration._measured("fedavg", diverged, *prediction) == []
 
 
 def test_a_target_out_of_reach(problem) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from fedac.errors import InputError
 from fedac.objectives import LogisticRegression, NoisyQuadratic, optimum
-from fedac.theory.constants import HOW, Constants, estimate
+from fedac.theory.constants import ESTIMATES, Constants, estimate
 
 
 def test_a_quadratic_has_exact_constants() -> None:
@@ -40,7 +40,7 @@ def test_potentials_that_are_not_given_are_bounded() -> None:
 
 def test_every_letter_is_explained() -> None:
     known = Constants(L=1.0, mu=0.1, sigma=1.0, D0=1.0, Q=1.0).letters
-    assert set(known) == set(HOW)
+    assert set(known) == set(ESTIMATES)
     assert "Q" not in Constants(L=1.0, mu=0.1, sigma=1.0, D0=1.0).letters
 
 

@@ -1,4 +1,4 @@
-"""`fedac instability`: watch two runs of AGD part that started side by side."""
+"""`fedac instability`: two runs of AGD that start side by side separate exponentially fast."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from fedac.cli.parse import nonempty_path, output_folder, whole_numbers
-from fedac.cli.streams import results_console
+from fedac.cli.streams import new_table, print_table
 from fedac.errors import InputError
 
 if TYPE_CHECKING:
@@ -20,33 +20,31 @@ if TYPE_CHECKING:
     from fedac.theory.instability import Instance
     from fedac.theory.separation import Separation
 
-# More columns do not fit a terminal; longer intervals are a slip of the keyboard.
+# More columns do not fit on a terminal, and longer intervals are typos.
 MOST_INTERVALS, LONGEST_INTERVAL = 4, 10**8
 ROWS = 10
 SEQUENCES = {"w": "|w - u| / eps", "w_ag": "|w_ag - u_ag| / eps"}
-
-
 LEGEND = """\
-How far two runs are apart that started a distance eps apart, in units of eps. One block is three
-steps. AGD: measured. exact: by the formula. proven >=: the theorem's lower bound. FedAc-I: with its
-coupling for K, under the same curvatures, which are made to part AGD."""
+The distance of two runs, in units of their distance eps at the start. One block is three steps.
+AGD: measured. exact: by the formula. proven >=: the lower bound that the proof gives. FedAc-I: with
+its coupling for K, under the same curvatures, which are chosen to separate AGD."""
 
 
-def instability(
+def command(
     kappa: float = typer.Option(100.0, help="Condition number L/mu, at least 25."),
-    blocks: int = typer.Option(20, help="Blocks of three steps, from 1 to 100."),
+    blocks: int = typer.Option(20, help="Number of blocks of three steps, from 1 to 100."),
     local_steps: str = typer.Option(
         "4,16,64",
         "--local-steps",
         "-K",
-        help="Synchronization intervals of FedAc-I to compare with, separated by commas.",
+        help="Synchronization intervals of FedAc-I to compare, separated by commas.",
     ),
     out: Path | None = typer.Option(
-        None, metavar="DIR", parser=nonempty_path, help="Folder for a figure, as PNG and PDF."
+        None, metavar="DIR", parser=nonempty_path, help="Folder for the figure, as PNG and PDF."
     ),
     as_json: bool = typer.Option(False, "--json", help="Print one JSON object."),
 ) -> None:
-    """Show that AGD may drive two nearby runs apart exponentially, and how FedAc-I tempers it."""
+    """Show how AGD separates two nearby runs exponentially fast, and how FedAc-I limits it."""
     intervals = _intervals(local_steps)
     from fedac.theory.instability import construct, require_blocks, require_kappa
     from fedac.theory.separation import fedac_separation
@@ -67,7 +65,7 @@ def instability(
     for path in figures:
         print(f"Figure: {path}")
     print(
-        f"{seconds:.2f} s in {instance.bits} bits: eps = {_scientific(instance.eps_0 / 2)}; "
+        f"{seconds:.2f} s at {instance.bits} bits: eps = {_scientific(instance.eps_0 / 2)}; "
         f"measured and exact agree to {_error(instance, measured):.0e}",
         file=sys.stderr,
     )
@@ -111,7 +109,7 @@ def _as_json(
         "kappa": kappa,
         "blocks": instance.blocks,
         "bits": instance.bits,
-        # As logarithms: the numbers themselves may be too small for a double.
+        # Logarithms, because the numbers themselves may be too small for a double.
         "log10_delta": _log10(instance.delta),
         "log10_eps": _log10(instance.eps_0 / 2),
         "separation": [
@@ -135,29 +133,26 @@ def _print_tables(
     measured: Sequence[Separation],
     fedac_i: Mapping[int, Sequence[Separation]],
 ) -> None:
-    """Print a table for w and one for w_ag: both in one would be too wide for a terminal."""
-    from rich.table import Table
-
+    """Print one table for w and one for w_ag."""
     from fedac.theory.separation import predicted_separation, proven_bound
 
     every = -(-instance.blocks // ROWS)
     shown = sorted({1, *range(every, instance.blocks + 1, every), instance.blocks})
     for sequence, name in SEQUENCES.items():
-        table = Table(title=f"{name}, kappa={instance.kappa:g}")
-        for heading in ("block", "AGD", "exact", "proven >="):
-            table.add_column(heading, justify="right")
-        for K in fedac_i:
-            table.add_column(f"FedAc-I\nK={K}", justify="right")
+        table = new_table(
+            *("block", "AGD", "exact", "proven >=", *(f"FedAc-I K={K}" for K in fedac_i)),
+            title=f"{name}, kappa={instance.kappa:g}",
+        )
         for k in shown:
             apart = [measured[k], predicted_separation(instance.kappa, k), proven_bound(k)]
             apart += [separations[k] for separations in fedac_i.values()]
             table.add_row(str(k), *(f"{abs(getattr(one, sequence)):.3g}" for one in apart))
-        results_console().print(table)
+        print_table(table)
     print(LEGEND)
 
 
 def _error(instance: Instance, measured: Sequence[Separation]) -> float:
-    """Return the largest relative difference of what was measured from the exact formula."""
+    """Return the largest relative difference between measurement and exact formula."""
     from fedac.theory.separation import predicted_separation
 
     return max(

@@ -1,20 +1,22 @@
-"""`fedac plan`: which algorithm, K and step size for M workers, and how many rounds."""
+"""`fedac plan`: algorithm, K, step size and number of rounds for M workers."""
 
 from __future__ import annotations
 
 import json
-import math
-import sys
-from dataclasses import asdict
+from collections.abc import Mapping
+from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any
 
 import typer
 
-from fedac.cli.progress import progress_bar
-from fedac.cli.streams import results_console
+from fedac.cli.parse import LOSS_NAMES
+from fedac.cli.progress import download_bar, progress_bar
+from fedac.cli.streams import new_table, notice, print_table, results_console
 from fedac.errors import InputError
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from fedac.experiments.calibration import Calibration, Measured
     from fedac.objectives import Objective
     from fedac.theory.constants import Constants
@@ -22,28 +24,32 @@ if TYPE_CHECKING:
 
 DEFAULT_STEPS = 4096  # as in the paper's experiments
 FEW_DIVISORS = 5
-# These bounds are known up to constants, which are set to 1.
-UNKNOWN_CONSTANTS = ("fedavg_a1", "mb_sgd", "mb_ac_sgd", "mb_sgd_convex", "mb_ac_sgd_convex")
+EDGE = "the smallest or largest step size tried; a better one may lie beyond it"
 
 
-def plan(
+def command(
     dataset: str | None = typer.Option(None, help="A registered name or a LIBSVM file."),
-    l2: float = typer.Option(1e-3, help="Regularization strength, with --dataset."),
+    loss: str = typer.Option(
+        "logistic", help=f"With --dataset: {LOSS_NAMES}, or your own class as module:name."
+    ),
+    l2: float = typer.Option(1e-3, help="With --dataset: regularization strength, above 0."),
     intercept: bool = typer.Option(False, "--intercept", help="Append a column of ones."),
     smoothness: float | None = typer.Option(None, help="L, instead of a data set."),
-    strong_convexity: float = typer.Option(0.0, help="mu; 0 is a general convex objective."),
-    noise: float | None = typer.Option(None, help="sigma, of one gradient."),
+    strong_convexity: float = typer.Option(0.0, help="mu; 0 for a general convex objective."),
+    noise: float | None = typer.Option(None, help="sigma, the noise of one gradient."),
     distance: float | None = typer.Option(None, help="D0, from the start to the optimum."),
-    third_order: float | None = typer.Option(None, help="Q, if it is known."),
-    dim: int | None = typer.Option(None, min=1, help="Dimension, for the megabytes."),
+    third_order: float | None = typer.Option(None, help="Q, third-order smoothness, if known."),
+    dim: int | None = typer.Option(None, min=1, help="Dimension, to compute megabytes."),
     workers: int = typer.Option(256, "--workers", "-M", help="Workers, M."),
     steps: int | None = typer.Option(
-        None, "--steps", "-T", help=f"Steps per worker, T; {DEFAULT_STEPS} unless --target."
+        None, "--steps", "-T", help=f"Steps per worker, T; {DEFAULT_STEPS} without --target."
     ),
-    target: float | None = typer.Option(None, help="Instead of T: the suboptimality to reach."),
-    round_cost: float = typer.Option(1000.0, help="Cost of a round in gradients (--target)."),
+    target: float | None = typer.Option(None, help="Suboptimality to reach, instead of -T."),
+    round_cost: float = typer.Option(
+        1000.0, help="With --target: cost of one round, in gradients."
+    ),
     calibrate: bool = typer.Option(False, "--calibrate", help="Measure on the data set."),
-    seed: int = typer.Option(1, help="Seed of the draws, with --calibrate."),
+    seed: int = typer.Option(1, help="With --calibrate: seed of the random draws."),
     tables: bool = typer.Option(False, "--tables", help="Print the paper's two tables."),
     as_json: bool = typer.Option(False, "--json", help="Print one JSON object."),
 ) -> None:
@@ -54,23 +60,24 @@ def plan(
     from fedac.theory import planner
 
     given = {"smoothness": smoothness, "noise": noise, "distance": distance}
-    objective, constants = _problem(dataset, l2, intercept, strong_convexity, third_order, given)
+    if dataset is None:
+        objective, constants = None, _constants(given, mu=strong_convexity, Q=third_order)
+    else:
+        given |= {"strong-convexity": strong_convexity or None, "third-order": third_order}
+        objective, constants = _problem(dataset, loss, l2, intercept, given)
+        dim = objective.dim
     if calibrate and objective is None:
-        raise InputError("--calibrate measures on data; give a --dataset")
+        raise InputError("--calibrate needs a --dataset to measure on")
     if target is None and steps is None:
         steps = DEFAULT_STEPS
     how: dict[str, Any] = {"M": workers, "T": steps, "target": target, "round_cost": round_cost}
-    dim = objective.dim if objective is not None else dim
     choices = planner.plan(constants, dim=dim, **how)
     if not as_json:
         _print_constants(constants, estimated=objective is not None)
         _print_choices(choices, how, can_measure=objective is not None)
-    if steps is not None and len(planner.divisors(steps)) < FEW_DIVISORS:
-        print(
-            f"T={steps} can be cut into rounds in {len(planner.divisors(steps))} ways only; a "
-            "power of two leaves more choice of K.",
-            file=sys.stderr,
-        )
+    if steps is not None and len(divisors := planner.divisors(steps)) < FEW_DIVISORS:
+        notice(f"K must divide T={steps}, which has only {len(divisors)} divisors; "
+               "a power of two has more")  # fmt: skip
     found = None
     if calibrate and objective is not None:
         found = _calibrate(objective, constants, seed, how)
@@ -79,37 +86,35 @@ def plan(
     elif found is not None:
         _print_calibration(found, how)
     elif objective is not None:
-        print("Use --calibrate to measure on the data.", file=sys.stderr)
+        notice("--calibrate measures on the data")
+
+
+def _constants(given: Mapping[str, float | None], *, mu: float, Q: float | None) -> Constants:
+    from fedac.theory.constants import Constants
+
+    missing = [f"--{name}" for name, value in given.items() if value is None]
+    if missing:
+        raise InputError(f"pass a --dataset, or the constants: {', '.join(missing)} missing")
+    L, sigma, D0 = (float(value) for value in given.values() if value is not None)
+    return Constants(L=L, mu=mu, sigma=sigma, D0=D0, Q=Q)
 
 
 def _problem(
-    dataset: str | None,
-    l2: float,
-    intercept: bool,
-    mu: float,
-    Q: float | None,
-    given: dict[str, float | None],
-) -> tuple[Objective | None, Constants]:
-    """Return the objective, if there is one, and its constants."""
+    dataset: str, loss: str, l2: float, intercept: bool, given: Mapping[str, float | None]
+) -> tuple[Objective, Constants]:
+    from fedac.data import load
+    from fedac.experiments.plugins import find_loss, make_objective
     from fedac.require import require_positive
-    from fedac.theory.constants import Constants, estimate
+    from fedac.theory.constants import estimate
 
-    if dataset is None:
-        missing = [f"--{name}" for name, value in given.items() if value is None]
-        if missing:
-            raise InputError(f"give a --dataset, or the constants: {', '.join(missing)} missing")
-        L, sigma, D0 = (float(value) for value in given.values() if value is not None)
-        return None, Constants(L=L, mu=mu, sigma=sigma, D0=D0, Q=Q)
     extra = [f"--{name}" for name, value in given.items() if value is not None]
-    if extra or mu or Q is not None:
-        extra += ["--strong-convexity"] * bool(mu) + ["--third-order"] * (Q is not None)
-        raise InputError(f"the data set gives the constants; leave {', '.join(extra)} out")
-    from fedac import data
-    from fedac.objectives import LogisticRegression
-
+    if extra:
+        raise InputError(f"the constants come from the data set; omit {', '.join(extra)}")
+    find_loss(loss)
     require_positive("l2", l2)
-    loaded = data.load(dataset)
-    objective = LogisticRegression(loaded.X, loaded.y, l2=l2, intercept=intercept)
+    with download_bar(dataset) as show:
+        loaded = load(dataset, show)
+    objective = make_objective(loss, loaded.X, loaded.y, l2=l2, intercept=intercept)
     return objective, estimate(objective)
 
 
@@ -124,158 +129,141 @@ def _calibrate(
 
 
 def _print_constants(constants: Constants, *, estimated: bool) -> None:
-    from rich.table import Table
+    from fedac.theory.constants import ESTIMATES
 
-    from fedac.theory.constants import HOW
-
-    table = Table(title="The problem's constants")
-    table.add_column("letter")
-    table.add_column("value", justify="right")
-    if estimated:
-        table.add_column("how it was found")
+    headings = ("letter", "value", "estimate")[: 3 if estimated else 2]
+    table = new_table(*headings, words={"letter", "estimate"}, title="The problem's constants")
     for name, value in constants.letters.items():
-        table.add_row(name, f"{value:.4g}", *([HOW[name]] if estimated else []))
-    results_console().print(table)
+        table.add_row(name, f"{value:.4g}", *([ESTIMATES[name]] if estimated else []))
+    print_table(table)
 
 
 def _print_choices(choices: list[Choice], how: dict[str, Any], *, can_measure: bool) -> None:
-    from rich.table import Table
-
+    console = results_console()
     aim = f"T={how['T']}" if how["target"] is None else f"target {how['target']:g}"
     if not choices:
         advice = "use --calibrate or a larger target" if can_measure else "use a larger target"
-        results_console().print(f"No bound reaches {aim} within 2^40 steps; {advice}.")
+        console.print(f"No bound reaches {aim} within 2^40 steps; {advice}.")
         return
     rule = (
-        "K: the fewest rounds whose bound is at most twice the best."
+        "K gives the fewest rounds whose bound is at most twice the best."
         if how["target"] is None
-        else f"K and T: the least cost, a round being worth {how['round_cost']:g} gradients."
+        else f"K and T give the least cost, where a round costs {how['round_cost']:g} gradients."
     )
-    table = Table(
+    megabytes = choices[0].megabytes_per_worker is not None
+    table = new_table(
+        *("theorem", "K", "rounds", "eta", "bound", "largest term", *["MB"] * megabytes),
+        words={"theorem", "largest term"},
         title=f"By the paper's bounds: M={how['M']}, {aim}",
-        pad_edge=False,  # fits a terminal of 80 columns
         caption=f"{rule} Bounds hold in the worst case; real runs are often orders of magnitude "
-        "better. * no better than the start: this bound says nothing here. ' its constants are "
-        "unknown and set to 1. Speedup: from so many rounds on M workers are worth M times one, "
-        "by the rates without constants and logarithms. MB: sent by one worker.",
+        "better. * not below the error at the start: this bound says nothing here. ' constants "
+        "unknown, set to 1." + " MB: sent by one worker." * megabytes,
     )
-    table.add_column("theorem", overflow="fold")
-    for heading in ("K", "rounds", "eta", "bound", "largest term", "speedup", "MB"):
-        left = heading == "largest term"
-        table.add_column(heading, justify="left" if left else "right", no_wrap=not left)
     for choice in choices:
-        mark = "*" if choice.vacuous else ""
-        unknown = "'" if choice.theorem in UNKNOWN_CONSTANTS else ""
-        sent = choice.megabytes_per_worker
         table.add_row(
-            choice.theorem.replace("_", "-") + unknown,
+            choice.theorem.label + ("" if choice.theorem.paper_constants else "'"),
             f"{choice.K}",
             f"{choice.rounds}",
-            f"{choice.hyperparameters.eta:.2g}",
-            f"{choice.bound.total:.2g}{mark}",
+            f"{choice.step_size.eta:.2g}",
+            f"{choice.bound.total:.2g}" + ("*" if choice.vacuous else ""),
             choice.bound.dominant.replace("_", " "),
-            "never" if choice.speedup_rounds is None else f"{choice.speedup_rounds}",
-            "" if sent is None else f"{sent:.2g}",
+            *([f"{choice.megabytes_per_worker:.2g}"] if megabytes else []),
         )
-    results_console().print(table)
+    print_table(table)
+    speedups = (
+        f"{choice.theorem.label} " + (f"{R} rounds" if (R := choice.speedup_rounds) else "never")
+        for choice in choices
+    )
+    console.print(
+        "M workers are M times as good as one (by the rates, without constants and logarithms) "
+        f"from: {', '.join(speedups)}."
+    )
 
 
 def _print_calibration(found: Calibration, how: dict[str, Any]) -> None:
-    from rich.table import Table
-
     from fedac.algorithms import get
 
-    table = Table(
+    table = new_table(
+        *("algorithm", "K", "rounds", "eta", "reached", "expected", "largest term", "MB"),
+        words={"algorithm", "largest term"},
         title="Measured on the data",
-        caption="Each algorithm with its best step size. Expected: by the lemma's terms with "
-        "constants fitted to short runs; the largest of them is named. Recommended: the fewest "
-        "rounds within twice the best of all, or the cheapest that reach the target. MB: sent by "
-        "one worker.",
+        caption="Each algorithm with its best step size. Expected: the lemma's terms with "
+        "constants fitted to short runs, and the largest of them. Recommended: the fewest rounds "
+        "within twice the best result, or the cheapest way to the target. MB: sent by one "
+        f"worker. * {EDGE}.",
     )
-    table.add_column("algorithm", no_wrap=True)
-    for heading in ("K", "rounds", "eta", "reached", "expected", "largest term", "MB"):
-        left = heading == "largest term"
-        table.add_column(heading, justify="left" if left else "right", no_wrap=not left)
     for m in sorted(found.measured, key=lambda m: (m.rounds, m.suboptimality)):
         table.add_row(
             get(m.algorithm).label,
             f"{m.K}",
             f"{m.rounds}",
-            f"{m.eta:.2g}",
+            f"{m.eta:.2g}" + ("*" if m.edge else ""),
             f"{m.suboptimality:.3g}",
             f"{m.fitted.total:.2g}",
             m.fitted.dominant.replace("_", " "),
             f"{m.megabytes_per_worker:.2g}",
             style="bold" if m is found.recommended else None,
         )
-    results_console().print(table)
-    best = found.recommended
-    small = "" if how["M"] == best.M else f" (with {best.M} workers, as many as time allows)"
+    print_table(table)
+    best, console = found.recommended, results_console()
+    fewer = "" if how["M"] == best.M else f" (measured with {best.M} workers to save time)"
     missed = how["target"] is not None and best.suboptimality > how["target"]
-    results_console().print(
+    console.print(
         f"{'The target was not reached; closest' if missed else 'Recommended'}: "
         f"{get(best.algorithm).label} with K={best.K}, eta={best.eta:.3g}: {best.rounds} rounds, "
-        f"suboptimality {best.suboptimality:.3g}{small}"
+        f"suboptimality {best.suboptimality:.3g}{fewer}"
     )
-    equal = [
+    if best.edge:
+        console.print(f"eta={best.eta:.3g} is the {best.edge} step size tried; a better one may "
+                      "lie beyond it.")  # fmt: skip
+    similar = [
         get(m.algorithm).label
         for m in found.measured
         if m is not best and m.K == best.K and m.suboptimality <= 1.2 * best.suboptimality
     ]
-    if equal:
-        results_console().print(f"About as good with as many rounds: {', '.join(equal)}")
+    if similar:
+        console.print(f"About as good with the same K: {', '.join(similar)}")
 
 
 def _print_paper_tables(as_json: bool) -> None:
-    from rich.table import Table
-
     from fedac.theory.tables import TABLE_1, TABLE_2
 
     if as_json:
-        print(json.dumps(_tables_as_json()))
+        rows = {"table_1": TABLE_1, "table_2": TABLE_2}
+        print(json.dumps({name: list(map(_row_as_json, table)) for name, table in rows.items()}))
         return
-    first = Table(title="Table 1: rounds R for linear speedup in M (no constants, no logarithms)")
-    for heading in ("assumption", "algorithm", "strongly convex", "general convex", "source"):
-        first.add_column(heading)
+    first = _table_of_words(
+        "Table 1: rounds R for linear speedup in M (no constants, no logarithms)",
+        *("assumption", "algorithm", "strongly convex", "general convex", "source"),
+    )
     for row in TABLE_1:
         convex = "" if row.convex is None else str(row.convex)
         cells = (row.algorithm, str(row.strongly_convex), convex, row.reference)
         first.add_row(f"asm{row.assumption}", *cells)
-    second = Table(title="Table 2: rates (no constants, no logarithms, no exponential decay)")
-    for heading in ("assumption", "algorithm", "rate", "source"):
-        second.add_column(heading)
+    second = _table_of_words(
+        "Table 2: rates (no constants, no logarithms, no exponential decay)",
+        *("assumption", "algorithm", "rate", "source"),
+    )
     for rate in TABLE_2:
         what = f"asm{rate.assumption}, mu {'>' if rate.strongly_convex else '='} 0"
         second.add_row(what, rate.algorithm, str(rate), rate.reference)
-    results_console().print(first)
-    results_console().print(second)
+    print_table(first)
+    print_table(second)
 
 
-def _tables_as_json() -> dict[str, Any]:
-    from fedac.theory.tables import TABLE_1, TABLE_2
+def _table_of_words(title: str, *headings: str) -> Table:
+    return new_table(*headings, words=headings, title=title)
 
-    return {
-        "table_1": [
-            {
-                "assumption": row.assumption,
-                "algorithm": row.algorithm,
-                "strongly_convex": str(row.strongly_convex),
-                "convex": None if row.convex is None else str(row.convex),
-                "reference": row.reference,
-            }
-            for row in TABLE_1
-        ],
-        "table_2": [
-            {
-                "assumption": row.assumption,
-                "strongly_convex": row.strongly_convex,
-                "algorithm": row.algorithm,
-                "terms": {name: str(term) for name, term in row.terms.items()},
-                "reference": row.reference,
-            }
-            for row in TABLE_2
-        ],
-    }
+
+def _row_as_json(row: Any) -> dict[str, Any]:
+    """Return a row of the paper's tables, with its formulas as text."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return {name: str(term) for name, term in value.items()}
+        return value if value is None or isinstance(value, int) else str(value)
+
+    return {field.name: plain(getattr(row, field.name)) for field in fields(row)}
 
 
 def _as_json(
@@ -292,16 +280,19 @@ def _as_json(
 
 
 def _choice_as_json(choice: Choice) -> dict[str, Any]:
-    hp = asdict(choice.hyperparameters)
-    bound = choice.bound
+    from fedac.algorithms.couplings import as_fedac
+
+    theorem, bound, hp = choice.theorem, choice.bound, choice.step_size.hp
+    lam = {} if theorem.strongly_convex else {"lam": choice.step_size.lam}
     return {
-        "algorithm": choice.algorithm,
-        "theorem": choice.theorem,
+        "algorithm": theorem.algorithm,
+        "theorem": theorem.name,
+        "label": theorem.label,
         "workers": choice.M,
         "local_steps": choice.K,
         "steps": choice.T,
         "rounds": choice.rounds,
-        "hyperparameters": {name: value for name, value in hp.items() if math.isfinite(value)},
+        "hyperparameters": {"rho": 1.0} | asdict(as_fedac(hp)) | asdict(hp) | lam,
         "bound": bound.total,
         "terms": bound.terms,
         "dominant": bound.dominant,
@@ -319,6 +310,7 @@ def _measured_as_json(m: Measured) -> dict[str, Any]:
         "steps": m.T,
         "rounds": m.rounds,
         "eta": m.eta,
+        "edge": m.edge,
         "suboptimality": m.suboptimality,
         "expected": m.fitted.total,
         "dominant": m.fitted.dominant,

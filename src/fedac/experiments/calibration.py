@@ -1,9 +1,9 @@
-"""The planner's second opinion: short simulations on the data instead of worst-case constants.
+"""The planner's second opinion: short simulations on the data instead of worst-case bounds.
 
-In three steps. Probes: every algorithm with several K and step sizes. Fit: the terms of the
-any-step-size lemmas get the constants that explain the probes best, and say which K is worth
-trying at the real size. Measurement: all algorithms at these K, at the real size if it can be
-afforded, tuned over step sizes.
+There are three stages. Probe: run every algorithm with several K and step sizes. Fit: find the
+constants with which the terms of the any-step-size lemmas explain the probes, and use them to
+predict which K are worth trying. Measure: run all algorithms at these K, at full size if that is
+affordable, and tune their step sizes.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import math
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from scipy.optimize import least_squares
@@ -21,9 +22,9 @@ from fedac.errors import InputError, StepSizeWarning
 from fedac.objectives import Objective
 from fedac.simulation import Result, simulate
 from fedac.theory import lemmas
-from fedac.theory.terms import Bound
 from fedac.theory.constants import Constants
 from fedac.theory.planner import SLACK, choose, divisors
+from fedac.theory.terms import Bound
 
 LEMMAS: dict[str, Callable[..., Bound]] = {
     "fedac-i": lemmas.fedac_i_general_eta,
@@ -32,26 +33,26 @@ LEMMAS: dict[str, Callable[..., Bound]] = {
     "mb-sgd": lemmas.mb_sgd_general_eta,
     "mb-ac-sgd": lemmas.mb_ac_sgd_general_eta,
 }
-# Step sizes around 1/L: the theory ends there, but good runs are found beyond.
+# In units of 1/L, where the theory ends; larger step sizes often do better.
 ETAS = tuple(2.0**power for power in range(-8, 4))
 PROBED_K = 5
-# Gradients to spend on each step: a few seconds each on two cores.
+# Gradients to spend on each stage: a few seconds on two cores.
 PROBE_QUERIES = 4e8
 MEASURE_QUERIES = 2.5e9
 FEWEST_WORKERS = 16
-# Steps of a probe where the number of steps is still to be found, and the most to try then.
+# With a target instead of T: the steps of a probe, and the most steps to consider.
 PROBE_STEPS = 1024
 MOST_MEASURED_STEPS = 2**17
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fit:
-    """A lemma's bound with constants that fit an algorithm's runs.
+    """Constants with which a lemma's bound fits an algorithm's runs.
 
     Attributes
     ----------
     optimization, speed, variance, discrepancy : float
-        Multipliers of the lemma's terms; `speed` of the exponent in the first.
+        Multipliers of the lemma's terms; `speed` multiplies the exponent of the first.
     spread : float
         Root mean square of log2(measured/fitted) over the probes.
 
@@ -70,7 +71,7 @@ class Fit:
     spread: float
 
     def __call__(self, bound: Bound, *, start: float) -> Bound:
-        """Return a bound with these constants; `start` is the potential it decays from."""
+        """Return the bound with these constants; `start` is the potential at the start."""
         return Bound(
             optimization=self.optimization * start * (bound.optimization / start) ** self.speed,
             variance=self.variance * (bound.variance + bound.accelerated_variance),
@@ -85,11 +86,13 @@ class Measured:
     Attributes
     ----------
     M, T : int
-        As simulated; M is smaller than asked for where that would take too long.
+        As simulated; M is reduced where the full number would take too long.
+    edge : "smallest", "largest" or None
+        Whether `eta` is at an edge of the step sizes tried.
     suboptimality : float
-        The best recorded of the run, as in the paper's figures.
+        The smallest recorded after at least one step.
     fitted : Bound
-        What the fit predicted for this K at the real size, with its best step size.
+        What the fit predicted for this K at full size, with the best step size.
     fit : Fit
         The algorithm's constants.
     """
@@ -100,6 +103,7 @@ class Measured:
     T: int
     rounds: int
     eta: float
+    edge: Literal["smallest", "largest"] | None
     suboptimality: float
     megabytes_per_worker: float
     fitted: Bound
@@ -108,13 +112,13 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """The measurements, and the one that is recommended."""
+    """All measurements, and the recommended one."""
 
     measured: tuple[Measured, ...]
     recommended: Measured
 
     def best(self, algorithm: str) -> Measured | None:
-        """Return an algorithm's own choice: its fewest rounds within the slack of its best."""
+        """Return an algorithm's fewest rounds within the slack of its best result."""
         mine = [m for m in self.measured if m.algorithm == algorithm]
         return _fewest_rounds(mine) if mine else None
 
@@ -132,7 +136,7 @@ def calibrate(
 ) -> Calibration:
     """Measure which algorithm, K and step size suit M workers on an objective.
 
-    As in `fedac.theory.planner.plan`, for T steps or for a target at the least cost.
+    Like `fedac.theory.planner.plan`, for T steps or for a target at the least cost.
 
     Examples
     --------
@@ -154,40 +158,40 @@ def calibrate(
                 on_progress=on_progress,
             )  # fmt: skip
 
+    def expected(name: str, K: int, T: int) -> Bound:
+        return _best_fitted(name, fits[name], constants, M, K, T)
+
+    def candidate(name: str) -> tuple[int, int] | None:
+        return choose(
+            lambda K, T: expected(name, K, T).total,
+            T=T, target=target, round_cost=round_cost, most_steps=MOST_MEASURED_STEPS,
+        )  # fmt: skip
+
+    def measure(name: str, result: Result) -> list[Measured]:
+        schedule = result.schedule
+        return _measured(name, result, expected(name, schedule.K, schedule.T), fits[name])
+
     probe_M, probe_T = _affordable(M, T or PROBE_STEPS, PROBED_K, PROBE_QUERIES)
     probes = [run(probe_M, K, probe_T) for K in _spread(divisors(probe_T)[:-1] or [1], PROBED_K)]
     fits = {name: _fit(name, probes, constants) for name in LEMMAS}
-    ways = set()
-    for name, fit in fits.items():
-
-        def expected(K: int, T: int, name: str = name, fit: Fit = fit) -> float:
-            return _best_fitted(name, fit, constants, M, K, T).total
-
-        way = choose(
-            expected, T=T, target=target, round_cost=round_cost, most_steps=MOST_MEASURED_STEPS
-        )
-        if way is not None:
-            ways.add(way)
-    if not ways:
+    candidates = {found for name in LEMMAS if (found := candidate(name)) is not None}
+    if not candidates:
         raise InputError(
             f"no algorithm is expected to reach {target:g} within {MOST_MEASURED_STEPS} steps; "
             "use a larger target or more workers"
         )
     measured = []
-    for K, steps in sorted(ways):
-        workers, _ = _affordable(M, steps, len(ways), MEASURE_QUERIES, keep_T=True)
+    for K, steps in sorted(candidates):
+        workers, _ = _affordable(M, steps, len(candidates), MEASURE_QUERIES, keep_T=True)
         result = run(workers, K, steps)
-        for name, fit in fits.items():
-            fitted = _best_fitted(name, fit, constants, M, K, steps)
-            measured += _best_runs(result, name, fitted, fit)
+        for name in LEMMAS:
+            measured += measure(name, result)
+    if not measured:
+        raise InputError("every run diverged; use a larger l2 or scale the data")
     best = _recommended(measured, target, round_cost)
     while target is not None and best.suboptimality <= target and best.rounds > 1:
-        # What the fit expected may have been too much: half the rounds are often enough.
-        result = run(best.M, best.K, best.K * (best.rounds // 2))
-        fitted = _best_fitted(
-            best.algorithm, best.fit, constants, M, best.K, best.K * (best.rounds // 2)
-        )
-        shorter = _best_runs(result, best.algorithm, fitted, best.fit)
+        # The fit may have expected too many rounds: half of them are often enough.
+        shorter = measure(best.algorithm, run(best.M, best.K, best.K * (best.rounds // 2)))
         if not shorter or shorter[0].suboptimality > target:
             break
         best = shorter[0]
@@ -197,7 +201,7 @@ def calibrate(
 
 def _recommended(measured: Sequence[Measured], target: float | None, round_cost: float) -> Measured:
     if target is None:
-        # Of equally few rounds, the algorithm that gets furthest.
+        # With the same number of rounds, the best algorithm.
         few = _fewest_rounds(measured).K
         return min((m for m in measured if few == m.K), key=lambda m: m.suboptimality)
     reached = [m for m in measured if m.suboptimality <= target]
@@ -207,8 +211,13 @@ def _recommended(measured: Sequence[Measured], target: float | None, round_cost:
 
 
 def _etas(constants: Constants) -> list[float]:
-    # FedAc-II has no meaning at 1/mu.
+    # FedAc-II is undefined at 1/mu.
     return [eta / constants.L for eta in ETAS if eta * constants.mu < constants.L]
+
+
+def _covered(eta: float, constants: Constants) -> bool:
+    """Return whether the theory covers a step size."""
+    return eta * constants.L <= 1 + 1e-12
 
 
 def _affordable(
@@ -224,7 +233,7 @@ def _affordable(
 
 
 def _spread(candidates: Sequence[int], count: int) -> list[int]:
-    """Return at most `count` of the candidates, evenly apart, the first and the last among them."""
+    """Return up to `count` evenly spaced candidates, including the first and the last."""
     places = np.unique(np.linspace(0, len(candidates) - 1, count).round().astype(int))
     return [candidates[place] for place in places]
 
@@ -232,7 +241,7 @@ def _spread(candidates: Sequence[int], count: int) -> list[int]:
 def _lemma(
     name: str, constants: Constants, *, eta: float, M: int, K: int, T: int
 ) -> tuple[Bound, float]:
-    """Return an algorithm's bound for any step size, and the potential it decays from."""
+    """Return an algorithm's bound for a step size, and the potential at the start."""
     start, value = {
         "fedac-i": ("Psi0", constants.Psi0),
         "fedac-ii": ("Phi0", constants.Phi0),
@@ -251,9 +260,8 @@ def _fit(name: str, probes: Sequence[Result], constants: Constants) -> Fit:
     for result in probes:
         f_star = result.optimum.value
         for run in result.runs:
-            gap = run.best_loss - f_star
-            usable = run.status == "ok" and gap > 0 and run.eta * constants.L <= 1 + 1e-12
-            if run.algorithm == name and usable:
+            gap = run.trained_loss - f_star  # NaN if the run diverged
+            if run.algorithm == name and gap > 0 and _covered(run.eta, constants):
                 schedule = result.schedule
                 cases.append(
                     _lemma(name, constants, eta=run.eta, M=result.M, K=schedule.K, T=schedule.T)
@@ -265,8 +273,8 @@ def _fit(name: str, probes: Sequence[Result], constants: Constants) -> Fit:
         return Fit(optimization=a, speed=speed, variance=v, discrepancy=c, spread=spread)
 
     def residuals(x: Array) -> Array:
-        constants_now = fit(x)
-        totals = [constants_now(bound, start=start).total for bound, start in cases]
+        tried = fit(x)
+        totals = [tried(bound, start=start).total for bound, start in cases]
         errors: Array = np.log(np.maximum(totals, 1e-300)) - np.array(logs)
         return errors
 
@@ -281,26 +289,28 @@ def _fit(name: str, probes: Sequence[Result], constants: Constants) -> Fit:
 
 def _best_fitted(name: str, fit: Fit, constants: Constants, M: int, K: int, T: int) -> Bound:
     """Return what a fit predicts for the best step size that the theory covers."""
-    covered = [eta for eta in _etas(constants) if eta * constants.L <= 1 + 1e-12]
+    covered = [eta for eta in _etas(constants) if _covered(eta, constants)]
     lemma = [_lemma(name, constants, eta=eta, M=M, K=K, T=T) for eta in covered]
     return min((fit(bound, start=start) for bound, start in lemma), key=lambda b: b.total)
 
 
-def _best_runs(result: Result, name: str, fitted: Bound, fit: Fit) -> list[Measured]:
-    """Return an algorithm's best run, or none if all have diverged."""
-    runs = [run for run in result.runs if run.algorithm == name and run.status == "ok"]
-    if not runs:
+def _measured(name: str, result: Result, fitted: Bound, fit: Fit) -> list[Measured]:
+    """Return an algorithm's best run; nothing if all diverged."""
+    runs = [run for run in result.runs if run.algorithm == name]
+    scored = [run for run in runs if not math.isnan(run.trained_loss)]
+    if not scored:
         return []
-    best = min(runs, key=lambda run: run.best_loss)
-    schedule = result.schedule
+    best = min(scored, key=lambda run: run.trained_loss)
+    etas = [run.eta for run in runs]
     found = Measured(
         algorithm=name,
         M=result.M,
-        K=schedule.K,
-        T=schedule.T,
-        rounds=schedule.rounds,
+        K=result.schedule.K,
+        T=result.schedule.T,
+        rounds=result.schedule.rounds,
         eta=best.eta,
-        suboptimality=best.best_loss - result.optimum.value,
+        edge="smallest" if best.eta == min(etas) else "largest" if best.eta == max(etas) else None,
+        suboptimality=best.trained_loss - result.optimum.value,
         megabytes_per_worker=best.megabytes_per_worker,
         fitted=fitted,
         fit=fit,

@@ -1,4 +1,4 @@
-"""The picture of the instability theorem: how two runs part, and where F is curved."""
+"""The figure of the instability theorem: how two runs separate, and where F is curved."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
     from fedac.theory.instability import Instance
 
-# Below this nothing is left to see of a difference, and what grows would get less room.
+# Smaller differences are not shown, to leave space for those that grow.
 FLOOR = 1e-3
-# As many blocks of the trajectory as can be told apart in a panel.
+# More blocks of the trajectory would be too close together in the panel.
 BLOCKS_SHOWN = 4
-# As many markers as can be told apart on a line.
+# More markers on a line would overlap.
 MARKERS = 25
 DASHES = ("-", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)))
 TITLES = {"w": r"$|w - u|$", "w_ag": r"$|w^{\mathrm{ag}} - u^{\mathrm{ag}}|$"}
@@ -31,16 +31,16 @@ def draw(
     measured: Sequence[Separation],
     fedac_i: Mapping[int, Sequence[Separation]],
 ) -> Drawing:
-    """Draw how far runs are apart by block, and below it the curvature that parts them.
+    """Draw the distance of two runs by block, and below it the curvature that separates them.
 
     Parameters
     ----------
     instance : Instance
         From `fedac.theory.instability.construct`.
     measured : sequence of Separation
-        Of AGD on the instance, as `instance.separation()` gives it.
+        Of AGD on the instance, from `instance.separation()`.
     fedac_i : mapping
-        From synchronization intervals K to what `fedac_separation` gives.
+        Synchronization interval K -> result of `fedac_separation`.
     """
     import matplotlib as mpl
     from matplotlib.figure import Figure as Drawing
@@ -87,9 +87,9 @@ def _separation(
     ax.plot(blocks, sizes([proven_bound(k) for k in blocks]), label="proven lower bound", **GUIDE)
     for (K, separations), dashes in zip(fedac_i.items(), DASHES, strict=False):
         look: dict[str, Any] = {"color": style("fedac-i").colour, "linestyle": dashes}
-        # A difference may become 0, which a logarithmic axis has no place for.
-        shown = [size or math.nan for size in sizes(separations)]
-        ax.plot(blocks, shown, linewidth=1.2, label=f"FedAc-I, K = {K}", **look)
+        # A difference may become 0, which a logarithmic axis cannot show.
+        drawable = [size or math.nan for size in sizes(separations)]
+        ax.plot(blocks, drawable, linewidth=1.2, label=f"FedAc-I, K = {K}", **look)
     ax.set_yscale("log")
     ax.set_xlabel("blocks of three steps")
     ax.locator_params(axis="x", integer=True)
@@ -97,7 +97,7 @@ def _separation(
 
 
 def _curvature(ax: Axes, instance: Instance) -> None:
-    """Draw F'' with the first w_md; a bump is far too narrow to be drawn as anything but a line."""
+    """Draw F'' with the first w_md; bumps are so narrow that they appear as lines."""
     trajectory, _ = instance.trajectories()
     visited = trajectory.w_md[: 3 * BLOCKS_SHOWN]
     heights = [int(instance.objective.curvature(w_md) > instance.objective.mu) for w_md in visited]
@@ -108,7 +108,7 @@ def _curvature(ax: Axes, instance: Instance) -> None:
     ax.set_yticks([0, 1], [r"$\mu$ = 1", f"L = {instance.kappa:g}"])
     ax.set_ylim(-0.3, 1.3)
     span = float(visited[0] - visited[-1])
-    # AGD comes down to the minimum at 0: its steps go from left to right, as the blocks above.
+    # AGD descends to the minimum at 0; reverse the axis so that its steps go from left to right.
     ax.set_xlim(float(visited[0]) + span / 20, float(visited[-1]) - span / 20)
     ax.set_xlabel(f"w (marked: where AGD takes its first {len(visited)} gradients)")
     ax.set_ylabel("F''(w)")

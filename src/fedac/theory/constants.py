@@ -1,4 +1,4 @@
-"""The constants of a problem that the theorems ask for."""
+"""The constants of a problem that the theorems need."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ class Constants:
     L, mu : float
         Smoothness and strong convexity; mu = 0 for a general convex objective.
     sigma : float
-        Bound on the noise of one gradient, as a standard deviation.
+        Bound on the standard deviation of one gradient.
     D0 : float
         ||w_0 - w*||.
     Q : float or None
-        Third-order smoothness, where it is known.
+        Third-order smoothness, if known.
     Psi0, Phi0 : float
-        The potentials at the start; L D0^2, which is never less, unless given.
+        The potentials at the start; by default L D0^2, an upper bound.
 
     Examples
     --------
@@ -56,33 +56,33 @@ class Constants:
         for name in ("Psi0", "Phi0"):
             if math.isnan(getattr(self, name)):
                 object.__setattr__(self, name, self.L * self.D0 * self.D0)
-            require_nonnegative(f"{name} (from L and D0, unless given)", getattr(self, name))
+            require_nonnegative(f"{name} (L D0^2 by default)", getattr(self, name))
 
     @property
     def letters(self) -> dict[str, float]:
-        """All constants that are known, by letter."""
+        """The known constants by letter."""
         names = ("L", "mu", "sigma", "D0", "Q", "Psi0", "Phi0")
         known = {name: getattr(self, name) for name in names}
         return {name: value for name, value in known.items() if value is not None}
 
 
-# How `estimate` finds each constant, for people who want to know.
-HOW = {
-    "L": "the loss's largest curvature times the top eigenvalue of X'X/n, plus l2",
-    "mu": "l2: what the data add is not counted",
+# How `estimate` computes each constant.
+ESTIMATES = {
+    "L": "largest curvature of the loss times the top eigenvalue of X'X/n, plus l2",
+    "mu": "l2; the curvature of the data is not counted",
     "sigma": "the larger of the gradient noise at the start and at the optimum",
-    "D0": "from the start to the optimum, found by Newton's method",
-    "Q": "the loss's largest third derivative times the top eigenvalue times the longest row",
-    "Psi0": "F(w_0) - F* + mu/2 D0^2, where FedAc-I starts",
-    "Phi0": "F(w_0) - F* + mu/6 D0^2, where FedAc-II starts",
+    "D0": "distance from the start to the optimum, which Newton's method finds",
+    "Q": "largest third derivative of the loss times the top eigenvalue times the longest row",
+    "Psi0": "F(w_0) - F* + mu/2 D0^2, at FedAc-I's start",
+    "Phi0": "F(w_0) - F* + mu/6 D0^2, at FedAc-II's start",
 }
 
 
 def estimate(objective: Objective, start: npt.ArrayLike | None = None) -> Constants:
-    """Find the constants of an objective, from the start of the published runs unless given.
+    """Estimate the constants of an objective; the default start is that of the published runs.
 
-    sigma is measured where a run begins and where it ends; assumption asm1 wants it everywhere,
-    which no data set can show.
+    sigma is measured where a run begins and where it ends. Assumption asm1 requires it everywhere,
+    which data cannot show.
 
     Examples
     --------
@@ -92,7 +92,7 @@ def estimate(objective: Objective, start: npt.ArrayLike | None = None) -> Consta
     """
     w_0, best = start_point(objective, start), optimum(objective)
     mu = objective.strong_convexity
-    where: dict[str, Any] = {
+    at_start: dict[str, Any] = {
         "suboptimality": objective.value(w_0) - best.value, "w": w_0, "w_star": best.w, "mu": mu,
     }  # fmt: skip
     return Constants(
@@ -101,6 +101,6 @@ def estimate(objective: Objective, start: npt.ArrayLike | None = None) -> Consta
         sigma=math.sqrt(max(objective.noise(w_0), objective.noise(best.w))),
         D0=math.dist(w_0, best.w),
         Q=objective.third_order_smoothness,
-        Psi0=psi(**where),
-        Phi0=phi(**where),
+        Psi0=psi(**at_start),
+        Phi0=phi(**at_start),
     )
