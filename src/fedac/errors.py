@@ -26,6 +26,10 @@ class SlowEngineWarning(UserWarning):
     """The fast engine could not run a simulation; the message gives the reason."""
 
 
+class CompileCacheWarning(UserWarning):
+    """Compiled kernels cannot be kept on disk; the message gives the reason."""
+
+
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> InputError:
     """Build the error for an unknown name; it suggests the closest known one.
 

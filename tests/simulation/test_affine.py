@@ -182,9 +182,11 @@ def follow_tables(tables, S_0, g, u: float):
             idle = np.einsum("jiv,jv->iv", columns, idle)
         Y = Y + tables.r[t] * g_t
     assert next(folds, None) is None, "every fold was used"
-    base = np.einsum("ijv,jv->iv", tables.to_base, S_0)
+    base = np.einsum("ijv,jv->iv", tables.closing.to_base, S_0)
     assert base == pytest.approx(idle, rel=1e-9, abs=1e-9 * np.abs(S_0).max())
-    return np.array(queried), np.einsum("ijv,jv->iv", tables.closing, Y) + tables.constant * u
+    return np.array(queried), np.einsum(
+        "ijv,jv->iv", tables.closing.to_state, Y
+    ) + tables.closing.constant * u
 
 
 def compare(forms: list[Affine], *, l2: float, gap: int, dtype=np.float64, u: float = 0.7):
@@ -210,7 +212,7 @@ def test_a_short_round_needs_no_fold() -> None:
     assert not tables.fold_after.any()
     assert tables.folds.shape == (0, 2, 2, 1)
     assert tables.q.shape == tables.r.shape == (4, 2, 1)
-    assert tables.to_base[..., 0].tolist() == np.eye(2).tolist()
+    assert tables.closing.to_base[..., 0].tolist() == np.eye(2).tolist()
 
 
 def test_a_round_with_folds() -> None:

@@ -1,8 +1,17 @@
 """How kernels are compiled and kept."""
 
+import os
 import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
+import pytest
+
+import fedac
 from fedac.simulation._fast import compiling
 from fedac.simulation._fast.compiling import compiled, compiled_dir
 
@@ -39,11 +48,122 @@ def test_without_a_choice_it_is_kept_in_our_cache(monkeypatch, tmp_path: Path) -
 
 
 def test_all_that_kernels_import_counts_as_their_source() -> None:
-    engine = Path(compiling.__file__).parent
+    package = Path(fedac.__file__).parent
     used = set()
     for name in compiling.SOURCES:
-        text = (engine / name).read_text()
-        used |= set(re.findall(r"^from fedac\.simulation\._fast\.(\w+) import", text, re.MULTILINE))
-        for names in re.findall(r"^from fedac\.simulation\._fast import (.+)$", text, re.MULTILINE):
-            used |= set(names.split(", "))
-    assert {f"{name}.py" for name in used - {"compiling"}} <= set(compiling.SOURCES)
+        text = (package / name).read_text()
+        used |= set(re.findall(r"^from fedac\.([\w.]+) import", text, re.MULTILINE))
+        for folder, names in re.findall(r"^from fedac([\w.]*) import (.+)$", text, re.MULTILINE):
+            used |= {f"{folder}.{name}"[1:] for name in names.split(", ")}
+    files = {f"{name.replace('.', '/')}.py" for name in used}
+    known = {*compiling.SOURCES, "simulation/_fast/compiling.py", "arrays.py"}
+    assert {file for file in files if (package / file).exists()} <= known
+
+
+# --- Damaged, full, interrupted: in a process of their own, with a cache of their own -----------
+
+SCRIPT = """
+import sys
+import numpy as np, fedac
+from scipy.sparse import csr_array
+from fedac.simulation._fast import kernels
+F = fedac.LogisticRegression(csr_array(np.eye(3)), [1.0, -1.0, 1.0], l2=0.1)
+say = lambda: print("compiling", flush=True)
+try:
+    result = fedac.simulate(F, "fedavg", M=2, K=2, T=4, eta=0.1, engine="fast", on_compile=say)
+except fedac.simulation.SimulationInterrupted as stopped:
+    print("interrupted", len(stopped.result.runs))
+    sys.exit(130)
+print(result.runs[0].final_loss, sum(kernels.run_workers.stats.cache_hits.values()))
+"""
+
+
+def start(cache: Path, before: str = "") -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", before + SCRIPT],
+        env=os.environ | {"NUMBA_CACHE_DIR": str(cache)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def run(cache: Path, before: str = "") -> tuple[list[str], str]:
+    process = start(cache, before)
+    out, err = process.communicate(timeout=300)
+    assert process.returncode == 0, err
+    return out.split(), err
+
+
+def truncate(content: bytes) -> bytes:
+    return content[: len(content) // 2]
+
+
+def zero_the_end(content: bytes) -> bytes:
+    # As after a power failure: the length is right, the last blocks never reached the disk.
+    return content[: -len(content) // 4] + bytes(len(content) - len(content[: -len(content) // 4]))
+
+
+@pytest.fixture(scope="module")
+def warm(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cache that holds all kernels of the script."""
+    cache = tmp_path_factory.mktemp("warm")
+    out, err = run(cache)
+    assert out[0] == "compiling"
+    assert out[2] == "0"
+    assert not err
+    return cache
+
+
+def test_compiled_kernels_are_read_and_not_announced(warm: Path) -> None:
+    out, err = run(warm)
+    assert out[-1] == "1"
+    assert "compiling" not in out
+    assert not err
+
+
+@pytest.mark.parametrize(
+    ("suffix", "damage"), [("nbi", truncate), ("nbc", lambda _: b"garbage"), ("nbc", zero_the_end)]
+)
+def test_damaged_files_are_compiled_again(warm: Path, tmp_path: Path, suffix, damage) -> None:
+    cache = shutil.copytree(warm, tmp_path / "cache")
+    files = list(cache.rglob(f"*run_workers*.{suffix}"))
+    assert files
+    for file in files:
+        file.write_bytes(damage(file.read_bytes()))
+    out, err = run(cache)
+    assert out[0] == "compiling"
+    assert out[-1] == "0"
+    assert not err
+    assert run(cache)[0][-1] == "1", "the damaged files were replaced"
+
+
+def test_a_disk_without_space_is_named_once_and_does_no_harm(tmp_path: Path) -> None:
+    # A limit on the size of files: writes fail as on a full disk.
+    limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))\n"
+    out, err = run(tmp_path, limit)
+    assert out[0] == "compiling"
+    assert err.count("CompileCacheWarning") == 1
+    assert f"cannot keep compiled code in {tmp_path}" in err
+
+
+def test_an_interrupt_while_compiling_stops_at_once(tmp_path: Path) -> None:
+    process = start(tmp_path)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "compiling\n"
+    time.sleep(1)
+    process.send_signal(signal.SIGINT)
+    sent = time.perf_counter()
+    out, err = process.communicate(timeout=60)
+    took = time.perf_counter() - sent
+    assert (process.returncode, out.split(), err) == (130, ["interrupted", "0"], "")
+    # To compile takes several seconds; a busy machine takes its time to end a process.
+    assert took < 3
+
+
+def test_errors_of_background_work_reach_the_caller() -> None:
+    def fail() -> None:
+        raise RuntimeError("mine")
+
+    with pytest.raises(RuntimeError, match="mine"):
+        compiling.run_interruptibly(fail, lambda: None)

@@ -294,7 +294,6 @@ def wide() -> LogisticRegression:
 
 
 RUN_WORKERS = kernels.run_workers
-COLLECT = RUN_WORKERS.py_func.__code__.co_varnames.index("collect")
 WAYS = (kernels.SWEEP, kernels.TOUCHED, kernels.FAR)
 
 
@@ -302,10 +301,11 @@ def watch_collecting(monkeypatch: pytest.MonkeyPatch, *, force: int | None = Non
     """Return how the changes of each call's workers are collected; the way asked for, if any."""
     seen: list[int] = []
 
-    def spy(*arguments) -> None:
-        way = arguments[COLLECT] if force is None else force
-        seen.append(way)
-        RUN_WORKERS(*arguments[:COLLECT], way, *arguments[COLLECT + 1 :])
+    def spy(lanes, sequences, rows, this_round, *others) -> None:
+        if force is not None:
+            this_round = this_round._replace(collect=force)
+        seen.append(this_round.collect)
+        RUN_WORKERS(lanes, sequences, rows, this_round, *others)
 
     monkeypatch.setattr(kernels, "run_workers", spy)
     return seen
@@ -371,13 +371,14 @@ def test_long_rounds_sweep(wide, monkeypatch) -> None:
 
 @pytest.fixture
 def parts(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
-    """The strands and the thread of every part of the work."""
+    """The strands and the thread of every part of the work; the warm-up's are left out."""
     seen: list[tuple[int, int]] = []
     plain = threads.Threads.run
 
     def run(self, task, **more):
         def watched(first: int, last: int) -> None:
-            seen.append((last - first, threading.get_ident()))
+            if threading.current_thread().name != "fedac-compiler":
+                seen.append((last - first, threading.get_ident()))
             task(first, last)
 
         return plain(self, watched, **more)

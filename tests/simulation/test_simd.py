@@ -6,13 +6,13 @@ from numba import njit
 
 from fedac.simulation._fast import simd
 from fedac.simulation._fast.simd import (
+    Template,
     aligned,
     load,
     multiply_add,
     splat,
     store,
     sum_tiles,
-    template,
     tile,
 )
 
@@ -21,16 +21,16 @@ precisions = pytest.mark.parametrize("dtype", [np.float32, np.float64])
 
 
 @njit
-def exp_of(like, x, out):
-    for place in range(0, x.size, len(like)):
-        store(out, place, simd.exp(load(like, x, place)))
+def exp_of(lanes, x, out):
+    for place in range(0, x.size, len(lanes)):
+        store(out, place, simd.exp(load(lanes, x, place)))
 
 
 @njit
-def arithmetic(like, x, y, out):
+def arithmetic(lanes, x, y, out):
     """Write the results of all elementwise operations, one after the other."""
-    n = len(like)
-    a, b = load(like, x, 0), load(like, y, 0)
+    n = len(lanes)
+    a, b = load(lanes, x, 0), load(lanes, y, 0)
     store(out, 0, a + b)
     store(out, n, a - b)
     store(out, 2 * n, a * b)
@@ -43,20 +43,22 @@ def arithmetic(like, x, y, out):
     store(out, 9 * n, simd.maximum(a, b))
     store(out, 10 * n, multiply_add(a, b, a))
     store(out, 11 * n, splat(a, 0.1))
-    store(out, 12 * n, splat(like, 7))
+    store(out, 12 * n, splat(lanes, 7))
+    store(out, 13 * n, -a)
+    store(out, 14 * n, abs(a))
 
 
 @njit
-def shapes(like, wide, x, out):
+def shapes(lanes, sequences, x, out):
     """Repeat a short vector, add up the parts of a long one, read and write single lanes."""
-    short, long = load(like, x, 0), load(wide, x, 0)
+    short, long = load(lanes, x, 0), load(sequences, x, 0)
     simd.prefetch(x, np.uint64(0))
-    store(out, 0, tile(wide, short))
-    store(out, len(wide), sum_tiles(like, long))
+    store(out, 0, tile(sequences, short))
+    store(out, len(sequences), sum_tiles(lanes, long))
     reversed_ = short
     for lane in range(simd.width(short)):
         reversed_ = simd.insert(reversed_, simd.width(short) - 1 - lane, simd.extract(short, lane))
-    store(out, len(wide) + len(like), reversed_)
+    store(out, len(sequences) + len(lanes), reversed_)
     return simd.width(long)
 
 
@@ -65,7 +67,7 @@ def exp(x: np.ndarray) -> np.ndarray:
     padded = aligned((-(-len(x) // LANES) * LANES,), x.dtype)
     padded[: len(x)] = x
     out = np.empty_like(padded)
-    exp_of(template(x.dtype, LANES), padded, out)
+    exp_of(Template(x.dtype, LANES), padded, out)
     return out[: len(x)]
 
 
@@ -114,15 +116,15 @@ def test_exp_rises(dtype) -> None:
 def test_arithmetic(dtype) -> None:
     a = np.array([1.5, -2.25, 1e-3, 3e7], dtype)
     b = np.array([0.3, 7.0, -1e-3, 3e6], dtype)
-    out = np.empty(13 * LANES, dtype)
-    arithmetic(template(dtype, LANES), a, b, out)
+    out = np.empty(15 * LANES, dtype)
+    arithmetic(Template(dtype, LANES), a, b, out)
     two, three = dtype(2), dtype(3)
     # The exact product of two floats fits a longer format; then one rounding.
     fused = (a.astype(np.longdouble) * b + a).astype(dtype)
     expected = [a + b, a - b, a * b, a / b, a + two, two - a, a * three, dtype(1) / a]
     expected += [np.minimum(a, b), np.maximum(a, b), fused]
-    expected += [np.full(LANES, 0.1, dtype), np.full(LANES, 7, dtype)]
-    got = out.reshape(13, LANES)
+    expected += [np.full(LANES, 0.1, dtype), np.full(LANES, 7, dtype), -a, abs(a)]
+    got = out.reshape(15, LANES)
     for place, values in enumerate(expected):
         if place == 10 and dtype is np.float64:
             assert got[place] == pytest.approx(values, rel=1e-15)
@@ -136,12 +138,12 @@ def test_multiply_add_rounds_once() -> None:
     x = np.full(LANES, 1 + e)
 
     @njit
-    def residual(like, x, out):
-        a = load(like, x, 0)
+    def residual(lanes, x, out):
+        a = load(lanes, x, 0)
         store(out, 0, multiply_add(a, a, splat(a, -1 - 2 * 2.0**-40)))
 
     out = np.empty(LANES)
-    residual(template(np.float64, LANES), x, out)
+    residual(Template(np.float64, LANES), x, out)
     assert out.tolist() == [e * e] * LANES
 
 
@@ -149,7 +151,7 @@ def test_multiply_add_rounds_once() -> None:
 def test_shapes(dtype) -> None:
     x = np.arange(1.0, 1 + 2 * LANES).astype(dtype)
     out = np.zeros(4 * LANES, dtype)
-    assert shapes(template(dtype, LANES), template(dtype, 2 * LANES), x, out) == 2 * LANES
+    assert shapes(Template(dtype, LANES), Template(dtype, 2 * LANES), x, out) == 2 * LANES
     assert out[: 2 * LANES].tolist() == [1, 2, 3, 4, 1, 2, 3, 4]
     assert out[2 * LANES : 3 * LANES].tolist() == [1 + 5, 2 + 6, 3 + 7, 4 + 8]
     assert out[3 * LANES :].tolist() == [4, 3, 2, 1]
@@ -159,7 +161,7 @@ def test_vectors_need_no_alignment() -> None:
     x = np.arange(3 * LANES + 1.0)[1:]
     assert x.ctypes.data % 64
     out = np.zeros(3 * LANES + 1)[1:]
-    exp_of(template(np.float64, LANES), x, out)
+    exp_of(Template(np.float64, LANES), x, out)
     assert out == pytest.approx(np.exp(x), rel=1e-15)
 
 
@@ -176,7 +178,14 @@ def test_aligned(dtype, shape: tuple[int, ...]) -> None:
 
 
 @precisions
-def test_a_template_says_precision_and_lanes(dtype) -> None:
-    like = template(dtype, 3)
-    assert len(like) == 3
-    assert {type(x) for x in like} == {dtype}
+def test_a_template_gives_precision_and_lanes(dtype) -> None:
+    assert len(Template(dtype, 3)) == 3
+    # Equal templates are of one type: a kernel is compiled once for them.
+    shapes(
+        Template(dtype, LANES), Template(dtype, 2 * LANES), np.zeros(8, dtype), np.zeros(16, dtype)
+    )
+    before = len(shapes.signatures)
+    shapes(
+        Template(dtype, LANES), Template(dtype, 2 * LANES), np.ones(8, dtype), np.ones(16, dtype)
+    )
+    assert len(shapes.signatures) == before

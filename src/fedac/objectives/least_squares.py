@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from fedac.arrays import Array
+from fedac.objectives.formulas import Squares
 from fedac.objectives.linear_model import LinearModel
 
 
@@ -31,12 +32,13 @@ class LeastSquares(LinearModel):
 
     def loss(self, z: Array, y: Array) -> Array:
         """Return (z - y)^2 / 2."""
-        loss: Array = (z - y) ** 2 / 2
+        loss: Array = Squares.split(z, y)[0]
         return loss
 
     def derivative(self, z: Array, y: Array) -> Array:
         """Return z - y."""
-        return z - y
+        derivative: Array = Squares.derivative(z, y)
+        return derivative
 
     def second_derivative(self, z: Array, y: Array) -> Array:
         """Return 1."""

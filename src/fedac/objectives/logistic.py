@@ -8,10 +8,8 @@ import numpy as np
 from scipy.special import expit
 
 from fedac.arrays import Array
+from fedac.objectives.formulas import FACTORS, Logistic
 from fedac.objectives.linear_model import LinearModel
-
-# Factors of at most 2 per product: 2^512 does not overflow.
-FACTORS = 512
 
 
 class LogisticRegression(LinearModel):
@@ -43,20 +41,16 @@ class LogisticRegression(LinearModel):
         return np.logaddexp(0.0, -y * z)
 
     def mean_loss(self, z: Array, y: Array) -> float:
-        """Return the mean loss, with one logarithm for many margins.
-
-        log(1 + exp(m)) = max(m, 0) + log(1 + exp(-|m|)), and a sum of logarithms of factors in
-        [1, 2] is the logarithm of their product, as long as that does not overflow.
-        """
-        m = -y * z
-        factors = np.ones(-(-len(m) // FACTORS) * FACTORS)
-        factors[: len(m)] += np.exp(-np.abs(m))
+        """Return the mean loss, with one logarithm for many margins."""
+        values, some = Logistic.split(z, y)
+        factors = np.ones(-(-len(some) // FACTORS) * FACTORS)
+        factors[: len(some)] = some
         products = factors.reshape(-1, FACTORS).prod(axis=1)
-        return float((np.maximum(m, 0.0).sum() + np.log(products).sum()) / len(m))
+        return float((values.sum() + np.log(products).sum()) / len(values))
 
     def derivative(self, z: Array, y: Array) -> Array:
         """Return -y / (1 + exp(y z))."""
-        derivative: Array = -y * expit(-y * z)
+        derivative: Array = Logistic.derivative(z, y)
         return derivative
 
     def second_derivative(self, z: Array, y: Array) -> Array:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from fedac.arrays import Array
+from fedac.objectives.formulas import SquaredHinge as Hinge
 from fedac.objectives.linear_model import LinearModel
 
 
@@ -33,12 +34,12 @@ class SquaredHinge(LinearModel):
 
     def loss(self, z: Array, y: Array) -> Array:
         """Return max(0, 1 - y z)^2 / 2."""
-        loss: Array = np.maximum(1 - y * z, 0.0) ** 2 / 2
+        loss: Array = Hinge.split(z, y)[0]
         return loss
 
     def derivative(self, z: Array, y: Array) -> Array:
         """Return -y max(0, 1 - y z)."""
-        derivative: Array = -y * np.maximum(1 - y * z, 0.0)
+        derivative: Array = Hinge.derivative(z, y)
         return derivative
 
     def second_derivative(self, z: Array, y: Array) -> Array:

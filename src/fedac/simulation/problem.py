@@ -55,6 +55,7 @@ class Problem:
     seed: int
     records: frozenset[int]
     on_progress: Callable[[int], object]
+    on_compile: Callable[[], object]
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,6 +53,7 @@ def simulate(
     precision: str = "float32",
     threads: int | None = None,
     on_progress: Callable[[int], object] = lambda queries: None,
+    on_compile: Callable[[], object] = lambda: None,
 ) -> Result:
     """Simulate M workers that synchronize every K steps, for T steps.
 
@@ -93,6 +94,9 @@ def simulate(
         Results do not depend on it.
     on_progress : callable
         Called with the number of gradient queries just made.
+    on_compile : callable
+        Called if the fast engine has to compile kernels, when it starts to. That takes up to a
+        minute; the compiled code is kept for later processes.
 
     Returns
     -------
@@ -129,6 +133,7 @@ def simulate(
         seed=require_seed(seed),
         records=schedule.records(record_every),
         on_progress=count,
+        on_compile=on_compile,
     )
     chosen, snapshots = start_engine(problem, engine, precision, threads)
     recorder = Recorder(problem, callbacks)

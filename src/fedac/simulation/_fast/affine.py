@@ -19,6 +19,7 @@ import numpy.typing as npt
 from fedac.algorithms.linear import linear_form
 from fedac.arrays import Array
 from fedac.errors import InputError
+from fedac.simulation._fast.records import Closing
 from fedac.simulation.problem import Lane
 
 # How badly A^t may be conditioned before Y is folded back: what rounding is multiplied by.
@@ -77,22 +78,19 @@ class RoundTables:
         Whether Y is folded at this step, before its row is added.
     folds : array, shape (number of folds, S, S, V)
         ``A^L`` by fold, a column (of S numbers a lane) after the other.
-    to_base, closing : array, shape (S, S, V)
-        Matrices from the broadcast state to where an idle worker's Y ends, and from there to
-        the state at the end of the round.
-    e, constant : array, shape (gap, V) and (S, V)
+    e : array, shape (gap, V)
         Where the l2 term is centred at a point u, not at zero: the multiples of u that the
-        query point has gathered by step, and the state by the end of the round.
+        query point has gathered by step.
+    closing : Closing
+        How the averaged Y becomes the state after the round.
     """
 
     q: Array
     r: Array
     fold_after: npt.NDArray[np.bool_]
     folds: Array
-    to_base: Array
-    closing: Array
     e: Array
-    constant: Array
+    closing: Closing
 
 
 def round_tables(forms: list[Affine], l2: float, gap: int, dtype: npt.DTypeLike) -> RoundTables:
@@ -107,7 +105,7 @@ def round_tables(forms: list[Affine], l2: float, gap: int, dtype: npt.DTypeLike)
     >>> from fedac.algorithms import FEDAVG
     >>> lane = Lane(FEDAVG, FEDAVG.couple(eta=0.5, mu=1.0, K=1))
     >>> tables = round_tables([affine_form(lane)], 1.0, 1, np.float64)
-    >>> tables.q.ravel(), tables.r.ravel(), tables.closing.ravel()
+    >>> tables.q.ravel(), tables.r.ravel(), tables.closing.to_state.ravel()
     (array([1.]), array([-1.]), array([0.5]))
     """
     A = np.stack([form.with_l2(l2).A for form in forms])  # (V, S, S)
@@ -135,10 +133,12 @@ def round_tables(forms: list[Affine], l2: float, gap: int, dtype: npt.DTypeLike)
         r=r,
         fold_after=fold_after,
         folds=np.broadcast_to(fold_matrix.transpose(2, 1, 0), (folds, *A.shape[1:], A.shape[0])),
-        to_base=to_base.transpose(1, 2, 0),
-        closing=powers[rest].transpose(1, 2, 0),
         e=np.einsum("vs,kvs->kv", c, kappa[:gap]),
-        constant=kappa[gap].T,
+        closing=Closing(
+            to_base=to_base.transpose(1, 2, 0),
+            to_state=powers[rest].transpose(1, 2, 0),
+            constant=kappa[gap].T,
+        ),
     )
 
 

@@ -6,16 +6,16 @@ with its count as weight, whatever M and K are.
 
 from __future__ import annotations
 
-from typing import Any
+from functools import partial
 
 import numpy as np
-import numpy.typing as npt
 
 from fedac.arrays import Array
 from fedac.simulation._fast import dense, kernels
 from fedac.simulation._fast.pack import Pack
-from fedac.simulation._fast.rows import Regularizer, Rows
-from fedac.simulation._fast.simd import aligned, template
+from fedac.simulation._fast.records import Batch, Draws, Rows
+from fedac.simulation._fast.rows import Regularizer
+from fedac.simulation._fast.simd import Template, aligned
 from fedac.simulation._fast.threads import Threads, sum_strands
 from fedac.simulation.problem import Problem
 
@@ -37,16 +37,16 @@ class BatchRounds:
         self.regularizer = regularizer
         self.threads = threads
         self.counts = np.zeros((threads.count, len(rows.y)), dtype=np.int64)
-        # As wide from first to last: shapes that change would mean compiling again.
-        lanes = min(LANES, len(problem.lanes))
-        self.like = template(np.float64, 1 << (lanes - 1).bit_length())
-        kernels.count_rows(self.counts[0], 0, 0, np.uint64(0), 0, 1)  # compiles it
+        # The same width from first to last: another one would mean compiling again.
+        count = min(LANES, len(problem.lanes))
+        self.lanes = Template(np.float64, 1 << (count - 1).bit_length())
+        kernels.count_rows(self.counts[0], Draws(np.uint64(0), 0, 1), 0, 0)  # compiles it
 
     def round(self, packs: list[Pack], t: int, gap: int) -> None:
         """Advance every lane of some packs by one step on the M*gap samples from step t on."""
-        drawn, weights = self._draw(t, gap)
         points = [pack.query() for pack in packs]
-        g = self._gradient(np.concatenate(points, axis=1), drawn, weights)
+        batch = self._draw(Draws(np.uint64(self.problem.seed), t, gap))
+        g = self._gradient(np.concatenate(points, axis=1), batch)
         g /= self.problem.M * gap
         first = 0
         for pack, w_md in zip(packs, points, strict=True):
@@ -56,56 +56,43 @@ class BatchRounds:
             first += count
             self.problem.on_progress(self.problem.M * gap * count)
 
-    def _draw(self, t: int, gap: int) -> tuple[npt.NDArray[np.uint64], Array]:
+    def _draw(self, draws: Draws) -> Batch:
         """Return the distinct rows of a batch and how often each was drawn."""
-        M, n, seed = self.problem.M, len(self.rows.y), np.uint64(self.problem.seed)
-        if M * gap <= SPARSE_BATCH * n:
-            drawn = np.empty(M * gap, np.uint64)
-            kernels.list_rows(drawn, M, n, seed, t, gap)
-            return drawn, np.ones(M * gap)
+        M, n, size = self.problem.M, len(self.rows.y), self.problem.M * draws.gap
+        if size <= SPARSE_BATCH * n:
+            drawn = np.empty(size, np.uint64)
+            kernels.list_rows(drawn, draws, M, n)
+            return Batch(drawn, np.ones(size))
         self.counts[:] = 0
         slots = list(range(self.threads.count))
 
         def count(first: int, last: int) -> None:
             slot = slots.pop()
-            kernels.count_rows(
-                self.counts[slot], M * first // STRANDS, M * last // STRANDS, seed, t, gap
-            )
+            kernels.count_rows(self.counts[slot], draws, M * first // STRANDS, M * last // STRANDS)
             slots.append(slot)
 
-        self.threads.run(count, strands=STRANDS, work=M * gap)
+        self.threads.run(count, strands=STRANDS, work=size)
         counts = self.counts.sum(axis=0)
         distinct = np.flatnonzero(counts)
-        return distinct.astype(np.uint64), counts[distinct].astype(np.float64)
+        return Batch(distinct.astype(np.uint64), counts[distinct].astype(np.float64))
 
-    def _gradient(
-        self, points: Array, drawn: npt.NDArray[np.uint64], weights: Array
-    ) -> npt.NDArray[Any]:
+    def _gradient(self, points: Array, batch: Batch) -> Array:
         """Return the sum of the weighted rows' gradients at every point, without the l2 term."""
         d, count = points.shape
         gradients = np.empty_like(points)
-        strands = STRANDS if len(drawn) >= 1024 else 1
-        rows = self.rows
-        like, V = self.like, len(self.like)
+        strands = STRANDS if len(batch.drawn) >= 1024 else 1
+        V = len(self.lanes)
+        sum_gradients = dense.sum_gradients if self.rows.dense else kernels.sum_gradients
         for first in range(0, count, V):
-            lanes = min(V, count - first)
+            width = min(V, count - first)
             P = aligned((d, V), np.float64)
-            P[:, :lanes] = points[:, first : first + lanes]
+            P[:, :width] = points[:, first : first + width]
             total = aligned((strands, d * V), np.float64)
-
-            def task(a: int, b: int, P: Array = P, total: Array = total) -> None:
-                if rows.dense:
-                    X = rows.data[0]
-                    dense.sum_gradients(
-                        like, X, rows.y, rows.loss, drawn, weights, a, b, P, total
-                    )  # fmt: skip
-                else:
-                    kernels.sum_gradients(
-                        like, rows.data, rows.y, rows.loss, drawn, weights,
-                        a, b, P.reshape(-1), total,
-                    )  # fmt: skip
-
-            self.threads.run(task, strands=strands, work=len(drawn))
+            self.threads.run(
+                partial(sum_gradients, self.lanes, self.rows, batch, P.reshape(-1), total),
+                strands=strands,
+                work=len(batch.drawn),
+            )
             summed = sum_strands(total).reshape(d, V)
-            gradients[:, first : first + lanes] = summed[:, :lanes]
+            gradients[:, first : first + width] = summed[:, :width]
         return gradients

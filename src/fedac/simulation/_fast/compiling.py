@@ -1,22 +1,37 @@
-"""How kernels are compiled: without the interpreter's lock, and kept on disk."""
+"""How kernels are compiled: without the interpreter's lock, interruptibly, and kept on disk."""
 
+# mypy: disallow-untyped-calls=False, warn-return-any=False
 from __future__ import annotations
 
+import atexit
+import gc
 import hashlib
 import os
+import pickle
+import threading
+import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 from numba import config as numba_config
 from numba import njit
+from numba.core import event
+from numba.core.caching import FunctionCache, IndexDataCacheFile
 
-from fedac import sampling
+import fedac
 from fedac.cache import cache_dir
+from fedac.errors import CompileCacheWarning
 
 # All files whose text ends up in compiled code.
-SOURCES = ("kernels.py", "losses.py", "simd.py")
+SOURCES = (
+    "sampling.py",
+    "objectives/formulas.py",
+    *(f"simulation/_fast/{name}.py" for name in ("kernels", "losses", "records", "simd")),
+)
 
 
 @cache
@@ -24,25 +39,126 @@ def compiled_dir() -> Path:
     """Return where compiled code is kept: in ``$NUMBA_CACHE_DIR`` if set, else in our cache.
 
     The folder is named after the sources. Numba itself looks at the kernel's own file only, and
-    would go on with code that was compiled with an older version of the others.
+    would keep using code that was compiled with an older version of the others.
     """
-    files = [Path(__file__).with_name(name) for name in SOURCES]
-    text = b"".join(file.read_bytes() for file in [*files, Path(sampling.__file__)])
+    package = Path(fedac.__file__).parent
+    text = b"".join((package / name).read_bytes() for name in SOURCES)
     parent = os.environ.get("NUMBA_CACHE_DIR") or cache_dir() / "compiled"
     return Path(parent) / hashlib.sha256(text).hexdigest()[:16]
+
+
+class _CheckedFiles(IndexDataCacheFile):
+    """Numba's cache files, with a checksum: damaged machine code would crash the process."""
+
+    def _save_data(self, name: str, data: Any) -> None:
+        content = self._dump(data)
+        with self._open_for_write(self._data_path(name)) as file:
+            file.write(hashlib.sha256(content).digest() + content)
+
+    def _load_data(self, name: str) -> Any:
+        stored = Path(self._data_path(name)).read_bytes()
+        digest, content = stored[:32], stored[32:]
+        if hashlib.sha256(content).digest() != digest:
+            raise ValueError("damaged")
+        return pickle.loads(content)
+
+
+class _Cache(FunctionCache):
+    """Numba's cache of one function, which survives damaged files and full disks."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__(function)
+        self._base = self._impl.filename_base
+        stamp = self._impl.locator.get_source_stamp()
+        self._cache_file = _CheckedFiles(self._cache_path, self._base, stamp)
+
+    def load_overload(self, signature: Any, target: Any) -> Any:
+        """Return compiled code, or None if there is none that can be used."""
+        try:
+            return super().load_overload(signature, target)
+        except Exception:  # a damaged file may raise anything
+            for file in Path(self._cache_path).glob(f"{self._base}.*"):
+                with suppress(OSError):
+                    file.unlink()
+            return None
+
+    def save_overload(self, signature: Any, compiled_code: Any) -> None:
+        """Keep compiled code if the disk allows it."""
+        try:
+            super().save_overload(signature, compiled_code)
+        except OSError as error:
+            _warn_not_kept(self._cache_path, error.strerror)
+
+
+@cache  # once, not for every kernel
+def _warn_not_kept(folder: str, reason: str) -> None:
+    warnings.warn(
+        f"cannot keep compiled code in {folder}: {reason}; the next process will compile it again",
+        CompileCacheWarning,
+        stacklevel=2,
+    )
 
 
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     """Compile a kernel on first use; later processes read it from disk.
 
-    Where nothing can be written we compile anew in every process rather than fail.
+    Where nothing can be written, every process compiles for itself.
     """
+    kernel: Any = njit(nogil=True, error_model="numpy")(function)
     config: Any = numba_config  # its settings are made at run time
     before = config.CACHE_DIR
     config.CACHE_DIR = str(compiled_dir())
     try:
-        return njit(cache=True, nogil=True, error_model="numpy")(function)
+        kernel._cache = _Cache(function)
     except (RuntimeError, OSError):
-        return njit(nogil=True, error_model="numpy")(function)
+        pass
     finally:
         config.CACHE_DIR = before
+    return kernel
+
+
+class _Announcer(event.Listener):
+    """Calls a function when Numba starts to compile."""
+
+    def __init__(self, announce: Callable[[], object]) -> None:
+        self.announce = announce
+
+    def on_start(self, event: object) -> None:
+        self.announce()
+
+    def on_end(self, event: object) -> None:
+        pass
+
+
+def run_interruptibly(work: Callable[[], object], on_compile: Callable[[], object]) -> None:
+    """Run work that may compile, in another thread, and wait for it.
+
+    Compiling spends seconds inside LLVM, where no Python signal handler runs. The calling thread
+    only waits, so Ctrl-C ends this call at once; the other thread finishes what it compiles.
+    `on_compile` is called, by the calling thread, when the first compilation starts.
+    """
+    messages: SimpleQueue[str | BaseException] = SimpleQueue()
+
+    def run() -> None:
+        announcer = _Announcer(lambda: messages.put("compiling"))
+        try:
+            with event.install_listener("numba:compile", announcer):
+                work()
+            messages.put("done")
+        except BaseException as error:
+            messages.put(error)
+
+    threading.Thread(target=run, daemon=True, name="fedac-compiler").start()
+    announced = False
+    try:
+        while (message := messages.get()) != "done":
+            if isinstance(message, BaseException):
+                raise message
+            if not announced:
+                announced = True
+                on_compile()
+    except KeyboardInterrupt:
+        # A process that ends now should end at once: without this it would spend up to a second
+        # on collecting all that Numba has made.
+        atexit.register(gc.freeze)
+        raise

@@ -13,10 +13,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from fedac.arrays import Array
 from fedac.sampling import sample_index
 from fedac.simulation._fast import kernels
+from fedac.simulation._fast.records import Batch, Block, LocalRound, Rows, Tables
+from fedac.simulation._fast.simd import Template
 from fedac.simulation._fast.threads import sum_strands
-from fedac.simulation._fast.workers import Round, Workers
+from fedac.simulation._fast.workers import Workers
 
 # Steps in a block: longer ones spend more on Gram matrices, shorter ones more on updates.
 BLOCK = 64
@@ -31,6 +34,10 @@ class DenseWorkers(Workers):
     def may_share(self, gap: int) -> bool:
         """Say so for rounds of one block: after it, every worker has a start of its own."""
         return gap <= BLOCK and super().may_share(gap)
+
+    def how_to_collect(self, gap: int, *, folded: bool) -> int:
+        """Collect over all coordinates: a dense row touches every one."""
+        return kernels.SWEEP
 
     def find_margins(self, first: int, last: int) -> None:
         """Multiply the rows of some strands by the start."""
@@ -47,89 +54,87 @@ class DenseWorkers(Workers):
             for rows in _pieces(len(X), len(self.total), strand, strand + 1):
                 moved += X[rows].T @ sum_strands(self._shared.steps[:, rows]).astype(X.dtype)
 
-    def run_strands(self, first: int, last: int, this: Round) -> None:
+    def run_strands(self, first: int, last: int, this_round: LocalRound) -> None:
         """Run the workers of some strands."""
         (X,) = self.rows.data
-        M, seed = self.problem.M, self.problem.seed
-        strands = len(this.shared.steps if this.shared else self.total)
+        M, (_, t, gap) = self.problem.M, this_round.draws
+        shared = this_round.collect == kernels.BY_ROW
+        strands = len(this_round.shared.steps if shared else self.total)
         # The same memory for all rows: large arrays are slow to come by.
-        room = np.empty((WORKERS_AT_ONCE * min(BLOCK, this.gap), X.shape[1]), X.dtype)
+        memory = np.empty((WORKERS_AT_ONCE * min(BLOCK, gap), X.shape[1]), X.dtype)
         for strand in range(first, last):
             end = (strand + 1) * M // strands
             for m in range(strand * M // strands, end, WORKERS_AT_ONCE):
                 workers = np.arange(m, min(m + WORKERS_AT_ONCE, end))[:, None]
-                drawn = sample_index(seed, workers, this.t + np.arange(this.gap), len(X))
-                if this.shared:
-                    x, P = _gather(X, drawn, room), this.shared.margins[drawn]
-                    C = self._steps(this, 0, this.gap, drawn, x, P)
-                    kernels.scatter(self.wide, drawn, C, this.shared.steps[strand])
+                drawn = sample_index(self.problem.seed, workers, t + np.arange(gap), len(X))
+                if shared:
+                    x, P = _gather(X, drawn, memory), this_round.shared.margins[drawn]
+                    C = self._steps(this_round.tables, 0, drawn, x, P)
+                    kernels.scatter(self.sequences, drawn, C, this_round.shared.steps[strand])
                 else:
-                    self._run_workers(this, drawn, room, self._matrix(self.total[strand]))
+                    self._run_workers(this_round, drawn, memory, self._matrix(self.total[strand]))
 
     def _run_workers(
         self,
-        this: Round,
+        this_round: LocalRound,
         drawn: npt.NDArray[np.intp],
-        room: npt.NDArray[Any],
+        memory: npt.NDArray[Any],
         moved: npt.NDArray[np.float64],
     ) -> None:
         """Run the workers that draw some rows and add up how far they moved."""
         (X,) = self.rows.data
+        tables, gap = this_round.tables, this_round.draws.gap
         origin = self._matrix(self.start)
         d, W = origin.shape
         Y = np.broadcast_to(origin, (len(drawn), d, W))
         next_fold = 0
-        for a, b in _blocks(this.tables.fold_after):
+        for a, b in _blocks(tables.fold_after):
             rows = drawn[:, a:b]
-            x = _gather(X, rows, room)
+            x = _gather(X, rows, memory)
             # Workers still at the start need but one product.
             P = (x.reshape(-1, d) @ origin).reshape(*rows.shape, W) if a == 0 else x @ Y
-            C = self._steps(this, a, b, rows, x, P)
-            if this.tables.fold_after[b - 1]:
+            C = self._steps(tables, a, rows, x, P)
+            if tables.fold_after[b - 1]:
                 Y = Y + x[:, :-1].transpose(0, 2, 1) @ C[:, :-1]
-                fold = this.tables.folds[next_fold : next_fold + 1]
+                fold = tables.folds[next_fold : next_fold + 1]
                 for worker in Y:
-                    kernels.fold_all(self.like, self.wide, fold, worker.reshape(-1))
+                    kernels.fold_all(self.lanes, self.sequences, fold, worker.reshape(-1))
                 Y += x[:, -1, :, None] * C[:, -1, None, :]
                 next_fold += 1
-            elif b < this.gap:
+            elif b < gap:
                 Y = Y + x.transpose(0, 2, 1) @ C
             else:
                 moved += x.reshape(-1, d).T @ C.reshape(-1, W)
-        if len(this.tables.folds) or this.gap > BLOCK:
-            moved += (Y - self._matrix(this.base)).sum(axis=0)
+        if len(tables.folds) or gap > BLOCK:
+            moved += (Y - self._matrix(this_round.base)).sum(axis=0)
 
     def _steps(
         self,
-        this: Round,
-        a: int,
-        b: int,
+        tables: Tables,
+        first: int,
         rows: npt.NDArray[np.intp],
         x: npt.NDArray[Any],
         P: npt.NDArray[Any],
     ) -> npt.NDArray[Any]:
-        """Return what steps a to b of some workers add to their states, in multiples of rows."""
-        offsets, V, W = self.rows.offsets, len(self.like), len(self.wide)
-        q, r, e, *_ = this.tables
-        C = np.empty((*rows.shape, W), x.dtype)
-        kernels.gram_steps(
-            self.like, self.wide, P, x @ x.transpose(0, 2, 1), self.rows.y[rows],
-            offsets[rows] if offsets.size else np.zeros((0, 0), x.dtype), self.rows.loss,
-            q[a * W : b * W], r[a * W : b * W], e[a * V : b * V], C,
-        )  # fmt: skip
+        """Return what steps on some rows add to the workers' states, in multiples of the rows."""
+        _, y, offsets, loss = self.rows
+        gathered = offsets[rows] if offsets.size else np.zeros((0, 0), x.dtype)
+        block = Block(P, x @ x.transpose(0, 2, 1), y[rows], gathered)
+        C = np.empty_like(P)
+        kernels.gram_steps(self.lanes, self.sequences, loss, tables, first, block, C)
         return C
 
     def _matrix(self, flat: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Return a flat state as a matrix: its coordinates by its sequences and lanes."""
-        return flat.reshape(-1, len(self.wide))
+        return flat.reshape(-1, len(self.sequences))
 
 
 def _gather(
-    X: npt.NDArray[Any], rows: npt.NDArray[np.intp], room: npt.NDArray[Any]
+    X: npt.NDArray[Any], rows: npt.NDArray[np.intp], memory: npt.NDArray[Any]
 ) -> npt.NDArray[Any]:
-    """Copy rows into some room."""
-    out = room[: rows.size].reshape(*rows.shape, X.shape[1])
-    # With `clip`, as opposed to `raise`, NumPy needs no room of its own.
+    """Copy rows into the given memory."""
+    out = memory[: rows.size].reshape(*rows.shape, X.shape[1])
+    # With `clip`, as opposed to `raise`, NumPy needs no buffer of its own.
     return np.take(X, rows, axis=0, out=out, mode="clip")
 
 
@@ -151,22 +156,16 @@ def _pieces(n: int, strands: int, first: int, last: int) -> Iterator[slice]:
 
 
 def sum_gradients(
-    like: tuple[Any, ...],
-    X: npt.NDArray[Any],
-    y: npt.NDArray[Any],
-    loss: tuple[int, ...],
-    rows: npt.NDArray[np.uint64],
-    weights: npt.NDArray[np.float64],
-    first_strand: int,
-    last_strand: int,
-    P: npt.NDArray[np.float64],
-    total: npt.NDArray[np.float64],
+    lanes: Template, rows: Rows, batch: Batch, P: Array, total: Array, first: int, last: int
 ) -> None:
     """Do what `kernels.sum_gradients` does, for dense rows."""
-    for strand in range(first_strand, last_strand):
-        G = total[strand].reshape(P.shape)
-        for chunk in _pieces(len(rows), len(total), strand, strand + 1):
-            x = X[rows[chunk]]
-            Z = x @ P
-            kernels.derivatives(like, loss, Z, y[rows[chunk]], weights[chunk])
+    (X,) = rows.data
+    d, V = X.shape[1], len(lanes)
+    for strand in range(first, last):
+        G = total[strand].reshape(d, V)
+        for piece in _pieces(len(batch.drawn), len(total), strand, strand + 1):
+            drawn = batch.drawn[piece]
+            x = X[drawn]
+            Z = x @ P.reshape(d, V)
+            kernels.derivatives(lanes, rows.loss, Z, rows.y[drawn], batch.weights[piece])
             G += x.T @ Z

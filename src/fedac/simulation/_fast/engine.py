@@ -1,8 +1,6 @@
-"""The fast engine: all lanes at once, workers streamed, O(nonzeros) per local step.
+"""Runs a problem on the fast engine: first a warm-up that compiles, then the rounds.
 
-Lanes with equally many sequences are packed side by side. A round of several local steps runs
-through streamed workers (`local.py`); a round of one step, and every round of a minibatch
-algorithm, is one gradient over the histogram of drawn rows (`batch.py`).
+The package's docstring (`__init__.py`) explains how the parts fit together.
 """
 
 from __future__ import annotations
@@ -11,6 +9,7 @@ from collections.abc import Generator
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import cache
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +17,7 @@ from threadpoolctl import ThreadpoolController
 
 from fedac.simulation._fast.affine import affine_form
 from fedac.simulation._fast.batch import BatchRounds
+from fedac.simulation._fast.compiling import run_interruptibly
 from fedac.simulation._fast.evaluate import Evaluator
 from fedac.simulation._fast.local import KnownTables, LocalRounds
 from fedac.simulation._fast.pack import Pack, make_packs
@@ -41,48 +41,67 @@ def check(problem: Problem) -> None:
 
 def run(problem: Problem, *, dtype: npt.DTypeLike, threads: int) -> Generator[list[Snapshot]]:
     """Run all lanes side by side, round by round."""
-    model, regularizer = split(problem.objective)
-    gaps = set(problem.schedule.gaps)
-    minibatch = [lane.algorithm.minibatch for lane in problem.lanes]
-    exact_rows = prepare(model, regularizer, np.float64)
-    local_rows = None
-    if gaps != {1} and not all(minibatch):
-        local_rows = prepare(model, regularizer, dtype)
-    # The rehearsal must take the way that the play takes, and may as well leave it its tables.
-    crowd = problem.M
-    tables: KnownTables = {}
-
-    def play(problem: Problem) -> Generator[list[Snapshot]]:
-        packs = make_packs(problem)
-        batch = BatchRounds(problem, exact_rows, regularizer, team)
-        local = None
-        if local_rows is not None:
-            locals_ = [pack for pack in packs if not pack.minibatch]
-            local = LocalRounds(
-                problem, local_rows, regularizer, np.dtype(dtype), team, locals_, tables, crowd
-            )
-        evaluator = Evaluator(model, exact_rows, regularizer, team)
-        for snapshots in _play(problem, packs, batch, local):
-            yield _evaluated(problem, snapshots, evaluator)
-
+    engine = _Engine(problem, np.dtype(dtype))
     # A task's matrix products get one thread: more would compete with the other tasks, and sum
     # in an order of their own. For the whole run: switching costs more than the products.
-    limit = exact_rows.dense
-    one_each = _blas().limit(limits=1, user_api="blas") if limit else nullcontext()
-    with Threads(threads) as team, one_each:
-        # A rehearsal with one worker and a round of every length compiles the kernels before
-        # the first snapshot, with which the clock starts.
-        rehearsal = replace(
-            problem, M=1, schedule=Schedule(tuple(gaps)), on_progress=lambda queries: None
-        )
-        for _ in play(rehearsal):
-            pass
-        yield from play(problem)
+    dense = engine.exact_rows.dense
+    one_each = _blas().limit(limits=1, user_api="blas") if dense else nullcontext()
+    with one_each:
+        run_interruptibly(engine.warm_up, problem.on_compile)
+        with Threads(threads) as team:
+            yield from engine.snapshots(problem, team)
 
 
-def _play(
+class _Engine:
+    """The data of a problem as the kernels need them, for the warm-up and the run."""
+
+    def __init__(self, problem: Problem, dtype: np.dtype[Any]) -> None:
+        self.problem = problem
+        self.dtype = dtype
+        self.model, self.regularizer = split(problem.objective)
+        self.exact_rows = prepare(self.model, self.regularizer, np.float64)
+        self.tables: KnownTables = {}
+        self.local_rows = None
+        one_step = set(problem.schedule.gaps) == {1}
+        if not one_step and not all(lane.algorithm.minibatch for lane in problem.lanes):
+            self.local_rows = prepare(self.model, self.regularizer, dtype)
+
+    def warm_up(self) -> None:
+        """Compile the kernels, by one worker and a round of every length.
+
+        This ends before the first snapshot, with which the clock starts.
+        """
+        rounds = Schedule(tuple(set(self.problem.schedule.gaps)))
+        small = replace(self.problem, M=1, schedule=rounds, on_progress=lambda queries: None)
+        with Threads(1) as alone:
+            for _ in self.snapshots(small, alone):
+                pass
+
+    def snapshots(self, problem: Problem, team: Threads) -> Generator[list[Snapshot]]:
+        """Run the rounds of the problem, or of a smaller one that takes the same code path."""
+        packs = make_packs(problem)
+        batch = BatchRounds(problem, self.exact_rows, self.regularizer, team)
+        local = None
+        if self.local_rows is not None:
+            local = LocalRounds(
+                problem,
+                self.local_rows,
+                self.regularizer,
+                self.dtype,
+                team,
+                [pack for pack in packs if not pack.minibatch],
+                self.tables,
+                full_M=self.problem.M,
+            )
+        evaluator = Evaluator(self.model, self.exact_rows, self.regularizer, team)
+        for snapshots in _rounds(problem, packs, batch, local):
+            yield _evaluated(problem, snapshots, evaluator)
+
+
+def _rounds(
     problem: Problem, packs: list[Pack], batch: BatchRounds, local: LocalRounds | None
 ) -> Generator[list[Snapshot]]:
+    """Take all packs through the rounds of the schedule, and yield their states."""
     yield [snapshot for pack in packs for snapshot in pack.snapshots(0)]
     for t, gap in problem.schedule:
         # A diverging lane overflows on its way out; that is reported as its status.
@@ -111,5 +130,4 @@ def _evaluated(problem: Problem, snapshots: list[Snapshot], evaluator: Evaluator
     with np.errstate(over="ignore", invalid="ignore"):
         losses = evaluator.losses(W)
     dropped = [snapshot for snapshot in snapshots if snapshot.diverged]
-    told = [replace(s, loss=float(loss)) for s, loss in zip(alive, losses, strict=True)]
-    return dropped + told
+    return dropped + [replace(s, loss=float(loss)) for s, loss in zip(alive, losses, strict=True)]

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
 from fedac.arrays import Array
 from fedac.objectives import LinearModel
 from fedac.simulation._fast import kernels, losses
-from fedac.simulation._fast.rows import Regularizer, Rows
-from fedac.simulation._fast.simd import aligned, template
+from fedac.simulation._fast.records import Rows
+from fedac.simulation._fast.rows import Regularizer
+from fedac.simulation._fast.simd import Template, aligned
 from fedac.simulation._fast.threads import Threads, sum_strands
 
 LANES = 16
@@ -50,13 +53,11 @@ class Evaluator:
         return means
 
     def _sum(self, V: int, P: Array, total: Array) -> None:
-        rows, like = self.rows, template(np.float64, V)
+        lanes = Template(np.float64, V)
         self.threads.run(
-            lambda first, last: kernels.sum_losses(
-                like, rows.data, rows.y, rows.loss, P, total, first, last
-            ),
+            partial(kernels.sum_losses, lanes, self.rows, P, total),
             strands=STRANDS,
-            work=len(rows.y),
+            work=len(self.rows.y),
         )
 
     def _by_products(self, W: Array) -> Array:

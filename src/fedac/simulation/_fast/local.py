@@ -14,11 +14,12 @@ from fedac.simulation._fast import kernels
 from fedac.simulation._fast.affine import RoundTables, affine_form, round_tables
 from fedac.simulation._fast.dense import DenseWorkers
 from fedac.simulation._fast.pack import Pack
-from fedac.simulation._fast.rows import Regularizer, Rows
+from fedac.simulation._fast.records import Rows, Tables
+from fedac.simulation._fast.rows import Regularizer
 from fedac.simulation._fast.simd import aligned
 from fedac.simulation._fast.sparse import SparseWorkers
 from fedac.simulation._fast.threads import Threads
-from fedac.simulation._fast.workers import STRANDS, Tables, Workers
+from fedac.simulation._fast.workers import STRANDS, Workers
 from fedac.simulation.problem import Problem
 
 # Lanes in one vector: as many as make a state of a9a's width fit the first-level cache.
@@ -40,7 +41,7 @@ class LocalRounds:
         threads: Threads,
         packs: list[Pack],
         tables: KnownTables,
-        crowd: int,
+        full_M: int,
     ) -> None:
         self.problem = problem
         self.rows = rows
@@ -48,14 +49,14 @@ class LocalRounds:
         self.dtype = dtype
         self.threads = threads
         self._tables = tables
-        # As wide from first to last: when lanes diverge the others keep their shape, since another
-        # one would have to be compiled.
+        # The same width from first to last: when lanes diverge the others keep their shape, since
+        # another one would have to be compiled.
         self._workers: dict[int, Workers] = {}
         make = DenseWorkers if rows.dense else SparseWorkers
         for pack in packs:
             widest = max(last - first for first, last in self._chunks(pack))
             S, V = pack.state.shape[1], 1 << (widest - 1).bit_length()
-            self._workers[S] = make(problem, rows, dtype, threads, crowd, S, V)
+            self._workers[S] = make(problem, rows, dtype, threads, full_M, S, V)
 
     def round(self, pack: Pack, t: int, gap: int) -> None:
         """Advance every lane of a pack by one round of `gap` steps from step t."""
@@ -73,15 +74,15 @@ class LocalRounds:
         """Take the state of some lanes, given by number, through a round."""
         d, S, count = state.shape
         workers = self._workers[S]
-        tables, arrays = self._table(lanes, gap, len(workers.like))
+        tables, arrays = self._table(lanes, gap, len(workers.lanes))
         workers.start.reshape(d, S, -1)[:, :, :count] = state
         workers.run(t, gap, arrays, count)
         # In strands of coordinates, which do not depend on each other.
         bounds = [d * strand // STRANDS for strand in range(STRANDS + 1)]
         self.threads.run(
             lambda first, last: kernels.finish_round(
-                workers.total, state, tables.to_base, tables.closing, tables.constant,
-                self.regularizer.center, self.problem.M, bounds[first], bounds[last],
+                workers.total, state, tables.closing, self.regularizer.center, self.problem.M,
+                bounds[first], bounds[last],
             ),
             strands=STRANDS,
             work=d * S * count,

@@ -1,30 +1,38 @@
-"""The losses of linear models, for the kernels. Losses are types: kernels are compiled for one."""
+"""The losses of `fedac.objectives.formulas`, compiled for the vectors of the kernels."""
 
 import math
 from typing import NamedTuple
 
 from numba.extending import overload, register_jitable
 
+from fedac.objectives import formulas
 from fedac.simulation._fast import simd
 from fedac.simulation._fast.simd import splat
-
-
-class Logistic(NamedTuple):
-    """The loss log(1 + exp(-y z))."""
-
-
-class Squares(NamedTuple):
-    """The loss (z - y)^2 / 2."""
-
-
-class SquaredHinge(NamedTuple):
-    """The loss max(0, 1 - y z)^2 / 2."""
 
 
 class Custom(NamedTuple):
     """A loss whose derivative is the user's C function at `address`."""
 
     address: int
+
+
+@overload(formulas.exp)
+def _exp(x):
+    return lambda x: simd.exp(x)
+
+
+@overload(formulas.sigmoid)
+def _sigmoid(x):
+    return lambda x: 1.0 / (simd.exp(-x) + 1.0)
+
+
+@overload(formulas.positive_part)
+def _positive_part(x):
+    return lambda x: simd.maximum(x, splat(x, 0.0))
+
+
+_DERIVATIVES = {type(loss): register_jitable(loss.derivative) for loss in formulas.LOSSES.values()}
+_SPLITS = {type(loss): register_jitable(loss.split) for loss in formulas.LOSSES.values()}
 
 
 def derivative(loss, z, y):
@@ -34,20 +42,16 @@ def derivative(loss, z, y):
 
 @overload(derivative, inline="always")
 def _derivative(loss, z, y):
-    kind = loss.instance_class
-    if kind is Logistic:
-        return lambda loss, z, y: splat(z, -y) / (simd.exp(z * y) + 1.0)
-    if kind is Squares:
-        return lambda loss, z, y: z - y
-    if kind is SquaredHinge:
-        return lambda loss, z, y: simd.maximum(splat(z, 1.0) - z * y, splat(z, 0.0)) * -y
+    if loss.instance_class is Custom:
 
-    def custom(loss, z, y):
-        for lane in range(simd.width(z)):
-            z = simd.insert(z, lane, simd.call(loss.address, simd.extract(z, lane), y))
-        return z
+        def custom(loss, z, y):
+            for lane in range(simd.width(z)):
+                z = simd.insert(z, lane, simd.call(loss.address, simd.extract(z, lane), y))
+            return z
 
-    return custom
+        return custom
+    formula = _DERIVATIVES[loss.instance_class]
+    return lambda loss, z, y: formula(z, y)
 
 
 @register_jitable
@@ -65,21 +69,5 @@ def split_loss(loss, z, y):
 
 @overload(split_loss)
 def _split_loss(loss, z, y):
-    kind = loss.instance_class
-    if kind is Logistic:
-
-        def logistic(loss, z, y):
-            m = z * -y
-            positive = simd.maximum(m, splat(m, 0.0))
-            negative = simd.minimum(m, splat(m, 0.0))
-            return positive, simd.exp(negative - positive) + 1.0
-
-        return logistic
-    if kind is Squares:
-        return lambda loss, z, y: ((z - y) * (z - y) * 0.5, splat(z, 1.0))
-
-    def squared_hinge(loss, z, y):
-        gap = simd.maximum(splat(z, 1.0) - z * y, splat(z, 0.0))
-        return gap * gap * 0.5, splat(z, 1.0)
-
-    return squared_hinge
+    formula = _SPLITS[loss.instance_class]
+    return lambda loss, z, y: formula(z, y)

@@ -13,45 +13,9 @@ import scipy.sparse as sp
 from fedac.arrays import Array
 from fedac.errors import InputError, unknown_name
 from fedac.objectives import Augmented, LinearModel, Objective
-from fedac.simulation._fast import losses
-
-LOSSES = {
-    "logistic": losses.Logistic(),
-    "squares": losses.Squares(),
-    "squared-hinge": losses.SquaredHinge(),
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Rows:
-    """What is the same in every round.
-
-    Attributes
-    ----------
-    data : tuple of arrays
-        ``(indptr, indices)`` for rows of ones, ``(indptr, indices, values)`` or ``(X,)``.
-    y : array
-        Targets.
-    offsets : array
-        ``center . x_i`` by row, or nothing where the l2 term is centred at zero.
-    loss : tuple
-        One of the losses of `kernels`.
-    """
-
-    data: tuple[npt.NDArray[Any], ...]
-    y: npt.NDArray[np.floating[Any]]
-    offsets: npt.NDArray[np.floating[Any]]
-    loss: tuple[int, ...]
-
-    @property
-    def dense(self) -> bool:
-        """Whether rows are dense."""
-        return len(self.data) == 1
-
-    @property
-    def nonzeros_per_row(self) -> float:
-        """How many numbers a row stores, on average."""
-        return self.data[-1].size / len(self.y)
+from fedac.objectives.formulas import LOSSES
+from fedac.simulation._fast.losses import Custom
+from fedac.simulation._fast.records import Rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,12 +104,12 @@ def _c_function(derivative: Any) -> Any:
     return cfunc("float64(float64, float64)")(getattr(derivative, "py_func", derivative))
 
 
-def _custom(derivative: Any) -> losses.Custom:
+def _custom(derivative: Any) -> Custom:
     """Make a loss of the user's compiled derivative."""
     from numba.core.errors import NumbaError
 
     try:
-        return losses.Custom(_c_function(derivative).address)
+        return Custom(_c_function(derivative).address)
     except NumbaError as error:
         first_line = str(error).strip().splitlines()[0]
         raise InputError(

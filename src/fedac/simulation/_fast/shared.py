@@ -7,36 +7,19 @@ of the workers after the round is how much of every row they added together.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Self
-
 import numpy as np
 import numpy.typing as npt
+
+from fedac.simulation._fast.records import Shared
 
 STRANDS = 16
 # Memory that the sums of all strands may take.
 LARGEST = 2**26
 
 
-@dataclass(frozen=True, slots=True)
-class Shared:
-    """Numbers by row of the data, for W sequences and lanes.
-
-    Attributes
-    ----------
-    margins : array, shape (n, W)
-        Every row times the start.
-    steps : array, shape (strands, n, W)
-        How much of every row the workers of a strand have added to their states.
-    """
-
-    margins: npt.NDArray[Any]
-    steps: npt.NDArray[np.float64]
-
-    @classmethod
-    def room(cls, n: int, W: int, dtype: npt.DTypeLike) -> Self:
-        """Return room for n rows; for none, what a kernel gets where nothing is shared."""
-        return cls(np.zeros((n, W), dtype), np.zeros((STRANDS, n, W)))
+def make_shared(n: int, W: int, dtype: npt.DTypeLike) -> Shared:
+    """Return zeros for n rows; for none, what a kernel gets where nothing is shared."""
+    return Shared(np.zeros((n, W), dtype), np.zeros((STRANDS, n, W)))
 
 
 def worth_sharing(draws: int, n: int, W: int) -> bool:

@@ -1,16 +1,16 @@
 """A small vector type for Numba: a fixed number of lanes in the processor's SIMD registers.
 
 Numba does not vectorize across the lanes of our states by itself, so we give it a type whose
-LLVM value is ``<lanes x float>`` and the few operations a kernel needs. A kernel says how wide
-it is by a `template`: a tuple of zeros whose type carries both the width and the precision.
+LLVM value is ``<lanes x float>`` and the few operations a kernel needs. Kernels get the number of
+lanes and the precision by a `Template`: Numba compiles a kernel for each kind of template.
 
 >>> from numba import njit
 >>> @njit
-... def double(like, x):
-...     v = load(like, x, 0)
+... def double(template, x):
+...     v = load(template, x, 0)
 ...     store(x, 0, v + v)
 >>> x = np.arange(4.0)
->>> double(template(np.float64, 4), x)
+>>> double(Template(np.float64, 4), x)
 >>> x
 array([0., 2., 4., 6.])
 """
@@ -26,7 +26,16 @@ import numpy.typing as npt
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
-from numba.extending import intrinsic, models, overload, register_jitable, register_model
+from numba.extending import (
+    NativeValue,
+    intrinsic,
+    models,
+    overload,
+    register_jitable,
+    register_model,
+    unbox,
+)
+from numba.np.numpy_support import from_dtype
 
 
 class Vector(types.Type):
@@ -45,9 +54,40 @@ class _VectorModel(models.PrimitiveModel):
         super().__init__(manager, vector, ir.VectorType(element, vector.lanes))
 
 
-def template(dtype: npt.DTypeLike, lanes: int) -> tuple[Any, ...]:
-    """Return the tuple whose type tells a kernel its precision and number of lanes."""
-    return (np.dtype(dtype).type(0),) * lanes
+class TemplateType(types.Type):
+    """The Numba type of a `Template`; its values are nothing at run time."""
+
+    def __init__(self, vector):
+        self.vector = vector
+        super().__init__(name=f"Template({vector})")
+
+
+register_model(TemplateType)(models.OpaqueModel)
+
+
+@unbox(TemplateType)
+def _unbox_template(kind, value, c):
+    return NativeValue(c.context.get_dummy_value())
+
+
+class Template:
+    """Gives a kernel the precision and the number of lanes of its vectors, by its type alone."""
+
+    def __init__(self, dtype: npt.DTypeLike, lanes: int) -> None:
+        self.lanes = lanes
+        # Where Numba looks for the type of a value it does not know.
+        self._numba_type_ = TemplateType(Vector(from_dtype(np.dtype(dtype)), lanes))
+
+    def __len__(self) -> int:
+        return self.lanes
+
+
+@overload(len)
+def _template_len(template):
+    if isinstance(template, TemplateType):
+        lanes = template.vector.lanes
+        return lambda template: lanes
+    return None
 
 
 def aligned(shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
@@ -65,9 +105,9 @@ def _pointer(context, builder, array_type, array, index, to):
 
 
 @intrinsic
-def load(typing, like, array, index):
+def load(typing, template, array, index):
     """Read a vector that starts at flat element `index` of `array`."""
-    vector = Vector(like.dtype, len(like))
+    vector = template.vector
 
     def generate(context, builder, signature, arguments):
         to = context.get_value_type(vector)
@@ -75,7 +115,7 @@ def load(typing, like, array, index):
         # Element alignment is enough: unaligned moves cost nothing where data are aligned.
         return builder.load(place, align=vector.element.bitwidth // 8)
 
-    return vector(like, array, index), generate
+    return vector(template, array, index), generate
 
 
 @intrinsic
@@ -97,11 +137,11 @@ def accumulate(typing, array, index, value):
 
     def generate(context, builder, signature, arguments):
         element = context.get_value_type(array.dtype)
-        wide = ir.VectorType(element, value.lanes)
+        vector = ir.VectorType(element, value.lanes)
         size = array.dtype.bitwidth // 8
-        place = _pointer(context, builder, signature.args[0], arguments[0], arguments[1], wide)
+        place = _pointer(context, builder, signature.args[0], arguments[0], arguments[1], vector)
         same = value.element == array.dtype
-        addend = arguments[2] if same else builder.fpext(arguments[2], wide)
+        addend = arguments[2] if same else builder.fpext(arguments[2], vector)
         builder.store(builder.fadd(builder.load(place, align=size), addend), place, align=size)
         return context.get_dummy_value()
 
@@ -126,9 +166,9 @@ def prefetch(typing, array, index):
 
 
 @intrinsic
-def splat(typing, like, x):
-    """Repeat one number in every lane."""
-    vector = like if isinstance(like, Vector) else Vector(like.dtype, len(like))
+def splat(typing, model, x):
+    """Repeat one number in every lane of a vector like `model`, a vector or a template."""
+    vector = model if isinstance(model, Vector) else model.vector
 
     def generate(context, builder, signature, arguments):
         to = context.get_value_type(vector)
@@ -138,7 +178,7 @@ def splat(typing, like, x):
         mask = ir.Constant(ir.VectorType(ir.IntType(32), vector.lanes), [0] * vector.lanes)
         return builder.shuffle_vector(single, ir.Constant(to, ir.Undefined), mask)
 
-    return vector(like, x), generate
+    return vector(model, x), generate
 
 
 @intrinsic
@@ -163,9 +203,9 @@ def insert(typing, vector, lane, x):
 
 
 @intrinsic
-def tile(typing, wide, vector):
-    """Repeat a vector until it fills the width of the template `wide`."""
-    result = Vector(wide.dtype, len(wide))
+def tile(typing, template, vector):
+    """Repeat a vector until it fills the width of the template."""
+    result = template.vector
     lanes = vector.lanes
 
     def generate(context, builder, signature, arguments):
@@ -173,25 +213,25 @@ def tile(typing, wide, vector):
         mask = ir.Constant(ir.VectorType(ir.IntType(32), result.lanes), pattern)
         return builder.shuffle_vector(arguments[1], arguments[1], mask)
 
-    return result(wide, vector), generate
+    return result(template, vector), generate
 
 
 @intrinsic
-def sum_tiles(typing, like, wide):
-    """Add up the consecutive parts of a wide vector, each as wide as the template `like`."""
-    result = Vector(like.dtype, len(like))
+def sum_tiles(typing, template, vector):
+    """Add up the consecutive parts of a vector, each as wide as the template."""
+    result = template.vector
     lanes = result.lanes
 
     def generate(context, builder, signature, arguments):
         total = None
-        for first in range(0, wide.lanes, lanes):
+        for first in range(0, vector.lanes, lanes):
             picked = list(range(first, first + lanes))
             mask = ir.Constant(ir.VectorType(ir.IntType(32), lanes), picked)
             part = builder.shuffle_vector(arguments[1], arguments[1], mask)
             total = part if total is None else builder.fadd(total, part)
         return total
 
-    return result(like, wide), generate
+    return result(template, vector), generate
 
 
 @intrinsic
@@ -280,6 +320,17 @@ _floor = _llvm_function("floor", 1)
 minimum = _llvm_function("minnum", 2)
 maximum = _llvm_function("maxnum", 2)
 multiply_add = _llvm_function("fma", 3)
+_absolute = _llvm_function("fabs", 1)
+
+
+@overload(abs)
+def _vector_abs(a):
+    return (lambda a: _absolute(a)) if isinstance(a, Vector) else None
+
+
+@overload(operator.neg)
+def _vector_neg(a):
+    return (lambda a: splat(a, -0.0) - a) if isinstance(a, Vector) else None
 
 
 @intrinsic

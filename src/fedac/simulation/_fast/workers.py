@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from fedac.simulation._fast import kernels
-from fedac.simulation._fast.rows import Rows
-from fedac.simulation._fast.shared import Shared, worth_sharing
-from fedac.simulation._fast.simd import aligned, template
+from fedac.simulation._fast.records import Draws, LocalRound, Rows, Shared, Tables
+from fedac.simulation._fast.shared import make_shared, worth_sharing
+from fedac.simulation._fast.simd import Template, aligned
 from fedac.simulation._fast.threads import Threads
 from fedac.simulation.problem import Problem
 
@@ -23,46 +21,15 @@ TOTALS_BYTES = 4 * 2**20
 FEWEST_STRANDS = 4
 
 
-class Tables(NamedTuple):
-    """The tables of a round (see `affine.py`), padded to the kernel's width."""
-
-    q: npt.NDArray[Any]
-    r: npt.NDArray[Any]
-    e: npt.NDArray[Any]
-    fold_after: npt.NDArray[np.bool_]
-    folds: npt.NDArray[Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Round:
-    """One round as the kernels see it.
-
-    Attributes
-    ----------
-    t, gap : int
-        Its first step and its length.
-    tables : Tables
-        What it does to its lanes.
-    base : array
-        Where a worker that never moves would end.
-    shared : Shared or None
-        What the workers share, if they do; their moves are then summed by row.
-    """
-
-    t: int
-    gap: int
-    tables: Tables
-    base: npt.NDArray[Any]
-    shared: Shared | None
-
-
 class Workers(ABC):
     """Runs the workers of a problem on chunks of V lanes with S sequences.
 
-    It is laid out for a crowd of workers, which may be larger than the problem's (see `fast.py`).
-
     Attributes
     ----------
+    full_M : int
+        The number of workers of the real run, which decides the code path; the warm-up has one.
+    lanes, sequences : Template
+        The vectors of V and of S V numbers that the kernels compute with.
     start : array, shape (d S V,)
         Where all workers start the next round.
     total : array, shape (strands, d S V)
@@ -75,17 +42,17 @@ class Workers(ABC):
         rows: Rows,
         dtype: np.dtype[Any],
         threads: Threads,
-        crowd: int,
+        full_M: int,
         S: int,
         V: int,
     ) -> None:
         self.problem = problem
-        self.crowd = crowd
+        self.full_M = full_M
         self.rows = rows
         self.dtype = dtype
         self.threads = threads
-        self.like = template(dtype, V)
-        self.wide = template(dtype, S * V)
+        self.lanes = Template(dtype, V)
+        self.sequences = Template(dtype, S * V)
         size = problem.objective.dim * S * V
         strands = min(
             STRANDS,
@@ -94,33 +61,47 @@ class Workers(ABC):
         )
         self.start = aligned((size,), dtype)
         self.total = aligned((strands, size), np.float64)
+        self._nothing_shared = make_shared(0, S * V, dtype)
 
-    def run(self, t: int, gap: int, tables: Tables, lanes: int) -> None:
-        """Run all workers from `start` through steps t to t + gap and leave `total`."""
-        base, shared = self.start, None
+    def run(self, t: int, gap: int, tables: Tables, count: int) -> None:
+        """Run all workers of `count` lanes from `start` through a round and leave `total`."""
+        M, seed = self.problem.M, np.uint64(self.problem.seed)
+        base, share = self.start, False
         if len(tables.folds):
             # Folded by the same code as the workers, an idle one ends at `base` to the bit.
             base = base.copy()
-            kernels.fold_all(self.like, self.wide, tables.folds, base)
-        elif self.may_share(gap):
-            shared = self._shared
-        this = Round(t, gap, tables, base, shared)
-        if shared:
+            kernels.fold_all(self.lanes, self.sequences, tables.folds, base)
+        else:
+            share = self.may_share(gap)
+        this_round = LocalRound(
+            M,
+            Draws(seed, t, gap),
+            tables,
+            self.start,
+            base,
+            self._shared if share else self._nothing_shared,
+            kernels.BY_ROW if share else self.how_to_collect(gap, folded=len(tables.folds) > 0),
+        )
+        if share:
             self.threads.run(self.find_margins, strands=len(self.total), work=self._once)
-        self._run_strands(this, self.problem.M * gap * lanes)
-        if shared:
+        self._run_all_strands(this_round, self._shared.steps if share else self.total, count)
+        if share:
             self.threads.run(self.add_rows, strands=len(self.total), work=self._once)
 
     def may_share(self, gap: int) -> bool:
         """Say whether workers should share products with all rows in a round without folds."""
-        return worth_sharing(self.crowd * gap, len(self.rows.y), len(self.wide))
+        return worth_sharing(self.full_M * gap, len(self.rows.y), len(self.sequences))
+
+    @abstractmethod
+    def how_to_collect(self, gap: int, *, folded: bool) -> int:
+        """Choose how workers' moves are collected where nothing is shared (see `kernels.py`)."""
 
     @abstractmethod
     def find_margins(self, first: int, last: int) -> None:
         """Multiply the rows of some strands by the start."""
 
     @abstractmethod
-    def run_strands(self, first: int, last: int, this: Round) -> None:
+    def run_strands(self, first: int, last: int, this_round: LocalRound) -> None:
         """Run the workers of some strands, adding to their total or, if shared, their steps."""
 
     @abstractmethod
@@ -129,24 +110,25 @@ class Workers(ABC):
 
     @cached_property
     def _shared(self) -> Shared:
-        return Shared.room(len(self.rows.y), len(self.wide), self.dtype)
+        return make_shared(len(self.rows.y), len(self.sequences), self.dtype)
 
     @property
     def _once(self) -> int:
         """How much work it is to go over all rows once."""
         return int(len(self.rows.y) * self.rows.nonzeros_per_row)
 
-    def _run_strands(self, this: Round, queries: int) -> None:
-        sums = this.shared.steps if this.shared else self.total
-        strands = len(sums)
+    def _run_all_strands(
+        self, this_round: LocalRound, sums: np.ndarray[Any, Any], count: int
+    ) -> None:
+        strands, steps = len(sums), self.problem.M * this_round.draws.gap
+        queries = steps * count
 
         def task(first: int, last: int) -> None:
             sums[first:last] = 0.0
-            self.run_strands(first, last, this)
+            self.run_strands(first, last, this_round)
 
         def report(first: int, last: int) -> None:
             # Differences of whole numbers: the parts add up to the queries of the round.
             self.problem.on_progress(queries * last // strands - queries * first // strands)
 
-        work = self.problem.M * this.gap
-        self.threads.run(task, strands=strands, work=work, on_done=report)
+        self.threads.run(task, strands=strands, work=steps, on_done=report)
