@@ -41,6 +41,7 @@ def linear_form(algorithm: Algorithm, hp: Hyperparameters) -> Linear:
     Examples
     --------
     >>> from fedac.algorithms import FEDAC_I
+    >>> from fedac.algorithms.couplings import FedAcHyperparameters
     >>> hp = FedAcHyperparameters(eta=0.5, gamma=1.0, alpha=2.0, beta=4.0)
     >>> linear_form(FEDAC_I, hp)  # of w_ag and w
     Linear(query=(0.75, 0.25), update=((0.0, 0.0, 1.0, -0.5), (0.0, 0.5, 0.5, -1.0)))
