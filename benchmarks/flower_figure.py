@@ -1,10 +1,10 @@
 """FedAc, FedAvg and Flower's own FedAvgM on a9a, split over 10 clients.
 
 Writes docs/images/flower-rounds.png: FEDAC_DATA=... python benchmarks/flower_figure.py
-Every method makes the same local steps on the same draws, and each gets its best step size of one
-grid. Lines are medians of the seeds, bands go from the least to the largest. All runs go through
-Flower's messages, in one process. The setting was chosen after looking at others, with the first
-seed: docs/flower.md says how many, and what they showed.
+All methods take the same local steps on the same draws, each with its best step size from one grid.
+Lines are medians over the seeds, bands show the range. All runs go through Flower's messages, in
+one process. We chose this setting after trying others with the first seed; docs/flower.md says how
+many and what they showed.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvgM
 from matplotlib.figure import Figure
 
-from fedac.algorithms.couplings import fedavg
+from fedac.algorithms import FEDAVG
 from fedac.data import load
-from fedac.flower import FedAc, InProcessGrid, Task, client_app, local_steps
+from fedac.flower import InProcessGrid, LocalStrategy, Task, client_app, local_steps
 from fedac.flower.messages import count_bytes
 from fedac.objectives import LogisticRegression, optimum
 from fedac.palette import OTHER, style
@@ -40,7 +40,7 @@ PARTS = [LogisticRegression(DATA.X[i::CLIENTS], DATA.y[i::CLIENTS], l2=L2) for i
 
 
 class Part:
-    """One client's rows, and the gradient of a batch of them."""
+    """The rows of one client."""
 
     def __init__(self, F: LogisticRegression) -> None:
         self.F, self.n_examples = F, F.n_samples
@@ -60,17 +60,16 @@ def part_of(context: Context) -> LogisticRegression:
 
 
 def loss(server_round: int, arrays: ArrayRecord) -> MetricRecord:
-    """Return how far the whole data's loss is from its optimum."""
+    """Return the loss on all data, minus its optimum."""
     with np.errstate(over="ignore", invalid="ignore"):
         return MetricRecord({"gap": float(WHOLE.value(arrays["0"].numpy()) - BEST)})
 
 
-def ours(variant: str, eta: float, seed: int) -> tuple[list[float], list[float]]:
-    """Run one of our strategies: gaps and megabytes, from round 0 on."""
-    strategy = FedAc(
-        variant=variant, eta=eta, mu=L2, local_steps=K, seed=seed, min_nodes=CLIENTS,
-        evaluate_every=0,
-    )  # fmt: skip
+def ours(algorithm: str, eta: float, seed: int) -> tuple[list[float], list[float]]:
+    """Run one of our strategies; return gaps and megabytes, from round 0 on."""
+    strategy = LocalStrategy(
+        algorithm, eta=eta, mu=L2, local_steps=K, seed=seed, min_nodes=CLIENTS, evaluate_every=0
+    )
     grid = InProcessGrid(client_app(part_of, Part), CLIENTS)
     result = strategy.start(
         grid, ArrayRecord([np.zeros(WHOLE.dim)]), num_rounds=ROUNDS, evaluate_fn=loss
@@ -81,7 +80,7 @@ def ours(variant: str, eta: float, seed: int) -> tuple[list[float], list[float]]
 
 
 class CountingGrid(InProcessGrid):
-    """Counts the bytes of every message, as our history does."""
+    """Count the bytes of every message, as our history does."""
 
     def __init__(self, *arguments) -> None:
         super().__init__(*arguments)
@@ -101,7 +100,7 @@ def flowers_fedavgm(eta: float, seed: int) -> tuple[list[float], list[float]]:
     def train(message: Message, context: Context) -> Message:
         server_round = int(message.content["config"]["server-round"])
         task = Task(
-            algorithm="fedavg", hp=fedavg(eta=eta), round=server_round,
+            algorithm=FEDAVG, hp=FEDAVG.couple(eta=eta, mu=L2, K=K), round=server_round,
             first_step=(server_round - 1) * K, local_steps=K, seed=seed,
         )  # fmt: skip
         model, worker = Part(part_of(context)), int(context.node_config["partition-id"])
@@ -131,7 +130,7 @@ def flowers_fedavgm(eta: float, seed: int) -> tuple[list[float], list[float]]:
 
 
 METHODS = {
-    "FedAc-I": (partial(ours, "I"), style("fedac-i")),
+    "FedAc-I": (partial(ours, "fedac-i"), style("fedac-i")),
     "FedAvg": (partial(ours, "fedavg"), style("fedavg")),
     f"FedAvgM, momentum {MOMENTUM:g}": (flowers_fedavgm, OTHER),
 }
@@ -146,7 +145,7 @@ def main() -> None:
         for eta in ETAS:
             found, sizes = zip(*(run(eta, seed) for seed in SEEDS), strict=True)
             gaps[eta], megabytes = np.array(found), sizes[0]
-        # The last rounds together, so that luck in the very last one chooses nothing.
+        # The mean of the last rounds, so that luck in the last one does not decide.
         scores = {eta: np.median(gaps[eta][:, -10:].mean(axis=1)) for eta in ETAS}
         best = min(ETAS, key=lambda eta: np.nan_to_num(scores[eta], nan=np.inf))
         print(name, {eta: f"{score:.1e}" for eta, score in scores.items()}, "best", best)
@@ -171,13 +170,13 @@ def main() -> None:
                 markevery=10, ms=5, lw=1.4, label=f"{name}, eta={best:g}",
             )  # fmt: skip
     axes[0].set(yscale="log", xlabel="communication rounds", ylabel="loss above the optimum")
-    axes[1].set(xlabel="megabytes, all clients, both ways")
+    axes[1].set(xlabel="megabytes, all clients, both directions")
     for ax in axes:
         ax.grid(True, color="0.9")
         ax.set_axisbelow(True)
     axes[0].legend(frameon=False, fontsize=9)
     figure.suptitle(
-        f"a9a split over {CLIENTS} clients, {K} local steps of {BATCH} rows a round, l2={L2:g}",
+        f"a9a split over {CLIENTS} clients, {K} local steps of {BATCH} rows per round, l2={L2:g}",
         fontsize=11,
     )
     OUT.parent.mkdir(parents=True, exist_ok=True)

@@ -1,8 +1,8 @@
 """A secured Flower federation on this machine: python scripts/federation.py.
 
-Makes a certificate authority, a server certificate and a key per node; starts a SuperLink with TLS
-and node authentication and SuperNodes on 127.0.0.1; runs examples/flower_app; shows the result;
-stops every process it started. Everything is written to a temporary folder.
+Creates a certificate authority, a server certificate and a key for every node; starts a SuperLink
+with TLS and node authentication and SuperNodes on 127.0.0.1; runs examples/flower_app; prints the
+result; stops every process it started. All files are in a temporary folder.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import argparse
 import contextlib
 import datetime
 import ipaddress
+import itertools
 import json
 import os
 import signal
@@ -19,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,13 +32,13 @@ from cryptography.x509.oid import NameOID
 APP = Path(__file__).resolve().parents[1] / "examples" / "flower_app"
 BIN = Path(sys.executable).parent
 HOST = "127.0.0.1"
-STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 QUIET = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
     "RAY_USAGE_STATS_ENABLED": "0",
-    # Logs of child processes appear as they are written.
+    # Child processes write their logs at once.
     "PYTHONUNBUFFERED": "1",
 }
 
@@ -63,7 +64,7 @@ def make_certificates(folder: Path) -> None:
             .add_extension(x509.BasicConstraints(ca=ca, path_length=None), critical=True)
         )
         if not ca:
-            # Clients compare the address they dialled with these.
+            # Clients compare the address they connect to with these.
             addresses = [x509.IPAddress(ipaddress.ip_address(HOST)), x509.DNSName("localhost")]
             builder = builder.add_extension(x509.SubjectAlternativeName(addresses), critical=False)
         return builder.sign(authority, hashes.SHA384())
@@ -97,18 +98,18 @@ def _write_secret(path: Path, content: bytes) -> None:
 
 
 def free_port() -> int:
-    """Return a port that nobody listens on."""
+    """Return a free port."""
     with socket.socket() as probe:
         probe.bind((HOST, 0))
         return int(probe.getsockname()[1])
 
 
 def descendants(pid: int) -> list[int]:
-    """Return the processes that a process has started, and they in turn (Linux)."""
+    """Return the children of a process, their children, and so on (Linux)."""
     children: dict[int, list[int]] = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
-            # The name, in brackets, may hold spaces; the parent is the second field after it.
+            # The name, in brackets, may contain spaces; the parent is the second field after it.
             parent = int(stat.read_text().rpartition(")")[2].split()[1])
             children.setdefault(parent, []).append(int(stat.parent.name))
     found, left = [], [pid]
@@ -119,17 +120,31 @@ def descendants(pid: int) -> list[int]:
     return found
 
 
+def wait_for(
+    done: Callable[[], bool], logs: Callable[[], Iterable[Path]], patience: float = 300.0
+) -> None:
+    """Wait until `done`, as long as the logs grow; give up after `patience` seconds of silence."""
+    size, last_growth = -1, time.monotonic()
+    while not done():
+        total = sum(log.stat().st_size for log in logs())
+        if total != size:
+            size, last_growth = total, time.monotonic()
+        elif time.monotonic() - last_growth > patience:
+            raise TimeoutError(f"no log has grown for {patience:g} s")
+        time.sleep(0.1)
+
+
 class Deployment:
     """A SuperLink and SuperNodes, stopped by their process ids when the block ends."""
 
-    def __init__(self, folder: Path, *, limit: float = 300.0) -> None:
+    def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.until = time.monotonic() + limit
         self.keys, self.logs, self.home = folder / "keys", folder / "logs", folder / "home"
         for path in (self.keys, self.logs, self.home):
             path.mkdir(parents=True, exist_ok=True)
         self.address = f"{HOST}:{free_port()}"
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._numbers = itertools.count()
         # Flower's commands start each other by name.
         path = f"{BIN}{os.pathsep}{os.environ.get('PATH', '')}"
         self.env = {**os.environ, **QUIET, "FLWR_HOME": str(self.home), "PATH": path}
@@ -151,21 +166,21 @@ class Deployment:
                 "--host", HOST, "--port", self.address.rpartition(":")[2],
                 "--disable-runtime-dependency-installation",
             )  # fmt: skip
-            self.wait_for_port()
+            self.wait_for(self.is_listening)
         except BaseException:
             self.__exit__()
             raise
         return self
 
     def __exit__(self, *exception: object) -> None:
-        with undisturbed():
+        with signals_deferred():
             for name in reversed(list(self.processes)):
                 self.stop(name)
 
     def start(self, name: str, command: str, *options: object) -> subprocess.Popen[bytes]:
         """Start a process, with its log in a file."""
-        # An interrupt between the start and the entry would leave a process nobody stops.
-        with undisturbed(), (self.logs / f"{name}.log").open("wb") as log:
+        # An interrupt between the two statements would leave a process that nobody stops.
+        with signals_deferred(), (self.logs / f"{name}.log").open("wb") as log:
             process = subprocess.Popen(
                 [str(BIN / command), *map(str, options)],
                 stdout=log, stderr=subprocess.STDOUT, env=self.env, cwd=self.folder,
@@ -174,9 +189,9 @@ class Deployment:
         return process
 
     def stop(self, name: str, how: int = signal.SIGTERM) -> None:
-        """Stop one process, by its id, and what it has started."""
+        """Stop a process and all that it started, by their ids."""
         process = self.processes.pop(name)
-        # Flower detaches what it starts: remember it now, for it may outlive its parent.
+        # Flower detaches its child processes: find them now, because they may outlive it.
         family = descendants(process.pid)
         for attempt in (how, signal.SIGKILL):
             with contextlib.suppress(ProcessLookupError):
@@ -189,75 +204,62 @@ class Deployment:
                 os.kill(pid, signal.SIGKILL)
 
     def log(self, name: str) -> str:
-        """Return what a process has written so far."""
+        """Return the log of a process."""
         return (self.logs / f"{name}.log").read_text(errors="replace")
 
-    def require_alive(self) -> None:
-        """Complain of a process that has ended by itself, with what it said last."""
-        for name, process in self.processes.items():
-            if process.poll() is not None:
+    def wait_for(self, done: Callable[[], bool]) -> None:
+        """Wait until `done`, as long as the SuperLink runs and any of the logs grows."""
+
+        def done_or_failed() -> bool:
+            link = self.processes["superlink"]
+            if link.poll() is not None:
                 raise RuntimeError(
-                    f"{name} ended with code {process.returncode}:\n{self.log(name)}"
+                    f"the SuperLink ended with code {link.returncode}:\n{self.log('superlink')}"
                 )
+            return done()
 
-    def wait_for_port(self) -> None:
-        """Wait until the SuperLink listens."""
+        wait_for(done_or_failed, self.logs.iterdir)
+
+    def is_listening(self) -> bool:
+        """Check whether the SuperLink accepts connections."""
         host, _, port = self.address.partition(":")
-        while True:
-            with contextlib.suppress(OSError), socket.create_connection((host, int(port)), 1):
-                return
-            self.require_alive()
-            if time.monotonic() > self.until:
-                raise RuntimeError(f"the SuperLink did not start:\n{self.log('superlink')}")
-            time.sleep(0.1)
-
-    def wait_for_log(self, name: str, text: str, seconds: float = 60) -> str:
-        """Wait until a process has logged `text`; return its log."""
-        until = min(self.until, time.monotonic() + seconds)
-        while text not in self.log(name):
-            if time.monotonic() > until:
-                raise TimeoutError(f"{name} never logged {text!r}:\n{self.log(name)}")
-            time.sleep(0.1)
-        return self.log(name)
+        with contextlib.suppress(OSError), socket.create_connection((host, int(port)), 1):
+            return True
+        return False
 
     def flwr(self, *options: object) -> subprocess.CompletedProcess[str]:
-        """Run `flwr` to its end."""
-        return subprocess.run(
-            [str(BIN / "flwr"), *map(str, options)],
-            env=self.env, cwd=self.folder, capture_output=True, text=True, check=False,
-            timeout=max(1.0, self.until - time.monotonic()),
-        )  # fmt: skip
+        """Run a `flwr` command to its end; its stdout and stderr are one text."""
+        name = f"flwr-{next(self._numbers)}"
+        process = self.start(name, "flwr", *options)
+        self.wait_for(lambda: process.poll() is not None)
+        del self.processes[name]
+        return subprocess.CompletedProcess(process.args, process.returncode, self.log(name))
 
     def follow(self, *options: object) -> int:
-        """Run `flwr` to its end and let it speak; give up when one of ours has died."""
+        """Run a `flwr` command to its end in this terminal; return its exit code."""
         process = subprocess.Popen(
             [str(BIN / "flwr"), *map(str, options)], env=self.env, cwd=self.folder
         )
         try:
-            while process.poll() is None:
-                self.require_alive()
-                if time.monotonic() > self.until:
-                    raise RuntimeError("the run takes too long; --keep keeps its logs")
-                time.sleep(0.2)
+            self.wait_for(lambda: process.poll() is not None)
         finally:
             process.terminate()
             process.wait()
         return process.returncode
 
     def register(self, name: str) -> Path:
-        """Make a node's key and tell the SuperLink of it; return the private key."""
+        """Make a node's key and register it at the SuperLink; return the private key."""
         key = self.keys / name
         make_node_key(key)
         done = self.flwr("supernode", "register", key.with_suffix(".pub"), "local-tls")
         if done.returncode:
-            self.require_alive()
-            raise RuntimeError(f"could not register {name}:\n{done.stdout}{done.stderr}")
+            raise RuntimeError(f"cannot register {name}:\n{done.stdout}")
         return key
 
     def supernode(
         self, name: str, *options: object, part: int = 0, parts: int = 2
     ) -> subprocess.Popen[bytes]:
-        """Start a SuperNode; `options` say how it proves who it is."""
+        """Start a SuperNode; `options` are those of its authentication."""
         return self.start(
             name, "flower-supernode",
             "--superlink", self.address,
@@ -266,70 +268,74 @@ class Deployment:
             *options,
         )  # fmt: skip
 
-    def secured(self, name: str, *, part: int, parts: int) -> subprocess.Popen[bytes]:
-        """Start a SuperNode with a registered key and the right authority."""
+    def registered_supernode(self, name: str, *, part: int, parts: int) -> subprocess.Popen[bytes]:
+        """Start a SuperNode with a registered key and the right certificate authority."""
         key = self.register(name)
         return self.supernode(
             name, "--root-certificates", self.keys / "ca.crt",
             "--auth-supernode-private-key", key, part=part, parts=parts,
         )  # fmt: skip
 
-    def run(self, app: Path, config: dict[str, Any]) -> list[str]:
-        """Return the command that runs an app and follows it to its end."""
+    def run_options(self, app: Path, config: dict[str, Any]) -> list[str]:
+        """Return the options of `flwr` that run an app and print its log until it ends."""
         text = " ".join(f"{key}={_toml(value)}" for key, value in config.items())
         return ["run", str(app), "local-tls", "--stream", "--run-config", text]
 
 
 def _toml(value: Any) -> str:
-    # Texts, numbers and truth are written as in JSON.
+    # TOML writes strings, numbers and booleans as JSON does.
     return json.dumps(str(value) if isinstance(value, Path) else value, ensure_ascii=False)
 
 
 @contextlib.contextmanager
-def undisturbed() -> Iterator[None]:
-    """Let what must be finished be finished, and only then be interrupted."""
-    came: list[int] = []
-    before = [signal.signal(number, lambda *given: came.append(given[0])) for number in STOPS]
+def signals_deferred() -> Iterator[None]:
+    """Let a block finish before a signal interrupts the program."""
+    received: list[int] = []
+
+    def remember(number: int, _: object) -> None:
+        received.append(number)
+
+    before = [signal.signal(number, remember) for number in STOP_SIGNALS]
     try:
         yield
     finally:
-        for number, handler in zip(STOPS, before, strict=True):
+        for number, handler in zip(STOP_SIGNALS, before, strict=True):
             signal.signal(number, handler)
-        if came:
-            signal.raise_signal(came[0])
+        if received:
+            signal.raise_signal(received[0])
 
 
-def heed_the_first_stop() -> None:
-    """Let one signal to stop, as a scheduler or a closed terminal sends it, end us in order.
+def stop_on_first_signal() -> None:
+    """Turn the first signal to stop (from a scheduler or a closed terminal) into an interrupt.
 
-    What was ignored from the start, as by nohup, still is. Further signals are ignored until the
-    process is gone: the interpreter gives handlers written in Python back to the system before it
-    ends, and would then die of a second one.
+    Signals that are ignored from the start, as with nohup, stay ignored. Later signals are ignored
+    too: Python restores the default handlers before it exits, and a second signal would then kill
+    it before everything is stopped.
     """
 
     def stop(*_: object) -> None:
-        for number in STOPS:
+        for number in STOP_SIGNALS:
             signal.signal(number, signal.SIG_IGN)
         raise KeyboardInterrupt
 
-    for number in STOPS:
+    for number in STOP_SIGNALS:
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, stop)
 
 
 def positive(text: str) -> int:
-    """Read a number from 1 on."""
+    """Parse a whole number, at least 1."""
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"must be a whole number, at least 1, got {text!r}")
     return int(text)
 
 
 @contextlib.contextmanager
-def scratch(keep: Path | None) -> Iterator[Path]:
-    """Give the folder to work in: a temporary one, unless it is to be kept."""
+def working_folder(keep: Path | None) -> Iterator[Path]:
+    """Return the folder to keep, or a temporary one."""
     if keep is not None:
         if keep.exists() and not keep.is_dir():
-            raise RuntimeError(f"--keep must be a folder, '{keep}' is none")
+            raise RuntimeError(f"--keep: '{keep}' is not a folder")
         keep.mkdir(parents=True, exist_ok=True)
         yield keep.resolve()
         return
@@ -338,38 +344,39 @@ def scratch(keep: Path | None) -> Iterator[Path]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Start the federation, run the example, show its table, stop."""
+    """Start the federation, run the example, print its table, stop."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
-    parser.add_argument("--nodes", type=positive, default=2, help="SuperNodes, 2 by default")
-    parser.add_argument("--rounds", type=positive, default=5)
+    parser.add_argument(
+        "--nodes", type=positive, default=2, help="how many SuperNodes (default: 2)"
+    )
+    parser.add_argument("--rounds", type=positive, default=5, help="rounds (default: 5)")
     parser.add_argument("--keep", type=Path, help="keep keys, logs and results in this folder")
     given = parser.parse_args(arguments)
-    heed_the_first_stop()
+    stop_on_first_signal()
     try:
-        limit = 300.0 + 60 * given.rounds
-        with scratch(given.keep) as folder, Deployment(folder, limit=limit) as deployment:
-            show(deployment, nodes=given.nodes, rounds=given.rounds)
+        with working_folder(given.keep) as folder, Deployment(folder) as deployment:
+            run_example(deployment, nodes=given.nodes, rounds=given.rounds)
     except KeyboardInterrupt:
         print("interrupted; stopped everything", file=sys.stderr)
         return 130
-    except (RuntimeError, OSError, subprocess.TimeoutExpired) as error:
+    except (RuntimeError, OSError) as error:
         print(error, file=sys.stderr)
         return 1
     print("stopped everything")
     return 0
 
 
-def show(deployment: Deployment, *, nodes: int, rounds: int) -> None:
+def run_example(deployment: Deployment, *, nodes: int, rounds: int) -> None:
     """Start the nodes and run the example, which prints its table."""
     print(f"SuperLink with TLS on {deployment.address}", flush=True)
     for i in range(nodes):
-        deployment.secured(f"node-{i}", part=i, parts=nodes)
+        deployment.registered_supernode(f"node-{i}", part=i, parts=nodes)
         print(f"SuperNode {i + 1} of {nodes}, with its own key", flush=True)
     out = deployment.folder / "result"
     history = out / "history.csv"
-    history.unlink(missing_ok=True)  # that of an earlier run, where results are kept
+    history.unlink(missing_ok=True)  # of an earlier run with the same --keep
     config = {"nodes": nodes, "quorum": nodes // 2 + 1, "rounds": rounds, "out": out}
-    code = deployment.follow(*deployment.run(APP, config))
+    code = deployment.follow(*deployment.run_options(APP, config))
     if code or not history.exists():
         raise RuntimeError(f"the run failed:\n{deployment.log('superlink')}")
 

@@ -16,15 +16,13 @@ except ModuleNotFoundError as error:  # pragma: no cover
 
 from fedac.flower.aggregate import Aggregation
 from fedac.flower.checkpoint import Checkpoint
-from fedac.flower.client import client_app
+from fedac.flower.client import Model, client_app
 from fedac.flower.history import History
 from fedac.flower.inprocess import InProcessGrid
-from fedac.flower.models import Model
 from fedac.flower.replies import check_reply
 from fedac.flower.result import FederationResult, QuorumError
-from fedac.flower.short_names import FedAc, FedAvg
 from fedac.flower.steps import Step, local_steps
-from fedac.flower.strategy import LocalStrategy
+from fedac.flower.strategy import FedAc, FedAvg, LocalStrategy
 from fedac.flower.task import Task
 
 if TYPE_CHECKING:

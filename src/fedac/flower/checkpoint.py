@@ -17,6 +17,7 @@ from fedac.algorithms import Algorithm
 from fedac.algorithms.couplings import Hyperparameters
 from fedac.checkpoints import Envelope, require_same_rule
 from fedac.errors import InputError
+from fedac.flower.history import History
 from fedac.flower.messages import NamedArrays, NDArray
 
 ENVELOPE = Envelope(package="fedac.flower", version=1, oldest=1)
@@ -36,14 +37,14 @@ class Checkpoint:
         Every sequence, with keys such as ``w_ag/0``.
     settings : dict
         The settings of the run; a resumed run must have the same.
-    history : dict
-        The table so far, from `History.to_dict`.
+    history : History
+        The finished rounds.
     """
 
     round: int
     arrays: NamedArrays
     settings: Mapping[str, Any]
-    history: Mapping[str, Any]
+    history: History
 
     def save(self, path: str | Path) -> None:
         """Write the checkpoint atomically.
@@ -52,7 +53,8 @@ class Checkpoint:
         --------
         >>> import tempfile
         >>> path = Path(tempfile.mkdtemp()) / "run.npz"
-        >>> Checkpoint(round=3, arrays={"w/0": np.ones(2)}, settings={}, history={}).save(path)
+        >>> arrays = {"w/0": np.ones(2)}
+        >>> Checkpoint(round=3, arrays=arrays, settings={}, history=History()).save(path)
         >>> found = Checkpoint.load(path)
         >>> found.round, found.arrays
         (3, {'w/0': array([1., 1.])})
@@ -61,7 +63,7 @@ class Checkpoint:
             "round": self.round,
             "keys": list(self.arrays),
             "settings": dict(self.settings),
-            "history": dict(self.history),
+            "history": self.history.to_dict(),
         }
         text = np.frombuffer(json.dumps(header).encode(), dtype=np.uint8)
         # Numbered, because a parameter's name may not be a valid file name.
@@ -109,7 +111,7 @@ def _load(file: BinaryIO) -> Checkpoint:
         round=header["round"],
         arrays=arrays,
         settings=header["settings"],
-        history=header["history"],
+        history=History.from_dict(header["history"]),
     )
 
 

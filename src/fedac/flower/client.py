@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
+import numpy.typing as npt
 from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.clientapp.typing import Mod
@@ -27,10 +28,42 @@ from fedac.flower.messages import (
     to_record,
     with_prefix,
 )
-from fedac.flower.models import Model, Trainer
-from fedac.flower.steps import local_steps
+from fedac.flower.steps import ArrayList, Step, local_steps
 from fedac.flower.task import Task, user_entries
 from fedac.require import require_count
+
+
+@runtime_checkable
+class Model(Protocol):
+    """What `make_model` returns: a NumPy model of one client."""
+
+    n_examples: int
+    """How many examples this client has: its weight if weights are used."""
+
+    def gradient(self, w: ArrayList, step: Step) -> Sequence[npt.ArrayLike]:
+        """Return the stochastic gradient at w, a list of arrays of the same shapes."""
+        ...
+
+    def evaluate(self, w: ArrayList) -> Mapping[str, float]:
+        """Return metrics of the output w on this client's data; "loss" among them."""
+        ...
+
+
+@runtime_checkable
+class Trainer(Protocol):
+    """Or a model that takes its local steps itself; see `TorchModel`."""
+
+    n_examples: int
+
+    def train(
+        self, sequences: Mapping[str, NamedArrays], buffers: NamedArrays, task: Task, worker: int
+    ) -> tuple[Mapping[str, NamedArrays], NamedArrays, Mapping[str, float]]:
+        """Return the sequences and buffers after the task, and metrics."""
+        ...
+
+    def evaluate_arrays(self, w: NamedArrays, buffers: NamedArrays) -> Mapping[str, float]:
+        """Return metrics of the output w."""
+        ...
 
 
 def client_app(

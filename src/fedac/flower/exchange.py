@@ -1,4 +1,4 @@
-"""Send messages and wait for replies, never beyond a deadline."""
+"""Wait for nodes and for their replies, never beyond a deadline."""
 
 from __future__ import annotations
 
@@ -11,11 +11,24 @@ from flwr.serverapp import Grid
 FIRST_PAUSE, LONGEST_PAUSE = 0.002, 0.5
 
 
+def wait_for_nodes(grid: Grid, wanted: int, seconds: float) -> list[int]:
+    """Return the connected nodes, as soon as there are `wanted` or the time is up."""
+    nodes: list[int] = []
+
+    def enough() -> bool:
+        nonlocal nodes
+        nodes = sorted(grid.get_node_ids())
+        return len(nodes) >= wanted
+
+    _poll(enough, seconds)
+    return nodes
+
+
 def send_and_wait(
     grid: Grid,
     messages: Sequence[Message],
     seconds: float,
-    unanswered: dict[str, int] | None = None,
+    unanswered: dict[str, int],
 ) -> dict[int, Message]:
     """Send at most one message per node and return the replies that came in time, by node.
 
@@ -23,14 +36,13 @@ def send_and_wait(
     counts, but an error (that the message has expired, say) does not: the new reply may still come.
     """
     sent = _push(grid, messages)
-    waiting = {} if unanswered is None else unanswered
-    waiting |= sent
+    unanswered |= sent
     replies: dict[int, Message] = {}
 
     def complete() -> bool:
-        for reply in grid.pull_messages(list(waiting)) if waiting else ():
+        for reply in grid.pull_messages(list(unanswered)) if unanswered else ():
             name = reply.metadata.reply_to_message_id
-            node = waiting.pop(name, None)
+            node = unanswered.pop(name, None)
             if node is None or (name not in sent and reply.has_error()):
                 continue
             # An error may come from the SuperLink; say which node it is about.
@@ -38,7 +50,7 @@ def send_and_wait(
             replies.setdefault(node, reply)
         return all(node in replies for node in sent.values())
 
-    poll(complete, seconds)
+    _poll(complete, seconds)
     return replies
 
 
@@ -54,7 +66,7 @@ def _push(grid: Grid, messages: Sequence[Message]) -> dict[str, int]:
     }
 
 
-def poll(done: Callable[[], bool], seconds: float) -> None:
+def _poll(done: Callable[[], bool], seconds: float) -> None:
     """Call `done` at growing intervals, until it returns True or the time is up."""
     until = time.monotonic() + seconds
     pause = FIRST_PAUSE

@@ -152,13 +152,10 @@ class History:
         >>> History.from_dict(history.to_dict()) == history
         True
         """
-        try:
-            return cls(
-                [Round(**row) for row in content["rounds"]],
-                [Dropped(**drop) for drop in content["dropped"]],
-            )
-        except (KeyError, TypeError) as error:
-            raise InputError(f"this is not a history of fedac.flower: {error}") from error
+        return cls(
+            [Round(**row) for row in content["rounds"]],
+            [Dropped(**drop) for drop in content["dropped"]],
+        )
 
 
 def _column(name: str, taken: Mapping[str, Any]) -> str:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from flwr.app import ArrayRecord
 
 from fedac.flower.messages import NamedArrays, from_record
-from fedac.flower.nodes import draw_nodes
 from fedac.flower.replies import Reply
 
 
@@ -55,12 +55,11 @@ class TrainingRound:
         The choice depends only on the seed, the round, the attempt and the connected nodes.
         """
         self.attempts += 1
-        new = [node for node in connected if node not in self.asked]
-        failed = [node for node in connected if node in self.asked and node not in self.good]
-        if sample is None:
-            nodes = sorted([*new, *failed])
-        else:
-            key = f"{seed}/{self.number}/{self.attempts}"
-            nodes = draw_nodes(new, failed, count=sample - len(self.good), seed=key)
+        draw = random.Random(f"{seed}/{self.number}/{self.attempts}")
+        new = sorted(set(connected) - self.asked)
+        failed = sorted(set(connected) & self.asked - set(self.good))
+        wanted = len(connected) if sample is None else sample - len(self.good)
+        nodes = draw.sample(new, min(wanted, len(new)))
+        nodes += draw.sample(failed, min(wanted - len(nodes), len(failed)))
         self.asked.update(nodes)
-        return nodes
+        return sorted(nodes)

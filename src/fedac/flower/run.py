@@ -48,13 +48,7 @@ class Run:
         evaluate_config: Mapping[str, Any] | None,
         evaluate_fn: EvaluateFn | None,
     ) -> None:
-        if not isinstance(grid, Grid):
-            raise InputError(f"grid must be a Grid, got {type(grid).__name__}")
-        if not (evaluate_fn is None or callable(evaluate_fn)):
-            raise InputError(f"evaluate_fn must be a function, got {type(evaluate_fn).__name__}")
-        for name, config in (("train_config", train_config), ("evaluate_config", evaluate_config)):
-            if not isinstance(config, Mapping | None):
-                raise InputError(f"{name} must be a ConfigRecord, got {type(config).__name__}")
+        for config in (train_config, evaluate_config):
             strategy.task(1).to_config(config)  # refuse names that are taken
         self.strategy = strategy
         self.grid = grid
@@ -98,8 +92,7 @@ class Run:
                 found.require_same(strategy.settings(), strategy.algorithm, strategy.hp, arrays)
             except InputError as error:
                 raise InputError(f"cannot use '{source}': {error}") from error
-            strategy.history = History.from_dict(found.history)
-            arrays, finished = dict(found.arrays), found.round
+            strategy.history, finished, arrays = found.history, found.round, dict(found.arrays)
             log.info("resuming after round %d of '%s'", finished, source)
         if path is not None:
             require_writable(path)
@@ -132,11 +125,9 @@ class Run:
             training = self._training_round(row.round, arrays)
             for message in [m for m, node in unanswered.items() if node in training.good]:
                 del unanswered[message]
-            replies = send_and_wait(self.grid, messages, self.deadline, unanswered)
-            row.bytes_down += count_bytes(messages)
-            row.bytes_up += count_bytes(replies.values())
-            row.lost += self._drop_silent(row, messages, replies, during="training")
-            after, metrics = strategy.aggregate_train(row.round, list(replies.values()))
+            replies, lost = self._exchange(row, messages, "training", unanswered)
+            row.lost += lost
+            after, metrics = strategy.aggregate_train(row.round, replies)
             row.good, row.bad = len(training.good), training.bad
             if after is not None:
                 if metrics is not None:
@@ -165,23 +156,24 @@ class Run:
         )
         if not messages:
             return
-        replies = send_and_wait(self.grid, messages, self.deadline)
-        row.bytes_down += count_bytes(messages)
-        row.bytes_up += count_bytes(replies.values())
-        self._drop_silent(row, messages, replies, during="evaluation")
-        metrics = strategy.aggregate_evaluate(row.round, list(replies.values()))
+        replies, _ = self._exchange(row, messages, "evaluation", {})
+        metrics = strategy.aggregate_evaluate(row.round, replies)
         if metrics is None:
             log.warning("round %d: no client could evaluate", row.round)
             return
         self.result.evaluate_metrics_clientapp[row.round] = metrics
         row.metrics |= _numbers(metrics)
 
-    def _drop_silent(
-        self, row: Round, messages: list[Message], replies: Mapping[int, Message], *, during: str
-    ) -> int:
-        nodes = sorted({m.metadata.dst_node_id for m in messages} - set(replies))
-        self.strategy.drop(row.round, dict.fromkeys(nodes, "no reply in time"), during=during)
-        return len(nodes)
+    def _exchange(
+        self, row: Round, messages: list[Message], during: str, unanswered: dict[str, int]
+    ) -> tuple[list[Message], int]:
+        """Send messages; return the replies that came in time, and how many nodes are silent."""
+        replies = send_and_wait(self.grid, messages, self.deadline, unanswered)
+        row.bytes_down += count_bytes(messages)
+        row.bytes_up += count_bytes(replies.values())
+        silent = sorted({message.metadata.dst_node_id for message in messages} - set(replies))
+        self.strategy.drop(row.round, dict.fromkeys(silent, "no reply in time"), during=during)
+        return list(replies.values()), len(silent)
 
     def _evaluate_on_server(self, server_round: int, arrays: ArrayRecord) -> dict[str, float]:
         if self.evaluate_fn is None:
@@ -208,7 +200,7 @@ class Run:
             round=row.round,
             arrays=from_record(arrays),
             settings=rule.pop("hyperparameters") | rule | strategy.settings(),
-            history=strategy.history.to_dict(),
+            history=strategy.history,
         )
         try:
             content.save(strategy.checkpoint)

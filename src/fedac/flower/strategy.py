@@ -23,6 +23,7 @@ from fedac.algorithms.linear import linear_form
 from fedac.averaging import mean_by_key, require_weighting
 from fedac.errors import InputError
 from fedac.flower.aggregate import Aggregation
+from fedac.flower.exchange import wait_for_nodes
 from fedac.flower.history import Dropped, History
 from fedac.flower.messages import (
     ARRAYS,
@@ -39,7 +40,6 @@ from fedac.flower.messages import (
     to_record,
     with_prefix,
 )
-from fedac.flower.nodes import wait_for_nodes
 from fedac.flower.progress import TrainingRound
 from fedac.flower.replies import Reply, read_evaluation_reply, read_training_reply, sort_replies
 from fedac.flower.result import FederationResult
@@ -318,6 +318,35 @@ class LocalStrategy(Strategy):
             "trim": self.aggregation.trim,
             "clip_norm": self.aggregation.clip_norm,
         }
+
+
+class FedAc(LocalStrategy):
+    """FedAc-I (label alg:fedac), short for ``LocalStrategy("fedac-i", ...)``.
+
+    Parameters are those of `LocalStrategy`.
+
+    Examples
+    --------
+    >>> strategy = FedAc(eta=0.5, mu=0.5, local_steps=4, min_nodes=8, quorum=6)
+    >>> strategy.algorithm.name, strategy.hp.gamma
+    ('fedac-i', 0.5)
+    """
+
+    def __init__(self, *, eta: float, mu: float, local_steps: int, **options: Any) -> None:
+        super().__init__("fedac-i", eta=eta, mu=mu, local_steps=local_steps, **options)
+
+
+class FedAvg(LocalStrategy):
+    """FedAvg with K local steps (label alg:fedavg), short for ``LocalStrategy("fedavg", ...)``.
+
+    Examples
+    --------
+    >>> FedAvg(eta=0.5, local_steps=4).algorithm.name
+    'fedavg'
+    """
+
+    def __init__(self, *, eta: float, local_steps: int, **options: Any) -> None:
+        super().__init__("fedavg", eta=eta, mu=1.0, local_steps=local_steps, **options)
 
 
 def _path(name: str, given: str | Path | None) -> Path | None:
