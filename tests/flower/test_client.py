@@ -358,7 +358,7 @@ def test_flowers_own_loop_can_drive_the_strategy(federation, vector):
         ({"batch_size": 0}, "batch_size must be a whole number, at least 1, got 0"),
         ({"data": (np.ones((4, 2)), np.ones((4, 1)))}, "data must be tensors"),
         ({"data": iter([1, 2])}, "a dataset with len and"),
-        ({"data": (torch.ones(4, 2), torch.ones(3, 1))}, r"one number of examples.*\[3, 4\]"),
+        ({"data": (torch.ones(4, 2), torch.ones(3, 1))}, r"the same number of rows.*\[3, 4\]"),
         ({"data": (torch.ones(0, 2), torch.ones(0, 1))}, r"at least 1, got \[0\]"),
     ],
 )
@@ -374,5 +374,3 @@ def test_a_wrong_model_is_reported():
     strategy = FedAc(eta=0.5, mu=0.5, local_steps=1, min_nodes=1, retries=0)
     with pytest.raises(QuorumError, match=r"make_model must return an object with n_examples"):
         strategy.start(result, ArrayRecord([np.ones(2)]), num_rounds=1)
-    with pytest.raises(InputError, match="load_data must be a function, got int"):
-        client_app(3, 4)

@@ -14,7 +14,6 @@ from flwr.app import Array, ArrayRecord, Error, Message, MetricRecord, RecordDic
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fedac.errors import InputError
 from fedac.flower import QuorumError, check_reply
 from fedac.flower.messages import from_record
 
@@ -171,13 +170,6 @@ def test_a_node_that_leaves_within_a_round_is_lost(federation):
     grid.answer = leave
     result = federation.run(rounds=2, grid=grid, deadline=0.2)
     assert [row.lost for row in result.history.rounds] == [1, 0]
-
-
-def test_a_config_of_another_type_is_refused(federation):
-    with pytest.raises(InputError, match="train_config must be a ConfigRecord, got list"):
-        federation.strategy().start(
-            federation.grid(), federation.initial_arrays(), train_config=[1]
-        )
 
 
 def test_a_straggler_past_the_deadline_is_lost(federation, survivors):

@@ -73,5 +73,3 @@ def test_plot_names_the_metrics_that_exist(history):
 
 def test_an_empty_history_is_an_empty_table():
     assert History().to_frame().empty
-    with pytest.raises(InputError, match="not a history"):
-        History.from_dict({"rounds": [{"number": 1}], "dropped": []})

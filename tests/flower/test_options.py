@@ -57,11 +57,9 @@ def test_impossible_options_are_refused(options, message):
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"grid": None}, "grid must be a Grid, got NoneType"),
         ({"initial_arrays": [np.ones(3)]}, "must be an ArrayRecord, got list"),
         ({"timeout": 0}, "timeout must be a finite number above 0"),
         ({"timeout": "3"}, "timeout must be a finite number above 0"),
-        ({"evaluate_fn": 3}, "evaluate_fn must be a function, got int"),
         ({"evaluate_fn": lambda *_: (1, 2)}, "must return a MetricRecord or None, got tuple"),
         ({"train_config": {"seed": 3}}, "the strategy itself sends seed"),
         ({"evaluate_config": {"server-round": 3}}, "the strategy itself sends server-round"),

@@ -18,7 +18,7 @@ from flwr.app import ArrayRecord
 
 from fedac.algorithms import FEDAC_I, FEDAC_II, FEDAVG, fedac
 from fedac.errors import InputError
-from fedac.flower import Checkpoint, QuorumError
+from fedac.flower import Checkpoint, History, QuorumError
 
 ROUNDS = 8
 # Runs a federation and kills itself, as the kernel would, while it waits for a node.
@@ -121,7 +121,7 @@ def test_other_files_are_refused(tmp_path):
     with pytest.raises(InputError, match="there is no checkpoint"):
         Checkpoint.load(tmp_path / "none.npz")
     whole = tmp_path / "whole.npz"
-    Checkpoint(round=1, arrays={"w/0": np.ones(50)}, settings={}, history={}).save(whole)
+    Checkpoint(round=1, arrays={"w/0": np.ones(50)}, settings={}, history=History()).save(whole)
     broken = tmp_path / "broken.npz"
     content = whole.read_bytes()
     for length in (0, 10, len(content) // 2, len(content) - 5):
@@ -140,14 +140,14 @@ def test_other_files_are_refused(tmp_path):
 
 def test_a_failed_write_leaves_the_old_checkpoint(tmp_path, monkeypatch):
     path = tmp_path / "run.npz"
-    Checkpoint(round=1, arrays={"w/0": np.ones(5)}, settings={}, history={}).save(path)
+    Checkpoint(round=1, arrays={"w/0": np.ones(5)}, settings={}, history=History()).save(path)
 
     def full(handle):
         raise OSError("disk full")
 
     monkeypatch.setattr("os.fsync", full)
     with pytest.raises(OSError, match="disk full"):
-        Checkpoint(round=2, arrays={"w/0": np.zeros(5)}, settings={}, history={}).save(path)
+        Checkpoint(round=2, arrays={"w/0": np.zeros(5)}, settings={}, history=History()).save(path)
     monkeypatch.undo()
     assert Checkpoint.load(path).round == 1
     assert [entry.name for entry in tmp_path.iterdir()] == ["run.npz"]
@@ -155,7 +155,7 @@ def test_a_failed_write_leaves_the_old_checkpoint(tmp_path, monkeypatch):
 
 def test_a_flipped_bit_is_refused_or_harmless(tmp_path):
     path = tmp_path / "run.npz"
-    Checkpoint(round=1, arrays={"w/0": np.ones(50)}, settings={}, history={}).save(path)
+    Checkpoint(round=1, arrays={"w/0": np.ones(50)}, settings={}, history=History()).save(path)
     content = path.read_bytes()
     refused = 0
     for position in range(0, len(content), 3):
@@ -171,10 +171,12 @@ def test_a_flipped_bit_is_refused_or_harmless(tmp_path):
 
 def test_an_impossible_checkpoint_is_refused(tmp_path):
     path = tmp_path / "run.npz"
-    Checkpoint(round=-5, arrays={}, settings={}, history={}).save(path)
+    Checkpoint(round=-5, arrays={}, settings={}, history=History()).save(path)
     with pytest.raises(InputError, match="round -5 is impossible"):
         Checkpoint.load(path)
-    Checkpoint(round=1, arrays={"w/0": np.array([np.nan])}, settings={}, history={}).save(path)
+    Checkpoint(round=1, arrays={"w/0": np.array([np.nan])}, settings={}, history=History()).save(
+        path
+    )
     with pytest.raises(InputError, match="holds NaN or infinity"):
         Checkpoint.load(path)
     with pytest.raises(InputError, match="Is a directory"):

@@ -103,9 +103,6 @@ def client_app(
     ...         return {"loss": float(np.mean((w[0] - self.data) ** 2) / 2)}
     >>> app = client_app(lambda context: np.array([1.0, 3.0]), Mean)
     """
-    for name, function in (("load_data", load_data), ("make_model", make_model)):
-        if not callable(function):
-            raise InputError(f"{name} must be a function, got {type(function).__name__}")
     app = ClientApp(mods=mods)
 
     def model_for(context: Context, config: ConfigRecord, *needed: str) -> Model | Trainer:

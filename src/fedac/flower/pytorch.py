@@ -14,13 +14,7 @@ from fedac.errors import InputError
 from fedac.flower.messages import NamedArrays, NDArray
 from fedac.flower.steps import Step
 from fedac.flower.task import Task
-from fedac.flower.tensors import (
-    buffers_of,
-    load_buffers,
-    load_parameters,
-    require_known,
-    to_tensor,
-)
+from fedac.flower.tensors import buffers_of, load_arrays, load_buffers, to_tensors
 from fedac.require import require_count
 from fedac.torch import LocalOptimizer
 
@@ -36,13 +30,13 @@ class TorchModel:
     module : Module
         The model. Its parameters follow the algorithm; its floating-point buffers are averaged.
     data : tensors or dataset
-        A tuple of tensors with one first dimension, or anything with ``len`` and ``[i]``.
+        A tuple of tensors with the same first dimension, or anything with ``len`` and ``[i]``.
     loss : callable
         ``loss(module, batch) -> scalar tensor``, the mean over the batch.
     batch_size : int
         Rows per local step, drawn with replacement.
     metrics : callable, optional
-        ``metrics(module, data) -> dict``, measured beside the loss in an evaluation.
+        ``metrics(module, data) -> dict``, reported with the loss in evaluations.
 
     Examples
     --------
@@ -68,7 +62,7 @@ class TorchModel:
         self.loss = loss
         self.batch_size = require_count("batch_size", batch_size)
         self.metrics = metrics
-        # Columns; a list is a dataset, and its items are rows.
+        # A tuple of tensors holds columns; a list is a dataset, whose items are rows.
         self._tensors = isinstance(data, tuple) and all(isinstance(part, Tensor) for part in data)
         self.n_examples = _count(data, tensors=self._tensors)
 
@@ -77,35 +71,32 @@ class TorchModel:
     ) -> tuple[Mapping[str, NamedArrays], NamedArrays, Mapping[str, float]]:
         """Take the task's local steps with `fedac.torch`'s optimizer."""
         params = dict(self.module.named_parameters())
-        for arrays in sequences.values():
-            require_known(arrays, params)
+        tensors = [to_tensors(arrays, params) for arrays in sequences.values()]
         load_buffers(self.module, buffers)
         optimizer = LocalOptimizer(
             params.values(), task.algorithm, lr=task.hp.eta, mu=1.0, local_steps=task.local_steps
         )
         optimizer.steps = task.first_step
         for name, p in params.items():
-            values = [to_tensor(arrays, name, p) for arrays in sequences.values()]
-            optimizer.set_sequences(p, values)
+            optimizer.set_sequences(p, [sequence[name] for sequence in tensors])
         optimizer.refresh()
         self.module.train()
-        with _own_draws(params.values(), (task.seed, worker, task.first_step)):
+        with _seeded(params.values(), (task.seed, worker, task.first_step)):
             losses = [
                 self._step(optimizer, Step(t=t, seed=task.seed, worker=worker))
                 for t in range(task.first_step, task.first_step + task.local_steps)
             ]
-        after: dict[str, dict[str, NDArray]] = {name: {} for name in sequences}
+        after: dict[str, dict[str, NDArray]] = {sequence: {} for sequence in sequences}
         for name, p in params.items():
             for sequence, tensor in zip(sequences, optimizer.sequences(p), strict=True):
-                like = sequences[sequence][name]
-                after[sequence][name] = tensor.detach().cpu().numpy().astype(like.dtype)
+                dtype = sequences[sequence][name].dtype
+                after[sequence][name] = tensor.detach().cpu().numpy().astype(dtype)
         mean = float(np.mean(losses))
         return after, buffers_of(self.module), {"loss": mean} if np.isfinite(mean) else {}
 
     def evaluate_arrays(self, w: NamedArrays, buffers: NamedArrays) -> Mapping[str, float]:
-        """Return the mean loss of the output, and the metrics that were asked for."""
-        load_parameters(self.module, w)
-        load_buffers(self.module, buffers)
+        """Return the mean loss of the output, and the user's metrics."""
+        load_arrays(self.module, w, buffers)
         self.module.eval()
         total = 0.0
         with torch.no_grad():
@@ -130,10 +121,10 @@ class TorchModel:
 
 
 @contextmanager
-def _own_draws(params: Iterable[Tensor], key: tuple[int, ...]) -> Iterator[None]:
-    """Let PyTorch's draws (dropout's, say) depend on a key only, and disturb nobody else's.
+def _seeded(params: Iterable[Tensor], key: tuple[int, ...]) -> Iterator[None]:
+    """Seed PyTorch's draws (dropout, for example) with a key; restore the generator afterwards.
 
-    So a client may be replaced between two rounds, and a resumed run is the same.
+    A client may then be replaced between two rounds, and a resumed run is the same.
     """
     devices = {p.device for p in params if p.device.type == "cuda"}
     (seed,) = np.random.SeedSequence(key).generate_state(1, np.uint64)
@@ -143,9 +134,9 @@ def _own_draws(params: Iterable[Tensor], key: tuple[int, ...]) -> Iterator[None]
 
 
 def _count(data: Any, *, tensors: bool) -> int:
-    """Return the number of examples, or say what data are needed."""
+    """Return the number of examples, or say what is wrong with the data."""
     if isinstance(data, tuple) and any(isinstance(part, np.ndarray) for part in data):
-        raise InputError("data must be tensors: torch.from_numpy(array) makes one")
+        raise InputError("data must be tensors; use torch.from_numpy(array)")
     if not (hasattr(data, "__len__") and hasattr(data, "__getitem__")):
         raise InputError(
             "data must be a tuple of tensors, or a dataset with len and [i], got "
@@ -153,5 +144,5 @@ def _count(data: Any, *, tensors: bool) -> int:
         )
     sizes = {len(part) for part in data} if tensors else {len(data)}
     if len(sizes) != 1 or not min(sizes):
-        raise InputError(f"data must have one number of examples, at least 1, got {sorted(sizes)}")
+        raise InputError(f"data must have the same number of rows, at least 1, got {sorted(sizes)}")
     return sizes.pop()

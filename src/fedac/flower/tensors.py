@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 import torch
@@ -46,27 +46,25 @@ def load_torch_arrays(module: torch.nn.Module, arrays: ArrayRecord) -> None:
     >>> bool((trained.weight == model.weight).all())
     True
     """
-    parameters, buffers = split_buffers(from_record(arrays))
-    load_parameters(module, parameters)
+    load_arrays(module, *split_buffers(from_record(arrays)))
+
+
+@torch.no_grad()
+def load_arrays(module: torch.nn.Module, parameters: NamedArrays, buffers: NamedArrays) -> None:
+    """Copy arrays into all parameters of a model, and into some of its buffers."""
+    named = dict(module.named_parameters())
+    for name, value in to_tensors(parameters, named).items():
+        named[name].copy_(value)
     load_buffers(module, buffers)
 
 
 @torch.no_grad()
-def load_parameters(module: torch.nn.Module, arrays: NamedArrays) -> None:
-    """Copy arrays into all parameters of a model."""
-    named = dict(module.named_parameters())
-    require_known(arrays, named)
-    for name, parameter in named.items():
-        parameter.copy_(to_tensor(arrays, name, parameter))
-
-
-@torch.no_grad()
-def load_buffers(module: torch.nn.Module, arrays: NamedArrays) -> None:
-    """Copy arrays into buffers of a model."""
+def load_buffers(module: torch.nn.Module, buffers: NamedArrays) -> None:
+    """Copy arrays into some of a model's buffers."""
     named = dict(module.named_buffers())
-    require_known(arrays, named)
-    for name in arrays:
-        named[name].copy_(to_tensor(arrays, name, named[name]))
+    chosen = {name: buffer for name, buffer in named.items() if name in buffers}
+    for name, value in to_tensors(buffers, chosen).items():
+        named[name].copy_(value)
 
 
 def buffers_of(module: torch.nn.Module) -> dict[str, NDArray]:
@@ -75,26 +73,25 @@ def buffers_of(module: torch.nn.Module) -> dict[str, NDArray]:
     return {name: _numpy(b) for name, b in buffers.items() if b.is_floating_point()}
 
 
-def to_tensor(arrays: NamedArrays, name: str, expected: Tensor) -> Tensor:
-    """Return one of the arrays as a tensor on the right device, if its shape is right."""
-    if name not in arrays:
-        raise InputError(f"the server sent no array '{name}': does it start from the same model?")
-    if arrays[name].shape != tuple(expected.shape):
-        raise InputError(
-            f"the server's array '{name}' has shape {arrays[name].shape}, the client's "
-            f"{tuple(expected.shape)}: do they have the same model?"
-        )
-    return torch.from_numpy(np.array(arrays[name])).to(expected.device)
-
-
-def require_known(names: Iterable[str], known: Mapping[str, object]) -> None:
-    """Refuse arrays that the model does not have."""
-    for name in names:
-        if name not in known:
+def to_tensors(arrays: NamedArrays, expected: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return arrays as tensors, if they have the names and shapes of a model's tensors."""
+    for name in (*arrays, *expected):
+        if name not in expected:
             raise InputError(
                 f"the client's model has no array '{name}': does the server start from "
                 "torch_arrays of the same model?"
             )
+        if name not in arrays:
+            raise InputError(f"the server sent no array '{name}': does it have the same model?")
+        if arrays[name].shape != tuple(expected[name].shape):
+            raise InputError(
+                f"the server's array '{name}' has shape {arrays[name].shape}, the client's "
+                f"{tuple(expected[name].shape)}: do they have the same model?"
+            )
+    return {
+        name: torch.from_numpy(np.array(arrays[name])).to(tensor.device)
+        for name, tensor in expected.items()
+    }
 
 
 def _numpy(tensor: Tensor) -> NDArray:
