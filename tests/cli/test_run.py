@@ -175,7 +175,7 @@ def test_without_a_minimum_losses_are_shown(fedac, write):
     )
     code, out, err = fedac("run", *options, "--json")
     assert (code, err.count("\n")) == (0, 1)
-    assert "has no F*" in err
+    assert "no F* can be found" in err
     result = read(out)
     assert result["f_star"] is None
     assert result["best"] == {"eta": 0.5, "suboptimality": None, "edge": None}

@@ -21,7 +21,8 @@ def list_sets() -> None:
     from fedac.data.registry import describe
 
     headings = ("name", "rows", "columns", "where", "note")
-    table = new_table(*headings, words={"name", "where", "note"})
+    caption = "Downloads are verified by their checksum if one is published, else by their shape."
+    table = new_table(*headings, words={"name", "where", "note"}, caption=caption)
     for entry in describe():
         table.add_row(
             entry.name,

@@ -28,6 +28,6 @@ vars(typer.main)["TyperArgument"] = _Argument
 
 
 def add_command(app: typer.Typer, name: str, function: Callable[..., None]) -> None:
-    """Add a command whose summary is the whole first line of its docstring."""
-    summary = (function.__doc__ or "").partition("\n")[0]
+    """Add a command whose summary is the first paragraph of its docstring."""
+    summary = " ".join((function.__doc__ or "").partition("\n\n")[0].split())
     app.command(name, cls=_Command, short_help=summary)(function)

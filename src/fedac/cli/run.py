@@ -123,7 +123,7 @@ def _f_star(objective: Objective, l2: float) -> float | None:
     except NoOptimumError:
         if l2 > 0:
             raise
-        notice("with l2 = 0 this objective has no F*, so there is no suboptimality to report")
+        notice("no F* can be found with l2 = 0: losses are shown instead of suboptimalities")
         return None
 
 

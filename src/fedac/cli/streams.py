@@ -61,7 +61,7 @@ def results_console() -> Console:
         def on_broken_pipe(self) -> None:
             raise BrokenPipeError  # Rich would exit with code 1; `main` exits like other commands
 
-    return Results(width=None if sys.stdout.isatty() else 10_000)
+    return Results(width=None if sys.stdout.isatty() else 10_000, highlight=False)
 
 
 def new_table(

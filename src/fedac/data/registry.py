@@ -179,11 +179,9 @@ def describe() -> list[Listing]:
     ]
     for source in SOURCES.values():
         path = _local(source)
-        note = source.note
-        if source.sha256 is None:
-            note += " (checksum not published; only the shape is checked)"
         where = None if path is None else "embedded" if path.parent == EMBEDDED else str(path)
-        listings.append(Listing(source.name, source.n_samples, source.n_features, where, note))
+        shape = source.n_samples, source.n_features
+        listings.append(Listing(source.name, *shape, where, source.note))
     return listings
 
 
