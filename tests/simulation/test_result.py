@@ -7,8 +7,9 @@ import pytest
 
 from fedac.algorithms import ALGORITHMS, fedac
 from fedac.errors import StepSizeWarning
-from fedac.objectives import NoisyQuadratic
-from fedac.simulation import Schedule, simulate
+from fedac.objectives import LogisticRegression, NoisyQuadratic
+from fedac.palette import style
+from fedac.simulation import Result, Schedule, simulate
 
 F = NoisyQuadratic([1.0, 0.25], sigma=0.1)
 
@@ -153,3 +154,50 @@ def test_plot_of_a_run_that_starts_at_the_optimum() -> None:
     quiet = NoisyQuadratic([1.0, 0.25])
     result = simulate(quiet, "fedavg", M=1, K=1, T=4, eta=0.5, start=[0.0, 0.0])
     result.plot().figure.canvas.draw()
+
+
+def test_printed_results_are_short() -> None:
+    etas = np.geomspace(0.01, 0.5, 13)
+    result = simulate(F, ["fedac-i", "fedavg"], M=2, K=4, T=64, eta=etas, seed=7, record_every=1)
+    text = str(result)
+    assert len(text.splitlines()) == 3
+    assert max(map(len, text.splitlines())) < 100
+    for part in (
+        "26 runs (0 diverged)",
+        "reference engine",
+        "M=2 K=4 T=64 seed=7",
+        "best: <Run fed",
+    ):
+        assert part in text
+    assert len(repr(result.runs[0]).splitlines()) == 1
+    with pytest.warns(StepSizeWarning):
+        lost = simulate(F, "fedavg", M=1, K=1, T=64, eta=50.0)
+    assert "1 runs (1 diverged)" in str(lost)
+    assert "best: none" in str(lost)
+
+
+@pytest.fixture
+def without_minimum() -> Result:
+    """Separable data without l2: the loss falls for ever."""
+    separable = LogisticRegression([[1.0], [-1.0]], [1.0, -1.0], l2=0.0)
+    return simulate(separable, "fedavg", M=2, K=2, T=8, eta=0.5, engine="reference")
+
+
+def test_an_objective_without_a_minimum_has_no_suboptimality(without_minimum: Result) -> None:
+    frame = without_minimum.to_frame()
+    assert frame["suboptimality"].isna().all()
+    assert frame["loss"].tolist() == without_minimum.runs[0].loss.tolist()
+
+
+def test_without_a_minimum_losses_are_drawn(without_minimum: Result) -> None:
+    ax = without_minimum.plot()
+    assert ax.lines[0].get_ydata().tolist() == without_minimum.runs[0].loss.tolist()
+    assert ax.get_ylabel() == "loss (the objective has no minimum F*)"
+    ax.figure.canvas.draw()
+
+
+def test_lines_have_the_look_of_their_algorithm() -> None:
+    names = ["fedac-i", "fedavg", "mb-sgd"]
+    ax = simulate(F, names, M=2, K=4, T=16, eta=0.25).plot()
+    for line, name in zip(ax.lines, names, strict=True):
+        assert (line.get_color(), line.get_marker()) == (style(name).colour, style(name).marker)

@@ -12,7 +12,9 @@ import numpy.typing as npt
 
 from fedac.algorithms.couplings import Hyperparameters
 from fedac.arrays import Array
+from fedac.errors import NoOptimumError
 from fedac.objectives import Objective, Optimum, optimum
+from fedac.palette import style
 from fedac.simulation.schedule import Schedule
 
 if TYPE_CHECKING:
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Run:
     """One algorithm with one step size.
 
@@ -46,6 +48,11 @@ class Run:
     w: Array
     megabytes_per_worker: float
 
+    def __repr__(self) -> str:
+        """Describe the run on one line, without its arrays."""
+        trace = f"loss {self.loss[0]:.6g} to {self.loss[-1]:.6g} in {self.steps[-1]} steps"
+        return f"<Run {self.algorithm}, eta={self.eta:g}, {self.status}: {trace}>"
+
     @property
     def eta(self) -> float:
         """The step size."""
@@ -68,7 +75,7 @@ class Run:
         return float(self.loss[-1]) if self.status == "ok" else math.nan
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Result:
     """All runs of one call of `simulate`, on the same draws."""
 
@@ -81,10 +88,29 @@ class Result:
     gradient_queries: int
     seconds: float
 
+    def __repr__(self) -> str:
+        """Describe the result in a few lines."""
+        best, diverged = self.best, sum(run.status == "diverged" for run in self.runs)
+        return "\n".join(
+            [
+                f"<Result of {len(self.runs)} runs ({diverged} diverged), {self.engine} engine",
+                f" M={self.M} K={self.schedule.K} T={self.schedule.T} seed={self.seed}",
+                f" best: {best}>" if best else " best: none>",
+            ]
+        )
+
     @cached_property
     def optimum(self) -> Optimum:
         """w* and F* of the objective, computed when first asked for."""
         return optimum(self.objective)
+
+    @cached_property
+    def f_star(self) -> float:
+        """F*, the minimum of the objective; NaN if it has none."""
+        try:
+            return self.optimum.value
+        except NoOptimumError:
+            return math.nan
 
     @property
     def best(self) -> Run | None:
@@ -97,8 +123,8 @@ class Result:
         return np.searchsorted(np.cumsum((0, *self.schedule.gaps)), run.steps)
 
     def suboptimality(self, run: Run) -> Array:
-        """Return loss - F* along the trace of a run."""
-        return run.loss - self.optimum.value
+        """Return loss - F* along the trace of a run; NaN if the objective has no minimum."""
+        return run.loss - self.f_star
 
     def to_frame(self) -> pd.DataFrame:
         """Return the traces as a table, a row per run and record."""
@@ -119,20 +145,30 @@ class Result:
         return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
 
     def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw suboptimality against rounds, a line per run, and return the axes."""
+        """Draw suboptimality against rounds, a line per run, and return the axes.
+
+        Where the objective has no minimum, losses are drawn instead.
+        """
         if ax is None:
             import matplotlib.pyplot as plt
 
             ax = plt.figure(layout="constrained").add_subplot()
-        for run in self.runs:
+        no_minimum = math.isnan(self.f_star)
+        curves = [run.loss if no_minimum else self.suboptimality(run) for run in self.runs]
+        etas = sorted({run.eta for run in self.runs})
+        for run, values in zip(self.runs, curves, strict=True):
+            look = style(run.algorithm)
             ax.plot(
                 self.rounds_of(run),
-                self.suboptimality(run),
-                marker="o",
+                values,
+                color=look.colour,
+                marker=look.marker,
+                linestyle=("-", "--", ":", "-.")[etas.index(run.eta) % 4],
                 label=f"{run.label}, eta={run.eta:g}",
             )
-        ax.set(xlabel="communication rounds", ylabel="suboptimality")
-        if any((self.suboptimality(run) > 0).any() for run in self.runs):
+        ylabel = "loss (the objective has no minimum F*)" if no_minimum else "suboptimality"
+        ax.set(xlabel="communication rounds", ylabel=ylabel)
+        if any((values > 0).any() for values in curves):
             ax.set_yscale("log")
         ax.legend()
         return ax

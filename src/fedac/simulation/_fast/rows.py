@@ -11,7 +11,7 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from fedac.arrays import Array
-from fedac.errors import InputError, unknown_name
+from fedac.errors import InputError
 from fedac.objectives import Augmented, LinearModel, Objective
 from fedac.objectives.formulas import LOSSES
 from fedac.simulation._fast.losses import Custom
@@ -49,7 +49,7 @@ def split(objective: Objective) -> tuple[LinearModel, Regularizer]:
         squares += objective.lam * float(objective.center @ objective.center)
         pull += objective.lam * objective.center
         objective = objective.base
-    if not isinstance(objective, LinearModel) or not _has_kernel(type(objective)):
+    if not isinstance(objective, LinearModel) or not objective.has_kernel():
         raise InputError(
             f"the fast engine needs a linear model with a compiled loss, not "
             f"{type(objective).__name__}; use engine='reference'"
@@ -61,18 +61,8 @@ def split(objective: Objective) -> tuple[LinearModel, Regularizer]:
     return objective, Regularizer(strength, center, constant)
 
 
-def _has_kernel(model: type[LinearModel]) -> bool:
-    """Say whether a model's kernel is that of its own derivative, not of one it overrides."""
-    for base in model.__mro__:
-        if "kernel" in vars(base):
-            return vars(base)["kernel"] is not None
-        if "derivative" in vars(base) or "stochastic_gradients" in vars(base):
-            return False
-    return False
-
-
 def prepare(model: LinearModel, regularizer: Regularizer, dtype: npt.DTypeLike) -> Rows:
-    """Lay a model's data out for the kernels, in the given precision."""
+    """Arrange a model's data for the kernels, in the given precision."""
     X = model.X
     data: tuple[npt.NDArray[Any], ...]
     if isinstance(X, sp.csr_array):
@@ -84,12 +74,8 @@ def prepare(model: LinearModel, regularizer: Regularizer, dtype: npt.DTypeLike) 
         data = (np.ascontiguousarray(X, dtype=dtype),)
     centred = regularizer.center.any()
     offsets = X @ regularizer.center if centred else np.zeros(0)
-    if isinstance(model.kernel, str):
-        if model.kernel not in LOSSES:
-            raise unknown_name("kernel", model.kernel, LOSSES)
-        loss: tuple[int, ...] = LOSSES[model.kernel]
-    else:
-        loss = _custom(model.kernel)
+    model.check_kernel()
+    loss = LOSSES[model.kernel] if isinstance(model.kernel, str) else _custom(model.kernel)
     return Rows(data, model.y.astype(dtype), offsets.astype(dtype), loss)
 
 
