@@ -183,9 +183,9 @@ the theorem needs L/mu >= 25
     number = isinstance(kappa, Real) and not isinstance(kappa, bool)
     if number and SMALLEST_KAPPA <= kappa <= LARGEST_KAPPA:
         return float(kappa)
-    expected = f"kappa must be a number from {SMALLEST_KAPPA:g} to {LARGEST_KAPPA:g}"
     why = ": the theorem needs L/mu >= 25" if number and kappa < SMALLEST_KAPPA else ""
-    raise InputError(f"{expected}, got {kappa}{why}")
+    limits = f"from {SMALLEST_KAPPA:g} to {LARGEST_KAPPA:g}"
+    raise InputError(f"kappa must be a number {limits}, got {kappa}{why}")
 
 
 def require_blocks(blocks: int) -> int:
@@ -201,10 +201,9 @@ def require_blocks(blocks: int) -> int:
     number = isinstance(blocks, Integral) and not isinstance(blocks, bool)
     if number and 1 <= blocks <= LARGEST_BLOCKS:
         return int(blocks)
-    expected = f"blocks must be a whole number from 1 to {LARGEST_BLOCKS}"
-    more = number and blocks > LARGEST_BLOCKS
-    why = ": the digits needed grow with its square" if more else ""
-    raise InputError(f"{expected}, got {blocks}{why}")
+    why = ": the digits needed grow with its square" if number and blocks > LARGEST_BLOCKS else ""
+    limits = f"from 1 to {LARGEST_BLOCKS}"
+    raise InputError(f"blocks must be a whole number {limits}, got {blocks}{why}")
 
 
 def _induction(

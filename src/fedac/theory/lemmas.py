@@ -1,8 +1,16 @@
 """The lemmas behind the theorems: bounds for any step size, and how far workers drift apart.
 
-Three kinds, by the end of their names. ``_perturbed`` bounds progress given the worst
-discrepancy along the way; ``_discrepancy`` bounds that discrepancy; ``_general_eta`` is what the
-two give together. The discrepancies are those recorded by `fedac.theory.tracing`.
+There are three kinds, by the end of their names. ``_perturbed`` bounds progress given the largest
+discrepancy along the way, ``_discrepancy`` bounds that discrepancy, and ``_general_eta`` combines
+the two. The discrepancies are those recorded by `fedac.theory.tracing.trace`.
+
+>>> step = dict(eta=0.5, gamma=0.5, mu=1.0, sigma=2.0)
+>>> fedac_i_discrepancy(**step, K=2)
+14.0
+>>> fedac_i_perturbed(**step, L=2.0, M=4, T=8, Psi0=0.0, discrepancy=14.0).discrepancy
+28.0
+>>> fedac_i_general_eta(eta=1.0, L=1.0, mu=1.0, sigma=0.0, M=1, K=1, T=2, Psi0=1.0).total  # e^-2
+0.1353352832366127
 """
 
 from __future__ import annotations
@@ -18,13 +26,7 @@ from fedac.theory.terms import Bound
 def fedac_i_general_eta(
     *, eta: float, L: float, mu: float, sigma: float, M: float, K: float, T: float, Psi0: float
 ) -> Bound:
-    """Bound E[Psi_T] of FedAc-I for any eta <= 1/L (lemma fedaci:general:eta).
-
-    Examples
-    --------
-    >>> fedac_i_general_eta(eta=1.0, L=1.0, mu=1.0, sigma=0.0, M=1, K=1, T=2, Psi0=1.0).total
-    0.1353352832366127
-    """
+    """Bound E[Psi_T] of FedAc-I for any eta <= 1/L (lemma fedaci:general:eta)."""
     _require_small(eta, 1 / L)
     return Bound(
         optimization=exp(-_decay(eta, mu, K) * T) * Psi0,
@@ -37,13 +39,7 @@ def fedac_i_general_eta(
 def fedac_ii_a1_general_eta(
     *, eta: float, L: float, mu: float, sigma: float, M: float, K: float, T: float, Phi0: float
 ) -> Bound:
-    """Bound E[Phi_T] of FedAc-II for any eta <= 1/L (lemma fedacii:a1:general:eta).
-
-    Examples
-    --------
-    >>> fedac_ii_a1_general_eta(eta=1.0, L=1.0, mu=1.0, sigma=0.1, M=1, K=1, T=9, Phi0=0.0)
-    Bound(optimization=0.0, variance=0.010000000000000002, discrepancy=1.0000000000000002, accelerated_variance=0.0)
-    """  # noqa: E501
+    """Bound E[Phi_T] of FedAc-II for any eta <= 1/L (lemma fedacii:a1:general:eta)."""
     _require_small(eta, 1 / L)
     return Bound(
         optimization=exp(-_decay(eta, mu, K) * T / 3) * Phi0,
@@ -65,14 +61,7 @@ def fedac_ii_a2_general_eta(
     T: float,
     Phi0: float,
 ) -> Bound:
-    """Bound E[Phi_T] of FedAc-II for any eta <= 1/L under asm2 (lemma fedacii:a2:general:eta).
-
-    Examples
-    --------
-    >>> of = dict(eta=1.0, L=1.0, mu=1.0, sigma=1.0, M=2, K=4, T=8, Phi0=0.0)
-    >>> fedac_ii_a2_general_eta(**of, Q=0.0).total  # 1/4 + 2
-    2.25
-    """
+    """Bound E[Phi_T] of FedAc-II for any eta <= 1/L under asm2 (lemma fedacii:a2:general:eta)."""
     _require_small(eta, 1 / L)
     return Bound(
         optimization=exp(-_decay(eta, mu, K) * T / 3) * Phi0,
@@ -95,14 +84,7 @@ def fedavg_a2_general_eta(
     T: float,
     D0: float,
 ) -> Bound:
-    """Bound FedAvg's weighted average for any eta <= 1/(4L) (lemma fedavg:a2:general:eta).
-
-    Examples
-    --------
-    >>> of = dict(eta=0.25, L=1.0, mu=1.0, sigma=2.0, M=2, K=4, T=8, D0=1.0)
-    >>> fedavg_a2_general_eta(**of, Q=0.0).variance
-    0.5
-    """
+    """Bound FedAvg's weighted average for any eta <= 1/(4L) (lemma fedavg:a2:general:eta)."""
     _require_small(eta, 1 / (4 * L))
     return Bound(
         optimization=exp(-eta * mu * T / 2) * D0**2 / eta,
@@ -115,14 +97,7 @@ def fedavg_a2_general_eta(
 def fedavg_a1_general_eta(
     *, eta: float, L: float, mu: float, sigma: float, M: float, K: float, T: float, D0: float
 ) -> Bound:
-    """Bound FedAvg for any eta <= 1/L: the terms behind proposition fedavg:a1, constants 1.
-
-    Examples
-    --------
-    >>> of = dict(eta=0.5, L=2.0, mu=1.0, sigma=1.0, M=2, K=4, T=8, D0=1.0)
-    >>> fedavg_a1_general_eta(**of).discrepancy
-    2.0
-    """
+    """Bound FedAvg for any eta <= 1/L: the terms of proposition fedavg:a1 with constants 1."""
     _require_small(eta, 1 / L)
     return Bound(
         optimization=exp(-eta * mu * T) * L * D0**2,
@@ -135,14 +110,7 @@ def fedavg_a1_general_eta(
 def mb_sgd_general_eta(
     *, eta: float, L: float, mu: float, sigma: float, M: float, K: float, T: float, D0: float
 ) -> Bound:
-    """Bound minibatch SGD for any eta <= 1/L, constants 1: FedAvg's T/K steps of M K samples.
-
-    Examples
-    --------
-    >>> of = dict(eta=0.5, L=2.0, mu=1.0, sigma=1.0, M=2, K=4, T=8, D0=1.0)
-    >>> mb_sgd_general_eta(**of).variance
-    0.0625
-    """
+    """Bound minibatch SGD for any eta <= 1/L: FedAvg with T/K steps of M K samples, constants 1."""
     _require_small(eta, 1 / L)
     return Bound(
         optimization=exp(-eta * mu * T / K) * L * D0**2,
@@ -157,13 +125,7 @@ def mb_ac_sgd_general_eta(
 ) -> Bound:
     """Bound accelerated minibatch SGD for any eta <= 1/L, constants 1.
 
-    The terms are FedAc-I's for T/K steps of one with M K samples each.
-
-    Examples
-    --------
-    >>> of = dict(eta=0.25, L=2.0, mu=1.0, sigma=1.0, M=2, K=4, T=8, D0=1.0)
-    >>> mb_ac_sgd_general_eta(**of).variance
-    0.0625
+    The terms are those of FedAc-I for T/K steps of M K samples with K = 1.
     """
     _require_small(eta, 1 / L)
     return Bound(
@@ -186,14 +148,7 @@ def fedac_i_perturbed(
     Psi0: float,
     discrepancy: float,
 ) -> Bound:
-    """Bound E[Psi_T] given the largest expected discrepancy (lemma fedaci:conv:main).
-
-    Examples
-    --------
-    >>> of = dict(eta=0.5, gamma=1.0, L=2.0, mu=0.5, sigma=1.0, M=4, T=1, Psi0=0.0)
-    >>> fedac_i_perturbed(**of, discrepancy=0.25).terms
-    {'optimization': 0.0, 'variance': 0.125, 'accelerated_variance': 0.5, 'discrepancy': 0.5}
-    """
+    """Bound E[Psi_T] given the largest expected discrepancy (lemma fedaci:conv:main)."""
     _require_small(eta, 1 / L)
     _require_between(eta, gamma, mu)
     return Bound(
@@ -217,14 +172,7 @@ def fedac_ii_perturbed(
     Phi0: float,
     discrepancy: float,
 ) -> Bound:
-    """Bound E[Phi_T] given the largest expected discrepancy (lemma fedacii:conv:main).
-
-    Examples
-    --------
-    >>> of = dict(eta=0.5, gamma=1.0, L=2.0, mu=0.5, sigma=1.0, M=3, T=1, Phi0=0.0)
-    >>> fedac_ii_perturbed(**of, discrepancy=0.25).discrepancy
-    1.5
-    """
+    """Bound E[Phi_T] given the largest expected discrepancy (lemma fedacii:conv:main)."""
     _require_small(eta, 1 / L)
     _require_between(eta, gamma, mu)
     return Bound(
@@ -248,14 +196,7 @@ def fedavg_a2_perturbed(
     D0: float,
     discrepancy: float,
 ) -> Bound:
-    """Bound FedAvg's weighted average given the discrepancy (lemma fedavg:a2:conv:main).
-
-    Examples
-    --------
-    >>> of = dict(eta=0.25, L=1.0, mu=0.5, sigma=2.0, Q=1.0, M=2, T=8, D0=1.0)
-    >>> fedavg_a2_perturbed(**of, discrepancy=0.25).discrepancy
-    0.5
-    """
+    """Bound FedAvg's weighted average given the discrepancy (lemma fedavg:a2:conv:main)."""
     _require_small(eta, 1 / (4 * L))
     return Bound(
         optimization=exp(-eta * mu * T / 2) * D0**2 / eta,
@@ -266,13 +207,7 @@ def fedavg_a2_perturbed(
 
 @checked
 def fedac_i_discrepancy(*, eta: float, gamma: float, mu: float, sigma: float, K: float) -> float:
-    """Bound FedAc-I's discrepancy overhead at any step (lemma fedaci:stab:main).
-
-    Examples
-    --------
-    >>> fedac_i_discrepancy(eta=0.5, gamma=0.5, mu=1.0, sigma=2.0, K=2)
-    14.0
-    """
+    """Bound FedAc-I's discrepancy overhead at any step (lemma fedaci:stab:main)."""
     return _amplified(7 * eta * gamma * K * sigma**2, eta, gamma, mu, 2 * mu, 2 * K)
 
 
@@ -280,13 +215,7 @@ def fedac_i_discrepancy(*, eta: float, gamma: float, mu: float, sigma: float, K:
 def fedac_ii_a1_discrepancy(
     *, eta: float, gamma: float, L: float, mu: float, sigma: float, K: float
 ) -> float:
-    """Bound FedAc-II's discrepancy overhead at any step (lemma fedacii:a1:stab:main).
-
-    Examples
-    --------
-    >>> fedac_ii_a1_discrepancy(eta=0.5, gamma=0.5, L=2.0, mu=1.0, sigma=1.0, K=2)
-    8.0
-    """
+    """Bound FedAc-II's discrepancy overhead at any step (lemma fedacii:a1:stab:main)."""
     _require_small(eta, 1 / L)
     return _amplified(4 * eta**2 * L**2 * K * sigma**2, eta, gamma, mu, mu, 2 * K)
 
@@ -295,40 +224,28 @@ def fedac_ii_a1_discrepancy(
 def fedac_ii_a2_discrepancy(
     *, eta: float, gamma: float, mu: float, sigma: float, Q: float, K: float
 ) -> float:
-    """Bound FedAc-II's discrepancy overhead at any step under asm2 (lemma fedacii:stab:main).
-
-    Examples
-    --------
-    >>> fedac_ii_a2_discrepancy(eta=0.5, gamma=0.5, mu=1.0, sigma=1.0, Q=1.0, K=2)
-    11.0
-    """
+    """Bound FedAc-II's discrepancy overhead at any step under asm2 (lemma fedacii:stab:main)."""
     return _amplified(44 * eta**4 * Q**2 * K**2 * sigma**4, eta, gamma, mu, mu, 4 * K)
 
 
 @checked
 def fedavg_a2_discrepancy(*, eta: float, sigma: float, K: float) -> float:
-    """Bound the mean of FedAvg's ||w - w_m||^4 at any step (lemma fedavg:a2:stab:main).
-
-    Examples
-    --------
-    >>> fedavg_a2_discrepancy(eta=0.5, sigma=1.0, K=2)
-    48.0
-    """
+    """Bound the mean of FedAvg's ||w - w_m||^4 at any step (lemma fedavg:a2:stab:main)."""
     return 192 * eta**4 * K**2 * sigma**4
 
 
 def _decay(eta: float, mu: float, K: float) -> float:
-    """Return gamma mu of the stable coupling: the exponent of one step."""
+    """Return gamma mu of the stable coupling, the exponent of one step."""
     return max(eta * mu, sqrt(eta * mu / K))
 
 
 def _amplified(
     size: float, eta: float, gamma: float, mu: float, rate: float, steps: float
 ) -> float:
-    """Return what acceleration makes of a discrepancy; without acceleration it stays as it is."""
+    """Return a discrepancy as amplified by acceleration; without acceleration it is unchanged."""
     _require_between(eta, gamma, mu)
     exponent = 0.0 if gamma == eta else steps * log1p(gamma**2 * rate / eta)
-    if size == 0 or exponent > 700:  # beyond every number: the bound says nothing
+    if size == 0 or exponent > 700:  # overflow: the bound says nothing
         return inf if size else 0.0
     return size * exp(exponent)
 

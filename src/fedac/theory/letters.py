@@ -1,4 +1,4 @@
-"""The paper's letters: which values are valid, and logarithms of their ratios."""
+"""The paper's letters: which values are valid, and arithmetic that allows zero noise."""
 
 from __future__ import annotations
 
@@ -84,3 +84,14 @@ def log_ratio(numerator: float, denominator: float, shift: float = 1.0) -> float
         return inf
     x = log(numerator) - log(denominator)
     return max(x, shift) + log1p(exp(-abs(x - shift)))
+
+
+def divide(numerator: float, denominator: float) -> float:
+    """Divide; x/0 is infinite.
+
+    Examples
+    --------
+    >>> divide(1.0, 4.0), divide(1.0, 0.0)
+    (0.25, inf)
+    """
+    return numerator / denominator if denominator else inf

@@ -1,4 +1,4 @@
-"""One-dimensional objectives whose second derivative takes two values, in exact formulas."""
+"""One-dimensional objectives whose second derivative takes two values, evaluated exactly."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from fedac.errors import InputError
 
-# A float, a fraction or a number of many digits: whatever has + - * / and an order.
+# A float, a fraction or an mpmath number: anything with + - * / and an order.
 Number = Any
 
 
@@ -26,7 +26,7 @@ class PiecewiseQuadratic:
     mu, L : number
         The two curvatures, 0 < mu <= L.
     bumps : tuple of (left, right)
-        The closed intervals on which H is L: apart from each other, in increasing order.
+        The closed intervals where H is L: disjoint, in increasing order.
 
     Examples
     --------
@@ -46,10 +46,12 @@ class PiecewiseQuadratic:
             raise InputError(f"mu and L must be 0 < mu <= L, got mu={self.mu}, L={self.L}")
         knots = [knot for bump in self.bumps for knot in bump]
         if not all(before < after for before, after in pairwise(knots)):
-            raise InputError("bumps must have a width, lie apart and be in increasing order")
+            raise InputError(
+                "bumps must be disjoint intervals of positive width, in increasing order"
+            )
 
     def with_bump(self, centre: Number, radius: Number) -> PiecewiseQuadratic:
-        """Raise the curvature to L on [centre - radius, centre + radius] as well.
+        """Return the objective with curvature L on [centre - radius, centre + radius] as well.
 
         Examples
         --------
@@ -68,7 +70,7 @@ class PiecewiseQuadratic:
         >>> [F.curvature(w) for w in (0.99, 1.0, 2.0, 2.01)]
         [1.0, 3.0, 3.0, 1.0]
         """
-        bump = self._last_bump_begun(w)
+        bump = self._bump_at_or_below(w)
         return self.L if bump >= 0 and w <= self.bumps[bump][1] else self.mu
 
     def gradient(self, w: Number) -> Number:
@@ -92,12 +94,12 @@ class PiecewiseQuadratic:
         bumps = self._area(w) - self._area(0) - w * self._length_at_0
         return self.mu * w * w / 2 + (self.L - self.mu) * bumps
 
-    def _last_bump_begun(self, w: Number) -> int:
+    def _bump_at_or_below(self, w: Number) -> int:
         return bisect_right(self._lefts, w) - 1
 
     def _length(self, w: Number) -> Number:
-        """Return the total length of bumps on the left of w."""
-        bump = self._last_bump_begun(w)
+        """Return the total length of the bumps below w."""
+        bump = self._bump_at_or_below(w)
         if bump < 0:
             return 0
         left, right = self.bumps[bump]
@@ -105,16 +107,16 @@ class PiecewiseQuadratic:
 
     def _area(self, w: Number) -> Number:
         """Return the integral of `_length` from minus infinity to w."""
-        bump = self._last_bump_begun(w)
+        bump = self._bump_at_or_below(w)
         if bump < 0:
             return 0
         left, right = self.bumps[bump]
         end = min(w, right)
-        # A bump that w has passed adds its length times the way from its middle to w.
+        # A bump that lies below w adds its length times the distance from its middle to w.
         passed = self._lengths_before[bump] * w - self._moments_before[bump]
         return passed + (end - left) * (end - left) / 2 + (end - left) * (w - end)
 
-    # Sums over the bumps, once per objective: a gradient then costs one search among them.
+    # Cached sums over the bumps, so that a gradient costs one binary search.
 
     @cached_property
     def _lefts(self) -> list[Number]:

@@ -1,4 +1,4 @@
-"""The two potentials by which the paper measures progress.
+"""The two potentials that measure progress in the paper.
 
 Right after a synchronization all workers agree, so both are functions of the averaged state.
 """

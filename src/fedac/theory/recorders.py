@@ -24,7 +24,7 @@ class NoiseRecorder:
     Attributes
     ----------
     noise : dict of lists
-        By the number of the run in its result: sigma^2 at every record.
+        By index of the run in its result: sigma^2 at every record.
     """
 
     def __init__(self, objective: Objective) -> None:
@@ -42,14 +42,14 @@ class PotentialRecorder:
     Parameters
     ----------
     objective : Objective
-        What is minimized.
+        The objective of the simulation.
     mu : float, optional
-        Strong-convexity estimate; the objective's own unless given.
+        Strong-convexity estimate; by default the objective's own.
 
     Attributes
     ----------
     psi, phi : dict of lists
-        By the number of the run in its result: the potential at every record.
+        By index of the run in its result: the potential at every record.
     """
 
     def __init__(self, objective: Objective, *, mu: float | None = None) -> None:
@@ -59,7 +59,7 @@ class PotentialRecorder:
         self.phi: dict[int, list[float]] = defaultdict(list)
 
     def __call__(self, record: Record) -> None:
-        """Record both potentials, where the algorithm has two sequences."""
+        """Record both potentials, if the algorithm keeps both sequences."""
         if "w_ag" not in record.sequences:
             return
         w = record.state[record.sequences.index("w")]

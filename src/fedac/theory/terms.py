@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import exp, sqrt
 
 from fedac.theory.letters import log_ratio
 
@@ -89,6 +90,17 @@ class Bound:
         return max(self.terms, key=lambda name: self.terms[name])
 
 
+def accelerated_decay(L: float, mu: float, K: float, T: float) -> float:
+    """Return the factor by which FedAc at eta = 1/L shrinks a potential in T steps.
+
+    Examples
+    --------
+    >>> accelerated_decay(L=1.0, mu=1.0, K=1.0, T=2.0)  # e^-2
+    0.1353352832366127
+    """
+    return exp(-max(mu / L, sqrt(mu / (L * K))) * T)
+
+
 def bound_with_logs(
     rate: Rate,
     *,
@@ -97,9 +109,10 @@ def bound_with_logs(
     optimization_log: float = 1.0,
     **shapes: tuple[float, int] | tuple[float, int, int],
 ) -> Bound:
-    """Return the bound with noise terms ``constant rate log^power(e^shift + potential/rate)``.
+    """Return a bound with noise terms ``constant rate log^power(e^shift + potential/rate)``.
 
-    A shape is (constant, power) or (constant, power, shift); the shift is 1 by default.
+    A shape is (constant, power) or (constant, power, shift); the shift is 1 by default. The first
+    term is ``optimization optimization_log``.
 
     Examples
     --------
@@ -112,4 +125,4 @@ def bound_with_logs(
         # A term of size 0 would have an infinite logarithm.
         logs[name] = log_ratio(potential, size, *shift) ** power if size else 1.0
         terms[name] = constant * size * logs[name]
-    return Bound(optimization=optimization, logs=logs, **terms)
+    return Bound(optimization=optimization * optimization_log, logs=logs, **terms)

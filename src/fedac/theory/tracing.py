@@ -1,8 +1,8 @@
-"""Potentials and discrepancies at every step, where workers are apart.
+"""Potentials and discrepancies at every step, also between synchronizations.
 
-At a synchronization all workers agree, and a `recorders.PotentialRecorder` records the
-potentials there. In between, every worker's state is needed: a trace runs the reference engine,
-which holds them all (float64, M x d numbers per sequence).
+At a synchronization all workers agree, and `recorders.PotentialRecorder` records the potentials
+there. In between, every worker's state is needed, so a trace runs the reference engine, which
+holds them all (float64, M x d numbers per sequence).
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from fedac.theory.potentials import phi, psi
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """What the theory tracks, by step.
+    """The quantities of the proofs, by step.
 
     Attributes
     ----------
     steps : array of int, shape (n,)
         0 to T.
     psi, phi : array, shape (n,)
-        The decentralized and the centralized potential (eq:fedaci:potential,
+        The decentralized and centralized potentials (eq:fedaci:potential,
         eq:centralied:potential).
     discrepancies : dict of arrays, shape (n,)
         ``"fedac-i"``: the mean product of lemma fedaci:stab:main; ``"fedac-ii"``: the squared
-        distance between the gradient at the mean and the mean gradient of lemma
+        distance between the gradient at the mean and the mean gradient, of lemma
         fedacii:stab:main; ``"fedavg"``: the mean fourth power of lemma fedavg:a2:stab:main.
         All are zero right after a synchronization.
     """
@@ -94,7 +94,7 @@ def _lane(
 ) -> Lane:
     chosen = get_algorithm(algorithm)
     if chosen.minibatch:
-        raise InputError(f"'{chosen.name}' takes one step per round: its workers never differ")
+        raise InputError(f"'{chosen.name}' takes one step per round, so its workers never differ")
     mu = objective.strong_convexity if mu is None else require_positive("mu", mu)
     return Lane(chosen, chosen.couple(eta=eta, mu=mu, K=K))
 
@@ -105,7 +105,7 @@ def _as_one_worker(state: ArrayState) -> ArrayState:
 
 @dataclass
 class _Tracer:
-    """Turns states of all workers into rows of a trace."""
+    """Collects the rows of a trace from the states of all workers."""
 
     objective: Objective
     lane: Lane
@@ -122,14 +122,14 @@ class _Tracer:
         w, w_md = named["w"], self.lane.query(workers)
         w_ag = named.get("w_ag", w)
         mean = w.mean(axis=0)
-        where = {"w": mean, "w_star": best.w, "mu": self.mu}
+        at_mean = {"w": mean, "w_star": best.w, "mu": self.mu}
         decentralized = float(F.values(w_ag).mean()) - best.value
         centralized = F.value(w_ag.mean(axis=0)) - best.value
         self.rows.append(
             (
                 step,
-                psi(suboptimality=decentralized, **where),
-                phi(suboptimality=centralized, **where),
+                psi(suboptimality=decentralized, **at_mean),
+                phi(suboptimality=centralized, **at_mean),
                 self._product(w, w_ag, w_md),
                 self._gradients(w_md),
                 float((_norms(w - mean) ** 4).mean()),
@@ -137,26 +137,26 @@ class _Tracer:
         )
 
     def _product(self, w: Array, w_ag: Array, w_md: Array) -> float:
-        """Return the overhead of FedAc-I, by which its progress is perturbed."""
+        """Return FedAc-I's discrepancy: a mean product of distances to the average."""
         c = as_fedac(self.lane.hp).gamma * self.mu
         mixed = (_apart(w) + c * _apart(w_ag)) / (1 + c)
         return float((_norms(_apart(w_md)) * _norms(mixed)).mean())
 
     def _gradients(self, w_md: Array) -> float:
-        """Return the overhead of FedAc-II: gradients do not average like points."""
+        """Return FedAc-II's discrepancy: how far averaging is from commuting with the gradient."""
         F = self.objective
         mean = np.mean([F.gradient(point) for point in w_md], axis=0)
         return float(np.sum((F.gradient(w_md.mean(axis=0)) - mean) ** 2))
 
     def trace(self) -> Trace:
-        """Return all rows recorded."""
+        """Return the recorded rows as arrays."""
         steps, psi, phi, *overheads = map(np.array, zip(*self.rows, strict=True))
         names = ("fedac-i", "fedac-ii", "fedavg")
         return Trace(steps, psi, phi, dict(zip(names, overheads, strict=True)))
 
 
 def _apart(sequence: Array) -> Array:
-    """Return how far each worker is from the mean."""
+    """Return each worker's difference from the mean."""
     apart: Array = sequence - sequence.mean(axis=0)
     return apart
 

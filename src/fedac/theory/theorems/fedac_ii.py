@@ -1,8 +1,8 @@
 """Convergence of FedAc-II.
 
 Theorems fedacii:a1:full and fedacii:a2:full (strongly convex), fedacii:a1:gcvx and fedacii:a2:gcvx
-(convex). The two step sizes of the strongly convex theorems take the minimum over all ratios, where
-the paper prints a sum (see docs/paper-notes.md).
+(convex). The step size of the first two is the minimum over all ratios, where the paper prints a
+sum (see docs/paper-notes.md).
 """
 
 from __future__ import annotations
@@ -10,10 +10,9 @@ from __future__ import annotations
 from math import cbrt, exp, sqrt
 
 from fedac.algorithms import couplings
-from fedac.theory.letters import log_ratio
-from fedac.theory.terms import Bound, Rate, bound_with_logs
+from fedac.theory.letters import divide, log_ratio
+from fedac.theory.terms import Rate, accelerated_decay, bound_with_logs
 from fedac.theory.theorems.record import StepSize, Theorem
-from fedac.theory.theorems.shared import accelerated_decay, over
 
 
 def _full_step_size(
@@ -23,65 +22,28 @@ def _full_step_size(
     return StepSize(couplings.fedac_ii(eta=eta, mu=mu, K=K))
 
 
-def _a1_full_rate(
-    *, L: float, mu: float, sigma: float, M: float, K: float, T: float, **_: float
-) -> Rate:
-    return Rate(
-        variance=sigma**2 / (mu * M * T),
-        discrepancy=L**2 * K**3 * sigma**2 / (mu**3 * T**4),
-    )
-
-
-def _a1_full_bound(
-    rate: Rate, *, L: float, mu: float, K: float, T: float, Phi0: float, **_: float
-) -> Bound:
-    """Bound E[Phi_T]."""
-    return bound_with_logs(
-        rate,
-        optimization=accelerated_decay(L, mu, K, T / 3) * Phi0,
-        potential=Phi0,
-        variance=(4, 1),
-        discrepancy=(8101, 4),
-    )
-
-
 FEDACII_A1_FULL = Theorem(
     label="fedacii:a1:full",
-    short_version="fedac:a1",  # its part (b)
+    short_version="fedac:a1",  # part (b)
     name="fedac_ii_a1",
     algorithm="fedac-ii",
     assumption=1,
     strongly_convex=True,
     start="Phi0",
-    rate_formula=_a1_full_rate,
-    step_size_formula=_full_step_size,
-    bound_formula=_a1_full_bound,
-)
-
-
-def _a2_full_rate(
-    *, L: float, mu: float, sigma: float, Q: float, M: float, K: float, T: float, **_: float
-) -> Rate:
-    return Rate(
+    rate_formula=lambda *, L, mu, sigma, M, K, T, **_: Rate(
         variance=sigma**2 / (mu * M * T),
-        accelerated_variance=L * K**2 * sigma**2 / (mu**2 * M * T**3),
-        discrepancy=Q**2 * K**6 * sigma**4 / (mu**5 * T**8),
-    )
-
-
-def _a2_full_bound(
-    rate: Rate, *, L: float, mu: float, K: float, T: float, Phi0: float, **_: float
-) -> Bound:
-    """Bound E[Phi_T]."""
-    return bound_with_logs(
+        discrepancy=L**2 * K**3 * sigma**2 / (mu**3 * T**4),
+    ),
+    step_size_formula=_full_step_size,
+    # of E[Phi_T]
+    bound_formula=lambda rate, *, L, mu, K, T, Phi0, **_: bound_with_logs(
         rate,
         optimization=accelerated_decay(L, mu, K, T / 3) * Phi0,
         potential=Phi0,
         variance=(4, 1),
-        accelerated_variance=(55, 3),
-        discrepancy=(exp(18), 8),
-    )
-
+        discrepancy=(8101, 4),
+    ),
+)
 
 FEDACII_A2_FULL = Theorem(
     label="fedacii:a2:full",
@@ -91,50 +53,42 @@ FEDACII_A2_FULL = Theorem(
     assumption=2,
     strongly_convex=True,
     start="Phi0",
-    rate_formula=_a2_full_rate,
+    rate_formula=lambda *, L, mu, sigma, Q, M, K, T, **_: Rate(
+        variance=sigma**2 / (mu * M * T),
+        accelerated_variance=L * K**2 * sigma**2 / (mu**2 * M * T**3),
+        discrepancy=Q**2 * K**6 * sigma**4 / (mu**5 * T**8),
+    ),
     step_size_formula=_full_step_size,
-    bound_formula=_a2_full_bound,
+    # of E[Phi_T]
+    bound_formula=lambda rate, *, L, mu, K, T, Phi0, **_: bound_with_logs(
+        rate,
+        optimization=accelerated_decay(L, mu, K, T / 3) * Phi0,
+        potential=Phi0,
+        variance=(4, 1),
+        accelerated_variance=(55, 3),
+        discrepancy=(exp(18), 8),
+    ),
 )
+
+
+def _gcvx_step_size(
+    lam: float, noise: float, cap: float, *, L: float, K: float, T: float, D0: float
+) -> StepSize:
+    eta = min(1 / (L + lam), 9 * K / (lam * T**2) * log_ratio(L * D0**2, noise) ** 2, cap)
+    return StepSize(couplings.fedac_ii(eta=eta, mu=lam, K=K), lam)
 
 
 def _gcvx_lam(rate: Rate, *, L: float, K: float, T: float, D0: float) -> float:
     return max(rate.noise / D0**2, 18 * L * K / T**2 * log_ratio(T**2, K, 2) ** 2)
 
 
-def _a1_gcvx_rate(
-    *, L: float, sigma: float, M: float, K: float, T: float, D0: float, **_: float
-) -> Rate:
-    return Rate(
-        optimization=L * K * D0**2 / T**2,
-        variance=sigma * D0 / sqrt(M * T),
-        discrepancy=sqrt(L * sigma * D0**3) * K**0.75 / T,
-    )
-
-
 def _a1_gcvx_step_size(
     rate: Rate, *, L: float, sigma: float, M: float, K: float, T: float, D0: float
 ) -> StepSize:
     lam = _gcvx_lam(rate, L=L, K=K, T=T, D0=D0)
-    noise = _a1_full_rate(L=L, mu=lam, sigma=sigma, M=M, K=K, T=T).noise
-    eta = min(
-        1 / (L + lam),
-        9 * K / (lam * T**2) * log_ratio(L * D0**2, noise) ** 2,
-        over(cbrt(L * (D0 / lam) ** 2), cbrt((T * sigma) ** 2)),
-    )
-    return StepSize(couplings.fedac_ii(eta=eta, mu=lam, K=K), lam)
-
-
-def _a1_gcvx_bound(rate: Rate, *, L: float, K: float, T: float, D0: float, **_: float) -> Bound:
-    """Bound E[F] - F*."""
-    log = log_ratio(T**2, K, 2) ** 2
-    return bound_with_logs(
-        rate,
-        optimization=10 * rate.optimization * log,
-        optimization_log=log,
-        potential=L * D0**2,
-        variance=(5, 1),
-        discrepancy=(16411, 4, 4),
-    )
+    noise = FEDACII_A1_FULL.rate_formula(L=L, mu=lam, sigma=sigma, M=M, K=K, T=T).noise
+    cap = divide(cbrt(L * (D0 / lam) ** 2), cbrt((T * sigma) ** 2))
+    return _gcvx_step_size(lam, noise, cap, L=L, K=K, T=T, D0=D0)
 
 
 FEDACII_A1_GCVX = Theorem(
@@ -145,48 +99,31 @@ FEDACII_A1_GCVX = Theorem(
     strongly_convex=False,
     start="D0",
     least_steps=1000,
-    rate_formula=_a1_gcvx_rate,
-    step_size_formula=_a1_gcvx_step_size,
-    bound_formula=_a1_gcvx_bound,
-)
-
-
-def _a2_gcvx_rate(
-    *, L: float, sigma: float, Q: float, M: float, K: float, T: float, D0: float
-) -> Rate:
-    return Rate(
+    rate_formula=lambda *, L, sigma, M, K, T, D0: Rate(
         optimization=L * K * D0**2 / T**2,
         variance=sigma * D0 / sqrt(M * T),
-        accelerated_variance=cbrt(L * K**2 * sigma**2 * D0**4 / M) / T,
-        discrepancy=cbrt(Q * sigma**2 * D0**5 / T) * K / T,
-    )
+        discrepancy=sqrt(L * sigma * D0**3) * K**0.75 / T,
+    ),
+    step_size_formula=_a1_gcvx_step_size,
+    # of E[F] - F*
+    bound_formula=lambda rate, *, L, K, T, D0, **_: bound_with_logs(
+        rate,
+        optimization=10 * rate.optimization,
+        optimization_log=log_ratio(T**2, K, 2) ** 2,
+        potential=L * D0**2,
+        variance=(5, 1),
+        discrepancy=(16411, 4, 4),
+    ),
+)
 
 
 def _a2_gcvx_step_size(
     rate: Rate, *, L: float, sigma: float, Q: float, M: float, K: float, T: float, D0: float
 ) -> StepSize:
     lam = _gcvx_lam(rate, L=L, K=K, T=T, D0=D0)
-    noise = _a2_full_rate(L=L, mu=lam, sigma=sigma, Q=Q, M=M, K=K, T=T).noise
-    eta = min(
-        1 / (L + lam),
-        9 * K / (lam * T**2) * log_ratio(L * D0**2, noise) ** 2,
-        over(cbrt(L * K * M * (D0 / lam) ** 2), T * cbrt(sigma**2)),
-    )
-    return StepSize(couplings.fedac_ii(eta=eta, mu=lam, K=K), lam)
-
-
-def _a2_gcvx_bound(rate: Rate, *, L: float, K: float, T: float, D0: float, **_: float) -> Bound:
-    """Bound E[F] - F*."""
-    log = log_ratio(T**2, K, 2) ** 2
-    return bound_with_logs(
-        rate,
-        optimization=10 * rate.optimization * log,
-        optimization_log=log,
-        potential=L * D0**2,
-        variance=(5, 1),
-        accelerated_variance=(139, 3, 3),
-        discrepancy=(exp(19), 8, 8),
-    )
+    noise = FEDACII_A2_FULL.rate_formula(L=L, mu=lam, sigma=sigma, Q=Q, M=M, K=K, T=T).noise
+    cap = divide(cbrt(L * K * M * (D0 / lam) ** 2), T * cbrt(sigma**2))
+    return _gcvx_step_size(lam, noise, cap, L=L, K=K, T=T, D0=D0)
 
 
 FEDACII_A2_GCVX = Theorem(
@@ -197,7 +134,21 @@ FEDACII_A2_GCVX = Theorem(
     strongly_convex=False,
     start="D0",
     least_steps=1000,
-    rate_formula=_a2_gcvx_rate,
+    rate_formula=lambda *, L, sigma, Q, M, K, T, D0: Rate(
+        optimization=L * K * D0**2 / T**2,
+        variance=sigma * D0 / sqrt(M * T),
+        accelerated_variance=cbrt(L * K**2 * sigma**2 * D0**4 / M) / T,
+        discrepancy=cbrt(Q * sigma**2 * D0**5 / T) * K / T,
+    ),
     step_size_formula=_a2_gcvx_step_size,
-    bound_formula=_a2_gcvx_bound,
+    # of E[F] - F*
+    bound_formula=lambda rate, *, L, K, T, D0, **_: bound_with_logs(
+        rate,
+        optimization=10 * rate.optimization,
+        optimization_log=log_ratio(T**2, K, 2) ** 2,
+        potential=L * D0**2,
+        variance=(5, 1),
+        accelerated_variance=(139, 3, 3),
+        discrepancy=(exp(19), 8, 8),
+    ),
 )
