@@ -117,11 +117,6 @@ class Calibration:
     measured: tuple[Measured, ...]
     recommended: Measured
 
-    def best(self, algorithm: str) -> Measured | None:
-        """Return an algorithm's fewest rounds within the slack of its best result."""
-        mine = [m for m in self.measured if m.algorithm == algorithm]
-        return _fewest_rounds(mine) if mine else None
-
 
 def calibrate(
     objective: Objective,

@@ -12,31 +12,37 @@ TERMS = ("optimization", "variance", "accelerated_variance", "discrepancy")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rate:
-    """The sizes of a bound's terms, without constants and logarithms (tab:conv:rate).
+class Terms:
+    """The terms of a bound or of its rate.
 
     Attributes
     ----------
+    optimization : float
+        What remains of the initial error; the only term without noise. It is zero in a rate for
+        strongly convex objectives, where it decays exponentially instead of as a power.
     variance : float
-        The noise of M T gradients, which no method with M workers can avoid.
+        The noise of all M T gradients, which no method with M workers can avoid.
     discrepancy : float
-        The cost of infrequent synchronization: workers drift apart between two rounds.
+        The overhead of synchronizing every K steps, in between which workers drift apart.
     accelerated_variance : float
         Averaged noise as amplified by acceleration (FedAc-II under assumption asm2).
-    optimization : float
-        The noiseless term for general convex objectives. It is zero for strongly convex ones,
-        where it decays exponentially instead of as a power.
+    """
+
+    optimization: float = 0.0
+    variance: float
+    discrepancy: float = 0.0
+    accelerated_variance: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rate(Terms):
+    """The terms without constants and logarithms (tab:conv:rate).
 
     Examples
     --------
     >>> Rate(variance=0.5, discrepancy=2.0).noise
     2.0
     """
-
-    variance: float
-    discrepancy: float = 0.0
-    accelerated_variance: float = 0.0
-    optimization: float = 0.0
 
     @property
     def noise(self) -> float:
@@ -45,21 +51,8 @@ class Rate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bound:
-    """An upper bound, term by term.
-
-    Attributes
-    ----------
-    optimization : float
-        What remains of the initial error; the only term without noise.
-    variance : float
-        The noise of all M T gradients.
-    discrepancy : float
-        The overhead of synchronizing every K steps instead of every step.
-    accelerated_variance : float
-        Averaged noise as amplified by acceleration (FedAc-II under assumption asm2).
-    logs : mapping
-        The logarithmic factor contained in each term, by term.
+class Bound(Terms):
+    """An upper bound: the sum of its terms. `logs` has the logarithmic factor of each term.
 
     Examples
     --------
@@ -68,10 +61,6 @@ class Bound:
     (0.75, 'optimization')
     """
 
-    optimization: float
-    variance: float
-    discrepancy: float = 0.0
-    accelerated_variance: float = 0.0
     logs: Mapping[str, float] = field(default_factory=dict, compare=False, repr=False)
 
     @property
