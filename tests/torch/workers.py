@@ -22,6 +22,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from fedac.algorithms import Algorithm
+from fedac.algorithms.couplings import Hyperparameters
 from fedac.errors import InputError
 from fedac.torch import FedAc, LocalOptimizer, NonFiniteStateError, Synchronizer, synchronize
 
@@ -29,6 +31,35 @@ from fedac.torch import FedAc, LocalOptimizer, NonFiniteStateError, Synchronizer
 # limits that a busy machine does not move.
 PATIENCE = 120.0
 CPU_SECONDS = 600.0
+
+
+def momentum(name: str, factor: float) -> Algorithm:
+    """Return heavy-ball momentum, as an algorithm of the user's own."""
+    return Algorithm(
+        name=name,
+        label="momentum",
+        sequences=("w", "m"),
+        couple=lambda *, eta, mu, K: Hyperparameters(eta=eta),
+        start=lambda w_0: (w_0, 0 * w_0),
+        query=lambda state, hp: state[0],
+        update=lambda state, w_md, g, hp: (
+            w_md + factor * state[1] - hp.eta * g,
+            factor * state[1] - hp.eta * g,
+        ),
+        output=lambda state, hp, t: state[0],
+    )
+
+
+# One of them goes by the name of another.
+OWN = {"momentum": momentum("momentum", 0.5), "impostor": momentum("momentum", 0.6)}
+
+
+def find(name: str) -> str | Algorithm:
+    return OWN.get(name, name)
+
+
+def make_optimizer(params: Any, algorithm: str, **settings: Any) -> LocalOptimizer:
+    return LocalOptimizer(params, find(algorithm), **settings)
 
 
 def sequences(optimizer: LocalOptimizer) -> list[list[float]]:
@@ -75,7 +106,7 @@ def logistic(rank: int, problem: str, runs: list[dict[str, Any]]) -> list[dict[s
         w = [nn.Parameter(part if rank == 0 else torch.randn_like(part))
              for part in (start[:half].clone(), start[half:].clone())]  # fmt: skip
         K = run["K"]
-        optimizer = LocalOptimizer(w, run["algorithm"], lr=run["eta"], mu=run["mu"], local_steps=K)
+        optimizer = make_optimizer(w, run["algorithm"], lr=run["eta"], mu=run["mu"], local_steps=K)
         rows = sample_index(run["seed"], rank, np.arange(run["T"]), len(X)).tolist()
         with Counted() as counted:
             averages = synchronize(optimizer)
@@ -113,7 +144,7 @@ def steps(
     `examples` are those of a step, by rank.
     """
     w = nn.Parameter(torch.zeros(len(gradients[0][0]), dtype=torch.float64))
-    local = LocalOptimizer([w], **optimizer)
+    local = make_optimizer([w], **optimizer)
     result: dict[str, Any] = {"states": [], "applied": [], "error": None}
     with Counted() as counted:
         averages = Synchronizer(local, **options)
@@ -142,7 +173,7 @@ def refuse(rank: int, cases: list[dict[str, Any]]) -> list[str]:
         try:
             w = nn.Parameter(torch.zeros(case["size"][rank]))
             options = case["options"][rank]
-            Synchronizer(LocalOptimizer([w], **case["optimizer"][rank]), **options)
+            Synchronizer(make_optimizer([w], **case["optimizer"][rank]), **options)
             said.append("accepted")
         except InputError as error:
             said.append(str(error))

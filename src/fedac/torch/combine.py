@@ -100,11 +100,6 @@ def query_program(query: tuple[float, ...]) -> Program:
     return combination(len(query), [(factor, s) for s, factor in enumerate(query)])
 
 
-def count_slots(program: Program) -> int:
-    """Return how many slots a program writes to or skips, scratch space included."""
-    return 1 + max((operation.out for operation in program), default=-1)
-
-
 # How an operation is done on tensors, and on lists of tensors at once.
 ON_TENSORS: dict[str, Callable[..., object]] = {
     "zero": lambda out, x, y, c: out.zero_(),

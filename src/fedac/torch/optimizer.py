@@ -16,13 +16,7 @@ from fedac.algorithms import Algorithm, get
 from fedac.algorithms.couplings import Hyperparameters
 from fedac.algorithms.linear import Linear, linear_form
 from fedac.errors import InputError
-from fedac.torch.combine import (
-    count_slots,
-    query_program,
-    run,
-    split_into_batches,
-    step_program,
-)
+from fedac.torch.combine import query_program, run, split_into_batches, step_program
 from fedac.torch.settings import ParamGroup, check_settings, is_paused, plain_settings
 from fedac.torch.state import SequenceOptimizer, is_half, sequence_dtype, version
 
@@ -130,7 +124,7 @@ class LocalOptimizer(SequenceOptimizer):
         program = step_program(now, in_place=self.in_place and not half)
         if half:  # the parameters hold w_md rounded, so recompute it from the sequences
             program = (*query_program(before.query), *program)
-        scratch = count_slots(program) - (S + 2)
+        scratch = max((operation.out for operation in program), default=0) - (S + 1)
         slots = []
         for p in params:
             sequences = self.sequences(p)

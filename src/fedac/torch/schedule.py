@@ -51,8 +51,6 @@ def make_schedule(
 
 
 def _check_steps(at: Iterable[int], local_steps: int) -> frozenset[int]:
-    if isinstance(at, str) or not isinstance(at, Iterable):
-        raise InputError(f"at must be a list of steps, got {at!r}")
     steps = sorted({require_count("every step in at", step) for step in at})
     if not steps:
         raise InputError("at is empty; give at least one step")

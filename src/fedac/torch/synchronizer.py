@@ -91,8 +91,6 @@ class Synchronizer:
             )
         if on_nonfinite not in ON_NONFINITE:
             raise unknown_name("on_nonfinite", str(on_nonfinite), ON_NONFINITE)
-        if not isinstance(buffers, torch.nn.Module | None):
-            raise InputError(f"buffers must be a model, got {type(buffers).__name__}")
         self.optimizer = optimizer
         self.weighting = require_weighting(weighting)
         self.on_nonfinite = on_nonfinite
@@ -252,6 +250,7 @@ class Synchronizer:
             "algorithm": self.optimizer.algorithm.name,
             "local_steps": self._schedule.local_steps,
             "hyperparameters": describe_hyperparameters(self.optimizer),
+            "what a step computes": [rule["probe"] for rule in self.optimizer.rules()],
             "parameters": describe_tensors(self.optimizer.parameters()),
             "trained parameters": describe_tensors(self._trained),
             "buffers": describe_tensors(self._buffers),
