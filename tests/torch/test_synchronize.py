@@ -62,7 +62,8 @@ def test_processes_reproduce_the_simulator(real_runs, problem, name: str, K: int
     states = []
     simulate(
         problem[0], ALGORITHMS[name], M=WORLD, K=K, T=T, eta=ETA, mu=L2, seed=SEED,
-        engine="reference", record_every=K, callbacks=[lambda record: states.append(np.stack(record.state))],
+        engine="reference", record_every=K,
+        callbacks=[lambda record: states.append(np.stack(record.state))],
     )  # fmt: skip
     simulated = np.stack(states[1:])
     assert simulated.shape == (T // K, len(ALGORITHMS[name].sequences), 7)
