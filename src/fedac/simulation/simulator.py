@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fedac.algorithms import Algorithm
+from fedac.algorithms import ALGORITHMS, Algorithm, contract
 from fedac.algorithms import get as get_algorithm
+from fedac.arrays import Array
 from fedac.errors import InputError, StepSizeWarning
 from fedac.objectives import Objective
 from fedac.require import require_count, require_positive
@@ -124,12 +125,14 @@ def simulate(
         queries += made
         on_progress(made)
 
+    w_0 = start_point(objective, start)
+    _check_own_algorithms(lanes, w_0)
     problem = Problem(
         objective=objective,
         lanes=lanes,
         M=require_count("M (workers)", M),
         schedule=schedule,
-        start=start_point(objective, start),
+        start=w_0,
         seed=require_seed(seed),
         records=schedule.records(record_every),
         on_progress=count,
@@ -188,9 +191,21 @@ def _lanes(
     etas = [require_positive("eta", value) for value in values]
     mu = objective.strong_convexity if mu is None else require_positive("mu", mu)
     algorithms = [get_algorithm(name) for name in names]
-    lanes = tuple(Lane(a, a.couple(eta=value, mu=mu, K=K)) for a in algorithms for value in etas)
+    lanes = tuple(
+        Lane(a, contract.couple(a, eta=value, mu=mu, K=K)) for a in algorithms for value in etas
+    )
     _warn_beyond_theory(objective, etas)
     return lanes
+
+
+def _check_own_algorithms(lanes: Sequence[Lane], w_0: Array) -> None:
+    """Explain what is wrong with a user's record here, not by an error in the middle of a run."""
+    own = {lane.algorithm: lane.hp for lane in lanes if lane.algorithm not in ALGORITHMS.values()}
+    for algorithm, hp in own.items():
+        # The reference engine calls `query` and `update` with a row per worker.
+        contract.check_functions(
+            algorithm, hp, w_0.copy(), lambda vector: np.stack([vector, vector])
+        )
 
 
 def _warn_beyond_theory(objective: Objective, etas: Sequence[float]) -> None:

@@ -1,0 +1,70 @@
+"""Checks for what users add to fedac, to be called from their own tests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from copy import deepcopy
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+
+from fedac.algorithms import Algorithm
+from fedac.algorithms.contract import check_functions, check_purity, couple
+from fedac.errors import InputError
+
+
+def check_algorithm(mine: Algorithm, *, eta: float = 0.01, mu: float = 0.1) -> None:
+    """Check that a record of your own keeps the contract of `fedac.Algorithm`.
+
+    Calls each of its functions on floats, on arrays and, if PyTorch is installed, on tensors.
+    They must return as many sequences as the record names, of the shape they get, and leave
+    their arguments as they are.
+
+    Parameters
+    ----------
+    mine : Algorithm
+        The record.
+    eta, mu : float
+        A step size and a strong convexity that its coupling accepts.
+
+    Raises
+    ------
+    InputError
+        Says what is wrong, and what would be right.
+
+    Examples
+    --------
+    >>> from dataclasses import replace
+    >>> from fedac.algorithms import FEDAVG
+    >>> check_algorithm(FEDAVG)
+    >>> check_algorithm(replace(FEDAVG, update=lambda state, w_md, g, hp: w_md - hp.eta * g))
+    Traceback (most recent call last):
+    ...
+    fedac.errors.InputError: algorithm 'fedavg': update must return a tuple of 1, one for each \
+sequence (w), not a float
+    """
+    if not isinstance(mine, Algorithm):
+        raise InputError(f"check_algorithm needs a fedac.Algorithm, got {mine!r:.60}")
+    names = mine.sequences
+    if not (isinstance(names, tuple) and names and all(isinstance(name, str) for name in names)):
+        raise InputError(
+            f"algorithm '{mine.name}': sequences must be a tuple of names, such as ('w',), "
+            f"not {names!r}"
+        )
+    for K in (1, 16):
+        hp = couple(mine, eta=eta, mu=mu, K=K)
+        for w_0 in _vectors():
+            check_functions(mine, hp, deepcopy(w_0))  # a function may change it
+            check_purity(mine, hp, w_0)
+
+
+def _vectors() -> Iterator[Any]:
+    """Yield a start point of every kind that the runtimes use."""
+    yield 1.5
+    yield np.array([1.5, -0.5, 2.0])
+    yield np.array([[1.5, -0.5, 2.0], [0.5, 1.0, -1.0]])  # a row per worker
+    if find_spec("torch"):
+        import torch
+
+        yield torch.tensor([1.5, -0.5, 2.0])
