@@ -170,13 +170,10 @@ def _print_choices(choices: list[Choice], how: dict[str, Any], *, can_measure: b
             *([f"{choice.megabytes_per_worker:.2g}"] if megabytes else []),
         )
     print_table(table)
-    speedups = (
-        f"{choice.theorem.label} " + (f"{R} rounds" if (R := choice.speedup_rounds) else "never")
-        for choice in choices
-    )
+    speedups = (f"{choice.theorem.label} {choice.speedup_rounds or 'never'}" for choice in choices)
     console.print(
-        "M workers are M times as good as one (by the rates, without constants and logarithms) "
-        f"from: {', '.join(speedups)}."
+        "Rounds for linear speedup in M, by the rates without constants and logarithms: "
+        f"{', '.join(speedups)}."
     )
 
 
