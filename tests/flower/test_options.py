@@ -43,7 +43,6 @@ CLIPPED = replace(
         ({"clip_norm": 1.0}, "clip_norm is for 'clipped-mean', not for 'mean'"),
         ({"algorithm": MB_SGD}, "takes no local steps"),
         ({"algorithm": CLIPPED}, "'clipped' is not linear"),
-        ({"checkpoint": ""}, "checkpoint is empty"),
         ({"deadline": 0.0}, "deadline must be"),
         ({"seed": 2**63}, "seed must be at most"),
     ],

@@ -11,6 +11,7 @@ pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedac[
 
 from fedac.algorithms import FEDAC_I, FEDAVG, Algorithm
 from fedac.algorithms.couplings import Hyperparameters
+from fedac.flower import LocalStrategy, QuorumError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,3 +95,19 @@ def test_an_own_record_resumes(federation, vector, tmp_path):
     np.testing.assert_array_equal(
         vector(resumed.arrays), vector(federation.run(MOMENTUM, rounds=4).arrays)
     )
+
+
+def test_a_client_that_cannot_read_the_algorithm_says_why(federation):
+    """A server of another version of fedac sends the name alone, say."""
+
+    class NameOnly(LocalStrategy):
+        def configure_train(self, server_round, arrays, config, grid):
+            messages = super().configure_train(server_round, arrays, config, grid)
+            for message in messages:
+                message.content["config"].pop("query", None)
+            return messages
+
+    strategy = NameOnly("fedac-i", eta=0.1, mu=0.1, local_steps=2, retries=0)
+    reason = "the server's message has no 'query': do server and client use the same version"
+    with pytest.raises(QuorumError, match=f"node 1: error 2: fedac.errors.InputError: {reason}"):
+        strategy.start(federation.grid(nodes=2), federation.initial_arrays())

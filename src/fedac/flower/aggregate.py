@@ -1,19 +1,14 @@
 """Combine the clients' replies: the mean, and three rules that resist bad clients.
 
-- **mean** tolerates no bad client and costs nothing extra; the theorems are about it.
-- **median**, of every coordinate, tolerates just under half of the clients. It needs all replies in
-  memory, its noise has pi/2 times the variance of the mean's, and if clients' data differ it is
-  not the mean, so the run converges to a different point.
-- **trimmed-mean** drops a share `trim` of the replies, rounded down, at both ends of every
-  coordinate, and tolerates that many bad clients. It needs all replies in memory and has the same
-  bias as the median, but smaller.
-- **clipped-mean** limits how far a single client can move the state. It needs one more pass over
-  each reply, for its norm; a bound below the honest clients' steps slows everyone down.
+- **mean**: what the theorems are about; tolerates no bad client.
+- **median** of every coordinate: tolerates just under half of the clients, but is noisier than the
+  mean, and where clients' data differ it converges to a different point.
+- **trimmed-mean**: drops a share `trim` of the replies, rounded down, at both ends of every
+  coordinate, and tolerates that many bad clients; same bias as the median, but smaller.
+- **clipped-mean**: limits how far one client can move the state; a small bound slows everyone down.
 
-Only the mean takes weights, because clients report their own.
-
-Every rule is applied to all sequences at once, to the replies in the order of their nodes, so a run
-does not depend on who answered first.
+Only the mean takes weights, because clients report their own. Replies are taken in the order of
+their nodes, so a run does not depend on who answered first.
 """
 
 from __future__ import annotations

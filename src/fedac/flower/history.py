@@ -104,7 +104,7 @@ class History:
             flat = asdict(row)
             metrics = flat.pop("metrics")
             # A metric with the name of a column gets a suffix.
-            rows.append(flat | {_column(name, flat): value for name, value in metrics.items()})
+            rows.append(flat | {f"{k}_metric" if k in flat else k: v for k, v in metrics.items()})
         return pd.DataFrame(rows, columns=None if rows else [*asdict(Round(round=0))][:-1])
 
     def to_csv(self, path: str | Path) -> None:
@@ -156,7 +156,3 @@ class History:
             [Round(**row) for row in content["rounds"]],
             [Dropped(**drop) for drop in content["dropped"]],
         )
-
-
-def _column(name: str, taken: Mapping[str, Any]) -> str:
-    return f"{name}_metric" if name in taken else name

@@ -34,7 +34,7 @@ log = logging.getLogger("flwr.fedac")
 EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
 
 
-class Run:
+class FederationRun:
     """One call of `LocalStrategy.start`; see there for the parameters."""
 
     def __init__(
@@ -105,10 +105,10 @@ class Run:
         began = time.monotonic()
         row = Round(round=server_round)
         arrays = self._train(row, arrays)
-        self._evaluate(row, arrays)
         try:
+            self._evaluate(row, arrays)
             row.metrics |= self._evaluate_on_server(server_round, arrays)
-        finally:  # keep what was trained even if the user's function fails
+        finally:  # keep what was trained even if an evaluation fails
             row.seconds = time.monotonic() - began
             self._save(row, arrays)
         log.info("%s", row.describe(self.num_rounds))

@@ -1,7 +1,7 @@
 """The server: any algorithm with local steps as a Flower strategy that survives bad clients.
 
 A round sends all sequences to the clients, waits for K local steps on each, checks every reply and
-aggregates the good ones. Flower's hooks do all of it; `Run` calls them round after round.
+aggregates the good ones. Flower's hooks do all of it; `FederationRun` calls them round after round.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from fedac.flower.messages import (
 from fedac.flower.progress import TrainingRound
 from fedac.flower.replies import Reply, read_evaluation_reply, read_training_reply, sort_replies
 from fedac.flower.result import FederationResult
-from fedac.flower.run import EvaluateFn, Run
+from fedac.flower.run import EvaluateFn, FederationRun
 from fedac.flower.sequences import output_of
 from fedac.flower.task import LARGEST_SEED, Task
 from fedac.require import require_count, require_positive
@@ -144,8 +144,8 @@ class LocalStrategy(Strategy):
             raise InputError(f"aggregation='{aggregation}' has no weights; use weighting='uniform'")
         self.aggregation.require_quorum(self.quorum)
         self.evaluate_every = require_count("evaluate_every", evaluate_every, least=0)
-        self.checkpoint = _path("checkpoint", checkpoint)
-        self.resume_from = _path("resume_from", resume_from)
+        self.checkpoint = None if checkpoint is None else Path(checkpoint)
+        self.resume_from = None if resume_from is None else Path(resume_from)
         self.history = History()
         self.training: TrainingRound | None = None
         self.last_round: int | None = None
@@ -163,8 +163,7 @@ class LocalStrategy(Strategy):
         if not all(with_prefix(name, training.before) for name in self.algorithm.sequences):
             raise InputError(
                 f"a round needs all sequences ({', '.join(self.algorithm.sequences)}): call "
-                "strategy.start, or start with "
-                "to_record(initial_sequences(strategy.algorithm, arrays))"
+                "strategy.start, or start with to_record(initial_sequences(algorithm, arrays))"
             )
         connected = wait_for_nodes(grid, wanted, self.deadline)
         if len(connected) < wanted:
@@ -262,7 +261,7 @@ class LocalStrategy(Strategy):
             If a round has too few good replies after all retries; its `result` holds the earlier
             rounds.
         """
-        run = Run(
+        run = FederationRun(
             self, grid,
             num_rounds=num_rounds, timeout=timeout, evaluate_fn=evaluate_fn,
             train_config=train_config, evaluate_config=evaluate_config,
@@ -347,12 +346,6 @@ class FedAvg(LocalStrategy):
 
     def __init__(self, *, eta: float, local_steps: int, **options: Any) -> None:
         super().__init__("fedavg", eta=eta, mu=1.0, local_steps=local_steps, **options)
-
-
-def _path(name: str, given: str | Path | None) -> Path | None:
-    if given == "":
-        raise InputError(f"{name} is empty; give the path of a file")
-    return None if given is None else Path(given)
 
 
 def _mean_metrics(replies: list[Reply]) -> MetricRecord:
