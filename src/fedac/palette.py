@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import cycle
 from typing import NamedTuple
 
 
@@ -26,7 +28,15 @@ STYLES = {
     "fedavg": Style("#0072B2", "D", "diamond"),
     "fedavg-weighted": Style("#000000", "X", "x"),
 }
+# For algorithms that are not built in.
 OTHER = Style("#666666", "*", "star")
+OTHERS = (
+    OTHER,
+    Style("#8B5A2B", "p", "pentagon"),
+    Style("#7A52C7", "h", "hexagon"),
+    Style("#5F7A00", "<", "triangle-left"),
+    Style("#B0305C", ">", "triangle-right"),
+)
 
 
 def style(algorithm: str) -> Style:
@@ -38,3 +48,15 @@ def style(algorithm: str) -> Style:
     Style(colour='#0072B2', marker='D', symbol='diamond')
     """
     return STYLES.get(algorithm, OTHER)
+
+
+def styles(algorithms: Sequence[str]) -> list[Style]:
+    """Return the styles of algorithms in one figure, where those not built in differ too.
+
+    Examples
+    --------
+    >>> [style.symbol for style in styles(["fedavg", "mine", "yours"])]
+    ['diamond', 'star', 'pentagon']
+    """
+    others = cycle(OTHERS)
+    return [STYLES[name] if name in STYLES else next(others) for name in algorithms]

@@ -11,7 +11,7 @@ import pytest
 
 from fedac.experiments import figures
 from fedac.experiments.paper import FIGURES
-from fedac.experiments.published import F_STAR
+from fedac.experiments.published import A9A_HASHES, F_STAR
 
 SMALL = {"workers": (4, 64, 1024), "local_steps": (1, 8, 64)}
 OVER_M = replace(FIGURES["figure-1"], **SMALL)
@@ -23,7 +23,8 @@ def tuned():
     """Give a made-up suboptimality of every cell, K/M."""
     rows = [
         {"dataset": "a9a", "l2": 1e-3, "algorithm": name, "M": M, "K": K, "T": 4096, "seed": 1,
-         "suboptimality": K / M, "f_star": F_STAR["a9a", 1e-3]}
+         "eta": 0.1, "edge": "", "suboptimality": K / M, "f_star": F_STAR["a9a", 1e-3],
+         "data_hash": A9A_HASHES[1], "n_samples": 32_561, "n_features": 123}
         for name, M, K in product(OVER_M.algorithms, OVER_M.workers, OVER_M.local_steps)
     ]  # fmt: skip
     return pd.DataFrame(rows)
@@ -48,7 +49,7 @@ def legend(drawing):
 
 
 def test_speedup_over_workers(tuned):
-    drawing = figures.speedup_over_workers(tuned, OVER_M)
+    drawing = figures.draw(tuned, OVER_M)
     assert [ax.get_title() for ax in drawing.axes] == ["K = 1", "K = 8", "K = 64"]
     for ax, K in zip(drawing.axes, OVER_M.local_steps, strict=True):
         assert (ax.get_xscale(), ax.get_yscale()) == ("log", "log")
@@ -67,17 +68,12 @@ def test_speedup_over_workers(tuned):
 
 
 def test_dependence_on_local_steps(tuned):
-    drawing = figures.dependence_on_local_steps(tuned, OVER_K)
+    drawing = figures.draw(tuned, OVER_K)
     assert [ax.get_title() for ax in drawing.axes] == ["M = 1024"]
     (ax,) = drawing.axes
     assert [len(lines(ax, kind)) for kind in ("curve", "published", "guide")] == [2, 2, 0]
     assert list(lines(ax, "curve")[0].get_ydata()) == [K / 1024 for K in OVER_K.local_steps]
     assert legend(drawing) == ["FedAc-I", "FedAvg", "published"]
-
-
-def test_the_layout_follows_from_the_figure(tuned):
-    assert figures.draw(tuned, OVER_M).axes[0].get_title() == "K = 1"
-    assert figures.draw(tuned, OVER_K).axes[0].get_title() == "M = 1024"
 
 
 def test_the_published_value(tuned):
@@ -88,7 +84,7 @@ def test_the_published_value(tuned):
 
 def test_no_published_markers_for_other_data(tuned):
     figure = replace(OVER_M, dataset="mine", stands_in_for="a9a")
-    drawing = figures.draw(tuned.assign(dataset="mine"), figure)
+    drawing = figures.draw(tuned.assign(dataset="mine", data_hash="0"), figure)
     assert all(len(lines(ax, "curve")) == 4 for ax in drawing.axes)
     assert all(not lines(ax, "published") for ax in drawing.axes)
     assert "published" not in legend(drawing)
@@ -113,6 +109,22 @@ def test_panels_say_what_is_missing(tuned):
     assert [words(ax) for ax in drawing.axes] == [[], ["8 of 12 cells missing"], ["no runs"]]
     nothing = figures.draw(tuned[:0], OVER_M)
     assert [words(ax) for ax in nothing.axes] == [["no runs"]] * 3
+
+
+def test_cells_whose_runs_diverged_are_counted(tuned):
+    tuned.loc[(tuned["K"] == 8) & (tuned["M"] == 4), "suboptimality"] = np.inf
+    drawing = figures.draw(tuned, OVER_M)
+    assert [words(ax) for ax in drawing.axes] == [[], ["4 of 12 cells diverged"], []]
+    assert list(lines(drawing.axes[1], "curve")[0].get_xdata()) == [64, 1024]
+    drawing.draw_without_rendering()  # what is left fits on the axes
+
+
+def test_step_sizes_at_an_edge_are_counted(tuned):
+    assert figures.draw(tuned, OVER_K).get_supxlabel() == ""
+    tuned.loc[tuned["M"] == 1024, "edge"] = "largest"
+    assert figures.draw(tuned, OVER_K).get_supxlabel() == (
+        "Best step size at an edge of those tried in 6 of 6 cells: the largest in 6."
+    )
 
 
 def test_what_is_not_positive_leaves_the_axes_alone(tuned):

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import pandas as pd
 import pytest
 
 from fedac.experiments.grid import Grid, shipped
-from fedac.experiments.published import F_STAR, published
+from fedac.experiments.published import A9A_HASHES, F_STAR, paper_datasets, published_runs
 from fedac.objectives import LogisticRegression, optimum
 
 CELL = ["dataset", "l2", "algorithm", "M", "K"]
@@ -13,7 +14,7 @@ CELL = ["dataset", "l2", "algorithm", "M", "K"]
 
 @pytest.fixture(scope="module")
 def table():
-    return published().set_index(CELL)
+    return published_runs().set_index(CELL)
 
 
 def test_every_cell_once(table):
@@ -64,7 +65,23 @@ def test_the_optimum_of_a9a(a9a, l2):
     assert value == pytest.approx(F_STAR["a9a", l2], abs=2e-12)
 
 
+def test_a9a_is_identified_by_its_content(a9a):
+    hashes = [LogisticRegression(a9a.X, a9a.y, l2=l2).fingerprint() for l2 in (1e-2, 1e-3, 1e-4)]
+    assert list(A9A_HASHES) == hashes
+    frame = pd.DataFrame(
+        [
+            ("a9a", hashes[1], 32_561, 123),
+            ("renamed", hashes[2], 32_561, 123),
+            ("a9a", "0" * 64, 32_561, 123),
+            ("epsilon", "0" * 64, 400_000, 2_000),
+            ("epsilon", "0" * 64, 400_000, 3),
+        ],
+        columns=["dataset", "data_hash", "n_samples", "n_features"],
+    )
+    assert list(paper_datasets(frame)) == ["a9a", "a9a", "", "epsilon", ""]
+
+
 def test_a_copy_each():
-    mine = published()
+    mine = published_runs()
     mine["best_loss"] = 0.0
-    assert (published()["best_loss"] > 0).all()
+    assert (published_runs()["best_loss"] > 0).all()

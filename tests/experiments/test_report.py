@@ -5,24 +5,28 @@ from __future__ import annotations
 import json
 import math
 import re
+from dataclasses import replace
 
 import pytest
 
+from fedac.algorithms import ALGORITHMS
 from fedac.cli import main
 from fedac.errors import InputError
 from fedac.experiments.grid import Config
-from fedac.experiments.published import F_STAR, published
+from fedac.experiments.published import A9A_HASHES, F_STAR, published_runs
 from fedac.experiments.report import render, write
 from fedac.experiments.report.page import unpack
 from fedac.experiments.store import Outcome, Store
 
 STEPS = (0, 2048, 4096)
+OTHER = {"dataset": "mine", "data_hash": "0" * 64}
+EPSILON = {"dataset": "epsilon", "data_hash": "0" * 64, "l2": 1e-4, "shape": (400_000, 2_000)}
 
 
-def run(eta=0.5, seed=1, final=2e-3, losses=None, status="ok", **changes):
+def run(eta=0.5, seed=1, final=2e-3, losses=None, status="ok", shape=(32_561, 123), **changes):
     """Give a run of a9a at M = 64, K = 8 that ends at this suboptimality."""
     config = {
-        "dataset": "a9a", "data_hash": "0" * 64, "l2": 1e-3, "algorithm": "fedac-i", "M": 64,
+        "dataset": "a9a", "data_hash": A9A_HASHES[1], "l2": 1e-3, "algorithm": "fedac-i", "M": 64,
         "K": 8, "T": 4096, "eta": eta, "seed": seed, "record_every": 2048, "precision": "float32",
     } | changes  # fmt: skip
     f_star = F_STAR["a9a", 1e-3]
@@ -32,8 +36,8 @@ def run(eta=0.5, seed=1, final=2e-3, losses=None, status="ok", **changes):
         losses=losses or (f_star + 1, f_star + 0.1, f_star + final),
         f_star=f_star,
         megabytes_per_worker=0.5,
-        n_samples=32_561,
-        n_features=123,
+        n_samples=shape[0],
+        n_features=shape[1],
         seconds=0.25,
     )
 
@@ -61,7 +65,7 @@ def data(text):
 
 def test_a_cell_is_the_best_step_size_beside_the_published_one(store):
     page = data(render(store(run(eta=0.1, final=4e-3), run(eta=0.5), run(eta=2.0, final=3e-3))))
-    theirs = published().query(
+    theirs = published_runs().query(
         "dataset == 'a9a' and l2 == 0.001 and algorithm == 'fedac-i' and M == 64 and K == 8"
     )
     assert page["problems"]["dataset"] == ["a9a"]
@@ -109,8 +113,67 @@ def test_a_run_that_blew_up_is_drawn_up_to_there(store):
 
 
 def test_hollow_markers_are_mentioned_where_there_are_some(store):
-    assert "Hollow markers" not in render(store(run(dataset="mine")))
+    assert "Hollow markers" not in render(store(run(**OTHER)))
     assert "Hollow markers" in render(store(run()))
+
+
+def headline(page, target, M=64):
+    """Return the rows of one target and number of workers: label, rounds, published, step size."""
+    table = page["headlines"]
+    rows = [dict(zip(table, row, strict=True)) for row in zip(*table.values(), strict=True)]
+    return [
+        (page["algorithms"]["label"][row["algorithm"]], row["rounds"], row["published"], row["eta"])
+        for row in rows
+        if (row["target"], row["M"]) == (target, M)
+    ]
+
+
+def test_the_headline_is_the_median_of_the_seeds_with_their_range(store):
+    runs = [run(seed=seed, final=seed * 4e-3, K=K) for seed, K in [(1, 8), (2, 8), (3, 8), (1, 16)]]
+    page = data(render(store(*runs, run(eta=2.0, final=0.5))))
+    ((label, rounds, published, eta),) = headline(page, 1e-2)
+    assert (label, rounds, eta) == ("FedAc-I", "512 (256 to not reached)", "0.5 (smallest tried)")
+    assert published == "256"
+    assert headline(page, 1e-3)[0][1:] == ("not reached", "not reached", "")
+
+
+def test_diverged_runs_and_the_start_point_reach_no_target(store):
+    start = F_STAR["a9a", 1e-3] + 1e-9
+    diverged = run(losses=(start, 1.0, math.inf), status="diverged")
+    trained = run(losses=(start, 1.0, 0.9), algorithm="fedavg")
+    page = data(render(store(diverged, trained)))
+    found = {(label, rounds) for label, rounds, *_ in headline(page, 1e-2)}
+    assert found == {("FedAc-I", "not reached"), ("FedAvg", "not reached")}
+    assert page["cells"]["value"][0] is None
+    assert page["traces"]["best"] == [False, True]
+
+
+def test_a_store_in_which_all_runs_diverged(store):
+    page = data(render(store(run(losses=(1.0, math.inf, math.inf), status="diverged"))))
+    assert page["problems"]["view"] == ["traces"]
+    assert [rounds for _, rounds, *_ in headline(page, 1e-1)] == ["not reached"]
+
+
+def test_data_sets_are_told_apart_by_content(store):
+    hashes = ("1" * 64, "2" * 64)
+    page = data(render(store(*(run(dataset="train", data_hash=each) for each in hashes))))
+    assert page["problems"]["dataset"] == ["train (111111)", "train (222222)"]
+    own = data(render(store(run(data_hash="3" * 64))))
+    assert "a9a (333333)" in own["problems"]["dataset"]
+    assert own["cells"]["published"][own["problems"]["dataset"].index("a9a (333333)")] is None
+
+
+@pytest.mark.parametrize(
+    ("runs", "view"),
+    [
+        ([run(), run(M=128)], "M"),
+        ([run(), run(K=16)], "rounds"),
+        ([run(), run(K=16), run(M=128)], "M"),
+        ([run(), run(eta=0.1)], "traces"),
+    ],
+)
+def test_the_page_opens_on_an_axis_with_more_than_one_value(store, runs, view):
+    assert data(render(store(*runs)))["problems"]["view"] == [view]
 
 
 @pytest.mark.parametrize(
@@ -118,16 +181,16 @@ def test_hollow_markers_are_mentioned_where_there_are_some(store):
     [
         # The paper's own, where it speaks of this problem and M.
         ([run(M=8192, final=0.5)], 1e-3),
-        ([run(dataset="epsilon", l2=1e-4, M=2048, final=0.5)], 1e-4),
-        # Else what every algorithm reaches with the most workers, give or take 10%.
+        ([run(**EPSILON, M=2048, final=0.5)], 1e-4),
+        # Otherwise what every algorithm reaches with the most workers.
         ([run(final=2e-3)], 1e-2),
-        ([run(dataset="mine", final=1.09e-3)], 1e-3),
-        ([run(dataset="mine", final=2e-4), run(dataset="mine", final=2e-3, K=16)], 1e-3),
-        ([run(dataset="mine", final=2e-4), run(dataset="mine", M=4, final=0.09)], 1e-3),
-        ([run(dataset="mine", final=2e-4), run(dataset="mine", algorithm="fedavg")], 1e-2),
-        ([run(dataset="mine", losses=(9e3, 8e3, 7e3))], 1e4),
-        ([run(dataset="mine", final=3e-9)], 1e-8),
-        ([run(dataset="mine", final=-1e-17)], 1e-5),
+        ([run(**OTHER, final=0.99e-3)], 1e-3),
+        ([run(**OTHER, final=2e-4), run(**OTHER, final=2e-3, K=16)], 1e-3),
+        ([run(**OTHER, final=2e-4), run(**OTHER, M=4, final=0.09)], 1e-3),
+        ([run(**OTHER, final=2e-4), run(**OTHER, algorithm="fedavg")], 1e-2),
+        ([run(**OTHER, losses=(9e3, 8e3, 7e3))], 1e4),
+        ([run(**OTHER, final=3e-9)], 1e-8),
+        ([run(**OTHER, final=-1e-17)], 1e-5),
     ],
 )
 def test_the_headline_starts_with_a_target_that_makes_sense(store, runs, target):
@@ -155,16 +218,22 @@ def test_one_file_that_asks_nobody(store):
     assert text == render(store(run())), "the same runs give the same bytes"
 
 
-def test_an_algorithm_of_your_own_has_a_place(store):
-    frame = store(run(), run(algorithm="mine")).frame()
-    assert set(frame["algorithm"]) == {"fedac-i", "mine"}
-    looks = data(render(store()))["algorithms"]
-    assert looks["label"] == ["FedAc-I", "mine"]
-    assert len(set(looks["colour"])) == 2
+def test_algorithms_of_your_own_look_different(store):
+    runs = [run(algorithm=name) for name in ("fedac-i", "mine", "yours")]
+    looks = data(render(store(*runs)))["algorithms"]
+    assert looks["label"] == ["FedAc-I", "mine", "yours"]
+    assert len(set(looks["colour"])) == len(set(looks["symbol"])) == 3
+
+
+def test_two_algorithms_with_one_label_are_told_apart(store, monkeypatch):
+    twin = replace(ALGORITHMS["fedavg"], name="twin")
+    monkeypatch.setitem(ALGORITHMS, "twin", twin)
+    looks = data(render(store(run(algorithm="fedavg"), run(algorithm="twin"))))["algorithms"]
+    assert looks["label"] == ["FedAvg (fedavg)", "FedAvg (twin)"]
 
 
 def test_an_empty_store_is_refused(store, tmp_path):
-    with pytest.raises(InputError, match="holds no runs to report"):
+    with pytest.raises(InputError, match="has no runs to report"):
         write(store(), tmp_path / "report.html")
     assert not (tmp_path / "report.html").exists()
 

@@ -1,13 +1,17 @@
-"""The paper's two layouts: suboptimality over M in panels of K, and over K in panels of M."""
+"""The paper's two layouts: suboptimality over M with a panel per K, and over K, a panel per M."""
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from fedac.algorithms import get
-from fedac.experiments.paper import beside
-from fedac.experiments.published import published
+from fedac.experiments.compare import edge_note, summarize
+from fedac.experiments.paper import published_cells
+from fedac.experiments.published import published_runs
 from fedac.palette import style
 
 if TYPE_CHECKING:
@@ -29,65 +33,56 @@ LOOK: dict[Any, Any] = {
 
 
 def draw(tuned: pd.DataFrame, figure: Figure) -> Drawing:
-    """Draw a figure of the paper in its layout."""
-    layout = speedup_over_workers if figure.over == "M" else dependence_on_local_steps
-    return layout(tuned, figure)
+    """Draw a figure of the paper.
 
-
-def speedup_over_workers(tuned: pd.DataFrame, figure: Figure) -> Drawing:
-    """Draw tuned suboptimality against M, a panel per K, with a guide for linear speedup.
+    Against M it has a panel per K and a guide for linear speedup, against K a panel per M.
 
     Parameters
     ----------
     tuned : DataFrame
-        From `fedac.experiments.paper.tuned`; other problems in it are left out.
+        From `fedac.experiments.compare.tuned`; other problems in it are left out.
     figure : Figure
         One of `fedac.experiments.paper.FIGURES`.
     """
-    return _panels(tuned, figure, xlabel="workers M", guide=True)
-
-
-def dependence_on_local_steps(tuned: pd.DataFrame, figure: Figure) -> Drawing:
-    """Draw tuned suboptimality against K, a panel per M; see `speedup_over_workers`."""
-    return _panels(tuned, figure, xlabel="local steps K", guide=False)
-
-
-def save(drawing: Drawing, folder: Path, name: str) -> list[Path]:
-    """Write PNG and PDF; the same drawing gives the same bytes on any day."""
-    paths = [folder / f"{name}.png", folder / f"{name}.pdf"]
-    drawing.savefig(paths[0], dpi=200)
-    drawing.savefig(paths[1], metadata={"CreationDate": None})
-    return paths
-
-
-def _panels(tuned: pd.DataFrame, figure: Figure, *, xlabel: str, guide: bool) -> Drawing:
     import matplotlib as mpl
     from matplotlib.figure import Figure as Drawing
 
     runs = figure.select(tuned)
-    theirs = beside(runs, published())
+    theirs = published_cells(runs, published_runs())
+    guide = figure.over == "M"
     with mpl.rc_context(LOOK):
         drawing = Drawing(figsize=(WIDTH, HEIGHT), layout="constrained")
         axes = drawing.subplots(1, len(figure.panels), sharex=True, sharey=True, squeeze=False)[0]
         for ax, value in zip(axes, figure.panels, strict=True):
             ax.set_title(f"{figure.across} = {value}")
             panel = runs[runs[figure.across] == value]
-            _curves(ax, panel, figure)
+            finite = panel[np.isfinite(panel["suboptimality"])]
+            _curves(ax, finite, figure)
             _published_markers(ax, theirs[theirs[figure.across] == value], figure)
             if guide:
-                _linear_speedup(ax, panel)
-            _say_what_is_missing(ax, panel, figure)
-            ax.set_xlabel(xlabel)
+                _linear_speedup(ax, finite)
+            _note_missing(ax, panel, finite, figure)
+            ax.set_xlabel("workers M" if figure.over == "M" else "local steps K")
             ax.grid(True, which="major", color="0.9", linewidth=0.6)
         _scales(axes[0], figure, [*runs["suboptimality"], *theirs["theirs"]])
         axes[0].set_ylabel("suboptimality")
         drawing.suptitle(figure.title)
+        shown = runs[runs[figure.across].isin(figure.panels)]
+        drawing.supxlabel(edge_note(summarize(shown)), fontsize=7, color=GREY)
         _legend(drawing, figure, published=not theirs.empty, guide=guide)
     return drawing
 
 
+def save(drawing: Drawing, folder: Path, name: str) -> list[Path]:
+    """Write PNG and PDF; the same drawing always gives the same bytes."""
+    paths = [folder / f"{name}.png", folder / f"{name}.pdf"]
+    drawing.savefig(paths[0], dpi=200)
+    drawing.savefig(paths[1], metadata={"CreationDate": None})
+    return paths
+
+
 def _curves(ax: Axes, panel: pd.DataFrame, figure: Figure) -> None:
-    """Draw the median over seeds, and from the least to the greatest as a band."""
+    """Draw the median over seeds as a line and their range as a band."""
     for name in figure.algorithms:
         seeds = panel[panel["algorithm"] == name].groupby(figure.over)["suboptimality"]
         curve = seeds.agg(["median", "min", "max", "size"])
@@ -117,26 +112,31 @@ def _linear_speedup(ax: Axes, panel: pd.DataFrame) -> None:
     ax.plot((first, last), (best, best * first / last), **GUIDE)
 
 
-def _say_what_is_missing(ax: Axes, panel: pd.DataFrame, figure: Figure) -> None:
+def _note_missing(ax: Axes, panel: pd.DataFrame, finite: pd.DataFrame, figure: Figure) -> None:
+    """Say in the panel how many cells have no point, and why."""
     expected = len(figure.algorithms) * len(figure.values(figure.over))
-    missing = expected - len(panel[["algorithm", figure.over]].drop_duplicates())
-    if missing == expected:
+    run, drawn = (
+        len(rows[["algorithm", figure.over]].drop_duplicates()) for rows in (panel, finite)
+    )
+    if run == 0:
         ax.text(0.5, 0.5, "no runs", transform=ax.transAxes, color=GREY, ha="center")
-    elif missing:
-        text = f"{missing} of {expected} cells missing"
+        return
+    counts = {"missing": expected - run, "diverged": run - drawn}
+    text = "\n".join(f"{n} of {expected} cells {why}" for why, n in counts.items() if n)
+    if text:
         ax.text(0.04, 0.04, text, transform=ax.transAxes, color=GREY, fontsize=7)
 
 
 def _scales(ax: Axes, figure: Figure, values: list[float]) -> None:
-    """Set the axes that all panels share, by the data: the guide may leave them."""
+    """Set the axes that all panels share to fit the data; the guide may leave them."""
     ticks = figure.values(figure.over)
     ax.set_xscale("log", base=2)
-    # More numbers than five run into each other in a panel.
+    # More than five numbers would overlap in a panel.
     labelled = ticks[:: -(-len(ticks) // 5)]
     ax.set_xticks(labelled, [str(tick) for tick in labelled])
     ax.set_xticks(ticks, [""] * len(ticks), minor=True)
     ax.set_yscale("log")
-    positive = [value for value in values if value > 0]
+    positive = [value for value in values if 0 < value < math.inf]
     if positive:
         ax.set_ylim(min(positive) / 1.5, max(positive) * 1.5)
 
@@ -158,7 +158,7 @@ def _filled(algorithm: str) -> dict[str, Any]:
 
 
 def _hollow(colour: str, marker: str) -> dict[str, Any]:
-    """Larger than the filled ones and below them: a ring shows around what agrees."""
+    """Larger than the filled ones and below them: where both agree, a ring is visible."""
     return {
         "color": colour,
         "marker": marker,

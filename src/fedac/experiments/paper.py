@@ -1,13 +1,15 @@
-"""The paper's seven figures, and our runs beside those that its authors published."""
+"""The paper's seven figures, and our runs compared with those its authors published."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
-from fedac.experiments.published import T
+from fedac.experiments.compare import CELL, fewest_rounds, records, summarize
+from fedac.experiments.published import T, paper_datasets
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -15,18 +17,14 @@ if TYPE_CHECKING:
     from fedac.experiments.grid import Grid
 
 Axis = Literal["M", "K"]
-CELL = ["dataset", "l2", "algorithm", "M", "K"]
 
-# The authors ran FedAc-II with another beta than the paper's: not the same algorithm.
+# The authors ran FedAc-II with a different beta than the paper: not the same algorithm.
 NOT_COMPARABLE = "fedac-ii"
-# With fewer workers a cell is a noisy draw, theirs and ours.
+# With fewer workers both their result and ours depend too much on the draw.
 MANY_WORKERS = 64
-# The paper's "32 rounds to 1e-3" is 1.04e-3 in its authors' own table.
-SLACK = 1.1
-
 
 FOUR = ("fedac-i", "mb-ac-sgd", "mb-sgd", "fedavg")
-# Of the values on the other axis, those that the text speaks of, or spread over the grid.
+# Which values of the other axis get a panel: those in the paper's text, or spread over the grid.
 PANELS: dict[Axis, tuple[int, ...]] = {"M": (1, 8, 64, 256), "K": (16, 128, 1024, 8192)}
 
 
@@ -37,11 +35,11 @@ class Figure:
     Attributes
     ----------
     sweep : str
-        The shipped grid that feeds it.
+        The shipped sweep whose runs it draws.
     over : "M" or "K"
         What is on the horizontal axis.
     stands_in_for : str
-        The paper's data set, where `dataset` is another.
+        The paper's data set, if `dataset` is a different one.
     """
 
     name: str
@@ -57,28 +55,28 @@ class Figure:
 
     @property
     def across(self) -> Axis:
-        """What tells the panels apart."""
+        """What differs from panel to panel."""
         return "K" if self.over == "M" else "M"
 
     def values(self, axis: Axis) -> tuple[int, ...]:
-        """Return the grid of M or of K."""
+        """Return all values of M or of K."""
         return self.workers if axis == "M" else self.local_steps
 
     @property
     def panels(self) -> tuple[int, ...]:
-        """Up to four values of the other axis, a panel each.
+        """Up to four values of the other axis, one per panel.
 
         Examples
         --------
         >>> FIGURES["figure-1"].panels
         (1, 8, 64, 256)
         """
-        there, usual = self.values(self.across), PANELS[self.over]
-        return tuple(value for value in usual if value in there) or there[-len(usual) :]
+        values, usual = self.values(self.across), PANELS[self.over]
+        return tuple(value for value in usual if value in values) or values[-len(usual) :]
 
     @property
     def title(self) -> str:
-        """What the figure shows, in a line.
+        """What the figure shows, in one line.
 
         Examples
         --------
@@ -91,8 +89,9 @@ class Figure:
         over = "the workers M" if self.over == "M" else "the local steps K"
         return f"{self.name.capitalize().replace('-', ' ')}: {data}, l2 = {self.l2:g}, over {over}"
 
-    def of(self, grid: Grid, *, dataset: str) -> Figure:
-        """Return the figure that the runs of a grid on the data of that name make."""
+    def drawn_from(self, grid: Grid, runs: pd.DataFrame) -> Figure:
+        """Return the same figure of the runs of another grid, perhaps on other data."""
+        dataset, paper = runs["dataset"].iloc[0], paper_datasets(runs).iloc[0]
         return replace(
             self,
             dataset=dataset,
@@ -100,7 +99,7 @@ class Figure:
             workers=tuple(grid.workers),
             local_steps=tuple(grid.local_steps),
             T=grid.steps,
-            stands_in_for="" if dataset == self.dataset else self.dataset,
+            stands_in_for="" if paper == self.dataset else self.dataset,
         )
 
     def select(self, tuned: pd.DataFrame) -> pd.DataFrame:
@@ -131,7 +130,7 @@ FIGURES = {
 
 
 class Claim(NamedTuple):
-    """A sentence of the paper: so many rounds suffice for this accuracy with M workers."""
+    """A sentence of the paper: how many rounds reach this accuracy with M workers."""
 
     dataset: str
     l2: float
@@ -147,24 +146,23 @@ CLAIMS = (
 
 
 class Headline(NamedTuple):
-    """Rounds that one algorithm needs: our runs, the published ones, the paper's words."""
+    """Rounds that one algorithm needs: rows of `fewest_rounds`, and the number in the paper."""
 
     claim: Claim
     algorithm: str
-    ours: int | None
-    theirs: int | None
+    ours: Any
+    theirs: Any
     paper: int
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Our runs beside the published ones.
+    """Our runs and the published ones.
 
     Attributes
     ----------
     cells : DataFrame
-        A row per cell of both: ``ours`` and ``theirs``, two suboptimalities, and
-        ``log2_ratio``, how many times ours is theirs.
+        A row per cell of both, from `published_cells`.
     headlines : list of Headline
         For the claims of the paper that the cells cover.
     """
@@ -179,7 +177,7 @@ class Comparison:
 
     @property
     def deviation(self) -> pd.Series[float]:
-        """abs(log2(ours/theirs)) of the judged cells, the greatest first."""
+        """abs(log2(ours/theirs)) of the judged cells, largest first."""
         return self.judged["log2_ratio"].abs().sort_values(ascending=False, kind="stable")
 
     @property
@@ -193,75 +191,57 @@ class Comparison:
         return float(self.deviation.quantile(0.95))
 
     def by_problem(self) -> list[tuple[str, Comparison]]:
-        """Return the comparison of every (dataset, l2) by itself, under its name."""
+        """Return the comparison of every (dataset, l2) on its own, with its name."""
         problems = self.cells.groupby(["dataset", "l2"])
         return [(f"{name}, l2 = {l2:g}", Comparison(part, [])) for (name, l2), part in problems]
 
     def worst(self, count: int = 5) -> pd.DataFrame:
-        """Return the judged cells where the two differ most, the worst first."""
+        """Return the judged cells that differ most, worst first."""
         return self.judged.loc[self.deviation.index[:count]]
 
 
-def tuned(frame: pd.DataFrame) -> pd.DataFrame:
-    """Keep the best step size of every (dataset, l2, algorithm, M, K, T, seed).
+def published_cells(tuned: pd.DataFrame, published: pd.DataFrame) -> pd.DataFrame:
+    """Return our cells that were also published, matched by the content of the data.
 
-    Parameters
-    ----------
-    frame : DataFrame
-        The runs of a store, `Store.frame`.
-
-    Returns
-    -------
-    DataFrame
-        The best runs as they are, with ``suboptimality`` for ``best_suboptimality``.
+    To the columns of `summarize` it adds ``ours`` (the median over seeds) and ``theirs``, the
+    published suboptimality (with the F* of our runs), ``published_eta``, and ``log2_ratio``,
+    the base-2 logarithm of ours/theirs.
     """
-    known = frame[frame["best_suboptimality"].notna()]
-    best = known.groupby([*CELL, "T", "seed"])["best_suboptimality"].idxmin()
-    rows = known.loc[best].rename(columns={"best_suboptimality": "suboptimality"})
-    return rows.reset_index(drop=True)
-
-
-def beside(tuned: pd.DataFrame, published: pd.DataFrame) -> pd.DataFrame:
-    """Return the cells that both tables hold; of several seeds of ours, the median.
-
-    Published losses become suboptimalities by the F* of our runs.
-    """
-    same = (tuned["T"] == T) & (tuned["algorithm"] != NOT_COMPARABLE)
-    seeds = tuned[same].groupby(CELL, as_index=False)
-    ours = seeds.agg(ours=("suboptimality", "median"), f_star=("f_star", "first"))
-    cells = ours.merge(published[[*CELL, "best_loss"]], on=CELL)
+    ours = tuned[(tuned["T"] == T) & (tuned["algorithm"] != NOT_COMPARABLE)]
+    ours = summarize(ours.assign(paper_dataset=paper_datasets(ours)))
+    theirs = published.rename(columns={"dataset": "paper_dataset", "eta": "published_eta"})
+    match = ["paper_dataset", "l2", "algorithm", "M", "K"]
+    theirs = theirs[[*match, "published_eta", "best_loss"]]
+    cells = ours.drop(columns="best_loss", errors="ignore").merge(theirs, on=match)
+    cells = cells.rename(columns={"median": "ours"})
     cells["theirs"] = cells["best_loss"] - cells["f_star"]
-    cells = cells[(cells["ours"] > 0) & (cells["theirs"] > 0)]
+    cells = cells[cells["ours"].between(0, math.inf, "neither") & (cells["theirs"] > 0)]
     return cells.assign(log2_ratio=np.log2(cells["ours"] / cells["theirs"]))
 
 
-def compare(tuned: pd.DataFrame, published: pd.DataFrame) -> Comparison:
-    """Put our runs beside the published ones."""
-    cells = beside(tuned, published)
-    return Comparison(cells, [line for claim in CLAIMS for line in _headlines(cells, claim)])
+def compare_with_published(tuned: pd.DataFrame, published: pd.DataFrame) -> Comparison:
+    """Compare our runs with the published ones."""
+    cells = published_cells(tuned, published)
+    ours, theirs = tuned.merge(cells[[*CELL, "paper_dataset"]], on=CELL), published_tuned(cells)
+    return Comparison(cells, [line for claim in CLAIMS for line in _headlines(ours, theirs, claim)])
 
 
-def rounds_to_reach(cells: pd.DataFrame, column: str, target: float) -> int | None:
-    """Return T/K at the largest K whose suboptimality is at most the target, give or take 10%.
-
-    Examples
-    --------
-    >>> import pandas as pd
-    >>> cells = pd.DataFrame({"K": [1, 2, 4], "ours": [0.5e-3, 1.09e-3, 1.2e-3]})
-    >>> rounds_to_reach(cells, "ours", 1e-3)
-    2048
-    """
-    reached = cells.loc[cells[column] <= SLACK * target, "K"]
-    return None if reached.empty else T // int(reached.max())
+def published_tuned(cells: pd.DataFrame) -> pd.DataFrame:
+    """Return the published side of `published_cells` as the tuned runs of one seed."""
+    return cells[[*CELL, "paper_dataset"]].assign(
+        seed=0, suboptimality=cells["theirs"], eta=cells["published_eta"], edge=""
+    )
 
 
-def _headlines(cells: pd.DataFrame, claim: Claim) -> list[Headline]:
-    here = (cells["dataset"] == claim.dataset) & (cells["l2"] == claim.l2)
-    here &= cells["M"] == claim.M
-    lines = []
-    for algorithm, paper in claim.rounds.items():
-        curve = cells[here & (cells["algorithm"] == algorithm)]
-        if not curve.empty:
-            ours, theirs = (rounds_to_reach(curve, who, claim.target) for who in ("ours", "theirs"))
-            lines.append(Headline(claim, algorithm, ours, theirs, paper))
-    return lines
+def _headlines(ours: pd.DataFrame, theirs: pd.DataFrame, claim: Claim) -> list[Headline]:
+    def rounds(runs: pd.DataFrame) -> dict[str, Any]:
+        here = (runs["paper_dataset"] == claim.dataset) & (runs["l2"] == claim.l2)
+        rows = fewest_rounds(runs[here & (runs["M"] == claim.M)], claim.target)
+        return {row.algorithm: row for row in records(rows)}
+
+    mine, published = rounds(ours), rounds(theirs)
+    return [
+        Headline(claim, name, mine[name], published[name], paper)
+        for name, paper in claim.rounds.items()
+        if name in mine
+    ]

@@ -1,6 +1,6 @@
-"""A headless Chromium, spoken to in its own protocol over a pair of pipes.
+"""A headless Chromium, controlled through its DevTools protocol over a pair of pipes.
 
-This needs Chromium alone: no driver program, no package, no port.
+This needs only Chromium: no driver program, no package, no port.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Self
 
@@ -34,7 +34,8 @@ FLAGS = (
     "--no-first-run",
     "--remote-debugging-pipe",
 )
-# Chromium reads commands from 3 and answers on 4; what is there may be in the way of each other.
+# Chromium reads commands from descriptor 3 and answers on 4. First move our ends out of the way:
+# one of them may be 3 or 4.
 LAUNCH = """
 import fcntl, os, sys
 ends = [fcntl.fcntl(int(end), fcntl.F_DUPFD_CLOEXEC, 10) for end in sys.argv[1:3]]
@@ -47,7 +48,7 @@ LOUD = ("error", "warning", "assert")
 
 @pytest.fixture(scope="session")
 def page(tmp_path_factory) -> Iterator[Page]:
-    """Give a tab of Chromium; in CI it must be there."""
+    """Return a tab of Chromium; in CI a missing Chromium is a failure."""
     program = shutil.which("chromium") or shutil.which("chromium-browser")
     if program is None:
         if "CI" in os.environ:
@@ -104,7 +105,7 @@ class Page:
             os.close(self._answers)
 
     def call(self, method: str, **parameters: Any) -> dict[str, Any]:
-        """Send a command and return its answer; what happens in between is noted."""
+        """Send a command and return its answer; events in between are recorded."""
         self._count += 1
         message: dict[str, Any] = {"id": self._count, "method": method, "params": parameters}
         if self._session:
@@ -137,9 +138,13 @@ class Page:
 
     def wait_for(self, condition: str) -> None:
         """Wait until an expression is true."""
+        self.wait_until(lambda: bool(self.run(condition)), condition)
+
+    def wait_until(self, happened: Callable[[], bool], what: str) -> None:
+        """Wait until something has happened."""
         end = time.monotonic() + PATIENCE
-        while not self.run(condition):
-            assert time.monotonic() < end, f"{condition} is still not true; {self.errors}"
+        while not happened():
+            assert time.monotonic() < end, f"{what}: not after {PATIENCE:g} s; {self.errors}"
             time.sleep(0.02)
 
     def press(self, key: str, code: int) -> None:

@@ -6,11 +6,12 @@ import json
 import re
 from itertools import product
 
+import matplotlib.image
 import numpy as np
 import pytest
 
 from fedac.experiments.grid import Config
-from fedac.experiments.published import F_STAR
+from fedac.experiments.published import A9A_HASHES, F_STAR
 from fedac.experiments.report import write
 from fedac.experiments.store import Outcome, Store
 
@@ -22,6 +23,7 @@ ETAS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.
 BEST_ETA = 0.5
 HOSTILE = "</script><img src=x onerror=alert(1)>"
 RNG = np.random.default_rng(0)
+pytestmark = pytest.mark.slow
 
 
 def made_up(dataset, l2, algorithm, M, K, T, eta, seed, f_star):
@@ -31,8 +33,9 @@ def made_up(dataset, l2, algorithm, M, K, T, eta, seed, f_star):
     every = T // 8
     vectors = 2 if algorithm == "fedac-i" else 1
     config = Config(
-        dataset=dataset, data_hash="0" * 64, l2=l2, algorithm=algorithm, M=M, K=K, T=T, eta=eta,
-        seed=seed, record_every=every, precision="float32",
+        dataset=dataset, data_hash=A9A_HASHES[1] if dataset == "a9a" else "0" * 64, l2=l2,
+        algorithm=algorithm, M=M, K=K, T=T, eta=eta, seed=seed, record_every=every,
+        precision="float32",
     )  # fmt: skip
     return config, Outcome(
         status="ok",
@@ -126,7 +129,7 @@ def column(page, key):
 
 
 def test_the_file_can_be_mailed(report):
-    assert report.stat().st_size < 6e6
+    assert report.stat().st_size < 2.3e6
 
 
 def test_loads_from_a_file_and_asks_for_nothing(desktop, report):
@@ -184,6 +187,59 @@ def test_suboptimality_over_workers(desktop):
     assert curves(desktop) == {}
     (note,) = desktop.run("document.getElementById('plot').layout.annotations.map((a) => a.text)")
     assert note.startswith("Nothing to draw")
+
+
+def test_opens_on_an_axis_with_more_than_one_value(page, tmp_path):
+    runs = [
+        made_up("mine", 1e-3, "fedac-i", 64, K, 4096, eta, 1, 0.25)
+        for K, eta in product(LOCAL_STEPS, (0.1, 0.2))
+    ]
+    with Store(tmp_path, create=True) as store:
+        store.add(runs)
+        page.open(write(store, tmp_path / "report.html"))
+    assert axis_title(page) == "communication rounds R"
+    assert len(curves(page)["FedAc-I"]["x"]) == len(LOCAL_STEPS)
+    (caption,) = texts(page, "#caption")
+    assert caption.endswith("Best step size at an edge of those tried in 9 of 9 cells.")
+    assert page.errors == []
+
+
+def test_the_values_of_the_figure_are_in_a_table(desktop):
+    choose(desktop, "dataset", "a9a")
+    choose(desktop, "K", 8)
+    drawn = curves(desktop)
+    rows = desktop.run(
+        """[...document.getElementById("values").tBodies[0].rows].map(
+            (row) => [...row.cells].map((cell) => cell.textContent))"""
+    )
+    assert len(rows) == 2 * len(LABELS) * len(WORKERS)
+    for name, x, y, *_ in rows:
+        place = drawn[name]["x"].index(float(x))
+        assert float(y) == pytest.approx(drawn[name]["y"][place], rel=5e-3)
+    assert texts(desktop, "#values thead th") == [
+        "curve",
+        "workers M",
+        "suboptimality",
+        "step size",
+    ]
+    choose(desktop, "dataset", HOSTILE)
+    assert "range over seeds" in texts(desktop, "#values thead th")
+    choose(desktop, "layout", "traces")
+    assert "seed" in texts(desktop, "#values thead th")
+
+
+def test_a_saved_picture_has_a_background_and_a_legend(desktop, tmp_path):
+    behavior = {"behavior": "allow", "downloadPath": str(tmp_path)}
+    desktop.call("Page.setDownloadBehavior", **behavior)
+    click(desktop, "#save")
+    desktop.wait_until(lambda: (tmp_path / "fedac.png").exists(), "fedac.png is saved")
+    picture = matplotlib.image.imread(tmp_path / "fedac.png")
+    assert picture.shape[:2] == (1280, 2000)
+    assert picture.shape[2] == 3 or picture[..., 3].min() == 1.0
+    assert picture[:20, :20, :3].min() == 1.0  # white in a corner
+    orange = np.array([0xD5, 0x5E, 0x00]) / 255
+    legend = picture[-180:, :, :3]
+    assert (np.abs(legend - orange).max(axis=2) < 0.02).sum() > 100
 
 
 def test_suboptimality_over_local_steps(desktop):

@@ -1,7 +1,7 @@
 """The report: a store as one HTML file that needs no network.
 
-`contents` says what is in it, `page` puts it together, ``page.html``, ``style.css`` and
-``page.js`` are what the browser gets.
+`contents` computes what it shows, `page` assembles it from ``page.html``, ``style.css`` and the
+scripts in ``js``.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedac.errors import InputError
-from fedac.experiments.report.contents import contents
+from fedac.experiments.compare import name_datasets
+from fedac.experiments.report.contents import page_data
 from fedac.experiments.report.page import assemble
 
 if TYPE_CHECKING:
@@ -38,8 +39,8 @@ def write(store: Store, path: str | Path) -> Path:
 
 def render(store: Store) -> str:
     """Return the report of a store as HTML; the same runs give the same text."""
-    frame = store.frame()
-    if frame["best_suboptimality"].notna().sum() == 0:
-        raise InputError(f"{store.path} holds no runs to report; 'fedac sweep' adds some")
+    frame = name_datasets(store.frame())
+    if frame.empty:
+        raise InputError(f"{store.path} has no runs to report; add some with 'fedac sweep'")
     title = "Accuracy against communication: " + ", ".join(frame["dataset"].unique())
-    return assemble(title, contents(frame, store.traces(), store.info()))
+    return assemble(title, page_data(frame, store.traces(), store.info()))

@@ -1,4 +1,4 @@
-"""What the report says: the store's runs as the small tables that the page draws from."""
+"""What the report shows: the runs of a store as the small tables that the page draws from."""
 
 from __future__ import annotations
 
@@ -7,25 +7,34 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from fedac.algorithms import ALGORITHMS
-from fedac.experiments.paper import CELL, CLAIMS, MANY_WORKERS, SLACK, beside, tuned
-from fedac.experiments.published import T as PUBLISHED_STEPS
-from fedac.experiments.published import published
-from fedac.palette import STYLES, style
+from fedac.experiments.compare import (
+    CELL,
+    CURVE,
+    PROBLEM,
+    eta_text,
+    fewest_rounds,
+    records,
+    rounds_text,
+    summarize,
+    tuned,
+)
+from fedac.experiments.paper import CLAIMS, MANY_WORKERS, published_cells, published_tuned
+from fedac.experiments.published import paper_datasets, published_runs
+from fedac.palette import STYLES, styles
 
 if TYPE_CHECKING:
     import pandas as pd
 
-PROBLEM = ["dataset", "l2", "T"]
-# Of suboptimality, to choose from.
+# Suboptimalities to choose from.
 TARGETS = (1e-1, 1e-2, 1e-3, 1e-4, 1e-5)
 Table = dict[str, list[Any]]
 
 
-def contents(frame: pd.DataFrame, traces: pd.DataFrame, info: dict[str, Any]) -> dict[str, Any]:
+def page_data(frame: pd.DataFrame, traces: pd.DataFrame, info: dict[str, Any]) -> dict[str, Any]:
     """Return what the page draws, ready for JSON.
 
-    Tables are columns, which pack better than rows. A cell names its problem and its algorithm by
-    their place in their tables, a trace its cell; measured numbers keep six digits.
+    Tables are stored as columns, which compress better than rows. A cell refers to its problem
+    and its algorithm by their row numbers, a trace to its cell. Measured numbers keep six digits.
 
     Parameters
     ----------
@@ -37,29 +46,35 @@ def contents(frame: pd.DataFrame, traces: pd.DataFrame, info: dict[str, Any]) ->
         How the runs were made, from `Store.info`.
     """
     best = tuned(frame)
-    problems = _problems(frame)
+    beside = published_cells(best, published_runs())
     algorithms = in_order(frame["algorithm"].unique())
-    cells = _cells(best).merge(problems[[*PROBLEM, "problem"]], on=PROBLEM)
-    problems["target"] = [_target(cells[cells["problem"] == i]) for i in problems["problem"]]
+    problems = _problems(frame, best)
+    cells = _cells(best, beside)
     steps, curves = _traces(frame, traces, cells, best)
-    shown = cells.drop(columns=[*PROBLEM, "cell"])
-    shown["algorithm"] = shown["algorithm"].map(algorithms.index)
+    targets = sorted({*TARGETS, *problems["target"]}, reverse=True)
+
+    def numbered(table: pd.DataFrame) -> Table:
+        """Refer to problems and algorithms by number."""
+        table = table.merge(problems[[*PROBLEM, "problem"]], on=PROBLEM)
+        table["algorithm"] = table["algorithm"].map(algorithms.index)
+        return _columns(table.drop(columns=PROBLEM))
+
     return {
-        "problems": _table(problems.drop(columns="problem"), digits=10),
+        "problems": _columns(problems.drop(columns="problem"), digits=10),
+        "first_problem": _first(problems),
         "algorithms": _looks(algorithms),
-        "cells": _table(shown),
+        "cells": numbered(cells),
+        "headlines": numbered(_headlines(best, beside, targets)),
         "steps": steps,
         "traces": curves,
-        "claims": [claim._asdict() for claim in CLAIMS],
-        "targets": sorted({*TARGETS, *problems["target"]}, reverse=True),
+        "targets": targets,
         "many_workers": MANY_WORKERS,
-        "slack": SLACK,
         "made": made(info),
     }
 
 
 def in_order(names: Iterable[str]) -> list[str]:
-    """Sort algorithms as the palette lists them, those of the user's own last.
+    """Sort algorithms as the palette lists them, others last.
 
     Examples
     --------
@@ -71,7 +86,7 @@ def in_order(names: Iterable[str]) -> list[str]:
 
 
 def rounded(value: float, digits: int = 6) -> float | None:
-    """Keep the digits that a reader can use; null for what JSON has no number for.
+    """Keep the digits that a reader can use; None for NaN and infinity, which JSON lacks.
 
     Examples
     --------
@@ -82,7 +97,7 @@ def rounded(value: float, digits: int = 6) -> float | None:
 
 
 def made(info: dict[str, Any]) -> list[tuple[str, str]]:
-    """Say how the runs were made, as terms and what is to be said of them.
+    """Describe how the runs were made, as pairs of a term and its description.
 
     Examples
     --------
@@ -121,61 +136,117 @@ def made(info: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def _machine(processor: str, cores: int, system: str, **versions: str) -> str:
-    places = f"{processor}, {cores} core{'s' if cores != 1 else ''}, {system}"
-    return f"{places}; {', '.join(f'{name} {version}' for name, version in versions.items())}"
+    hardware = f"{processor}, {cores} core{'s' if cores != 1 else ''}, {system}"
+    return f"{hardware}; {', '.join(f'{name} {version}' for name, version in versions.items())}"
 
 
-def _problems(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return a row per data set, l2 and T."""
+def _problems(frame: pd.DataFrame, best: pd.DataFrame) -> pd.DataFrame:
+    """Return a row per data set, l2 and T, with the target and the view to begin with."""
+    frame = frame.assign(paper_dataset=paper_datasets(frame))
     problems = frame.groupby(PROBLEM, as_index=False).agg(
         f_star=("f_star", "first"),
         n_samples=("n_samples", "first"),
         n_features=("n_features", "first"),
         seeds=("seed", "nunique"),
+        paper_dataset=("paper_dataset", "first"),
     )
-    return problems.assign(problem=range(len(problems)))
-
-
-def _cells(best: pd.DataFrame) -> pd.DataFrame:
-    """Return a row per cell: the median over seeds, their range, and the published value."""
-    cells = best.groupby([*CELL, "T"], as_index=False).agg(
-        # The step size that most seeds prefer.
-        eta=("eta", lambda etas: etas.mode().iloc[0]),
-        seeds=("seed", "nunique"),
-        value=("suboptimality", "median"),
-        low=("suboptimality", "min"),
-        high=("suboptimality", "max"),
-        megabytes=("megabytes_per_worker", "max"),
+    runs = [best.merge(problems.iloc[[i]][PROBLEM]) for i in problems.index]
+    return problems.assign(
+        problem=problems.index,
+        target=[
+            _target(mine, paper)
+            for mine, paper in zip(runs, problems["paper_dataset"], strict=True)
+        ],
+        view=[_view(mine) for mine in runs],
     )
-    theirs = published()
-    known = beside(best, theirs).merge(theirs[[*CELL, "eta"]], on=CELL)
-    known = known.rename(columns={"theirs": "published", "eta": "published_eta"})
-    known = known[[*CELL, "published", "published_eta"]].assign(T=PUBLISHED_STEPS)
-    cells = cells.merge(known, how="left", on=[*CELL, "T"])
-    return cells.assign(cell=range(len(cells)))
 
 
-def _target(cells: pd.DataFrame) -> float:
-    """Return the target to begin with: the paper's, or one that every algorithm reaches.
+def _target(best: pd.DataFrame, paper_dataset: str) -> float:
+    """Return the paper's target for a problem, or one that every algorithm reaches.
 
-    That is the smallest power of ten, with the most workers of the grid.
+    That is the smallest power of ten that all reach with the most workers.
     """
-    here = cells[cells["M"] == cells["M"].max()]
+    best = best[best["M"] == best["M"].max()]
     for claim in CLAIMS:
-        same = (here["dataset"] == claim.dataset) & (here["l2"] == claim.l2)
-        if (same & (here["M"] == claim.M)).any():
+        if (paper_dataset, best["l2"].iloc[0], best["M"].iloc[0]) == claim[:3]:
             return claim.target
-    worst = float(here.groupby("algorithm")["value"].min().max())
-    if not 0 < worst < math.inf:  # at the optimum to all digits, or nothing that is a number
+    by_seed = best.groupby(["algorithm", "seed"])["suboptimality"].min()
+    worst = by_seed.groupby("algorithm").median().max()
+    if not 0 < worst < math.inf:  # exactly at the optimum, or all diverged
         return min(TARGETS)
-    return float(f"1e{math.ceil(math.log10(worst / SLACK))}")
+    return float(f"1e{math.ceil(math.log10(worst))}")
+
+
+def _view(best: pd.DataFrame) -> str:
+    """Return the figure to begin with: one whose horizontal axis has more than one value."""
+    finite = best[best["suboptimality"] < math.inf]
+    several = [axis for axis in ("M", "K") if finite[axis].nunique() > 1]
+    return {"M": "M", "K": "rounds"}[several[0]] if several else "traces"
+
+
+def _first(problems: pd.DataFrame) -> int:
+    """Return the problem to begin with: the first one that the paper's text mentions."""
+    mentioned = [
+        any((row.paper_dataset, row.l2) == claim[:2] for claim in CLAIMS)
+        for row in records(problems)
+    ]
+    return mentioned.index(True) if any(mentioned) else 0
+
+
+def _cells(best: pd.DataFrame, beside: pd.DataFrame) -> pd.DataFrame:
+    """Return a row per cell: its seeds and its published value."""
+    cells = summarize(best).rename(columns={"median": "value", "megabytes_per_worker": "megabytes"})
+    cells = cells[[*CELL, "eta", "edge", "seeds", "value", "low", "high", "megabytes"]]
+    theirs = beside[[*CELL, "theirs", "published_eta"]].rename(columns={"theirs": "published"})
+    return cells.merge(theirs, how="left", on=CELL)
+
+
+def _headlines(best: pd.DataFrame, beside: pd.DataFrame, targets: list[float]) -> pd.DataFrame:
+    """Return the rows of "How few rounds?" for every target, as the text that is shown."""
+    import pandas as pd
+
+    theirs = published_tuned(beside)
+    curves = theirs[[*CURVE, "paper_dataset"]].drop_duplicates()
+    tables = []
+    for target in targets:
+        rows = fewest_rounds(best, target)
+        reached = rows["rounds"] < math.inf
+        ours = rows[CURVE].assign(
+            target=target,
+            rounds=[rounds_text(row) for row in records(rows)],
+            megabytes=rows["megabytes_per_worker"],
+            K=rows["K"],
+            eta=[eta_text(row) for row in records(rows)],
+            value=rows["median"],
+        )
+        ours["eta"] = ours["eta"].where(reached, "")
+        published = fewest_rounds(theirs, target)
+        published = published[CURVE].assign(
+            published=[rounds_text(row) for row in records(published)]
+        )
+        published = published.merge(curves, on=CURVE)
+        published["paper"] = [_paper_rounds(row, target) for row in records(published)]
+        published = published.drop(columns="paper_dataset")
+        tables.append(ours.merge(published, how="left", on=CURVE))
+    headlines = pd.concat(tables, ignore_index=True)
+    return headlines.astype({"published": object, "paper": object}).fillna(
+        {"published": "", "paper": ""}
+    )
+
+
+def _paper_rounds(curve: Any, target: float) -> str:
+    """Return the number of rounds in the paper's text, if it mentions this curve."""
+    for claim in CLAIMS:
+        if (curve.paper_dataset, curve.l2, curve.M, target) == claim[:4]:
+            return str(claim.rounds.get(curve.algorithm, ""))
+    return ""
 
 
 def _traces(
     frame: pd.DataFrame, traces: pd.DataFrame, cells: pd.DataFrame, best: pd.DataFrame
 ) -> tuple[list[list[int]], Table]:
     """Return the distinct lists of recorded steps, and a row per run with its suboptimalities."""
-    runs = frame.merge(cells[[*CELL, "T", "cell"]], on=[*CELL, "T"])
+    runs = frame.merge(cells.assign(cell=cells.index)[[*CELL, "cell"]], on=CELL)
     points = traces.merge(runs[["key", "cell", "eta", "seed", "f_star"]], on="key")
     points["value"] = points["loss"] - points["f_star"]
     curves = points.sort_values(["cell", "eta", "seed", "key", "step"]).groupby("key", sort=False)
@@ -186,24 +257,29 @@ def _traces(
         steps=("step", tuple),
         values=("value", lambda values: [rounded(value) for value in values]),
     )
-    table["best"] = table.index.isin(best["key"])
+    table["best"] = table.index.isin(best.loc[best["suboptimality"] < math.inf, "key"])
     # Nearly all runs are recorded at the same steps.
     places = {steps: place for place, steps in enumerate(dict.fromkeys(table["steps"]))}
     table["steps"] = table["steps"].map(places)
-    return [list(steps) for steps in places], _table(table)
+    return [list(steps) for steps in places], _columns(table)
 
 
 def _looks(names: list[str]) -> Table:
-    looks = [style(name) for name in names]
+    """Return the label, colour and marker of each algorithm; no two labels are the same."""
+    labels = [ALGORITHMS[name].label if name in ALGORITHMS else name for name in names]
+    looks = styles(names)
     return {
-        "label": [ALGORITHMS[name].label if name in ALGORITHMS else name for name in names],
+        "label": [
+            label if labels.count(label) == 1 else f"{label} ({name})"
+            for label, name in zip(labels, names, strict=True)
+        ],
         "name": names,
         "colour": [look.colour for look in looks],
         "symbol": [look.symbol for look in looks],
     }
 
 
-def _table(frame: pd.DataFrame, digits: int = 6) -> Table:
+def _columns(frame: pd.DataFrame, digits: int = 6) -> Table:
     """Return a frame as columns of plain values."""
     return {
         str(name): [rounded(v, digits) if isinstance(v, float) else v for v in column.tolist()]

@@ -1,4 +1,4 @@
-"""How the report is put together: one file that asks nobody for anything."""
+"""Assemble the report: one file that loads nothing else."""
 
 from __future__ import annotations
 
@@ -14,21 +14,25 @@ from typing import Any
 
 from fedac import __version__
 
+# In the order in which they appear on the page; `start` needs all the others.
+SCRIPTS = (
+    "helpers", "headline", "choices", "curves", "axes", "values", "figure", "comparison", "start",
+)  # fmt: skip
 PUBLISHED = (
     "Hollow markers are the numbers that <cite>Yuan &amp; Ma, Federated Accelerated Stochastic "
     "Gradient Descent (NeurIPS 2020)</cite> published for their own runs."
 )
 
 
-def assemble(title: str, contents: dict[str, Any]) -> str:
-    """Return the page: template, style, script, plotly and the contents in one text.
+def assemble(title: str, data: dict[str, Any]) -> str:
+    """Return the page: template, style, scripts, plotly and the data in one text.
 
-    The same contents give the same bytes. The content security policy lets the browser run these
-    two scripts and no other, and load nothing at all, whatever text the store holds.
+    The same data give the same bytes. The content security policy lets the browser run these
+    two scripts and no other, and load nothing at all, whatever text the store contains.
     """
-    script = _read("page.js")
+    script = "\n".join(_read(f"js/{name}.js") for name in SCRIPTS)
     plotly, plotly_digest = _plotly()
-    compared = any(value is not None for value in contents["cells"]["published"])
+    compared = any(value is not None for value in data["cells"]["published"])
     policy = (
         f"default-src 'none'; script-src {_digest(script)} {plotly_digest}; "
         "style-src 'unsafe-inline'; img-src data: blob:"
@@ -41,19 +45,19 @@ def assemble(title: str, contents: dict[str, Any]) -> str:
         style=_read("style.css"),
         script=script,
         plotly=plotly,
-        data=pack(json.dumps(contents, allow_nan=False, separators=(",", ":"))),
+        data=pack(json.dumps(data, allow_nan=False, separators=(",", ":"))),
     )
 
 
 def pack(text: str) -> str:
-    """Compress a text into letters that are safe anywhere in HTML.
+    """Compress a text into characters that are safe anywhere in HTML.
 
     Examples
     --------
     >>> unpack(pack("</script>"))
     '</script>'
     """
-    # No time stamp: the same text gives the same letters.
+    # Without a time stamp the same text gives the same characters.
     return base64.b64encode(gzip.compress(text.encode(), mtime=0)).decode()
 
 
@@ -72,7 +76,7 @@ def _plotly() -> tuple[str, str]:
 
 
 def _digest(script: str) -> str:
-    """Name a script in a content security policy."""
+    """Return a script's hash as a content security policy writes it."""
     digest = hashlib.sha256(script.encode()).digest()
     return f"'sha256-{base64.b64encode(digest).decode()}'"
 

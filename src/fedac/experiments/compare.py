@@ -1,0 +1,156 @@
+"""Compare runs: the best step size of every cell, and how few rounds reach a target.
+
+A cell is one algorithm on one problem with M workers that synchronize every K steps. The demo,
+the report and `fedac reproduce` share these rules:
+
+- The suboptimality of a run is its trained loss minus F*; that of a diverged run is infinite.
+- A run reaches a target if its suboptimality is at most the target.
+- Every seed is tuned separately. Several seeds are reported as their median and range.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedac.experiments.published import paper_datasets
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+PROBLEM = ["dataset", "l2", "T"]
+CURVE = [*PROBLEM, "algorithm", "M"]
+CELL = [*CURVE, "K"]
+
+
+def name_datasets(frame: pd.DataFrame) -> pd.DataFrame:
+    """Give every data set of a store a name of its own.
+
+    Data sets are told apart by content. Where two share a name, or one has the name of a data
+    set of the paper and is not that data set, a short hash follows the name.
+    """
+    same_name = frame.groupby(["dataset", "l2"])["data_hash"].transform("nunique") > 1
+    impostor = frame["dataset"].isin(["a9a", "epsilon"])
+    ambiguous = (same_name | impostor) & (paper_datasets(frame) != frame["dataset"])
+    hashed = frame["dataset"] + " (" + frame["data_hash"].str[:6] + ")"
+    return frame.assign(dataset=frame["dataset"].where(~ambiguous, hashed))
+
+
+def tuned(frame: pd.DataFrame) -> pd.DataFrame:
+    """Keep the run with the best step size of every cell and seed.
+
+    Parameters
+    ----------
+    frame : DataFrame
+        The runs of a store, `Store.frame`.
+
+    Returns
+    -------
+    DataFrame
+        Their rows, with two new columns: ``suboptimality``, and ``edge``, which says whether the
+        step size is the "smallest", "largest" or "only one" tried in its cell, or "". If all
+        runs of a cell and seed diverged, its suboptimality is infinite and its step size NaN.
+    """
+    suboptimality = frame["trained_loss"].astype(float) - frame["f_star"]
+    runs = frame.assign(suboptimality=suboptimality.fillna(math.inf))
+    etas = runs.groupby(CELL)["eta"]
+    smallest, largest = (runs["eta"] == etas.transform(end) for end in ("min", "max"))
+    runs["edge"] = np.select(
+        [smallest & largest, smallest, largest], ["only one", "smallest", "largest"], ""
+    )
+    best = runs.loc[runs.groupby([*CELL, "seed"])["suboptimality"].idxmin()]
+    diverged = np.isinf(best["suboptimality"])
+    best = best.assign(eta=best["eta"].mask(diverged), edge=best["edge"].mask(diverged, ""))
+    return best.reset_index(drop=True)
+
+
+def summarize(tuned: pd.DataFrame) -> pd.DataFrame:
+    """Return a row per cell: ``median``, ``low`` and ``high`` of the suboptimality over its seeds.
+
+    The other columns are those of a seed with the step size that most seeds prefer.
+    """
+    votes = tuned.groupby([*CELL, "eta"])["seed"].transform("size")  # NaN where all diverged
+    rows = tuned.assign(votes=votes).sort_values(["votes", "eta"], ascending=[False, True])
+    rows = rows.drop_duplicates(CELL).drop(columns=["votes", "seed", "suboptimality"])
+    seeds = tuned.groupby(CELL, as_index=False).agg(
+        median=("suboptimality", "median"),
+        low=("suboptimality", "min"),
+        high=("suboptimality", "max"),
+        seeds=("seed", "nunique"),
+    )
+    return seeds.merge(rows, on=CELL)
+
+
+def fewest_rounds(tuned: pd.DataFrame, target: float) -> pd.DataFrame:
+    """Return how few rounds reach a target: a row per problem, algorithm and number of workers.
+
+    Each seed has its own fewest rounds, infinity if it does not reach the target. ``rounds`` is
+    their median (of an even number of seeds the upper one, which some seed needed),
+    ``fewest`` and ``most`` are their range. The other columns are those of `summarize` for the
+    cell with that many rounds.
+    """
+    rounds = (tuned["T"] / tuned["K"]).where(tuned["suboptimality"] <= target, math.inf)
+    by_seed = tuned.assign(rounds=rounds).groupby([*CURVE, "seed"])["rounds"].min()
+    curves = by_seed.groupby(CURVE).agg(
+        rounds=lambda values: sorted(values)[len(values) // 2],
+        fewest="min",
+        most="max",
+        seeds="size",
+    )
+    cells = summarize(tuned).drop(columns="seeds")
+    cells["rounds"] = cells["T"] / cells["K"]
+    return curves.reset_index().merge(cells, how="left", on=[*CURVE, "rounds"])
+
+
+def records(frame: pd.DataFrame) -> Iterator[Any]:
+    """Iterate over the rows, whose columns are attributes."""
+    return iter(frame.itertuples())
+
+
+def rounds_text(row: Any) -> str:
+    """Write a row of `fewest_rounds`: the median, and the range where seeds differ.
+
+    Examples
+    --------
+    >>> from types import SimpleNamespace as Row
+    >>> rounds_text(Row(rounds=64, fewest=32, most=64))
+    '64 (32 to 64)'
+    >>> rounds_text(Row(rounds=64, fewest=64, most=math.inf))
+    '64 (64 to not reached)'
+    >>> rounds_text(Row(rounds=math.inf, fewest=math.inf, most=math.inf))
+    'not reached'
+    """
+    median, fewest, most = (
+        "not reached" if math.isinf(rounds) else f"{rounds:.0f}"
+        for rounds in (row.rounds, row.fewest, row.most)
+    )
+    return median if fewest == most else f"{median} ({fewest} to {most})"
+
+
+def eta_text(row: Any) -> str:
+    """Write a step size, and say so if it is at an edge of those that were tried.
+
+    Examples
+    --------
+    >>> from types import SimpleNamespace as Row
+    >>> eta_text(Row(eta=0.05, edge=""))
+    '0.05'
+    >>> eta_text(Row(eta=10.0, edge="largest"))
+    '10 (largest tried)'
+    """
+    note = f" ({row.edge} tried)" if row.edge else ""
+    return f"{row.eta:g}{note}"
+
+
+def edge_note(cells: pd.DataFrame) -> str:
+    """Say in how many cells of `summarize` the best step size is at an edge of those tried."""
+    edges = cells["edge"].value_counts().drop("", errors="ignore").sort_index()
+    if edges.empty:
+        return ""
+    which = ", ".join(f"the {edge} in {count}" for edge, count in edges.items())
+    return (
+        f"Best step size at an edge of those tried in {edges.sum()} of {len(cells)} cells: {which}."
+    )
