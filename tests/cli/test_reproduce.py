@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 
 import pandas as pd
@@ -9,6 +10,8 @@ import pytest
 
 from fedac.cli import reproduce
 from fedac.experiments import grid, report, sweep
+from fedac.experiments.compare import tuned
+from fedac.experiments.published import A9A_HASHES
 from fedac.experiments.store import Store
 
 TINY = """
@@ -147,12 +150,10 @@ def test_comparison_tables(fedac, monkeypatch, tmp_path):
     values = {1: 0.3333647456 + 2e-5, 8: 0.334, 128: 0.3343814553}
     f_star = 0.3333407520687
     row = {"dataset": "a9a", "l2": 1e-3, "algorithm": "fedac-i", "M": 8192, "T": 4096, "seed": 1}
-    rows = [
-        row
-        | {"key": str(K), "K": K, "eta": 0.1, "f_star": f_star, "best_suboptimality": v - f_star}
-        for K, v in values.items()
-    ]
-    monkeypatch.setattr(reproduce, "_runs", lambda grid, store: pd.DataFrame(rows))
+    row |= {"data_hash": A9A_HASHES[1], "n_samples": 32_561, "n_features": 123, "f_star": f_star}
+    rows = [row | {"key": str(K), "K": K, "eta": 0.1, "trained_loss": v} for K, v in values.items()]
+    best = tuned(pd.DataFrame(rows))
+    monkeypatch.setattr(reproduce, "_tuned_runs", lambda grid, store: best)
     paper = grid.Grid.from_toml(grid.shipped("a9a-l2-1e-3")).model_copy(
         update={"workers": (8192,), "local_steps": tuple(values), "steps": 4096}
     )
@@ -164,8 +165,32 @@ def test_comparison_tables(fedac, monkeypatch, tmp_path):
     cells = [[cell.strip() for cell in line[1:-1]] for line in table]
     assert cells[0][:3] == ["a9a, l2 = 0.001", "3", "3"]
     assert [line[1] for line in cells[1:4]] == ["FedAc-I"] * 3
-    assert cells[3][4:] == ["1.04e-03", "1.04e-03", "+0.00"]
-    assert cells[4] == ["0.001 on a9a, l2 = 0.001, M = 8192", "FedAc-I", "32", "32", "32"]
+    assert cells[3][4:] == ["0.1 (only one tried)", "1.04e-03", "1.04e-03", "+0.00"]
+    # At most 1e-3: not the 32 rounds, which end at 1.04e-3.
+    target = "0.001 on a9a, l2 = 0.001, M = 8192"
+    assert cells[4] == [target, "FedAc-I", "512", "0.1 (only one tried)", "512", "32"]
+    assert "edge of those tried in 3 of 3 cells: the only one in 3." in said
+
+
+def test_help_lists_the_figures(fedac):
+    from fedac.experiments.paper import FIGURES
+
+    said = fedac("reproduce", "--help").out
+    for figure in FIGURES.values():
+        (line,) = (line for line in said.splitlines() if line.strip().startswith(figure.name))
+        over = "workers M" if figure.over == "M" else "local steps K"
+        assert f"{figure.dataset}, l2 = {figure.l2:g}, " in line
+        assert over in line
+    assert "figure-1 to figure-7, or all." in said
+
+
+def test_a_file_of_ones_own_called_a9a_is_not_the_papers(fedac, tmp_path, small):
+    own = tmp_path / "a9a"
+    own.write_bytes(small.read_bytes())
+    code, said, _ = fedac("reproduce", "figure-1", "--dataset", own, "--out", tmp_path / "out")
+    assert code == 0
+    assert re.match(r"Figure 1: a9a \([0-9a-f]{6}\) in place of a9a, l2 = 0.001", said)
+    assert said.endswith("No published runs to compare these with.\n")
 
 
 def test_bad_input(assert_refused, tmp_path, write):
@@ -175,7 +200,7 @@ def test_bad_input(assert_refused, tmp_path, write):
     assert_refused("reproduce", "al", saying="did you mean 'all'?")
     assert_refused("reproduce", saying="FIGURE")
     assert_refused(
-        "reproduce", "figure-1", "--out", write(b"", "taken"), saying="--out takes a folder"
+        "reproduce", "figure-1", "--out", write(b"", "taken"), saying="--out takes a writable folder"
     )
     assert_refused(
         "reproduce", "figure-1", "--seeds", "a", "--out", tmp_path, saying="--seeds takes"
