@@ -11,7 +11,7 @@ import pytest
 from fedac.cli import reproduce
 from fedac.experiments import grid, report, sweep
 from fedac.experiments.compare import tuned
-from fedac.experiments.published import A9A_HASHES
+from fedac.experiments.identity import A9A
 from fedac.experiments.store import Store
 
 TINY = """
@@ -150,7 +150,7 @@ def test_comparison_tables(fedac, monkeypatch, tmp_path):
     values = {1: 0.3333647456 + 2e-5, 8: 0.334, 128: 0.3343814553}
     f_star = 0.3333407520687
     row = {"dataset": "a9a", "l2": 1e-3, "algorithm": "fedac-i", "M": 8192, "T": 4096, "seed": 1}
-    row |= {"data_hash": A9A_HASHES[1], "n_samples": 32_561, "n_features": 123, "f_star": f_star}
+    row |= {"data_hash": A9A[1e-3], "n_samples": 32_561, "n_features": 123, "f_star": f_star}
     rows = [row | {"key": str(K), "K": K, "eta": 0.1, "trained_loss": v} for K, v in values.items()]
     best = tuned(pd.DataFrame(rows))
     monkeypatch.setattr(reproduce, "_tuned_runs", lambda grid, store: best)
@@ -200,7 +200,11 @@ def test_bad_input(assert_refused, tmp_path, write):
     assert_refused("reproduce", "al", saying="did you mean 'all'?")
     assert_refused("reproduce", saying="FIGURE")
     assert_refused(
-        "reproduce", "figure-1", "--out", write(b"", "taken"), saying="--out takes a writable folder"
+        "reproduce",
+        "figure-1",
+        "--out",
+        write(b"", "taken"),
+        saying="--out takes a writable folder",
     )
     assert_refused(
         "reproduce", "figure-1", "--seeds", "a", "--out", tmp_path, saying="--seeds takes"

@@ -10,8 +10,9 @@ import pandas as pd
 import pytest
 
 from fedac.experiments import figures
+from fedac.experiments.identity import A9A
 from fedac.experiments.paper import FIGURES
-from fedac.experiments.published import A9A_HASHES, F_STAR
+from fedac.experiments.published import F_STAR
 
 SMALL = {"workers": (4, 64, 1024), "local_steps": (1, 8, 64)}
 OVER_M = replace(FIGURES["figure-1"], **SMALL)
@@ -24,7 +25,7 @@ def tuned():
     rows = [
         {"dataset": "a9a", "l2": 1e-3, "algorithm": name, "M": M, "K": K, "T": 4096, "seed": 1,
          "eta": 0.1, "edge": "", "suboptimality": K / M, "f_star": F_STAR["a9a", 1e-3],
-         "data_hash": A9A_HASHES[1], "n_samples": 32_561, "n_features": 123}
+         "data_hash": A9A[1e-3], "n_samples": 32_561, "n_features": 123}
         for name, M, K in product(OVER_M.algorithms, OVER_M.workers, OVER_M.local_steps)
     ]  # fmt: skip
     return pd.DataFrame(rows)

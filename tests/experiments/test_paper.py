@@ -9,8 +9,9 @@ import pandas as pd
 import pytest
 
 from fedac.experiments.compare import rounds_text, tuned
+from fedac.experiments.identity import A9A
 from fedac.experiments.paper import FIGURES, compare_with_published
-from fedac.experiments.published import A9A_HASHES, published_runs
+from fedac.experiments.published import published_runs
 
 F_STAR = 0.25
 
@@ -19,7 +20,7 @@ def run(M, K, suboptimality, algorithm="fedac-i", seed=1, eta=0.1, **other):
     """Return a row of a store."""
     row = {"dataset": "a9a", "l2": 1e-3, "algorithm": algorithm, "M": M, "K": K, "T": 4096}
     row |= {"eta": eta, "seed": seed, "trained_loss": F_STAR + suboptimality, "f_star": F_STAR}
-    row |= {"data_hash": A9A_HASHES[1], "n_samples": 32_561, "n_features": 123}
+    row |= {"data_hash": A9A[1e-3], "n_samples": 32_561, "n_features": 123}
     return row | other
 
 
@@ -137,7 +138,7 @@ def test_the_published_runs_compared_with_themselves():
     table = published_runs()
     f_star = table["best_loss"] - table["suboptimality"]
     mine = table.assign(T=4096, seed=1, f_star=f_star, trained_loss=table["best_loss"])
-    hashes = mine["l2"].map({1e-3: A9A_HASHES[1], 1e-4: A9A_HASHES[2]})
+    hashes = mine["l2"].map({1e-3: A9A[1e-3], 1e-4: A9A[1e-4]})
     mine = mine.assign(data_hash=hashes, n_samples=32_561, n_features=123)
     made = compare_with_published(tuned(mine[mine["dataset"] == "a9a"]), table)
     assert made.p95 == pytest.approx(0, abs=1e-9)

@@ -6,7 +6,8 @@ import pandas as pd
 import pytest
 
 from fedac.experiments.grid import Grid, shipped
-from fedac.experiments.published import A9A_HASHES, F_STAR, paper_datasets, published_runs
+from fedac.experiments.identity import A9A
+from fedac.experiments.published import F_STAR, paper_datasets, published_runs
 from fedac.objectives import LogisticRegression, optimum
 
 CELL = ["dataset", "l2", "algorithm", "M", "K"]
@@ -67,7 +68,7 @@ def test_the_optimum_of_a9a(a9a, l2):
 
 def test_a9a_is_identified_by_its_content(a9a):
     hashes = [LogisticRegression(a9a.X, a9a.y, l2=l2).fingerprint() for l2 in (1e-2, 1e-3, 1e-4)]
-    assert list(A9A_HASHES) == hashes
+    assert list(A9A.values()) == hashes
     frame = pd.DataFrame(
         [
             ("a9a", hashes[1], 32_561, 123),

@@ -13,7 +13,8 @@ from fedac.algorithms import ALGORITHMS
 from fedac.cli import main
 from fedac.errors import InputError
 from fedac.experiments.grid import Config
-from fedac.experiments.published import A9A_HASHES, F_STAR, published_runs
+from fedac.experiments.identity import A9A
+from fedac.experiments.published import F_STAR, published_runs
 from fedac.experiments.report import render, write
 from fedac.experiments.report.page import unpack
 from fedac.experiments.store import Outcome, Store
@@ -26,7 +27,7 @@ EPSILON = {"dataset": "epsilon", "data_hash": "0" * 64, "l2": 1e-4, "shape": (40
 def run(eta=0.5, seed=1, final=2e-3, losses=None, status="ok", shape=(32_561, 123), **changes):
     """Give a run of a9a at M = 64, K = 8 that ends at this suboptimality."""
     config = {
-        "dataset": "a9a", "data_hash": A9A_HASHES[1], "l2": 1e-3, "algorithm": "fedac-i", "M": 64,
+        "dataset": "a9a", "data_hash": A9A[1e-3], "l2": 1e-3, "algorithm": "fedac-i", "M": 64,
         "K": 8, "T": 4096, "eta": eta, "seed": seed, "record_every": 2048, "precision": "float32",
     } | changes  # fmt: skip
     f_star = F_STAR["a9a", 1e-3]

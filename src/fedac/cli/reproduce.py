@@ -136,13 +136,13 @@ def _grid(sweep: str, dataset: str | None, seeds: list[int]) -> Grid:
 
 def _tuned_runs(grid: Grid, store: Store) -> pd.DataFrame:
     """Run what the store lacks of a grid and return the best run of each of its cells."""
-    from fedac.experiments.compare import name_datasets, tuned
+    from fedac.experiments.compare import tuned
 
     before = time.perf_counter()
     done = run_grid(grid, store)
     seconds = time.perf_counter() - before
     print(f"{grid.name}: {done.new} runs in {seconds:.0f} s, {counts(done)}", file=sys.stderr)
-    runs = name_datasets(store.frame())
+    runs = store.frame()
     return tuned(runs[runs["key"].isin(done.keys)])
 
 

@@ -16,27 +16,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedac.experiments.published import paper_datasets
-
 if TYPE_CHECKING:
     import pandas as pd
 
 PROBLEM = ["dataset", "l2", "T"]
 CURVE = [*PROBLEM, "algorithm", "M"]
 CELL = [*CURVE, "K"]
-
-
-def name_datasets(frame: pd.DataFrame) -> pd.DataFrame:
-    """Give every data set of a store a name of its own.
-
-    Data sets are told apart by content. Where two share a name, or one has the name of a data
-    set of the paper and is not that data set, a short hash follows the name.
-    """
-    same_name = frame.groupby(["dataset", "l2"])["data_hash"].transform("nunique") > 1
-    impostor = frame["dataset"].isin(["a9a", "epsilon"])
-    ambiguous = (same_name | impostor) & (paper_datasets(frame) != frame["dataset"])
-    hashed = frame["dataset"] + " (" + frame["data_hash"].str[:6] + ")"
-    return frame.assign(dataset=frame["dataset"].where(~ambiguous, hashed))
 
 
 def tuned(frame: pd.DataFrame) -> pd.DataFrame:

@@ -7,6 +7,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING
 
 from fedac.data.registry import SOURCES
+from fedac.experiments.identity import A9A
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -16,14 +17,6 @@ T = 4096
 
 # F* to 1e-12, by `fedac.objectives.minimizer`. That of epsilon needs 12 GB of data.
 F_STAR = {("a9a", 1e-3): 0.3333407520687, ("a9a", 1e-4): 0.3245069247138}
-
-# Logistic regression on a9a with l2 = 1e-2, 1e-3 and 1e-4, as `Objective.fingerprint` hashes it:
-# a file of any content may be called a9a.
-A9A_HASHES = (
-    "781a5f51cd736b9931abc1b21710dcac2be19d3bde4e17fbf1ec25e8903d8011",
-    "80d181fd5697916d054b8960a5d9da30496783128fdd98bf7a183d80f39c0e38",
-    "4640626259e5a711c1a569bb04a48f2a810870da45889a8850570db40aee26e3",
-)
 
 
 def published_runs() -> pd.DataFrame:
@@ -55,7 +48,7 @@ def paper_datasets(frame: pd.DataFrame) -> pd.Series[str]:
         & (frame["n_features"] == epsilon.n_features)
     )
     names = is_epsilon.map({True: epsilon.name, False: ""})
-    return names.mask(frame["data_hash"].isin(A9A_HASHES), "a9a")
+    return names.mask(frame["data_hash"].isin(A9A.values()), "a9a")
 
 
 @cache

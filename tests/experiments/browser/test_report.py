@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from fedac.experiments.grid import Config
-from fedac.experiments.published import A9A_HASHES, F_STAR
+from fedac.experiments.identity import A9A
+from fedac.experiments.published import F_STAR
 from fedac.experiments.report import write
 from fedac.experiments.store import Outcome, Store
 
@@ -33,7 +34,7 @@ def made_up(dataset, l2, algorithm, M, K, T, eta, seed, f_star):
     every = T // 8
     vectors = 2 if algorithm == "fedac-i" else 1
     config = Config(
-        dataset=dataset, data_hash=A9A_HASHES[1] if dataset == "a9a" else "0" * 64, l2=l2,
+        dataset=dataset, data_hash=A9A[1e-3] if dataset == "a9a" else "0" * 64, l2=l2,
         algorithm=algorithm, M=M, K=K, T=T, eta=eta, seed=seed, record_every=every,
         precision="float32",
     )  # fmt: skip

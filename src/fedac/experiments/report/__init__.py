@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedac.errors import InputError
-from fedac.experiments.compare import name_datasets
 from fedac.experiments.report.contents import page_data
 from fedac.experiments.report.page import assemble
 
@@ -39,7 +38,7 @@ def write(store: Store, path: str | Path) -> Path:
 
 def render(store: Store) -> str:
     """Return the report of a store as HTML; the same runs give the same text."""
-    frame = name_datasets(store.frame())
+    frame = store.frame()
     if frame.empty:
         raise InputError(f"{store.path} has no runs to report; add some with 'fedac sweep'")
     title = "Accuracy against communication: " + ", ".join(frame["dataset"].unique())
