@@ -73,7 +73,7 @@ OWN = Algorithm(
 @pytest.mark.parametrize("algorithm", ["fedac-i", "fedavg", "fedavg-weighted", OWN])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("schedule", [False, True])
-def test_a_resumed_run_is_the_same_to_the_bit(algorithm, dtype, schedule, tmp_path: Path) -> None:
+def test_a_resumed_run_is_bit_identical(algorithm, dtype, schedule, tmp_path: Path) -> None:
     settings = {"algorithm": algorithm, "dtype": dtype, "schedule": schedule}
     whole = Training(**settings).run(4)
     path = tmp_path / "runs" / "last.pt"
@@ -90,18 +90,18 @@ def test_a_resumed_run_is_the_same_to_the_bit(algorithm, dtype, schedule, tmp_pa
     assert resumed.averages.rounds == 4
 
 
-def test_evaluating_is_no_obstacle(tmp_path: Path) -> None:
+def test_checkpoints_work_in_eval_mode(tmp_path: Path) -> None:
     training = Training().run(2)
     training.optimizer.eval()
     training.averages.checkpoint(tmp_path / "a.pt")
-    shown = training.model[0].weight.detach().clone()
+    before = training.model[0].weight.detach().clone()
     other = Training()
     other.optimizer.eval()
     other.averages.resume(tmp_path / "a.pt")
-    assert torch.equal(other.model[0].weight, shown)
+    assert torch.equal(other.model[0].weight, before)
 
 
-def test_extra_comes_back(tmp_path: Path) -> None:
+def test_extra_is_returned_by_resume(tmp_path: Path) -> None:
     extra = {
         "epoch": 3,
         "name": "run",
@@ -116,7 +116,7 @@ def test_extra_comes_back(tmp_path: Path) -> None:
     assert found == extra
 
 
-def test_what_could_not_be_read_again_is_not_written(tmp_path: Path) -> None:
+def test_values_that_could_not_be_read_again_are_refused(tmp_path: Path) -> None:
     training = Training()
     with pytest.raises(InputError, match=r"'rng' holds a Generator; a checkpoint can hold numbers"):
         training.averages.checkpoint(tmp_path / "a.pt", rng=np.random.default_rng(0))
@@ -126,7 +126,7 @@ def test_what_could_not_be_read_again_is_not_written(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", ["lr", "mu", "local_steps"])
-def test_numbers_of_numpy_can_be_read_again(tmp_path: Path, number: str) -> None:
+def test_numpy_numbers_can_be_read_again(tmp_path: Path, number: str) -> None:
     kinds = {"lr": np.float64, "mu": np.float64, "local_steps": np.int64}
     given = {"lr": 0.1, "mu": 0.1, "local_steps": 2}
     w = nn.Parameter(torch.ones(3))
@@ -143,7 +143,7 @@ def test_numbers_of_numpy_can_be_read_again(tmp_path: Path, number: str) -> None
     optimizer.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
 
 
-def test_frozen_parameters_are_kept_without_copies(tmp_path: Path) -> None:
+def test_frozen_parameters_are_saved_without_copies(tmp_path: Path) -> None:
     w, frozen = nn.Parameter(torch.ones(3)), nn.Parameter(torch.full((5,), 2.0), False)
     counter = nn.Parameter(torch.tensor([7]), requires_grad=False)
     optimizer = FedAc([w, frozen, counter], lr=0.1, mu=0.1, local_steps=1)
@@ -197,7 +197,7 @@ def test_a_crash_while_writing_leaves_the_old_file(tmp_path, monkeypatch, error,
     Training().averages.resume(path)
 
 
-def test_a_full_disk_is_called_so(tmp_path: Path, monkeypatch) -> None:
+def test_a_full_disk_is_named(tmp_path: Path, monkeypatch) -> None:
     training = Training().run(2)
 
     def fail(content, file):
@@ -208,7 +208,7 @@ def test_a_full_disk_is_called_so(tmp_path: Path, monkeypatch) -> None:
         training.averages.checkpoint(tmp_path / "a.pt")
 
 
-def test_places_that_cannot_be_written(tmp_path: Path) -> None:
+def test_paths_that_cannot_be_written(tmp_path: Path) -> None:
     averages = Training().run(2).averages
     with pytest.raises(InputError, match="is a folder; give the path of a file"):
         averages.checkpoint(tmp_path)
@@ -221,7 +221,7 @@ def test_places_that_cannot_be_written(tmp_path: Path) -> None:
         averages.resume(tmp_path / "file" / "a.pt", missing_ok=True)
 
 
-def test_the_remains_of_a_killed_process_do_no_harm(tmp_path: Path) -> None:
+def test_leftovers_of_a_killed_process_do_no_harm(tmp_path: Path) -> None:
     training = Training().run(2)
     folder = tmp_path / "folder"
     training.averages.checkpoint(folder / "a.pt")
@@ -231,7 +231,7 @@ def test_the_remains_of_a_killed_process_do_no_harm(tmp_path: Path) -> None:
     assert list(folder.iterdir()) == [folder / "a.pt"]
 
 
-def test_checkpoints_are_for_after_synchronizations(tmp_path: Path) -> None:
+def test_checkpoints_need_a_synchronization_right_before(tmp_path: Path) -> None:
     training = Training().run(3)
     with pytest.raises(InputError, match="workers differ after 3 steps"):
         training.averages.checkpoint(tmp_path / "a.pt")
@@ -240,7 +240,7 @@ def test_checkpoints_are_for_after_synchronizations(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("alone")
-def test_an_average_on_its_way_is_awaited_at_its_own_step_only(tmp_path: Path) -> None:
+def test_a_checkpoint_waits_for_the_average_of_the_same_step_only(tmp_path: Path) -> None:
     w = nn.Parameter(torch.ones(3))
     optimizer = FedAc([w], lr=0.1, mu=0.1, local_steps=4)
     averages = Synchronizer(optimizer, overlap=True, delay=2)
@@ -303,14 +303,14 @@ def test_truncated_files(written: Path) -> None:
 @pytest.mark.parametrize(
     "content", [b"", b"hello\n" * 100, b"PK\x03\x04" + bytes(1000), os.urandom(5000)]
 )
-def test_files_of_others(tmp_path: Path, content: bytes) -> None:
+def test_foreign_files(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "foreign"
     path.write_bytes(content)
     assert_refused(path, "it is damaged, or not a checkpoint of fedac.torch")
 
 
 @pytest.mark.parametrize("content", [[1, 2], {"model": torch.ones(3)}, torch.ones(3)])
-def test_pytorchs_own_files_of_others(tmp_path: Path, content) -> None:
+def test_foreign_files_of_pytorch(tmp_path: Path, content) -> None:
     torch.save(content, tmp_path / "foreign.pt")
     assert_refused(tmp_path / "foreign.pt", "not a checkpoint of fedac.torch")
 
@@ -325,7 +325,7 @@ class Bomb:
         return Path.touch, (self.path,)
 
 
-def test_nothing_is_executed(written: Path, tmp_path: Path) -> None:
+def test_no_code_is_executed(written: Path, tmp_path: Path) -> None:
     content = torch.load(written, weights_only=True)
     content["extra"] = {"bomb": Bomb(tmp_path / "exploded")}
     torch.save(content, written)
@@ -370,7 +370,7 @@ def own_numbers(gamma):
         ({"hidden": 5}, r"holds another model: torch.Size\(\[3, 2\]\) in place of"),
     ],
 )
-def test_checkpoints_of_other_runs(written: Path, settings, message) -> None:
+def test_checkpoints_of_other_algorithms_and_models(written: Path, settings, message) -> None:
     assert_refused(written, message, **settings)
 
 
@@ -380,18 +380,18 @@ def test_a_checkpoint_with_other_local_steps(tmp_path: Path) -> None:
     assert_refused(path, "written with local_steps=4, not 2")
 
 
-def test_a_checkpoint_with_other_numbers_of_ones_own(tmp_path: Path) -> None:
+def test_a_checkpoint_with_other_custom_coefficients(tmp_path: Path) -> None:
     path = tmp_path / "a.pt"
     Training(**own_numbers(0.3)).run(4).averages.checkpoint(path)
     assert_refused(path, r"written with gamma=0\.3, not 0\.4", **own_numbers(0.4))
 
 
-def test_an_algorithm_of_the_same_name_is_told_apart(tmp_path: Path) -> None:
+def test_another_algorithm_of_the_same_name_is_refused(tmp_path: Path) -> None:
     Training(algorithm=OWN).run(4).averages.checkpoint(tmp_path / "a.pt")
     assert_refused(tmp_path / "a.pt", "also called 'fedavg'", algorithm="fedavg")
 
 
-def test_flipped_bytes_are_noticed(written: Path) -> None:
+def test_flipped_bytes_are_detected(written: Path) -> None:
     # In the numbers themselves: every record of the file has a checksum.
     whole = bytearray(written.read_bytes())
     weight = torch.load(written, weights_only=True)["sequences"][0][0].numpy().tobytes()
@@ -435,7 +435,7 @@ class Small(nn.Module):
 @pytest.mark.parametrize("dtype", ["float64", "bfloat16"])
 @pytest.mark.parametrize("name", OLD)
 @pytest.mark.parametrize("kind", ["checkpoint", "state dict"])
-def test_files_of_fedac_0_1_continue_to_the_bit(name: str, dtype: str, kind: str) -> None:
+def test_files_of_fedac_0_1_continue_bit_for_bit(name: str, dtype: str, kind: str) -> None:
     model = Small(getattr(torch, dtype))
     optimizer = LocalOptimizer(model.parameters(), OLD[name], **NUMBERS)
     averages = synchronize(optimizer, buffers=model)

@@ -40,11 +40,11 @@ def test_a_program_computes_the_sum(out: int, coefficients) -> None:
         ([], ["zero"]),
     ],
 )
-def test_passes_are_few(terms, kinds) -> None:
+def test_passes_over_memory(terms, kinds) -> None:
     assert [operation.kind for operation in combination(0, terms)] == kinds
 
 
-def test_a_step_of_fedac_takes_four_passes_and_keeps_nothing() -> None:
+def test_a_step_of_fedac_takes_four_passes_without_scratch_space() -> None:
     program = step_program(
         linear_form(FEDAC_I, FEDAC_I.couple(eta=0.1, mu=0.1, K=4)), in_place=False
     )
@@ -53,12 +53,12 @@ def test_a_step_of_fedac_takes_four_passes_and_keeps_nothing() -> None:
     ]  # fmt: skip
 
 
-def test_a_step_of_fedavg_takes_one() -> None:
+def test_a_step_of_fedavg_takes_one_pass() -> None:
     program = step_program(linear_form(FEDAVG, FEDAVG.couple(eta=0.1, mu=0.1, K=4)), in_place=True)
     assert [(operation.kind, operation.out) for operation in program] == [("add", 0)]
 
 
-def test_what_a_later_sequence_needs_is_kept() -> None:
+def test_the_old_value_of_a_sequence_is_kept_for_later_ones() -> None:
     hp = FEDAVG_WEIGHTED.couple(eta=0.1, mu=0.1, K=4)
     program = step_program(linear_form(FEDAVG_WEIGHTED, hp), in_place=False)
     assert (program[0].kind, program[0].out, program[0].x) == ("copy", 4, 0)

@@ -47,7 +47,7 @@ def test_the_digits_example(processes, tmp_path: Path, capsys) -> None:
 
 
 @pytest.mark.usefixtures("alone")
-def test_the_program_on_the_page_runs(tmp_path, monkeypatch) -> None:
+def test_the_program_in_the_docs_runs(tmp_path, monkeypatch) -> None:
     page = (ROOT / "docs" / "pytorch.md").read_text()
     (program,) = re.findall(r"```py\n(.*?)```", page, re.DOTALL)
     monkeypatch.chdir(tmp_path)

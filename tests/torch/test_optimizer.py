@@ -1,4 +1,4 @@
-"""The optimizers in one process: against the definitions, and against misuse."""
+"""The optimizers in one process: compared with the definitions, and misused."""
 
 import copy
 import io
@@ -35,7 +35,7 @@ CURVATURE = torch.linspace(0.2, 1.0, 12, dtype=torch.float64)
 
 
 def gradient(w, t: int):
-    """Return a noisy gradient, for tensors and arrays alike."""
+    """Return a noisy gradient of a tensor or an array."""
     noise = torch.sin(torch.arange(12, dtype=torch.float64) * (t + 1))
     return CURVATURE * w + 0.1 * noise
 
@@ -83,7 +83,7 @@ def assert_close(found, wanted) -> None:
 
 @every_algorithm
 @pytest.mark.parametrize("foreach", [True, False])
-def test_steps_are_those_of_the_definition(name: str, foreach) -> None:
+def test_steps_equal_the_definition(name: str, foreach) -> None:
     params = parameters()
     optimizer = make(name, params, foreach=foreach)
     run(optimizer, params, 9)
@@ -97,7 +97,7 @@ def test_steps_are_those_of_the_definition(name: str, foreach) -> None:
 
 
 @every_algorithm
-def test_all_at_once_is_one_by_one_to_the_bit(name: str) -> None:
+def test_foreach_is_bit_identical(name: str) -> None:
     results = []
     for foreach in (True, False):
         params = parameters(torch.float32)
@@ -107,7 +107,7 @@ def test_all_at_once_is_one_by_one_to_the_bit(name: str) -> None:
     assert torch.equal(*results)
 
 
-def test_a_cpu_works_on_what_its_cache_holds() -> None:
+def test_batches_fit_into_the_cache() -> None:
     sizes = (10, 20, 65_500, 30, 10, 70_000, 5, 5)
     params = [nn.Parameter(torch.zeros(size)) for size in sizes]
     short = nn.Parameter(torch.zeros(7, dtype=torch.bfloat16))
@@ -127,7 +127,7 @@ def test_a_cpu_works_on_what_its_cache_holds() -> None:
     alpha=st.floats(1.0, 50.0),
     beta=st.floats(1.0, 50.0),
 )
-def test_any_numbers_of_ones_own(eta, gamma, alpha, beta) -> None:
+def test_any_custom_coefficients(eta, gamma, alpha, beta) -> None:
     params = parameters()
     definition = fedac(gamma=gamma, alpha=alpha, beta=beta)
     optimizer = LocalOptimizer(params, definition, lr=eta, mu=0.5, local_steps=4)
@@ -145,21 +145,21 @@ def assert_follows(optimizer, params, definition, hp, steps: int = 6) -> None:
         assert_close(flat(optimizer.sequences(p)[s] for p in params), sequence)
 
 
-def test_alpha_and_beta_of_one_are_local_sgd() -> None:
+def test_fedac_with_alpha_and_beta_one_is_local_sgd() -> None:
     ours, theirs = parameters(), parameters()
     run(LocalOptimizer(ours, fedac(gamma=0.3, alpha=1.0, beta=1.0), **NUMBERS), ours, 5)
     run(LocalSGD(theirs, 0.3, 4), theirs, 5)
     assert_close(flat(ours), flat(theirs))
 
 
-def test_local_sgd_is_torchs_sgd() -> None:
+def test_local_sgd_is_sgd_of_pytorch() -> None:
     ours, theirs = parameters(torch.float32), parameters(torch.float32)
     run(LocalSGD(ours, 0.3, 4), ours, 5)
     run(torch.optim.SGD(theirs, 0.3), theirs, 5)
     assert torch.equal(flat(ours), flat(theirs))
 
 
-def test_an_algorithm_of_ones_own_whose_sequences_need_each_other() -> None:
+def test_a_custom_algorithm_whose_sequences_depend_on_each_other() -> None:
     # Each sequence needs the other's old value, and the second a multiple of itself.
     def update(state, w_md, g, hp):
         x, y = state
@@ -173,7 +173,7 @@ def test_an_algorithm_of_ones_own_whose_sequences_need_each_other() -> None:
         assert_follows(optimizer, params, crossed, hp)
 
 
-def test_a_single_sequence_that_is_not_its_own_query_point_is_kept_apart() -> None:
+def test_a_single_sequence_that_is_not_the_output_gets_a_copy() -> None:
     # The output is half the sequence: were it kept in the parameter, eval would lose it.
     halved = replace(FEDAVG, name="halved", output=lambda state, hp, t: state[0] / 2)
     params = parameters()
@@ -194,15 +194,15 @@ def test_a_single_sequence_that_is_not_its_own_query_point_is_kept_apart() -> No
         ({"minibatch": True}, "takes no local steps"),
     ],
 )
-def test_algorithms_that_cannot_be_an_optimizer_are_refused(change, message) -> None:
+def test_algorithms_without_linear_local_steps_are_refused(change, message) -> None:
     with pytest.raises(InputError, match=message):
         LocalOptimizer(parameters(), replace(FEDAVG, **change), **NUMBERS)
 
 
-# -- as every optimizer ------------------------------------------------------------------------
+# -- what every optimizer can do ---------------------------------------------------------------
 
 
-def test_groups_have_numbers_of_their_own() -> None:
+def test_groups_have_their_own_settings() -> None:
     first, second = parameters()
     optimizer = FedAc([{"params": [first], "lr": 0.1}, {"params": [second], "mu": 0.4}], **NUMBERS)
     run(optimizer, [first, second], 5)
@@ -230,7 +230,7 @@ def test_a_group_can_be_added_later() -> None:
 
 
 @every_algorithm
-def test_a_closure_is_called_with_gradients_on(name: str) -> None:
+def test_a_closure_is_called_with_gradients_enabled(name: str) -> None:
     w = nn.Parameter(torch.tensor([4.0], dtype=torch.float64))
     plain = nn.Parameter(w.detach().clone())
     optimizer, other = make(name, [w]), make(name, [plain])
@@ -251,7 +251,7 @@ def test_a_closure_is_called_with_gradients_on(name: str) -> None:
     assert torch.equal(w, plain)
 
 
-def test_parameters_without_gradients_stay() -> None:
+def test_parameters_without_gradients_do_not_move() -> None:
     used, unused, frozen = (nn.Parameter(torch.ones(3)) for _ in range(3))
     frozen.requires_grad_(False)
     optimizer = FedAc([used, unused, frozen], **NUMBERS)
@@ -288,7 +288,7 @@ def test_sparse_gradients_are_refused_before_anything_moves() -> None:
         ({"algorithm": "fedac-ii", "lr": 9.0}, "FedAc-II needs alpha > 1"),
     ],
 )
-def test_impossible_numbers_are_refused(options, message) -> None:
+def test_invalid_settings_are_refused(options, message) -> None:
     with pytest.raises(InputError, match=message):
         LocalOptimizer(parameters(), **{"algorithm": "fedac-i", **NUMBERS, **options})
 
@@ -298,7 +298,7 @@ def test_the_short_names_are_fedac_i_and_fedavg() -> None:
     assert LocalSGD(parameters(), 0.3, 4).algorithm is FEDAVG
 
 
-def test_local_sgd_refuses_impossible_numbers_too() -> None:
+def test_local_sgd_refuses_invalid_settings() -> None:
     with pytest.raises(InputError, match="local_steps must be a whole number"):
         LocalSGD(parameters(), lr=0.1, local_steps=0)
     with pytest.raises(InputError, match="lr must be"):
@@ -341,7 +341,7 @@ def test_evaluating_does_not_disturb_a_schedule() -> None:
     assert torch.equal(*results)
 
 
-def test_a_group_rests_while_its_lr_is_zero() -> None:
+def test_a_group_stands_still_while_its_lr_is_zero() -> None:
     params = parameters()
     optimizer = FedAc(params, **NUMBERS)
     warmup = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda t: t / 4)
@@ -358,7 +358,7 @@ def test_a_group_rests_while_its_lr_is_zero() -> None:
 
 
 @every_algorithm
-def test_an_lr_beside_zero_is_a_schedulers_zero(name: str) -> None:
+def test_an_lr_that_is_zero_up_to_rounding_counts_as_zero(name: str) -> None:
     params = parameters()
     optimizer = make(name, params)
     scheduler = torch.optim.lr_scheduler.LinearLR(optimizer, 0.1, 0.0, 4)
@@ -385,7 +385,7 @@ def test_an_lr_beside_zero_is_a_schedulers_zero(name: str) -> None:
         ({"foreach": True}, "not foreach"),
     ],
 )
-def test_options_that_a_group_cannot_have_are_refused(option, message) -> None:
+def test_unsupported_group_options_are_refused(option, message) -> None:
     first, second = parameters()
     with pytest.raises(InputError, match=f"a parameter group can set lr and mu, {message}"):
         FedAc([{"params": [first]}, {"params": [second], **option}], **NUMBERS)
@@ -393,7 +393,7 @@ def test_options_that_a_group_cannot_have_are_refused(option, message) -> None:
     assert optimizer.param_groups[0]["name"] == "mine"
 
 
-def test_an_lr_beyond_the_coupling_is_refused_and_nothing_moves() -> None:
+def test_an_lr_that_the_coupling_refuses_moves_nothing() -> None:
     params = parameters()
     optimizer = make("fedac-ii", params)
     run(optimizer, params, 2)
@@ -424,7 +424,7 @@ def test_eval_and_train_restore_exactly(name: str, dtype, foreach) -> None:
     run(optimizer, params, 1, start=3)
 
 
-def test_eval_shows_w_ag() -> None:
+def test_eval_puts_w_ag_into_the_parameters() -> None:
     params = parameters()
     optimizer = FedAc(params, **NUMBERS)
     run(optimizer, params, 3)
@@ -444,7 +444,7 @@ def test_a_step_while_evaluating_is_refused() -> None:
 
 
 @pytest.mark.parametrize("then", ["step", "eval", "train"])
-def test_a_parameter_that_others_changed_is_refused(then: str) -> None:
+def test_a_parameter_changed_by_something_else_is_refused(then: str) -> None:
     params = parameters()
     optimizer = FedAc(params, **NUMBERS)
     run(optimizer, params, 2)
@@ -490,7 +490,7 @@ def test_parameters_set_before_the_first_step_are_fine() -> None:
     run(optimizer, params, 1)
 
 
-def test_local_sgd_does_not_mind_changed_parameters() -> None:
+def test_local_sgd_allows_changed_parameters() -> None:
     params = parameters()
     optimizer = LocalSGD(params, lr=0.3, local_steps=4)
     run(optimizer, params, 1)
@@ -505,7 +505,7 @@ def test_local_sgd_does_not_mind_changed_parameters() -> None:
 @pytest.mark.parametrize("name", ["fedac-i", "fedac-ii", "fedavg", "fedavg-weighted"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("foreach", [True, False])
-def test_short_parameters_keep_float32_state(name: str, dtype, foreach) -> None:
+def test_half_precision_parameters_keep_float32_sequences(name: str, dtype, foreach) -> None:
     params = parameters(dtype)
     optimizer = make(name, params, foreach=foreach)
     run(optimizer, params, 3)
@@ -536,7 +536,7 @@ def test_small_steps_are_not_lost_in_bfloat16(name: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "copies"), [("fedac-i", 2), ("fedac-ii", 2), ("fedavg", 0)])
-def test_memory_is_two_copies_of_the_parameters_and_no_more(name: str, copies: int) -> None:
+def test_memory_is_two_copies_of_the_parameters(name: str, copies: int) -> None:
     params = [nn.Parameter(torch.randn(100, 100)) for _ in range(5)]
     optimizer = make(name, params)
     for t in range(2):
@@ -568,7 +568,7 @@ def test_a_step_allocates_no_tensor(name: str, foreach) -> None:
     assert largest <= (params[0].nbytes if foreach else 64)
 
 
-def test_steps_do_not_grow_python_objects() -> None:
+def test_steps_leak_no_python_objects() -> None:
     params = parameters()
     optimizer = FedAc(params, **NUMBERS)
     run(optimizer, params, 5)
@@ -585,7 +585,7 @@ def test_steps_do_not_grow_python_objects() -> None:
 
 
 def saved(optimizer, params):
-    """Return model and optimizer as another process would read them."""
+    """Save model and optimizer, and load them again."""
     file = io.BytesIO()
     torch.save({"optimizer": optimizer.state_dict(), "model": [p.detach() for p in params]}, file)
     file.seek(0)
@@ -602,7 +602,7 @@ def restore(params, values) -> None:
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("model_first", [True, False])
 @pytest.mark.parametrize("evaluating", [True, False])
-def test_a_state_dict_goes_on_to_the_bit(name, dtype, model_first, evaluating) -> None:
+def test_a_loaded_state_dict_continues_bit_for_bit(name, dtype, model_first, evaluating) -> None:
     params = parameters(dtype)
     optimizer = make(name, params)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
@@ -627,7 +627,7 @@ def test_a_state_dict_goes_on_to_the_bit(name, dtype, model_first, evaluating) -
     assert torch.equal(flat(params), flat(others))
 
 
-def test_a_state_without_its_model_is_noticed() -> None:
+def test_a_state_without_its_model_is_refused() -> None:
     params = parameters()
     optimizer = FedAc(params, **NUMBERS)
     run(optimizer, params, 3)
@@ -673,13 +673,13 @@ def test_a_state_of_another_kind_is_refused(name, damage, message) -> None:
     assert not torch.equal(flat(others), before)
 
 
-def test_the_state_of_torchs_own_optimizer_is_refused() -> None:
+def test_the_state_of_a_pytorch_optimizer_is_refused() -> None:
     params = parameters()
     with pytest.raises(InputError, match="not the state of an optimizer of fedac"):
         FedAc(params, **NUMBERS).load_state_dict(torch.optim.SGD(params, lr=0.1).state_dict())
 
 
-def test_numbers_of_ones_own_are_part_of_the_state() -> None:
+def test_custom_coefficients_are_part_of_the_state() -> None:
     params = parameters()
     optimizer = make("own numbers", params)
     run(optimizer, params, 2)
@@ -690,7 +690,7 @@ def test_numbers_of_ones_own_are_part_of_the_state() -> None:
             other.load_state_dict(optimizer.state_dict())
 
 
-def test_an_algorithm_of_the_same_name_is_told_apart() -> None:
+def test_another_algorithm_of_the_same_name_is_refused() -> None:
     # The name is that of an algorithm of ours, which must not be taken instead.
     mine = replace(FEDAC_I, output=lambda state, hp, t: state[1])
     params = parameters()
@@ -701,7 +701,7 @@ def test_an_algorithm_of_the_same_name_is_told_apart() -> None:
         make("fedac-i", parameters()).load_state_dict(optimizer.state_dict())
 
 
-def test_a_copy_goes_its_own_way() -> None:
+def test_a_deep_copy_is_independent() -> None:
     model = nn.Linear(3, 2)
     optimizer = FedAc(model.parameters(), **NUMBERS)
     model(torch.ones(3)).sum().backward()
@@ -717,7 +717,7 @@ def test_a_copy_goes_its_own_way() -> None:
     assert not torch.equal(model.weight, twin.weight)
 
 
-# -- what newcomers tried ----------------------------------------------------------------------
+# -- mistakes and edge cases -------------------------------------------------------------------
 
 
 def two_branches():
@@ -734,7 +734,7 @@ def two_branches():
     return model, optimizer
 
 
-def test_parameters_that_rest_follow_a_scheduler_too() -> None:
+def test_parameters_without_gradients_follow_a_scheduler() -> None:
     model, optimizer = two_branches()
     before = [p.detach().clone() for p in model.parameters()]
     optimizer.eval()
@@ -746,7 +746,7 @@ def test_parameters_that_rest_follow_a_scheduler_too() -> None:
     optimizer.step()  # nobody has changed anything
 
 
-def test_a_changed_mu_shows_at_the_next_step_only() -> None:
+def test_a_changed_mu_takes_effect_at_the_next_step() -> None:
     w = nn.Parameter(torch.tensor([1.0, 2.0]))
     optimizer = FedAc([w], lr=0.1, mu=0.1, local_steps=4)
     w.grad = torch.ones(2)
@@ -758,7 +758,7 @@ def test_a_changed_mu_shows_at_the_next_step_only() -> None:
     torch.testing.assert_close(w.detach(), before)
 
 
-def test_an_exchanged_parameter_is_noticed() -> None:
+def test_replaced_memory_of_a_parameter_is_detected() -> None:
     w = nn.Parameter(torch.tensor([1.0, 2.0]))
     optimizer = FedAc([w], lr=0.1, mu=0.1, local_steps=4)
     w.grad = torch.ones(2)
@@ -792,7 +792,7 @@ def test_a_loaded_state_is_compared_by_value_without_false_alarm(dtype, size, al
     optimizer.eval()
 
 
-def test_sequences_that_were_set_stay_where_they_show() -> None:
+def test_set_sequences_keep_their_w_md_when_lr_changes() -> None:
     w = nn.Parameter(torch.zeros(3))
     optimizer = FedAc([w], lr=0.1, mu=0.1, local_steps=4)
     optimizer.set_sequences(w, [torch.ones(3), torch.full((3,), 5.0)])
@@ -805,7 +805,7 @@ def test_sequences_that_were_set_stay_where_they_show() -> None:
     torch.testing.assert_close(w.detach(), before)
 
 
-def test_own_coefficients_can_be_copied() -> None:
+def test_custom_coefficients_can_be_copied() -> None:
     w = nn.Parameter(torch.ones(3))
     optimizer = LocalOptimizer([w], fedac(gamma=0.2, alpha=2.0, beta=3.0), **NUMBERS)
     again = copy.deepcopy(optimizer)
@@ -815,7 +815,7 @@ def test_own_coefficients_can_be_copied() -> None:
 
 
 @pytest.mark.parametrize("bad", [2.5, True, 0])
-def test_an_impossible_local_steps_under_way_is_refused(bad) -> None:
+def test_invalid_local_steps_during_training_are_refused(bad) -> None:
     w = nn.Parameter(torch.ones(3))
     optimizer = FedAc([w], lr=0.1, mu=0.1, local_steps=4)
     optimizer.param_groups[0]["local_steps"] = bad
@@ -850,12 +850,12 @@ def test_an_optimizer_can_be_pickled(name: str) -> None:
     assert again.algorithm.name == optimizer.algorithm.name
 
 
-def test_an_lr_in_a_tensor_is_a_number() -> None:
+def test_lr_may_be_a_tensor() -> None:
     w = nn.Parameter(torch.ones(2))
     assert FedAc([w], lr=torch.tensor(0.5), mu=0.1, local_steps=4).param_groups[0]["lr"] == 0.5
 
 
-def test_an_impossible_lr_under_way_is_called_lr() -> None:
+def test_an_invalid_lr_during_training_is_called_lr() -> None:
     w = nn.Parameter(torch.ones(2))
     optimizer = FedAc([w], lr=0.1, mu=0.1, local_steps=4)
     optimizer.param_groups[0]["lr"] = -1.0

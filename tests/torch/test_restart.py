@@ -43,9 +43,7 @@ def check(folder: Path, kills, undisturbed) -> None:
     ("job", "seed", "count"),
     [*(("torchrun", seed, RESTARTS) for seed in range(7)), ("torchrun_program", 7, 1)],
 )
-def test_killed_runs_end_the_same_to_the_bit(
-    processes, undisturbed, tmp_path, job, seed, count
-) -> None:
+def test_killed_runs_end_bit_identical(processes, undisturbed, tmp_path, job, seed, count) -> None:
     kills = draw_kills(seed, count)
     arguments = {"folder": str(tmp_path), "restarts": RESTARTS, "steps": STEPS, "kills": kills}
     (ended,) = processes(job, world=1, **arguments)

@@ -1,4 +1,4 @@
-"""Averaging between real processes: against the simulator, by hand, and with faults."""
+"""Averaging between real processes: compared with the simulator, by hand, and with faults."""
 
 import re
 import runpy
@@ -89,15 +89,15 @@ GRADIENTS = RNG.standard_normal((WORLD, 12, 3))
 
 
 def by_hand(name, *, at, gradients=GRADIENTS, weights=(1,) * WORLD, delay=0):
-    """Return the state of every worker after every step, as the definitions have it.
+    """Return the state of every worker after every step, by the definitions.
 
-    `at` are the steps after which averages set out. Who is not finite then is left out, and
-    takes over the average.
+    `at` are the steps after which averages are started. A worker that is not finite then is left
+    out, and takes over the average.
     """
     algorithm = ALGORITHMS[name]
     hp = algorithm.couple(eta=NUMBERS["lr"], mu=NUMBERS["mu"], K=NUMBERS["local_steps"])
     states = np.zeros((WORLD, len(algorithm.sequences), 3))
-    history, under_way = [], None
+    history, pending = [], None
 
     def arrive(mean, before):
         good = np.isfinite(before).all(axis=(1, 2), keepdims=True)
@@ -108,17 +108,17 @@ def by_hand(name, *, at, gradients=GRADIENTS, weights=(1,) * WORLD, delay=0):
             state = tuple(states[m])
             w_md = algorithm.query(state, hp)
             states[m] = np.stack(algorithm.update(state, w_md, gradients[m, t], hp))
-        if under_way is not None and t + 1 == under_way[0] + delay:
-            states, under_way = arrive(*under_way[1:]), None
+        if pending is not None and t + 1 == pending[0] + delay:
+            states, pending = arrive(*pending[1:]), None
         if t + 1 in at:
             good = np.isfinite(states).all(axis=(1, 2))
             mean = np.average(states[good], axis=0, weights=np.array(weights)[good])
-            under_way = (t + 1, mean, states.copy())
+            pending = (t + 1, mean, states.copy())
             if not delay:
-                states, under_way = arrive(*under_way[1:]), None
+                states, pending = arrive(*pending[1:]), None
         history.append(states.copy())
-    if under_way is not None:
-        history.append(arrive(*under_way[1:]))
+    if pending is not None:
+        history.append(arrive(*pending[1:]))
     return np.stack(history, axis=1)
 
 
@@ -157,7 +157,7 @@ def test_the_average_is_weighted_by_examples(processes, name: str) -> None:
     assert_states(ranks, by_hand(name, at={4, 8, 12}, weights=(1, 2, 3, 4)))
 
 
-def test_rounds_may_be_irregular(processes) -> None:
+def test_an_irregular_schedule(processes) -> None:
     ranks = run_steps(processes, "fedac-i", at=[1, 4, 8, 9, 11])
     assert_states(ranks, by_hand("fedac-i", at={1, 4, 8, 9, 11}))
     assert all(rank["rounds"] == 5 == len(rank["all_reduces"]) for rank in ranks)
@@ -166,7 +166,7 @@ def test_rounds_may_be_irregular(processes) -> None:
 @pytest.mark.parametrize("name", LOCAL)
 @pytest.mark.parametrize("delay", [1, 2, 3])
 @pytest.mark.parametrize("weighting", ["uniform", "examples"])
-def test_an_overlapped_average_comes_later_with_progress_added(
+def test_an_overlapped_average_is_applied_later_plus_progress(
     processes, name, delay, weighting
 ) -> None:
     ranks = run_steps(processes, name, flush=True, overlap=True, delay=delay, weighting=weighting)
@@ -199,7 +199,7 @@ def with_nan(*ranks: int, step: int = 5):
 
 @pytest.mark.parametrize("name", ["fedac-i", "fedavg"])
 @pytest.mark.parametrize("overlap", [False, True])
-def test_a_nan_stops_everybody_and_changes_nobody(processes, name, overlap) -> None:
+def test_a_nan_stops_all_workers_and_changes_none(processes, name, overlap) -> None:
     ranks = run_steps(processes, name, with_nan(2), overlap=overlap)
     before = by_hand(name, at={4}, delay=int(overlap))
     for rank, result in enumerate(ranks):
@@ -215,7 +215,7 @@ def test_a_nan_stops_everybody_and_changes_nobody(processes, name, overlap) -> N
 @pytest.mark.parametrize("name", ["fedac-i", "fedavg"])
 @pytest.mark.parametrize("bad", [(2,), (0, 3)])
 @pytest.mark.parametrize("delay", [0, 2])
-def test_a_nan_can_be_left_out(processes, name, bad, delay) -> None:
+def test_a_worker_with_nan_can_be_skipped(processes, name, bad, delay) -> None:
     gradients = with_nan(*bad)
     overlap = {"overlap": True, "delay": delay} if delay else {}
     ranks = run_steps(
@@ -230,7 +230,7 @@ def test_a_nan_can_be_left_out(processes, name, bad, delay) -> None:
         assert result["rounds"] == 3
 
 
-def test_where_all_are_nan_nobody_is_left(processes) -> None:
+def test_all_workers_with_nan_raise(processes) -> None:
     ranks = run_steps(processes, "fedac-i", with_nan(0, 1, 2, 3), on_nonfinite="skip-worker")
     for result in ranks:
         assert result["error"] == "NonFiniteStateError"
@@ -239,7 +239,7 @@ def test_where_all_are_nan_nobody_is_left(processes) -> None:
         assert result["untouched"]
 
 
-def test_where_nobody_but_a_nan_has_examples_the_nan_is_named(processes) -> None:
+def test_a_nan_is_named_when_no_other_worker_has_examples(processes) -> None:
     ranks = run_steps(
         processes, "fedac-i", with_nan(2), examples=(0, 0, 1, 0),
         weighting="examples", on_nonfinite="skip-worker",
@@ -284,9 +284,9 @@ def test_processes_that_differ_are_refused_everywhere(processes) -> None:
                 "optimizer": [others, others, others, others | optimizer],
             }
         )
-    for said in results(processes("refuse", cases=cases)):
-        assert len(said) == len(CASES)
-        for message, case in zip(said, CASES, strict=True):
+    for messages in results(processes("refuse", cases=cases)):
+        assert len(messages) == len(CASES)
+        for message, case in zip(messages, CASES, strict=True):
             assert message.startswith(f"processes differ in {case}")
 
 
@@ -310,13 +310,17 @@ def test_survivors_of_a_lost_worker_do_not_wait_forever(processes, how: str, lim
 
 def test_all_refuse_a_checkpoint_that_one_cannot_read(processes, tmp_path) -> None:
     ended = processes("half_a_checkpoint", folder=str(tmp_path))
-    for rank, said in enumerate(results(ended)):
+    for rank, messages in enumerate(results(ended)):
         missing = f"there is no checkpoint '{tmp_path}/none.pt'"
-        assert said[0] == said[1] == (missing if rank == 1 else f"rank 1 cannot resume: {missing}")
-        assert said[2] == (
+        assert (
+            messages[0]
+            == messages[1]
+            == (missing if rank == 1 else f"rank 1 cannot resume: {missing}")
+        )
+        assert messages[2] == (
             "processes differ in the steps of their checkpoints: 4 at rank 0, 2, 3; 2 at rank 1"
         )
-        assert said[3:] == ["None", "{}"]
+        assert messages[3:] == ["None", "{}"]
 
 
 # -- one process -------------------------------------------------------------------------------
@@ -327,7 +331,7 @@ def make(**options):
     return w, FedAc([w], **(NUMBERS | options))
 
 
-def test_without_a_process_group_there_is_help() -> None:
+def test_a_missing_process_group_is_explained() -> None:
     with pytest.raises(InputError, match=r"call torch\.distributed\.init_process_group first"):
         synchronize(make()[1])
 
@@ -350,7 +354,7 @@ def test_without_a_process_group_there_is_help() -> None:
     ],
 )
 @pytest.mark.usefixtures("alone")
-def test_impossible_options_are_refused(options, message) -> None:
+def test_invalid_options_are_refused(options, message) -> None:
     with pytest.raises(InputError, match=message):
         synchronize(make()[1], **options)
 
@@ -375,7 +379,7 @@ def test_only_our_optimizers_are_synchronized() -> None:
 
 
 @pytest.mark.usefixtures("alone")
-def test_after_an_irregular_schedule_it_is_regular_again() -> None:
+def test_an_irregular_schedule_becomes_regular() -> None:
     w, optimizer = make()
     averages = synchronize(optimizer, at=[3, 5])
     w.grad = torch.ones(3)
@@ -387,7 +391,7 @@ def test_after_an_irregular_schedule_it_is_regular_again() -> None:
 
 
 @pytest.mark.usefixtures("alone")
-def test_a_second_synchronizer_takes_the_place_of_the_first() -> None:
+def test_a_second_synchronizer_replaces_the_first() -> None:
     w, optimizer = make()
     first, second = synchronize(optimizer), synchronize(optimizer)
     w.grad = torch.ones(3)
@@ -411,7 +415,7 @@ def test_new_parameters_need_a_new_synchronizer() -> None:
 
 @pytest.mark.parametrize("make", [FedAc, LocalSGD])
 @pytest.mark.usefixtures("alone")
-def test_what_was_trained_between_two_rounds_is_not_forgotten(make) -> None:
+def test_a_parameter_unfrozen_between_rounds_is_detected(make) -> None:
     w, v = nn.Parameter(torch.ones(3)), nn.Parameter(torch.ones(2), requires_grad=False)
     numbers = {"mu": 0.1} if make is FedAc else {}
     optimizer = make([w, v], lr=0.1, local_steps=4, **numbers)
@@ -429,13 +433,13 @@ def test_what_was_trained_between_two_rounds_is_not_forgotten(make) -> None:
 
 
 @pytest.mark.usefixtures("alone")
-def test_a_timeout_of_numpy() -> None:
+def test_timeout_may_be_a_numpy_number() -> None:
     _, optimizer = make()
     assert synchronize(optimizer, timeout=np.int64(60)).rounds == 0
 
 
 @pytest.mark.usefixtures("alone")
-def test_a_mask_is_no_statistic() -> None:
+def test_a_mask_is_not_averaged() -> None:
     model = nn.Linear(2, 1)
     model.register_buffer("mask", torch.tensor([0.0, -torch.inf]))
     optimizer = FedAc(model.parameters(), **NUMBERS)
@@ -444,7 +448,7 @@ def test_a_mask_is_no_statistic() -> None:
     assert model.mask.tolist() == [0.0, -torch.inf]
 
 
-def test_a_different_lr_under_way_is_noticed(processes) -> None:
+def test_a_different_lr_during_training_is_detected(processes) -> None:
     for result in results(processes("another_lr")):
         assert result["rounds"] == 1
         assert result["untouched"]
@@ -453,7 +457,7 @@ def test_a_different_lr_under_way_is_noticed(processes) -> None:
 
 
 @pytest.mark.usefixtures("alone")
-def test_local_steps_cannot_change_under_way() -> None:
+def test_local_steps_cannot_change_during_training() -> None:
     w, optimizer = make()
     synchronize(optimizer)
     optimizer.param_groups[0]["local_steps"] = 2
@@ -465,7 +469,7 @@ def test_local_steps_cannot_change_under_way() -> None:
 
 
 @pytest.mark.usefixtures("alone")
-def test_an_average_of_one_changes_nothing() -> None:
+def test_the_average_of_one_worker_changes_nothing() -> None:
     w, optimizer = make()
     v, free = make()
     averages = synchronize(optimizer, timeout=20)
@@ -478,7 +482,7 @@ def test_an_average_of_one_changes_nothing() -> None:
 
 
 @pytest.mark.usefixtures("alone")
-def test_one_can_average_between_rounds() -> None:
+def test_averaging_between_rounds() -> None:
     w, optimizer = make()
     averages = synchronize(optimizer, overlap=True, delay=2)
     w.grad = torch.ones(3)
@@ -506,7 +510,7 @@ def test_examples_must_be_counted() -> None:
 
 @pytest.mark.parametrize("overlap", [False, True])
 @pytest.mark.usefixtures("alone")
-def test_counted_examples_may_end_with_a_round(overlap: bool) -> None:
+def test_no_examples_are_needed_right_after_a_round(overlap: bool) -> None:
     w, optimizer = make()
     averages = synchronize(optimizer, weighting="examples", overlap=overlap)
     w.grad = torch.ones(3)
@@ -523,7 +527,7 @@ def test_counted_examples_may_end_with_a_round(overlap: bool) -> None:
 
 
 @pytest.mark.usefixtures("alone")
-def test_a_sum_beyond_all_numbers_changes_nothing() -> None:
+def test_a_sum_that_overflows_changes_nothing() -> None:
     w = nn.Parameter(torch.full((3,), 2e38))
     optimizer = FedAc([w], **NUMBERS)
     averages = synchronize(optimizer, weighting="examples", on_nonfinite="skip-worker")
@@ -536,21 +540,21 @@ def test_a_sum_beyond_all_numbers_changes_nothing() -> None:
 
 
 @pytest.mark.usefixtures("alone")
-def test_an_average_reaches_parameters_that_show_the_output() -> None:
+def test_averaging_works_in_eval_mode() -> None:
     w, optimizer = make()
     averages = Synchronizer(optimizer)
     w.grad = torch.ones(3)
     optimizer.step()
     optimizer.eval()
-    shown = w.detach().clone()
+    before = w.detach().clone()
     averages.synchronize()
-    assert torch.equal(w, shown)
+    assert torch.equal(w, before)
     optimizer.train()
     optimizer.step()
 
 
 @pytest.mark.usefixtures("alone")
-def test_a_subgroup_will_do() -> None:
+def test_a_subgroup_can_be_given() -> None:
     w = nn.Parameter(torch.ones(3))
     optimizer = LocalSGD([w], lr=0.1, local_steps=1)
     averages = synchronize(optimizer, group=dist.new_group([0]), timeout=20)

@@ -139,7 +139,7 @@ def steps(
     examples: list[int],
     flush: bool = False,
 ) -> dict[str, Any]:
-    """Step with given gradients (by rank and step); return the state after every step.
+    """Take steps with given gradients (by rank and step); return the state after every step.
 
     `examples` are those of a step, by rank.
     """
@@ -167,17 +167,17 @@ def steps(
 
 
 def refuse(rank: int, cases: list[dict[str, Any]]) -> list[str]:
-    """Construct optimizers and synchronizers that differ by rank; return what was said."""
-    said = []
+    """Make optimizers and synchronizers that differ by rank; return the errors."""
+    messages = []
     for case in cases:
         try:
             w = nn.Parameter(torch.zeros(case["size"][rank]))
             options = case["options"][rank]
             Synchronizer(make_optimizer([w], **case["optimizer"][rank]), **options)
-            said.append("accepted")
+            messages.append("accepted")
         except InputError as error:
-            said.append(str(error))
-    return said
+            messages.append(str(error))
+    return messages
 
 
 def batch_norm(rank: int, average: bool) -> dict[str, Any]:
@@ -200,7 +200,7 @@ def batch_norm(rank: int, average: bool) -> dict[str, Any]:
 
 
 def another_lr(rank: int) -> dict[str, Any]:
-    """Let one rank change its lr on its own."""
+    """Change the lr in one rank only."""
     w = nn.Parameter(torch.zeros(5))
     optimizer = FedAc([w], lr=0.1, mu=0.1, local_steps=4)
     averages = synchronize(optimizer)
@@ -230,7 +230,7 @@ def another_lr(rank: int) -> dict[str, Any]:
 
 
 def doomed(rank: int, victim: int, how: str, limit: float) -> None:
-    """Train on and on; one rank dies, or stops, at its tenth step."""
+    """Train without end; one rank dies, or stops, at its tenth step."""
     w = nn.Parameter(torch.zeros(5))
     optimizer = FedAc([w], lr=0.1, mu=0.1, local_steps=4)
     synchronize(optimizer, timeout=limit)
@@ -242,8 +242,8 @@ def doomed(rank: int, victim: int, how: str, limit: float) -> None:
 
 
 def half_a_checkpoint(rank: int, folder: str) -> list[str]:
-    """Resume where not every rank can read the checkpoint; return what each case said."""
-    said = []
+    """Resume although not every rank can read the checkpoint; return the errors."""
+    messages = []
     w = nn.Parameter(torch.zeros(5))
     optimizer = FedAc([w], lr=0.1, mu=0.1, local_steps=2)
     averages = synchronize(optimizer)
@@ -263,15 +263,15 @@ def half_a_checkpoint(rank: int, folder: str) -> list[str]:
     ):
         before = sequences(optimizer)
         try:
-            said.append(str(averages.resume(path, missing_ok=missing_ok)))
+            messages.append(str(averages.resume(path, missing_ok=missing_ok)))
         except InputError as error:
-            said.append(str(error))
+            messages.append(str(error))
             assert sequences(optimizer) == before
-    return said
+    return messages
 
 
 def example(rank: int, path: str, arguments: list[Any]) -> None:
-    """Be one process of an example, which has its own way to start them."""
+    """Run one process of an example."""
     runpy.run_path(path)["work_together"](*arguments)
 
 
@@ -310,7 +310,7 @@ def train(rank: int, folder: str, steps: int, kills: list[list[Any]]) -> list[li
 
 
 def train_under_torchrun(folder: str, steps: int, kills: list[list[Any]]) -> None:
-    """Be one process of a torchrun, which sets the rank and the number of this attempt."""
+    """Run one worker of torchrun, which sets the rank and the number of this attempt."""
     attempt = os.environ["TORCHELASTIC_RESTART_COUNT"]
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     dist.init_process_group(
@@ -342,7 +342,7 @@ def torchrun(rank: int, folder: str, restarts: int, **arguments: Any) -> None:
 
 
 def torchrun_program(rank: int, folder: str, restarts: int, **arguments: Any) -> None:
-    """Become the program torchrun, with this file as its worker."""
+    """Turn this process into torchrun, with this file as its worker."""
     os.environ |= ELSEWHERE
     command = [
         sys.executable, "-m", "torch.distributed.run", "--nnodes=1", "--nproc-per-node=4",
@@ -375,11 +375,11 @@ JOBS = {
 ELSEWHERE = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", "GLOO_SOCKET_IFNAME": "lo"}
 
 
-# -- the process that forks --------------------------------------------------------------------
+# -- the server --------------------------------------------------------------------------------
 
 
 def run_rank(rank: int, job: dict[str, Any]) -> None:
-    """Be one process of a job."""
+    """Run one process of a job."""
     folder = Path(job["folder"])
     for stream, name in ((1, "out"), (2, "err")):
         os.dup2(os.open(folder / f"{rank}.{name}", os.O_WRONLY | os.O_CREAT), stream)
@@ -393,7 +393,7 @@ def run_rank(rank: int, job: dict[str, Any]) -> None:
     torch.save(result, folder / f"{rank}.pt")
     if dist.is_initialized():
         dist.destroy_process_group()
-    os._exit(0)  # a second saved; a process that fails ends as a program of its own would
+    os._exit(0)  # saves a second; a process that fails ends normally
 
 
 def wait_for(pids: list[int]) -> list[int]:

@@ -88,15 +88,15 @@ def read_together(
         mine["steps"] = content["steps"]
     except InputError as error:
         mine |= {"error": str(error), "missing": isinstance(error, MissingCheckpointError)}
-    everybody = workers.exchange(mine)
-    if missing_ok and all(theirs["missing"] for theirs in everybody):
+    reports = workers.exchange(mine)
+    if missing_ok and all(theirs["missing"] for theirs in reports):
         return None
     if mine["error"]:
         raise InputError(mine["error"])
-    for rank, theirs in enumerate(everybody):
+    for rank, theirs in enumerate(reports):
         if theirs["error"]:
             raise InputError(f"rank {rank} cannot resume: {theirs['error']}")
-    require_same("the steps of their checkpoints", [theirs["steps"] for theirs in everybody])
+    require_same("the steps of their checkpoints", [theirs["steps"] for theirs in reports])
     return content
 
 

@@ -261,9 +261,9 @@ class Synchronizer:
             "timeout": None if timeout is None else float(timeout),
             "steps": self.optimizer.steps,
         }
-        everybody = self._workers.exchange(mine)
+        reports = self._workers.exchange(mine)
         for name in mine:
-            require_same(name, [theirs[name] for theirs in everybody])
+            require_same(name, [theirs[name] for theirs in reports])
 
 
 def synchronize(optimizer: LocalOptimizer, **options: Any) -> Synchronizer:
