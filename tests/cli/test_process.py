@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 
@@ -28,7 +29,8 @@ def start(*arguments, program=MAIN, **streams):
 
 def finish(process):
     out, err = process.communicate(timeout=600)
-    return process.returncode, out, err
+    # Whether the simulator is compiled already depends on which tests ran before.
+    return process.returncode, out, re.sub("fedac: compiling the simulator.*\n", "", err or "")
 
 
 def read_all(terminal):
@@ -92,6 +94,19 @@ run.progress_bar = bar
     assert steps[:3] == [0, 8, 16]
     assert steps[-1] < 512
     assert (result["interrupted"], result["steps_made"]) == (True, steps[-1])
+
+
+@posix
+def test_an_interrupt_while_compiling(small, tmp_path):
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
+    process = start("run", "--dataset", str(small), "--json", env=environment)
+    assert process.stderr.readline().startswith("fedac: compiling the simulator, ")
+    process.send_signal(signal.SIGINT)
+    code, out, err = finish(process)
+    assert (code, err) == (130, "fedac: interrupted\n")
+    result = json.loads(out)
+    assert (result["interrupted"], result["steps_made"]) == (True, 0)
+    assert (result["runs"], result["best"]) == ([], None)
 
 
 @posix

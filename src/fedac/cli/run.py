@@ -12,7 +12,7 @@ import typer
 
 from fedac.cli.parse import ALGORITHM_NAMES, LOSS_NAMES, numbers
 from fedac.cli.progress import download_bar, progress_bar
-from fedac.cli.streams import new_table, notice, print_table
+from fedac.cli.streams import new_table, notice, notice_compiling, print_table
 
 if TYPE_CHECKING:
     from fedac.objectives import Objective
@@ -91,6 +91,7 @@ def command(
                 precision=precision,
                 threads=threads,
                 on_progress=advance,
+                on_compile=notice_compiling,
             )
         except SimulationInterrupted as stop:
             result, interrupted = stop.result, True

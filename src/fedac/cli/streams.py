@@ -50,7 +50,7 @@ def notice(message: str) -> None:
 
 def notice_compiling() -> None:
     """Say why the first run takes longer."""
-    notice("compiling the simulator; this takes about a minute, the first time only")
+    notice("compiling the simulator, which takes up to a minute the first time")
 
 
 def results_console() -> Console:
