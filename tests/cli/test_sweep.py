@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from fedac.cli import sweep as command
-from fedac.experiments import cost
 from fedac.experiments import sweep as experiment
 from fedac.experiments.store import FILE
 
@@ -80,15 +79,20 @@ def test_large_step_sizes_are_mentioned_once(fedac, options, tmp_path):
 
 
 def test_dry_run(fedac, grid, tmp_path, monkeypatch):
-    monkeypatch.setattr(cost, "CALIBRATION_SECONDS", 0.0)
+    monkeypatch.delattr(experiment, "simulate")  # a small sweep is predicted without running any
     code, out, err = fedac("sweep", grid, "--dry-run", "--out", tmp_path / "out")
     assert (code, err) == (0, "")
     assert out.startswith("cells: 16, missing: 16\ngradient queries: 1.536e+03\nexpected time: ")
+    assert out.endswith(" s on a typical machine\n")
     assert not (tmp_path / "out").exists()
+    monkeypatch.undo()
     fedac("sweep", grid, "--out", tmp_path / "out")
     code, out, err = fedac("sweep", grid, "--dry-run", "--out", tmp_path / "out")
     assert out == "cells: 16, missing: 0\ngradient queries: 0.000e+00\nexpected time: 0 s\n"
-    assert fedac("sweep", grid, "--dry-run").code == 0
+    monkeypatch.setattr(command, "WORTH_MEASURING", 0.0)
+    code, out, err = fedac("sweep", grid, "--dry-run")
+    assert (code, err) == (0, "")
+    assert out.endswith(" s\n")
 
 
 def test_what_is_missing(assert_refused, options, grid, tmp_path):

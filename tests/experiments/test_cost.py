@@ -1,7 +1,8 @@
-"""The cost of a sweep: the model, and its calibration."""
+"""The model of what a sweep costs."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -9,9 +10,8 @@ import pytest
 
 from fedac.algorithms import ALGORITHMS
 from fedac.experiments import cost
-from fedac.experiments.grid import Config, Grid
+from fedac.experiments.grid import Config
 from fedac.objectives import LogisticRegression
-from fedac.simulation import simulate
 
 rng = np.random.default_rng(0)
 F = LogisticRegression(rng.standard_normal((60, 12)), rng.choice([-1.0, 1.0], 60), l2=1e-2)
@@ -30,51 +30,20 @@ CONFIG = Config(
 )
 
 
-@pytest.mark.parametrize(
-    "values", [{}, {"algorithms": ("mb-sgd",)}, {"local_steps": (1,)}, {"local_steps": (4,)}]
-)
-def test_calibration(monkeypatch, values):
-    defaults = {
-        "name": "small",
-        "dataset": "tiny",
-        "l2": 1e-2,
-        "algorithms": ("fedac-i", "mb-sgd"),
-        "workers": (4, 8),
-        "local_steps": (1, 4),
-        "steps": 16,
-        "eta": (0.1, 0.5),
-    }
-    monkeypatch.setattr(cost, "CALIBRATION_SECONDS", 0.0)
-    # The engine that need not be compiled.
-    monkeypatch.setattr(
-        cost, "simulate", lambda *of, **how: simulate(*of, engine="reference", **how)
-    )
-    measured = cost.calibrate(Grid(**defaults | values), F)
-    assert min(measured.record, measured.group) >= 0
-    for coefficients in (measured.local, measured.batch):
-        assert min(coefficients) >= 0
-        assert max(coefficients) > 0
-
-
-def test_seconds_by_hand():
-    model = cost.Cost(
-        algorithms=ALGORITHMS, n_samples=60, group=100.0, record=10.0,
-        local=(1.0, 0.1, 0.01), batch=(2.0, 0.2, 0.0),
-    )  # fmt: skip
+def test_seconds_by_hand(monkeypatch):
+    for name, value in {
+        "GROUP": 100.0, "RECORD": 10.0, "ROUND": 1.0, "WORKER": 0.1, "DRAW": 0.2, "GRADIENT": 0.01,
+        "A9A_ROWS": 60, "A9A_NONZEROS": 12,
+    }.items():  # fmt: skip
+        monkeypatch.setattr(cost, name, value)
+    seconds = cost.Cost(F, ALGORITHMS).seconds
     # Records at 0, 4 and 8; four rounds of 4 workers and 8 local steps.
-    assert model.seconds([CONFIG]) == pytest.approx(100 + 3 * 10 + 4 * (1 + 0.4 + 0.08))
+    assert seconds([CONFIG]) == pytest.approx(100 + 3 * 10 + 4 * (1 + 0.4 + 0.08))
+    rows = 60 * (1 - math.exp(-8 / 60))  # expected among 8 draws
     minibatch = replace(CONFIG, algorithm="mb-sgd")
-    assert model.seconds([minibatch]) == pytest.approx(100 + 3 * 10 + 4 * (2 + 1.6))
+    assert seconds([minibatch]) == pytest.approx(100 + 3 * 10 + 4 * (1 + 1.6 + 0.01 * rows))
     # Another step size costs its records, another algorithm its rounds as well.
-    more = model.seconds([CONFIG, replace(CONFIG, eta=0.5)]) - model.seconds([CONFIG])
-    assert more == pytest.approx(3 * 10)
-
-
-def test_a_fit_finds_the_coefficients():
-    truth = (1e-4, 3e-7, 5e-8)
-    points = [(1.0, M, M * K) for M, K in ((8, 4), (1000, 4), (100, 64))]
-    found = cost._fit({point: float(np.dot(truth, point)) for point in points})
-    assert found == pytest.approx(truth)
+    assert seconds([CONFIG, replace(CONFIG, eta=0.5)]) - seconds([CONFIG]) == pytest.approx(3 * 10)
 
 
 def test_longer_rows_and_slower_engines_cost_more():
@@ -82,6 +51,7 @@ def test_longer_rows_and_slower_engines_cost_more():
         kernel = None
 
     wide = LogisticRegression(rng.standard_normal((60, 1200)), F.y, l2=1e-2)
-    prices = [cost.typical(G, ALGORITHMS).seconds([CONFIG]) for G in (F, wide, Slow(wide.X, F.y))]
-    assert prices == sorted(prices)
-    assert prices[0] < prices[-1]
+    many = replace(CONFIG, M=10_000)
+    prices = [cost.Cost(G, ALGORITHMS).seconds([many]) for G in (F, wide, Slow(wide.X, F.y))]
+    assert 10 * prices[0] < prices[1]
+    assert 10 * prices[1] < prices[2]

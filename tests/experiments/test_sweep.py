@@ -13,10 +13,8 @@ import time
 import numpy as np
 import pytest
 
-from fedac.algorithms import ALGORITHMS
 from fedac.data import load
 from fedac.experiments import sweep
-from fedac.experiments.cost import Cost
 from fedac.experiments.export import write_csv
 from fedac.experiments.grid import Grid
 from fedac.experiments.plugins import make_objective
@@ -89,9 +87,9 @@ def exported(store, tmp_path):
 def test_runs_are_those_of_simulate(make, store):
     grid = make()
     summary = sweep.run(grid, store)
-    assert (summary.new, summary.before, summary.cells) == (16, 0, 16)
+    assert (summary.new, summary.before, summary.others) == (16, 0, 0)
     frame = store.frame()
-    assert set(frame.key) == summary.keys
+    assert set(frame.key) == set(summary.keys)
     loaded = load(grid.dataset)
     F = LogisticRegression(loaded.X, loaded.y, l2=grid.l2)
     result = simulate(F, grid.algorithms, M=8, K=4, T=16, eta=grid.eta, seed=1, record_every=8)
@@ -114,7 +112,7 @@ def test_a_group_is_one_call_and_nothing_is_redone(make, store, calls):
     names = ("fedac-i", "mb-sgd")
     assert calls == [(names, M, K, (0.1, 0.5)) for M in (4, 8) for K in (1, 4)]
     again = sweep.run(grid, store)
-    assert (again.new, again.before, again.cells) == (0, 16, 16)
+    assert (again.new, again.before, len(again.keys)) == (0, 16, 16)
     assert len(calls) == 4
 
 
@@ -270,10 +268,21 @@ def test_plan(make, store):
     sweep.run(make(workers=(4,)), store)
     rest = sweep.plan(make(), store)
     assert (rest.cells, rest.missing, rest.gradient_queries) == (16, 8, 8 * 8 * 16)
-    cost = Cost(algorithms=ALGORITHMS, n_samples=60)
+    cost = sweep.prepare(make()).cost
     assert 0 < rest.seconds(cost) < everything.seconds(cost)
     sweep.run(make(), store)
     assert sweep.plan(make(), store).seconds(cost) == 0
+
+
+def test_the_speed_is_measured_on_short_groups(make, calls, monkeypatch):
+    monkeypatch.setattr(sweep, "TRIAL_SECONDS", 1e-3)
+    grid = make(steps=2**14)
+    before = time.perf_counter()
+    ratio = sweep.measure_speed(grid, sweep.plan(grid, None))
+    took = time.perf_counter() - before
+    assert len(calls) == 2 * sweep.TRIALS  # once to compile, once to measure
+    # The whole groups would take more than all of it.
+    assert 0 < took < ratio * sweep.plan(grid, None).seconds(sweep.prepare(grid).cost)
 
 
 def arguments(grid):
@@ -427,7 +436,8 @@ def runs(folder):
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_signals_end_a_sweep_with_130(long_grid, tmp_path, number):
     folder = tmp_path / "out"
-    process = start(long_grid, folder)
+    # Long enough not to end before the signal, even on a busy machine.
+    process = start(long_grid.model_copy(update={"steps": 2**14}), folder)
     while not runs(folder) and process.poll() is None:
         time.sleep(0.01)
     process.send_signal(number)

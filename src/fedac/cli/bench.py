@@ -6,24 +6,21 @@ import sys
 
 import typer
 
+from fedac.cli.streams import new_table, print_table
+
 
 def bench(as_json: bool = typer.Option(False, "--json", help="Print one JSON object.")) -> None:
-    """Measure the engine: ratios of medians, taken in turn in one run."""
+    """Compare the speed of the engine with other tools on this machine."""
     from fedac.experiments import bench as experiment
     from fedac.experiments.machine import describe_machine
 
-    lines = []
-    for line in experiment.run(lambda what: print(f"measuring: {what}", file=sys.stderr)):
-        lines.append(line)
+    lines = list(experiment.run(lambda what: print(f"measuring: {what}", file=sys.stderr)))
     if as_json:
         print(experiment.as_json(lines))
         return
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(title=", ".join(f"{key} {value}" for key, value in describe_machine().items()))
-    for heading in ("what", "ours", "other", "unit", "ratio", "bar"):
-        table.add_column(heading, justify="left" if heading in ("what", "unit") else "right")
+    machine = ", ".join(f"{key} {value}" for key, value in describe_machine().items())
+    headings = ("what", "ours", "other", "unit", "ratio", "bar")
+    table = new_table(*headings, words=("what", "unit"), title=machine)
     for line in lines:
         bar = "" if line.bar is None else f"{'<=' if line.at_most else '>='} {line.bar:g}"
         table.add_row(
@@ -35,4 +32,4 @@ def bench(as_json: bool = typer.Option(False, "--json", help="Print one JSON obj
             bar,
             style=None if line.passed else "bold red",
         )
-    Console().print(table)
+    print_table(table)

@@ -39,8 +39,8 @@ LISTS = {
     "eta": numbers,
     "seeds": whole_numbers,
 }
-# A sweep that should take less is predicted without measuring, which would take as long.
-WORTH_CALIBRATING = 20.0
+# Seconds of a sweep; a shorter one is predicted without measuring, which would take as long.
+WORTH_MEASURING = 20.0
 
 
 def sweep(
@@ -129,7 +129,7 @@ def _run(grid: Grid, out: Path) -> None:
     with Store(out, create=True) as store:
         summary = run_grid(grid, store)
         runs = store.frame()
-    _print_summary(grid, summary, runs[runs["key"].isin(summary.keys)])
+    _print_summary(grid, summary, runs.set_index("key").loc[list(summary.keys)])
     if summary.beyond:
         notice(
             f"{summary.beyond} of {len(grid.eta)} step sizes exceed 1/L; the theory covers "
@@ -194,7 +194,6 @@ def _print_summary(grid: Grid, summary: Summary, runs: pd.DataFrame) -> None:
 
 def _print_plan(grid: Grid, out: Path | None) -> None:
     from fedac.experiments import sweep as experiment
-    from fedac.experiments.cost import calibrate, typical
     from fedac.experiments.store import FILE, Store
 
     if out is not None and (out / FILE).exists():
@@ -202,10 +201,9 @@ def _print_plan(grid: Grid, out: Path | None) -> None:
             plan = experiment.plan(grid, store)
     else:
         plan = experiment.plan(grid, None)
-    task = experiment.prepare(grid)
-    seconds, how = plan.seconds(typical(task.objective, task.algorithms)), ""
-    if seconds > WORTH_CALIBRATING:
-        seconds = plan.seconds(calibrate(grid, task.objective))
+    seconds, how = plan.seconds(experiment.prepare(grid).cost), ""
+    if seconds > WORTH_MEASURING:
+        seconds *= experiment.measure_speed(grid, plan)
     elif seconds:
         how = " on a typical machine"
     print(f"cells: {plan.cells}, missing: {plan.missing}")

@@ -1,7 +1,7 @@
-"""The benchmark: the fast engine against the reference and against what people use otherwise.
+"""The benchmark: the fast engine against the reference engine and against other tools.
 
-Each line compares two ways of doing the same work in one run: alternating, after a warm-up, as
-medians of several repeats. Ratios travel between machines; seconds do not.
+Each line compares two ways of doing the same work: they run in turn, after a warm-up, and the
+medians of several repeats are compared. Ratios carry over to other machines; seconds do not.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import scipy.sparse as sp
 
 from fedac.data import dense
 from fedac.data import load as load_data
-from fedac.errors import DataError, StepSizeWarning
+from fedac.errors import StepSizeWarning
 from fedac.experiments.machine import describe_machine
 from fedac.objectives import LogisticRegression
 from fedac.simulation import simulate
@@ -37,26 +37,14 @@ REPEATS = 5
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One comparison.
-
-    Attributes
-    ----------
-    what : str
-        What is compared.
-    ours, theirs : float
-        Millions of steps per second, or what `unit` says.
-    ratio : float
-        Ours over theirs, or what `what` says.
-    bar : float
-        What the ratio should be at least, or at most if `at_most`.
-    """
+    """One comparison."""
 
     what: str
     ours: float
     theirs: float
     unit: str
-    ratio: float
-    bar: float | None
+    ratio: float  # ours over theirs, or as `what` says
+    bar: float | None  # the ratio should be at least this, or at most
     at_most: bool = False
 
     @property
@@ -68,7 +56,7 @@ class Line:
 
 
 def run(on_line: Callable[[str], object]) -> Iterator[Line]:
-    """Yield the lines that can be measured here, telling `on_line` what is being measured."""
+    """Yield the lines that can be measured here; call `on_line` with the name of each before."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", StepSizeWarning)
         for name, measure in LINES.items():
@@ -83,19 +71,28 @@ def as_json(lines: list[Line]) -> str:
     return json.dumps({"machine": describe_machine(), "repeats": REPEATS, "lines": rows})
 
 
-def _census() -> LogisticRegression:
-    """Return the problem of the paper's first figure, on a9a if it is here."""
-    try:
-        data = load_data("a9a")
-    except DataError:
-        data = load_data("synthetic")
+def _a9a() -> LogisticRegression:
+    """Return the problem of the paper's first figure."""
+    data = load_data("a9a")
     return LogisticRegression(data.X, data.y, l2=1e-3)
 
 
-def _rate(objective: LogisticRegression, algorithm: str, **how: Any) -> float:
-    """Return millions of lane-steps a second."""
-    result = simulate(objective, algorithm, record_every=512, **how)
+def _rate(objective: LogisticRegression, algorithm: str = "fedac-i", **how: Any) -> float:
+    """Simulate; return millions of steps per second, those of every step size counted."""
+    settings: dict[str, Any] = {"M": M, "K": K, "eta": 0.5, "record_every": 512, **how}
+    result = simulate(objective, algorithm, **settings)
     return result.gradient_queries / result.seconds / 1e6
+
+
+def _timed(steps: int, work: Callable[[], object]) -> Callable[[], float]:
+    """Return a function that does some work and returns millions of steps per second."""
+
+    def speed() -> float:
+        before = time.perf_counter()
+        work()
+        return steps / (time.perf_counter() - before) / 1e6
+
+    return speed
 
 
 def _compare(
@@ -103,77 +100,61 @@ def _compare(
     ours: Callable[[], float],
     theirs: Callable[[], float],
     bar: float | None,
-    unit: str = "M steps/s",
+    at_most: bool = False,
 ) -> Line:
     """Measure two speeds in turn and compare their medians."""
     ours(), theirs()
     pairs = [(ours(), theirs()) for _ in range(REPEATS)]
     mine, other = (median(speeds) for speeds in zip(*pairs, strict=True))
-    return Line(what, mine, other, unit, mine / other, bar)
+    return Line(what, mine, other, "M steps/s", mine / other, bar, at_most)
 
 
-def _sweep(bar: float, local_steps: int, etas: tuple[float, ...], what: str) -> Line:
-    objective = _census()
-    steps = max(local_steps, 1024)
-    fast = partial(_rate, objective, "fedac-i", M=M, K=local_steps, T=steps, eta=etas)
-    few = max(local_steps, 32)
-    reference = partial(
-        _rate, objective, "fedac-i", M=M, K=min(local_steps, few), T=few, eta=0.5,
-        engine="reference",
-    )  # fmt: skip
+def _over_reference(bar: float, local_steps: int, etas: tuple[float, ...], what: str) -> Line:
+    fast = partial(_rate, _a9a(), K=local_steps, T=max(local_steps, 1024), eta=etas)
+    reference = partial(_rate, _a9a(), K=local_steps, T=max(local_steps, 32), engine="reference")
     return _compare(what, fast, reference, bar)
 
 
 def _against_sklearn(what: str) -> Line:
     from sklearn.linear_model import SGDClassifier
 
-    objective = _census()
+    objective = _a9a()
     epochs = 10
     model = SGDClassifier(
         loss="log_loss", alpha=1e-3, fit_intercept=False, learning_rate="constant", eta0=0.01,
         max_iter=epochs, tol=None,
     )  # fmt: skip
-
-    def sklearn() -> float:
-        before = time.perf_counter()
-        model.fit(objective.X, objective.y)
-        return epochs * objective.n_samples / (time.perf_counter() - before) / 1e6
-
-    ours = partial(_rate, objective, "fedac-i", M=M, K=K, T=512, eta=0.5, threads=1)
-    return _compare(what, ours, sklearn, 2)
+    fit = partial(model.fit, objective.X, objective.y)
+    ours = partial(_rate, objective, T=512, threads=1)
+    return _compare(what, ours, _timed(epochs * objective.n_samples, fit), 2)
 
 
 def _against_numpy_minibatch(what: str) -> Line:
-    objective = _census()
+    objective = _a9a()
     X, y, n = objective.X @ np.eye(objective.dim), objective.y, objective.n_samples
     rng = np.random.default_rng(0)
     w = rng.normal(size=objective.dim)
 
-    def numpy() -> float:
-        before = time.perf_counter()
+    def gradient() -> object:
         rows = rng.integers(0, n, M * K)
         x, labels = X[rows], y[rows]
         margins = labels * (x @ w)
-        _ = x.T @ (-labels / (1 + np.exp(margins))) / (M * K) + objective.l2 * w
-        return M * K / (time.perf_counter() - before) / 1e6
+        return x.T @ (-labels / (1 + np.exp(margins))) / (M * K) + objective.l2 * w
 
-    ours = partial(_rate, objective, "mb-sgd", M=M, K=K, T=4096, eta=0.5)
-    return _compare(what, ours, numpy, 50)
+    ours = partial(_rate, objective, "mb-sgd", T=4096)
+    return _compare(what, ours, _timed(M * K, gradient), 50)
 
 
 def _dense(what: str) -> Line:
     data = dense(4000, 2000)
     objective = LogisticRegression(data.X, data.y, l2=1e-4)
-    ours = partial(_rate, objective, "fedac-i", M=256, K=K, T=512, eta=ETAS)
-    reference = partial(_rate, objective, "fedac-i", M=256, K=32, T=32, eta=0.5, engine="reference")
+    ours = partial(_rate, objective, M=256, T=512, eta=ETAS)
+    reference = partial(_rate, objective, M=256, K=32, T=32, engine="reference")
     return _compare(what, ours, reference, 60)
 
 
 def _threads(what: str) -> Line:
-    objective = _census()
-    how = {"M": M, "K": K, "T": 2048, "eta": ETAS}
-    two = partial(_rate, objective, "fedac-i", threads=2, **how)
-    one = partial(_rate, objective, "fedac-i", threads=1, **how)
+    two, one = (partial(_rate, _a9a(), T=2048, eta=ETAS, threads=count) for count in (2, 1))
     return _compare(what, two, one, 1.8)
 
 
@@ -187,16 +168,14 @@ def _columns(what: str) -> Line:
         y = rng.choice([-1.0, 1.0], size=rows)
         X.sum_duplicates()
         X.data[:] = 1.0
-        objective = LogisticRegression(X, y, l2=1e-3)
-        return partial(_rate, objective, "fedac-i", M=M, K=K, T=512, eta=0.5)
+        return partial(_rate, LogisticRegression(X, y, l2=1e-3), T=512)
 
-    line = _compare(what, speed(10**3), speed(10**6), None)
-    return Line(what, line.ours, line.theirs, line.unit, line.ratio, 6, at_most=True)
+    return _compare(what, speed(10**3), speed(10**6), 6, at_most=True)
 
 
 def _memory(what: str) -> Line:
     def peak(workers: int) -> float:
-        # Linux's high-water mark: getrusage would count what the parent held before the child.
+        # Linux's high-water mark: getrusage would count the memory of the parent as well.
         code = (
             "from pathlib import Path; from fedac import load, LogisticRegression, simulate;"
             "data = load('synthetic'); F = LogisticRegression(data.X, data.y, l2=1e-3);"
@@ -211,7 +190,7 @@ def _memory(what: str) -> Line:
 
 
 def _whole_process(what: str) -> Line:
-    """Time `fedac run` on a job of about one second, second process of two."""
+    """Time `fedac run` on a job of about one second, after a first run to warm up."""
     arguments = ["run", "--dataset", "synthetic", "--l2", "1e-3", "-M", "8192", "-K", "64"]
     arguments += ["-T", "4096", "--eta", "0.5", "--json"]
     command = [sys.executable, "-m", "fedac", *arguments]
@@ -227,18 +206,10 @@ def _whole_process(what: str) -> Line:
 
 
 def _against_jax(what: str) -> Line:
-    objective = _census()
     from fedac.experiments.jax_baseline import make_round
 
-    one_round = make_round(objective, workers=M, local_steps=K, eta=0.5)
-
-    def jax() -> float:
-        before = time.perf_counter()
-        one_round()
-        return M * K / (time.perf_counter() - before) / 1e6
-
-    ours = partial(_rate, objective, "fedac-i", M=M, K=K, T=1024, eta=0.5)
-    return _compare(what, ours, jax, None)
+    one_round = make_round(_a9a(), workers=M, local_steps=K, eta=0.5)
+    return _compare(what, partial(_rate, _a9a(), T=1024), _timed(M * K, one_round), None)
 
 
 def _has_jax() -> bool:
@@ -248,11 +219,11 @@ def _has_jax() -> bool:
 PEAK_MEMORY = "peak memory, M=2^20 over M=2^8"
 OVER_JAX = "one step size over a jax.jit scan"
 LINES: dict[str, Callable[[str], Line]] = {
-    "13 step sizes over the reference engine": partial(_sweep, 450, K, ETAS),
-    "one step size over the reference engine": partial(_sweep, 30, K, (0.5,)),
+    "13 step sizes over the reference engine": partial(_over_reference, 450, K, ETAS),
+    "one step size over the reference engine": partial(_over_reference, 30, K, (0.5,)),
     "one core, one step size over scikit-learn's SGDClassifier": _against_sklearn,
-    "K=256, 13 step sizes over the reference engine": partial(_sweep, 450, 256, ETAS),
-    "K=16, 13 step sizes over the reference engine": partial(_sweep, 300, 16, ETAS),
+    "K=256, 13 step sizes over the reference engine": partial(_over_reference, 450, 256, ETAS),
+    "K=16, 13 step sizes over the reference engine": partial(_over_reference, 300, 16, ETAS),
     "MB-SGD over a NumPy minibatch gradient": _against_numpy_minibatch,
     "dense, 2,000 columns, M=256, 13 step sizes over the reference engine": _dense,
     PEAK_MEMORY: _memory,
@@ -261,7 +232,7 @@ LINES: dict[str, Callable[[str], Line]] = {
     "whole process of a warm `fedac run`, its job": _whole_process,
     OVER_JAX: _against_jax,
 }
-# What has to be here for a line to be measured.
+# What a line needs.
 NEEDS: dict[str, Callable[[], bool]] = {
     PEAK_MEMORY: Path("/proc/self/status").exists,
     OVER_JAX: _has_jax,

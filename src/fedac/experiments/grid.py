@@ -41,36 +41,6 @@ Several = Annotated[tuple[T, ...], Field(min_length=1, strict=False)]
 class Grid(BaseModel):
     """All combinations of algorithms, workers, local steps, step sizes and seeds.
 
-    Parameters
-    ----------
-    name : str
-        The title of the sweep in progress bars and figures.
-    dataset : str
-        A registered name or the path of a LIBSVM file.
-    loss : str
-        ``logistic``, ``least-squares``, ``squared-hinge``, or a class of your own as
-        ``module:name``.
-    l2 : float
-        Regularization strength, above 0.
-    intercept : bool
-        Append a column of ones to the data.
-    mu : float, optional
-        Strong-convexity estimate; that of the objective, l2, unless given.
-    algorithms : tuple of str
-        Names as in ``fedac.algorithms.ALGORITHMS``, or records of your own as ``module:name``.
-    steps : int
-        T, steps per worker.
-    workers, local_steps : tuple of int
-        M and K; every K must divide T.
-    eta : tuple of float
-        Step sizes.
-    seeds : tuple of int
-        Seeds of the draws.
-    record_every : int
-        Steps between two records of the loss.
-    precision : "float32" or "float64"
-        Of the workers' local states.
-
     Examples
     --------
     >>> grid = Grid(name="tiny", dataset="synthetic", l2=1e-3, algorithms=("fedac-i", "fedavg"),
@@ -82,20 +52,20 @@ class Grid(BaseModel):
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
 
     # In the order of their checks: a check may use the fields before it.
-    name: Text
-    dataset: Text
-    loss: Text = "logistic"
+    name: Text  # the title in progress bars and figures
+    dataset: Text  # a registered name or the path of a LIBSVM file
+    loss: Text = "logistic"  # a key of `fedac.objectives.LOSSES`, or your own as module:name
     l2: Positive
-    intercept: bool = False
-    mu: Positive | None = None
-    algorithms: Several[str]
-    steps: Count = 4096
-    workers: Several[Count]
-    local_steps: Several[Count]
+    intercept: bool = False  # append a column of ones to the data
+    mu: Positive | None = None  # strong-convexity estimate; the objective's own, l2, unless given
+    algorithms: Several[str]  # keys of `fedac.algorithms.ALGORITHMS`, or your own as module:name
+    steps: Count = 4096  # T
+    workers: Several[Count]  # M
+    local_steps: Several[Count]  # K, which must divide T
     eta: Several[Positive]
     seeds: Several[Seed] = (1,)
-    record_every: Count = 512
-    precision: Literal["float32", "float64"] = "float32"
+    record_every: Count = 512  # steps between two records of the loss
+    precision: Literal["float32", "float64"] = "float32"  # of the workers' local states
 
     @classmethod
     def from_toml(cls, path: str | Path) -> Self:
@@ -201,24 +171,10 @@ class Grid(BaseModel):
 
 @dataclass(frozen=True)
 class Config:
-    """Everything that determines one run.
-
-    Attributes
-    ----------
-    data_hash : str
-        The fingerprint of the objective, which depends on rows, loss, l2 and intercept.
-    mu : float, optional
-        Strong-convexity estimate; l2 unless given.
-    objective : str
-        The name of the loss.
-    fingerprint : str
-        Of the algorithm; empty for the algorithms of schema 1.
-    rows_hash : str
-        A hash of the rows of the data alone.
-    """
+    """Everything that determines one run."""
 
     dataset: str
-    data_hash: str
+    data_hash: str  # of the objective: it depends on rows, loss, l2 and intercept
     l2: float
     algorithm: str
     M: int
@@ -228,11 +184,11 @@ class Config:
     seed: int
     record_every: int
     precision: str
-    mu: float | None = None
-    objective: str = "logistic"
+    mu: float | None = None  # l2 unless given
+    objective: str = "logistic"  # the name of the loss
     intercept: bool = False
-    fingerprint: str = ""
-    rows_hash: str = ""
+    fingerprint: str = ""  # of the algorithm; empty for those of schema 1
+    rows_hash: str = ""  # of the rows alone
 
     @cached_property
     def key(self) -> str:
@@ -265,14 +221,7 @@ def groups(
 ) -> list[Group]:
     """List the runs of a grid in groups that share data, M, K and seed, small groups first.
 
-    Parameters
-    ----------
-    grid : Grid
-        What to run.
-    dataset : str
-        The name of the loaded data, without the folder of a file.
-    data_hash, rows_hash, mu
-        See `Config`.
+    The keywords are those of `Config`; `dataset` is the name of the loaded data.
     """
     fingerprints = {name: key_fingerprint(record) for name, record in grid.records().items()}
 

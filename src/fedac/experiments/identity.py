@@ -6,13 +6,16 @@ called ``a9a``, and an algorithm may change under its name.
 
 from __future__ import annotations
 
+import hashlib
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from fedac.algorithms import Algorithm
 from fedac.algorithms.fingerprints import fingerprint
 from fedac.data import Dataset
-from fedac.objectives import LeastSquares
+from fedac.objectives import LeastSquares, Objective
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -51,6 +54,15 @@ def key_fingerprint(algorithm: Algorithm) -> str:
     """Return what the key of a run says about its algorithm: nothing, if schema 1 knew it."""
     found = fingerprint(algorithm)
     return "" if SCHEMA_1.get(algorithm.name) == found else found
+
+
+def objective_hash(objective: Objective, *, own: bool) -> str:
+    """Return a hash of an objective; that of a class of the user's own follows its code."""
+    if not own:
+        return objective.fingerprint()
+    gradient = objective.gradient(np.linspace(-1.0, 1.0, objective.dim))
+    values = " ".join(f"{value:.9g}" for value in gradient)
+    return hashlib.sha256(f"{objective.fingerprint()} {values}".encode()).hexdigest()
 
 
 def rows_hash(data: Dataset) -> str:

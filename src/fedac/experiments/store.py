@@ -60,32 +60,16 @@ TYPES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """The result of one run.
-
-    Attributes
-    ----------
-    status : "ok" or "diverged"
-        A diverged run keeps its trace up to there.
-    steps, losses : tuple
-        The trace: F of the output after so many steps.
-    f_star : float
-        F*, from which suboptimality is measured.
-    megabytes_per_worker : float
-        What a worker sends in all rounds together.
-    n_samples, n_features : int
-        The shape of the data.
-    seconds : float
-        The run's share of the engine's time for its group.
-    """
+    """The result of one run."""
 
     status: Literal["ok", "diverged"]
-    steps: tuple[int, ...]
+    steps: tuple[int, ...]  # the trace, which of a diverged run ends where it diverged
     losses: tuple[float, ...]
     f_star: float
-    megabytes_per_worker: float
+    megabytes_per_worker: float  # sent in all rounds together
     n_samples: int
     n_features: int
-    seconds: float
+    seconds: float  # the run's share of the engine's time for its group
 
 
 @dataclass(frozen=True, slots=True)

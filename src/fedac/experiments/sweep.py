@@ -6,11 +6,11 @@ continues where it was; two sweeps on one store share the groups between them.
 
 from __future__ import annotations
 
-import hashlib
+import math
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -18,9 +18,9 @@ import numpy as np
 from fedac.algorithms import Algorithm
 from fedac.data import load
 from fedac.errors import StepSizeWarning
-from fedac.experiments.cost import Cost, typical
+from fedac.experiments.cost import Cost
 from fedac.experiments.grid import Config, Grid, Group, groups
-from fedac.experiments.identity import rows_hash
+from fedac.experiments.identity import objective_hash, rows_hash
 from fedac.experiments.plugins import make_objective
 from fedac.experiments.store import Best, Outcome, Store
 from fedac.objectives import Objective, optimum
@@ -28,41 +28,31 @@ from fedac.simulation import simulate
 
 # Nobody reads faster, and a small group makes a thousand rounds in this time.
 SECONDS_BETWEEN_EVENTS = 0.1
+# What `measure_speed` runs.
+TRIALS = 4
+TRIAL_SECONDS = 0.4
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A grid with its data loaded.
-
-    Attributes
-    ----------
-    objective : Objective
-        What is minimized.
-    algorithms : dict
-        The records by their names.
-    groups : list of Group
-        All runs.
-    """
+    """A grid with its data loaded."""
 
     objective: Objective
-    algorithms: dict[str, Algorithm]
+    algorithms: dict[str, Algorithm]  # by the names of the records
     groups: list[Group]
+
+    @property
+    def cost(self) -> Cost:
+        """The model of the time that the runs take."""
+        return Cost(self.objective, self.algorithms)
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a sweep has to do.
+    """What a sweep has to do."""
 
-    Attributes
-    ----------
-    cells : int
-        Runs of the grid.
-    left : tuple
-        The runs that the store lacks, group by group.
-    """
-
-    cells: int
-    left: tuple[tuple[Config, ...], ...]
+    cells: int  # runs of the grid
+    left: tuple[tuple[Config, ...], ...]  # those that the store lacks, group by group
 
     @property
     def missing(self) -> int:
@@ -81,51 +71,28 @@ class Plan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """The progress of a sweep.
+    """The progress of a sweep."""
 
-    Attributes
-    ----------
-    cells, done : int
-        Runs of the grid, and those of them in the store.
-    queries : int
-        Gradient queries made by this call of `run`.
-    work : float
-        The share of this call's work that is done, as `Cost` weighs it, from 0 to 1.
-    best : Best or None
-        The best run of the grid so far.
-    """
-
-    cells: int
-    done: int
-    queries: int
-    work: float
-    best: Best | None
+    cells: int  # runs of the grid
+    done: int  # those in the store
+    queries: int  # gradient queries made by this call of `run`
+    work: float  # the share of this call's work that is done, from 0 to 1, as `Cost` weighs it
+    best: Best | None  # of the grid so far
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """The result of a call of `run`.
+    """The result of a call of `run`."""
 
-    Attributes
-    ----------
-    new, before, cells : int
-        Runs that this call added, runs that it found in the store, and all runs of the grid.
-    beyond : int
-        Step sizes above 1/L, which the paper's theorems do not cover.
-    keys : frozenset of str
-        Of the grid's runs.
-    """
-
-    new: int
-    before: int
-    cells: int
-    beyond: int
-    keys: frozenset[str]
+    new: int  # runs that this call added
+    before: int  # runs that it found in the store
+    beyond: int  # step sizes above 1/L, which the paper's theorems do not cover
+    keys: tuple[str, ...]  # of all runs of the grid, in its order
 
     @property
     def others(self) -> int:
         """How many runs of the grid another sweep added meanwhile."""
-        return self.cells - self.new - self.before
+        return len(self.keys) - self.new - self.before
 
 
 class SweepInterrupted(KeyboardInterrupt):
@@ -168,9 +135,8 @@ def run(
     """
     task = prepare(grid)
     f_star = optimum(task.objective).value
-    keys = frozenset(config.key for group in task.groups for config in group.configs)
-    cost = typical(task.objective, task.algorithms)
-    progress = _Progress(on_event, plan(grid, store), cost, store.best(keys))
+    keys = tuple(config.key for group in task.groups for config in group.configs)
+    progress = _Progress(on_event, plan(grid, store), task.cost, store.best(keys))
     before, new = progress.done, 0
     todo = task.groups
     # Leave a group to the sweep that is running it; the second pass waits for that sweep, or takes
@@ -190,7 +156,7 @@ def run(
     except KeyboardInterrupt:
         raise SweepInterrupted(len(keys) - plan(grid, store).missing, len(keys)) from None
     beyond = sum(eta * task.objective.smoothness > 1 + 1e-12 for eta in grid.eta)
-    return Summary(new, before, len(keys), beyond, keys)
+    return Summary(new, before, beyond, keys)
 
 
 def plan(grid: Grid, store: Store | None) -> Plan:
@@ -198,6 +164,27 @@ def plan(grid: Grid, store: Store | None) -> Plan:
     listed = [group.configs for group in prepare(grid).groups]
     left = listed if store is None else [tuple(store.missing(configs)) for configs in listed]
     return Plan(sum(map(len, listed)), tuple(configs for configs in left if configs))
+
+
+def measure_speed(grid: Grid, plan: Plan) -> float:
+    """Run a few short groups of a plan; return how many times longer they take than predicted."""
+    task = prepare(grid)
+    predicted = np.cumsum([task.cost.seconds(configs) for configs in plan.left])
+    # Each stands for the same share of the predicted time.
+    quantiles = predicted[-1] * (np.arange(TRIALS) + 0.5) / TRIALS
+    ratios = []
+    for configs in (plan.left[place] for place in np.searchsorted(predicted, quantiles)):
+        K, T = configs[0].K, configs[0].T
+        rounds = T / K * TRIAL_SECONDS / task.cost.seconds(configs)
+        first, short = (
+            [replace(config, T=min(T, K * count)) for config in configs]
+            for count in (1, math.ceil(rounds))
+        )
+        _run_group(task, 0.0, first, lambda queries: None)  # compiles
+        before = time.perf_counter()
+        _run_group(task, 0.0, short, lambda queries: None)
+        ratios.append((time.perf_counter() - before) / task.cost.seconds(short))
+    return sum(ratios) / len(ratios)
 
 
 @lru_cache(maxsize=1)
@@ -208,20 +195,11 @@ def prepare(grid: Grid) -> Task:
     listed = groups(
         grid,
         dataset=data.name,
-        data_hash=_content(objective, own=":" in grid.loss),
+        data_hash=objective_hash(objective, own=":" in grid.loss),
         rows_hash=rows_hash(data),
         mu=grid.mu or objective.strong_convexity,
     )
     return Task(objective, grid.records(), listed)
-
-
-def _content(objective: Objective, *, own: bool) -> str:
-    """Return a hash of the objective, which for a class of the user's own includes its code."""
-    if not own:
-        return objective.fingerprint()
-    probe = objective.gradient(np.linspace(-1.0, 1.0, objective.dim))
-    values = " ".join(f"{value:.9g}" for value in probe)
-    return hashlib.sha256(f"{objective.fingerprint()} {values}".encode()).hexdigest()
 
 
 def _run_group(
