@@ -82,7 +82,7 @@ def test_eta_over_mu_must_be_finite(couple) -> None:
 
 
 @pytest.mark.parametrize("value", ["0.1", None])
-def test_what_is_no_number_is_refused(value: object) -> None:
+def test_non_numbers_are_refused(value: object) -> None:
     with pytest.raises(InputError, match="eta must be a finite number above 0"):
         fedavg(eta=value)  # type: ignore[arg-type]
 

@@ -114,7 +114,7 @@ def test_figure(fedac, tmp_path, arguments):
     assert paths[1].read_bytes().startswith(b"%PDF")
 
 
-def test_a_long_one_takes_seconds(fedac):
+def test_many_blocks_take_seconds(fedac):
     before = time.perf_counter()
     result = read(fedac("instability", "--kappa", "1e4", "--blocks", 60, "--json"))
     assert time.perf_counter() - before < 10
@@ -144,7 +144,7 @@ def test_not_a_number(assert_refused, option, value):
 
 
 @pytest.mark.parametrize("value", ["", "abc", "4,", "4.5", "4;16"])
-def test_intervals_must_be_whole_numbers_between_commas(assert_refused, value):
+def test_intervals_must_be_whole_numbers_separated_by_commas(assert_refused, value):
     message = f"--local-steps takes whole numbers separated by commas, got '{value}'"
     assert_refused("instability", "-K", value, saying=message)
 
@@ -169,6 +169,6 @@ def test_out_must_be_a_folder(assert_refused, write):
     assert_refused("instability", "--out", "", saying="the path is empty")
 
 
-def test_nothing_is_made_for_what_is_refused(assert_refused, tmp_path):
+def test_a_refused_command_creates_nothing(assert_refused, tmp_path):
     assert_refused("instability", "--kappa", 1, "--out", tmp_path / "new", saying="kappa must")
     assert not (tmp_path / "new").exists()

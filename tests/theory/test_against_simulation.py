@@ -1,4 +1,4 @@
-"""The paper's lemmas held against simulation.
+"""The paper's lemmas compared with simulation.
 
 All draws are pure functions of fixed seeds, so these tests are deterministic: nothing here fails
 by chance. `pytest -s` prints the tightest measurement of every lemma.
@@ -338,7 +338,7 @@ def test_simulated_means_are_the_exact_expectations(algorithm: str) -> None:
 def _traces(
     p: Problem, algorithm: str, M: int, K: int, T: int, part: float, seeds: range
 ) -> tuple[Hyperparameters, list[Trace], list[Measurement]]:
-    """Trace an algorithm at a part of its largest step size and hold it against its lemmas."""
+    """Trace an algorithm at a part of its largest step size and compare it with its lemmas."""
     eta = part * _largest_eta(p, algorithm)
     hp = get_algorithm(algorithm).couple(eta=eta, mu=p.mu, K=K)
     traces = [
@@ -369,7 +369,7 @@ def test_discrepancies_stay_below_the_lemmas(
         hp, traces, discrepancies = _traces(p, algorithm, M, K, T, part, SEEDS)
         measurements += discrepancies
         if algorithm == "fedavg":
-            continue  # a trace knows no weighted average
+            continue  # a trace has no weighted average
         # Progress given the discrepancy as measured, not as bounded.
         worst = max(m.mean for m in discrepancies[: T + 1][:-1])
         potentials = [t.psi[-1] if algorithm == "fedac-i" else t.phi[-1] for t in traces]

@@ -76,7 +76,7 @@ def constants(draw) -> dict[str, float]:
 
 
 def of(name: str, letters: dict[str, float]) -> dict[str, float]:
-    """Choose the letters that a theorem asks for, and at least the steps it needs."""
+    """Choose the letters that a theorem needs, and enough steps."""
     chosen = {letter: value for letter, value in letters.items() if letter in THEOREMS[name]}
     return chosen | {"T": max(letters["T"], LEAST_STEPS.get(name, 1))}
 
@@ -269,7 +269,7 @@ def test_the_terms_that_noise_causes_vanish_with_it_and_no_others(name: str) -> 
 
 
 @every_theorem
-def test_what_has_no_logarithm_has_a_factor_of_one(name: str) -> None:
+def test_terms_without_a_logarithm_have_factor_one(name: str) -> None:
     silent = bound(name, **THEOREMS[name] | {"sigma": 0.0})
     logs = {term: log for term, log in silent.logs.items() if log != 1}
     if name == "fedavg:a2:gcvx":  # of T alone, whatever the noise
@@ -360,7 +360,7 @@ def test_minibatches_are_fewer_steps_of_more_workers(letters, K, R) -> None:
         assert bound(name, **of(name, same)).terms == pytest.approx(expected, rel=1e-9), name
 
 
-# --- monotony -------------------------------------------------------------------------------
+# --- monotonicity ---------------------------------------------------------------------------
 
 
 def without_logs(got: Bound) -> dict[str, float]:

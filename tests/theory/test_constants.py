@@ -34,7 +34,7 @@ def test_logistic_regression() -> None:
     assert constants.Psi0 <= constants.L * constants.D0**2
 
 
-def test_potentials_that_are_not_given_are_bounded() -> None:
+def test_potentials_default_to_an_upper_bound() -> None:
     assert Constants(L=3.0, mu=0.0, sigma=1.0, D0=2.0).Phi0 == 12.0
 
 

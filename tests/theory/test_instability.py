@@ -149,7 +149,7 @@ def test_vanilla_fedac_at_one_over_L_is_agd(knots, root, mu, w_ag, w) -> None:
         assert float(getattr(nesterov(root, mu), name)) == same
 
 
-def test_the_trajectory_that_parts_converges_after_all() -> None:
+def test_the_separating_trajectory_converges_in_the_end() -> None:
     # The remark after theorem instability:sketch: no contradiction to convergence.
     instance = construct(25.0, 5)
     after = run_agd(instance.objective, instance.start, instance.hp, steps=200)
@@ -216,8 +216,8 @@ def test_measured_separation_is_that_of_the_proof(kappa, blocks) -> None:
 
 
 @pytest.mark.parametrize(("kappa", "blocks"), CASES)
-def test_the_precision_leaves_no_rounding_to_see(kappa, blocks) -> None:
-    # More digits than a double has: what is left of the guard bits after all steps.
+def test_rounding_errors_are_negligible(kappa, blocks) -> None:
+    # More digits than a double has: those that remain of the guard bits after all steps.
     instance = construct(kappa, blocks)
     w, u = instance.trajectories()
     with mpmath.workprec(200):
@@ -227,7 +227,7 @@ def test_the_precision_leaves_no_rounding_to_see(kappa, blocks) -> None:
 
 
 @pytest.mark.parametrize(("kappa", "blocks"), CASES)
-def test_both_sequences_part_as_the_proof_says(kappa, blocks) -> None:
+def test_both_sequences_separate_as_proven(kappa, blocks) -> None:
     for k, apart in enumerate(construct(kappa, blocks).separation()):
         assert abs(apart.w_ag) >= 1.02**k / 2
         assert abs(apart.w) >= 1.02**k
@@ -280,7 +280,7 @@ def test_curvature_is_mu_or_L_with_a_bump_per_block(kappa, blocks) -> None:
     F = instance.objective
     assert (F.mu, F.L, len(F.bumps)) == (1, kappa, blocks)
     knots = [knot for bump in F.bumps for knot in bump]
-    # AGD comes down from 1 to the minimum at 0, and no bump is there.
+    # AGD descends from 1 to the minimum at 0, and no bump is there.
     assert 0 < knots[0] < knots[-1] < 1
     beside = [knot + side * instance.delta for knot in knots for side in (-1, 1)]
     rng = np.random.default_rng(0)
@@ -313,12 +313,12 @@ def test_far_outside_the_neighbourhoods_the_formula_does_not_hold() -> None:
     eps = 0.01
     F, hp = instance.objective, instance.hp
     runs = [run_agd(F, (1 - shift, -shift), hp, steps=15) for shift in (0, eps)]
-    parted = float(runs[0].w[-1] - runs[1].w[-1]) / eps
-    assert abs(parted) < 1 < abs(predicted_separation(100.0, 5).w)
+    apart = float(runs[0].w[-1] - runs[1].w[-1]) / eps
+    assert abs(apart) < 1 < abs(predicted_separation(100.0, 5).w)
 
 
 def test_a_bump_out_of_place_breaks_the_construction() -> None:
-    # The bumps where AGD would be without them, not moved along: why the proof needs F~.
+    # Bumps at the w_md of the quadratic, not moved along: this is why the proof needs F~.
     instance = construct(100.0, 5)
     F = PiecewiseQuadratic(instance.objective.mu, instance.objective.L)
     w_md = run_agd(F, instance.start, instance.hp, steps=15).w_md
@@ -335,7 +335,7 @@ def test_kappa_need_not_be_a_square() -> None:
         assert apart == pytest.approx(predicted_separation(kappa, 6), rel=1e-9)
 
 
-def test_precision_of_others_is_left_alone() -> None:
+def test_the_global_precision_is_unchanged() -> None:
     before = mpmath.mp.prec
     instability.construct(25.0, 2).separation()
     assert mpmath.mp.prec == before
@@ -351,14 +351,14 @@ def test_precision_grows_with_blocks_and_kappa() -> None:
 
 
 @pytest.mark.parametrize("kappa", KAPPAS)
-def test_fedac_i_that_synchronizes_at_every_step_parts_as_agd(kappa) -> None:
+def test_fedac_i_with_K_1_separates_like_agd(kappa) -> None:
     for k, apart in enumerate(fedac_separation(kappa, 20, K=1)[1:], start=1):
         assert apart == pytest.approx(predicted_separation(kappa, k), rel=1e-9)
 
 
 @pytest.mark.parametrize("kappa", KAPPAS)
 @pytest.mark.parametrize("K", [4, 16, 64, 10**4])
-def test_fedac_i_parts_less(kappa, K) -> None:
+def test_fedac_i_separates_less(kappa, K) -> None:
     for k, apart in enumerate(fedac_separation(kappa, 20, K=K)[1:], start=1):
         predicted = predicted_separation(kappa, k)
         assert abs(apart.w) < 0.6 * abs(predicted.w)
@@ -372,14 +372,14 @@ def test_the_first_block_grows_less_the_longer_the_interval(kappa) -> None:
     assert first[-1] < first[0] / 3
 
 
-def test_fedac_i_without_acceleration_never_parts() -> None:
+def test_fedac_i_without_acceleration_never_separates() -> None:
     # From K = kappa on gamma = eta, and no curvatures make the transformed norm grow
     # (proposition fedaci:stab:bound): here |w_ag - w| and |w|.
     for apart in fedac_separation(100.0, 20, K=100):
         assert max(abs(apart.w), abs(apart.w_ag)) <= 1
 
 
-def test_other_curvatures_part_fedac_i() -> None:
+def test_other_curvatures_separate_fedac_i() -> None:
     # What the note in `fedac_separation` says.
     hp = couplings.fedac_i(eta=1 / 100, mu=1.0, K=2)
     matrix = np.linalg.multi_dot([step_matrix(hp, F) for F in [100.0] + 8 * [1.0]])
@@ -392,10 +392,10 @@ def test_differences_take_the_steps_of_trajectories() -> None:
     first, second = (
         follow(lambda t, w_md: 7 * w_md, start, hp, steps=6) for start in ((3.0, 1.0), (2.0, 4.0))
     )
-    parted = propagate(hp, [7.0] * 6, start=(1.0, -3.0))
-    assert parted.w_ag == pytest.approx(np.subtract(first.w_ag, second.w_ag))
-    assert parted.w == pytest.approx(np.subtract(first.w, second.w))
-    assert [apart.w for apart in by_block(parted)] == [parted.w[t] for t in (0, 3, 6)]
+    apart = propagate(hp, [7.0] * 6, start=(1.0, -3.0))
+    assert apart.w_ag == pytest.approx(np.subtract(first.w_ag, second.w_ag))
+    assert apart.w == pytest.approx(np.subtract(first.w, second.w))
+    assert [apart.w for apart in by_block(apart)] == [apart.w[t] for t in (0, 3, 6)]
 
 
 # Bad input.
@@ -413,7 +413,7 @@ def test_blocks_are_checked(blocks) -> None:
         instability.construct(100.0, blocks)
 
 
-def test_why_is_said_where_it_helps() -> None:
+def test_errors_give_the_reason() -> None:
     with pytest.raises(InputError, match=r"the theorem needs L/mu >= 25$"):
         instability.construct(16.0, 1)
     with pytest.raises(InputError, match=r"the digits needed grow with its square$"):

@@ -77,7 +77,7 @@ def constants(draw) -> dict[str, float]:
 
 
 def of(name: str, letters: dict[str, float]) -> dict[str, float]:
-    """Choose the letters that a lemma asks for."""
+    """Choose the letters that a lemma needs."""
     wanted = inspect.signature(getattr(lemmas, name)).parameters
     return {letter: value for letter, value in letters.items() if letter in wanted}
 
@@ -235,7 +235,7 @@ def test_lemmas_have_the_right_units(name, steps, power, length) -> None:
 
 # --- the theorems follow from the lemmas ----------------------------------------------------
 
-# What rounding may take from one of two sums whose largest terms are equal.
+# Allowed rounding error of two sums whose largest terms are equal.
 ROUNDING = 1 - 1e-12
 
 
@@ -260,7 +260,7 @@ def test_the_theorem_is_its_lemma_at_its_step_size(label, general, letters) -> N
 @given(letters=constants())
 @pytest.mark.parametrize("label", ["fedavg:a1", "mb-sgd", "mb-ac-sgd"])
 def test_comparisons_follow_up_to_a_factor_of_two(label, letters) -> None:
-    # Their constants are 1, which leaves no room for what the exponential leaves behind.
+    # Their constants are 1, which does not cover the remainder of the exponential.
     general = f"{theorem(label).name}_general_eta"
     eta = theorem(label).step_size(**letters).eta
     promised = theorem(label).bound(**letters).total
@@ -436,8 +436,8 @@ def test_extreme_constants(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", AMPLIFIED)
-def test_full_acceleration_over_long_rounds_is_bounded_by_nothing(name: str) -> None:
-    # (1 + gamma^2 mu/eta)^2K = 4^1000 and more: beyond every number, so the bound says nothing.
+def test_full_acceleration_over_long_rounds_has_no_bound(name: str) -> None:
+    # (1 + gamma^2 mu/eta)^2K = 4^1000 and more: too large for a double, so the bound says nothing.
     letters = LEMMAS[name] | {"gamma": 1.0, "K": 1000}
     assert lemma(name, **letters) == math.inf
     assert lemma(name, **letters | {"sigma": 0.0}) == 0

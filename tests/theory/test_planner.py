@@ -56,10 +56,10 @@ def test_the_cheapest_way_to_a_target() -> None:
             assert choice.theorem.bound(L=1.0, mu=1e-2, sigma=1.0, **fewer).total > 0.01
 
 
-def test_dear_rounds_make_for_long_ones() -> None:
-    cheap, dear = (plan(STRONG, M=64, target=0.01, round_cost=cost)[0] for cost in (1.0, 1e6))
-    assert dear.rounds < cheap.rounds
-    assert dear.K > cheap.K
+def test_expensive_rounds_are_longer() -> None:
+    cheap, expensive = (plan(STRONG, M=64, target=0.01, round_cost=cost)[0] for cost in (1.0, 1e6))
+    assert expensive.rounds < cheap.rounds
+    assert expensive.K > cheap.K
 
 
 def test_a_target_out_of_reach_gives_no_row() -> None:
@@ -100,7 +100,7 @@ def test_megabytes_count_both_sequences() -> None:
         ({"T": 8, "M": 0}, "M \\(workers\\)"),
     ],
 )
-def test_bad_questions(how: dict, message: str) -> None:
+def test_bad_input(how: dict, message: str) -> None:
     with pytest.raises(InputError, match=message):
         plan(STRONG, **({"M": 4} | how))
 

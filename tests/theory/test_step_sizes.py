@@ -87,7 +87,7 @@ def constants(draw) -> dict[str, float]:
 
 
 def of(name: str, letters: dict[str, float]) -> dict[str, float]:
-    """Choose the letters that a theorem asks for, and at least the steps it needs."""
+    """Choose the letters that a theorem needs, and enough steps."""
     chosen = {letter: value for letter, value in letters.items() if letter in THEOREMS[name]}
     return chosen | {"T": max(letters["T"], LEAST_STEPS.get(name, 1))}
 

@@ -299,7 +299,7 @@ def test_fedac_ii_is_the_better_coupling_from_some_rounds_on(strongly_convex, eq
     sigma=st.floats(1e-3, 1e3),
 )
 def test_what_the_table_leaves_out_is_within_the_variance(kappa, rounds, M, sigma) -> None:
-    # Table and simplified theorem ask for R >= sqrt(L/mu); at R = sqrt(L/mu) the two are equal.
+    # The table and the simplified theorem need R >= sqrt(L/mu), where the two are equal.
     R = rounds * kappa**0.5
     letters = {"L": 2.0, "mu": 2.0 / kappa, "sigma": sigma, "Q": 1.0, "M": M, "K": 8.0, "T": 8 * R}
     rate = theorem("fedacii:a2:full").rate(**letters, Phi0=1.0)

@@ -1,4 +1,4 @@
-"""Traces: potentials and discrepancies at every step, against numbers found by hand."""
+"""Traces: potentials and discrepancies at every step, against numbers computed by hand."""
 
 from math import exp, sqrt
 
@@ -140,7 +140,7 @@ def test_discrepancies_are_zero_after_a_synchronization_only(objective, algorith
 
 
 @pytest.mark.parametrize("what", [{"M": 1, "K": 4}, {"M": 3, "K": 1}], ids=["M = 1", "K = 1"])
-def test_one_worker_or_one_step_is_never_apart(what) -> None:
+def test_one_worker_or_one_step_has_no_discrepancy(what) -> None:
     traced = trace(LOGISTIC, "fedac-i", T=8, eta=0.1, start=START, **what)
     for name in NAMES:
         assert not traced.discrepancies[name].any()

@@ -137,13 +137,13 @@ def _print_tables(
     from fedac.theory.separation import predicted_separation, proven_bound
 
     every = -(-instance.blocks // ROWS)
-    shown = sorted({1, *range(every, instance.blocks + 1, every), instance.blocks})
+    rows = sorted({1, *range(every, instance.blocks + 1, every), instance.blocks})
     for sequence, name in SEQUENCES.items():
         table = new_table(
             *("block", "AGD", "exact", "proven >=", *(f"FedAc-I K={K}" for K in fedac_i)),
             title=f"{name}, kappa={instance.kappa:g}",
         )
-        for k in shown:
+        for k in rows:
             apart = [measured[k], predicted_separation(instance.kappa, k), proven_bound(k)]
             apart += [separations[k] for separations in fedac_i.values()]
             table.add_row(str(k), *(f"{abs(getattr(one, sequence)):.3g}" for one in apart))
