@@ -245,19 +245,20 @@ def test_load_of_paths_and_unknown_names(cache, tmp_path, monkeypatch):
 
 
 def test_describe_says_where_each_set_is(cache, register):
-    register(sha256=None)
+    register()
     cache.mkdir(parents=True)
-    (cache / "a9a").touch()
-    entries = {entry.name: entry for entry in describe()}
-    assert entries["synthetic"].where == entries["synthetic-dense"].where == "generated"
-    assert entries["a9a"].where == str(cache / "a9a")
-    assert entries["toy"].where is None
+    (cache / "w8a").touch()
+    where = {source.name: where for source, where in describe()}
+    assert where["synthetic"] == where["synthetic-dense"] == "generated"
+    assert where["w8a"] == str(cache / "w8a")
+    assert where["a9a"] == "embedded"
+    assert where["toy"] == "not here"
 
 
 def test_generated_sets_have_the_shape_that_is_listed():
-    for entry in describe():
-        if entry.where == "generated":
-            assert load(entry.name).X.shape == (entry.n_samples, entry.n_features)
+    for source, where in describe():
+        if where == "generated":
+            assert load(source.name).X.shape == (source.n_samples, source.n_features)
 
 
 def test_records_are_consistent():
@@ -280,8 +281,8 @@ def test_a9a_is_embedded(cache, tmp_path, monkeypatch):
 
 def test_the_license_of_embedded_data_is_named(cache):
     assert "License" in (EMBEDDED / "README.md").read_text()
-    (note,) = (entry.note for entry in describe() if entry.where == "embedded")
-    assert "CC BY 4.0" in note
+    (embedded,) = (source for source, where in describe() if where == "embedded")
+    assert "CC BY 4.0" in embedded.note
 
 
 def test_an_empty_fedac_data_counts_as_unset(cache, tmp_path, monkeypatch):

@@ -23,14 +23,9 @@ def list_sets() -> None:
     headings = ("name", "rows", "columns", "where", "note")
     caption = "Downloads are verified by their checksum if one is published, else by their shape."
     table = new_table(*headings, words={"name", "where", "note"}, caption=caption)
-    for entry in describe():
-        table.add_row(
-            entry.name,
-            f"{entry.n_samples:,}",
-            f"{entry.n_features:,}",
-            escape(entry.where or "not here"),
-            entry.note,
-        )
+    for source, where in describe():
+        shape = (f"{source.n_samples:,}", f"{source.n_features:,}")
+        table.add_row(source.name, *shape, escape(where), source.note)
     print_table(table)
 
 

@@ -61,20 +61,17 @@ def names(text: str, *, option: str) -> list[str]:
     >>> names("fedac-i, fedavg", option="--algorithms")
     ['fedac-i', 'fedavg']
     """
-    return _several(text, _name, option, "names")
-
-
-def _name(text: str) -> str:
-    if not text:
-        raise ValueError("a name must not be empty")
-    return text
+    return _several(text, str, option, "names")
 
 
 def _several(text: str, read: Callable[[str], T], option: str, what: str) -> list[T]:
+    parts = [part.strip() for part in text.split(",")]
     try:
-        values = [read(part.strip()) for part in text.split(",")]
+        values = [read(part) for part in parts if part]
     except ValueError:
-        raise InputError(f"{option} takes {what} separated by commas, got '{text}'") from None
+        values = []
+    if len(values) < len(parts):
+        raise InputError(f"{option} takes {what} separated by commas, got '{text}'")
     for value in values:
         if values.count(value) > 1:
             raise InputError(f"{option}: {value} is listed twice")

@@ -21,7 +21,7 @@ EMBEDDED = Path(__file__).parent / "embedded"
 
 @dataclass(frozen=True)
 class Source:
-    """A data file: what it contains and where it can be downloaded.
+    """A data set: its shape and, unless it is generated, the file to download.
 
     ``sha256`` is that of the file as downloaded, None if nobody published it.
     """
@@ -37,17 +37,6 @@ class Source:
     def __post_init__(self) -> None:
         if not self.url:
             object.__setattr__(self, "url", LIBSVM_URL + self.file)
-
-
-@dataclass(frozen=True)
-class Listing:
-    """A line of ``fedac data list``; ``where`` is None if the data must be downloaded."""
-
-    name: str
-    n_samples: int
-    n_features: int
-    where: str | None
-    note: str
 
 
 SOURCES = {
@@ -165,24 +154,24 @@ def load(name: str | Path, on_progress: OnProgress = lambda done, total: None) -
     raise unknown_name("data set", name, [*SOURCES, *GENERATED])
 
 
-def describe() -> list[Listing]:
+def describe() -> list[tuple[Source, str]]:
     """List every data set that `load` knows by name, and where it is on this machine.
 
     Examples
     --------
-    >>> [entry.where for entry in describe() if entry.name == "synthetic"]
+    >>> [where for source, where in describe() if source.name == "synthetic"]
     ['generated']
     """
-    listings = [
-        Listing("synthetic", 32_561, 123, "generated", "the shape of a9a"),
-        Listing("synthetic-dense", 4_000, 2_000, "generated", "the shape of epsilon, fewer rows"),
-    ]
+    generated = (
+        Source("synthetic", "", 32_561, 123, "the shape of a9a"),
+        Source("synthetic-dense", "", 4_000, 2_000, "the shape of epsilon, fewer rows"),
+    )
+    listed = [(source, "generated") for source in generated]
     for source in SOURCES.values():
         path = _local(source)
-        where = None if path is None else "embedded" if path.parent == EMBEDDED else str(path)
-        shape = source.n_samples, source.n_features
-        listings.append(Listing(source.name, *shape, where, source.note))
-    return listings
+        embedded = path is not None and path.parent == EMBEDDED
+        listed.append((source, "embedded" if embedded else str(path or "not here")))
+    return listed
 
 
 def _source(name: str) -> Source:
