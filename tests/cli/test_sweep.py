@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
+from fedac.algorithms import ALGORITHMS
 from fedac.cli import sweep as command
 from fedac.experiments import sweep as experiment
+from fedac.experiments.grid import Grid
 from fedac.experiments.store import FILE
+from fedac.objectives import LOSSES
 
 OPTIONS = {
     "--l2": "1e-2",
@@ -63,6 +68,81 @@ def test_short_options(fedac, options, tmp_path):
     short = {"--workers": "-M", "--local-steps": "-K", "--steps": "-T"}
     line = [short.get(part, part) for part in options()]
     assert fedac("sweep", *line, "--out", tmp_path / "short") == long
+
+
+def test_every_option(fedac, options, small, write, tmp_path):
+    """The options and the keys of a file mean the same, with spaces after commas too."""
+    changes = {"algorithms": "fedac-i, mb-sgd", "workers": "4, 8", "local_steps": "1, 4",
+               "eta": "0.1, 0.5", "seeds": "1, 2", "loss": "squared-hinge", "mu": 0.05,
+               "record_every": 4, "precision": "float64"}  # fmt: skip
+    code, out, _ = fedac("sweep", *options(**changes), "--intercept", "--out", tmp_path / "out")
+    assert code == 0
+    assert "32 runs now" in out
+    text = f"""
+name = "all"
+dataset = "{small}"
+loss = "squared-hinge"
+l2 = 1e-2
+intercept = true
+mu = 0.05
+algorithms = ["fedac-i", "mb-sgd"]
+steps = 16
+workers = [4, 8]
+local_steps = [1, 4]
+eta = [0.1, 0.5]
+seeds = [1, 2]
+record_every = 4
+precision = "float64"
+"""
+    code, out, _ = fedac("sweep", write(text.encode(), "all.toml"), "--out", tmp_path / "out")
+    assert "0 runs now, 32 before, 32 in all" in " ".join(out.split())
+    header, line, *_ = fedac("export", tmp_path / "out", "--csv", "-").out.splitlines()
+    assert header.endswith("final_suboptimality,objective,intercept,mu,precision")
+    assert line.endswith(",squared-hinge,True,0.05,float64")
+    assert line.startswith('"small, squared-hinge, intercept",0.01,"fedac-i, mu=0.05",4,1,16,')
+
+
+def test_an_algorithm_of_ones_own(fedac, assert_refused, options, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.path", [entry for entry in sys.path if entry])
+    (tmp_path / "own_command.py").write_text(
+        "from dataclasses import replace; from fedac.algorithms import FEDAVG\n"
+        "mine = replace(FEDAVG, name='mine')\n"
+    )
+    line = options(algorithms="own_command:mine, fedavg")
+    code, out, _ = fedac("sweep", *line, "--out", tmp_path / "out")
+    assert code == 0
+    assert out.index(" mine ") < out.index(" fedavg ")
+    line = options(algorithms="own_command:yours")
+    assert_refused("sweep", *line, "--out", "out", saying="unknown name in module own_command, 'yo")
+
+
+def test_the_best_step_size_at_an_edge(fedac, options, tmp_path):
+    code, out, _ = fedac("sweep", *options(), "--out", tmp_path)
+    assert code == 0
+    assert "0.5 (largest tried)" in out
+    last = "Best step size at an edge of the grid, try a wider one: fedac-i, mb-sgd."
+    assert out.splitlines()[-1] == last
+    wider = options(eta="1e-3, 0.5, 1e3")
+    assert "edge" not in fedac("sweep", *wider, "--out", tmp_path).out
+
+
+def test_diverged_runs_are_no_result(fedac, options, tmp_path):
+    hopeless = options(algorithms="fedavg", eta="1e8,1e9", l2="1", local_steps="4")
+    code, out, _ = fedac("sweep", *hopeless, "--out", tmp_path)
+    assert code == 0
+    row = next(line for line in out.splitlines() if "fedavg" in line)
+    assert row.replace("│", "").split() == ["fedavg", "4", "4", "-", "-", "-", "-"]
+    assert "edge" not in out
+
+
+def test_help_lists_algorithms_and_keys(fedac):
+    out = fedac("sweep", "--help").out.replace("-\n", "-")
+    text = " ".join(out.split()).replace("- ", "-")
+    for name in (*ALGORITHMS, *LOSSES):
+        assert name in text
+    keys = text.partition("Keys of FILE.toml: ")[2].partition(". ")[0]
+    assert keys.split(", ") == list(Grid.model_fields)
 
 
 def test_a_name_is_printed_as_it_is(fedac, grid, tmp_path):

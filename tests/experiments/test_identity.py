@@ -11,7 +11,6 @@ from fedac.data import Dataset, load
 from fedac.experiments.identity import (
     A9A,
     A9A_ROWS,
-    is_published_a9a,
     rows_hash,
     with_unique_names,
 )
@@ -97,7 +96,6 @@ def test_the_papers_a9a(l2):
     data = load("a9a")
     assert rows_hash(data) == A9A_ROWS
     assert LogisticRegression(data.X, data.y, l2=l2).fingerprint() == A9A[l2]
-    assert is_published_a9a(A9A[l2])
     flipped = data.y.copy()
     flipped[0] *= -1
     assert rows_hash(Dataset("a9a", data.X, flipped)) != A9A_ROWS

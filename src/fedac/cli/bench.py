@@ -9,7 +9,7 @@ import typer
 from fedac.cli.streams import new_table, print_table
 
 
-def bench(as_json: bool = typer.Option(False, "--json", help="Print one JSON object.")) -> None:
+def command(as_json: bool = typer.Option(False, "--json", help="Print one JSON object.")) -> None:
     """Compare the speed of the engine with other tools on this machine."""
     from fedac.experiments import bench as experiment
     from fedac.experiments.machine import describe_machine

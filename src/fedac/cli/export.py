@@ -11,7 +11,7 @@ from fedac.cli.parse import nonempty_path
 from fedac.errors import InputError
 
 
-def export(
+def command(
     directory: Path = typer.Argument(
         metavar="DIR", parser=nonempty_path, help="The --out folder of a sweep."
     ),

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +22,7 @@ from fedac.cli.parse import (
     whole_numbers,
 )
 from fedac.cli.progress import sweep_bar
-from fedac.cli.streams import new_table, notice, print_table
+from fedac.cli.streams import new_table, notice, notice_compiling, print_table
 from fedac.errors import InputError
 
 if TYPE_CHECKING:
@@ -43,7 +45,7 @@ LISTS = {
 WORTH_MEASURING = 20.0
 
 
-def sweep(
+def command(
     file: Path | None = typer.Argument(
         None, metavar="FILE.toml", parser=nonempty_path, help="The grid; or give it by options."
     ),
@@ -129,7 +131,8 @@ def _run(grid: Grid, out: Path) -> None:
     with Store(out, create=True) as store:
         summary = run_grid(grid, store)
         runs = store.frame()
-    _print_summary(grid, summary, runs.set_index("key").loc[list(summary.keys)])
+    ours = runs.set_index("key").loc[list(summary.keys)].reset_index()  # in the grid's order
+    _print_summary(grid, summary, ours)
     if summary.beyond:
         notice(
             f"{summary.beyond} of {len(grid.eta)} step sizes exceed 1/L; the theory covers "
@@ -143,7 +146,7 @@ def run_grid(grid: Grid, store: Store) -> Summary:
 
     try:
         with _sigterm_as_interrupt(), sweep_bar(grid.name) as show:
-            return experiment.run(grid, store, on_event=show)
+            return experiment.run(grid, store, on_event=show, on_compile=cache(notice_compiling))
     except experiment.SweepInterrupted as stop:
         notice(
             f"{grid.name}: {stop.done} of {stop.cells} runs are kept in '{store.path.parent}'; "
@@ -171,25 +174,26 @@ def _sigterm_as_interrupt() -> Iterator[None]:
 def _print_summary(grid: Grid, summary: Summary, runs: pd.DataFrame) -> None:
     from rich.markup import escape
 
+    from fedac.experiments.compare import eta_text, tuned
+
     title = f"{grid.name}: {summary.new} runs now, {counts(summary)}, {len(runs)} in all"
     headings = ("algorithm", "runs", "diverged", "best suboptimality", "M", "K", "eta")
     table = new_table(*headings, words=("algorithm",), title=escape(title))
-    runs = runs.assign(suboptimality=runs["trained_loss"] - runs["f_star"])
+    cells = tuned(runs).sort_values("suboptimality", kind="stable")
     at_edge = []
-    for name, ours in runs.groupby("algorithm", sort=False):
-        row = [escape(str(name)), str(len(ours)), str((ours["status"] == "diverged").sum())]
-        if ours["suboptimality"].isna().all():
+    for name in runs["algorithm"].unique():
+        ours, best = runs[runs["algorithm"] == name], cells[cells["algorithm"] == name].iloc[0]
+        row = [escape(name), str(len(ours)), str((ours["status"] == "diverged").sum())]
+        if math.isinf(best["suboptimality"]):
             table.add_row(*row, "-", "-", "-", "-")
             continue
-        best = ours.sort_values("suboptimality", kind="stable").iloc[0]
-        eta = f"{best['eta']:g}"
-        table.add_row(*row, f"{best['suboptimality']:.4e}", str(best["M"]), str(best["K"]), eta)
-        if len(grid.eta) > 1 and best["eta"] in (min(grid.eta), max(grid.eta)):
-            which = "largest" if best["eta"] == max(grid.eta) else "smallest"
-            at_edge.append(f"{name} at eta={eta}, the {which}")
+        found = f"{best['suboptimality']:.4e}", str(best["M"]), str(best["K"]), eta_text(best)
+        table.add_row(*row, *found)
+        if best["edge"] in ("smallest", "largest"):
+            at_edge.append(name)
     print_table(table)
     if at_edge:
-        print(f"Best at an edge of the grid, so others may be better: {'; '.join(at_edge)}.")
+        print(f"Best step size at an edge of the grid, try a wider one: {', '.join(at_edge)}.")
 
 
 def _print_plan(grid: Grid, out: Path | None) -> None:

@@ -39,17 +39,6 @@ A9A = {
 }
 
 
-def is_published_a9a(data_hash: str) -> bool:
-    """Say whether runs are on the paper's a9a, with one of the paper's three l2.
-
-    Examples
-    --------
-    >>> is_published_a9a(A9A[1e-3]), is_published_a9a("0" * 64)
-    (True, False)
-    """
-    return data_hash in A9A.values()
-
-
 def key_fingerprint(algorithm: Algorithm) -> str:
     """Return what the key of a run says about its algorithm: nothing, if schema 1 knew it."""
     found = fingerprint(algorithm)

@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
@@ -105,7 +106,11 @@ class SweepInterrupted(KeyboardInterrupt):
 
 
 def run(
-    grid: Grid, store: Store, *, on_event: Callable[[Event], object] = lambda event: None
+    grid: Grid,
+    store: Store,
+    *,
+    on_event: Callable[[Event], object] = lambda event: None,
+    on_compile: Callable[[], object] = lambda: None,
 ) -> Summary:
     """Run what the store lacks of a grid.
 
@@ -117,6 +122,8 @@ def run(
         Opened with ``create=True``.
     on_event : callable
         Called with an `Event` after every group, and a few times a second in between.
+    on_compile : callable
+        Called when the engine starts to compile.
 
     Raises
     ------
@@ -150,7 +157,9 @@ def run(
                         others.append(group)
                         continue
                     missing = store.missing(group.configs)
-                    new += store.add(_run_group(task, f_star, missing, progress.start(group)))
+                    progress.start(group)
+                    how = {"on_progress": progress.advance, "on_compile": on_compile}
+                    new += store.add(_run_group(task, f_star, missing, **how))
                 progress.finish(group, store.best(config.key for config in missing))
             todo = others
     except KeyboardInterrupt:
@@ -180,9 +189,9 @@ def measure_speed(grid: Grid, plan: Plan) -> float:
             [replace(config, T=min(T, K * count)) for config in configs]
             for count in (1, math.ceil(rounds))
         )
-        _run_group(task, 0.0, first, lambda queries: None)  # compiles
+        _run_group(task, 0.0, first)  # compiles
         before = time.perf_counter()
-        _run_group(task, 0.0, short, lambda queries: None)
+        _run_group(task, 0.0, short)
         ratios.append((time.perf_counter() - before) / task.cost.seconds(short))
     return sum(ratios) / len(ratios)
 
@@ -203,7 +212,7 @@ def prepare(grid: Grid) -> Task:
 
 
 def _run_group(
-    task: Task, f_star: float, configs: Sequence[Config], on_progress: Callable[[int], object]
+    task: Task, f_star: float, configs: Sequence[Config], **callbacks: Any
 ) -> list[tuple[Config, Outcome]]:
     """Run some cells of one group, in one call of the engine where they form a rectangle."""
     by_algorithm: dict[str, dict[float, Config]] = {}
@@ -229,7 +238,7 @@ def _run_group(
                 seed=first.seed,
                 record_every=first.record_every,
                 precision=first.precision,
-                on_progress=on_progress,
+                **callbacks,
             )
         for one in result.runs:
             outcome = Outcome(
@@ -262,11 +271,10 @@ class _Progress:
         self.group: tuple[Config, ...] = ()
         self.report()
 
-    def start(self, group: Group) -> Callable[[int], None]:
-        """Begin a group; return a function that counts its gradient queries."""
+    def start(self, group: Group) -> None:
+        """Begin a group."""
         self.group = self.left.get(_place(group), ())
         self.queries_before = self.queries
-        return self.advance
 
     def advance(self, queries: int) -> None:
         """Count gradient queries."""
