@@ -9,7 +9,7 @@ from fedac.data import load
 from fedac.errors import InputError, StepSizeWarning
 from fedac.experiments import calibration
 from fedac.experiments.calibration import LEMMAS, Fit, calibrate
-from fedac.experiments.published import published
+from fedac.experiments.published import published_runs
 from fedac.objectives import LogisticRegression, optimum
 from fedac.simulation import simulate
 from fedac.theory.constants import Constants, estimate
@@ -144,7 +144,7 @@ def test_a_fit_scales_each_term() -> None:
 def test_a9a_against_the_published_runs(a9a) -> None:
     F = LogisticRegression(a9a.X, a9a.y, l2=1e-3)
     mine = calibrate(F, estimate(F), M=1024, T=4096).recommended
-    table = published()
+    table = published_runs()
     same = (table.dataset == "a9a") & (table.l2 == 1e-3) & (table.M == 1024) & (table.K == mine.K)
     assert same.any()
     assert mine.suboptimality <= 2 * table[same].suboptimality.min()

@@ -21,6 +21,7 @@ def tuned() -> pd.DataFrame:
             "K": K,
             "seed": seed,
             "eta": 0.5,
+            "edge": "largest" if K == 256 else "",
             "suboptimality": seed * K * 1e-4,
         }
         for name in demo.GRID.algorithms
@@ -30,7 +31,9 @@ def tuned() -> pd.DataFrame:
 
 
 def test_figure_has_the_median_and_the_range_of_every_algorithm(tuned: pd.DataFrame) -> None:
-    (axes,) = demo.figure(tuned).axes
+    drawing = demo.figure(tuned)
+    assert drawing.get_supxlabel().startswith("Best step size at an edge of those tried in 4 of 36")
+    (axes,) = drawing.axes
     assert axes.get_title() == "a9a, l2 = 0.001, 512 workers: median and range of 5 seeds"
     labels = [text.get_text() for text in axes.get_legend().get_texts()]
     assert labels == ["FedAc-I", "MB-AC-SGD", "MB-SGD", "FedAvg"]
