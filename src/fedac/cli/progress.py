@@ -16,11 +16,12 @@ if TYPE_CHECKING:
 @contextmanager
 def progress_bar(what: str, total: int) -> Iterator[Callable[[int], object]]:
     """Yield a function that advances the bar by a number of gradient queries, of `total`."""
-    start, done = time.monotonic(), 0
+    start, done = None, 0
     with _bar(what) as update:
 
         def advance(queries: int) -> None:
-            nonlocal done
+            nonlocal start, done
+            start = start or time.monotonic()  # after compiling
             done += queries
             update(completed=done, total=total, note=f"{done / total:4.0%} {_rate(done, start)}")
 
@@ -55,7 +56,8 @@ def download_bar(what: str) -> Iterator[Callable[[int, int | None], object]]:
 
 
 def _rate(queries: int, start: float) -> str:
-    return f"{queries / max(time.monotonic() - start, 1e-9) / 1e6:.1f} M gradients/s"
+    seconds = time.monotonic() - start
+    return f"{queries / seconds / 1e6:.1f} M gradients/s" if seconds > 0.1 else ""
 
 
 @contextmanager
