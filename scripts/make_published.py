@@ -2,9 +2,9 @@
 
     python scripts/make_published.py FOLDER
 
-FOLDER holds a file per problem, ``a9a_1e-03.csv`` and so on, a row per run:
-``algorithm,M,K,eta,best_loss,final_loss``. Kept is the best run over the step sizes of our
-sweep for every cell (algorithm, M, K).
+FOLDER contains a file per problem, ``a9a_1e-03.csv`` and so on, with a row per run:
+``algorithm,M,K,eta,best_loss,final_loss``. For every cell (algorithm, M, K) we keep the best run
+over the step sizes of our sweep.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import pandas as pd
 
 OUT = Path(__file__).parents[1] / "src/fedac/experiments/published.csv"
 
-# The step sizes that the paper names for a problem; the tables hold more. It names none for the
-# instability figure (a9a, l2 = 1e-4), whose sweep tries all that its authors tried.
+# The step sizes that the paper lists for a problem; the tables have more. It lists none for the
+# instability figure (a9a, l2 = 1e-4), so our sweep tries all that the authors tried.
 A9A = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10)
 ETAS = {
     "a9a_1e-03": A9A,
@@ -38,7 +38,7 @@ def best_runs(path: Path) -> pd.DataFrame:
 
 
 def without_repeats(cells: pd.DataFrame) -> pd.DataFrame:
-    """Blank the leading fields that a row shares with the one above: half the size."""
+    """Blank the leading fields that repeat the row above, which halves the file."""
     text = cells.astype(str)
     leading = CELL[:-1]
     repeats = text[leading].eq(text[leading].shift()).cummin(axis=1)

@@ -42,12 +42,12 @@ app = typer.Typer(
 )
 
 
-add_command(app, "demo", demo.demo)
+add_command(app, "demo", demo.command)
 add_command(app, "run", run.command)
 add_command(app, "sweep", sweep.command)
 add_command(app, "export", export.command)
-add_command(app, "reproduce", reproduce.reproduce)
-add_command(app, "report", report.report)
+add_command(app, "reproduce", reproduce.command)
+add_command(app, "report", report.command)
 add_command(app, "instability", instability.command)
 add_command(app, "plan", plan.command)
 add_command(app, "bench", bench.command)

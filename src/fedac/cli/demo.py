@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-def demo(
+def command(
     out: Path = typer.Option(
         Path("fedac-demo"),
         metavar="DIR",

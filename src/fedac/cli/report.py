@@ -1,4 +1,4 @@
-"""`fedac report`: all runs of a store in one HTML file."""
+"""`fedac report`: the runs of a store as one HTML file."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ import typer
 from fedac.cli.parse import nonempty_path
 
 
-def report(
+def command(
     directory: Path = typer.Argument(
-        metavar="DIR", parser=nonempty_path, help="The folder of a sweep."
+        metavar="DIR", parser=nonempty_path, help="The output folder of a sweep."
     ),
     out: Path | None = typer.Option(
         None,
         metavar="FILE",
         parser=nonempty_path,
-        help="The file to write; DIR/report.html unless given.",
+        help="The file to write; by default DIR/report.html.",
     ),
 ) -> None:
-    """Write one self-contained HTML file: interactive figures, and the published numbers beside."""
+    """Write the runs of a sweep as one HTML file with interactive figures."""
     from fedac.experiments.report import write
     from fedac.experiments.store import Store
 

@@ -32,7 +32,7 @@ WITHOUT_EPSILON = (
 )
 
 
-def reproduce(
+def command(
     figures: list[str] = typer.Argument(metavar="FIGURE...", help="figure-1 to figure-7, or all."),
     out: Path = typer.Option(
         Path("fedac-reproduction"),
