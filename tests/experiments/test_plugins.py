@@ -8,6 +8,7 @@ import pytest
 
 from fedac.algorithms import FEDAVG
 from fedac.errors import InputError
+from fedac.experiments.grid import Grid
 from fedac.experiments.plugins import find_algorithm, find_loss, make_objective
 from fedac.objectives import LogisticRegression
 
@@ -18,6 +19,7 @@ from fedac.objectives import LeastSquares
 
 mine = replace(FEDAVG, name="mine")
 impostor = replace(FEDAVG)
+uncoupled = replace(FEDAVG, name="uncoupled", couple=lambda eta: eta)
 number = 3
 class Loss(LeastSquares): pass
 class Broken(LeastSquares):
@@ -69,6 +71,14 @@ def test_built_in_names():
 def test_algorithms_that_cannot_be_used(name, message):
     with pytest.raises(InputError, match=message):
         find_algorithm(name)
+
+
+@pytest.mark.usefixtures("here")
+def test_a_grid_explains_what_is_wrong_with_a_record():
+    values = {"name": "own", "dataset": "tiny", "l2": 1e-3, "algorithms": ("own_things:uncoupled",),
+              "workers": (4,), "local_steps": (1,), "eta": (0.1,)}  # fmt: skip
+    with pytest.raises(InputError, match="algorithm 'uncoupled': couple"):
+        Grid.checked(values, lambda key: f"--{key}")
 
 
 @pytest.mark.usefixtures("here")

@@ -20,12 +20,13 @@ from typing import Annotated, Any, Literal, Self, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
 from fedac.algorithms import Algorithm
+from fedac.algorithms.contract import couple
 from fedac.errors import InputError, unknown_name
 from fedac.experiments.identity import key_fingerprint
 from fedac.experiments.plugins import find_algorithm, find_loss
 from fedac.simulation.schedule import Schedule
 
-# A wheel carries the sweeps inside the package; a checkout has them at its root.
+# In an installed package, and at the root of a checkout.
 SHIPPED = (Path(__file__).parents[1] / "sweeps", Path(__file__).parents[3] / "sweeps")
 
 T = TypeVar("T")
@@ -160,7 +161,7 @@ class Grid(BaseModel):
         if {"l2", "mu", "algorithms", "local_steps"} <= set(before):
             mu = before["mu"] or before["l2"]
             for name, eta, K in product(before["algorithms"], values, before["local_steps"]):
-                find_algorithm(name).couple(eta=eta, mu=mu, K=K)
+                couple(find_algorithm(name), eta=eta, mu=mu, K=K)
         return values
 
     def records(self) -> dict[str, Algorithm]:
@@ -194,8 +195,8 @@ class Config:
     def key(self) -> str:
         """The hash that identifies the run."""
         values = asdict(self) | {"l2": float(self.l2), "eta": float(self.eta)}
-        # The data's hash covers these. The others below came with schema 2: where a run does not
-        # use them, its key is that of schema 1.
+        # data_hash covers these. mu and fingerprint came with schema 2: a run that does not use
+        # them has the key of schema 1.
         for name in ("objective", "intercept", "rows_hash"):
             del values[name]
         if self.mu in (None, self.l2):
