@@ -21,7 +21,7 @@ from fedac.cli.parse import (
     output_folder,
     whole_numbers,
 )
-from fedac.cli.progress import sweep_bar
+from fedac.cli.progress import download_bar, sweep_bar
 from fedac.cli.streams import new_table, notice, notice_compiling, print_table
 from fedac.errors import InputError
 
@@ -109,9 +109,13 @@ def command(
     if file is not None:
         grid = Grid.from_toml(file)
     else:
-        for name in LISTS.keys() & given.keys():
-            given[name] = LISTS[name](given[name], option=_option(name))
+        for name, read in LISTS.items():
+            if name in given:
+                given[name] = read(given[name], option=_option(name))
         grid = Grid.checked({"name": "sweep", **given}, _option)
+    if out is not None:
+        output_folder(out, option="--out")
+    _load(grid)
     if dry_run:
         _print_plan(grid, out)
     elif out is not None:
@@ -122,12 +126,20 @@ def _option(key: str) -> str:
     return f"--{key.replace('_', '-')}"
 
 
+def _load(grid: Grid) -> None:
+    """Load the data first: if that fails, no empty store is left behind."""
+    from fedac.data.registry import SOURCES, fetch
+    from fedac.experiments.sweep import prepare
+
+    if grid.dataset in SOURCES:
+        with download_bar(grid.dataset) as show:
+            fetch(grid.dataset, show)
+    prepare(grid)
+
+
 def _run(grid: Grid, out: Path) -> None:
-    from fedac.experiments import sweep as experiment
     from fedac.experiments.store import Store
 
-    output_folder(out, option="--out")
-    experiment.prepare(grid)  # if the data cannot be read, leave no empty store behind
     with Store(out, create=True) as store:
         summary = run_grid(grid, store)
         runs = store.frame()

@@ -40,13 +40,13 @@ A9A = {
 
 
 def key_fingerprint(algorithm: Algorithm) -> str:
-    """Return what the key of a run says about its algorithm: nothing, if schema 1 knew it."""
+    """Return what identifies an algorithm in keys besides its name; empty if schema 1 had it."""
     found = fingerprint(algorithm)
     return "" if SCHEMA_1.get(algorithm.name) == found else found
 
 
 def objective_hash(objective: Objective, *, own: bool) -> str:
-    """Return a hash of an objective; that of a class of the user's own follows its code."""
+    """Return a hash of an objective; for a user's own class it also covers what it computes."""
     if not own:
         return objective.fingerprint()
     gradient = objective.gradient(np.linspace(-1.0, 1.0, objective.dim))
@@ -56,7 +56,7 @@ def objective_hash(objective: Objective, *, own: bool) -> str:
 
 def rows_hash(data: Dataset) -> str:
     """Return a hash of the rows and labels alone."""
-    return LeastSquares(data.X, data.y).fingerprint()  # without l2 there is nothing else in it
+    return LeastSquares(data.X, data.y).fingerprint()  # l2 = 0, so it depends on nothing else
 
 
 def with_unique_names(runs: pd.DataFrame) -> pd.DataFrame:

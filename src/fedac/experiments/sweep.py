@@ -29,7 +29,7 @@ from fedac.simulation import simulate
 
 # Nobody reads faster, and a small group makes a thousand rounds in this time.
 SECONDS_BETWEEN_EVENTS = 0.1
-# What `measure_speed` runs.
+# How many groups `measure_speed` runs, and about how long each.
 TRIALS = 4
 TRIAL_SECONDS = 0.4
 
@@ -198,7 +198,7 @@ def measure_speed(grid: Grid, plan: Plan) -> float:
 
 @lru_cache(maxsize=1)
 def prepare(grid: Grid) -> Task:
-    """Load the data and list the groups, once for planning, calibrating and running."""
+    """Load the data and list the groups, once for planning, measuring and running."""
     data = load(grid.dataset)
     objective = make_objective(grid.loss, data.X, data.y, l2=grid.l2, intercept=grid.intercept)
     listed = groups(
