@@ -38,7 +38,7 @@ def _sort_in_place(state, hp, t):
 MISTAKES = {
     "update without a tuple": (
         FEDAVG, {"update": lambda state, w_md, g, hp: w_md - hp.eta * g},
-        r"update must return a tuple of 1, one for each sequence \(w\), not a",
+        r"update must return a tuple of 1, one for each sequence \(w\), not ",
     ),
     "update with too many": (
         FEDAVG, {"update": lambda state, w_md, g, hp: (w_md - hp.eta * g, g)},
@@ -54,7 +54,7 @@ MISTAKES = {
     ),
     "query of the whole state": (
         FEDAVG, {"query": lambda state, hp: state},
-        r"query must return vectors like those it gets, .*, not tuple",
+        r"query must return vectors like those it gets, .*, not a tuple of",
     ),
     "output of a number": (
         FEDAVG, {"output": lambda state, hp, t: None},
@@ -100,7 +100,7 @@ def test_mistakes_are_explained(mistake: str) -> None:
         ({"output": _sort_in_place}, "output changes its arguments in place"),
         (
             {"update": lambda state, w_md, g, hp: (w_md - math.copysign(hp.eta, g),)},
-            r"update\(state, w_md, g, hp\) fails, given a tuple of ndarray",
+            r"update\(state, w_md, g, hp\) fails, given a tuple of ndarray of shape",
         ),
         (
             {"query": lambda state, hp: np.asarray(state[0]) + 0.0},

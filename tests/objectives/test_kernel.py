@@ -101,11 +101,11 @@ MODELS = {
 }
 
 
-@pytest.mark.parametrize("name", formulas.LOSSES)
+@pytest.mark.parametrize("name", formulas.FORMULAS)
 @pytest.mark.parametrize("y", [1.0, -1.0])
 def test_compiled_losses_are_those_of_the_objectives(name: str, y: float) -> None:
     z = np.linspace(-40, 40, 1604)
-    model, loss, out = MODELS[name], formulas.LOSSES[name], np.empty_like(z)
+    model, loss, out = MODELS[name], formulas.FORMULAS[name], np.empty_like(z)
     lanes = Template(np.float64, 4)
     compiled_derivatives(lanes, loss, z, y, out)
     exact = name != "logistic"  # which needs exp, NumPy's or ours

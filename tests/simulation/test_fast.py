@@ -298,7 +298,7 @@ WAYS = (kernels.SWEEP, kernels.TOUCHED, kernels.FAR)
 
 
 def watch_collecting(monkeypatch: pytest.MonkeyPatch, *, force: int | None = None) -> list[int]:
-    """Return how the changes of each call's workers are collected; the way asked for, if any."""
+    """Return how the changes of each call's workers are collected; the forced way, if any."""
     seen: list[int] = []
 
     def spy(lanes, sequences, rows, this_round, *others) -> None:
@@ -451,16 +451,16 @@ def test_threads_hand_on_errors() -> None:
 @pytest.mark.parametrize("strands", [1, 2, 7, 64])
 def test_every_strand_is_run_once(count: int, strands: int) -> None:
     done: list[int] = []
-    told: list[int] = []
+    reported: list[int] = []
     with threads.Threads(count) as team:
         team.run(
             lambda first, last: done.extend(range(first, last)),
             strands=strands,
             work=10**9,
-            on_done=lambda first, last: told.extend(range(first, last)),
+            on_done=lambda first, last: reported.extend(range(first, last)),
         )
     assert sorted(done) == list(range(strands))
-    assert sorted(told) == list(range(strands))
+    assert sorted(reported) == list(range(strands))
 
 
 # --- Divergence ---------------------------------------------------------------------------------
@@ -703,7 +703,7 @@ def test_memory_does_not_depend_on_M() -> None:
 
 
 def test_memory_of_wide_models_is_bounded(monkeypatch) -> None:
-    # With room for two strands of totals, four are kept; the result is the same to rounding.
+    # Memory for two strands of totals; at least four are kept. Equal up to rounding.
     usual = fast(LOGISTIC, M=100)
     monkeypatch.setattr(workers, "TOTALS_BYTES", 2 * 8 * D * 16)
     assert_same(fast(LOGISTIC, M=100), usual, rel=1e-12)

@@ -1,4 +1,4 @@
-"""The public call: what it refuses, what it warns of, what it tells while it runs."""
+"""The public call: what it refuses, what it warns about, what it reports while it runs."""
 
 import math
 import warnings
@@ -249,20 +249,22 @@ def test_a_loss_that_overflows_later_is_divergence() -> None:
 
 
 @pytest.mark.parametrize("algorithm", ["fedac-i", "fedavg-weighted", "mb-sgd"])
-def test_callbacks_are_told_every_record(algorithm: str) -> None:
-    told: list[Record] = []
+def test_callbacks_get_every_record(algorithm: str) -> None:
+    records: list[Record] = []
     also: list[Record] = []
     result = run(
         algorithm=algorithm,
         eta=[0.5, 0.25],
         record_every=4,
-        callbacks=[told.append, also.append],
+        callbacks=[records.append, also.append],
     )
-    assert told == also
-    assert [(r.eta, r.step) for r in told] == [(eta, t) for eta in (0.5, 0.25) for t in (0, 4, 8)]
-    assert {r.algorithm for r in told} == {algorithm}
-    assert [r.loss for r in told] == [loss for r in result.runs for loss in r.loss]
-    assert np.array_equal(told[-1].state[0], next(iter(result.runs[-1].state.values())))
+    assert records == also
+    assert [(r.eta, r.step) for r in records] == [
+        (eta, t) for eta in (0.5, 0.25) for t in (0, 4, 8)
+    ]
+    assert {r.algorithm for r in records} == {algorithm}
+    assert [r.loss for r in records] == [loss for r in result.runs for loss in r.loss]
+    assert np.array_equal(records[-1].state[0], next(iter(result.runs[-1].state.values())))
 
 
 @pytest.mark.parametrize("K", [4, Schedule.at([1, 2, 8, 16])])
@@ -334,9 +336,9 @@ def test_other_errors_of_callbacks_pass_through() -> None:
 def test_the_default_start_is_that_of_the_published_runs() -> None:
     # RandomState(1).randn(2)
     w_0 = np.array([1.6243453636632417, -0.6117564136500754])
-    told: list[Record] = []
-    run(callbacks=[told.append])
-    assert np.array_equal(told[0].state[0], w_0)
+    records: list[Record] = []
+    run(callbacks=[records.append])
+    assert np.array_equal(records[0].state[0], w_0)
 
 
 def test_by_default_about_eight_records() -> None:

@@ -10,25 +10,29 @@ from typing import Any
 import numpy as np
 
 from fedac.algorithms.couplings import Hyperparameters
-from fedac.algorithms.record import Algorithm, State, Vector
+from fedac.algorithms.record import Algorithm, Vector
 from fedac.errors import InputError
+
+SIGNATURES = {
+    "couple": "eta=, mu=, K=",
+    "start": "w_0",
+    "query": "state, hp",
+    "update": "state, w_md, g, hp",
+    "output": "state, hp, t",
+}
 
 
 def couple(algorithm: Algorithm, *, eta: float, mu: float, K: int) -> Hyperparameters:
     """Return the algorithm's hyperparameters, or explain what is wrong with its `couple`."""
-    hp = _call(algorithm, "couple", eta=eta, mu=mu, K=K)
-    try:
-        complete = is_dataclass(hp) and hasattr(hp, "eta") and hash(hp) is not None
-    except TypeError:  # not frozen
-        complete = False
-    if not complete:
+    hp: Hyperparameters = _call(algorithm, "couple", eta=eta, mu=mu, K=K)
+    frozen = is_dataclass(hp) and type(hp).__hash__ is not None
+    if not (frozen and hasattr(hp, "eta")):
         raise _wrong(
             algorithm,
             f"couple must return a frozen dataclass with a field eta, such as "
             f"Hyperparameters(eta=eta), not {hp!r:.60}",
         )
-    result: Hyperparameters = hp
-    return result
+    return hp
 
 
 def check_functions(
@@ -37,7 +41,7 @@ def check_functions(
     w_0: Vector,
     on_worker: Callable[[Vector], Vector] = lambda vector: vector,
 ) -> None:
-    """Call start, query, update and output once, and explain what is wrong with any of them.
+    """Call start, query, update and output, and explain what is wrong with any of them.
 
     `on_worker` makes of a vector what `query` and `update` get, if that has another shape.
     """
@@ -53,63 +57,42 @@ def check_functions(
         _require_vector(algorithm, "output", _call(algorithm, "output", state, hp, t), w_0)
 
 
-def check_purity(algorithm: Algorithm, hp: Hyperparameters, w_0: Vector) -> None:
-    """Refuse functions that change their arguments."""
-    state: State = tuple(w_0 + k for k in range(len(algorithm.sequences)))
-    calls: dict[str, tuple[Any, ...]] = {
-        "start": (w_0,),
-        "query": (state, hp),
-        "update": (state, 2 * w_0, 3 * w_0, hp),
-        "output": (state, hp, 1),
-    }
-    for function, arguments in calls.items():
-        kept = deepcopy(arguments)
-        _call(algorithm, function, *arguments)
-        for before, now in zip(kept, arguments, strict=True):
-            pairs = zip(before, now, strict=True) if isinstance(now, tuple) else [(before, now)]
-            if not all(_equal(a, b) for a, b in pairs):
-                raise _wrong(
-                    algorithm, f"{function} changes its arguments in place; it must return new ones"
-                )
-
-
-def _equal(a: Any, b: Any) -> bool:
-    return bool(a == b) if np.ndim(a) == 0 else bool((a == b).all())
-
-
 def _call(algorithm: Algorithm, function: str, *arguments: Any, **named: Any) -> Any:
+    """Call a function of the record on copies, and see that it leaves them as they are."""
+    copies = deepcopy(arguments)
     try:
         with np.errstate(all="ignore"):
-            return getattr(algorithm, function)(*arguments, **named)
+            result = getattr(algorithm, function)(*copies, **named)
     except InputError:
         raise
     except Exception as error:
-        kind = type(arguments[0]).__name__ if arguments else "float"
-        if isinstance(arguments[0] if arguments else None, tuple):
-            kind = f"tuple of {type(arguments[0][0]).__name__}"
+        given = f", given {_describe(arguments[0])}" if arguments else ""
         raise _wrong(
             algorithm,
-            f"{function}({SIGNATURES[function]}) fails, given a {kind}: "
-            f"{type(error).__name__}: {error}",
+            f"{function}({SIGNATURES[function]}) fails{given}: {type(error).__name__}: {error}",
         ) from error
+    if not all(map(_equal, copies, arguments)):
+        raise _wrong(
+            algorithm, f"{function} changes its arguments in place; it must return new ones"
+        )
+    return result
 
 
-SIGNATURES = {
-    "couple": "eta=, mu=, K=",
-    "start": "w_0",
-    "query": "state, hp",
-    "update": "state, w_md, g, hp",
-    "output": "state, hp, t",
-}
+def _equal(a: Any, b: Any) -> bool:
+    if isinstance(a, tuple):
+        return all(map(_equal, a, b))
+    return bool((a == b).all()) if np.ndim(a) else bool(a == b)
 
 
 def _require_state(algorithm: Algorithm, function: str, state: Any, model: Vector) -> None:
-    names = ", ".join(algorithm.sequences)
-    expected = f"a tuple of {len(algorithm.sequences)}, one for each sequence ({names})"
-    if not isinstance(state, tuple | list):
-        raise _wrong(algorithm, f"{function} must return {expected}, not a {type(state).__name__}")
-    if len(state) != len(algorithm.sequences):
-        raise _wrong(algorithm, f"{function} must return {expected}, not of {len(state)}")
+    names = algorithm.sequences
+    if not isinstance(state, tuple | list) or len(state) != len(names):
+        many = isinstance(state, tuple | list)
+        raise _wrong(
+            algorithm,
+            f"{function} must return a tuple of {len(names)}, one for each sequence "
+            f"({', '.join(names)}), not {f'of {len(state)}' if many else _describe(state)}",
+        )
     for sequence in state:
         _require_vector(algorithm, function, sequence, model)
 
@@ -124,8 +107,10 @@ def _require_vector(algorithm: Algorithm, function: str, value: Any, model: Vect
 
 
 def _describe(value: Any) -> str:
-    kind = type(value).__name__
-    return f"{kind} of shape {tuple(value.shape)}" if hasattr(value, "shape") else kind
+    if isinstance(value, tuple) and value:
+        return f"a tuple of {_describe(value[0])}"
+    shape = f" of shape {tuple(value.shape)}" if hasattr(value, "shape") else ""
+    return f"{type(value).__name__}{shape}"
 
 
 def _wrong(algorithm: Algorithm, what: str) -> InputError:

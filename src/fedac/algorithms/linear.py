@@ -34,7 +34,7 @@ class Linear:
     update: tuple[tuple[float, ...], ...]
 
 
-@lru_cache(maxsize=256)  # asked for at every step, mostly with the same numbers
+@lru_cache(maxsize=256)  # called at every step, mostly with the same hyperparameters
 def linear_form(algorithm: Algorithm, hp: Hyperparameters) -> Linear:
     """Find the coefficients of an algorithm's step, or refuse one that is not linear.
 
@@ -81,7 +81,7 @@ def _is_exact(query: Array, update: Array, algorithm: Algorithm, hp: Hyperparame
     S = len(query)
     scale = np.repeat([1e-9, 1e-4, 1.0, 1e4, 1e9], 4)
     values = np.random.default_rng(0).normal(size=(S + 2, len(scale))) * scale
-    # Step sizes may be of any size: what they make of g shall not hide all else.
+    # Step sizes may be huge: their multiple of g must not hide all other terms.
     values[-1] /= max(1.0, np.abs(update[:, -1]).max())
     w_md, after = _step(algorithm, values, hp)
     slack = 1e-9 * scale * max(1.0, np.abs(query).max(), np.abs(update[:, :-1]).max())

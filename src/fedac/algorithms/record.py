@@ -1,8 +1,8 @@
 """What an algorithm is: a frozen record of plain functions.
 
-The functions use only ``+ - * /`` on their arguments, so floats, NumPy arrays and
-tensors all pass through. The simulator, the PyTorch optimizer and the Flower client
-call these same functions; nobody else writes an update.
+The functions use only ``+ - * /`` on their arguments, so they work on floats, NumPy arrays and
+tensors. The simulator, the PyTorch optimizer and the Flower client all call these functions; no
+update is written anywhere else.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from fedac.algorithms.couplings import Coupling
 
 BYTES_PER_NUMBER = 4  # models travel as float32
 
-# A float, an array or a tensor: whatever has + - * /.
+# A float, an array or a tensor: anything with + - * /.
 Vector = Any
 State = tuple[Vector, ...]
 

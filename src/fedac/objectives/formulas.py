@@ -79,7 +79,7 @@ class SquaredHinge(NamedTuple):
         return -y * positive_part(1.0 - y * z)
 
 
-LOSSES: dict[str, Any] = {
+FORMULAS: dict[str, Any] = {
     "logistic": Logistic(),
     "squares": Squares(),
     "squared-hinge": SquaredHinge(),

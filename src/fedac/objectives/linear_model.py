@@ -20,7 +20,7 @@ from scipy.sparse.linalg import LinearOperator, eigsh
 from fedac.arrays import Array, as_numbers, content_hash
 from fedac.errors import InputError, unknown_name
 from fedac.objectives.base import Objective, RowNumbers
-from fedac.objectives.formulas import LOSSES
+from fedac.objectives.formulas import FORMULAS
 from fedac.require import require_nonnegative
 
 Matrix = Array | sp.csr_array
@@ -104,9 +104,9 @@ class LinearModel(Objective):
         if not self.has_kernel():
             return
         name, kernel = type(self).__name__, type(self).kernel
-        if isinstance(kernel, str) and kernel not in LOSSES:
-            raise unknown_name("kernel", kernel, LOSSES)
-        function = LOSSES[kernel].derivative if isinstance(kernel, str) else kernel
+        if isinstance(kernel, str) and kernel not in FORMULAS:
+            raise unknown_name("kernel", kernel, FORMULAS)
+        function = FORMULAS[kernel].derivative if isinstance(kernel, str) else kernel
         function = getattr(function, "py_func", function)  # Numba's functions, uncompiled
         targets = self.y[:: -(-self.n_samples // 4)]
         z, y = np.tile(PROBES, len(targets)), np.repeat(targets, len(PROBES))

@@ -1,4 +1,4 @@
-"""Which engine runs a problem: the fast one where it can, with a warning where it cannot."""
+"""Choose an engine: the fast one if it can run the problem, else the reference, with a warning."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PRECISIONS = ("float32", "float64")
 def start_engine(
     problem: Problem, engine: str | None, precision: str, threads: int | None
 ) -> tuple[str, Generator[list[Snapshot]]]:
-    """Return the name of the engine that was chosen, and its snapshots to come."""
+    """Return the name of the chosen engine, and a generator of its snapshots."""
     if engine not in (None, *ENGINES):
         raise unknown_name("engine", str(engine), ENGINES)
     if precision not in PRECISIONS:
@@ -25,7 +25,7 @@ def start_engine(
     require_threads(threads)
     if engine == "reference":
         return "reference", reference.run(problem)
-    # Loads Numba, which the reference engine does without.
+    # Imports Numba, which the reference engine does not need.
     from fedac.simulation._fast import engine as fast
 
     try:

@@ -13,7 +13,7 @@ from fedac.objectives import Objective
 from fedac.require import require_count
 from fedac.simulation.problem import DIVERGED
 
-# A few more threads than cores do no harm; thousands are a typing error.
+# Somewhat more threads than cores do no harm; thousands are a typo.
 THREADS_PER_CORE = 16
 
 

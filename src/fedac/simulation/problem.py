@@ -1,4 +1,4 @@
-"""What an engine is given and what it hands back."""
+"""What an engine gets, and what it yields."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fedac.arrays import Array
 from fedac.objectives.base import Objective
 from fedac.simulation.schedule import Schedule
 
-# Past this size an iterate is on its way to infinity, in single and double precision alike.
+# Beyond this size an iterate will overflow, in single and double precision alike.
 DIVERGED = 1e10
 
 ArrayState = tuple[Array, ...]
@@ -32,12 +32,12 @@ class Lane:
         return w_md
 
     def output(self, state: ArrayState, t: int) -> Array:
-        """Return the point by which this lane is judged after t steps."""
+        """Return the point that is evaluated after t steps."""
         w: Array = self.algorithm.output(state, self.hp, t)
         return w
 
     def diverged(self, state: ArrayState, t: int) -> bool:
-        """Say whether the query point or the output has left all bounds."""
+        """Say whether the query point or the output is out of bounds."""
         with np.errstate(over="ignore", invalid="ignore"):
             points = (self.query(state), self.output(state, t))
         return not all(np.abs(point).max() <= DIVERGED for point in points)
@@ -62,7 +62,7 @@ class Problem:
 class Snapshot:
     """The averaged state of one lane after a synchronization; the last one if it diverged.
 
-    An engine that can evaluate many lanes at once also tells the loss of the lane's output.
+    An engine that evaluates many lanes at once also gives the loss of the lane's output.
     """
 
     lane: int

@@ -22,7 +22,7 @@ class Record:
     run : int
         Which of the runs of the result, counted from 0.
     algorithm, eta : str, float
-        What that run runs.
+        The algorithm and step size of that run.
     sequences : tuple of str
         The names of the algorithm's sequences.
     step : int
@@ -78,7 +78,7 @@ class Recorder:
                 )
             trace.diverged = True
             return
-        # The loss comes last: its length counts the complete records, whenever we are interrupted.
+        # The loss comes last: an interrupt may leave a step without a loss, never the reverse.
         trace.steps.append(snapshot.step)
         trace.state = snapshot.state
         trace.losses.append(loss)
@@ -114,7 +114,7 @@ class Recorder:
 
 @dataclass
 class _Trace:
-    """What is known of one lane so far."""
+    """The records of one lane so far."""
 
     steps: list[int] = field(default_factory=list)
     losses: list[float] = field(default_factory=list)

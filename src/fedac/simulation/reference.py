@@ -1,6 +1,6 @@
 """The reference engine: the algorithms as printed, dense, float64, all workers side by side.
 
-It is the oracle of the tests and the yardstick of the benchmark, never the fast way.
+Tests compare the fast engine with it, and benchmarks measure speed against it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from fedac.objectives.base import Objective
 from fedac.sampling import sample_index
 from fedac.simulation.problem import ArrayState, Lane, Problem, Snapshot
 
-# Told the step just taken and every worker's state, arrays of shape (M, d).
+# Called with the step just taken and every worker's state, arrays of shape (M, d).
 OnStep = Callable[[int, ArrayState], object]
 
 

@@ -1,6 +1,6 @@
 """`simulate`, the public call: many workers, one or many algorithms and step sizes.
 
-Checks its input, lets an engine run the problem, and collects what it yields. The engines are
+Checks its input, runs the problem on an engine, and collects the results. The engines are
 `reference.py`, the algorithms as printed, and `_fast/`, up to 500 times as fast.
 """
 
@@ -154,7 +154,7 @@ def simulate(
         )
 
     try:
-        # Closed whatever happens, so that the engine's threads end with this call.
+        # Closed in any case, so that the engine's threads end with this call.
         with closing(snapshots):
             for together in snapshots:
                 if started is None:  # compilation is over when the first snapshot comes
@@ -203,9 +203,7 @@ def _check_own_algorithms(lanes: Sequence[Lane], w_0: Array) -> None:
     own = {lane.algorithm: lane.hp for lane in lanes if lane.algorithm not in ALGORITHMS.values()}
     for algorithm, hp in own.items():
         # The reference engine calls `query` and `update` with a row per worker.
-        contract.check_functions(
-            algorithm, hp, w_0.copy(), lambda vector: np.stack([vector, vector])
-        )
+        contract.check_functions(algorithm, hp, w_0, lambda vector: np.stack([vector, vector]))
 
 
 def _warn_beyond_theory(objective: Objective, etas: Sequence[float]) -> None:

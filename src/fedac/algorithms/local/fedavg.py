@@ -10,7 +10,7 @@ from fedac.algorithms.record import Algorithm, State, Vector, start_everywhere
 
 
 def query(state: State, hp: Hyperparameters) -> Vector:
-    """Return w itself: FedAvg takes its gradient where it stands (alg:fedavg, line 5)."""
+    """Return w itself: FedAvg takes its gradient at its iterate (alg:fedavg, line 5)."""
     return state[0]
 
 

@@ -32,7 +32,7 @@ class DenseWorkers(Workers):
     """Runs workers by products of some workers' rows at a time."""
 
     def may_share(self, gap: int) -> bool:
-        """Say so for rounds of one block: after it, every worker has a start of its own."""
+        """Say so for rounds of one block: after it, workers are at different points."""
         return gap <= BLOCK and super().may_share(gap)
 
     def how_to_collect(self, gap: int, *, folded: bool) -> int:
@@ -60,7 +60,7 @@ class DenseWorkers(Workers):
         M, (_, t, gap) = self.problem.M, this_round.draws
         shared = this_round.collect == kernels.BY_ROW
         strands = len(this_round.shared.steps if shared else self.total)
-        # The same memory for all rows: large arrays are slow to come by.
+        # The same memory for all rows: allocating large arrays is slow.
         memory = np.empty((WORKERS_AT_ONCE * min(BLOCK, gap), X.shape[1]), X.dtype)
         for strand in range(first, last):
             end = (strand + 1) * M // strands
@@ -91,7 +91,7 @@ class DenseWorkers(Workers):
         for a, b in _blocks(tables.fold_after):
             rows = drawn[:, a:b]
             x = _gather(X, rows, memory)
-            # Workers still at the start need but one product.
+            # Workers at the same start need only one product.
             P = (x.reshape(-1, d) @ origin).reshape(*rows.shape, W) if a == 0 else x @ Y
             C = self._steps(tables, a, rows, x, P)
             if tables.fold_after[b - 1]:
@@ -148,7 +148,7 @@ def _blocks(fold_after: npt.NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
 
 
 def _pieces(n: int, strands: int, first: int, last: int) -> Iterator[slice]:
-    """Cut the rows of some strands into pieces that do not depend on who works on them."""
+    """Cut the rows of some strands into pieces that do not depend on the number of threads."""
     for strand in range(first, last):
         end = (strand + 1) * n // strands
         for a in range(strand * n // strands, end, ROWS_AT_ONCE):

@@ -1,4 +1,4 @@
-"""Losses of many lanes at once, read off the data in one pass."""
+"""Losses of many lanes in one pass over the data."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ STRANDS = 16
 
 
 class Evaluator:
-    """Evaluates an objective, taken apart into a model and an l2 term, at the outputs of lanes.
+    """Evaluates an objective, split into a model and an l2 term, at the outputs of lanes.
 
-    Sparse data with a built-in loss go through a kernel; for dense data matrix products are as
-    fast, and a user's loss has no other form than the model's.
+    Sparse data with a built-in loss use a kernel. For dense data matrix products are as fast, and
+    a user's own loss is only known to the model.
     """
 
     def __init__(

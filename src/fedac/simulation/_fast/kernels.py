@@ -29,16 +29,16 @@ from fedac.simulation._fast.simd import (
     tile,
 )
 
-# Workers whose changes are summed in the local precision before they go to the accumulator.
+# So many workers' changes are summed in the local precision before they go to the accumulator.
 WORKERS_PER_SUM = 16
 # How a worker's change is collected: over all coordinates; over those it touched; over those and
-# straight to the accumulator, where a sum of some workers would be as sparse as one of them; or
-# by row (see `shared.py`), where the state is zero before and after a worker.
+# directly into the accumulator, if a sum of some workers is still mostly zeros; or by row (see
+# `shared.py`), where the state is zero before and after a worker.
 SWEEP, TOUCHED, FAR, BY_ROW = range(4)
 
-# How many steps ahead a row, and its coordinates in a large state, are asked for.
+# How many steps ahead a row, and its coordinates in a large state, are prefetched.
 ROWS_AHEAD, STATE_AHEAD = 6, 3
-# States larger than this (in bytes) do not stay in the caches next to the processor.
+# States larger than this (in bytes) do not fit the first caches of a core.
 NEAR_CACHE = 2**18
 
 register_jitable(sampling.mix)
@@ -123,14 +123,14 @@ def draw_rows(drawn, draws, m, n):
 
 @register_jitable
 def prefetch_row(data, y, i):
-    """Ask for a row before it is needed."""
+    """Prefetch a row."""
     simd.prefetch(data[1], np.uint64(data[0][i]))
     simd.prefetch(y, i)
 
 
 @register_jitable
 def prefetch_coordinates(template, data, i, array):
-    """Ask for the coordinates of a row in a state too large for the near caches."""
+    """Prefetch the coordinates of a row in a large state."""
     indptr, indices = data[0], data[1]
     for k in range(np.uint64(indptr[i]), np.uint64(indptr[i + np.uint64(1)])):
         simd.prefetch(array, np.uint64(indices[k]) * np.uint64(len(template)))
@@ -138,9 +138,9 @@ def prefetch_coordinates(template, data, i, array):
 
 @register_jitable
 def collect_row(template, data, i, start, Y, total):
-    """Collect the change of one row's coordinates and put them back.
+    """Collect the change of one row's coordinates and reset them.
 
-    A coordinate met a second time is back already and adds nothing: no list of touched
+    A coordinate that occurs again has been reset and adds nothing, so no list of touched
     coordinates is needed.
     """
     indptr, indices = data[0], data[1]
@@ -165,8 +165,7 @@ def run_workers(lanes, sequences, rows, this_round, scratch, total, first_strand
 
     Every worker starts from `start`, takes `gap` steps and leaves ``Y - base`` in the total of
     its strand, or how much it added of every row in the steps of its strand. Strands are fixed
-    groups of workers, each summed in order, so that no result depends on how many threads share
-    the strands.
+    groups of workers, each summed in order: results do not depend on the number of threads.
     """
     data, y, offsets, loss = rows
     M, draws, tables, start, base, shared, collect = this_round
@@ -255,7 +254,7 @@ def add_rows(sequences, data, steps, total, first_strand, last_strand):
 
 @register_jitable
 def sweep_up(sequences, start, base, Y, sums):
-    """Add how far a worker moved to the sums, over all coordinates, and put it back."""
+    """Add how far a worker moved to the sums, over all coordinates, and reset it."""
     W = np.uint64(len(sequences))
     for place in range(np.uint64(0), np.uint64(start.size), W):
         moved = load(sequences, Y, place) - load(sequences, base, place)
@@ -382,7 +381,7 @@ def sum_losses(lanes, rows, P, total, first_strand, last_strand):
 
 @compiled
 def fold_all(lanes, sequences, folds, Y):
-    """Do to Y all that the folds of a round do to a worker that never moves."""
+    """Apply to Y all folds of a round, as to a worker that never moves."""
     for k in range(len(folds)):
         fold(lanes, sequences, folds[k], Y)
 

@@ -22,10 +22,10 @@ from fedac.simulation._fast.threads import Threads
 from fedac.simulation._fast.workers import STRANDS, Workers
 from fedac.simulation.problem import Problem
 
-# Lanes in one vector: as many as make a state of a9a's width fit the first-level cache.
+# Lanes in one vector: with these a state of a9a's width fits the first-level cache.
 LANES = {np.dtype(np.float32): 16, np.dtype(np.float64): 8}
 
-# The tables of a round by its lanes and length, as they are and padded for the kernel.
+# The tables of a round by its lanes and length, before and after padding for the kernel.
 KnownTables = dict[tuple[tuple[int, ...], int], tuple[RoundTables, Tables]]
 
 
@@ -65,7 +65,7 @@ class LocalRounds:
             self._advance(lanes, pack.state[:, :, first:last], t, gap)
 
     def _chunks(self, pack: Pack) -> list[tuple[int, int]]:
-        """Return which lanes share a vector: as few vectors as hold them all, evenly filled."""
+        """Return which lanes share a vector: as few vectors as possible, evenly filled."""
         count = len(pack.lanes)
         chunks = -(-count // LANES[self.dtype])
         return list(pairwise(count * chunk // chunks for chunk in range(chunks + 1)))

@@ -31,8 +31,10 @@ def _positive_part(x):
     return lambda x: simd.maximum(x, splat(x, 0.0))
 
 
-_DERIVATIVES = {type(loss): register_jitable(loss.derivative) for loss in formulas.LOSSES.values()}
-_SPLITS = {type(loss): register_jitable(loss.split) for loss in formulas.LOSSES.values()}
+_DERIVATIVES = {
+    type(loss): register_jitable(loss.derivative) for loss in formulas.FORMULAS.values()
+}
+_SPLITS = {type(loss): register_jitable(loss.split) for loss in formulas.FORMULAS.values()}
 
 
 def derivative(loss, z, y):

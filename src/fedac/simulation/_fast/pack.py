@@ -67,8 +67,8 @@ class Pack:
         ]
 
     def drop_diverged(self, step: int) -> list[Snapshot]:
-        """Return the lanes that have diverged, and go on without them."""
-        # One cheap look at all lanes; only suspects are examined one by one.
+        """Remove the lanes that have diverged, and return them."""
+        # One cheap test of all lanes; only suspects are examined one by one.
         largest = np.abs(self.state).max(axis=(0, 1))
         if (largest <= DIVERGED).all():
             return []

@@ -1,7 +1,7 @@
-"""What the kernels get: named tuples, which Numba knows.
+"""The arguments of the kernels: named tuples, which Numba knows.
 
-Kernels unpack them at their top: taken out of a record inside a loop, an array would be counted
-as one more reference in every pass.
+Kernels unpack them first: reading an array from a record inside a loop would count a reference in
+every pass.
 """
 
 from __future__ import annotations
@@ -15,24 +15,15 @@ from fedac.arrays import Array
 
 
 class Rows(NamedTuple):
-    """A linear model's data, the same in every round.
-
-    Attributes
-    ----------
-    data : tuple of arrays
-        ``(indptr, indices)`` for rows of ones, ``(indptr, indices, values)`` or ``(X,)``.
-    y : array
-        Targets.
-    offsets : array
-        ``center . x_i`` by row, or nothing where the l2 term is centred at zero.
-    loss : tuple
-        One of the losses of `losses.py`.
-    """
+    """A linear model's data, the same in every round."""
 
     data: tuple[npt.NDArray[Any], ...]
+    """``(indptr, indices)`` for rows of ones, ``(indptr, indices, values)``, or ``(X,)``."""
     y: npt.NDArray[np.floating[Any]]
     offsets: npt.NDArray[np.floating[Any]]
+    """``center . x_i`` by row; empty if the l2 term is centred at zero."""
     loss: tuple[int, ...]
+    """One of `fedac.objectives.formulas`, or the user's own (`losses.py`)."""
 
     @property
     def dense(self) -> bool:
@@ -64,63 +55,39 @@ class Tables(NamedTuple):
 
 
 class Closing(NamedTuple):
-    """How the averaged Y of a round becomes the state after it, arrays over (sequence, lane).
-
-    Attributes
-    ----------
-    to_base, to_state : array, shape (S, S, V)
-        Matrices from the broadcast state to where an idle worker's Y ends, and from there to
-        the state at the end of the round.
-    constant : array, shape (S, V)
-        The multiples of the centre of the l2 term that the state has gathered.
-    """
+    """How the averaged Y of a round becomes the state after it; arrays end in (sequence, lane)."""
 
     to_base: Array
+    """Matrices from the broadcast state to where an idle worker's Y ends."""
     to_state: Array
+    """Matrices from there to the state at the end of the round."""
     constant: Array
+    """The multiples of the centre of the l2 term that the state has gathered."""
 
 
 class Shared(NamedTuple):
-    """Numbers by row of the data, for W sequences and lanes (see `shared.py`).
-
-    Attributes
-    ----------
-    margins : array, shape (n, W)
-        Every row times the start.
-    steps : array, shape (strands, n, W)
-        How much of every row the workers of a strand have added to their states.
-    """
+    """Numbers by row of the data, for W sequences and lanes (see `shared.py`)."""
 
     margins: npt.NDArray[Any]
+    """Every row times the start, shape (n, W)."""
     steps: npt.NDArray[np.float64]
+    """How much of every row each strand has added to its states, shape (strands, n, W)."""
 
 
 class LocalRound(NamedTuple):
-    """One round of local steps.
-
-    Attributes
-    ----------
-    M : int
-        Workers.
-    draws : Draws
-        Its steps, and the rows drawn in them.
-    tables : Tables
-        What the steps do to the lanes.
-    start, base : array, shape (d S V,)
-        Where all workers start, and where a worker that never moves ends.
-    shared : Shared
-        What the workers share; without any rows if they share nothing.
-    collect : int
-        How their moves are collected (see `kernels.py`).
-    """
+    """One round of local steps by M workers."""
 
     M: int
     draws: Draws
     tables: Tables
     start: npt.NDArray[Any]
+    """Where all workers start."""
     base: npt.NDArray[Any]
+    """Where a worker that never moves ends."""
     shared: Shared
+    """Without any rows if the workers share nothing."""
     collect: int
+    """How the workers' moves are collected (see `kernels.py`)."""
 
 
 class Scratch(NamedTuple):
@@ -132,20 +99,12 @@ class Scratch(NamedTuple):
 
 
 class Block(NamedTuple):
-    """Some steps of some dense workers: arrays of shape (workers, steps, ...).
-
-    Attributes
-    ----------
-    P : array
-        Each row times the state before the block.
-    gram : array
-        The rows of a worker times each other.
-    y, offsets : array
-        The rows' targets and offsets.
-    """
+    """Some steps of some dense workers: arrays of shape (workers, steps, ...)."""
 
     P: npt.NDArray[Any]
+    """Each row times the state before the block."""
     gram: npt.NDArray[Any]
+    """The rows of a worker times each other."""
     y: npt.NDArray[Any]
     offsets: npt.NDArray[Any]
 

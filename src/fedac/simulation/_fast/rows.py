@@ -13,7 +13,7 @@ import scipy.sparse as sp
 from fedac.arrays import Array
 from fedac.errors import InputError
 from fedac.objectives import Augmented, LinearModel, Objective
-from fedac.objectives.formulas import LOSSES
+from fedac.objectives.formulas import FORMULAS
 from fedac.simulation._fast.losses import Custom
 from fedac.simulation._fast.records import Rows
 
@@ -34,7 +34,7 @@ class Regularizer:
 
 
 def split(objective: Objective) -> tuple[LinearModel, Regularizer]:
-    """Take an objective apart into a linear model and one quadratic term.
+    """Split an objective into a linear model and one quadratic term.
 
     Examples
     --------
@@ -55,7 +55,7 @@ def split(objective: Objective) -> tuple[LinearModel, Regularizer]:
             f"{type(objective).__name__}; use engine='reference'"
         )
     strength += objective.l2
-    # Without any quadratic term there is nothing to be centred.
+    # Without any quadratic term the center does not matter.
     center = pull / strength if strength else pull
     constant = (squares - strength * float(center @ center)) / 2
     return objective, Regularizer(strength, center, constant)
@@ -66,7 +66,7 @@ def prepare(model: LinearModel, regularizer: Regularizer, dtype: npt.DTypeLike) 
     X = model.X
     data: tuple[npt.NDArray[Any], ...]
     if isinstance(X, sp.csr_array):
-        # Unsigned indices spare the kernels a test for negative ones; short ones spare cache.
+        # Unsigned indices save the kernels a test for negative ones; short ones save cache.
         data = (_shortest(X.indptr, X.nnz), _shortest(X.indices, model.dim - 1))
         if (X.data != 1.0).any():
             data = (*data, X.data.astype(dtype))
@@ -75,7 +75,7 @@ def prepare(model: LinearModel, regularizer: Regularizer, dtype: npt.DTypeLike) 
     centred = regularizer.center.any()
     offsets = X @ regularizer.center if centred else np.zeros(0)
     model.check_kernel()
-    loss = LOSSES[model.kernel] if isinstance(model.kernel, str) else _custom(model.kernel)
+    loss = FORMULAS[model.kernel] if isinstance(model.kernel, str) else _custom(model.kernel)
     return Rows(data, model.y.astype(dtype), offsets.astype(dtype), loss)
 
 
@@ -83,7 +83,7 @@ def _shortest(numbers: npt.NDArray[Any], largest: int) -> npt.NDArray[Any]:
     return numbers.astype(np.min_scalar_type(largest))
 
 
-@cache  # keeps the compiled code alive: its address is only good as long as it is
+@cache  # keeps the compiled code alive, without which its address is invalid
 def _c_function(derivative: Any) -> Any:
     from numba import cfunc
 

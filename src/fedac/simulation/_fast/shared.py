@@ -1,8 +1,8 @@
-"""What the workers of a round share, where they draw the same rows again and again.
+"""What the workers of a round share if they draw the same rows many times.
 
-Until Y is folded, a worker moves only along the rows it draws. A row's margin is then its margin
-at the start, the same for all workers, plus what the worker's own moves add; and all that is left
-of the workers after the round is how much of every row they added together.
+Until Y is folded, a worker moves only along the rows it draws. So the margin of a row is its margin
+at the start, the same for all workers, plus what the worker's own moves add. And the sum of all
+moves is known from how much of every row the workers added.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ LARGEST = 2**26
 
 
 def make_shared(n: int, W: int, dtype: npt.DTypeLike) -> Shared:
-    """Return zeros for n rows; for none, what a kernel gets where nothing is shared."""
+    """Return zeros for n rows; n = 0 for workers that share nothing."""
     return Shared(np.zeros((n, W), dtype), np.zeros((STRANDS, n, W)))
 
 

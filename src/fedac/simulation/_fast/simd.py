@@ -91,7 +91,7 @@ def _template_len(template):
 
 
 def aligned(shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
-    """Return zeros that start on a cache line, so that no vector straddles two."""
+    """Return zeros that start on a cache line, so that no vector crosses two."""
     dtype = np.dtype(dtype)
     size = math.prod(shape) * dtype.itemsize
     raw = np.zeros(size + 64, dtype=np.uint8)
@@ -150,7 +150,7 @@ def accumulate(typing, array, index, value):
 
 @intrinsic
 def prefetch(typing, array, index):
-    """Ask the processor to bring flat element `index` of `array` into its cache."""
+    """Prefetch flat element `index` of `array` into the processor's cache."""
 
     def generate(context, builder, signature, arguments):
         byte = ir.IntType(8)
@@ -354,6 +354,26 @@ def _power_of_two(typing, n):
     return n(n), generate
 
 
+@intrinsic
+def _series(typing, r):
+    """Sum r^k/k! by Horner's rule, up to the order that the precision can see."""
+    order = 6 if r.element.bitwidth == 32 else 13
+
+    def generate(context, builder, signature, arguments):
+        kind = arguments[0].type
+        terms = [ir.Constant(kind, [1 / math.factorial(k)] * r.lanes) for k in range(order + 1)]
+        name = f"llvm.fma.v{r.lanes}f{r.element.bitwidth}"
+        fma = cgutils.get_or_insert_function(
+            builder.module, ir.FunctionType(kind, [kind] * 3), name
+        )
+        total = terms[order]
+        for term in reversed(terms[:order]):
+            total = builder.call(fma, [total, arguments[0], term])
+        return total
+
+    return r(r), generate
+
+
 _LOG2_E = 1 / math.log(2)
 # ln 2 in two parts, the first short enough that its product with a whole number is exact.
 _LN2_HIGH = 0.693145751953125
@@ -393,41 +413,3 @@ def _largest(x):
 def _largest_of(x):
     bound = 87.0 if x.element.bitwidth == 32 else 708.0
     return lambda x: bound
-
-
-def _series(r):
-    raise NotImplementedError("compiled only")
-
-
-@overload(_series)
-def _series_of(r):
-    """Sum r^k/k! by Horner's rule, up to the order that the precision can see."""
-    if r.element.bitwidth == 32:
-
-        def single(r):
-            p = multiply_add(splat(r, 1 / 720), r, splat(r, 1 / 120))
-            p = multiply_add(p, r, splat(r, 1 / 24))
-            p = multiply_add(p, r, splat(r, 1 / 6))
-            p = multiply_add(p, r, splat(r, 0.5))
-            p = multiply_add(p, r, splat(r, 1.0))
-            return multiply_add(p, r, splat(r, 1.0))
-
-        return single
-
-    def double(r):
-        p = splat(r, 1 / 6227020800)
-        p = multiply_add(p, r, splat(r, 1 / 479001600))
-        p = multiply_add(p, r, splat(r, 1 / 39916800))
-        p = multiply_add(p, r, splat(r, 1 / 3628800))
-        p = multiply_add(p, r, splat(r, 1 / 362880))
-        p = multiply_add(p, r, splat(r, 1 / 40320))
-        p = multiply_add(p, r, splat(r, 1 / 5040))
-        p = multiply_add(p, r, splat(r, 1 / 720))
-        p = multiply_add(p, r, splat(r, 1 / 120))
-        p = multiply_add(p, r, splat(r, 1 / 24))
-        p = multiply_add(p, r, splat(r, 1 / 6))
-        p = multiply_add(p, r, splat(r, 0.5))
-        p = multiply_add(p, r, splat(r, 1.0))
-        return multiply_add(p, r, splat(r, 1.0))
-
-    return double

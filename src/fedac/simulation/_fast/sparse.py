@@ -21,7 +21,7 @@ class SparseWorkers(Workers):
         self._blank: list[Scratch] = []  # its states are zeros before and after a round
 
     def may_share(self, gap: int) -> bool:
-        """Say so for states too large for a near cache; in one, nothing is gained."""
+        """Say so for large states only: in a small one, nothing is gained."""
         return self._sums_are_sparse(gap) and super().may_share(gap)
 
     def how_to_collect(self, gap: int, *, folded: bool) -> int:
@@ -58,7 +58,7 @@ class SparseWorkers(Workers):
         return self.problem.objective.dim > kernels.WORKERS_PER_SUM * touched
 
     def _borrow(self, pool: list[Scratch], draws: int) -> Scratch:
-        """Take memory out of a pool that other tasks share, with room for some drawn rows."""
+        """Take memory out of a pool that other tasks share, with space for some drawn rows."""
         try:
             scratch = pool.pop()
         except IndexError:

@@ -33,7 +33,7 @@ def sum_strands(total: Array) -> Array:
 
 
 def _shrinking(strands: int, sharing: int, largest: int) -> list[tuple[int, int]]:
-    """Cut strands into ranges, large ones first: whoever is slow finds small ones at the end.
+    """Cut strands into ranges, large ones first, so that all threads end at about the same time.
 
     >>> _shrinking(16, sharing=2, largest=16)
     [(0, 4), (4, 7), (7, 9), (9, 10), (10, 11), (11, 12), (12, 13), (13, 14), (14, 15), (15, 16)]
@@ -69,20 +69,13 @@ class Threads:
     ) -> None:
         """Call ``task(first, last)`` for ranges that cover all strands; wait for all of them.
 
-        `on_done` is told every range that has been finished, by the calling thread.
+        `on_done` is called with every range that is finished, by the calling thread.
         """
         sharing = 1 if work < WORTH_A_THREAD else self.count
         largest = max(1, strands * LARGEST_PART // max(work, 1))
-        self._share(task, _shrinking(strands, sharing, largest), on_done)
-
-    def _share(
-        self,
-        task: Task,
-        ranges: list[tuple[int, int]],
-        on_done: Task,
-    ) -> None:
+        ranges = _shrinking(strands, sharing, largest)
         finished: deque[tuple[int, int]] = deque()
-        part = counter()  # whoever is free takes the next part
+        part = counter()  # a thread that is free takes the next part
 
         def help_out(report: Callable[[], object] = lambda: None) -> None:
             while (mine := next(part)) < len(ranges):
@@ -98,7 +91,7 @@ class Threads:
         try:
             help_out(report)
         except BaseException:
-            part = counter(len(ranges))  # nobody starts another one
+            part = counter(len(ranges))  # no thread starts another one
             raise
         finally:
             for helper in helpers:
