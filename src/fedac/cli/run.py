@@ -96,18 +96,10 @@ def command(
         except SimulationInterrupted as stop:
             result, interrupted = stop.result, True
     if as_json:
-        problem = {
-            "dataset": {
-                "name": loaded.name,
-                "n_samples": loaded.n_samples,
-                "n_features": loaded.n_features,
-            },
-            "loss": loss,
-            "l2": l2,
-            "algorithm": algorithm,
-        }
-        record = {**problem, **_as_json(result, f_star), "interrupted": interrupted}
-        print(json.dumps(record, allow_nan=False))
+        shape = {"n_samples": loaded.n_samples, "n_features": loaded.n_features}
+        problem = {"dataset": {"name": loaded.name, **shape}, "loss": loss, "l2": l2}
+        record = _as_json(result, f_star) | {"interrupted": interrupted}
+        print(json.dumps({**problem, "algorithm": algorithm, **record}, allow_nan=False))
     elif result.runs:
         _print_table(result, f_star, loaded.name)
     if interrupted:
@@ -155,16 +147,12 @@ def _as_json(result: Result, f_star: float | None) -> dict[str, Any]:
 def _run_as_json(run: Run, f_star: float | None) -> dict[str, Any]:
     from fedac.algorithms.couplings import as_fedac
 
-    own, view = dataclasses.asdict(run.hyperparameters), as_fedac(run.hyperparameters)
-    own.pop("eta")
+    # The coefficients of FedAc, which every algorithm has, then those of its own.
+    hp = dataclasses.asdict(as_fedac(run.hyperparameters)) | dataclasses.asdict(run.hyperparameters)
+    hp.pop("eta")
     return {
         "eta": run.eta,
-        "hyperparameters": {
-            "gamma": view.gamma,
-            "alpha": view.alpha,
-            "beta": view.beta,
-            **own,
-        },
+        "hyperparameters": hp,
         "status": run.status,
         "best_loss": _finite(run.best_loss),
         "best_suboptimality": _above(f_star, run.best_loss),
