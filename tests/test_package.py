@@ -1,15 +1,29 @@
-"""What `import fedac` gives."""
+"""What `import fedac` gives, and rules that hold for every module."""
 
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import pkgutil
 import subprocess
 import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 import fedac
 
+ROOT = Path(fedac.__file__).parent
+MODULES = [found.name for found in pkgutil.walk_packages(fedac.__path__, "fedac.")]
+PACKAGES = ["fedac", *(name for name in MODULES if (ROOT.parent / name.replace(".", "/")).is_dir())]
+
 
 @pytest.mark.parametrize("name", fedac.__all__)
-def test_every_name_is_there_when_asked_for(name: str) -> None:
+def test_every_public_name_can_be_imported(name: str) -> None:
     assert getattr(fedac, name).__name__ == name
 
 
@@ -21,7 +35,71 @@ def test_an_unknown_name() -> None:
 def test_importing_imports_nothing_heavy() -> None:
     heavy = "{'numba', 'numpy', 'scipy', 'sklearn', 'torch', 'flwr', 'matplotlib'}"
     check = f"import fedac, sys; print(sorted({heavy} & set(sys.modules)))"
-    said = subprocess.run(
+    done = subprocess.run(
         [sys.executable, "-c", check], capture_output=True, text=True, check=True, timeout=120
     )
-    assert said.stdout == "[]\n"
+    assert done.stdout == "[]\n"
+
+
+def test_the_version_is_written_once() -> None:
+    project = tomllib.loads((ROOT.parents[1] / "pyproject.toml").read_text())
+    assert project["project"]["dynamic"] == ["version"]
+    assert project["tool"]["hatch"]["version"]["path"] == "src/fedac/__init__.py"
+
+
+def _import(name: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("fedac"):
+            raise
+        pytest.skip(f"{error.name} is not installed")
+
+
+def _tree(module: str) -> ast.Module:
+    path = ROOT.parent / module.replace(".", "/")
+    file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+    return ast.parse(file.read_text(encoding="utf-8"))
+
+
+def _imports(module: str) -> Iterator[tuple[str, str]]:
+    """Yield (module, name) for every ``from fedac... import name`` in a module."""
+    for node in ast.walk(_tree(module)):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("fedac"):
+            yield from ((node.module, alias.name) for alias in node.names)
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_a_dotted_name_means_the_module(module: str) -> None:
+    """A function in the parent package must not hide it, nor share its name."""
+    parent, _, name = module.rpartition(".")
+    imported = _import(module)
+    assert getattr(sys.modules[parent], name) is imported
+    assert not hasattr(imported, name) or inspect.ismodule(getattr(imported, name))
+
+
+def _is_private(name: str) -> bool:
+    return name.startswith("_") and not name.startswith("__")
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_private_names_stay_in_their_module(module: str) -> None:
+    imports = list(_imports(module))
+    for source, name in imports:
+        # The modules of a private package may be used in the package around it.
+        is_own_module = f"{source}.{name}" in MODULES and module.startswith(source)
+        assert not _is_private(name) or is_own_module, (source, name)
+    imported = {name for _, name in imports}
+    for node in ast.walk(_tree(module)):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            assert not (_is_private(node.attr) and node.value.id in imported), ast.unparse(node)
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_public_names_are_documented(package: str) -> None:
+    module = _import(package)
+    assert inspect.getdoc(module)
+    for name in getattr(module, "__all__", []):
+        found = getattr(module, name)
+        if inspect.isclass(found) or inspect.isfunction(found):
+            assert found.__doc__, name
