@@ -114,7 +114,8 @@ def test_config_entries_reach_the_clients(federation):
         grid,
         federation.initial_arrays(),
         num_rounds=1,
-        train_config=ConfigRecord({"size": 7}),
-        evaluate_config=ConfigRecord({"size": 8}),
+        train_config=ConfigRecord({"size": 7, "seed": 9}),  # also the strategy's own names
+        evaluate_config=ConfigRecord({"size": 8, "server-round": 5}),
     )
-    assert seen == [{"size": 7, "eta": "mine"}] * 8 + [{"size": 8, "eta": "mine"}] * 8
+    training, evaluation = {"size": 7, "seed": 9}, {"size": 8, "server-round": 5}
+    assert seen == [training | {"eta": "mine"}] * 8 + [evaluation | {"eta": "mine"}] * 8

@@ -60,9 +60,6 @@ def test_impossible_options_are_refused(options, message):
         ({"timeout": 0}, "timeout must be a finite number above 0"),
         ({"timeout": "3"}, "timeout must be a finite number above 0"),
         ({"evaluate_fn": lambda *_: (1, 2)}, "must return a MetricRecord or None, got tuple"),
-        ({"train_config": {"seed": 3}}, "the strategy itself sends seed"),
-        ({"evaluate_config": {"server-round": 3}}, "the strategy itself sends server-round"),
-        ({"evaluate_config": {"eta": 3.0}}, "the strategy itself sends eta"),
         ({"num_rounds": 2.5}, "num_rounds must be a whole number"),
     ],
 )

@@ -8,7 +8,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
-from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.clientapp.typing import Mod
 
@@ -20,6 +20,7 @@ from fedac.flower.messages import (
     METRICS,
     OUTPUT,
     ROUND,
+    TASK,
     WEIGHT,
     NamedArrays,
     NDArray,
@@ -29,7 +30,7 @@ from fedac.flower.messages import (
     with_prefix,
 )
 from fedac.flower.steps import ArrayList, Step, local_steps
-from fedac.flower.task import Task, user_entries
+from fedac.flower.task import Task
 from fedac.require import require_count
 
 
@@ -105,9 +106,9 @@ def client_app(
     """
     app = ClientApp(mods=mods)
 
-    def model_for(context: Context, config: ConfigRecord, *needed: str) -> Model | Trainer:
+    def model_for(context: Context, message: Message, *needed: str) -> Model | Trainer:
         context = copy.copy(context)
-        context.run_config = {**context.run_config, **user_entries(config)}  # type: ignore[dict-item]
+        context.run_config = {**context.run_config, **message.content[CONFIG]}  # type: ignore[dict-item]
         model = make_model(load_data(context))
         if not isinstance(model, Trainer) and not all(hasattr(model, name) for name in needed):
             raise InputError(
@@ -118,18 +119,16 @@ def client_app(
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
-        config = message.content.config_records[CONFIG]
-        task = Task.from_config(config)
+        task = Task.from_record(message.content.config_records.get(TASK, {}))
         sent = from_record(message.content.array_records[ARRAYS])
-        model = model_for(context, config, "n_examples", "gradient")
+        model = model_for(context, message, "n_examples", "gradient")
         arrays, metrics = _train(model, sent, task, worker_of(context))
         return _reply(message, task.round, model, metrics, arrays)
 
     @app.evaluate()
     def evaluate(message: Message, context: Context) -> Message:
-        config = message.content.config_records[CONFIG]
         sent = from_record(message.content.array_records[ARRAYS])
-        model = model_for(context, config, "n_examples", "evaluate")
+        model = model_for(context, message, "n_examples", "evaluate")
         output, buffers = with_prefix(OUTPUT, sent), with_prefix(BUFFER, sent)
         if not output:
             raise InputError(
@@ -140,7 +139,7 @@ def client_app(
             metrics = model.evaluate_arrays(output, buffers)
         else:
             metrics = model.evaluate(list(output.values()))
-        return _reply(message, int(config[ROUND]), model, metrics)  # type: ignore[arg-type]
+        return _reply(message, message.content[TASK][ROUND], model, metrics)  # type: ignore[arg-type]
 
     return app
 

@@ -16,7 +16,7 @@ from flwr.app import Array, ArrayRecord, Message, RecordDict
 NDArray = npt.NDArray[np.floating[Any]]
 NamedArrays = Mapping[str, NDArray]
 
-ARRAYS, CONFIG, METRICS = "arrays", "config", "metrics"
+ARRAYS, CONFIG, METRICS, TASK = "arrays", "config", "metrics", "task"
 BUFFER, OUTPUT = "buffer", "output"
 ROUND, WEIGHT = "server-round", "num-examples"
 # Messages outlive their deadline by this many seconds, in case clocks disagree.

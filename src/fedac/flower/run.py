@@ -48,8 +48,6 @@ class FederationRun:
         evaluate_config: Mapping[str, Any] | None,
         evaluate_fn: EvaluateFn | None,
     ) -> None:
-        for config in (train_config, evaluate_config):
-            strategy.task(1).to_config(config)  # refuse names that are taken
         self.strategy = strategy
         self.grid = grid
         self.num_rounds = require_count("num_rounds", num_rounds, least=0)

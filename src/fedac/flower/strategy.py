@@ -31,6 +31,7 @@ from fedac.flower.messages import (
     CONFIG,
     OUTPUT,
     ROUND,
+    TASK,
     NamedArrays,
     NDArray,
     add_prefix,
@@ -85,11 +86,20 @@ class LocalStrategy(Strategy):
         See `Aggregation`.
     evaluate_every : int
         Rounds between evaluations of the output on the clients; the last round is always
-        evaluated. 0 means never.
+        evaluated, unless this is 0.
     checkpoint : path, optional
         File to write after every round.
     resume_from : path, optional
         Checkpoint to continue from; `initial_arrays` then only has to be of the same model.
+
+    Attributes
+    ----------
+    history : History
+        The rounds of the last run.
+    training : TrainingRound, optional
+        The training round in progress, for the hooks.
+    last_round : int, optional
+        The last round of the run, which is always evaluated.
 
     Examples
     --------
@@ -169,7 +179,8 @@ class LocalStrategy(Strategy):
         if len(connected) < wanted:
             log.warning("round %d: %d of %d nodes connected", server_round, len(connected), wanted)
         nodes = training.choose(connected, sample=self.sample, seed=self.seed)
-        content = RecordDict({ARRAYS: arrays, CONFIG: self.task(server_round).to_config(config)})
+        task = self.task(server_round).to_record()
+        content = RecordDict({ARRAYS: arrays, TASK: task, CONFIG: config})
         return address(content, nodes, MessageType.TRAIN, server_round, self.deadline)
 
     def aggregate_train(
@@ -204,8 +215,8 @@ class LocalStrategy(Strategy):
             return []
         parameters, buffers = split_buffers(self.output(server_round, from_record(arrays)))
         output = add_prefix(OUTPUT, parameters) | add_prefix(BUFFER, buffers)
-        orders = ConfigRecord({**config, ROUND: server_round})
-        content = RecordDict({ARRAYS: to_record(output), CONFIG: orders})
+        task = ConfigRecord({ROUND: server_round})
+        content = RecordDict({ARRAYS: to_record(output), TASK: task, CONFIG: config})
         trained = self.training.good if self.training else {}
         nodes = sorted(trained or grid.get_node_ids())
         return address(content, nodes, MessageType.EVALUATE, server_round, self.deadline)

@@ -47,7 +47,7 @@ class Task:
     >>> from fedac.algorithms import FEDAVG
     >>> hp = FEDAVG.couple(eta=0.5, mu=1.0, K=8)
     >>> task = Task(algorithm=FEDAVG, hp=hp, round=2, first_step=8, local_steps=8, seed=1)
-    >>> received = Task.from_config(task.to_config())
+    >>> received = Task.from_record(task.to_record())
     >>> received.algorithm.update((3.0,), 3.0, 2.0, received.hp)
     (2.0,)
     """
@@ -59,42 +59,40 @@ class Task:
     local_steps: int
     seed: int
 
-    def to_config(self, extra: Mapping[str, Any] | None = None) -> ConfigRecord:
-        """Return the task as a record, with the user's own entries beside it."""
-        taken = sorted(set(extra or ()) & {*ALGORITHM, *COUNTS})
-        if taken:
-            raise InputError(f"the strategy itself sends {', '.join(taken)}; use other names")
+    def to_record(self) -> ConfigRecord:
+        """Return the task as a record of numbers and names."""
         step = linear_form(self.algorithm, self.hp)
-        config: dict[str, Any] = {
-            "algorithm": self.algorithm.name,
-            "sequences": list(self.algorithm.sequences),
-            "start": [float(value) for value in self.algorithm.start(1.0)],
-            "query": list(step.query),
-            "update": [number for row in step.update for number in row],
-            "eta": float(self.hp.eta),
-            ROUND: self.round,
-            "first-step": self.first_step,
-            "local-steps": self.local_steps,
-            "seed": self.seed,
-        }
-        return ConfigRecord({**config, **(extra or {})})
+        return ConfigRecord(
+            {
+                "algorithm": self.algorithm.name,
+                "sequences": list(self.algorithm.sequences),
+                "start": [float(value) for value in self.algorithm.start(1.0)],
+                "query": list(step.query),
+                "update": [number for row in step.update for number in row],
+                "eta": float(self.hp.eta),
+                ROUND: self.round,
+                "first-step": self.first_step,
+                "local-steps": self.local_steps,
+                "seed": self.seed,
+            }
+        )
 
     @classmethod
-    def from_config(cls, config: Mapping[str, Any]) -> Task:
+    def from_record(cls, record: Mapping[str, Any]) -> Task:
         """Read a task, or say what is wrong with its record."""
-        missing = [name for name in (*ALGORITHM, *COUNTS) if name not in config]
+        missing = [name for name in (*ALGORITHM, *COUNTS) if name not in record]
         if missing:
             raise InputError(
-                f"the server's message has no '{missing[0]}': do server and client use the same "
-                "version of fedac.flower?"
+                f"the server's message has no '{missing[0]}': does the server use a strategy of "
+                "fedac.flower, and the same version as this client?"
             )
         for name in COUNTS:
-            if type(config[name]) is not int or config[name] < 0:
-                raise InputError(f"'{name}' must be a whole number, got {config[name]!r}")
-        number, first_step, local_steps, seed = (config[name] for name in COUNTS)
+            if type(record[name]) is not int or record[name] < 0:
+                raise InputError(f"'{name}' must be a whole number, got {record[name]!r}")
+        number, first_step, local_steps, seed = (record[name] for name in COUNTS)
         return cls(
-            algorithm=_read_algorithm(config),
-            hp=Hyperparameters(eta=config["eta"]),
+            algorithm=_read_algorithm(record),
+            hp=Hyperparameters(eta=record["eta"]),
             round=number,
             first_step=first_step,
             local_steps=local_steps,
@@ -102,22 +100,11 @@ class Task:
         )
 
 
-def user_entries(config: Mapping[str, object]) -> dict[str, object]:
-    """Return the user's own entries of a message's config.
-
-    Examples
-    --------
-    >>> user_entries({"seed": 1, "eta": 0.5, "server-round": 2, "mine": 7})
-    {'mine': 7}
-    """
-    return {name: value for name, value in config.items() if name not in {*ALGORITHM, *COUNTS}}
-
-
-def _read_algorithm(config: Mapping[str, Any]) -> Algorithm:
-    name, sequences = config["algorithm"], config["sequences"]
-    S, numbers = len(sequences), [*config["start"], *config["query"], *config["update"]]
+def _read_algorithm(record: Mapping[str, Any]) -> Algorithm:
+    name, sequences = record["algorithm"], record["sequences"]
+    S, numbers = len(sequences), [*record["start"], *record["query"], *record["update"]]
     if len(numbers) != S * (S + 4) or not all(isinstance(number, float) for number in numbers):
         raise InputError(f"the coefficients of algorithm {name!r} do not fit its sequences")
-    rows = [tuple(config["update"][i * (S + 2) : (i + 1) * (S + 2)]) for i in range(S)]
-    step = Linear(query=tuple(config["query"]), update=tuple(rows))
-    return from_linear(str(name), tuple(sequences), config["start"], step)
+    rows = [tuple(record["update"][i * (S + 2) : (i + 1) * (S + 2)]) for i in range(S)]
+    step = Linear(query=tuple(record["query"]), update=tuple(rows))
+    return from_linear(str(name), tuple(sequences), record["start"], step)
