@@ -45,12 +45,6 @@ sequence (w), not float
     """
     if not isinstance(mine, Algorithm):
         raise InputError(f"check_algorithm needs a fedac.Algorithm, got {mine!r:.60}")
-    names = mine.sequences
-    if not (isinstance(names, tuple) and names and all(isinstance(name, str) for name in names)):
-        raise InputError(
-            f"algorithm '{mine.name}': sequences must be a tuple of names, such as ('w',), "
-            f"not {names!r}"
-        )
     for K in (1, 16):
         hp = couple(mine, eta=eta, mu=mu, K=K)
         for w_0 in _vectors():

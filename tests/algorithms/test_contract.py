@@ -48,6 +48,14 @@ MISTAKES = {
         FEDAC_I, {"update": lambda state, w_md, g, hp: (w_md - hp.eta * g,)},
         r"update must return a tuple of 2, one for each sequence \(w_ag, w\), not of 1",
     ),
+    "sequences that are a list": (
+        FEDAC_I, {"sequences": ["w_ag", "w"]},
+        r"sequences must be a tuple of names, such as \('w',\), not \['w_ag', 'w'\]",
+    ),
+    "a single name": (
+        FEDAVG, {"sequences": "w"},
+        r"sequences must be a tuple of names, such as \('w',\), not 'w'",
+    ),
     "start with too few": (
         FEDAC_I, {"start": lambda w_0: (w_0,)},
         r"start must return a tuple of 2.*not of 1",
@@ -106,8 +114,6 @@ def test_mistakes_are_explained(mistake: str) -> None:
             {"query": lambda state, hp: np.asarray(state[0]) + 0.0},
             r"query must return vectors like those it gets",
         ),
-        ({"sequences": "w"}, r"sequences must be a tuple of names, such as \('w',\), not 'w'"),
-        ({"sequences": ()}, "sequences must be a tuple of names"),
     ],
 )
 def test_what_only_the_full_check_finds(changes: dict, message: str) -> None:

@@ -45,6 +45,11 @@ def check_functions(
 
     `on_worker` makes of a vector what `query` and `update` get, if that has another shape.
     """
+    names = algorithm.sequences
+    if not (isinstance(names, tuple) and names and all(isinstance(name, str) for name in names)):
+        raise _wrong(
+            algorithm, f"sequences must be a tuple of names, such as ('w',), not {names!r}"
+        )
     state = _call(algorithm, "start", w_0)
     _require_state(algorithm, "start", state, w_0)
     local = tuple(on_worker(sequence) for sequence in state)

@@ -200,10 +200,13 @@ def _lanes(
 
 def _check_own_algorithms(lanes: Sequence[Lane], w_0: Array) -> None:
     """Explain what is wrong with a user's record here, not by an error in the middle of a run."""
-    own = {lane.algorithm: lane.hp for lane in lanes if lane.algorithm not in ALGORITHMS.values()}
-    for algorithm, hp in own.items():
-        # The reference engine calls `query` and `update` with a row per worker.
-        contract.check_functions(algorithm, hp, w_0, lambda vector: np.stack([vector, vector]))
+    own = {id(lane.algorithm): lane for lane in lanes}
+    for lane in own.values():
+        if lane.algorithm not in ALGORITHMS.values():
+            # The reference engine calls `query` and `update` with a row per worker.
+            contract.check_functions(
+                lane.algorithm, lane.hp, w_0, lambda vector: np.stack([vector, vector])
+            )
 
 
 def _warn_beyond_theory(objective: Objective, etas: Sequence[float]) -> None:
