@@ -392,10 +392,10 @@ def test_differences_take_the_steps_of_trajectories() -> None:
     first, second = (
         follow(lambda t, w_md: 7 * w_md, start, hp, steps=6) for start in ((3.0, 1.0), (2.0, 4.0))
     )
-    apart = propagate(hp, [7.0] * 6, start=(1.0, -3.0))
-    assert apart.w_ag == pytest.approx(np.subtract(first.w_ag, second.w_ag))
-    assert apart.w == pytest.approx(np.subtract(first.w, second.w))
-    assert [apart.w for apart in by_block(apart)] == [apart.w[t] for t in (0, 3, 6)]
+    difference = propagate(hp, [7.0] * 6, start=(1.0, -3.0))
+    assert difference.w_ag == pytest.approx(np.subtract(first.w_ag, second.w_ag))
+    assert difference.w == pytest.approx(np.subtract(first.w, second.w))
+    assert [apart.w for apart in by_block(difference)] == [difference.w[t] for t in (0, 3, 6)]
 
 
 # Bad input.

@@ -46,11 +46,9 @@ def command(
 ) -> None:
     """Show how AGD separates two nearby runs exponentially fast, and how FedAc-I limits it."""
     intervals = _intervals(local_steps)
-    from fedac.theory.instability import construct, require_blocks, require_kappa
+    from fedac.theory.instability import construct
     from fedac.theory.separation import fedac_separation
 
-    require_kappa(kappa)
-    require_blocks(blocks)
     folder = None if out is None else output_folder(out, option="--out")
     before = time.perf_counter()
     instance = construct(kappa, blocks)

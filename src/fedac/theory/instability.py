@@ -28,7 +28,7 @@ from fedac.theory.agd import Trajectory, follow, nesterov, propagate, run_agd
 from fedac.theory.piecewise import Number, PiecewiseQuadratic
 from fedac.theory.separation import Separation, by_block, curvatures
 
-SMALLEST_KAPPA, LARGEST_KAPPA = 25.0, 1e12
+LARGEST_KAPPA = 1e12
 # The bits grow with the square of the blocks: 100 blocks take seconds, 200 would take minutes.
 LARGEST_BLOCKS = 100
 # Bits below eps, so that differences of trajectories have 19 digits.
@@ -139,8 +139,13 @@ def construct(kappa: float, blocks: int, *, at_L: int = 1) -> Instance:
     >>> F, (w, u) = instance.objective, instance.trajectories()
     >>> [int(F.curvature(w_md)) for w_md in w.w_md]
     [1, 25, 1]
+    >>> construct(16.0, 1)
+    Traceback (most recent call last):
+    ...
+    fedac.errors.InputError: kappa must be a number from 25 to 1e+12, got 16.0: \
+the theorem needs L/mu >= 25
     """
-    kappa, blocks = require_kappa(kappa), require_blocks(blocks)
+    kappa, blocks = _check(kappa, blocks)
     pattern = curvatures(kappa, blocks, at_L)
     radii = _radii(pattern, at_L)
     # Half of the last neighbourhood contains the w_md of the other trajectories; the other half
@@ -169,41 +174,21 @@ def construct(kappa: float, blocks: int, *, at_L: int = 1) -> Instance:
     )
 
 
-def require_kappa(kappa: float) -> float:
-    """Return `kappa` if the theorem and our precision cover it, else raise an error.
-
-    Examples
-    --------
-    >>> require_kappa(16)
-    Traceback (most recent call last):
-    ...
-    fedac.errors.InputError: kappa must be a number from 25 to 1e+12, got 16: \
-the theorem needs L/mu >= 25
-    """
-    number = isinstance(kappa, Real) and not isinstance(kappa, bool)
-    if number and SMALLEST_KAPPA <= kappa <= LARGEST_KAPPA:
-        return float(kappa)
-    why = ": the theorem needs L/mu >= 25" if number and kappa < SMALLEST_KAPPA else ""
-    limits = f"from {SMALLEST_KAPPA:g} to {LARGEST_KAPPA:g}"
-    raise InputError(f"kappa must be a number {limits}, got {kappa}{why}")
-
-
-def require_blocks(blocks: int) -> int:
-    """Return `blocks` if we can compute that many, else raise an error.
-
-    Examples
-    --------
-    >>> require_blocks(0)
-    Traceback (most recent call last):
-    ...
-    fedac.errors.InputError: blocks must be a whole number from 1 to 100, got 0
-    """
-    number = isinstance(blocks, Integral) and not isinstance(blocks, bool)
-    if number and 1 <= blocks <= LARGEST_BLOCKS:
-        return int(blocks)
-    why = ": the digits needed grow with its square" if number and blocks > LARGEST_BLOCKS else ""
-    limits = f"from 1 to {LARGEST_BLOCKS}"
-    raise InputError(f"blocks must be a whole number {limits}, got {blocks}{why}")
+def _check(kappa: float, blocks: int) -> tuple[float, int]:
+    """Return both arguments of `construct` if the theorem and our precision cover them."""
+    why = ""
+    if not isinstance(kappa, Real) or isinstance(kappa, bool) or not 25 <= kappa <= LARGEST_KAPPA:
+        if isinstance(kappa, Real) and kappa < 25:
+            why = ": the theorem needs L/mu >= 25"
+        limits = f"from 25 to {LARGEST_KAPPA:g}"
+        raise InputError(f"kappa must be a number {limits}, got {kappa}{why}")
+    whole = isinstance(blocks, Integral) and not isinstance(blocks, bool)
+    if not whole or not 1 <= blocks <= LARGEST_BLOCKS:
+        if whole and blocks > LARGEST_BLOCKS:
+            why = ": the digits needed grow with its square"
+        limits = f"from 1 to {LARGEST_BLOCKS}"
+        raise InputError(f"blocks must be a whole number {limits}, got {blocks}{why}")
+    return float(kappa), int(blocks)
 
 
 def _induction(

@@ -114,11 +114,7 @@ def plan(
             raise InputError(f"T (steps) must be at most 2^40, got {T}")
     choices = []
     for theorem in THEOREMS:
-        if theorem.strongly_convex != (constants.mu > 0):
-            continue
-        if "Q" in theorem.letters and constants.Q is None:
-            continue
-        if T is not None and theorem.least_steps > T:
+        if not _applies(theorem, constants, T):
             continue
 
         def total(K: int, T: int, theorem: Theorem = theorem) -> float:
@@ -129,6 +125,14 @@ def plan(
         if choice is not None:
             choices.append(choice)
     return choices
+
+
+def _applies(theorem: Theorem, constants: Constants, T: int | None) -> bool:
+    return (
+        theorem.strongly_convex == (constants.mu > 0)
+        and (theorem.assumption == 1 or constants.Q is not None)
+        and (T is None or theorem.least_steps <= T)
+    )
 
 
 # The error expected after T steps with interval K: expected(K, T).
