@@ -117,7 +117,7 @@ def _require_fit(content: dict[str, Any], optimizer: LocalOptimizer, buffers: li
     groups = optimizer.param_groups
     if len(content["groups"]) != len(groups):
         raise InputError(f"it has {len(content['groups'])} parameter groups, not {len(groups)}")
-    optimizer.require_same_rules(read_rules(content), content["groups"])
+    optimizer.require_same_rules(read_rules(content, content["groups"]))
     for saved, group in zip(content["groups"], groups, strict=True):
         if saved["local_steps"] != group["local_steps"]:
             raise InputError(

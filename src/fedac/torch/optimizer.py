@@ -79,8 +79,8 @@ class LocalOptimizer(SequenceOptimizer):
         self.foreach = foreach
         self.steps = 0
         self.versions = {}
-        # "last" are the settings that the parameters were last set with.
-        super().__init__(params, {**settings, "training": True, "last": None})
+        # Groups also have "last", the settings that their parameters were last set with.
+        super().__init__(params, {**settings, "training": True})
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -102,7 +102,7 @@ class LocalOptimizer(SequenceOptimizer):
                 _require_dense(p)
                 self._require_unchanged(group, p)
         for group, now in zip(groups, coefficients, strict=True):
-            before = linear_form(self.algorithm, self._last_hyperparameters(group))
+            before = linear_form(self.algorithm, self.hyperparameters(group["last"]))
             moving = [p for p in group["params"] if p.grad is not None]
             for batch in split_into_batches(moving, foreach=self.foreach):
                 self._move(batch, now, before)
@@ -154,13 +154,12 @@ class LocalOptimizer(SequenceOptimizer):
         self.state.clear()
         self.versions.clear()
         for group in self.param_groups:
-            group.update(training=True, last=None)
+            group["training"] = True
 
     @torch.no_grad()
     def refresh(self) -> None:
         """Update the parameters after their sequences were set."""
         for group in self.param_groups:
-            group["last"] = group["last"] or self.active_settings(group)
             for p in group["params"]:
                 self._place(group, p)
 
@@ -183,7 +182,7 @@ class LocalOptimizer(SequenceOptimizer):
 
     def _point(self, group: ParamGroup, p: Tensor) -> Tensor:
         """Return what a parameter should hold."""
-        sequences, hp = self.sequences(p), self._last_hyperparameters(group)
+        sequences, hp = self.sequences(p), self.hyperparameters(group["last"])
         if not group["training"]:
             output: Tensor = self.algorithm.output(tuple(sequences), hp, self.steps)
             return output
@@ -191,12 +190,8 @@ class LocalOptimizer(SequenceOptimizer):
         run(query_program(linear_form(self.algorithm, hp).query), [*sequences, w_md])
         return w_md
 
-    def _last_hyperparameters(self, group: ParamGroup) -> Hyperparameters:
-        """Return the hyperparameters that the parameters of a group were last set with."""
-        return self.hyperparameters(group["last"] or self.active_settings(group))
-
     def _require_unchanged(self, group: ParamGroup, p: Tensor) -> None:
-        """Refuse a parameter that somebody else has changed: its sequences would not match."""
+        """Refuse a parameter that something else has changed: its sequences would not match."""
         if not self.state.get(p) or self.versions.get(p) == version(p):
             return
         sequence = self.sequences(p)[0]

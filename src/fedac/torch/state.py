@@ -12,13 +12,7 @@ from fedac.algorithms import Algorithm
 from fedac.algorithms.couplings import Hyperparameters
 from fedac.checkpoints import describe_rule, require_same_rule
 from fedac.errors import InputError
-from fedac.torch.settings import (
-    ParamGroup,
-    check_settings,
-    is_paused,
-    plain_settings,
-    require_supported,
-)
+from fedac.torch.settings import ParamGroup, check_settings, plain_settings, require_supported
 
 
 class SequenceOptimizer(torch.optim.Optimizer):
@@ -75,19 +69,12 @@ class SequenceOptimizer(torch.optim.Optimizer):
             eta=settings["lr"], mu=settings["mu"], K=settings["local_steps"]
         )
 
-    def active_settings(self, group: ParamGroup) -> ParamGroup:
-        """Return the settings of a group; while it is paused, with the lr it started from."""
-        settings = plain_settings(group)
-        if is_paused(group):
-            settings["lr"] = group.get("initial_lr") or self.defaults["lr"]
-        return settings
-
     def add_param_group(self, param_group: ParamGroup) -> None:
         """Add parameters; their settings are checked like those of the first group."""
         require_supported(param_group)
         settings = check_settings(self.defaults | param_group)
         self.hyperparameters(settings)  # refuse what the coupling refuses
-        super().add_param_group(param_group | settings)
+        super().add_param_group(param_group | settings | {"last": settings})
 
     def state_dict(self) -> dict[str, Any]:
         """Return all that `load_state_dict` needs, the number of steps included."""
@@ -106,7 +93,7 @@ class SequenceOptimizer(torch.optim.Optimizer):
             raise InputError("this is not the state of an optimizer of fedac.torch")
         saved["param_groups"] = groups = upgrade_groups(saved["param_groups"])
         try:
-            self.require_same_rules(read_rules(saved), groups)
+            self.require_same_rules(read_rules(saved, groups))
         except InputError as error:
             raise InputError(f"cannot load this state: {error}") from None
         states = [saved["state"].get(index) or {} for g in groups for index in g["params"]]
@@ -124,20 +111,17 @@ class SequenceOptimizer(torch.optim.Optimizer):
                 self.state.pop(p, None)
 
     def rules(self) -> list[dict[str, Any]]:
-        """Describe the algorithm and its hyperparameters, by group, for checkpoints."""
+        """Describe the algorithm and the hyperparameters of the last step, by group."""
         return [
-            describe_rule(self.algorithm, self.hyperparameters(self.active_settings(group)))
+            describe_rule(self.algorithm, self.hyperparameters(group["last"]))
+            | {"settings": group["last"]}
             for group in self.param_groups
         ]
 
-    def require_same_rules(
-        self, rules: Sequence[dict[str, Any] | None], groups: Sequence[ParamGroup]
-    ) -> None:
-        """Refuse groups that another algorithm has saved."""
-        for rule, group in zip(rules, groups, strict=True):
-            if rule is not None:
-                settings = group | {"lr": rule["hyperparameters"]["eta"]}
-                require_same_rule(rule, self.algorithm, self.hyperparameters(settings))
+    def require_same_rules(self, rules: Sequence[dict[str, Any]]) -> None:
+        """Refuse the rules of another algorithm."""
+        for rule in rules:
+            require_same_rule(rule, self.algorithm, self.hyperparameters(rule["settings"]))
 
     def __getstate__(self) -> dict[str, Any]:
         own = ("algorithm", "in_place", "foreach", "steps")
@@ -151,18 +135,25 @@ class SequenceOptimizer(torch.optim.Optimizer):
         return self.algorithm.start(p.detach().to(sequence_dtype(p)))
 
 
-def read_rules(saved: dict[str, Any]) -> list[dict[str, Any] | None]:
+def read_rules(saved: dict[str, Any], groups: Sequence[ParamGroup]) -> list[dict[str, Any]]:
     """Return the rules of a saved state; before version 3 there was none for a paused group."""
     if "rules" in saved:
-        rules: list[dict[str, Any] | None] = saved["rules"]
+        rules: list[dict[str, Any]] = saved["rules"]
         return rules
-    name = saved["algorithm"]
-    return [hp and {"algorithm": name, "hyperparameters": hp} for hp in saved["coupling"]]
+    return [
+        {"algorithm": saved["algorithm"], "hyperparameters": hp, "settings": plain_settings(group)}
+        for hp, group in zip(saved["coupling"], groups, strict=True)
+        if hp is not None
+    ]
 
 
 def upgrade_groups(groups: Sequence[ParamGroup]) -> list[ParamGroup]:
-    """Return saved groups with today's names: before version 3, "last" was called "shown"."""
-    return [{"last" if key == "shown" else key: group[key] for key in group} for group in groups]
+    """Return saved groups as they are now: before version 3, "last" was "shown", None at first."""
+    upgraded = [dict(group) for group in groups]
+    for group in upgraded:
+        if "shown" in group:
+            group["last"] = group.pop("shown") or plain_settings(group)
+    return upgraded
 
 
 def is_half(p: Tensor) -> bool:
@@ -176,5 +167,5 @@ def sequence_dtype(p: Tensor) -> torch.dtype:
 
 
 def version(p: Tensor) -> tuple[int, int]:
-    """Return what changes when somebody writes to a parameter or replaces its memory."""
+    """Return what changes when a parameter is written to, or its memory replaced."""
     return p._version, p.data_ptr()
