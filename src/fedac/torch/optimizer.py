@@ -125,13 +125,16 @@ class LocalOptimizer(SequenceOptimizer):
         if half:  # the parameters hold w_md rounded, so recompute it from the sequences
             program = (*query_program(before.query), *program)
         scratch = max((operation.out for operation in program), default=0) - (S + 1)
-        slots = []
+        slots: list[list[Any]] = []
         for p in params:
             sequences = self.sequences(p)
-            w_md = torch.empty_like(sequences[0]) if half else p
-            assert p.grad is not None
-            g = p.grad.to(sequences[0].dtype)
-            slots.append([*sequences, w_md, g, *(torch.empty_like(w_md) for _ in range(scratch))])
+            g: Any = p.grad
+            if half:
+                slots.append([*sequences, torch.empty_like(sequences[0]), g.to(torch.float32)])
+            else:
+                slots.append([*sequences, p, g])
+            if scratch > 0:
+                slots[-1] += [torch.empty_like(sequences[0]) for _ in range(scratch)]
         if len(params) == 1:
             run(program, slots[0])
         else:
@@ -271,5 +274,6 @@ def _is_equal_but_for_rounding(p: Tensor, point: Tensor) -> bool:
 
 
 def _require_dense(p: Tensor) -> None:
-    if p.grad is not None and p.grad.layout != torch.strided:
+    g = p.grad
+    if g is not None and g.layout != torch.strided:
         raise InputError("sparse gradients are not supported; use sparse=False in the embedding")
