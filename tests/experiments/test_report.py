@@ -74,7 +74,7 @@ def test_a_cell_is_the_best_step_size_beside_the_published_one(store):
     assert page["algorithms"]["label"] == ["FedAc-I"]
     cell = {name: values[0] for name, values in page["cells"].items()}
     assert len(page["cells"]["M"]) == 1
-    assert (cell["M"], cell["K"], cell["eta"], cell["seeds"]) == (64, 8, 0.5, 1)
+    assert (cell["M"], cell["K"], cell["step_size"], cell["seeds"]) == (64, 8, "0.5", 1)
     assert cell["value"] == cell["low"] == cell["high"] == pytest.approx(2e-3)
     assert cell["published"] == pytest.approx(theirs["suboptimality"].item(), rel=1e-5)
     assert cell["published_eta"] == theirs["eta"].item()
@@ -123,7 +123,12 @@ def headline(page, target, M=64):
     table = page["headlines"]
     rows = [dict(zip(table, row, strict=True)) for row in zip(*table.values(), strict=True)]
     return [
-        (page["algorithms"]["label"][row["algorithm"]], row["rounds"], row["published"], row["eta"])
+        (
+            page["algorithms"]["label"][row["algorithm"]],
+            row["rounds"],
+            row["published"],
+            row["step_size"],
+        )
         for row in rows
         if (row["target"], row["M"]) == (target, M)
     ]
@@ -273,4 +278,4 @@ def test_the_command_says_what_is_wrong(store, fedac, tmp_path):
     store(run())
     code, out, err = fedac("report", tmp_path, "--out", tmp_path)
     assert (code, out) == (2, "")
-    assert err == f"fedac: cannot write '{tmp_path}': Is a directory\n"
+    assert err == f"fedac: '{tmp_path}' is a folder; give the path of a file\n"

@@ -46,7 +46,7 @@ def command(
 def _print_rounds(curves: pd.DataFrame) -> None:
     """Print a table of the fewest rounds, and who needs the fewest of all."""
     from fedac.algorithms import get
-    from fedac.experiments.compare import eta_text, records, rounds_text
+    from fedac.experiments.compare import records
     from fedac.experiments.demo import GRID, TARGET
     from fedac.experiments.paper import CLAIMS
 
@@ -62,16 +62,10 @@ def _print_rounds(curves: pd.DataFrame) -> None:
     )  # fmt: skip
     curves = curves.set_index("algorithm", drop=False).loc[list(GRID.algorithms)]
     for row in records(curves):
-        reached = not math.isinf(row.rounds)
-        table.add_row(
-            get(row.algorithm).label,
-            rounds_text(row),
-            f"{row.K:.0f}" if reached else "",
-            eta_text(row) if reached else "",
-            f"{row.median:.2e}" if reached else "",
-            f"{row.megabytes_per_worker:.3g}" if reached else "",
-            str(paper.rounds[row.algorithm]),
-        )
+        numbers = (f"{row.K:.0f}", row.step_size, f"{row.median:.2e}")
+        sent = f"{row.megabytes_per_worker:.3g}"
+        found = (*numbers, sent) if row.step_size else ("", "", "", "")
+        table.add_row(get(row.algorithm).label, row.text, *found, str(paper.rounds[row.algorithm]))
     print_table(table)
     fewest = curves["rounds"].min()
     winners = [get(name).label for name in curves[curves["rounds"] == fewest]["algorithm"]]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import sys
 import time
 from pathlib import Path
@@ -181,7 +180,7 @@ def _worst(comparison: Comparison) -> Table:
     from rich.markup import escape
 
     from fedac.algorithms import get
-    from fedac.experiments.compare import eta_text, records
+    from fedac.experiments.compare import records
 
     table = new_table(
         "problem", "algorithm", "M", "K", "step size", "ours", "published", "log2 ratio",
@@ -194,7 +193,7 @@ def _worst(comparison: Comparison) -> Table:
             get(cell.algorithm).label,
             str(cell.M),
             str(cell.K),
-            eta_text(cell),
+            cell.step_size,
             f"{cell.ours:.2e}",
             f"{cell.theirs:.2e}",
             f"{cell.log2_ratio:+.2f}",
@@ -204,7 +203,6 @@ def _worst(comparison: Comparison) -> Table:
 
 def _headlines(comparison: Comparison) -> Table:
     from fedac.algorithms import get
-    from fedac.experiments.compare import eta_text, rounds_text
 
     table = new_table(
         "target", "algorithm", "ours", "step size", "published", "paper's text",
@@ -218,9 +216,9 @@ def _headlines(comparison: Comparison) -> Table:
         table.add_row(
             f"{claim.target:g} on {claim.dataset}, l2 = {claim.l2:g}, M = {claim.M}",
             get(line.algorithm).label,
-            rounds_text(line.ours),
-            "" if math.isinf(line.ours.rounds) else eta_text(line.ours),
-            rounds_text(line.theirs),
+            line.ours.text,
+            line.ours.step_size,
+            line.theirs.text,
             str(line.paper),
         )
     return table

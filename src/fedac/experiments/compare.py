@@ -56,10 +56,12 @@ def summarize(tuned: pd.DataFrame) -> pd.DataFrame:
     """Return a row per cell: ``median``, ``low`` and ``high`` of the suboptimality over its seeds.
 
     The other columns are those of a seed with the step size that most seeds prefer.
+    ``step_size`` is its text, with a note if it is at an edge of those tried.
     """
     votes = tuned.groupby([*CELL, "eta"])["seed"].transform("size")  # NaN where all diverged
     rows = tuned.assign(votes=votes).sort_values(["votes", "eta"], ascending=[False, True])
     rows = rows.drop_duplicates(CELL).drop(columns=["votes", "seed", "suboptimality"])
+    rows["step_size"] = [eta_text(row) for row in rows.itertuples()]
     seeds = tuned.groupby(CELL, as_index=False).agg(
         median=("suboptimality", "median"),
         low=("suboptimality", "min"),
@@ -73,9 +75,9 @@ def fewest_rounds(tuned: pd.DataFrame, target: float) -> pd.DataFrame:
     """Return how few rounds reach a target: a row per problem, algorithm and number of workers.
 
     Each seed has its own fewest rounds, infinity if it does not reach the target. ``rounds`` is
-    their median (of an even number of seeds the upper one, which some seed needed),
-    ``fewest`` and ``most`` are their range. The other columns are those of `summarize` for the
-    cell with that many rounds.
+    their median (of an even number of seeds the upper one, which some seed needed), ``fewest``
+    and ``most`` are their range, ``text`` is all three in words. The other columns are those of
+    `summarize` for the cell with that many rounds, empty if there is none.
     """
     rounds = (tuned["T"] / tuned["K"]).where(tuned["suboptimality"] <= target, math.inf)
     by_seed = tuned.assign(rounds=rounds).groupby([*CURVE, "seed"])["rounds"].min()
@@ -87,7 +89,9 @@ def fewest_rounds(tuned: pd.DataFrame, target: float) -> pd.DataFrame:
     )
     cells = summarize(tuned).drop(columns="seeds")
     cells["rounds"] = cells["T"] / cells["K"]
-    return curves.reset_index().merge(cells, how="left", on=[*CURVE, "rounds"])
+    curves["text"] = [rounds_text(row) for row in curves.itertuples()]
+    found = curves.reset_index().merge(cells, how="left", on=[*CURVE, "rounds"])
+    return found.assign(step_size=found["step_size"].astype(object).fillna(""))
 
 
 def records(frame: pd.DataFrame) -> Iterator[Any]:
@@ -126,8 +130,9 @@ def eta_text(row: Any) -> str:
     >>> eta_text(Row(eta=10.0, edge="largest"))
     '10 (largest tried)'
     """
-    note = f" ({row.edge} tried)" if row.edge else ""
-    return f"{row.eta:g}{note}"
+    if math.isnan(row.eta):  # all runs diverged
+        return ""
+    return f"{row.eta:g} ({row.edge} tried)" if row.edge else f"{row.eta:g}"
 
 
 def edge_note(cells: pd.DataFrame) -> str:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from fedac.errors import InputError
 from fedac.experiments.report.contents import page_data
 from fedac.experiments.report.page import assemble
+from fedac.files import write_atomically
 
 if TYPE_CHECKING:
     from fedac.experiments.store import Store
@@ -29,8 +30,7 @@ def write(store: Store, path: str | Path) -> Path:
     """
     text, path = render(store), Path(path)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8", newline="\n")
+        write_atomically(path, lambda file: file.write(text.encode()))
     except OSError as error:
         raise InputError(f"cannot write '{path}': {error.strerror or error}") from None
     return path

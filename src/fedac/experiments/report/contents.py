@@ -7,19 +7,9 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from fedac.algorithms import ALGORITHMS
-from fedac.experiments.compare import (
-    CELL,
-    CURVE,
-    PROBLEM,
-    eta_text,
-    fewest_rounds,
-    records,
-    rounds_text,
-    summarize,
-    tuned,
-)
+from fedac.experiments.compare import CELL, CURVE, PROBLEM, fewest_rounds, summarize, tuned
 from fedac.experiments.paper import CLAIMS, MANY_WORKERS, published_cells, published_tuned
-from fedac.experiments.published import paper_datasets, published_runs
+from fedac.experiments.published import T, paper_datasets, published_runs
 from fedac.palette import STYLES, styles
 
 if TYPE_CHECKING:
@@ -27,6 +17,8 @@ if TYPE_CHECKING:
 
 # Suboptimalities to choose from.
 TARGETS = (1e-1, 1e-2, 1e-3, 1e-4, 1e-5)
+# The problems that the paper's text mentions.
+PAPER = {claim[:2] for claim in CLAIMS}
 Table = dict[str, list[Any]]
 
 
@@ -49,6 +41,7 @@ def page_data(frame: pd.DataFrame, traces: pd.DataFrame, info: dict[str, Any]) -
     beside = published_cells(best, published_runs())
     algorithms = in_order(frame["algorithm"].unique())
     problems = _problems(frame, best)
+    in_paper = [pair in PAPER for pair in zip(problems["paper"], problems["l2"], strict=True)]
     cells = _cells(best, beside)
     steps, curves = _traces(frame, traces, cells, best)
     targets = sorted({*TARGETS, *problems["target"]}, reverse=True)
@@ -61,10 +54,10 @@ def page_data(frame: pd.DataFrame, traces: pd.DataFrame, info: dict[str, Any]) -
 
     return {
         "problems": _columns(problems.drop(columns="problem"), digits=10),
-        "first_problem": _first(problems),
+        "first_problem": in_paper.index(True) if any(in_paper) else 0,
         "algorithms": _looks(algorithms),
         "cells": numbered(cells),
-        "headlines": numbered(_headlines(best, beside, targets)),
+        "headlines": numbered(_headlines(best, published_tuned(beside), targets)),
         "steps": steps,
         "traces": curves,
         "targets": targets,
@@ -142,33 +135,27 @@ def _machine(processor: str, cores: int, system: str, **versions: str) -> str:
 
 def _problems(frame: pd.DataFrame, best: pd.DataFrame) -> pd.DataFrame:
     """Return a row per data set, l2 and T, with the target and the view to begin with."""
-    frame = frame.assign(paper_dataset=paper_datasets(frame))
+    frame = frame.assign(paper=paper_datasets(frame))
     problems = frame.groupby(PROBLEM, as_index=False).agg(
         f_star=("f_star", "first"),
         n_samples=("n_samples", "first"),
         n_features=("n_features", "first"),
         seeds=("seed", "nunique"),
-        paper_dataset=("paper_dataset", "first"),
+        paper=("paper", "first"),
     )
-    runs = [best.merge(problems.iloc[[i]][PROBLEM]) for i in problems.index]
-    return problems.assign(
-        problem=problems.index,
-        target=[
-            _target(mine, paper)
-            for mine, paper in zip(runs, problems["paper_dataset"], strict=True)
-        ],
-        view=[_view(mine) for mine in runs],
-    )
+    runs = [best.merge(problems.loc[[i], [*PROBLEM, "paper"]]) for i in problems.index]
+    targets, views = [_target(mine) for mine in runs], [_view(mine) for mine in runs]
+    return problems.assign(problem=problems.index, target=targets, view=views)
 
 
-def _target(best: pd.DataFrame, paper_dataset: str) -> float:
-    """Return the paper's target for a problem, or one that every algorithm reaches.
+def _target(best: pd.DataFrame) -> float:
+    """Return the paper's target, or the smallest power of ten that every algorithm reaches.
 
-    That is the smallest power of ten that all reach with the most workers.
+    Both with the most workers.
     """
     best = best[best["M"] == best["M"].max()]
     for claim in CLAIMS:
-        if (paper_dataset, best["l2"].iloc[0], best["M"].iloc[0]) == claim[:3]:
+        if tuple(best[["paper", "l2", "M"]].iloc[0]) == claim[:3]:
             return claim.target
     by_seed = best.groupby(["algorithm", "seed"])["suboptimality"].min()
     worst = by_seed.groupby("algorithm").median().max()
@@ -180,66 +167,37 @@ def _target(best: pd.DataFrame, paper_dataset: str) -> float:
 def _view(best: pd.DataFrame) -> str:
     """Return the figure to begin with: one whose horizontal axis has more than one value."""
     finite = best[best["suboptimality"] < math.inf]
-    several = [axis for axis in ("M", "K") if finite[axis].nunique() > 1]
-    return {"M": "M", "K": "rounds"}[several[0]] if several else "traces"
-
-
-def _first(problems: pd.DataFrame) -> int:
-    """Return the problem to begin with: the first one that the paper's text mentions."""
-    mentioned = [
-        any((row.paper_dataset, row.l2) == claim[:2] for claim in CLAIMS)
-        for row in records(problems)
-    ]
-    return mentioned.index(True) if any(mentioned) else 0
+    views = {"M": "M", "K": "rounds"}
+    return next((views[axis] for axis in views if finite[axis].nunique() > 1), "traces")
 
 
 def _cells(best: pd.DataFrame, beside: pd.DataFrame) -> pd.DataFrame:
     """Return a row per cell: its seeds and its published value."""
     cells = summarize(best).rename(columns={"median": "value", "megabytes_per_worker": "megabytes"})
-    cells = cells[[*CELL, "eta", "edge", "seeds", "value", "low", "high", "megabytes"]]
+    cells = cells[[*CELL, "step_size", "edge", "seeds", "value", "low", "high", "megabytes"]]
     theirs = beside[[*CELL, "theirs", "published_eta"]].rename(columns={"theirs": "published"})
     return cells.merge(theirs, how="left", on=CELL)
 
 
-def _headlines(best: pd.DataFrame, beside: pd.DataFrame, targets: list[float]) -> pd.DataFrame:
-    """Return the rows of "How few rounds?" for every target, as the text that is shown."""
+def _headlines(best: pd.DataFrame, theirs: pd.DataFrame, targets: list[float]) -> pd.DataFrame:
+    """Return the rows of "How few rounds?" for every target."""
     import pandas as pd
 
-    theirs = published_tuned(beside)
-    curves = theirs[[*CURVE, "paper_dataset"]].drop_duplicates()
+    names = {"text": "rounds", "median": "value", "megabytes_per_worker": "megabytes"}
     tables = []
     for target in targets:
-        rows = fewest_rounds(best, target)
-        reached = rows["rounds"] < math.inf
-        ours = rows[CURVE].assign(
-            target=target,
-            rounds=[rounds_text(row) for row in records(rows)],
-            megabytes=rows["megabytes_per_worker"],
-            K=rows["K"],
-            eta=[eta_text(row) for row in records(rows)],
-            value=rows["median"],
-        )
-        ours["eta"] = ours["eta"].where(reached, "")
-        published = fewest_rounds(theirs, target)
-        published = published[CURVE].assign(
-            published=[rounds_text(row) for row in records(published)]
-        )
-        published = published.merge(curves, on=CURVE)
-        published["paper"] = [_paper_rounds(row, target) for row in records(published)]
-        published = published.drop(columns="paper_dataset")
-        tables.append(ours.merge(published, how="left", on=CURVE))
-    headlines = pd.concat(tables, ignore_index=True)
-    return headlines.astype({"published": object, "paper": object}).fillna(
-        {"published": "", "paper": ""}
-    )
-
-
-def _paper_rounds(curve: Any, target: float) -> str:
-    """Return the number of rounds in the paper's text, if it mentions this curve."""
-    for claim in CLAIMS:
-        if (curve.paper_dataset, curve.l2, curve.M, target) == claim[:4]:
-            return str(claim.rounds.get(curve.algorithm, ""))
-    return ""
+        ours = fewest_rounds(best, target).drop(columns="rounds").rename(columns=names)
+        ours = ours[[*CURVE, "rounds", "megabytes", "K", "step_size", "value"]]
+        published = fewest_rounds(theirs, target)[[*CURVE, "text"]]
+        published = published.rename(columns={"text": "published"})
+        tables.append(ours.merge(published, how="left", on=CURVE).assign(target=target))
+    paper = [
+        {"T": T, "algorithm": name, "paper": rounds, **claim._asdict()}
+        for claim in CLAIMS
+        for name, rounds in claim.rounds.items()
+    ]
+    claims = pd.DataFrame(paper).drop(columns="rounds")
+    return pd.concat(tables, ignore_index=True).merge(claims, how="left")
 
 
 def _traces(

@@ -8,7 +8,7 @@ const COMPARISON_COLUMNS = [
   { key: "published", text: "published", format: scientific },
   { key: "log2", text: "log2 ratio", format: (value) => value.toFixed(2) },
   { key: "off", text: "|log2|", format: (value) => value.toFixed(2) },
-  { key: "etaText", text: "step size" },
+  { key: "step_size", text: "step size" },
   { key: "published_eta", text: "published step size" },
   { key: "data", text: "problem", words: true },
 ];
@@ -61,7 +61,6 @@ function comparedCells(report) {
         ...cell,
         log2,
         off: Math.abs(log2),
-        etaText: etaText(cell),
         name: report.algorithms[cell.algorithm].label,
         data: problemText(report, report.problems[cell.problem]),
       };

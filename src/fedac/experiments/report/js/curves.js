@@ -35,10 +35,10 @@ function ourCurve(cells, x, algorithm) {
     x: cells.map(x),
     y: cells.map((cell) => cell.value),
     text: cells.map((cell) =>
-      hover(`<b>${algorithm.label}</b>${seeds(cell)}`, cell.value, cell, etaText(cell)),
+      hover(`<b>${algorithm.label}</b>${seeds(cell)}`, cell.value, cell, cell.step_size),
     ),
     customdata: cells.map((cell) => ({
-      eta: etaText(cell),
+      eta: cell.step_size,
       range: cell.seeds > 1 ? `${scientific(cell.low)} to ${scientific(cell.high)}` : "",
     })),
   };

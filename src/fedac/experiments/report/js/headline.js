@@ -11,8 +11,8 @@ function drawHeadline(report) {
     { key: "published" },
     { key: "paper" },
     { key: "megabytes", format: threeDigits },
-    { key: "K", format: (K) => K ?? "" },
-    { key: "eta" },
+    { key: "K" },
+    { key: "step_size" },
     { key: "value", format: scientific },
   ];
 

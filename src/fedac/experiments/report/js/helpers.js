@@ -27,7 +27,6 @@ const scientific = (value) => (value === null ? "" : value.toExponential(2).repl
 // Whole numbers keep all their digits: 4096 rounds are not 4100.
 const threeDigits = (value) =>
   value === null ? "" : String(Number.isInteger(value) ? value : Number(value.toPrecision(3)));
-const etaText = ({ eta, edge }) => (edge ? `${eta} (${edge} tried)` : String(eta));
 
 function problemText(report, { dataset, l2, T }) {
   const several = distinct(report.problems.map((problem) => problem.T)).length > 1;
@@ -68,7 +67,7 @@ function fillBody(table, columns, records) {
   table.tBodies[0].replaceChildren(
     ...records.map((record) => {
       const row = element("tr", "");
-      columns.forEach(({ key, words, format = String }, i) => {
+      columns.forEach(({ key, words, format = (value) => value ?? "" }, i) => {
         const cell = element(i ? "td" : "th", format(record[key]), i ? {} : { scope: "row" });
         if (words) cell.className = "text";
         row.append(cell);
