@@ -48,17 +48,14 @@ class Evaluator:
             P = aligned((d, V), np.float64)
             P[:, : len(chunk)] = chunk.T
             total = aligned((STRANDS, V), np.float64)
-            self._sum(V, P.reshape(-1), total)
+            lanes = Template(np.float64, V)
+            self.threads.run(
+                partial(kernels.sum_losses, lanes, self.rows, P.reshape(-1), total),
+                strands=STRANDS,
+                work=n,
+            )
             means[first : first + LANES] = sum_strands(total)[: len(chunk)] / n
         return means
-
-    def _sum(self, V: int, P: Array, total: Array) -> None:
-        lanes = Template(np.float64, V)
-        self.threads.run(
-            partial(kernels.sum_losses, lanes, self.rows, P, total),
-            strands=STRANDS,
-            work=len(self.rows.y),
-        )
 
     def _by_products(self, W: Array) -> Array:
         model, P = self.model, np.ascontiguousarray(W.T)
