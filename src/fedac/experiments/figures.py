@@ -67,9 +67,9 @@ def draw(tuned: pd.DataFrame, figure: Figure) -> Drawing:
         _scales(axes[0], figure, [*runs["suboptimality"], *theirs["theirs"]])
         axes[0].set_ylabel("suboptimality")
         drawing.suptitle(figure.title)
-        shown = runs[runs[figure.across].isin(figure.panels)]
-        drawing.supxlabel(edge_note(summarize(shown)), fontsize=7, color=GREY)
         _legend(drawing, figure, published=not theirs.empty, guide=guide)
+        shown = runs[runs[figure.across].isin(figure.panels)]
+        drawing.legends[0].set_title(edge_note(summarize(shown)), prop={"size": 7})
     return drawing
 
 
