@@ -62,8 +62,12 @@ def test_nobody_reaches_the_target(fedac, monkeypatch, tmp_path):
 
 
 def test_interrupt(fedac, monkeypatch, tmp_path):
-    def run(grid, store, on_event):
+    def interrupted(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(sweep, "run", run)
-    assert fedac("demo", "--out", tmp_path) == (130, "", "fedac: interrupted\n")
+    monkeypatch.setattr(sweep, "simulate", interrupted)
+    code, out, err = fedac("demo", "--out", tmp_path)
+    assert (code, out) == (130, "")
+    first, last = err.splitlines()
+    assert first.startswith(f"fedac: demo: 0 of 32 runs are kept in '{tmp_path}'")
+    assert last == "fedac: interrupted"

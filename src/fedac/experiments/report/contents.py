@@ -224,8 +224,7 @@ def _traces(
 
 def _looks(names: list[str]) -> Table:
     """Return the label, colour and marker of each algorithm; no two labels are the same."""
-    labels = [ALGORITHMS[name].label if name in ALGORITHMS else name for name in names]
-    looks = styles(names)
+    labels, looks = [_label(name) for name in names], styles(names)
     return {
         "label": [
             label if labels.count(label) == 1 else f"{label} ({name})"
@@ -235,6 +234,19 @@ def _looks(names: list[str]) -> Table:
         "colour": [look.colour for look in looks],
         "symbol": [look.symbol for look in looks],
     }
+
+
+def _label(name: str) -> str:
+    """Return the label of an algorithm, with what the store added to its name.
+
+    Examples
+    --------
+    >>> _label("fedavg, mu=0.1"), _label("mine")
+    ('FedAvg, mu=0.1', 'mine')
+    """
+    plain = name.partition(",")[0].partition(" ")[0]
+    label = ALGORITHMS[plain].label if plain in ALGORITHMS else plain
+    return label + name.removeprefix(plain)
 
 
 def _columns(frame: pd.DataFrame, digits: int = 6) -> Table:
