@@ -46,6 +46,7 @@ def draw(tuned: pd.DataFrame, figure: Figure) -> Drawing:
     """
     import matplotlib as mpl
     from matplotlib.figure import Figure as Drawing
+    from matplotlib.font_manager import FontProperties
 
     runs = figure.select(tuned)
     theirs = published_cells(runs, published_runs())
@@ -69,7 +70,7 @@ def draw(tuned: pd.DataFrame, figure: Figure) -> Drawing:
         drawing.suptitle(figure.title)
         _legend(drawing, figure, published=not theirs.empty, guide=guide)
         shown = runs[runs[figure.across].isin(figure.panels)]
-        drawing.legends[0].set_title(edge_note(summarize(shown)), prop={"size": 7})
+        drawing.legends[0].set_title(edge_note(summarize(shown)), FontProperties(size=7))
     return drawing
 
 
