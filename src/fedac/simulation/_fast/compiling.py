@@ -4,10 +4,10 @@
 from __future__ import annotations
 
 import atexit
-import gc
 import hashlib
 import os
 import pickle
+import sys
 import threading
 import warnings
 from collections.abc import Callable
@@ -148,7 +148,8 @@ def run_interruptibly(work: Callable[[], object], on_compile: Callable[[], objec
         except BaseException as error:
             messages.put(error)
 
-    threading.Thread(target=run, daemon=True, name="fedac-compiler").start()
+    compiler = threading.Thread(target=run, daemon=True, name="fedac-compiler")
+    compiler.start()
     announced = False
     try:
         while (message := messages.get()) != "done":
@@ -158,7 +159,19 @@ def run_interruptibly(work: Callable[[], object], on_compile: Callable[[], objec
                 announced = True
                 on_compile()
     except KeyboardInterrupt:
-        # A process that ends now should end at once: without this it would spend up to a second
-        # on collecting all that Numba has made.
-        atexit.register(gc.freeze)
+        atexit.register(_leave_at_once, compiler)
         raise
+
+
+def _leave_at_once(compiler: threading.Thread) -> None:
+    """End the process if the interrupted compiler is still inside LLVM.
+
+    An ordinary exit would destroy LLVM's data while they are in use, and crash.
+    """
+    if compiler.is_alive():
+        atexit.unregister(_leave_at_once)
+        atexit._run_exitfuncs()  # those of others
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(Exception):  # it may be closed
+                stream.flush()
+        os._exit(130)
