@@ -20,14 +20,13 @@ from fedac.flower.client import Model, client_app
 from fedac.flower.history import History
 from fedac.flower.inprocess import InProcessGrid
 from fedac.flower.replies import check_reply
-from fedac.flower.result import FederationResult, QuorumError
+from fedac.flower.run import FederationResult, QuorumError
 from fedac.flower.steps import Step, local_steps
 from fedac.flower.strategy import FedAc, FedAvg, LocalStrategy
 from fedac.flower.task import Task
 
 if TYPE_CHECKING:
-    from fedac.flower.pytorch import TorchModel
-    from fedac.flower.tensors import load_torch_arrays, torch_arrays
+    from fedac.flower.pytorch import TorchModel, load_torch_arrays, torch_arrays
 
 __all__ = [
     "Aggregation",
@@ -50,11 +49,9 @@ __all__ = [
     "torch_arrays",
 ]
 
-# Imported when first used, because a NumPy federation should not need PyTorch.
-_TORCH = {"TorchModel": "pytorch", "load_torch_arrays": "tensors", "torch_arrays": "tensors"}
-
 
 def __getattr__(name: str) -> Any:
-    if name in _TORCH:
-        return getattr(import_module(f"fedac.flower.{_TORCH[name]}"), name)
+    # Imported when first used, because a NumPy federation should not need PyTorch.
+    if name in ("TorchModel", "load_torch_arrays", "torch_arrays"):
+        return getattr(import_module("fedac.flower.pytorch"), name)
     raise AttributeError(f"module 'fedac.flower' has no attribute '{name}'")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -17,7 +17,7 @@ from fedac.algorithms import Algorithm
 from fedac.algorithms.couplings import Hyperparameters
 from fedac.checkpoints import Envelope, require_same_rule
 from fedac.errors import InputError
-from fedac.flower.history import History
+from fedac.flower.history import Dropped, History, Round
 from fedac.flower.messages import NamedArrays, NDArray
 
 ENVELOPE = Envelope(package="fedac.flower", version=1, oldest=1)
@@ -63,7 +63,7 @@ class Checkpoint:
             "round": self.round,
             "keys": list(self.arrays),
             "settings": dict(self.settings),
-            "history": self.history.to_dict(),
+            "history": asdict(self.history),
         }
         text = np.frombuffer(json.dumps(header).encode(), dtype=np.uint8)
         # Numbered, because a parameter's name may not be a valid file name.
@@ -103,15 +103,13 @@ def _load(file: BinaryIO) -> Checkpoint:
         arrays: dict[str, NDArray] = {
             key: archive[f"{ARRAY}{i}"] for i, key in enumerate(header["keys"])
         }
-    if header["round"] < 0:
-        raise InputError(f"round {header['round']} is impossible")
-    if not all(np.isfinite(array).all() for array in arrays.values()):
-        raise InputError("it holds NaN or infinity")
+    rounds = [Round(**row) for row in header["history"]["rounds"]]
+    dropped = [Dropped(**drop) for drop in header["history"]["dropped"]]
     return Checkpoint(
         round=header["round"],
         arrays=arrays,
         settings=header["settings"],
-        history=History.from_dict(header["history"]),
+        history=History(rounds, dropped),
     )
 
 

@@ -8,23 +8,20 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
-from flwr.app import Context, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.clientapp.typing import Mod
 
 from fedac.errors import InputError
 from fedac.flower.messages import (
     ARRAYS,
-    BUFFER,
     CONFIG,
     METRICS,
-    OUTPUT,
     ROUND,
     TASK,
     WEIGHT,
     NamedArrays,
     NDArray,
-    add_prefix,
     from_record,
     to_record,
     with_prefix,
@@ -52,18 +49,21 @@ class Model(Protocol):
 
 @runtime_checkable
 class Trainer(Protocol):
-    """Or a model that takes its local steps itself; see `TorchModel`."""
+    """Or a model that takes its local steps itself; see `TorchModel`.
+
+    Arrays have the keys with which they travel; see `fedac.flower.messages`.
+    """
 
     n_examples: int
 
     def train(
-        self, sequences: Mapping[str, NamedArrays], buffers: NamedArrays, task: Task, worker: int
-    ) -> tuple[Mapping[str, NamedArrays], NamedArrays, Mapping[str, float]]:
+        self, arrays: NamedArrays, task: Task, worker: int
+    ) -> tuple[NamedArrays, Mapping[str, float]]:
         """Return the sequences and buffers after the task, and metrics."""
         ...
 
-    def evaluate_arrays(self, w: NamedArrays, buffers: NamedArrays) -> Mapping[str, float]:
-        """Return metrics of the output w."""
+    def evaluate_arrays(self, arrays: NamedArrays) -> Mapping[str, float]:
+        """Return metrics of the output."""
         ...
 
 
@@ -106,88 +106,61 @@ def client_app(
     """
     app = ClientApp(mods=mods)
 
-    def model_for(context: Context, message: Message, *needed: str) -> Model | Trainer:
+    def prepare(
+        message: Message, context: Context
+    ) -> tuple[Task, dict[str, NDArray], Model | Trainer]:
+        task = Task.from_record(message.content.config_records.get(TASK, {}))
         context = copy.copy(context)
         context.run_config = {**context.run_config, **message.content[CONFIG]}  # type: ignore[dict-item]
-        model = make_model(load_data(context))
-        if not isinstance(model, Trainer) and not all(hasattr(model, name) for name in needed):
-            raise InputError(
-                f"make_model must return an object with {' and '.join(needed)}, or a TorchModel, "
-                f"got {type(model).__name__}"
-            )
-        return model
+        arrays = from_record(message.content.array_records[ARRAYS])
+        return task, arrays, make_model(load_data(context))
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
-        task = Task.from_record(message.content.config_records.get(TASK, {}))
-        sent = from_record(message.content.array_records[ARRAYS])
-        model = model_for(context, message, "n_examples", "gradient")
-        arrays, metrics = _train(model, sent, task, worker_of(context))
-        return _reply(message, task.round, model, metrics, arrays)
+        task, sent, model = prepare(message, context)
+        worker = int(context.node_config.get("partition-id", context.node_id))
+        if isinstance(model, Trainer):
+            arrays, metrics = model.train(sent, task, worker)
+        else:
+            arrays, metrics = _train(model, sent, task, worker), {}
+        return _reply(message, task, model, metrics, {ARRAYS: to_record(arrays)})
 
     @app.evaluate()
     def evaluate(message: Message, context: Context) -> Message:
-        sent = from_record(message.content.array_records[ARRAYS])
-        model = model_for(context, message, "n_examples", "evaluate")
-        output, buffers = with_prefix(OUTPUT, sent), with_prefix(BUFFER, sent)
-        if not output:
-            raise InputError(
-                f"the message has no arrays under '{OUTPUT}/': does the server use a strategy of "
-                "fedac.flower?"
-            )
+        task, output, model = prepare(message, context)
         if isinstance(model, Trainer):
-            metrics = model.evaluate_arrays(output, buffers)
+            metrics = model.evaluate_arrays(output)
         else:
             metrics = model.evaluate(list(output.values()))
-        return _reply(message, message.content[TASK][ROUND], model, metrics)  # type: ignore[arg-type]
+        return _reply(message, task, model, metrics, {})
 
     return app
 
 
-def worker_of(context: Context) -> int:
-    """Return a client's number: its partition-id, or its node id if it has none."""
-    return int(context.node_config.get("partition-id", context.node_id))
-
-
-def _train(
-    model: Model | Trainer, sent: NamedArrays, task: Task, worker: int
-) -> tuple[dict[str, NDArray], Mapping[str, float]]:
-    """Return all sequences and buffers after the local steps, and metrics."""
+def _train(model: Model, sent: NamedArrays, task: Task, worker: int) -> dict[str, NDArray]:
+    """Return all sequences after the local steps."""
     sequences = {name: with_prefix(name, sent) for name in task.algorithm.sequences}
-    buffers: NamedArrays = with_prefix(BUFFER, sent)
-    metrics: Mapping[str, float] = {}
-    if isinstance(model, Trainer):
-        after, buffers, metrics = model.train(sequences, buffers, task, worker)
-    elif buffers:
-        raise InputError(f"arrays under '{BUFFER}/' are for TorchModel; use other names")
-    else:
-        lists = [list(arrays.values()) for arrays in sequences.values()]
-        # The server drops replies that are not finite: an overflow needs no warning here.
-        with np.errstate(over="ignore", invalid="ignore"):
-            stepped = local_steps(model.gradient, lists, task, worker=worker)
-        after = {
-            name: dict(zip(arrays, new, strict=True))
-            for (name, arrays), new in zip(sequences.items(), stepped, strict=True)
-        }
-    packed = add_prefix(BUFFER, buffers)
-    for name in sequences:
-        packed |= add_prefix(name, after[name])
-    return packed, metrics
+    lists = [list(arrays.values()) for arrays in sequences.values()]
+    # The server drops replies that are not finite: an overflow needs no warning here.
+    with np.errstate(over="ignore", invalid="ignore"):
+        stepped = local_steps(model.gradient, lists, task, worker=worker)
+    return {
+        f"{name}/{key}": array
+        for name, after in zip(sequences, stepped, strict=True)
+        for key, array in zip(sequences[name], after, strict=True)
+    }
 
 
 def _reply(
     message: Message,
-    server_round: int,
+    task: Task,
     model: Model | Trainer,
     metrics: Mapping[str, float],
-    arrays: NamedArrays | None = None,
+    arrays: dict[str, ArrayRecord],
 ) -> Message:
     if not isinstance(metrics, Mapping):
         raise InputError(f"metrics must be a dict of numbers, got {type(metrics).__name__}")
     numbers = {name: float(value) for name, value in metrics.items()}
     examples = require_count("n_examples", model.n_examples)
-    record = MetricRecord({**numbers, ROUND: server_round, WEIGHT: examples})
-    content = RecordDict({METRICS: record})
-    if arrays is not None:
-        content[ARRAYS] = to_record(arrays)
-    return Message(content, reply_to=message)
+    record = MetricRecord({**numbers, ROUND: task.round, WEIGHT: examples})
+    return Message(RecordDict({**arrays, METRICS: record}), reply_to=message)

@@ -1,41 +1,80 @@
-"""Wait for nodes and for their replies, never beyond a deadline."""
+"""Choose the nodes of a round and wait for their replies, never beyond a deadline."""
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
-from flwr.app import Message
+from flwr.app import ArrayRecord, Message
 from flwr.serverapp import Grid
+
+from fedac.flower.messages import NamedArrays
+from fedac.flower.replies import Reply
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.002, 0.5
 
 
+@dataclass
+class TrainingRound:
+    """The training round in progress: who was asked, and who answered.
+
+    Attributes
+    ----------
+    number : int
+        The round, from 1 on.
+    sent : ArrayRecord
+        All sequences, as sent to the clients; `before` has them as arrays.
+    good : dict
+        The good replies so far, by node.
+    finished : bool
+        Whether the good replies were a quorum and were aggregated.
+    """
+
+    number: int
+    sent: ArrayRecord
+    before: NamedArrays
+    attempts: int = 0
+    asked: set[int] = field(default_factory=set)
+    good: dict[int, Reply] = field(default_factory=dict)
+    finished: bool = False
+
+    def choose(self, connected: Sequence[int], *, sample: int | None, seed: int) -> list[int]:
+        """Return the nodes to ask in the next attempt; those that were not asked yet go first.
+
+        The choice depends only on the seed, the round, the attempt and the connected nodes.
+        """
+        self.attempts += 1
+        draw = random.Random(f"{seed}/{self.number}/{self.attempts}")
+        new = sorted(set(connected) - self.asked)
+        failed = sorted(set(connected) & self.asked - set(self.good))
+        wanted = len(connected) if sample is None else sample - len(self.good)
+        nodes = draw.sample(new, min(wanted, len(new)))
+        nodes += draw.sample(failed, min(wanted - len(nodes), len(failed)))
+        self.asked.update(nodes)
+        return sorted(nodes)
+
+
 def wait_for_nodes(grid: Grid, wanted: int, seconds: float) -> list[int]:
     """Return the connected nodes, as soon as there are `wanted` or the time is up."""
-    nodes: list[int] = []
-
-    def enough() -> bool:
-        nonlocal nodes
-        nodes = sorted(grid.get_node_ids())
-        return len(nodes) >= wanted
-
-    _poll(enough, seconds)
-    return nodes
+    _poll(lambda: len(list(grid.get_node_ids())) >= wanted, seconds)
+    return sorted(grid.get_node_ids())
 
 
 def send_and_wait(
-    grid: Grid,
-    messages: Sequence[Message],
-    seconds: float,
-    unanswered: dict[str, int],
+    grid: Grid, messages: Sequence[Message], seconds: float, unanswered: dict[str, int]
 ) -> dict[int, Message]:
     """Send at most one message per node and return the replies that came in time, by node.
 
     `unanswered` maps earlier messages to their nodes and is updated. A late reply to one of them
     counts, but an error (that the message has expired, say) does not: the new reply may still come.
     """
-    sent = _push(grid, messages)
+    accepted = set(grid.push_messages(messages)) if messages else set()
+    if not any(accepted):  # too large for one request: send them one by one
+        accepted = {name for message in messages for name in grid.push_messages([message])}
+    sent = {m.metadata.message_id: m.metadata.dst_node_id for m in messages}
+    sent = {name: node for name, node in sent.items() if name in accepted}
     unanswered |= sent
     replies: dict[int, Message] = {}
 
@@ -52,18 +91,6 @@ def send_and_wait(
 
     _poll(complete, seconds)
     return replies
-
-
-def _push(grid: Grid, messages: Sequence[Message]) -> dict[str, int]:
-    """Send messages and return the node of each message that was accepted."""
-    accepted = set(grid.push_messages(messages)) if messages else set()
-    if not any(accepted):  # too large for one request: send them one by one
-        accepted = {name for message in messages for name in grid.push_messages([message])}
-    return {
-        message.metadata.message_id: message.metadata.dst_node_id
-        for message in messages
-        if message.metadata.message_id in accepted
-    }
 
 
 def _poll(done: Callable[[], bool], seconds: float) -> None:

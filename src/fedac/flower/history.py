@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fedac.errors import InputError
 
@@ -45,18 +45,6 @@ class Round:
     seconds: float = 0.0
     metrics: dict[str, float] = field(default_factory=dict)
 
-    def describe(self, of: int) -> str:
-        """Describe the round in one line.
-
-        >>> Round(round=2, good=3, lost=1, seconds=0.5, metrics={"loss": 0.25}).describe(of=8)
-        'round 2/8: 3 good, 0 bad, 1 lost, 0.50 s, loss 0.25'
-        """
-        metrics = "".join(f", {name} {value:.6g}" for name, value in self.metrics.items())
-        return (
-            f"round {self.round}/{of}: {self.good} good, {self.bad} bad, {self.lost} lost, "
-            f"{self.seconds:.2f} s{metrics}"
-        )
-
 
 @dataclass(frozen=True, kw_only=True)
 class Dropped:
@@ -91,6 +79,10 @@ class History:
         """Return how many replies of each node were dropped."""
         return dict(Counter(drop.node for drop in self.dropped))
 
+    def dropped_in(self, number: int, during: str) -> list[Dropped]:
+        """Return what a round dropped during its training or its evaluation."""
+        return [drop for drop in self.dropped if (drop.round, drop.during) == (number, during)]
+
     def metric(self, name: str) -> list[tuple[int, float]]:
         """Return (round, value) of a metric for the rounds that measured it."""
         return [(row.round, row.metrics[name]) for row in self.rounds if name in row.metrics]
@@ -121,38 +113,16 @@ class History:
             import matplotlib.pyplot as plt
 
             ax = plt.figure(layout="constrained").add_subplot()
-        bytes_so_far, x, y = 0, [], []
-        for row in self.rounds:
-            bytes_so_far += row.bytes_down + row.bytes_up
-            if metric in row.metrics:
-                x.append(row.round if against == "rounds" else bytes_so_far / 1e6)
-                y.append(row.metrics[metric])
-        if not y:
+        bytes_so_far = accumulate(row.bytes_down + row.bytes_up for row in self.rounds)
+        points = [
+            (row.round if against == "rounds" else total / 1e6, row.metrics[metric])
+            for row, total in zip(self.rounds, bytes_so_far, strict=True)
+            if metric in row.metrics
+        ]
+        if not points:
             known = sorted({name for row in self.rounds for name in row.metrics})
             raise InputError(f"no metric '{metric}'; measured: {', '.join(known) or 'none'}")
-        ax.plot(x, y, marker="o", ms=3)
+        ax.plot(*zip(*points, strict=True), marker="o", ms=3)
         label = "megabytes, all clients, both directions" if against == "megabytes" else against
         ax.set(xlabel=label, ylabel=metric)
         return ax
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the history for JSON; `from_dict` reads it."""
-        return {
-            "rounds": [asdict(row) for row in self.rounds],
-            "dropped": [asdict(drop) for drop in self.dropped],
-        }
-
-    @classmethod
-    def from_dict(cls, content: Mapping[str, Any]) -> History:
-        """Read the output of `to_dict`.
-
-        Examples
-        --------
-        >>> history = History([Round(round=1, metrics={"loss": 0.5})])
-        >>> History.from_dict(history.to_dict()) == history
-        True
-        """
-        return cls(
-            [Round(**row) for row in content["rounds"]],
-            [Dropped(**drop) for drop in content["dropped"]],
-        )

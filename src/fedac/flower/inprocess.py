@@ -5,12 +5,12 @@ from __future__ import annotations
 import itertools
 import traceback
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from typing import Any
 
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
+from flwr.supercore.task_identity import TaskIdentity
 
 from fedac.require import require_count
 
@@ -43,7 +43,10 @@ class InProcessGrid(Grid):
         }
         self._ids = itertools.count(1)
         self._waiting: dict[str, Message] = {}
-        _set_task_identity()
+        # Flower builds messages only in a process that has an identity, as a ServerApp has.
+        for name in ("_task_id", "_run_id", "_node_id"):
+            if getattr(TaskIdentity, name) is None:
+                setattr(TaskIdentity, name, 1)
 
     def set_run(self, run: Any) -> None:
         """Do nothing: there is one run."""
@@ -70,13 +73,11 @@ class InProcessGrid(Grid):
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
         """Store messages until their replies are pulled."""
-        ids = []
-        for message in messages:
-            name = f"message-{next(self._ids)}"
+        pushed = {f"message-{next(self._ids)}": message for message in messages}
+        for name, message in pushed.items():
             message.metadata.__dict__["_message_id"] = name
-            self._waiting[name] = message
-            ids.append(name)
-        return ids
+        self._waiting |= pushed
+        return list(pushed)
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
         """Answer the messages that have no reply yet."""
@@ -106,14 +107,3 @@ class InProcessGrid(Grid):
     ) -> list[Message]:
         """Send messages and return all replies."""
         return self.pull_messages(self.push_messages(messages))
-
-
-def _set_task_identity() -> None:
-    """Give this process the identity that Flower gives to a ServerApp, unless it has one."""
-    # Recent versions of Flower need it to build a message.
-    with suppress(ImportError):
-        from flwr.supercore.task_identity import TaskIdentity
-
-        for name in ("_task_id", "_run_id", "_node_id"):
-            if getattr(TaskIdentity, name, None) is None:
-                setattr(TaskIdentity, name, 1)

@@ -11,47 +11,28 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from flwr.app import Array, ArrayRecord, Message, RecordDict
+from flwr.app import Array, ArrayRecord, Message
 
 NDArray = npt.NDArray[np.floating[Any]]
 NamedArrays = Mapping[str, NDArray]
 
 ARRAYS, CONFIG, METRICS, TASK = "arrays", "config", "metrics", "task"
-BUFFER, OUTPUT = "buffer", "output"
 ROUND, WEIGHT = "server-round", "num-examples"
-# Messages outlive their deadline by this many seconds, in case clocks disagree.
-CLOCK_SKEW = 60.0
+BUFFER = "buffer/"
 
 
-def add_prefix(prefix: str, arrays: NamedArrays) -> dict[str, NDArray]:
-    """Put a prefix before every key.
-
-    Examples
-    --------
-    >>> add_prefix("w_ag", {"bias": np.zeros(1)})
-    {'w_ag/bias': array([0.])}
-    """
-    return {f"{prefix}/{name}": array for name, array in arrays.items()}
-
-
-def with_prefix(prefix: str, arrays: NamedArrays) -> dict[str, NDArray]:
-    """Return the arrays with a prefix, and remove it.
+def with_prefix(sequence: str, arrays: NamedArrays) -> dict[str, NDArray]:
+    """Return the arrays of one sequence, without its prefix.
 
     Examples
     --------
     >>> with_prefix("w", {"w_ag/bias": np.zeros(1), "w/bias": np.ones(1)})
     {'bias': array([1.])}
     """
-    start = f"{prefix}/"
+    prefix = f"{sequence}/"
     return {
-        key.removeprefix(start): array for key, array in arrays.items() if key.startswith(start)
+        key.removeprefix(prefix): array for key, array in arrays.items() if key.startswith(prefix)
     }
-
-
-def split_buffers(arrays: NamedArrays) -> tuple[dict[str, NDArray], dict[str, NDArray]]:
-    """Return a model's parameters, and its buffers without their prefix."""
-    parameters = {key: array for key, array in arrays.items() if not key.startswith(f"{BUFFER}/")}
-    return parameters, with_prefix(BUFFER, arrays)
 
 
 def to_record(arrays: NamedArrays) -> ArrayRecord:
@@ -68,16 +49,6 @@ def to_record(arrays: NamedArrays) -> ArrayRecord:
 def from_record(record: ArrayRecord) -> dict[str, NDArray]:
     """Return the arrays of an ArrayRecord by key."""
     return {key: array.numpy() for key, array in record.items()}
-
-
-def address(
-    content: RecordDict, nodes: Iterable[int], kind: str, server_round: int, deadline: float
-) -> list[Message]:
-    """Return one message per node, which expires some time after the deadline."""
-    return [
-        Message(content, node, kind, group_id=str(server_round), ttl=deadline + CLOCK_SKEW)
-        for node in nodes
-    ]
 
 
 def count_bytes(messages: Iterable[Message]) -> int:

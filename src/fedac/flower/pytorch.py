@@ -1,4 +1,4 @@
-"""PyTorch clients: local steps by `fedac.torch`, batches by the shared sampler."""
+"""PyTorch models: their arrays, and clients whose local steps are those of `fedac.torch`."""
 
 from __future__ import annotations
 
@@ -8,13 +8,20 @@ from typing import Any
 
 import numpy as np
 import torch
+from flwr.app import ArrayRecord
 from torch import Tensor
 
 from fedac.errors import InputError
-from fedac.flower.messages import NamedArrays, NDArray
+from fedac.flower.messages import (
+    BUFFER,
+    NamedArrays,
+    NDArray,
+    from_record,
+    to_record,
+    with_prefix,
+)
 from fedac.flower.steps import Step
 from fedac.flower.task import Task
-from fedac.flower.tensors import buffers_of, load_arrays, load_buffers, to_tensors
 from fedac.require import require_count
 from fedac.torch import LocalOptimizer
 
@@ -67,18 +74,18 @@ class TorchModel:
         self.n_examples = _count(data, tensors=self._tensors)
 
     def train(
-        self, sequences: Mapping[str, NamedArrays], buffers: NamedArrays, task: Task, worker: int
-    ) -> tuple[Mapping[str, NamedArrays], NamedArrays, Mapping[str, float]]:
+        self, arrays: NamedArrays, task: Task, worker: int
+    ) -> tuple[NamedArrays, Mapping[str, float]]:
         """Take the task's local steps with `fedac.torch`'s optimizer."""
-        params = dict(self.module.named_parameters())
-        tensors = [to_tensors(arrays, params) for arrays in sequences.values()]
-        load_buffers(self.module, buffers)
+        names, params = task.algorithm.sequences, dict(self.module.named_parameters())
+        buffers = {key: array for key, array in arrays.items() if key.startswith(BUFFER)}
+        _load(self.module, with_prefix(names[0], arrays) | buffers)
         optimizer = LocalOptimizer(
             params.values(), task.algorithm, lr=task.hp.eta, mu=1.0, local_steps=task.local_steps
         )
         optimizer.steps = task.first_step
         for name, p in params.items():
-            optimizer.set_sequences(p, [sequence[name] for sequence in tensors])
+            optimizer.set_sequences(p, [torch.tensor(arrays[f"{s}/{name}"]) for s in names])
         optimizer.refresh()
         self.module.train()
         with _seeded(params.values(), (task.seed, worker, task.first_step)):
@@ -86,17 +93,19 @@ class TorchModel:
                 self._step(optimizer, Step(t=t, seed=task.seed, worker=worker))
                 for t in range(task.first_step, task.first_step + task.local_steps)
             ]
-        after: dict[str, dict[str, NDArray]] = {sequence: {} for sequence in sequences}
-        for name, p in params.items():
-            for sequence, tensor in zip(sequences, optimizer.sequences(p), strict=True):
-                dtype = sequences[sequence][name].dtype
-                after[sequence][name] = tensor.detach().cpu().numpy().astype(dtype)
+        after = {
+            f"{s}/{name}": tensor
+            for name, p in params.items()
+            for s, tensor in zip(names, optimizer.sequences(p), strict=True)
+        }
+        after |= _buffers(self.module)
+        trained = {key: _numpy(tensor).astype(arrays[key].dtype) for key, tensor in after.items()}
         mean = float(np.mean(losses))
-        return after, buffers_of(self.module), {"loss": mean} if np.isfinite(mean) else {}
+        return trained, {"loss": mean} if np.isfinite(mean) else {}
 
-    def evaluate_arrays(self, w: NamedArrays, buffers: NamedArrays) -> Mapping[str, float]:
+    def evaluate_arrays(self, arrays: NamedArrays) -> Mapping[str, float]:
         """Return the mean loss of the output, and the user's metrics."""
-        load_arrays(self.module, w, buffers)
+        _load(self.module, arrays)
         self.module.eval()
         total = 0.0
         with torch.no_grad():
@@ -118,6 +127,62 @@ class TorchModel:
             chosen = torch.from_numpy(rows)
             return tuple(tensor[chosen.to(tensor.device)] for tensor in self.data)
         return torch.utils.data.default_collate([self.data[int(row)] for row in rows])
+
+
+def torch_arrays(module: torch.nn.Module) -> ArrayRecord:
+    """Return a model's arrays, for the strategy to start from.
+
+    Parameters keep their names; floating-point buffers get the prefix ``buffer/``. Parameters in
+    half precision travel as float32, because `fedac.torch` keeps their sequences in float32.
+
+    Examples
+    --------
+    >>> list(torch_arrays(torch.nn.Linear(2, 1)))
+    ['weight', 'bias']
+    """
+    tensors = dict(module.named_parameters()) | _buffers(module)
+    return to_record({name: _numpy(tensor) for name, tensor in tensors.items()})
+
+
+def load_torch_arrays(module: torch.nn.Module, arrays: ArrayRecord) -> None:
+    """Load the result of a run into a model.
+
+    Examples
+    --------
+    >>> trained, model = torch.nn.Linear(2, 1), torch.nn.Linear(2, 1)
+    >>> load_torch_arrays(model, torch_arrays(trained))
+    >>> bool((trained.weight == model.weight).all())
+    True
+    """
+    _load(module, from_record(arrays))
+
+
+@torch.no_grad()
+def _load(module: torch.nn.Module, arrays: NamedArrays) -> None:
+    """Copy arrays into a model, if they have the names and shapes of its tensors."""
+    tensors = dict(module.named_parameters()) | _buffers(module)
+    for name in (*arrays, *tensors):
+        sent = arrays[name].shape if name in arrays else "missing"
+        own = tuple(tensors[name].shape) if name in tensors else "missing"
+        if sent != own:
+            raise InputError(
+                f"array '{name}': the server's is {sent}, the model's {own}: does the server "
+                "start from torch_arrays of the same model?"
+            )
+    for name, tensor in tensors.items():
+        tensor.copy_(torch.tensor(arrays[name]))
+
+
+def _buffers(module: torch.nn.Module) -> dict[str, Tensor]:
+    """Return the floating-point buffers of a model, with the keys of their arrays."""
+    buffers = module.named_buffers()
+    return {f"{BUFFER}{name}": tensor for name, tensor in buffers if tensor.is_floating_point()}
+
+
+def _numpy(tensor: Tensor) -> NDArray:
+    half = tensor.dtype in (torch.bfloat16, torch.float16)
+    array: NDArray = (tensor.detach().float() if half else tensor.detach()).cpu().numpy()
+    return array
 
 
 @contextmanager

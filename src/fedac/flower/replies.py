@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,54 +16,35 @@ from fedac.flower.messages import ROUND, WEIGHT, NamedArrays, NDArray
 class Reply:
     """A reply that can be used."""
 
-    arrays: NamedArrays
     weight: float
     metrics: Mapping[str, float]
+    arrays: NamedArrays
 
 
 class BadReplyError(Exception):
     """A reply that must not be used; the message says why."""
 
 
-def check_reply(message: Message, *, expected: NamedArrays, server_round: int) -> str | None:
-    """Return why a training reply is bad, or None if it is good.
+def check_reply(
+    message: Message, *, server_round: int, expected: NamedArrays | None = None
+) -> Reply:
+    """Return the content of a good reply, or raise `BadReplyError`.
 
-    A good reply has exactly one ArrayRecord with the keys, shapes and types of `expected`, all
-    finite, and exactly one MetricRecord of finite numbers, with this round's number and a positive
-    weight.
+    A good reply has exactly one MetricRecord of finite numbers, with this round's number and a
+    positive weight. A training reply also has exactly one ArrayRecord with the keys, shapes and
+    types of `expected`, all finite; without `expected`, arrays are ignored.
     """
-    try:
-        read_training_reply(message, expected=expected, server_round=server_round)
-    except BadReplyError as reason:
-        return str(reason)
-    return None
-
-
-def read_training_reply(message: Message, *, expected: NamedArrays, server_round: int) -> Reply:
-    """Return the content of a training reply, or raise `BadReplyError`."""
-    content = _content(message)
-    weight, metrics = _metrics(content, server_round)
-    records = list(content.array_records.values())
-    if len(records) != 1:
-        raise BadReplyError(f"{len(records)} ArrayRecords instead of one")
-    (record,) = records
-    missing, extra = sorted(set(expected) - set(record)), sorted(set(record) - set(expected))
-    if missing:
-        raise BadReplyError(f"missing key: {', '.join(missing)}")
-    if extra:
-        raise BadReplyError(f"extra key: {', '.join(extra)}")
-    arrays = {key: _array(key, record[key], expected[key]) for key in expected}
-    return Reply(arrays, weight, metrics)
-
-
-def read_evaluation_reply(message: Message, *, server_round: int) -> Reply:
-    """Return the content of an evaluation reply, or raise `BadReplyError`."""
-    weight, metrics = _metrics(_content(message), server_round)
-    return Reply({}, weight, metrics)
+    if message.has_error():
+        # Flower sends a traceback; its last line names the error.
+        lines = (message.error.reason or "").strip().splitlines() or ["no reason given"]
+        raise BadReplyError(f"error {message.error.code}: {lines[-1].strip()[:300]}")
+    weight, metrics = _metrics(message.content, server_round)
+    arrays = {} if expected is None else _arrays(message.content, expected)
+    return Reply(weight, metrics, arrays)
 
 
 def sort_replies(
-    replies: Iterable[Message], read: Callable[[Message], Reply]
+    replies: Iterable[Message], server_round: int, expected: NamedArrays | None = None
 ) -> tuple[dict[int, Reply], dict[int, str]]:
     """Return the good replies, and why the others are bad, by node."""
     good: dict[int, Reply] = {}
@@ -71,20 +52,10 @@ def sort_replies(
     for message in sorted(replies, key=lambda reply: reply.metadata.src_node_id):
         node = message.metadata.src_node_id
         try:
-            good[node] = read(message)
+            good[node] = check_reply(message, server_round=server_round, expected=expected)
         except BadReplyError as reason:
             bad[node] = str(reason)
     return good, bad
-
-
-def _content(message: Message) -> RecordDict:
-    if message.has_error():
-        # Flower sends a traceback; its last line names the error.
-        lines = (message.error.reason or "").strip().splitlines() or ["no reason given"]
-        raise BadReplyError(f"error {message.error.code}: {lines[-1].strip()[:300]}")
-    if not message.has_content():
-        raise BadReplyError("empty")
-    return message.content
 
 
 def _metrics(content: RecordDict, server_round: int) -> tuple[float, dict[str, float]]:
@@ -104,6 +75,19 @@ def _metrics(content: RecordDict, server_round: int) -> tuple[float, dict[str, f
     if weight <= 0:
         raise BadReplyError(f"weight must be above 0: {weight:g}")
     return weight, numbers
+
+
+def _arrays(content: RecordDict, expected: NamedArrays) -> dict[str, NDArray]:
+    records = list(content.array_records.values())
+    if len(records) != 1:
+        raise BadReplyError(f"{len(records)} ArrayRecords instead of one")
+    for problem, keys in (
+        ("missing", expected.keys() - records[0].keys()),
+        ("extra", records[0].keys() - expected.keys()),
+    ):
+        if keys:
+            raise BadReplyError(f"{problem} key: {', '.join(sorted(keys))}")
+    return {key: _array(key, records[0][key], expected[key]) for key in expected}
 
 
 def _array(key: str, sent: Array, expected: NDArray) -> NDArray:

@@ -9,10 +9,12 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Result
 
 from fedac.checkpoints import describe_rule
 from fedac.errors import InputError
@@ -20,11 +22,8 @@ from fedac.files import require_writable
 from fedac.flower.checkpoint import Checkpoint
 from fedac.flower.exchange import send_and_wait
 from fedac.flower.history import History, Round
-from fedac.flower.messages import count_bytes, from_record, to_record
-from fedac.flower.progress import TrainingRound
-from fedac.flower.result import FederationResult, QuorumError
+from fedac.flower.messages import NamedArrays, count_bytes, from_record, to_record
 from fedac.flower.sequences import initial_sequences
-from fedac.require import require_count, require_positive
 
 if TYPE_CHECKING:
     from fedac.flower.strategy import LocalStrategy
@@ -34,40 +33,74 @@ log = logging.getLogger("flwr.fedac")
 EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
 
 
-class FederationRun:
-    """One call of `LocalStrategy.start`; see there for the parameters."""
+@dataclass
+class FederationResult(Result):
+    """Flower's result, with the history and every sequence.
 
-    def __init__(
-        self,
-        strategy: LocalStrategy,
-        grid: Grid,
-        *,
-        num_rounds: int,
-        timeout: float | None,
-        train_config: Mapping[str, Any] | None,
-        evaluate_config: Mapping[str, Any] | None,
-        evaluate_fn: EvaluateFn | None,
-    ) -> None:
-        self.strategy = strategy
-        self.grid = grid
-        self.num_rounds = require_count("num_rounds", num_rounds, least=0)
-        self.deadline = strategy.deadline
-        if timeout is not None:
-            self.deadline = min(self.deadline, require_positive("timeout", timeout))
-        self.train_config = ConfigRecord(dict(train_config or {}))
-        self.evaluate_config = ConfigRecord(dict(evaluate_config or {}))
-        self.evaluate_fn = evaluate_fn
+    Attributes
+    ----------
+    arrays : ArrayRecord
+        The output (w_ag of FedAc), with the names of the initial arrays.
+    history : History
+        The rounds as a table.
+    sequences : dict
+        All sequences after the last round, with keys such as ``w_ag/0``.
+    """
+
+    history: History = field(default_factory=History)
+    sequences: NamedArrays = field(default_factory=dict)
+
+
+class QuorumError(RuntimeError):
+    """Too few good replies, after all retries.
+
+    Attributes
+    ----------
+    reasons : dict
+        Why each other node's reply was not used, by node id.
+    result : FederationResult
+        The result of the earlier rounds; it also lists the replies that the failed round dropped.
+    """
+
+    def __init__(self, row: Round, quorum: int, reasons: Mapping[int, str]) -> None:
+        details = [f"node {node}: {reason}" for node, reason in [*reasons.items()][:5]]
+        if len(reasons) > 5:
+            details.append(f"and {len(reasons) - 5} more")
+        if not reasons:
+            details = [
+                f"Only {row.good} nodes were connected" if row.good else "No node was connected"
+            ]
+        elif all(reason.startswith("not finite") for reason in reasons.values()):
+            details.append("the run diverges: try a smaller eta")
+        super().__init__(
+            f"round {row.round}: {row.good} good replies after {row.attempts} attempts, but the "
+            f"quorum is {quorum}. {'; '.join(details)}"
+        )
+        self.reasons = reasons
         self.result = FederationResult()
+
+
+@dataclass
+class FederationRun:
+    """One call of `LocalStrategy.start`; see there for the fields."""
+
+    strategy: LocalStrategy
+    grid: Grid
+    num_rounds: int
+    deadline: float
+    train_config: ConfigRecord
+    evaluate_config: ConfigRecord
+    evaluate_fn: EvaluateFn | None
+    result: FederationResult = field(default_factory=FederationResult)
 
     def start(self, initial_arrays: ArrayRecord) -> FederationResult:
         """Make the rounds that are left and return the result."""
-        strategy = self.strategy
         arrays, finished = self._begin(initial_arrays)
         if finished > self.num_rounds:
             log.warning("%d rounds were requested, but %d are finished", self.num_rounds, finished)
         if finished == 0 and self.evaluate_fn is not None:
             metrics = self._evaluate_on_server(0, arrays)
-            strategy.history.rounds.append(Round(round=0, metrics=metrics))
+            self.strategy.history.rounds.append(Round(round=0, metrics=metrics))
         try:
             while finished < self.num_rounds:
                 arrays = self._round(finished + 1, arrays)
@@ -79,12 +112,11 @@ class FederationRun:
 
     def _begin(self, initial_arrays: ArrayRecord) -> tuple[ArrayRecord, int]:
         """Return the sequences to start from, and how many rounds are finished."""
-        strategy, path = self.strategy, self.strategy.checkpoint
+        strategy, path, source = self.strategy, self.strategy.checkpoint, self.strategy.resume_from
         strategy.history, strategy.training = History(), None
         strategy.last_round = self.num_rounds
-        arrays, finished, source = initial_sequences(strategy.algorithm, initial_arrays), 0, None
-        if strategy.resume_from is not None:
-            source = strategy.resume_from
+        arrays, finished = initial_sequences(strategy.algorithm, initial_arrays), 0
+        if source is not None:
             found = Checkpoint.load(source)
             try:
                 found.require_same(strategy.settings(), strategy.algorithm, strategy.hp, arrays)
@@ -109,52 +141,46 @@ class FederationRun:
         finally:  # keep what was trained even if an evaluation fails
             row.seconds = time.monotonic() - began
             self._save(row, arrays)
-        log.info("%s", row.describe(self.num_rounds))
+        log.info(
+            "round %d/%d: %d good, %d bad, %d lost, %.2f s%s",
+            server_round, self.num_rounds, row.good, row.bad, row.lost, row.seconds,
+            "".join(f", {name} {value:.6g}" for name, value in row.metrics.items()),
+        )  # fmt: skip
         return arrays
 
     def _train(self, row: Round, arrays: ArrayRecord) -> ArrayRecord:
         """Ask until there is a quorum; return the aggregate and count in the row."""
-        strategy, unanswered = self.strategy, dict[str, int]()
-        for attempt in range(1, strategy.retries + 2):
-            row.attempts = attempt
-            messages = list(
-                strategy.configure_train(row.round, arrays, self.train_config, self.grid)
-            )
-            training = self._training_round(row.round, arrays)
-            for message in [m for m, node in unanswered.items() if node in training.good]:
-                del unanswered[message]
-            replies, lost = self._exchange(row, messages, "training", unanswered)
-            row.lost += lost
-            after, metrics = strategy.aggregate_train(row.round, replies)
-            row.good, row.bad = len(training.good), training.bad
+        strategy, number, unanswered = self.strategy, row.round, dict[str, int]()
+        for row.attempts in range(1, strategy.retries + 2):
+            messages = strategy.configure_train(number, arrays, self.train_config, self.grid)
+            training = strategy.training
+            if training is None or training.number != number:  # a subclass replaced the hook
+                training = strategy.begin_round(number, arrays)
+            good = training.good
+            unanswered = {m: node for m, node in unanswered.items() if node not in good}
+            replies = self._exchange(row, list(messages), "training", unanswered)
+            after, metrics = strategy.aggregate_train(number, replies)
+            dropped = strategy.history.dropped_in(number, "training")
+            row.good, row.bad = len(good), len(dropped) - row.lost
             if after is not None:
                 if metrics is not None:
-                    self.result.train_metrics_clientapp[row.round] = metrics
+                    self.result.train_metrics_clientapp[number] = metrics
                     row.metrics |= _numbers(metrics, prefix="train/")
                 return after
             log.warning(
                 "round %d: %d good replies, the quorum is %d (attempt %d of %d)",
-                row.round, row.good, strategy.quorum, row.attempts, strategy.retries + 1,
+                number, row.good, strategy.quorum, row.attempts, strategy.retries + 1,
             )  # fmt: skip
-        reasons = {n: why for n, why in training.reasons.items() if n not in training.good}
-        raise QuorumError(row.round, row.good, strategy.quorum, row.attempts, reasons)
-
-    def _training_round(self, number: int, arrays: ArrayRecord) -> TrainingRound:
-        """Return the round that configure_train began; a subclass may have replaced that hook."""
-        current = self.strategy.training
-        if current is None or current.number != number:
-            current = self.strategy.begin_round(number, arrays)
-        return current
+        reasons = {drop.node: drop.reason for drop in dropped if drop.node not in good}
+        raise QuorumError(row, strategy.quorum, reasons)
 
     def _evaluate(self, row: Round, arrays: ArrayRecord) -> None:
         """Evaluate the output on the clients, if the strategy wants to."""
-        strategy = self.strategy
-        messages = list(
-            strategy.configure_evaluate(row.round, arrays, self.evaluate_config, self.grid)
-        )
+        strategy, config = self.strategy, self.evaluate_config
+        messages = list(strategy.configure_evaluate(row.round, arrays, config, self.grid))
         if not messages:
             return
-        replies, _ = self._exchange(row, messages, "evaluation", {})
+        replies = self._exchange(row, messages, "evaluation", {})
         metrics = strategy.aggregate_evaluate(row.round, replies)
         if metrics is None:
             log.warning("round %d: no client could evaluate", row.round)
@@ -164,14 +190,16 @@ class FederationRun:
 
     def _exchange(
         self, row: Round, messages: list[Message], during: str, unanswered: dict[str, int]
-    ) -> tuple[list[Message], int]:
-        """Send messages; return the replies that came in time, and how many nodes are silent."""
+    ) -> list[Message]:
+        """Send messages; return the replies that came in time and drop the silent nodes."""
         replies = send_and_wait(self.grid, messages, self.deadline, unanswered)
         row.bytes_down += count_bytes(messages)
         row.bytes_up += count_bytes(replies.values())
         silent = sorted({message.metadata.dst_node_id for message in messages} - set(replies))
         self.strategy.drop(row.round, dict.fromkeys(silent, "no reply in time"), during=during)
-        return list(replies.values()), len(silent)
+        if during == "training":
+            row.lost += len(silent)
+        return list(replies.values())
 
     def _evaluate_on_server(self, server_round: int, arrays: ArrayRecord) -> dict[str, float]:
         if self.evaluate_fn is None:

@@ -1,4 +1,4 @@
-"""Between a model's arrays and an algorithm's sequences of them."""
+"""From a model's arrays to the algorithm's sequences of them."""
 
 from __future__ import annotations
 
@@ -6,17 +6,8 @@ import numpy as np
 from flwr.app import ArrayRecord
 
 from fedac.algorithms import Algorithm
-from fedac.algorithms.couplings import Hyperparameters
 from fedac.errors import InputError
-from fedac.flower.messages import (
-    BUFFER,
-    NamedArrays,
-    NDArray,
-    add_prefix,
-    from_record,
-    split_buffers,
-    with_prefix,
-)
+from fedac.flower.messages import BUFFER, NDArray, from_record
 
 
 def initial_sequences(algorithm: Algorithm, initial_arrays: ArrayRecord) -> dict[str, NDArray]:
@@ -34,8 +25,7 @@ def initial_sequences(algorithm: Algorithm, initial_arrays: ArrayRecord) -> dict
             "use ArrayRecord([w]) for a list of arrays, torch_arrays(model) for a PyTorch model"
         )
     initial = from_record(initial_arrays)
-    parameters, buffers = split_buffers(initial)
-    if not parameters:
+    if not initial:
         raise InputError("initial_arrays is empty: there is nothing to train")
     for key, array in initial.items():
         if not np.issubdtype(array.dtype, np.floating):
@@ -45,27 +35,10 @@ def initial_sequences(algorithm: Algorithm, initial_arrays: ArrayRecord) -> dict
             )
         if not np.isfinite(array).all():
             raise InputError(f"initial_arrays['{key}'] has NaN or infinite entries")
-    starts = {name: algorithm.start(array) for name, array in parameters.items()}
-    arrays = add_prefix(BUFFER, buffers)
-    for i, sequence in enumerate(algorithm.sequences):
-        arrays |= add_prefix(sequence, {name: np.asarray(s[i]) for name, s in starts.items()})
-    return arrays
-
-
-def output_of(
-    algorithm: Algorithm, hp: Hyperparameters, arrays: NamedArrays, t: int
-) -> dict[str, NDArray]:
-    """Return what is evaluated and reported after t steps, with the names of the initial arrays.
-
-    Examples
-    --------
-    >>> from fedac.algorithms import FEDAVG
-    >>> output_of(FEDAVG, Hyperparameters(eta=0.5), {"w/0": np.array([2.0])}, t=8)
-    {'0': array([2.])}
-    """
-    sequences = [with_prefix(name, arrays) for name in algorithm.sequences]
-    output = {
-        name: np.asarray(algorithm.output(tuple(s[name] for s in sequences), hp, t), array.dtype)
-        for name, array in sequences[0].items()
+    buffers = {key: array for key, array in initial.items() if key.startswith(BUFFER)}
+    starts = {key: algorithm.start(initial[key]) for key in initial if key not in buffers}
+    return buffers | {
+        f"{sequence}/{key}": np.asarray(start[i])
+        for i, sequence in enumerate(algorithm.sequences)
+        for key, start in starts.items()
     }
-    return output | add_prefix(BUFFER, with_prefix(BUFFER, arrays))

@@ -105,6 +105,4 @@ def _gradients(given: Sequence[npt.ArrayLike], w_md: ArrayList) -> ArrayList:
     shapes, wanted = [np.shape(g) for g in given], [point.shape for point in w_md]
     if shapes != wanted:
         raise InputError(f"the gradient has arrays of shapes {shapes}, not {wanted}")
-    if any(np.iscomplexobj(g) for g in given):
-        raise InputError("the gradient must be real, got complex numbers")
     return [np.asarray(g, dtype=point.dtype) for g, point in zip(given, w_md, strict=True)]

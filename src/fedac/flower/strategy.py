@@ -9,10 +9,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
@@ -23,34 +23,28 @@ from fedac.algorithms.linear import linear_form
 from fedac.averaging import mean_by_key, require_weighting
 from fedac.errors import InputError
 from fedac.flower.aggregate import Aggregation
-from fedac.flower.exchange import wait_for_nodes
+from fedac.flower.exchange import TrainingRound, wait_for_nodes
 from fedac.flower.history import Dropped, History
 from fedac.flower.messages import (
     ARRAYS,
     BUFFER,
     CONFIG,
-    OUTPUT,
-    ROUND,
     TASK,
     NamedArrays,
     NDArray,
-    add_prefix,
-    address,
     from_record,
-    split_buffers,
     to_record,
     with_prefix,
 )
-from fedac.flower.progress import TrainingRound
-from fedac.flower.replies import Reply, read_evaluation_reply, read_training_reply, sort_replies
-from fedac.flower.result import FederationResult
-from fedac.flower.run import EvaluateFn, FederationRun
-from fedac.flower.sequences import output_of
+from fedac.flower.replies import Reply, sort_replies
+from fedac.flower.run import EvaluateFn, FederationResult, FederationRun
 from fedac.flower.task import LARGEST_SEED, Task
 from fedac.require import require_count, require_positive
 
 # A child of Flower's logger: `flwr run --stream` and `flwr log` show its lines.
 log = logging.getLogger("flwr.fedac")
+
+CLOCK_SKEW = 60.0  # seconds by which messages outlive their deadline, in case clocks disagree
 
 
 class LocalStrategy(Strategy):
@@ -179,9 +173,7 @@ class LocalStrategy(Strategy):
         if len(connected) < wanted:
             log.warning("round %d: %d of %d nodes connected", server_round, len(connected), wanted)
         nodes = training.choose(connected, sample=self.sample, seed=self.seed)
-        task = self.task(server_round).to_record()
-        content = RecordDict({ARRAYS: arrays, TASK: task, CONFIG: config})
-        return address(content, nodes, MessageType.TRAIN, server_round, self.deadline)
+        return self.messages(MessageType.TRAIN, server_round, arrays, config, nodes)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -190,10 +182,8 @@ class LocalStrategy(Strategy):
         training = self.training
         if training is None or training.number != server_round:
             raise InputError(f"round {server_round}: aggregate_train needs configure_train first")
-        read = partial(read_training_reply, expected=training.before, server_round=server_round)
-        new, bad = sort_replies(replies, read)
+        new, bad = sort_replies(replies, server_round, training.before)
         training.good |= new
-        training.bad += len(bad)
         self.drop(server_round, bad, during="training")
         if len(training.good) < self.quorum:
             return None, None
@@ -213,20 +203,16 @@ class LocalStrategy(Strategy):
         every = self.evaluate_every
         if not every or (server_round % every and server_round != self.last_round):
             return []
-        parameters, buffers = split_buffers(self.output(server_round, from_record(arrays)))
-        output = add_prefix(OUTPUT, parameters) | add_prefix(BUFFER, buffers)
-        task = ConfigRecord({ROUND: server_round})
-        content = RecordDict({ARRAYS: to_record(output), TASK: task, CONFIG: config})
+        output = to_record(self.output(server_round, from_record(arrays)))
         trained = self.training.good if self.training else {}
         nodes = sorted(trained or grid.get_node_ids())
-        return address(content, nodes, MessageType.EVALUATE, server_round, self.deadline)
+        return self.messages(MessageType.EVALUATE, server_round, output, config, nodes)
 
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
         """Return the means of the clients' metrics, weighted by their examples."""
-        read = partial(read_evaluation_reply, server_round=server_round)
-        good, bad = sort_replies(replies, read)
+        good, bad = sort_replies(replies, server_round)
         self.drop(server_round, bad, during="evaluation")
         return _mean_metrics(list(good.values())) if good else None
 
@@ -272,39 +258,43 @@ class LocalStrategy(Strategy):
             If a round has too few good replies after all retries; its `result` holds the earlier
             rounds.
         """
+        deadline = self.deadline if timeout is None else require_positive("timeout", timeout)
         run = FederationRun(
-            self, grid,
-            num_rounds=num_rounds, timeout=timeout, evaluate_fn=evaluate_fn,
-            train_config=train_config, evaluate_config=evaluate_config,
-        )  # fmt: skip
+            self,
+            grid,
+            num_rounds=require_count("num_rounds", num_rounds, least=0),
+            deadline=min(self.deadline, deadline),
+            train_config=train_config or ConfigRecord(),
+            evaluate_config=evaluate_config or ConfigRecord(),
+            evaluate_fn=evaluate_fn,
+        )
         self.summary()
         return run.start(initial_arrays)
 
     def begin_round(self, server_round: int, arrays: ArrayRecord) -> TrainingRound:
         """Return the round in progress, or begin a new one if its number or arrays differ."""
-        current = self.training
-        if (
-            current is None
-            or current.finished
-            or current.number != server_round
-            or current.arrays != arrays
-        ):
-            current = self.training = TrainingRound(server_round, arrays)
-        return current
+        now = self.training
+        if now is None or now.finished or (now.number, now.sent) != (server_round, arrays):
+            now = self.training = TrainingRound(server_round, arrays, from_record(arrays))
+        return now
 
     def drop(self, server_round: int, reasons: Mapping[int, str], *, during: str) -> None:
         """Log the nodes whose replies are not used and why, and list them in the history."""
         for node, reason in reasons.items():
             log.warning("round %d: %s: dropped node %d: %s", server_round, during, node, reason)
-            self.history.dropped.append(
-                Dropped(round=server_round, node=node, reason=reason, during=during)
-            )
-        if during == "training" and self.training is not None:
-            self.training.reasons.update(reasons)
+            drop = Dropped(round=server_round, node=node, reason=reason, during=during)
+            self.history.dropped.append(drop)
 
-    def task(self, server_round: int) -> Task:
-        """Return what the clients are asked to do in a round."""
-        return Task(
+    def messages(
+        self,
+        kind: str,
+        server_round: int,
+        arrays: ArrayRecord,
+        config: ConfigRecord,
+        nodes: Iterable[int],
+    ) -> list[Message]:
+        """Return one message per node, with the task of a round."""
+        task = Task(
             algorithm=self.algorithm,
             hp=self.hp,
             round=server_round,
@@ -312,10 +302,19 @@ class LocalStrategy(Strategy):
             local_steps=self.local_steps,
             seed=self.seed,
         )
+        content = RecordDict({ARRAYS: arrays, TASK: task.to_record(), CONFIG: config})
+        group, ttl = str(server_round), self.deadline + CLOCK_SKEW
+        return [Message(content, node, kind, group_id=group, ttl=ttl) for node in nodes]
 
     def output(self, server_round: int, arrays: NamedArrays) -> dict[str, NDArray]:
         """Return the algorithm's output after a round, with the names of the initial arrays."""
-        return output_of(self.algorithm, self.hp, arrays, server_round * self.local_steps)
+        output, t = self.algorithm.output, server_round * self.local_steps
+        first, *others = [with_prefix(name, arrays) for name in self.algorithm.sequences]
+        parameters = {
+            name: np.asarray(output((array, *(s[name] for s in others)), self.hp, t), array.dtype)
+            for name, array in first.items()
+        }
+        return parameters | {k: array for k, array in arrays.items() if k.startswith(BUFFER)}
 
     def settings(self) -> dict[str, Any]:
         """Return what decides the result of a run besides the algorithm, for checkpoints."""

@@ -10,17 +10,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from flwr.app import ConfigRecord
 
 from fedac.algorithms import Algorithm
 from fedac.algorithms.couplings import Hyperparameters
 from fedac.algorithms.linear import Linear, from_linear, linear_form
 from fedac.errors import InputError
-from fedac.flower.messages import ROUND
 
 LARGEST_SEED = 2**63 - 1  # the largest integer of a ConfigRecord
-ALGORITHM = ("algorithm", "sequences", "start", "query", "update", "eta")
-COUNTS = (ROUND, "first-step", "local-steps", "seed")
+COUNTS = ("round", "first_step", "local_steps", "seed")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,41 +69,24 @@ class Task:
                 "query": list(step.query),
                 "update": [number for row in step.update for number in row],
                 "eta": float(self.hp.eta),
-                ROUND: self.round,
-                "first-step": self.first_step,
-                "local-steps": self.local_steps,
-                "seed": self.seed,
+                **{name: getattr(self, name) for name in COUNTS},
             }
         )
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> Task:
-        """Read a task, or say what is wrong with its record."""
-        missing = [name for name in (*ALGORITHM, *COUNTS) if name not in record]
-        if missing:
-            raise InputError(
-                f"the server's message has no '{missing[0]}': does the server use a strategy of "
-                "fedac.flower, and the same version as this client?"
+        """Read a task, or say what is missing in its record."""
+        try:
+            sequences = tuple(record["sequences"])
+            rows = np.reshape(record["update"], (len(sequences), -1)).tolist()
+            step = Linear(query=tuple(record["query"]), update=tuple(map(tuple, rows)))
+            return cls(
+                algorithm=from_linear(record["algorithm"], sequences, record["start"], step),
+                hp=Hyperparameters(eta=record["eta"]),
+                **{name: record[name] for name in COUNTS},
             )
-        for name in COUNTS:
-            if type(record[name]) is not int or record[name] < 0:
-                raise InputError(f"'{name}' must be a whole number, got {record[name]!r}")
-        number, first_step, local_steps, seed = (record[name] for name in COUNTS)
-        return cls(
-            algorithm=_read_algorithm(record),
-            hp=Hyperparameters(eta=record["eta"]),
-            round=number,
-            first_step=first_step,
-            local_steps=local_steps,
-            seed=seed,
-        )
-
-
-def _read_algorithm(record: Mapping[str, Any]) -> Algorithm:
-    name, sequences = record["algorithm"], record["sequences"]
-    S, numbers = len(sequences), [*record["start"], *record["query"], *record["update"]]
-    if len(numbers) != S * (S + 4) or not all(isinstance(number, float) for number in numbers):
-        raise InputError(f"the coefficients of algorithm {name!r} do not fit its sequences")
-    rows = [tuple(record["update"][i * (S + 2) : (i + 1) * (S + 2)]) for i in range(S)]
-    step = Linear(query=tuple(record["query"]), update=tuple(rows))
-    return from_linear(str(name), tuple(sequences), record["start"], step)
+        except KeyError as missing:
+            raise InputError(
+                f"the server's message has no {missing}: does the server use a strategy of "
+                "fedac.flower, and the same version as this client?"
+            ) from None
