@@ -43,7 +43,7 @@ def example(write):
 
 def test_the_sweep_can_be_read(example):
     grid = Grid.from_toml(example)
-    assert (grid.dataset, grid.steps, grid.seeds) == ("synthetic", 1024, (1, 2))
+    assert (grid.dataset, grid.steps, grid.seeds) == ("a9a", 1024, (1, 2))
 
 
 def test_the_sweep_can_be_run(fedac, example, tmp_path):
@@ -51,4 +51,4 @@ def test_the_sweep_can_be_run(fedac, example, tmp_path):
     example.write_text(text)
     code, out, _ = fedac("sweep", example, "--out", tmp_path / "runs")
     assert code == 0
-    assert "first: 72 runs now, 0 before, 72 in all" in " ".join(out.split())
+    assert "first: 108 runs now, 0 before, 108 in all" in " ".join(out.split())
