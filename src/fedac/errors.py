@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import TypeVar
+
+T = TypeVar("T")
 
 
 class InputError(ValueError):
@@ -42,3 +45,10 @@ def unknown_name(kind: str, name: str, known: Iterable[str]) -> InputError:
     near = difflib.get_close_matches(name.lower(), names, n=1, cutoff=0.5)
     hint = f"did you mean '{near[0]}'? " if near else ""
     return InputError(f"unknown {kind} '{name}'; {hint}known: {', '.join(names)}")
+
+
+def look_up(kind: str, name: str, table: Mapping[str, T]) -> T:
+    """Return an entry of a table, or raise `unknown_name`."""
+    if name not in table:
+        raise unknown_name(kind, str(name), table)
+    return table[name]

@@ -7,7 +7,7 @@ from fedac.algorithms.local.fedac import FEDAC_I, FEDAC_II, FEDAC_VANILLA
 from fedac.algorithms.local.fedavg import FEDAVG, FEDAVG_WEIGHTED
 from fedac.algorithms.minibatch import MB_AC_SGD, MB_SGD
 from fedac.algorithms.record import Algorithm, State, Vector
-from fedac.errors import unknown_name
+from fedac.errors import look_up
 
 __all__ = [
     "ALGORITHMS",
@@ -54,6 +54,4 @@ fedac-ii, fedac-vanilla, fedavg, fedavg-weighted, mb-ac-sgd, mb-sgd
     """
     if isinstance(algorithm, Algorithm):
         return algorithm
-    if algorithm not in ALGORITHMS:
-        raise unknown_name("algorithm", str(algorithm), ALGORITHMS)
-    return ALGORITHMS[algorithm]
+    return look_up("algorithm", algorithm, ALGORITHMS)

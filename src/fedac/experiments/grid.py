@@ -21,7 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationIn
 
 from fedac.algorithms import Algorithm
 from fedac.algorithms.contract import couple
-from fedac.errors import InputError, unknown_name
+from fedac.errors import InputError, look_up, unknown_name
 from fedac.experiments.identity import key_fingerprint
 from fedac.experiments.plugins import find_algorithm, find_loss
 from fedac.simulation.schedule import Schedule
@@ -251,9 +251,7 @@ def shipped(name: str) -> Path:
     'a9a-l2-1e-3.toml'
     """
     files = {file.stem: file for folder in SHIPPED for file in folder.glob("*.toml")}
-    if name not in files:
-        raise unknown_name("sweep", name, files)
-    return files[name]
+    return look_up("sweep", name, files)
 
 
 def _line(text: str, key: str) -> int | None:

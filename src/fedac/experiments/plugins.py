@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedac.algorithms import ALGORITHMS, Algorithm, get
-from fedac.errors import InputError, unknown_name
+from fedac.errors import InputError, look_up, unknown_name
 from fedac.objectives import LOSSES, Objective
 
 
@@ -49,9 +49,7 @@ def find_loss(name: str) -> type[Objective]:
     'LogisticRegression'
     """
     if ":" not in name:
-        if name not in LOSSES:
-            raise unknown_name("loss", name, LOSSES)
-        return LOSSES[name]
+        return look_up("loss", name, LOSSES)
     found = _import(name)
     if not (isinstance(found, type) and issubclass(found, Objective)):
         raise InputError(f"'{name}' must be a subclass of fedac.objectives.Objective")

@@ -2,13 +2,10 @@
 
 from fedac.objectives.augmented import Augmented
 from fedac.objectives.base import Objective
-from fedac.objectives.least_squares import LeastSquares
 from fedac.objectives.linear_model import LinearModel
-from fedac.objectives.logistic import LogisticRegression
+from fedac.objectives.losses import LOSSES, LeastSquares, LogisticRegression, SquaredHinge, make
 from fedac.objectives.minimizer import Optimum, optimum
-from fedac.objectives.named import LOSSES, make
 from fedac.objectives.quadratic import NoisyQuadratic
-from fedac.objectives.squared_hinge import SquaredHinge
 
 __all__ = [
     "LOSSES",

@@ -18,7 +18,7 @@ import scipy.sparse as sp
 from scipy.sparse.linalg import LinearOperator, eigsh
 
 from fedac.arrays import Array, as_numbers, content_hash
-from fedac.errors import InputError, unknown_name
+from fedac.errors import InputError, look_up
 from fedac.objectives.base import Objective, RowNumbers
 from fedac.objectives.formulas import FORMULAS
 from fedac.require import require_nonnegative
@@ -104,10 +104,9 @@ class LinearModel(Objective):
         if not self.has_kernel():
             return
         name, kernel = type(self).__name__, type(self).kernel
-        if isinstance(kernel, str) and kernel not in FORMULAS:
-            raise unknown_name("kernel", kernel, FORMULAS)
-        function = FORMULAS[kernel].derivative if isinstance(kernel, str) else kernel
-        function = getattr(function, "py_func", function)  # Numba's functions, uncompiled
+        if isinstance(kernel, str):
+            kernel = look_up("kernel", kernel, FORMULAS).derivative
+        function = getattr(kernel, "py_func", kernel)  # Numba's functions, uncompiled
         targets = self.y[:: -(-self.n_samples // 4)]
         z, y = np.tile(PROBES, len(targets)), np.repeat(targets, len(PROBES))
         for z_i, y_i, expected in zip(z, y, self.derivative(z, y), strict=True):

@@ -41,6 +41,7 @@ class NoisyQuadratic(Objective):
     """
 
     n_samples = 2**62
+    third_order_smoothness = 0.0
 
     def __init__(
         self, curvatures: npt.ArrayLike, *, optimum: npt.ArrayLike = 0.0, sigma: float = 0.0
@@ -91,8 +92,3 @@ class NoisyQuadratic(Objective):
     def strong_convexity(self) -> float:
         """The smallest curvature."""
         return float(self.curvatures.min())
-
-    @cached_property
-    def third_order_smoothness(self) -> float | None:
-        """Zero: a quadratic has no third derivative."""
-        return 0.0

@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from fedac.errors import unknown_name
+from fedac.errors import look_up
 from fedac.theory.theorems.fedac_i import FEDACI_A1_GCVX, FEDACI_FULL
 from fedac.theory.theorems.fedac_ii import (
     FEDACII_A1_FULL,
@@ -51,7 +51,4 @@ def theorem(label: str) -> Theorem:
     ...
     fedac.errors.InputError: unknown theorem 'fedaci'; did you mean 'fedaci:full'? known: ...
     """
-    known = {theorem.label: theorem for theorem in THEOREMS}
-    if label not in known:
-        raise unknown_name("theorem", str(label), known)
-    return known[label]
+    return look_up("theorem", label, {theorem.label: theorem for theorem in THEOREMS})
