@@ -107,7 +107,7 @@ def test_another_name_or_other_hyperparameters_are_refused() -> None:
 
 
 def test_descriptions_of_older_versions_are_known_again() -> None:
-    # They had no probe, five hyperparameters for every algorithm, and one name for general FedAc.
+    # They had no fingerprint, always five hyperparameters, and one name for general FedAc.
     old = {"eta": 0.3, "gamma": 0.4, "alpha": 3.0, "beta": 5.0, "rho": 1.0}
     require_same_rule({"algorithm": "fedavg", "hyperparameters": old}, FEDAVG, couple(FEDAVG))
     saved = {"algorithm": "fedac", "hyperparameters": old}

@@ -17,6 +17,7 @@ from typing import Any, BinaryIO, TypeVar
 
 from fedac.algorithms import Algorithm
 from fedac.algorithms.couplings import Hyperparameters
+from fedac.algorithms.fingerprints import fingerprint
 from fedac.errors import InputError
 from fedac.files import write_atomically
 
@@ -31,14 +32,7 @@ class MissingCheckpointError(InputError):
 class Envelope:
     """How to recognize the checkpoints of one package.
 
-    Parameters
-    ----------
-    package : str
-        "fedac.torch", say.
-    version : int
-        The version that is written.
-    oldest : int
-        The oldest version that can still be read.
+    It writes `version` and reads `oldest` and newer.
 
     Examples
     --------
@@ -104,9 +98,7 @@ def _require_checksums(file: BinaryIO) -> None:
 
 
 def describe_rule(algorithm: Algorithm, hp: Hyperparameters) -> dict[str, Any]:
-    """Return what identifies an algorithm: its name, its hyperparameters and what a step computes.
-
-    Two algorithms may have the same name, so the name alone is not enough.
+    """Return what identifies an algorithm: two may have the same name.
 
     Examples
     --------
@@ -114,23 +106,17 @@ def describe_rule(algorithm: Algorithm, hp: Hyperparameters) -> dict[str, Any]:
     >>> describe_rule(FEDAVG, FEDAVG.couple(eta=0.5, mu=1.0, K=1))["hyperparameters"]
     {'eta': 0.5}
     """
-    state = tuple(0.6 + 0.7 * math.sqrt(s) for s in range(len(algorithm.sequences)))
-    probe = [
-        algorithm.query(state, hp),
-        *algorithm.update(state, 1.9, 0.4, hp),
-        algorithm.output(state, hp, 7),
-    ]
     return {
         "algorithm": algorithm.name,
         "hyperparameters": asdict(hp),
-        "probe": [float(value) for value in probe],
+        "fingerprint": fingerprint(algorithm),
     }
 
 
 def require_same_rule(saved: Mapping[str, Any], algorithm: Algorithm, hp: Hyperparameters) -> None:
     """Refuse a checkpoint that another algorithm wrote.
 
-    `saved` is what `describe_rule` returned; checkpoints of older versions have no "probe".
+    `saved` is what `describe_rule` returned; checkpoints of older versions have no "fingerprint".
 
     Examples
     --------
@@ -150,9 +136,5 @@ def require_same_rule(saved: Mapping[str, Any], algorithm: Algorithm, hp: Hyperp
         theirs = saved["hyperparameters"].get(key)
         if theirs is None or not math.isclose(value, theirs, rel_tol=1e-9):
             raise InputError(f"it was written with {key}={theirs}, not {value}")
-    probe = saved.get("probe", mine["probe"])
-    if len(probe) != len(mine["probe"]) or not all(
-        math.isclose(a, b, rel_tol=1e-9, abs_tol=1e-12)
-        for a, b in zip(probe, mine["probe"], strict=True)
-    ):
+    if saved.get("fingerprint", mine["fingerprint"]) != mine["fingerprint"]:
         raise InputError(f"it was written by another algorithm that is also called {name!r}")

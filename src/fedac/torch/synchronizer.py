@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils.hooks import RemovableHandle
 
+from fedac.algorithms.fingerprints import fingerprint
 from fedac.averaging import require_weighting
 from fedac.errors import InputError, unknown_name
 from fedac.require import require_count
@@ -250,7 +251,7 @@ class Synchronizer:
             "algorithm": self.optimizer.algorithm.name,
             "local_steps": self._schedule.local_steps,
             "hyperparameters": describe_hyperparameters(self.optimizer),
-            "what a step computes": [rule["probe"] for rule in self.optimizer.rules()],
+            "what a step computes": fingerprint(self.optimizer.algorithm),
             "parameters": describe_tensors(self.optimizer.parameters()),
             "trained parameters": describe_tensors(self._trained),
             "buffers": describe_tensors(self._buffers),
