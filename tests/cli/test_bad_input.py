@@ -136,7 +136,7 @@ def test_a_name_unlike_any_data_set(assert_refused, name):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "the file is empty"),
+        (b"", "the file has no rows"),
         (b"# only\n\n# comments\n", "has no rows"),
         (GOOD + b"+1 1:x\n", "line 3: '1:x': the value is not a number"),
         (GOOD + b"one 1:1\n", "line 3: label 'one' is not a number"),

@@ -63,9 +63,9 @@ def test_any_size(make, n, d):
 
 @pytest.mark.parametrize("make", [synthetic, dense])
 def test_impossible_sizes(make):
-    with pytest.raises(InputError, match="n_samples must be at least 2, one of each class, got 0"):
+    with pytest.raises(InputError, match="n_samples must be a whole number, at least 2, got 0"):
         make(n_samples=0)
-    with pytest.raises(InputError, match="n_features must be at least 1, got 0"):
+    with pytest.raises(InputError, match="n_features must be a whole number, at least 1, got 0"):
         make(n_features=0)
 
 

@@ -119,12 +119,9 @@ def test_compressed_without_its_suffix_is_not_text(write):
     assert_refused(write(bz2.compress(TEXT)), "line 1: not text")
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [(b"", "the file is empty"), (b"\n# only a comment\n", "the file has no rows")],
-)
-def test_files_without_rows(write, content, message):
-    assert_refused(write(content), message)
+@pytest.mark.parametrize("content", [b"", b"\n# only a comment\n"])
+def test_files_without_rows(write, content):
+    assert_refused(write(content), "the file has no rows")
 
 
 def test_missing_file_and_folder(tmp_path):

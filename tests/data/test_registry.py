@@ -30,7 +30,7 @@ class Server(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Handler)
         self.cuts, self.ranges, self.status = cuts, ranges, status
         self.asked: list[str | None] = []
-        self.url = f"http://127.0.0.1:{self.server_port}/toy"
+        self.site = f"http://127.0.0.1:{self.server_port}/"
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -111,7 +111,7 @@ def test_cache_dir_is_the_users_unless_set(monkeypatch):
 
 def test_fetch_downloads_once(cache, serve, register, capfd):
     server = serve()
-    register(url=server.url)
+    register(site=server.site)
     assert fetch("toy") == fetch("toy") == find("toy") == cache / "toy"
     assert (cache / "toy").read_bytes() == TEXT
     assert [path.name for path in cache.iterdir()] == ["toy"]
@@ -120,7 +120,7 @@ def test_fetch_downloads_once(cache, serve, register, capfd):
 
 
 def test_load_downloads_and_checks_the_shape(cache, serve, register):
-    register(url=serve().url)
+    register(site=serve().site)
     data = load("toy")
     assert (data.name, data.n_samples, data.n_features) == ("toy", 60_000, 5)
     register(n_samples=7)
@@ -131,10 +131,10 @@ def test_load_downloads_and_checks_the_shape(cache, serve, register):
 
 def test_a_broken_download_is_resumed(cache, serve, register):
     server = serve(cuts=1)
-    register(url=server.url)
+    register(site=server.site)
     refused(
         fetch,
-        f"cannot download {server.url}: the connection was lost",
+        f"cannot download {server.site}toy: the connection was lost",
         "the next attempt will resume the partial download",
         f"put the file at {cache / 'toy'} or in the folder $FEDAC_DATA",
     )
@@ -149,7 +149,7 @@ def test_a_broken_download_is_resumed(cache, serve, register):
 
 def test_a_server_without_ranges_starts_over(cache, serve, register):
     server = serve(cuts=1, ranges=False)
-    register(url=server.url)
+    register(site=server.site)
     refused(fetch, "the connection was lost")
     assert fetch("toy").read_bytes() == TEXT
     assert server.asked[1] is not None
@@ -157,7 +157,7 @@ def test_a_server_without_ranges_starts_over(cache, serve, register):
 
 @pytest.mark.parametrize("surplus", [b"", b"more"])
 def test_a_partial_file_that_is_complete_or_too_long(cache, serve, register, surplus):
-    register(url=serve().url)
+    register(site=serve().site)
     cache.mkdir(parents=True)
     (cache / "toy.part").write_bytes(TEXT + surplus)
     assert fetch("toy").read_bytes() == TEXT
@@ -165,36 +165,36 @@ def test_a_partial_file_that_is_complete_or_too_long(cache, serve, register, sur
 
 def test_no_network(cache, serve, register):
     server = serve()
-    register(url=server.url)
+    register(site=server.site)
     server.shutdown()
     server.server_close()  # the port is closed now
     where = f"put the file at {cache / 'toy'} or in the folder $FEDAC_DATA"
-    refused(fetch, f"cannot download {server.url}: no connection to the server", where)
+    refused(fetch, f"cannot download {server.site}toy: no connection to the server", where)
     (cache / "toy.part").write_bytes(TEXT[:9])
     refused(fetch, "the next attempt will resume the partial download")
     assert (cache / "toy.part").read_bytes() == TEXT[:9]
 
 
 def test_a_missing_page(cache, serve, register):
-    register(url=serve(status=404).url)
+    register(site=serve(status=404).site)
     refused(fetch, "the server answered 404 Not Found")
 
 
 def test_a_cache_that_cannot_be_written(cache, serve, register):
-    register(url=serve().url)
+    register(site=serve().site)
     cache.parent.write_text("a file where the folder should be")
     refused(fetch, "cannot download")
 
 
 def test_a_wrong_download_is_not_kept(cache, serve, register):
     wrong = "0" * 64
-    register(url=serve().url, sha256=wrong)
+    register(site=serve().site, sha256=wrong)
     refused(fetch, wrong, SHA)
     assert list(cache.iterdir()) == []
 
 
 def test_an_unknown_checksum_is_recorded_at_the_download(cache, serve, register):
-    register(url=serve().url, sha256=None)
+    register(site=serve().site, sha256=None)
     path = fetch("toy")
     assert (cache / "toy.sha256").read_text() == f"{SHA}  toy\n"
     assert load("toy").n_samples == 60_000
@@ -203,7 +203,7 @@ def test_an_unknown_checksum_is_recorded_at_the_download(cache, serve, register)
 
 
 def test_fedac_data_comes_first_and_may_lack_a_file(cache, register, tmp_path, monkeypatch):
-    register(url="http://127.0.0.1:1/")
+    register(site="http://127.0.0.1:1/")
     given = tmp_path / "given"
     for folder in (given, cache):
         folder.mkdir(parents=True)
@@ -264,7 +264,6 @@ def test_generated_sets_have_the_shape_that_is_listed():
 def test_records_are_consistent():
     for name, source in SOURCES.items():
         assert name == source.name
-        assert source.url.endswith("/" + source.file)
         assert source.sha256 is None or re.fullmatch("[0-9a-f]{64}", source.sha256)
 
 
@@ -294,7 +293,7 @@ def test_an_empty_fedac_data_counts_as_unset(cache, tmp_path, monkeypatch):
 
 
 def test_a_download_reports_its_progress(cache, serve, register):
-    register(url=serve().url)
+    register(site=serve().site)
     seen = []
     fetch("toy", lambda done, total: seen.append((done, total)))
     assert seen[-1] == (len(TEXT), len(TEXT))

@@ -60,19 +60,9 @@ class Dataset:
 
 
 def labels_to_signs(labels: ArrayLike, where: str) -> NDArray[np.float64]:
-    """Map the two classes of ``labels`` to -1 and +1.
+    """Map the two classes of ``labels``, {-1, +1}, {0, 1} or {1, 2}, to -1 and +1.
 
-    Parameters
-    ----------
-    labels : array_like
-        Labels written as {-1, +1}, {0, 1} or {1, 2}; the larger one becomes +1.
-    where : str
-        The data set or file, for the error message.
-
-    Raises
-    ------
-    DataError
-        When there are not exactly two classes, or they are written in another way.
+    Errors for other labels start with ``where``, the data set or file.
 
     Examples
     --------
@@ -85,9 +75,8 @@ def labels_to_signs(labels: ArrayLike, where: str) -> NDArray[np.float64]:
     """
     values = np.asarray(labels, dtype=np.float64)
     classes = np.unique(values).tolist()
-    for negative, positive in LABEL_PAIRS:
-        if classes == [negative, positive]:
-            return np.where(values == positive, 1.0, -1.0)
+    if tuple(classes) in LABEL_PAIRS:
+        return np.where(values == classes[1], 1.0, -1.0)
 
     listed = ", ".join(f"{label:g}" for label in classes[:6])
     if len(classes) == 1:

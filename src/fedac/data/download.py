@@ -20,13 +20,7 @@ def download_file(url: str, path: Path, sha256: str | None, on_progress: OnProgr
     """Download ``url`` to ``path``, resuming from ``path.part`` if that exists.
 
     The file appears at ``path`` only once it is complete and its checksum, if one is given, is
-    right.
-
-    Raises
-    ------
-    DataError
-        When the download fails (the partial file is kept) or the checksum is wrong (the file
-        is deleted).
+    right. If the download fails, the partial file is kept; if the checksum is wrong, it is deleted.
     """
     part = path.with_name(path.name + ".part")
     try:

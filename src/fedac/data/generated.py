@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedac.data.dataset import Dataset
-from fedac.errors import InputError
+from fedac.require import require_count
 
 # Columns per categorical attribute in a9a: age, workclass, ..., native country.
 GROUP_SIZES = (5, 8, 5, 16, 5, 7, 14, 6, 5, 2, 2, 2, 5, 41)
@@ -43,7 +43,8 @@ def synthetic(n_samples: int = 32561, n_features: int = 123, seed: int = 0) -> D
     """
     from scipy.sparse import csr_array
 
-    _check_sizes(n_samples, n_features)
+    require_count("n_samples", n_samples, least=2)  # one of each class
+    require_count("n_features", n_features)
     # Only uniform draws: of all that NumPy offers they are the least likely to change.
     rng = np.random.default_rng(seed)
     relative = np.cumsum((0, *GROUP_SIZES)) / sum(GROUP_SIZES)
@@ -85,20 +86,14 @@ def dense(n_samples: int = 4000, n_features: int = 2000, seed: int = 0) -> Datas
     >>> bool(np.allclose((data.X**2).sum(axis=1), 1)), float(data.y.sum())
     (True, 0.0)
     """
-    _check_sizes(n_samples, n_features)
+    require_count("n_samples", n_samples, least=2)  # one of each class
+    require_count("n_features", n_features)
     rng = np.random.default_rng(seed)
     X = rng.standard_normal((n_samples, n_features))
     X /= np.linalg.norm(X, axis=1, keepdims=True)
     # Margins w'x then have variance 1, against noise of variance 1/4.
     w = rng.standard_normal(n_features)
     return Dataset("synthetic-dense", X, _top(X @ w + 0.5 * rng.standard_normal(n_samples), 0.5))
-
-
-def _check_sizes(n_samples: int, n_features: int) -> None:
-    if n_samples < 2:
-        raise InputError(f"n_samples must be at least 2, one of each class, got {n_samples}")
-    if n_features < 1:
-        raise InputError(f"n_features must be at least 1, got {n_features}")
 
 
 def _top(scores: NDArray[np.float64], share: float) -> NDArray[np.float64]:

@@ -12,7 +12,7 @@ from fedac.data.dataset import Dataset
 from fedac.data.download import OnProgress, download_file, file_sha256
 from fedac.data.generated import dense, synthetic
 from fedac.data.libsvm import OPENERS, load_libsvm
-from fedac.errors import DataError, unknown_name
+from fedac.errors import DataError, look_up, unknown_name
 
 LIBSVM_URL = "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/binary/"
 # Files that are part of the package; the README there names their sources and licenses.
@@ -32,32 +32,18 @@ class Source:
     n_features: int
     note: str
     sha256: str | None = None
-    url: str = ""
+    site: str = LIBSVM_URL
 
-    def __post_init__(self) -> None:
-        if not self.url:
-            object.__setattr__(self, "url", LIBSVM_URL + self.file)
 
+A1A_SHA256 = "eb54c45f1bdb51286f803dd092eb8202b44637a858fc6c4e533a2d64a0d94b4e"
+A9A_SHA256 = "f5d5ffd8d865ff41328e7ee043e4b020816914ff6843ff15b98905ddbedce906"
+A9A_NOTE = "census income; the paper's main experiment (UCI Adult, CC BY 4.0)"
 
 SOURCES = {
     source.name: source
     for source in (
-        Source(
-            name="a1a",
-            file="a1a",
-            n_samples=1_605,
-            n_features=123,
-            note="census income, small",
-            sha256="eb54c45f1bdb51286f803dd092eb8202b44637a858fc6c4e533a2d64a0d94b4e",
-        ),
-        Source(
-            name="a9a",
-            file="a9a",
-            n_samples=32_561,
-            n_features=123,
-            note="census income; the paper's main experiment (UCI Adult, CC BY 4.0)",
-            sha256="f5d5ffd8d865ff41328e7ee043e4b020816914ff6843ff15b98905ddbedce906",
-        ),
+        Source("a1a", "a1a", 1_605, 123, "census income, small", A1A_SHA256),
+        Source("a9a", "a9a", 32_561, 123, A9A_NOTE, A9A_SHA256),
         Source("covtype", "covtype.libsvm.binary.scale.bz2", 581_012, 54, "forest cover, scaled"),
         Source("epsilon", "epsilon_normalized.xz", 400_000, 2_000, "dense; needs 10 GB of memory"),
         Source("ijcnn1", "ijcnn1.bz2", 49_990, 22, "IJCNN 2001 challenge"),
@@ -75,10 +61,7 @@ GENERATED: dict[str, Callable[[], Dataset]] = {"synthetic": synthetic, "syntheti
 def find(name: str) -> Path:
     """Return the local file of a data set: in ``$FEDAC_DATA``, the cache or this package.
 
-    Raises
-    ------
-    DataError
-        When there is none; the message says how to download it.
+    If there is none, the error says how to download it.
 
     Examples
     --------
@@ -87,7 +70,7 @@ def find(name: str) -> Path:
         ...
     fedac.errors.InputError: unknown data set 'a10a'; did you mean 'a1a'? known: ...
     """
-    source = _source(name)
+    source = look_up("data set", name, SOURCES)
     path = _local(source)
     if path is None:
         searched = " or ".join(str(folder) for folder in _folders())
@@ -99,18 +82,12 @@ def find(name: str) -> Path:
 
 
 def fetch(name: str, on_progress: OnProgress = lambda done, total: None) -> Path:
-    """Find a data set or download it to the cache, and verify its checksum.
-
-    Raises
-    ------
-    DataError
-        When it cannot be downloaded or is damaged.
-    """
-    source = _source(name)
+    """Find a data set or download it to the cache, and verify its checksum."""
+    source = look_up("data set", name, SOURCES)
     path = _local(source)
     if path is None:
         path = _data_cache() / source.file
-        download_file(source.url, path, source.sha256, on_progress)
+        download_file(source.site + source.file, path, source.sha256, on_progress)
         if source.sha256 is None:
             # There is nothing to compare with yet, but later damage will be noticed.
             _record(path).write_text(f"{file_sha256(path)}  {path.name}\n")
@@ -149,7 +126,8 @@ def load(name: str | Path, on_progress: OnProgress = lambda done, total: None) -
     if name in SOURCES:
         return _load_source(SOURCES[name], on_progress)
     # os.path.exists, because Path.exists raises if a name is too long for the system.
-    if _looks_like_a_path(name) or os.path.exists(name):  # noqa: PTH110
+    path = Path(name)
+    if path.name != name or path.suffix or os.path.exists(name):  # noqa: PTH110
         return load_libsvm(name)
     raise unknown_name("data set", name, [*SOURCES, *GENERATED])
 
@@ -172,16 +150,6 @@ def describe() -> list[tuple[Source, str]]:
         embedded = path is not None and path.parent == EMBEDDED
         listed.append((source, "embedded" if embedded else str(path or "not here")))
     return listed
-
-
-def _source(name: str) -> Source:
-    if name not in SOURCES:
-        raise unknown_name("data set", name, SOURCES)
-    return SOURCES[name]
-
-
-def _looks_like_a_path(name: str) -> bool:
-    return Path(name).name != name or Path(name).suffix != ""
 
 
 def _data_cache() -> Path:
