@@ -31,24 +31,6 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-# Names are imported when first used: `fedac --help` should not wait for SciPy.
-_HOME = {
-    "Algorithm": "algorithms",
-    "fedac": "algorithms",
-    "Dataset": "data",
-    "load": "data",
-    "Result": "simulation",
-    "Run": "simulation",
-    "Schedule": "simulation",
-    "simulate": "simulation",
-    "Augmented": "objectives",
-    "LeastSquares": "objectives",
-    "LogisticRegression": "objectives",
-    "NoisyQuadratic": "objectives",
-    "SquaredHinge": "objectives",
-    "optimum": "objectives",
-}
-
 __all__ = [
     "Algorithm",
     "Augmented",
@@ -68,10 +50,13 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME:
+    """Import a public name when it is first used: `fedac --help` should not wait for SciPy."""
+    if name not in __all__:
         raise AttributeError(f"module 'fedac' has no attribute '{name}'")
-    return getattr(import_module(f"fedac.{_HOME[name]}"), name)
+    homes = ("algorithms", "data", "objectives", "simulation")
+    modules = (import_module(f"fedac.{home}") for home in homes)
+    return next(getattr(module, name) for module in modules if hasattr(module, name))
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return __all__

@@ -41,16 +41,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-
-add_command(app, "demo", demo.command)
-add_command(app, "run", run.command)
-add_command(app, "sweep", sweep.command)
-add_command(app, "export", export.command)
-add_command(app, "reproduce", reproduce.command)
-add_command(app, "report", report.command)
-add_command(app, "instability", instability.command)
-add_command(app, "plan", plan.command)
-add_command(app, "bench", bench.command)
+# In the order of the help page.
+for module in (demo, run, sweep, export, reproduce, report, instability, plan, bench):
+    add_command(app, module.__name__.removeprefix("fedac.cli."), module.command)
 app.add_typer(data.app, name="data")
 
 

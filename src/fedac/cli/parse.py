@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -19,52 +20,24 @@ ALGORITHM_NAMES = ", ".join(ALGORITHMS)
 LOSS_NAMES = "logistic, least-squares, squared-hinge"
 
 
-def numbers(text: str, *, option: str) -> list[float]:
-    """Read comma-separated numbers.
+def listed(read: Callable[[str], T], what: str, text: str, *, option: str) -> list[T]:
+    """Read a comma-separated list.
 
     Examples
     --------
     >>> numbers("0.1,0.2", option="--eta")
     [0.1, 0.2]
-    >>> numbers("0.1;0.2", option="--eta")
+    >>> names("fedac-i, fedavg", option="--algorithms")
+    ['fedac-i', 'fedavg']
+    >>> whole_numbers("4,8.5", option="--workers")
     Traceback (most recent call last):
     ...
-    fedac.errors.InputError: --eta takes numbers separated by commas, got '0.1;0.2'
+    fedac.errors.InputError: --workers takes whole numbers separated by commas, got '4,8.5'
     >>> numbers("0.1,0.10", option="--eta")
     Traceback (most recent call last):
     ...
     fedac.errors.InputError: --eta: 0.1 is listed twice
     """
-    return _several(text, float, option, "numbers")
-
-
-def whole_numbers(text: str, *, option: str) -> list[int]:
-    """Read comma-separated whole numbers.
-
-    Examples
-    --------
-    >>> whole_numbers("4,8", option="--workers")
-    [4, 8]
-    >>> whole_numbers("4,8.5", option="--workers")
-    Traceback (most recent call last):
-    ...
-    fedac.errors.InputError: --workers takes whole numbers separated by commas, got '4,8.5'
-    """
-    return _several(text, int, option, "whole numbers")
-
-
-def names(text: str, *, option: str) -> list[str]:
-    """Read comma-separated names.
-
-    Examples
-    --------
-    >>> names("fedac-i, fedavg", option="--algorithms")
-    ['fedac-i', 'fedavg']
-    """
-    return _several(text, str, option, "names")
-
-
-def _several(text: str, read: Callable[[str], T], option: str, what: str) -> list[T]:
     parts = [part.strip() for part in text.split(",")]
     try:
         values = [read(part) for part in parts if part]
@@ -76,6 +49,11 @@ def _several(text: str, read: Callable[[str], T], option: str, what: str) -> lis
         if values.count(value) > 1:
             raise InputError(f"{option}: {value} is listed twice")
     return values
+
+
+numbers = partial(listed, float, "numbers")
+whole_numbers = partial(listed, int, "whole numbers")
+names = partial(listed, str, "names")
 
 
 def nonempty_path(text: str) -> Path:

@@ -106,8 +106,8 @@ def command(
         raise KeyboardInterrupt
 
 
-def _f_star(objective: Objective, l2: float) -> float | None:
-    """Return F*, before the simulation: an l2 too small to find it should not cost one first."""
+def _f_star(objective: Objective, l2: float) -> float:
+    """Return F*, NaN if there is none; before the simulation, as an l2 may be too small."""
     from fedac.errors import NoOptimumError
     from fedac.objectives import optimum
 
@@ -117,10 +117,10 @@ def _f_star(objective: Objective, l2: float) -> float | None:
         if l2 > 0:
             raise
         notice("no F* can be found with l2 = 0: losses are shown instead of suboptimalities")
-        return None
+        return math.nan
 
 
-def _as_json(result: Result, f_star: float | None) -> dict[str, Any]:
+def _as_json(result: Result, f_star: float) -> dict[str, Any]:
     """Return what the command promises about a result; numbers that do not exist are null."""
     best = result.best
     return {
@@ -131,12 +131,12 @@ def _as_json(result: Result, f_star: float | None) -> dict[str, Any]:
         "rounds": result.schedule.rounds,
         "seed": result.seed,
         "engine": result.engine,
-        "f_star": f_star,
+        "f_star": _finite(f_star),
         "runs": [_run_as_json(run, f_star) for run in result.runs],
         "best": best
         and {
             "eta": best.eta,
-            "suboptimality": _above(f_star, best.trained_loss),
+            "suboptimality": _finite(best.trained_loss - f_star),
             "edge": _edge(result),
         },
         "gradient_queries": result.gradient_queries,
@@ -144,7 +144,7 @@ def _as_json(result: Result, f_star: float | None) -> dict[str, Any]:
     }
 
 
-def _run_as_json(run: Run, f_star: float | None) -> dict[str, Any]:
+def _run_as_json(run: Run, f_star: float) -> dict[str, Any]:
     from fedac.algorithms.couplings import as_fedac
 
     # The coefficients of FedAc, which every algorithm has, then those of its own.
@@ -155,24 +155,18 @@ def _run_as_json(run: Run, f_star: float | None) -> dict[str, Any]:
         "hyperparameters": hp,
         "status": run.status,
         "best_loss": _finite(run.best_loss),
-        "best_suboptimality": _above(f_star, run.best_loss),
+        "best_suboptimality": _finite(run.best_loss - f_star),
         "trained_loss": _finite(run.trained_loss),
         "final_loss": _finite(run.final_loss),
-        "final_suboptimality": _above(f_star, run.final_loss),
+        "final_suboptimality": _finite(run.final_loss - f_star),
         "megabytes_per_worker": run.megabytes_per_worker,
-        "trace": [
-            [int(step), _finite(loss)] for step, loss in zip(run.steps, run.loss, strict=True)
-        ],
+        "trace": list(zip(run.steps.tolist(), map(_finite, run.loss), strict=True)),
     }
 
 
 def _finite(value: float) -> float | None:
     """Return None for NaN and infinity, which JSON does not have."""
     return float(value) if math.isfinite(value) else None
-
-
-def _above(f_star: float | None, loss: float) -> float | None:
-    return None if f_star is None else _finite(loss - f_star)
 
 
 def _edge(result: Result) -> str | None:
@@ -183,16 +177,17 @@ def _edge(result: Result) -> str | None:
     return {min(etas): "smallest", max(etas): "largest"}.get(result.best.eta)
 
 
-def _print_table(result: Result, f_star: float | None, dataset: str) -> None:
+def _print_table(result: Result, f_star: float, dataset: str) -> None:
     from rich.markup import escape
 
     schedule = result.schedule
-    what, zero = ("loss", 0.0) if f_star is None else ("suboptimality", f_star)
+    no_minimum = math.isnan(f_star)
+    what, zero = ("loss", 0.0) if no_minimum else ("suboptimality", f_star)
     table = new_table(
         *("eta", "status", f"best {what}", f"final {what}", "MB per worker"),
         words={"status"},
         title=f"{escape(dataset)}: M={result.M}, K={schedule.K}, T={schedule.T}, "
-        f"{schedule.rounds} rounds, {'no F*' if f_star is None else f'F*={f_star:.6f}'}",
+        f"{schedule.rounds} rounds, {'no F*' if no_minimum else f'F*={f_star:.6f}'}",
     )
     for run in result.runs:
         losses = (run.trained_loss, run.final_loss)

@@ -25,13 +25,7 @@ def prepare_streams() -> None:
 
 
 def flush_results() -> None:
-    """Flush stdout while we can still report a full disk or a closed pipe.
-
-    Raises
-    ------
-    OSError
-        When that fails.
-    """
+    """Flush stdout, and raise `OSError` for a full disk or a closed pipe while we can report it."""
     try:
         sys.stdout.flush()
     except OSError:

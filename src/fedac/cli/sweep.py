@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 NEEDED = "--dataset, --l2, --algorithms, --workers, --local-steps and --eta"
 # Options that take several values, and what reads them.
-LISTS = {
+LISTS: dict[str, Callable[..., Any]] = {
     "algorithms": names,
     "workers": whole_numbers,
     "local_steps": whole_numbers,
