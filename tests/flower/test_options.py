@@ -35,8 +35,11 @@ CLIPPED = replace(
         ({"aggregation": "median", "weighting": "examples"}, "has no weights"),
         ({"aggregation": "trimmed-mean", "trim": 0.5}, "trim must be above 0 and below 1/2"),
         ({"aggregation": "trimmed-mean", "trim": "0.2"}, "trim must be a finite number"),
-        ({"aggregation": "trimmed-mean"}, r"nobody would be dropped.*trim must be at least 0\.2$"),
-        ({"aggregation": "trimmed-mean", "quorum": 2}, "needs a quorum of at least 3, got 2"),
+        ({"aggregation": "trimmed-mean"}, r"would drop nobody .* needs a trim of at least 0\.2$"),
+        (
+            {"aggregation": "trimmed-mean", "quorum": 2},
+            "quorum of 2; it needs a quorum of at least 3",
+        ),
         ({"aggregation": "clipped-mean", "clip_norm": 0.0}, "clip_norm must be"),
         ({"aggregation": "clipped-mean", "weighting": "examples"}, "has no weights"),
         ({"trim": 0.2}, "trim is for 'trimmed-mean', not for 'mean'"),

@@ -14,24 +14,21 @@ their nodes, so a run does not depend on who answered first.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from fedac.averaging import mean_by_key
 from fedac.errors import InputError, unknown_name
 from fedac.flower.messages import NamedArrays, NDArray
-from fedac.require import require_nonnegative, require_positive
+from fedac.require import require_positive
 
 RULES = ("mean", "median", "trimmed-mean", "clipped-mean")
 TRIM = 0.1
 
-Floats = npt.NDArray[np.float64]
 
-
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class Aggregation:
     """How to combine replies.
 
@@ -64,17 +61,16 @@ class Aggregation:
     def __post_init__(self) -> None:
         if self.rule not in RULES:
             raise unknown_name("aggregation", str(self.rule), RULES)
-        if self.trim is not None:
-            if self.rule != "trimmed-mean":
-                raise InputError(f"trim is for 'trimmed-mean', not for '{self.rule}'")
-            if not 0 < require_nonnegative("trim", self.trim) < 0.5:
-                raise InputError(f"trim must be above 0 and below 1/2, got {self.trim!r}")
-        if self.clip_norm is not None:
-            if self.rule != "clipped-mean":
-                raise InputError(f"clip_norm is for 'clipped-mean', not for '{self.rule}'")
-            object.__setattr__(self, "clip_norm", require_positive("clip_norm", self.clip_norm))
+        for option, rule in (("trim", "trimmed-mean"), ("clip_norm", "clipped-mean")):
+            value = getattr(self, option)
+            if value is not None:
+                if self.rule != rule:
+                    raise InputError(f"{option} is for '{rule}', not for '{self.rule}'")
+                setattr(self, option, require_positive(option, value))
         if self.rule == "trimmed-mean":
-            object.__setattr__(self, "trim", TRIM if self.trim is None else float(self.trim))
+            self.trim = TRIM if self.trim is None else self.trim
+            if self.trim >= 0.5:
+                raise InputError(f"trim must be above 0 and below 1/2, got {self.trim!r}")
 
     def trimmed(self, replies: int) -> int:
         """Return how many of some replies "trimmed-mean" drops at each end."""
@@ -83,14 +79,11 @@ class Aggregation:
 
     def require_quorum(self, quorum: int) -> None:
         """Refuse a "trimmed-mean" that would drop nobody from a quorum: it is the plain mean."""
-        if self.rule != "trimmed-mean":
-            return
-        if quorum < 3:
-            raise InputError(f"'trimmed-mean' needs a quorum of at least 3, got {quorum}")
-        if not self.trimmed(quorum):
+        if self.rule == "trimmed-mean" and not self.trimmed(quorum):
             least = math.ceil(1000 / quorum) / 1000
+            needed = "a quorum of at least 3" if quorum < 3 else f"a trim of at least {least}"
             raise InputError(
-                f"nobody would be dropped from a quorum of {quorum}; trim must be at least {least}"
+                f"'trimmed-mean' would drop nobody from a quorum of {quorum}; it needs {needed}"
             )
 
     def __call__(
@@ -100,33 +93,26 @@ class Aggregation:
         weights: Sequence[float] | None = None,
     ) -> dict[str, NDArray]:
         """Return the aggregate of `replies`, which all started from `before`."""
-        if not replies:
-            raise InputError("nothing to aggregate")
-        if self.rule == "median":
-            return _by_coordinate(replies, lambda stack: np.median(stack, axis=0))
-        if self.rule == "trimmed-mean":
-            dropped = self.trimmed(len(replies))
-            return _by_coordinate(replies, lambda stack: trimmed_mean(stack, dropped))
+        if self.rule in ("median", "trimmed-mean"):
+            return {
+                name: self._by_coordinate([reply[name] for reply in replies]).astype(array.dtype)
+                for name, array in before.items()
+            }
         if self.rule == "clipped-mean":
             replies = clip(replies, before, self.clip_norm)
         return mean_by_key(replies, [1.0] * len(replies) if weights is None else weights)
 
-
-def trimmed_mean(stack: Floats, dropped: int) -> Floats:
-    """Return the mean over the first axis without the `dropped` smallest and largest values.
-
-    Examples
-    --------
-    >>> trimmed_mean(np.array([[1.0], [2.0], [3.0], [400.0]]), 1)
-    array([2.5])
-    """
-    mean: Floats = np.sort(stack, axis=0)[dropped : len(stack) - dropped].mean(axis=0)
-    return mean
+    def _by_coordinate(self, values: Sequence[NDArray]) -> NDArray:
+        stack = np.sort(np.stack(values).astype(np.float64), axis=0)
+        # The median drops all but the middle one or two.
+        dropped = (len(stack) - 1) // 2 if self.rule == "median" else self.trimmed(len(stack))
+        mean: NDArray = np.mean(stack[dropped : len(stack) - dropped], axis=0)
+        return mean
 
 
 def clip(
     replies: Sequence[NamedArrays], before: NamedArrays, bound: float | None = None
-) -> list[dict[str, NDArray]]:
+) -> list[NamedArrays]:
     """Move every reply towards `before`, to a distance of at most `bound`.
 
     By default the bound is the median distance. All sequences of a client are scaled by one factor.
@@ -137,30 +123,18 @@ def clip(
     [{'w': array([0.6, 0.8])}]
     """
     norms = [_distance(reply, before) for reply in replies]
-    bound = float(np.median(norms)) if bound is None else bound
-    clipped = []
-    for reply, norm in zip(replies, norms, strict=True):
-        factor = 1.0 if norm <= bound else bound / norm
-        clipped.append(
-            {
-                name: (before[name] + factor * (array - before[name])).astype(array.dtype)
-                if factor < 1
-                else array
-                for name, array in reply.items()
-            }
-        )
-    return clipped
+    limit = float(np.median(norms)) if bound is None else bound
+    return [
+        reply
+        if norm <= limit
+        else {
+            name: (before[name] + limit / norm * (array - before[name])).astype(array.dtype)
+            for name, array in reply.items()
+        }
+        for reply, norm in zip(replies, norms, strict=True)
+    ]
 
 
 def _distance(reply: NamedArrays, before: NamedArrays) -> float:
     differences = [reply[name].astype(np.float64) - before[name] for name in reply]
     return math.hypot(*(float(np.linalg.norm(difference)) for difference in differences))
-
-
-def _by_coordinate(
-    replies: Sequence[NamedArrays], rule: Callable[[Floats], Floats]
-) -> dict[str, NDArray]:
-    return {
-        name: np.asarray(rule(np.stack([r[name].astype(np.float64) for r in replies])), array.dtype)
-        for name, array in replies[0].items()
-    }

@@ -18,7 +18,7 @@ from fedac.algorithms.couplings import Hyperparameters
 from fedac.checkpoints import Envelope, require_same_rule
 from fedac.errors import InputError
 from fedac.flower.history import Dropped, History, Round
-from fedac.flower.messages import NamedArrays, NDArray
+from fedac.flower.messages import NamedArrays
 
 ENVELOPE = Envelope(package="fedac.flower", version=1, oldest=1)
 HEADER = "header.json"
@@ -100,9 +100,7 @@ def _load(file: BinaryIO) -> Checkpoint:
     with np.load(file, allow_pickle=False) as archive:
         header: Any = json.loads(archive[HEADER].tobytes()) if HEADER in archive else None
         ENVELOPE.require_header(header)
-        arrays: dict[str, NDArray] = {
-            key: archive[f"{ARRAY}{i}"] for i, key in enumerate(header["keys"])
-        }
+        arrays = {key: archive[f"{ARRAY}{i}"] for i, key in enumerate(header["keys"])}
     rounds = [Round(**row) for row in header["history"]["rounds"]]
     dropped = [Dropped(**drop) for drop in header["history"]["dropped"]]
     return Checkpoint(

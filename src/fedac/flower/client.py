@@ -26,8 +26,7 @@ from fedac.flower.messages import (
     to_record,
     with_prefix,
 )
-from fedac.flower.steps import ArrayList, Step, local_steps
-from fedac.flower.task import Task
+from fedac.flower.steps import ArrayList, Step, Task, local_steps
 from fedac.require import require_count
 
 

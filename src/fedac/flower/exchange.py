@@ -20,16 +20,8 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.002, 0.5
 class TrainingRound:
     """The training round in progress: who was asked, and who answered.
 
-    Attributes
-    ----------
-    number : int
-        The round, from 1 on.
-    sent : ArrayRecord
-        All sequences, as sent to the clients; `before` has them as arrays.
-    good : dict
-        The good replies so far, by node.
-    finished : bool
-        Whether the good replies were a quorum and were aggregated.
+    `sent` has all sequences, as sent to the clients, and `before` has them as arrays; `good` has
+    the good replies so far, by node. A round is `finished` when they were aggregated.
     """
 
     number: int

@@ -79,10 +79,6 @@ class History:
         """Return how many replies of each node were dropped."""
         return dict(Counter(drop.node for drop in self.dropped))
 
-    def dropped_in(self, number: int, during: str) -> list[Dropped]:
-        """Return what a round dropped during its training or its evaluation."""
-        return [drop for drop in self.dropped if (drop.round, drop.during) == (number, during)]
-
     def metric(self, name: str) -> list[tuple[int, float]]:
         """Return (round, value) of a metric for the rounds that measured it."""
         return [(row.round, row.metrics[name]) for row in self.rounds if name in row.metrics]
@@ -107,7 +103,8 @@ class History:
         self, metric: str = "loss", *, against: str = "rounds", ax: Axes | None = None
     ) -> Axes:
         """Plot a metric against rounds or megabytes (both directions, all clients)."""
-        if against not in ("rounds", "megabytes"):
+        labels = {"rounds": "rounds", "megabytes": "megabytes, all clients, both directions"}
+        if against not in labels:
             raise InputError(f"against must be 'rounds' or 'megabytes', got {against!r}")
         if ax is None:
             import matplotlib.pyplot as plt
@@ -123,6 +120,5 @@ class History:
             known = sorted({name for row in self.rounds for name in row.metrics})
             raise InputError(f"no metric '{metric}'; measured: {', '.join(known) or 'none'}")
         ax.plot(*zip(*points, strict=True), marker="o", ms=3)
-        label = "megabytes, all clients, both directions" if against == "megabytes" else against
-        ax.set(xlabel=label, ylabel=metric)
+        ax.set(xlabel=labels[against], ylabel=metric)
         return ax

@@ -81,8 +81,8 @@ class InProcessGrid(Grid):
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
         """Answer the messages that have no reply yet."""
-        taken = [self._waiting.pop(name) for name in list(message_ids) if name in self._waiting]
-        replies = [self.answer(message) for message in taken]
+        names = [name for name in message_ids if name in self._waiting]
+        replies = [self.answer(self._waiting.pop(name)) for name in names]
         return [reply for reply in replies if reply is not None]
 
     def answer(self, message: Message) -> Message | None:

@@ -30,9 +30,7 @@ def with_prefix(sequence: str, arrays: NamedArrays) -> dict[str, NDArray]:
     {'bias': array([1.])}
     """
     prefix = f"{sequence}/"
-    return {
-        key.removeprefix(prefix): array for key, array in arrays.items() if key.startswith(prefix)
-    }
+    return {k.removeprefix(prefix): array for k, array in arrays.items() if k.startswith(prefix)}
 
 
 def to_record(arrays: NamedArrays) -> ArrayRecord:

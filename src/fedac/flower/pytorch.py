@@ -20,8 +20,7 @@ from fedac.flower.messages import (
     to_record,
     with_prefix,
 )
-from fedac.flower.steps import Step
-from fedac.flower.task import Task
+from fedac.flower.steps import Step, Task
 from fedac.require import require_count
 from fedac.torch import LocalOptimizer
 
@@ -71,7 +70,12 @@ class TorchModel:
         self.metrics = metrics
         # A tuple of tensors holds columns; a list is a dataset, whose items are rows.
         self._tensors = isinstance(data, tuple) and all(isinstance(part, Tensor) for part in data)
-        self.n_examples = _count(data, tensors=self._tensors)
+        if isinstance(data, tuple) and any(isinstance(part, np.ndarray) for part in data):
+            raise InputError("data must be tensors; use torch.from_numpy(array)")
+        sizes = sorted({len(part) for part in data} if self._tensors else {len(data)})
+        if len(sizes) != 1 or not sizes[0]:
+            raise InputError(f"data must have the same number of rows, at least 1, got {sizes}")
+        self.n_examples = sizes[0]
 
     def train(
         self, arrays: NamedArrays, task: Task, worker: int
@@ -196,18 +200,3 @@ def _seeded(params: Iterable[Tensor], key: tuple[int, ...]) -> Iterator[None]:
     with torch.random.fork_rng(devices=devices):
         torch.manual_seed(int(seed))
         yield
-
-
-def _count(data: Any, *, tensors: bool) -> int:
-    """Return the number of examples, or say what is wrong with the data."""
-    if isinstance(data, tuple) and any(isinstance(part, np.ndarray) for part in data):
-        raise InputError("data must be tensors; use torch.from_numpy(array)")
-    if not (hasattr(data, "__len__") and hasattr(data, "__getitem__")):
-        raise InputError(
-            "data must be a tuple of tensors, or a dataset with len and [i], got "
-            f"{type(data).__name__}"
-        )
-    sizes = {len(part) for part in data} if tensors else {len(data)}
-    if len(sizes) != 1 or not min(sizes):
-        raise InputError(f"data must have the same number of rows, at least 1, got {sorted(sizes)}")
-    return sizes.pop()

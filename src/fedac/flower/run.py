@@ -56,6 +56,8 @@ class QuorumError(RuntimeError):
 
     Attributes
     ----------
+    round, good, quorum : int
+        The round that failed, how many replies were good, how many were needed.
     reasons : dict
         Why each other node's reply was not used, by node id.
     result : FederationResult
@@ -76,7 +78,7 @@ class QuorumError(RuntimeError):
             f"round {row.round}: {row.good} good replies after {row.attempts} attempts, but the "
             f"quorum is {quorum}. {'; '.join(details)}"
         )
-        self.reasons = reasons
+        self.round, self.good, self.quorum, self.reasons = row.round, row.good, quorum, reasons
         self.result = FederationResult()
 
 
@@ -151,7 +153,8 @@ class FederationRun:
     def _train(self, row: Round, arrays: ArrayRecord) -> ArrayRecord:
         """Ask until there is a quorum; return the aggregate and count in the row."""
         strategy, number, unanswered = self.strategy, row.round, dict[str, int]()
-        for row.attempts in range(1, strategy.retries + 2):
+        for attempt in range(1, strategy.retries + 2):
+            row.attempts = attempt
             messages = strategy.configure_train(number, arrays, self.train_config, self.grid)
             training = strategy.training
             if training is None or training.number != number:  # a subclass replaced the hook
@@ -160,8 +163,9 @@ class FederationRun:
             unanswered = {m: node for m, node in unanswered.items() if node not in good}
             replies = self._exchange(row, list(messages), "training", unanswered)
             after, metrics = strategy.aggregate_train(number, replies)
-            dropped = strategy.history.dropped_in(number, "training")
-            row.good, row.bad = len(good), len(dropped) - row.lost
+            drops = strategy.history.dropped
+            drops = [drop for drop in drops if (drop.round, drop.during) == (number, "training")]
+            row.good, row.bad = len(good), len(drops) - row.lost
             if after is not None:
                 if metrics is not None:
                     self.result.train_metrics_clientapp[number] = metrics
@@ -169,9 +173,9 @@ class FederationRun:
                 return after
             log.warning(
                 "round %d: %d good replies, the quorum is %d (attempt %d of %d)",
-                number, row.good, strategy.quorum, row.attempts, strategy.retries + 1,
+                number, row.good, strategy.quorum, attempt, strategy.retries + 1,
             )  # fmt: skip
-        reasons = {drop.node: drop.reason for drop in dropped if drop.node not in good}
+        reasons = {drop.node: drop.reason for drop in drops if drop.node not in good}
         raise QuorumError(row, strategy.quorum, reasons)
 
     def _evaluate(self, row: Round, arrays: ArrayRecord) -> None:

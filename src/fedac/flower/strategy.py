@@ -38,7 +38,7 @@ from fedac.flower.messages import (
 )
 from fedac.flower.replies import Reply, sort_replies
 from fedac.flower.run import EvaluateFn, FederationResult, FederationRun
-from fedac.flower.task import LARGEST_SEED, Task
+from fedac.flower.steps import Task
 from fedac.require import require_count, require_positive
 
 # A child of Flower's logger: `flwr run --stream` and `flwr log` show its lines.
@@ -75,9 +75,7 @@ class LocalStrategy(Strategy):
     weighting : "uniform" or "examples"
         The algorithm averages uniformly; "examples" weights clients by their "num-examples".
     aggregation : "mean", "median", "trimmed-mean" or "clipped-mean"
-        See `fedac.flower.aggregate` for what the robust rules cost.
-    trim, clip_norm : float
-        See `Aggregation`.
+        See `fedac.flower.aggregate` for what the robust rules cost, and for `trim` and `clip_norm`.
     evaluate_every : int
         Rounds between evaluations of the output on the clients; the last round is always
         evaluated, unless this is 0.
@@ -132,7 +130,7 @@ class LocalStrategy(Strategy):
         )
         linear_form(self.algorithm, self.hp)  # refuse a step that cannot be sent
         self.seed = require_count("seed", seed, least=0)
-        if self.seed > LARGEST_SEED:
+        if self.seed >= 2**63:  # what a ConfigRecord cannot hold
             raise InputError(f"seed must be at most 2^63 - 1, got {seed}")
         self.min_nodes = require_count("min_nodes", min_nodes)
         self.sample = None if sample is None else require_count("sample", sample)
