@@ -7,13 +7,7 @@ from pathlib import Path
 
 
 def cache_dir() -> Path:
-    """Return ``$FEDAC_CACHE`` if set, else the user's cache directory for fedac.
-
-    Examples
-    --------
-    >>> isinstance(cache_dir(), Path)
-    True
-    """
+    """Return ``$FEDAC_CACHE`` if set, else the user's cache directory for fedac."""
     chosen = os.environ.get("FEDAC_CACHE")
     if chosen:
         return Path(chosen)

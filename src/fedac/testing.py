@@ -18,19 +18,8 @@ def check_algorithm(mine: Algorithm, *, eta: float = 0.01, mu: float = 0.1) -> N
 
     Calls each of its functions on floats, on arrays and, if PyTorch is installed, on tensors.
     They must return as many sequences as the record names, of the shape they get, and leave
-    their arguments as they are.
-
-    Parameters
-    ----------
-    mine : Algorithm
-        The record.
-    eta, mu : float
-        A step size and a strong convexity that its coupling accepts.
-
-    Raises
-    ------
-    InputError
-        Says what is wrong, and what would be right.
+    their arguments as they are; an `InputError` says what is wrong, and what would be right.
+    `eta` and `mu` are a step size and a strong convexity that its coupling accepts.
 
     Examples
     --------

@@ -73,24 +73,24 @@ LONG = b"x" * 99
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        (b"one 1:1", "line 3: label 'one' is not a number"),
-        (b"1,2 1:1", "line 3: label '1,2' is not a number"),
-        (b"nan 1:1", "line 3: label 'nan' is not finite"),
-        (b"-inf 1:1", "line 3: label '-inf' is not finite"),
+        (b"one 1:1", "line 3: label 'one' is not a finite number"),
+        (b"1,2 1:1", "line 3: label '1,2' is not a finite number"),
+        (b"nan 1:1", "line 3: label 'nan' is not a finite number"),
+        (b"-inf 1:1", "line 3: label '-inf' is not a finite number"),
         (b"1 qid:7 1:1", "line 3: 'qid:7': query ids are not supported"),
         (b"1 1", "line 3: '1' is not of the form index:value"),
-        (b"1 a:1", "line 3: 'a:1': the feature index is not a whole number"),
-        (b"1 1.5:1", "line 3: '1.5:1': the feature index is not a whole number"),
-        (b"1 0:1 1:2", "line 3: '0:1': feature indices start at 1"),
-        (b"1 -4:1", "line 3: '-4:1': feature indices start at 1"),
-        (b"1 10:1", "line 3: '10:1': the feature index is above 9"),
+        (b"1 a:1", "line 3: 'a:1': the feature index must be a whole number from 1 to 9"),
+        (b"1 1.5:1", "line 3: '1.5:1': the feature index must be a whole number from 1 to 9"),
+        (b"1 0:1 1:2", "line 3: '0:1': the feature index must be a whole number from 1 to 9"),
+        (b"1 -4:1", "line 3: '-4:1': the feature index must be a whole number from 1 to 9"),
+        (b"1 10:1", "line 3: '10:1': the feature index must be a whole number from 1 to 9"),
         (b"1 5:1 2:1", "line 3: '2:1': feature indices must ascend, but 5 came before"),
         (b"1 5:1 5:1", "line 3: '5:1': feature indices must ascend, but 5 came before"),
-        (b"1 1:", "line 3: '1:': the value is not a number"),
-        (b"1 1:2:3", "line 3: '1:2:3': the value is not a number"),
-        (b"1 1:NaN", "line 3: '1:NaN': the value is not finite"),
-        (b"1 1:1e999", "line 3: '1:1e999': the value is not finite"),
-        (b"1 1:" + LONG, "line 3: '1:" + "x" * 38 + "...': the value is not a number"),
+        (b"1 1:", "line 3: '1:': the value is not a finite number"),
+        (b"1 1:2:3", "line 3: '1:2:3': the value is not a finite number"),
+        (b"1 1:NaN", "line 3: '1:NaN': the value is not a finite number"),
+        (b"1 1:1e999", "line 3: '1:1e999': the value is not a finite number"),
+        (b"1 1:" + LONG, "line 3: '1:" + "x" * 38 + "...': the value is not a finite number"),
         (b"\x89PNG\x00", "line 3: not text"),
         (b"1 1:2\x00", "line 3: not text"),
     ],
@@ -107,7 +107,7 @@ def test_a_bad_line_is_named(write, monkeypatch, line, message, chunk):
 def test_an_index_too_large_for_memory(write, monkeypatch, index, chunk):
     monkeypatch.setattr(libsvm, "CHUNK_BYTES", chunk)
     token = index.decode()
-    message = f"line 2: '{token}:1': the feature index is above 100000000"
+    message = f"line 2: '{token}:1': the feature index must be a whole number from 1 to 100000000"
     assert_refused(write(b"-1 1:1\n1 " + index + b":1\n"), message)
 
 

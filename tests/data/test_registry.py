@@ -126,7 +126,11 @@ def test_load_downloads_and_checks_the_shape(cache, serve, register):
     register(n_samples=7)
     refused(load, "has 60000 rows but toy has 7", f"delete {cache / 'toy'}")
     register(n_features=4)
-    refused(load, "line 5: '5:1': the feature index is above 4", f"delete {cache / 'toy'}")
+    refused(
+        load,
+        "line 5: '5:1': the feature index must be a whole number from 1 to 4",
+        f"delete {cache / 'toy'}",
+    )
 
 
 def test_a_broken_download_is_resumed(cache, serve, register):

@@ -57,13 +57,7 @@ names = partial(listed, str, "names")
 
 
 def nonempty_path(text: str) -> Path:
-    """Read a path; refuse an empty one, as from an unset variable: it means the current folder.
-
-    Examples
-    --------
-    >>> nonempty_path("runs").name
-    'runs'
-    """
+    """Read a path; refuse an empty one, as from an unset variable: it means the current folder."""
     if not text:
         raise typer.BadParameter("the path is empty; the current folder is '.'")
     return Path(text)

@@ -26,14 +26,8 @@ def synthetic(n_samples: int = 32561, n_features: int = 123, seed: int = 0) -> D
 
     Each row has one category of each of 14 attributes, with Zipf frequencies; half of a row's
     attributes follow one common draw, so columns are correlated. Labels come from a logistic
-    model with fixed weights whose intercept makes 24% of them positive.
-
-    Parameters
-    ----------
-    n_samples, n_features : int
-        Shape; a9a's by default. Other widths keep the relative sizes of attributes.
-    seed : int
-        Seed of the draws. The weights of the model do not depend on it.
+    model with fixed weights, whatever the seed, and an intercept that makes 24% of them positive.
+    Other numbers of features keep the relative sizes of attributes.
 
     Examples
     --------
@@ -71,14 +65,8 @@ def synthetic(n_samples: int = 32561, n_features: int = 123, seed: int = 0) -> D
 def dense(n_samples: int = 4000, n_features: int = 2000, seed: int = 0) -> Dataset:
     """Generate dense data in the shape of epsilon: rows of unit length, balanced classes.
 
-    Rows are uniform on the sphere; labels are the sign of a noisy linear model.
-
-    Parameters
-    ----------
-    n_samples, n_features : int
-        Shape. Epsilon itself has 400,000 rows and 2,000 columns.
-    seed : int
-        Seed of all draws.
+    Rows are uniform on the sphere; labels are the sign of a noisy linear model. Epsilon itself
+    has 400,000 rows and 2,000 columns.
 
     Examples
     --------

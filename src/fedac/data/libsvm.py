@@ -9,9 +9,9 @@ import io
 import lzma
 import math
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
     Rows = csr_array[np.float64, tuple[int, int]]
-
-T = TypeVar("T", int, float)
 
 OPENERS: dict[str, Any] = {".bz2": bz2.open, ".gz": gzip.open, ".xz": lzma.open}
 
@@ -47,7 +45,7 @@ def load_libsvm(
 
     A line is ``label index:value index:value ...`` with ascending indices from 1;
     ``#`` starts a comment. Rows are sparse, or dense if more than half of the entries are
-    stored.
+    stored. Errors name the file, line and token.
 
     Parameters
     ----------
@@ -57,11 +55,6 @@ def load_libsvm(
         Number of columns; by default the largest index found, at most `MOST_COLUMNS`.
     name : str, optional
         Name of the data set; by default the file's name without .gz, .bz2 or .xz.
-
-    Raises
-    ------
-    DataError
-        When the file cannot be read; the message names the file, line and token.
 
     Examples
     --------
@@ -165,42 +158,30 @@ def _first_fault(text: bytes, first_line: int, n_features: int | None) -> str | 
 
 
 def _line_fault(tokens: list[bytes], largest: int) -> str | None:
-    if not tokens:
-        return None
-    label = _number(float, tokens[0])
-    if label is None:
-        return f"label {_quote(tokens[0])} is not a number"
-    if not math.isfinite(label):
-        return f"label {_quote(tokens[0])} is not finite"
+    if tokens and not _is_finite(tokens[0]):
+        return f"label {_quote(tokens[0])} is not a finite number"
     last = 0
     for token in tokens[1:]:
         head, colon, tail = token.partition(b":")
-        index, value = _number(int, head), _number(float, tail)
         if head == b"qid":
             return f"{_quote(token)}: query ids are not supported"
         if not colon:
             return f"{_quote(token)} is not of the form index:value"
-        if index is None:
-            return f"{_quote(token)}: the feature index is not a whole number"
-        if index < 1:
-            return f"{_quote(token)}: feature indices start at 1"
-        if index > largest:
-            return f"{_quote(token)}: the feature index is above {largest}"
-        if index <= last:
+        if not (head.isdigit() and 1 <= float(head) <= largest):
+            return f"{_quote(token)}: the feature index must be a whole number from 1 to {largest}"
+        if int(head) <= last:
             return f"{_quote(token)}: feature indices must ascend, but {last} came before"
-        if value is None:
-            return f"{_quote(token)}: the value is not a number"
-        if not math.isfinite(value):
-            return f"{_quote(token)}: the value is not finite"
-        last = index
+        if not _is_finite(tail):
+            return f"{_quote(token)}: the value is not a finite number"
+        last = int(head)
     return None
 
 
-def _number(kind: Callable[[bytes], T], token: bytes) -> T | None:
+def _is_finite(token: bytes) -> bool:
     try:
-        return kind(token)
+        return math.isfinite(float(token))
     except ValueError:
-        return None
+        return False
 
 
 def _quote(token: bytes) -> str:

@@ -107,13 +107,6 @@ def load(name: str | Path, on_progress: OnProgress = lambda done, total: None) -
     on_progress : callable
         Called during a download with the bytes so far and the total, None if unknown.
 
-    Raises
-    ------
-    DataError
-        When the data cannot be downloaded or read.
-    InputError
-        When there is neither a data set nor a file with that name.
-
     Examples
     --------
     >>> load("a9a").n_samples

@@ -51,7 +51,8 @@ def optimum(objective: Objective) -> Optimum:
     w = _read(path, objective)
     if w is None:
         w = _minimize(objective)
-        _write(path, w)
+        with suppress(OSError):  # not being able to cache it is no reason to fail
+            write_atomically(path, partial(np.save, arr=w, allow_pickle=False))
     return Optimum(w, objective.value(w))
 
 
@@ -107,12 +108,6 @@ def _read(path: Path, objective: Objective) -> Array | None:
     if w.shape != (objective.dim,) or w.dtype != np.float64:
         return None
     return w if _norm(objective.gradient(w)) < GRADIENT_TOLERANCE else None
-
-
-def _write(path: Path, w: Array) -> None:
-    """Cache an optimum; not being able to is no reason to fail."""
-    with suppress(OSError):
-        write_atomically(path, partial(np.save, arr=w, allow_pickle=False))
 
 
 def _norm(g: Array) -> float:
