@@ -217,7 +217,7 @@ def test_bad_input(assert_refused, tmp_path, write):
 
 @pytest.mark.parametrize(
     ("content", "saying"),
-    [(None, "unknown data set 'nope'"), (b"+1 1:x\n", "the value is not a number")],
+    [(None, "unknown data set 'nope'"), (b"+1 1:x\n", "the value is not a finite number")],
 )
 def test_data_that_cannot_be_used_leave_nothing_behind(
     assert_refused, write, tmp_path, monkeypatch, content, saying
