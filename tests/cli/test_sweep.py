@@ -275,11 +275,11 @@ def test_the_bar_on_a_terminal(capsys, monkeypatch):
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "200")
-    best = experiment.Best(1.5e-3, "fedac-i", 0.5)
+    best = (1.5e-3, "fedac-i", 0.5)
     with command.sweep_bar("small") as show:
-        show(experiment.Event(cells=16, done=0, queries=0, work=0.0, best=None))
+        show(experiment.Progress(cells=16, done=0, queries=0, work=0.0, best=None))
         time.sleep(0.15)  # no rate is shown before
-        show(experiment.Event(cells=16, done=8, queries=10**6, work=0.5, best=best))
+        show(experiment.Progress(cells=16, done=8, queries=10**6, work=0.5, best=best))
     shown = capsys.readouterr().err
     for part in ("small", "8/16", "M gradients/s", "best 1.50e-03: fedac-i, eta=0.5"):
         assert part in shown

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -36,7 +37,7 @@ def test_seconds_by_hand(monkeypatch):
         "A9A_ROWS": 60, "A9A_NONZEROS": 12,
     }.items():  # fmt: skip
         monkeypatch.setattr(cost, name, value)
-    seconds = cost.Cost(F, ALGORITHMS).seconds
+    seconds = partial(cost.predict_seconds, F, ALGORITHMS)
     # Records at 0, 4 and 8; four rounds of 4 workers and 8 local steps.
     assert seconds([CONFIG]) == pytest.approx(100 + 3 * 10 + 4 * (1 + 0.4 + 0.08))
     rows = 60 * (1 - math.exp(-8 / 60))  # expected among 8 draws
@@ -52,6 +53,6 @@ def test_longer_rows_and_slower_engines_cost_more():
 
     wide = LogisticRegression(rng.standard_normal((60, 1200)), F.y, l2=1e-2)
     many = replace(CONFIG, M=10_000)
-    prices = [cost.Cost(G, ALGORITHMS).seconds([many]) for G in (F, wide, Slow(wide.X, F.y))]
+    prices = [cost.predict_seconds(G, ALGORITHMS, [many]) for G in (F, wide, Slow(wide.X, F.y))]
     assert 10 * prices[0] < prices[1]
     assert 10 * prices[1] < prices[2]

@@ -9,6 +9,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ from fedac.experiments import sweep
 from fedac.experiments.export import write_csv
 from fedac.experiments.grid import Grid
 from fedac.experiments.plugins import make_objective
-from fedac.experiments.store import FILE, Best, Store
+from fedac.experiments.store import FILE, Store
 from fedac.objectives import LogisticRegression, optimum
 from fedac.simulation import simulate
 
@@ -87,7 +88,7 @@ def exported(store, tmp_path):
 def test_runs_are_those_of_simulate(make, store):
     grid = make()
     summary = sweep.run(grid, store)
-    assert (summary.new, summary.before, summary.others) == (16, 0, 0)
+    assert (summary.new, summary.before) == (16, 0)
     frame = store.frame()
     assert set(frame.key) == set(summary.keys)
     loaded = load(grid.dataset)
@@ -224,12 +225,12 @@ def test_divergence_is_a_result(make, store):
 def test_an_interrupt_keeps_what_was_finished(make, store, tmp_path):
     grid = make()
 
-    def interrupt(event):
-        if event.done == 8:
+    def interrupt(progress):
+        if progress.done == 8:
             raise KeyboardInterrupt
 
     with pytest.raises(sweep.SweepInterrupted) as stopped:
-        sweep.run(grid, store, on_event=interrupt)
+        sweep.run(grid, store, on_progress=interrupt)
     assert (stopped.value.done, stopped.value.cells) == (8, 16)
     assert len(store.frame()) == 8
     assert sweep.run(grid, store).new == 8
@@ -239,39 +240,42 @@ def test_an_interrupt_keeps_what_was_finished(make, store, tmp_path):
 
 
 @pytest.mark.usefixtures("calls")
-def test_events(make, store, monkeypatch):
-    monkeypatch.setattr(sweep, "SECONDS_BETWEEN_EVENTS", 0.0)
+def test_progress(make, store, monkeypatch):
+    monkeypatch.setattr(sweep, "SECONDS_BETWEEN_REPORTS", 0.0)
     grid = make()
-    events = []
-    sweep.run(grid, store, on_event=events.append)
-    assert events[0] == sweep.Event(cells=16, done=0, queries=0, work=0.0, best=None)
-    assert len(events) > 5
+    reports = []
+
+    def keep(progress):
+        reports.append(replace(progress))
+
+    sweep.run(grid, store, on_progress=keep)
+    assert reports[0] == sweep.Progress(cells=16, done=0, best=None)
+    assert len(reports) > 5
     for name in ("done", "queries", "work"):
-        values = [getattr(event, name) for event in events]
+        values = [getattr(report, name) for report in reports]
         assert values == sorted(values)
-    last = events[-1]
+    last = reports[-1]
     assert (last.done, last.work, last.queries) == (16, 1.0, 2 * 2 * 2 * 2 * 6 * 16)
     frame = store.frame()
     best = frame.loc[(frame.trained_loss - frame.f_star).idxmin()]
-    assert last.best == Best(best.trained_loss - best.f_star, best.algorithm, best.eta)
+    assert last.best == (best.trained_loss - best.f_star, best.algorithm, best.eta)
     # A sweep that finds everything done says so at once.
-    events.clear()
-    sweep.run(grid, store, on_event=events.append)
-    assert events == [sweep.Event(cells=16, done=16, queries=0, work=1.0, best=last.best)]
+    reports.clear()
+    sweep.run(grid, store, on_progress=keep)
+    assert reports == [sweep.Progress(cells=16, done=16, work=1.0, best=last.best)]
 
 
 @pytest.mark.usefixtures("calls")
 def test_plan(make, store):
+    seconds = sweep.prepare(make()).seconds
     everything = sweep.plan(make(), None)
-    assert (everything.cells, everything.missing) == (16, 16)
-    assert everything.gradient_queries == 4 * 2 * (4 + 8) * 16
+    assert list(map(len, everything)) == [4, 4, 4, 4]
     sweep.run(make(workers=(4,)), store)
     rest = sweep.plan(make(), store)
-    assert (rest.cells, rest.missing, rest.gradient_queries) == (16, 8, 8 * 8 * 16)
-    cost = sweep.prepare(make()).cost
-    assert 0 < rest.seconds(cost) < everything.seconds(cost)
+    assert rest == [(), (), *everything[2:]]
+    assert 0 < sum(map(seconds, rest)) < sum(map(seconds, everything))
     sweep.run(make(), store)
-    assert sweep.plan(make(), store).seconds(cost) == 0
+    assert sum(map(seconds, sweep.plan(make(), store))) == 0
 
 
 def test_the_speed_is_measured_on_short_groups(make, calls, monkeypatch):
@@ -282,7 +286,7 @@ def test_the_speed_is_measured_on_short_groups(make, calls, monkeypatch):
     took = time.perf_counter() - before
     assert len(calls) == 2 * sweep.TRIALS  # once to compile, once to measure
     # The whole groups would take more than all of it.
-    assert 0 < took < ratio * sweep.plan(grid, None).seconds(sweep.prepare(grid).cost)
+    assert 0 < took < ratio * sum(map(sweep.prepare(grid).seconds, sweep.plan(grid, None)))
 
 
 def arguments(grid):

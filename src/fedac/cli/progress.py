@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from fedac.experiments.sweep import Event
+    from fedac.experiments.sweep import Progress
 
 
 @contextmanager
@@ -29,16 +29,17 @@ def progress_bar(what: str, total: int) -> Iterator[Callable[[int], object]]:
 
 
 @contextmanager
-def sweep_bar(what: str) -> Iterator[Callable[[Event], object]]:
-    """Yield a function that shows an `Event` of a sweep."""
+def sweep_bar(what: str) -> Iterator[Callable[[Progress], object]]:
+    """Yield a function that shows the progress of a sweep."""
     start = time.monotonic()
     with _bar(what) as update:
 
-        def show(event: Event) -> None:
-            note = f"{event.done}/{event.cells} {_rate(event.queries, start)}"
-            if best := event.best:
-                note += f", best {best.suboptimality:.2e}: {best.algorithm}, eta={best.eta:g}"
-            update(completed=event.work, total=1.0, note=note)
+        def show(progress: Progress) -> None:
+            note = f"{progress.done}/{progress.cells} {_rate(progress.queries, start)}"
+            if progress.best:
+                suboptimality, algorithm, eta = progress.best
+                note += f", best {suboptimality:.2e}: {algorithm}, eta={eta:g}"
+            update(completed=progress.work, total=1.0, note=note)
 
         yield show
 

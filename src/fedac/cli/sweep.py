@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -158,7 +158,7 @@ def run_grid(grid: Grid, store: Store) -> Summary:
 
     try:
         with _sigterm_as_interrupt(), sweep_bar(grid.name) as show:
-            return experiment.run(grid, store, on_event=show, on_compile=cache(notice_compiling))
+            return experiment.run(grid, store, on_progress=show, on_compile=cache(notice_compiling))
     except experiment.SweepInterrupted as stop:
         notice(
             f"{grid.name}: {stop.done} of {stop.cells} runs are kept in '{store.path.parent}'; "
@@ -169,8 +169,8 @@ def run_grid(grid: Grid, store: Store) -> Summary:
 
 def counts(summary: Summary) -> str:
     """Say how many runs of a grid this process found, and how many another one made meanwhile."""
-    before = f"{summary.before} before"
-    return f"{before}, {summary.others} by another sweep" if summary.others else before
+    others = len(summary.keys) - summary.new - summary.before
+    return f"{summary.before} before" + (f", {others} by another sweep" if others else "")
 
 
 @contextmanager
@@ -212,18 +212,17 @@ def _print_plan(grid: Grid, out: Path | None) -> None:
     from fedac.experiments import sweep as experiment
     from fedac.experiments.store import FILE, Store
 
-    if out is not None and (out / FILE).exists():
-        with Store(out) as store:
-            plan = experiment.plan(grid, store)
-    else:
-        plan = experiment.plan(grid, None)
-    seconds, how = plan.seconds(experiment.prepare(grid).cost), ""
+    with Store(out) if out and (out / FILE).exists() else nullcontext() as store:
+        planned = experiment.plan(grid, store)
+    missing = [config for configs in planned for config in configs]
+    task = experiment.prepare(grid)
+    seconds, how = sum(map(task.seconds, planned)), ""
     if seconds > WORTH_MEASURING:
-        seconds *= experiment.measure_speed(grid, plan)
+        seconds *= experiment.measure_speed(grid, planned)
     elif seconds:
         how = " on a typical machine"
-    print(f"cells: {plan.cells}, missing: {plan.missing}")
-    print(f"gradient queries: {plan.gradient_queries:.3e}")
+    print(f"cells: {sum(map(len, task.groups))}, missing: {len(missing)}")
+    print(f"gradient queries: {sum(config.M * config.T for config in missing):.3e}")
     print(f"expected time: {_duration(seconds)}{how}")
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from fedac.algorithms import Algorithm
 from fedac.experiments.grid import Config
@@ -22,31 +21,22 @@ A9A_NONZEROS, A9A_ROWS = 14, 32_561
 REFERENCE_ENGINE = 100
 
 
-@dataclass(frozen=True, slots=True)
-class Cost:
-    """How long runs take on some data, roughly: the proportions matter more than the seconds."""
-
-    objective: Objective
-    algorithms: Mapping[str, Algorithm]
-
-    def seconds(self, configs: Sequence[Config]) -> float:
-        """Predict the time for some runs of one group."""
-        M, K, T = configs[0].M, configs[0].K, configs[0].T
-        n = self.objective.n_samples
-        gradient = GRADIENT * self._row
-        # A whole batch costs a gradient per distinct row; so many are expected.
-        batch = ROUND + DRAW * M * K - gradient * n * math.expm1(-M * K / n)
-        local = ROUND + WORKER * M + gradient * M * K
-        names = {config.algorithm for config in configs}
-        in_batch = sum(K == 1 or self.algorithms[name].minibatch for name in names)
-        rounds = T // K * (in_batch * batch + (len(names) - in_batch) * local)
-        records = len(configs) * (1 + math.ceil(T / max(K, configs[0].record_every)))
-        return GROUP + records * RECORD * self._row * n / A9A_ROWS + rounds
-
-    @property
-    def _row(self) -> float:
-        """The cost of a row, compared with a row of a9a."""
-        X = getattr(self.objective, "X", None)
-        nonzeros = self.objective.dim if X is None else X.size / self.objective.n_samples
-        slower = REFERENCE_ENGINE if getattr(self.objective, "kernel", None) is None else 1
-        return slower * nonzeros / A9A_NONZEROS
+def predict_seconds(
+    objective: Objective, algorithms: Mapping[str, Algorithm], configs: Sequence[Config]
+) -> float:
+    """Predict the time for some runs of one group: the proportions matter more than the seconds."""
+    M, K, T = configs[0].M, configs[0].K, configs[0].T
+    n = objective.n_samples
+    X = getattr(objective, "X", None)
+    nonzeros = objective.dim if X is None else X.size / n
+    slower = REFERENCE_ENGINE if getattr(objective, "kernel", None) is None else 1
+    row = slower * nonzeros / A9A_NONZEROS  # the cost of a row, compared with a row of a9a
+    gradient = GRADIENT * row
+    # A whole batch costs a gradient per distinct row; so many are expected.
+    batch = ROUND + DRAW * M * K - gradient * n * math.expm1(-M * K / n)
+    local = ROUND + WORKER * M + gradient * M * K
+    names = {config.algorithm for config in configs}
+    in_batch = sum(K == 1 or algorithms[name].minibatch for name in names)
+    rounds = T // K * (in_batch * batch + (len(names) - in_batch) * local)
+    records = len(configs) * (1 + math.ceil(T / max(K, configs[0].record_every)))
+    return GROUP + records * RECORD * row * n / A9A_ROWS + rounds

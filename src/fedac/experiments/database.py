@@ -1,4 +1,4 @@
-"""The SQLite file of a store: opening, migrating, transactions, and errors in plain words."""
+"""The SQLite file of a store: opening, migrating, and errors in one line."""
 
 from __future__ import annotations
 
@@ -13,6 +13,22 @@ from fedac.errors import InputError
 
 # Another sweep locks the database for the milliseconds of a commit, never for long.
 BUSY_SECONDS = 60.0
+
+DAMAGED = (
+    "is damaged and was left unchanged: recover its runs with sqlite3's .recover, or use another "
+    "directory"
+)
+UNUSABLE = "cannot be opened or written: check its permissions, or use another directory"
+# By the beginning of the error's name.
+PROBLEMS = {
+    "SQLITE_FULL": "cannot grow: the disk is full; finished runs are kept, free some space",
+    "SQLITE_CORRUPT": DAMAGED,
+    "SQLITE_NOTADB": DAMAGED,
+    "SQLITE_READONLY": UNUSABLE,
+    "SQLITE_CANTOPEN": UNUSABLE,
+    "SQLITE_BUSY": "is locked by another process: try again later",
+    "OSError": UNUSABLE,
+}
 
 # The statements that lead from each schema to the next, beginning with an empty file.
 MIGRATIONS = (
@@ -51,10 +67,9 @@ SCHEMA = len(MIGRATIONS)
 def open_to_read(path: Path, stack: ExitStack) -> sqlite3.Connection:
     """Open a database without changing it; `stack` closes it."""
     try:
-        db = _connect(path, stack, mode="rw")
-        found = _schema(db, path)
+        db, found = _connect(path, path, stack)
     except sqlite3.OperationalError as error:
-        if not _code(error).startswith(("SQLITE_CANTOPEN", "SQLITE_READONLY")):
+        if not error.sqlite_errorname.startswith(("SQLITE_CANTOPEN", "SQLITE_READONLY")):
             raise
         # WAL mode needs files beside the database even for reading. Where the folder cannot be
         # written, read a copy.
@@ -62,8 +77,7 @@ def open_to_read(path: Path, stack: ExitStack) -> sqlite3.Connection:
         for name in (path.name, f"{path.name}-wal"):
             if path.with_name(name).exists():
                 shutil.copyfile(path.with_name(name), folder / name)
-        db = _connect(folder / path.name, stack, mode="rw")
-        found = _schema(db, path)
+        db, found = _connect(path, folder / path.name, stack)
     if found == 0:
         raise InputError(f"{path} has no runs yet")
     if found < SCHEMA:
@@ -78,48 +92,33 @@ def open_to_read(path: Path, stack: ExitStack) -> sqlite3.Connection:
 
 def open_to_write(path: Path, stack: ExitStack) -> sqlite3.Connection:
     """Open a database, create it or migrate it; only one process may do this at a time."""
-    db = _connect(path, stack, mode="rwc")
-    found = _schema(db, path)
+    db, found = _connect(path, path, stack, mode="rwc")
     db.execute("PRAGMA journal_mode = WAL")
     # A write, even an empty one, fails now instead of after the first group.
-    with transaction(db):
+    with db:
+        db.execute("BEGIN IMMEDIATE")
         _migrate(db, found)
     return db
 
 
 @contextmanager
-def transaction(db: sqlite3.Connection) -> Iterator[None]:
-    """Commit all of the block, or nothing."""
-    db.execute("BEGIN IMMEDIATE")
-    try:
-        yield
-        db.execute("COMMIT")
-    except BaseException:
-        if db.in_transaction:  # SQLite itself rolls back on a full disk
-            db.execute("ROLLBACK")
-        raise
-
-
-@contextmanager
 def explained(path: Path) -> Iterator[None]:
-    """Turn errors of SQLite and the system into one line: what happened and what to do."""
+    """Turn errors of SQLite and the system into one line: the file, what is wrong, and why."""
     try:
         yield
-    except sqlite3.Error as error:
-        raise InputError(f"{path} {_explanation(error)}") from None
-    except OSError as error:
-        raise InputError(f"{path} {_unusable(error.strerror or str(error))}") from None
+    except (sqlite3.Error, OSError) as error:
+        code = getattr(error, "sqlite_errorname", "OSError")
+        found = (text for kind, text in PROBLEMS.items() if code.startswith(kind))
+        raise InputError(f"{path} {next(found, 'cannot be used')} ({error})") from None
 
 
-def _connect(path: Path, stack: ExitStack, *, mode: str) -> sqlite3.Connection:
-    address = f"{path.absolute().as_uri()}?mode={mode}"
+def _connect(
+    path: Path, file: Path, stack: ExitStack, mode: str = "rw"
+) -> tuple[sqlite3.Connection, int]:
+    """Open a database, or a copy of it in `file`; return it with its schema, 0 if it is empty."""
+    address = f"{file.absolute().as_uri()}?mode={mode}"
     db = sqlite3.connect(address, uri=True, timeout=BUSY_SECONDS, isolation_level=None)
     stack.callback(db.close)
-    return db
-
-
-def _schema(db: sqlite3.Connection, path: Path) -> int:
-    """Return the version of the tables, 0 if there are none; refuse what we cannot use."""
     (found,) = db.execute("PRAGMA user_version").fetchone()
     if found > SCHEMA:
         raise InputError(
@@ -128,10 +127,10 @@ def _schema(db: sqlite3.Connection, path: Path) -> int:
         )
     (state,) = db.execute("PRAGMA quick_check(1)").fetchone()
     if state != "ok":
-        raise InputError(f"{path} {_damaged(state)}")
+        raise InputError(f"{path} {DAMAGED} ({' '.join(state.split())})")
     if found == 0 and db.execute("SELECT 1 FROM sqlite_master").fetchone():
         raise InputError(f"{path} is the database of another program; use another directory")
-    return int(found)
+    return db, found
 
 
 def _migrate(db: sqlite3.Connection, found: int) -> None:
@@ -139,33 +138,3 @@ def _migrate(db: sqlite3.Connection, found: int) -> None:
         for statement in ";".join(MIGRATIONS[found:]).split(";"):
             db.execute(statement)
         db.execute(f"PRAGMA user_version = {SCHEMA}")
-
-
-def _code(error: sqlite3.Error) -> str:
-    return str(getattr(error, "sqlite_errorname", ""))
-
-
-def _damaged(how: str) -> str:
-    return (
-        f"is damaged ({' '.join(how.split())}) and was left unchanged; recover its runs with "
-        "sqlite3's .recover, or use another directory"
-    )
-
-
-def _unusable(why: str) -> str:
-    return f"cannot be opened or written ({why}); check its permissions, or use another directory"
-
-
-def _explanation(error: sqlite3.Error) -> str:
-    code = _code(error)
-    if code == "SQLITE_FULL":
-        return "cannot grow: the disk is full; finished runs are kept: free some space and continue"
-    if code.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")):
-        return _damaged(str(error))
-    if code.startswith(("SQLITE_READONLY", "SQLITE_CANTOPEN", "SQLITE_PERM")):
-        return _unusable(str(error))
-    if code.startswith("SQLITE_BUSY"):
-        return f"has been locked by another process for {BUSY_SECONDS:g} seconds; try again later"
-    if code.startswith("SQLITE_IOERR"):
-        return f"cannot be read or written ({error}); is the disk full or disconnected?"
-    return f"cannot be used: {error}"

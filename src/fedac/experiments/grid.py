@@ -70,13 +70,7 @@ class Grid(BaseModel):
 
     @classmethod
     def from_toml(cls, path: str | Path) -> Self:
-        """Read a grid from a file whose keys are the parameters above.
-
-        Raises
-        ------
-        InputError
-            With the file, the line and the key that are wrong.
-        """
+        """Read a grid from a file whose keys are the parameters above; errors name the line."""
         path = Path(path)
         try:
             text = path.read_text(encoding="utf-8")
@@ -87,8 +81,12 @@ class Grid(BaseModel):
             raise InputError(f"{path} is not TOML: {error}") from None
 
         def place(key: str) -> str:
-            line = _line(text, key)
-            return f"{path}: {key}" if line is None else f"{path}, line {line}: {key}"
+            # The line that sets the key or begins a table of that name; tomllib does not say.
+            start = re.compile(rf"\s*\[*\s*([\"']?){re.escape(key)}\1\s*[=.\]]")
+            for number, line in enumerate(text.splitlines(), start=1):
+                if start.match(line):
+                    return f"{path}, line {number}: {key}"
+            return f"{path}: {key}"
 
         return cls.checked(values, place)
 
@@ -96,12 +94,7 @@ class Grid(BaseModel):
     def checked(cls, values: Mapping[str, Any], place: Callable[[str], str]) -> Self:
         """Build a grid, or explain in one line what is wrong.
 
-        Parameters
-        ----------
-        values : mapping
-            By the names of the parameters.
-        place : callable
-            Returns where the user set a parameter: its option, or file and line.
+        `place` returns where the user set a parameter: its option, or file and line.
 
         Examples
         --------
@@ -166,8 +159,7 @@ class Grid(BaseModel):
 
     def records(self) -> dict[str, Algorithm]:
         """Return the algorithms by the names that their records have."""
-        records = map(find_algorithm, self.algorithms)
-        return {record.name: record for record in records}
+        return {record.name: record for record in map(find_algorithm, self.algorithms)}
 
 
 @dataclass(frozen=True)
@@ -207,39 +199,27 @@ class Config:
         return hashlib.sha256(canonical.encode()).hexdigest()
 
 
-@dataclass(frozen=True, slots=True)
-class Group:
-    """Runs on the same draws: one call of `simulate` runs all of them."""
-
-    M: int
-    K: int
-    seed: int
-    configs: tuple[Config, ...]
-
-
 def groups(
     grid: Grid, *, dataset: str, data_hash: str, rows_hash: str = "", mu: float | None = None
-) -> list[Group]:
-    """List the runs of a grid in groups that share data, M, K and seed, small groups first.
+) -> list[tuple[Config, ...]]:
+    """List the runs of a grid in groups, small ones first.
 
-    The keywords are those of `Config`; `dataset` is the name of the loaded data.
+    A group shares data, M, K and seed, so draws: one call of `simulate` runs all of it. The
+    keywords are those of `Config`; `dataset` is the name of the loaded data.
     """
     fingerprints = {name: key_fingerprint(record) for name, record in grid.records().items()}
-
-    def config(M: int, K: int, seed: int, algorithm: str, eta: float) -> Config:
-        return Config(
-            dataset=dataset, data_hash=data_hash, l2=grid.l2, algorithm=algorithm, M=M, K=K,
-            T=grid.steps, eta=eta, seed=seed, record_every=grid.record_every,
-            precision=grid.precision, mu=mu, objective=grid.loss, intercept=grid.intercept,
-            fingerprint=fingerprints[algorithm], rows_hash=rows_hash,
-        )  # fmt: skip
-
     return [
-        Group(
-            M, K, seed, tuple(config(M, K, seed, *run) for run in product(fingerprints, grid.eta))
+        tuple(
+            Config(
+                dataset=dataset, data_hash=data_hash, l2=grid.l2, algorithm=algorithm, M=M, K=K,
+                T=grid.steps, eta=eta, seed=seed, record_every=grid.record_every,
+                precision=grid.precision, mu=mu, objective=grid.loss, intercept=grid.intercept,
+                fingerprint=fingerprints[algorithm], rows_hash=rows_hash,
+            )
+            for algorithm, eta in product(fingerprints, grid.eta)
         )
         for M, seed, K in product(sorted(grid.workers), grid.seeds, grid.local_steps)
-    ]
+    ]  # fmt: skip
 
 
 def shipped(name: str) -> Path:
@@ -252,10 +232,3 @@ def shipped(name: str) -> Path:
     """
     files = {file.stem: file for folder in SHIPPED for file in folder.glob("*.toml")}
     return look_up("sweep", name, files)
-
-
-def _line(text: str, key: str) -> int | None:
-    """Return the line that sets a key or begins a table of that name; tomllib does not say."""
-    start = re.compile(rf"\s*\[*\s*([\"']?){re.escape(key)}\1\s*[=.\]]")
-    numbered = enumerate(text.splitlines(), start=1)
-    return next((number for number, line in numbered if start.match(line)), None)

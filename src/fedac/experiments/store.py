@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 from fedac import __version__
 from fedac.errors import InputError
-from fedac.experiments.database import explained, open_to_read, open_to_write, transaction
+from fedac.experiments.database import explained, open_to_read, open_to_write
 from fedac.experiments.grid import Config
 from fedac.experiments.identity import with_unique_names
 from fedac.experiments.machine import describe_machine
@@ -49,6 +49,7 @@ FROM runs JOIN origins ON origin = origins.id
 -- The key makes the order unique: two data sets may have one name.
 ORDER BY dataset, l2, algorithm, M, K, T, eta, seed, key
 """
+Best = tuple[float, str, float]  # suboptimality, algorithm and eta of a run
 # What SQLite gives as nulls or integers, above all in an empty table.
 TYPES = {
     "final_loss": "float64",
@@ -72,29 +73,11 @@ class Outcome:
     seconds: float  # the run's share of the engine's time for its group
 
 
-@dataclass(frozen=True, slots=True)
-class Best:
-    """The run with the smallest suboptimality."""
-
-    suboptimality: float
-    algorithm: str
-    eta: float
-
-
 class Store:
     """All runs in a directory, for reading or, with `create`, for writing too.
 
-    Parameters
-    ----------
-    directory : path
-        Contains ``runs.sqlite``.
-    create : bool
-        Open for writing, and create the directory and the file if they do not exist.
-
-    Raises
-    ------
-    InputError
-        When there is no store, or it is damaged, newer than this program, or cannot be written.
+    With `create`, the directory and its ``runs.sqlite`` are made if they do not exist. A store
+    that is damaged, newer than this program, or cannot be written raises `InputError`.
 
     Examples
     --------
@@ -113,7 +96,7 @@ class Store:
     ...     store.best([config.key])
     (1, 0)
     []
-    Best(suboptimality=0.25, algorithm='fedavg', eta=0.5)
+    (0.25, 'fedavg', 0.5)
     """
 
     def __init__(self, directory: str | Path, create: bool = False) -> None:
@@ -146,10 +129,10 @@ class Store:
         return [config for config in configs if config.key not in found]
 
     def best(self, keys: Iterable[str]) -> Best | None:
-        """Return the best of the runs with these keys, or None if none was trained."""
+        """Return suboptimality, algorithm and eta of the best run; None if all diverged."""
         # SQLite takes the other columns from the row of the minimum.
-        [(suboptimality, *run)] = self._select(f"min({TRAINED} - f_star), algorithm, eta", keys)
-        return None if suboptimality is None else Best(suboptimality, *run)
+        [best] = self._select(f"min({TRAINED} - f_star), algorithm, eta", keys)
+        return None if best[0] is None else best
 
     def add(self, results: Sequence[tuple[Config, Outcome]]) -> int:
         """Store some runs and their traces, all or none; return how many are new."""
@@ -158,28 +141,23 @@ class Store:
         origin = (__version__, json.dumps(describe_machine()))
         created = datetime.now(UTC).isoformat(timespec="seconds")
         new = 0
-        with explained(self.path), transaction(self._db):
-            execute = self._db.execute
-            execute("INSERT OR IGNORE INTO origins (version, machine) VALUES (?, ?)", origin)
-            (origin_id,) = execute(
-                "SELECT id FROM origins WHERE version = ? AND machine = ?", origin
-            ).fetchone()
+        with explained(self.path), self._db as db:
+            db.execute("BEGIN IMMEDIATE")
+            db.execute("INSERT OR IGNORE INTO origins (version, machine) VALUES (?, ?)", origin)
+            query = "SELECT id FROM origins WHERE version = ? AND machine = ?"
+            (origin_id,) = db.execute(query, origin).fetchone()
             for config, outcome in results:
                 values = asdict(config) | asdict(outcome) | {"key": config.key}
                 steps, losses = values.pop("steps"), values.pop("losses")
                 values |= {"best_loss": min(losses), "final_loss": losses[-1]}
                 values |= {"created": created, "origin": origin_id}
-                inserted = execute(
-                    f"INSERT INTO runs ({', '.join(values)}) VALUES (:{', :'.join(values)}) "
-                    "ON CONFLICT (key) DO NOTHING",
-                    values,
-                )
+                names = f"({', '.join(values)}) VALUES (:{', :'.join(values)})"
+                insert = f"INSERT INTO runs {names} ON CONFLICT (key) DO NOTHING"
+                inserted = db.execute(insert, values)
                 if inserted.rowcount:
                     new += 1
-                    self._db.executemany(
-                        f"INSERT INTO traces VALUES ({inserted.lastrowid}, ?, ?)",
-                        zip(steps, losses, strict=True),
-                    )
+                    trace = f"INSERT INTO traces VALUES ({inserted.lastrowid}, ?, ?)"
+                    db.executemany(trace, zip(steps, losses, strict=True))
         return new
 
     def frame(self) -> pd.DataFrame:
@@ -205,27 +183,24 @@ class Store:
     def info(self) -> dict[str, Any]:
         """Describe how the runs were made.
 
-        Returns
-        -------
-        dict
-            ``runs``, ``diverged``, ``seconds`` (in the engine), ``gradient_queries`` (M*T per
-            run), ``seeds``, ``first`` and ``last`` (when), ``versions`` (of fedac) and
-            ``machines`` (as `describe_machine` returns them).
+        ``seconds`` are those in the engine, ``gradient_queries`` M*T per run, ``versions`` those
+        of fedac, and ``machines`` as `describe_machine` returns them.
         """
-        query = (
-            "SELECT count(*), coalesce(sum(status = 'diverged'), 0), coalesce(sum(seconds), 0.0), "
-            "coalesce(sum(M * T), 0), min(created), max(created) FROM runs"
-        )
-        names = ("runs", "diverged", "seconds", "gradient_queries", "first", "last")
+        import pandas as pd
+
+        query = "SELECT * FROM runs JOIN origins ON origin = origins.id ORDER BY origin"
         with explained(self.path):
-            info = dict(zip(names, self._db.execute(query).fetchone(), strict=True))
-            seeds = self._db.execute("SELECT DISTINCT seed FROM runs ORDER BY seed").fetchall()
-            origins = self._db.execute("SELECT version, machine FROM origins ORDER BY id")
-            versions, machines = zip(*origins, strict=True) if info["runs"] else ((), ())
-        return info | {
-            "seeds": [seed for (seed,) in seeds],
-            "versions": list(dict.fromkeys(versions)),
-            "machines": [json.loads(machine) for machine in dict.fromkeys(machines)],
+            runs = pd.read_sql_query(query, self._db)
+        return {
+            "runs": len(runs),
+            "diverged": int((runs["status"] == "diverged").sum()),
+            "seconds": float(runs["seconds"].sum()),
+            "gradient_queries": int((runs["M"] * runs["T"]).sum()),
+            "seeds": sorted(runs["seed"].unique().tolist()),
+            "first": runs["created"].min(),
+            "last": runs["created"].max(),
+            "versions": runs["version"].unique().tolist(),
+            "machines": [json.loads(machine) for machine in runs["machine"].unique()],
         }
 
     @contextmanager
