@@ -41,15 +41,12 @@ def command(
     from fedac.experiments.store import Store
 
     with Store(directory) as store:
-        if csv is not None:
-            _report(write_csv(store, csv), "run", csv)
-        if traces is not None:
-            _report(write_traces(store, traces), "recorded loss", traces)
-        if parquet is not None:
-            _report(write_parquet(store, parquet), "run", parquet)
-
-
-def _report(rows: int, what: str, path: Path) -> None:
-    plural = "" if rows == 1 else "es" if what.endswith("s") else "s"
-    where = "stdout" if str(path) == "-" else path
-    print(f"{rows} {what}{plural} written to {where}", file=sys.stderr)
+        for path, write, what in (
+            (csv, write_csv, ("run", "runs")),
+            (traces, write_traces, ("recorded loss", "recorded losses")),
+            (parquet, write_parquet, ("run", "runs")),
+        ):
+            if path is not None:
+                rows = write(store, path)
+                where = "stdout" if str(path) == "-" else path
+                print(f"{rows} {what[rows != 1]} written to {where}", file=sys.stderr)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import signal
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import nullcontext
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -156,8 +156,10 @@ def run_grid(grid: Grid, store: Store) -> Summary:
     """Run what a store lacks of a grid, with a progress bar and a notice after an interrupt."""
     from fedac.experiments import sweep as experiment
 
+    # The scheduler of a cluster sends SIGTERM: it stops the sweep as Ctrl-C does.
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        with _sigterm_as_interrupt(), sweep_bar(grid.name) as show:
+        with sweep_bar(grid.name) as show:
             return experiment.run(grid, store, on_progress=show, on_compile=cache(notice_compiling))
     except experiment.SweepInterrupted as stop:
         notice(
@@ -165,22 +167,14 @@ def run_grid(grid: Grid, store: Store) -> Summary:
             "the same command continues from there"
         )
         raise
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def counts(summary: Summary) -> str:
     """Say how many runs of a grid this process found, and how many another one made meanwhile."""
     others = len(summary.keys) - summary.new - summary.before
     return f"{summary.before} before" + (f", {others} by another sweep" if others else "")
-
-
-@contextmanager
-def _sigterm_as_interrupt() -> Iterator[None]:
-    """Let SIGTERM, which the scheduler of a cluster sends, stop the sweep as Ctrl-C does."""
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def _print_summary(grid: Grid, summary: Summary, runs: pd.DataFrame) -> None:
@@ -196,11 +190,8 @@ def _print_summary(grid: Grid, summary: Summary, runs: pd.DataFrame) -> None:
     for name in runs["algorithm"].unique():
         ours, best = runs[runs["algorithm"] == name], cells[cells["algorithm"] == name].iloc[0]
         row = [escape(name), str(len(ours)), str((ours["status"] == "diverged").sum())]
-        if math.isinf(best["suboptimality"]):
-            table.add_row(*row, "-", "-", "-", "-")
-            continue
-        found = f"{best['suboptimality']:.4e}", str(best["M"]), str(best["K"]), eta_text(best)
-        table.add_row(*row, *found)
+        found = [f"{best['suboptimality']:.4e}", str(best["M"]), str(best["K"]), eta_text(best)]
+        table.add_row(*row, *(["-"] * 4 if math.isinf(best["suboptimality"]) else found))
         if best["edge"] in ("smallest", "largest"):
             at_edge.append(name)
     print_table(table)

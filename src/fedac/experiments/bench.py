@@ -33,6 +33,7 @@ ETAS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.
 M = 8192
 K = 64
 REPEATS = 5
+Speed = Callable[[], float]  # measures and returns millions of steps per second
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +85,8 @@ def _rate(objective: LogisticRegression, algorithm: str = "fedac-i", **how: Any)
     return result.gradient_queries / result.seconds / 1e6
 
 
-def _timed(steps: int, work: Callable[[], object]) -> Callable[[], float]:
-    """Return a function that does some work and returns millions of steps per second."""
+def _timed(steps: int, work: Callable[[], object]) -> Speed:
+    """Return the speed of some work that makes so many steps."""
 
     def speed() -> float:
         before = time.perf_counter()
@@ -96,11 +97,7 @@ def _timed(steps: int, work: Callable[[], object]) -> Callable[[], float]:
 
 
 def _compare(
-    what: str,
-    ours: Callable[[], float],
-    theirs: Callable[[], float],
-    bar: float | None,
-    at_most: bool = False,
+    what: str, ours: Speed, theirs: Speed, bar: float | None, at_most: bool = False
 ) -> Line:
     """Measure two speeds in turn and compare their medians."""
     ours(), theirs()
@@ -159,7 +156,7 @@ def _threads(what: str) -> Line:
 
 
 def _columns(what: str) -> Line:
-    def speed(columns: int) -> Callable[[], float]:
+    def speed(columns: int) -> Speed:
         rows, nonzeros = 32_561, 14
         rng = np.random.default_rng(0)
         places = rng.integers(0, columns, size=rows * nonzeros)
@@ -212,10 +209,6 @@ def _against_jax(what: str) -> Line:
     return _compare(what, partial(_rate, _a9a(), T=1024), _timed(M * K, one_round), None)
 
 
-def _has_jax() -> bool:
-    return importlib.util.find_spec("jax") is not None
-
-
 PEAK_MEMORY = "peak memory, M=2^20 over M=2^8"
 OVER_JAX = "one step size over a jax.jit scan"
 LINES: dict[str, Callable[[str], Line]] = {
@@ -235,5 +228,5 @@ LINES: dict[str, Callable[[str], Line]] = {
 # What a line needs.
 NEEDS: dict[str, Callable[[], bool]] = {
     PEAK_MEMORY: Path("/proc/self/status").exists,
-    OVER_JAX: _has_jax,
+    OVER_JAX: lambda: importlib.util.find_spec("jax") is not None,
 }

@@ -15,9 +15,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 CONFIGURATION = ["dataset", "l2", "algorithm", "M", "K", "T", "eta", "seed"]
-RESULTS = [
-    "status", "best_loss", "final_loss", "best_suboptimality", "final_suboptimality",
-]  # fmt: skip
+RESULTS = ["status", "best_loss", "final_loss", "best_suboptimality", "final_suboptimality"]
 
 
 def write_csv(store: Store, path: Path) -> int:
@@ -70,12 +68,10 @@ def _write_csv(table: pd.DataFrame, path: Path) -> int:
 def _write(path: Path, write: Callable[[BinaryIO], object]) -> None:
     """Write a file atomically; "-" is stdout, and devices and pipes are written directly."""
     try:
-        if str(path) == "-":
-            with open(1, "wb", closefd=False) as stdout:
-                write(stdout)
-        elif path.exists() and not (path.is_file() or path.is_dir()):
-            with path.open("wb") as device:
-                write(device)
+        stdout = str(path) == "-"
+        if stdout or (path.exists() and not (path.is_file() or path.is_dir())):
+            with open(1 if stdout else path, "wb", closefd=not stdout) as stream:
+                write(stream)
         elif not path.parent.is_dir():
             raise InputError(f"cannot write '{path}': there is no folder '{path.parent}'")
         else:

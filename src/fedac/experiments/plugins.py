@@ -70,10 +70,8 @@ def make_objective(loss: str, X: Any, y: Any, *, l2: float, intercept: bool = Fa
     except InputError:
         raise
     except Exception as error:  # a user's class may fail in any way
-        raise InputError(
-            f"{loss}(X, y, l2={l2:g}, intercept={intercept}) failed: "
-            f"{type(error).__name__}: {error}"
-        ) from error
+        call = f"{loss}(X, y, l2={l2:g}, intercept={intercept})"
+        raise InputError(f"{call} failed: {type(error).__name__}: {error}") from error
     return objective
 
 
