@@ -9,22 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-import numpy as np
-
 from fedac.algorithms import FEDAC_VANILLA, State
 from fedac.algorithms.couplings import FedAcHyperparameters
-from fedac.arrays import Array
 from fedac.theory.piecewise import Number, PiecewiseQuadratic
 
 
 class Trajectory(NamedTuple):
-    """All iterates: `w_ag` and `w` at t = 0..T, and `w_md` at t = 0..T-1.
-
-    Examples
-    --------
-    >>> Trajectory(w_ag=(1.0, 0.5), w_md=(0.75,), w=(0.0, 0.25)).w[-1]
-    0.25
-    """
+    """All iterates: `w_ag` and `w` at t = 0..T, and `w_md` at t = 0..T-1."""
 
     w_ag: tuple[Number, ...]
     w_md: tuple[Number, ...]
@@ -97,17 +88,3 @@ def propagate(
     (0.0, -3.0)
     """
     return follow(lambda t, w_md: curvatures[t] * w_md, start, hp, steps=len(curvatures))
-
-
-def step_matrix(hp: FedAcHyperparameters, curvature: float) -> Array:
-    """Return the matrix of lemma instability:2, from a difference (w_ag, w) to the next.
-
-    Examples
-    --------
-    >>> step_matrix(nesterov(4.0), 16.0) + 0.0
-    array([[ 0.,  0.],
-           [-3.,  0.]])
-    """
-    units = np.eye(2)
-    after = propagate(hp, [curvature], start=(units[0], units[1]))
-    return np.stack([after.w_ag[-1], after.w[-1]])

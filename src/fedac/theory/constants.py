@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy.typing as npt
@@ -47,23 +47,16 @@ class Constants:
     Phi0: float = math.nan
 
     def __post_init__(self) -> None:
-        require_positive("L", self.L)
-        require_positive("D0", self.D0)
-        for name in ("mu", "sigma"):
-            require_nonnegative(name, getattr(self, name))
-        if self.Q is not None:
-            require_nonnegative("Q", self.Q)
         for name in ("Psi0", "Phi0"):
             if math.isnan(getattr(self, name)):
                 object.__setattr__(self, name, self.L * self.D0 * self.D0)
-            require_nonnegative(f"{name} (L D0^2 by default)", getattr(self, name))
+        for name, value in self.letters.items():
+            (require_positive if name in ("L", "D0") else require_nonnegative)(name, value)
 
     @property
     def letters(self) -> dict[str, float]:
         """The known constants by letter."""
-        names = ("L", "mu", "sigma", "D0", "Q", "Psi0", "Phi0")
-        known = {name: getattr(self, name) for name in names}
-        return {name: value for name, value in known.items() if value is not None}
+        return {name: value for name, value in asdict(self).items() if value is not None}
 
 
 # How `estimate` computes each constant.

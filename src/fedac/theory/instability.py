@@ -33,8 +33,6 @@ LARGEST_KAPPA = 1e12
 LARGEST_BLOCKS = 100
 # Bits below eps, so that differences of trajectories have 19 digits.
 GUARD_BITS = 64
-# How many of them an eps below eps_0 may use up.
-SPARE_BITS = 24
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +41,7 @@ class Instance:
 
     Attributes
     ----------
-    kappa, blocks, at_L
+    kappa, blocks
         As given to `construct`; a block is three steps of AGD.
     objective : PiecewiseQuadratic
         F, with mu = 1 and L = kappa.
@@ -68,7 +66,6 @@ class Instance:
 
     kappa: float
     blocks: int
-    at_L: int
     objective: PiecewiseQuadratic
     hp: FedAcHyperparameters
     start: State
@@ -76,13 +73,13 @@ class Instance:
     eps_0: Number
     bits: int
 
-    def trajectories(self, eps: Number | None = None) -> tuple[Trajectory, Trajectory]:
-        """Run AGD from `start`, and from `eps` below it in both w_ag and w.
+    @property
+    def eps(self) -> Number:
+        """How far apart the two runs of `trajectories` start."""
+        return self.eps_0 / 2
 
-        Parameters
-        ----------
-        eps : number, optional
-            From eps_0 / 2^24 to eps_0; half of eps_0 unless given.
+    def trajectories(self) -> tuple[Trajectory, Trajectory]:
+        """Run AGD from `start`, and from `eps` below it in both w_ag and w.
 
         Examples
         --------
@@ -90,15 +87,14 @@ class Instance:
         >>> bool(abs(w.w[-1] - u.w[-1]) > 3 * abs(w.w[0] - u.w[0]))
         True
         """
-        eps = self._checked(eps)
         w_ag, w = self.start
-        steps = 3 * self.blocks
-        return (
-            run_agd(self.objective, self.start, self.hp, steps=steps),
-            run_agd(self.objective, (w_ag - eps, w - eps), self.hp, steps=steps),
+        starts = (self.start, (w_ag - self.eps, w - self.eps))
+        first, second = (
+            run_agd(self.objective, start, self.hp, steps=3 * self.blocks) for start in starts
         )
+        return first, second
 
-    def separation(self, eps: Number | None = None) -> list[Separation]:
+    def separation(self) -> list[Separation]:
         """Measure the distance of the two `trajectories` after 0, 1, ..., `blocks` blocks.
 
         Examples
@@ -106,18 +102,9 @@ class Instance:
         >>> [round(apart.w, 3) for apart in construct(100.0, 2).separation()]
         [1.0, -8.019, 11.692]
         """
-        eps = self._checked(eps)
-        runs = zip(*self.trajectories(eps), strict=True)
-        apart = (tuple((w - u) / eps for w, u in zip(*run, strict=True)) for run in runs)
+        runs = zip(*self.trajectories(), strict=True)
+        apart = (tuple((w - u) / self.eps for w, u in zip(*run, strict=True)) for run in runs)
         return by_block(Trajectory(*apart))
-
-    def _checked(self, eps: Number | None) -> Number:
-        if eps is None:
-            return self.eps_0 / 2
-        # The theorem allows any smaller eps, but our precision does not.
-        if not self.eps_0 / 2**SPARE_BITS <= eps <= self.eps_0:
-            raise InputError(f"eps must be from eps_0 / 2^{SPARE_BITS} to eps_0, got {eps}")
-        return eps
 
 
 def construct(kappa: float, blocks: int, *, at_L: int = 1) -> Instance:
@@ -145,7 +132,19 @@ def construct(kappa: float, blocks: int, *, at_L: int = 1) -> Instance:
     fedac.errors.InputError: kappa must be a number from 25 to 1e+12, got 16.0: \
 the theorem needs L/mu >= 25
     """
-    kappa, blocks = _check(kappa, blocks)
+    if not isinstance(kappa, Real) or not 25 <= kappa <= LARGEST_KAPPA:
+        raise InputError(
+            f"kappa must be a number from 25 to {LARGEST_KAPPA:g}, got {kappa}: "
+            "the theorem needs L/mu >= 25"
+        )
+    # bool is an int in Python, but blocks=True is a mistake.
+    whole = isinstance(blocks, Integral) and not isinstance(blocks, bool)
+    if not whole or not 1 <= blocks <= LARGEST_BLOCKS:
+        raise InputError(
+            f"blocks must be a whole number from 1 to {LARGEST_BLOCKS}, got {blocks}: "
+            "the digits needed grow with its square"
+        )
+    kappa = float(kappa)
     pattern = curvatures(kappa, blocks, at_L)
     radii = _radii(pattern, at_L)
     # Half of the last neighbourhood contains the w_md of the other trajectories; the other half
@@ -164,7 +163,6 @@ the theorem needs L/mu >= 25
     return Instance(
         kappa=kappa,
         blocks=blocks,
-        at_L=at_L,
         objective=objective,
         hp=hp,
         start=start,
@@ -172,23 +170,6 @@ the theorem needs L/mu >= 25
         eps_0=context.ldexp(1, eps_0),
         bits=context.prec,
     )
-
-
-def _check(kappa: float, blocks: int) -> tuple[float, int]:
-    """Return both arguments of `construct` if the theorem and our precision cover them."""
-    why = ""
-    if not isinstance(kappa, Real) or isinstance(kappa, bool) or not 25 <= kappa <= LARGEST_KAPPA:
-        if isinstance(kappa, Real) and kappa < 25:
-            why = ": the theorem needs L/mu >= 25"
-        limits = f"from 25 to {LARGEST_KAPPA:g}"
-        raise InputError(f"kappa must be a number {limits}, got {kappa}{why}")
-    whole = isinstance(blocks, Integral) and not isinstance(blocks, bool)
-    if not whole or not 1 <= blocks <= LARGEST_BLOCKS:
-        if whole and blocks > LARGEST_BLOCKS:
-            why = ": the digits needed grow with its square"
-        limits = f"from 1 to {LARGEST_BLOCKS}"
-        raise InputError(f"blocks must be a whole number {limits}, got {blocks}{why}")
-    return float(kappa), int(blocks)
 
 
 def _induction(

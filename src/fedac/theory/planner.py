@@ -18,6 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from fedac.algorithms import get
 from fedac.errors import InputError
@@ -112,27 +113,15 @@ def plan(
         T = require_count("T (steps)", T)
         if T > MOST_STEPS:
             raise InputError(f"T (steps) must be at most 2^40, got {T}")
-    choices = []
-    for theorem in THEOREMS:
-        if not _applies(theorem, constants, T):
-            continue
-
-        def total(K: int, T: int, theorem: Theorem = theorem) -> float:
-            return theorem.bound(**constants.letters, M=M, K=K, T=T).total
-
-        chosen = choose(total, T=T, target=target, round_cost=round_cost)
-        choice = None if chosen is None else _choice(theorem, constants, M, *chosen, dim)
-        if choice is not None:
-            choices.append(choice)
-    return choices
-
-
-def _applies(theorem: Theorem, constants: Constants, T: int | None) -> bool:
-    return (
-        theorem.strongly_convex == (constants.mu > 0)
+    how = {"T": T, "target": target, "round_cost": round_cost}
+    choices = (
+        _choice(theorem, constants, M=M, dim=dim, **how)
+        for theorem in THEOREMS
+        if theorem.strongly_convex == (constants.mu > 0)
         and (theorem.assumption == 1 or constants.Q is not None)
         and (T is None or theorem.least_steps <= T)
     )
+    return [choice for choice in choices if choice is not None]
 
 
 # The error expected after T steps with interval K: expected(K, T).
@@ -175,13 +164,11 @@ def choose(
         enough = SLACK * min(totals.values())
         return max(K for K, total in totals.items() if total <= enough), T
     assert target is not None
-    options = []
-    K = 1
-    while most_steps >= K:
-        R = _rounds_to(expected, target, K, most_steps)
-        if R is not None:
-            options.append((R * (round_cost + K), K, K * R))
-        K *= 2
+    options = [
+        (R * (round_cost + K), K, K * R)
+        for K in (2**power for power in range(most_steps.bit_length()))
+        if (R := _rounds_to(expected, target, K, most_steps)) is not None
+    ]
     return min(options)[1:] if options else None
 
 
@@ -212,16 +199,23 @@ def _fewest(enough: Callable[[int], bool], R: int) -> int:
 
 
 def _choice(
-    theorem: Theorem, constants: Constants, M: int, K: int, T: int, dim: int | None
+    theorem: Theorem, constants: Constants, *, M: int, dim: int | None, **how: Any
 ) -> Choice | None:
-    """Return the choice, or None if the theorem's step size does not exist."""
+    """Return the choice; None if the target is out of reach or the step size does not exist."""
+
+    def total(K: int, T: int) -> float:
+        return theorem.bound(**constants.letters, M=M, K=K, T=T).total
+
+    chosen = choose(total, **how)
+    if chosen is None:
+        return None
+    K, T = chosen
     letters = constants.letters | {"M": M, "K": K, "T": T}
     try:
         step_size = theorem.step_size(**letters)
     except InputError:
         return None
     rounds, bound = T // K, theorem.bound(**letters)
-    megabytes = None if dim is None else get(theorem.algorithm).megabytes(dim=dim, rounds=rounds)
     return Choice(
         theorem=theorem,
         M=M,
@@ -231,7 +225,7 @@ def _choice(
         step_size=step_size,
         bound=bound,
         speedup_rounds=_speedup_rounds(theorem, constants, M, T),
-        megabytes_per_worker=megabytes,
+        megabytes_per_worker=dim and get(theorem.algorithm).megabytes(dim=dim, rounds=rounds),
         vacuous=bound.total >= constants.Psi0,
     )
 

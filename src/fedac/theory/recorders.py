@@ -12,6 +12,7 @@ True
 from __future__ import annotations
 
 from collections import defaultdict
+from typing import Any
 
 from fedac.objectives import Objective, optimum
 from fedac.simulation import Record
@@ -62,12 +63,7 @@ class PotentialRecorder:
         """Record both potentials, if the algorithm keeps both sequences."""
         if "w_ag" not in record.sequences:
             return
-        w = record.state[record.sequences.index("w")]
-        for name, potential in (("psi", psi), ("phi", phi)):
-            value = potential(
-                suboptimality=record.loss - self.optimum.value,
-                w=w,
-                w_star=self.optimum.w,
-                mu=self.mu,
-            )
-            getattr(self, name)[record.run].append(value)
+        above, w = record.loss - self.optimum.value, record.state[record.sequences.index("w")]
+        at: dict[str, Any] = {"w": w, "w_star": self.optimum.w, "mu": self.mu}
+        self.psi[record.run].append(psi(suboptimality=above, **at))
+        self.phi[record.run].append(phi(suboptimality=above, **at))

@@ -14,22 +14,15 @@ import math
 from typing import NamedTuple
 
 from fedac.algorithms import couplings
-from fedac.arrays import Array
 from fedac.errors import InputError
-from fedac.theory.agd import Trajectory, nesterov, propagate, step_matrix
+from fedac.theory.agd import Trajectory, propagate
 
 # The proof of instability:full shows at least this growth per block.
 PROVEN_GROWTH = 1.02
 
 
 class Separation(NamedTuple):
-    """The signed distance of two runs, in units of their distance at the start.
-
-    Examples
-    --------
-    >>> proven_bound(1)
-    Separation(w_ag=0.51, w=1.02)
-    """
+    """The signed distance of two runs, in units of their distance at the start."""
 
     w_ag: float
     w: float
@@ -50,25 +43,8 @@ def curvatures(kappa: float, blocks: int, at_L: int = 1) -> list[float]:
     return [kappa if step == at_L else 1.0 for step in range(3)] * blocks
 
 
-def growth_matrix(kappa: float, at_L: int = 1) -> Array:
-    """Return the matrix by which AGD multiplies a difference (w_ag, w) in one block.
-
-    With c = 1 - 1/sqrt(kappa) it is -c^3 [[1, 1/sqrt(kappa)], [sqrt(kappa), 1]] (proof of
-    instability:full), or -c^3 [[2, 0], [sqrt(kappa), 0]] for ``at_L=0``.
-
-    Examples
-    --------
-    >>> growth_matrix(16.0)
-    array([[-0.421875  , -0.10546875],
-           [-1.6875    , -0.421875  ]])
-    """
-    hp = nesterov(math.sqrt(kappa))
-    first, second, third = (step_matrix(hp, F) for F in curvatures(kappa, 1, at_L))
-    return third @ second @ first
-
-
 def predicted_separation(kappa: float, blocks: int, at_L: int = 1) -> Separation:
-    """Return the separation after one block or more.
+    """Return the separation of AGD after one block or more.
 
     With g = (-2 (1 - 1/sqrt(kappa))^3)^blocks it is (1 + 1/sqrt(kappa), sqrt(kappa) + 1) g/2
     (the last display but one in the proof of instability:full), or (1, sqrt(kappa)/2) g for
@@ -128,8 +104,8 @@ def by_block(difference: Trajectory) -> list[Separation]:
 
     Examples
     --------
-    >>> by_block(propagate(nesterov(4.0), curvatures(16.0, 1)))
-    [Separation(w_ag=1.0, w=1.0), Separation(w_ag=-0.52734375, w=-2.109375)]
+    >>> by_block(Trajectory(w_ag=(1.0, 0.5, 0.2, 0.1), w_md=(), w=(1.0, 0.9, 0.8, 0.7)))
+    [Separation(w_ag=1.0, w=1.0), Separation(w_ag=0.1, w=0.7)]
     """
     pairs = zip(difference.w_ag[::3], difference.w[::3], strict=True)
     return [Separation(float(w_ag), float(w)) for w_ag, w in pairs]

@@ -7,35 +7,27 @@
 from __future__ import annotations
 
 from fedac.errors import look_up
-from fedac.theory.theorems.fedac_i import FEDACI_A1_GCVX, FEDACI_FULL
-from fedac.theory.theorems.fedac_ii import (
-    FEDACII_A1_FULL,
-    FEDACII_A1_GCVX,
-    FEDACII_A2_FULL,
-    FEDACII_A2_GCVX,
-)
-from fedac.theory.theorems.fedavg import FEDAVG_A1, FEDAVG_A2_FULL, FEDAVG_A2_GCVX
-from fedac.theory.theorems.minibatch import MB_AC_SGD, MB_AC_SGD_GCVX, MB_SGD, MB_SGD_GCVX
+from fedac.theory.theorems import fedac_i, fedac_ii, fedavg, minibatch
 from fedac.theory.theorems.record import StepSize, Theorem
 
 __all__ = ["THEOREMS", "StepSize", "Theorem", "theorem"]
 
 THEOREMS = (
     # for strongly convex objectives
-    FEDACI_FULL,
-    FEDACII_A1_FULL,
-    FEDACII_A2_FULL,
-    FEDAVG_A1,
-    FEDAVG_A2_FULL,
-    MB_SGD,
-    MB_AC_SGD,
+    fedac_i.FEDACI_FULL,
+    fedac_ii.FEDACII_A1_FULL,
+    fedac_ii.FEDACII_A2_FULL,
+    fedavg.FEDAVG_A1,
+    fedavg.FEDAVG_A2_FULL,
+    minibatch.MB_SGD,
+    minibatch.MB_AC_SGD,
     # for general convex objectives
-    FEDACI_A1_GCVX,
-    FEDACII_A1_GCVX,
-    FEDACII_A2_GCVX,
-    FEDAVG_A2_GCVX,
-    MB_SGD_GCVX,
-    MB_AC_SGD_GCVX,
+    fedac_i.FEDACI_A1_GCVX,
+    fedac_ii.FEDACII_A1_GCVX,
+    fedac_ii.FEDACII_A2_GCVX,
+    fedavg.FEDAVG_A2_GCVX,
+    minibatch.MB_SGD_GCVX,
+    minibatch.MB_AC_SGD_GCVX,
 )
 
 

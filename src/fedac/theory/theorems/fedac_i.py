@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from math import cbrt, sqrt
 
 from fedac.algorithms import couplings
+from fedac.algorithms.couplings import Hyperparameters
 from fedac.theory.letters import divide, log_ratio
 from fedac.theory.terms import Rate, accelerated_decay, bound_with_logs
 from fedac.theory.theorems.record import StepSize, Theorem
@@ -14,8 +17,6 @@ FEDACI_FULL = Theorem(
     short_version="fedac:a1",  # part (a)
     name="fedac_i_a1",
     algorithm="fedac-i",
-    assumption=1,
-    strongly_convex=True,
     start="Psi0",
     rate_formula=lambda *, L, mu, sigma, M, K, T, **_: Rate(
         variance=sigma**2 / (mu * M * T),
@@ -37,34 +38,48 @@ FEDACI_FULL = Theorem(
 )
 
 
-def _gcvx_step_size(
-    rate: Rate, *, L: float, sigma: float, M: float, K: float, T: float, D0: float
+def gcvx_step_size(
+    rate: Rate,
+    *,
+    full: Theorem,
+    couple: Callable[..., Hyperparameters],
+    constant: float,
+    caps: Callable[..., tuple[float, ...]],
+    **letters: float,
 ) -> StepSize:
-    lam = max(rate.noise / D0**2, 2 * L * K / T**2 * log_ratio(T**2, K, 2) ** 2)
-    noise = FEDACI_FULL.rate_formula(L=L, mu=lam, sigma=sigma, M=M, K=K, T=T).noise
-    eta = min(
-        1 / (L + lam),
-        K / (lam * T**2) * log_ratio(L * D0**2, noise) ** 2,
-        divide(cbrt(L * K * (D0 / lam) ** 2), T * cbrt(sigma**2)),
-        divide((L * K * D0**2 / lam**3) ** 0.25, T * sqrt(sigma)),
-    )
-    return StepSize(couplings.fedac_i(eta=eta, mu=lam, K=K), lam)
+    """Return the step size of FedAc-I or II on F + lam/2 ||w - w_0||^2 (eq:aug).
+
+    It is that of the theorem `full` with mu = lam and this constant, limited by `caps`.
+    """
+    L, K, T, D0 = (letters[letter] for letter in ("L", "K", "T", "D0"))
+    lam = max(rate.noise / D0**2, 2 * constant * L * K / T**2 * log_ratio(T**2, K, 2) ** 2)
+    noise = full.rate_formula(mu=lam, **letters).noise
+    eta = constant * K / (lam * T**2) * log_ratio(L * D0**2, noise) ** 2
+    eta = min(1 / (L + lam), eta, *caps(lam, **letters))
+    return StepSize(couple(eta=eta, mu=lam, K=K), lam)
 
 
 FEDACI_A1_GCVX = Theorem(
     label="fedaci:a1:gcvx",
     name="fedac_i_a1_convex",
     algorithm="fedac-i",
-    assumption=1,
     strongly_convex=False,
-    start="D0",
     least_steps=24,
     rate_formula=lambda *, L, sigma, M, K, T, D0: Rate(
         optimization=L * K * D0**2 / T**2,
         variance=sigma * D0 / sqrt(M * T),
         discrepancy=cbrt(L * K**2 * sigma**2 * D0**4) / T,
     ),
-    step_size_formula=_gcvx_step_size,
+    step_size_formula=partial(
+        gcvx_step_size,
+        full=FEDACI_FULL,
+        couple=couplings.fedac_i,
+        constant=1,
+        caps=lambda lam, *, L, sigma, K, T, D0, **_: (
+            divide(cbrt(L * K * (D0 / lam) ** 2), T * cbrt(sigma**2)),
+            divide((L * K * D0**2 / lam**3) ** 0.25, T * sqrt(sigma)),
+        ),
+    ),
     # of E[F] - F*
     bound_formula=lambda rate, *, L, K, T, D0, **_: bound_with_logs(
         rate,

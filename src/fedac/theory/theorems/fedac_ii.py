@@ -7,11 +7,13 @@ sum (see docs/paper-notes.md).
 
 from __future__ import annotations
 
+from functools import partial
 from math import cbrt, exp, sqrt
 
 from fedac.algorithms import couplings
 from fedac.theory.letters import divide, log_ratio
 from fedac.theory.terms import Rate, accelerated_decay, bound_with_logs
+from fedac.theory.theorems.fedac_i import gcvx_step_size
 from fedac.theory.theorems.record import StepSize, Theorem
 
 
@@ -27,8 +29,6 @@ FEDACII_A1_FULL = Theorem(
     short_version="fedac:a1",  # part (b)
     name="fedac_ii_a1",
     algorithm="fedac-ii",
-    assumption=1,
-    strongly_convex=True,
     start="Phi0",
     rate_formula=lambda *, L, mu, sigma, M, K, T, **_: Rate(
         variance=sigma**2 / (mu * M * T),
@@ -51,7 +51,6 @@ FEDACII_A2_FULL = Theorem(
     name="fedac_ii_a2",
     algorithm="fedac-ii",
     assumption=2,
-    strongly_convex=True,
     start="Phi0",
     rate_formula=lambda *, L, mu, sigma, Q, M, K, T, **_: Rate(
         variance=sigma**2 / (mu * M * T),
@@ -71,40 +70,26 @@ FEDACII_A2_FULL = Theorem(
 )
 
 
-def _gcvx_step_size(
-    lam: float, noise: float, cap: float, *, L: float, K: float, T: float, D0: float
-) -> StepSize:
-    eta = min(1 / (L + lam), 9 * K / (lam * T**2) * log_ratio(L * D0**2, noise) ** 2, cap)
-    return StepSize(couplings.fedac_ii(eta=eta, mu=lam, K=K), lam)
-
-
-def _gcvx_lam(rate: Rate, *, L: float, K: float, T: float, D0: float) -> float:
-    return max(rate.noise / D0**2, 18 * L * K / T**2 * log_ratio(T**2, K, 2) ** 2)
-
-
-def _a1_gcvx_step_size(
-    rate: Rate, *, L: float, sigma: float, M: float, K: float, T: float, D0: float
-) -> StepSize:
-    lam = _gcvx_lam(rate, L=L, K=K, T=T, D0=D0)
-    noise = FEDACII_A1_FULL.rate_formula(L=L, mu=lam, sigma=sigma, M=M, K=K, T=T).noise
-    cap = divide(cbrt(L * (D0 / lam) ** 2), cbrt((T * sigma) ** 2))
-    return _gcvx_step_size(lam, noise, cap, L=L, K=K, T=T, D0=D0)
-
-
 FEDACII_A1_GCVX = Theorem(
     label="fedacii:a1:gcvx",
     name="fedac_ii_a1_convex",
     algorithm="fedac-ii",
-    assumption=1,
     strongly_convex=False,
-    start="D0",
     least_steps=1000,
     rate_formula=lambda *, L, sigma, M, K, T, D0: Rate(
         optimization=L * K * D0**2 / T**2,
         variance=sigma * D0 / sqrt(M * T),
         discrepancy=sqrt(L * sigma * D0**3) * K**0.75 / T,
     ),
-    step_size_formula=_a1_gcvx_step_size,
+    step_size_formula=partial(
+        gcvx_step_size,
+        full=FEDACII_A1_FULL,
+        couple=couplings.fedac_ii,
+        constant=9,
+        caps=lambda lam, *, L, sigma, T, D0, **_: (
+            divide(cbrt(L * (D0 / lam) ** 2), cbrt((T * sigma) ** 2)),
+        ),
+    ),
     # of E[F] - F*
     bound_formula=lambda rate, *, L, K, T, D0, **_: bound_with_logs(
         rate,
@@ -116,23 +101,12 @@ FEDACII_A1_GCVX = Theorem(
     ),
 )
 
-
-def _a2_gcvx_step_size(
-    rate: Rate, *, L: float, sigma: float, Q: float, M: float, K: float, T: float, D0: float
-) -> StepSize:
-    lam = _gcvx_lam(rate, L=L, K=K, T=T, D0=D0)
-    noise = FEDACII_A2_FULL.rate_formula(L=L, mu=lam, sigma=sigma, Q=Q, M=M, K=K, T=T).noise
-    cap = divide(cbrt(L * K * M * (D0 / lam) ** 2), T * cbrt(sigma**2))
-    return _gcvx_step_size(lam, noise, cap, L=L, K=K, T=T, D0=D0)
-
-
 FEDACII_A2_GCVX = Theorem(
     label="fedacii:a2:gcvx",
     name="fedac_ii_a2_convex",
     algorithm="fedac-ii",
     assumption=2,
     strongly_convex=False,
-    start="D0",
     least_steps=1000,
     rate_formula=lambda *, L, sigma, Q, M, K, T, D0: Rate(
         optimization=L * K * D0**2 / T**2,
@@ -140,7 +114,15 @@ FEDACII_A2_GCVX = Theorem(
         accelerated_variance=cbrt(L * K**2 * sigma**2 * D0**4 / M) / T,
         discrepancy=cbrt(Q * sigma**2 * D0**5 / T) * K / T,
     ),
-    step_size_formula=_a2_gcvx_step_size,
+    step_size_formula=partial(
+        gcvx_step_size,
+        full=FEDACII_A2_FULL,
+        couple=couplings.fedac_ii,
+        constant=9,
+        caps=lambda lam, *, L, sigma, M, K, T, D0, **_: (
+            divide(cbrt(L * K * M * (D0 / lam) ** 2), T * cbrt(sigma**2)),
+        ),
+    ),
     # of E[F] - F*
     bound_formula=lambda rate, *, L, K, T, D0, **_: bound_with_logs(
         rate,

@@ -17,9 +17,6 @@ FEDAVG_A1 = Theorem(
     label="fedavg:a1",
     name="fedavg_a1",
     algorithm="fedavg",
-    assumption=1,
-    strongly_convex=True,
-    start="D0",
     # The paper omits constants and logarithms. Ours are 1, and the logarithms that balance the
     # terms.
     paper_constants=False,
@@ -46,8 +43,6 @@ FEDAVG_A2_FULL = Theorem(
     name="fedavg_a2",
     algorithm="fedavg-weighted",
     assumption=2,
-    strongly_convex=True,
-    start="D0",
     rate_formula=lambda *, mu, sigma, Q, M, K, T, **_: Rate(
         variance=sigma**2 / (mu * M * T),
         discrepancy=Q**2 * K**2 * sigma**4 / (mu**5 * T**4),
@@ -98,7 +93,6 @@ FEDAVG_A2_GCVX = Theorem(
     algorithm="fedavg-weighted",
     assumption=2,
     strongly_convex=False,
-    start="D0",
     least_steps=100,
     rate_formula=lambda *, L, sigma, Q, M, K, T, D0: Rate(
         optimization=L * D0**2 / T,

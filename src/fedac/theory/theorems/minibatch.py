@@ -17,9 +17,6 @@ MB_SGD = Theorem(
     label="mb-sgd",
     name="mb_sgd",
     algorithm="mb-sgd",
-    assumption=1,
-    strongly_convex=True,
-    start="D0",
     paper_constants=False,
     rate_formula=lambda *, mu, sigma, M, T, **_: Rate(variance=sigma**2 / (mu * M * T)),
     # that of fedavg:a1 for T/K steps
@@ -38,9 +35,6 @@ MB_AC_SGD = Theorem(
     label="mb-ac-sgd",
     name="mb_ac_sgd",
     algorithm="mb-ac-sgd",
-    assumption=1,
-    strongly_convex=True,
-    start="D0",
     paper_constants=False,
     rate_formula=MB_SGD.rate_formula,
     # that of fedaci:full for T/K steps with K = 1
@@ -61,9 +55,7 @@ MB_SGD_GCVX = Theorem(
     label="mb-sgd:gcvx",
     name="mb_sgd_convex",
     algorithm="mb-sgd",
-    assumption=1,
     strongly_convex=False,
-    start="D0",
     paper_constants=False,
     rate_formula=lambda *, L, sigma, M, K, T, D0: Rate(
         optimization=L * K * D0**2 / T, variance=sigma * D0 / sqrt(M * T)
@@ -90,9 +82,7 @@ MB_AC_SGD_GCVX = Theorem(
     label="mb-ac-sgd:gcvx",
     name="mb_ac_sgd_convex",
     algorithm="mb-ac-sgd",
-    assumption=1,
     strongly_convex=False,
-    start="D0",
     paper_constants=False,
     rate_formula=lambda *, L, sigma, M, K, T, D0: Rate(
         optimization=L * (K * D0) ** 2 / T**2, variance=sigma * D0 / sqrt(M * T)

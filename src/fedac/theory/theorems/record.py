@@ -26,11 +26,6 @@ class StepSize:
         The algorithm's own record.
     lam : float
         The algorithm must run on F + lam/2 ||w - w_0||^2 (eq:aug); 0 means on F itself.
-
-    Examples
-    --------
-    >>> StepSize(Hyperparameters(eta=0.5)).eta
-    0.5
     """
 
     hp: Hyperparameters
@@ -58,14 +53,14 @@ class Theorem:
         The name in the JSON output of ``fedac plan``.
     algorithm : str
         The name of the algorithm that the theorem is about.
-    assumption : 1 or 2
-        Under asm1, or under asm2, which adds the letter Q.
-    strongly_convex : bool
-        For strongly convex objectives; otherwise for general convex ones, where mu is not needed.
-    start : str
-        The letter that describes the start.
     rate_formula, step_size_formula, bound_formula : callable
         The formulas; the last two get the rate as their first argument.
+    strongly_convex : bool
+        For strongly convex objectives; otherwise for general convex ones, where mu is not needed.
+    assumption : 1 or 2
+        Under asm1, or under asm2, which adds the letter Q.
+    start : str
+        The letter that describes the start.
     short_version : str
         The label of the simplified statement in the main text, if there is one.
     least_steps : int
@@ -88,12 +83,12 @@ class Theorem:
     label: str
     name: str
     algorithm: str
-    assumption: Literal[1, 2]
-    strongly_convex: bool
-    start: str
     rate_formula: Callable[..., Rate]
     step_size_formula: Callable[..., StepSize]
     bound_formula: Callable[..., Bound]
+    strongly_convex: bool = True
+    assumption: Literal[1, 2] = 1
+    start: str = "D0"
     short_version: str = ""
     least_steps: int = 1
     paper_constants: bool = True
@@ -101,10 +96,9 @@ class Theorem:
     @property
     def letters(self) -> tuple[str, ...]:
         """The letters that the theorem needs."""
-        left_out = {"D0", "Psi0", "Phi0"} - {self.start}
-        left_out |= set() if self.strongly_convex else {"mu"}
-        left_out |= set() if self.assumption == 2 else {"Q"}
-        return tuple(letter for letter in LETTERS if letter not in left_out)
+        needed = {"mu": self.strongly_convex, "Q": self.assumption == 2}
+        needed |= {start: start == self.start for start in ("D0", "Psi0", "Phi0")}
+        return tuple(letter for letter in LETTERS if needed.get(letter, True))
 
     def rate(self, **letters: float) -> Rate:
         """Return the terms without constants and logarithms."""
@@ -132,11 +126,8 @@ class Theorem:
     def _needed(self, letters: Mapping[str, float]) -> dict[str, float]:
         unknown = [letter for letter in letters if letter not in LETTERS]
         missing = [letter for letter in self.letters if letter not in letters]
-        if unknown or missing:
-            wrong = (
-                f"unknown: {', '.join(unknown)}" if unknown else f"missing: {', '.join(missing)}"
-            )
-            raise InputError(
-                f"theorem {self.label} needs the letters {', '.join(self.letters)}; {wrong}"
-            )
+        for what, wrong in (("unknown", unknown), ("missing", missing)):
+            if wrong:
+                needed = f"theorem {self.label} needs the letters {', '.join(self.letters)}"
+                raise InputError(f"{needed}; {what}: {', '.join(wrong)}")
         return {letter: letters[letter] for letter in self.letters}
