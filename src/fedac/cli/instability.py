@@ -46,6 +46,8 @@ def command(
 ) -> None:
     """Show how AGD separates two nearby runs exponentially fast, and how FedAc-I limits it."""
     intervals = _intervals(local_steps)
+    from mpmath import mp
+
     from fedac.theory.instability import construct
     from fedac.theory.separation import fedac_separation
 
@@ -55,16 +57,24 @@ def command(
     measured = instance.separation()
     fedac_i = {K: fedac_separation(kappa, blocks, K=K) for K in intervals}
     seconds = time.perf_counter() - before
-    figures = [] if folder is None else _draw(folder, instance, measured, fedac_i)
+    figures = []
+    if folder is not None:
+        from fedac.experiments.figures import save
+        from fedac.experiments.instability import draw
+
+        folder.mkdir(parents=True, exist_ok=True)
+        figures = save(draw(instance, measured, fedac_i), folder, "instability")
+    answer = _answer(instance, measured, fedac_i)
     if as_json:
-        print(json.dumps(_as_json(instance, measured, fedac_i, figures, seconds), allow_nan=False))
+        answer |= {"figures": [str(path) for path in figures], "seconds": seconds}
+        print(json.dumps(answer, allow_nan=False))
         return
-    _print_tables(instance, measured, fedac_i)
+    _print_tables(answer)
     for path in figures:
         print(f"Figure: {path}")
     print(
-        f"{seconds:.2f} s at {instance.bits} bits: eps = {_scientific(instance.eps_0 / 2)}; "
-        f"measured and exact agree to {_error(instance, measured):.0e}",
+        f"{seconds:.2f} s at {instance.bits} bits: eps = {mp.nstr(instance.eps, 3)}; "
+        f"measured and exact agree to {answer['largest_relative_error']:.0e}",
         file=sys.stderr,
     )
 
@@ -80,93 +90,57 @@ def _intervals(text: str) -> list[int]:
     return intervals
 
 
-def _draw(
-    folder: Path,
+def _answer(
     instance: Instance,
     measured: Sequence[Separation],
     fedac_i: Mapping[int, Sequence[Separation]],
-) -> list[Path]:
-    from fedac.experiments.figures import save
-    from fedac.experiments.instability import draw
-
-    folder.mkdir(parents=True, exist_ok=True)
-    return save(draw(instance, measured, fedac_i), folder, "instability")
-
-
-def _as_json(
-    instance: Instance,
-    measured: Sequence[Separation],
-    fedac_i: Mapping[int, Sequence[Separation]],
-    figures: Sequence[Path],
-    seconds: float,
 ) -> dict[str, Any]:
+    """Return what both the tables and the JSON output show."""
+    from mpmath import mp
+
     from fedac.theory.separation import predicted_separation, proven_bound
 
-    kappa, blocks = instance.kappa, range(1, instance.blocks + 1)
-    return {
-        "kappa": kappa,
-        "blocks": instance.blocks,
-        "bits": instance.bits,
-        # Logarithms, because the numbers themselves may be too small for a double.
-        "log10_delta": _log10(instance.delta),
-        "log10_eps": _log10(instance.eps_0 / 2),
-        "separation": [
+    rows, errors = [], []
+    for k in range(1, instance.blocks + 1):
+        exact = predicted_separation(instance.kappa, k)
+        errors += [abs(ours / one - 1) for ours, one in zip(measured[k], exact, strict=True)]
+        rows.append(
             {
                 "block": k,
                 "measured": measured[k]._asdict(),
-                "exact": predicted_separation(kappa, k)._asdict(),
+                "exact": exact._asdict(),
                 "bound": proven_bound(k)._asdict(),
                 "fedac_i": {str(K): apart[k]._asdict() for K, apart in fedac_i.items()},
             }
-            for k in blocks
-        ],
-        "largest_relative_error": _error(instance, measured),
-        "figures": [str(path) for path in figures],
-        "seconds": seconds,
+        )
+    return {
+        "kappa": instance.kappa,
+        "blocks": instance.blocks,
+        "bits": instance.bits,
+        # Logarithms, because the numbers themselves may be too small for a double.
+        "log10_delta": float(mp.log10(instance.delta)),
+        "log10_eps": float(mp.log10(instance.eps)),
+        "separation": rows,
+        "largest_relative_error": max(errors),
     }
 
 
-def _print_tables(
-    instance: Instance,
-    measured: Sequence[Separation],
-    fedac_i: Mapping[int, Sequence[Separation]],
-) -> None:
+def _print_tables(answer: Mapping[str, Any]) -> None:
     """Print one table for w and one for w_ag."""
-    from fedac.theory.separation import predicted_separation, proven_bound
-
-    every = -(-instance.blocks // ROWS)
-    rows = sorted({1, *range(every, instance.blocks + 1, every), instance.blocks})
+    every = -(-answer["blocks"] // ROWS)
+    rows = [
+        row
+        for row in answer["separation"]
+        if row["block"] in (1, answer["blocks"]) or row["block"] % every == 0
+    ]
+    intervals = rows[0]["fedac_i"]
     for sequence, name in SEQUENCES.items():
         table = new_table(
-            *("block", "AGD", "exact", "proven >=", *(f"FedAc-I K={K}" for K in fedac_i)),
-            title=f"{name}, kappa={instance.kappa:g}",
+            *("block", "AGD", "exact", "proven >=", *(f"FedAc-I K={K}" for K in intervals)),
+            title=f"{name}, kappa={answer['kappa']:g}",
         )
-        for k in rows:
-            apart = [measured[k], predicted_separation(instance.kappa, k), proven_bound(k)]
-            apart += [separations[k] for separations in fedac_i.values()]
-            table.add_row(str(k), *(f"{abs(getattr(one, sequence)):.3g}" for one in apart))
+        for row in rows:
+            apart = (row["measured"], row["exact"], row["bound"], *row["fedac_i"].values())
+            table.add_row(str(row["block"]), *(f"{abs(one[sequence]):.3g}" for one in apart))
         print_table(table)
     print(LEGEND)
-
-
-def _error(instance: Instance, measured: Sequence[Separation]) -> float:
-    """Return the largest relative difference between measurement and exact formula."""
-    from fedac.theory.separation import predicted_separation
-
-    return max(
-        abs(ours / exact - 1)
-        for k in range(1, len(measured))
-        for ours, exact in zip(measured[k], predicted_separation(instance.kappa, k), strict=True)
-    )
-
-
-def _log10(number: Any) -> float:
-    from mpmath import mp
-
-    return float(mp.log10(number))
-
-
-def _scientific(number: Any) -> str:
-    from mpmath import mp
-
-    return str(mp.nstr(number, 3))

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 DEFAULT_STEPS = 4096  # as in the paper's experiments
 FEW_DIVISORS = 5
-EDGE = "the smallest or largest step size tried; a better one may lie beyond it"
 
 
 def command(
@@ -58,14 +57,22 @@ def command(
         _print_paper_tables(as_json)
         return
     from fedac.theory import planner
+    from fedac.theory.constants import Constants, estimate
 
     given = {"smoothness": smoothness, "noise": noise, "distance": distance}
     if dataset is None:
-        objective, constants = None, _constants(given, mu=strong_convexity, Q=third_order)
+        missing = [f"--{name}" for name, value in given.items() if value is None]
+        if missing:
+            raise InputError(f"pass a --dataset, or the constants: {', '.join(missing)} missing")
+        L, sigma, D0 = (float(value) for value in given.values() if value is not None)
+        objective = None
+        constants = Constants(L=L, mu=strong_convexity, sigma=sigma, D0=D0, Q=third_order)
     else:
         given |= {"strong-convexity": strong_convexity or None, "third-order": third_order}
-        objective, constants = _problem(dataset, loss, l2, intercept, given)
-        dim = objective.dim
+        if extra := [f"--{name}" for name, value in given.items() if value is not None]:
+            raise InputError(f"the constants come from the data set; omit {', '.join(extra)}")
+        objective = _objective(dataset, loss, l2, intercept)
+        constants, dim = estimate(objective), objective.dim
     if calibrate and objective is None:
         raise InputError("--calibrate needs a --dataset to measure on")
     if target is None and steps is None:
@@ -89,33 +96,16 @@ def command(
         notice("--calibrate measures on the data")
 
 
-def _constants(given: Mapping[str, float | None], *, mu: float, Q: float | None) -> Constants:
-    from fedac.theory.constants import Constants
-
-    missing = [f"--{name}" for name, value in given.items() if value is None]
-    if missing:
-        raise InputError(f"pass a --dataset, or the constants: {', '.join(missing)} missing")
-    L, sigma, D0 = (float(value) for value in given.values() if value is not None)
-    return Constants(L=L, mu=mu, sigma=sigma, D0=D0, Q=Q)
-
-
-def _problem(
-    dataset: str, loss: str, l2: float, intercept: bool, given: Mapping[str, float | None]
-) -> tuple[Objective, Constants]:
+def _objective(dataset: str, loss: str, l2: float, intercept: bool) -> Objective:
     from fedac.data import load
     from fedac.experiments.plugins import find_loss, make_objective
     from fedac.require import require_positive
-    from fedac.theory.constants import estimate
 
-    extra = [f"--{name}" for name, value in given.items() if value is not None]
-    if extra:
-        raise InputError(f"the constants come from the data set; omit {', '.join(extra)}")
     find_loss(loss)
     require_positive("l2", l2)
     with download_bar(dataset) as show:
         loaded = load(dataset, show)
-    objective = make_objective(loss, loaded.X, loaded.y, l2=l2, intercept=intercept)
-    return objective, estimate(objective)
+    return make_objective(loss, loaded.X, loaded.y, l2=l2, intercept=intercept)
 
 
 def _calibrate(
@@ -187,7 +177,7 @@ def _print_calibration(found: Calibration, how: dict[str, Any]) -> None:
         caption="Each algorithm with its best step size. Expected: the lemma's terms with "
         "constants fitted to short runs, and the largest of them. Recommended: the fewest rounds "
         "within twice the best result, or the cheapest way to the target. MB: sent by one "
-        f"worker. * {EDGE}.",
+        "worker. * the smallest or largest step size tried; a better one may lie beyond it.",
     )
     for m in sorted(found.measured, key=lambda m: (m.rounds, m.suboptimality)):
         table.add_row(
@@ -234,9 +224,8 @@ def _print_paper_tables(as_json: bool) -> None:
         *("assumption", "algorithm", "strongly convex", "general convex", "source"),
     )
     for row in TABLE_1:
-        convex = "" if row.convex is None else str(row.convex)
-        cells = (row.algorithm, str(row.strongly_convex), convex, row.reference)
-        first.add_row(f"asm{row.assumption}", *cells)
+        cells = (row.algorithm, row.strongly_convex, row.convex or "", row.reference)
+        first.add_row(f"asm{row.assumption}", *map(str, cells))
     second = _table_of_words(
         "Table 2: rates (no constants, no logarithms, no exponential decay)",
         *("assumption", "algorithm", "rate", "source"),
@@ -266,14 +255,11 @@ def _row_as_json(row: Any) -> dict[str, Any]:
 def _as_json(
     constants: Constants, choices: list[Choice], found: Calibration | None
 ) -> dict[str, Any]:
-    answer: dict[str, Any] = {
-        "constants": constants.letters,
-        "bounds": [_choice_as_json(choice) for choice in choices],
-    }
-    if found is not None:
-        answer["measured"] = [_measured_as_json(m) for m in found.measured]
-        answer["recommended"] = _measured_as_json(found.recommended)
-    return answer
+    answer = {"constants": constants.letters, "bounds": list(map(_choice_as_json, choices))}
+    if found is None:
+        return answer
+    measured = list(map(_measured_as_json, found.measured))
+    return answer | {"measured": measured, "recommended": _measured_as_json(found.recommended)}
 
 
 def _choice_as_json(choice: Choice) -> dict[str, Any]:

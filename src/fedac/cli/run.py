@@ -137,7 +137,7 @@ def _as_json(result: Result, f_star: float) -> dict[str, Any]:
         and {
             "eta": best.eta,
             "suboptimality": _finite(best.trained_loss - f_star),
-            "edge": _edge(result),
+            "edge": result.edge,
         },
         "gradient_queries": result.gradient_queries,
         "seconds": result.seconds,
@@ -169,14 +169,6 @@ def _finite(value: float) -> float | None:
     return float(value) if math.isfinite(value) else None
 
 
-def _edge(result: Result) -> str | None:
-    """Return "smallest" or "largest" if the best step size is at that edge of those tried."""
-    etas = [run.eta for run in result.runs]
-    if result.best is None or len(etas) == 1:
-        return None
-    return {min(etas): "smallest", max(etas): "largest"}.get(result.best.eta)
-
-
 def _print_table(result: Result, f_star: float, dataset: str) -> None:
     from rich.markup import escape
 
@@ -199,7 +191,7 @@ def _print_table(result: Result, f_star: float, dataset: str) -> None:
             style="bold" if run is result.best else None,
         )
     print_table(table)
-    if edge := _edge(result):
+    if edge := result.edge:
         notice(f"the best step size is the {edge} one tried; the optimum may lie beyond it")
     if result.seconds:
         rate = result.gradient_queries / result.seconds / 1e6

@@ -11,8 +11,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy.optimize import least_squares
@@ -21,6 +20,7 @@ from fedac.arrays import Array
 from fedac.errors import InputError, StepSizeWarning
 from fedac.objectives import Objective
 from fedac.simulation import Result, simulate
+from fedac.simulation.result import Edge
 from fedac.theory import lemmas
 from fedac.theory.constants import Constants
 from fedac.theory.planner import SLACK, choose, divisors
@@ -45,7 +45,7 @@ PROBE_STEPS = 1024
 MOST_MEASURED_STEPS = 2**17
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Fit:
     """Constants with which a lemma's bound fits an algorithm's runs.
 
@@ -103,7 +103,7 @@ class Measured:
     T: int
     rounds: int
     eta: float
-    edge: Literal["smallest", "largest"] | None
+    edge: Edge | None
     suboptimality: float
     megabytes_per_worker: float
     fitted: Bound
@@ -196,9 +196,10 @@ def calibrate(
 
 def _recommended(measured: Sequence[Measured], target: float | None, round_cost: float) -> Measured:
     if target is None:
-        # With the same number of rounds, the best algorithm.
-        few = _fewest_rounds(measured).K
-        return min((m for m in measured if few == m.K), key=lambda m: m.suboptimality)
+        # The fewest rounds within the slack of the best; among those, the best algorithm.
+        enough = SLACK * min(m.suboptimality for m in measured)
+        good = (m for m in measured if m.suboptimality <= enough)
+        return min(good, key=lambda m: (m.rounds, m.suboptimality))
     reached = [m for m in measured if m.suboptimality <= target]
     if reached:
         return min(reached, key=lambda m: (m.rounds * (round_cost + m.K), m.suboptimality))
@@ -237,35 +238,26 @@ def _lemma(
     name: str, constants: Constants, *, eta: float, M: int, K: int, T: int
 ) -> tuple[Bound, float]:
     """Return an algorithm's bound for a step size, and the potential at the start."""
-    start, value = {
-        "fedac-i": ("Psi0", constants.Psi0),
-        "fedac-ii": ("Phi0", constants.Phi0),
-    }.get(name, ("D0", constants.D0))
-    bound = LEMMAS[name](
-        eta=eta, L=constants.L, mu=constants.mu, sigma=constants.sigma, M=M, K=K, T=T,
-        **{start: value},
-    )  # fmt: skip
-    return bound, value if start != "D0" else constants.L * value**2
+    start = {"fedac-i": "Psi0", "fedac-ii": "Phi0"}.get(name, "D0")
+    letters = {letter: constants.letters[letter] for letter in ("L", "mu", "sigma", start)}
+    bound = LEMMAS[name](eta=eta, M=M, K=K, T=T, **letters)
+    return bound, constants.L * constants.D0**2 if start == "D0" else letters[start]
 
 
 def _fit(name: str, probes: Sequence[Result], constants: Constants) -> Fit:
     """Find the multipliers that explain an algorithm's probes, in logarithms."""
-    cases: list[tuple[Bound, float]] = []
-    logs: list[float] = []
+    cases, logs = [], []
     for result in probes:
-        f_star = result.optimum.value
+        of = {"M": result.M, "K": result.schedule.K, "T": result.schedule.T}
         for run in result.runs:
-            gap = run.trained_loss - f_star  # NaN if the run diverged
+            gap = run.trained_loss - result.optimum.value  # NaN if the run diverged
             if run.algorithm == name and gap > 0 and _covered(run.eta, constants):
-                schedule = result.schedule
-                cases.append(
-                    _lemma(name, constants, eta=run.eta, M=result.M, K=schedule.K, T=schedule.T)
-                )
+                cases.append(_lemma(name, constants, eta=run.eta, **of))
                 logs.append(math.log(gap))
 
     def fit(x: Array, spread: float = 0.0) -> Fit:
-        a, speed, v, c = np.exp(x).tolist()
-        return Fit(optimization=a, speed=speed, variance=v, discrepancy=c, spread=spread)
+        optimization, speed, variance, discrepancy = np.exp(x).tolist()
+        return Fit(optimization, speed, variance, discrepancy, spread)
 
     def residuals(x: Array) -> Array:
         tried = fit(x)
@@ -273,11 +265,8 @@ def _fit(name: str, probes: Sequence[Result], constants: Constants) -> Fit:
         errors: Array = np.log(np.maximum(totals, 1e-300)) - np.array(logs)
         return errors
 
-    guess = np.log([1.0, 1.0, 0.1, 0.01])
-    found = least_squares(
-        residuals, guess, bounds=(np.log([1e-6, 0.1, 1e-9, 1e-12]), np.log([1e3, 1e3, 1e3, 1e3])),
-        loss="soft_l1",
-    )  # fmt: skip
+    guess, low = np.log([1.0, 1.0, 0.1, 0.01]), np.log([1e-6, 0.1, 1e-9, 1e-12])
+    found = least_squares(residuals, guess, bounds=(low, np.log([1e3] * 4)), loss="soft_l1")
     spread = float(np.sqrt(np.mean(residuals(found.x) ** 2)) / math.log(2))
     return fit(found.x, spread)
 
@@ -291,12 +280,10 @@ def _best_fitted(name: str, fit: Fit, constants: Constants, M: int, K: int, T: i
 
 def _measured(name: str, result: Result, fitted: Bound, fit: Fit) -> list[Measured]:
     """Return an algorithm's best run; nothing if all diverged."""
-    runs = [run for run in result.runs if run.algorithm == name]
-    scored = [run for run in runs if not math.isnan(run.trained_loss)]
-    if not scored:
+    own = replace(result, runs=tuple(run for run in result.runs if run.algorithm == name))
+    best = own.best
+    if best is None:
         return []
-    best = min(scored, key=lambda run: run.trained_loss)
-    etas = [run.eta for run in runs]
     found = Measured(
         algorithm=name,
         M=result.M,
@@ -304,16 +291,10 @@ def _measured(name: str, result: Result, fitted: Bound, fit: Fit) -> list[Measur
         T=result.schedule.T,
         rounds=result.schedule.rounds,
         eta=best.eta,
-        edge="smallest" if best.eta == min(etas) else "largest" if best.eta == max(etas) else None,
+        edge=own.edge,
         suboptimality=best.trained_loss - result.optimum.value,
         megabytes_per_worker=best.megabytes_per_worker,
         fitted=fitted,
         fit=fit,
     )
     return [found]
-
-
-def _fewest_rounds(measured: Sequence[Measured]) -> Measured:
-    enough = SLACK * min(m.suboptimality for m in measured)
-    good = (m for m in measured if m.suboptimality <= enough)
-    return min(good, key=lambda m: (m.rounds, m.suboptimality))

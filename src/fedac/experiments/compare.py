@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fedac.simulation.result import edge_of
+
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -42,10 +44,10 @@ def tuned(frame: pd.DataFrame) -> pd.DataFrame:
     suboptimality = frame["trained_loss"].astype(float) - frame["f_star"]
     runs = frame.assign(suboptimality=suboptimality.fillna(math.inf))
     etas = runs.groupby(CELL)["eta"]
-    smallest, largest = (runs["eta"] == etas.transform(end) for end in ("min", "max"))
-    runs["edge"] = np.select(
-        [smallest & largest, smallest, largest], ["only one", "smallest", "largest"], ""
-    )
+    ends = zip(runs["eta"], etas.transform("min"), etas.transform("max"), strict=True)
+    runs["edge"] = [
+        "only one" if low == high else edge_of(eta, low, high) or "" for eta, low, high in ends
+    ]
     best = runs.loc[runs.groupby([*CELL, "seed"])["suboptimality"].idxmin()]
     diverged = np.isinf(best["suboptimality"])
     best = best.assign(eta=best["eta"].mask(diverged), edge=best["edge"].mask(diverged, ""))

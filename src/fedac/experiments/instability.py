@@ -33,14 +33,8 @@ def draw(
 ) -> Drawing:
     """Draw the distance of two runs by block, and below it the curvature that separates them.
 
-    Parameters
-    ----------
-    instance : Instance
-        From `fedac.theory.instability.construct`.
-    measured : sequence of Separation
-        Of AGD on the instance, from `instance.separation()`.
-    fedac_i : mapping
-        Synchronization interval K -> result of `fedac_separation`.
+    `measured` is `instance.separation()`; `fedac_i` maps intervals K to results of
+    `fedac_separation`.
     """
     import matplotlib as mpl
     from matplotlib.figure import Figure as Drawing

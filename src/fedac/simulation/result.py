@@ -22,6 +22,16 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
+Edge = Literal["smallest", "largest"]
+
+
+def edge_of(eta: float, smallest: float, largest: float) -> Edge | None:
+    """Say whether a step size is at an edge of those tried: a better one may lie beyond it."""
+    if smallest == largest:
+        return None
+    return "smallest" if eta == smallest else "largest" if eta == largest else None
+
+
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Run:
     """One algorithm with one step size.
@@ -117,6 +127,12 @@ class Result:
         """The run with the smallest trained loss; None if all diverged."""
         scored = [run for run in self.runs if not math.isnan(run.trained_loss)]
         return min(scored, key=lambda run: run.trained_loss, default=None)
+
+    @property
+    def edge(self) -> Edge | None:
+        """Which edge of the step sizes tried the best one is at, if any."""
+        best, etas = self.best, [run.eta for run in self.runs]
+        return None if best is None else edge_of(best.eta, min(etas), max(etas))
 
     def rounds_of(self, run: Run) -> npt.NDArray[np.int64]:
         """Return the number of synchronizations before each record of a run."""
