@@ -49,16 +49,7 @@ def evaluate(formula: Callable[..., R], letters: Mapping[str, float]) -> R:
 
 
 def checked(formula: Callable[P, R]) -> Callable[P, R]:
-    """Decorate a formula so that every call goes through `evaluate`.
-
-    Examples
-    --------
-    >>> @checked
-    ... def square(*, L: float) -> float:
-    ...     return L**2
-    >>> square(L=3)
-    9.0
-    """
+    """Decorate a formula so that every call goes through `evaluate`."""
 
     @wraps(formula)
     def call(*args: P.args, **letters: P.kwargs) -> R:

@@ -40,13 +40,7 @@ class PiecewiseQuadratic:
     bumps: tuple[tuple[Number, Number], ...] = ()
 
     def with_bump(self, centre: Number, radius: Number) -> PiecewiseQuadratic:
-        """Return the objective with curvature L on [centre - radius, centre + radius] as well.
-
-        Examples
-        --------
-        >>> PiecewiseQuadratic(mu=1.0, L=3.0).with_bump(1.5, 0.5).bumps
-        ((1.0, 2.0),)
-        """
+        """Return the objective with curvature L on [centre - radius, centre + radius] as well."""
         bump = (centre - radius, centre + radius)
         return PiecewiseQuadratic(self.mu, self.L, tuple(sorted((*self.bumps, bump))))
 

@@ -100,12 +100,6 @@ def fedac_separation(kappa: float, blocks: int, *, K: int) -> list[Separation]:
 
 
 def by_block(difference: Trajectory) -> list[Separation]:
-    """Return a difference at the start and after every block of three steps.
-
-    Examples
-    --------
-    >>> by_block(Trajectory(w_ag=(1.0, 0.5, 0.2, 0.1), w_md=(), w=(1.0, 0.9, 0.8, 0.7)))
-    [Separation(w_ag=1.0, w=1.0), Separation(w_ag=0.1, w=0.7)]
-    """
+    """Return a difference at the start and after every block of three steps."""
     pairs = zip(difference.w_ag[::3], difference.w[::3], strict=True)
     return [Separation(float(w_ag), float(w)) for w_ag, w in pairs]

@@ -80,13 +80,7 @@ class Bound(Terms):
 
 
 def accelerated_decay(L: float, mu: float, K: float, T: float) -> float:
-    """Return the factor by which FedAc at eta = 1/L shrinks a potential in T steps.
-
-    Examples
-    --------
-    >>> accelerated_decay(L=1.0, mu=1.0, K=1.0, T=2.0)  # e^-2
-    0.1353352832366127
-    """
+    """Return the factor by which FedAc at eta = 1/L shrinks a potential in T steps."""
     return exp(-max(mu / L, sqrt(mu / (L * K))) * T)
 
 
