@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING
 
@@ -33,7 +32,13 @@ def published_runs() -> pd.DataFrame:
     ... # doctest: +ELLIPSIS
     {'dataset': 'a9a', 'l2': 0.001, 'algorithm': 'fedac-i', 'M': 8192, 'K': 128, ...}
     """
-    return _table().copy()
+    import pandas as pd
+
+    with files("fedac.experiments").joinpath("published.csv").open(encoding="utf-8") as file:
+        # An empty field repeats the one above it.
+        table = pd.read_csv(file).ffill().astype({"M": int, "K": int})
+    f_star = [F_STAR.get(problem) for problem in zip(table.dataset, table.l2, strict=True)]
+    return table.assign(suboptimality=table.best_loss - pd.Series(f_star, dtype=float))
 
 
 def paper_datasets(frame: pd.DataFrame) -> pd.Series[str]:
@@ -49,15 +54,3 @@ def paper_datasets(frame: pd.DataFrame) -> pd.Series[str]:
     )
     names = is_epsilon.map({True: epsilon.name, False: ""})
     return names.mask(frame["data_hash"].isin(A9A.values()), "a9a")
-
-
-@cache
-def _table() -> pd.DataFrame:
-    import pandas as pd
-
-    with files("fedac.experiments").joinpath("published.csv").open(encoding="utf-8") as file:
-        # An empty field repeats the one above it.
-        table = pd.read_csv(file).ffill().astype({"M": int, "K": int})
-    f_star = [F_STAR.get(problem) for problem in zip(table.dataset, table.l2, strict=True)]
-    table["suboptimality"] = table.best_loss - pd.Series(f_star, dtype=float)
-    return table
