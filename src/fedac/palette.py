@@ -10,32 +10,33 @@ from typing import NamedTuple
 class Style(NamedTuple):
     """A colour, and a marker that also works in black and white.
 
-    `marker` is matplotlib's name of it, `symbol` is plotly's.
+    `marker` is matplotlib's name of it, `symbol` is plotly's, `glyph` is it as text.
     """
 
     colour: str
     marker: str
     symbol: str
+    glyph: str
 
 
 # Okabe and Ito's palette, which colour-blind readers can tell apart.
 STYLES = {
-    "fedac-i": Style("#D55E00", "o", "circle"),
-    "fedac-ii": Style("#E69F00", "P", "cross"),
-    "fedac-vanilla": Style("#CC79A7", "v", "triangle-down"),
-    "mb-ac-sgd": Style("#009E73", "s", "square"),
-    "mb-sgd": Style("#56B4E9", "^", "triangle-up"),
-    "fedavg": Style("#0072B2", "D", "diamond"),
-    "fedavg-weighted": Style("#000000", "X", "x"),
+    "fedac-i": Style("#D55E00", "o", "circle", "●"),
+    "fedac-ii": Style("#E69F00", "P", "cross", "✚"),
+    "fedac-vanilla": Style("#CC79A7", "v", "triangle-down", "▼"),
+    "mb-ac-sgd": Style("#009E73", "s", "square", "■"),
+    "mb-sgd": Style("#56B4E9", "^", "triangle-up", "▲"),
+    "fedavg": Style("#0072B2", "D", "diamond", "◆"),
+    "fedavg-weighted": Style("#000000", "X", "x", "✖"),
 }
 # For algorithms that are not built in.
-OTHER = Style("#666666", "*", "star")
+OTHER = Style("#666666", "*", "star", "★")
 OTHERS = (
     OTHER,
-    Style("#8B5A2B", "p", "pentagon"),
-    Style("#7A52C7", "h", "hexagon"),
-    Style("#5F7A00", "<", "triangle-left"),
-    Style("#B0305C", ">", "triangle-right"),
+    Style("#8B5A2B", "p", "pentagon", "⬟"),
+    Style("#7A52C7", "h", "hexagon", "⬢"),
+    Style("#5F7A00", "<", "triangle-left", "◀"),
+    Style("#B0305C", ">", "triangle-right", "▶"),
 )
 
 
@@ -45,7 +46,7 @@ def style(algorithm: str) -> Style:
     Examples
     --------
     >>> style("fedavg")
-    Style(colour='#0072B2', marker='D', symbol='diamond')
+    Style(colour='#0072B2', marker='D', symbol='diamond', glyph='◆')
     """
     return STYLES.get(algorithm, OTHER)
 

@@ -38,8 +38,8 @@ def test_figure_has_the_median_and_the_range_of_every_algorithm(tuned: pd.DataFr
     labels = [text.get_text() for text in axes.get_legend().get_texts()]
     assert labels == ["FedAc-I", "MB-AC-SGD", "MB-SGD", "FedAvg"]
     for line in axes.get_lines()[:4]:
-        assert list(line.get_xdata()) == [4096 // K for K in demo.GRID.local_steps]
-        assert list(line.get_ydata()) == [2 * K * 1e-4 for K in demo.GRID.local_steps]
+        assert list(line.get_xdata()) == [4096 // K for K in demo.GRID.local_steps[::-1]]
+        assert list(line.get_ydata()) == [2 * K * 1e-4 for K in demo.GRID.local_steps[::-1]]
     assert len(axes.collections) == 4
     heights = axes.collections[0].get_paths()[0].vertices[:, 1]
     assert (heights.min(), heights.max()) == (1e-4, pytest.approx(6 * 256e-4))

@@ -16,10 +16,9 @@ from fedac.errors import DataError, unknown_name
 
 if TYPE_CHECKING:
     import pandas as pd
-    from rich.table import Table
 
     from fedac.experiments.grid import Grid
-    from fedac.experiments.paper import Comparison, Figure
+    from fedac.experiments.paper import Figure
     from fedac.experiments.store import Store
 
 STAND_IN = "synthetic-dense"
@@ -63,8 +62,6 @@ def command(
 
     from fedac.experiments import figures as drawing
     from fedac.experiments import report, sweep
-    from fedac.experiments.paper import compare_with_published
-    from fedac.experiments.published import published_runs
     from fedac.experiments.store import Store
 
     wanted = _figures(figures)
@@ -88,8 +85,7 @@ def command(
         print(f"{figure.title}: {png}, {pdf.name}")
         drawn.append(figure.select(runs))
     print(f"All of it in one file: {page}")
-    runs = pd.concat(drawn).drop_duplicates("key")
-    _print_comparison(compare_with_published(runs, published_runs()))
+    _print_comparison(pd.concat(drawn).drop_duplicates("key"))
 
 
 def _figures(names: list[str]) -> list[Figure]:
@@ -145,64 +141,66 @@ def _tuned_runs(grid: Grid, store: Store) -> pd.DataFrame:
     return tuned(runs[runs["key"].isin(done.keys)])
 
 
-def _print_comparison(comparison: Comparison) -> None:
+def _print_comparison(runs: pd.DataFrame) -> None:
     from fedac.experiments.compare import edge_note
+    from fedac.experiments.paper import CLAIMS, headlines, published_cells
+    from fedac.experiments.published import published_runs
 
-    if comparison.cells.empty:
+    cells = published_cells(runs, published_runs())
+    if cells.empty:
         print("No published runs to compare these with.")
         return
-    print_table(_summary(comparison))
-    print_table(_worst(comparison))
-    if comparison.headlines:
-        print_table(_headlines(comparison))
-    if note := edge_note(comparison.cells):
+    _print_deviations(cells)
+    _print_worst(cells)
+    rounds = headlines(runs, cells, [claim.target for claim in CLAIMS])
+    _print_rounds(rounds.dropna(subset=["paper", "published"]))
+    if note := edge_note(cells):
         print(note)
 
 
-def _summary(comparison: Comparison) -> Table:
+def _print_deviations(cells: pd.DataFrame) -> None:
     from rich.markup import escape
 
-    from fedac.experiments.paper import MANY_WORKERS
+    from fedac.experiments.paper import MANY_WORKERS, judged
 
     table = new_table(
         "problem", "cells", f"with M >= {MANY_WORKERS}", "median of these", "95th percentile",
         words=("problem",),
         title="Our runs and the published ones: |log2(ours/published)|",
     )  # fmt: skip
-    parts = comparison.by_problem()
-    for name, part in parts if len(parts) == 1 else [*parts, ("all", comparison)]:
-        deviations = (f"{value:.3f}" for value in (part.median, part.p95))
-        table.add_row(escape(name), str(len(part.cells)), str(len(part.judged)), *deviations)
-    return table
+    parts = {f"{name}, l2 = {l2:g}": part for (name, l2), part in cells.groupby(["dataset", "l2"])}
+    for name, part in parts.items() if len(parts) == 1 else [*parts.items(), ("all", cells)]:
+        off = judged(part)["deviation"]
+        numbers = (len(part), len(off), f"{off.median():.3f}", f"{off.quantile(0.95):.3f}")
+        table.add_row(escape(name), *map(str, numbers))
+    print_table(table)
 
 
-def _worst(comparison: Comparison) -> Table:
+def _print_worst(cells: pd.DataFrame) -> None:
     from rich.markup import escape
 
     from fedac.algorithms import get
     from fedac.experiments.compare import records
+    from fedac.experiments.paper import judged
 
     table = new_table(
         "problem", "algorithm", "M", "K", "step size", "ours", "published", "log2 ratio",
         words=("problem", "algorithm"),
         title="The cells that differ most",
     )  # fmt: skip
-    for cell in records(comparison.worst()):
-        table.add_row(
-            escape(f"{cell.dataset}, l2 = {cell.l2:g}"),
-            get(cell.algorithm).label,
-            str(cell.M),
-            str(cell.K),
-            cell.step_size,
-            f"{cell.ours:.2e}",
-            f"{cell.theirs:.2e}",
-            f"{cell.log2_ratio:+.2f}",
-        )
-    return table
+    for cell in records(judged(cells)[:5]):
+        problem = escape(f"{cell.dataset}, l2 = {cell.l2:g}")
+        where = (problem, get(cell.algorithm).label, str(cell.M), str(cell.K), cell.step_size)
+        values = (f"{cell.median:.2e}", f"{cell.published:.2e}", f"{cell.log2_ratio:+.2f}")
+        table.add_row(*where, *values)
+    print_table(table)
 
 
-def _headlines(comparison: Comparison) -> Table:
+def _print_rounds(rounds: pd.DataFrame) -> None:
+    from rich.markup import escape
+
     from fedac.algorithms import get
+    from fedac.experiments.compare import records
 
     table = new_table(
         "target", "algorithm", "ours", "step size", "published", "paper's text",
@@ -211,14 +209,9 @@ def _headlines(comparison: Comparison) -> Table:
         caption="Several seeds: their median, the range in brackets. The paper's 32 rounds end at "
         "1.04e-3 in its authors' own table.",
     )  # fmt: skip
-    for line in comparison.headlines:
-        claim = line.claim
-        table.add_row(
-            f"{claim.target:g} on {claim.dataset}, l2 = {claim.l2:g}, M = {claim.M}",
-            get(line.algorithm).label,
-            line.ours.text,
-            line.ours.step_size,
-            line.theirs.text,
-            str(line.paper),
-        )
-    return table
+    for row in records(rounds):
+        target = escape(f"{row.target:g} on {row.dataset}, l2 = {row.l2:g}, M = {row.M}")
+        ours = (get(row.algorithm).label, row.text, row.step_size)
+        table.add_row(target, *ours, row.published, f"{row.paper:.0f}")
+    if table.rows:
+        print_table(table)

@@ -27,19 +27,11 @@ CELL = [*CURVE, "K"]
 
 
 def tuned(frame: pd.DataFrame) -> pd.DataFrame:
-    """Keep the run with the best step size of every cell and seed.
+    """Keep the run with the best step size of every cell and seed, of those in a `Store.frame`.
 
-    Parameters
-    ----------
-    frame : DataFrame
-        The runs of a store, `Store.frame`.
-
-    Returns
-    -------
-    DataFrame
-        Their rows, with two new columns: ``suboptimality``, and ``edge``, which says whether the
-        step size is the "smallest", "largest" or "only one" tried in its cell, or "". If all
-        runs of a cell and seed diverged, its suboptimality is infinite and its step size NaN.
+    Adds two columns: ``suboptimality``, and ``edge``, which says whether the step size is the
+    "smallest", "largest" or "only one" tried in its cell, or "". If all runs of a cell and seed
+    diverged, its suboptimality is infinite and its step size NaN.
     """
     suboptimality = frame["trained_loss"].astype(float) - frame["f_star"]
     runs = frame.assign(suboptimality=suboptimality.fillna(math.inf))

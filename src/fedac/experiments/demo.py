@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from fedac.algorithms import get
 from fedac.experiments.compare import edge_note, summarize
+from fedac.experiments.figures import plot_median
 from fedac.experiments.grid import Grid
 from fedac.palette import style
 
@@ -36,23 +37,14 @@ def figure(tuned: pd.DataFrame) -> Figure:
     drawing = Figure(figsize=(7, 4.2), layout="constrained")
     ax = drawing.add_subplot()
     cells = summarize(tuned)
+    cells["rounds"] = cells["T"] // cells["K"]
     for name in GRID.algorithms:
-        colour, marker, _ = style(name)
-        curve = cells[cells["algorithm"] == name].sort_values("K")
-        rounds = curve["T"] // curve["K"]
-        ax.plot(rounds, curve["median"], color=colour, marker=marker, label=get(name).label)
-        ax.fill_between(rounds, curve["low"], curve["high"], color=colour, alpha=0.2, lw=0)
+        colour, marker, *_ = style(name)
+        look = {"color": colour, "marker": marker, "label": get(name).label}
+        plot_median(ax, "rounds", cells[cells["algorithm"] == name], **look)
     ax.axhline(TARGET, color="0.4", linestyle=":", linewidth=1)
-    ax.annotate(
-        "target",
-        (1, TARGET),
-        xycoords=("axes fraction", "data"),
-        color="0.4",
-        xytext=(-4, 3),
-        textcoords="offset points",
-        ha="right",
-        fontsize=9,
-    )
+    right = ax.get_yaxis_transform()  # the height is a suboptimality, the width a fraction
+    ax.text(0.99, TARGET, "target", transform=right, color="0.4", ha="right", va="bottom")
     ax.set_xscale("log", base=2)
     ticks = [GRID.steps // K for K in GRID.local_steps]
     ax.set_xticks(ticks, [str(tick) for tick in ticks])

@@ -33,16 +33,9 @@ LOOK: dict[Any, Any] = {
 
 
 def draw(tuned: pd.DataFrame, figure: Figure) -> Drawing:
-    """Draw a figure of the paper.
+    """Draw a figure of the paper from `compare.tuned` runs; other problems in them are left out.
 
     Against M it has a panel per K and a guide for linear speedup, against K a panel per M.
-
-    Parameters
-    ----------
-    tuned : DataFrame
-        From `fedac.experiments.compare.tuned`; other problems in it are left out.
-    figure : Figure
-        One of `fedac.experiments.paper.FIGURES`.
     """
     import matplotlib as mpl
     from matplotlib.figure import Figure as Drawing
@@ -50,27 +43,28 @@ def draw(tuned: pd.DataFrame, figure: Figure) -> Drawing:
 
     runs = figure.select(tuned)
     theirs = published_cells(runs, published_runs())
-    guide = figure.over == "M"
+    cells = summarize(runs[runs[figure.across].isin(figure.panels)])
     with mpl.rc_context(LOOK):
         drawing = Drawing(figsize=(WIDTH, HEIGHT), layout="constrained")
         axes = drawing.subplots(1, len(figure.panels), sharex=True, sharey=True, squeeze=False)[0]
         for ax, value in zip(axes, figure.panels, strict=True):
             ax.set_title(f"{figure.across} = {value}")
-            panel = runs[runs[figure.across] == value]
-            finite = panel[np.isfinite(panel["suboptimality"])]
-            _curves(ax, finite, figure)
-            _published_markers(ax, theirs[theirs[figure.across] == value], figure)
-            if guide:
-                _linear_speedup(ax, finite)
-            _note_missing(ax, panel, finite, figure)
+            panel, published = (rows[rows[figure.across] == value] for rows in (cells, theirs))
+            for name in figure.algorithms:
+                plot_median(ax, figure.over, panel[panel["algorithm"] == name], **_filled(name))
+                hollow = published[published["algorithm"] == name]
+                if not hollow.empty:
+                    ax.plot(hollow[figure.over], hollow["published"], **_hollow(*style(name)[:2]))
+            if figure.over == "M":
+                _linear_speedup(ax, panel)
+            _note_missing(ax, panel, figure)
             ax.set_xlabel("workers M" if figure.over == "M" else "local steps K")
             ax.grid(True, which="major", color="0.9", linewidth=0.6)
-        _scales(axes[0], figure, [*runs["suboptimality"], *theirs["theirs"]])
+        _scales(axes[0], figure, [*runs["suboptimality"], *theirs["published"]])
         axes[0].set_ylabel("suboptimality")
         drawing.suptitle(figure.title)
-        _legend(drawing, figure, published=not theirs.empty, guide=guide)
-        shown = runs[runs[figure.across].isin(figure.panels)]
-        drawing.legends[0].set_title(edge_note(summarize(shown)), FontProperties(size=7))
+        _legend(drawing, figure, published=not theirs.empty)
+        drawing.legends[0].set_title(edge_note(cells), FontProperties(size=7))
     return drawing
 
 
@@ -82,47 +76,34 @@ def save(drawing: Drawing, folder: Path, name: str) -> list[Path]:
     return paths
 
 
-def _curves(ax: Axes, panel: pd.DataFrame, figure: Figure) -> None:
-    """Draw the median over seeds as a line and their range as a band."""
-    for name in figure.algorithms:
-        seeds = panel[panel["algorithm"] == name].groupby(figure.over)["suboptimality"]
-        curve = seeds.agg(["median", "min", "max", "size"])
-        if curve.empty:
-            continue
-        ax.plot(curve.index, curve["median"], **_filled(name))
-        if (curve["size"] > 1).any():
-            colour = style(name).colour
-            ax.fill_between(curve.index, curve["min"], curve["max"], color=colour, alpha=0.2, lw=0)
-
-
-def _published_markers(ax: Axes, cells: pd.DataFrame, figure: Figure) -> None:
-    for name in figure.algorithms:
-        curve = cells[cells["algorithm"] == name]
-        if not curve.empty:
-            look = style(name)
-            ax.plot(curve[figure.over], curve["theirs"], **_hollow(look.colour, look.marker))
+def plot_median(ax: Axes, over: str, cells: pd.DataFrame, **look: Any) -> None:
+    """Draw cells of `summarize`: the median as a line, the range as a band if there are seeds."""
+    curve = cells[np.isfinite(cells["median"])].sort_values(over)
+    if curve.empty:
+        return
+    ax.plot(curve[over], curve["median"], **look)
+    if (curve["seeds"] > 1).any():
+        band = {"color": look["color"], "alpha": 0.2, "lw": 0}
+        ax.fill_between(curve[over], curve["low"], curve["high"], **band)
 
 
 def _linear_speedup(ax: Axes, panel: pd.DataFrame) -> None:
     """Draw c/M through the best algorithm at the smallest M."""
-    if panel.empty:
+    finite = panel[np.isfinite(panel["median"])]
+    if finite.empty:
         return
-    first, last = panel["M"].min(), panel["M"].max()
-    at_first = panel[panel["M"] == first].groupby("algorithm")["suboptimality"]
-    best = at_first.median().min()
+    first, last = finite["M"].min(), finite["M"].max()
+    best = finite[finite["M"] == first]["median"].min()
     ax.plot((first, last), (best, best * first / last), **GUIDE)
 
 
-def _note_missing(ax: Axes, panel: pd.DataFrame, finite: pd.DataFrame, figure: Figure) -> None:
+def _note_missing(ax: Axes, panel: pd.DataFrame, figure: Figure) -> None:
     """Say in the panel how many cells have no point, and why."""
-    expected = len(figure.algorithms) * len(figure.values(figure.over))
-    run, drawn = (
-        len(rows[["algorithm", figure.over]].drop_duplicates()) for rows in (panel, finite)
-    )
-    if run == 0:
+    if panel.empty:
         ax.text(0.5, 0.5, "no runs", transform=ax.transAxes, color=GREY, ha="center")
         return
-    counts = {"missing": expected - run, "diverged": run - drawn}
+    expected = len(figure.algorithms) * len(figure.values(figure.over))
+    counts = {"missing": expected - len(panel), "diverged": np.isinf(panel["median"]).sum()}
     text = "\n".join(f"{n} of {expected} cells {why}" for why, n in counts.items() if n)
     if text:
         ax.text(0.04, 0.04, text, transform=ax.transAxes, color=GREY, fontsize=7)
@@ -142,19 +123,19 @@ def _scales(ax: Axes, figure: Figure, values: list[float]) -> None:
         ax.set_ylim(min(positive) / 1.5, max(positive) * 1.5)
 
 
-def _legend(drawing: Drawing, figure: Figure, *, published: bool, guide: bool) -> None:
+def _legend(drawing: Drawing, figure: Figure, *, published: bool) -> None:
     from matplotlib.lines import Line2D
 
     handles = [Line2D([], [], label=get(name).label, **_filled(name)) for name in figure.algorithms]
     if published:
         handles.append(Line2D([], [], label="published", **_hollow(GREY, "o")))
-    if guide:
+    if figure.over == "M":
         handles.append(Line2D([], [], label="linear speedup", **GUIDE))
     drawing.legend(handles=handles, loc="outside lower center", ncols=len(handles), frameon=False)
 
 
 def _filled(algorithm: str) -> dict[str, Any]:
-    colour, marker, _ = style(algorithm)
+    colour, marker, *_ = style(algorithm)
     return {"color": colour, "marker": marker, "markersize": 2.6, "linewidth": 1.1}
 
 

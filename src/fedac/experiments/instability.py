@@ -71,7 +71,7 @@ def _separation(
     def sizes(separations: Sequence[Separation]) -> list[float]:
         return [abs(getattr(apart, sequence)) for apart in separations]
 
-    colour, marker, _ = style("fedac-vanilla")
+    colour, marker, *_ = style("fedac-vanilla")
     points: dict[str, Any] = {"marker": marker, "markersize": 4, "linestyle": "none"}
     points["markevery"] = -(-len(blocks) // MARKERS)
     ax.plot(blocks, sizes(measured), color=colour, label="AGD, measured", **points)
@@ -97,7 +97,7 @@ def _curvature(ax: Axes, instance: Instance) -> None:
     heights = [int(instance.objective.curvature(w_md) > instance.objective.mu) for w_md in visited]
     ax.axhline(0, color=GREY, linewidth=1)
     ax.vlines([float(w_md) for w_md in visited], 0, heights, color=GREY, linewidth=1)
-    colour, marker, _ = style("fedac-vanilla")
+    colour, marker, *_ = style("fedac-vanilla")
     ax.plot([float(w_md) for w_md in visited], heights, marker, color=colour, markersize=4)
     ax.set_yticks([0, 1], [r"$\mu$ = 1", f"L = {instance.kappa:g}"])
     ax.set_ylim(-0.3, 1.3)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 
-from fedac.experiments.compare import CELL, fewest_rounds, records, summarize
+from fedac.experiments.compare import CELL, CURVE, PROBLEM, fewest_rounds, summarize
 from fedac.experiments.published import T, paper_datasets
 
 if TYPE_CHECKING:
@@ -145,67 +146,12 @@ CLAIMS = (
 )
 
 
-class Headline(NamedTuple):
-    """Rounds that one algorithm needs: rows of `fewest_rounds`, and the number in the paper."""
-
-    claim: Claim
-    algorithm: str
-    ours: Any
-    theirs: Any
-    paper: int
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """Our runs and the published ones.
-
-    Attributes
-    ----------
-    cells : DataFrame
-        A row per cell of both, from `published_cells`.
-    headlines : list of Headline
-        For the claims of the paper that the cells cover.
-    """
-
-    cells: pd.DataFrame
-    headlines: list[Headline]
-
-    @property
-    def judged(self) -> pd.DataFrame:
-        """The cells with enough workers to be compared one by one."""
-        return self.cells[self.cells["M"] >= MANY_WORKERS]
-
-    @property
-    def deviation(self) -> pd.Series[float]:
-        """abs(log2(ours/theirs)) of the judged cells, largest first."""
-        return self.judged["log2_ratio"].abs().sort_values(ascending=False, kind="stable")
-
-    @property
-    def median(self) -> float:
-        """The median deviation."""
-        return float(self.deviation.median())
-
-    @property
-    def p95(self) -> float:
-        """The 95th percentile of the deviations."""
-        return float(self.deviation.quantile(0.95))
-
-    def by_problem(self) -> list[tuple[str, Comparison]]:
-        """Return the comparison of every (dataset, l2) on its own, with its name."""
-        problems = self.cells.groupby(["dataset", "l2"])
-        return [(f"{name}, l2 = {l2:g}", Comparison(part, [])) for (name, l2), part in problems]
-
-    def worst(self, count: int = 5) -> pd.DataFrame:
-        """Return the judged cells that differ most, worst first."""
-        return self.judged.loc[self.deviation.index[:count]]
-
-
 def published_cells(tuned: pd.DataFrame, published: pd.DataFrame) -> pd.DataFrame:
     """Return our cells that were also published, matched by the content of the data.
 
-    To the columns of `summarize` it adds ``ours`` (the median over seeds) and ``theirs``, the
-    published suboptimality (with the F* of our runs), ``published_eta``, and ``log2_ratio``,
-    the base-2 logarithm of ours/theirs.
+    To the columns of `summarize` it adds ``published``, the published suboptimality (with the F*
+    of our runs), ``published_eta``, ``log2_ratio``, the base-2 logarithm of ours/published, and
+    ``deviation``, its absolute value. Ours is the median over seeds.
     """
     ours = tuned[(tuned["T"] == T) & (tuned["algorithm"] != NOT_COMPARABLE)]
     ours = summarize(ours.assign(paper_dataset=paper_datasets(ours)))
@@ -213,35 +159,39 @@ def published_cells(tuned: pd.DataFrame, published: pd.DataFrame) -> pd.DataFram
     match = ["paper_dataset", "l2", "algorithm", "M", "K"]
     theirs = theirs[[*match, "published_eta", "best_loss"]]
     cells = ours.drop(columns="best_loss", errors="ignore").merge(theirs, on=match)
-    cells = cells.rename(columns={"median": "ours"})
-    cells["theirs"] = cells["best_loss"] - cells["f_star"]
-    cells = cells[cells["ours"].between(0, math.inf, "neither") & (cells["theirs"] > 0)]
-    return cells.assign(log2_ratio=np.log2(cells["ours"] / cells["theirs"]))
+    cells["published"] = cells["best_loss"] - cells["f_star"]
+    cells = cells[cells["median"].between(0, math.inf, "neither") & (cells["published"] > 0)]
+    log2_ratio = np.log2(cells["median"] / cells["published"])
+    return cells.assign(log2_ratio=log2_ratio, deviation=np.abs(log2_ratio))
 
 
-def compare_with_published(tuned: pd.DataFrame, published: pd.DataFrame) -> Comparison:
-    """Compare our runs with the published ones."""
-    cells = published_cells(tuned, published)
-    ours, theirs = tuned.merge(cells[[*CELL, "paper_dataset"]], on=CELL), published_tuned(cells)
-    return Comparison(cells, [line for claim in CLAIMS for line in _headlines(ours, theirs, claim)])
+def judged(cells: pd.DataFrame) -> pd.DataFrame:
+    """Return the cells with enough workers to be compared one by one, worst first."""
+    cells = cells[cells["M"] >= MANY_WORKERS]
+    return cells.sort_values("deviation", ascending=False, kind="stable")
 
 
-def published_tuned(cells: pd.DataFrame) -> pd.DataFrame:
-    """Return the published side of `published_cells` as the tuned runs of one seed."""
-    return cells[[*CELL, "paper_dataset"]].assign(
-        seed=0, suboptimality=cells["theirs"], eta=cells["published_eta"], edge=""
+def headlines(tuned: pd.DataFrame, cells: pd.DataFrame, targets: Iterable[float]) -> pd.DataFrame:
+    """Return the `fewest_rounds` of every target, beside what is published.
+
+    ``published`` is the text of the published runs in `cells`, from `published_cells`; ``paper``
+    is the number in the paper's text, missing where it has none.
+    """
+    import pandas as pd
+
+    theirs = cells[CELL].assign(
+        seed=0, suboptimality=cells["published"], eta=cells["published_eta"], edge=""
     )
-
-
-def _headlines(ours: pd.DataFrame, theirs: pd.DataFrame, claim: Claim) -> list[Headline]:
-    def rounds(runs: pd.DataFrame) -> dict[str, Any]:
-        here = (runs["paper_dataset"] == claim.dataset) & (runs["l2"] == claim.l2)
-        rows = fewest_rounds(runs[here & (runs["M"] == claim.M)], claim.target)
-        return {row.algorithm: row for row in records(rows)}
-
-    mine, published = rounds(ours), rounds(theirs)
-    return [
-        Headline(claim, name, mine[name], published[name], paper)
-        for name, paper in claim.rounds.items()
-        if name in mine
-    ]
+    tables = []
+    for target in targets:
+        published = fewest_rounds(theirs, target)[[*CURVE, "text"]]
+        published = published.rename(columns={"text": "published"})
+        ours = fewest_rounds(tuned, target).merge(published, how="left", on=CURVE)
+        tables.append(ours.assign(target=target))
+    problems = tuned.assign(paper_dataset=paper_datasets(tuned))[[*PROBLEM, "paper_dataset"]]
+    claims = pd.DataFrame(
+        [(*claim[:4], T, *rounds) for claim in CLAIMS for rounds in claim.rounds.items()],
+        columns=["paper_dataset", "l2", "M", "target", "T", "algorithm", "paper"],
+    ).merge(problems.drop_duplicates())
+    claims = claims.drop(columns="paper_dataset")
+    return pd.concat(tables, ignore_index=True).merge(claims, how="left")

@@ -21,13 +21,7 @@ __all__ = ["render", "write"]
 
 
 def write(store: Store, path: str | Path) -> Path:
-    """Write the report of a store to a file.
-
-    Raises
-    ------
-    InputError
-        When the store has no runs to show, or the file cannot be written.
-    """
+    """Write the report of a store to a file."""
     text, path = render(store), Path(path)
     try:
         write_atomically(path, lambda file: file.write(text.encode()))

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from fedac.algorithms import ALGORITHMS
-from fedac.experiments.compare import CELL, CURVE, PROBLEM, fewest_rounds, summarize, tuned
-from fedac.experiments.paper import CLAIMS, MANY_WORKERS, published_cells, published_tuned
-from fedac.experiments.published import T, paper_datasets, published_runs
+from fedac.experiments.compare import CELL, PROBLEM, summarize, tuned
+from fedac.experiments.paper import CLAIMS, MANY_WORKERS, headlines, published_cells
+from fedac.experiments.published import paper_datasets, published_runs
 from fedac.palette import STYLES, styles
 
 if TYPE_CHECKING:
@@ -17,47 +16,41 @@ if TYPE_CHECKING:
 
 # Suboptimalities to choose from.
 TARGETS = (1e-1, 1e-2, 1e-3, 1e-4, 1e-5)
-# The problems that the paper's text mentions.
-PAPER = {claim[:2] for claim in CLAIMS}
+# What the page shows of a cell, of its published counterpart and of `fewest_rounds`.
+OURS = ["rounds", "step_size", "edge", "seeds", "median", "low", "high", "megabytes"]
+THEIRS = ["published", "published_eta", "log2_ratio", "deviation"]
+HEADLINE = ["target", "text", "published", "paper", "megabytes", "step_size", "median"]
 Table = dict[str, list[Any]]
 
 
 def page_data(frame: pd.DataFrame, traces: pd.DataFrame, info: dict[str, Any]) -> dict[str, Any]:
-    """Return what the page draws, ready for JSON.
+    """Return what the page draws, ready for JSON, from a store's `frame`, `traces` and `info`.
 
     Tables are stored as columns, which compress better than rows. A cell refers to its problem
-    and its algorithm by their row numbers, a trace to its cell. Measured numbers keep six digits.
-
-    Parameters
-    ----------
-    frame : DataFrame
-        A row per run, from `Store.frame`.
-    traces : DataFrame
-        The recorded losses (key, step, loss), from `Store.traces`.
-    info : dict
-        How the runs were made, from `Store.info`.
+    by text and to its algorithm by label, a trace to its cell by number. Measured numbers keep
+    six digits.
     """
+    frame = frame.rename(columns={"megabytes_per_worker": "megabytes"})
     best = tuned(frame)
     beside = published_cells(best, published_runs())
-    algorithms = in_order(frame["algorithm"].unique())
-    problems = _problems(frame, best)
-    in_paper = [pair in PAPER for pair in zip(problems["paper"], problems["l2"], strict=True)]
-    cells = _cells(best, beside)
-    steps, curves = _traces(frame, traces, cells, best)
+    problems, algorithms = _problems(frame, best), _algorithms(frame)
     targets = sorted({*TARGETS, *problems["target"]}, reverse=True)
+    cells = summarize(best).merge(beside[[*CELL, *THEIRS]], how="left", on=CELL)
+    cells = in_order(cells.assign(rounds=cells["T"] / cells["K"]))
+    rounds = in_order(headlines(best, beside, targets))
+    steps, curves = _traces(frame, traces, cells, best)
 
-    def numbered(table: pd.DataFrame) -> Table:
-        """Refer to problems and algorithms by number."""
+    def named(table: pd.DataFrame, columns: list[str]) -> Table:
+        """Keep these columns, and refer to problems and algorithms by what the page calls them."""
         table = table.merge(problems[[*PROBLEM, "problem"]], on=PROBLEM)
-        table["algorithm"] = table["algorithm"].map(algorithms.index)
-        return _columns(table.drop(columns=PROBLEM))
+        table["algorithm"] = table["algorithm"].map(algorithms.set_index("algorithm")["label"])
+        return _columns(table[["problem", "algorithm", "M", "K", *columns]])
 
     return {
-        "problems": _columns(problems.drop(columns="problem"), digits=10),
-        "first_problem": in_paper.index(True) if any(in_paper) else 0,
-        "algorithms": _looks(algorithms),
-        "cells": numbered(cells),
-        "headlines": numbered(_headlines(best, published_tuned(beside), targets)),
+        "problems": _columns(problems, digits=10),
+        "algorithms": _columns(algorithms),
+        "cells": named(cells, [*OURS, *THEIRS]),
+        "headlines": named(rounds, HEADLINE),
         "steps": steps,
         "traces": curves,
         "targets": targets,
@@ -66,16 +59,21 @@ def page_data(frame: pd.DataFrame, traces: pd.DataFrame, info: dict[str, Any]) -
     }
 
 
-def in_order(names: Iterable[str]) -> list[str]:
-    """Sort algorithms as the palette lists them, others last.
+def in_order(table: pd.DataFrame) -> pd.DataFrame:
+    """Sort by algorithm: those of the palette first, in its order.
 
     Examples
     --------
-    >>> in_order(["mine", "fedavg", "fedac-i"])
+    >>> import pandas as pd
+    >>> list(in_order(pd.DataFrame({"algorithm": ["mine", "fedavg", "fedac-i"]}))["algorithm"])
     ['fedac-i', 'fedavg', 'mine']
     """
     known = list(STYLES)
-    return sorted(names, key=lambda name: (known.index(name) if name in known else math.inf, name))
+
+    def ranks(names: pd.Series[str]) -> pd.Series[Any]:
+        return names.map(lambda name: (known.index(name) if name in known else math.inf, name))
+
+    return table.sort_values("algorithm", key=ranks, kind="stable", ignore_index=True)
 
 
 def rounded(value: float, digits: int = 6) -> float | None:
@@ -134,18 +132,22 @@ def _machine(processor: str, cores: int, system: str, **versions: str) -> str:
 
 
 def _problems(frame: pd.DataFrame, best: pd.DataFrame) -> pd.DataFrame:
-    """Return a row per data set, l2 and T, with the target and the view to begin with."""
-    frame = frame.assign(paper=paper_datasets(frame))
-    problems = frame.groupby(PROBLEM, as_index=False).agg(
-        f_star=("f_star", "first"),
-        n_samples=("n_samples", "first"),
-        n_features=("n_features", "first"),
-        seeds=("seed", "nunique"),
-        paper=("paper", "first"),
-    )
+    """Return a row per data set, l2 and T, with the target and the view to begin with.
+
+    Those that the paper's text mentions come first.
+    """
+    seeds = frame.groupby(PROBLEM)["seed"].transform("nunique")
+    frame = frame.assign(paper=paper_datasets(frame), seeds=seeds)
+    columns = [*PROBLEM, "f_star", "n_samples", "n_features", "seeds", "paper"]
+    problems = frame[columns].drop_duplicates(PROBLEM).sort_values(PROBLEM, ignore_index=True)
     runs = [best.merge(problems.loc[[i], [*PROBLEM, "paper"]]) for i in problems.index]
-    targets, views = [_target(mine) for mine in runs], [_view(mine) for mine in runs]
-    return problems.assign(problem=problems.index, target=targets, view=views)
+    problems["target"], problems["view"] = [*map(_target, runs)], [*map(_view, runs)]
+    problems["problem"] = problems["dataset"] + problems["l2"].map(", l2 = {:g}".format)
+    if problems["T"].nunique() > 1:
+        problems["problem"] += problems["T"].map(", T = {}".format)
+    claims = [claim[:2] for claim in CLAIMS]
+    other = [pair not in claims for pair in zip(problems["paper"], problems["l2"], strict=True)]
+    return problems.assign(other=other).sort_values("other", kind="stable")
 
 
 def _target(best: pd.DataFrame) -> float:
@@ -171,35 +173,6 @@ def _view(best: pd.DataFrame) -> str:
     return next((views[axis] for axis in views if finite[axis].nunique() > 1), "traces")
 
 
-def _cells(best: pd.DataFrame, beside: pd.DataFrame) -> pd.DataFrame:
-    """Return a row per cell: its seeds and its published value."""
-    cells = summarize(best).rename(columns={"median": "value", "megabytes_per_worker": "megabytes"})
-    cells = cells[[*CELL, "step_size", "edge", "seeds", "value", "low", "high", "megabytes"]]
-    theirs = beside[[*CELL, "theirs", "published_eta"]].rename(columns={"theirs": "published"})
-    return cells.merge(theirs, how="left", on=CELL)
-
-
-def _headlines(best: pd.DataFrame, theirs: pd.DataFrame, targets: list[float]) -> pd.DataFrame:
-    """Return the rows of "How few rounds?" for every target."""
-    import pandas as pd
-
-    names = {"text": "rounds", "median": "value", "megabytes_per_worker": "megabytes"}
-    tables = []
-    for target in targets:
-        ours = fewest_rounds(best, target).drop(columns="rounds").rename(columns=names)
-        ours = ours[[*CURVE, "rounds", "megabytes", "K", "step_size", "value"]]
-        published = fewest_rounds(theirs, target)[[*CURVE, "text"]]
-        published = published.rename(columns={"text": "published"})
-        tables.append(ours.merge(published, how="left", on=CURVE).assign(target=target))
-    paper = [
-        {"T": T, "algorithm": name, "paper": rounds, **claim._asdict()}
-        for claim in CLAIMS
-        for name, rounds in claim.rounds.items()
-    ]
-    claims = pd.DataFrame(paper).drop(columns="rounds")
-    return pd.concat(tables, ignore_index=True).merge(claims, how="left")
-
-
 def _traces(
     frame: pd.DataFrame, traces: pd.DataFrame, cells: pd.DataFrame, best: pd.DataFrame
 ) -> tuple[list[list[int]], Table]:
@@ -222,18 +195,14 @@ def _traces(
     return [list(steps) for steps in places], _columns(table)
 
 
-def _looks(names: list[str]) -> Table:
-    """Return the label, colour and marker of each algorithm; no two labels are the same."""
-    labels, looks = [_label(name) for name in names], styles(names)
-    return {
-        "label": [
-            label if labels.count(label) == 1 else f"{label} ({name})"
-            for label, name in zip(labels, names, strict=True)
-        ],
-        "name": names,
-        "colour": [look.colour for look in looks],
-        "symbol": [look.symbol for look in looks],
-    }
+def _algorithms(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return the label and the style of each algorithm; no two labels are the same."""
+    import pandas as pd
+
+    table = in_order(frame[["algorithm"]].drop_duplicates())
+    labels = table["algorithm"].map(_label)
+    unique = labels.where(~labels.duplicated(keep=False), labels + " (" + table["algorithm"] + ")")
+    return pd.DataFrame(styles(list(table["algorithm"]))).assign(label=unique, **table)
 
 
 def _label(name: str) -> str:

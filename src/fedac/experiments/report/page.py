@@ -16,7 +16,7 @@ from fedac import __version__
 
 # In the order in which they appear on the page; `start` needs all the others.
 SCRIPTS = (
-    "helpers", "headline", "choices", "curves", "axes", "values", "figure", "comparison", "start",
+    "helpers", "tables", "headline", "view", "curves", "layout", "figure", "comparison", "start",
 )  # fmt: skip
 PUBLISHED = (
     "Hollow markers are the numbers that <cite>Yuan &amp; Ma, Federated Accelerated Stochastic "
@@ -45,25 +45,13 @@ def assemble(title: str, data: dict[str, Any]) -> str:
         style=_read("style.css"),
         script=script,
         plotly=plotly,
-        data=pack(json.dumps(data, allow_nan=False, separators=(",", ":"))),
+        data=_pack(json.dumps(data, allow_nan=False, separators=(",", ":"))),
     )
 
 
-def pack(text: str) -> str:
-    """Compress a text into characters that are safe anywhere in HTML.
-
-    Examples
-    --------
-    >>> unpack(pack("</script>"))
-    '</script>'
-    """
-    # Without a time stamp the same text gives the same characters.
+def _pack(text: str) -> str:
+    """Compress a text into characters that are safe anywhere in HTML, always the same ones."""
     return base64.b64encode(gzip.compress(text.encode(), mtime=0)).decode()
-
-
-def unpack(packed: str) -> str:
-    """Undo `pack`, as the page does in the browser."""
-    return gzip.decompress(base64.b64decode(packed)).decode()
 
 
 @cache
@@ -72,7 +60,7 @@ def _plotly() -> tuple[str, str]:
     from plotly.offline import get_plotlyjs
 
     library = get_plotlyjs()
-    return pack(library), _digest(library)
+    return _pack(library), _digest(library)
 
 
 def _digest(script: str) -> str:

@@ -1,98 +1,67 @@
 // Our runs beside the published ones, in a table that can be sorted and filtered.
 
 const COMPARISON_COLUMNS = [
-  { key: "name", text: "algorithm", words: true },
-  { key: "M", text: "M" },
-  { key: "K", text: "K" },
-  { key: "value", text: "suboptimality", format: scientific },
-  { key: "published", text: "published", format: scientific },
-  { key: "log2", text: "log2 ratio", format: (value) => value.toFixed(2) },
-  { key: "off", text: "|log2|", format: (value) => value.toFixed(2) },
-  { key: "step_size", text: "step size" },
-  { key: "published_eta", text: "published step size" },
-  { key: "data", text: "problem", words: true },
+  ["algorithm", "algorithm"],
+  ["M", "M"],
+  ["K", "K"],
+  ["median", "suboptimality", scientific],
+  ["published", "published", scientific],
+  ["log2_ratio", "log2 ratio", (value) => value.toFixed(2)],
+  ["deviation", "|log2|", (value) => value.toFixed(2)],
+  ["step_size", "step size"],
+  ["published_eta", "published step size"],
+  ["problem", "problem"],
 ];
 
 function drawComparison(report) {
-  const compared = comparedCells(report);
+  const compared = report.cells.filter((cell) => cell.published !== null);
   $("comparison-section").hidden = !compared.length;
-  if (!compared.length) return;
-  const problems = report.problems.filter(({ index }) =>
-    compared.some((cell) => cell.problem === index),
-  );
-  const columns = COMPARISON_COLUMNS.filter(({ key }) => key !== "data" || problems.length > 1);
-  const order = { key: "off", sign: -1 };
+  const present = (key, value) => compared.some((cell) => cell[key] === value);
+  const problems = report.problems.filter(({ problem }) => present("problem", problem));
+  const columns = COMPARISON_COLUMNS.filter(([key]) => key !== "problem" || problems.length > 1);
+  const order = { key: "deviation", sign: -1 };
   const many = (cell) => cell.M >= report.many_workers;
 
   function update() {
-    const algorithm = $("filter-algorithm").value;
-    const problem = $("filter-problem").value;
+    const isChosen = (key) => (cell) => ["all", cell[key]].includes($(`filter-${key}`).value);
     const chosen = compared
-      .filter((cell) => !algorithm || String(cell.algorithm) === algorithm)
-      .filter((cell) => !problem || String(cell.problem) === problem)
+      .filter(isChosen("algorithm"))
+      .filter(isChosen("problem"))
       .filter((cell) => !$("filter-many").checked || many(cell))
       .sort((a, b) => order.sign * inOrder(a[order.key], b[order.key]));
-    markOrder($("comparison"), order);
-    fillBody($("comparison"), columns, chosen);
-    $("comparison-summary").textContent = summary(chosen.map((cell) => cell.off));
+    fillTable($("comparison"), columns, chosen, sortButton);
+    const direction = order.sign > 0 ? "ascending" : "descending";
+    headOf(order.key)?.setAttribute("aria-sort", direction);
+    $("comparison-summary").textContent = summary(chosen.map((cell) => cell.deviation));
   }
 
-  addSortButtons($("comparison"), columns, order, update);
-  const present = increasing(compared.map((cell) => cell.algorithm));
-  offer($("filter-algorithm"), [
-    ["", "all"],
-    ...present.map((i) => [i, report.algorithms[i].label]),
-  ]);
-  offerProblems($("filter-problem"), report, problems, ["", "all"]);
-  $("filter-problem").value = "";
+  function sortButton([key, text]) {
+    const button = element("button", { type: "button" }, text);
+    button.addEventListener("click", () => {
+      Object.assign(order, { key, sign: order.key === key ? -order.sign : 1 });
+      update();
+      headOf(key).firstElementChild.focus();
+    });
+    return button;
+  }
+
+  const algorithms = report.algorithms.map(({ label }) => label);
+  offer("filter-algorithm", ["all", ...algorithms.filter((label) => present("algorithm", label))]);
+  offerProblems("filter-problem", problems, "all");
   $("many-workers").textContent = report.many_workers;
   $("filter-many").checked = compared.some(many);
   setVisible($("filter-many"), compared.some(many));
-  onChange(["filter-algorithm", "filter-problem", "filter-many"], update);
+  $("comparison-section").addEventListener("change", update);
   update();
 }
 
-function comparedCells(report) {
-  return report.cells
-    .filter((cell) => cell.value > 0 && cell.published > 0)
-    .map((cell) => {
-      const log2 = Math.log2(cell.value / cell.published);
-      return {
-        ...cell,
-        log2,
-        off: Math.abs(log2),
-        name: report.algorithms[cell.algorithm].label,
-        data: problemText(report, report.problems[cell.problem]),
-      };
-    });
-}
+const headOf = (key) => $("comparison").querySelector(`[data-key=${key}]`);
 
 // "0.05 (smallest tried)" sorts by its number.
 function inOrder(left, right) {
   const numbers = [left, right].map(parseFloat);
   if (numbers.some(Number.isNaN)) return left.localeCompare(right);
   return numbers[0] - numbers[1];
-}
-
-function addSortButtons(table, columns, order, update) {
-  for (const { key, text, words } of columns) {
-    const button = element("button", text, { type: "button" });
-    const head = element("th", "", { scope: "col", "data-key": key });
-    if (words) head.className = "text";
-    head.append(button);
-    table.tHead.rows[0].append(head);
-    button.addEventListener("click", () => {
-      Object.assign(order, { key, sign: order.key === key ? -order.sign : 1 });
-      update();
-    });
-  }
-}
-
-function markOrder(table, order) {
-  for (const head of table.tHead.rows[0].cells) {
-    if (head.dataset.key !== order.key) head.removeAttribute("aria-sort");
-    else head.setAttribute("aria-sort", order.sign > 0 ? "ascending" : "descending");
-  }
 }
 
 function summary(deviations) {

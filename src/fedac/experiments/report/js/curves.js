@@ -1,7 +1,15 @@
-// What the figure draws, as plotly's traces. Points that the table of values lists have
-// `customdata`.
+// What the figure draws, as plotly's traces. The points of a curve are its `customdata`, which
+// the labels at the pointer and the table of values show.
 
 const GUIDE = "linear speedup";
+const TUNED_HOVER =
+  "<b>%{fullData.name}</b>%{customdata.note}<br>suboptimality %{y:.2e}<br>" +
+  "M = %{customdata.M}, K = %{customdata.K}, R = %{customdata.rounds:.3~f}<br>" +
+  "step size %{customdata.eta}<br>%{customdata.megabytes:.3~g} MB sent per worker<extra></extra>";
+const PROGRESS_HOVER =
+  "<b>%{fullData.name}</b>, step size %{customdata.eta}, seed %{customdata.seed}<br>" +
+  "F \u2212 F* = %{y:.2e}<br>" +
+  "step %{customdata.step}, round %{customdata.round:.3~f}<extra></extra>";
 
 function curvesOf(view, report) {
   return view.layout === "traces" ? progressCurves(view, report) : tunedCurves(view, report);
@@ -9,81 +17,67 @@ function curvesOf(view, report) {
 
 // Each cell at its best step size, a curve per algorithm.
 function tunedCurves(view, report) {
-  const x = (cell) => cell[view.axis];
   const curves = [];
   for (const algorithm of report.algorithms) {
     const mine = view.cells
-      .filter((cell) => cell.algorithm === algorithm.index)
-      .sort((a, b) => x(a) - x(b));
+      .filter((cell) => cell.algorithm === algorithm.label)
+      .map((cell) => ({ ...cell, x: cell[view.axis], note: "" }))
+      .sort((a, b) => a.x - b.x);
     // A logarithmic axis has no place for zero.
-    const drawn = mine.filter((cell) => cell.value > 0);
-    const spread = drawn.filter((cell) => cell.low > 0 && cell.high !== null);
-    if (spread.some((cell) => cell.low < cell.high)) curves.push(band(spread, x, algorithm));
-    if (drawn.length) curves.push(ourCurve(drawn, x, algorithm));
-    const theirs = mine.filter((cell) => cell.published > 0);
-    if (theirs.length && view.published) curves.push(publishedCurve(theirs, x, algorithm));
+    const ours = mine.filter((cell) => cell.median > 0);
+    const spread = ours.filter((cell) => cell.low > 0 && cell.high !== null);
+    const theirs = mine.filter((cell) => cell.published > 0 && view.published);
+    if (spread.some((cell) => cell.low < cell.high)) curves.push(band(spread, algorithm));
+    if (ours.length) curves.push(curve(algorithm, ours.map(ourPoint), TUNED_HOVER));
+    if (theirs.length) curves.push(publishedCurve(algorithm, theirs));
   }
   if (view.layout === "M" && view.guide && curves.length) curves.push(guide(view.cells));
   return curves;
 }
 
-function ourCurve(cells, x, algorithm) {
-  const seeds = ({ seeds }) => (seeds > 1 ? `, median of ${seeds} seeds` : "");
+function curve({ label, colour, symbol }, points, hovertemplate) {
+  const color = inkOf(colour);
   return {
-    ...lineOf(algorithm),
-    name: algorithm.label,
-    x: cells.map(x),
-    y: cells.map((cell) => cell.value),
-    text: cells.map((cell) =>
-      hover(`<b>${algorithm.label}</b>${seeds(cell)}`, cell.value, cell, cell.step_size),
-    ),
-    customdata: cells.map((cell) => ({
-      eta: cell.step_size,
-      range: cell.seeds > 1 ? `${scientific(cell.low)} to ${scientific(cell.high)}` : "",
-    })),
+    name: label,
+    x: points.map(({ x }) => x),
+    y: points.map(({ y }) => y),
+    customdata: points,
+    hovertemplate,
+    mode: "lines+markers",
+    line: { color, width: 2 },
+    marker: { color, symbol, size: NARROW.matches ? 6 : 8 },
   };
 }
 
-function publishedCurve(cells, x, algorithm) {
-  const name = `${algorithm.label}, published`;
+function ourPoint(cell) {
+  const point = { ...cell, y: cell.median, eta: cell.step_size };
+  if (cell.seeds === 1) return point;
+  const high = cell.high === null ? "diverged" : scientific(cell.high);
+  const range = `${scientific(cell.low)} to ${high}`;
+  return { ...point, range, note: `, median of ${cell.seeds} seeds` };
+}
+
+function publishedCurve(algorithm, cells) {
+  const points = cells.map((cell) => ({ ...cell, y: cell.published, eta: cell.published_eta }));
+  const drawn = curve(algorithm, points, TUNED_HOVER);
+  const marker = { symbol: `${algorithm.symbol}-open`, size: NARROW.matches ? 10 : 13 };
   return {
-    name,
-    x: cells.map(x),
-    y: cells.map((cell) => cell.published),
-    text: cells.map((cell) =>
-      hover(`<b>${algorithm.label}</b>, published`, cell.published, cell, cell.published_eta),
-    ),
-    customdata: cells.map((cell) => ({ eta: cell.published_eta, range: "" })),
+    ...drawn,
+    name: `${algorithm.label}, published`,
     mode: "markers",
-    marker: {
-      color: inkOf(algorithm.colour),
-      symbol: `${algorithm.symbol}-open`,
-      size: isNarrow() ? 10 : 13,
-      line: { width: 1.5 },
-    },
-    hovertemplate: "%{text}<extra></extra>",
+    marker: { ...drawn.marker, ...marker, line: { width: 1.5 } },
   };
-}
-
-function hover(heading, value, cell, eta) {
-  return [
-    heading,
-    `suboptimality ${scientific(value)}`,
-    `M = ${cell.M}, K = ${cell.K}, R = ${threeDigits(cell.rounds)}`,
-    `step size ${eta}`,
-    `${threeDigits(cell.megabytes)} MB sent per worker`,
-  ].join("<br>");
 }
 
 // From the smallest to the largest of the seeds.
-function band(cells, x, algorithm) {
+function band(cells, { colour }) {
   const back = [...cells].reverse();
   return {
     name: "seeds",
-    x: [...cells, ...back].map(x),
+    x: [...cells, ...back].map(({ x }) => x),
     y: [...cells.map((cell) => cell.high), ...back.map((cell) => cell.low)],
     fill: "toself",
-    fillcolor: `${inkOf(algorithm.colour)}30`,
+    fillcolor: `${inkOf(colour)}30`,
     mode: "none",
     hoverinfo: "skip",
     showlegend: false,
@@ -93,8 +87,8 @@ function band(cells, x, algorithm) {
 // With m times the workers, one m-th of the suboptimality: from the best of the fewest workers.
 function guide(cells) {
   const workers = increasing(cells.map((cell) => cell.M));
-  const first = cells.filter((cell) => cell.M === workers[0] && cell.value > 0);
-  const start = Math.min(...first.map((cell) => cell.value));
+  const first = cells.filter((cell) => cell.M === workers[0] && cell.median > 0);
+  const start = Math.min(...first.map((cell) => cell.median));
   return {
     name: GUIDE,
     x: workers,
@@ -109,42 +103,21 @@ function guide(cells) {
 function progressCurves(view, report) {
   const shown = new Set(view.cells.map((cell) => cell.index));
   const isChosen = (run) => (view.eta === "best" ? run.best : String(run.eta) === view.eta);
-  const named = new Set();
-  return report.traces
+  const curves = report.traces
     .filter((run) => shown.has(run.cell) && isChosen(run))
-    .map((run) => {
-      const cell = report.cells[run.cell];
-      const algorithm = report.algorithms[cell.algorithm];
+    .map(({ cell: index, steps, values, eta, seed }) => {
+      const cell = report.cells[index];
+      const algorithm = report.algorithms.find(({ label }) => label === cell.algorithm);
       const perStep = { steps: 1, rounds: 1 / cell.K, megabytes: cell.megabytes / view.problem.T };
-      const points = report.steps[run.steps]
-        .map((step, i) => ({ step, value: run.values[i] }))
-        .filter(({ value }) => value > 0);
-      const showlegend = !named.has(algorithm.label);
-      named.add(algorithm.label);
-      return {
-        ...lineOf(algorithm),
-        name: algorithm.label,
-        showlegend,
-        x: points.map(({ step }) => step * perStep[view.axis]),
-        y: points.map(({ value }) => value),
-        text: points.map(({ step, value }) =>
-          [
-            `<b>${algorithm.label}</b>, step size ${run.eta}, seed ${run.seed}`,
-            `F \u2212 F* = ${scientific(value)}`,
-            `step ${step}, round ${threeDigits(step / cell.K)}`,
-          ].join("<br>"),
-        ),
-        customdata: points.map(() => ({ eta: run.eta, seed: run.seed })),
-      };
+      const points = report.steps[steps].map((step, i) => {
+        const x = step * perStep[view.axis];
+        return { x, y: values[i], step, round: step / cell.K, eta, seed };
+      });
+      return curve(algorithm, points.filter(({ y }) => y > 0), PROGRESS_HOVER);
     });
-}
-
-function lineOf({ colour, symbol }) {
-  const color = inkOf(colour);
-  return {
-    mode: "lines+markers",
-    line: { color, width: 2 },
-    marker: { color, symbol, size: isNarrow() ? 6 : 8 },
-    hovertemplate: "%{text}<extra></extra>",
-  };
+  // The legend of a saved picture lists an algorithm once.
+  curves.forEach((line, i) => {
+    line.showlegend = line.name !== curves[i - 1]?.name;
+  });
+  return curves;
 }

@@ -1,15 +1,13 @@
 // The interactive figure: its controls, its drawing, its caption, its table and its picture.
 
 function drawFigure(report, Plotly) {
-  const plot = $("plot");
-
   function update() {
     const view = chooseView(report);
     const curves = curvesOf(view, report);
-    Plotly.react(plot, curves, plotLayout(view, curves), {
+    Plotly.react($("plot"), curves, plotLayout(view, curves), {
       displaylogo: false,
       responsive: true,
-      displayModeBar: isNarrow() ? false : "hover",
+      displayModeBar: NARROW.matches ? false : "hover",
       modeBarButtons: [["resetScale2d"]],
     });
     $("caption").textContent = caption(view, curves);
@@ -25,25 +23,15 @@ function drawFigure(report, Plotly) {
     );
   }
 
-  $("layout").value = report.problems[report.first_problem].view;
-  addAlgorithmBoxes(report, update);
+  $("layout").value = report.problems[0].view;
+  offerProblems("problem", report.problems);
+  addAlgorithmBoxes(report.algorithms);
   // Each layout starts with its own first unit.
   $("layout").addEventListener("change", () => $("unit").replaceChildren());
-  onChange([...VIEW_CONTROLS, "eta", "published", "guide"], update);
+  $("plot").closest("section").addEventListener("change", update);
   $("save").addEventListener("click", save);
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", update);
+  for (const media of [DARK, NARROW]) media.addEventListener("change", update);
   update();
-  redrawWhenWidthChanges(plot, update);
-}
-
-// Plotly adapts the width, but not the ticks and the font.
-function redrawWhenWidthChanges(plot, update) {
-  let before = isNarrow();
-  new ResizeObserver(() => {
-    if (before === isNarrow()) return;
-    before = isNarrow();
-    update();
-  }).observe(plot);
 }
 
 function caption({ layout, problem, cells, M, K }, curves) {
@@ -52,9 +40,9 @@ function caption({ layout, problem, cells, M, K }, curves) {
     `${problem.dataset}: ${shape[0]} samples, ${shape[1]} features`,
     `l2 = ${problem.l2}`,
     `T = ${problem.T}`,
-    ...(layout === "M" ? [] : [`M = ${M}`]),
-    ...(layout === "M" || layout === "traces" ? [`K = ${K}`] : []),
   ];
+  if (FIXED[layout].includes("M")) parts.push(`M = ${M}`);
+  if (FIXED[layout].includes("K")) parts.push(`K = ${K}`);
   const sentences = [`${parts.join(", ")}.`, `F* = ${problem.f_star}.`];
   if (curves.length && layout !== "traces") {
     if (problem.seeds > 1) {
@@ -65,22 +53,24 @@ function caption({ layout, problem, cells, M, K }, curves) {
       const where = `${atEdge} of ${cells.length} cells`;
       sentences.push(`Best step size at an edge of those tried in ${where}.`);
     }
-    const diverged = cells.filter((cell) => cell.value === null).length;
+    const diverged = cells.filter((cell) => cell.median === null).length;
     if (diverged) sentences.push(`Not drawn: ${diverged} cells in which runs diverged.`);
   }
   return sentences.join(" ");
 }
 
-// A saved picture stands alone: it needs a legend, a title and a background.
-function pictureLayout(view, curves) {
-  const text = caption(view, curves).replaceAll("<", "&lt;").replaceAll(". ", ".<br>");
-  return {
-    ...plotLayout(view, curves, false),
-    title: { text, font: { size: 13 }, x: 0.02, xanchor: "left", y: 0.98, yanchor: "top" },
-    showlegend: true,
-    legend: { orientation: "h", y: -0.16, yanchor: "top" },
-    margin: { l: 70, r: 20, t: 90, b: 50 },
-    paper_bgcolor: themeColour("--paper"),
-    plot_bgcolor: themeColour("--paper"),
-  };
+// The figure as a table, for readers who cannot see it or want the numbers.
+function fillValues(view, curves) {
+  const columns = [
+    ["name", "curve"],
+    ["x", AXIS_TITLES[view.axis], threeDigits],
+    ["y", "suboptimality", scientific],
+    ["range", "range over seeds"],
+    ["seed", "seed"],
+    ["eta", "step size"],
+  ];
+  const points = curves.flatMap(({ name, customdata = [] }) =>
+    customdata.map((point) => ({ ...point, name })),
+  );
+  fillTable($("values"), columns, points);
 }

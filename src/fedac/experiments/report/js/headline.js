@@ -1,46 +1,32 @@
 // "How few rounds?": rows that Python computed for every target, problem and number of workers.
 
-function drawHeadline(report) {
-  const { problems, algorithms, headlines } = report;
-  offer($("target"), report.targets, problems[report.first_problem].target);
-  offerProblems($("headline-problem"), report, problems);
+const HEADLINE_COLUMNS = [
+  ["algorithm", "algorithm"],
+  ["text", "rounds"],
+  ["published", "published"],
+  ["paper", "paper\u2019s text"],
+  ["megabytes", "MB sent per worker", threeDigits],
+  ["K", "K"],
+  ["step_size", "step size"],
+  ["median", "suboptimality", scientific],
+];
 
-  const columns = [
-    { key: "algorithm", words: true, format: (i) => algorithms[i].label },
-    { key: "rounds" },
-    { key: "published" },
-    { key: "paper" },
-    { key: "megabytes", format: threeDigits },
-    { key: "K" },
-    { key: "step_size" },
-    { key: "value", format: scientific },
-  ];
-
+function drawHeadline({ problems, targets, headlines }) {
   function update() {
-    const problem = Number($("headline-problem").value);
-    const here = headlines.filter((row) => row.problem === problem);
+    const here = headlines.filter((row) => row.problem === $("headline-problem").value);
     const workers = increasing(here.map((row) => row.M));
-    offer($("headline-M"), workers, workers.at(-1));
+    offer("headline-M", workers, workers.at(-1));
     const [target, M] = [Number($("target").value), Number($("headline-M").value)];
     const chosen = here.filter((row) => row.M === M && row.target === target);
-    chosen.sort((a, b) => a.algorithm - b.algorithm);
-    fillBody($("headline"), columns, chosen);
-    hideEmptyColumns($("headline"));
+    fillTable($("headline"), HEADLINE_COLUMNS, chosen);
   }
 
+  offer("target", targets, problems[0].target);
+  offerProblems("headline-problem", problems);
   // Each problem starts with its own target.
-  $("headline-problem").addEventListener("change", ({ target: select }) => {
-    $("target").value = problems[Number(select.value)].target;
+  $("headline-problem").addEventListener("change", ({ target: { value } }) => {
+    $("target").value = problems.find(({ problem }) => problem === value).target;
   });
-  onChange(["target", "headline-problem", "headline-M"], update);
+  $("headline").closest("section").addEventListener("change", update);
   update();
-}
-
-// Nothing was published for most problems.
-function hideEmptyColumns(table) {
-  [...table.tHead.rows[0].cells].forEach((head, i) => {
-    const column = [...table.tBodies[0].rows].map((row) => row.cells[i]);
-    const empty = column.every((cell) => !cell.textContent);
-    for (const cell of [head, ...column]) cell.hidden = empty;
-  });
 }

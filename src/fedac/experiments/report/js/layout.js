@@ -1,5 +1,7 @@
 // How the figure looks: axes, fonts, and the colours of a light or dark page.
 
+const NARROW = matchMedia("(max-width: 600px)");
+const DARK = matchMedia("(prefers-color-scheme: dark)");
 const AXIS_TITLES = {
   M: "workers M",
   K: "local steps K",
@@ -8,37 +10,39 @@ const AXIS_TITLES = {
   megabytes: "megabytes sent per worker",
 };
 
-function plotLayout(view, curves, narrow = isNarrow()) {
+function plotLayout(view, curves, narrow = NARROW.matches) {
   return {
     // Keeps the reader's zoom unless another view is chosen.
     uirevision: VIEW_CONTROLS.map((id) => $(id).value).join(),
     xaxis: xAxis(view, curves, narrow),
     yaxis: yAxis(view, curves),
     font: { family: "system-ui, sans-serif", size: narrow ? 12 : 14, color: themeColour("--ink") },
-    hoverlabel: {
-      bgcolor: themeColour("--panel"),
-      bordercolor: themeColour("--line"),
-      font: { color: themeColour("--ink") },
-      align: "left",
-    },
-    modebar: {
-      bgcolor: "rgba(0,0,0,0)",
-      color: themeColour("--quiet"),
-      activecolor: themeColour("--ink"),
-    },
+    hoverlabel: { align: "left" },
     hovermode: "closest",
     showlegend: false,
     // On a phone, dragging scrolls the page.
     dragmode: narrow ? false : "zoom",
     margin: { l: narrow ? 48 : 64, r: 12, t: narrow ? 12 : 28, b: 48 },
-    paper_bgcolor: "rgba(0,0,0,0)",
-    plot_bgcolor: "rgba(0,0,0,0)",
+    paper_bgcolor: themeColour("--paper"),
+    plot_bgcolor: themeColour("--paper"),
     annotations: curves.length ? [] : [nothingToDraw()],
   };
 }
 
+// A saved picture stands alone: it needs a legend and a title.
+function pictureLayout(view, curves) {
+  const text = caption(view, curves).replaceAll("<", "&lt;").replaceAll(". ", ".<br>");
+  return {
+    ...plotLayout(view, curves, false),
+    title: { text, font: { size: 13 }, x: 0.02, xanchor: "left", y: 0.98, yanchor: "top" },
+    showlegend: true,
+    legend: { orientation: "h", y: -0.16, yanchor: "top" },
+    margin: { l: 70, r: 20, t: 90, b: 50 },
+  };
+}
+
 function xAxis(view, curves, narrow) {
-  const axis = { ...plainAxis(), title: { text: AXIS_TITLES[view.axis], standoff: 8 } };
+  const axis = plainAxis(AXIS_TITLES[view.axis]);
   if (view.layout === "traces") return axis;
   const ticks = increasing(curves.flatMap((curve) => curve.x));
   if (view.axis === "megabytes") return { ...axis, type: "log", dtick: 1, exponentformat: "none" };
@@ -51,7 +55,7 @@ function xAxis(view, curves, narrow) {
 
 function yAxis(view, curves) {
   const what = view.layout === "traces" ? "F \u2212 F*" : "suboptimality, best step size";
-  const axis = { ...plainAxis(), type: "log", title: { text: what, standoff: 6 } };
+  const axis = { ...plainAxis(what), type: "log" };
   // The guide may leave the figure; the measurements may not.
   const heights = curves.filter((curve) => curve.name !== GUIDE).flatMap((curve) => curve.y);
   if (!heights.length) return axis;
@@ -62,8 +66,9 @@ function yAxis(view, curves) {
   return axis;
 }
 
-function plainAxis() {
+function plainAxis(text) {
   return {
+    title: { text, standoff: 8 },
     gridcolor: themeColour("--line"),
     linecolor: themeColour("--line"),
     zeroline: false,
@@ -76,8 +81,6 @@ function nothingToDraw() {
   const text = "Nothing to draw: tick an algorithm, or choose other values.";
   return { text, xref: "paper", yref: "paper", x: 0.5, y: 0.5, showarrow: false };
 }
-
-const isNarrow = () => $("plot").clientWidth < 560;
 
 function themeColour(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
