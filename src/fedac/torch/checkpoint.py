@@ -15,11 +15,9 @@ from torch import Tensor
 
 from fedac.checkpoints import Envelope, MissingCheckpointError
 from fedac.errors import InputError
-from fedac.torch.agreement import require_same
 from fedac.torch.optimizer import LocalOptimizer
-from fedac.torch.settings import plain_settings
-from fedac.torch.state import read_rules, upgrade_groups
-from fedac.torch.workers import Workers
+from fedac.torch.state import plain_settings, upgrade
+from fedac.torch.workers import Workers, require_same
 
 ENVELOPE = Envelope(package="fedac.torch", version=3, oldest=2)
 # What `torch.load` reads without running code, apart from lists, tuples and dicts of these.
@@ -78,7 +76,7 @@ def read_together(
     def load(file: BinaryIO) -> dict[str, Any]:
         content: dict[str, Any] = torch.load(file, map_location="cpu", weights_only=True)
         ENVELOPE.require_header(content)
-        content["groups"] = upgrade_groups(content["groups"])
+        content = upgrade(content, "groups")
         _require_fit(content, optimizer, buffers)
         return content
 
@@ -117,13 +115,10 @@ def _require_fit(content: dict[str, Any], optimizer: LocalOptimizer, buffers: li
     groups = optimizer.param_groups
     if len(content["groups"]) != len(groups):
         raise InputError(f"it has {len(content['groups'])} parameter groups, not {len(groups)}")
-    optimizer.require_same_rules(read_rules(content, content["groups"]))
-    for saved, group in zip(content["groups"], groups, strict=True):
-        if saved["local_steps"] != group["local_steps"]:
-            raise InputError(
-                f"it was written with local_steps={saved['local_steps']}, not "
-                f"{group['local_steps']}"
-            )
+    optimizer.require_same_rules(content["rules"])
+    theirs, mine = content["groups"][0]["local_steps"], groups[0]["local_steps"]
+    if theirs != mine:  # all groups have the same
+        raise InputError(f"it was written with local_steps={theirs}, not {mine}")
     S = len(optimizer.algorithm.sequences)
     wanted = [p.shape for p in optimizer.parameters() for _ in range(S)]
     found = [sequence.shape for sequences in content["sequences"] for sequence in sequences]

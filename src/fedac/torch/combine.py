@@ -1,7 +1,7 @@
 """Linear combinations of tensors, in place and in few passes over memory.
 
 The step of an algorithm is translated once per set of coefficients into a program of operations on
-numbered slots. A program runs on one tensor per slot, or on a list of tensors per slot.
+numbered slots. A slot is a list of tensors: of one that is large, or of many small ones.
 """
 
 from __future__ import annotations
@@ -22,54 +22,44 @@ CACHED_NUMBERS = 2**16
 class Operation(NamedTuple):
     """One pass over memory; `out`, `x` and `y` are slots, `c` is a number.
 
-    zero: out = 0. copy: out = x. scale: out *= c. add: out += c x. lerp: out += c (x - out).
-    sum: out = x + c y. between: out = x + c (y - x).
+    copy: out = x. scale: out = c x. add: out = x + c y. lerp: out = x + c (y - x).
     """
 
     kind: str
     out: int
-    x: int = -1
-    y: int = -1
-    c: float = 0.0
+    x: int
+    y: int = 0
+    c: float = 1.0
 
 
 Program = tuple[Operation, ...]
-Term = tuple[float, int]
 
 
-def combination(out: int, terms: Sequence[Term]) -> Program:
+def combination(out: int, terms: Sequence[tuple[float, int]]) -> Program:
     """Set slot `out`, which may be one of the terms, to a sum of multiples of slots.
 
     Examples
     --------
     >>> combination(0, [(0.75, 0), (0.25, 1), (-0.5, 2)])
-    (Operation(kind='lerp', out=0, x=1, y=-1, c=0.25), \
-Operation(kind='add', out=0, x=2, y=-1, c=-0.5))
+    (Operation(kind='lerp', out=0, x=0, y=1, c=0.25), \
+Operation(kind='add', out=0, x=0, y=2, c=-0.5))
     """
-    scale = sum(factor for factor, slot in terms if slot == out)
+    scale, x = sum(factor for factor, slot in terms if slot == out), out
     others = [(factor, slot) for factor, slot in terms if slot != out and factor != 0]
-    program = []
-    if scale == 0:
-        if not others:
-            return (Operation("zero", out),)
+    if scale == 0 and others:
         (scale, x), *others = others
-        # Two terms at once save a pass over memory.
-        if others and scale == 1:
-            (c, y), *others = others
-            program.append(Operation("sum", out, x, y, c))
-        elif others and _sum_to_one(scale, others[0][0]):
-            (c, y), *others = others
-            program.append(Operation("between", out, x, y, c))
-            scale = 1.0
-        else:
-            program.append(Operation("copy", out, x))
-    if others and scale != 1 and _sum_to_one(scale, others[0][0]):
-        (c, x), *others = others
-        program.append(Operation("lerp", out, x, c=c))
+    program = []
+    if others and scale != 1 and abs(scale + others[0][0] - 1) <= 1e-15:
+        (c, y), *others = others
+        program.append(Operation("lerp", out, x, y, c))
     elif scale != 1:
-        program.append(Operation("scale", out, c=scale))
-    program += [Operation("add", out, x, c=c) for c, x in others]
-    return tuple(program)
+        program.append(Operation("scale", out, x, c=scale))
+    elif others:
+        (c, y), *others = others
+        program.append(Operation("add", out, x, y, c))
+    elif x != out:
+        program.append(Operation("copy", out, x))
+    return (*program, *(Operation("add", out, out, y, c) for c, y in others))
 
 
 @lru_cache(maxsize=256)
@@ -100,42 +90,38 @@ def query_program(query: tuple[float, ...]) -> Program:
     return combination(len(query), [(factor, s) for s, factor in enumerate(query)])
 
 
-# How an operation is done on tensors, and on lists of tensors at once.
-ON_TENSORS: dict[str, Callable[..., object]] = {
-    "zero": lambda out, x, y, c: out.zero_(),
+# How an operation is done on one tensor, and on lists of tensors whose `out` holds x already.
+ON_TENSOR: dict[str, Callable[..., object]] = {
     "copy": lambda out, x, y, c: out.copy_(x),
-    "scale": lambda out, x, y, c: out.mul_(c),
-    "add": lambda out, x, y, c: out.add_(x, alpha=c),
-    "lerp": lambda out, x, y, c: out.lerp_(x, c),
-    "sum": lambda out, x, y, c: torch.add(x, y, alpha=c, out=out),
-    "between": lambda out, x, y, c: torch.lerp(x, y, c, out=out),
+    "scale": lambda out, x, y, c: torch.mul(x, c, out=out),
+    "add": lambda out, x, y, c: torch.add(x, y, alpha=c, out=out),
+    "lerp": lambda out, x, y, c: torch.lerp(x, y, c, out=out),
 }
 ON_LISTS: dict[str, Callable[..., object]] = {
-    "zero": lambda out, x, y, c: torch._foreach_zero_(out),
-    "copy": lambda out, x, y, c: torch._foreach_copy_(out, x),
-    "scale": lambda out, x, y, c: torch._foreach_mul_(out, c),
-    "add": lambda out, x, y, c: torch._foreach_add_(out, x, alpha=c),
-    "lerp": lambda out, x, y, c: torch._foreach_lerp_(out, x, c),
+    "copy": lambda out, y, c: None,
+    "scale": lambda out, y, c: torch._foreach_mul_(out, c),
+    "add": lambda out, y, c: torch._foreach_add_(out, y, alpha=c),
+    "lerp": lambda out, y, c: torch._foreach_lerp_(out, y, c),
 }
 
 
-def run(program: Program, slots: Sequence[Tensor] | Sequence[list[Tensor]]) -> None:
-    """Run a program on a tensor per slot, or on a list of tensors per slot.
+def run(program: Program, slots: Sequence[list[Tensor]]) -> None:
+    """Run a program on lists of tensors, one list per slot.
 
     Examples
     --------
     >>> x, y = torch.tensor([1.0]), torch.tensor([3.0])
-    >>> run(combination(0, [(2.0, 0), (-1.0, 1)]), [x, y])
+    >>> run(combination(0, [(2.0, 0), (-1.0, 1)]), [[x], [y]])
     >>> x
     tensor([-1.])
     """
-    on_lists = isinstance(slots[0], list)
-    operations = ON_LISTS if on_lists else ON_TENSORS
     for kind, out, x, y, c in program:
-        if on_lists and y >= 0:  # lists need a pass more: first x, then y
-            operations["copy"](slots[out], slots[x], None, 0)
-            kind, x = ("add" if kind == "sum" else "lerp"), y
-        operations[kind](slots[out], slots[x], slots[y], c)
+        if len(slots[out]) == 1:
+            ON_TENSOR[kind](slots[out][0], slots[x][0], slots[y][0], c)
+        else:
+            if x != out:
+                torch._foreach_copy_(slots[out], slots[x])
+            ON_LISTS[kind](slots[out], slots[y], c)
 
 
 def split_into_batches(params: Sequence[Tensor], *, foreach: bool) -> list[list[Tensor]]:
@@ -153,8 +139,3 @@ def split_into_batches(params: Sequence[Tensor], *, foreach: bool) -> list[list[
         batch.append(p)
         open_batches[kind] = (batch, size + p.numel())
     return batches
-
-
-def _sum_to_one(a: float, b: float) -> bool:
-    """Check whether a x + b y is a point between x and y: then one pass is enough."""
-    return abs(a + b - 1) <= 1e-15

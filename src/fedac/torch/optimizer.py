@@ -13,12 +13,18 @@ import torch
 from torch import Tensor
 
 from fedac.algorithms import Algorithm, get
-from fedac.algorithms.couplings import Hyperparameters
 from fedac.algorithms.linear import Linear, linear_form
 from fedac.errors import InputError
 from fedac.torch.combine import query_program, run, split_into_batches, step_program
-from fedac.torch.settings import ParamGroup, check_settings, is_paused, plain_settings
-from fedac.torch.state import SequenceOptimizer, is_half, sequence_dtype, version
+from fedac.torch.state import (
+    ParamGroup,
+    SequenceOptimizer,
+    is_half,
+    is_paused,
+    plain_settings,
+    sequence_dtype,
+    version,
+)
 
 
 class LocalOptimizer(SequenceOptimizer):
@@ -70,12 +76,15 @@ class LocalOptimizer(SequenceOptimizer):
         self.algorithm = get(algorithm)
         if self.algorithm.minibatch:
             raise InputError(f"'{self.algorithm.name}' takes no local steps; use torch.optim.SGD")
-        settings = check_settings({"lr": lr, "mu": mu, "local_steps": local_steps})
+        settings = plain_settings({"lr": lr, "mu": mu, "local_steps": local_steps})
         hp = self.hyperparameters(settings)
         linear_form(self.algorithm, hp)  # refuse an algorithm that is not linear
-        if abs(self.algorithm.query(self.algorithm.start(1.0), hp) - 1) > 1e-12:
+        start = self.algorithm.start(1.0)
+        if abs(self.algorithm.query(start, hp) - 1) > 1e-12:
             raise InputError(f"'{self.algorithm.name}' does not take its first gradient at w_0")
-        self.in_place = _is_its_own_sequence(self.algorithm, hp)
+        # Whether the only sequence is start, query point and output at once.
+        points = (self.algorithm.query(start, hp), self.algorithm.output(start, hp, 1))
+        self.in_place = start == (1.0,) and points == (1.0, 1.0)
         self.foreach = foreach
         self.steps = 0
         self.versions = {}
@@ -99,7 +108,10 @@ class LocalOptimizer(SequenceOptimizer):
         coefficients = [linear_form(self.algorithm, self.hyperparameters(g)) for g in groups]
         for group in groups:
             for p in group["params"]:
-                _require_dense(p)
+                if p.grad is not None and p.grad.layout != torch.strided:
+                    raise InputError(
+                        "sparse gradients are not supported; use sparse=False in the embedding"
+                    )
                 self._require_unchanged(group, p)
         for group, now in zip(groups, coefficients, strict=True):
             before = linear_form(self.algorithm, self.hyperparameters(group["last"]))
@@ -119,29 +131,21 @@ class LocalOptimizer(SequenceOptimizer):
 
         sequences <- update(sequences, w_md, g), p <- query(sequences), as in the algorithm.
         """
+        sequences = [list(s) for s in zip(*map(self.sequences, params), strict=True)]
+        w_md, g = params, [p.grad for p in params if p.grad is not None]
         half = is_half(params[0])
-        S = len(now.query)
         program = step_program(now, in_place=self.in_place and not half)
         if half:  # the parameters hold w_md rounded, so recompute it from the sequences
             program = (*query_program(before.query), *program)
-        scratch = max((operation.out for operation in program), default=0) - (S + 1)
-        slots: list[list[Any]] = []
-        for p in params:
-            sequences = self.sequences(p)
-            g: Any = p.grad
+            w_md = [torch.empty_like(sequence) for sequence in sequences[0]]
+            g = [gradient.float() for gradient in g]
+        slots = [*sequences, w_md, g]
+        while len(slots) <= max((operation.out for operation in program), default=0):
+            slots.append([torch.empty_like(sequence) for sequence in sequences[0]])
+        run(program, slots)
+        for p, value in zip(params, w_md, strict=True):
             if half:
-                slots.append([*sequences, torch.empty_like(sequences[0]), g.to(torch.float32)])
-            else:
-                slots.append([*sequences, p, g])
-            if scratch > 0:
-                slots[-1] += [torch.empty_like(sequences[0]) for _ in range(scratch)]
-        if len(params) == 1:
-            run(program, slots[0])
-        else:
-            run(program, [list(slot) for slot in zip(*slots, strict=True)])
-        for p, values in zip(params, slots, strict=True):
-            if half:
-                p.copy_(values[S])
+                p.copy_(value)
             self.versions[p] = version(p)
 
     def eval(self) -> None:
@@ -190,7 +194,8 @@ class LocalOptimizer(SequenceOptimizer):
             output: Tensor = self.algorithm.output(tuple(sequences), hp, self.steps)
             return output
         w_md = torch.empty_like(sequences[0])
-        run(query_program(linear_form(self.algorithm, hp).query), [*sequences, w_md])
+        query = linear_form(self.algorithm, hp).query
+        run(query_program(query), [[tensor] for tensor in (*sequences, w_md)])
         return w_md
 
     def _require_unchanged(self, group: ParamGroup, p: Tensor) -> None:
@@ -256,24 +261,9 @@ class LocalSGD(LocalOptimizer):
         super().__init__(params, "fedavg", lr=lr, mu=1.0, local_steps=local_steps, foreach=foreach)
 
 
-def _is_its_own_sequence(algorithm: Algorithm, hp: Hyperparameters) -> bool:
-    """Check whether an algorithm's only sequence is start, query point and output at once."""
-    return (
-        algorithm.start(1.0) == (1.0,)
-        and algorithm.query((1.0,), hp) == 1.0
-        and algorithm.output((1.0,), hp, 1) == 1.0
-    )
-
-
 def _is_equal_but_for_rounding(p: Tensor, point: Tensor) -> bool:
     """Compare in the parameter's own type; another device may round the last digit differently."""
     eps = torch.finfo(p.dtype).eps
     size = point.nan_to_num(0.0, 0.0, 0.0).abs().max().item() if p.numel() else 0.0
     rounded = point.to(p.dtype)
     return torch.allclose(p, rounded, rtol=8 * eps, atol=8 * eps * size, equal_nan=True)
-
-
-def _require_dense(p: Tensor) -> None:
-    g = p.grad
-    if g is not None and g.layout != torch.strided:
-        raise InputError("sparse gradients are not supported; use sparse=False in the embedding")

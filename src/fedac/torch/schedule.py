@@ -3,60 +3,50 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from itertools import pairwise
 
 from fedac.errors import InputError
 from fedac.require import require_count
 
 
-@dataclass(frozen=True)
 class SyncSchedule:
     """The steps after which an average is started, and how much later it is applied.
 
+    See `Synchronizer` for the options.
+
     Examples
     --------
-    >>> schedule = make_schedule(4, at=[3, 5], overlap=False, delay=None)
+    >>> schedule = SyncSchedule(4, at=[3, 5])
     >>> [step for step in range(1, 14) if schedule.is_due(step)]
     [3, 5, 9, 13]
     """
 
-    local_steps: int
-    at: frozenset[int] | None
-    delay: int
+    def __init__(
+        self,
+        local_steps: int,
+        *,
+        at: Iterable[int] | None = None,
+        overlap: bool = False,
+        delay: int | None = None,
+    ) -> None:
+        self.local_steps = local_steps
+        self.at = sorted({require_count("every step in at", step) for step in at or ()})
+        if at is not None and not self.at:
+            raise InputError("at is empty; give at least one step")
+        gap = max((b - a for a, b in pairwise([0, *self.at])), default=0)
+        if gap > local_steps:
+            raise InputError(
+                f"two synchronizations are {gap} steps apart, more than local_steps={local_steps}"
+            )
+        if delay is not None and not overlap:
+            raise InputError("delay is for overlap=True only")
+        self.delay = require_count("delay", 1 if delay is None else delay) if overlap else 0
+        if self.delay >= local_steps:
+            raise InputError(
+                f"delay must be from 1 to local_steps - 1 = {local_steps - 1}, got {self.delay}"
+            )
 
     def is_due(self, steps: int) -> bool:
         """Check whether an average starts after so many steps."""
-        if self.at is None:
-            return steps % self.local_steps == 0
-        beyond = steps - max(self.at)
-        return steps in self.at or (beyond > 0 and beyond % self.local_steps == 0)
-
-
-def make_schedule(
-    local_steps: int, *, at: Iterable[int] | None, overlap: bool, delay: int | None
-) -> SyncSchedule:
-    """Check a schedule's options; see `Synchronizer`."""
-    steps = None if at is None else _check_steps(at, local_steps)
-    if not overlap:
-        if delay is not None:
-            raise InputError("delay is for overlap=True only")
-        return SyncSchedule(local_steps, steps, 0)
-    delay = 1 if delay is None else require_count("delay", delay)
-    if delay >= local_steps:
-        raise InputError(
-            f"delay must be from 1 to local_steps - 1 = {local_steps - 1}, got {delay}"
-        )
-    return SyncSchedule(local_steps, steps, delay)
-
-
-def _check_steps(at: Iterable[int], local_steps: int) -> frozenset[int]:
-    steps = sorted({require_count("every step in at", step) for step in at})
-    if not steps:
-        raise InputError("at is empty; give at least one step")
-    gap = max(b - a for a, b in pairwise([0, *steps]))
-    if gap > local_steps:
-        raise InputError(
-            f"two synchronizations are {gap} steps apart, more than local_steps={local_steps}"
-        )
-    return frozenset(steps)
+        last = max(self.at, default=0)
+        return steps in self.at if steps < last else (steps - last) % self.local_steps == 0

@@ -1,8 +1,9 @@
-"""What an optimizer keeps for every parameter, and how it is saved and loaded."""
+"""What an optimizer keeps by parameter and by group, and how it is saved and loaded."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -12,7 +13,14 @@ from fedac.algorithms import Algorithm
 from fedac.algorithms.couplings import Hyperparameters
 from fedac.checkpoints import describe_rule, require_same_rule
 from fedac.errors import InputError
-from fedac.torch.settings import ParamGroup, check_settings, plain_settings, require_supported
+from fedac.require import require_count, require_positive
+
+# Schedulers end near 0, not at 0: LinearLR at -5e-19, say.
+ROUNDING = 1e-12
+# What groups of other optimizers may hold; ours would silently ignore it.
+UNSUPPORTED = ("weight_decay", "momentum", "dampening", "nesterov", "betas", "maximize", "foreach")
+
+ParamGroup = dict[str, Any]
 
 
 class SequenceOptimizer(torch.optim.Optimizer):
@@ -33,9 +41,13 @@ class SequenceOptimizer(torch.optim.Optimizer):
         """Return the parameters of all groups."""
         return [p for group in self.param_groups for p in group["params"]]
 
-    def is_trained(self, p: Tensor) -> bool:
-        """Check whether a parameter is trained, or has been since the start."""
-        return p.requires_grad or bool(self.state.get(p)) or p in self.versions
+    def trained_parameters(self) -> list[Tensor]:
+        """Return the parameters that are trained, or have been since the start."""
+        return [
+            p
+            for p in self.parameters()
+            if p.requires_grad or self.state.get(p) or p in self.versions
+        ]
 
     def sequences(self, p: Tensor) -> list[Tensor]:
         """Return the sequences of one parameter, in the algorithm's order."""
@@ -63,17 +75,32 @@ class SequenceOptimizer(torch.optim.Optimizer):
             mine.copy_(value)
 
     def hyperparameters(self, group: ParamGroup) -> Hyperparameters:
-        """Return the algorithm's hyperparameters for the settings of a group."""
-        settings = check_settings(group)
+        """Return the algorithm's hyperparameters for a group, or say which setting is wrong."""
+        settings = plain_settings(group)
         return self.algorithm.couple(
-            eta=settings["lr"], mu=settings["mu"], K=settings["local_steps"]
+            eta=require_positive("lr", settings["lr"]),
+            mu=require_positive("mu", settings["mu"]),
+            K=require_count("local_steps", settings["local_steps"]),
         )
+
+    def describe_hyperparameters(self) -> str:
+        """Return lr, mu and hyperparameters by group; a paused group has only lr and mu."""
+        groups = []
+        for group in self.param_groups:
+            hp = {} if is_paused(group) else asdict(self.hyperparameters(group))
+            hp.pop("eta", None)  # it is lr
+            values = {"lr": float(group["lr"]), "mu": float(group["mu"])} | hp
+            groups.append(" ".join(f"{name}={value!r}" for name, value in values.items()))
+        return " | ".join(groups)
 
     def add_param_group(self, param_group: ParamGroup) -> None:
         """Add parameters; their settings are checked like those of the first group."""
-        require_supported(param_group)
-        settings = check_settings(self.defaults | param_group)
-        self.hyperparameters(settings)  # refuse what the coupling refuses
+        for name in UNSUPPORTED:
+            if param_group.get(name):
+                advice = "; add an l2 term to the loss instead" if name == "weight_decay" else ""
+                raise InputError(f"a parameter group can set lr and mu, not {name}{advice}")
+        settings = plain_settings(self.defaults | param_group)
+        self.hyperparameters(settings)  # refuse what is impossible
         super().add_param_group(param_group | settings | {"last": settings})
 
     def state_dict(self) -> dict[str, Any]:
@@ -88,15 +115,15 @@ class SequenceOptimizer(torch.optim.Optimizer):
 
         Load the model as well, before or after; the next step checks that they match.
         """
-        saved = dict(state_dict)
-        if not {"state", "param_groups", "steps"} < set(saved):
+        if not {"state", "param_groups", "steps"} < set(state_dict):
             raise InputError("this is not the state of an optimizer of fedac.torch")
-        saved["param_groups"] = groups = upgrade_groups(saved["param_groups"])
+        saved = upgrade(state_dict, "param_groups")
         try:
-            self.require_same_rules(read_rules(saved, groups))
+            self.require_same_rules(saved["rules"])
         except InputError as error:
             raise InputError(f"cannot load this state: {error}") from None
-        states = [saved["state"].get(index) or {} for g in groups for index in g["params"]]
+        indices = [index for group in saved["param_groups"] for index in group["params"]]
+        states = [saved["state"].get(index) or {} for index in indices]
         names = set(self.algorithm.sequences)
         for p, state in zip(self.parameters(), states, strict=False):
             if state and (set(state) != names or any(v.shape != p.shape for v in state.values())):
@@ -135,25 +162,34 @@ class SequenceOptimizer(torch.optim.Optimizer):
         return self.algorithm.start(p.detach().to(sequence_dtype(p)))
 
 
-def read_rules(saved: dict[str, Any], groups: Sequence[ParamGroup]) -> list[dict[str, Any]]:
-    """Return the rules of a saved state; before version 3 there was none for a paused group."""
-    if "rules" in saved:
-        rules: list[dict[str, Any]] = saved["rules"]
-        return rules
-    return [
-        {"algorithm": saved["algorithm"], "hyperparameters": hp, "settings": plain_settings(group)}
-        for hp, group in zip(saved["coupling"], groups, strict=True)
-        if hp is not None
-    ]
+def upgrade(saved: dict[str, Any], groups: str) -> dict[str, Any]:
+    """Return a saved state as it is now; `groups` is the name of its groups.
 
-
-def upgrade_groups(groups: Sequence[ParamGroup]) -> list[ParamGroup]:
-    """Return saved groups as they are now: before version 3, "last" was "shown", None at first."""
-    upgraded = [dict(group) for group in groups]
-    for group in upgraded:
+    Before version 3, "last" was "shown", None at first, and a paused group had no rule.
+    """
+    saved = saved | {groups: [dict(group) for group in saved[groups]]}
+    for group in saved[groups]:
         if "shown" in group:
             group["last"] = group.pop("shown") or plain_settings(group)
-    return upgraded
+    if "rules" not in saved:
+        rule = {"algorithm": saved["algorithm"]}
+        saved["rules"] = [
+            rule | {"hyperparameters": hp, "settings": plain_settings(group)}
+            for hp, group in zip(saved["coupling"], saved[groups], strict=True)
+            if hp is not None
+        ]
+    return saved
+
+
+def plain_settings(group: ParamGroup) -> ParamGroup:
+    """Return the settings of a group as Python's numbers: NumPy's and tensors cannot be saved."""
+    settings = {name: group[name] for name in ("lr", "mu", "local_steps")}
+    return {n: v.item() if hasattr(v, "item") else v for n, v in settings.items()}
+
+
+def is_paused(group: ParamGroup) -> bool:
+    """Check whether lr is 0, up to a scheduler's rounding."""
+    return bool(abs(group["lr"]) <= ROUNDING * group.get("initial_lr", 0.0))
 
 
 def is_half(p: Tensor) -> bool:

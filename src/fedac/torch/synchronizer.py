@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 from torch.utils.hooks import RemovableHandle
 
@@ -16,17 +17,10 @@ from fedac.averaging import require_weighting
 from fedac.errors import InputError, unknown_name
 from fedac.require import require_count
 from fedac.torch import checkpoint as files
-from fedac.torch.agreement import (
-    describe_hyperparameters,
-    describe_tensors,
-    hash_hyperparameters,
-    require_same,
-)
-from fedac.torch.average import Average
-from fedac.torch.flat import flatten, unflatten
+from fedac.torch.average import Average, flatten, unflatten
 from fedac.torch.optimizer import LocalOptimizer
-from fedac.torch.schedule import make_schedule
-from fedac.torch.workers import Workers
+from fedac.torch.schedule import SyncSchedule
+from fedac.torch.workers import Workers, require_same
 
 ON_NONFINITE = ("raise", "skip-worker")
 
@@ -98,9 +92,9 @@ class Synchronizer:
         self.rounds = 0
         self.bytes = 0
         self.seconds = 0.0
-        self._schedule = make_schedule(_local_steps(optimizer), at=at, overlap=overlap, delay=delay)
+        self._schedule = SyncSchedule(_local_steps(optimizer), at=at, overlap=overlap, delay=delay)
         # Parameters that were never trained are the same everywhere.
-        self._trained = [p for p in optimizer.parameters() if optimizer.is_trained(p)]
+        self._trained = optimizer.trained_parameters()
         if not self._trained:
             raise InputError("the optimizer has no parameters that require gradients")
         self._all_buffers = [] if buffers is None else list(buffers.buffers())
@@ -151,12 +145,6 @@ class Synchronizer:
             return
         average, self._pending = self._pending, None
         self.seconds += average.wait()
-        if not average.has_one_code():
-            raise InputError(
-                f"processes differ in lr after {average.steps} steps; this one has "
-                f"{describe_hyperparameters(self.optimizer)}. Schedulers must do the same in all "
-                "processes. No state was averaged"
-            )
         mean = average.mean(self.on_nonfinite)
         moved = self.optimizer.steps != average.steps
         if moved:
@@ -206,10 +194,7 @@ class Synchronizer:
     def _start_average(self) -> None:
         if _local_steps(self.optimizer) != self._schedule.local_steps:
             raise InputError("local_steps has changed; make a new Synchronizer in all processes")
-        known = set(self._trained)
-        if any(
-            self.optimizer.is_trained(p) and p not in known for p in self.optimizer.parameters()
-        ):
+        if set(self.optimizer.trained_parameters()) - set(self._trained):
             raise InputError(
                 "parameters were added or unfrozen; make a new Synchronizer in all processes"
             )
@@ -218,7 +203,7 @@ class Synchronizer:
             self._workers,
             self._tensors(),
             weight=self._next_weight(),
-            code=hash_hyperparameters(self.optimizer),
+            settings=self.optimizer.describe_hyperparameters(),
             steps=self.optimizer.steps,
             keep=self._schedule.delay > 0,
         )
@@ -239,23 +224,24 @@ class Synchronizer:
         params = [p for p in self.optimizer.parameters() if p.is_floating_point()]
         tensors = [*params, *self._buffers]
         flat = flatten(tensors, self._workers.device)
-        self._workers.copy_from_first(flat)
+        with self._workers.guard():
+            first = dist.get_global_rank(self._workers.group, 0)
+            dist.broadcast(flat, first, group=self._workers.group)
         unflatten(flat, tensors)
         self.optimizer.restart()
         self._equal_at = 0
 
     def _require_agreement(self, timeout: float | None) -> None:
         """Refuse processes that differ now: later they would wait for each other."""
-        at = self._schedule.at
         mine = {
             "algorithm": self.optimizer.algorithm.name,
             "local_steps": self._schedule.local_steps,
-            "hyperparameters": describe_hyperparameters(self.optimizer),
+            "hyperparameters": self.optimizer.describe_hyperparameters(),
             "what a step computes": fingerprint(self.optimizer.algorithm),
-            "parameters": describe_tensors(self.optimizer.parameters()),
-            "trained parameters": describe_tensors(self._trained),
-            "buffers": describe_tensors(self._buffers),
-            "schedule": "regular" if at is None else sorted(at),
+            "parameters": _describe(self.optimizer.parameters()),
+            "trained parameters": _describe(self._trained),
+            "buffers": _describe(self._buffers),
+            "schedule": self._schedule.at or "regular",
             "weighting": self.weighting,
             "on_nonfinite": self.on_nonfinite,
             "delay": self._schedule.delay,
@@ -288,7 +274,12 @@ _hooks: WeakKeyDictionary[LocalOptimizer, RemovableHandle] = WeakKeyDictionary()
 
 
 def _local_steps(optimizer: LocalOptimizer) -> int:
-    steps = {require_count("local_steps", group["local_steps"]) for group in optimizer.param_groups}
+    steps: set[int] = {group["local_steps"] for group in optimizer.param_groups}
     if len(steps) != 1:
         raise InputError(f"all parameter groups must have the same local_steps, got {steps}")
     return steps.pop()
+
+
+def _describe(tensors: Sequence[Tensor]) -> str:
+    """Return types and shapes: "float32 [2, 3], float32 [2]"."""
+    return ", ".join(f"{t.dtype} {list(t.shape)}".removeprefix("torch.") for t in tensors)

@@ -1,10 +1,12 @@
-"""The processes that average with each other, with clear errors when one is lost."""
+"""The processes that average with each other, with clear errors when one is lost or differs."""
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -15,29 +17,17 @@ from torch import Tensor
 from fedac.errors import InputError
 from fedac.require import require_positive
 
+LONG = 100
+
 
 class WorkerLostError(RuntimeError):
     """A synchronization failed: a worker has died or cannot be reached."""
 
 
 class Workers:
-    """A process group.
+    """A process group whose messages are on `device`; for `group` and `timeout` see `Synchronizer`.
 
-    Parameters
-    ----------
-    group : ProcessGroup, optional
-        The default group unless given.
-    device : device
-        Where the tensors are that the processes exchange.
-    timeout : float, optional
-        Seconds until an exchange has failed; the group's own unless given.
-
-    Attributes
-    ----------
-    rank, size : int
-        The rank of this process, and the number of processes.
-    activity : str
-        What is going on, for errors.
+    `activity` is what the processes are doing, for errors.
     """
 
     def __init__(self, group: Any, *, device: torch.device, timeout: float | None) -> None:
@@ -46,61 +36,37 @@ class Workers:
                 "there is no process group: call torch.distributed.init_process_group first, and "
                 "start the program with torchrun"
             )
-        self.rank = dist.get_rank(group)
+        self.group: Any = dist.group.WORLD if group is None else group
+        self.rank, self.size = dist.get_rank(self.group), dist.get_world_size(self.group)
         if self.rank < 0:
             raise InputError("this process is not a member of the group")
-        self.size = dist.get_world_size(group)
         self.device = device
         self.activity = "the start"
-        self._group = group
-        if timeout is not None:
-            self._group = self._with_timeout(require_positive("timeout", timeout))
-
-    def start_sum(self, tensor: Tensor) -> Any:
-        """Start to replace a tensor by its sum over all processes; `finish` what is returned."""
-        return self._guard(lambda: dist.all_reduce(tensor, group=self._group, async_op=True))
-
-    def finish(self, work: Any) -> None:
-        """Wait until a sum is complete."""
-        self._guard(work.wait)
-
-    def copy_from_first(self, tensor: Tensor) -> None:
-        """Replace a tensor by that of rank 0."""
-        source = 0 if self._group is None else dist.get_global_rank(self._group, 0)
-        self._guard(lambda: dist.broadcast(tensor, source, group=self._group))
+        if timeout is not None:  # that of an existing group cannot be changed
+            limit = timedelta(seconds=require_positive("timeout", timeout))
+            ranks = dist.get_process_group_ranks(self.group)
+            with self.guard():
+                self.group = dist.new_group(ranks, timeout=limit, use_local_synchronization=True)
 
     def exchange(self, message: dict[str, Any]) -> list[dict[str, Any]]:
         """Return the messages of all processes, by rank. They are sent as JSON, not as pickles."""
-        mine = torch.tensor(
-            list(json.dumps(message).encode()), dtype=torch.uint8, device=self.device
-        )
-        sizes = self._gather(torch.tensor([len(mine)], device=self.device))
-        padded = torch.zeros(max(map(int, sizes)), dtype=torch.uint8, device=self.device)
-        padded[: len(mine)] = mine
-        rows = self._gather(padded)
-        return [
-            json.loads(bytes(row[: int(size)].tolist()))
-            for row, size in zip(rows, sizes, strict=True)
-        ]
+        text = json.dumps(message).encode()
+        longest = max(int(length) for length in self._gather([len(text)]))
+        return [json.loads(bytes(row.tolist())) for row in self._gather(text.ljust(longest))]
 
-    def _gather(self, mine: Tensor) -> list[Tensor]:
-        all_of_them = [torch.empty_like(mine) for _ in range(self.size)]
-        self._guard(lambda: dist.all_gather(all_of_them, mine, group=self._group))
-        return all_of_them
+    def _gather(self, numbers: Sequence[int]) -> list[Tensor]:
+        mine = torch.tensor(list(numbers), device=self.device)
+        rows = [torch.empty_like(mine) for _ in range(self.size)]
+        with self.guard():
+            dist.all_gather(rows, mine, group=self.group)
+        return rows
 
-    def _with_timeout(self, timeout: float) -> Any:
-        """Return a new group: the timeout of an existing one cannot be changed."""
-        members: dict[str, Any] = {}
-        if self._group is not None:
-            members["ranks"] = dist.get_process_group_ranks(self._group)
-            members["use_local_synchronization"] = True
-        limit = timedelta(seconds=timeout)
-        return self._guard(lambda: dist.new_group(timeout=limit, **members))
-
-    def _guard(self, call: Callable[[], Any]) -> Any:
+    @contextmanager
+    def guard(self) -> Iterator[None]:
+        """Explain the errors of PyTorch's own communication."""
         before = time.perf_counter()
         try:
-            return call()
+            yield
         except RuntimeError as error:
             waited = time.perf_counter() - before
             reason = str(error).partition("\n")[0]
@@ -109,3 +75,21 @@ class Workers:
                 "worker has died, cannot be reached, or has stopped taking steps. Restart from the "
                 f"last checkpoint. ({reason})"
             ) from error
+
+
+def require_same(name: str, values: Sequence[object]) -> None:
+    """Refuse processes whose values, given by rank, differ.
+
+    >>> require_same("local_steps", [8, 8, 16])
+    Traceback (most recent call last):
+    fedac.errors.InputError: processes differ in local_steps: 8 at rank 0, 1; 16 at rank 2
+    """
+    ranks: dict[str, list[str]] = {}
+    for rank, value in enumerate(values):
+        text = str(value)
+        if len(text) > LONG:  # the hash shows that texts differ after their beginning
+            text = f"{text[:LONG]}... ({zlib.crc32(text.encode()):08x})"
+        ranks.setdefault(text, []).append(str(rank))
+    if len(ranks) > 1:
+        found = "; ".join(f"{text} at rank {', '.join(who)}" for text, who in ranks.items())
+        raise InputError(f"processes differ in {name}: {found}")
