@@ -63,10 +63,9 @@ class Envelope:
         """Write a checkpoint atomically."""
         try:
             write_atomically(path, write)
-        except OSError as error:
-            raise OSError(
-                f"cannot write the checkpoint '{path}': {error.strerror or error}"
-            ) from error
+        except (OSError, RuntimeError) as error:  # PyTorch's RuntimeError hides the cause
+            reason = getattr(error, "strerror", None) or "is the disk full?"
+            raise OSError(f"cannot write the checkpoint '{path}': {reason}") from error
 
     def read(self, path: Path, load: Callable[[BinaryIO], Content]) -> Content:
         """Return what `load` finds in a checkpoint; errors name the file and what is wrong."""

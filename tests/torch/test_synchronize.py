@@ -1,5 +1,6 @@
 """Averaging between real processes: compared with the simulator, by hand, and with faults."""
 
+import copy
 import re
 import runpy
 from pathlib import Path
@@ -258,8 +259,8 @@ CASES = {
     },
     "what a step computes: ": {"optimizer": {"algorithm": "impostor"}},
     "parameters: float32 [3] at rank 0, 1, 2; float32 [4] at rank 3": {"size": 4},
-    "hyperparameters: lr=0.3 mu=0.2 gamma=": {"optimizer": {"lr": 0.1}},
-    "hyperparameters: lr=0.3 mu=0.2": {"optimizer": {"mu": 0.1}},
+    "settings: lr=0.3 mu=0.2 at rank 0, 1, 2; lr=0.1 mu=0.2 at rank 3": {"optimizer": {"lr": 0.1}},
+    "settings: lr=0.3 mu=0.2 at rank 0, 1, 2; lr=0.3 mu=0.1 at rank 3": {"optimizer": {"mu": 0.1}},
     "weighting: uniform at rank 0, 1, 2; examples at rank 3": {
         "options": {"weighting": "examples"}
     },
@@ -398,6 +399,19 @@ def test_a_second_synchronizer_replaces_the_first() -> None:
     for _ in range(4):
         optimizer.step()
     assert (first.rounds, second.rounds) == (0, 1)
+
+
+@pytest.mark.usefixtures("alone")
+def test_a_loaded_state_stays_synchronized_and_a_copy_is_not() -> None:
+    w, optimizer = make(local_steps=1)
+    averages = synchronize(optimizer)
+    w.grad = torch.ones(3)
+    optimizer.step()
+    optimizer.load_state_dict(optimizer.state_dict())
+    optimizer.step()
+    assert averages.rounds == 2
+    copy.deepcopy(optimizer).step()
+    assert averages.rounds == 2
 
 
 @pytest.mark.usefixtures("alone")

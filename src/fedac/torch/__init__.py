@@ -13,10 +13,9 @@ try:
 except ModuleNotFoundError as error:  # pragma: no cover
     raise ModuleNotFoundError("fedac.torch needs PyTorch: pip install 'fedac[torch]'") from error
 
-from fedac.torch.average import NonFiniteStateError
+from fedac.torch.communication import NonFiniteStateError, WorkerLostError
 from fedac.torch.optimizer import FedAc, LocalOptimizer, LocalSGD
 from fedac.torch.synchronizer import Synchronizer, synchronize
-from fedac.torch.workers import WorkerLostError
 
 __all__ = [
     "FedAc",

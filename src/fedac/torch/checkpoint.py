@@ -15,31 +15,23 @@ from torch import Tensor
 
 from fedac.checkpoints import Envelope, MissingCheckpointError
 from fedac.errors import InputError
+from fedac.torch.communication import Workers, require_same
 from fedac.torch.optimizer import LocalOptimizer
 from fedac.torch.state import plain_settings, upgrade
-from fedac.torch.workers import Workers, require_same
 
 ENVELOPE = Envelope(package="fedac.torch", version=3, oldest=2)
 # What `torch.load` reads without running code, apart from lists, tuples and dicts of these.
 PLAIN = (int, float, bool, str, bytes, type(None), Tensor, torch.Size, torch.dtype, torch.device)
 
 
-def save(
-    path: Path,
-    optimizer: LocalOptimizer,
-    buffers: list[Tensor],
-    *,
-    rounds: int,
-    extra: dict[str, Any],
-) -> None:
-    """Write a checkpoint atomically."""
-    for name, value in extra.items():
+def save(path: Path, optimizer: LocalOptimizer, buffers: list[Tensor], **more: Any) -> None:
+    """Write a checkpoint atomically; `more` is "rounds" and "extra", what the user adds."""
+    for name, value in more["extra"].items():
         _require_plain(name, value)
     content = {
         **ENVELOPE.header(),
         "rules": optimizer.rules(),
         "steps": optimizer.steps,
-        "rounds": rounds,
         "groups": [
             plain_settings(group) | {"last": group["last"]} for group in optimizer.param_groups
         ],
@@ -48,58 +40,40 @@ def save(
             for p in optimizer.parameters()
         ],
         "buffers": [buffer.detach().cpu() for buffer in buffers],
-        "extra": extra,
+        **more,
     }
-
-    def write(file: BinaryIO) -> None:
-        try:
-            torch.save(content, file)
-        except RuntimeError as error:  # PyTorch hides the cause
-            raise OSError("is the disk full?") from error
-
-    ENVELOPE.write(path, write)
+    ENVELOPE.write(path, lambda file: torch.save(content, file))
 
 
-def read_together(
-    path: Path,
-    workers: Workers,
-    optimizer: LocalOptimizer,
-    buffers: list[Tensor],
-    *,
-    missing_ok: bool,
-) -> dict[str, Any] | None:
-    """Read a checkpoint in all processes, for `restore`; if one cannot use it, all refuse.
+def load(
+    path: Path, optimizer: LocalOptimizer, buffers: list[Tensor], workers: Workers
+) -> dict[str, Any]:
+    """Put a checkpoint into the optimizers and buffers of all processes, and return it.
 
-    With `missing_ok`, return None if no process has a file.
+    If one process cannot use it, all refuse; if none has a file, with `MissingCheckpointError`.
     """
 
-    def load(file: BinaryIO) -> dict[str, Any]:
-        content: dict[str, Any] = torch.load(file, map_location="cpu", weights_only=True)
+    def read(file: BinaryIO) -> dict[str, Any]:
+        content = torch.load(file, map_location="cpu", weights_only=True)
         ENVELOPE.require_header(content)
         content = upgrade(content, "groups")
         _require_fit(content, optimizer, buffers)
         return content
 
-    mine: dict[str, Any] = {"error": "", "missing": False, "steps": -1}
     try:
-        content = ENVELOPE.read(path, load)
-        mine["steps"] = content["steps"]
+        content = ENVELOPE.read(path, read)
+        mine = {"steps": content["steps"]}
     except InputError as error:
-        mine |= {"error": str(error), "missing": isinstance(error, MissingCheckpointError)}
+        mine = {"error": str(error), "missing": isinstance(error, MissingCheckpointError)}
     reports = workers.exchange(mine)
-    if missing_ok and all(theirs["missing"] for theirs in reports):
-        return None
-    if mine["error"]:
-        raise InputError(mine["error"])
+    if "error" in mine:
+        everywhere = all(theirs.get("missing") for theirs in reports)
+        raise (MissingCheckpointError if everywhere else InputError)(mine["error"])
     for rank, theirs in enumerate(reports):
-        if theirs["error"]:
+        if "error" in theirs:
             raise InputError(f"rank {rank} cannot resume: {theirs['error']}")
     require_same("the steps of their checkpoints", [theirs["steps"] for theirs in reports])
-    return content
 
-
-def restore(content: dict[str, Any], optimizer: LocalOptimizer, buffers: list[Tensor]) -> None:
-    """Put what `read` returned into an optimizer."""
     for p, sequences in zip(optimizer.parameters(), content["sequences"], strict=True):
         optimizer.set_sequences(p, sequences)
     with torch.no_grad():
@@ -109,6 +83,7 @@ def restore(content: dict[str, Any], optimizer: LocalOptimizer, buffers: list[Te
         group.update(plain_settings(saved) | {"last": saved["last"]})
     optimizer.steps = content["steps"]
     optimizer.refresh()
+    return content
 
 
 def _require_fit(content: dict[str, Any], optimizer: LocalOptimizer, buffers: list[Tensor]) -> None:
@@ -120,10 +95,8 @@ def _require_fit(content: dict[str, Any], optimizer: LocalOptimizer, buffers: li
     if theirs != mine:  # all groups have the same
         raise InputError(f"it was written with local_steps={theirs}, not {mine}")
     S = len(optimizer.algorithm.sequences)
-    wanted = [p.shape for p in optimizer.parameters() for _ in range(S)]
-    found = [sequence.shape for sequences in content["sequences"] for sequence in sequences]
-    wanted += [buffer.shape for buffer in buffers]
-    found += [buffer.shape for buffer in content["buffers"]]
+    wanted = [t.shape for ts in (*([p] * S for p in optimizer.parameters()), buffers) for t in ts]
+    found = [t.shape for ts in (*content["sequences"], content["buffers"]) for t in ts]
     for theirs, mine in zip_longest(found, wanted):
         if theirs != mine:
             raise InputError(f"it holds another model: {theirs} in place of {mine}")

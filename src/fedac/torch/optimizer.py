@@ -17,7 +17,6 @@ from fedac.algorithms.linear import Linear, linear_form
 from fedac.errors import InputError
 from fedac.torch.combine import query_program, run, split_into_batches, step_program
 from fedac.torch.state import (
-    ParamGroup,
     SequenceOptimizer,
     is_half,
     is_paused,
@@ -76,7 +75,7 @@ class LocalOptimizer(SequenceOptimizer):
         self.algorithm = get(algorithm)
         if self.algorithm.minibatch:
             raise InputError(f"'{self.algorithm.name}' takes no local steps; use torch.optim.SGD")
-        settings = plain_settings({"lr": lr, "mu": mu, "local_steps": local_steps})
+        settings = {"lr": lr, "mu": mu, "local_steps": local_steps}
         hp = self.hyperparameters(settings)
         linear_form(self.algorithm, hp)  # refuse an algorithm that is not linear
         start = self.algorithm.start(1.0)
@@ -124,6 +123,8 @@ class LocalOptimizer(SequenceOptimizer):
                     if p.grad is None:  # its w_md follows a new lr too
                         self._place(group, p)
         self.steps += 1
+        if self.after_step is not None:
+            self.after_step()
         return loss
 
     def _move(self, params: list[Tensor], now: Linear, before: Linear) -> None:
@@ -181,13 +182,13 @@ class LocalOptimizer(SequenceOptimizer):
             for p in group["params"]:
                 self._place(group, p)
 
-    def _place(self, group: ParamGroup, p: Tensor) -> None:
+    def _place(self, group: dict[str, Any], p: Tensor) -> None:
         """Put w_md into a parameter while training, else the output."""
         if self.state.get(p):  # else it has not moved, or is its own sequence
             p.copy_(self._point(group, p))
             self.versions[p] = version(p)
 
-    def _point(self, group: ParamGroup, p: Tensor) -> Tensor:
+    def _point(self, group: dict[str, Any], p: Tensor) -> Tensor:
         """Return what a parameter should hold."""
         sequences, hp = self.sequences(p), self.hyperparameters(group["last"])
         if not group["training"]:
@@ -198,7 +199,7 @@ class LocalOptimizer(SequenceOptimizer):
         run(query_program(query), [[tensor] for tensor in (*sequences, w_md)])
         return w_md
 
-    def _require_unchanged(self, group: ParamGroup, p: Tensor) -> None:
+    def _require_unchanged(self, group: dict[str, Any], p: Tensor) -> None:
         """Refuse a parameter that something else has changed: its sequences would not match."""
         if not self.state.get(p) or self.versions.get(p) == version(p):
             return
@@ -230,13 +231,7 @@ class FedAc(LocalOptimizer):
     """
 
     def __init__(
-        self,
-        params: Iterable[Any],
-        lr: float,
-        mu: float,
-        local_steps: int,
-        *,
-        foreach: bool = True,
+        self, params: Iterable[Any], lr: float, mu: float, local_steps: int, *, foreach: bool = True
     ) -> None:
         super().__init__(params, "fedac-i", lr=lr, mu=mu, local_steps=local_steps, foreach=foreach)
 

@@ -16,18 +16,13 @@ class SyncSchedule:
 
     Examples
     --------
-    >>> schedule = SyncSchedule(4, at=[3, 5])
+    >>> schedule = SyncSchedule(4, at=[3, 5], overlap=False, delay=None)
     >>> [step for step in range(1, 14) if schedule.is_due(step)]
     [3, 5, 9, 13]
     """
 
     def __init__(
-        self,
-        local_steps: int,
-        *,
-        at: Iterable[int] | None = None,
-        overlap: bool = False,
-        delay: int | None = None,
+        self, local_steps: int, *, at: Iterable[int] | None, overlap: bool, delay: int | None
     ) -> None:
         self.local_steps = local_steps
         self.at = sorted({require_count("every step in at", step) for step in at or ()})

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -20,8 +19,6 @@ ROUNDING = 1e-12
 # What groups of other optimizers may hold; ours would silently ignore it.
 UNSUPPORTED = ("weight_decay", "momentum", "dampening", "nesterov", "betas", "maximize", "foreach")
 
-ParamGroup = dict[str, Any]
-
 
 class SequenceOptimizer(torch.optim.Optimizer):
     """Keeps the sequences of an algorithm for every parameter; `LocalOptimizer` moves them.
@@ -36,6 +33,8 @@ class SequenceOptimizer(torch.optim.Optimizer):
     steps: int
     # By parameter, what `version` returned when the optimizer last wrote to it.
     versions: dict[Tensor, tuple[int, int]]
+    # Called at the end of every step: `synchronize` sets it. Copies of the optimizer have none.
+    after_step: Callable[[], object] | None = None
 
     def parameters(self) -> list[Tensor]:
         """Return the parameters of all groups."""
@@ -43,11 +42,8 @@ class SequenceOptimizer(torch.optim.Optimizer):
 
     def trained_parameters(self) -> list[Tensor]:
         """Return the parameters that are trained, or have been since the start."""
-        return [
-            p
-            for p in self.parameters()
-            if p.requires_grad or self.state.get(p) or p in self.versions
-        ]
+        started = {*self.state, *self.versions}
+        return [p for p in self.parameters() if p.requires_grad or p in started]
 
     def sequences(self, p: Tensor) -> list[Tensor]:
         """Return the sequences of one parameter, in the algorithm's order."""
@@ -74,7 +70,7 @@ class SequenceOptimizer(torch.optim.Optimizer):
         for mine, value in zip(self.sequences(p), values, strict=True):
             mine.copy_(value)
 
-    def hyperparameters(self, group: ParamGroup) -> Hyperparameters:
+    def hyperparameters(self, group: dict[str, Any]) -> Hyperparameters:
         """Return the algorithm's hyperparameters for a group, or say which setting is wrong."""
         settings = plain_settings(group)
         return self.algorithm.couple(
@@ -83,17 +79,7 @@ class SequenceOptimizer(torch.optim.Optimizer):
             K=require_count("local_steps", settings["local_steps"]),
         )
 
-    def describe_hyperparameters(self) -> str:
-        """Return lr, mu and hyperparameters by group; a paused group has only lr and mu."""
-        groups = []
-        for group in self.param_groups:
-            hp = {} if is_paused(group) else asdict(self.hyperparameters(group))
-            hp.pop("eta", None)  # it is lr
-            values = {"lr": float(group["lr"]), "mu": float(group["mu"])} | hp
-            groups.append(" ".join(f"{name}={value!r}" for name, value in values.items()))
-        return " | ".join(groups)
-
-    def add_param_group(self, param_group: ParamGroup) -> None:
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add parameters; their settings are checked like those of the first group."""
         for name in UNSUPPORTED:
             if param_group.get(name):
@@ -128,14 +114,13 @@ class SequenceOptimizer(torch.optim.Optimizer):
         for p, state in zip(self.parameters(), states, strict=False):
             if state and (set(state) != names or any(v.shape != p.shape for v in state.values())):
                 raise InputError("cannot load this state: it belongs to another model")
-        super().load_state_dict({key: saved[key] for key in ("state", "param_groups")})
+        # The base class would round the sequences to the parameter's type.
+        super().load_state_dict({"state": {}, "param_groups": saved["param_groups"]})
         self.steps = int(saved["steps"])
         for p, state in zip(self.parameters(), states, strict=True):
-            # The base class has rounded the sequences to the parameter's type.
             for name, value in state.items():
-                self.state[p][name] = value.detach().to(p.device, sequence_dtype(p), copy=True)
-            if self.in_place and not is_half(p):
-                self.state.pop(p, None)
+                if not self.in_place or is_half(p):
+                    self.state[p][name] = value.detach().to(p.device, sequence_dtype(p), copy=True)
 
     def rules(self) -> list[dict[str, Any]]:
         """Describe the algorithm and the hyperparameters of the last step, by group."""
@@ -181,13 +166,13 @@ def upgrade(saved: dict[str, Any], groups: str) -> dict[str, Any]:
     return saved
 
 
-def plain_settings(group: ParamGroup) -> ParamGroup:
+def plain_settings(group: dict[str, Any]) -> dict[str, Any]:
     """Return the settings of a group as Python's numbers: NumPy's and tensors cannot be saved."""
     settings = {name: group[name] for name in ("lr", "mu", "local_steps")}
     return {n: v.item() if hasattr(v, "item") else v for n, v in settings.items()}
 
 
-def is_paused(group: ParamGroup) -> bool:
+def is_paused(group: dict[str, Any]) -> bool:
     """Check whether lr is 0, up to a scheduler's rounding."""
     return bool(abs(group["lr"]) <= ROUNDING * group.get("initial_lr", 0.0))
 

@@ -5,22 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.utils.hooks import RemovableHandle
 
 from fedac.algorithms.fingerprints import fingerprint
 from fedac.averaging import require_weighting
+from fedac.checkpoints import MissingCheckpointError
 from fedac.errors import InputError, unknown_name
 from fedac.require import require_count
 from fedac.torch import checkpoint as files
-from fedac.torch.average import Average, flatten, unflatten
+from fedac.torch.communication import Average, Workers, flatten, require_same, unflatten
 from fedac.torch.optimizer import LocalOptimizer
 from fedac.torch.schedule import SyncSchedule
-from fedac.torch.workers import Workers, require_same
 
 ON_NONFINITE = ("raise", "skip-worker")
 
@@ -80,10 +78,8 @@ class Synchronizer:
         timeout: float | None = None,
     ) -> None:
         if not isinstance(optimizer, LocalOptimizer):
-            raise InputError(
-                f"only optimizers of fedac.torch can be synchronized, got "
-                f"{type(optimizer).__name__}"
-            )
+            kind = type(optimizer).__name__
+            raise InputError(f"only optimizers of fedac.torch can be synchronized, got {kind}")
         if on_nonfinite not in ON_NONFINITE:
             raise unknown_name("on_nonfinite", str(on_nonfinite), ON_NONFINITE)
         self.optimizer = optimizer
@@ -99,9 +95,7 @@ class Synchronizer:
             raise InputError("the optimizer has no parameters that require gradients")
         self._all_buffers = [] if buffers is None else list(buffers.buffers())
         self._buffers = [
-            buffer
-            for buffer in self._all_buffers
-            if buffer.is_floating_point() and bool(torch.isfinite(buffer).all())
+            b for b in self._all_buffers if b.is_floating_point() and bool(b.isfinite().all())
         ]
         self._workers = Workers(group, device=self._trained[0].device, timeout=timeout)
         self.rank, self.world_size = self._workers.rank, self._workers.size
@@ -178,18 +172,17 @@ class Synchronizer:
         If one process cannot read it, all refuse and none is changed. With `missing_ok`, return
         None if there is no file: the run starts from scratch.
         """
-        content = files.read_together(
-            Path(path), self._workers, self.optimizer, self._all_buffers, missing_ok=missing_ok
-        )
-        if content is None:
-            return None
-        files.restore(content, self.optimizer, self._all_buffers)
+        try:
+            content = files.load(Path(path), self.optimizer, self._all_buffers, self._workers)
+        except MissingCheckpointError:
+            if missing_ok:
+                return None
+            raise
         self.rounds = content["rounds"]
         self._pending = None
         self._examples = 0
         self._counted_until = self._equal_at = self.optimizer.steps
-        extra: dict[str, Any] = content["extra"]
-        return extra
+        return dict(content["extra"])
 
     def _start_average(self) -> None:
         if _local_steps(self.optimizer) != self._schedule.local_steps:
@@ -203,7 +196,7 @@ class Synchronizer:
             self._workers,
             self._tensors(),
             weight=self._next_weight(),
-            settings=self.optimizer.describe_hyperparameters(),
+            settings=_describe_settings(self.optimizer),
             steps=self.optimizer.steps,
             keep=self._schedule.delay > 0,
         )
@@ -236,11 +229,11 @@ class Synchronizer:
         mine = {
             "algorithm": self.optimizer.algorithm.name,
             "local_steps": self._schedule.local_steps,
-            "hyperparameters": self.optimizer.describe_hyperparameters(),
+            "settings": _describe_settings(self.optimizer),
             "what a step computes": fingerprint(self.optimizer.algorithm),
-            "parameters": _describe(self.optimizer.parameters()),
-            "trained parameters": _describe(self._trained),
-            "buffers": _describe(self._buffers),
+            "parameters": _describe_tensors(self.optimizer.parameters()),
+            "trained parameters": _describe_tensors(self._trained),
+            "buffers": _describe_tensors(self._buffers),
             "schedule": self._schedule.at or "regular",
             "weighting": self.weighting,
             "on_nonfinite": self.on_nonfinite,
@@ -260,17 +253,8 @@ def synchronize(optimizer: LocalOptimizer, **options: Any) -> Synchronizer:
     synchronizer; with overlap, `flush` that one before.
     """
     synchronizer = Synchronizer(optimizer, **options)
-
-    def after_step(*_: Any) -> None:
-        synchronizer.step()
-
-    if optimizer in _hooks:
-        _hooks.pop(optimizer).remove()
-    _hooks[optimizer] = optimizer.register_step_post_hook(after_step)
+    optimizer.after_step = synchronizer.step
     return synchronizer
-
-
-_hooks: WeakKeyDictionary[LocalOptimizer, RemovableHandle] = WeakKeyDictionary()
 
 
 def _local_steps(optimizer: LocalOptimizer) -> int:
@@ -280,6 +264,12 @@ def _local_steps(optimizer: LocalOptimizer) -> int:
     return steps.pop()
 
 
-def _describe(tensors: Sequence[Tensor]) -> str:
+def _describe_settings(optimizer: LocalOptimizer) -> str:
+    """Return lr and mu of all groups; the other hyperparameters follow from them."""
+    settings = [(float(group["lr"]), float(group["mu"])) for group in optimizer.param_groups]
+    return " | ".join(f"lr={lr!r} mu={mu!r}" for lr, mu in settings)
+
+
+def _describe_tensors(tensors: Sequence[Tensor]) -> str:
     """Return types and shapes: "float32 [2, 3], float32 [2]"."""
     return ", ".join(f"{t.dtype} {list(t.shape)}".removeprefix("torch.") for t in tensors)
