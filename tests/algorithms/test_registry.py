@@ -36,8 +36,9 @@ def test_a_name_like_no_other_gets_the_list() -> None:
         get("qqq")
 
 
-def test_vectors_per_round() -> None:
-    assert {name: a.vectors_per_round for name, a in ALGORITHMS.items()} == {
+def test_megabytes() -> None:
+    # A vector of 250,000 numbers is a megabyte.
+    assert {name: a.megabytes(dim=250_000, rounds=1) for name, a in ALGORITHMS.items()} == {
         "fedac-i": 2,
         "fedac-ii": 2,
         "fedac-vanilla": 2,

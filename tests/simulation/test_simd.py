@@ -56,10 +56,10 @@ def shapes(lanes, sequences, x, out):
     store(out, 0, tile(sequences, short))
     store(out, len(sequences), sum_tiles(lanes, long))
     reversed_ = short
-    for lane in range(simd.width(short)):
-        reversed_ = simd.insert(reversed_, simd.width(short) - 1 - lane, simd.extract(short, lane))
+    for lane in range(len(short)):
+        reversed_ = simd.insert(reversed_, len(short) - 1 - lane, simd.extract(short, lane))
     store(out, len(sequences) + len(lanes), reversed_)
-    return simd.width(long)
+    return len(long)
 
 
 def exp(x: np.ndarray) -> np.ndarray:

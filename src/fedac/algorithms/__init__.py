@@ -26,16 +26,8 @@ __all__ = [
 ]
 
 ALGORITHMS: dict[str, Algorithm] = {
-    algorithm.name: algorithm
-    for algorithm in (
-        FEDAC_I,
-        FEDAC_II,
-        FEDAC_VANILLA,
-        FEDAVG,
-        FEDAVG_WEIGHTED,
-        MB_SGD,
-        MB_AC_SGD,
-    )
+    a.name: a
+    for a in (FEDAC_I, FEDAC_II, FEDAC_VANILLA, FEDAVG, FEDAVG_WEIGHTED, MB_SGD, MB_AC_SGD)
 }
 
 

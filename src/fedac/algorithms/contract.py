@@ -26,12 +26,12 @@ def couple(algorithm: Algorithm, *, eta: float, mu: float, K: int) -> Hyperparam
     """Return the algorithm's hyperparameters, or explain what is wrong with its `couple`."""
     hp: Hyperparameters = _call(algorithm, "couple", eta=eta, mu=mu, K=K)
     frozen = is_dataclass(hp) and type(hp).__hash__ is not None
-    if not (frozen and hasattr(hp, "eta")):
-        raise _wrong(
-            algorithm,
-            f"couple must return a frozen dataclass with a field eta, such as "
-            f"Hyperparameters(eta=eta), not {hp!r:.60}",
-        )
+    _require(
+        frozen and hasattr(hp, "eta"),
+        algorithm,
+        f"couple must return a frozen dataclass with a field eta, such as "
+        f"Hyperparameters(eta=eta), not {hp!r:.60}",
+    )
     return hp
 
 
@@ -46,10 +46,11 @@ def check_functions(
     `on_worker` makes of a vector what `query` and `update` get, if that has another shape.
     """
     names = algorithm.sequences
-    if not (isinstance(names, tuple) and names and all(isinstance(name, str) for name in names)):
-        raise _wrong(
-            algorithm, f"sequences must be a tuple of names, such as ('w',), not {names!r}"
-        )
+    _require(
+        isinstance(names, tuple) and names and all(isinstance(name, str) for name in names),
+        algorithm,
+        f"sequences must be a tuple of names, such as ('w',), not {names!r}",
+    )
     state = _call(algorithm, "start", w_0)
     _require_state(algorithm, "start", state, w_0)
     local = tuple(on_worker(sequence) for sequence in state)
@@ -72,14 +73,14 @@ def _call(algorithm: Algorithm, function: str, *arguments: Any, **named: Any) ->
         raise
     except Exception as error:
         given = f", given {_describe(arguments[0])}" if arguments else ""
-        raise _wrong(
-            algorithm,
-            f"{function}({SIGNATURES[function]}) fails{given}: {type(error).__name__}: {error}",
+        problem = f"fails{given}: {type(error).__name__}: {error}"
+        raise InputError(
+            f"algorithm '{algorithm.name}': {function}({SIGNATURES[function]}) {problem}"
         ) from error
-    if not all(map(_equal, copies, arguments)):
-        raise _wrong(
-            algorithm, f"{function} changes its arguments in place; it must return new ones"
-        )
+    unchanged = all(map(_equal, copies, arguments))
+    _require(
+        unchanged, algorithm, f"{function} changes its arguments in place; it must return new ones"
+    )
     return result
 
 
@@ -91,24 +92,24 @@ def _equal(a: Any, b: Any) -> bool:
 
 def _require_state(algorithm: Algorithm, function: str, state: Any, model: Vector) -> None:
     names = algorithm.sequences
-    if not isinstance(state, tuple | list) or len(state) != len(names):
-        many = isinstance(state, tuple | list)
-        raise _wrong(
-            algorithm,
-            f"{function} must return a tuple of {len(names)}, one for each sequence "
-            f"({', '.join(names)}), not {f'of {len(state)}' if many else _describe(state)}",
-        )
+    many = isinstance(state, tuple | list)
+    _require(
+        many and len(state) == len(names),
+        algorithm,
+        f"{function} must return a tuple of {len(names)}, one for each sequence "
+        f"({', '.join(names)}), not {f'of {len(state)}' if many else _describe(state)}",
+    )
     for sequence in state:
         _require_vector(algorithm, function, sequence, model)
 
 
 def _require_vector(algorithm: Algorithm, function: str, value: Any, model: Vector) -> None:
-    if not isinstance(value, type(model)) or np.shape(value) != np.shape(model):
-        raise _wrong(
-            algorithm,
-            f"{function} must return vectors like those it gets, {_describe(model)}, "
-            f"not {_describe(value)}",
-        )
+    _require(
+        isinstance(value, type(model)) and np.shape(value) == np.shape(model),
+        algorithm,
+        f"{function} must return vectors like those it gets, {_describe(model)}, "
+        f"not {_describe(value)}",
+    )
 
 
 def _describe(value: Any) -> str:
@@ -118,5 +119,6 @@ def _describe(value: Any) -> str:
     return f"{type(value).__name__}{shape}"
 
 
-def _wrong(algorithm: Algorithm, what: str) -> InputError:
-    return InputError(f"algorithm '{algorithm.name}': {what}")
+def _require(condition: object, algorithm: Algorithm, what: str) -> None:
+    if not condition:
+        raise InputError(f"algorithm '{algorithm.name}': {what}")

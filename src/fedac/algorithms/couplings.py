@@ -20,16 +20,6 @@ class Hyperparameters:
     """What every algorithm has: a step size. All of it FedAvg needs.
 
     An algorithm with more hyperparameters declares them in a subclass; all must be above 0.
-
-    Parameters
-    ----------
-    eta : float
-        Step size.
-
-    Examples
-    --------
-    >>> Hyperparameters(eta=0.5)
-    Hyperparameters(eta=0.5)
     """
 
     eta: float
@@ -43,14 +33,8 @@ class Hyperparameters:
 class FedAcHyperparameters(Hyperparameters):
     """The four hyperparameters of algorithm FedAc (label alg:fedac).
 
-    Parameters
-    ----------
-    eta : float
-        Step size of ``w_ag``.
-    gamma : float
-        Step size of ``w``.
-    alpha, beta : float
-        Coupling coefficients between ``w``, ``w_md`` and ``w_ag``.
+    ``eta`` is the step size of ``w_ag``, ``gamma`` that of ``w``; ``alpha`` and ``beta`` are the
+    coupling coefficients between ``w``, ``w_md`` and ``w_ag``.
     """
 
     gamma: float
@@ -60,17 +44,9 @@ class FedAcHyperparameters(Hyperparameters):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AveragedHyperparameters(Hyperparameters):
-    """Those of FedAvg with the averaged output of theorem fedavg:a2.
+    """Those of FedAvg with the averaged output of theorem fedavg:a2."""
 
-    Parameters
-    ----------
-    eta : float
-        Step size.
-    rho : float
-        Ratio of the weights of two successive iterates.
-    """
-
-    rho: float
+    rho: float  # the ratio of the weights of two successive iterates
 
 
 def as_fedac(hp: Hyperparameters) -> FedAcHyperparameters:
@@ -153,13 +129,7 @@ def vanilla(*, eta: float, mu: float, K: int = 1) -> FedAcHyperparameters:
 
 
 def fedavg(*, eta: float, mu: float = 1.0, K: int = 1) -> Hyperparameters:
-    """Leave the step size as it is: FedAvg has nothing to couple.
-
-    Examples
-    --------
-    >>> fedavg(eta=0.5)
-    Hyperparameters(eta=0.5)
-    """
+    """Leave the step size as it is: FedAvg has nothing to couple."""
     return Hyperparameters(eta=eta)
 
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, reduce
+from operator import add
 
 import numpy as np
 
@@ -50,7 +51,7 @@ def linear_form(algorithm: Algorithm, hp: Hyperparameters) -> Linear:
     try:
         query, update = _step(algorithm, np.eye(S + 2), hp)
         query = query[:S]
-        exact = _is_exact(query, update, algorithm, hp)
+        exact = len(update) == S and _is_exact(query, update, algorithm, hp)
     except Exception:  # a user's functions may fail on our probes in any way
         exact = False
     if not exact:
@@ -63,14 +64,12 @@ def linear_form(algorithm: Algorithm, hp: Hyperparameters) -> Linear:
 
 def _step(algorithm: Algorithm, values: Array, hp: Hyperparameters) -> tuple[Array, Array]:
     """Return w_md and the next states for every column of states, w_md and g."""
-    *state, _, g = values
     # Copies: a user's functions may work in place.
-    looked_at = np.broadcast_to(algorithm.query(tuple(s.copy() for s in state), hp), g.shape)
-    *copies, w_md, gradient = values.copy()
-    after = algorithm.update(tuple(copies), w_md, gradient, hp)
-    if len(after) != len(state):
-        raise ValueError("an update must return as many sequences as it was given")
-    return looked_at, np.stack([np.broadcast_to(sequence, g.shape) for sequence in after])
+    *state, _, g = values.copy()
+    w_md = np.broadcast_to(algorithm.query(tuple(state), hp), g.shape)
+    *state, given, g = values.copy()
+    after = algorithm.update(tuple(state), given, g, hp)
+    return w_md, np.stack([np.broadcast_to(sequence, g.shape) for sequence in after])
 
 
 def _is_exact(query: Array, update: Array, algorithm: Algorithm, hp: Hyperparameters) -> bool:
@@ -122,7 +121,5 @@ def from_linear(
 
 
 def _combine(coefficients: tuple[float, ...], vectors: State) -> Vector:
-    first, *others = [c * v for c, v in zip(coefficients, vectors, strict=True) if c] or [
-        0.0 * vectors[0]
-    ]
-    return sum(others, first)
+    terms = [c * v for c, v in zip(coefficients, vectors, strict=True) if c]
+    return reduce(add, terms) if terms else 0.0 * vectors[0]

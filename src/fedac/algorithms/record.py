@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from fedac.algorithms.couplings import Coupling
@@ -19,15 +18,6 @@ BYTES_PER_NUMBER = 4  # models travel as float32
 # A float, an array or a tensor: anything with + - * /.
 Vector = Any
 State = tuple[Vector, ...]
-
-
-def start_everywhere(sequences: int) -> Callable[[Vector], State]:
-    """Start all sequences at w_0 (line 2 of alg:fedac and of alg:fedavg)."""
-    return partial(_repeat, sequences)
-
-
-def _repeat(times: int, w_0: Vector) -> State:
-    return (w_0,) * times
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,14 +74,10 @@ class Algorithm:
             return get, (self.name,)
         return object.__new__, (type(self),), self.__dict__
 
-    @property
-    def vectors_per_round(self) -> int:
-        """How many vectors a worker sends per synchronization.
+    def megabytes(self, *, dim: int, rounds: int) -> float:
+        """Return what a worker sends in some rounds of a model with `dim` parameters.
 
         A minibatch algorithm sends its gradient; a local one each of its sequences.
         """
-        return 1 if self.minibatch else len(self.sequences)
-
-    def megabytes(self, *, dim: int, rounds: int) -> float:
-        """Return what a worker sends in some rounds of a model with `dim` parameters."""
-        return self.vectors_per_round * dim * BYTES_PER_NUMBER * rounds / 1e6
+        vectors = 1 if self.minibatch else len(self.sequences)
+        return vectors * dim * BYTES_PER_NUMBER * rounds / 1e6

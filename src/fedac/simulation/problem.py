@@ -26,11 +26,6 @@ class Lane:
     algorithm: Algorithm
     hp: Hyperparameters
 
-    def query(self, state: ArrayState) -> Array:
-        """Return the point at which this lane takes its gradient."""
-        w_md: Array = self.algorithm.query(state, self.hp)
-        return w_md
-
     def output(self, state: ArrayState, t: int) -> Array:
         """Return the point that is evaluated after t steps."""
         w: Array = self.algorithm.output(state, self.hp, t)
@@ -39,7 +34,7 @@ class Lane:
     def diverged(self, state: ArrayState, t: int) -> bool:
         """Say whether the query point or the output is out of bounds."""
         with np.errstate(over="ignore", invalid="ignore"):
-            points = (self.query(state), self.output(state, t))
+            points = (self.algorithm.query(state, self.hp), self.output(state, t))
         return not all(np.abs(point).max() <= DIVERGED for point in points)
 
 

@@ -15,34 +15,16 @@ from fedac.simulation.result import Run
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What a callback gets at every record.
+    """What a callback gets at every record."""
 
-    Attributes
-    ----------
-    run : int
-        Which of the runs of the result, counted from 0.
-    algorithm, eta : str, float
-        The algorithm and step size of that run.
-    sequences : tuple of str
-        The names of the algorithm's sequences.
-    step : int
-        Steps taken so far.
-    loss : float
-        F of the output.
-    w : array
-        The output.
-    state : tuple of arrays
-        The averaged sequences, in the order of their names.
-    """
-
-    run: int
+    run: int  # which of the runs of the result, counted from 0
     algorithm: str
     eta: float
-    sequences: tuple[str, ...]
-    step: int
-    loss: float
-    w: Array
-    state: ArrayState
+    sequences: tuple[str, ...]  # the names of the algorithm's sequences
+    step: int  # steps taken so far
+    loss: float  # F of the output
+    w: Array  # the output
+    state: ArrayState  # the averaged sequences, in the order of their names
 
 
 class Recorder:

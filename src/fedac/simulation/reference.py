@@ -79,7 +79,7 @@ def _minibatch_step(
     objective: Objective, lane: Lane, state: ArrayState, *, t: int, gap: int, M: int, seed: int
 ) -> ArrayState:
     """Take one step on the mean gradient of the M*gap samples of the round."""
-    w_md = lane.query(state)
+    w_md = lane.algorithm.query(state, lane.hp)
     everywhere = np.broadcast_to(w_md, (M, objective.dim))
     workers = np.arange(M)
     g: Array = np.zeros(objective.dim)

@@ -61,7 +61,7 @@ def trace(
     eta: float,
     mu: float | None = None,
     start: npt.ArrayLike | None = None,
-    seed: int = 0,
+    seed: int = 1,
 ) -> Trace:
     """Run one algorithm and return its potentials and discrepancies at every step.
 
@@ -109,7 +109,7 @@ def _quantities(
 ) -> tuple[float, ...]:
     """Return Psi, Phi and the discrepancies, given the states of all workers, of shape (M, d)."""
     named = dict(zip(lane.algorithm.sequences, workers, strict=True))
-    w, w_md = named["w"], lane.query(workers)
+    w, w_md = named["w"], lane.algorithm.query(workers, lane.hp)
     w_ag = named.get("w_ag", w)
     at_mean: dict[str, Any] = {"w": w.mean(axis=0), "w_star": best.w, "mu": mu}
     # FedAc-I's discrepancy is a mean product of distances to the average.

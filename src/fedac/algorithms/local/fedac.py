@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from fedac.algorithms import couplings
 from fedac.algorithms.couplings import FedAcHyperparameters
-from fedac.algorithms.record import Algorithm, State, Vector, start_everywhere
+from fedac.algorithms.record import Algorithm, State, Vector
+
+
+def start(w_0: Vector) -> State:
+    """Start both sequences at w_0 (alg:fedac, line 2)."""
+    return w_0, w_0
 
 
 def query(state: State, hp: FedAcHyperparameters) -> Vector:
@@ -36,13 +41,7 @@ def update(state: State, w_md: Vector, g: Vector, hp: FedAcHyperparameters) -> S
 
 
 def output(state: State, hp: FedAcHyperparameters, t: int) -> Vector:
-    """Return w_ag, the sequence the theorems bound.
-
-    Examples
-    --------
-    >>> output((8.0, 4.0), couplings.vanilla(eta=1.0, mu=1.0), 3)
-    8.0
-    """
+    """Return w_ag, the sequence the theorems bound."""
     return state[0]
 
 
@@ -53,7 +52,7 @@ def make_fedac(name: str, label: str, couple: couplings.Coupling) -> Algorithm:
         label=label,
         sequences=("w_ag", "w"),
         couple=couple,
-        start=start_everywhere(2),
+        start=start,
         query=query,
         update=update,
         output=output,

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from fedac.algorithms import couplings
 from fedac.algorithms.couplings import AveragedHyperparameters, Hyperparameters
-from fedac.algorithms.record import Algorithm, State, Vector, start_everywhere
+from fedac.algorithms.record import Algorithm, State, Vector
+
+
+def start(w_0: Vector) -> State:
+    """Start at w_0 (alg:fedavg, line 2)."""
+    return (w_0,)
 
 
 def query(state: State, hp: Hyperparameters) -> Vector:
@@ -69,19 +75,19 @@ FEDAVG = Algorithm(
     label="FedAvg",
     sequences=("w",),
     couple=couplings.fedavg,
-    start=start_everywhere(1),
+    start=start,
     query=query,
     update=update,
     output=last_iterate,
 )
 
-FEDAVG_WEIGHTED = Algorithm(
+FEDAVG_WEIGHTED = replace(
+    FEDAVG,
     name="fedavg-weighted",
     label="FedAvg, weighted average",
     sequences=("w", "p"),
     couple=couplings.fedavg_weighted,
     start=lambda w_0: (w_0, 0 * w_0),
-    query=query,
     update=weighted_update,
     output=weighted_average,
 )

@@ -35,7 +35,7 @@ results do not depend on the number of threads, to the last bit.
 
 **Shared rows.** With more draws in a round than rows in the data, the products of all rows with
 the start are computed once, and workers note how much of each row they added instead of moving a
-total (`shared`).
+total (`workers`).
 
 **Dense rows** go through matrix products: within a block of steps a worker needs its rows times
 the start and times each other (`dense`).

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from fedac.algorithms.linear import linear_form
 from fedac.arrays import Array
 from fedac.errors import InputError
-from fedac.simulation._fast.records import Closing
+from fedac.simulation._fast.records import Closing, Tables
 from fedac.simulation.problem import Lane
 
 # How badly A^t may be conditioned before Y is folded back: what rounding is multiplied by.
@@ -64,36 +64,9 @@ def affine_form(lane: Lane) -> Affine:
     return Affine(c=c, A=np.array(on_state).T + np.outer(on_w_md, c), b=on_g)
 
 
-@dataclass(frozen=True, slots=True)
-class RoundTables:
-    """All that a kernel needs of the algorithms for one round of a given length.
-
-    Arrays end in (sequence, lane) like a state.
-
-    Attributes
-    ----------
-    q, r : array, shape (gap, S, V)
-        ``c' A^t`` and ``A^-(t+1) b`` by step, t counted from the last fold.
-    fold_after : array of bool, shape (gap,)
-        Whether Y is folded at this step, before its row is added.
-    folds : array, shape (number of folds, S, S, V)
-        ``A^L`` by fold, a column (of S numbers a lane) after the other.
-    e : array, shape (gap, V)
-        Where the l2 term is centred at a point u, not at zero: the multiples of u that the
-        query point has gathered by step.
-    closing : Closing
-        How the averaged Y becomes the state after the round.
-    """
-
-    q: Array
-    r: Array
-    fold_after: npt.NDArray[np.bool_]
-    folds: Array
-    e: Array
-    closing: Closing
-
-
-def round_tables(forms: list[Affine], l2: float, gap: int, dtype: npt.DTypeLike) -> RoundTables:
+def round_tables(
+    forms: list[Affine], l2: float, gap: int, dtype: npt.DTypeLike
+) -> tuple[Tables, Closing]:
     """Tabulate one round of `gap` steps for lanes of equally many sequences.
 
     The forms are those of the algorithms alone; l2 is folded in here.
@@ -104,8 +77,8 @@ def round_tables(forms: list[Affine], l2: float, gap: int, dtype: npt.DTypeLike)
 
     >>> from fedac.algorithms import FEDAVG
     >>> lane = Lane(FEDAVG, FEDAVG.couple(eta=0.5, mu=1.0, K=1))
-    >>> tables = round_tables([affine_form(lane)], 1.0, 1, np.float64)
-    >>> tables.q.ravel(), tables.r.ravel(), tables.closing.to_state.ravel()
+    >>> tables, closing = round_tables([affine_form(lane)], 1.0, 1, np.float64)
+    >>> tables.q.ravel(), tables.r.ravel(), closing.to_state.ravel()
     (array([1.]), array([-1.]), array([0.5]))
     """
     A = np.stack([form.with_l2(l2).A for form in forms])  # (V, S, S)
@@ -124,22 +97,18 @@ def round_tables(forms: list[Affine], l2: float, gap: int, dtype: npt.DTypeLike)
     r = np.einsum("kvst,vt->ksv", inverses[np.minimum(since + 1, longest)], b)
     r[fold_after] = b.T
     fold_matrix = powers[min(stretch, longest + 1)]
-    to_base = np.linalg.matrix_power(fold_matrix, folds)
     kappa = np.zeros((gap + 1, *b.shape))  # S_t = A^t Y_t + kappa_t u', kappa' = A kappa - l2 b
     for t in range(gap):
         kappa[t + 1] = np.einsum("vst,vt->vs", A, kappa[t]) - l2 * b
-    return RoundTables(
+    tables = Tables(
         q=q,
         r=r,
+        e=np.einsum("vs,kvs->kv", c, kappa[:gap]),
         fold_after=fold_after,
         folds=np.broadcast_to(fold_matrix.transpose(2, 1, 0), (folds, *A.shape[1:], A.shape[0])),
-        e=np.einsum("vs,kvs->kv", c, kappa[:gap]),
-        closing=Closing(
-            to_base=to_base.transpose(1, 2, 0),
-            to_state=powers[rest].transpose(1, 2, 0),
-            constant=kappa[gap].T,
-        ),
     )
+    to_base = np.linalg.matrix_power(fold_matrix, folds).transpose(1, 2, 0)
+    return tables, Closing(to_base, powers[rest].transpose(1, 2, 0), kappa[gap].T)
 
 
 def _safe_powers(A: Array, gap: int, dtype: np.dtype[np.generic]) -> tuple[int, Array]:

@@ -6,6 +6,7 @@ with its count as weight, whatever M and K are.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -26,19 +27,19 @@ STRANDS = 16
 SPARSE_BATCH = 0.25
 
 
+@dataclass(eq=False)
 class BatchRounds:
     """Takes packs of lanes through rounds of one step."""
 
-    def __init__(
-        self, problem: Problem, rows: Rows, regularizer: Regularizer, threads: Threads
-    ) -> None:
-        self.problem = problem
-        self.rows = rows
-        self.regularizer = regularizer
-        self.threads = threads
-        self.counts = np.zeros((threads.count, len(rows.y)), dtype=np.int64)
+    problem: Problem
+    rows: Rows
+    regularizer: Regularizer
+    threads: Threads
+
+    def __post_init__(self) -> None:
+        self.counts = np.zeros((self.threads.count, len(self.rows.y)), dtype=np.int64)
         # The same width from first to last: another one would mean compiling again.
-        count = min(LANES, len(problem.lanes))
+        count = min(LANES, len(self.problem.lanes))
         self.lanes = Template(np.float64, 1 << (count - 1).bit_length())
         kernels.count_rows(self.counts[0], Draws(np.uint64(0), 0, 1), 0, 0)  # compiles it
 
@@ -93,6 +94,5 @@ class BatchRounds:
                 strands=strands,
                 work=len(batch.drawn),
             )
-            summed = sum_strands(total).reshape(d, V)
-            gradients[:, first : first + width] = summed[:, :width]
+            gradients[:, first : first + width] = sum_strands(total).reshape(d, V)[:, :width]
         return gradients

@@ -14,7 +14,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from queue import SimpleQueue
 from typing import Any
 
 from numba import config as numba_config
@@ -134,33 +133,27 @@ def run_interruptibly(work: Callable[[], object], on_compile: Callable[[], objec
     """Run work that may compile, in another thread, and wait for it.
 
     Compiling spends seconds inside LLVM, where no Python signal handler runs. The calling thread
-    only waits, so Ctrl-C ends this call at once; the other thread finishes what it compiles.
-    `on_compile` is called, by the calling thread, when the first compilation starts.
+    only waits, so Ctrl-C ends this call at once; the other thread finishes what it compiles. It
+    calls `on_compile` when the first compilation starts.
     """
-    messages: SimpleQueue[str | BaseException] = SimpleQueue()
+    errors: list[BaseException] = []
 
     def run() -> None:
-        announcer = _Announcer(lambda: messages.put("compiling"))
         try:
-            with event.install_listener("numba:compile", announcer):
+            with event.install_listener("numba:compile", _Announcer(cache(on_compile))):
                 work()
-            messages.put("done")
         except BaseException as error:
-            messages.put(error)
+            errors.append(error)
 
     compiler = threading.Thread(target=run, daemon=True, name="fedac-compiler")
     compiler.start()
-    announced = False
     try:
-        while (message := messages.get()) != "done":
-            if isinstance(message, BaseException):
-                raise message
-            if not announced:
-                announced = True
-                on_compile()
+        compiler.join()
     except KeyboardInterrupt:
         atexit.register(_leave_at_once, compiler)
         raise
+    if errors:
+        raise errors[0]
 
 
 def _leave_at_once(compiler: threading.Thread) -> None:

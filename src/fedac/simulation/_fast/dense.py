@@ -21,6 +21,9 @@ from fedac.simulation._fast.simd import Template
 from fedac.simulation._fast.threads import sum_strands
 from fedac.simulation._fast.workers import Workers
 
+Numbers = npt.NDArray[Any]  # of the workers' precision
+Indices = npt.NDArray[np.intp]
+
 # Steps in a block: longer ones spend more on Gram matrices, shorter ones more on updates.
 BLOCK = 64
 # Workers whose rows are gathered at a time: some megabytes for thousands of columns.
@@ -75,11 +78,7 @@ class DenseWorkers(Workers):
                     self._run_workers(this_round, drawn, memory, self._matrix(self.total[strand]))
 
     def _run_workers(
-        self,
-        this_round: LocalRound,
-        drawn: npt.NDArray[np.intp],
-        memory: npt.NDArray[Any],
-        moved: npt.NDArray[np.float64],
+        self, this_round: LocalRound, drawn: Indices, memory: Numbers, moved: Array
     ) -> None:
         """Run the workers that draw some rows and add up how far they moved."""
         (X,) = self.rows.data
@@ -108,14 +107,7 @@ class DenseWorkers(Workers):
         if len(tables.folds) or gap > BLOCK:
             moved += (Y - self._matrix(this_round.base)).sum(axis=0)
 
-    def _steps(
-        self,
-        tables: Tables,
-        first: int,
-        rows: npt.NDArray[np.intp],
-        x: npt.NDArray[Any],
-        P: npt.NDArray[Any],
-    ) -> npt.NDArray[Any]:
+    def _steps(self, tables: Tables, first: int, rows: Indices, x: Numbers, P: Numbers) -> Numbers:
         """Return what steps on some rows add to the workers' states, in multiples of the rows."""
         _, y, offsets, loss = self.rows
         gathered = offsets[rows] if offsets.size else np.zeros((0, 0), x.dtype)
@@ -124,14 +116,12 @@ class DenseWorkers(Workers):
         kernels.gram_steps(self.lanes, self.sequences, loss, tables, first, block, C)
         return C
 
-    def _matrix(self, flat: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    def _matrix(self, flat: Numbers) -> Numbers:
         """Return a flat state as a matrix: its coordinates by its sequences and lanes."""
         return flat.reshape(-1, len(self.sequences))
 
 
-def _gather(
-    X: npt.NDArray[Any], rows: npt.NDArray[np.intp], memory: npt.NDArray[Any]
-) -> npt.NDArray[Any]:
+def _gather(X: Numbers, rows: Indices, memory: Numbers) -> Numbers:
     """Copy rows into the given memory."""
     out = memory[: rows.size].reshape(*rows.shape, X.shape[1])
     # With `clip`, as opposed to `raise`, NumPy needs no buffer of its own.

@@ -57,7 +57,6 @@ class _Engine:
 
     def __init__(self, problem: Problem, dtype: np.dtype[Any]) -> None:
         self.problem = problem
-        self.dtype = dtype
         self.model, self.regularizer = split(problem.objective)
         self.exact_rows = prepare(self.model, self.regularizer, np.float64)
         self.tables: KnownTables = {}
@@ -83,16 +82,11 @@ class _Engine:
         batch = BatchRounds(problem, self.exact_rows, self.regularizer, team)
         local = None
         if self.local_rows is not None:
+            in_steps = [pack for pack in packs if not pack.minibatch]
             local = LocalRounds(
-                problem,
-                self.local_rows,
-                self.regularizer,
-                self.dtype,
-                team,
-                [pack for pack in packs if not pack.minibatch],
-                self.tables,
+                problem, self.local_rows, self.regularizer, team, in_steps, self.tables,
                 full_M=self.problem.M,
-            )
+            )  # fmt: skip
         evaluator = Evaluator(self.model, self.exact_rows, self.regularizer, team)
         for snapshots in _rounds(problem, packs, batch, local):
             yield _evaluated(problem, snapshots, evaluator)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -18,6 +19,7 @@ LANES = 16
 STRANDS = 16
 
 
+@dataclass(eq=False)
 class Evaluator:
     """Evaluates an objective, split into a model and an l2 term, at the outputs of lanes.
 
@@ -25,18 +27,15 @@ class Evaluator:
     a user's own loss is only known to the model.
     """
 
-    def __init__(
-        self, model: LinearModel, rows: Rows, regularizer: Regularizer, threads: Threads
-    ) -> None:
-        self.model = model
-        self.rows = rows
-        self.regularizer = regularizer
-        self.threads = threads
-        self.compiled = not rows.dense and not isinstance(rows.loss, losses.Custom)
+    model: LinearModel
+    rows: Rows
+    regularizer: Regularizer
+    threads: Threads
 
     def losses(self, W: Array) -> Array:
         """Return F(W[k]) for every k."""
-        means = self._by_kernel(W) if self.compiled else self._by_products(W)
+        by_products = self.rows.dense or isinstance(self.rows.loss, losses.Custom)
+        means = self._by_products(W) if by_products else self._by_kernel(W)
         return means + self.regularizer.values(W)
 
     def _by_kernel(self, W: Array) -> Array:

@@ -33,7 +33,7 @@ from fedac.simulation._fast.simd import (
 WORKERS_PER_SUM = 16
 # How a worker's change is collected: over all coordinates; over those it touched; over those and
 # directly into the accumulator, if a sum of some workers is still mostly zeros; or by row (see
-# `shared.py`), where the state is zero before and after a worker.
+# `workers.py`), where the state is zero before and after a worker.
 SWEEP, TOUCHED, FAR, BY_ROW = range(4)
 
 # How many steps ahead a row, and its coordinates in a large state, are prefetched.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import InitVar, dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -11,10 +12,10 @@ import numpy.typing as npt
 
 from fedac.arrays import Array
 from fedac.simulation._fast import kernels
-from fedac.simulation._fast.affine import RoundTables, affine_form, round_tables
+from fedac.simulation._fast.affine import affine_form, round_tables
 from fedac.simulation._fast.dense import DenseWorkers
 from fedac.simulation._fast.pack import Pack
-from fedac.simulation._fast.records import Rows, Tables
+from fedac.simulation._fast.records import Closing, Rows, Tables
 from fedac.simulation._fast.rows import Regularizer
 from fedac.simulation._fast.simd import aligned
 from fedac.simulation._fast.sparse import SparseWorkers
@@ -25,38 +26,31 @@ from fedac.simulation.problem import Problem
 # Lanes in one vector: with these a state of a9a's width fits the first-level cache.
 LANES = {np.dtype(np.float32): 16, np.dtype(np.float64): 8}
 
-# The tables of a round by its lanes and length, before and after padding for the kernel.
-KnownTables = dict[tuple[tuple[int, ...], int], tuple[RoundTables, Tables]]
+# The padded tables of a round by its lanes and length.
+KnownTables = dict[tuple[tuple[int, ...], int], tuple[Tables, Closing]]
 
 
+@dataclass(eq=False)
 class LocalRounds:
     """Takes packs of lanes through rounds of local steps."""
 
-    def __init__(
-        self,
-        problem: Problem,
-        rows: Rows,
-        regularizer: Regularizer,
-        dtype: np.dtype[Any],
-        threads: Threads,
-        packs: list[Pack],
-        tables: KnownTables,
-        full_M: int,
-    ) -> None:
-        self.problem = problem
-        self.rows = rows
-        self.regularizer = regularizer
-        self.dtype = dtype
-        self.threads = threads
-        self._tables = tables
+    problem: Problem
+    rows: Rows
+    regularizer: Regularizer
+    threads: Threads
+    packs: InitVar[list[Pack]]
+    tables: KnownTables
+    full_M: int
+
+    def __post_init__(self, packs: list[Pack]) -> None:
         # The same width from first to last: when lanes diverge the others keep their shape, since
         # another one would have to be compiled.
         self._workers: dict[int, Workers] = {}
-        make = DenseWorkers if rows.dense else SparseWorkers
+        make = DenseWorkers if self.rows.dense else SparseWorkers
         for pack in packs:
             widest = max(last - first for first, last in self._chunks(pack))
             S, V = pack.state.shape[1], 1 << (widest - 1).bit_length()
-            self._workers[S] = make(problem, rows, dtype, threads, full_M, S, V)
+            self._workers[S] = make(self.problem, self.rows, self.threads, self.full_M, S, V)
 
     def round(self, pack: Pack, t: int, gap: int) -> None:
         """Advance every lane of a pack by one round of `gap` steps from step t."""
@@ -67,39 +61,40 @@ class LocalRounds:
     def _chunks(self, pack: Pack) -> list[tuple[int, int]]:
         """Return which lanes share a vector: as few vectors as possible, evenly filled."""
         count = len(pack.lanes)
-        chunks = -(-count // LANES[self.dtype])
+        chunks = -(-count // LANES[self.rows.dtype])
         return list(pairwise(count * chunk // chunks for chunk in range(chunks + 1)))
 
     def _advance(self, lanes: tuple[int, ...], state: Array, t: int, gap: int) -> None:
         """Take the state of some lanes, given by number, through a round."""
         d, S, count = state.shape
         workers = self._workers[S]
-        tables, arrays = self._table(lanes, gap, len(workers.lanes))
+        tables, closing = self._table(lanes, gap, len(workers.lanes))
         workers.start.reshape(d, S, -1)[:, :, :count] = state
-        workers.run(t, gap, arrays, count)
+        workers.run(t, gap, tables, count)
         # In strands of coordinates, which do not depend on each other.
         bounds = [d * strand // STRANDS for strand in range(STRANDS + 1)]
         self.threads.run(
             lambda first, last: kernels.finish_round(
-                workers.total, state, tables.closing, self.regularizer.center, self.problem.M,
+                workers.total, state, closing, self.regularizer.center, self.problem.M,
                 bounds[first], bounds[last],
             ),
             strands=STRANDS,
             work=d * S * count,
         )  # fmt: skip
 
-    def _table(self, lanes: tuple[int, ...], gap: int, V: int) -> tuple[RoundTables, Tables]:
-        """Return the tables of a round, and the same padded to V lanes for the kernel."""
-        if (lanes, gap) not in self._tables:
+    def _table(self, lanes: tuple[int, ...], gap: int, V: int) -> tuple[Tables, Closing]:
+        """Return the tables of a round, padded to V lanes for the kernel."""
+        if (lanes, gap) not in self.tables:
+            dtype = self.rows.dtype
             forms = [affine_form(self.problem.lanes[lane]) for lane in lanes]
-            tables = round_tables(forms, self.regularizer.l2, gap, self.dtype)
+            tables, closing = round_tables(forms, self.regularizer.l2, gap, dtype)
 
             def padded(table: Array) -> npt.NDArray[Any]:
-                array = aligned((*table.shape[:-1], V), self.dtype)
+                array = aligned((*table.shape[:-1], V), dtype)
                 array[..., : table.shape[-1]] = table
                 return array.reshape(len(table), math.prod(array.shape[1:]))
 
             q, r, e = (padded(table).ravel() for table in (tables.q, tables.r, tables.e))
-            arrays = Tables(q, r, e, tables.fold_after, padded(tables.folds))
-            self._tables[lanes, gap] = (tables, arrays)
-        return self._tables[lanes, gap]
+            flat = Tables(q, r, e, tables.fold_after, padded(tables.folds))
+            self.tables[lanes, gap] = flat, closing
+        return self.tables[lanes, gap]

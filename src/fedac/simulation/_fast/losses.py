@@ -47,7 +47,7 @@ def _derivative(loss, z, y):
     if loss.instance_class is Custom:
 
         def custom(loss, z, y):
-            for lane in range(simd.width(z)):
+            for lane in range(len(z)):
                 z = simd.insert(z, lane, simd.call(loss.address, simd.extract(z, lane), y))
             return z
 
@@ -59,7 +59,7 @@ def _derivative(loss, z, y):
 @register_jitable
 def logarithm(v):
     """Return the natural logarithm in every lane, one lane after the other."""
-    for lane in range(simd.width(v)):
+    for lane in range(len(v)):
         v = simd.insert(v, lane, math.log(simd.extract(v, lane)))
     return v
 

@@ -29,11 +29,10 @@ class Pack:
     """
 
     def __init__(self, indices: list[int], problem: Problem) -> None:
-        self.indices = indices
-        self.lanes = [problem.lanes[index] for index in indices]
-        starts = [np.stack(lane.algorithm.start(problem.start)) for lane in self.lanes]
+        self.problem = problem
+        starts = [np.stack(problem.lanes[i].algorithm.start(problem.start)) for i in indices]
         self.state: Array = np.ascontiguousarray(np.stack(starts).transpose(2, 1, 0))
-        self._find_stretches()
+        self._set_lanes(indices)
 
     @property
     def minibatch(self) -> bool:
@@ -70,28 +69,25 @@ class Pack:
         """Remove the lanes that have diverged, and return them."""
         # One cheap test of all lanes; only suspects are examined one by one.
         largest = np.abs(self.state).max(axis=(0, 1))
-        if (largest <= DIVERGED).all():
-            return []
-        dropped = []
-        alive = np.ones(len(self.lanes), dtype=bool)
+        dropped = {}
         for place in np.flatnonzero(~(largest <= DIVERGED)):
             state = tuple(self.state[:, :, place].T.copy())
             if self.lanes[place].diverged(state, step):
-                alive[place] = False
-                dropped.append(Snapshot(self.indices[place], step, state, diverged=True))
-        self.indices = [x for x, keep in zip(self.indices, alive, strict=True) if keep]
-        self.lanes = [x for x, keep in zip(self.lanes, alive, strict=True) if keep]
-        self.state = np.ascontiguousarray(self.state[:, :, alive])
-        self._find_stretches()
-        return dropped
+                dropped[place] = Snapshot(self.indices[place], step, state, diverged=True)
+        if dropped:
+            self.state = np.ascontiguousarray(np.delete(self.state, list(dropped), axis=2))
+            self._set_lanes([x for place, x in enumerate(self.indices) if place not in dropped])
+        return list(dropped.values())
 
-    def _find_stretches(self) -> None:
-        """Find the stretches of lanes that share an algorithm.
+    def _set_lanes(self, indices: list[int]) -> None:
+        """Set the lanes, and find the stretches of them that share an algorithm.
 
         Their hyperparameters become arrays over lanes: the algorithm's own functions then
         advance all of them in one call. An algorithm that cannot be called so (it may take
         ``min`` or ``math.sqrt`` of a hyperparameter) is called lane by lane.
         """
+        self.indices = indices
+        self.lanes = [self.problem.lanes[index] for index in indices]
         self._stretches: list[tuple[Algorithm, Any, slice]] = []
         first = 0
         for _, group in groupby(self.lanes, key=lambda lane: id(lane.algorithm)):

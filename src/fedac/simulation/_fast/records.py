@@ -26,6 +26,11 @@ class Rows(NamedTuple):
     """One of `fedac.objectives.formulas`, or the user's own (`losses.py`)."""
 
     @property
+    def dtype(self) -> np.dtype[Any]:
+        """The precision of the workers' states."""
+        return self.y.dtype
+
+    @property
     def dense(self) -> bool:
         """Whether rows are dense."""
         return len(self.data) == 1
@@ -45,13 +50,22 @@ class Draws(NamedTuple):
 
 
 class Tables(NamedTuple):
-    """The tables of a round (see `affine.py`), padded to the width of the kernel's vectors."""
+    """All that a kernel needs of the algorithms for one round of a given length (see `affine.py`).
+
+    Arrays end in (sequence, lane) like a state; for the kernels they are padded and flat.
+    """
 
     q: npt.NDArray[Any]
+    """``c' A^t`` by step, t counted from the last fold, shape (gap, S, V)."""
     r: npt.NDArray[Any]
+    """``A^-(t+1) b`` by step, of the same shape."""
     e: npt.NDArray[Any]
+    """Where the l2 term is centred at a point u: the multiples of u that the query point has
+    gathered by step, shape (gap, V)."""
     fold_after: npt.NDArray[np.bool_]
+    """Whether Y is folded at this step, before its row is added."""
     folds: npt.NDArray[Any]
+    """``A^L`` by fold, a column (of S numbers a lane) after the other, shape (folds, S, S, V)."""
 
 
 class Closing(NamedTuple):
@@ -66,7 +80,7 @@ class Closing(NamedTuple):
 
 
 class Shared(NamedTuple):
-    """Numbers by row of the data, for W sequences and lanes (see `shared.py`)."""
+    """Numbers by row of the data, for W sequences and lanes (see `workers.py`)."""
 
     margins: npt.NDArray[Any]
     """Every row times the start, shape (n, W)."""

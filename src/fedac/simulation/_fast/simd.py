@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import math
 import operator
+from functools import partial, reduce
 from typing import Any
 
 import numpy as np
@@ -31,7 +32,6 @@ from numba.extending import (
     intrinsic,
     models,
     overload,
-    register_jitable,
     register_model,
     unbox,
 )
@@ -83,11 +83,15 @@ class Template:
 
 
 @overload(len)
-def _template_len(template):
-    if isinstance(template, TemplateType):
-        lanes = template.vector.lanes
-        return lambda template: lanes
+def _number_of_lanes(x):
+    if isinstance(x, Vector | TemplateType):
+        lanes = _vector_of(x).lanes
+        return lambda x: lanes
     return None
+
+
+def _vector_of(kind):
+    return kind.vector if isinstance(kind, TemplateType) else kind
 
 
 def aligned(shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
@@ -102,6 +106,12 @@ def aligned(shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
 def _pointer(context, builder, array_type, array, index, to):
     data = context.make_array(array_type)(context, builder, array).data
     return builder.bitcast(builder.gep(data, [index]), to.as_pointer())
+
+
+def _pick(builder, vector, lanes):
+    """Return a vector of the given lanes of another."""
+    mask = ir.Constant(ir.VectorType(ir.IntType(32), len(lanes)), lanes)
+    return builder.shuffle_vector(vector, vector, mask)
 
 
 @intrinsic
@@ -168,15 +178,14 @@ def prefetch(typing, array, index):
 @intrinsic
 def splat(typing, model, x):
     """Repeat one number in every lane of a vector like `model`, a vector or a template."""
-    vector = model if isinstance(model, Vector) else model.vector
+    vector = _vector_of(model)
 
     def generate(context, builder, signature, arguments):
         to = context.get_value_type(vector)
         element = context.cast(builder, arguments[1], signature.args[1], vector.element)
         zero = ir.Constant(ir.IntType(32), 0)
         single = builder.insert_element(ir.Constant(to, ir.Undefined), element, zero)
-        mask = ir.Constant(ir.VectorType(ir.IntType(32), vector.lanes), [0] * vector.lanes)
-        return builder.shuffle_vector(single, ir.Constant(to, ir.Undefined), mask)
+        return _pick(builder, single, [0] * vector.lanes)
 
     return vector(model, x), generate
 
@@ -206,12 +215,10 @@ def insert(typing, vector, lane, x):
 def tile(typing, template, vector):
     """Repeat a vector until it fills the width of the template."""
     result = template.vector
-    lanes = vector.lanes
 
     def generate(context, builder, signature, arguments):
-        pattern = [lane % lanes for lane in range(result.lanes)]
-        mask = ir.Constant(ir.VectorType(ir.IntType(32), result.lanes), pattern)
-        return builder.shuffle_vector(arguments[1], arguments[1], mask)
+        lanes = [lane % vector.lanes for lane in range(result.lanes)]
+        return _pick(builder, arguments[1], lanes)
 
     return result(template, vector), generate
 
@@ -220,16 +227,13 @@ def tile(typing, template, vector):
 def sum_tiles(typing, template, vector):
     """Add up the consecutive parts of a vector, each as wide as the template."""
     result = template.vector
-    lanes = result.lanes
 
     def generate(context, builder, signature, arguments):
-        total = None
-        for first in range(0, vector.lanes, lanes):
-            picked = list(range(first, first + lanes))
-            mask = ir.Constant(ir.VectorType(ir.IntType(32), lanes), picked)
-            part = builder.shuffle_vector(arguments[1], arguments[1], mask)
-            total = part if total is None else builder.fadd(total, part)
-        return total
+        parts = [
+            _pick(builder, arguments[1], list(range(first, first + result.lanes)))
+            for first in range(0, vector.lanes, result.lanes)
+        ]
+        return reduce(builder.fadd, parts)
 
     return result(template, vector), generate
 
@@ -251,19 +255,33 @@ def call(typing, address, z, y):
     return types.float64(address, z, y), generate
 
 
-def _elementwise(instruction):
-    @intrinsic
-    def operation(typing, a, b):
-        def generate(context, builder, signature, arguments):
-            return getattr(builder, instruction)(*arguments)
+def _elementwise(arguments, build):
+    """Make an intrinsic of vectors of one type, from ``build(builder, *values)``."""
 
-        return a(a, b), generate
+    def generate(context, builder, signature, values):
+        return build(builder, *values)
 
-    return operation
+    definitions = {
+        1: lambda typing, a: (a(a), generate),
+        2: lambda typing, a, b: (a(a, b), generate),
+        3: lambda typing, a, b, c: (a(a, b, c), generate),
+    }
+    return intrinsic(definitions[arguments])
 
 
-def _overload_operator(function, instruction):
-    operation = _elementwise(instruction)
+def _call_llvm(name, builder, *values):
+    """Call LLVM's elementwise function `name`."""
+    kind = values[0].type
+    function = cgutils.get_or_insert_function(
+        builder.module,
+        ir.FunctionType(kind, [kind] * len(values)),
+        f"llvm.{name}.v{kind.count}{kind.element.intrinsic_name}",
+    )
+    return builder.call(function, values)
+
+
+def _overload_operator(function, build):
+    operation = _elementwise(2, build)
 
     @overload(function)
     def vector_operator(a, b):
@@ -276,51 +294,17 @@ def _overload_operator(function, instruction):
         return None
 
 
-_overload_operator(operator.add, "fadd")
-_overload_operator(operator.sub, "fsub")
-_overload_operator(operator.mul, "fmul")
-_overload_operator(operator.truediv, "fdiv")
+_overload_operator(operator.add, ir.IRBuilder.fadd)
+_overload_operator(operator.sub, ir.IRBuilder.fsub)
+_overload_operator(operator.mul, ir.IRBuilder.fmul)
+_overload_operator(operator.truediv, ir.IRBuilder.fdiv)
 
 
-def _llvm_function(name, arguments):
-    """Make an intrinsic of LLVM's elementwise function `name`."""
-
-    def generate(context, builder, signature, values):
-        kind = values[0].type
-        vector = signature.return_type
-        suffix = f"v{vector.lanes}f{vector.element.bitwidth}"
-        function = cgutils.get_or_insert_function(
-            builder.module, ir.FunctionType(kind, [kind] * arguments), f"llvm.{name}.{suffix}"
-        )
-        return builder.call(function, values)
-
-    if arguments == 1:
-
-        @intrinsic
-        def unary(typing, a):
-            return a(a), generate
-
-        return unary
-    if arguments == 2:
-
-        @intrinsic
-        def binary(typing, a, b):
-            return a(a, b), generate
-
-        return binary
-
-    @intrinsic
-    def ternary(typing, a, b, c):
-        return a(a, b, c), generate
-
-    return ternary
-
-
-_floor = _llvm_function("floor", 1)
-minimum = _llvm_function("minnum", 2)
-maximum = _llvm_function("maxnum", 2)
-multiply_add = _llvm_function("fma", 3)
-_absolute = _llvm_function("fabs", 1)
+_floor = _elementwise(1, partial(_call_llvm, "floor"))
+_absolute = _elementwise(1, partial(_call_llvm, "fabs"))
+minimum = _elementwise(2, partial(_call_llvm, "minnum"))
+maximum = _elementwise(2, partial(_call_llvm, "maxnum"))
+multiply_add = _elementwise(3, partial(_call_llvm, "fma"))
 
 
 @overload(abs)
@@ -362,13 +346,9 @@ def _series(typing, r):
     def generate(context, builder, signature, arguments):
         kind = arguments[0].type
         terms = [ir.Constant(kind, [1 / math.factorial(k)] * r.lanes) for k in range(order + 1)]
-        name = f"llvm.fma.v{r.lanes}f{r.element.bitwidth}"
-        fma = cgutils.get_or_insert_function(
-            builder.module, ir.FunctionType(kind, [kind] * 3), name
-        )
         total = terms[order]
         for term in reversed(terms[:order]):
-            total = builder.call(fma, [total, arguments[0], term])
+            total = _call_llvm("fma", builder, total, arguments[0], term)
         return total
 
     return r(r), generate
@@ -380,36 +360,24 @@ _LN2_HIGH = 0.693145751953125
 _LN2_LOW = 1.42860682030941723212e-6
 
 
-@register_jitable
 def exp(x):
     """Return e^x in every lane, to the last digits of the vector's precision.
 
     x is taken into the range where the result is a normal number; x = n ln 2 + r with
     |r| <= ln 2 / 2, and e^r is its Taylor series.
     """
-    x = maximum(minimum(x, splat(x, _largest(x))), splat(x, -_largest(x)))
-    n = _floor(x * _LOG2_E + 0.5)
-    r = multiply_add(n, splat(x, -_LN2_HIGH), x)
-    r = multiply_add(n, splat(x, -_LN2_LOW), r)
-    return _series(r) * _power_of_two(n)
-
-
-def width(vector):
-    """Return the number of lanes."""
     raise NotImplementedError("compiled only")
 
 
-@overload(width)
-def _width(vector):
-    lanes = vector.lanes
-    return lambda vector: lanes
+@overload(exp)
+def _exp(x):
+    largest = 87.0 if x.element.bitwidth == 32 else 708.0
 
+    def compiled(x):
+        x = maximum(minimum(x, splat(x, largest)), splat(x, -largest))
+        n = _floor(x * _LOG2_E + 0.5)
+        r = multiply_add(n, splat(x, -_LN2_HIGH), x)
+        r = multiply_add(n, splat(x, -_LN2_LOW), r)
+        return _series(r) * _power_of_two(n)
 
-def _largest(x):
-    raise NotImplementedError("compiled only")
-
-
-@overload(_largest)
-def _largest_of(x):
-    bound = 87.0 if x.element.bitwidth == 32 else 708.0
-    return lambda x: bound
+    return compiled

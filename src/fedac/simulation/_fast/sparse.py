@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from fedac.simulation._fast import kernels
@@ -15,8 +13,8 @@ from fedac.simulation._fast.workers import Workers
 class SparseWorkers(Workers):
     """Runs workers through the compiled kernels."""
 
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
+    def __post_init__(self, S: int, V: int) -> None:
+        super().__post_init__(S, V)
         self._scratch: list[Scratch] = []
         self._blank: list[Scratch] = []  # its states are zeros before and after a round
 
@@ -62,10 +60,8 @@ class SparseWorkers(Workers):
         try:
             scratch = pool.pop()
         except IndexError:
-            size = self.start.shape
-            scratch = Scratch(
-                aligned(size, self.dtype), aligned(size, self.dtype), np.zeros(0, np.uint64)
-            )
+            Y, sums = (aligned(self.start.shape, self.start.dtype) for _ in range(2))
+            scratch = Scratch(Y, sums, np.zeros(0, np.uint64))
         if len(scratch.drawn) < draws:
             return scratch._replace(drawn=np.zeros(draws, np.uint64))
         return scratch

@@ -1,8 +1,15 @@
-"""All workers of a round, streamed through the kernels: what is left is the sum of their moves."""
+"""All workers of a round, streamed through the kernels: what is left is the sum of their moves.
+
+Workers may draw the same rows many times in a round. Until Y is folded, a worker moves only along
+the rows it draws. So the margin of a row is its margin at the start, which all workers share, plus
+what the worker's own moves add. And the sum of all moves is known from how much of every row the
+workers added.
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import InitVar, dataclass
 from functools import cached_property
 from typing import Any
 
@@ -10,7 +17,6 @@ import numpy as np
 
 from fedac.simulation._fast import kernels
 from fedac.simulation._fast.records import Draws, LocalRound, Rows, Shared, Tables
-from fedac.simulation._fast.shared import make_shared, worth_sharing
 from fedac.simulation._fast.simd import Template, aligned
 from fedac.simulation._fast.threads import Threads
 from fedac.simulation.problem import Problem
@@ -19,8 +25,17 @@ from fedac.simulation.problem import Problem
 STRANDS = 64
 TOTALS_BYTES = 4 * 2**20
 FEWEST_STRANDS = 4
+# The same for sums by row, with the memory that they may take.
+SHARED_STRANDS = 16
+SHARED_BYTES = 2**26
 
 
+def worth_sharing(draws: int, n: int, W: int) -> bool:
+    """Say whether there are far fewer rows than draws, and few enough to keep sums of each."""
+    return draws >= 2 * n and 8 * SHARED_STRANDS * n * W <= SHARED_BYTES
+
+
+@dataclass(eq=False)
 class Workers(ABC):
     """Runs the workers of a problem on chunks of V lanes with S sequences.
 
@@ -36,32 +51,26 @@ class Workers(ABC):
         How far they moved in the last one, in strands to be added up.
     """
 
-    def __init__(
-        self,
-        problem: Problem,
-        rows: Rows,
-        dtype: np.dtype[Any],
-        threads: Threads,
-        full_M: int,
-        S: int,
-        V: int,
-    ) -> None:
-        self.problem = problem
-        self.full_M = full_M
-        self.rows = rows
-        self.dtype = dtype
-        self.threads = threads
+    problem: Problem
+    rows: Rows
+    threads: Threads
+    full_M: int
+    S: InitVar[int]
+    V: InitVar[int]
+
+    def __post_init__(self, S: int, V: int) -> None:
+        dtype = self.rows.dtype
         self.lanes = Template(dtype, V)
         self.sequences = Template(dtype, S * V)
-        size = problem.objective.dim * S * V
+        size = self.problem.objective.dim * S * V
         strands = min(
             STRANDS,
             max(FEWEST_STRANDS, TOTALS_BYTES // (8 * size)),
-            -(-problem.M // kernels.WORKERS_PER_SUM),
+            -(-self.problem.M // kernels.WORKERS_PER_SUM),
         )
         self.start = aligned((size,), dtype)
         self.total = aligned((strands, size), np.float64)
-        self._nothing_shared = make_shared(0, S * V, dtype)
+        self._nothing_shared = self._make_shared(0)
 
     def run(self, t: int, gap: int, tables: Tables, count: int) -> None:
         """Run all workers of `count` lanes from `start` through a round and leave `total`."""
@@ -110,7 +119,11 @@ class Workers(ABC):
 
     @cached_property
     def _shared(self) -> Shared:
-        return make_shared(len(self.rows.y), len(self.sequences), self.dtype)
+        return self._make_shared(len(self.rows.y))
+
+    def _make_shared(self, n: int) -> Shared:
+        W = len(self.sequences)
+        return Shared(np.zeros((n, W), self.rows.dtype), np.zeros((SHARED_STRANDS, n, W)))
 
     @property
     def _once(self) -> int:
