@@ -529,7 +529,7 @@ def test_an_algorithm_that_is_not_affine_needs_the_reference_engine() -> None:
     mine = replace(
         FEDAVG, name="signs", update=lambda state, w_md, g, hp: (w_md - hp.eta * np.sign(g),)
     )
-    with pytest.raises(InputError, match=r"'signs' is not affine.*use engine='reference'"):
+    with pytest.raises(InputError, match=r"'signs' is not linear.*use engine='reference'"):
         fast(LOGISTIC, ["fedavg", mine])
     assert_bitwise_the_same(run(LOGISTIC, mine), reference(LOGISTIC, mine))
 

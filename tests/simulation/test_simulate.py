@@ -117,6 +117,10 @@ def test_good_seeds(seed) -> None:
     assert run(seed=seed).runs[0].status == "ok"
 
 
+def test_the_default_seed_is_that_of_the_commands() -> None:
+    assert run().seed == 1
+
+
 @pytest.mark.parametrize(
     "changes",
     [
@@ -355,7 +359,7 @@ def test_the_users_start_is_left_alone() -> None:
 def test_numpy_counts_and_step_sizes() -> None:
     plain = run(eta=[0.1, 0.25])
     numpys = run(
-        M=np.int64(4), K=np.int32(2), T=np.int64(8), eta=np.array([0.1, 0.25]), seed=np.uint8(0)
+        M=np.int64(4), K=np.int32(2), T=np.int64(8), eta=np.array([0.1, 0.25]), seed=np.uint8(1)
     )
     for a, b in zip(plain.runs, numpys.runs, strict=True):
         assert np.array_equal(a.loss, b.loss)

@@ -56,8 +56,8 @@ def linear_form(algorithm: Algorithm, hp: Hyperparameters) -> Linear:
         exact = False
     if not exact:
         raise InputError(
-            f"algorithm '{algorithm.name}' is not linear in its state and gradient; PyTorch and "
-            "Flower need that, simulate does not"
+            f"algorithm '{algorithm.name}' is not linear in its state and gradient; only simulate "
+            "can run it: use engine='reference'"
         )
     return Linear(query=tuple(query.tolist()), update=tuple(map(tuple, update.tolist())))
 

@@ -58,33 +58,28 @@ def run_round(
     >>> run_round(NoisyQuadratic([1.0]), lane, start, t=0, gap=2, M=3, seed=0)
     (array([2.]),)
     """
+    algorithm, hp, steps, workers = lane.algorithm, lane.hp, range(t, t + gap), np.arange(M)
+
+    def on_workers(vector: Array) -> Array:
+        return np.broadcast_to(vector, (M, objective.dim))
+
+    def gradients(w_md: Array, step: int) -> Array:
+        rows = sample_index(seed, workers, step, objective.n_samples)
+        return objective.stochastic_gradients(w_md, rows)
+
     # A diverging lane overflows on its way out; that is reported as its status.
     with np.errstate(over="ignore", invalid="ignore"):
-        if lane.algorithm.minibatch:
-            return _minibatch_step(objective, lane, state, t=t, gap=gap, M=M, seed=seed)
-        algorithm, hp = lane.algorithm, lane.hp
-        workers = np.arange(M)
-        local = tuple(np.broadcast_to(sequence, (M, objective.dim)) for sequence in state)
-        for step in range(t, t + gap):
+        if algorithm.minibatch:  # one step on the mean gradient of all samples of the round
+            w_md = algorithm.query(state, hp)
+            g: Array = np.zeros(objective.dim)
+            for step in steps:
+                g += gradients(on_workers(w_md), step).mean(axis=0)
+            next_state: ArrayState = algorithm.update(state, w_md, g / gap, hp)
+            return next_state
+        local = tuple(on_workers(sequence) for sequence in state)
+        for step in steps:
             w_md = algorithm.query(local, hp)
-            rows = sample_index(seed, workers, step, objective.n_samples)
-            g = objective.stochastic_gradients(w_md, rows)
-            local = algorithm.update(local, w_md, g, hp)
+            local = algorithm.update(local, w_md, gradients(w_md, step), hp)
             if on_step is not None:
                 on_step(step + 1, local)
         return tuple(sequence.mean(axis=0) for sequence in local)
-
-
-def _minibatch_step(
-    objective: Objective, lane: Lane, state: ArrayState, *, t: int, gap: int, M: int, seed: int
-) -> ArrayState:
-    """Take one step on the mean gradient of the M*gap samples of the round."""
-    w_md = lane.algorithm.query(state, lane.hp)
-    everywhere = np.broadcast_to(w_md, (M, objective.dim))
-    workers = np.arange(M)
-    g: Array = np.zeros(objective.dim)
-    for step in range(t, t + gap):
-        rows = sample_index(seed, workers, step, objective.n_samples)
-        g += objective.stochastic_gradients(everywhere, rows).mean(axis=0)
-    next_state: ArrayState = lane.algorithm.update(state, w_md, g / gap, lane.hp)
-    return next_state

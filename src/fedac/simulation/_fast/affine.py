@@ -18,7 +18,6 @@ import numpy.typing as npt
 
 from fedac.algorithms.linear import linear_form
 from fedac.arrays import Array
-from fedac.errors import InputError
 from fedac.simulation._fast.records import Closing, Tables
 from fedac.simulation.problem import Lane
 
@@ -51,13 +50,7 @@ def affine_form(lane: Lane) -> Affine:
     >>> form.c, form.A, form.b
     (array([1.]), array([[1.]]), array([-0.5]))
     """
-    try:
-        form = linear_form(lane.algorithm, lane.hp)
-    except InputError:
-        raise InputError(
-            f"algorithm '{lane.algorithm.name}' is not affine in its state and gradient, which the "
-            "fast engine needs; use engine='reference'"
-        ) from None
+    form = linear_form(lane.algorithm, lane.hp)
     c, update = np.array(form.query), np.array(form.update)
     # The step takes w_md as given; here it is a combination of the state.
     *on_state, on_w_md, on_g = update.T
