@@ -11,6 +11,7 @@ import numpy as np
 from fedac.algorithms import Algorithm
 from fedac.algorithms.contract import check_functions, couple
 from fedac.errors import InputError
+from fedac.objectives import Objective
 
 
 def check_algorithm(mine: Algorithm, *, eta: float = 0.01, mu: float = 0.1) -> None:
@@ -38,6 +39,31 @@ sequence (w), not float
         hp = couple(mine, eta=eta, mu=mu, K=K)
         for w_0 in _vectors():
             check_functions(mine, hp, w_0)
+
+
+def check_objective(mine: Objective) -> None:
+    """Check that an objective of your own is consistent: its gradient is the slope of its value.
+
+    Examples
+    --------
+    >>> from fedac.objectives import NoisyQuadratic
+    >>> check_objective(NoisyQuadratic([2.0, 1.0]))
+    """
+    name = type(mine).__name__
+    if not mine.smoothness > 0:
+        raise InputError(f"{name}: smoothness must be above 0, got {mine.smoothness:g}")
+    w = 0.1 * np.random.default_rng(0).normal(size=mine.dim)
+    g = mine.gradient(w)
+    size = float(np.linalg.norm(g))
+    if not (np.isfinite(mine.value(w)) and np.isfinite(size)):
+        raise InputError(f"{name}: value and gradient must be finite, got {mine.value(w)}, {size}")
+    step = 1e-5 * g / (size or 1.0)
+    slope = (mine.value(w + step) - mine.value(w - step)) / 2e-5
+    if abs(slope - size) > 1e-3 * size + 1e-6:
+        raise InputError(
+            f"{name}: the gradient is not the slope of the value: along it the value rises by "
+            f"{slope:.6g}, the gradient's norm is {size:.6g}"
+        )
 
 
 def _vectors() -> Iterator[Any]:

@@ -56,10 +56,18 @@ def failing(state, w_md, g, hp):
     raise KeyError("gradient")
 
 
-@pytest.mark.parametrize("update", [clipped, shifted, too_many, failing])
-def test_what_is_not_linear_is_refused(update) -> None:
+@pytest.mark.parametrize(
+    ("update", "reason"),
+    [
+        (clipped, "'mine' is not linear in its state and gradient"),
+        (shifted, "'mine' is not linear in its state and gradient"),
+        (too_many, "'mine': update must return a tuple of 1"),
+        (failing, "'mine': update.* fails.*KeyError: 'gradient'"),
+    ],
+)
+def test_what_is_not_linear_is_refused(update, reason: str) -> None:
     algorithm = replace(FEDAVG, name="mine", update=update)
-    with pytest.raises(InputError, match="'mine' is not linear in its state and gradient"):
+    with pytest.raises(InputError, match=reason):
         linear_form(algorithm, FEDAVG.couple(eta=0.5, mu=1.0, K=1))
 
 

@@ -71,3 +71,11 @@ def test_refusals(assert_refused, folder, tmp_path):
     assert_refused(
         "export", folder, "--csv", tmp_path / "gone" / "x.csv", saying="there is no folder"
     )
+
+
+def test_two_outputs_need_two_files(fedac, folder, tmp_path):
+    same = tmp_path / "same.csv"
+    code, out, err = fedac("export", folder, "--csv", same, "--traces", same)
+    assert (code, out) == (2, "")
+    assert "two outputs go to the same file" in err
+    assert not same.exists()

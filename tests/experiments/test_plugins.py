@@ -24,6 +24,12 @@ number = 3
 class Loss(LeastSquares): pass
 class Broken(LeastSquares):
     def __init__(self, X, y, *, l2, intercept): raise KeyError("rows")
+class Raises(LeastSquares):
+    def loss(self, z, y): raise ValueError("boo")
+class WrongSlope(LeastSquares):
+    def derivative(self, z, y): return 3 * (z - y)
+class Concave(LeastSquares):
+    curvature = -9.0
 """
 
 
@@ -63,7 +69,10 @@ def test_built_in_names():
         ("gone:mine", "cannot import the module of 'gone:mine' .* No module named 'gone'"),
         (":mine", "cannot import the module of ':mine' .*Empty module name"),
         ("own_broken:mine", "cannot import .* ZeroDivisionError: division by zero"),
-        ("own_things:mime", "unknown name in module own_things, 'mime'; did you mean 'mine'"),
+        (
+            "own_things:mime",
+            "unknown algorithm or loss in module own_things, 'mime'; did you mean 'mine'",
+        ),
         ("own_things:number", "'own_things:number' must be an Algorithm record, not int"),
         ("own_things:impostor", "has the name of a built-in algorithm, 'fedavg'; rename it"),
     ],
@@ -88,3 +97,16 @@ def test_losses_that_cannot_be_used():
             find_loss(name)
     with pytest.raises(InputError, match=r"own_things:Broken\(X, y, .*\) failed: KeyError: 'rows'"):
         make_objective("own_things:Broken", [[2.0]], [1.0], l2=1.0)
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("Raises", "failed: ValueError: boo"),
+        ("WrongSlope", "the gradient is not the slope of the value"),
+        ("Concave", "smoothness must be above 0"),
+    ],
+)
+def test_a_wrong_loss_is_refused_before_it_runs(here, name: str, reason: str) -> None:
+    with pytest.raises(InputError, match=reason):
+        make_objective(f"own_things:{name}", [[2.0], [1.0]], [1.0, 2.0], l2=0.1)

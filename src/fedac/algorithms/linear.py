@@ -13,6 +13,7 @@ from operator import add
 
 import numpy as np
 
+from fedac.algorithms.contract import check_functions
 from fedac.algorithms.couplings import Hyperparameters
 from fedac.algorithms.record import Algorithm, State, Vector
 from fedac.arrays import Array
@@ -55,9 +56,10 @@ def linear_form(algorithm: Algorithm, hp: Hyperparameters) -> Linear:
     except Exception:  # a user's functions may fail on our probes in any way
         exact = False
     if not exact:
+        check_functions(algorithm, hp, np.ones(2))  # a broken record has a better reason
         raise InputError(
-            f"algorithm '{algorithm.name}' is not linear in its state and gradient; only simulate "
-            "can run it: use engine='reference'"
+            f"algorithm '{algorithm.name}' is not linear in its state and gradient (or its numbers "
+            "overflow); only the reference engine of simulate can run it"
         )
     return Linear(query=tuple(query.tolist()), update=tuple(map(tuple, update.tolist())))
 

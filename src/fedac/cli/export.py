@@ -37,6 +37,9 @@ def command(
     """
     if csv is None and traces is None and parquet is None:
         raise InputError("no output given: pass --csv FILE, --traces FILE or --parquet FILE")
+    targets = [path for path in (csv, traces, parquet) if path is not None]
+    if len(set(targets)) < len(targets):
+        raise InputError("two outputs go to the same file; give each its own")
     from fedac.experiments.export import write_csv, write_parquet, write_traces
     from fedac.experiments.store import Store
 

@@ -44,7 +44,7 @@ def notice(message: str) -> None:
 
 def notice_compiling() -> None:
     """Say why the first run takes longer."""
-    notice("compiling the simulator, which takes up to a minute the first time")
+    notice("compiling the simulator for this kind of problem, once; this takes up to a minute")
 
 
 def results_console() -> Console:

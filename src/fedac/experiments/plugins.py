@@ -10,6 +10,7 @@ from typing import Any
 from fedac.algorithms import ALGORITHMS, Algorithm, get
 from fedac.errors import InputError, look_up, unknown_name
 from fedac.objectives import LOSSES, Objective
+from fedac.testing import check_objective
 
 
 def find_algorithm(name: str) -> Algorithm:
@@ -67,12 +68,20 @@ def make_objective(loss: str, X: Any, y: Any, *, l2: float, intercept: bool = Fa
     kind: Any = find_loss(loss)
     try:
         objective: Objective = kind(X, y, l2=l2, intercept=intercept)
+        if ":" in loss:
+            check_objective(objective)
     except InputError:
         raise
     except Exception as error:  # a user's class may fail in any way
         call = f"{loss}(X, y, l2={l2:g}, intercept={intercept})"
         raise InputError(f"{call} failed: {type(error).__name__}: {error}") from error
     return objective
+
+
+def _is_plugin(value: Any) -> bool:
+    return isinstance(value, Algorithm) or (
+        isinstance(value, type) and issubclass(value, Objective) and value is not Objective
+    )
 
 
 def _import(spec: str) -> Any:
@@ -89,6 +98,6 @@ def _import(spec: str) -> Any:
             f"{type(error).__name__}: {error}"
         ) from error
     if not hasattr(module, name):
-        public = [key for key in vars(module) if not key.startswith("_")]
-        raise unknown_name(f"name in module {module_name},", name, public)
+        own = [key for key, value in vars(module).items() if _is_plugin(value)]
+        raise unknown_name(f"algorithm or loss in module {module_name},", name, own)
     return getattr(module, name)

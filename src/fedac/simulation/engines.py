@@ -32,7 +32,7 @@ def start_engine(
         fast.check(problem)
     except InputError as reason:
         if engine == "fast":
-            raise
+            raise InputError(f"{reason}; use engine='reference'") from None
         warnings.warn(
             f"running on the reference engine, up to 500 times slower: {reason}",
             SlowEngineWarning,

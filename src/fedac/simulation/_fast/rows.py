@@ -52,7 +52,7 @@ def split(objective: Objective) -> tuple[LinearModel, Regularizer]:
     if not isinstance(objective, LinearModel) or not objective.has_kernel():
         raise InputError(
             f"the fast engine needs a linear model with a compiled loss, not "
-            f"{type(objective).__name__}; use engine='reference'"
+            f"{type(objective).__name__}"
         )
     strength += objective.l2
     # Without any quadratic term the center does not matter.
