@@ -151,7 +151,7 @@ def test_what_is_not_affine_is_refused(update, eta: float) -> None:
     [
         (_takes_floats_only, "update.* fails.*TypeError"),
         (_branches, "update.* fails.*ValueError"),
-        (_loses_a_sequence, "must return a tuple of 1"),
+        (_loses_a_sequence, "update must return a tuple of 1"),
     ],
 )
 def test_what_is_broken_is_refused_with_the_reason(update, reason: str) -> None:
