@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 # The problem of the paper's headline, with five seeds of 512 workers instead of one of 8192: that
-# takes about 40 seconds on two cores, compilation included.
+# takes about a minute on two cores, compilation included.
 GRID = Grid(
     name="demo",
     dataset="a9a",
