@@ -100,7 +100,7 @@ run.progress_bar = bar
 def test_an_interrupt_while_compiling(small, tmp_path):
     environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
     process = start("run", "--dataset", str(small), "--json", env=environment)
-    assert process.stderr.readline().startswith("fedac: compiling the simulator, ")
+    assert process.stderr.readline().startswith("fedac: compiling the simulator for ")
     process.send_signal(signal.SIGINT)
     code, out, err = finish(process)
     assert (code, err) == (130, "fedac: interrupted\n")

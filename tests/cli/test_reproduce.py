@@ -14,6 +14,8 @@ from fedac.experiments.compare import tuned
 from fedac.experiments.identity import A9A
 from fedac.experiments.store import Store
 
+pytestmark = pytest.mark.slow
+
 TINY = """
 name = "{name}"
 dataset = "{dataset}"

@@ -115,7 +115,13 @@ def test_an_algorithm_of_ones_own(fedac, assert_refused, options, tmp_path, monk
     assert code == 0
     assert out.index(" mine ") < out.index(" fedavg ")
     line = options(algorithms="own_command:yours")
-    assert_refused("sweep", *line, "--out", "out", saying="unknown name in module own_command, 'yo")
+    assert_refused(
+        "sweep",
+        *line,
+        "--out",
+        "out",
+        saying="unknown algorithm or loss in module own_command, 'yo",
+    )
 
 
 def test_the_best_step_size_at_an_edge(fedac, options, tmp_path):

@@ -15,6 +15,8 @@ from fedac.simulation import simulate
 from fedac.theory.constants import Constants, estimate
 from fedac.theory.terms import Bound
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def problem() -> tuple[LogisticRegression, Constants]:

@@ -15,6 +15,8 @@ import fedac
 from fedac.simulation._fast import compiling
 from fedac.simulation._fast.compiling import compiled, compiled_dir
 
+pytestmark = pytest.mark.slow
+
 
 def double(x):
     return x + x

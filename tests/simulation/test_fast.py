@@ -188,6 +188,7 @@ def test_double_precision_at_random(case) -> None:
     assert_same(fast(objective, **more), reference(objective, **more))
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=18, derandomize=True, database=None)
 @given(case=cases(largest_eta=1.0))
 def test_single_precision_at_random(case) -> None:
@@ -722,6 +723,7 @@ print(fedac.__file__, result.runs[0].final_loss, hits)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("writable", [True, False], ids=["kept", "not kept"])
 def test_a_read_only_install_works(tmp_path: Path, writable: bool) -> None:
     package = tmp_path / "site" / "fedac"
@@ -764,6 +766,7 @@ def test_a_read_only_install_works(tmp_path: Path, writable: bool) -> None:
 # --- The paper's data ---------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a9a(a9a) -> None:
     objective = LogisticRegression(a9a.X, a9a.y, l2=1e-3)
     (run,) = simulate(objective, "fedac-i", M=8192, K=64, T=4096, eta=0.5).runs

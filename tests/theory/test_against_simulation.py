@@ -27,6 +27,8 @@ from fedac.theory import lemmas
 from fedac.theory.potentials import phi, psi
 from fedac.theory.tracing import Trace, trace
 
+pytestmark = pytest.mark.slow
+
 Array = npt.NDArray[np.float64]
 
 SEEDS = range(64)

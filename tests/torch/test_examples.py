@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 import torch.distributed as dist
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
 
