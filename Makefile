@@ -2,7 +2,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# Modules are byte-compiled when first imported; most never are.
+# Modules are byte-compiled when first imported; most never are. So the bytecode must be kept.
+unexport PYTHONDONTWRITEBYTECODE
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --no-compile
 PYTEST := $(BIN)/pytest -q --numprocesses=auto --dist=loadscope
 
