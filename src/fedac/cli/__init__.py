@@ -7,6 +7,7 @@ called, so that ``fedac --help`` does not wait for NumPy.
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import warnings
@@ -81,6 +82,7 @@ def main(arguments: list[str] | None = None) -> None:
         code = 141
     except OSError as error:
         code = code or _fail(_reason(error), 1)
+    gc.freeze()  # a last collection over all of Numba would delay the exit by a second
     sys.exit(code)
 
 
