@@ -8,6 +8,8 @@ import pytest
 
 from fedac.experiments import demo, sweep
 
+pytestmark = pytest.mark.slow
+
 LABELS = ["FedAc-I", "MB-AC-SGD", "MB-SGD", "FedAvg"]
 
 

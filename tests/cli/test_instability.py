@@ -11,6 +11,8 @@ from rich.console import Console
 
 from fedac.theory.separation import fedac_separation, predicted_separation
 
+pytestmark = pytest.mark.slow
+
 KEYS = [
     "kappa",
     "blocks",

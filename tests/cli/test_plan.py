@@ -10,6 +10,8 @@ from fedac.data import load
 from fedac.objectives import make
 from fedac.theory.constants import estimate
 
+pytestmark = pytest.mark.slow
+
 CONSTANTS = ("--smoothness", 1, "--strong-convexity", 0.01, "--noise", 1, "--distance", 2)
 
 

@@ -20,6 +20,8 @@ from fedac.experiments.published import F_STAR, published_runs
 from fedac.experiments.report import render, write
 from fedac.experiments.store import Outcome, Store
 
+pytestmark = pytest.mark.slow
+
 STEPS = (0, 2048, 4096)
 OTHER = {"dataset": "mine", "data_hash": "0" * 64}
 EPSILON = {"dataset": "epsilon", "data_hash": "0" * 64, "l2": 1e-4, "shape": (400_000, 2_000)}
