@@ -28,7 +28,7 @@ demo: $(VENV)/.package
 test: $(VENV)/.dev
 	$(PYTEST)
 
-# What needs no server, no browser and no kills.
+# Without what is marked slow: servers, browsers, kills, statistics. Under 90 seconds when warm.
 quick: $(VENV)/.dev
 	$(PYTEST) -m 'not slow'
 

@@ -27,6 +27,7 @@ def test_without_l2_some_algorithms_need_mu(assert_refused):
     assert_refused("run", "--l2", 0, saying="fedac-i needs mu > 0: with --l2 0, pass --mu")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("l2", ["1e-300", "1e-20"])
 def test_a_tiny_l2_is_refused_before_the_simulation(assert_refused, monkeypatch, l2):
     def simulate(*_, **__):

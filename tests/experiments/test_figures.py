@@ -136,6 +136,7 @@ def test_what_is_not_positive_leaves_the_axes_alone(tuned):
     assert np.isfinite(high)
 
 
+@pytest.mark.slow
 def test_the_same_bytes_each_time(tuned, tmp_path):
     made = []
     for folder in (tmp_path / "1", tmp_path / "2"):

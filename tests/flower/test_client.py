@@ -161,6 +161,7 @@ def in_torch(data):
 TENSORS = (torch.from_numpy(X), torch.from_numpy(Y))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "algorithm", ["fedac-i", "fedac-ii", "fedac-vanilla", "fedavg", "fedavg-weighted"]
 )

@@ -172,6 +172,7 @@ def test_separable_data_without_l2_have_no_optimum(cache: Path) -> None:
         optimum(LogisticRegression([[1.0], [2.0], [-1.0]], [1.0, 1.0, -1.0]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("l2", "value"), [(1e-3, 0.3333407520687), (1e-4, 0.3245069247138)])
 def test_a9a(a9a, l2: float, value: float) -> None:
     objective = LogisticRegression(a9a.X, a9a.y, l2=l2)

@@ -60,6 +60,7 @@ def _all_at_once(key: str) -> Result:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("objective", OBJECTIVES)
 @pytest.mark.parametrize("name", FACTORS)
 def test_suboptimality_drops(name: str, objective: str) -> None:

@@ -181,6 +181,7 @@ def cases(draw, largest_eta: float) -> tuple[Objective, dict]:
     }
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=18, derandomize=True, database=None)
 @given(case=cases(largest_eta=1.9))
 def test_double_precision_at_random(case) -> None:
@@ -197,6 +198,7 @@ def test_single_precision_at_random(case) -> None:
     assert_close_in_loss(single, reference(objective, **more))
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=15, derandomize=True, database=None)
 @given(case=cases(largest_eta=1.9))
 def test_single_precision_beyond_the_theory(case) -> None:
@@ -205,6 +207,7 @@ def test_single_precision_beyond_the_theory(case) -> None:
     assert_close_in_loss(single, reference(objective, **more))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "l2"),
     [

@@ -189,6 +189,7 @@ def test_prediction_is_the_power_of_the_growth_matrix(kappa, at_L) -> None:
 # The theorem.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kappa", "blocks"), CASES)
 def test_measured_separation_is_that_of_the_proof(kappa, blocks) -> None:
     root = math.sqrt(kappa)
@@ -248,6 +249,7 @@ def test_growth_falls_short_below_25() -> None:
     assert abs(predicted_separation(25.0, 300).w) > proven_bound(300).w
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kappa", "blocks", "at_L"), BOTH)
 @pytest.mark.parametrize("corner", [(0, 0), (-1, -1), (1, 1), (1, -1), (-1, 1)])
 def test_curvature_conditions_of_lemma_instability_1(kappa, blocks, at_L, corner) -> None:

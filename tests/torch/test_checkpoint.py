@@ -70,6 +70,7 @@ OWN = Algorithm(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["fedac-i", "fedavg", "fedavg-weighted", OWN])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("schedule", [False, True])

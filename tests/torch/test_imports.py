@@ -3,7 +3,10 @@
 import subprocess
 import sys
 
+import pytest
 
+
+@pytest.mark.slow
 def test_no_simulator_and_none_of_its_libraries() -> None:
     check = (
         "import fedac.torch, sys; heavy = ('scipy', 'numba', 'matplotlib', 'fedac.simulation', "
