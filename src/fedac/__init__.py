@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fedac.algorithms import Algorithm, fedac
-    from fedac.data import Dataset, load
+    from fedac.data import Clients, Dataset, load, split
+    from fedac.decay import Decay
     from fedac.objectives import (
         Augmented,
         LeastSquares,
@@ -34,7 +35,9 @@ __version__ = "0.1.0"
 __all__ = [
     "Algorithm",
     "Augmented",
+    "Clients",
     "Dataset",
+    "Decay",
     "LeastSquares",
     "LogisticRegression",
     "NoisyQuadratic",
@@ -46,6 +49,7 @@ __all__ = [
     "load",
     "optimum",
     "simulate",
+    "split",
 ]
 
 
@@ -53,7 +57,7 @@ def __getattr__(name: str) -> Any:
     """Import a public name when it is first used: `fedac --help` should not wait for SciPy."""
     if name not in __all__:
         raise AttributeError(f"module 'fedac' has no attribute '{name}'")
-    homes = ("algorithms", "data", "objectives", "simulation")
+    homes = ("algorithms", "data", "decay", "objectives", "simulation")
     modules = (import_module(f"fedac.{home}") for home in homes)
     return next(getattr(module, name) for module in modules if hasattr(module, name))
 

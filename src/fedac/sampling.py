@@ -1,8 +1,9 @@
 """Random draws as pure functions of counters: no state, so order and threads cannot matter.
 
-`sample_index` says which row worker m draws at step t. It is a pure function of (seed, m, t),
-written once for every engine and runtime: all algorithms and step sizes see the same draws
-(common random numbers), and the simulator, PyTorch and Flower can be compared step for step.
+`sample_index` says which row worker m draws at step t, `participants` who takes part in a round.
+They are pure functions of (seed, m, t) and (seed, round), written once for every engine and
+runtime: all algorithms and step sizes see the same draws (common random numbers), and the
+simulator, PyTorch and Flower can be compared step for step.
 
 Arithmetic is that of 64-bit unsigned integers that wrap around. `mix`, `worker_key` and `row_of`
 use operators only, so the same source serves NumPy arrays and compiled kernels.
@@ -19,6 +20,7 @@ import numpy.typing as npt
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _FIRST = np.uint64(0xBF58476D1CE4E5B9)
 _SECOND = np.uint64(0x94D049BB133111EB)
+_PARTICIPATION = np.uint64(0xD1B54A32D192ED03)  # any odd number with no pattern
 _30, _27, _31 = np.uint64(30), np.uint64(27), np.uint64(31)
 
 
@@ -50,7 +52,9 @@ def row_of(key: Any, t: Any, n: Any) -> Any:
     return mix(key + (t + np.uint64(1)) * GOLDEN) % n
 
 
-def sample_index(seed: int, m: npt.ArrayLike, t: npt.ArrayLike, n: int) -> npt.NDArray[np.int64]:
+def sample_index(
+    seed: int, m: npt.ArrayLike, t: npt.ArrayLike, n: npt.ArrayLike
+) -> npt.NDArray[np.int64]:
     """Return the rows drawn with replacement from n by worker(s) m at step(s) t.
 
     Examples
@@ -62,8 +66,51 @@ def sample_index(seed: int, m: npt.ArrayLike, t: npt.ArrayLike, n: int) -> npt.N
     """
     with np.errstate(over="ignore"):  # wrap-around is the point
         key = worker_key(np.uint64(seed), np.asarray(m).astype(np.uint64))
-        rows = row_of(key, np.asarray(t).astype(np.uint64), np.uint64(n))
+        rows = row_of(key, np.asarray(t).astype(np.uint64), np.asarray(n).astype(np.uint64))
     return np.asarray(rows).astype(np.int64)
+
+
+def sample_batch(
+    seed: int, m: npt.ArrayLike, t: int, n: npt.ArrayLike, batch: int
+) -> npt.NDArray[np.int64]:
+    """Return the `batch` rows that each worker m draws with replacement from n at step t.
+
+    The result has one more axis than m and n. Batches of one row are those of `sample_index`.
+
+    Examples
+    --------
+    >>> sample_batch(1, [0, 1], 0, 100, batch=3)
+    array([[80, 90, 98],
+           [15, 32, 42]])
+    """
+    draws = np.uint64(t) * np.uint64(batch) + np.arange(batch, dtype=np.uint64)
+    return sample_index(seed, np.asarray(m)[..., None], draws, np.asarray(n)[..., None])
+
+
+def participants(seed: int, r: int, N: int, count: int) -> npt.NDArray[np.int64]:
+    """Return which `count` of N clients take part in round r, in ascending order.
+
+    Every set of `count` clients is equally likely. The cost does not depend on N (Floyd's
+    algorithm, in Bentley, "A sample of brilliance", CACM 1987).
+
+    Examples
+    --------
+    >>> participants(1, 0, N=10, count=3)
+    array([0, 2, 3])
+    >>> participants(1, 1, N=10, count=3)
+    array([2, 3, 9])
+    """
+    if count == N:
+        return np.arange(N)
+    last = np.arange(N - count, N)
+    with np.errstate(over="ignore"):
+        # A stream that no worker has: their keys are mixed once more.
+        key = mix(np.array([seed], np.uint64) ^ _PARTICIPATION) + np.uint64(r) * GOLDEN
+        draws = row_of(mix(key), last.astype(np.uint64), last.astype(np.uint64) + np.uint64(1))
+    chosen: set[int] = set()
+    for candidate, newest in zip(draws.tolist(), last.tolist(), strict=True):
+        chosen.add(newest if candidate in chosen else candidate)
+    return np.sort(np.fromiter(chosen, np.int64, count))
 
 
 def gaussians(keys: npt.ArrayLike, size: int) -> npt.NDArray[np.float64]:

@@ -10,8 +10,9 @@ import pytest
 
 from fedac.algorithms import ALGORITHMS, Algorithm, fedac, get
 from fedac.objectives import LeastSquares
-from fedac.simulation import reference
+from fedac.simulation import federation, reference
 from fedac.simulation.problem import Lane
+from fedac.simulation.schedule import Round
 
 GENERAL = fedac(gamma=1 / 4, alpha=2, beta=4)
 DRAWS = {0: [0, 1], 1: [1, 1]}  # step -> row of each worker
@@ -106,13 +107,14 @@ def test_one_step_on_arrays_is_one_step_on_floats(case: tuple) -> None:
 def test_round_of_two_workers(case: tuple, monkeypatch: pytest.MonkeyPatch) -> None:
     algorithm, eta, mu, state, after, output = case
     monkeypatch.setattr(
-        reference, "sample_index", lambda seed, m, t, n: np.array(DRAWS[t])[np.asarray(m)]
+        federation, "sample_batch", lambda seed, m, t, n, batch: np.array(DRAWS[t])[m][:, None]
     )
     objective = LeastSquares([[1.0], [1.0]], [0.0, 4.0])
     algorithm = get(algorithm)
     lane = Lane(algorithm, algorithm.couple(eta=eta, mu=mu, K=2))
     start = tuple(np.array([float(s)]) for s in state)
-    averaged = reference.run_round(objective, lane, start, t=0, gap=2, M=2, seed=0)
+    both = federation.Federation(M=2, n=2, seed=0)
+    averaged = reference.run_round(objective, lane, start, both, Round(0, t=0, gap=2))
     assert [float(s[0]) for s in averaged] == pytest.approx(list(after), rel=1e-14)
     assert float(lane.output(averaged, 2)[0]) == pytest.approx(output, rel=1e-14)
 

@@ -10,9 +10,11 @@ from hypothesis import strategies as st
 
 from fedac.algorithms import ALGORITHMS, fedac
 from fedac.objectives import LogisticRegression, NoisyQuadratic, Objective
-from fedac.sampling import sample_index
-from fedac.simulation import Result, Schedule, reference, simulate
+from fedac.sampling import sample_batch
+from fedac.simulation import Result, Schedule, federation, reference, simulate
+from fedac.simulation.federation import Federation
 from fedac.simulation.problem import Lane
+from fedac.simulation.schedule import Round
 
 START = np.array([1.0, -2.0, 0.5, 3.0])
 NOISY = NoisyQuadratic([1.0, 0.5, 0.2, 0.1], optimum=[0.0, 1.0, 2.0, 3.0], sigma=0.5)
@@ -188,10 +190,8 @@ def test_the_weighted_average_of_longer_rounds(case: Case) -> None:
         LOGISTIC,
         lane,
         (START,),
-        t=0,
-        gap=4,
-        M=6,
-        seed=11,
+        Federation(M=6, n=LOGISTIC.n_samples, seed=11),
+        Round(0, t=0, gap=4),
         on_step=lambda step, state: averages.append(state[0].mean(axis=0)),
     )
     run = trajectory(case, "fedavg-weighted", K=4, T=4, mu=1.0).runs[0]
@@ -228,7 +228,9 @@ def test_workers_may_swap_names(objective, name: str, monkeypatch: pytest.Monkey
     plain = trajectory(objective, pick(name))
     swap = np.array([3, 5, 0, 1, 4, 2])
     monkeypatch.setattr(
-        reference, "sample_index", lambda seed, m, t, n: sample_index(seed, swap[m], t, n)
+        federation,
+        "sample_batch",
+        lambda seed, m, t, n, batch: sample_batch(seed, swap[m], t, n, batch),
     )
     assert_same_path(plain, trajectory(objective, pick(name)))
 
@@ -287,10 +289,8 @@ def test_on_step_sees_every_worker_at_every_step() -> None:
         NOISY,
         lane,
         (START, START),
-        t=6,
-        gap=3,
-        M=5,
-        seed=0,
+        Federation(M=5, n=NOISY.n_samples, seed=0),
+        Round(2, t=6, gap=3),
         on_step=lambda step, state: seen.append((step, state)),
     )
     assert [step for step, _ in seen] == [7, 8, 9]

@@ -52,7 +52,7 @@ def test_records_of_irregular_rounds() -> None:
 def test_records_are_synchronizations_at_most_every_and_a_round_apart(gaps, every) -> None:
     schedule = Schedule(tuple(gaps))
     records = schedule.records(every)
-    assert {0, schedule.T} <= records <= {0, *(t + gap for t, gap in schedule)}
+    assert {0, schedule.T} <= records <= {0, *(t + gap for _, t, gap in schedule)}
     assert np.diff(sorted(records)).max() < every + schedule.K
 
 
@@ -60,7 +60,7 @@ def test_records_are_synchronizations_at_most_every_and_a_round_apart(gaps, ever
 @given(gaps=gap_lists)
 def test_rounds_tile_the_run(gaps) -> None:
     schedule = Schedule(tuple(gaps))
-    steps = [step for t, gap in schedule for step in range(t, t + gap)]
+    steps = [step for _, t, gap in schedule for step in range(t, t + gap)]
     assert steps == list(range(schedule.T))
     assert Schedule.at(np.cumsum(gaps).tolist()) == schedule
 

@@ -74,7 +74,7 @@ class Algorithm:
             return get, (self.name,)
         return object.__new__, (type(self),), self.__dict__
 
-    def megabytes(self, *, dim: int, rounds: int) -> float:
+    def megabytes(self, *, dim: int, rounds: float) -> float:
         """Return what a worker sends in some rounds of a model with `dim` parameters.
 
         A minibatch algorithm sends its gradient; a local one each of its sequences.

@@ -1,8 +1,10 @@
 """Data sets: LIBSVM files, registered names and generated data."""
 
+from fedac.data.clients import Clients
 from fedac.data.dataset import Dataset
 from fedac.data.generated import dense, synthetic
 from fedac.data.libsvm import load_libsvm
 from fedac.data.registry import load
+from fedac.data.splits import split
 
-__all__ = ["Dataset", "dense", "load", "load_libsvm", "synthetic"]
+__all__ = ["Clients", "Dataset", "dense", "load", "load_libsvm", "split", "synthetic"]

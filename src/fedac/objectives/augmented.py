@@ -67,6 +67,10 @@ class Augmented(Objective):
         """Return sigma^2 of F: the added term is not random."""
         return self.base.noise(w)
 
+    def weighted(self, weights: Array) -> Augmented:
+        """Return the same with the rows of F weighted."""
+        return Augmented(self.base.weighted(weights), lam=self.lam, center=self.center)
+
     def fingerprint(self) -> str:
         """Return a hash of F, lam and the center."""
         return content_hash(f"augmented {self.base.fingerprint()} {self.lam!r}", self.center)

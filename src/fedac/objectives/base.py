@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedac.arrays import Array
+from fedac.errors import InputError
 
 RowNumbers = npt.NDArray[np.int64]
 
@@ -66,6 +67,10 @@ class Objective(ABC):
     def third_order_smoothness(self) -> float | None:
         """Q of asm2 (a), or None if no closed form is known."""
         return None
+
+    def weighted(self, weights: Array) -> Objective:
+        """Return F with rows that count in proportion to some weights."""
+        raise InputError(f"the rows of {type(self).__name__} cannot be weighted")
 
     def values(self, W: Array) -> Array:
         """Return F(W[k]) for every k."""

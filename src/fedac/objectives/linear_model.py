@@ -9,8 +9,9 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from contextlib import suppress
+from copy import copy
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -66,6 +67,9 @@ class LinearModel(Objective):
         self.l2 = require_nonnegative("l2", l2)
         self.X = _as_rows(X, intercept=intercept)
         self.y = as_numbers("y", y)
+        self.intercept = intercept
+        # How much each row counts, 1 on average; None: all the same.
+        self.weights: Array | None = None
         self.n_samples, self.dim = self.X.shape
         if self.y.shape != (self.n_samples,):
             raise InputError(f"X has {self.n_samples} rows but y has shape {self.y.shape}")
@@ -134,18 +138,18 @@ class LinearModel(Objective):
         return values
 
     def mean_loss(self, z: Array, y: Array) -> float:
-        """Return the mean of the loss over margins `z`."""
-        return float(self.loss(z, y).mean())
+        """Return the mean of the loss over margins `z` of all rows."""
+        return float(self._weigh(self.loss(z, y)).mean())
 
     def gradient(self, w: Array) -> Array:
         """Return the gradient of F at w."""
-        s = self.derivative(self.X @ w, self.y)
+        s = self._weigh(self.derivative(self.X @ w, self.y))
         gradient: Array = self.X.T @ s / self.n_samples + self.l2 * w
         return gradient
 
     def hessian_product(self, w: Array, v: Array) -> Array:
         """Return the Hessian of F at w, times v."""
-        s = self.second_derivative(self.X @ w, self.y)
+        s = self._weigh(self.second_derivative(self.X @ w, self.y))
         product: Array = self.X.T @ (s * (self.X @ v)) / self.n_samples + self.l2 * v
         return product
 
@@ -161,8 +165,8 @@ class LinearModel(Objective):
     def noise(self, w: Array) -> float:
         """Return sigma^2 at w; the l2 term is the same for every row and cancels."""
         s = self.derivative(self.X @ w, self.y)
-        mean = self.X.T @ s / self.n_samples
-        second_moment = float(s**2 @ self._squared_norms) / self.n_samples
+        mean = self.X.T @ self._weigh(s) / self.n_samples
+        second_moment = float(self._weigh(s**2) @ self._squared_norms) / self.n_samples
         # Rounding may make it slightly negative if all rows agree.
         return max(second_moment - float(mean @ mean), 0.0)
 
@@ -191,11 +195,63 @@ class LinearModel(Objective):
     def fingerprint(self) -> str:
         """Return a hash of class, data and l2."""
         header = f"{type(self).__name__} {self.X.shape} {self.l2!r}"
+        if self.weights is not None:
+            header += f" weights {content_hash('', self.weights)}"
         if not isinstance(self.X, sp.csr_array):
             return content_hash(header, self.X, self.y)
         # The same data may come with 32-bit or 64-bit indices.
         indptr, indices = self.X.indptr.astype(np.int64), self.X.indices.astype(np.int64)
         return content_hash(header, indptr, indices, self.X.data, self.y)
+
+    def weighted(self, weights: Array) -> Self:
+        """Return F with rows that count in proportion to some weights, all above 0."""
+        twin = self._copy()
+        twin.weights = weights * (self.n_samples / weights.sum())
+        return twin
+
+    def on_rows(self, X: npt.ArrayLike | sp.sparray | sp.spmatrix, y: npt.ArrayLike) -> Self:
+        """Return the loss on other rows, without the l2 term: for a test set.
+
+        Columns that the data do not have get no weight; those that are missing are zeros.
+        """
+        twin = self._copy()
+        rows = _as_rows(X, intercept=False)
+        columns = self.dim - self.intercept
+        if isinstance(rows, sp.csr_array):
+            rows = sp.csr_array(rows[:, :columns])
+            arrays = (rows.data, rows.indices, rows.indptr)
+            rows = sp.csr_array(arrays, shape=(rows.shape[0], columns))
+        else:
+            rows = np.pad(rows[:, :columns], ((0, 0), (0, max(0, columns - rows.shape[1]))))
+        twin.X, twin.y = _as_rows(rows, intercept=self.intercept), as_numbers("y", y)
+        twin.n_samples, twin.l2, twin.weights = len(twin.y), 0.0, None
+        if twin.y.shape != twin.X.shape[:1]:
+            raise InputError(f"the test set has {twin.X.shape[0]} rows but {len(twin.y)} labels")
+        return twin
+
+    def accuracy(self, w: Array) -> float:
+        """Return the share of rows whose sign w gets right; NaN if labels are not signs."""
+        if not (np.abs(self.y) == 1).all():
+            return math.nan
+        return float((self.y * (self.X @ w) > 0).mean())
+
+    def _copy(self) -> Self:
+        """Return a copy that shares the data and has no cached constants."""
+        twin = copy(self)
+        for name in ("smoothness", "third_order_smoothness", "_squared_norms", "_top_eigenvalue"):
+            vars(twin).pop(name, None)
+        return twin
+
+    def _weigh(self, values: Array) -> Array:
+        return values if self.weights is None else values * self.weights
+
+    @property
+    def _weighted_rows(self) -> Any:
+        if self.weights is None:
+            return self.X
+        if isinstance(self.X, sp.csr_array):
+            return sp.diags_array(self.weights) @ self.X
+        return self.weights[:, None] * self.X
 
     @cached_property
     def _squared_norms(self) -> Array:
@@ -208,12 +264,14 @@ class LinearModel(Objective):
     def _top_eigenvalue(self) -> float:
         """lambda_max(X'X/n)."""
         if self.dim <= EXACT_SPECTRUM:
-            gram = self.X.T @ self.X
+            gram: Any = self.X.T @ self._weighted_rows
             if isinstance(gram, sp.sparray):
                 gram = gram.toarray()
             return float(np.linalg.eigvalsh(gram)[-1]) / self.n_samples
         operator = LinearOperator(
-            (self.dim, self.dim), matvec=lambda v: self.X.T @ (self.X @ v), dtype=np.float64
+            (self.dim, self.dim),
+            matvec=lambda v: self.X.T @ self._weigh(self.X @ v),
+            dtype=np.float64,
         )
         if not self._squared_norms.any():
             return 0.0

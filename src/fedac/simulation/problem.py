@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from fedac.algorithms import Algorithm
+from fedac.algorithms.contract import couple
 from fedac.algorithms.couplings import Hyperparameters
 from fedac.arrays import Array
+from fedac.decay import Decay
 from fedac.objectives.base import Objective
+from fedac.simulation.federation import Federation
 from fedac.simulation.schedule import Schedule
 
 # Beyond this size an iterate will overflow, in single and double precision alike.
@@ -21,10 +24,23 @@ ArrayState = tuple[Array, ...]
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """One run among others on the same draws: an algorithm with its hyperparameters."""
+    """One run among others on the same draws: an algorithm with its hyperparameters.
+
+    Where the step size falls, `hp` is that of one round, and `at` gives the lane in another one.
+    """
 
     algorithm: Algorithm
     hp: Hyperparameters
+    eta: Decay | None = None  # a step size that falls, with the mu and K to couple it with
+    mu: float = 0.0
+    K: int = 1
+
+    def at(self, r: int) -> Lane:
+        """Return the lane in round r, counted from 0."""
+        if self.eta is None:
+            return self
+        hp = couple(self.algorithm, eta=self.eta.at(r), mu=self.mu, K=self.K)
+        return replace(self, hp=hp)
 
     def output(self, state: ArrayState, t: int) -> Array:
         """Return the point that is evaluated after t steps."""
@@ -44,10 +60,9 @@ class Problem:
 
     objective: Objective
     lanes: tuple[Lane, ...]
-    M: int
+    federation: Federation
     schedule: Schedule
     start: Array
-    seed: int
     records: frozenset[int]
     on_progress: Callable[[int], object]
     on_compile: Callable[[], object]

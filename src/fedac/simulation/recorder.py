@@ -9,6 +9,7 @@ import numpy as np
 
 from fedac.arrays import Array
 from fedac.errors import InputError
+from fedac.objectives import LinearModel
 from fedac.simulation.problem import ArrayState, Problem, Snapshot
 from fedac.simulation.result import Run
 
@@ -30,9 +31,15 @@ class Record:
 class Recorder:
     """Collects the traces of all lanes of a problem."""
 
-    def __init__(self, problem: Problem, callbacks: Sequence[Callable[[Record], object]]) -> None:
+    def __init__(
+        self,
+        problem: Problem,
+        callbacks: Sequence[Callable[[Record], object]],
+        test: LinearModel | None = None,
+    ) -> None:
         self.problem = problem
         self.callbacks = callbacks
+        self.test = test
         self._traces = [_Trace() for _ in problem.lanes]
 
     def add(self, snapshots: list[Snapshot]) -> None:
@@ -60,6 +67,10 @@ class Recorder:
                 )
             trace.diverged = True
             return
+        if self.test is not None:
+            metrics = self.test.value(w), self.test.accuracy(w)
+            trace.test_loss.append(metrics[0])
+            trace.test_accuracy.append(metrics[1])
         # The loss comes last: an interrupt may leave a step without a loss, never the reverse.
         trace.steps.append(snapshot.step)
         trace.state = snapshot.state
@@ -80,14 +91,19 @@ class Recorder:
     def _run(self, index: int) -> Run:
         lane, trace = self.problem.lanes[index], self._traces[index]
         algorithm, records = lane.algorithm, len(trace.losses)
-        rounds, dim = self.problem.schedule.rounds, self.problem.objective.dim
+        federation, dim = self.problem.federation, self.problem.objective.dim
+        # Averaged over all clients: one that stays away sends nothing.
+        rounds = self.problem.schedule.rounds * federation.taking_part / federation.M
         return Run(
             algorithm=algorithm.name,
             label=algorithm.label,
             hyperparameters=lane.hp,
+            decay=lane.eta.by if lane.eta else None,
             status="diverged" if trace.diverged else "ok",
             steps=np.array(trace.steps[:records]),
             loss=np.array(trace.losses),
+            test_loss=np.array(trace.test_loss[:records]),
+            test_accuracy=np.array(trace.test_accuracy[:records]),
             state=dict(zip(algorithm.sequences, trace.state, strict=True)),
             w=lane.output(trace.state, trace.steps[-1]),
             megabytes_per_worker=algorithm.megabytes(dim=dim, rounds=rounds),
@@ -100,5 +116,7 @@ class _Trace:
 
     steps: list[int] = field(default_factory=list)
     losses: list[float] = field(default_factory=list)
+    test_loss: list[float] = field(default_factory=list)
+    test_accuracy: list[float] = field(default_factory=list)
     state: ArrayState = ()
     diverged: bool = False

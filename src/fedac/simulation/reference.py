@@ -1,4 +1,4 @@
-"""The reference engine: the algorithms as printed, dense, float64, all workers side by side.
+"""The reference engine: the algorithms as printed, dense, float64, all clients side by side.
 
 Tests compare the fast engine with it, and benchmarks measure speed against it.
 """
@@ -11,8 +11,9 @@ import numpy as np
 
 from fedac.arrays import Array
 from fedac.objectives.base import Objective
-from fedac.sampling import sample_index
+from fedac.simulation.federation import Federation
 from fedac.simulation.problem import ArrayState, Lane, Problem, Snapshot
+from fedac.simulation.schedule import Round
 
 # Called with the step just taken and every worker's state, arrays of shape (M, d).
 OnStep = Callable[[int, ArrayState], object]
@@ -20,16 +21,16 @@ OnStep = Callable[[int, ArrayState], object]
 
 def run(problem: Problem) -> Generator[list[Snapshot]]:
     """Run every lane from start to end, one after the other."""
+    federation = problem.federation
     for index, lane in enumerate(problem.lanes):
         state: ArrayState = lane.algorithm.start(problem.start)
         yield [Snapshot(index, 0, state)]
-        for t, gap in problem.schedule:
-            state = run_round(
-                problem.objective, lane, state, t=t, gap=gap, M=problem.M, seed=problem.seed
-            )
-            problem.on_progress(problem.M * gap)
-            step = t + gap
-            if lane.diverged(state, step):
+        for this_round in problem.schedule:
+            now = lane.at(this_round.number)
+            state = run_round(problem.objective, now, state, federation, this_round)
+            problem.on_progress(federation.queries(this_round))
+            step = this_round.t + this_round.gap
+            if now.diverged(state, step):
                 yield [Snapshot(index, step, state, diverged=True)]
                 break
             if step in problem.records:
@@ -40,32 +41,27 @@ def run_round(
     objective: Objective,
     lane: Lane,
     state: ArrayState,
-    *,
-    t: int,
-    gap: int,
-    M: int,
-    seed: int,
+    federation: Federation,
+    this_round: Round,
     on_step: OnStep | None = None,
 ) -> ArrayState:
-    """Broadcast `state` at step t, let M workers take `gap` steps, average (alg:fedac).
+    """Broadcast `state`, let the members of the round take its steps, average (alg:fedac).
 
     Examples
     --------
     >>> from fedac.algorithms import FEDAVG
     >>> from fedac.objectives import NoisyQuadratic
     >>> lane = Lane(FEDAVG, FEDAVG.couple(eta=0.5, mu=1.0, K=2))
-    >>> start = (np.array([8.0]),)
-    >>> run_round(NoisyQuadratic([1.0]), lane, start, t=0, gap=2, M=3, seed=0)
+    >>> F, start = NoisyQuadratic([1.0]), (np.array([8.0]),)
+    >>> run_round(F, lane, start, Federation(M=3, n=F.n_samples, seed=0), Round(0, t=0, gap=2))
     (array([2.]),)
     """
-    algorithm, hp, steps, workers = lane.algorithm, lane.hp, range(t, t + gap), np.arange(M)
+    algorithm, hp = lane.algorithm, lane.hp
+    members = federation.members(this_round.number)
+    steps = range(this_round.t, this_round.t + this_round.gap)
 
     def on_workers(vector: Array) -> Array:
-        return np.broadcast_to(vector, (M, objective.dim))
-
-    def gradients(w_md: Array, step: int) -> Array:
-        rows = sample_index(seed, workers, step, objective.n_samples)
-        return objective.stochastic_gradients(w_md, rows)
+        return np.broadcast_to(vector, (len(members), objective.dim))
 
     # A diverging lane overflows on its way out; that is reported as its status.
     with np.errstate(over="ignore", invalid="ignore"):
@@ -73,13 +69,15 @@ def run_round(
             w_md = algorithm.query(state, hp)
             g: Array = np.zeros(objective.dim)
             for step in steps:
-                g += gradients(on_workers(w_md), step).mean(axis=0)
-            next_state: ArrayState = algorithm.update(state, w_md, g / gap, hp)
+                found = federation.gradients(objective, on_workers(w_md), members, step)
+                g += federation.mean(found, members)
+            next_state: ArrayState = algorithm.update(state, w_md, g / len(steps), hp)
             return next_state
         local = tuple(on_workers(sequence) for sequence in state)
         for step in steps:
             w_md = algorithm.query(local, hp)
-            local = algorithm.update(local, w_md, gradients(w_md, step), hp)
+            found = federation.gradients(objective, w_md, members, step)
+            local = algorithm.update(local, w_md, found, hp)
             if on_step is not None:
                 on_step(step + 1, local)
-        return tuple(sequence.mean(axis=0) for sequence in local)
+        return tuple(federation.mean(sequence, members) for sequence in local)

@@ -15,6 +15,7 @@ from fedac.arrays import Array
 from fedac.errors import NoOptimumError
 from fedac.objectives import Objective, Optimum, optimum
 from fedac.palette import style
+from fedac.simulation.federation import Federation
 from fedac.simulation.schedule import Schedule
 
 if TYPE_CHECKING:
@@ -40,6 +41,11 @@ class Run:
     ----------
     steps, loss : array
         The trace: F of the output after so many steps.
+    test_loss, test_accuracy : array
+        The same on the test set: the mean loss, without the l2 term, and the share of rows whose
+        sign the output gets right. Empty without a test set.
+    decay : str or None
+        How the step size falls; `eta` and `hyperparameters` are then those of the first round.
     state : dict
         The averaged sequences at the last record, by name.
     w : array
@@ -51,9 +57,12 @@ class Run:
     algorithm: str
     label: str
     hyperparameters: Hyperparameters
+    decay: str | None
     status: Literal["ok", "diverged"]
     steps: npt.NDArray[np.int64]
     loss: Array
+    test_loss: Array
+    test_accuracy: Array
     state: dict[str, Array]
     w: Array
     megabytes_per_worker: float
@@ -91,8 +100,7 @@ class Result:
 
     objective: Objective
     schedule: Schedule
-    M: int
-    seed: int
+    federation: Federation
     engine: str
     runs: tuple[Run, ...]
     gradient_queries: int
@@ -108,6 +116,16 @@ class Result:
                 f" best: {best}>" if best else " best: none>",
             ]
         )
+
+    @property
+    def M(self) -> int:
+        """The number of workers, or of clients."""
+        return self.federation.M
+
+    @property
+    def seed(self) -> int:
+        """The seed of the draws."""
+        return self.federation.seed
 
     @cached_property
     def optimum(self) -> Optimum:
@@ -157,6 +175,8 @@ class Result:
                 "loss": run.loss,
                 "suboptimality": self.suboptimality(run),
             }
+            if run.test_loss.size:
+                columns |= {"test_loss": run.test_loss, "test_accuracy": run.test_accuracy}
             frames.append(pd.DataFrame(columns))
         return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
 

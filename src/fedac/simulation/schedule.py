@@ -5,9 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple
 
 from fedac.errors import InputError
 from fedac.require import require_count
+
+
+class Round(NamedTuple):
+    """One round: its number from 0 on, its first step and its length."""
+
+    number: int
+    t: int
+    gap: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,11 +80,11 @@ class Schedule:
         """R, the number of synchronizations."""
         return len(self.gaps)
 
-    def __iter__(self) -> Iterator[tuple[int, int]]:
-        """Yield (t, gap) for every round: its first step and its length."""
+    def __iter__(self) -> Iterator[Round]:
+        """Yield every round."""
         t = 0
-        for gap in self.gaps:
-            yield t, gap
+        for number, gap in enumerate(self.gaps):
+            yield Round(number, t, gap)
             t += gap
 
     def records(self, every: int) -> frozenset[int]:
@@ -90,7 +99,7 @@ class Schedule:
         """
         require_count("record_every", every)
         steps = {0, self.T}
-        for t, gap in self:
+        for _, t, gap in self:
             if t // every < (t + gap) // every:
                 steps.add(t + gap)
         return frozenset(steps)

@@ -18,10 +18,13 @@ import numpy.typing as npt
 from fedac.algorithms import ALGORITHMS, Algorithm, contract
 from fedac.algorithms import get as get_algorithm
 from fedac.arrays import Array
+from fedac.data import Clients, Dataset
+from fedac.decay import Decay
 from fedac.errors import InputError, StepSizeWarning
-from fedac.objectives import Objective
-from fedac.require import require_count, require_positive
+from fedac.objectives import LinearModel, Objective
+from fedac.require import require_positive
 from fedac.simulation.engines import start_engine
+from fedac.simulation.federation import make_federation
 from fedac.simulation.inputs import require_seed, start_point
 from fedac.simulation.problem import Lane, Problem
 from fedac.simulation.recorder import Record, Recorder
@@ -41,13 +44,18 @@ def simulate(
     objective: Objective,
     algorithm: str | Algorithm | Sequence[str | Algorithm],
     *,
-    M: int,
+    M: int | None = None,
     K: int | Schedule,
     T: int | None = None,
-    eta: float | Sequence[float],
+    eta: float | Decay | Sequence[float | Decay],
+    clients: Clients | npt.ArrayLike | None = None,
+    participation: float = 1.0,
+    batch: int | str = 1,
+    weighting: str = "examples",
     mu: float | None = None,
     start: npt.ArrayLike | None = None,
     seed: int = 1,
+    test: Dataset | tuple[Any, Any] | None = None,
     record_every: int | None = None,
     callbacks: Sequence[Callable[[Record], object]] = (),
     engine: str | None = None,
@@ -56,7 +64,7 @@ def simulate(
     on_progress: Callable[[int], object] = lambda queries: None,
     on_compile: Callable[[], object] = lambda: None,
 ) -> Result:
-    """Simulate M workers that synchronize every K steps, for T steps.
+    """Simulate M workers, or clients with rows of their own, that synchronize every K steps.
 
     Every algorithm is run with every step size, all on the same draws.
 
@@ -67,19 +75,33 @@ def simulate(
     algorithm : str, Algorithm, or several
         Names as in ``fedac.algorithms.ALGORITHMS``, or records of your own.
     M : int
-        Workers.
+        Workers that all draw from all rows; left out where there are clients.
     K : int or Schedule
         Local steps per round; a `Schedule` gives irregular rounds and T.
     T : int
         Steps per worker; K must divide it.
-    eta : float or several
-        Step sizes. Beyond 1/L, which the theory does not cover, one warning is given.
+    eta : float, Decay, or several
+        Step sizes. Beyond 1/L, which the theory does not cover, one warning is given. A `Decay`
+        falls over rounds.
+    clients : Clients or array, optional
+        Who holds which rows (see `fedac.split`), or the name of every row's client. Each client
+        then draws from its own rows only.
+    participation : float
+        Which share of the clients takes part in a round; above 1, how many of them.
+    batch : int or "full"
+        Rows per local step, drawn with replacement. "full" takes the gradient of all rows of the
+        client: then nothing is random if everybody takes part.
+    weighting : "examples" or "uniform"
+        How much clients count in the average: by their rows, and F is the loss over all rows; or
+        all the same, and F is the mean of the clients' losses.
     mu : float, optional
         Strong-convexity estimate for the coupling; the objective's own unless given.
     start : array, optional
         w_0; ``RandomState(1).randn(d)``, that of the published runs, unless given.
     seed : int
         Of the draws.
+    test : Dataset or (X, y), optional
+        Rows to evaluate the output on at every record.
     record_every : int, optional
         Record the loss at the first synchronization after every so many steps, and always at
         0 and T. By default about eight times along the run.
@@ -112,9 +134,24 @@ def simulate(
     ...                   engine="reference")
     >>> result.best.algorithm, result.best.eta
     ('fedac-i', 0.5)
+
+    Two clients that hold different rows:
+
+    >>> from fedac.objectives import LeastSquares
+    >>> F = LeastSquares([[1.0], [1.0], [1.0]], [0.0, 0.0, 3.0])
+    >>> result = simulate(F, "fedavg", clients=["a", "a", "b"], K=2, T=64, eta=0.5, batch="full",
+    ...                   engine="reference")
+    >>> result.M, float(result.best.w[0].round(6))
+    (2, 1.0)
     """
     schedule = _schedule(K, T)
-    lanes = _lanes(objective, algorithm, eta, mu, schedule.K)
+    federation = make_federation(
+        objective, M=M, seed=require_seed(seed), clients=clients, participation=participation,
+        batch=batch, weighting=weighting,
+    )  # fmt: skip
+    if federation.clients is not None and federation.weighting == "uniform":
+        objective = objective.weighted(1 / federation.clients.sizes[federation.clients.owners])
+    lanes = _lanes(objective, algorithm, eta, mu, schedule)
     if record_every is None:
         record_every = max(1, schedule.T // 8)
     started: float | None = None
@@ -130,23 +167,21 @@ def simulate(
     problem = Problem(
         objective=objective,
         lanes=lanes,
-        M=require_count("M (workers)", M),
+        federation=federation,
         schedule=schedule,
         start=w_0,
-        seed=require_seed(seed),
         records=schedule.records(record_every),
         on_progress=count,
         on_compile=on_compile,
     )
     chosen, snapshots = start_engine(problem, engine, precision, threads)
-    recorder = Recorder(problem, callbacks)
+    recorder = Recorder(problem, callbacks, _test_model(objective, test))
 
     def result(queries: int) -> Result:
         return Result(
             objective=objective,
             schedule=schedule,
-            M=problem.M,
-            seed=problem.seed,
+            federation=federation,
             engine=chosen,
             runs=recorder.runs(),
             gradient_queries=queries,
@@ -162,7 +197,7 @@ def simulate(
                 recorder.add(together)
     except KeyboardInterrupt:
         raise SimulationInterrupted(result(queries)) from None
-    return result(problem.M * schedule.T * len(lanes))
+    return result(sum(map(federation.queries, schedule)) * len(lanes))
 
 
 def _schedule(K: int | Schedule, T: int | None) -> Schedule:
@@ -178,22 +213,33 @@ def _schedule(K: int | Schedule, T: int | None) -> Schedule:
 def _lanes(
     objective: Objective,
     algorithm: str | Algorithm | Sequence[str | Algorithm],
-    eta: float | Sequence[float],
+    eta: float | Decay | Sequence[float | Decay],
     mu: float | None,
-    K: int,
+    schedule: Schedule,
 ) -> tuple[Lane, ...]:
     if not isinstance(algorithm, str | Algorithm | Iterable):
         raise InputError(f"algorithm must be a name, an Algorithm or several, got {algorithm!r}")
     names = [algorithm] if isinstance(algorithm, str | Algorithm) else list(algorithm)
-    values: list[Any] = [eta] if np.ndim(eta) == 0 else list(eta)  # type: ignore[arg-type]
+    one = isinstance(eta, Decay) or np.ndim(eta) == 0  # type: ignore[arg-type]
+    values: list[Any] = [eta] if one else list(eta)  # type: ignore[arg-type]
     if not names or not values:
         raise InputError("give at least one algorithm and at least one step size eta")
-    etas = [require_positive("eta", value) for value in values]
+    etas = [
+        value.start if isinstance(value, Decay) else require_positive("eta", value)
+        for value in values
+    ]
     mu = objective.strong_convexity if mu is None else require_positive("mu", mu)
     algorithms = [get_algorithm(name) for name in names]
+    K = schedule.K
     lanes = tuple(
-        Lane(a, contract.couple(a, eta=value, mu=mu, K=K)) for a in algorithms for value in etas
+        Lane(a, contract.couple(a, eta=first, mu=mu, K=K), value, mu, K)
+        if isinstance(value, Decay)
+        else Lane(a, contract.couple(a, eta=first, mu=mu, K=K))
+        for a in algorithms
+        for value, first in zip(values, etas, strict=True)
     )
+    for lane in lanes:
+        _require_constant_output(lane, schedule)
     L = objective.smoothness
     beyond = [value for value in etas if value * L > 1 + 1e-12]
     if beyond:
@@ -204,6 +250,28 @@ def _lanes(
             stacklevel=3,
         )
     return lanes
+
+
+def _require_constant_output(lane: Lane, schedule: Schedule) -> None:
+    """Refuse a falling step size where the output is an average that assumes a constant one."""
+    if lane.eta is None:
+        return
+    ones, T = tuple(np.ones(1) for _ in lane.algorithm.sequences), schedule.T
+    if lane.output(ones, T) != lane.at(schedule.rounds - 1).output(ones, T):
+        raise InputError(
+            f"the output of '{lane.algorithm.name}' assumes a constant step size; use a number as "
+            "eta, or another algorithm"
+        )
+
+
+def _test_model(objective: Objective, test: Dataset | tuple[Any, Any] | None) -> LinearModel | None:
+    """Return the loss on the test rows, without the l2 term."""
+    if test is None:
+        return None
+    if not isinstance(objective, LinearModel):
+        raise InputError(f"test needs a linear model, not {type(objective).__name__}")
+    X, y = (test.X, test.y) if isinstance(test, Dataset) else test
+    return objective.on_rows(X, y)
 
 
 def _check_own_algorithms(lanes: Sequence[Lane], w_0: Array) -> None:

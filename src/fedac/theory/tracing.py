@@ -20,6 +20,7 @@ from fedac.arrays import Array
 from fedac.errors import InputError
 from fedac.objectives import Objective, Optimum, optimum
 from fedac.require import require_count, require_positive
+from fedac.simulation.federation import Federation
 from fedac.simulation.inputs import require_seed, start_point
 from fedac.simulation.problem import ArrayState, Lane
 from fedac.simulation.reference import run_round
@@ -87,14 +88,16 @@ def trace(
 
     state: ArrayState = chosen.start(start_point(objective, start))
     add(0, _as_one_worker(state))
-    for t, gap in Schedule.every(K, steps=T):
+    federation = Federation(M=M, n=objective.n_samples, seed=seed)
+    for this_round in Schedule.every(K, steps=T):
+        end = this_round.t + this_round.gap
 
-        def on_step(step: int, workers: ArrayState, last: int = t + gap) -> None:
+        def on_step(step: int, workers: ArrayState, last: int = end) -> None:
             if step < last:
                 add(step, workers)
 
-        state = run_round(objective, lane, state, t=t, gap=gap, M=M, seed=seed, on_step=on_step)
-        add(t + gap, _as_one_worker(state))
+        state = run_round(objective, lane, state, federation, this_round, on_step)
+        add(end, _as_one_worker(state))
     steps, psi, phi, *overheads = map(np.array, zip(*rows, strict=True))
     names = ("fedac-i", "fedac-ii", "fedavg")
     return Trace(steps, psi, phi, dict(zip(names, overheads, strict=True)))

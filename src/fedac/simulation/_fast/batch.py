@@ -46,20 +46,24 @@ class BatchRounds:
     def round(self, packs: list[Pack], t: int, gap: int) -> None:
         """Advance every lane of some packs by one step on the M*gap samples from step t on."""
         points = [pack.query() for pack in packs]
-        batch = self._draw(Draws(np.uint64(self.problem.seed), t, gap))
+        batch = self._draw(Draws(np.uint64(self.problem.federation.seed), t, gap))
         g = self._gradient(np.concatenate(points, axis=1), batch)
-        g /= self.problem.M * gap
+        g /= self.problem.federation.taking_part * gap
         first = 0
         for pack, w_md in zip(packs, points, strict=True):
             count = len(pack.lanes)
             pull = self.regularizer.l2 * (w_md - self.regularizer.center[:, None])
             pack.update(w_md, g[:, first : first + count] + pull)
             first += count
-            self.problem.on_progress(self.problem.M * gap * count)
+            self.problem.on_progress(self.problem.federation.taking_part * gap * count)
 
     def _draw(self, draws: Draws) -> Batch:
         """Return the distinct rows of a batch and how often each was drawn."""
-        M, n, size = self.problem.M, len(self.rows.y), self.problem.M * draws.gap
+        M, n, size = (
+            self.problem.federation.taking_part,
+            len(self.rows.y),
+            self.problem.federation.taking_part * draws.gap,
+        )
         if size <= SPARSE_BATCH * n:
             drawn = np.empty(size, np.uint64)
             kernels.list_rows(drawn, draws, M, n)

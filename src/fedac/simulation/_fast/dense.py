@@ -60,7 +60,7 @@ class DenseWorkers(Workers):
     def run_strands(self, first: int, last: int, this_round: LocalRound) -> None:
         """Run the workers of some strands."""
         (X,) = self.rows.data
-        M, (_, t, gap) = self.problem.M, this_round.draws
+        M, (_, t, gap) = self.problem.federation.taking_part, this_round.draws
         shared = this_round.collect == kernels.BY_ROW
         strands = len(this_round.shared.steps if shared else self.total)
         # The same memory for all rows: allocating large arrays is slow.
@@ -69,7 +69,9 @@ class DenseWorkers(Workers):
             end = (strand + 1) * M // strands
             for m in range(strand * M // strands, end, WORKERS_AT_ONCE):
                 workers = np.arange(m, min(m + WORKERS_AT_ONCE, end))[:, None]
-                drawn = sample_index(self.problem.seed, workers, t + np.arange(gap), len(X))
+                drawn = sample_index(
+                    self.problem.federation.seed, workers, t + np.arange(gap), len(X)
+                )
                 if shared:
                     x, P = _gather(X, drawn, memory), this_round.shared.margins[drawn]
                     C = self._steps(this_round.tables, 0, drawn, x, P)

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from threadpoolctl import ThreadpoolController
 
+from fedac.errors import InputError
 from fedac.simulation._fast.affine import affine_form
 from fedac.simulation._fast.batch import BatchRounds
 from fedac.simulation._fast.compiling import run_interruptibly
@@ -35,6 +36,8 @@ def _blas() -> ThreadpoolController:
 def check(problem: Problem) -> None:
     """Refuse what only the reference engine can do, with the reason."""
     split(problem.objective)
+    if problem.federation.clients is not None or problem.federation.batch != 1:
+        raise InputError("not yet")
     for lane in problem.lanes:
         affine_form(lane)
 
@@ -71,7 +74,10 @@ class _Engine:
         This ends before the first snapshot, with which the clock starts.
         """
         rounds = Schedule(tuple(set(self.problem.schedule.gaps)))
-        small = replace(self.problem, M=1, schedule=rounds, on_progress=lambda queries: None)
+        one = replace(self.problem.federation, M=1, count=None)
+        small = replace(
+            self.problem, federation=one, schedule=rounds, on_progress=lambda queries: None
+        )
         with Threads(1) as alone:
             for _ in self.snapshots(small, alone):
                 pass
@@ -85,7 +91,7 @@ class _Engine:
             in_steps = [pack for pack in packs if not pack.minibatch]
             local = LocalRounds(
                 problem, self.local_rows, self.regularizer, team, in_steps, self.tables,
-                full_M=self.problem.M,
+                full_M=self.problem.federation.taking_part,
             )  # fmt: skip
         evaluator = Evaluator(self.model, self.exact_rows, self.regularizer, team)
         for snapshots in _rounds(problem, packs, batch, local):
@@ -97,7 +103,7 @@ def _rounds(
 ) -> Generator[list[Snapshot]]:
     """Take all packs through the rounds of the schedule, and yield their states."""
     yield [snapshot for pack in packs for snapshot in pack.snapshots(0)]
-    for t, gap in problem.schedule:
+    for _, t, gap in problem.schedule:
         # A diverging lane overflows on its way out; that is reported as its status.
         with np.errstate(over="ignore", invalid="ignore"):
             in_batch = [pack for pack in packs if pack.minibatch or gap == 1]

@@ -75,7 +75,7 @@ class LocalRounds:
         bounds = [d * strand // STRANDS for strand in range(STRANDS + 1)]
         self.threads.run(
             lambda first, last: kernels.finish_round(
-                workers.total, state, closing, self.regularizer.center, self.problem.M,
+                workers.total, state, closing, self.regularizer.center, self.problem.federation.taking_part,
                 bounds[first], bounds[last],
             ),
             strands=STRANDS,

@@ -66,7 +66,7 @@ class Workers(ABC):
         strands = min(
             STRANDS,
             max(FEWEST_STRANDS, TOTALS_BYTES // (8 * size)),
-            -(-self.problem.M // kernels.WORKERS_PER_SUM),
+            -(-self.problem.federation.taking_part // kernels.WORKERS_PER_SUM),
         )
         self.start = aligned((size,), dtype)
         self.total = aligned((strands, size), np.float64)
@@ -74,7 +74,7 @@ class Workers(ABC):
 
     def run(self, t: int, gap: int, tables: Tables, count: int) -> None:
         """Run all workers of `count` lanes from `start` through a round and leave `total`."""
-        M, seed = self.problem.M, np.uint64(self.problem.seed)
+        M, seed = self.problem.federation.taking_part, np.uint64(self.problem.federation.seed)
         base, share = self.start, False
         if len(tables.folds):
             # Folded by the same code as the workers, an idle one ends at `base` to the bit.
@@ -133,7 +133,7 @@ class Workers(ABC):
     def _run_all_strands(
         self, this_round: LocalRound, sums: np.ndarray[Any, Any], count: int
     ) -> None:
-        strands, steps = len(sums), self.problem.M * this_round.draws.gap
+        strands, steps = len(sums), self.problem.federation.taking_part * this_round.draws.gap
         queries = steps * count
 
         def task(first: int, last: int) -> None:
