@@ -265,7 +265,7 @@ class LinearModel(Objective):
         """lambda_max(X'X/n)."""
         if self.dim <= EXACT_SPECTRUM:
             gram: Any = self.X.T @ self._weighted_rows
-            if isinstance(gram, sp.sparray):
+            if sp.issparse(gram):
                 gram = gram.toarray()
             return float(np.linalg.eigvalsh(gram)[-1]) / self.n_samples
         operator = LinearOperator(
