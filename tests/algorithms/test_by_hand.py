@@ -12,7 +12,7 @@ from fedac.algorithms import ALGORITHMS, Algorithm, fedac, get
 from fedac.objectives import LeastSquares
 from fedac.simulation import federation, reference
 from fedac.simulation.problem import Lane
-from fedac.simulation.schedule import Round
+from fedac.simulation.schedule import Span
 
 GENERAL = fedac(gamma=1 / 4, alpha=2, beta=4)
 DRAWS = {0: [0, 1], 1: [1, 1]}  # step -> row of each worker
@@ -114,7 +114,7 @@ def test_round_of_two_workers(case: tuple, monkeypatch: pytest.MonkeyPatch) -> N
     lane = Lane(algorithm, algorithm.couple(eta=eta, mu=mu, K=2))
     start = tuple(np.array([float(s)]) for s in state)
     both = federation.Federation(M=2, n=2, seed=0)
-    averaged = reference.run_round(objective, lane, start, both, Round(0, t=0, gap=2))
+    averaged = reference.run_round(objective, lane, start, both, Span(0, t=0, gap=2))
     assert [float(s[0]) for s in averaged] == pytest.approx(list(after), rel=1e-14)
     assert float(lane.output(averaged, 2)[0]) == pytest.approx(output, rel=1e-14)
 

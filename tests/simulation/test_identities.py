@@ -14,7 +14,7 @@ from fedac.sampling import sample_batch
 from fedac.simulation import Result, Schedule, federation, reference, simulate
 from fedac.simulation.federation import Federation
 from fedac.simulation.problem import Lane
-from fedac.simulation.schedule import Round
+from fedac.simulation.schedule import Span
 
 START = np.array([1.0, -2.0, 0.5, 3.0])
 NOISY = NoisyQuadratic([1.0, 0.5, 0.2, 0.1], optimum=[0.0, 1.0, 2.0, 3.0], sigma=0.5)
@@ -191,7 +191,7 @@ def test_the_weighted_average_of_longer_rounds(case: Case) -> None:
         lane,
         (START,),
         Federation(M=6, n=LOGISTIC.n_samples, seed=11),
-        Round(0, t=0, gap=4),
+        Span(0, t=0, gap=4),
         on_step=lambda step, state: averages.append(state[0].mean(axis=0)),
     )
     run = trajectory(case, "fedavg-weighted", K=4, T=4, mu=1.0).runs[0]
@@ -290,7 +290,7 @@ def test_on_step_sees_every_worker_at_every_step() -> None:
         lane,
         (START, START),
         Federation(M=5, n=NOISY.n_samples, seed=0),
-        Round(2, t=6, gap=3),
+        Span(2, t=6, gap=3),
         on_step=lambda step, state: seen.append((step, state)),
     )
     assert [step for step, _ in seen] == [7, 8, 9]

@@ -264,9 +264,8 @@ class LinearModel(Objective):
     def _top_eigenvalue(self) -> float:
         """lambda_max(X'X/n)."""
         if self.dim <= EXACT_SPECTRUM:
-            gram: Any = self.X.T @ self._weighted_rows
-            if sp.issparse(gram):
-                gram = gram.toarray()
+            product: Any = self.X.T @ self._weighted_rows
+            gram = product if isinstance(product, np.ndarray) else product.toarray()
             return float(np.linalg.eigvalsh(gram)[-1]) / self.n_samples
         operator = LinearOperator(
             (self.dim, self.dim),

@@ -14,7 +14,7 @@ from fedac.errors import InputError, unknown_name
 from fedac.objectives.base import Objective, RowNumbers
 from fedac.require import require_count, require_positive
 from fedac.sampling import participants, sample_batch
-from fedac.simulation.schedule import Round
+from fedac.simulation.schedule import Span
 
 WEIGHTINGS = ("examples", "uniform")
 FULL = "full"
@@ -89,7 +89,7 @@ class Federation:
             total = total + objective.stochastic_gradients(W, others)
         return total / self.batch if self.batch > 1 else total
 
-    def queries(self, this_round: Round) -> int:
+    def queries(self, this_round: Span) -> int:
         """Return how many gradients of single rows one run takes in a round."""
         if self.batch is not None:
             return self.taking_part * self.batch * this_round.gap

@@ -13,7 +13,7 @@ from fedac.arrays import Array
 from fedac.objectives.base import Objective
 from fedac.simulation.federation import Federation
 from fedac.simulation.problem import ArrayState, Lane, Problem, Snapshot
-from fedac.simulation.schedule import Round
+from fedac.simulation.schedule import Span
 
 # Called with the step just taken and every worker's state, arrays of shape (M, d).
 OnStep = Callable[[int, ArrayState], object]
@@ -42,7 +42,7 @@ def run_round(
     lane: Lane,
     state: ArrayState,
     federation: Federation,
-    this_round: Round,
+    this_round: Span,
     on_step: OnStep | None = None,
 ) -> ArrayState:
     """Broadcast `state`, let the members of the round take its steps, average (alg:fedac).
@@ -53,7 +53,7 @@ def run_round(
     >>> from fedac.objectives import NoisyQuadratic
     >>> lane = Lane(FEDAVG, FEDAVG.couple(eta=0.5, mu=1.0, K=2))
     >>> F, start = NoisyQuadratic([1.0]), (np.array([8.0]),)
-    >>> run_round(F, lane, start, Federation(M=3, n=F.n_samples, seed=0), Round(0, t=0, gap=2))
+    >>> run_round(F, lane, start, Federation(M=3, n=F.n_samples, seed=0), Span(0, t=0, gap=2))
     (array([2.]),)
     """
     algorithm, hp = lane.algorithm, lane.hp

@@ -11,8 +11,8 @@ from fedac.errors import InputError
 from fedac.require import require_count
 
 
-class Round(NamedTuple):
-    """One round: its number from 0 on, its first step and its length."""
+class Span(NamedTuple):
+    """The steps of one round: its number from 0 on, its first step and its length."""
 
     number: int
     t: int
@@ -80,11 +80,11 @@ class Schedule:
         """R, the number of synchronizations."""
         return len(self.gaps)
 
-    def __iter__(self) -> Iterator[Round]:
+    def __iter__(self) -> Iterator[Span]:
         """Yield every round."""
         t = 0
         for number, gap in enumerate(self.gaps):
-            yield Round(number, t, gap)
+            yield Span(number, t, gap)
             t += gap
 
     def records(self, every: int) -> frozenset[int]:
