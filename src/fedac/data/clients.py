@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -11,11 +11,17 @@ import numpy.typing as npt
 from fedac.arrays import content_hash
 from fedac.errors import InputError
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
 Integers = npt.NDArray[np.int64]
+Names = npt.NDArray[Any]  # text or numbers
 
 
 class Clients:
     """The rows of every client; each row belongs to one, and every client has a row.
+
+    ``print(clients)`` shows a table, `plot` a picture.
 
     Parameters
     ----------
@@ -37,24 +43,21 @@ class Clients:
 
     Examples
     --------
-    >>> clients = Clients(["rome", "oslo", "rome"])
+    >>> clients = Clients(["rome", "oslo", "rome"], labels=[1, 1, -1])
     >>> len(clients), clients.names, clients.rows_of(1)
     (2, ('oslo', 'rome'), array([0, 2]))
+    >>> clients.count_labels()
+    {'-1': array([0, 1]), '1': array([1, 1])}
     """
 
     def __init__(
         self, owners: npt.ArrayLike, labels: npt.ArrayLike | None = None, *, how: str = "given"
     ) -> None:
-        named = np.asarray(owners)
-        if named.ndim != 1 or not named.size or named.dtype.kind not in "iufbUS":
-            raise InputError("clients must be an array with a name or a number for every row")
-        if named.dtype.kind == "f" and not np.isfinite(named).all():
-            raise InputError("clients has NaN or infinite entries: every row needs a client")
-        if labels is not None and np.shape(labels) != named.shape:
-            raise InputError(f"{len(named)} rows have clients, but labels {np.shape(labels)}")
-        unique, owner = np.unique(named, return_inverse=True)
-        self._unique = unique
-        self.labels = None if labels is None else np.asarray(labels)
+        named = as_names("clients", owners)
+        self.labels = None if labels is None else as_names("labels", labels)
+        if self.labels is not None and len(self.labels) != len(named):
+            raise InputError(f"clients are given for {len(named)} rows, labels for {len(labels)}")  # type: ignore[arg-type]
+        self._unique, owner = np.unique(named, return_inverse=True)
         self.how = how
         self.rows: Integers = np.argsort(owner, kind="stable")
         self.bounds: Integers = np.concatenate([[0], np.cumsum(np.bincount(owner))])
@@ -63,10 +66,18 @@ class Clients:
         """Return the number of clients."""
         return len(self.bounds) - 1
 
+    def __repr__(self) -> str:
+        return f"Clients({len(self)} clients, {len(self.rows)} rows, {self.how})"
+
+    def __str__(self) -> str:
+        from fedac.data.clients_table import format_table
+
+        return format_table(self)
+
     @cached_property
     def names(self) -> tuple[str, ...]:
         """The names of the clients, in their order."""
-        return tuple(map(str, self._unique.tolist()))
+        return as_text(self._unique)
 
     @property
     def sizes(self) -> Integers:
@@ -84,16 +95,80 @@ class Clients:
         """Return the rows of client number m, in ascending order."""
         return self.rows[self.bounds[m] : self.bounds[m + 1]]
 
+    def count_labels(self, most: int | None = None) -> dict[str, Integers]:
+        """Return for each label how many rows with it every client holds.
+
+        Of more than `most` labels, the rarest are counted together.
+        """
+        if self.labels is None:
+            return {}
+        kinds, kind, rows = np.unique(self.labels, return_inverse=True, return_counts=True)
+        keys = as_text(kinds)
+        if most is not None and len(keys) > most:
+            common = np.sort(np.argsort(-rows, kind="stable")[: most - 1])
+            place = np.full(len(keys), len(common))
+            place[common] = np.arange(len(common))
+            kind = place[kind]
+            others = f"{len(keys) - len(common)} others"
+            keys = (*(keys[k] for k in common), others)
+        cells = self.owners * len(keys) + kind
+        counts = np.bincount(cells, minlength=len(self) * len(keys)).reshape(len(self), -1)
+        return dict(zip(keys, counts.T, strict=True))
+
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """Draw how many rows each client has, and below it the shares of their labels."""
+        from fedac.data.clients_figure import draw
+
+        return draw(self, ax)
+
     def fingerprint(self) -> str:
         """Return a hash of who holds which rows."""
         return content_hash(f"clients {len(self)}", self.rows, self.bounds)
 
 
-def as_clients(clients: Clients | Sequence[object] | npt.ArrayLike, n: int) -> Clients:
+def as_clients(clients: Clients | npt.ArrayLike, n: int) -> Clients:
     """Return clients that hold n rows, from an array that names the client of each row."""
-    found = clients if isinstance(clients, Clients) else Clients(clients)  # type: ignore[arg-type]
+    found = clients if isinstance(clients, Clients) else Clients(clients)
     if len(found.rows) != n:
         raise InputError(
             f"clients hold {len(found.rows)} rows, but the objective has {n}; split the same data"
         )
     return found
+
+
+def as_names(what: str, values: npt.ArrayLike) -> Names:
+    """Return names or numbers, one for each row, as an array.
+
+    Examples
+    --------
+    >>> as_names("clients", ["rome", None])
+    Traceback (most recent call last):
+    ...
+    fedac.errors.InputError: clients must be an array with a name or a number for every row
+    """
+    try:
+        array = np.asarray(values)
+    except ValueError:  # lists of unequal lengths
+        array = np.empty(0)
+    if array.dtype == object and all(isinstance(value, str) for value in array.flat):
+        array = array.astype(str)  # a column of pandas
+    if array.ndim != 1 or not array.size or array.dtype.kind not in "iufbUS":
+        raise InputError(f"{what} must be an array with a name or a number for every row")
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
+        raise InputError(f"{what} has NaN or infinite entries: every row needs a name or a number")
+    return array
+
+
+def as_text(values: Names) -> tuple[str, ...]:
+    """Return names or numbers as text, whole numbers without a point.
+
+    Examples
+    --------
+    >>> as_text(np.array([-1.0, 0.5])), as_text(np.array([b"rome"]))
+    (('-1', '0.5'), ('rome',))
+    """
+    if values.dtype.kind == "S":
+        return tuple(value.decode(errors="backslashreplace") for value in values.tolist())
+    if values.dtype.kind == "f":
+        return tuple(str(int(v)) if v.is_integer() else str(v) for v in values.tolist())
+    return tuple(map(str, values.tolist()))

@@ -13,9 +13,12 @@ import numpy as np
 import numpy.typing as npt
 
 from fedac.arrays import Array
-from fedac.data.clients import Clients, Integers
+from fedac.data.clients import Clients, Integers, Names, as_names
 from fedac.errors import InputError, unknown_name
 from fedac.require import require_count, require_nonnegative, require_positive
+
+# More shares would take minutes; so many labels are numbers to predict, not classes.
+MOST_SHARES = 10**8
 
 
 def split(
@@ -31,9 +34,9 @@ def split(
         How many clients; left out where `by` is an array.
     by : str or array
         ``"iid"``, shuffled and cut into equal parts; ``"label"``, sorted by label and cut into
-        equal parts; ``"dirichlet(a)"``, for each label shares of the clients drawn from a Dirichlet
-        distribution, the more uneven the smaller a; ``"power(a)"``, shuffled, client k's size in
-        proportion to k^-a; or the name of every row's client.
+        equal parts; ``"dirichlet(a)"``, each label in shares drawn from a Dirichlet distribution,
+        the more uneven the smaller a, then a row for who has none; ``"power(a)"``, shuffled, a row
+        each and the rest in proportion to k^-a for client k; or the name of every row's client.
     seed : int
         Of the split, not of the draws of a simulation.
 
@@ -45,66 +48,124 @@ def split(
     >>> split(labels, by=["rome", "oslo", "rome", "rome", "oslo", "rome"]).sizes
     array([2, 4])
     """
-    labels = np.asarray(getattr(data, "y", data))
-    if labels.ndim != 1 or not labels.size:
-        raise InputError("split needs a data set, or the labels of its rows")
+    labels = as_names("the labels to split", getattr(data, "y", data))
     if not isinstance(by, str):
         named = Clients(by, labels)
         if clients not in (None, len(named)):
             raise InputError(f"clients={clients} contradicts by, which names {len(named)} clients")
         return named
+    make, parameter, N = check_split(clients, by, seed)
+    if len(labels) < N:
+        raise InputError(
+            f"{N} clients need at least {N} rows, one for each; there are {len(labels)}"
+        )
+    owners = make(labels, N, parameter, np.random.default_rng(seed))
+    return Clients(owners, labels, how=by)
+
+
+def is_split(by: str) -> bool:
+    """Say whether some text names a split, right or wrong in its parentheses.
+
+    Examples
+    --------
+    >>> is_split("dirichlet(0.1)"), is_split("clients.txt")
+    (True, False)
+    """
+    return _parse(by)[0] in SPLITS
+
+
+def check_split(clients: int | None, by: str, seed: int) -> tuple[Splitter, float, int]:
+    """Return the function, its parameter and the number of clients, or refuse them."""
+    key, number = _parse(by)
+    if key not in SPLITS:
+        raise unknown_name("split", by, SPLITS)
+    make, check = SPLITS[key]
+    parameter = 0.0
+    if check is not None:
+        try:
+            parameter = check(f"a of {key}", float(number))
+        except InputError as error:
+            raise InputError(f"split {by!r}: {error}") from None
+        except ValueError:
+            raise InputError(f"split {by!r}: {number!r} is not a number") from None
     if clients is None:
         raise InputError("clients, how many there are, is missing")
-    N, n = require_count("clients", clients), len(labels)
-    if n < N:
-        raise InputError(f"{N} clients need at least {N} rows, one for each; there are {n}")
-    make, parameter = _parse(by)
-    rng = np.random.default_rng(require_count("seed of the split", seed, least=0))
-    return Clients(make(labels, N, parameter, rng), labels, how=by)
+    require_count("seed of the split", seed, least=0)
+    return make, parameter, require_count("clients", clients)
 
 
-def _iid(labels: Array, N: int, _: float, rng: np.random.Generator) -> Integers:
+def _parse(by: str) -> tuple[str, str]:
+    """Return a key of `SPLITS`, if it is one, and what stands in the parentheses."""
+    found = re.fullmatch(r"(\w+)\((.*)\)", by.strip())
+    return (f"{found[1]}(a)", found[2]) if found else (by.strip(), "")
+
+
+def _iid(labels: Names, N: int, _: float, rng: np.random.Generator) -> Integers:
     return _cut(rng.permutation(len(labels)), _sizes(np.ones(N), len(labels)))
 
 
-def _by_label(labels: Array, N: int, _: float, rng: np.random.Generator) -> Integers:
+def _by_label(labels: Names, N: int, _: float, rng: np.random.Generator) -> Integers:
     shuffled = rng.permutation(len(labels))
     in_order = shuffled[np.argsort(labels[shuffled], kind="stable")]
     return _cut(in_order, _sizes(np.ones(N), len(labels)))
 
 
-def _dirichlet(labels: Array, N: int, a: float, rng: np.random.Generator) -> Integers:
+def _dirichlet(labels: Names, N: int, a: float, rng: np.random.Generator) -> Integers:
+    shuffled = rng.permutation(len(labels))
+    kinds, kind = np.unique(labels[shuffled], return_inverse=True)
+    if len(kinds) * N > MOST_SHARES:
+        raise InputError(
+            f"dirichlet(a) draws a share for every client of every label: {N} clients and "
+            f"{len(kinds)} labels are too many; put similar labels together"
+        )
+    by_label = shuffled[np.argsort(kind, kind="stable")]
     owners = np.empty(len(labels), np.int64)
-    for label in np.unique(labels):
-        rows = rng.permutation(np.flatnonzero(labels == label))
-        owners[rows] = np.repeat(np.arange(N), _sizes(_shares(a, N, rng), len(rows), least=0))
-    # A client without rows takes one from whoever has the most.
+    for rows in np.split(by_label, np.cumsum(np.bincount(kind))[:-1]):
+        sizes = _sizes(_shares(a, N, rng), len(rows), least=0)
+        owners[rows] = np.repeat(np.arange(N), sizes)
+    return _feed(owners, N, rng)
+
+
+def _feed(owners: Integers, N: int, rng: np.random.Generator) -> Integers:
+    """Give a row to each client without one, every time from whoever then has the most."""
     counts = np.bincount(owners, minlength=N)
-    for poor in np.flatnonzero(counts == 0):
-        rich = int(counts.argmax())
-        owners[rng.choice(np.flatnonzero(owners == rich))] = poor
-        counts[rich] -= 1
-        counts[poor] += 1
-    return owners
+    poor = np.flatnonzero(counts == 0)
+    # The largest size at which cutting larger clients down to it yields enough rows.
+    low, high = 1, int(counts.max())
+    while low < high:
+        middle = (low + high + 1) // 2
+        enough = np.maximum(counts - middle, 0).sum() >= len(poor)
+        low, high = (middle, high) if enough else (low, middle - 1)
+    gifts = np.maximum(counts - low, 0)
+    gifts[np.flatnonzero(gifts)[: gifts.sum() - len(poor)]] -= 1
+    # A client gives the first of its rows in a random order.
+    order = rng.permutation(len(owners))
+    order = order[np.argsort(owners[order], kind="stable")]
+    rank = np.arange(len(owners)) - np.repeat(np.cumsum(counts) - counts, counts)
+    given = order[rank < gifts[owners[order]]]
+    fed = owners.copy()
+    fed[given] = rng.permutation(poor)
+    return fed
 
 
-def _power(labels: Array, N: int, a: float, rng: np.random.Generator) -> Integers:
+def _power(labels: Names, N: int, a: float, rng: np.random.Generator) -> Integers:
     sizes = _sizes(np.arange(1, N + 1, dtype=np.float64) ** -a, len(labels))
     return _cut(rng.permutation(len(labels)), sizes)
 
 
 def _shares(a: float, N: int, rng: np.random.Generator) -> Array:
-    """Draw shares from a symmetric Dirichlet distribution, in logarithms: tiny a underflow.
+    """Draw shares, up to a factor, from a symmetric Dirichlet distribution.
 
-    A gamma variable of shape a is one of shape a + 1 times U^(1/a).
+    A gamma variable of shape a is one of shape a + 1 times U^(1/a); in logarithms, as it underflows
+    for small a. Below the smallest a here one client gets all, too.
     """
-    logs = np.log(rng.standard_gamma(a + 1, N)) + np.log(rng.random(N)) / a
+    logs = np.log(rng.standard_gamma(a + 1, N)) - rng.standard_exponential(N) / max(a, 1e-300)
     shares: Array = np.exp(logs - logs.max())
     return shares
 
 
 def _sizes(weights: Array, n: int, *, least: int = 1) -> Integers:
-    """Return whole sizes in proportion to weights that add up to n, each at least `least`."""
+    """Return whole sizes that add up to n: `least` each, the rest in proportion to weights."""
     exact = weights / weights.sum() * (n - least * len(weights))
     sizes: Integers = np.floor(exact).astype(np.int64) + least
     # What is left goes to those who lost most by rounding.
@@ -120,7 +181,7 @@ def _cut(order: Integers, sizes: Integers) -> Integers:
     return owners
 
 
-Splitter = Callable[[Array, int, float, np.random.Generator], Integers]
+Splitter = Callable[[Names, int, float, np.random.Generator], Integers]
 # Each with what checks the number in its parentheses, if it takes one.
 SPLITS: dict[str, tuple[Splitter, Callable[[str, float], float] | None]] = {
     "iid": (_iid, None),
@@ -128,19 +189,3 @@ SPLITS: dict[str, tuple[Splitter, Callable[[str, float], float] | None]] = {
     "dirichlet(a)": (_dirichlet, require_positive),
     "power(a)": (_power, require_nonnegative),
 }
-
-
-def _parse(by: str) -> tuple[Splitter, float]:
-    found = re.fullmatch(r"(\w+)(?:\((.*)\))?", by.strip())
-    name, number = (found[1], found[2]) if found else (by, None)
-    key = name if number is None else f"{name}(a)"
-    if key not in SPLITS:
-        raise unknown_name("split", by, SPLITS)
-    make, check = SPLITS[key]
-    if check is None or number is None:
-        return make, 0.0
-    try:
-        return make, check(f"a of {name}(a)", float(number))
-    except ValueError as error:
-        why = error if isinstance(error, InputError) else f"'{number}' is not a number"
-        raise InputError(f"split {by!r}: {why}") from None
