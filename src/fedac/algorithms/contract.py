@@ -35,6 +35,30 @@ def couple(algorithm: Algorithm, *, eta: float, mu: float, K: int) -> Hyperparam
     return hp
 
 
+def check_decay(algorithm: Algorithm, *, eta: float, mu: float, K: int) -> None:
+    """Refuse a falling step size where the output is an average that assumes a constant one.
+
+    Examples
+    --------
+    >>> from fedac.algorithms import FEDAVG_WEIGHTED
+    >>> check_decay(FEDAVG_WEIGHTED, eta=0.5, mu=0.5, K=4)
+    Traceback (most recent call last):
+    ...
+    fedac.errors.InputError: the output of 'fedavg-weighted' assumes a constant step size; use a \
+number, or another algorithm
+    """
+    state = tuple(np.array([1.0 + s]) for s in range(len(algorithm.sequences)))
+    outputs = [
+        _call(algorithm, "output", state, couple(algorithm, eta=value, mu=mu, K=K), 16)
+        for value in (eta, eta / 2)
+    ]
+    if outputs[0] != outputs[1]:
+        raise InputError(
+            f"the output of '{algorithm.name}' assumes a constant step size; use a number, or "
+            "another algorithm"
+        )
+
+
 def check_functions(
     algorithm: Algorithm,
     hp: Hyperparameters,
