@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from fedac.algorithms import ALGORITHMS, FEDAC_I, FEDAVG, fedac
+from fedac.decay import Decay
 from fedac.errors import InputError
 from fedac.torch import FedAc, LocalOptimizer, LocalSGD
 from fedac.torch.combine import split_into_batches
@@ -402,6 +403,43 @@ def test_an_lr_that_the_coupling_refuses_moves_nothing() -> None:
     with pytest.raises(InputError, match="FedAc-II needs alpha > 1"):
         run(optimizer, params, 1, start=2)
     assert torch.equal(flat(params), before)
+
+
+def test_every_group_falls_by_its_own_decay() -> None:
+    first, second, third = (nn.Parameter(torch.ones(2)) for _ in range(3))
+    optimizer = FedAc(
+        [{"params": [first]}, {"params": [second], "lr": 0.1}],
+        lr=Decay(0.5, "1/sqrt(r)"), mu=0.2, local_steps=4,
+    )  # fmt: skip
+    optimizer.add_param_group({"params": [third], "lr": Decay(0.4, "halve(1)")})
+    again = copy.deepcopy(optimizer)
+    assert [group["lr"] for group in optimizer.param_groups] == [0.5, 0.1, 0.4]
+    for each in (optimizer, again):
+        each.begin_round(3)
+        assert [group["lr"] for group in each.param_groups] == [0.25, 0.1, 0.05]
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_a_saved_decay_continues(dtype, tmp_path) -> None:
+    results = []
+    for save in (False, True):
+        params = parameters(dtype)
+        optimizer = FedAc(params, **NUMBERS | {"lr": Decay(0.3, "1/r")})
+        for r in range(4):
+            optimizer.begin_round(r)
+            if save and r == 2:  # with the lr of this round, and its w_md
+                torch.save(optimizer.state_dict(), tmp_path / "state.pt")
+                optimizer = FedAc(params, **NUMBERS | {"lr": Decay(0.3, "1/r")})
+                optimizer.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
+                assert optimizer.param_groups[0]["lr"] == pytest.approx(0.1)
+            run(optimizer, params, 4, start=4 * r)
+        results.append(flat(params))
+    assert torch.equal(*results)
+
+
+def test_an_output_that_assumes_a_constant_lr_is_refused() -> None:
+    with pytest.raises(InputError, match="'fedavg-weighted' assumes a constant step size"):
+        make("fedavg-weighted", parameters(), lr=Decay(0.3, "1/r"))
 
 
 # -- eval and train ----------------------------------------------------------------------------

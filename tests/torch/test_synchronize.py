@@ -13,6 +13,7 @@ from torch import nn
 
 from fedac import LogisticRegression, simulate
 from fedac.algorithms import ALGORITHMS as NAMED
+from fedac.decay import Decay
 from fedac.errors import InputError
 from fedac.torch import FedAc, LocalSGD, NonFiniteStateError, Synchronizer, synchronize
 
@@ -341,6 +342,8 @@ def test_a_missing_process_group_is_explained() -> None:
     ("options", "message"),
     [
         ({"weighting": "size"}, "unknown weighting 'size'; known: examples, uniform"),
+        ({"examples": 5}, "examples is for weighting='examples' only"),
+        ({"weighting": "examples", "examples": 0}, "examples must be a whole number, at least 1"),
         ({"on_nonfinite": "skip"}, "unknown on_nonfinite 'skip'; did you mean 'skip-worker'"),
         ({"overlap": True, "delay": 4}, "delay must be from 1 to local_steps - 1 = 3, got 4"),
         ({"overlap": True, "delay": 0}, "delay must be a whole number, at least 1, got 0"),
@@ -399,6 +402,20 @@ def test_a_second_synchronizer_replaces_the_first() -> None:
     for _ in range(4):
         optimizer.step()
     assert (first.rounds, second.rounds) == (0, 1)
+
+
+@pytest.mark.usefixtures("alone")
+def test_a_second_synchronizer_continues_a_decay() -> None:
+    w, optimizer = make(lr=Decay(0.4, "1/r"))
+    synchronize(optimizer)
+    w.grad = torch.ones(3)
+    lrs = []
+    for t in range(12):
+        if t == 6:
+            synchronize(optimizer)
+        optimizer.step()
+        lrs.append(optimizer.param_groups[0]["lr"])
+    assert lrs == pytest.approx([0.4] * 3 + [0.2] * 4 + [0.4 / 3] * 4 + [0.1])
 
 
 @pytest.mark.usefixtures("alone")

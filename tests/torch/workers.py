@@ -24,6 +24,7 @@ from torch import nn
 
 from fedac.algorithms import Algorithm
 from fedac.algorithms.couplings import Hyperparameters
+from fedac.decay import Decay
 from fedac.errors import InputError
 from fedac.torch import FedAc, LocalOptimizer, NonFiniteStateError, Synchronizer, synchronize
 
@@ -95,40 +96,79 @@ class Counted:
 
 def logistic(rank: int, problem: str, runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Train on the problem of the simulator, with its draws, and return all averaged states."""
-    from fedac.sampling import sample_index
-
     with np.load(problem) as file:
-        X, y, start = (torch.from_numpy(file[name]) for name in ("X", "y", "start"))
-    results = []
-    for run in runs:
+        data = {name: torch.from_numpy(file[name]) for name in file.files}
+    return [train_logistic(rank, data, **run) for run in runs]
+
+
+def train_logistic(
+    rank: int,
+    data: dict[str, torch.Tensor],
+    *,
+    algorithm: str,
+    K: int,
+    T: int,
+    eta: float | list[Any],
+    mu: float,
+    l2: float,
+    seed: int,
+    batch: int | str = 1,
+    at: list[int] | None = None,
+    resume: dict[str, Any] | None = None,
+    **options: Any,
+) -> dict[str, Any]:
+    """Make one run of `logistic`.
+
+    Every rank has all rows, or those that "owners" gives it. `eta` may be the start and the form of
+    a decay. With `resume`, another optimizer continues from a checkpoint after so many steps.
+    """
+    from fedac.sampling import sample_batch
+
+    start, mine = data["start"], slice(None)
+    if "owners" in data:
+        mine = data["owners"] == rank
+        if options.get("weighting") == "examples":
+            options["examples"] = int(mine.sum())
+    X, y = data["X"][mine], data["y"][mine]
+    lr = Decay(*eta) if isinstance(eta, list) else eta
+    synchronizations = set(at or range(K, T + 1, K))
+
+    def begin() -> tuple[list[nn.Parameter], LocalOptimizer, Synchronizer]:
         half = len(start) // 2
         # Only rank 0 has the right start; the others get it from there.
         w = [nn.Parameter(part if rank == 0 else torch.randn_like(part))
              for part in (start[:half].clone(), start[half:].clone())]  # fmt: skip
-        K = run["K"]
-        optimizer = make_optimizer(w, run["algorithm"], lr=run["eta"], mu=run["mu"], local_steps=K)
-        rows = sample_index(run["seed"], rank, np.arange(run["T"]), len(X)).tolist()
-        with Counted() as counted:
-            averages = synchronize(optimizer)
-            states = []
-            for t, row in enumerate(rows):
-                optimizer.zero_grad()
-                margin = y[row] * (X[row] @ torch.cat(w))
-                penalty = sum((part**2).sum() for part in w)
-                (run["l2"] / 2 * penalty - nn.functional.logsigmoid(margin)).backward()
-                optimizer.step()
-                if (t + 1) % K == 0:
-                    states.append(sequences(optimizer))
-        results.append(
-            {
-                "states": torch.tensor(states, dtype=torch.float64),
-                "all_reduces": counted.sizes,
-                "bytes": averages.bytes,
-                "seconds": averages.seconds,
-                "rounds": averages.rounds,
-            }
-        )
-    return results
+        optimizer = make_optimizer(w, algorithm, lr=lr, mu=mu, local_steps=K)
+        return w, optimizer, synchronize(optimizer, at=at, **options)
+
+    with Counted() as counted:
+        w, optimizer, averages = begin()
+        states = []
+        for t in range(T):
+            rows = (
+                torch.arange(len(y))
+                if batch == "full"
+                else torch.from_numpy(sample_batch(seed, rank, t, len(y), int(batch)))
+            )
+            optimizer.zero_grad()
+            margins = y[rows] * (X[rows] @ torch.cat(w))
+            penalty = sum((part**2).sum() for part in w)
+            (l2 / 2 * penalty - nn.functional.logsigmoid(margins).mean()).backward()
+            optimizer.step()
+            if t + 1 in synchronizations:
+                states.append(sequences(optimizer))
+            if resume is not None and t + 1 == resume["after"]:
+                averages.checkpoint(resume["path"])
+                dist.barrier()
+                w, optimizer, averages = begin()
+                averages.resume(resume["path"])
+    return {
+        "states": torch.tensor(states, dtype=torch.float64),
+        "all_reduces": counted.sizes,
+        "bytes": averages.bytes,
+        "seconds": averages.seconds,
+        "rounds": averages.rounds,
+    }
 
 
 def steps(

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from fedac.algorithms import Algorithm, get
 from fedac.algorithms.linear import Linear, linear_form
+from fedac.decay import Decay
 from fedac.errors import InputError
 from fedac.torch.combine import query_program, run, split_into_batches, step_program
 from fedac.torch.state import (
@@ -35,9 +36,9 @@ class LocalOptimizer(SequenceOptimizer):
         Parameters or groups of them, as for every optimizer.
     algorithm : str or Algorithm
         A name, such as "fedac-ii", or a record of your own.
-    lr : float
-        The step size eta. A scheduler may change it: the next step couples anew, and a group
-        whose lr is 0 stands still.
+    lr : float or Decay
+        The step size eta. A `Decay` lets it fall with every synchronization. A scheduler may change
+        it at any time: the next step couples anew, and a group whose lr is 0 stands still.
     mu : float
         Strong-convexity estimate for the coupling.
     local_steps : int
@@ -67,7 +68,7 @@ class LocalOptimizer(SequenceOptimizer):
         params: Iterable[Any],
         algorithm: str | Algorithm,
         *,
-        lr: float,
+        lr: float | Decay,
         mu: float,
         local_steps: int,
         foreach: bool = True,
@@ -86,7 +87,7 @@ class LocalOptimizer(SequenceOptimizer):
         self.in_place = start == (1.0,) and points == (1.0, 1.0)
         self.foreach = foreach
         self.steps = 0
-        self.versions = {}
+        self.decays, self.versions = [], {}
         # Groups also have "last", the settings that their parameters were last set with.
         super().__init__(params, {**settings, "training": True})
 
@@ -164,6 +165,14 @@ class LocalOptimizer(SequenceOptimizer):
         for group in self.param_groups:
             group["training"] = True
 
+    def begin_round(self, r: int) -> None:
+        """Set every lr that falls to that of round r, counted from 0, and update the parameters."""
+        for group, decay in zip(self.param_groups, self.decays, strict=True):
+            if decay is not None:
+                group["lr"] = decay.at(r)
+                group["last"] = plain_settings(group)
+        self.refresh()
+
     @torch.no_grad()
     def refresh(self) -> None:
         """Update the parameters after their sequences were set."""
@@ -231,7 +240,13 @@ class FedAc(LocalOptimizer):
     """
 
     def __init__(
-        self, params: Iterable[Any], lr: float, mu: float, local_steps: int, *, foreach: bool = True
+        self,
+        params: Iterable[Any],
+        lr: float | Decay,
+        mu: float,
+        local_steps: int,
+        *,
+        foreach: bool = True,
     ) -> None:
         super().__init__(params, "fedac-i", lr=lr, mu=mu, local_steps=local_steps, foreach=foreach)
 
@@ -250,7 +265,7 @@ class LocalSGD(LocalOptimizer):
     """
 
     def __init__(
-        self, params: Iterable[Any], lr: float, local_steps: int, *, foreach: bool = True
+        self, params: Iterable[Any], lr: float | Decay, local_steps: int, *, foreach: bool = True
     ) -> None:
         # FedAvg has no use for mu.
         super().__init__(params, "fedavg", lr=lr, mu=1.0, local_steps=local_steps, foreach=foreach)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect
 from collections.abc import Iterable
 from itertools import pairwise
 
@@ -40,6 +41,18 @@ class SyncSchedule:
             raise InputError(
                 f"delay must be from 1 to local_steps - 1 = {local_steps - 1}, got {self.delay}"
             )
+
+    def rounds(self, steps: int) -> int:
+        """Return how many averages are started in so many steps.
+
+        Examples
+        --------
+        >>> schedule = SyncSchedule(4, at=[3, 5], overlap=False, delay=None)
+        >>> [schedule.rounds(step) for step in (2, 3, 5, 8, 9, 13)]
+        [0, 1, 2, 2, 3, 4]
+        """
+        last = max(self.at, default=0)
+        return bisect(self.at, steps) + max(steps - last, 0) // self.local_steps
 
     def is_due(self, steps: int) -> bool:
         """Check whether an average starts after so many steps."""

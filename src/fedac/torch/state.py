@@ -9,8 +9,10 @@ import torch
 from torch import Tensor
 
 from fedac.algorithms import Algorithm
+from fedac.algorithms.contract import check_decay
 from fedac.algorithms.couplings import Hyperparameters
 from fedac.checkpoints import describe_rule, require_same_rule
+from fedac.decay import Decay
 from fedac.errors import InputError
 from fedac.require import require_count, require_positive
 
@@ -31,6 +33,8 @@ class SequenceOptimizer(torch.optim.Optimizer):
     in_place: bool
     foreach: bool
     steps: int
+    # By group, how lr falls, if it does.
+    decays: list[Decay | None]
     # By parameter, what `version` returned when the optimizer last wrote to it.
     versions: dict[Tensor, tuple[int, int]]
     # Called at the end of every step: `synchronize` sets it. Copies of the optimizer have none.
@@ -85,9 +89,15 @@ class SequenceOptimizer(torch.optim.Optimizer):
             if param_group.get(name):
                 advice = "; add an l2 term to the loss instead" if name == "weight_decay" else ""
                 raise InputError(f"a parameter group can set lr and mu, not {name}{advice}")
-        settings = plain_settings(self.defaults | param_group)
+        given = self.defaults | param_group
+        settings = plain_settings(given)
         self.hyperparameters(settings)  # refuse what is impossible
+        decay = given["lr"] if isinstance(given["lr"], Decay) else None
+        if decay is not None:
+            mu, K = settings["mu"], settings["local_steps"]
+            check_decay(self.algorithm, eta=decay.start, mu=mu, K=K)
         super().add_param_group(param_group | settings | {"last": settings})
+        self.decays.append(decay)
 
     def state_dict(self) -> dict[str, Any]:
         """Return all that `load_state_dict` needs, the number of steps included."""
@@ -136,7 +146,7 @@ class SequenceOptimizer(torch.optim.Optimizer):
             require_same_rule(rule, self.algorithm, self.hyperparameters(rule["settings"]))
 
     def __getstate__(self) -> dict[str, Any]:
-        own = ("algorithm", "in_place", "foreach", "steps")
+        own = ("algorithm", "in_place", "foreach", "steps", "decays")
         return super().__getstate__() | {name: getattr(self, name) for name in own}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -167,8 +177,13 @@ def upgrade(saved: dict[str, Any], groups: str) -> dict[str, Any]:
 
 
 def plain_settings(group: dict[str, Any]) -> dict[str, Any]:
-    """Return the settings of a group as Python's numbers: NumPy's and tensors cannot be saved."""
+    """Return the settings of a group as Python's numbers: NumPy's and tensors cannot be saved.
+
+    An lr that falls is that of the first round.
+    """
     settings = {name: group[name] for name in ("lr", "mu", "local_steps")}
+    if isinstance(settings["lr"], Decay):
+        settings["lr"] = settings["lr"].start
     return {n: v.item() if hasattr(v, "item") else v for n, v in settings.items()}
 
 

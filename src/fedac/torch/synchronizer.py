@@ -36,7 +36,10 @@ class Synchronizer:
     group : ProcessGroup, optional
         The default group unless given.
     weighting : "uniform" or "examples"
-        Whether workers count equally, or by the examples given to `count` since the last round.
+        Whether workers count equally, or by their examples.
+    examples : int, optional
+        How many examples this worker has, for weighting="examples"; unless given, it counts by
+        the examples given to `count` since the last round.
     at : iterable of int, optional
         Steps after which to synchronize, instead of every `local_steps`, with gaps of at most
         `local_steps`. After the last one, every `local_steps` again.
@@ -70,6 +73,7 @@ class Synchronizer:
         *,
         group: Any = None,
         weighting: str = "uniform",
+        examples: int | None = None,
         at: Iterable[int] | None = None,
         on_nonfinite: str = "raise",
         buffers: torch.nn.Module | None = None,
@@ -84,6 +88,9 @@ class Synchronizer:
             raise unknown_name("on_nonfinite", str(on_nonfinite), ON_NONFINITE)
         self.optimizer = optimizer
         self.weighting = require_weighting(weighting)
+        if examples is not None and weighting != "examples":
+            raise InputError("examples is for weighting='examples' only")
+        self.examples = None if examples is None else require_count("examples", examples)
         self.on_nonfinite = on_nonfinite
         self.rounds = 0
         self.bytes = 0
@@ -100,7 +107,7 @@ class Synchronizer:
         self._workers = Workers(group, device=self._trained[0].device, timeout=timeout)
         self.rank, self.world_size = self._workers.rank, self._workers.size
         self._pending: Average | None = None
-        self._examples = 0
+        self._counted = 0
         self._counted_until = optimizer.steps
         self._equal_at: int | None = None  # the step after which all states were equal
         self._require_agreement(timeout)
@@ -108,8 +115,8 @@ class Synchronizer:
             self._start_from_first()
 
     def count(self, examples: int) -> None:
-        """Add the examples of a step, for weighting="examples"."""
-        self._examples += require_count("examples", examples, least=0)
+        """Add the examples of a step, for weighting="examples" without a fixed number of them."""
+        self._counted += require_count("examples", examples, least=0)
 
     def step(self) -> bool:
         """Synchronize if it is time to; call it after every optimizer step.
@@ -144,7 +151,7 @@ class Synchronizer:
         if moved:
             mean += average.progress(self._tensors())
         unflatten(mean, self._tensors())
-        self.optimizer.refresh()
+        self._begin_round()
         self._equal_at = None if moved else self.optimizer.steps
         self.rounds += 1
 
@@ -180,9 +187,14 @@ class Synchronizer:
             raise
         self.rounds = content["rounds"]
         self._pending = None
-        self._examples = 0
+        self._counted = 0
         self._counted_until = self._equal_at = self.optimizer.steps
+        self._begin_round()
         return dict(content["extra"])
+
+    def _begin_round(self) -> None:
+        # By the steps, not by `rounds`: they are the same in a second synchronizer.
+        self.optimizer.begin_round(self._schedule.rounds(self.optimizer.steps))
 
     def _start_average(self) -> None:
         if _local_steps(self.optimizer) != self._schedule.local_steps:
@@ -204,9 +216,11 @@ class Synchronizer:
 
     def _next_weight(self) -> float:
         """Return how much this worker counts; 1 if it has taken no step since the last average."""
+        if self.examples is not None:
+            return float(self.examples)
         counted = self.weighting == "examples" and self.optimizer.steps > self._counted_until
-        weight = float(self._examples) if counted else 1.0
-        self._examples, self._counted_until = 0, self.optimizer.steps
+        weight = float(self._counted) if counted else 1.0
+        self._counted, self._counted_until = 0, self.optimizer.steps
         return weight
 
     def _tensors(self) -> list[Tensor]:
