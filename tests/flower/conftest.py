@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fedac.data import Clients
 from fedac.objectives import LogisticRegression
 from fedac.simulation import simulate
 
@@ -39,23 +40,29 @@ def to_vector(arrays: list[Any]) -> np.ndarray:
 
 
 class LogisticModel:
-    """The simulator's objective as a client's model: every client draws from all rows."""
+    """The simulator's objective as a client's model: `batch` of its rows a step, or "full"."""
 
-    def __init__(self, F: LogisticRegression) -> None:
-        self.F, self.n_examples = F, F.n_samples
+    def __init__(self, F: LogisticRegression, batch: int | str = 1) -> None:
+        self.F, self.n_examples, self.batch = F, F.n_samples, batch
 
     def gradient(self, w, step):
-        (row,) = step.rows(self.F.n_samples)
-        return to_arrays(self.F.stochastic_gradient(to_vector(w), row))
+        if self.batch == "full":
+            return to_arrays(self.F.gradient(to_vector(w)))
+        rows = step.rows(self.F.n_samples, self.batch)
+        each = [self.F.stochastic_gradient(to_vector(w), row) for row in rows]
+        return to_arrays(np.mean(each, axis=0))
 
     def evaluate(self, w):
         return {"loss": self.F.value(to_vector(w))}
 
 
 class Federation:
-    """One problem: its start, its app, its grid, and the simulator's result."""
+    """One problem: its start, its app, its grid, and the simulator's result.
 
-    Model = LogisticModel
+    Every client draws from all rows.
+    """
+
+    nodes = CLIENTS
 
     def __init__(self) -> None:
         self.F = make_objective()
@@ -72,7 +79,7 @@ class Federation:
 
         return client_app(load_data or (lambda context: self.F), LogisticModel)
 
-    def grid(self, nodes: int = CLIENTS, answer: Callable[..., Any] | None = None):
+    def grid(self, nodes: int | None = None, answer: Callable[..., Any] | None = None):
         """Return a grid; `answer(reply, node, round)` may change a training reply or drop it."""
         from flwr.app import MessageType
 
@@ -89,26 +96,51 @@ class Federation:
                 self.asked.append((number, node))
                 return reply if answer is None else answer(reply, node, number)
 
-        grid = TestGrid(self.app(), nodes)
+        grid = TestGrid(self.app(), nodes or self.nodes)
         grid.asked = []
         return grid
 
     def strategy(self, algorithm="fedac-i", **options):
         from fedac.flower import LocalStrategy
 
-        options = {"min_nodes": CLIENTS, "seed": SEED, "deadline": 60.0} | options
-        return LocalStrategy(algorithm, eta=self.eta, mu=L2, local_steps=K, **options)
+        common = {"eta": self.eta, "mu": L2, "local_steps": K, "seed": SEED, "deadline": 60.0}
+        return LocalStrategy(algorithm, **common | {"min_nodes": self.nodes} | options)
 
     def run(self, algorithm="fedac-i", rounds=5, *, grid=None, **options):
         strategy = self.strategy(algorithm, **options)
         return strategy.start(grid or self.grid(), self.initial_arrays(), num_rounds=rounds)
 
-    def simulated(self, algorithm, rounds: int, clients: int = CLIENTS):
+    def simulated(self, algorithm, rounds: int, **options):
         result = simulate(
-            self.F, algorithm, M=clients, K=K, T=K * rounds, eta=self.eta, start=self.w_0,
-            seed=SEED, record_every=K, engine="reference",
+            self.F, algorithm, **{"M": self.nodes, "eta": self.eta} | options, K=K, T=K * rounds,
+            start=self.w_0, seed=SEED, record_every=K, engine="reference",
         )  # fmt: skip
         return result.runs[0]
+
+
+class Different(Federation):
+    """Clients that differ: four with rows of their own, sorted by label, 2 to 120 of them."""
+
+    nodes = 4
+
+    def __init__(self, batch: int | str = 1) -> None:
+        super().__init__()
+        owners = np.repeat([2, 0, 3, 1], [2, 28, 50, 120])
+        self.clients = Clients(owners[np.argsort(np.argsort(self.F.y, kind="stable"))])
+        self.batch = batch
+
+    def app(self, load_data: Callable[..., Any] | None = None):
+        from fedac.flower import client_app
+
+        def own_rows(context):
+            rows = self.clients.rows_of(context.node_config["partition-id"])
+            return LogisticRegression(self.F.X[rows], self.F.y[rows], l2=L2)
+
+        return client_app(load_data or own_rows, lambda F: LogisticModel(F, self.batch))
+
+    def simulated(self, algorithm, rounds: int, **options):
+        differing = {"M": None, "clients": self.clients, "batch": self.batch}
+        return super().simulated(algorithm, rounds, **differing | options)
 
 
 @pytest.fixture(scope="session")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -20,37 +21,42 @@ import numpy as np
 from flwr.serverapp import ServerApp
 from flwr.simulation import run_simulation
 
-conftest, out = sys.argv[1:]
-federation = runpy.run_path(conftest)["Federation"]()
+conftest, out, which, weighting = sys.argv[1:]
+federation = runpy.run_path(conftest)[which]()
 server = ServerApp()
 
 @server.main()
 def main(grid, context):
     for algorithm in ("fedac-i", "fedac-ii", "fedavg"):
-        result = federation.run(algorithm, 4, grid=grid, deadline=600.0)
+        options = {"grid": grid, "deadline": 600.0, "weighting": weighting}
+        result = federation.run(algorithm, 4, **options)
         losses = [loss for _, loss in result.history.metric("loss")]
         np.savez(f"{out}/{algorithm}", losses=losses, **{
             name.replace("/", "_"): array for name, array in result.sequences.items()
         })
 
 run_simulation(
-    server, federation.app(), num_supernodes=8,
+    server, federation.app(), num_supernodes=federation.nodes,
     backend_config={"client_resources": {"num_cpus": 1}, "init_args": {"num_cpus": 2}},
 )
 """
 
 
 @pytest.mark.slow
-def test_ray_matches_the_simulator(federation, tmp_path):
+@pytest.mark.parametrize(
+    ("which", "weighting"), [("Federation", "uniform"), ("Different", "examples")]
+)
+def test_ray_matches_the_simulator(which, weighting, tmp_path):
     conftest = Path(__file__).with_name("conftest.py")
+    federation = runpy.run_path(str(conftest))[which]()
     done = subprocess.run(
-        [sys.executable, "-c", SIMULATION, conftest, tmp_path],
+        [sys.executable, "-c", SIMULATION, conftest, tmp_path, which, weighting],
         timeout=1800, check=False, capture_output=True, text=True, env=os.environ,
     )  # fmt: skip
     for algorithm in ("fedac-i", "fedac-ii", "fedavg"):
         path = tmp_path / f"{algorithm}.npz"
         assert path.exists(), done.stdout + done.stderr
-        run = federation.simulated(algorithm, rounds=4)
+        run = federation.simulated(algorithm, rounds=4, weighting=weighting)
         with np.load(path) as mine:
             np.testing.assert_allclose(mine["losses"], run.loss[1:], rtol=1e-9)
             for sequence, values in run.state.items():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -39,8 +39,8 @@ class TorchModel:
         A tuple of tensors with the same first dimension, or anything with ``len`` and ``[i]``.
     loss : callable
         ``loss(module, batch) -> scalar tensor``, the mean over the batch.
-    batch_size : int
-        Rows per local step, drawn with replacement.
+    batch_size : int or "full"
+        Rows per local step, drawn with replacement; "full" takes all of them.
     metrics : callable, optional
         ``metrics(module, data) -> dict``, reported with the loss in evaluations.
 
@@ -60,13 +60,13 @@ class TorchModel:
         data: Any,
         loss: Loss,
         *,
-        batch_size: int = 32,
+        batch_size: int | Literal["full"] = 32,
         metrics: Callable[[torch.nn.Module, Any], Mapping[str, float]] | None = None,
     ) -> None:
         self.module = module
         self.data = data
         self.loss = loss
-        self.batch_size = require_count("batch_size", batch_size)
+        self.batch_size = None if batch_size == "full" else require_count("batch_size", batch_size)
         self.metrics = metrics
         # A tuple of tensors holds columns; a list is a dataset, whose items are rows.
         self._tensors = isinstance(data, tuple) and all(isinstance(part, Tensor) for part in data)
@@ -121,7 +121,9 @@ class TorchModel:
 
     def _step(self, optimizer: LocalOptimizer, step: Step) -> float:
         optimizer.zero_grad()
-        loss = self.loss(self.module, self._batch(step.rows(self.n_examples, self.batch_size)))
+        n, size = self.n_examples, self.batch_size
+        rows = np.arange(n) if size is None else step.rows(n, size)
+        loss = self.loss(self.module, self._batch(rows))
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         return float(loss.detach())

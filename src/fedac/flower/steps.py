@@ -21,7 +21,7 @@ from fedac.algorithms.linear import Linear, from_linear, linear_form
 from fedac.errors import InputError
 from fedac.flower.messages import NDArray
 from fedac.require import require_count
-from fedac.sampling import sample_index
+from fedac.sampling import sample_batch
 
 # The arrays of one sequence, in the order of the strategy's initial arrays.
 ArrayList = list[NDArray]
@@ -116,7 +116,7 @@ class Step:
     def rows(self, n: int, size: int = 1) -> npt.NDArray[np.int64]:
         """Draw `size` rows of n with replacement, the same in every runtime.
 
-        With size 1 it is the row that the simulator's worker of this number draws at step t.
+        They are the batch that the simulator's client of this number draws at step t.
 
         Examples
         --------
@@ -124,7 +124,7 @@ class Step:
         array([49])
         """
         n, size = require_count("the number of rows", n), require_count("size", size)
-        return sample_index(self.seed, self.worker, self.t * size + np.arange(size), n)
+        return sample_batch(self.seed, self.worker, self.t, n, size)
 
 
 def local_steps(

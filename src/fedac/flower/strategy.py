@@ -18,9 +18,11 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
 from fedac.algorithms import Algorithm, get
+from fedac.algorithms.contract import check_decay
 from fedac.algorithms.couplings import Hyperparameters
 from fedac.algorithms.linear import linear_form
 from fedac.averaging import mean_by_key, require_weighting
+from fedac.decay import Decay
 from fedac.errors import InputError
 from fedac.flower.aggregate import Aggregation
 from fedac.flower.exchange import TrainingRound, wait_for_nodes
@@ -55,8 +57,10 @@ class LocalStrategy(Strategy):
     algorithm : str or Algorithm
         A name ("fedac-i", "fedac-ii", "fedavg", ...), or a record, also one of your own: clients
         get its coefficients and need nothing else.
-    eta, mu : float
-        Step size and strong-convexity estimate, for the coupling.
+    eta : float or Decay
+        Step size; a `Decay` falls from round to round.
+    mu : float
+        Strong-convexity estimate, for the coupling.
     local_steps : int
         Steps between two synchronizations, K.
     seed : int
@@ -86,6 +90,8 @@ class LocalStrategy(Strategy):
 
     Attributes
     ----------
+    hp : Hyperparameters
+        The algorithm's hyperparameters in the first round.
     history : History
         The rounds of the last run.
     training : TrainingRound, optional
@@ -104,7 +110,7 @@ class LocalStrategy(Strategy):
         self,
         algorithm: str | Algorithm,
         *,
-        eta: float,
+        eta: float | Decay,
         mu: float,
         local_steps: int,
         seed: int = 0,
@@ -125,9 +131,11 @@ class LocalStrategy(Strategy):
         if self.algorithm.minibatch:
             raise InputError(f"'{self.algorithm.name}' takes no local steps; use local_steps=1")
         self.local_steps = require_count("local_steps", local_steps)
-        self.hp: Hyperparameters = self.algorithm.couple(
-            eta=require_positive("eta", eta), mu=require_positive("mu", mu), K=self.local_steps
-        )
+        self.eta = eta if isinstance(eta, Decay) else require_positive("eta", eta)
+        self.mu = require_positive("mu", mu)
+        if isinstance(eta, Decay):
+            check_decay(self.algorithm, eta=eta.start, mu=self.mu, K=self.local_steps)
+        self.hp = self.hyperparameters(1)
         linear_form(self.algorithm, self.hp)  # refuse a step that cannot be sent
         self.seed = require_count("seed", seed, least=0)
         if self.seed >= 2**63:  # what a ConfigRecord cannot hold
@@ -217,6 +225,8 @@ class LocalStrategy(Strategy):
     def summary(self) -> None:
         """Log the settings of this strategy."""
         numbers = " ".join(f"{name}={value:g}" for name, value in asdict(self.hp).items())
+        if isinstance(self.eta, Decay):
+            numbers += f" in the first round, eta falls by {self.eta.by}"
         log.info(
             "%s: %s, %d local steps, quorum %d of %d, deadline %g s, %s weights, %s",
             self.algorithm.label, numbers, self.local_steps, self.quorum, self.min_nodes,
@@ -283,6 +293,11 @@ class LocalStrategy(Strategy):
             drop = Dropped(round=server_round, node=node, reason=reason, during=during)
             self.history.dropped.append(drop)
 
+    def hyperparameters(self, server_round: int) -> Hyperparameters:
+        """Return the algorithm's hyperparameters in a round, counted from 1."""
+        eta = self.eta.at(server_round - 1) if isinstance(self.eta, Decay) else self.eta
+        return self.algorithm.couple(eta=eta, mu=self.mu, K=self.local_steps)
+
     def messages(
         self,
         kind: str,
@@ -294,7 +309,7 @@ class LocalStrategy(Strategy):
         """Return one message per node, with the task of a round."""
         task = Task(
             algorithm=self.algorithm,
-            hp=self.hp,
+            hp=self.hyperparameters(server_round),
             round=server_round,
             first_step=(server_round - 1) * self.local_steps,
             local_steps=self.local_steps,
@@ -317,6 +332,7 @@ class LocalStrategy(Strategy):
     def settings(self) -> dict[str, Any]:
         """Return what decides the result of a run besides the algorithm, for checkpoints."""
         return {
+            "decay": self.eta.by if isinstance(self.eta, Decay) else None,
             "local_steps": self.local_steps,
             "seed": self.seed,
             "sample": self.sample,
@@ -339,7 +355,7 @@ class FedAc(LocalStrategy):
     ('fedac-i', 0.5)
     """
 
-    def __init__(self, *, eta: float, mu: float, local_steps: int, **options: Any) -> None:
+    def __init__(self, *, eta: float | Decay, mu: float, local_steps: int, **options: Any) -> None:
         super().__init__("fedac-i", eta=eta, mu=mu, local_steps=local_steps, **options)
 
 
@@ -352,7 +368,7 @@ class FedAvg(LocalStrategy):
     'fedavg'
     """
 
-    def __init__(self, *, eta: float, local_steps: int, **options: Any) -> None:
+    def __init__(self, *, eta: float | Decay, local_steps: int, **options: Any) -> None:
         super().__init__("fedavg", eta=eta, mu=1.0, local_steps=local_steps, **options)
 
 
