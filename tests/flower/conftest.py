@@ -96,7 +96,7 @@ class Federation:
                 self.asked.append((number, node))
                 return reply if answer is None else answer(reply, node, number)
 
-        grid = TestGrid(self.app(), nodes or self.nodes)
+        grid = TestGrid(self.app(), self.nodes if nodes is None else nodes)
         grid.asked = []
         return grid
 
