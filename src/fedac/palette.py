@@ -39,6 +39,12 @@ OTHERS = (
     Style("#B0305C", ">", "triangle-right", "▶"),
 )
 
+# For the labels of a data set, the strongest contrast first.
+LABEL_COLOURS = (
+    *("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442"),
+    *("#8B5A2B", "#7A52C7", "#5F7A00"),
+)
+
 
 def style(algorithm: str) -> Style:
     """Return the style of an algorithm; one that is not built in is a grey star.

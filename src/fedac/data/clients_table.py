@@ -12,7 +12,6 @@ if TYPE_CHECKING:
 
 # Of more clients only the first and last are shown, of more labels only the most frequent.
 CLIENTS, LABELS = 12, 5
-LONGEST = 24  # characters of a name
 ELLIPSIS = "..."
 
 
@@ -46,7 +45,7 @@ def format_table(clients: Clients) -> str:
     lines = [["client", "rows", *map(_heading, counts)]]
     for m in _shown(len(clients)):
         cells = (clients.sizes[m], *(rows[m] for rows in counts.values()))
-        lines.append([_short(clients.names[m]), *map(_number, cells)])
+        lines.append([shorten(clients.names[m]), *map(_number, cells)])
     if len(clients) > CLIENTS:
         lines.insert(1 + CLIENTS // 2, [ELLIPSIS] * len(lines[0]))
     title = f"{len(clients):,} clients, {len(clients.rows):,} rows ({clients.how})"
@@ -68,13 +67,19 @@ def _number(value: float) -> str:
 
 
 def _heading(label: str) -> str:
-    return label if label.endswith(" others") else f"label {_short(label)}"
+    return label if label.endswith(" others") else f"label {shorten(label)}"
 
 
-def _short(name: str) -> str:
-    """Return a name on one line, cut if it is long."""
+def shorten(name: str, longest: int = 24) -> str:
+    """Return a name on one line, cut if it is long.
+
+    Examples
+    --------
+    >>> shorten("university hospital", longest=12)
+    'universit...'
+    """
     line = "".join(c if c.isprintable() else " " for c in name)
-    return line if len(line) <= LONGEST else line[: LONGEST - len(ELLIPSIS)] + ELLIPSIS
+    return line if len(line) <= longest else line[: longest - len(ELLIPSIS)] + ELLIPSIS
 
 
 def _aligned(lines: Sequence[Sequence[str]]) -> list[str]:
