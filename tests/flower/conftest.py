@@ -62,6 +62,7 @@ class Federation:
     Every client draws from all rows.
     """
 
+    Model = LogisticModel
     nodes = CLIENTS
 
     def __init__(self) -> None:
