@@ -175,7 +175,7 @@ def test_an_array_names_the_clients():
         ({"clients": 0}, "clients must be a whole number, at least 1, got 0"),
         ({"clients": 2.5}, "clients must be a whole number"),
         ({"clients": True}, "clients must be a whole number"),
-        ({}, "clients, how many there are, is missing"),
+        ({}, "clients is missing: give the number of clients"),
         ({"clients": 2, "seed": -1}, "seed of the split must be a whole number, at least 0"),
         ({"clients": 2, "seed": 0.5}, "seed of the split must be"),
         ({"clients": 2, "by": "lable"}, "unknown split 'lable'; did you mean 'label'?"),

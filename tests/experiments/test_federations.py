@@ -85,7 +85,7 @@ def test_a_file_and_a_number_must_agree(names):
 @pytest.mark.parametrize(
     ("clients", "by", "seed", "saying"),
     [
-        (None, "iid", 0, "clients, how many there are, is missing"),
+        (None, "iid", 0, "clients is missing: give the number of clients"),
         (0, "iid", 0, "clients must be a whole number, at least 1"),
         (3, "iid", -1, "seed of the split must be"),
         (3, "none.txt", 0, "unknown split 'none.txt'; known: .*, or a file of client names"),

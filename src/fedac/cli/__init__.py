@@ -17,7 +17,19 @@ import typer
 import typer.core
 
 from fedac import __version__
-from fedac.cli import bench, data, demo, export, instability, plan, report, reproduce, run, sweep
+from fedac.cli import (
+    bench,
+    data,
+    demo,
+    export,
+    instability,
+    plan,
+    report,
+    reproduce,
+    run,
+    split,
+    sweep,
+)
 from fedac.cli.help import add_command
 from fedac.cli.streams import flush_results, notice, prepare_streams
 from fedac.errors import InputError
@@ -43,7 +55,7 @@ app = typer.Typer(
 )
 
 # In the order of the help page.
-for module in (demo, run, sweep, export, reproduce, report, instability, plan, bench):
+for module in (demo, run, split, sweep, export, reproduce, report, instability, plan, bench):
     add_command(app, module.__name__.removeprefix("fedac.cli."), module.command)
 app.add_typer(data.app, name="data")
 

@@ -89,7 +89,7 @@ def check_split(clients: int | None, by: str, seed: int) -> tuple[Splitter, floa
         except ValueError:
             raise InputError(f"split {by!r}: {number!r} is not a number") from None
     if clients is None:
-        raise InputError("clients, how many there are, is missing")
+        raise InputError("clients is missing: give the number of clients")
     require_count("seed of the split", seed, least=0)
     return make, parameter, require_count("clients", clients)
 
