@@ -3,6 +3,7 @@
 import re
 import runpy
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -48,10 +49,26 @@ def test_the_digits_example(processes, tmp_path: Path, capsys) -> None:
     assert (tmp_path / "digits.png").stat().st_size > 10_000
 
 
+def blocks(language: str) -> list[str]:
+    """Return the blocks of the page that are marked "python", or "py" if they need processes."""
+    page = (ROOT / "docs" / "pytorch.md").read_text()
+    return re.findall(rf"```{language}\n(.*?)```", page, re.DOTALL)
+
+
+def test_the_program_with_clients_equals_the_simulator(processes, tmp_path: Path) -> None:
+    _, program = blocks("py")
+    (tmp_path / "program.py").write_text(program)
+    ended = processes("program", path=str(tmp_path / "program.py"))
+    assert [process.code for process in ended] == [0] * 4, ended[0].err
+    names: dict[str, Any] = {}
+    exec(blocks("python")[-1], names)  # the same run in the simulator
+    for process in ended:
+        np.testing.assert_allclose(process.result, names["result"].best.w, rtol=0, atol=1e-9)
+
+
 @pytest.mark.usefixtures("alone")
 def test_the_program_in_the_docs_runs(tmp_path, monkeypatch) -> None:
-    page = (ROOT / "docs" / "pytorch.md").read_text()
-    (program,) = re.findall(r"```py\n(.*?)```", page, re.DOTALL)
+    program, _ = blocks("py")
     monkeypatch.chdir(tmp_path)
     with monkeypatch.context() as patch:  # there is a group already
         patch.setattr(dist, "init_process_group", lambda backend: None)

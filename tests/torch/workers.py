@@ -315,6 +315,13 @@ def example(rank: int, path: str, arguments: list[Any]) -> None:
     runpy.run_path(path)["work_together"](*arguments)
 
 
+def program(rank: int, path: str) -> torch.Tensor:
+    """Run one process of a program for torchrun, and return its w; there is a group already."""
+    dist.init_process_group = lambda backend: None
+    dist.destroy_process_group = lambda: None
+    return runpy.run_path(path)["w"].detach()
+
+
 def train(rank: int, folder: str, steps: int, kills: list[list[Any]]) -> list[list[float]]:
     """Train with a checkpoint every round, dying where `kills` (rank, step, how) say, once each."""
     torch.manual_seed(rank)
@@ -405,6 +412,7 @@ JOBS = {
         doomed,
         half_a_checkpoint,
         example,
+        program,
         train,
         torchrun,
         torchrun_program,
