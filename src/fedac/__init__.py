@@ -57,7 +57,8 @@ def __getattr__(name: str) -> Any:
     """Import a public name when it is first used: `fedac --help` should not wait for SciPy."""
     if name not in __all__:
         raise AttributeError(f"module 'fedac' has no attribute '{name}'")
-    homes = ("algorithms", "data", "decay", "objectives", "simulation")
+    # In the order of their weight: whoever needs a `Decay` need not wait for SciPy.
+    homes = ("algorithms", "decay", "data", "objectives", "simulation")
     modules = (import_module(f"fedac.{home}") for home in homes)
     return next(getattr(module, name) for module in modules if hasattr(module, name))
 

@@ -12,6 +12,7 @@ pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedac[
 CLIENT = """
 import sys
 import numpy as np
+from fedac import Decay
 from fedac.flower import InProcessGrid, LocalStrategy, client_app
 from flwr.app import ArrayRecord
 
@@ -22,7 +23,7 @@ class Mean:
     def evaluate(self, w): return {"loss": 0.0}
 
 app = client_app(lambda context: np.array([1.0, 3.0]), Mean)
-strategy = LocalStrategy("fedac-i", eta=0.1, mu=0.1, local_steps=2)
+strategy = LocalStrategy("fedac-i", eta=Decay(0.1, "1/r"), mu=0.1, local_steps=2)
 result = strategy.start(InProcessGrid(app, 2), ArrayRecord([np.zeros(1)]), num_rounds=1)
 assert result.history.rounds[0].good == 2
 heavy = {"scipy", "numba", "pandas", "matplotlib", "torch", "sklearn"}

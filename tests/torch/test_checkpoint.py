@@ -11,6 +11,7 @@ from torch import nn
 
 from fedac.algorithms import Algorithm, fedac
 from fedac.algorithms.couplings import Hyperparameters
+from fedac.decay import Decay
 from fedac.errors import InputError
 from fedac.torch import FedAc, LocalOptimizer, Synchronizer, synchronize
 
@@ -457,6 +458,18 @@ def test_files_of_fedac_0_1_continue_bit_for_bit(name: str, dtype: str, kind: st
     found += [*model.parameters(), model.statistic]
     wanted = torch.load(VERSION_2 / "expected.pt", weights_only=True)[f"{name}-{dtype}"]
     assert same([tensor.detach() for tensor in found], wanted)
+
+
+def test_a_run_of_fedac_0_1_may_continue_with_a_decay() -> None:
+    model = Small(torch.float64)
+    decay = Decay(0.2, "1/r")
+    optimizer = LocalOptimizer(model.parameters(), "fedac-i", **NUMBERS | {"lr": decay})
+    averages = synchronize(optimizer, buffers=model)
+    averages.resume(VERSION_2 / "fedac-i-float64.pt")
+    assert averages.rounds == 2
+    assert optimizer.param_groups[0]["lr"] == decay.at(2)
+    optimizer.eval()  # the parameters match the sequences
+    optimizer.train()
 
 
 def test_a_file_of_fedac_0_1_with_other_coefficients_is_refused() -> None:

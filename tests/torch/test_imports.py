@@ -9,7 +9,8 @@ import pytest
 @pytest.mark.slow
 def test_no_simulator_and_none_of_its_libraries() -> None:
     check = (
-        "import fedac.torch, sys; heavy = ('scipy', 'numba', 'matplotlib', 'fedac.simulation', "
+        "import fedac.torch, sys; fedac.Decay; "
+        "heavy = ('scipy', 'numba', 'matplotlib', 'fedac.simulation', "
         "'fedac.theory', 'fedac.experiments', 'fedac.objectives', 'fedac.data'); "
         "print([name for name in heavy if name in sys.modules])"
     )

@@ -419,6 +419,20 @@ def test_a_second_synchronizer_continues_a_decay() -> None:
 
 
 @pytest.mark.usefixtures("alone")
+def test_a_decay_falls_when_an_average_is_applied() -> None:
+    w, optimizer = make(lr=Decay(0.4, "1/r"))
+    averages = synchronize(optimizer, at=[1, 3, 4], overlap=True, delay=2)
+    w.grad = torch.ones(3)
+    lrs = []
+    for t in range(7):
+        if t == 6:
+            averages.synchronize()  # not the end of a round
+        optimizer.step()
+        lrs.append(optimizer.param_groups[0]["lr"])
+    assert lrs == pytest.approx([0.4, 0.4, 0.2, 0.4 / 3, 0.4 / 3, 0.1, 0.1])
+
+
+@pytest.mark.usefixtures("alone")
 def test_a_loaded_state_stays_synchronized_and_a_copy_is_not() -> None:
     w, optimizer = make(local_steps=1)
     averages = synchronize(optimizer)

@@ -151,7 +151,7 @@ class Synchronizer:
         if moved:
             mean += average.progress(self._tensors())
         unflatten(mean, self._tensors())
-        self._begin_round()
+        self._begin_round(average.steps)
         self._equal_at = None if moved else self.optimizer.steps
         self.rounds += 1
 
@@ -189,12 +189,12 @@ class Synchronizer:
         self._pending = None
         self._counted = 0
         self._counted_until = self._equal_at = self.optimizer.steps
-        self._begin_round()
+        self._begin_round(self.optimizer.steps)
         return dict(content["extra"])
 
-    def _begin_round(self) -> None:
-        # By the steps, not by `rounds`: they are the same in a second synchronizer.
-        self.optimizer.begin_round(self._schedule.rounds(self.optimizer.steps))
+    def _begin_round(self, steps: int) -> None:
+        # By the steps, not by `rounds`: a second synchronizer starts to count at 0.
+        self.optimizer.begin_round(self._schedule.rounds(steps))
 
     def _start_average(self) -> None:
         if _local_steps(self.optimizer) != self._schedule.local_steps:
