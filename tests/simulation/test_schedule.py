@@ -13,14 +13,14 @@ def test_every() -> None:
     schedule = Schedule.every(4, steps=12)
     assert schedule.gaps == (4, 4, 4)
     assert (schedule.K, schedule.T, schedule.rounds) == (4, 12, 3)
-    assert list(schedule) == [(0, 4), (4, 4), (8, 4)]
+    assert list(schedule) == [(0, 0, 4), (1, 4, 4), (2, 8, 4)]
 
 
 def test_at() -> None:
     schedule = Schedule.at([1, 4, 6])
     assert schedule.gaps == (1, 3, 2)
     assert (schedule.K, schedule.T, schedule.rounds) == (3, 6, 3)
-    assert list(schedule) == [(0, 1), (1, 3), (4, 2)]
+    assert list(schedule) == [(0, 0, 1), (1, 1, 3), (2, 4, 2)]
 
 
 def test_equal_gaps_are_equal_schedules() -> None:

@@ -209,6 +209,13 @@ class LinearModel(Objective):
         twin.weights = weights * (self.n_samples / weights.sum())
         return twin
 
+    def reordered(self, rows: RowNumbers) -> Self:
+        """Return the same function with its rows in another order."""
+        twin = self._copy()
+        twin.X, twin.y = self.X[rows], self.y[rows]
+        twin.weights = None if self.weights is None else self.weights[rows]
+        return twin
+
     def on_rows(self, X: npt.ArrayLike | sp.sparray | sp.spmatrix, y: npt.ArrayLike) -> Self:
         """Return the loss on other rows, without the l2 term: for a test set.
 

@@ -51,6 +51,11 @@ class Federation:
         """Whether all clients count the same."""
         return self.clients is None or self.weighting == "uniform" or self._equal_sizes
 
+    @property
+    def largest(self) -> int:
+        """How many rows a client has at most."""
+        return self.n if self.clients is None else int(self.clients.sizes.max())
+
     @cached_property
     def _equal_sizes(self) -> bool:
         return self.clients is not None and int(np.ptp(self.clients.sizes)) == 0

@@ -1,7 +1,8 @@
 """Rounds of one step on all samples of the round: minibatch algorithms, and K = 1 of any other.
 
 A batch of M*K draws with replacement is a histogram of rows: each distinct row is visited once,
-with its count as weight, whatever M and K are.
+with its count as weight, whatever M and K are. Where clients differ, a row also counts as much as
+the client that holds it.
 """
 
 from __future__ import annotations
@@ -13,12 +14,14 @@ import numpy as np
 
 from fedac.arrays import Array
 from fedac.simulation._fast import dense, kernels
+from fedac.simulation._fast.members import draws_of, rows_drawn, sizes, total_weight
 from fedac.simulation._fast.pack import Pack
 from fedac.simulation._fast.records import Batch, Draws, Rows
 from fedac.simulation._fast.rows import Regularizer
 from fedac.simulation._fast.simd import Template, aligned
 from fedac.simulation._fast.threads import Threads, sum_strands
 from fedac.simulation.problem import Problem
+from fedac.simulation.schedule import Span
 
 # Lanes in one vector. Gradients are summed in double precision.
 LANES = 16
@@ -41,45 +44,68 @@ class BatchRounds:
         # The same width from first to last: another one would mean compiling again.
         count = min(LANES, len(self.problem.lanes))
         self.lanes = Template(np.float64, 1 << (count - 1).bit_length())
-        kernels.count_rows(self.counts[0], Draws(np.uint64(0), 0, 1), 0, 0)  # compiles it
+        # Compiles it.
+        kernels.count_rows(self.counts[0], draws_of(self.problem.federation, Span(0, 0, 1)), 0, 0)
 
-    def round(self, packs: list[Pack], t: int, gap: int) -> None:
-        """Advance every lane of some packs by one step on the M*gap samples from step t on."""
+    def round(self, packs: list[Pack], draws: Draws) -> None:
+        """Advance every lane of some packs by one step on all samples of a round."""
         points = [pack.query() for pack in packs]
-        batch = self._draw(Draws(np.uint64(self.problem.federation.seed), t, gap))
+        batch = self._draw(draws)
         g = self._gradient(np.concatenate(points, axis=1), batch)
-        g /= self.problem.federation.taking_part * gap
+        n = len(self.rows.y)
+        # A client's rows count as much as the client, all together.
+        g /= total_weight(draws, n) * (draws.gap * draws.batch or 1)
+        queries = rows_drawn(draws, n)
         first = 0
         for pack, w_md in zip(packs, points, strict=True):
             count = len(pack.lanes)
             pull = self.regularizer.l2 * (w_md - self.regularizer.center[:, None])
             pack.update(w_md, g[:, first : first + count] + pull)
             first += count
-            self.problem.on_progress(self.problem.federation.taking_part * gap * count)
+            self.problem.on_progress(queries * count)
 
     def _draw(self, draws: Draws) -> Batch:
-        """Return the distinct rows of a batch and how often each was drawn."""
-        M, n, size = (
-            self.problem.federation.taking_part,
-            len(self.rows.y),
-            self.problem.federation.taking_part * draws.gap,
-        )
+        """Return the rows of a batch and how much each counts."""
+        n = len(self.rows.y)
+        if draws.batch == 0:
+            return self._all_rows(draws)
+        size = rows_drawn(draws, n)
         if size <= SPARSE_BATCH * n:
             drawn = np.empty(size, np.uint64)
-            kernels.list_rows(drawn, draws, M, n)
-            return Batch(drawn, np.ones(size))
+            kernels.list_rows(drawn, draws, n)
+            return Batch(drawn, np.repeat(self._weights(draws), size // draws.taking_part))
         self.counts[:] = 0
         slots = list(range(self.threads.count))
 
         def count(first: int, last: int) -> None:
             slot = slots.pop()
-            kernels.count_rows(self.counts[slot], draws, M * first // STRANDS, M * last // STRANDS)
+            places = (draws.taking_part * strand // STRANDS for strand in (first, last))
+            kernels.count_rows(self.counts[slot], draws, *places)
             slots.append(slot)
 
         self.threads.run(count, strands=STRANDS, work=size)
         counts = self.counts.sum(axis=0)
         distinct = np.flatnonzero(counts)
-        return Batch(distinct.astype(np.uint64), counts[distinct].astype(np.float64))
+        weights = counts[distinct].astype(np.float64)
+        if draws.weighted:
+            owners = np.searchsorted(draws.bounds, distinct, side="right") - 1
+            weights *= np.diff(draws.bounds)[owners]
+        return Batch(distinct.astype(np.uint64), weights)
+
+    def _all_rows(self, draws: Draws) -> Batch:
+        """Return all rows of those who take part."""
+        n = len(self.rows.y)
+        held = sizes(draws, 0, draws.taking_part, n)
+        rows = np.arange(held.sum())
+        if draws.bounds.size and draws.members.size:
+            rows += np.repeat(draws.bounds[draws.members + 1] - np.cumsum(held), held)
+        return Batch(rows.astype(np.uint64), np.repeat(self._weights(draws) / held, held))
+
+    def _weights(self, draws: Draws) -> Array:
+        """Return how much each client counts."""
+        if not draws.weighted:
+            return np.ones(draws.taking_part)
+        return sizes(draws, 0, draws.taking_part, len(self.rows.y)).astype(np.float64)
 
     def _gradient(self, points: Array, batch: Batch) -> Array:
         """Return the sum of the weighted rows' gradients at every point, without the l2 term."""

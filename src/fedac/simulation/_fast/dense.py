@@ -16,7 +16,8 @@ import numpy.typing as npt
 from fedac.arrays import Array
 from fedac.sampling import sample_index
 from fedac.simulation._fast import kernels
-from fedac.simulation._fast.records import Batch, Block, LocalRound, Rows, Tables
+from fedac.simulation._fast.members import numbers, sizes
+from fedac.simulation._fast.records import Batch, Block, Draws, LocalRound, Rows, Tables
 from fedac.simulation._fast.simd import Template
 from fedac.simulation._fast.threads import sum_strands
 from fedac.simulation._fast.workers import Workers
@@ -24,7 +25,7 @@ from fedac.simulation._fast.workers import Workers
 Numbers = npt.NDArray[Any]  # of the workers' precision
 Indices = npt.NDArray[np.intp]
 
-# Steps in a block: longer ones spend more on Gram matrices, shorter ones more on updates.
+# Rows in a block of steps: longer ones spend more on Gram matrices, shorter ones more on updates.
 BLOCK = 64
 # Workers whose rows are gathered at a time: some megabytes for thousands of columns.
 WORKERS_AT_ONCE = 8
@@ -36,7 +37,8 @@ class DenseWorkers(Workers):
 
     def may_share(self, gap: int) -> bool:
         """Say so for rounds of one block: after it, workers are at different points."""
-        return gap <= BLOCK and super().may_share(gap)
+        batch = self.full.batch
+        return batch is not None and gap * batch <= BLOCK and super().may_share(gap)
 
     def how_to_collect(self, gap: int, *, folded: bool) -> int:
         """Collect over all coordinates: a dense row touches every one."""
@@ -60,62 +62,111 @@ class DenseWorkers(Workers):
     def run_strands(self, first: int, last: int, this_round: LocalRound) -> None:
         """Run the workers of some strands."""
         (X,) = self.rows.data
-        M, (_, t, gap) = self.problem.federation.taking_part, this_round.draws
+        draws = this_round.draws
         shared = this_round.collect == kernels.BY_ROW
         strands = len(this_round.shared.steps if shared else self.total)
         # The same memory for all rows: allocating large arrays is slow.
-        memory = np.empty((WORKERS_AT_ONCE * min(BLOCK, gap), X.shape[1]), X.dtype)
+        in_block = min(draws.gap * draws.batch, max(BLOCK, draws.batch))
+        memory = np.empty((WORKERS_AT_ONCE * in_block, X.shape[1]), X.dtype)
         for strand in range(first, last):
-            end = (strand + 1) * M // strands
-            for m in range(strand * M // strands, end, WORKERS_AT_ONCE):
-                workers = np.arange(m, min(m + WORKERS_AT_ONCE, end))[:, None]
-                drawn = sample_index(
-                    self.problem.federation.seed, workers, t + np.arange(gap), len(X)
-                )
+            end = (strand + 1) * draws.taking_part // strands
+            for place in range(strand * draws.taking_part // strands, end, WORKERS_AT_ONCE):
+                until = min(place + WORKERS_AT_ONCE, end)
+                weights = self._weights(draws, place, until)
+                moved = self._matrix(self.total[strand])
+                if draws.batch == 0:
+                    for m, weight in zip(numbers(draws, place, until), weights, strict=True):
+                        moved += weight * self._run_on_all_rows(this_round, int(m))
+                    continue
+                drawn = self._draw(draws, place, until)
                 if shared:
                     x, P = _gather(X, drawn, memory), this_round.shared.margins[drawn]
-                    C = self._steps(this_round.tables, 0, drawn, x, P)
+                    C = self._steps(this_round.tables, 0, draws.batch, drawn, x, P)
+                    C *= weights[:, None, None]
                     kernels.scatter(self.sequences, drawn, C, this_round.shared.steps[strand])
                 else:
-                    self._run_workers(this_round, drawn, memory, self._matrix(self.total[strand]))
+                    self._run_workers(this_round, drawn, weights, memory, moved)
+
+    def _draw(self, draws: Draws, first: int, last: int) -> Indices:
+        """Return the rows that some workers draw in a round, a line for each worker."""
+        m, n = numbers(draws, first, last)[:, None], len(self.rows.y)
+        size = sizes(draws, first, last, n)[:, None]
+        steps = draws.t * draws.batch + np.arange(draws.gap * draws.batch)
+        drawn = sample_index(int(draws.seed), m, steps, size)
+        return drawn + draws.bounds[m] if draws.bounds.size else drawn
+
+    def _weights(self, draws: Draws, first: int, last: int) -> Numbers:
+        """Return how much some workers count."""
+        if not draws.weighted:
+            return np.ones(last - first, self.rows.dtype)
+        return sizes(draws, first, last, len(self.rows.y)).astype(self.rows.dtype)
+
+    def _run_on_all_rows(self, this_round: LocalRound, m: int) -> Numbers:
+        """Run a worker that takes all its rows at every step; return how far it moved."""
+        (X,), bounds, tables = self.rows.data, this_round.draws.bounds, this_round.tables
+        own = slice(bounds[m], bounds[m + 1]) if bounds.size else slice(0, len(X))
+        x, rows = X[own], np.arange(len(X))[None, own]
+        Y = self._matrix(this_round.start).copy()
+        next_fold = 0
+        for k, fold in enumerate(tables.fold_after):
+            (C,) = self._steps(tables, k, len(x), rows, x[None], (x @ Y)[None])
+            if fold:
+                columns = tables.folds[next_fold : next_fold + 1]
+                kernels.fold_all(self.lanes, self.sequences, columns, Y.reshape(-1))
+                next_fold += 1
+            Y += x.T @ C
+        return Y - self._matrix(this_round.base)
 
     def _run_workers(
-        self, this_round: LocalRound, drawn: Indices, memory: Numbers, moved: Array
+        self,
+        this_round: LocalRound,
+        drawn: Indices,
+        weights: Numbers,
+        memory: Numbers,
+        moved: Array,
     ) -> None:
         """Run the workers that draw some rows and add up how far they moved."""
         (X,) = self.rows.data
-        tables, gap = this_round.tables, this_round.draws.gap
+        tables, gap, batch = this_round.tables, this_round.draws.gap, this_round.draws.batch
         origin = self._matrix(self.start)
         d, W = origin.shape
         Y = np.broadcast_to(origin, (len(drawn), d, W))
         next_fold = 0
-        for a, b in _blocks(tables.fold_after):
-            rows = drawn[:, a:b]
+        steps_in_block = max(1, BLOCK // batch)
+        for a, b in _blocks(tables.fold_after, steps_in_block):
+            rows = drawn[:, a * batch : b * batch]
             x = _gather(X, rows, memory)
             # Workers at the same start need only one product.
             P = (x.reshape(-1, d) @ origin).reshape(*rows.shape, W) if a == 0 else x @ Y
-            C = self._steps(tables, a, rows, x, P)
+            C = self._steps(tables, a, batch, rows, x, P)
             if tables.fold_after[b - 1]:
-                Y = Y + x[:, :-1].transpose(0, 2, 1) @ C[:, :-1]
+                # All but the rows of the last step are added before Y is folded.
+                Y = Y + x[:, :-batch].transpose(0, 2, 1) @ C[:, :-batch]
                 fold = tables.folds[next_fold : next_fold + 1]
                 for worker in Y:
                     kernels.fold_all(self.lanes, self.sequences, fold, worker.reshape(-1))
-                Y += x[:, -1, :, None] * C[:, -1, None, :]
+                Y += x[:, -batch:].transpose(0, 2, 1) @ C[:, -batch:]
                 next_fold += 1
             elif b < gap:
                 Y = Y + x.transpose(0, 2, 1) @ C
             else:
+                C *= weights[:, None, None]
                 moved += x.reshape(-1, d).T @ C.reshape(-1, W)
-        if len(tables.folds) or gap > BLOCK:
-            moved += (Y - self._matrix(this_round.base)).sum(axis=0)
+        if len(tables.folds) or gap > steps_in_block:
+            moved += (weights[:, None, None] * (Y - self._matrix(this_round.base))).sum(axis=0)
 
-    def _steps(self, tables: Tables, first: int, rows: Indices, x: Numbers, P: Numbers) -> Numbers:
+    def _steps(
+        self, tables: Tables, first: int, batch: int, rows: Indices, x: Numbers, P: Numbers
+    ) -> Numbers:
         """Return what steps on some rows add to the workers' states, in multiples of the rows."""
         _, y, offsets, loss = self.rows
         gathered = offsets[rows] if offsets.size else np.zeros((0, 0), x.dtype)
-        block = Block(P, x @ x.transpose(0, 2, 1), y[rows], gathered)
+        # The rows of a single step do not need each other.
+        several = rows.shape[1] > batch
+        gram = x @ x.transpose(0, 2, 1) if several else np.zeros((len(x), 0, 0), x.dtype)
+        block = Block(P, gram, y[rows], gathered)
         C = np.empty_like(P)
-        kernels.gram_steps(self.lanes, self.sequences, loss, tables, first, block, C)
+        kernels.gram_steps(self.lanes, self.sequences, loss, tables, first, batch, block, C)
         return C
 
     def _matrix(self, flat: Numbers) -> Numbers:
@@ -130,11 +181,11 @@ def _gather(X: Numbers, rows: Indices, memory: Numbers) -> Numbers:
     return np.take(X, rows, axis=0, out=out, mode="clip")
 
 
-def _blocks(fold_after: npt.NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
+def _blocks(fold_after: npt.NDArray[np.bool_], longest: int) -> Iterator[tuple[int, int]]:
     """Cut a round into blocks that are short and end where Y is folded."""
     first = 0
     for k, fold in enumerate(fold_after):
-        if fold or k + 1 - first == BLOCK or k + 1 == len(fold_after):
+        if fold or k + 1 - first == longest or k + 1 == len(fold_after):
             yield first, k + 1
             first = k + 1
 

@@ -15,12 +15,12 @@ import numpy as np
 import numpy.typing as npt
 from threadpoolctl import ThreadpoolController
 
-from fedac.errors import InputError
 from fedac.simulation._fast.affine import affine_form
 from fedac.simulation._fast.batch import BatchRounds
 from fedac.simulation._fast.compiling import run_interruptibly
 from fedac.simulation._fast.evaluate import Evaluator
 from fedac.simulation._fast.local import KnownTables, LocalRounds
+from fedac.simulation._fast.members import draws_of
 from fedac.simulation._fast.pack import Pack, make_packs
 from fedac.simulation._fast.rows import prepare, split
 from fedac.simulation._fast.threads import Threads
@@ -36,8 +36,6 @@ def _blas() -> ThreadpoolController:
 def check(problem: Problem) -> None:
     """Refuse what only the reference engine can do, with the reason."""
     split(problem.objective)
-    if problem.federation.clients is not None or problem.federation.batch != 1:
-        raise InputError("not yet")
     for lane in problem.lanes:
         affine_form(lane)
 
@@ -61,12 +59,15 @@ class _Engine:
     def __init__(self, problem: Problem, dtype: np.dtype[Any]) -> None:
         self.problem = problem
         self.model, self.regularizer = split(problem.objective)
-        self.exact_rows = prepare(self.model, self.regularizer, np.float64)
+        clients = problem.federation.clients
+        # A client's rows next to each other: near in memory, and known by their bounds.
+        ordered = self.model if clients is None else self.model.reordered(clients.rows)
+        self.exact_rows = prepare(ordered, self.regularizer, np.float64)
         self.tables: KnownTables = {}
         self.local_rows = None
         one_step = set(problem.schedule.gaps) == {1}
         if not one_step and not all(lane.algorithm.minibatch for lane in problem.lanes):
-            self.local_rows = prepare(self.model, self.regularizer, dtype)
+            self.local_rows = prepare(ordered, self.regularizer, dtype)
 
     def warm_up(self) -> None:
         """Compile the kernels, by one worker and a round of every length.
@@ -74,7 +75,7 @@ class _Engine:
         This ends before the first snapshot, with which the clock starts.
         """
         rounds = Schedule(tuple(set(self.problem.schedule.gaps)))
-        one = replace(self.problem.federation, M=1, count=None)
+        one = replace(self.problem.federation, count=1)
         small = replace(
             self.problem, federation=one, schedule=rounds, on_progress=lambda queries: None
         )
@@ -91,7 +92,7 @@ class _Engine:
             in_steps = [pack for pack in packs if not pack.minibatch]
             local = LocalRounds(
                 problem, self.local_rows, self.regularizer, team, in_steps, self.tables,
-                full_M=self.problem.federation.taking_part,
+                full=self.problem.federation,
             )  # fmt: skip
         evaluator = Evaluator(self.model, self.exact_rows, self.regularizer, team)
         for snapshots in _rounds(problem, packs, batch, local):
@@ -103,15 +104,19 @@ def _rounds(
 ) -> Generator[list[Snapshot]]:
     """Take all packs through the rounds of the schedule, and yield their states."""
     yield [snapshot for pack in packs for snapshot in pack.snapshots(0)]
-    for _, t, gap in problem.schedule:
+    for this_round in problem.schedule:
+        r, t, gap = this_round
+        draws = draws_of(problem.federation, this_round)
+        for pack in packs:
+            pack.enter_round(r)
         # A diverging lane overflows on its way out; that is reported as its status.
         with np.errstate(over="ignore", invalid="ignore"):
             in_batch = [pack for pack in packs if pack.minibatch or gap == 1]
             if in_batch:
-                batch.round(in_batch, t, gap)
+                batch.round(in_batch, draws)
             for pack in packs:
                 if local is not None and pack not in in_batch:
-                    local.round(pack, t, gap)
+                    local.round(pack, draws)
             step = t + gap
             snapshots = [snapshot for pack in packs for snapshot in pack.drop_diverged(step)]
         packs = [pack for pack in packs if pack.lanes]

@@ -23,8 +23,8 @@ STRANDS = 16
 class Evaluator:
     """Evaluates an objective, split into a model and an l2 term, at the outputs of lanes.
 
-    Sparse data with a built-in loss use a kernel. For dense data matrix products are as fast, and
-    a user's own loss is only known to the model.
+    Sparse data with a built-in loss use a kernel. For dense data matrix products are as fast; a
+    user's own loss, and rows that do not count the same, are only known to the model.
     """
 
     model: LinearModel
@@ -34,7 +34,8 @@ class Evaluator:
 
     def losses(self, W: Array) -> Array:
         """Return F(W[k]) for every k."""
-        by_products = self.rows.dense or isinstance(self.rows.loss, losses.Custom)
+        own = isinstance(self.rows.loss, losses.Custom) or self.model.weights is not None
+        by_products = self.rows.dense or own
         means = self._by_products(W) if by_products else self._by_kernel(W)
         return means + self.regularizer.values(W)
 

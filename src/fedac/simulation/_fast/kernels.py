@@ -12,6 +12,7 @@ Sparse data are a tuple whose type chooses the code: ``(indptr, indices)`` for r
 """
 
 import numpy as np
+from numba import types
 from numba.extending import overload, register_jitable
 
 from fedac import sampling
@@ -112,13 +113,41 @@ def _add_row(template, data, i, Y, coefficient):
 
 
 @register_jitable
+def member(draws, place):
+    """Return the number of the client at a place among those that take part."""
+    return draws.members[place] if draws.members.size else place
+
+
+@register_jitable
+def rows_of(draws, m, n):
+    """Return the first of the rows that client m draws from, and how many they are."""
+    if draws.bounds.size:
+        first = draws.bounds[m]
+        return np.uint64(first), np.uint64(draws.bounds[m + 1] - first)
+    return np.uint64(0), n
+
+
+@register_jitable
 def draw_rows(drawn, draws, m, n):
-    """List the rows that worker m draws in a round, and repeat the last one to look ahead to."""
-    key = worker_key(draws.seed, np.uint64(m))
-    for k in range(np.uint64(draws.gap)):
-        drawn[k] = row_of(key, np.uint64(draws.t) + k, n)
-    for k in range(draws.gap, draws.gap + ROWS_AHEAD):
-        drawn[k] = drawn[draws.gap - 1]
+    """List the rows that client m draws in a round; return how many.
+
+    The last one is repeated to look ahead to. If the client takes all its rows at every step, they
+    are listed once.
+    """
+    first, size = rows_of(draws, m, n)
+    if draws.batch == 0:
+        count = size
+        for k in range(count):
+            drawn[k] = first + k
+    else:
+        key = worker_key(draws.seed, np.uint64(m))
+        count = np.uint64(draws.gap * draws.batch)
+        start = np.uint64(draws.t * draws.batch)
+        for k in range(count):
+            drawn[k] = first + row_of(key, start + k, size)
+    for k in range(count, count + np.uint64(ROWS_AHEAD)):
+        drawn[k] = drawn[count - np.uint64(1)]
+    return count
 
 
 @register_jitable
@@ -137,8 +166,8 @@ def prefetch_coordinates(template, data, i, array):
 
 
 @register_jitable
-def collect_row(template, data, i, start, Y, total):
-    """Collect the change of one row's coordinates and reset them.
+def collect_row(template, data, i, start, Y, weight, total):
+    """Collect the weighted change of one row's coordinates and reset them.
 
     A coordinate that occurs again has been reset and adds nothing, so no list of touched
     coordinates is needed.
@@ -147,7 +176,7 @@ def collect_row(template, data, i, start, Y, total):
     for k in range(np.uint64(indptr[i]), np.uint64(indptr[i + np.uint64(1)])):
         place = np.uint64(indices[k]) * np.uint64(len(template))
         origin = load(template, start, place)
-        accumulate(total, place, load(template, Y, place) - origin)
+        accumulate(total, place, (load(template, Y, place) - origin) * weight)
         store(Y, place, origin)
 
 
@@ -159,70 +188,140 @@ def clear_row(template, data, i, Y):
         store(Y, np.uint64(indices[k]) * np.uint64(len(template)), splat(template, 0.0))
 
 
+def take_steps(lanes, sequences, rows, this_round, scratch, weight, drawn_rows, sums):
+    """Take a worker through the steps of a round, on the rows that it has drawn.
+
+    If moves are collected by row, `sums` receives how much of every row it added.
+    """
+    raise NotImplementedError("compiled only")
+
+
+@overload(take_steps, inline="always")
+def _take_steps(lanes, sequences, rows, this_round, scratch, weight, drawn_rows, sums):
+    one_row_a_step = isinstance(scratch[3], types.BaseTuple)
+    return _steps_on_rows if one_row_a_step else _steps_on_batches
+
+
+def _steps_on_rows(lanes, sequences, rows, this_round, scratch, weight, drawn_rows, sums):
+    data, y, offsets, loss = rows
+    _, tables, start, _, shared, collect = this_round
+    q, r, e, fold_after, folds = tables
+    margins, _ = shared
+    Y, _, drawn, _ = scratch
+    by_row = collect == BY_ROW
+    large = start.nbytes > NEAR_CACHE
+    V, W = np.uint64(len(lanes)), np.uint64(len(sequences))
+    next_fold = 0
+    for k in range(drawn_rows):
+        # The sampler knows the coming rows: fetch them while we work on this one.
+        i = drawn[k]
+        prefetch_row(data, y, drawn[k + np.uint64(ROWS_AHEAD)])
+        if large:
+            prefetch_coordinates(sequences, data, drawn[k + np.uint64(STATE_AHEAD)], Y)
+        x_y = margin(sequences, data, i, Y)
+        if by_row:
+            x_y = x_y + load(sequences, margins, i * W)
+        z = sum_tiles(lanes, load(sequences, q, k * W) * x_y)
+        if offsets.size:
+            z = multiply_add(load(lanes, e, k * V), splat(z, offsets[i]), z)
+        g = derivative(loss, z, y[i])
+        if fold_after[k]:
+            fold(lanes, sequences, folds[next_fold], Y)
+            next_fold += 1
+        step = load(sequences, r, k * W) * tile(sequences, g)
+        add_row(sequences, data, i, Y, step)
+        if by_row:
+            accumulate(sums, i * W, step * weight)
+
+
+def _steps_on_batches(lanes, sequences, rows, this_round, scratch, weight, drawn_rows, sums):
+    data, y, offsets, loss = rows
+    draws, tables, start, _, shared, collect = this_round
+    q, r, e, fold_after, folds = tables
+    margins, _ = shared
+    Y, _, drawn, slopes = scratch
+    by_row = collect == BY_ROW
+    large = start.nbytes > NEAR_CACHE
+    V, W = np.uint64(len(lanes)), np.uint64(len(sequences))
+    rows_a_step = np.uint64(draws.batch) if draws.batch else drawn_rows
+    scale = splat(sequences, 1.0 / rows_a_step)
+    next_fold = 0
+    for k in range(np.uint64(draws.gap)):
+        first = k * rows_a_step if draws.batch else np.uint64(0)
+        # All derivatives are taken at the same point, before any row is added.
+        for j in range(rows_a_step):
+            i = drawn[first + j]
+            prefetch_row(data, y, drawn[first + j + np.uint64(ROWS_AHEAD)])
+            if large:
+                prefetch_coordinates(sequences, data, drawn[first + j + np.uint64(STATE_AHEAD)], Y)
+            x_y = margin(sequences, data, i, Y)
+            if by_row:
+                x_y = x_y + load(sequences, margins, i * W)
+            z = sum_tiles(lanes, load(sequences, q, k * W) * x_y)
+            if offsets.size:
+                z = multiply_add(load(lanes, e, k * V), splat(z, offsets[i]), z)
+            store(slopes, j * V, derivative(loss, z, y[i]))
+        if fold_after[k]:
+            fold(lanes, sequences, folds[next_fold], Y)
+            next_fold += 1
+        length = load(sequences, r, k * W) * scale
+        for j in range(rows_a_step):
+            i = drawn[first + j]
+            step = length * tile(sequences, load(lanes, slopes, j * V))
+            add_row(sequences, data, i, Y, step)
+            if by_row:
+                accumulate(sums, i * W, step * weight)
+
+
 @compiled
 def run_workers(lanes, sequences, rows, this_round, scratch, total, first_strand, last_strand):
     """Run the workers of some strands for one round and sum up how far they moved.
 
-    Every worker starts from `start`, takes `gap` steps and leaves ``Y - base`` in the total of
-    its strand, or how much it added of every row in the steps of its strand. Strands are fixed
-    groups of workers, each summed in order: results do not depend on the number of threads.
+    Every worker starts from `start`, takes `gap` steps and leaves its weight times ``Y - base`` in
+    the total of its strand, or how much it added of every row in the steps of its strand. Strands
+    are fixed groups of workers, each summed in order: results do not depend on the number of
+    threads.
     """
-    data, y, offsets, loss = rows
-    M, draws, tables, start, base, shared, collect = this_round
-    q, r, e, fold_after, folds = tables
-    margins, steps = shared
-    Y, sums, drawn = scratch
+    data, y, _, _ = rows
+    draws, _, start, base, shared, collect = this_round
+    _, steps = shared
+    Y, sums, drawn, _ = scratch
     by_row = collect == BY_ROW
     strands = len(steps) if by_row else len(total)
-    V, W = np.uint64(len(lanes)), np.uint64(len(sequences))
-    n, gap = np.uint64(len(y)), np.uint64(draws.gap)
-    large = start.nbytes > NEAR_CACHE
+    W, n = np.uint64(len(sequences)), np.uint64(len(y))
     if not by_row:
         for place in range(np.uint64(0), np.uint64(start.size), W):
             store(Y, place, load(sequences, start, place))
     for strand in range(first_strand, last_strand):
         strand_total = total[min(strand, len(total) - 1)]
+        strand_steps = steps[strand] if by_row else steps[0]
         waiting = 0
-        for m in range(strand * M // strands, (strand + 1) * M // strands):
-            draw_rows(drawn, draws, m, n)
-            next_fold = 0
-            for k in range(gap):
-                # The sampler knows the coming rows: fetch them while we work on this one.
-                i = drawn[k]
-                prefetch_row(data, y, drawn[k + np.uint64(ROWS_AHEAD)])
-                if large:
-                    prefetch_coordinates(sequences, data, drawn[k + np.uint64(STATE_AHEAD)], Y)
-                x_y = margin(sequences, data, i, Y)
-                if by_row:
-                    x_y = x_y + load(sequences, margins, i * W)
-                z = sum_tiles(lanes, load(sequences, q, k * W) * x_y)
-                if offsets.size:
-                    z = multiply_add(load(lanes, e, k * V), splat(z, offsets[i]), z)
-                g = derivative(loss, z, y[i])
-                if fold_after[k]:
-                    fold(lanes, sequences, folds[next_fold], Y)
-                    next_fold += 1
-                step = load(sequences, r, k * W) * tile(sequences, g)
-                add_row(sequences, data, i, Y, step)
-                if by_row:
-                    accumulate(steps[strand], i * W, step)
+        for place in range(
+            strand * draws.taking_part // strands, (strand + 1) * draws.taking_part // strands
+        ):
+            m = member(draws, place)
+            drawn_rows = draw_rows(drawn, draws, m, n)
+            weight = splat(sequences, rows_of(draws, m, n)[1] if draws.weighted else 1)
+            take_steps(
+                lanes, sequences, rows, this_round, scratch, weight, drawn_rows, strand_steps
+            )
             if by_row:
-                for k in range(gap):
+                for k in range(drawn_rows):
                     clear_row(sequences, data, drawn[k], Y)
                 continue
             waiting += 1
             if collect == SWEEP:
-                sweep_up(sequences, start, base, Y, sums)
+                sweep_up(sequences, start, base, Y, weight, sums)
             elif collect == TOUCHED:
-                for k in range(gap):
-                    collect_row(sequences, data, drawn[k], start, Y, sums)
+                for k in range(drawn_rows):
+                    collect_row(sequences, data, drawn[k], start, Y, weight, sums)
             else:
                 waiting = 0
-                for k in range(gap):
+                for k in range(drawn_rows):
                     ahead = drawn[k + np.uint64(ROWS_AHEAD)]
                     prefetch_coordinates(sequences, data, ahead, start)
                     prefetch_coordinates(sequences, data, ahead, strand_total)
-                    collect_row(sequences, data, drawn[k], start, Y, strand_total)
+                    collect_row(sequences, data, drawn[k], start, Y, weight, strand_total)
             if waiting == WORKERS_PER_SUM:
                 flush(sequences, sums, strand_total)
                 waiting = 0
@@ -253,12 +352,12 @@ def add_rows(sequences, data, steps, total, first_strand, last_strand):
 
 
 @register_jitable
-def sweep_up(sequences, start, base, Y, sums):
-    """Add how far a worker moved to the sums, over all coordinates, and reset it."""
+def sweep_up(sequences, start, base, Y, weight, sums):
+    """Add how far a worker moved, weighted, to the sums, over all coordinates, and reset it."""
     W = np.uint64(len(sequences))
     for place in range(np.uint64(0), np.uint64(start.size), W):
         moved = load(sequences, Y, place) - load(sequences, base, place)
-        store(sums, place, load(sequences, sums, place) + moved)
+        store(sums, place, multiply_add(weight, moved, load(sequences, sums, place)))
         store(Y, place, load(sequences, start, place))
 
 
@@ -291,26 +390,29 @@ def derivatives(lanes, loss, Z, y, weights):
 
 
 @compiled
-def gram_steps(lanes, sequences, loss, tables, first_step, block, C):
+def gram_steps(lanes, sequences, loss, tables, first_step, rows_a_step, block, C):
     """Take a block of steps of some workers, knowing only products of their rows.
 
-    C receives what each step adds to the state, in multiples of its row.
+    C receives what each step adds to the state, in multiples of its rows.
     """
     P, gram, y, offsets = block
     q, r, e, _, _ = tables
     V, W = np.uint64(len(lanes)), np.uint64(len(sequences))
-    first, steps = np.uint64(first_step), np.uint64(P.shape[1])
+    first, batch = np.uint64(first_step), np.uint64(rows_a_step)
+    scale = splat(sequences, 1.0 / batch)
     for m in range(len(P)):
         P_m, C_m, gram_m = P[m], C[m], gram[m]
-        for k in range(steps):
+        for k in range(np.uint64(P.shape[1])):
+            step = k // batch
             x_y = load(sequences, P_m, k * W)
-            for i in range(k):
+            for i in range(step * batch):
                 x_y = multiply_add(splat(x_y, gram_m[k, i]), load(sequences, C_m, i * W), x_y)
-            z = sum_tiles(lanes, load(sequences, q, (first + k) * W) * x_y)
+            z = sum_tiles(lanes, load(sequences, q, (first + step) * W) * x_y)
             if offsets.size:
-                z = multiply_add(load(lanes, e, (first + k) * V), splat(z, offsets[m, k]), z)
+                z = multiply_add(load(lanes, e, (first + step) * V), splat(z, offsets[m, k]), z)
             g = derivative(loss, z, y[m, k])
-            store(C_m, k * W, load(sequences, r, (first + k) * W) * tile(sequences, g))
+            length = load(sequences, r, (first + step) * W) * scale
+            store(C_m, k * W, length * tile(sequences, g))
 
 
 @compiled
@@ -323,10 +425,10 @@ def scatter(sequences, drawn, C, steps):
 
 
 @compiled
-def finish_round(total, state, closing, center, M, first, last):
+def finish_round(total, state, closing, center, weight, first, last):
     """Turn the summed changes of a round into the state after it, for some coordinates.
 
-    state <- to_state (to_base state + changes / M) + constant center', for every lane.
+    state <- to_state (to_base state + changes / weight) + constant center', for every lane.
     """
     to_base, to_state, constant = closing
     S, lanes = state.shape[1], state.shape[2]
@@ -341,7 +443,7 @@ def finish_round(total, state, closing, center, M, first, last):
     for j in range(first, last):
         for lane in range(lanes):
             for s in range(S):
-                here = moved[j * size + s * (size // S) + lane] / M
+                here = moved[j * size + s * (size // S) + lane] / weight
                 for i in range(S):
                     here += to_base[s, i, lane] * state[j, i, lane]
                 averaged[s] = here
@@ -387,22 +489,28 @@ def fold_all(lanes, sequences, folds, Y):
 
 
 @compiled
-def count_rows(counts, draws, first_worker, last_worker):
-    """Count how often some workers draw each row in a round."""
+def count_rows(counts, draws, first_place, last_place):
+    """Count how often some clients draw each row in a round."""
     n = np.uint64(len(counts))
-    for m in range(first_worker, last_worker):
+    start, draws_each = np.uint64(draws.t * draws.batch), np.uint64(draws.gap * draws.batch)
+    for place in range(first_place, last_place):
+        m = member(draws, place)
+        first, size = rows_of(draws, m, n)
         key = worker_key(draws.seed, np.uint64(m))
-        for k in range(draws.gap):
-            counts[row_of(key, np.uint64(draws.t + k), n)] += 1
+        for k in range(draws_each):
+            counts[first + row_of(key, start + k, size)] += 1
 
 
 @compiled
-def list_rows(drawn, draws, M, n):
-    """List the rows that M workers draw in a round."""
-    for m in range(M):
+def list_rows(drawn, draws, n):
+    """List the rows that all clients of a round draw."""
+    start, draws_each = np.uint64(draws.t * draws.batch), np.uint64(draws.gap * draws.batch)
+    for place in range(draws.taking_part):
+        m = member(draws, place)
+        first, size = rows_of(draws, m, np.uint64(n))
         key = worker_key(draws.seed, np.uint64(m))
-        for k in range(draws.gap):
-            drawn[m * draws.gap + k] = row_of(key, np.uint64(draws.t + k), np.uint64(n))
+        for k in range(draws_each):
+            drawn[np.uint64(place) * draws_each + k] = first + row_of(key, start + k, size)
 
 
 @compiled

@@ -14,14 +14,16 @@ from fedac.arrays import Array
 from fedac.simulation._fast import kernels
 from fedac.simulation._fast.affine import affine_form, round_tables
 from fedac.simulation._fast.dense import DenseWorkers
+from fedac.simulation._fast.members import total_weight
 from fedac.simulation._fast.pack import Pack
-from fedac.simulation._fast.records import Closing, Rows, Tables
+from fedac.simulation._fast.records import Closing, Draws, Rows, Tables
 from fedac.simulation._fast.rows import Regularizer
 from fedac.simulation._fast.simd import aligned
 from fedac.simulation._fast.sparse import SparseWorkers
 from fedac.simulation._fast.threads import Threads
 from fedac.simulation._fast.workers import STRANDS, Workers
-from fedac.simulation.problem import Problem
+from fedac.simulation.federation import Federation
+from fedac.simulation.problem import Lane, Problem
 
 # Lanes in one vector: with these a state of a9a's width fits the first-level cache.
 LANES = {np.dtype(np.float32): 16, np.dtype(np.float64): 8}
@@ -40,7 +42,7 @@ class LocalRounds:
     threads: Threads
     packs: InitVar[list[Pack]]
     tables: KnownTables
-    full_M: int
+    full: Federation
 
     def __post_init__(self, packs: list[Pack]) -> None:
         # The same width from first to last: when lanes diverge the others keep their shape, since
@@ -50,13 +52,12 @@ class LocalRounds:
         for pack in packs:
             widest = max(last - first for first, last in self._chunks(pack))
             S, V = pack.state.shape[1], 1 << (widest - 1).bit_length()
-            self._workers[S] = make(self.problem, self.rows, self.threads, self.full_M, S, V)
+            self._workers[S] = make(self.problem, self.rows, self.threads, self.full, S, V)
 
-    def round(self, pack: Pack, t: int, gap: int) -> None:
-        """Advance every lane of a pack by one round of `gap` steps from step t."""
+    def round(self, pack: Pack, draws: Draws) -> None:
+        """Advance every lane of a pack by one round."""
         for first, last in self._chunks(pack):
-            lanes = tuple(pack.indices[first:last])
-            self._advance(lanes, pack.state[:, :, first:last], t, gap)
+            self._advance(pack, slice(first, last), draws)
 
     def _chunks(self, pack: Pack) -> list[tuple[int, int]]:
         """Return which lanes share a vector: as few vectors as possible, evenly filled."""
@@ -64,37 +65,43 @@ class LocalRounds:
         chunks = -(-count // LANES[self.rows.dtype])
         return list(pairwise(count * chunk // chunks for chunk in range(chunks + 1)))
 
-    def _advance(self, lanes: tuple[int, ...], state: Array, t: int, gap: int) -> None:
-        """Take the state of some lanes, given by number, through a round."""
+    def _advance(self, pack: Pack, where: slice, draws: Draws) -> None:
+        """Take some lanes of a pack through a round."""
+        state = pack.state[:, :, where]
         d, S, count = state.shape
         workers = self._workers[S]
-        tables, closing = self._table(lanes, gap, len(workers.lanes))
+        tables, closing = self._table(pack, where, draws.gap, len(workers.lanes))
         workers.start.reshape(d, S, -1)[:, :, :count] = state
-        workers.run(t, gap, tables, count)
+        workers.run(draws, tables, count)
+        weight = total_weight(draws, len(self.rows.y))
         # In strands of coordinates, which do not depend on each other.
         bounds = [d * strand // STRANDS for strand in range(STRANDS + 1)]
         self.threads.run(
             lambda first, last: kernels.finish_round(
-                workers.total, state, closing, self.regularizer.center, self.problem.federation.taking_part,
+                workers.total, state, closing, self.regularizer.center, weight,
                 bounds[first], bounds[last],
             ),
             strands=STRANDS,
             work=d * S * count,
         )  # fmt: skip
 
-    def _table(self, lanes: tuple[int, ...], gap: int, V: int) -> tuple[Tables, Closing]:
+    def _table(self, pack: Pack, where: slice, gap: int, V: int) -> tuple[Tables, Closing]:
         """Return the tables of a round, padded to V lanes for the kernel."""
-        if (lanes, gap) not in self.tables:
-            dtype = self.rows.dtype
-            forms = [affine_form(self.problem.lanes[lane]) for lane in lanes]
-            tables, closing = round_tables(forms, self.regularizer.l2, gap, dtype)
+        if pack.falling:  # a step size that falls needs new tables in every round
+            return self._make_table(pack.lanes[where], gap, V)
+        key = tuple(pack.indices[where]), gap
+        if key not in self.tables:
+            self.tables[key] = self._make_table(pack.lanes[where], gap, V)
+        return self.tables[key]
 
-            def padded(table: Array) -> npt.NDArray[Any]:
-                array = aligned((*table.shape[:-1], V), dtype)
-                array[..., : table.shape[-1]] = table
-                return array.reshape(len(table), math.prod(array.shape[1:]))
+    def _make_table(self, lanes: list[Lane], gap: int, V: int) -> tuple[Tables, Closing]:
+        dtype, forms = self.rows.dtype, list(map(affine_form, lanes))
+        tables, closing = round_tables(forms, self.regularizer.l2, gap, dtype)
 
-            q, r, e = (padded(table).ravel() for table in (tables.q, tables.r, tables.e))
-            flat = Tables(q, r, e, tables.fold_after, padded(tables.folds))
-            self.tables[lanes, gap] = flat, closing
-        return self.tables[lanes, gap]
+        def padded(table: Array) -> npt.NDArray[Any]:
+            array = aligned((*table.shape[:-1], V), dtype)
+            array[..., : table.shape[-1]] = table
+            return array.reshape(len(table), math.prod(array.shape[1:]))
+
+        q, r, e = (padded(table).ravel() for table in (tables.q, tables.r, tables.e))
+        return Tables(q, r, e, tables.fold_after, padded(tables.folds)), closing

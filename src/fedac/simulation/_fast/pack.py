@@ -30,6 +30,7 @@ class Pack:
 
     def __init__(self, indices: list[int], problem: Problem) -> None:
         self.problem = problem
+        self._round = 0
         starts = [np.stack(problem.lanes[i].algorithm.start(problem.start)) for i in indices]
         self.state: Array = np.ascontiguousarray(np.stack(starts).transpose(2, 1, 0))
         self._set_lanes(indices)
@@ -79,6 +80,17 @@ class Pack:
             self._set_lanes([x for place, x in enumerate(self.indices) if place not in dropped])
         return list(dropped.values())
 
+    def enter_round(self, r: int) -> None:
+        """Set the hyperparameters of round r where a step size falls."""
+        if self.falling:
+            self._round = r
+            self._set_lanes(self.indices)
+
+    @property
+    def falling(self) -> bool:
+        """Whether a step size falls over rounds."""
+        return any(lane.eta is not None for lane in self.lanes)
+
     def _set_lanes(self, indices: list[int]) -> None:
         """Set the lanes, and find the stretches of them that share an algorithm.
 
@@ -87,7 +99,7 @@ class Pack:
         ``min`` or ``math.sqrt`` of a hyperparameter) is called lane by lane.
         """
         self.indices = indices
-        self.lanes = [self.problem.lanes[index] for index in indices]
+        self.lanes = [self.problem.lanes[index].at(self._round) for index in indices]
         self._stretches: list[tuple[Algorithm, Any, slice]] = []
         first = 0
         for _, group in groupby(self.lanes, key=lambda lane: id(lane.algorithm)):

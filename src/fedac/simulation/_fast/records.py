@@ -42,11 +42,23 @@ class Rows(NamedTuple):
 
 
 class Draws(NamedTuple):
-    """The draws of one round: steps t to t + gap of the workers' streams (`fedac.sampling`)."""
+    """Who takes part in a round, and what they draw (see `members.py`)."""
 
     seed: np.uint64
     t: int
+    """The first step of the round."""
     gap: int
+    """How many steps it has."""
+    batch: int
+    """Rows per step; 0: all rows of the client."""
+    taking_part: int
+    """How many clients take part."""
+    members: npt.NDArray[np.int64]
+    """Their numbers; empty if everybody takes part."""
+    bounds: npt.NDArray[np.int64]
+    """The rows of client m are bounds[m] to bounds[m + 1]; empty if everybody has all rows."""
+    weighted: bool
+    """Whether clients count by their rows."""
 
 
 class Tables(NamedTuple):
@@ -89,9 +101,8 @@ class Shared(NamedTuple):
 
 
 class LocalRound(NamedTuple):
-    """One round of local steps by M workers."""
+    """One round of local steps."""
 
-    M: int
     draws: Draws
     tables: Tables
     start: npt.NDArray[Any]
@@ -105,11 +116,16 @@ class LocalRound(NamedTuple):
 
 
 class Scratch(NamedTuple):
-    """A task's own memory: a worker's state, sums of some workers' moves, the rows one draws."""
+    """A task's own memory."""
 
     Y: npt.NDArray[Any]
+    """A worker's state."""
     sums: npt.NDArray[Any]
+    """Sums of some workers' moves."""
     drawn: npt.NDArray[np.uint64]
+    """The rows that a worker draws in a round."""
+    slopes: npt.NDArray[Any] | tuple[()]
+    """The derivatives of the losses of a batch; without a place where batches are single rows."""
 
 
 class Block(NamedTuple):

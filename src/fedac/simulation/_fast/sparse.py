@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from fedac.simulation._fast import kernels
-from fedac.simulation._fast.records import LocalRound, Scratch
+from fedac.simulation._fast.records import Draws, LocalRound, Scratch
 from fedac.simulation._fast.simd import Template, aligned
 from fedac.simulation._fast.workers import Workers
 
@@ -24,7 +24,7 @@ class SparseWorkers(Workers):
 
     def how_to_collect(self, gap: int, *, folded: bool) -> int:
         """Collect over all coordinates where a worker touches most of them."""
-        if folded or self.problem.objective.dim <= gap * self.rows.nonzeros_per_row:
+        if folded or self.problem.objective.dim <= self._touched(gap):
             return kernels.SWEEP
         return kernels.FAR if self._sums_are_sparse(gap) else kernels.TOUCHED
 
@@ -38,7 +38,7 @@ class SparseWorkers(Workers):
     def run_strands(self, first: int, last: int, this_round: LocalRound) -> None:
         """Run the workers of some strands."""
         pool = self._blank if this_round.collect == kernels.BY_ROW else self._scratch
-        scratch = self._borrow(pool, this_round.draws.gap + kernels.ROWS_AHEAD)
+        scratch = self._borrow(pool, this_round.draws)
         kernels.run_workers(
             self.lanes, self.sequences, self.rows, this_round, scratch, self.total, first, last
         )
@@ -52,16 +52,27 @@ class SparseWorkers(Workers):
 
     def _sums_are_sparse(self, gap: int) -> bool:
         """Say whether even a sum of some workers' moves is mostly zeros."""
-        touched = gap * self.rows.nonzeros_per_row
-        return self.problem.objective.dim > kernels.WORKERS_PER_SUM * touched
+        return self.problem.objective.dim > kernels.WORKERS_PER_SUM * self._touched(gap)
 
-    def _borrow(self, pool: list[Scratch], draws: int) -> Scratch:
-        """Take memory out of a pool that other tasks share, with space for some drawn rows."""
+    def _touched(self, gap: int) -> float:
+        """Return how many numbers the rows of a worker have, those that it draws again included."""
+        federation = self.full
+        # A client that takes all its rows at every step takes the same ones.
+        rows = self.rows_per_worker(gap if federation.batch else 1)
+        return rows * self.rows.nonzeros_per_row
+
+    def _borrow(self, pool: list[Scratch], draws: Draws) -> Scratch:
+        """Take memory out of a pool that other tasks share, with space for the rows drawn."""
+        largest = self.full.largest
+        rows_a_step = draws.batch or largest
+        listed = kernels.ROWS_AHEAD + (draws.gap * draws.batch or largest)
         try:
             scratch = pool.pop()
         except IndexError:
             Y, sums = (aligned(self.start.shape, self.start.dtype) for _ in range(2))
-            scratch = Scratch(Y, sums, np.zeros(0, np.uint64))
-        if len(scratch.drawn) < draws:
-            return scratch._replace(drawn=np.zeros(draws, np.uint64))
+            single = draws.batch == 1
+            slopes = () if single else aligned((rows_a_step * len(self.lanes),), Y.dtype)
+            scratch = Scratch(Y, sums, np.zeros(0, np.uint64), slopes)
+        if len(scratch.drawn) < listed:
+            return scratch._replace(drawn=np.zeros(listed, np.uint64))
         return scratch

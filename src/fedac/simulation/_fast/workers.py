@@ -16,9 +16,11 @@ from typing import Any
 import numpy as np
 
 from fedac.simulation._fast import kernels
+from fedac.simulation._fast.members import rows_drawn
 from fedac.simulation._fast.records import Draws, LocalRound, Rows, Shared, Tables
 from fedac.simulation._fast.simd import Template, aligned
 from fedac.simulation._fast.threads import Threads
+from fedac.simulation.federation import Federation
 from fedac.simulation.problem import Problem
 
 # Workers are summed in this many fixed strands, fewer where their totals would fill the caches.
@@ -41,8 +43,8 @@ class Workers(ABC):
 
     Attributes
     ----------
-    full_M : int
-        The number of workers of the real run, which decides the code path; the warm-up has one.
+    full : Federation
+        That of the real run, which decides the code path; the warm-up has one worker.
     lanes, sequences : Template
         The vectors of V and of S V numbers that the kernels compute with.
     start : array, shape (d S V,)
@@ -54,7 +56,7 @@ class Workers(ABC):
     problem: Problem
     rows: Rows
     threads: Threads
-    full_M: int
+    full: Federation
     S: InitVar[int]
     V: InitVar[int]
 
@@ -72,9 +74,9 @@ class Workers(ABC):
         self.total = aligned((strands, size), np.float64)
         self._nothing_shared = self._make_shared(0)
 
-    def run(self, t: int, gap: int, tables: Tables, count: int) -> None:
+    def run(self, draws: Draws, tables: Tables, count: int) -> None:
         """Run all workers of `count` lanes from `start` through a round and leave `total`."""
-        M, seed = self.problem.federation.taking_part, np.uint64(self.problem.federation.seed)
+        gap = draws.gap
         base, share = self.start, False
         if len(tables.folds):
             # Folded by the same code as the workers, an idle one ends at `base` to the bit.
@@ -83,8 +85,7 @@ class Workers(ABC):
         else:
             share = self.may_share(gap)
         this_round = LocalRound(
-            M,
-            Draws(seed, t, gap),
+            draws,
             tables,
             self.start,
             base,
@@ -99,7 +100,14 @@ class Workers(ABC):
 
     def may_share(self, gap: int) -> bool:
         """Say whether workers should share products with all rows in a round without folds."""
-        return worth_sharing(self.full_M * gap, len(self.rows.y), len(self.sequences))
+        draws = self.full.taking_part * self.rows_per_worker(gap)
+        return worth_sharing(int(draws), len(self.rows.y), len(self.sequences))
+
+    def rows_per_worker(self, gap: int) -> float:
+        """Return how many rows a worker draws in a round, on average."""
+        n, full = len(self.rows.y), self.full
+        each = n if full.clients is None else n / full.M
+        return gap * full.batch if full.batch else each * gap
 
     @abstractmethod
     def how_to_collect(self, gap: int, *, folded: bool) -> int:
@@ -133,8 +141,9 @@ class Workers(ABC):
     def _run_all_strands(
         self, this_round: LocalRound, sums: np.ndarray[Any, Any], count: int
     ) -> None:
-        strands, steps = len(sums), self.problem.federation.taking_part * this_round.draws.gap
-        queries = steps * count
+        strands = len(sums)
+        drawn = rows_drawn(this_round.draws, len(self.rows.y))
+        queries = drawn * count
 
         def task(first: int, last: int) -> None:
             sums[first:last] = 0.0
@@ -144,4 +153,4 @@ class Workers(ABC):
             # Differences of whole numbers: the parts add up to the queries of the round.
             self.problem.on_progress(queries * last // strands - queries * first // strands)
 
-        self.threads.run(task, strands=strands, work=steps, on_done=report)
+        self.threads.run(task, strands=strands, work=drawn, on_done=report)
