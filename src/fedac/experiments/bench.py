@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from fedac.data import dense
+from fedac.data import dense, split, synthetic
 from fedac.data import load as load_data
 from fedac.errors import StepSizeWarning
 from fedac.experiments.machine import describe_machine
@@ -97,13 +97,18 @@ def _timed(steps: int, work: Callable[[], object]) -> Speed:
 
 
 def _compare(
-    what: str, ours: Speed, theirs: Speed, bar: float | None, at_most: bool = False
+    what: str,
+    ours: Speed,
+    theirs: Speed,
+    bar: float | None,
+    at_most: bool = False,
+    unit: str = "M steps/s",
 ) -> Line:
     """Measure two speeds in turn and compare their medians."""
     ours(), theirs()
     pairs = [(ours(), theirs()) for _ in range(REPEATS)]
     mine, other = (median(speeds) for speeds in zip(*pairs, strict=True))
-    return Line(what, mine, other, "M steps/s", mine / other, bar, at_most)
+    return Line(what, mine, other, unit, mine / other, bar, at_most)
 
 
 def _over_reference(bar: float, local_steps: int, etas: tuple[float, ...], what: str) -> Line:
@@ -153,6 +158,33 @@ def _dense(what: str) -> Line:
 def _threads(what: str) -> Line:
     two, one = (partial(_rate, _a9a(), T=2048, eta=ETAS, threads=count) for count in (2, 1))
     return _compare(what, two, one, 1.8)
+
+
+def _clients(what: str) -> Line:
+    """Compare clients that hold a few rows each with workers that draw from all rows."""
+    objective = _a9a()
+    apart = {"M": None, "clients": split(objective, M, "dirichlet(1)")}
+    ours, theirs = (partial(_rate, objective, T=1024, eta=ETAS, **how) for how in (apart, {}))
+    return _compare(what, ours, theirs, 0.9)
+
+
+def _participation(what: str) -> Line:
+    """Compare the seconds of a run: a round must not touch the clients that stay away."""
+    data = synthetic(200_000)
+    objective = LogisticRegression(data.X, data.y, l2=1e-3)
+    clients = split(objective, 100_000, "dirichlet(1)")
+
+    def seconds(participation: float) -> float:
+        settings = {"K": K, "T": 4 * K, "eta": 0.5, "participation": participation}
+        return simulate(objective, "fedac-i", clients=clients, **settings).seconds
+
+    return _compare(what, partial(seconds, 0.1), partial(seconds, 1), 0.15, at_most=True, unit="s")
+
+
+def _batches(what: str) -> Line:
+    """Compare the rows that go through a step per second."""
+    ours, theirs = (partial(_rate, _a9a(), T=512, eta=ETAS, batch=batch) for batch in (8, 1))
+    return _compare(what, ours, theirs, 1)
 
 
 def _columns(what: str) -> Line:
@@ -222,6 +254,9 @@ LINES: dict[str, Callable[[str], Line]] = {
     PEAK_MEMORY: _memory,
     "cost of a step, 10^6 columns over 10^3": _columns,
     "two threads over one": _threads,
+    "8,192 clients with rows of their own over workers with all rows": _clients,
+    "10% of 100,000 clients over all of them": _participation,
+    "rows in batches of 8 over single rows": _batches,
     "whole process of a warm `fedac run`, its job": _whole_process,
     OVER_JAX: _against_jax,
 }

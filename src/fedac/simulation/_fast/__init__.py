@@ -11,11 +11,16 @@ to 16 lanes of a pack at a time: S sequences of V lanes, S*V numbers per coordin
 in the processor's vector registers (`simd` has the vector type, and the templates that give a
 kernel its width).
 
+**Clients.** `members` says who takes part in a round and what each of them draws, for the kernels.
+The rows of the data are reordered by client, so that a client's rows lie between two bounds. Those
+who stay away cost nothing. What is called a worker below is a client that takes part.
+
 **Rounds.** `engine` walks through the schedule; `_rounds` there is where a round starts. A round
 of one step, and every round of a minibatch algorithm, is one gradient at the averaged state, over
 the histogram of drawn rows (`batch`). Any other round is run by M workers (`local`). After it,
 diverged lanes leave their pack, and at the steps on record the losses of all lanes are computed
-in one pass over the data (`evaluate`).
+in one pass over the data (`evaluate`). Where a step size falls, the pack gets the hyperparameters
+of the round, and tables of its own.
 
 **The affine form.** Kernels know no algorithm. An algorithm's `query` and `update` are called on
 unit vectors; that gives c, A and b with ``w_md = c.S`` and ``S' = A S + b g`` (`affine`). In a
@@ -43,8 +48,10 @@ the start and times each other (`dense`).
 **The kernel** is `kernels.run_workers`. Its arguments are in `records`. For every worker of its
 strands `draw_rows` lists the rows it draws (by `fedac.sampling`, a pure function of seed, worker
 and step). Then, for each step: the margin of the row, the derivative of the loss (`losses`, from
-the formulas in `fedac.objectives.formulas`), and the row added to Y. `kernels.finish_round` turns
-the total into the averaged state.
+the formulas in `fedac.objectives.formulas`), and the row added to Y. A batch first takes all its
+derivatives, then adds its rows; the type of `Scratch.slopes` chooses between the two loops, so that
+single rows pay nothing for it. A worker's move counts as much as the worker does.
+`kernels.finish_round` turns the total into the averaged state.
 
 **Warm-up.** Kernels are compiled when first called (`compiling` keeps them on disk). Before the
 run, one worker takes a round of each length through the same code path as the real run; the clock

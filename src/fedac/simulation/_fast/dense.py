@@ -73,8 +73,8 @@ class DenseWorkers(Workers):
             for place in range(strand * draws.taking_part // strands, end, WORKERS_AT_ONCE):
                 until = min(place + WORKERS_AT_ONCE, end)
                 weights = self._weights(draws, place, until)
-                moved = self._matrix(self.total[strand])
                 if draws.batch == 0:
+                    moved = self._matrix(self.total[strand])
                     for m, weight in zip(numbers(draws, place, until), weights, strict=True):
                         moved += weight * self._run_on_all_rows(this_round, int(m))
                     continue
@@ -85,6 +85,7 @@ class DenseWorkers(Workers):
                     C *= weights[:, None, None]
                     kernels.scatter(self.sequences, drawn, C, this_round.shared.steps[strand])
                 else:
+                    moved = self._matrix(self.total[strand])
                     self._run_workers(this_round, drawn, weights, memory, moved)
 
     def _draw(self, draws: Draws, first: int, last: int) -> Indices:
