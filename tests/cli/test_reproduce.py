@@ -152,7 +152,13 @@ def test_comparison_tables(fedac, monkeypatch, tmp_path):
     values = {1: 0.3333647456 + 2e-5, 8: 0.334, 128: 0.3343814553}
     f_star = 0.3333407520687
     row = {"dataset": "a9a", "l2": 1e-3, "algorithm": "fedac-i", "M": 8192, "T": 4096, "seed": 1}
-    row |= {"data_hash": A9A[1e-3], "n_samples": 32_561, "n_features": 123, "f_star": f_star}
+    row |= {
+        "data_hash": A9A[1e-3],
+        "n_samples": 32_561,
+        "n_features": 123,
+        "f_star": f_star,
+        "federation": "",
+    }
     rows = [row | {"key": str(K), "K": K, "eta": 0.1, "trained_loss": v} for K, v in values.items()]
     best = tuned(pd.DataFrame(rows))
     monkeypatch.setattr(reproduce, "_tuned_runs", lambda grid, store: best)
@@ -160,7 +166,7 @@ def test_comparison_tables(fedac, monkeypatch, tmp_path):
         update={"workers": (8192,), "local_steps": tuple(values), "steps": 4096}
     )
     monkeypatch.setattr(reproduce, "_grid", lambda *_: paper)
-    monkeypatch.setattr(report, "write", lambda store, path: path)
+    monkeypatch.setattr(report, "write", lambda store, path, band: path)
     code, said, _ = fedac("reproduce", "figure-3", "--out", tmp_path)
     assert code == 0
     table = [line.split("│") for line in said.splitlines() if line.startswith("│")]

@@ -23,7 +23,15 @@ STEPS = 64
 def run(K=1, suboptimality=0.1, *, eta=0.1, seed=1, algorithm="fedac-i", **other):
     """Return a row of a store; None as the suboptimality is a diverged run."""
     loss = math.nan if suboptimality is None else F_STAR + suboptimality
-    row = {"dataset": "data", "l2": 1e-3, "T": STEPS, "algorithm": algorithm, "M": 4, "K": K}
+    row = {
+        "dataset": "data",
+        "l2": 1e-3,
+        "T": STEPS,
+        "federation": "",
+        "algorithm": algorithm,
+        "M": 4,
+        "K": K,
+    }
     row |= {"eta": eta, "seed": seed, "trained_loss": loss, "f_star": F_STAR}
     return row | other
 
@@ -71,23 +79,23 @@ def test_a_cell_is_the_median_and_the_range_of_its_seeds():
             run(1, 0.1, eta=0.2, seed=3),
         )
     ).itertuples()
-    assert (cell.low, cell.median, cell.high) == pytest.approx((0.1, 0.2, 0.4))
+    assert (cell.low, cell.middle, cell.high) == pytest.approx((0.1, 0.2, 0.4))
     assert (cell.seeds, cell.eta, cell.edge) == (3, 0.2, "largest")
 
 
 def test_a_seed_whose_runs_all_diverged_counts_as_infinite():
     found = best(run(1, 0.1, seed=1), run(1, None, seed=2), run(1, None, seed=3))
     (cell,) = summarize(found).itertuples()
-    assert (cell.low, cell.median, cell.high) == (pytest.approx(0.1), math.inf, math.inf)
+    assert (cell.low, cell.middle, cell.high) == (pytest.approx(0.1), math.inf, math.inf)
     assert (cell.eta, cell.seeds) == (0.1, 3)
     (cell,) = summarize(best(run(1, None))).itertuples()
     assert math.isnan(cell.eta)
-    assert (cell.median, cell.edge) == (math.inf, "")
+    assert (cell.middle, cell.edge) == (math.inf, "")
 
 
 def test_fewest_rounds_of_one_seed():
     row = rounds(0.5, run(1, 0.125), run(2, 0.5), run(4, 0.5 + 2**-40))
-    assert (row.rounds, row.K, row.median) == (32, 2, 0.5)
+    assert (row.rounds, row.K, row.middle) == (32, 2, 0.5)
 
 
 def test_a_target_is_reached_exactly_or_not_at_all():

@@ -16,6 +16,7 @@ def tuned() -> pd.DataFrame:
             "dataset": "a9a",
             "l2": 1e-3,
             "T": demo.GRID.steps,
+            "federation": "",
             "algorithm": name,
             "M": 512,
             "K": K,

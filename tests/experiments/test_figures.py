@@ -24,6 +24,7 @@ def tuned():
     """Give a made-up suboptimality of every cell, K/M."""
     rows = [
         {"dataset": "a9a", "l2": 1e-3, "algorithm": name, "M": M, "K": K, "T": 4096, "seed": 1,
+         "federation": "",
          "eta": 0.1, "edge": "", "suboptimality": K / M, "f_star": F_STAR["a9a", 1e-3],
          "data_hash": A9A[1e-3], "n_samples": 32_561, "n_features": 123}
         for name, M, K in product(OVER_M.algorithms, OVER_M.workers, OVER_M.local_steps)

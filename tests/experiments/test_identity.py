@@ -26,6 +26,14 @@ DEFAULTS = {
     "algorithm": "fedavg",
     "fingerprint": "",
     "mu": 1e-3,
+    "M": 4,
+    "split": "",
+    "split_seed": 0,
+    "split_hash": "",
+    "participation": 1.0,
+    "batch": "1",
+    "weighting": "examples",
+    "decay": "",
 }
 
 
@@ -78,6 +86,36 @@ def test_algorithms_that_changed_are_told_apart():
     assert algorithms({}, first) == ["fedavg", "fedavg (111111)"]
     assert algorithms(first, second) == ["fedavg (111111)", "fedavg (222222)"]
     assert algorithms({}, {"mu": 0.01}) == ["fedavg", "fedavg, mu=0.01"]
+
+
+def federations(*runs):
+    """Return the names of the splits and of the federations."""
+    named = with_unique_names(pd.DataFrame([DEFAULTS | run for run in runs]))
+    return list(zip(named["split"], named["federation"], strict=True))
+
+
+def test_federations_are_named_by_what_is_used():
+    label = {"split": "label", "split_hash": "1" * 64}
+    assert federations({}, label, label | {"participation": 0.1, "batch": "full"}) == [
+        ("", ""),
+        ("label", "split label"),
+        ("label", "split label, participation 0.1, batch full"),
+    ]
+    other = {"split_seed": 2, "weighting": "uniform", "decay": "1/r", "participation": 20.0}
+    assert federations(label | other) == [
+        ("label", "split label, split seed 2, participation 20, weighting uniform, decay 1/r")
+    ]
+
+
+def test_two_splits_of_one_name_are_told_apart():
+    first, second = ({"split": "users.txt", "split_hash": digit * 64} for digit in "12")
+    assert federations(first, second) == [
+        ("users.txt (111111)", "split users.txt (111111)"),
+        ("users.txt (222222)", "split users.txt (222222)"),
+    ]
+    # Other clients or other data have other splits of course.
+    for other in ({"M": 8}, {"dataset": "test"}, {"split_seed": 1}):
+        assert [split for split, _ in federations(first, second | other)] == ["users.txt"] * 2
 
 
 def test_no_file_passes_for_the_papers_a9a():

@@ -17,7 +17,15 @@ F_STAR = 0.25
 
 def run(M, K, suboptimality, algorithm="fedac-i", seed=1, eta=0.1, **other):
     """Return a row of a store."""
-    row = {"dataset": "a9a", "l2": 1e-3, "algorithm": algorithm, "M": M, "K": K, "T": 4096}
+    row = {
+        "dataset": "a9a",
+        "l2": 1e-3,
+        "algorithm": algorithm,
+        "M": M,
+        "K": K,
+        "T": 4096,
+        "federation": "",
+    }
     row |= {"eta": eta, "seed": seed, "trained_loss": F_STAR + suboptimality, "f_star": F_STAR}
     row |= {"data_hash": A9A[1e-3], "n_samples": 32_561, "n_features": 123}
     return row | other
@@ -134,12 +142,20 @@ def test_the_papers_rounds_go_with_the_data_not_with_the_name():
     assert in_the_paper([run(8192, 1, 1e-4, data_hash="0" * 64)], published).empty
 
 
+def test_clients_are_not_compared_with_the_published_workers():
+    split = run(8192, 128, 1e-3, federation="split label")
+    assert compared([split], [theirs(8192, 128, 1e-3)]).empty
+    assert in_the_paper([split], [theirs(8192, 128, 1e-3)]).empty
+    both = compared([split, run(8192, 128, 2e-3)], [theirs(8192, 128, 1e-3)])
+    assert list(both["federation"]) == [""]
+
+
 def test_the_published_runs_compared_with_themselves():
     table = published_runs()
     f_star = table["best_loss"] - table["suboptimality"]
     mine = table.assign(T=4096, seed=1, f_star=f_star, trained_loss=table["best_loss"])
     hashes = mine["l2"].map({1e-3: A9A[1e-3], 1e-4: A9A[1e-4]})
-    mine = mine.assign(data_hash=hashes, n_samples=32_561, n_features=123)
+    mine = mine.assign(data_hash=hashes, n_samples=32_561, n_features=123, federation="")
     mine = mine[mine["dataset"] == "a9a"]
     deviation = judged(compared(mine, table))["deviation"]
     assert deviation.quantile(0.95) == pytest.approx(0, abs=1e-9)

@@ -78,7 +78,7 @@ def test_a_cell_is_the_best_step_size_beside_the_published_one(store):
     cell = {name: values[0] for name, values in page["cells"].items()}
     assert len(page["cells"]["M"]) == 1
     assert (cell["M"], cell["K"], cell["step_size"], cell["seeds"]) == (64, 8, "0.5", 1)
-    assert cell["median"] == cell["low"] == cell["high"] == pytest.approx(2e-3)
+    assert cell["middle"] == cell["low"] == cell["high"] == pytest.approx(2e-3)
     assert cell["published"] == pytest.approx(theirs["suboptimality"].item(), rel=1e-5)
     assert cell["published_eta"] == theirs["eta"].item()
     assert cell["megabytes"] == 0.5
@@ -97,7 +97,7 @@ def test_all_traces_are_there_and_the_best_is_marked(store):
 def test_seeds_give_a_median_and_a_range(store):
     runs = [run(seed=seed, final=seed * 1e-3) for seed in (1, 2, 6)]
     cells = data(render(store(*runs)))["cells"]
-    summary = [cells[name][0] for name in ("low", "median", "high", "seeds")]
+    summary = [cells[name][0] for name in ("low", "middle", "high", "seeds")]
     assert summary == pytest.approx([1e-3, 2e-3, 6e-3, 3])
 
 
@@ -148,7 +148,7 @@ def test_diverged_runs_and_the_start_point_reach_no_target(store):
     page = data(render(store(diverged, trained)))
     found = {(label, rounds) for label, rounds, *_ in headline(page, 1e-2)}
     assert found == {("FedAc-I", "not reached"), ("FedAvg", "not reached")}
-    assert page["cells"]["median"][0] is None
+    assert page["cells"]["middle"][0] is None
     assert page["traces"]["best"] == [False, True]
 
 

@@ -20,7 +20,7 @@ from fedac import __version__
 from fedac.errors import InputError
 from fedac.experiments import database, sweep
 from fedac.experiments.database import SCHEMA
-from fedac.experiments.export import write_csv
+from fedac.experiments.export import write_csv, write_traces
 from fedac.experiments.grid import Config, Grid
 from fedac.experiments.store import FILE, Outcome, Store
 
@@ -49,7 +49,8 @@ OUTCOME = Outcome(
     n_features=12,
     seconds=0.01,
 )
-OLD = Path(__file__).parent / "data" / "schema-1"
+DATA = Path(__file__).parent / "data"
+OLD = DATA / "schema-1"
 GROUP = [(replace(CONFIG, eta=eta), OUTCOME) for eta in (10.0, 0.2, 0.1)]
 NEXT_GROUP = [(replace(config, K=4), outcome) for config, outcome in GROUP]
 
@@ -86,7 +87,9 @@ def test_round_trip(folder):
         "key", "dataset", "l2", "algorithm", "M", "K", "T", "eta", "seed", "status", "best_loss",
         "final_loss", "best_suboptimality", "final_suboptimality", "f_star",
         "megabytes_per_worker", "n_samples", "n_features", "record_every", "precision", "seconds",
-        "version", "created", "trained_loss", "data_hash", "mu", "objective", "intercept",
+        "version", "created", "trained_loss", "data_hash", "mu", "objective", "intercept", "split",
+        "split_seed", "participation", "batch", "weighting", "decay", "test", "test_loss",
+        "test_accuracy", "federation",
     ]  # fmt: skip
     assert list(frame.eta) == [0.1, 0.2, 10.0]
     row = frame.iloc[0]
@@ -164,6 +167,37 @@ def test_what_schema_2_adds(folder):
     assert frame.loc[CONFIG.key, list(options)].to_dict() == usual
 
 
+def test_what_schema_3_adds(folder):
+    options = {
+        "split": "label", "split_seed": 3, "participation": 0.5, "batch": "full",
+        "weighting": "uniform", "decay": "1/r", "test": "tiny.t",
+    }  # fmt: skip
+    config = replace(CONFIG, split_hash="5" * 64, test_hash="6" * 64, **options)
+    tested = replace(OUTCOME, test_losses=(0.9, 0.2, 0.4), test_accuracies=(0.5, 0.75, 0.625))
+    diverged = replace(tested, status="diverged")
+    with Store(folder, create=True) as store:
+        store.add([(config, tested), (replace(config, eta=9.0), diverged)])
+        frame, traces = store.frame().set_index("key"), store.traces()
+        info = store.info()
+    assert frame.loc[config.key, list(options)].to_dict() == options
+    assert frame.loc[config.key, "federation"] == (
+        "split label, split seed 3, participation 0.5, batch full, weighting uniform, decay 1/r"
+    )
+    # At the end, like the final loss: a diverged run has none.
+    assert tuple(frame.loc[config.key, ["test_loss", "test_accuracy"]]) == (0.4, 0.625)
+    assert frame.loc[replace(config, eta=9.0).key, ["test_loss", "test_accuracy"]].isna().all()
+    ours = traces[traces.key == config.key]
+    assert list(ours.test_loss) == [0.9, 0.2, 0.4]
+    assert list(ours.test_accuracy) == [0.5, 0.75, 0.625]
+    # Half of the clients, so half of the rows, in each of 8 steps; and the runs of before.
+    assert info["gradient_queries"] == 2 * 30 * 8 + 3 * 4 * 8
+    usual = frame.loc[CONFIG.key]
+    assert (usual.split, usual.split_seed, usual.participation, usual.batch) == ("", 0, 1.0, "1")
+    assert (usual.weighting, usual.decay, usual.test, usual.federation) == ("examples", "", "", "")
+    assert pd.isna([usual.test_loss, usual.test_accuracy]).all()
+    assert traces[traces.key == CONFIG.key].test_loss.isna().all()
+
+
 @pytest.fixture
 def old(tmp_path):
     """Give a copy of a store that was written by schema 1, with its data set beside."""
@@ -195,6 +229,27 @@ def test_an_old_store_is_read_without_a_change(old, tmp_path):
     assert (old / FILE).read_bytes() == before
     assert len(frame) == 46
     assert frame.trained_loss.isna().equals(frame.status == "diverged")
+
+
+def test_a_store_of_schema_2(tmp_path):
+    old = shutil.copytree(DATA / "schema-2", tmp_path / "old")
+    before = (old / FILE).read_bytes()
+
+    def exports_the_same(store):
+        for write, name in ((write_csv, "runs.csv"), (write_traces, "traces.csv")):
+            write(store, tmp_path / name)
+            assert (tmp_path / name).read_bytes() == (old / name).read_bytes()
+
+    with Store(old) as store:
+        exports_the_same(store)
+    assert (old / FILE).read_bytes() == before
+    usual = {"algorithms": ("fedac-i", "mb-sgd"), "seeds": (1, 2)}
+    other = {"algorithms": ("fedavg",), "seeds": (1, 2), "eta": (0.1,), "mu": 0.05,
+             "loss": "squared-hinge", "intercept": True, "precision": "float64"}  # fmt: skip
+    with Store(old, create=True) as store:
+        assert [sweep.run(old_grid(**how), store).before for how in (usual, other)] == [24, 4]
+        exports_the_same(store)
+        assert sweep.run(old_grid(**usual, test=0.5), store).new == 24
 
 
 def test_an_old_sweep_finds_all_its_runs(old, tmp_path):
@@ -248,7 +303,7 @@ def test_a_newer_schema(folder, create):
     db.execute(f"PRAGMA user_version = {SCHEMA + 1}")
     db.close()
     content = (folder / FILE).read_bytes()
-    with pytest.raises(InputError, match=r"newer fedac \(schema 3, this one knows 2\); upgrade"):
+    with pytest.raises(InputError, match=r"newer fedac \(schema 4, this one knows 3\); upgrade"):
         Store(folder, create=create)
     assert (folder / FILE).read_bytes() == content
 

@@ -62,7 +62,7 @@ def _print_rounds(curves: pd.DataFrame) -> None:
     )  # fmt: skip
     curves = curves.set_index("algorithm", drop=False).loc[list(GRID.algorithms)]
     for row in records(curves):
-        numbers = (f"{row.K:.0f}", row.step_size, f"{row.median:.2e}")
+        numbers = (f"{row.K:.0f}", row.step_size, f"{row.middle:.2e}")
         sent = f"{row.megabytes_per_worker:.3g}"
         found = (*numbers, sent) if row.step_size else ("", "", "", "")
         table.add_row(get(row.algorithm).label, row.text, *found, str(paper.rounds[row.algorithm]))

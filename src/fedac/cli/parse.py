@@ -18,6 +18,10 @@ T = TypeVar("T")
 ALGORITHM_NAMES = ", ".join(ALGORITHMS)
 # Those of fedac.objectives.LOSSES, which is slow to import.
 LOSS_NAMES = "logistic, least-squares, squared-hinge"
+BAND = (
+    "How several seeds are shown: range or quartiles, around their median; or confidence, the 95% "
+    "confidence interval of their mean."
+)
 
 
 def listed(read: Callable[[str], T], what: str, text: str, *, option: str) -> list[T]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import typer
 
-from fedac.cli.parse import nonempty_path
+from fedac.cli.parse import BAND, nonempty_path
 
 
 def command(
@@ -19,11 +19,12 @@ def command(
         parser=nonempty_path,
         help="The file to write; by default DIR/report.html.",
     ),
+    band: str = typer.Option("range", help=BAND),
 ) -> None:
     """Write the runs of a sweep as one HTML file with interactive figures."""
     from fedac.experiments.report import write
     from fedac.experiments.store import Store
 
     with Store(directory) as store:
-        path = write(store, out or directory / "report.html")
+        path = write(store, out or directory / "report.html", band)
     print(f"Report: {path} ({path.stat().st_size / 1e6:.1f} MB)")

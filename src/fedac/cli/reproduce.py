@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from fedac.cli.parse import nonempty_path, output_folder, whole_numbers
+from fedac.cli.parse import BAND, nonempty_path, output_folder, whole_numbers
 from fedac.cli.streams import new_table, notice, print_table
 from fedac.cli.sweep import counts, run_grid
 from fedac.errors import DataError, unknown_name
@@ -42,8 +42,9 @@ def command(
         None, help="Use this data set instead of the paper's: a name or a LIBSVM file."
     ),
     seeds: str = typer.Option(
-        "1", help="Seeds, separated by commas; several give a median and a band."
+        "1", help="Seeds, separated by commas; several give a line and a band."
     ),
+    band: str = typer.Option("range", help=BAND),
 ) -> None:
     """Draw the paper's figures and compare our runs with the published ones.
 
@@ -62,8 +63,10 @@ def command(
 
     from fedac.experiments import figures as drawing
     from fedac.experiments import report, sweep
+    from fedac.experiments.seeds import find_spread
     from fedac.experiments.store import Store
 
+    find_spread(band)
     wanted = _figures(figures)
     seed_list = whole_numbers(seeds, option="--seeds")
     if dataset is None:
@@ -75,13 +78,13 @@ def command(
     sweep.prepare(next(iter(grids.values())))
     with Store(folder, create=True) as store:
         best = {name: _tuned_runs(grid, store) for name, grid in grids.items()}
-        page = report.write(store, folder / "report.html")
+        page = report.write(store, folder / "report.html", band)
     pictures.mkdir(exist_ok=True)
     drawn = []
     for figure in wanted:
         runs = best[figure.sweep]
         figure = figure.drawn_from(grids[figure.sweep], runs)
-        png, pdf = drawing.save(drawing.draw(runs, figure), pictures, figure.name)
+        png, pdf = drawing.save(drawing.draw(runs, figure, band), pictures, figure.name)
         print(f"{figure.title}: {png}, {pdf.name}")
         drawn.append(figure.select(runs))
     print(f"All of it in one file: {page}")
@@ -121,7 +124,7 @@ def _grid(sweep: str, dataset: str | None, seeds: list[int]) -> Grid:
     """Return a shipped grid with these seeds, on another data set if one is given."""
     from fedac.experiments.grid import Grid, shipped
 
-    values = Grid.from_toml(shipped(sweep)).model_dump() | {"seeds": seeds}
+    values = Grid.from_toml(shipped(sweep)).model_dump(exclude_unset=True) | {"seeds": seeds}
     if dataset is not None:
         values["dataset"] = dataset
     if dataset == STAND_IN:
@@ -191,7 +194,7 @@ def _print_worst(cells: pd.DataFrame) -> None:
     for cell in records(judged(cells)[:5]):
         problem = escape(f"{cell.dataset}, l2 = {cell.l2:g}")
         where = (problem, get(cell.algorithm).label, str(cell.M), str(cell.K), cell.step_size)
-        values = (f"{cell.median:.2e}", f"{cell.published:.2e}", f"{cell.log2_ratio:+.2f}")
+        values = (f"{cell.middle:.2e}", f"{cell.published:.2e}", f"{cell.log2_ratio:+.2f}")
         table.add_row(*where, *values)
     print_table(table)
 

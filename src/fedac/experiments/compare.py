@@ -1,11 +1,12 @@
 """Compare runs: the best step size of every cell, and how few rounds reach a target.
 
-A cell is one algorithm on one problem with M workers that synchronize every K steps. The demo,
-the report and `fedac reproduce` share these rules:
+A cell is one algorithm on one problem with M workers that synchronize every K steps. A federation
+of clients is part of the problem, so two of them never meet in a curve. The demo, the report and
+`fedac reproduce` share these rules:
 
 - The suboptimality of a run is its trained loss minus F*; that of a diverged run is infinite.
 - A run reaches a target if its suboptimality is at most the target.
-- Every seed is tuned separately. Several seeds are reported as their median and range.
+- Every seed is tuned separately. Several seeds are reported as `over_seeds` summarizes them.
 """
 
 from __future__ import annotations
@@ -16,12 +17,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fedac.experiments.seeds import band_text, find_spread, over_seeds
 from fedac.simulation.result import edge_of
 
 if TYPE_CHECKING:
     import pandas as pd
 
-PROBLEM = ["dataset", "l2", "T"]
+PROBLEM = ["dataset", "l2", "T", "federation"]
 CURVE = [*PROBLEM, "algorithm", "M"]
 CELL = [*CURVE, "K"]
 
@@ -46,9 +48,11 @@ def tuned(frame: pd.DataFrame) -> pd.DataFrame:
     return best.reset_index(drop=True)
 
 
-def summarize(tuned: pd.DataFrame) -> pd.DataFrame:
-    """Return a row per cell: ``median``, ``low`` and ``high`` of the suboptimality over its seeds.
+def summarize(tuned: pd.DataFrame, band: str = "range") -> pd.DataFrame:
+    """Return a row per cell: ``middle``, ``low`` and ``high`` of the suboptimality over its seeds.
 
+    `band` says what these are: see `over_seeds`. ``accuracy``, ``accuracy_low`` and
+    ``accuracy_high`` are the same of the accuracy on the test set, missing where there is none.
     The other columns are those of a seed with the step size that most seeds prefer.
     ``step_size`` is its text, with a note if it is at an edge of those tried.
     """
@@ -56,12 +60,13 @@ def summarize(tuned: pd.DataFrame) -> pd.DataFrame:
     rows = tuned.assign(votes=votes).sort_values(["votes", "eta"], ascending=[False, True])
     rows = rows.drop_duplicates(CELL).drop(columns=["votes", "seed", "suboptimality"])
     rows["step_size"] = [eta_text(row) for row in rows.itertuples()]
-    seeds = tuned.groupby(CELL, as_index=False).agg(
-        median=("suboptimality", "median"),
-        low=("suboptimality", "min"),
-        high=("suboptimality", "max"),
-        seeds=("seed", "nunique"),
-    )
+    cells = tuned.groupby(CELL)
+    seeds = cells.agg(seeds=("seed", "nunique")).reset_index()
+    found = [over_seeds(values, band) for _, values in cells["suboptimality"]]
+    seeds[["middle", "low", "high"]] = np.reshape(found, (-1, 3))
+    if "test_accuracy" in tuned:
+        found = [over_seeds(values, band) for _, values in cells["test_accuracy"]]
+        seeds[["accuracy", "accuracy_low", "accuracy_high"]] = np.reshape(found, (-1, 3))
     return seeds.merge(rows, on=CELL)
 
 
@@ -106,11 +111,8 @@ def rounds_text(row: Any) -> str:
     >>> rounds_text(Row(rounds=math.inf, fewest=math.inf, most=math.inf))
     'not reached'
     """
-    median, fewest, most = (
-        "not reached" if math.isinf(rounds) else f"{rounds:.0f}"
-        for rounds in (row.rounds, row.fewest, row.most)
-    )
-    return median if fewest == most else f"{median} ({fewest} to {most})"
+    numbers = (row.rounds, row.fewest, row.most)
+    return band_text(numbers, lambda n: "not reached" if math.isinf(n) else f"{n:.0f}")
 
 
 def eta_text(row: Any) -> str:
@@ -127,6 +129,22 @@ def eta_text(row: Any) -> str:
     if math.isnan(row.eta):  # all runs diverged
         return ""
     return f"{row.eta:g} ({row.edge} tried)" if row.edge else f"{row.eta:g}"
+
+
+def seeds_note(cells: pd.DataFrame, band: str = "range") -> str:
+    """Say what the lines and bands of cells of `summarize` are; nothing if there is one seed.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> seeds_note(pd.DataFrame({"seeds": [5, 5]}), "confidence")
+    'Lines: mean of 5 seeds; bands: 95% confidence interval.'
+    """
+    most = cells["seeds"].max()
+    if not most > 1:
+        return ""
+    spread = find_spread(band)
+    return f"Lines: {spread.middle} of {most} seeds; bands: {spread.band}."
 
 
 def edge_note(cells: pd.DataFrame) -> str:

@@ -60,6 +60,20 @@ MIGRATIONS = (
     ALTER TABLE runs ADD COLUMN fingerprint TEXT NOT NULL DEFAULT '';
     ALTER TABLE runs ADD COLUMN rows_hash TEXT NOT NULL DEFAULT ''
     """,
+    # An empty split stands for workers that draw from all rows. NULL in a trace: no test set.
+    """
+    ALTER TABLE runs ADD COLUMN split TEXT NOT NULL DEFAULT '';
+    ALTER TABLE runs ADD COLUMN split_seed INTEGER NOT NULL DEFAULT 0;
+    ALTER TABLE runs ADD COLUMN split_hash TEXT NOT NULL DEFAULT '';
+    ALTER TABLE runs ADD COLUMN participation REAL NOT NULL DEFAULT 1;
+    ALTER TABLE runs ADD COLUMN batch TEXT NOT NULL DEFAULT '1';
+    ALTER TABLE runs ADD COLUMN weighting TEXT NOT NULL DEFAULT 'examples';
+    ALTER TABLE runs ADD COLUMN decay TEXT NOT NULL DEFAULT '';
+    ALTER TABLE runs ADD COLUMN test TEXT NOT NULL DEFAULT '';
+    ALTER TABLE runs ADD COLUMN test_hash TEXT NOT NULL DEFAULT '';
+    ALTER TABLE traces ADD COLUMN test_loss REAL;
+    ALTER TABLE traces ADD COLUMN test_accuracy REAL
+    """,
 )
 SCHEMA = len(MIGRATIONS)
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from fedac.algorithms import get
 from fedac.experiments.compare import edge_note, summarize
-from fedac.experiments.figures import plot_median
+from fedac.experiments.figures import plot_cells
 from fedac.experiments.grid import Grid
 from fedac.palette import style
 
@@ -41,7 +41,7 @@ def figure(tuned: pd.DataFrame) -> Figure:
     for name in GRID.algorithms:
         colour, marker, *_ = style(name)
         look = {"color": colour, "marker": marker, "label": get(name).label}
-        plot_median(ax, "rounds", cells[cells["algorithm"] == name], **look)
+        plot_cells(ax, "rounds", cells[cells["algorithm"] == name], **look)
     ax.axhline(TARGET, color="0.4", linestyle=":", linewidth=1)
     right = ax.get_yaxis_transform()  # the height is a suboptimality, the width a fraction
     ax.text(0.99, TARGET, "target", transform=right, color="0.4", ha="right", va="bottom")

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 CONFIGURATION = ["dataset", "l2", "algorithm", "M", "K", "T", "eta", "seed"]
 RESULTS = ["status", "best_loss", "final_loss", "best_suboptimality", "final_suboptimality"]
+METRICS = ["test_loss", "test_accuracy"]
 
 
 def write_csv(store: Store, path: Path) -> int:
@@ -24,16 +25,17 @@ def write_csv(store: Store, path: Path) -> int:
     Options that are rarely set get a column only where they are.
     """
     runs = store.frame()
-    return _write_csv(runs[[*CONFIGURATION, *RESULTS, *_options(runs)]], path)
+    return _write_csv(runs[[*CONFIGURATION, *RESULTS, *_options(runs), *_metrics(runs)]], path)
 
 
 def write_traces(store: Store, path: Path) -> int:
     """Write a line per recorded loss of every run and return how many."""
     runs = store.frame()
-    points = runs.merge(store.traces(), on="key", sort=False)
+    # Those of the traces take the place of those at the end.
+    points = runs.drop(columns=METRICS).merge(store.traces(), on="key", sort=False)
     points["suboptimality"] = points["loss"] - points["f_star"]
     columns = ["key", *CONFIGURATION, *_options(runs), "status", "step", "loss", "suboptimality"]
-    return _write_csv(points[columns], path)
+    return _write_csv(points[[*columns, *_metrics(runs)]], path)
 
 
 def write_parquet(store: Store, path: Path) -> int:
@@ -54,10 +56,22 @@ def _options(runs: pd.DataFrame) -> list[str]:
         "intercept": runs["intercept"],
         "mu": runs["mu"] != runs["l2"],
         "precision": runs["precision"] != "float32",
+        "split": runs["split"] != "",
+        "split_seed": runs["split_seed"] != 0,
+        "participation": runs["participation"] != 1,
+        "batch": runs["batch"] != "1",
+        "weighting": runs["weighting"] != "examples",
+        "decay": runs["decay"] != "",
+        "test": runs["test"] != "",
     }
     names = [name for name, values in used.items() if values.any()]
     alike = runs.duplicated([*CONFIGURATION, *names]).any()
     return [*names, "record_every"] if alike else names
+
+
+def _metrics(runs: pd.DataFrame) -> list[str]:
+    """Return the results on test sets, if there are any."""
+    return METRICS if (runs["test"] != "").any() else []
 
 
 def _write_csv(table: pd.DataFrame, path: Path) -> int:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedac.algorithms import get
-from fedac.experiments.compare import edge_note, summarize
+from fedac.experiments.compare import edge_note, seeds_note, summarize
 from fedac.experiments.paper import published_cells
 from fedac.experiments.published import published_runs
 from fedac.palette import style
@@ -32,10 +32,11 @@ LOOK: dict[Any, Any] = {
 }
 
 
-def draw(tuned: pd.DataFrame, figure: Figure) -> Drawing:
+def draw(tuned: pd.DataFrame, figure: Figure, band: str = "range") -> Drawing:
     """Draw a figure of the paper from `compare.tuned` runs; other problems in them are left out.
 
-    Against M it has a panel per K and a guide for linear speedup, against K a panel per M.
+    Against M it has a panel per K and a guide for linear speedup, against K a panel per M. Several
+    seeds are a line and a band, as `over_seeds` summarizes them.
     """
     import matplotlib as mpl
     from matplotlib.figure import Figure as Drawing
@@ -43,7 +44,7 @@ def draw(tuned: pd.DataFrame, figure: Figure) -> Drawing:
 
     runs = figure.select(tuned)
     theirs = published_cells(runs, published_runs())
-    cells = summarize(runs[runs[figure.across].isin(figure.panels)])
+    cells = summarize(runs[runs[figure.across].isin(figure.panels)], band)
     with mpl.rc_context(LOOK):
         drawing = Drawing(figsize=(WIDTH, HEIGHT), layout="constrained")
         axes = drawing.subplots(1, len(figure.panels), sharex=True, sharey=True, squeeze=False)[0]
@@ -51,7 +52,7 @@ def draw(tuned: pd.DataFrame, figure: Figure) -> Drawing:
             ax.set_title(f"{figure.across} = {value}")
             panel, published = (rows[rows[figure.across] == value] for rows in (cells, theirs))
             for name in figure.algorithms:
-                plot_median(ax, figure.over, panel[panel["algorithm"] == name], **_filled(name))
+                plot_cells(ax, figure.over, panel[panel["algorithm"] == name], **_filled(name))
                 hollow = published[published["algorithm"] == name]
                 if not hollow.empty:
                     ax.plot(hollow[figure.over], hollow["published"], **_hollow(*style(name)[:2]))
@@ -64,7 +65,8 @@ def draw(tuned: pd.DataFrame, figure: Figure) -> Drawing:
         axes[0].set_ylabel("suboptimality")
         drawing.suptitle(figure.title)
         _legend(drawing, figure, published=not theirs.empty)
-        drawing.legends[0].set_title(edge_note(cells), FontProperties(size=7))
+        notes = " ".join(filter(None, (seeds_note(cells, band), edge_note(cells))))
+        drawing.legends[0].set_title(notes, FontProperties(size=7))
     return drawing
 
 
@@ -76,12 +78,12 @@ def save(drawing: Drawing, folder: Path, name: str) -> list[Path]:
     return paths
 
 
-def plot_median(ax: Axes, over: str, cells: pd.DataFrame, **look: Any) -> None:
-    """Draw cells of `summarize`: the median as a line, the range as a band if there are seeds."""
-    curve = cells[np.isfinite(cells["median"])].sort_values(over)
+def plot_cells(ax: Axes, over: str, cells: pd.DataFrame, **look: Any) -> None:
+    """Draw cells of `summarize`: the middle as a line, and a band if there are several seeds."""
+    curve = cells[np.isfinite(cells["middle"])].sort_values(over)
     if curve.empty:
         return
-    ax.plot(curve[over], curve["median"], **look)
+    ax.plot(curve[over], curve["middle"], **look)
     if (curve["seeds"] > 1).any():
         band = {"color": look["color"], "alpha": 0.2, "lw": 0}
         ax.fill_between(curve[over], curve["low"], curve["high"], **band)
@@ -89,11 +91,11 @@ def plot_median(ax: Axes, over: str, cells: pd.DataFrame, **look: Any) -> None:
 
 def _linear_speedup(ax: Axes, panel: pd.DataFrame) -> None:
     """Draw c/M through the best algorithm at the smallest M."""
-    finite = panel[np.isfinite(panel["median"])]
+    finite = panel[np.isfinite(panel["middle"])]
     if finite.empty:
         return
     first, last = finite["M"].min(), finite["M"].max()
-    best = finite[finite["M"] == first]["median"].min()
+    best = finite[finite["M"] == first]["middle"].min()
     ax.plot((first, last), (best, best * first / last), **GUIDE)
 
 
@@ -103,7 +105,7 @@ def _note_missing(ax: Axes, panel: pd.DataFrame, figure: Figure) -> None:
         ax.text(0.5, 0.5, "no runs", transform=ax.transAxes, color=GREY, ha="center")
         return
     expected = len(figure.algorithms) * len(figure.values(figure.over))
-    counts = {"missing": expected - len(panel), "diverged": np.isinf(panel["median"]).sum()}
+    counts = {"missing": expected - len(panel), "diverged": np.isinf(panel["middle"]).sum()}
     text = "\n".join(f"{n} of {expected} cells {why}" for why, n in counts.items() if n)
     if text:
         ax.text(0.04, 0.04, text, transform=ax.transAxes, color=GREY, fontsize=7)

@@ -10,20 +10,24 @@ import hashlib
 import json
 import re
 import tomllib
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from itertools import product
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, TypeVar
+from typing import Annotated, Any, Literal, NamedTuple, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
 from fedac.algorithms import Algorithm
-from fedac.algorithms.contract import couple
+from fedac.algorithms.contract import check_decay, couple
+from fedac.decay import Decay
 from fedac.errors import InputError, look_up, unknown_name
+from fedac.experiments.federations import check_clients
 from fedac.experiments.identity import key_fingerprint
 from fedac.experiments.plugins import find_algorithm, find_loss
+from fedac.experiments.testsets import check_test
+from fedac.simulation.federation import require_batch, taking_part
 from fedac.simulation.schedule import Schedule
 
 # In an installed package, and at the root of a checkout.
@@ -34,13 +38,16 @@ Text = Annotated[str, Field(min_length=1)]
 # Above 10^8 a typo is likelier than a simulation.
 Count = Annotated[int, Field(ge=1, le=10**8)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Share = Annotated[float, Field(gt=0, lt=1)]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]  # the integers of SQLite
 # A list from TOML becomes a tuple, but "4" does not become 4.
 Several = Annotated[tuple[T, ...], Field(min_length=1, strict=False)]
 
 
 class Grid(BaseModel):
-    """All combinations of algorithms, workers, local steps, step sizes and seeds.
+    """All combinations of algorithms, federations, local steps, step sizes and seeds.
+
+    A federation is M workers that draw from all rows, or clients that hold rows of their own.
 
     Examples
     --------
@@ -61,10 +68,19 @@ class Grid(BaseModel):
     mu: Positive | None = None  # strong-convexity estimate; the objective's own, l2, unless given
     algorithms: Several[str]  # keys of `fedac.algorithms.ALGORITHMS`, or your own as module:name
     steps: Count = 4096  # T
-    workers: Several[Count]  # M
+    workers: Several[Count] = ()  # M
+    split: Several[Text] = ()  # of the rows among clients, as of `fedac.split`, or files
+    # In place of workers.
+    clients: Annotated[tuple[Count, ...], Field(strict=False, validate_default=True)] = ()
+    split_seed: Seed = 0
+    participation: Several[Positive] = (1.0,)  # shares; above 1, numbers of clients
+    batch: Several[int | str] = (1,)  # rows per local step, or "full"
+    weighting: Literal["examples", "uniform"] = "examples"
     local_steps: Several[Count]  # K, which must divide T
     eta: Several[Positive]
+    decay: Text | None = None  # how every step size falls over rounds, as of `fedac.Decay`
     seeds: Several[Seed] = (1,)
+    test: Share | Text | None = None  # a data set, a LIBSVM file, or a share to hold out
     record_every: Count = 512  # steps between two records of the loss
     precision: Literal["float32", "float64"] = "float32"  # of the workers' local states
 
@@ -120,7 +136,10 @@ class Grid(BaseModel):
             why = why.replace(" after validation", "")
             raise InputError(f"{where} {why}, got {first['input']!r:.60}") from None
 
-    @field_validator("algorithms", "workers", "local_steps", "eta", "seeds")
+    @field_validator(
+        "algorithms", "workers", "split", "clients", "participation", "batch", "local_steps", "eta",
+        "seeds",
+    )  # fmt: skip
     @classmethod
     def _different(cls, values: tuple[Any, ...]) -> tuple[Any, ...]:
         twice = [value for value in values if values.count(value) > 1]
@@ -140,6 +159,49 @@ class Grid(BaseModel):
         cls._different(tuple(find_algorithm(name).name for name in names))
         return names
 
+    @field_validator("split")
+    @classmethod
+    def _known_splits(cls, splits: tuple[str, ...]) -> tuple[str, ...]:
+        for split in splits:
+            check_clients(1, split)
+        return splits
+
+    @field_validator("clients")
+    @classmethod
+    def _workers_or_clients(cls, values: tuple[int, ...], info: ValidationInfo) -> tuple[int, ...]:
+        workers, splits = info.data.get("workers"), info.data.get("split")
+        if workers is None or splits is None:  # refused already
+            return values
+        if workers and (values or splits):
+            raise InputError("workers draw from all rows, clients have their own: give one of them")
+        if not (workers or values or splits):
+            raise InputError("give workers, or clients: how many there are")
+        for split, N in product(splits, values or (None,)):
+            check_clients(N, split)
+        return values
+
+    @field_validator("participation")
+    @classmethod
+    def _enough_clients(cls, values: tuple[float, ...], info: ValidationInfo) -> tuple[float, ...]:
+        sizes = info.data.get("workers") or info.data.get("clients") or ()
+        for participation, M in product(values, sizes):
+            taking_part(participation, M)
+        return values
+
+    @field_validator("batch")
+    @classmethod
+    def _whole_batches(cls, values: tuple[int | str, ...]) -> tuple[int | str, ...]:
+        for batch in values:
+            require_batch(batch)
+        return values
+
+    @field_validator("weighting")
+    @classmethod
+    def _clients_to_weigh(cls, weighting: str, info: ValidationInfo) -> str:
+        if info.data.get("workers"):
+            raise InputError("workers count the same: only clients have a weighting")
+        return weighting
+
     @field_validator("local_steps")
     @classmethod
     def _whole_rounds(cls, values: tuple[int, ...], info: ValidationInfo) -> tuple[int, ...]:
@@ -150,16 +212,44 @@ class Grid(BaseModel):
     @field_validator("eta")
     @classmethod
     def _coupled(cls, values: tuple[float, ...], info: ValidationInfo) -> tuple[float, ...]:
-        before = info.data
-        if {"l2", "mu", "algorithms", "local_steps"} <= set(before):
-            mu = before["mu"] or before["l2"]
-            for name, eta, K in product(before["algorithms"], values, before["local_steps"]):
-                couple(find_algorithm(name), eta=eta, mu=mu, K=K)
+        for name, eta, how in product(info.data.get("algorithms", ()), values, _couplings(info)):
+            couple(find_algorithm(name), eta=eta, **how)
         return values
+
+    @field_validator("decay")
+    @classmethod
+    def _known_decay(cls, decay: str | None, info: ValidationInfo) -> str | None:
+        etas = info.data.get("eta", ()) if decay else ()
+        for name, eta, how in product(info.data.get("algorithms", ()), etas, _couplings(info)):
+            check_decay(find_algorithm(name), eta=Decay(eta, str(decay)).start, **how)
+        return decay
+
+    @field_validator("test")
+    @classmethod
+    def _test_rows(cls, test: float | str | None, info: ValidationInfo) -> float | str | None:
+        for split in info.data.get("split", ()):
+            check_test(test, split)
+        return test
 
     def records(self) -> dict[str, Algorithm]:
         """Return the algorithms by the names that their records have."""
         return {record.name: record for record in map(find_algorithm, self.algorithms)}
+
+
+def _couplings(info: ValidationInfo) -> list[dict[str, Any]]:
+    """Return what step sizes are coupled with; nothing if that was refused already."""
+    before = info.data
+    if not {"l2", "mu", "local_steps"} <= set(before):
+        return []
+    return [{"mu": before["mu"] or before["l2"], "K": K} for K in before["local_steps"]]
+
+
+class Split(NamedTuple):
+    """M workers that draw from all rows or, with a name and a hash, M clients."""
+
+    M: int
+    name: str = ""
+    hash: str = ""
 
 
 @dataclass(frozen=True)
@@ -182,44 +272,83 @@ class Config:
     intercept: bool = False
     fingerprint: str = ""  # of the algorithm; empty for those of schema 1
     rows_hash: str = ""  # of the rows alone
+    split: str = ""  # of the rows among clients; empty for workers, who draw from all rows
+    split_seed: int = 0
+    split_hash: str = ""
+    participation: float = 1.0
+    batch: int | str = 1
+    weighting: str = "examples"
+    decay: str = ""  # empty: the step size is constant
+    test: str = ""  # the name of the test set
+    test_hash: str = ""
 
     @cached_property
     def key(self) -> str:
         """The hash that identifies the run."""
         values = asdict(self) | {"l2": float(self.l2), "eta": float(self.eta)}
-        # data_hash covers these. mu and fingerprint came with schema 2: a run that does not use
-        # them has the key of schema 1.
-        for name in ("objective", "intercept", "rows_hash"):
+        # The hashes of data, split and test set cover these.
+        for name in ("objective", "intercept", "rows_hash", "split_seed", "test"):
             del values[name]
+        # What came with schemas 2 and 3: a run that does not use it has the key of schema 1.
         if self.mu in (None, self.l2):
             del values["mu"]
-        if not self.fingerprint:
-            del values["fingerprint"]
+        for name in LATER:
+            if values[name] == LATER[name]:
+                del values[name]
         canonical = json.dumps(values, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()
 
 
+# The fields that are in a key only where they are not at their defaults.
+LATER = {
+    field.name: field.default
+    for field in fields(Config)
+    if field.name in ("fingerprint", "split", "split_hash", "participation", "batch", "weighting",
+                      "decay", "test_hash")
+}  # fmt: skip
+
+
 def groups(
-    grid: Grid, *, dataset: str, data_hash: str, rows_hash: str = "", mu: float | None = None
+    grid: Grid,
+    *,
+    dataset: str,
+    data_hash: str,
+    rows_hash: str = "",
+    mu: float | None = None,
+    splits: Sequence[Split] = (),
+    test: str = "",
+    test_hash: str = "",
 ) -> list[tuple[Config, ...]]:
     """List the runs of a grid in groups, small ones first.
 
-    A group shares data, M, K and seed, so draws: one call of `simulate` runs all of it. The
-    keywords are those of `Config`; `dataset` is the name of the loaded data.
+    A group shares data, federation, K and seed, so draws: one call of `simulate` runs all of it.
+    The keywords are those of `Config`; `dataset` is the name of the loaded data, and `splits` are
+    those of the clients.
     """
     fingerprints = {name: key_fingerprint(record) for name, record in grid.records().items()}
+    federations = sorted(splits or map(Split, grid.workers), key=lambda split: split.M)
     return [
         tuple(
             Config(
-                dataset=dataset, data_hash=data_hash, l2=grid.l2, algorithm=algorithm, M=M, K=K,
-                T=grid.steps, eta=eta, seed=seed, record_every=grid.record_every,
+                dataset=dataset, data_hash=data_hash, l2=grid.l2, algorithm=algorithm, M=split.M,
+                K=K, T=grid.steps, eta=eta, seed=seed, record_every=grid.record_every,
                 precision=grid.precision, mu=mu, objective=grid.loss, intercept=grid.intercept,
-                fingerprint=fingerprints[algorithm], rows_hash=rows_hash,
+                fingerprint=fingerprints[algorithm], rows_hash=rows_hash, split=split.name,
+                split_seed=grid.split_seed if split.name else 0, split_hash=split.hash,
+                participation=_share(participation, split.M), batch=batch,
+                weighting=grid.weighting, decay=grid.decay or "", test=test, test_hash=test_hash,
             )
             for algorithm, eta in product(fingerprints, grid.eta)
         )
-        for M, seed, K in product(sorted(grid.workers), grid.seeds, grid.local_steps)
+        for split, participation, batch, seed, K in product(
+            federations, grid.participation, grid.batch, grid.seeds, grid.local_steps
+        )
     ]  # fmt: skip
+
+
+def _share(participation: float, M: int) -> float:
+    """Return 1 for everybody, however it was written: it is the same run."""
+    return 1.0 if taking_part(participation, M) is None else participation
 
 
 def shipped(name: str) -> Path:

@@ -60,12 +60,40 @@ def rows_hash(data: Dataset) -> str:
 
 
 def with_unique_names(runs: pd.DataFrame) -> pd.DataFrame:
-    """Return the runs with a `dataset` and an `algorithm` that mean one thing each.
+    """Return the runs with a `dataset`, an `algorithm` and a `split` that mean one thing each.
 
-    Where two data sets or two algorithms share a name, a part of their hash is added. So are a
-    loss other than the logistic one, an intercept, and a mu other than l2.
+    Where two of them share a name, a part of their hash is added. So are a loss other than the
+    logistic one, an intercept, and a mu other than l2. Adds a column `federation`, the name of
+    all that concerns the clients.
     """
-    return runs.assign(dataset=_dataset_names(runs), algorithm=_algorithm_names(runs))
+    named = runs.assign(dataset=_dataset_names(runs), algorithm=_algorithm_names(runs))
+    named = named.assign(split=_split_names(named))
+    return named.assign(federation=[federation_name(run) for run in named.itertuples()])
+
+
+def federation_name(run: Any) -> str:
+    """Name what tells a federation from workers that draw single rows from all data.
+
+    `run` is a `Config` or has its fields.
+
+    Examples
+    --------
+    >>> from types import SimpleNamespace as Run
+    >>> usual = {"split_seed": 0, "weighting": "examples", "decay": ""}
+    >>> federation_name(Run(split="label", participation=0.1, batch=4, **usual))
+    'split label, participation 0.1, batch 4'
+    >>> federation_name(Run(split="", participation=1.0, batch=1, **usual))
+    ''
+    """
+    parts = {
+        "split": run.split,
+        "split seed": run.split_seed or "",
+        "participation": "" if run.participation == 1 else f"{run.participation:g}",
+        "batch": "" if str(run.batch) == "1" else run.batch,
+        "weighting": "" if run.weighting == "examples" else run.weighting,
+        "decay": run.decay,
+    }
+    return ", ".join(f"{name} {value}" for name, value in parts.items() if value)
 
 
 def _dataset_names(runs: pd.DataFrame) -> list[str]:
@@ -91,6 +119,13 @@ def _dataset_names(runs: pd.DataFrame) -> list[str]:
         name += f", {p.objective}" if p.objective != "logistic" else ""
         names[p.dataset, p.data_hash] = name + (", intercept" if p.intercept else "")
     return [names[pair] for pair in zip(runs["dataset"], runs["data_hash"], strict=True)]
+
+
+def _split_names(runs: pd.DataFrame) -> list[str]:
+    versions = runs.groupby(["dataset", "M", "split", "split_seed"])["split_hash"]
+    several = versions.transform("nunique") > 1
+    listed: list[Any] = list(zip(runs["split"], runs["split_hash"], several, strict=True))
+    return [f"{name} ({found[:6]})" if shared else name for name, found, shared in listed]
 
 
 def _algorithm_names(runs: pd.DataFrame) -> list[str]:

@@ -109,6 +109,7 @@ class Figure:
             (tuned["dataset"] == self.dataset)
             & (tuned["l2"] == self.l2)
             & (tuned["T"] == self.T)
+            & (tuned["federation"] == "")
             & tuned["algorithm"].isin(self.algorithms)
             & tuned["M"].isin(self.workers)
             & tuned["K"].isin(self.local_steps)
@@ -153,15 +154,16 @@ def published_cells(tuned: pd.DataFrame, published: pd.DataFrame) -> pd.DataFram
     of our runs), ``published_eta``, ``log2_ratio``, the base-2 logarithm of ours/published, and
     ``deviation``, its absolute value. Ours is the median over seeds.
     """
-    ours = tuned[(tuned["T"] == T) & (tuned["algorithm"] != NOT_COMPARABLE)]
+    paper = (tuned["T"] == T) & (tuned["federation"] == "")
+    ours = tuned[paper & (tuned["algorithm"] != NOT_COMPARABLE)]
     ours = summarize(ours.assign(paper_dataset=paper_datasets(ours)))
     theirs = published.rename(columns={"dataset": "paper_dataset", "eta": "published_eta"})
     match = ["paper_dataset", "l2", "algorithm", "M", "K"]
     theirs = theirs[[*match, "published_eta", "best_loss"]]
     cells = ours.drop(columns="best_loss", errors="ignore").merge(theirs, on=match)
     cells["published"] = cells["best_loss"] - cells["f_star"]
-    cells = cells[cells["median"].between(0, math.inf, "neither") & (cells["published"] > 0)]
-    log2_ratio = np.log2(cells["median"] / cells["published"])
+    cells = cells[cells["middle"].between(0, math.inf, "neither") & (cells["published"] > 0)]
+    log2_ratio = np.log2(cells["middle"] / cells["published"])
     return cells.assign(log2_ratio=log2_ratio, deviation=np.abs(log2_ratio))
 
 
@@ -188,7 +190,8 @@ def headlines(tuned: pd.DataFrame, cells: pd.DataFrame, targets: Iterable[float]
         published = published.rename(columns={"text": "published"})
         ours = fewest_rounds(tuned, target).merge(published, how="left", on=CURVE)
         tables.append(ours.assign(target=target))
-    problems = tuned.assign(paper_dataset=paper_datasets(tuned))[[*PROBLEM, "paper_dataset"]]
+    workers = tuned[tuned["federation"] == ""]
+    problems = workers.assign(paper_dataset=paper_datasets(workers))[[*PROBLEM, "paper_dataset"]]
     claims = pd.DataFrame(
         [(*claim[:4], T, *rounds) for claim in CLAIMS for rounds in claim.rounds.items()],
         columns=["paper_dataset", "l2", "M", "target", "T", "algorithm", "paper"],

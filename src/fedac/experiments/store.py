@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 from fedac import __version__
 from fedac.errors import InputError
+from fedac.experiments.compare import records
+from fedac.experiments.cost import queries
 from fedac.experiments.database import explained, open_to_read, open_to_write
 from fedac.experiments.grid import Config
 from fedac.experiments.identity import with_unique_names
@@ -38,17 +40,25 @@ IF_OK = "CASE status WHEN 'ok' THEN {} END"
 FINAL = IF_OK.format("final_loss")
 # The score of a run, as `Run.trained_loss`: the start point does not count.
 TRAINED = IF_OK.format("(SELECT min(loss) FROM traces WHERE run = runs.id AND step > 0)")
+# Of the model at the end, like the final loss.
+AT_THE_END = "(SELECT {0} FROM traces WHERE run = runs.id ORDER BY step DESC LIMIT 1)"
+TEST = ", ".join(
+    f"{IF_OK.format(AT_THE_END.format(name))} AS {name}" for name in ("test_loss", "test_accuracy")
+)
 FRAME = f"""
 SELECT key, dataset, l2, algorithm, M, K, T, eta, seed, status, best_loss,
     {FINAL} AS final_loss, best_loss - f_star AS best_suboptimality,
     {FINAL} - f_star AS final_suboptimality, f_star, megabytes_per_worker, n_samples, n_features,
     record_every, precision, seconds, version, created,
     {TRAINED} AS trained_loss, data_hash, coalesce(mu, l2) AS mu, objective, intercept,
-    fingerprint, rows_hash
+    fingerprint, rows_hash, split, split_seed, split_hash, participation, batch, weighting, decay,
+    test, {TEST}
 FROM runs JOIN origins ON origin = origins.id
 -- The key makes the order unique: two data sets may have one name.
-ORDER BY dataset, l2, algorithm, M, K, T, eta, seed, key
+ORDER BY dataset, l2, algorithm, M, K, T, eta, seed, split, participation, batch, key
 """
+# The parts of an outcome that go into the table of traces.
+TRACE = ("steps", "losses", "test_losses", "test_accuracies")
 Best = tuple[float, str, float]  # suboptimality, algorithm and eta of a run
 # What SQLite gives as nulls or integers, above all in an empty table.
 TYPES = {
@@ -56,6 +66,9 @@ TYPES = {
     "final_suboptimality": "float64",
     "trained_loss": "float64",
     "intercept": "bool",
+    "participation": "float64",
+    "test_loss": "float64",
+    "test_accuracy": "float64",
 }
 
 
@@ -66,6 +79,8 @@ class Outcome:
     status: Literal["ok", "diverged"]
     steps: tuple[int, ...]  # the trace, which of a diverged run ends where it diverged
     losses: tuple[float, ...]
+    test_losses: tuple[float, ...] = ()  # on the test set, if there is one
+    test_accuracies: tuple[float, ...] = ()
     f_star: float
     megabytes_per_worker: float  # sent in all rounds together
     n_samples: int
@@ -148,7 +163,8 @@ class Store:
             (origin_id,) = db.execute(query, origin).fetchone()
             for config, outcome in results:
                 values = asdict(config) | asdict(outcome) | {"key": config.key}
-                steps, losses = values.pop("steps"), values.pop("losses")
+                trace = [values.pop(name) for name in TRACE]
+                losses = outcome.losses
                 values |= {"best_loss": min(losses), "final_loss": losses[-1]}
                 values |= {"created": created, "origin": origin_id}
                 names = f"({', '.join(values)}) VALUES (:{', :'.join(values)})"
@@ -156,35 +172,41 @@ class Store:
                 inserted = db.execute(insert, values)
                 if inserted.rowcount:
                     new += 1
-                    trace = f"INSERT INTO traces VALUES ({inserted.lastrowid}, ?, ?)"
-                    db.executemany(trace, zip(steps, losses, strict=True))
+                    points = f"INSERT INTO traces VALUES ({inserted.lastrowid}, ?, ?, ?, ?)"
+                    none = (None,) * len(losses)  # where there is no test set
+                    db.executemany(points, zip(*(each or none for each in trace), strict=True))
         return new
 
     def frame(self) -> pd.DataFrame:
         """Return a table with a row per run, sorted by configuration.
 
         ``trained_loss`` is the score of a run: its smallest loss after at least one step, missing
-        if it diverged. ``dataset`` and ``algorithm`` are unique: see `with_unique_names`.
+        if it diverged. ``test_loss`` and ``test_accuracy`` are those at the end. ``dataset``,
+        ``algorithm``, ``split`` and ``federation`` are unique: see `with_unique_names`.
         """
         import pandas as pd
 
         with explained(self.path):
             runs = pd.read_sql_query(FRAME, self._db, dtype=TYPES)
-        return with_unique_names(runs).drop(columns=["fingerprint", "rows_hash"])
+        return with_unique_names(runs).drop(columns=["fingerprint", "rows_hash", "split_hash"])
 
     def traces(self) -> pd.DataFrame:
-        """Return the losses along all runs: key, step, loss."""
+        """Return the losses along all runs: key, step, loss, test_loss, test_accuracy."""
         import pandas as pd
 
-        query = "SELECT key, step, loss FROM runs JOIN traces ON run = runs.id ORDER BY key, step"
+        query = (
+            "SELECT key, step, loss, test_loss, test_accuracy "
+            "FROM runs JOIN traces ON run = runs.id ORDER BY key, step"
+        )
+        types = {"test_loss": "float64", "test_accuracy": "float64"}  # nulls without a test set
         with explained(self.path):
-            return pd.read_sql_query(query, self._db)
+            return pd.read_sql_query(query, self._db, dtype=types)
 
     def info(self) -> dict[str, Any]:
         """Describe how the runs were made.
 
-        ``seconds`` are those in the engine, ``gradient_queries`` M*T per run, ``versions`` those
-        of fedac, and ``machines`` as `describe_machine` returns them.
+        ``seconds`` are those in the engine, ``gradient_queries`` as `cost.queries` counts them,
+        ``versions`` those of fedac, and ``machines`` as `describe_machine` returns them.
         """
         import pandas as pd
 
@@ -195,7 +217,7 @@ class Store:
             "runs": len(runs),
             "diverged": int((runs["status"] == "diverged").sum()),
             "seconds": float(runs["seconds"].sum()),
-            "gradient_queries": int((runs["M"] * runs["T"]).sum()),
+            "gradient_queries": sum(queries(run, run.n_samples) for run in records(runs)),
             "seeds": sorted(runs["seed"].unique().tolist()),
             "first": runs["created"].min(),
             "last": runs["created"].max(),

@@ -9,23 +9,28 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import product
 from typing import Any
 
 import numpy as np
 
 from fedac.algorithms import Algorithm
-from fedac.data import load
+from fedac.data import Clients, Dataset
+from fedac.decay import Decay
 from fedac.errors import StepSizeWarning
-from fedac.experiments.cost import predict_seconds
-from fedac.experiments.grid import Config, Grid, groups
+from fedac.experiments.cost import predict_seconds, queries
+from fedac.experiments.federations import load_clients
+from fedac.experiments.grid import Config, Grid, Split, groups
 from fedac.experiments.identity import objective_hash, rows_hash
 from fedac.experiments.plugins import make_objective
 from fedac.experiments.store import Best, Outcome, Store
+from fedac.experiments.testsets import load_with_test
 from fedac.objectives import Objective, optimum
 from fedac.simulation import simulate
+from fedac.simulation.federation import minimized
 
 # Nobody reads faster, and a small group makes a thousand rounds in this time.
 SECONDS_BETWEEN_REPORTS = 0.1
@@ -33,7 +38,9 @@ SECONDS_BETWEEN_REPORTS = 0.1
 TRIALS = 4
 TRIAL_SECONDS = 0.4
 # The fields of a group that `simulate` takes as they are.
-SETTINGS = ("M", "K", "T", "mu", "seed", "record_every", "precision")
+SETTINGS = (
+    "K", "T", "mu", "seed", "record_every", "precision", "participation", "batch", "weighting",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +50,26 @@ class Task:
     objective: Objective
     algorithms: dict[str, Algorithm]  # by the names of the records
     groups: list[tuple[Config, ...]]
+    clients: dict[str, Clients]  # by the hash of their split; none for workers
+    weighting: str
+    test: Dataset | None
 
     def seconds(self, configs: Sequence[Config]) -> float:
         """Predict the time for some runs of one group."""
         return predict_seconds(self.objective, self.algorithms, configs) if configs else 0.0
+
+    def queries(self, configs: Iterable[Config]) -> int:
+        """Return how many gradients of single rows some runs take."""
+        return sum(queries(config, self.objective.n_samples) for config in configs)
+
+    def minima(self) -> dict[str, float]:
+        """Return F* by the hash of the split."""
+        if self.weighting == "examples":
+            return dict.fromkeys(self.clients or [""], optimum(self.objective).value)
+        return {
+            found: optimum(minimized(self.objective, clients, self.weighting)).value
+            for found, clients in self.clients.items()
+        }
 
 
 @dataclass(slots=True)
@@ -102,7 +125,7 @@ def run(
     (4, 0, 4)
     """
     task = prepare(grid)
-    f_star = optimum(task.objective).value
+    f_star = task.minima()
     keys = tuple(config.key for configs in task.groups for config in configs)
     planned = plan(grid, store)
     before, new = len(keys) - sum(map(len, planned)), 0
@@ -122,9 +145,11 @@ def run(
                         continue
                     missing = store.missing(configs)
                     work = progress.work + task.seconds(left) / total if left else progress.work
-                    advance = _counter(progress, on_progress, missing, min(work, 1.0))
+                    advance = _counter(progress, on_progress, task.queries(missing), min(work, 1.0))
                     how = {"on_progress": advance, "on_compile": on_compile}
-                    new += store.add(_run_group(task, f_star, missing, **how))
+                    new += store.add(
+                        _run_group(task, f_star[configs[0].split_hash], missing, **how)
+                    )
                 found = store.best(config.key for config in missing)
                 progress.best = min(filter(None, (progress.best, found)), default=None)
                 if left:
@@ -165,22 +190,32 @@ def measure_speed(grid: Grid, planned: Sequence[Sequence[Config]]) -> float:
 @lru_cache(maxsize=1)
 def prepare(grid: Grid) -> Task:
     """Load the data and list the groups, once for planning, measuring and running."""
-    data = load(grid.dataset)
+    data, test = load_with_test(grid.dataset, grid.test)
     objective = make_objective(grid.loss, data.X, data.y, l2=grid.l2, intercept=grid.intercept)
+    kinds = () if grid.workers else product(grid.split or ("iid",), grid.clients or (None,))
+    federations = [load_clients(data, N, by, grid.split_seed) for by, N in kinds]
+    splits = [Split(len(each), each.how, each.fingerprint()) for each in federations]
     listed = groups(
         grid,
         dataset=data.name,
         data_hash=objective_hash(objective, own=":" in grid.loss),
         rows_hash=rows_hash(data),
         mu=grid.mu or objective.strong_convexity,
+        splits=splits,
+        test=test.name if test else "",
+        test_hash=rows_hash(test) if test else "",
     )
-    return Task(objective, grid.records(), listed)
+    clients = {split.hash: each for split, each in zip(splits, federations, strict=True)}
+    return Task(objective, grid.records(), listed, clients, grid.weighting, test)
 
 
 def _run_group(
     task: Task, f_star: float, configs: Sequence[Config], **callbacks: Any
 ) -> list[tuple[Config, Outcome]]:
     """Run some cells of one group: one call of the engine for algorithms with the same etas."""
+    if not configs:
+        return []
+    first = configs[0]
     cells = {(config.algorithm, config.eta): config for config in configs}
     etas: dict[str, tuple[float, ...]] = {}
     for name, eta in cells:
@@ -188,16 +223,25 @@ def _run_group(
     results = []
     for shared in dict.fromkeys(etas.values()):
         algorithms = [task.algorithms[name] for name in etas if etas[name] == shared]
-        settings = {name: getattr(configs[0], name) for name in SETTINGS}
+        settings: dict[str, Any] = {name: getattr(first, name) for name in SETTINGS}
+        if first.split:
+            settings["clients"] = task.clients[first.split_hash]
+        else:
+            settings["M"] = first.M
+        falling = [Decay(eta, first.decay) for eta in shared] if first.decay else shared
         with warnings.catch_warnings():
             # Tuning tries too large step sizes as well; `Summary.beyond` counts them.
             warnings.simplefilter("ignore", StepSizeWarning)
-            result = simulate(task.objective, algorithms, eta=shared, **settings, **callbacks)
+            result = simulate(
+                task.objective, algorithms, eta=falling, test=task.test, **settings, **callbacks
+            )
         for one in result.runs:
             outcome = Outcome(
                 status=one.status,
                 steps=tuple(one.steps.tolist()),
                 losses=tuple(one.loss.tolist()),
+                test_losses=tuple(one.test_loss.tolist()),
+                test_accuracies=tuple(one.test_accuracy.tolist()),
                 f_star=f_star,
                 megabytes_per_worker=one.megabytes_per_worker,
                 n_samples=task.objective.n_samples,
@@ -209,10 +253,10 @@ def _run_group(
 
 
 def _counter(
-    progress: Progress, report: Callable[[Progress], object], configs: Sequence[Config], end: float
+    progress: Progress, report: Callable[[Progress], object], total: int, end: float
 ) -> Callable[[int], None]:
-    """Return a function that counts gradient queries of these runs, after which `work` is `end`."""
-    start, made, total = progress.work, 0, sum(c.M * c.T for c in configs)
+    """Return a function that counts `total` gradient queries, after which `work` is `end`."""
+    start, made = progress.work, 0
     reported = time.monotonic()
 
     def advance(more: int) -> None:

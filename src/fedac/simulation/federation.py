@@ -129,13 +129,7 @@ def make_federation(
     weighting: str,
 ) -> Federation:
     """Check what a user gives `simulate` about the clients."""
-    if weighting not in WEIGHTINGS:
-        raise unknown_name("weighting", str(weighting), WEIGHTINGS)
-    if isinstance(batch, str):
-        if batch != FULL:
-            raise InputError(f"batch must be a whole number or 'full', got {batch!r}")
-    else:
-        require_count("batch", batch)
+    require_weighting(weighting)
     if clients is not None:
         clients = as_clients(clients, objective.n_samples)
         if M not in (None, len(clients)):
@@ -149,9 +143,41 @@ def make_federation(
         seed=seed,
         clients=clients,
         count=taking_part(participation, M),
-        batch=None if isinstance(batch, str) else batch,
+        batch=require_batch(batch),
         weighting=weighting,
     )
+
+
+def require_weighting(weighting: str) -> None:
+    """Refuse an unknown weighting."""
+    if weighting not in WEIGHTINGS:
+        raise unknown_name("weighting", str(weighting), WEIGHTINGS)
+
+
+def require_batch(batch: int | str) -> int | None:
+    """Return the rows per local step, None for all rows of the client."""
+    if isinstance(batch, str):
+        if batch != FULL:
+            raise InputError(f"batch must be a whole number or 'full', got {batch!r}")
+        return None
+    return require_count("batch", batch)
+
+
+def minimized(objective: Objective, clients: Clients | None, weighting: str) -> Objective:
+    """Return F: the loss over all rows or, with uniform weights, the mean of the clients' losses.
+
+    Examples
+    --------
+    >>> from fedac.objectives import LeastSquares
+    >>> F = LeastSquares([[1.0], [1.0], [1.0]], [0.0, 0.0, 3.0])
+    >>> two = Clients(["a", "a", "b"])
+    >>> w = np.zeros(1)
+    >>> [minimized(F, two, weighting).value(w) for weighting in WEIGHTINGS]
+    [1.5, 2.25]
+    """
+    if clients is None or weighting != "uniform":
+        return objective
+    return objective.weighted(1 / clients.sizes[clients.owners])
 
 
 def taking_part(participation: float, M: int) -> int | None:
@@ -166,7 +192,8 @@ def taking_part(participation: float, M: int) -> int | None:
     """
     require_positive("participation", participation)
     if participation > 1:
-        count = require_count("participation, a number of clients if above 1,", participation)  # type: ignore[arg-type]
+        whole = int(participation) if participation == int(participation) else participation
+        count = require_count("participation, a number of clients if above 1,", whole)  # type: ignore[arg-type]
         if count > M:
             raise InputError(f"participation={count} is more than the {M} clients there are")
     else:

@@ -24,7 +24,7 @@ from fedac.errors import InputError, StepSizeWarning
 from fedac.objectives import LinearModel, Objective
 from fedac.require import require_positive
 from fedac.simulation.engines import start_engine
-from fedac.simulation.federation import make_federation
+from fedac.simulation.federation import make_federation, minimized
 from fedac.simulation.inputs import require_seed, start_point
 from fedac.simulation.problem import Lane, Problem
 from fedac.simulation.recorder import Record, Recorder
@@ -149,8 +149,7 @@ def simulate(
         objective, M=M, seed=require_seed(seed), clients=clients, participation=participation,
         batch=batch, weighting=weighting,
     )  # fmt: skip
-    if federation.clients is not None and federation.weighting == "uniform":
-        objective = objective.weighted(1 / federation.clients.sizes[federation.clients.owners])
+    objective = minimized(objective, federation.clients, federation.weighting)
     lanes = _lanes(objective, algorithm, eta, mu, schedule)
     if record_every is None:
         record_every = max(1, schedule.T // 8)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from fedac.errors import InputError
 from fedac.experiments.report.contents import page_data
 from fedac.experiments.report.page import assemble
+from fedac.experiments.seeds import find_spread
 from fedac.files import write_atomically
 
 if TYPE_CHECKING:
@@ -20,9 +21,9 @@ if TYPE_CHECKING:
 __all__ = ["render", "write"]
 
 
-def write(store: Store, path: str | Path) -> Path:
+def write(store: Store, path: str | Path, band: str = "range") -> Path:
     """Write the report of a store to a file."""
-    text, path = render(store), Path(path)
+    text, path = render(store, band), Path(path)
     try:
         write_atomically(path, lambda file: file.write(text.encode()))
     except OSError as error:
@@ -30,10 +31,14 @@ def write(store: Store, path: str | Path) -> Path:
     return path
 
 
-def render(store: Store) -> str:
-    """Return the report of a store as HTML; the same runs give the same text."""
+def render(store: Store, band: str = "range") -> str:
+    """Return the report of a store as HTML; the same runs give the same text.
+
+    `band` says how seeds are summarized: see `over_seeds`.
+    """
+    find_spread(band)
     frame = store.frame()
     if frame.empty:
         raise InputError(f"{store.path} has no runs to report; add some with 'fedac sweep'")
     title = "Accuracy against communication: " + ", ".join(frame["dataset"].unique())
-    return assemble(title, page_data(frame, store.traces(), store.info()))
+    return assemble(title, page_data(frame, store.traces(), store.info(), band))

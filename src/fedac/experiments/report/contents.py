@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from fedac.algorithms import ALGORITHMS
 from fedac.experiments.compare import CELL, PROBLEM, summarize, tuned
 from fedac.experiments.paper import CLAIMS, MANY_WORKERS, headlines, published_cells
 from fedac.experiments.published import paper_datasets, published_runs
+from fedac.experiments.seeds import find_spread
 from fedac.palette import STYLES, styles
 
 if TYPE_CHECKING:
@@ -17,28 +19,33 @@ if TYPE_CHECKING:
 # Suboptimalities to choose from.
 TARGETS = (1e-1, 1e-2, 1e-3, 1e-4, 1e-5)
 # What the page shows of a cell, of its published counterpart and of `fewest_rounds`.
-OURS = ["rounds", "step_size", "edge", "seeds", "median", "low", "high", "megabytes"]
+OURS = ["rounds", "step_size", "edge", "seeds", "middle", "low", "high", "megabytes"]
+ACCURACY = ["accuracy", "accuracy_low", "accuracy_high"]
 THEIRS = ["published", "published_eta", "log2_ratio", "deviation"]
-HEADLINE = ["target", "text", "published", "paper", "megabytes", "step_size", "median"]
+HEADLINE = ["target", "text", "published", "paper", "megabytes", "step_size", "middle"]
 Table = dict[str, list[Any]]
 
 
-def page_data(frame: pd.DataFrame, traces: pd.DataFrame, info: dict[str, Any]) -> dict[str, Any]:
+def page_data(
+    frame: pd.DataFrame, traces: pd.DataFrame, info: dict[str, Any], band: str = "range"
+) -> dict[str, Any]:
     """Return what the page draws, ready for JSON, from a store's `frame`, `traces` and `info`.
 
     Tables are stored as columns, which compress better than rows. A cell refers to its problem
     by text and to its algorithm by label, a trace to its cell by number. Measured numbers keep
-    six digits.
+    six digits. `band` says how seeds are summarized: see `over_seeds`.
     """
     frame = frame.rename(columns={"megabytes_per_worker": "megabytes"})
     best = tuned(frame)
     beside = published_cells(best, published_runs())
     problems, algorithms = _problems(frame, best), _algorithms(frame)
     targets = sorted({*TARGETS, *problems["target"]}, reverse=True)
-    cells = summarize(best).merge(beside[[*CELL, *THEIRS]], how="left", on=CELL)
+    cells = summarize(best, band).merge(beside[[*CELL, *THEIRS]], how="left", on=CELL)
     cells = in_order(cells.assign(rounds=cells["T"] / cells["K"]))
     rounds = in_order(headlines(best, beside, targets))
     steps, curves = _traces(frame, traces, cells, best)
+    tested = bool((frame["test"] != "").any())
+    _, middle, spread = find_spread(band)
 
     def named(table: pd.DataFrame, columns: list[str]) -> Table:
         """Keep these columns, and refer to problems and algorithms by what the page calls them."""
@@ -49,11 +56,12 @@ def page_data(frame: pd.DataFrame, traces: pd.DataFrame, info: dict[str, Any]) -
     return {
         "problems": _columns(problems, digits=10),
         "algorithms": _columns(algorithms),
-        "cells": named(cells, [*OURS, *THEIRS]),
+        "cells": named(cells, [*OURS, *(ACCURACY if tested else []), *THEIRS]),
         "headlines": named(rounds, HEADLINE),
         "steps": steps,
         "traces": curves,
         "targets": targets,
+        "seeds": {"middle": middle, "band": spread},
         "many_workers": MANY_WORKERS,
         "made": made(info),
     }
@@ -132,7 +140,7 @@ def _machine(processor: str, cores: int, system: str, **versions: str) -> str:
 
 
 def _problems(frame: pd.DataFrame, best: pd.DataFrame) -> pd.DataFrame:
-    """Return a row per data set, l2 and T, with the target and the view to begin with.
+    """Return a row per data set, l2, T and federation, with the target and the view to begin with.
 
     Those that the paper's text mentions come first.
     """
@@ -142,11 +150,17 @@ def _problems(frame: pd.DataFrame, best: pd.DataFrame) -> pd.DataFrame:
     problems = frame[columns].drop_duplicates(PROBLEM).sort_values(PROBLEM, ignore_index=True)
     runs = [best.merge(problems.loc[[i], [*PROBLEM, "paper"]]) for i in problems.index]
     problems["target"], problems["view"] = [*map(_target, runs)], [*map(_view, runs)]
+    # With uniform weights, F* depends on the clients and so on their number.
+    minima = frame.groupby(PROBLEM)["f_star"].nunique().rename("minima").reset_index()
+    several = problems.merge(minima, on=PROBLEM)["minima"] > 1
+    problems["f_star"] = problems["f_star"].mask(several)
     problems["problem"] = problems["dataset"] + problems["l2"].map(", l2 = {:g}".format)
     if problems["T"].nunique() > 1:
         problems["problem"] += problems["T"].map(", T = {}".format)
+    problems["problem"] += problems["federation"].map(lambda name: name and f", {name}")
     claims = [claim[:2] for claim in CLAIMS]
-    other = [pair not in claims for pair in zip(problems["paper"], problems["l2"], strict=True)]
+    keys = zip(problems["paper"], problems["l2"], problems["federation"], strict=True)
+    other = [(paper, l2) not in claims or bool(federation) for paper, l2, federation in keys]
     return problems.assign(other=other).sort_values("other", kind="stable")
 
 
@@ -156,8 +170,9 @@ def _target(best: pd.DataFrame) -> float:
     Both with the most workers.
     """
     best = best[best["M"] == best["M"].max()]
+    first = best.iloc[0]
     for claim in CLAIMS:
-        if tuple(best[["paper", "l2", "M"]].iloc[0]) == claim[:3]:
+        if tuple(first[["paper", "l2", "M"]]) == claim[:3] and not first["federation"]:
             return claim.target
     by_seed = best.groupby(["algorithm", "seed"])["suboptimality"].min()
     worst = by_seed.groupby("algorithm").median().max()
@@ -187,12 +202,20 @@ def _traces(
         seed=("seed", "first"),
         steps=("step", tuple),
         values=("value", lambda values: [rounded(value) for value in values]),
+        accuracies=("test_accuracy", _all_or_none),
     )
+    if table["accuracies"].isna().all():  # no run has a test set
+        del table["accuracies"]
     table["best"] = table.index.isin(best.loc[best["suboptimality"] < math.inf, "key"])
     # Nearly all runs are recorded at the same steps.
     places = {steps: place for place, steps in enumerate(dict.fromkeys(table["steps"]))}
     table["steps"] = table["steps"].map(places)
     return [list(steps) for steps in places], _columns(table)
+
+
+def _all_or_none(values: Iterable[float]) -> list[float | None] | None:
+    found = [rounded(value) for value in values]
+    return None if None in found else found
 
 
 def _algorithms(frame: pd.DataFrame) -> pd.DataFrame:

@@ -4,7 +4,7 @@ const COMPARISON_COLUMNS = [
   ["algorithm", "algorithm"],
   ["M", "M"],
   ["K", "K"],
-  ["median", "suboptimality", scientific],
+  ["middle", "suboptimality", scientific],
   ["published", "published", scientific],
   ["log2_ratio", "log2 ratio", (value) => value.toFixed(2)],
   ["deviation", "|log2|", (value) => value.toFixed(2)],

@@ -3,12 +3,12 @@
 
 const GUIDE = "linear speedup";
 const TUNED_HOVER =
-  "<b>%{fullData.name}</b>%{customdata.note}<br>suboptimality %{y:.2e}<br>" +
+  "<b>%{fullData.name}</b>%{customdata.note}<br>%{customdata.height}<br>" +
   "M = %{customdata.M}, K = %{customdata.K}, R = %{customdata.rounds:.3~f}<br>" +
   "step size %{customdata.eta}<br>%{customdata.megabytes:.3~g} MB sent per worker<extra></extra>";
 const PROGRESS_HOVER =
   "<b>%{fullData.name}</b>, step size %{customdata.eta}, seed %{customdata.seed}<br>" +
-  "F \u2212 F* = %{y:.2e}<br>" +
+  "%{customdata.height}<br>" +
   "step %{customdata.step}, round %{customdata.round:.3~f}<extra></extra>";
 
 function curvesOf(view, report) {
@@ -24,12 +24,13 @@ function tunedCurves(view, report) {
       .map((cell) => ({ ...cell, x: cell[view.axis], note: "" }))
       .sort((a, b) => a.x - b.x);
     // A logarithmic axis has no place for zero.
-    const ours = mine.filter((cell) => cell.median > 0);
+    const ours = mine.filter((cell) => cell.middle > 0);
     const spread = ours.filter((cell) => cell.low > 0 && cell.high !== null);
     const theirs = mine.filter((cell) => cell.published > 0 && view.published);
     if (spread.some((cell) => cell.low < cell.high)) curves.push(band(spread, algorithm));
-    if (ours.length) curves.push(curve(algorithm, ours.map(ourPoint), TUNED_HOVER));
-    if (theirs.length) curves.push(publishedCurve(algorithm, theirs));
+    const points = ours.map((cell) => ourPoint(cell, view.metric, report.seeds));
+    if (ours.length) curves.push(curve(algorithm, points, TUNED_HOVER));
+    if (theirs.length) curves.push(publishedCurve(algorithm, theirs, view.metric));
   }
   if (view.layout === "M" && view.guide && curves.length) curves.push(guide(view.cells));
   return curves;
@@ -49,16 +50,22 @@ function curve({ label, colour, symbol }, points, hovertemplate) {
   };
 }
 
-function ourPoint(cell) {
-  const point = { ...cell, y: cell.median, eta: cell.step_size };
+function ourPoint(cell, { title, format }, seeds) {
+  const height = `${title} ${format(cell.middle)}`;
+  const point = { ...cell, height, y: cell.middle, eta: cell.step_size };
   if (cell.seeds === 1) return point;
-  const high = cell.high === null ? "diverged" : scientific(cell.high);
-  const range = `${scientific(cell.low)} to ${high}`;
-  return { ...point, range, note: `, median of ${cell.seeds} seeds` };
+  const high = cell.high === null ? "diverged" : format(cell.high);
+  const range = `${format(cell.low)} to ${high}`;
+  return { ...point, range, note: `, ${seeds.middle} of ${cell.seeds} seeds` };
 }
 
-function publishedCurve(algorithm, cells) {
-  const points = cells.map((cell) => ({ ...cell, y: cell.published, eta: cell.published_eta }));
+function publishedCurve(algorithm, cells, { title, format }) {
+  const points = cells.map((cell) => ({
+    ...cell,
+    height: `${title} ${format(cell.published)}`,
+    y: cell.published,
+    eta: cell.published_eta,
+  }));
   const drawn = curve(algorithm, points, TUNED_HOVER);
   const marker = { symbol: `${algorithm.symbol}-open`, size: NARROW.matches ? 10 : 13 };
   return {
@@ -69,7 +76,7 @@ function publishedCurve(algorithm, cells) {
   };
 }
 
-// From the smallest to the largest of the seeds.
+// Over the seeds: what it is from and to, the caption says.
 function band(cells, { colour }) {
   const back = [...cells].reverse();
   return {
@@ -87,8 +94,8 @@ function band(cells, { colour }) {
 // With m times the workers, one m-th of the suboptimality: from the best of the fewest workers.
 function guide(cells) {
   const workers = increasing(cells.map((cell) => cell.M));
-  const first = cells.filter((cell) => cell.M === workers[0] && cell.median > 0);
-  const start = Math.min(...first.map((cell) => cell.median));
+  const first = cells.filter((cell) => cell.M === workers[0] && cell.middle > 0);
+  const start = Math.min(...first.map((cell) => cell.middle));
   return {
     name: GUIDE,
     x: workers,
@@ -102,16 +109,18 @@ function guide(cells) {
 // The recorded losses of single runs; each seed is a line.
 function progressCurves(view, report) {
   const shown = new Set(view.cells.map((cell) => cell.index));
+  const { along, title, format } = view.metric;
   const isChosen = (run) => (view.eta === "best" ? run.best : String(run.eta) === view.eta);
   const curves = report.traces
-    .filter((run) => shown.has(run.cell) && isChosen(run))
-    .map(({ cell: index, steps, values, eta, seed }) => {
+    .filter((run) => shown.has(run.cell) && isChosen(run) && run[along])
+    .map(({ cell: index, steps, eta, seed, [along]: values }) => {
       const cell = report.cells[index];
       const algorithm = report.algorithms.find(({ label }) => label === cell.algorithm);
       const perStep = { steps: 1, rounds: 1 / cell.K, megabytes: cell.megabytes / view.problem.T };
       const points = report.steps[steps].map((step, i) => {
         const x = step * perStep[view.axis];
-        return { x, y: values[i], step, round: step / cell.K, eta, seed };
+        const height = `${title} ${format(values[i] ?? 0)}`;
+        return { x, y: values[i], height, step, round: step / cell.K, eta, seed };
       });
       return curve(algorithm, points.filter(({ y }) => y > 0), PROGRESS_HOVER);
     });

@@ -10,15 +10,15 @@ function drawFigure(report, Plotly) {
       displayModeBar: NARROW.matches ? false : "hover",
       modeBarButtons: [["resetScale2d"]],
     });
-    $("caption").textContent = caption(view, curves);
-    fillValues(view, curves);
+    $("caption").textContent = caption(view, curves, report);
+    fillValues(view, curves, report);
   }
 
   function save() {
     const view = chooseView(report);
     const curves = curvesOf(view, report);
     Plotly.downloadImage(
-      { data: curves, layout: pictureLayout(view, curves) },
+      { data: curves, layout: pictureLayout(view, curves, report) },
       { format: "png", filename: "fedac", width: 1000, height: 640, scale: 2 },
     );
   }
@@ -34,38 +34,40 @@ function drawFigure(report, Plotly) {
   update();
 }
 
-function caption({ layout, problem, cells, M, K }, curves) {
+function caption({ layout, problem, cells, M, K }, curves, { seeds }) {
   const shape = [problem.n_samples, problem.n_features].map((n) => n.toLocaleString("en"));
   const parts = [
     `${problem.dataset}: ${shape[0]} samples, ${shape[1]} features`,
     `l2 = ${problem.l2}`,
     `T = ${problem.T}`,
   ];
+  if (problem.federation) parts.push(problem.federation);
   if (FIXED[layout].includes("M")) parts.push(`M = ${M}`);
   if (FIXED[layout].includes("K")) parts.push(`K = ${K}`);
-  const sentences = [`${parts.join(", ")}.`, `F* = ${problem.f_star}.`];
+  const sentences = [`${parts.join(", ")}.`];
+  if (problem.f_star !== null) sentences.push(`F* = ${problem.f_star}.`);
   if (curves.length && layout !== "traces") {
     if (problem.seeds > 1) {
-      sentences.push(`Lines: median of ${problem.seeds} seeds; bands: their range.`);
+      sentences.push(`Lines: ${seeds.middle} of ${problem.seeds} seeds; bands: ${seeds.band}.`);
     }
     const atEdge = cells.filter((cell) => cell.edge).length;
     if (atEdge) {
       const where = `${atEdge} of ${cells.length} cells`;
       sentences.push(`Best step size at an edge of those tried in ${where}.`);
     }
-    const diverged = cells.filter((cell) => cell.median === null).length;
+    const diverged = cells.filter((cell) => cell.middle === null).length;
     if (diverged) sentences.push(`Not drawn: ${diverged} cells in which runs diverged.`);
   }
   return sentences.join(" ");
 }
 
 // The figure as a table, for readers who cannot see it or want the numbers.
-function fillValues(view, curves) {
+function fillValues(view, curves, { seeds }) {
   const columns = [
     ["name", "curve"],
     ["x", AXIS_TITLES[view.axis], threeDigits],
-    ["y", "suboptimality", scientific],
-    ["range", "range over seeds"],
+    ["y", view.metric.title, view.metric.format],
+    ["range", `${seeds.band} over seeds`],
     ["seed", "seed"],
     ["eta", "step size"],
   ];

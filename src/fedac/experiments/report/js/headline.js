@@ -8,7 +8,7 @@ const HEADLINE_COLUMNS = [
   ["megabytes", "MB sent per worker", threeDigits],
   ["K", "K"],
   ["step_size", "step size"],
-  ["median", "suboptimality", scientific],
+  ["middle", "suboptimality", scientific],
 ];
 
 function drawHeadline({ problems, targets, headlines }) {

@@ -30,8 +30,8 @@ function plotLayout(view, curves, narrow = NARROW.matches) {
 }
 
 // A saved picture stands alone: it needs a legend and a title.
-function pictureLayout(view, curves) {
-  const text = caption(view, curves).replaceAll("<", "&lt;").replaceAll(". ", ".<br>");
+function pictureLayout(view, curves, report) {
+  const text = caption(view, curves, report).replaceAll("<", "&lt;").replaceAll(". ", ".<br>");
   return {
     ...plotLayout(view, curves, false),
     title: { text, font: { size: 13 }, x: 0.02, xanchor: "left", y: 0.98, yanchor: "top" },
@@ -54,8 +54,10 @@ function xAxis(view, curves, narrow) {
 }
 
 function yAxis(view, curves) {
-  const what = view.layout === "traces" ? "F \u2212 F*" : "suboptimality, best step size";
-  const axis = { ...plainAxis(what), type: "log" };
+  const { title, scale } = view.metric;
+  const what = view.layout === "traces" ? title : `${title}, best step size`;
+  const axis = { ...plainAxis(what), type: scale };
+  if (scale === "linear") return axis;
   // The guide may leave the figure; the measurements may not.
   const heights = curves.filter((curve) => curve.name !== GUIDE).flatMap((curve) => curve.y);
   if (!heights.length) return axis;

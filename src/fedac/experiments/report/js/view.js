@@ -1,6 +1,23 @@
 // The controls of the figure, and the view that the reader has chosen with them.
 
-const VIEW_CONTROLS = ["layout", "problem", "M", "K", "unit"];
+const VIEW_CONTROLS = ["layout", "problem", "M", "K", "metric", "unit"];
+// What is on the vertical axis: its title, where a cell and a run have it, how it is written.
+const METRICS = {
+  suboptimality: {
+    title: "suboptimality",
+    tuned: ["middle", "low", "high"],
+    along: "values",
+    format: scientific,
+    scale: "log",
+  },
+  "test accuracy": {
+    title: "test accuracy",
+    tuned: ["accuracy", "accuracy_low", "accuracy_high"],
+    along: "accuracies",
+    format: (share) => share.toFixed(4),
+    scale: "linear",
+  },
+};
 const FIXED = { M: ["K"], K: ["M"], rounds: ["M"], traces: ["M", "K"] };
 
 // Offer what there is, from left to right: each choice depends on those before it.
@@ -24,9 +41,14 @@ function chooseView({ problems, cells, traces }) {
   offer("unit", [...(layout === "traces" ? ["steps"] : []), "rounds", "megabytes"]);
   const hasUnit = layout === "rounds" || layout === "traces";
   setVisible($("unit"), hasUnit);
+  const tested = traces.some((run) => indices.has(run.cell) && run.accuracies);
+  offer("metric", Object.keys(METRICS).slice(0, tested ? 2 : 1));
+  setVisible($("metric"), tested);
+  const metric = METRICS[$("metric").value];
+  const losses = metric === METRICS.suboptimality;
   const published = layout !== "traces" && here.some((cell) => cell.published !== null);
-  setVisible($("published"), published);
-  setVisible($("guide"), layout === "M");
+  setVisible($("published"), published && losses);
+  setVisible($("guide"), layout === "M" && losses);
 
   const boxes = [...$("algorithms").querySelectorAll("input")];
   for (const box of boxes) setVisible(box, here.some((cell) => cell.algorithm === box.value));
@@ -39,10 +61,19 @@ function chooseView({ problems, cells, traces }) {
     M: $("M").value,
     K: $("K").value,
     eta: $("eta").value,
-    published: $("published").checked,
-    guide: $("guide").checked,
-    cells: shown.filter((cell) => ticked.includes(cell.algorithm)),
+    metric,
+    published: losses && $("published").checked,
+    guide: losses && $("guide").checked,
+    cells: shown
+      .filter((cell) => ticked.includes(cell.algorithm))
+      .map((cell) => measured(cell, metric)),
   };
+}
+
+// The cell with the middle and the band of what is drawn.
+function measured(cell, { tuned }) {
+  const [middle, low, high] = tuned.map((name) => cell[name] ?? null);
+  return { ...cell, middle, low, high };
 }
 
 // A checkbox per algorithm, with its line and marker as in the figure.
