@@ -24,6 +24,10 @@ def count(value):
     return isinstance(value, int) and not isinstance(value, bool)
 
 
+def nothing(value):
+    return value is None
+
+
 KEYS = {
     "dataset": lambda value: isinstance(value, dict),
     "loss": lambda value: isinstance(value, str),
@@ -42,6 +46,14 @@ KEYS = {
     "gradient_queries": count,
     "seconds": number,
     "interrupted": lambda value: isinstance(value, bool),
+    "clients": nothing,
+    "split": nothing,
+    "split_seed": nothing,
+    "participation": number,
+    "batch": count,
+    "weighting": lambda value: value == "examples",
+    "decay": nothing,
+    "test": nothing,
 }
 RUN_KEYS = {
     "eta": number,
@@ -54,6 +66,9 @@ RUN_KEYS = {
     "final_suboptimality": number,
     "megabytes_per_worker": number,
     "trace": lambda value: isinstance(value, list),
+    "test_loss": nothing,
+    "test_accuracy": nothing,
+    "test_trace": nothing,
 }
 
 

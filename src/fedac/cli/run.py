@@ -10,11 +10,23 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from fedac.cli.federation import (
+    BATCH,
+    DECAY,
+    PARTICIPATION,
+    SPLIT,
+    TEST,
+    WEIGHTING,
+    WORKERS,
+    FederationOptions,
+    batch_size,
+)
 from fedac.cli.parse import ALGORITHM_NAMES, LOSS_NAMES, numbers
 from fedac.cli.progress import download_bar, progress_bar
 from fedac.cli.streams import new_table, notice, notice_compiling, print_table
 
 if TYPE_CHECKING:
+    from fedac.data import Clients, Dataset
     from fedac.objectives import Objective
     from fedac.simulation import Result, Run
 
@@ -30,12 +42,24 @@ def command(
     algorithm: str = typer.Option(
         "fedac-i", help=f"{ALGORITHM_NAMES}, or your own record as module:name."
     ),
-    workers: int = typer.Option(256, "--workers", "-M", max=LARGEST, help="Workers, M."),
+    workers: int | None = typer.Option(
+        None, "--workers", "-M", max=LARGEST, help=f"Workers, M; {WORKERS} unless given."
+    ),
+    clients: int | None = typer.Option(
+        None, max=LARGEST, help="In place of workers: clients that hold rows of their own."
+    ),
+    split: str | None = typer.Option(None, help=SPLIT),
+    split_seed: int = typer.Option(0, help="Seed of the split."),
+    participation: float = typer.Option(1.0, help=PARTICIPATION),
+    batch: str = typer.Option("1", help=BATCH),
+    weighting: str = typer.Option("examples", help=WEIGHTING),
     local_steps: int = typer.Option(16, "--local-steps", "-K", help="Steps per round, K."),
     steps: int = typer.Option(1024, "--steps", "-T", max=LARGEST, help="Steps per worker, T."),
     eta: str = typer.Option("0.5", help="Step sizes, separated by commas."),
+    decay: str | None = typer.Option(None, help=DECAY),
     mu: float | None = typer.Option(None, help="Strong-convexity estimate; l2 if not given."),
     seed: int = typer.Option(1, help="Seed of the random draws."),
+    test: str | None = typer.Option(None, help=TEST),
     record_every: int = typer.Option(512, help="Record the loss every this many steps."),
     engine: str | None = typer.Option(None, help="fast or reference; fast if possible."),
     precision: str = typer.Option("float32", help="Of local states: float32 or float64."),
@@ -46,18 +70,35 @@ def command(
 ) -> None:
     """Simulate one algorithm with one or many step sizes."""
     etas = numbers(eta, option="--eta")
-    from fedac.data import load
+    options = FederationOptions(
+        workers=workers,
+        clients=clients,
+        split=split or ("" if clients is None else "iid"),
+        split_seed=split_seed,
+        participation=participation,
+        batch=batch_size(batch),
+        weighting=weighting,
+        decay=decay,
+    )
+    from fedac.algorithms.contract import check_decay
+    from fedac.decay import Decay
     from fedac.errors import InputError
+    from fedac.experiments.identity import federation_name
     from fedac.experiments.plugins import find_algorithm, find_loss, make_objective
+    from fedac.experiments.testsets import check_test, load_with_test, parse_test
     from fedac.require import require_count, require_nonnegative, require_positive
     from fedac.simulation import Schedule, SimulationInterrupted, simulate
-    from fedac.simulation.inputs import require_threads
+    from fedac.simulation.federation import make_federation, minimized
+    from fedac.simulation.inputs import require_seed, require_threads
 
     # Report bad options before reading the data, which may take minutes.
     method = find_algorithm(algorithm)
     find_loss(loss)
     require_nonnegative("l2", l2)
-    require_count("M (workers)", workers)
+    options.check()
+    test_rows = None if test is None else parse_test(test)
+    check_test(test_rows, options.split or "iid")
+    require_seed(seed)
     require_count("record_every", record_every)
     require_threads(threads)
     schedule = Schedule.every(local_steps, steps=steps)
@@ -65,33 +106,43 @@ def command(
         require_positive("mu", mu)
     for step_size in etas:
         require_positive("eta", step_size)
+        coupled: dict[str, Any] = {"mu": l2 if mu is None else mu, "K": schedule.K}
         try:
-            method.couple(eta=step_size, mu=l2 if mu is None else mu, K=schedule.K)
+            method.couple(eta=step_size, **coupled)
         except InputError:
             if mu is None and l2 == 0:
                 raise InputError(f"{algorithm} needs mu > 0: with --l2 0, pass --mu") from None
             raise
+        if decay is not None:
+            check_decay(method, eta=Decay(step_size, decay).start, **coupled)
     with download_bar(dataset) as show:
-        loaded = load(dataset, show)
+        loaded, tested = load_with_test(dataset, test_rows, show)
     objective = make_objective(loss, loaded.X, loaded.y, l2=l2, intercept=intercept)
-    f_star = _f_star(objective, l2)
+    parts = options.load(loaded)
+    f_star = _f_star(minimized(objective, parts, weighting), l2)
+    how: dict[str, Any] = {
+        "M": None if parts else options.M, "clients": parts, "participation": participation,
+        "batch": options.batch, "weighting": weighting, "seed": seed,
+    }  # fmt: skip
+    federation = make_federation(objective, **how)
+    queries = sum(federation.queries(span) for span in schedule)
     interrupted = False
-    with progress_bar(algorithm, total=workers * steps * len(etas)) as advance:
+    with progress_bar(algorithm, total=queries * len(etas)) as advance:
         try:
             result = simulate(
                 objective,
                 method,
-                M=workers,
                 K=schedule,
-                eta=etas,
+                eta=etas if decay is None else [Decay(each, decay) for each in etas],
                 mu=mu or l2 or None,
-                seed=seed,
+                test=tested,
                 record_every=record_every,
                 engine=engine,
                 precision=precision,
                 threads=threads,
                 on_progress=advance,
                 on_compile=notice_compiling,
+                **how,
             )
         except SimulationInterrupted as stop:
             result, interrupted = stop.result, True
@@ -99,9 +150,12 @@ def command(
         shape = {"n_samples": loaded.n_samples, "n_features": loaded.n_features}
         problem = {"dataset": {"name": loaded.name, **shape}, "loss": loss, "l2": l2}
         record = _as_json(result, f_star) | {"interrupted": interrupted}
+        record |= _federation_as_json(options, parts, tested)
         print(json.dumps({**problem, "algorithm": algorithm, **record}, allow_nan=False))
     elif result.runs:
-        _print_table(result, f_star, loaded.name)
+        who = f"{len(parts)} clients" if parts else f"M={result.M}"
+        title = ", ".join(filter(None, (who, federation_name(options))))
+        _print_table(result, f_star, f"{loaded.name}: {title}")
     if interrupted:
         raise KeyboardInterrupt
 
@@ -144,6 +198,21 @@ def _as_json(result: Result, f_star: float) -> dict[str, Any]:
     }
 
 
+def _federation_as_json(
+    options: FederationOptions, clients: Clients | None, test: Dataset | None
+) -> dict[str, Any]:
+    return {
+        "clients": clients and len(clients),
+        "split": clients and clients.how,
+        "split_seed": clients and options.split_seed,
+        "participation": options.participation,
+        "batch": options.batch,
+        "weighting": options.weighting,
+        "decay": options.decay,
+        "test": test and {"name": test.name, "n_samples": test.n_samples},
+    }
+
+
 def _run_as_json(run: Run, f_star: float) -> dict[str, Any]:
     from fedac.algorithms.couplings import as_fedac
 
@@ -161,6 +230,20 @@ def _run_as_json(run: Run, f_star: float) -> dict[str, Any]:
         "final_suboptimality": _finite(run.final_loss - f_star),
         "megabytes_per_worker": run.megabytes_per_worker,
         "trace": list(zip(run.steps.tolist(), map(_finite, run.loss), strict=True)),
+        **_test_as_json(run),
+    }
+
+
+def _test_as_json(run: Run) -> dict[str, Any]:
+    """Return loss and accuracy on the test set, at the end and along the run; else nulls."""
+    if not run.test_loss.size:
+        return {"test_loss": None, "test_accuracy": None, "test_trace": None}
+    losses, accuracies = ([*map(_finite, each)] for each in (run.test_loss, run.test_accuracy))
+    ended = run.status == "ok"
+    return {
+        "test_loss": losses[-1] if ended else None,
+        "test_accuracy": accuracies[-1] if ended else None,
+        "test_trace": list(zip(run.steps.tolist(), losses, accuracies, strict=True)),
     }
 
 
@@ -169,16 +252,19 @@ def _finite(value: float) -> float | None:
     return float(value) if math.isfinite(value) else None
 
 
-def _print_table(result: Result, f_star: float, dataset: str) -> None:
+def _print_table(result: Result, f_star: float, what_is_run: str) -> None:
     from rich.markup import escape
 
     schedule = result.schedule
     no_minimum = math.isnan(f_star)
     what, zero = ("loss", 0.0) if no_minimum else ("suboptimality", f_star)
+    tested = any(run.test_loss.size for run in result.runs)
     table = new_table(
-        *("eta", "status", f"best {what}", f"final {what}", "MB per worker"),
+        *("eta", "status", f"best {what}", f"final {what}"),
+        *(("test loss", "test accuracy") if tested else ()),
+        "MB per worker",
         words={"status"},
-        title=f"{escape(dataset)}: M={result.M}, K={schedule.K}, T={schedule.T}, "
+        title=f"{escape(what_is_run)}, K={schedule.K}, T={schedule.T}, "
         f"{schedule.rounds} rounds, {'no F*' if no_minimum else f'F*={f_star:.6f}'}",
     )
     for run in result.runs:
@@ -187,6 +273,7 @@ def _print_table(result: Result, f_star: float, dataset: str) -> None:
             f"{run.eta:g}",
             run.status,
             *("-" if math.isnan(loss) else f"{loss - zero:.4e}" for loss in losses),
+            *(_test_cells(run) if tested else ()),
             f"{run.megabytes_per_worker:.3g}",
             style="bold" if run is result.best else None,
         )
@@ -196,3 +283,9 @@ def _print_table(result: Result, f_star: float, dataset: str) -> None:
     if result.seconds:
         rate = result.gradient_queries / result.seconds / 1e6
         print(f"{result.seconds:.2f} s, {rate:.2f} M gradients/s", file=sys.stderr)
+
+
+def _test_cells(run: Run) -> tuple[str, str]:
+    if run.status != "ok":
+        return "-", "-"
+    return f"{run.test_loss[-1]:.4e}", f"{run.test_accuracy[-1]:.4f}"

@@ -6,15 +6,26 @@ import math
 import signal
 from collections.abc import Callable
 from contextlib import nullcontext
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
+from fedac.cli.federation import (
+    BATCH,
+    DECAY,
+    PARTICIPATION,
+    SPLIT,
+    TEST,
+    WEIGHTING,
+    batch_size,
+)
 from fedac.cli.parse import (
     ALGORITHM_NAMES,
+    BAND,
     LOSS_NAMES,
+    listed,
     names,
     nonempty_path,
     numbers,
@@ -32,11 +43,15 @@ if TYPE_CHECKING:
     from fedac.experiments.store import Store
     from fedac.experiments.sweep import Summary
 
-NEEDED = "--dataset, --l2, --algorithms, --workers, --local-steps and --eta"
+NEEDED = "--dataset, --l2, --algorithms, --workers or --clients, --local-steps and --eta"
 # Options that take several values, and what reads them.
 LISTS: dict[str, Callable[..., Any]] = {
     "algorithms": names,
     "workers": whole_numbers,
+    "clients": whole_numbers,
+    "split": names,
+    "participation": numbers,
+    "batch": partial(listed, batch_size, "numbers or full"),
     "local_steps": whole_numbers,
     "eta": numbers,
     "seeds": whole_numbers,
@@ -68,6 +83,20 @@ def command(
     workers: str | None = typer.Option(
         None, "--workers", "-M", help="M, whole numbers separated by commas."
     ),
+    clients: str | None = typer.Option(
+        None,
+        help="In place of workers: numbers of clients that hold rows of their own, separated by "
+        "commas.",
+    ),
+    split: str | None = typer.Option(None, help=f"{SPLIT} Several are separated by commas."),
+    split_seed: int | None = typer.Option(None, help="Seed of the splits; 0 unless given."),
+    participation: str | None = typer.Option(
+        None, help=f"{PARTICIPATION} Several are separated by commas; 1 unless given."
+    ),
+    batch: str | None = typer.Option(
+        None, help=f"{BATCH} Several are separated by commas; 1 unless given."
+    ),
+    weighting: str | None = typer.Option(None, help=f"{WEIGHTING} examples unless given."),
     local_steps: str | None = typer.Option(
         None, "--local-steps", "-K", help="K, whole numbers separated by commas."
     ),
@@ -75,27 +104,34 @@ def command(
         None, "--steps", "-T", help="T, steps per worker; 4096 unless given."
     ),
     eta: str | None = typer.Option(None, help="Step sizes, separated by commas."),
+    decay: str | None = typer.Option(None, help=f"{DECAY} Constant unless given."),
     seeds: str | None = typer.Option(None, help="Seeds, separated by commas; 1 unless given."),
+    test: str | None = typer.Option(None, help=TEST),
     record_every: int | None = typer.Option(
         None, help="Steps between two records of the loss; 512 unless given."
     ),
     precision: str | None = typer.Option(
         None, help="Of local states: float32 or float64; float32 unless given."
     ),
+    band: str = typer.Option("range", help=BAND),
 ) -> None:
     """Run all combinations of a grid of settings.
 
     Finished runs are kept in the folder --out and are not repeated: a sweep that was stopped
     continues where it was.
 
-    Keys of FILE.toml: name, dataset, loss, l2, intercept, mu, algorithms, steps, workers,
-    local_steps, eta, seeds, record_every, precision. They mean the same as the options;
-    algorithms, workers, local_steps, eta and seeds are lists.
+    Keys of FILE.toml: name, dataset, loss, l2, intercept, mu, algorithms, steps, workers, split,
+    clients, split_seed, participation, batch, weighting, local_steps, eta, decay, seeds, test,
+    record_every, precision. They mean the same as the options; algorithms, workers, split, clients,
+    participation, batch, local_steps, eta and seeds are lists.
     """
     options = {
         "dataset": dataset, "loss": loss, "l2": l2, "intercept": intercept or None, "mu": mu,
-        "algorithms": algorithms, "workers": workers, "local_steps": local_steps, "steps": steps,
-        "eta": eta, "seeds": seeds, "record_every": record_every, "precision": precision,
+        "algorithms": algorithms, "workers": workers, "clients": clients, "split": split,
+        "split_seed": split_seed, "participation": participation, "batch": batch,
+        "weighting": weighting, "local_steps": local_steps, "steps": steps, "eta": eta,
+        "decay": decay, "seeds": seeds, "test": test, "record_every": record_every,
+        "precision": precision,
     }  # fmt: skip
     given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
     if file is not None and given:
@@ -105,10 +141,15 @@ def command(
     if out is None and not dry_run:
         raise InputError("--out is missing: the folder in which the runs are kept")
     from fedac.experiments.grid import Grid
+    from fedac.experiments.seeds import find_spread
+    from fedac.experiments.testsets import parse_test
 
+    find_spread(band)
     if file is not None:
         grid = Grid.from_toml(file)
     else:
+        if test is not None:
+            given["test"] = parse_test(test)
         for name, read in LISTS.items():
             if name in given:
                 given[name] = read(given[name], option=_option(name))
@@ -119,7 +160,7 @@ def command(
     if dry_run:
         _print_plan(grid, out)
     elif out is not None:
-        _run(grid, out)
+        _run(grid, out, band)
 
 
 def _option(key: str) -> str:
@@ -137,14 +178,14 @@ def _load(grid: Grid) -> None:
     prepare(grid)
 
 
-def _run(grid: Grid, out: Path) -> None:
+def _run(grid: Grid, out: Path, band: str) -> None:
     from fedac.experiments.store import Store
 
     with Store(out, create=True) as store:
         summary = run_grid(grid, store)
         runs = store.frame()
     ours = runs.set_index("key").loc[list(summary.keys)].reset_index()  # in the grid's order
-    _print_summary(grid, summary, ours)
+    _print_summary(grid, summary, ours, band)
     if summary.beyond:
         notice(
             f"{summary.beyond} of {len(grid.eta)} step sizes exceed 1/L; the theory covers "
@@ -177,26 +218,45 @@ def counts(summary: Summary) -> str:
     return f"{summary.before} before" + (f", {others} by another sweep" if others else "")
 
 
-def _print_summary(grid: Grid, summary: Summary, runs: pd.DataFrame) -> None:
+def _print_summary(grid: Grid, summary: Summary, runs: pd.DataFrame, band: str) -> None:
+    """Print the best cell of every algorithm in every federation, over its seeds."""
     from rich.markup import escape
 
-    from fedac.experiments.compare import eta_text, tuned
+    from fedac.experiments.compare import records, summarize, tuned
+    from fedac.experiments.seeds import band_text, find_spread
 
     title = f"{grid.name}: {summary.new} runs now, {counts(summary)}, {len(runs)} in all"
-    headings = ("algorithm", "runs", "diverged", "best suboptimality", "M", "K", "eta")
-    table = new_table(*headings, words=("algorithm",), title=escape(title))
-    cells = tuned(runs).sort_values("suboptimality", kind="stable")
+    names = ["algorithm", "federation"] if runs["federation"].any() else ["algorithm"]
+    tested = grid.test is not None
+    headings = (*names, "runs", "diverged", "best suboptimality", "M", "K", "eta")
+    seeds, spread = len(grid.seeds), find_spread(band)
+    caption = f"{spread.middle.capitalize()} of {seeds} seeds, {spread.band} in brackets."
+    table = new_table(
+        *(*headings, *(["test accuracy"] if tested else [])),
+        words=names,
+        title=escape(title),
+        caption=caption if seeds > 1 else "",
+    )
+    cells = summarize(tuned(runs), band).sort_values("middle", kind="stable")
     at_edge = []
-    for name in runs["algorithm"].unique():
-        ours, best = runs[runs["algorithm"] == name], cells[cells["algorithm"] == name].iloc[0]
-        row = [escape(name), str(len(ours)), str((ours["status"] == "diverged").sum())]
-        found = [f"{best['suboptimality']:.4e}", str(best["M"]), str(best["K"]), eta_text(best)]
-        table.add_row(*row, *(["-"] * 4 if math.isinf(best["suboptimality"]) else found))
-        if best["edge"] in ("smallest", "largest"):
-            at_edge.append(name)
+    by_name: Any = runs.groupby(names, sort=False)
+    for name, ours in by_name:
+        best = next(records(cells[(cells[names] == list(name)).all(axis=1)]))
+        row = [*map(escape, name), str(len(ours)), str((ours["status"] == "diverged").sum())]
+        found = band_text((best.middle, best.low, best.high), "{:.4e}".format)
+        row += [found, str(best.M), str(best.K), best.step_size]
+        if tested:
+            accuracy = (best.accuracy, best.accuracy_low, best.accuracy_high)
+            row.append(band_text(accuracy, "{:.4f}".format))
+        if math.isinf(best.middle):
+            row[len(names) + 2 :] = ["-"] * (5 if tested else 4)
+        elif best.edge in ("smallest", "largest"):
+            at_edge.append(name[0])
+        table.add_row(*row)
     print_table(table)
     if at_edge:
-        print(f"Best step size at an edge of the grid, try a wider one: {', '.join(at_edge)}.")
+        listed = ", ".join(dict.fromkeys(at_edge))
+        print(f"Best step size at an edge of the grid, try a wider one: {listed}.")
 
 
 def _print_plan(grid: Grid, out: Path | None) -> None:
@@ -213,7 +273,7 @@ def _print_plan(grid: Grid, out: Path | None) -> None:
     elif seconds:
         how = " on a typical machine"
     print(f"cells: {sum(map(len, task.groups))}, missing: {len(missing)}")
-    print(f"gradient queries: {sum(config.M * config.T for config in missing):.3e}")
+    print(f"gradient queries: {task.queries(missing):.3e}")
     print(f"expected time: {_duration(seconds)}{how}")
 
 
