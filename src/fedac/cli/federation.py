@@ -46,7 +46,8 @@ class FederationOptions:
         """Refuse what cannot be, whatever the data."""
         from fedac.experiments.federations import check_clients
         from fedac.require import require_count
-        from fedac.simulation.federation import require_batch, require_weighting, taking_part
+        from fedac.averaging import require_weighting
+        from fedac.simulation.federation import require_batch, taking_part
 
         if self.split and self.workers is not None:
             raise InputError("--workers draw from all rows, clients hold their own: give one")

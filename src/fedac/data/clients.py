@@ -91,6 +91,12 @@ class Clients:
         owners[self.rows] = np.repeat(np.arange(len(self)), self.sizes)
         return owners
 
+    @property
+    def row_weights(self) -> npt.NDArray[np.float64]:
+        """How much each row counts, up to a factor, where all clients count the same."""
+        weights: npt.NDArray[np.float64] = 1 / self.sizes[self.owners]
+        return weights
+
     def rows_of(self, m: int) -> Integers:
         """Return the rows of client number m, in ascending order."""
         return self.rows[self.bounds[m] : self.bounds[m + 1]]

@@ -2,6 +2,7 @@
 
 from fedac.objectives.augmented import Augmented
 from fedac.objectives.base import Objective
+from fedac.objectives.heterogeneity import Heterogeneity
 from fedac.objectives.linear_model import LinearModel
 from fedac.objectives.losses import LOSSES, LeastSquares, LogisticRegression, SquaredHinge, make
 from fedac.objectives.minimizer import Optimum, optimum
@@ -10,6 +11,7 @@ from fedac.objectives.quadratic import NoisyQuadratic
 __all__ = [
     "LOSSES",
     "Augmented",
+    "Heterogeneity",
     "LeastSquares",
     "LinearModel",
     "LogisticRegression",

@@ -8,12 +8,17 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from fedac.arrays import Array
 from fedac.errors import InputError
+
+if TYPE_CHECKING:
+    from fedac.data.clients import Clients
+    from fedac.objectives.heterogeneity import Heterogeneity
 
 RowNumbers = npt.NDArray[np.int64]
 
@@ -71,6 +76,32 @@ class Objective(ABC):
     def weighted(self, weights: Array) -> Objective:
         """Return F with rows that count in proportion to some weights."""
         raise InputError(f"the rows of {type(self).__name__} cannot be weighted")
+
+    def heterogeneity(
+        self, clients: Clients | npt.ArrayLike, weighting: str = "examples"
+    ) -> Heterogeneity:
+        """Return how far the clients' objectives are from F, their weighted mean.
+
+        Parameters
+        ----------
+        clients : Clients or array
+            The rows of each client, or the name of every row's client.
+        weighting : str
+            Clients count by their ``examples``, or are ``uniform``; then F is the mean of their
+            losses.
+
+        Examples
+        --------
+        Two clients with one row each, (w - 1)^2 / 2 and (w - 3)^2 / 2. At w* = 2 their gradients
+        are 1 and -1; their curvatures are the same.
+
+        >>> from fedac.objectives import LeastSquares
+        >>> LeastSquares([[1.0], [1.0]], [1.0, 3.0]).heterogeneity(["oslo", "rome"])
+        Heterogeneity(gradients=1.0, hessians=0.0)
+        """
+        from fedac.objectives.heterogeneity import measure
+
+        return measure(self, clients, weighting)
 
     def values(self, W: Array) -> Array:
         """Return F(W[k]) for every k."""

@@ -9,14 +9,14 @@ import numpy as np
 import numpy.typing as npt
 
 from fedac.arrays import Array
+from fedac.averaging import require_weighting
 from fedac.data.clients import Clients, as_clients
-from fedac.errors import InputError, unknown_name
+from fedac.errors import InputError
 from fedac.objectives.base import Objective, RowNumbers
 from fedac.require import require_count, require_positive
 from fedac.sampling import participants, sample_batch
 from fedac.simulation.schedule import Span
 
-WEIGHTINGS = ("examples", "uniform")
 FULL = "full"
 
 
@@ -148,12 +148,6 @@ def make_federation(
     )
 
 
-def require_weighting(weighting: str) -> None:
-    """Refuse an unknown weighting."""
-    if weighting not in WEIGHTINGS:
-        raise unknown_name("weighting", str(weighting), WEIGHTINGS)
-
-
 def require_batch(batch: int | str) -> int | None:
     """Return the rows per local step, None for all rows of the client."""
     if isinstance(batch, str):
@@ -172,12 +166,12 @@ def minimized(objective: Objective, clients: Clients | None, weighting: str) -> 
     >>> F = LeastSquares([[1.0], [1.0], [1.0]], [0.0, 0.0, 3.0])
     >>> two = Clients(["a", "a", "b"])
     >>> w = np.zeros(1)
-    >>> [minimized(F, two, weighting).value(w) for weighting in WEIGHTINGS]
+    >>> [minimized(F, two, weighting).value(w) for weighting in ("examples", "uniform")]
     [1.5, 2.25]
     """
     if clients is None or weighting != "uniform":
         return objective
-    return objective.weighted(1 / clients.sizes[clients.owners])
+    return objective.weighted(clients.row_weights)
 
 
 def taking_part(participation: float, M: int) -> int | None:
