@@ -110,7 +110,7 @@ def test_the_fixed_point_of_fedavg_is_where_algebra_says(engine, weighting) -> N
     p = shares if weighting == "examples" else np.full(3, 1 / 3)
     left, right = np.zeros((4, 4)), np.zeros(4)
     for m, weight in enumerate(p):
-        rows = UNEQUAL == m
+        rows = m == UNEQUAL
         H = X[rows].T @ X[rows] / rows.sum() + 0.1 * np.eye(4)
         c = np.linalg.solve(H, X[rows].T @ QUADRATIC.y[rows] / rows.sum())
         B = np.eye(4) - np.linalg.matrix_power(np.eye(4) - eta * H, K)
@@ -214,7 +214,7 @@ def test_uniform_weighting_evaluates_the_mean_of_the_clients_losses() -> None:
     )  # fmt: skip
     losses = []
     for m in range(3):
-        rows = np.flatnonzero(UNEQUAL == m)
+        rows = np.flatnonzero(m == UNEQUAL)
         own = LogisticRegression(LOGISTIC.X[rows], LOGISTIC.y[rows], l2=0.1)
         losses.append(own.value(result.runs[0].w))
     assert result.runs[0].loss[-1] == pytest.approx(np.mean(losses), rel=1e-13)

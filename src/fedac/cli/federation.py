@@ -44,9 +44,9 @@ class FederationOptions:
 
     def check(self) -> None:
         """Refuse what cannot be, whatever the data."""
+        from fedac.averaging import require_weighting
         from fedac.experiments.federations import check_clients
         from fedac.require import require_count
-        from fedac.averaging import require_weighting
         from fedac.simulation.federation import require_batch, taking_part
 
         if self.split and self.workers is not None:
