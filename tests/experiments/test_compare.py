@@ -12,6 +12,7 @@ from fedac.experiments.compare import (
     eta_text,
     fewest_rounds,
     rounds_text,
+    seeds_note,
     summarize,
     tuned,
 )
@@ -81,6 +82,40 @@ def test_a_cell_is_the_median_and_the_range_of_its_seeds():
     ).itertuples()
     assert (cell.low, cell.middle, cell.high) == pytest.approx((0.1, 0.2, 0.4))
     assert (cell.seeds, cell.eta, cell.edge) == (3, 0.2, "largest")
+
+
+def test_a_cell_may_be_a_mean_with_a_confidence_interval():
+    runs = [run(1, value, seed=seed) for seed, value in enumerate((0.1, 0.2, 0.3, 0.6))]
+    (cell,) = summarize(best(*runs), "confidence").itertuples()
+    half = 3.182446305284263 * math.sqrt(0.14 / 3) / 2
+    assert (cell.middle, cell.low, cell.high) == pytest.approx((0.3, 0.3 - half, 0.3 + half))
+    (cell,) = summarize(best(*runs), "quartiles").itertuples()
+    assert (cell.middle, cell.low, cell.high) == pytest.approx((0.25, 0.175, 0.375))
+
+
+def test_the_accuracy_of_a_cell_is_that_of_its_best_runs():
+    runs = [run(1, 0.1, eta=0.1, seed=seed, test_accuracy=0.7 + seed / 10) for seed in (0, 1, 2)]
+    worse = [run(1, 0.2, eta=0.2, seed=seed, test_accuracy=0.1) for seed in (0, 1, 2)]
+    (cell,) = summarize(best(*runs, *worse)).itertuples()
+    accuracy = (cell.accuracy, cell.accuracy_low, cell.accuracy_high)
+    assert accuracy == pytest.approx((0.8, 0.7, 0.9))
+    (cell,) = summarize(best(run(1, test_accuracy=math.nan))).itertuples()
+    assert math.isnan(cell.accuracy)
+
+
+def test_federations_are_cells_of_their_own():
+    found = best(run(1, 0.2), run(1, 0.1, eta=0.5, federation="split label"))
+    assert list(found["edge"]) == ["only one", "only one"]
+    cells = summarize(found).set_index("federation")["middle"]
+    assert cells.to_dict() == pytest.approx({"": 0.2, "split label": 0.1})
+    rounds = fewest_rounds(found, 0.15).set_index("federation")["rounds"]
+    assert rounds.to_dict() == {"": math.inf, "split label": 64}
+
+
+def test_the_note_on_seeds():
+    one, three = best(run(1)), best(*(run(1, seed=seed) for seed in (1, 2, 3)))
+    assert seeds_note(summarize(one)) == ""
+    assert seeds_note(summarize(three)) == "Lines: median of 3 seeds; bands: range."
 
 
 def test_a_seed_whose_runs_all_diverged_counts_as_infinite():

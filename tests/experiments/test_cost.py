@@ -13,6 +13,7 @@ from fedac.algorithms import ALGORITHMS
 from fedac.experiments import cost
 from fedac.experiments.grid import Config
 from fedac.objectives import LogisticRegression
+from fedac.simulation import simulate
 
 rng = np.random.default_rng(0)
 F = LogisticRegression(rng.standard_normal((60, 12)), rng.choice([-1.0, 1.0], 60), l2=1e-2)
@@ -45,6 +46,36 @@ def test_seconds_by_hand(monkeypatch):
     assert seconds([minibatch]) == pytest.approx(100 + 3 * 10 + 4 * (1 + 1.6 + 0.01 * rows))
     # Another step size costs its records, another algorithm its rounds as well.
     assert seconds([CONFIG, replace(CONFIG, eta=0.5)]) - seconds([CONFIG]) == pytest.approx(3 * 10)
+
+
+def test_participation_and_batches_by_hand(monkeypatch):
+    prices = {"GROUP": 0.0, "RECORD": 0.0, "ROUND": 1.0, "WORKER": 0.1, "DRAW": 0.0,
+              "GRADIENT": 0.01, "A9A_NONZEROS": 12}  # fmt: skip
+    for name, value in prices.items():
+        monkeypatch.setattr(cost, name, value)
+
+    def seconds(**changes):
+        return cost.predict_seconds(F, ALGORITHMS, [replace(CONFIG, **changes)])
+
+    # Four rounds of 2 steps: who takes part, and the rows of all of them.
+    assert seconds() == pytest.approx(4 * (1 + 0.4 + 0.01 * 4 * 2))
+    assert seconds(participation=0.5) == pytest.approx(4 * (1 + 0.2 + 0.01 * 2 * 2))
+    assert seconds(participation=3.0, batch=5) == pytest.approx(4 * (1 + 0.3 + 0.01 * 15 * 2))
+    clients = {"split": "iid", "batch": "full"}
+    assert seconds(**clients) == pytest.approx(4 * (1 + 0.4 + 0.01 * 60 * 2))
+    assert seconds(**clients, participation=0.25) == pytest.approx(4 * (1 + 0.1 + 0.01 * 15 * 2))
+
+
+@pytest.mark.parametrize("batch", [1, 3, "full"])
+@pytest.mark.parametrize("participation", [0.5, 1.0, 3])
+@pytest.mark.parametrize("clients", [None, np.arange(60) % 4])
+def test_queries_are_those_of_the_simulator(clients, participation, batch):
+    how = {"participation": participation, "batch": batch}
+    M = 4 if clients is None else None
+    result = simulate(F, "fedavg", M=M, K=2, T=8, eta=0.1, clients=clients, engine="reference",
+                      **how)  # fmt: skip
+    config = replace(CONFIG, **how, split="" if clients is None else "by hand")
+    assert cost.queries(config, 60) == result.gradient_queries
 
 
 def test_longer_rows_and_slower_engines_cost_more():

@@ -103,12 +103,46 @@ def test_the_order_of_writing_does_not_matter(tmp_path):
         ({"intercept": True, "data_hash": "1"}, "intercept", ["False", "True"]),
         ({"precision": "float64"}, "precision", ["float32", "float64"]),
         ({"record_every": 8}, "record_every", ["4", "8"]),
+        ({"split": "label", "split_hash": "1"}, "split", ["", "label"]),
+        ({"participation": 0.5}, "participation", ["1.0", "0.5"]),
+        ({"batch": 4}, "batch", ["1", "4"]),
+        ({"batch": "full"}, "batch", ["1", "full"]),
+        ({"decay": "1/r"}, "decay", ["", "1/r"]),
     ],
 )
 def test_an_option_that_is_used_has_a_column(lines, changes, columns, values):
     first, *others = lines([(CONFIG, OUTCOME), (replace(CONFIG, **changes), OUTCOME)])
     assert first == f"{HEADER},{columns}"
     assert {line.split(",")[-1] for line in others} >= set(values)
+
+
+def test_all_options_of_clients(lines):
+    clients = replace(
+        CONFIG, split="iid", split_seed=2, split_hash="1", participation=0.5, batch=4,
+        weighting="uniform", decay="1/r",
+    )  # fmt: skip
+    first, line = lines([(clients, OUTCOME)])
+    assert first == f"{HEADER},split,split_seed,participation,batch,weighting,decay"
+    assert line.endswith(",iid,2,0.5,4,uniform,1/r")
+
+
+TESTED = replace(OUTCOME, test_losses=(0.9, 0.2, 0.4), test_accuracies=(0.5, 0.75, 0.625))
+
+
+def test_results_on_a_test_set(lines):
+    tested = replace(CONFIG, test="tiny.t", test_hash="1")
+    first, *others = lines([(tested, TESTED), (CONFIG, OUTCOME)])
+    assert first == f"{HEADER},test,test_loss,test_accuracy"
+    assert {line.split(",", 13)[-1] for line in others} == {"tiny.t,0.4,0.625", ",,"}
+
+
+def test_traces_on_a_test_set(lines):
+    tested = replace(CONFIG, test="tiny.t", test_hash="1")
+    first, *others = lines([(tested, TESTED)], write_traces)
+    assert first.endswith(",seed,test,status,step,loss,suboptimality,test_loss,test_accuracy")
+    assert [line.rsplit(",", 2)[1:] for line in others] == [
+        ["0.9", "0.5"], ["0.2", "0.75"], ["0.4", "0.625"],
+    ]  # fmt: skip
 
 
 def test_data_sets_of_one_name_are_told_apart(lines):

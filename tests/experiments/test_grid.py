@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from fedac.algorithms import ALGORITHMS
 from fedac.algorithms.fingerprints import fingerprint
 from fedac.errors import InputError
-from fedac.experiments.grid import Config, Grid, groups, shipped
+from fedac.experiments.grid import Config, Grid, Split, groups, shipped
 from fedac.experiments.identity import SCHEMA_1
 
 TOML = """\
@@ -112,6 +112,120 @@ def test_unreadable_files(tmp_path):
         Grid.from_toml(tmp_path / "binary")
 
 
+CLIENTS = TOML.replace("workers = [4, 8]", "clients = [4, 8]")
+
+
+def test_a_file_with_clients(read):
+    grid = read(
+        CLIENTS
+        + """
+split = ["iid", "dirichlet(0.1)"]
+split_seed = 3
+participation = [0.5, 1, 4]
+batch = [1, 4, "full"]
+weighting = "uniform"
+decay = "1/sqrt(r)"
+test = 0.2
+"""
+    )
+    assert (grid.workers, grid.clients, grid.split) == ((), (4, 8), ("iid", "dirichlet(0.1)"))
+    assert (grid.participation, grid.batch) == ((0.5, 1.0, 4.0), (1, 4, "full"))
+    assert (grid.weighting, grid.decay, grid.test) == ("uniform", "1/sqrt(r)", 0.2)
+    assert read(CLIENTS + "test = 'a9a.t'").test == "a9a.t"
+
+
+@pytest.mark.parametrize(
+    ("line", "saying"),
+    [
+        ("workers = [4]", "line 6: clients: workers draw from all rows, clients have their own"),
+        ("split = ['lable']", "line 13: split: unknown split 'lable'; did you mean 'label'?"),
+        (
+            "split = ['dirichlet(0)']",
+            "line 13: split: split 'dirichlet(0)': a of dirichlet(a) must",
+        ),
+        ("split = 'iid'", "line 13: split should be a valid list, got 'iid'"),
+        ("split = ['iid', 'iid']", "line 13: split: iid is listed twice"),
+        ("split_seed = -1", "line 13: split_seed should be greater than or equal to 0, got -1"),
+        ("participation = 0.5", "line 13: participation should be a valid list, got 0.5"),
+        ("participation = [0]", "line 13: participation should be greater than 0, got 0"),
+        ("participation = [5]", "line 13: participation: participation=5 is more than the 4 cli"),
+        ("participation = [2.5]", "line 13: participation: participation, a number of clients if"),
+        ("batch = [0]", "line 13: batch: batch must be a whole number, at least 1, got 0"),
+        ("batch = ['all']", "line 13: batch: batch must be a whole number or 'full', got 'all'"),
+        ("batch = ['full', 'full']", "line 13: batch: full is listed twice"),
+        ("weighting = 'rows'", "line 13: weighting should be 'examples' or 'uniform', got 'rows'"),
+        ("decay = '1/t'", "line 13: decay: unknown decay '1/t'; known: 1/r, 1/sqrt(r)"),
+        ("decay = 0.5", "line 13: decay should be a valid string, got 0.5"),
+        ("test = 1.5", "line 13: test should be less than 1, got 1.5"),
+        ("test = 0", "line 13: test should be greater than 0, got 0"),
+    ],
+)
+def test_mistakes_about_clients(read, line, saying):
+    with pytest.raises(InputError) as error:
+        read(f"{CLIENTS}{line}\n")
+    assert saying in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "saying"),
+    [
+        (CLIENTS.replace("clients = [4, 8]", ""), "clients: give workers, or clients: how many"),
+        (
+            CLIENTS.replace("clients = [4, 8]", "split = ['iid']"),
+            "clients is missing: give the num",
+        ),
+        (CLIENTS.replace("[4, 8]", "[0]"), "line 6: clients should be greater than or equal to 1"),
+        (TOML + "split = ['iid']", "clients: workers draw from all rows, clients have their own"),
+        (TOML + "weighting = 'uniform'", "line 13: weighting: workers count the same"),
+        (
+            TOML + "participation = [5]",
+            "line 13: participation: participation=5 is more than the 4",
+        ),
+        (
+            TOML.replace("fedavg", "fedavg-weighted") + "decay = '1/r'",
+            "line 13: decay: the output of 'fedavg-weighted' assumes a constant step size",
+        ),
+    ],
+)
+def test_options_that_do_not_fit_together(read, text, saying):
+    with pytest.raises(InputError) as error:
+        read(text)
+    assert saying in str(error.value)
+
+
+def test_a_file_of_clients_needs_no_number(read, tmp_path):
+    users = tmp_path / "users.txt"
+    users.write_text("a\nb\n")
+    text = CLIENTS.replace("clients = [4, 8]", f"split = ['{users}']")
+    assert read(text).clients == ()
+    with pytest.raises(InputError, match=r"line 13: test: '.*users.txt' names the clients of all"):
+        read(f"{text}test = 0.2")
+    with pytest.raises(InputError, match=r"line 6: split: unknown split '.*gone'"):
+        read(text.replace("users.txt", "gone"))
+
+
+def test_groups_of_clients(read):
+    grid = read(CLIENTS + "participation = [0.5, 1, 4]\nbatch = [1, 'full']\nsplit_seed = 2")
+    splits = [Split(8, "iid", "8"), Split(4, "iid", "4")]
+    listed = groups(
+        grid, dataset="synthetic", data_hash="0", splits=splits, test="t", test_hash="h"
+    )
+    assert [(g[0].M, g[0].participation, g[0].batch, g[0].K) for g in listed] == [
+        (M, share, batch, K)
+        # All four of four clients are everybody, which is listed already.
+        for M, shares in ((4, (0.5, 1.0)), (8, (0.5, 1.0, 4.0)))
+        for share in shares
+        for batch in (1, "full")
+        for K in (1, 16)
+    ]
+    configs = [config for group in listed for config in group]
+    assert len({config.key for config in configs}) == len(configs)
+    assert {(c.M, c.split, c.split_hash, c.split_seed, c.test, c.test_hash) for c in configs} == {
+        (M, "iid", str(M), 2, "t", "h") for M in (4, 8)
+    }
+
+
 def test_groups_cover_the_grid_once(read):
     grid = read(TOML + "seeds = [1, 2]")
     listed = groups(grid, dataset="synthetic", data_hash="0" * 64)
@@ -132,6 +246,48 @@ def test_keys_never_change():
     assert replace(CONFIG, mu=CONFIG.l2).key == CONFIG.key
     covered = replace(CONFIG, objective="least-squares", intercept=True, rows_hash="1")
     assert covered.key == CONFIG.key
+
+
+@pytest.mark.parametrize(
+    ("options", "key"),
+    [
+        (
+            {"split": "dirichlet(0.1)", "split_seed": 3, "split_hash": "1" * 64},
+            "1429ed6acef7c4c74e8b21b61fe5d1befaea5a7ae048ebc3cc82f9f2125d7835",
+        ),
+        (
+            {"split": "iid", "split_hash": "1" * 64, "weighting": "uniform"},
+            "126043d968fbab35be7c09a99b7db0a6e9393bb577b94331262d033961df6922",
+        ),
+        (
+            {"participation": 0.1},
+            "586dd6e27b67b805f4726347242fa5359342b0a6ef671054d3740aa1f69fb5d2",
+        ),
+        ({"batch": 4}, "97be9215e459d75f89f0d1fccb9e35b93300e59d3c7be3f613980fda3af0645e"),
+        ({"batch": "full"}, "806e80d355546e3bbd08ca80ce23fa90165d812438c563ec568c23a6226837e3"),
+        (
+            {"decay": "1/sqrt(r)"},
+            "ff44552ac9c4983761052293679f4721ca52e30ccc6c0050a4109bc73d76cfe0",
+        ),
+        (
+            {"test": "a9a.t", "test_hash": "2" * 64},
+            "5876217751c44c22712e888b7e6466eed15456b9c468d918b5604e8238228691",
+        ),
+    ],
+)
+def test_keys_of_schema_3_never_change(options, key):
+    assert replace(CONFIG, **options).key == key
+
+
+def test_what_schema_3_added_is_in_no_key_where_it_is_not_used():
+    usual = {
+        "split": "", "split_seed": 0, "split_hash": "", "participation": 1, "batch": 1,
+        "weighting": "examples", "decay": "", "test": "", "test_hash": "",
+    }  # fmt: skip
+    assert replace(CONFIG, **usual).key == CONFIG.key
+    # The hashes cover these.
+    clients = replace(CONFIG, split="iid", split_hash="1", test="a", test_hash="2")
+    assert replace(clients, split_seed=7, test="b").key == clients.key
 
 
 def test_built_in_algorithms_have_the_fingerprints_of_schema_1():

@@ -285,7 +285,9 @@ class Config:
     @cached_property
     def key(self) -> str:
         """The hash that identifies the run."""
-        values = asdict(self) | {"l2": float(self.l2), "eta": float(self.eta)}
+        values = asdict(self)
+        # 1 and 1.0 are the same number.
+        values |= {name: float(values[name]) for name in ("l2", "eta", "participation")}
         # The hashes of data, split and test set cover these.
         for name in ("objective", "intercept", "rows_hash", "split_seed", "test"):
             del values[name]
@@ -326,7 +328,12 @@ def groups(
     those of the clients.
     """
     fingerprints = {name: key_fingerprint(record) for name, record in grid.records().items()}
-    federations = sorted(splits or map(Split, grid.workers), key=lambda split: split.M)
+    federations = [
+        (split, share)
+        for split in sorted(splits or map(Split, grid.workers), key=lambda split: split.M)
+        # Several numbers may all mean everybody.
+        for share in dict.fromkeys(_share(each, split.M) for each in grid.participation)
+    ]
     return [
         tuple(
             Config(
@@ -335,13 +342,13 @@ def groups(
                 precision=grid.precision, mu=mu, objective=grid.loss, intercept=grid.intercept,
                 fingerprint=fingerprints[algorithm], rows_hash=rows_hash, split=split.name,
                 split_seed=grid.split_seed if split.name else 0, split_hash=split.hash,
-                participation=_share(participation, split.M), batch=batch,
+                participation=share, batch=batch,
                 weighting=grid.weighting, decay=grid.decay or "", test=test, test_hash=test_hash,
             )
             for algorithm, eta in product(fingerprints, grid.eta)
         )
-        for split, participation, batch, seed, K in product(
-            federations, grid.participation, grid.batch, grid.seeds, grid.local_steps
+        for (split, share), batch, seed, K in product(
+            federations, grid.batch, grid.seeds, grid.local_steps
         )
     ]  # fmt: skip
 

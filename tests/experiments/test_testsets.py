@@ -1,0 +1,56 @@
+"""Test sets: which rows are held out, and what is refused."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fedac.data import Dataset, load
+from fedac.errors import InputError
+from fedac.experiments.testsets import check_test, hold_out, load_with_test, parse_test
+
+rng = np.random.default_rng(0)
+DATA = Dataset("small", rng.standard_normal((50, 3)), rng.choice([-1.0, 1.0], 50))
+
+
+@pytest.mark.parametrize("share", [0.02, 0.2, 0.5, 0.98])
+def test_every_row_is_trained_on_or_tested_on(share):
+    train, test = hold_out(DATA, share)
+    assert test.n_samples == round(50 * share)
+    rows = {tuple(row): y for part in (train, test) for row, y in zip(part.X, part.y, strict=True)}
+    assert rows == {tuple(row): y for row, y in zip(DATA.X, DATA.y, strict=True)}
+
+
+def test_the_same_rows_every_time():
+    first, again = hold_out(DATA, 0.2), hold_out(DATA, 0.2)
+    np.testing.assert_array_equal(first[1].X, again[1].X)
+    # A larger share holds out the same rows and more.
+    larger = {tuple(row) for row in hold_out(DATA, 0.4)[1].X}
+    assert {tuple(row) for row in first[1].X} < larger
+
+
+def test_sparse_rows_stay_sparse():
+    train, test = load_with_test("a9a", 0.25)
+    assert test is not None
+    assert train.n_samples + test.n_samples == load("a9a").n_samples
+    assert (train.name, test.name) == ("a9a, 75% of its rows", "25% of a9a")
+    assert train.X.format == test.X.format == "csr"
+
+
+def test_no_rows_are_left():
+    for share in (0.005, 0.995):
+        with pytest.raises(InputError, match=f"a share of {share} of 50 rows leaves none to train"):
+            hold_out(DATA, share)
+
+
+@pytest.mark.parametrize("text", ["0", "1", "1.5", "-0.2", "nan", "inf", "20"])
+def test_bad_shares(text):
+    with pytest.raises(InputError, match=f"must be between 0 and 1, got {text}"):
+        parse_test(text)
+
+
+def test_clients_named_line_by_line_cannot_be_held_out():
+    check_test(0.2, "dirichlet(0.1)")
+    check_test("a9a.t", "users.txt")
+    with pytest.raises(InputError, match=r"'users\.txt' names the clients of all rows"):
+        check_test(0.2, "users.txt")
