@@ -266,3 +266,48 @@ def test_options_are_checked_before_the_data_are_read(assert_refused):
     assert_refused(*arguments, "--eta", "-1", saying="eta must be")
     assert_refused(*arguments, "-M", "0", saying="M (workers) must be")
     assert_refused(*arguments, "--record-every", "0", saying="record_every must be")
+
+
+@pytest.fixture
+def names(write):
+    """Give a file that names the clients of all rows of the small file."""
+    return write(b"a\n" * 30 + b"b\n" * 30, "users.txt")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "saying"),
+    [
+        (["--clients", 6, "-M", 4], "--workers draw from all rows, clients hold their own"),
+        (["--split", "iid", "-M", 4], "--workers draw from all rows, clients hold their own"),
+        (["--split", "iid"], "clients is missing"),
+        (["--clients", 0], "clients must be a whole number, at least 1, got 0"),
+        (["--clients", 10**9], "100000000"),
+        (["--clients", 6, "--split", "lable"], "unknown split 'lable'; did you mean 'label'?"),
+        (["--clients", 6, "--split", "dirichlet(-1)"], "a of dirichlet(a) must be a finite number"),
+        (["--clients", 6, "--split-seed", -1], "seed"),
+        (["--participation", 0], "participation must be a finite number above 0, got 0"),
+        (["--participation", 300], "participation=300 is more than the 256 clients there are"),
+        (["--clients", 6, "--participation", 2.5], "if above 1, must be a whole number"),
+        (["--batch", 0], "batch must be a whole number, at least 1, got 0"),
+        (["--batch", "half"], "batch must be a whole number or 'full', got 'half'"),
+        (["--clients", 6, "--weighting", "rows"], "unknown weighting 'rows'; known: examples"),
+        (["--weighting", "uniform"], "--weighting needs --clients: workers all count the same"),
+        (["--decay", "1/t"], "unknown decay '1/t'; known: 1/r, 1/sqrt(r), inverse(c), halve(c)"),
+        (["--decay", "1/r", "--algorithm", "fedavg-weighted"], "assumes a constant step size"),
+        (["--test", 1.5], "a share to hold out must be between 0 and 1, got 1.5"),
+    ],
+)
+def test_options_of_clients_are_checked_before_the_data_are_read(assert_refused, arguments, saying):
+    assert_refused("run", "--dataset", "no-such-data", *arguments, saying=saying)
+
+
+def test_clients_that_do_not_fit_the_data(assert_refused, small, names, write):
+    data = ("run", "--dataset", small)
+    assert_refused(*data, "--clients", 61, saying="61 clients need at least 61 rows")
+    assert_refused(*data, "--split", names, "--clients", 3, saying="which names 2 clients")
+    assert_refused(*data, "--split", names, "--participation", 3, saying="more than the 2 clients")
+    assert_refused(*data, "--split", names, "--test", 0.2, saying="names the clients of all rows")
+    assert_refused(*data, "--test", 0.001, saying="of 60 rows leaves none to train or to test on")
+    assert_refused(*data, "--test", "gone.t", saying="gone.t: no such file")
+    short = write(b"a\nb\n", "short.txt")
+    assert_refused(*data, "--split", short, saying="has 2 lines, but small has 60 rows")

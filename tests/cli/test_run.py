@@ -12,8 +12,11 @@ from contextlib import contextmanager
 import pytest
 
 from fedac.cli import run as command
-from fedac.data import load
+from fedac.data import load, split
+from fedac.decay import Decay
+from fedac.experiments.testsets import hold_out
 from fedac.objectives import make, optimum
+from fedac.simulation import simulate
 
 
 def number(value):
@@ -146,6 +149,80 @@ def test_an_edge_is_mentioned_only_if_there_is_one(run):
     assert (best, edge) == (0.1, None)
     assert "tried" not in run("--eta", etas).err
     assert read(run("--json", "--eta", "0.1").out)["best"]["edge"] is None
+
+
+@pytest.fixture
+def run_clients(fedac, small):
+    """Return a function that runs `fedac run` with six clients of the small file."""
+
+    def run_clients(*arguments):
+        sizes = ("-K", 2, "-T", 8, "--record-every", 4, "--eta", "0.1,0.2")
+        return fedac("run", "--dataset", small, "--clients", 6, *sizes, *arguments)
+
+    return run_clients
+
+
+def test_clients_are_those_of_simulate(run_clients, small):
+    options = ("--split", "power(1)", "--split-seed", 3, "--participation", 0.5, "--batch", 4,
+               "--weighting", "uniform", "--decay", "1/sqrt(r)", "--test", 0.25)  # fmt: skip
+    code, out, err = run_clients(*options, "--json")
+    assert (code, err) == (0, "")
+    found = read(out)
+    train, test = hold_out(load(small), 0.25)
+    expected = simulate(
+        make("logistic", train.X, train.y, l2=1e-3), "fedac-i", K=2, T=8, record_every=4,
+        eta=[Decay(eta, "1/sqrt(r)") for eta in (0.1, 0.2)], clients=split(train, 6, "power(1)", 3),
+        participation=0.5, batch=4, weighting="uniform", test=test,
+    )  # fmt: skip
+    assert {name: found[name] for name in list(KEYS)[-8:]} == {
+        "clients": 6, "split": "power(1)", "split_seed": 3, "participation": 0.5, "batch": 4,
+        "weighting": "uniform", "decay": "1/sqrt(r)",
+        "test": {"name": "25% of small", "n_samples": 15},
+    }  # fmt: skip
+    assert found["dataset"] == {"name": "small, 75% of its rows", "n_samples": 45, "n_features": 12}
+    assert (found["workers"], found["gradient_queries"]) == (6, 3 * 4 * 8 * 2)
+    assert found["f_star"] == pytest.approx(expected.f_star, abs=1e-12)
+    for record, one in zip(found["runs"], expected.runs, strict=True):
+        assert record["trace"] == [list(pair) for pair in zip(one.steps, one.loss, strict=True)]
+        metrics = zip(one.steps, one.test_loss, one.test_accuracy, strict=True)
+        assert record["test_trace"] == [list(point) for point in metrics]
+        assert record["test_trace"][-1][1:] == [record["test_loss"], record["test_accuracy"]]
+
+
+def test_the_table_says_what_the_federation_is(run_clients, small):
+    _, out, _ = run_clients("--participation", 3, "--batch", "full")
+    title = "small: 6 clients, split iid, participation 3, batch full, K=2, T=8, 4 rounds, F*="
+    assert title in " ".join(out.split())
+    assert "test" not in out
+    _, out, _ = run_clients("--test", small)
+    assert "test loss" in out
+    assert "test accuracy" in out
+
+
+def test_full_gradients_do_not_depend_on_the_seed(run_clients):
+    first, other = (
+        read(run_clients("--json", "--batch", "full", "--seed", seed).out)["runs"]
+        for seed in (1, 2)
+    )
+    assert first == other
+
+
+def test_a_diverged_run_has_no_test_results(run_clients, small):
+    options = ("--algorithm", "fedavg", "--l2", 0.5, "-T", 64, "--eta", 8, "--test", small)
+    (record,) = read(run_clients(*options, "--json").out)["runs"]
+    assert record["status"] == "diverged"
+    assert record["test_loss"] is record["test_accuracy"] is None
+    assert len(record["test_trace"]) == len(record["trace"])
+    assert "diverged │                  - │" in run_clients(*options).out
+
+
+def test_clients_from_a_file(fedac, small, write):
+    names = write(b"".join(b"user-%d\n" % (row % 5) for row in range(60)), "users.txt")
+    code, out, _ = fedac(
+        "run", "--dataset", small, "--split", names, "-K", 2, "-T", 8, "--json", "--eta", 0.1
+    )
+    assert code == 0
+    assert [read(out)[key] for key in ("clients", "split", "workers")] == [5, "users.txt", 5]
 
 
 @pytest.mark.parametrize("loss", ["least-squares", "squared-hinge", "fedac:SquaredHinge"])

@@ -103,6 +103,95 @@ precision = "float64"
     assert line.startswith('"small, squared-hinge, intercept",0.01,"fedac-i, mu=0.05",4,1,16,')
 
 
+def test_every_option_about_clients(fedac, options, small, write, tmp_path):
+    changes = {"workers": None, "clients": "6, 3", "split": "iid, label", "split_seed": 2,
+               "participation": "0.5, 1", "batch": "4, full", "weighting": "uniform",
+               "decay": "1/sqrt(r)", "test": 0.25, "local_steps": 4, "eta": 0.1}  # fmt: skip
+    code, out, err = fedac("sweep", *options(**changes), "--out", tmp_path / "out")
+    assert (code, err) == (0, "")
+    assert "32 runs now" in out
+    text = f"""
+name = "all"
+dataset = "{small}"
+l2 = 1e-2
+algorithms = ["fedac-i", "mb-sgd"]
+steps = 16
+split = ["iid", "label"]
+clients = [6, 3]
+split_seed = 2
+participation = [0.5, 1]
+batch = [4, "full"]
+weighting = "uniform"
+local_steps = [4]
+eta = [0.1]
+decay = "1/sqrt(r)"
+test = 0.25
+"""
+    code, out, _ = fedac("sweep", write(text.encode(), "all.toml"), "--out", tmp_path / "out")
+    assert "0 runs now, 32 before, 32 in all" in " ".join(out.split())
+    header, line, *_ = fedac("export", tmp_path / "out", "--csv", "-").out.splitlines()
+    used = "split,split_seed,participation,batch,weighting,decay,test,test_loss,test_accuracy"
+    assert header.endswith(f"final_suboptimality,{used}")
+    assert ",iid,2,0.5,4,uniform,1/sqrt(r),25% of small," in line
+
+
+def test_the_summary_tells_federations_apart(fedac, options, tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    changes = {"workers": None, "clients": 6, "split": "iid,label", "participation": "0.5,1",
+               "seeds": "1,2,3", "test": 0.25, "local_steps": 4}  # fmt: skip
+    line = options(**changes)
+    code, out, _ = fedac("sweep", *line, "--out", tmp_path)
+    assert code == 0
+    rows = [
+        [cell.strip() for cell in row.split("│")[1:-1]] for row in out.splitlines() if "│" in row
+    ]
+    assert [row[:4] for row in rows] == [
+        [algorithm, f"split {split}{share}", "6", "0"]
+        for split in ("iid", "label")
+        for share in (", participation 0.5", "")
+        for algorithm in ("fedac-i", "mb-sgd")
+    ]
+    assert "test accuracy" in out
+    assert "Median of 3 seeds, range in brackets." in out
+    for row in rows:
+        middle, low, high = map(
+            float, row[4].replace("(", "").replace(" to ", " ").strip(")").split()
+        )
+        assert low <= middle <= high
+    _, other, _ = fedac("sweep", *line, "--out", tmp_path, "--band", "confidence")
+    assert "Mean of 3 seeds, 95% confidence interval in brackets." in other
+
+
+def test_one_seed_has_no_band(fedac, options, tmp_path):
+    _, out, _ = fedac("sweep", *options(), "--out", tmp_path)
+    assert "seeds" not in out
+    assert " to " not in out
+
+
+@pytest.mark.parametrize(
+    ("changes", "saying"),
+    [
+        ({"clients": 6}, "--clients: workers draw from all rows, clients have their own"),
+        ({"workers": None}, "--clients: give workers, or clients: how many there are"),
+        ({"workers": None, "clients": "6,"}, "--clients takes whole numbers separated by commas"),
+        ({"workers": None, "clients": 6, "split": "lable"}, "--split: unknown split 'lable'"),
+        ({"participation": "0.5,a"}, "--participation takes numbers separated by commas"),
+        ({"participation": "5"}, "--participation: participation=5 is more than the 4 clients"),
+        ({"batch": "4,half"}, "--batch: batch must be a whole number or 'full', got 'half'"),
+        ({"batch": "4,4"}, "--batch: 4 is listed twice"),
+        ({"weighting": "uniform"}, "--weighting: workers count the same"),
+        ({"weighting": "rows"}, "--weighting should be 'examples' or 'uniform', got 'rows'"),
+        ({"decay": "1/t"}, "--decay: unknown decay '1/t'"),
+        ({"test": "2"}, "a share to hold out must be between 0 and 1, got 2"),
+        ({"test": "gone.t"}, "gone.t: no such file"),
+        ({"band": "iqr"}, "unknown band 'iqr'; known: confidence, quartiles, range"),
+    ],
+)
+def test_mistakes_about_clients(assert_refused, options, tmp_path, changes, saying):
+    assert_refused("sweep", *options(**changes), "--out", tmp_path / "out", saying=saying)
+    assert not (tmp_path / "out").exists()
+
+
 def test_an_algorithm_of_ones_own(fedac, assert_refused, options, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.path", [entry for entry in sys.path if entry])

@@ -14,12 +14,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedac.data import load
+from fedac.data import load, split
+from fedac.decay import Decay
+from fedac.errors import InputError
 from fedac.experiments import sweep
 from fedac.experiments.export import write_csv
 from fedac.experiments.grid import Grid
 from fedac.experiments.plugins import make_objective
 from fedac.experiments.store import FILE, Store
+from fedac.experiments.testsets import hold_out
 from fedac.objectives import LogisticRegression, optimum
 from fedac.simulation import simulate
 
@@ -55,7 +58,8 @@ def make(data):
             "eta": (0.1, 0.5),
             "record_every": 8,
         }
-        return Grid(**{**defaults, **values})
+        given = {**defaults, **values}  # None leaves out a default
+        return Grid(**{name: value for name, value in given.items() if value is not None})
 
     return make
 
@@ -167,6 +171,102 @@ def test_options_reach_the_simulation(make, store, values):
     assert list(traces[traces.key == key].loss) == list(run.loss)
     assert frame.loc[key, "f_star"] == optimum(F).value
     assert sweep.run(other, store).new == 0
+
+
+FEDERATED = {
+    "algorithms": ("fedac-i", "mb-sgd"), "workers": None, "clients": (6,), "local_steps": (4,),
+    "eta": (0.1,),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {},
+        {"split": ("label",), "split_seed": 3},
+        {"split": ("power(1)",), "weighting": "uniform"},
+        {"participation": (0.5,), "batch": (4,)},
+        {"participation": (2.0,), "batch": ("full",)},
+        {"decay": "1/sqrt(r)"},
+        {"test": 0.25},
+        {"workers": (6,), "clients": None, "participation": (0.5,), "batch": (3,), "decay": "1/r"},
+    ],
+)
+def test_clients_reach_the_simulation(make, store, values):
+    grid = make(**FEDERATED | values)
+    assert sweep.run(grid, store).new == 2
+    train, test = load(grid.dataset), None
+    if grid.test is not None:
+        train, test = hold_out(train, 0.25)
+    F = LogisticRegression(train.X, train.y, l2=grid.l2)
+    by, seed = (*grid.split, "iid")[0], grid.split_seed
+    who = {"M": 6} if grid.workers else {"clients": split(train, 6, by, seed)}
+    result = simulate(
+        F, grid.algorithms, K=4, T=16, eta=Decay(0.1, grid.decay) if grid.decay else 0.1, seed=1,
+        participation=grid.participation[0], batch=grid.batch[0], weighting=grid.weighting,
+        test=test, record_every=8, **who,
+    )  # fmt: skip
+    frame, traces = store.frame().set_index("algorithm"), store.traces()
+    for run in result.runs:
+        row = frame.loc[run.algorithm]
+        trace = traces[traces.key == row.key]
+        assert list(trace.loss) == list(run.loss)
+        # With uniform weights, the minimum of the mean of the clients' losses.
+        assert row.f_star == pytest.approx(result.f_star, abs=1e-12)
+        assert row.megabytes_per_worker == run.megabytes_per_worker
+        assert list(trace.test_loss.dropna()) == list(run.test_loss)
+        assert list(trace.test_accuracy.dropna()) == list(run.test_accuracy)
+    assert row.split == ("" if grid.workers else by)
+    assert store.info()["gradient_queries"] == pytest.approx(result.gradient_queries, rel=0.2)
+    assert sweep.run(grid, store).new == 0
+
+
+def test_several_federations(make, store):
+    values = {"split": ("iid", "power(1)"), "clients": (6, 3), "participation": (0.5, 1.0, 6.0),
+              "batch": (1, "full"), "weighting": "uniform"}  # fmt: skip
+    with pytest.raises(ValueError, match="participation=6 is more than the 3 clients"):
+        make(**FEDERATED | values)
+    grid = make(**FEDERATED | values | {"participation": (0.5, 1.0, 3.0)})
+    summary = sweep.run(grid, store)
+    # Three of three clients are everybody, three of six are half of them by another name.
+    assert summary.new == len(set(summary.keys)) == 2 * (3 + 2) * 2 * 2
+    frame = store.frame()
+    assert set(frame.split) == {"iid", "power(1)"}
+    # F* depends on who the clients are, not on who takes part; 3 or 6 clients of equal size give
+    # the loss over all rows.
+    assert frame.groupby(["M", "split"]).f_star.nunique().eq(1).all()
+    assert frame.f_star.round(9).nunique() == 3
+
+
+def test_clients_named_by_a_file(make, store, tmp_path):
+    names = tmp_path / "users.txt"
+    names.write_text("".join(f"user-{row % 5}\n" for row in range(60)))
+    grid = make(**FEDERATED | {"clients": None, "split": (str(names),)})
+    sweep.run(grid, store)
+    frame = store.frame()
+    assert (set(frame.M), set(frame.split)) == ({5}, {"users.txt"})
+    # Other clients under the same name are another federation.
+    names.write_text("".join(f"user-{row // 12}\n" for row in range(60)))
+    sweep.prepare.cache_clear()
+    assert sweep.run(grid, store).new == 2
+    assert store.frame().split.nunique() == store.frame().federation.nunique() == 2
+    with pytest.raises(InputError, match=r"participation=9 is more than the 5 clients"):
+        sweep.run(make(**FEDERATED | {"clients": None, "split": (str(names),),
+                                      "participation": (9.0,)}), store)  # fmt: skip
+
+
+def test_a_test_set_from_a_file(make, store, data, tmp_path):
+    other = tmp_path / "small.t"
+    other.write_text("".join(data.read_text().splitlines(keepends=True)[:20]))
+    grid = make(**FEDERATED, test=str(other))
+    plain = make(**FEDERATED)
+    assert (sweep.run(grid, store).new, sweep.run(plain, store).new) == (2, 2)
+    frame = store.frame()
+    tested = frame[frame.test == "small.t"]
+    assert len(tested) == 2
+    assert tested.test_accuracy.between(0, 1).all()
+    # Testing changes nothing in what is tested.
+    assert frame.groupby("algorithm").final_loss.nunique().eq(1).all()
 
 
 OWN = """
