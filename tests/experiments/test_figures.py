@@ -105,6 +105,25 @@ def test_seeds_make_a_band(tuned):
     assert guide.get_ydata()[0] == 2 / 4  # through the median
 
 
+def test_a_figure_says_what_its_band_is(tuned):
+    seeds = pd.concat(
+        tuned.assign(seed=s, suboptimality=tuned["suboptimality"] * s) for s in (1, 3)
+    )
+
+    def drawn(band):
+        drawing = figures.draw(seeds, OVER_K, band)
+        ax = drawing.axes[0]
+        ys = ax.collections[0].get_paths()[0].vertices[:, 1]
+        return drawing.legends[0].get_title().get_text(), ys.max() / (64 / 1024)
+
+    assert drawn("range") == ("Lines: median of 2 seeds; bands: range.", 3)
+    assert drawn("quartiles") == ("Lines: median of 2 seeds; bands: quartiles.", 2.5)
+    # The mean is 2, the deviations are 1, and t(0.975; 1) = 12.706205.
+    note, high = drawn("confidence")
+    assert note == "Lines: mean of 2 seeds; bands: 95% confidence interval."
+    assert high == pytest.approx(2 + 12.706204736432095)
+
+
 def test_panels_say_what_is_missing(tuned):
     some = tuned[(tuned["K"] == 1) | ((tuned["K"] == 8) & (tuned["M"] == 4))]
     drawing = figures.draw(some, OVER_M)

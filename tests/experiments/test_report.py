@@ -101,6 +101,61 @@ def test_seeds_give_a_median_and_a_range(store):
     assert summary == pytest.approx([1e-3, 2e-3, 6e-3, 3])
 
 
+def test_seeds_may_give_a_mean_and_a_confidence_interval(store):
+    runs = [run(seed=seed, final=seed * 1e-3) for seed in (1, 2, 6)]
+    page = data(render(store(*runs), "confidence"))
+    # The deviations from the mean, 3, are -2, -1 and 3: variance 7. t(0.975; 2) = 4.302653.
+    half = 4.302652729911275 * math.sqrt(7 / 3) * 1e-3
+    summary = [page["cells"][name][0] for name in ("low", "middle", "high")]
+    assert summary == pytest.approx([3e-3 - half, 3e-3, 3e-3 + half], rel=1e-5)
+    assert page["seeds"] == {"middle": "mean", "band": "95% confidence interval"}
+    with pytest.raises(InputError, match="unknown band 'iqr'"):
+        render(store(), "iqr")
+
+
+LABEL = {"split": "label", "split_hash": "1" * 64}
+
+
+def test_federations_are_problems_of_their_own(store):
+    half = LABEL | {"participation": 0.5, "batch": 4}
+    page = data(render(store(run(final=1e-3), run(**LABEL, final=2e-3), run(**half, final=3e-3))))
+    assert page["problems"]["problem"] == [
+        "a9a, l2 = 0.001",
+        "a9a, l2 = 0.001, split label",
+        "a9a, l2 = 0.001, split label, participation 0.5, batch 4",
+    ]
+    cells = dict(zip(page["cells"]["problem"], page["cells"]["middle"], strict=True))
+    assert list(cells) == page["problems"]["problem"]
+    assert list(cells.values()) == pytest.approx([1e-3, 2e-3, 3e-3], rel=1e-5)
+    # Only workers that draw from all rows were published.
+    assert [value is None for value in page["cells"]["published"]] == [False, True, True]
+    assert page["problems"]["federation"] == ["", *(each[17:] for each in list(cells)[1:])]
+
+
+def test_with_uniform_weights_there_may_be_several_minima(store):
+    config, outcome = run(**LABEL, weighting="uniform")
+    larger = replace(config, M=128), replace(outcome, f_star=outcome.f_star / 2)
+    assert data(render(store((config, outcome))))["problems"]["f_star"] == [
+        pytest.approx(outcome.f_star)
+    ]
+    assert data(render(store(larger)))["problems"]["f_star"] == [None]
+
+
+def test_accuracies_are_there_if_there_is_a_test_set(store):
+    plain = data(render(store(run())))
+    assert "accuracy" not in plain["cells"]
+    assert "accuracies" not in plain["traces"]
+    for seed, accuracy in ((2, 0.8), (3, 0.9), (4, 0.7)):
+        config, outcome = run(seed=seed, **OTHER, test="mine.t", test_hash="2" * 64)
+        metrics = {"test_losses": (1.0, 0.5, 0.4), "test_accuracies": (0.5, 0.6, accuracy)}
+        page = data(render(store((config, replace(outcome, **metrics)))))
+    summary = [page["cells"][name] for name in ("accuracy", "accuracy_low", "accuracy_high")]
+    assert summary == [[None, 0.8], [None, 0.7], [None, 0.9]]
+    assert page["traces"]["accuracies"] == [
+        None, [0.5, 0.6, 0.8], [0.5, 0.6, 0.9], [0.5, 0.6, 0.7],
+    ]  # fmt: skip
+
+
 def test_only_runs_as_long_as_the_published_ones_are_beside_them(store):
     page = data(render(store(run(), run(T=8192), run(algorithm="fedac-ii"))))
     beside = zip(page["cells"]["algorithm"], page["cells"]["problem"], strict=True)

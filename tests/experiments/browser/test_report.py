@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from itertools import product
 
 import matplotlib.image
@@ -402,3 +403,65 @@ def test_dark_on_a_dark_desktop(page, report):
     page.call("Emulation.setEmulatedMedia", features=[scheme])
     page.wait_for(f"{ink} === '#1d2126'")
     assert page.errors == []
+
+
+SPLITS = ("iid", "label")
+CLIENT_PROBLEMS = [f"mine, l2 = 0.01, split {split}" for split in SPLITS]
+
+
+@pytest.fixture(scope="module")
+def report_of_clients(tmp_path_factory):
+    """Give a report of clients with two splits, three seeds and a test set."""
+    folder = tmp_path_factory.mktemp("clients")
+    runs = []
+    for place, (M, seed) in product((0, 1), product((4, 8), (1, 2, 6))):
+        config, outcome = made_up("mine", 1e-2, "fedavg", M, 2, 64, BEST_ETA, seed, 0.25)
+        how = {"split": SPLITS[place], "split_hash": str(place), "test": "t", "test_hash": "t"}
+        losses = tuple(0.25 + (place + 1) * seed * value for value in np.linspace(2, 1, 9) / 100)
+        accuracies = tuple(
+            (8 - place) / 10 - seed / 100 - value / 100 for value in range(8, -1, -1)
+        )
+        more = {"losses": losses, "test_losses": losses, "test_accuracies": accuracies}
+        runs.append((replace(config, **how), replace(outcome, **more)))
+    with Store(folder, create=True) as store:
+        store.add(runs)
+        return write(store, folder / "report.html", "confidence")
+
+
+def test_federations_are_chosen_and_never_mixed(page, report_of_clients):
+    page.open(report_of_clients)
+    assert offered(page, "problem") == CLIENT_PROBLEMS
+    # The mean of seeds 1, 2 and 6; the interval reaches below zero, but the figure does not.
+    for place, problem in enumerate(CLIENT_PROBLEMS):
+        choose(page, "problem", problem)
+        drawn = curves(page)
+        assert drawn["FedAvg"]["x"] == [4, 8]
+        assert drawn["FedAvg"]["y"] == pytest.approx([0.03 * (place + 1)] * 2, rel=1e-4)
+        assert min(drawn["seeds"]["y"]) == pytest.approx(0.03 * (place + 1), rel=1e-4)
+        caption = page.run("document.getElementById('caption').textContent")
+        assert problem.partition("0.01, ")[2] in caption
+        assert "Lines: mean of 3 seeds; bands: 95% confidence interval." in caption
+    assert "95% confidence interval over seeds" in texts(page, "#values thead th")
+    assert page.errors == []
+
+
+def test_accuracy_on_the_test_set(page, report_of_clients):
+    page.open(report_of_clients)
+    assert offered(page, "metric") == ["suboptimality", "test accuracy"]
+    choose(page, "metric", "test accuracy")
+    drawn = curves(page)
+    assert set(drawn) == {"FedAvg", "seeds"}
+    assert drawn["FedAvg"]["y"] == pytest.approx([0.77, 0.77])
+    axis = page.run(
+        "(({title, type}) => [title.text, type])(document.getElementById('plot').layout.yaxis)"
+    )
+    assert axis == ["test accuracy, best step size", "linear"]
+    choose(page, "layout", "traces")
+    assert curves(page)["FedAvg"]["y"][0] == pytest.approx(0.8 - 0.06 - 0.08)
+    assert "test accuracy" in texts(page, "#values thead th")
+    assert page.errors == []
+
+
+def test_without_a_test_set_there_is_one_metric(desktop):
+    assert offered(desktop, "metric") == ["suboptimality"]
+    assert not shown(desktop, "metric")

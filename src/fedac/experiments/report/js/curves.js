@@ -18,6 +18,10 @@ function curvesOf(view, report) {
 // Each cell at its best step size, a curve per algorithm.
 function tunedCurves(view, report) {
   const curves = [];
+  // A confidence interval may reach below zero; its band then ends at the lowest point drawn.
+  const floor = Math.min(
+    ...view.cells.flatMap(({ middle, low }) => [middle, low]).filter((value) => value > 0),
+  );
   for (const algorithm of report.algorithms) {
     const mine = view.cells
       .filter((cell) => cell.algorithm === algorithm.label)
@@ -25,7 +29,9 @@ function tunedCurves(view, report) {
       .sort((a, b) => a.x - b.x);
     // A logarithmic axis has no place for zero.
     const ours = mine.filter((cell) => cell.middle > 0);
-    const spread = ours.filter((cell) => cell.low > 0 && cell.high !== null);
+    const spread = ours
+      .filter((cell) => cell.high !== null)
+      .map((cell) => ({ ...cell, low: Math.max(cell.low, floor) }));
     const theirs = mine.filter((cell) => cell.published > 0 && view.published);
     if (spread.some((cell) => cell.low < cell.high)) curves.push(band(spread, algorithm));
     const points = ours.map((cell) => ourPoint(cell, view.metric, report.seeds));
