@@ -56,7 +56,9 @@ class Clients:
         named = as_names("clients", owners)
         self.labels = None if labels is None else as_names("labels", labels)
         if self.labels is not None and len(self.labels) != len(named):
-            raise InputError(f"clients are given for {len(named)} rows, labels for {len(labels)}")  # type: ignore[arg-type]
+            raise InputError(
+                f"clients are given for {len(named)} rows, labels for {len(self.labels)}"
+            )
         self._unique, owner = np.unique(named, return_inverse=True)
         self.how = how
         self.rows: Integers = np.argsort(owner, kind="stable")
