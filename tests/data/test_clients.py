@@ -151,7 +151,7 @@ def test_long_names_are_cut_in_the_table():
 
 
 @pytest.fixture
-def drawn(monkeypatch):
+def drawn():
     """Return a function that plots clients, and fails if a text lies outside of the picture."""
     mpl.use("Agg")
     yield _draw
@@ -170,6 +170,7 @@ def _draw(clients, ax=None):
     return axes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("N", [1, 4, 30, 31, 100, 10_000])
 @pytest.mark.parametrize("by", ["iid", "label", "dirichlet(0.1)", "power(1)"])
 def test_the_picture_fits(drawn, N, by):
@@ -231,7 +232,7 @@ def test_odd_names_can_be_drawn(drawn):
 def test_a_place_among_others(drawn):
     figure, places = plt.subplots(1, 2, layout="constrained", figsize=(9, 4))
     clients = split(np.arange(100) % 2, 40, "label")
-    assert _draw(clients, places[0]) is places[0]
+    assert drawn(clients, places[0]) is places[0]
     assert len(figure.axes) == 3
     loose = plt.figure().add_axes((0, 0, 1, 1))
     with pytest.raises(InputError, match=r"ax must come from plt.subplots"):

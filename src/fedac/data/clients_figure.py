@@ -39,27 +39,23 @@ def draw(clients: Clients, ax: Axes | None = None) -> Axes:
         _, ax = plt.subplots(figsize=(7, 3.8), layout="constrained")
     N, sizes = len(clients), clients.sizes
     counts = clients.count_labels(len(LABEL_COLOURS) + 1)
-    shares = np.array([rows / sizes for rows in counts.values()])
-    pooled = np.array([rows.sum() for rows in counts.values()]) / sizes.sum()
-    differ = bool(counts) and _labels_differ(shares, pooled, sizes)
-    order = np.arange(N)
+    shares = np.array([rows / sizes for rows in counts.values()]).reshape(-1, N)
+    pooled = shares @ sizes / sizes.sum()
+    order, sorted_by = np.arange(N), ""
     if N > NAMED:
-        order = _by_label(shares, sizes) if differ else np.argsort(-sizes, kind="stable")
+        by_label = _labels_differ(shares, pooled, sizes)
+        order = _by_label(shares, sizes) if by_label else np.argsort(-sizes, kind="stable")
+        sorted_by = "labels" if by_label else "size"
     edges = np.linspace(0, N, min(N, COLUMNS) + 1).astype(np.int64)
-    above = ax
+    above = _panel_above(ax) if counts else ax
     if counts:
-        above = _panel_above(ax)
-        _draw_shares(ax, list(counts), shares[:, order], edges)
-        if len(pooled) == 2:  # more lines would confuse
-            ax.axhline(pooled[0], color="black", linestyle="--", linewidth=1, label="all rows")
-        size = "small" if len(counts) > 4 else None
-        _legend(ax, title="label", fontsize=size, labelspacing=0.3)
+        _draw_shares(ax, list(counts), shares[:, order], pooled, edges)
     _draw_sizes(above, sizes[order], edges)
     above.set_title(f"{N:,} clients, {len(clients.rows):,} rows ({clients.how})", parse_math=False)
-    if N <= NAMED:
-        _name_columns(ax, above, clients.names)
+    if sorted_by:
+        ax.set_xlabel(f"clients, sorted by {sorted_by}")
     else:
-        ax.set_xlabel(f"clients, sorted by {'labels' if differ else 'size'}")
+        _name_columns(ax, above, clients.names)
     return ax
 
 
@@ -100,7 +96,9 @@ def _legend(ax: Axes, **look: Any) -> None:
         text.set_parse_math(False)  # a label may contain a dollar sign
 
 
-def _draw_shares(ax: Axes, labels: list[str], shares: Array, edges: Integers) -> None:
+def _draw_shares(
+    ax: Axes, labels: list[str], shares: Array, pooled: Array, edges: Integers
+) -> None:
     heights = np.cumsum(np.add.reduceat(shares, edges[:-1], axis=1) / np.diff(edges), axis=0)
     columns = zip(labels, [*LABEL_COLOURS, OTHER.colour], heights, strict=False)
     # From the highest down, each over the one before: no seams between them.
@@ -108,6 +106,9 @@ def _draw_shares(ax: Axes, labels: list[str], shares: Array, edges: Integers) ->
         ax.stairs(height, edges, fill=True, color=colour, label=label)
     ax.set(xlim=(0, edges[-1]), ylim=(0, 1), ylabel="share of rows")
     ax.yaxis.set_major_formatter("{x:.0%}")
+    if len(labels) == 2:  # more lines would confuse
+        ax.axhline(pooled[0], color="black", linestyle="--", linewidth=1, label="all rows")
+    _legend(ax, title="label", fontsize="small" if len(labels) > 4 else None, labelspacing=0.3)
 
 
 def _draw_sizes(ax: Axes, sizes: Integers, edges: Integers) -> None:

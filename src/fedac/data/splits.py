@@ -1,7 +1,7 @@
 """Ways to split rows among clients, by name or by an array that names every row's client.
 
-Every client gets a row; a split that cannot be made is refused. Nothing is drawn again until it fits,
-which may take forever.
+Every client gets a row; a split that cannot be made is refused. Nothing is drawn again and again
+until it fits, which may take forever.
 """
 
 from __future__ import annotations
