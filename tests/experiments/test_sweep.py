@@ -18,6 +18,7 @@ from fedac.data import load, split
 from fedac.decay import Decay
 from fedac.errors import InputError
 from fedac.experiments import sweep
+from fedac.experiments.compare import tuned
 from fedac.experiments.export import write_csv
 from fedac.experiments.grid import Grid
 from fedac.experiments.plugins import make_objective
@@ -265,6 +266,7 @@ def test_a_test_set_from_a_file(make, store, data, tmp_path):
     tested = frame[frame.test == "small.t"]
     assert len(tested) == 2
     assert tested.test_accuracy.between(0, 1).all()
+    assert list(tuned(frame).test) == ["small.t"] * 2
     # Testing changes nothing in what is tested.
     assert frame.groupby("algorithm").final_loss.nunique().eq(1).all()
 

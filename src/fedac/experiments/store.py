@@ -54,8 +54,9 @@ SELECT key, dataset, l2, algorithm, M, K, T, eta, seed, status, best_loss,
     fingerprint, rows_hash, split, split_seed, split_hash, participation, batch, weighting, decay,
     test, {TEST}
 FROM runs JOIN origins ON origin = origins.id
+-- Of two runs that differ in their test sets only, the one that has one comes first: it is shown.
 -- The key makes the order unique: two data sets may have one name.
-ORDER BY dataset, l2, algorithm, M, K, T, eta, seed, split, participation, batch, key
+ORDER BY dataset, l2, algorithm, M, K, T, eta, seed, split, participation, batch, test DESC, key
 """
 # The parts of an outcome that go into the table of traces.
 TRACE = ("steps", "losses", "test_losses", "test_accuracies")
