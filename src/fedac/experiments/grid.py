@@ -198,7 +198,7 @@ class Grid(BaseModel):
     @field_validator("weighting")
     @classmethod
     def _clients_to_weigh(cls, weighting: str, info: ValidationInfo) -> str:
-        if info.data.get("workers"):
+        if weighting != "examples" and info.data.get("workers"):
             raise InputError("workers count the same: only clients have a weighting")
         return weighting
 
