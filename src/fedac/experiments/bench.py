@@ -163,8 +163,8 @@ def _threads(what: str) -> Line:
 def _clients(what: str) -> Line:
     """Compare clients that hold a few rows each with workers that draw from all rows."""
     objective = _a9a()
-    apart = {"M": None, "clients": split(objective, M, "dirichlet(1)")}
-    ours, theirs = (partial(_rate, objective, T=1024, eta=ETAS, **how) for how in (apart, {}))
+    theirs = partial(_rate, objective, T=1024, eta=ETAS)
+    ours = partial(theirs, M=None, clients=split(objective, M, "dirichlet(1)"))
     return _compare(what, ours, theirs, 0.9)
 
 
@@ -175,8 +175,15 @@ def _participation(what: str) -> Line:
     clients = split(objective, 100_000, "dirichlet(1)")
 
     def seconds(participation: float) -> float:
-        settings = {"K": K, "T": 4 * K, "eta": 0.5, "participation": participation}
-        return simulate(objective, "fedac-i", clients=clients, **settings).seconds
+        return simulate(
+            objective,
+            "fedac-i",
+            clients=clients,
+            participation=participation,
+            K=K,
+            T=4 * K,
+            eta=0.5,
+        ).seconds
 
     return _compare(what, partial(seconds, 0.1), partial(seconds, 1), 0.15, at_most=True, unit="s")
 
