@@ -11,7 +11,7 @@ from scipy.stats import chisquare
 
 from fedac import Clients, Decay, fedac, optimum, simulate, split
 from fedac.errors import InputError
-from fedac.objectives import LeastSquares, LogisticRegression, NoisyQuadratic
+from fedac.objectives import HeldOut, LeastSquares, LogisticRegression, NoisyQuadratic
 from fedac.sampling import participants, sample_batch, sample_index
 from fedac.simulation.federation import Federation
 
@@ -245,8 +245,8 @@ def test_a_test_set_may_have_other_columns(columns, intercept) -> None:
     shared = min(columns, 4)
     z = rows[:, :shared] @ w[:shared] + (w[4] if intercept else 0)
     for test in (rows, sp.csr_array(rows)):
-        there = F.on_rows(test, labels)
-        assert there.value(w) == pytest.approx(np.log1p(np.exp(-labels * z)).mean(), rel=1e-12)
+        there = HeldOut.of(F, test, labels)
+        assert there.loss(w) == pytest.approx(np.log1p(np.exp(-labels * z)).mean(), rel=1e-12)
         assert there.accuracy(w) == np.mean(labels * z > 0)
 
 

@@ -65,7 +65,7 @@ class LinearModel(Objective):
         intercept: bool = False,
     ) -> None:
         self.l2 = require_nonnegative("l2", l2)
-        self.X = _as_rows(X, intercept=intercept)
+        self.X = as_rows(X, intercept=intercept)
         self.y = as_numbers("y", y)
         self.intercept = intercept
         # How much each row counts, 1 on average; None: all the same.
@@ -205,60 +205,18 @@ class LinearModel(Objective):
 
     def weighted(self, weights: Array) -> Self:
         """Return F with rows that count in proportion to some weights, all above 0."""
-        twin = self._copy()
-        twin.weights = weights * (self.n_samples / weights.sum())
-        return twin
+        return self.derived(weights=weights * (self.n_samples / weights.sum()))
 
-    def reordered(self, rows: RowNumbers) -> Self:
-        """Return the same function with its rows in another order."""
-        twin = self._copy()
-        twin.X, twin.y = self.X[rows], self.y[rows]
-        twin.weights = None if self.weights is None else self.weights[rows]
-        return twin
-
-    def on_rows(self, X: npt.ArrayLike | sp.sparray | sp.spmatrix, y: npt.ArrayLike) -> Self:
-        """Return the loss on other rows, without the l2 term: for a test set.
-
-        Columns that the data do not have get no weight; those that are missing are zeros.
-        """
-        twin = self._copy()
-        rows = _as_rows(X, intercept=False)
-        columns = self.dim - self.intercept
-        if isinstance(rows, sp.csr_array):
-            rows = sp.csr_array(rows[:, :columns])
-            arrays = (rows.data, rows.indices, rows.indptr)
-            rows = sp.csr_array(arrays, shape=(rows.shape[0], columns))
-        else:
-            rows = np.pad(rows[:, :columns], ((0, 0), (0, max(0, columns - rows.shape[1]))))
-        twin.X, twin.y = _as_rows(rows, intercept=self.intercept), as_numbers("y", y)
-        twin.n_samples, twin.l2, twin.weights = len(twin.y), 0.0, None
-        if twin.y.shape != twin.X.shape[:1]:
-            raise InputError(f"the test set has {twin.X.shape[0]} rows but {len(twin.y)} labels")
-        return twin
-
-    def accuracy(self, w: Array) -> float:
-        """Return the share of rows whose sign w gets right; NaN if labels are not signs."""
-        if not (np.abs(self.y) == 1).all():
-            return math.nan
-        return float((self.y * (self.X @ w) > 0).mean())
-
-    def _copy(self) -> Self:
-        """Return a copy that shares the data and has no cached constants."""
+    def derived(self, **changes: Any) -> Self:
+        """Return a copy that shares the data, but for some attributes and without constants."""
         twin = copy(self)
         for name in ("smoothness", "third_order_smoothness", "_squared_norms", "_top_eigenvalue"):
             vars(twin).pop(name, None)
+        vars(twin).update(changes)
         return twin
 
     def _weigh(self, values: Array) -> Array:
         return values if self.weights is None else values * self.weights
-
-    @property
-    def _weighted_rows(self) -> Any:
-        if self.weights is None:
-            return self.X
-        if isinstance(self.X, sp.csr_array):
-            return sp.diags_array(self.weights) @ self.X
-        return self.weights[:, None] * self.X
 
     @cached_property
     def _squared_norms(self) -> Array:
@@ -271,7 +229,8 @@ class LinearModel(Objective):
     def _top_eigenvalue(self) -> float:
         """lambda_max(X'X/n)."""
         if self.dim <= EXACT_SPECTRUM:
-            product: Any = self.X.T @ self._weighted_rows
+            weights = sp.diags_array(self._weigh(np.ones(self.n_samples)))
+            product: Any = self.X.T @ (self.X if self.weights is None else weights @ self.X)
             gram = product if isinstance(product, np.ndarray) else product.toarray()
             return float(np.linalg.eigvalsh(gram)[-1]) / self.n_samples
         operator = LinearOperator(
@@ -287,7 +246,7 @@ class LinearModel(Objective):
         return float(top[0]) / self.n_samples
 
 
-def _as_rows(X: npt.ArrayLike | sp.sparray | sp.spmatrix, *, intercept: bool) -> Matrix:
+def as_rows(X: npt.ArrayLike | sp.sparray | sp.spmatrix, *, intercept: bool) -> Matrix:
     """Return X as float64, CSR or C-contiguous, with the intercept column appended."""
     rows: Matrix
     if sp.issparse(X):

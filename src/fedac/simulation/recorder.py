@@ -9,7 +9,7 @@ import numpy as np
 
 from fedac.arrays import Array
 from fedac.errors import InputError
-from fedac.objectives import LinearModel
+from fedac.objectives import HeldOut
 from fedac.simulation.problem import ArrayState, Problem, Snapshot
 from fedac.simulation.result import Run
 
@@ -35,7 +35,7 @@ class Recorder:
         self,
         problem: Problem,
         callbacks: Sequence[Callable[[Record], object]],
-        test: LinearModel | None = None,
+        test: HeldOut | None = None,
     ) -> None:
         self.problem = problem
         self.callbacks = callbacks
@@ -68,7 +68,7 @@ class Recorder:
             trace.diverged = True
             return
         if self.test is not None:
-            metrics = self.test.value(w), self.test.accuracy(w)
+            metrics = self.test.loss(w), self.test.accuracy(w)
             trace.test_loss.append(metrics[0])
             trace.test_accuracy.append(metrics[1])
         # The loss comes last: an interrupt may leave a step without a loss, never the reverse.

@@ -21,7 +21,7 @@ from fedac.arrays import Array
 from fedac.data import Clients, Dataset
 from fedac.decay import Decay
 from fedac.errors import InputError, StepSizeWarning
-from fedac.objectives import LinearModel, Objective
+from fedac.objectives import HeldOut, LinearModel, Objective
 from fedac.require import require_positive
 from fedac.simulation.engines import start_engine
 from fedac.simulation.federation import make_federation, minimized
@@ -174,7 +174,7 @@ def simulate(
         on_compile=on_compile,
     )
     chosen, snapshots = start_engine(problem, engine, precision, threads)
-    recorder = Recorder(problem, callbacks, _test_model(objective, test))
+    recorder = Recorder(problem, callbacks, _test_rows(objective, test))
 
     def result(queries: int) -> Result:
         return Result(
@@ -252,14 +252,14 @@ def _lanes(
     return lanes
 
 
-def _test_model(objective: Objective, test: Dataset | tuple[Any, Any] | None) -> LinearModel | None:
-    """Return the loss on the test rows, without the l2 term."""
+def _test_rows(objective: Objective, test: Dataset | tuple[Any, Any] | None) -> HeldOut | None:
+    """Return the test rows, in the columns of the objective."""
     if test is None:
         return None
     if not isinstance(objective, LinearModel):
         raise InputError(f"test needs a linear model, not {type(objective).__name__}")
     X, y = (test.X, test.y) if isinstance(test, Dataset) else test
-    return objective.on_rows(X, y)
+    return HeldOut.of(objective, X, y)
 
 
 def _check_own_algorithms(lanes: Sequence[Lane], w_0: Array) -> None:

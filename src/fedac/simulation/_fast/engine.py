@@ -61,7 +61,10 @@ class _Engine:
         self.model, self.regularizer = split(problem.objective)
         clients = problem.federation.clients
         # A client's rows next to each other: near in memory, and known by their bounds.
-        ordered = self.model if clients is None else self.model.reordered(clients.rows)
+        ordered = self.model
+        if clients is not None:
+            X, y = ordered.X[clients.rows], ordered.y[clients.rows]
+            ordered = ordered.derived(X=X, y=y, weights=None)
         self.exact_rows = prepare(ordered, self.regularizer, np.float64)
         self.tables: KnownTables = {}
         self.local_rows = None
