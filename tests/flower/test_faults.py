@@ -154,7 +154,8 @@ def test_a_client_that_raises_is_dropped(federation, vector, survivors):
         ("x" * 5000, "x" * 300),
     ],
 )
-def test_an_error_is_reported_by_its_last_line(reason, message):
+def test_an_error_is_reported_by_its_last_line(federation, reason, message):
+    federation.grid()  # Flower makes messages only where there is a grid
     asked = Message(RecordDict(), 1, "train")
     reply = Message(Error(2, reason), reply_to=asked)
     with pytest.raises(BadReplyError) as bad:
