@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -13,6 +14,11 @@ from fedac.simulation._fast.compiling import compiled_dir
 # A busy machine must not fail a test; `fedac bench` measures speed.
 settings.register_profile("fedac", deadline=None)
 settings.load_profile("fedac")
+# A shell starts background jobs with SIGINT ignored, nohup ignores SIGHUP, and every process of the
+# tests would inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+if hasattr(signal, "SIGHUP"):
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @pytest.fixture(scope="session", autouse=True)

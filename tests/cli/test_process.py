@@ -28,7 +28,7 @@ def start(*arguments, program=MAIN, **streams):
 
 
 def finish(process):
-    out, err = process.communicate(timeout=600)
+    out, err = process.communicate(timeout=1800)
     # Whether the simulator is compiled already depends on which tests ran before.
     return process.returncode, out, re.sub("fedac: compiling the simulator.*\n", "", err or "")
 

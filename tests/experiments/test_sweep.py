@@ -415,7 +415,7 @@ def start(grid, folder):
 
 
 def finish(process):
-    out, err = process.communicate(timeout=120)
+    out, err = process.communicate(timeout=1800)
     assert process.returncode == 0, err
     return out
 
@@ -547,11 +547,12 @@ def test_signals_end_a_sweep_with_130(long_grid, tmp_path, number):
     while not runs(folder) and process.poll() is None:
         time.sleep(0.01)
     process.send_signal(number)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=1800)
     kept = len(runs(folder))
     assert 0 < kept < CELLS
     assert process.returncode == 130
-    assert err.splitlines() == [
+    # The first process to run these kernels says before that it compiles them.
+    assert err.splitlines()[-2:] == [
         f"fedac: sweep: {kept} of {CELLS} runs are kept in '{folder}'; "
         "the same command continues from there",
         "fedac: interrupted",

@@ -139,7 +139,7 @@ def test_a_terminated_federation_leaves_nothing_behind(tmp_path, number):
 )
 def test_impossible_options_of_the_federation_are_refused(options, message):
     command = [sys.executable, str(ROOT / "scripts" / "federation.py"), *options]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=1800)
     assert done.returncode in (1, 2)
     assert message in done.stderr
     assert "Traceback" not in done.stderr

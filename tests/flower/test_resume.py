@@ -45,7 +45,7 @@ def test_a_killed_server_is_resumed_to_the_same_result(federation, vector, tmp_p
     conftest = Path(__file__).with_name("conftest.py")
     died = subprocess.run(
         [sys.executable, "-c", SERVER, conftest, path, algorithm, str(kill_round), str(kill_node)],
-        timeout=600, check=False, capture_output=True,
+        timeout=1800, check=False, capture_output=True,
     )  # fmt: skip
     assert died.returncode == -signal.SIGKILL, died.stderr.decode()
     assert Checkpoint.load(path).round == kill_round - 1

@@ -756,7 +756,7 @@ def test_a_read_only_install_works(tmp_path: Path, writable: bool) -> None:
             capture_output=True,
             text=True,
             check=True,
-            timeout=60,
+            timeout=1800,
         )
         assert not done.stderr
         outputs.append(done.stdout.split())
