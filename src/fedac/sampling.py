@@ -90,27 +90,34 @@ def sample_batch(
 def participants(seed: int, r: int, N: int, count: int) -> npt.NDArray[np.int64]:
     """Return which `count` of N clients take part in round r, in ascending order.
 
-    Every set of `count` clients is equally likely. The cost does not depend on N (Floyd's
-    algorithm, in Bentley, "A sample of brilliance", CACM 1987).
+    They are the first different ones among independent draws, so every set of `count` clients is
+    equally likely, and the cost does not depend on N. Beyond half of all clients, those who stay
+    away are drawn.
 
     Examples
     --------
     >>> participants(1, 0, N=10, count=3)
-    array([0, 2, 3])
+    array([1, 2, 5])
     >>> participants(1, 1, N=10, count=3)
-    array([2, 3, 9])
+    array([6, 7, 9])
     """
-    if count == N:
-        return np.arange(N)
-    last = np.arange(N - count, N)
+    if 2 * count > N:
+        here = np.ones(N, bool)
+        if count < N:
+            here[participants(seed, r, N, N - count)] = False
+        return np.flatnonzero(here)
     with np.errstate(over="ignore"):
         # A stream that no worker has: their keys are mixed once more.
-        key = mix(np.array([seed], np.uint64) ^ _PARTICIPATION) + np.uint64(r) * GOLDEN
-        draws = row_of(mix(key), last.astype(np.uint64), last.astype(np.uint64) + np.uint64(1))
-    chosen: set[int] = set()
-    for candidate, newest in zip(draws.tolist(), last.tolist(), strict=True):
-        chosen.add(newest if candidate in chosen else candidate)
-    return np.sort(np.fromiter(chosen, np.int64, count))
+        key = mix(mix(np.array([seed], np.uint64) ^ _PARTICIPATION) + np.uint64(r) * GOLDEN)
+    draws = count + count // 4 + 1  # enough for a small share of many clients
+    while True:
+        with np.errstate(over="ignore"):
+            drawn = row_of(key, np.arange(draws, dtype=np.uint64), np.uint64(N))
+        different, first = np.unique(drawn, return_index=True)
+        if len(different) >= count:
+            last = np.partition(first, count - 1)[count - 1]
+            return different[first <= last].astype(np.int64)
+        draws *= 2
 
 
 def gaussians(keys: npt.ArrayLike, size: int) -> npt.NDArray[np.float64]:

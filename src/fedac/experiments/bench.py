@@ -175,15 +175,9 @@ def _participation(what: str) -> Line:
     clients = split(objective, 100_000, "dirichlet(1)")
 
     def seconds(participation: float) -> float:
-        return simulate(
-            objective,
-            "fedac-i",
-            clients=clients,
-            participation=participation,
-            K=K,
-            T=4 * K,
-            eta=0.5,
-        ).seconds
+        settings: dict[str, Any] = {"K": K, "T": 512, "eta": 0.5, "record_every": 512}
+        part = {"clients": clients, "participation": participation}
+        return simulate(objective, "fedac-i", **settings, **part).seconds
 
     return _compare(what, partial(seconds, 0.1), partial(seconds, 1), 0.15, at_most=True, unit="s")
 
