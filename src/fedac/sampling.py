@@ -116,7 +116,7 @@ def participants(seed: int, r: int, N: int, count: int) -> npt.NDArray[np.int64]
         different, first = np.unique(drawn, return_index=True)
         if len(different) >= count:
             last = np.partition(first, count - 1)[count - 1]
-            return different[first <= last].astype(np.int64)
+            return np.asarray(different[first <= last], np.int64)
         draws *= 2
 
 

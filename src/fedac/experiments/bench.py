@@ -176,8 +176,8 @@ def _participation(what: str) -> Line:
 
     def seconds(participation: float) -> float:
         settings: dict[str, Any] = {"K": K, "T": 512, "eta": 0.5, "record_every": 512}
-        part = {"clients": clients, "participation": participation}
-        return simulate(objective, "fedac-i", **settings, **part).seconds
+        settings |= {"clients": clients, "participation": participation}
+        return simulate(objective, "fedac-i", **settings).seconds
 
     return _compare(what, partial(seconds, 0.1), partial(seconds, 1), 0.15, at_most=True, unit="s")
 
