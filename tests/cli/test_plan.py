@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from fedac.data import load
-from fedac.objectives import make
+from fedac.objectives import LOSSES
 from fedac.theory.constants import estimate
 
 pytestmark = pytest.mark.slow
@@ -52,7 +52,7 @@ def test_json(fedac, small) -> None:
 @pytest.mark.parametrize("loss", ["logistic", "least-squares", "squared-hinge"])
 def test_losses(fedac, small, loss) -> None:
     data = load(str(small))
-    F = make(loss, data.X, data.y, l2=0.1)
+    F = LOSSES[loss](data.X, data.y, l2=0.1)
     how = ("--dataset", small, "--loss", loss, "--l2", 0.1, "-M", 8, "-T", 64, "--json")
     answer = json.loads(fedac("plan", *how).out)
     assert answer["constants"]["L"] == F.smoothness

@@ -15,7 +15,7 @@ from fedac.cli import run as command
 from fedac.data import load, split
 from fedac.decay import Decay
 from fedac.experiments.testsets import hold_out
-from fedac.objectives import make, optimum
+from fedac.objectives import LOSSES, optimum
 from fedac.simulation import simulate
 
 
@@ -170,7 +170,7 @@ def test_clients_are_those_of_simulate(run_clients, small):
     found = read(out)
     train, test = hold_out(load(small), 0.25)
     expected = simulate(
-        make("logistic", train.X, train.y, l2=1e-3), "fedac-i", K=2, T=8, record_every=4,
+        LOSSES["logistic"](train.X, train.y, l2=1e-3), "fedac-i", K=2, T=8, record_every=4,
         eta=[Decay(eta, "1/sqrt(r)") for eta in (0.1, 0.2)], clients=split(train, 6, "power(1)", 3),
         participation=0.5, batch=4, weighting="uniform", test=test,
     )  # fmt: skip
@@ -229,7 +229,7 @@ def test_clients_from_a_file(fedac, small, write):
 def test_other_losses(run, small, loss):
     result = read(run("--json", "--loss", loss).out)
     data = load(small)
-    objective = make(loss.replace("fedac:SquaredHinge", "squared-hinge"), data.X, data.y, l2=1e-3)
+    objective = LOSSES[loss.replace("fedac:SquaredHinge", "squared-hinge")](data.X, data.y, l2=1e-3)
     assert result["loss"] == loss
     assert result["engine"] == "fast"
     assert result["f_star"] == optimum(objective).value

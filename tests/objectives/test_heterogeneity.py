@@ -18,7 +18,6 @@ from fedac.objectives import (
     LogisticRegression,
     NoisyQuadratic,
     Objective,
-    make,
     optimum,
 )
 from fedac.objectives import heterogeneity as module
@@ -45,7 +44,7 @@ def test_two_clients_by_hand():
 def problem(loss="logistic", *, sparse=True, n=60, d=7, l2=0.1, seed=0):
     rng = np.random.default_rng(seed)
     X = rng.standard_normal((n, d)) * (rng.random((n, d)) < 0.6)
-    return make(loss, sp.csr_array(X) if sparse else X, rng.choice([-1.0, 1.0], n), l2=l2)
+    return LOSSES[loss](sp.csr_array(X) if sparse else X, rng.choice([-1.0, 1.0], n), l2=l2)
 
 
 def brute_force(F, clients, weighting):

@@ -5,7 +5,7 @@ from fedac.objectives.base import Objective
 from fedac.objectives.held_out import HeldOut
 from fedac.objectives.heterogeneity import Heterogeneity
 from fedac.objectives.linear_model import LinearModel
-from fedac.objectives.losses import LOSSES, LeastSquares, LogisticRegression, SquaredHinge, make
+from fedac.objectives.losses import LOSSES, LeastSquares, LogisticRegression, SquaredHinge
 from fedac.objectives.minimizer import Optimum, optimum
 from fedac.objectives.quadratic import NoisyQuadratic
 
@@ -21,6 +21,5 @@ __all__ = [
     "Objective",
     "Optimum",
     "SquaredHinge",
-    "make",
     "optimum",
 ]

@@ -1,18 +1,16 @@
 """The built-in losses: logistic regression, least squares and squared hinge, all l2-regularized.
 
-The parameters are those of `LinearModel`; `make` builds one by name.
+The parameters are those of `LinearModel`.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 from scipy.special import expit
 
 from fedac.arrays import Array
-from fedac.errors import look_up
 from fedac.objectives.formulas import FACTORS, FORMULAS
 from fedac.objectives.linear_model import LinearModel
 
@@ -115,15 +113,3 @@ LOSSES: dict[str, type[LinearModel]] = {
     "least-squares": LeastSquares,
     "squared-hinge": SquaredHinge,
 }
-
-
-def make(name: str, X: Any, y: Any, *, l2: float = 0.0, intercept: bool = False) -> LinearModel:
-    """Build the objective with the loss called `name`, a key of `LOSSES`.
-
-    Examples
-    --------
-    >>> F = make("least-squares", [[1.0, 0.0], [0.0, 2.0]], [1.0, -1.0], l2=0.5)
-    >>> type(F).__name__, F.l2
-    ('LeastSquares', 0.5)
-    """
-    return look_up("loss", name, LOSSES)(X, y, l2=l2, intercept=intercept)
