@@ -392,3 +392,8 @@ def test_a_loss_without_a_third_derivative_has_no_Q() -> None:
     assert (
         Augmented(Unknown(X, TARGETS), lam=1.0, center=np.zeros(5)).third_order_smoothness is None
     )
+
+
+def test_a_linear_model_is_described_on_one_line() -> None:
+    F = LogisticRegression([[1.0, 0.0], [0.0, 2.0]], [1.0, -1.0], l2=0.5)
+    assert repr(F) == "LogisticRegression(2 rows, 2 columns, l2=0.5)"

@@ -172,7 +172,7 @@ def test_printed_results_are_short() -> None:
     assert len(repr(result.runs[0]).splitlines()) == 1
     with pytest.warns(StepSizeWarning):
         lost = simulate(F, "fedavg", M=1, K=1, T=64, eta=50.0)
-    assert "1 runs (1 diverged)" in str(lost)
+    assert "1 run (1 diverged)" in str(lost)
     assert "best: none" in str(lost)
 
 

@@ -19,17 +19,15 @@ import scipy.sparse as sp
 from scipy.sparse.linalg import LinearOperator, eigsh
 
 from fedac.arrays import Array, as_numbers, content_hash
-from fedac.errors import InputError, look_up
+from fedac.errors import InputError
 from fedac.objectives.base import Objective, RowNumbers
-from fedac.objectives.formulas import FORMULAS
+from fedac.objectives.kernel import check_kernel
 from fedac.require import require_nonnegative
 
 Matrix = Array | sp.csr_array
 
 # Up to this many columns the Gram matrix is small enough for all its eigenvalues.
 EXACT_SPECTRUM = 1000
-# Margins at which a kernel is compared with the derivative; odd ones, to miss kinks.
-PROBES = (-29.3, -3.1, -0.97, -0.52, -0.11, 0.013, 0.13, 0.48, 1.03, 2.9, 31.7)
 
 
 class LinearModel(Objective):
@@ -79,7 +77,7 @@ class LinearModel(Objective):
             raise InputError(f"{type(self).__name__} needs labels -1 and +1")
         # A subclass may set what its loss needs after this: the fast engine checks again.
         with suppress(AttributeError):
-            self.check_kernel()
+            check_kernel(self)
 
     @abstractmethod
     def loss(self, z: Array, y: Array) -> Array:
@@ -93,38 +91,9 @@ class LinearModel(Objective):
     def second_derivative(self, z: Array, y: Array) -> Array:
         """Return the second derivative of the loss in the margin."""
 
-    @classmethod
-    def has_kernel(cls) -> bool:
-        """Say whether there is a kernel for this derivative, not for one it overrides."""
-        for base in cls.__mro__:
-            if "kernel" in vars(base):
-                return vars(base)["kernel"] is not None
-            if "derivative" in vars(base) or "stochastic_gradients" in vars(base):
-                return False
-        return False
-
-    def check_kernel(self) -> None:
-        """Refuse a kernel that does not compute `derivative`, by trying some margins."""
-        if not self.has_kernel():
-            return
-        name, kernel = type(self).__name__, type(self).kernel
-        if isinstance(kernel, str):
-            kernel = look_up("kernel", kernel, FORMULAS).derivative
-        function = getattr(kernel, "py_func", kernel)  # Numba's functions, uncompiled
-        targets = self.y[:: -(-self.n_samples // 4)]
-        z, y = np.tile(PROBES, len(targets)), np.repeat(targets, len(PROBES))
-        for z_i, y_i, expected in zip(z, y, self.derivative(z, y), strict=True):
-            try:
-                found = float(function(z_i, y_i))
-            except Exception as error:
-                raise InputError(
-                    f"{name}.kernel must be a function (z, y) -> float; it fails: {error}"
-                ) from error
-            if not math.isclose(found, expected, rel_tol=1e-6, abs_tol=1e-9):
-                raise InputError(
-                    f"{name}.kernel must compute what {name}.derivative does; at z={z_i:g}, "
-                    f"y={y_i:g} it gives {found:.6g} instead of {expected:.6g}"
-                )
+    def __repr__(self) -> str:
+        """Describe the objective on one line, without its data."""
+        return f"{type(self).__name__}({self.n_samples} rows, {self.dim} columns, l2={self.l2:g})"
 
     def value(self, w: Array) -> float:
         """Return F(w)."""

@@ -111,7 +111,8 @@ class Result:
         best, diverged = self.best, sum(run.status == "diverged" for run in self.runs)
         return "\n".join(
             [
-                f"<Result of {len(self.runs)} runs ({diverged} diverged), {self.engine} engine",
+                f"<Result of {len(self.runs)} run{'s' if len(self.runs) != 1 else ''} "
+                f"({diverged} diverged), {self.engine} engine",
                 f" M={self.M} K={self.schedule.K} T={self.schedule.T} seed={self.seed}",
                 f" best: {best}>" if best else " best: none>",
             ]

@@ -14,6 +14,7 @@ from fedac.arrays import Array
 from fedac.errors import InputError
 from fedac.objectives import Augmented, LinearModel, Objective
 from fedac.objectives.formulas import FORMULAS
+from fedac.objectives.kernel import check_kernel, has_kernel
 from fedac.simulation._fast.losses import Custom
 from fedac.simulation._fast.records import Rows
 
@@ -49,7 +50,7 @@ def split(objective: Objective) -> tuple[LinearModel, Regularizer]:
         squares += objective.lam * float(objective.center @ objective.center)
         pull += objective.lam * objective.center
         objective = objective.base
-    if not isinstance(objective, LinearModel) or not objective.has_kernel():
+    if not isinstance(objective, LinearModel) or not has_kernel(type(objective)):
         raise InputError(
             f"the fast engine needs a linear model with a compiled loss, not "
             f"{type(objective).__name__}"
@@ -74,7 +75,7 @@ def prepare(model: LinearModel, regularizer: Regularizer, dtype: npt.DTypeLike) 
         data = (np.ascontiguousarray(X, dtype=dtype),)
     centred = regularizer.center.any()
     offsets = X @ regularizer.center if centred else np.zeros(0)
-    model.check_kernel()
+    check_kernel(model)
     loss = FORMULAS[model.kernel] if isinstance(model.kernel, str) else _custom(model.kernel)
     return Rows(data, model.y.astype(dtype), offsets.astype(dtype), loss)
 
