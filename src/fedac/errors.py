@@ -25,6 +25,10 @@ class StepSizeWarning(UserWarning):
     """A step size exceeds 1/L, the largest that the paper's theorems cover."""
 
 
+class ColumnsWarning(UserWarning):
+    """A test set has columns that the training data do not have."""
+
+
 class SlowEngineWarning(UserWarning):
     """The fast engine could not run a simulation; the message gives the reason."""
 

@@ -70,7 +70,7 @@ def test_the_picture(fedac, small, tmp_path, name, start):
         (("--clients", 0), "clients must be a whole number, at least 1, got 0"),
         (("--clients", "x"), "'--clients'"),
         (("--clients", 3, "--split", "sorted"), "unknown split 'sorted'; "),
-        (("--clients", 3, "--split", "none.txt"), "or a file of client names"),
+        (("--clients", 3, "--split", "none.txt"), "' a file"),
         (("--clients", 3, "--split", "dirichlet(0)"), "must be a finite number above 0"),
         (("--clients", 3, "--split-seed", -1), "seed of the split must be"),
         (("--clients", 3, "--figure", "a.txt"), "--figure takes a file that ends in .png"),

@@ -237,3 +237,9 @@ def test_a_place_among_others(drawn):
     loose = plt.figure().add_axes((0, 0, 1, 1))
     with pytest.raises(InputError, match=r"ax must come from plt.subplots"):
         clients.plot(loose)
+
+
+@pytest.mark.parametrize("m", [-1, 2, "x"])
+def test_numbers_of_clients_that_do_not_exist_are_refused(m):
+    with pytest.raises(InputError, match="client"):
+        Clients([0, 1]).rows_of(m)

@@ -88,7 +88,7 @@ def test_a_file_and_a_number_must_agree(names):
         (None, "iid", 0, "clients is missing: give the number of clients"),
         (0, "iid", 0, "clients must be a whole number, at least 1"),
         (3, "iid", -1, "seed of the split must be"),
-        (3, "none.txt", 0, "unknown split 'none.txt'; known: .*, or a file of client names"),
+        (3, "none.txt", 0, "unknown split 'none.txt'; known: .*; nor is 'none.txt' a file"),
         (3, "dirichlet(0)", 0, "a of .* must be a finite number above 0"),
         (3, "x" * 5000, 0, "unknown split"),
         (3, "", 0, "unknown split ''"),

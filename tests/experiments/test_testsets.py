@@ -54,3 +54,12 @@ def test_clients_named_line_by_line_cannot_be_held_out():
     check_test("a9a.t", "users.txt")
     with pytest.raises(InputError, match=r"'users\.txt' names the clients of all rows"):
         check_test(0.2, "users.txt")
+
+
+def test_labels_that_contradict_the_data_are_refused(tmp_path):
+    train, test = tmp_path / "train", tmp_path / "test"
+    train.write_text("1 1:1\n2 1:2\n")
+    test.write_text("-1 1:1\n1 1:2\n")
+    with pytest.raises(InputError, match="are 1 and 2, those of the test set test -1 and 1"):
+        load_with_test(str(train), str(test))
+    assert load_with_test(str(train), str(train))[1].y.tolist() == [-1.0, 1.0]

@@ -45,6 +45,7 @@ class FederationOptions:
     def check(self) -> None:
         """Refuse what cannot be, whatever the data."""
         from fedac.averaging import require_weighting
+        from fedac.data.splits import is_split
         from fedac.experiments.federations import check_clients
         from fedac.require import require_count
         from fedac.simulation.federation import require_batch, taking_part
@@ -55,6 +56,8 @@ class FederationOptions:
             check_clients(self.clients, self.split, self.split_seed)
         if self.M is not None:
             taking_part(self.participation, require_count("M (workers)", self.M))
+        if self.split_seed and not is_split(self.split):
+            raise InputError("--split-seed needs a split that is drawn, such as --split iid")
         require_batch(self.batch)
         require_weighting(self.weighting)
         if self.weighting != "examples" and not self.split:

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from fedac.arrays import content_hash
 from fedac.errors import InputError
+from fedac.require import require_count
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -101,6 +102,8 @@ class Clients:
 
     def rows_of(self, m: int) -> Integers:
         """Return the rows of client number m, in ascending order."""
+        if require_count("client", m, least=0) >= len(self):
+            raise InputError(f"there are {len(self)} clients, numbered from 0; got {m}")
         return self.rows[self.bounds[m] : self.bounds[m + 1]]
 
     def count_labels(self, most: int | None = None) -> dict[str, Integers]:
@@ -136,6 +139,8 @@ class Clients:
 
 def as_clients(clients: Clients | npt.ArrayLike, n: int) -> Clients:
     """Return clients that hold n rows, from an array that names the client of each row."""
+    if n >= 2**62:
+        raise InputError("clients need rows, and this objective has none: use a linear model")
     found = clients if isinstance(clients, Clients) else Clients(clients)
     if len(found.rows) != n:
         raise InputError(

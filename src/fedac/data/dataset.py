@@ -29,6 +29,8 @@ class Dataset:
         Sparse rows, or dense rows in C order.
     y : ndarray of float64, shape (n_samples,)
         Labels, each -1 or +1; see `labels_to_signs`.
+    classes : pair of float
+        The labels as the file writes them, the negative one first.
 
     Examples
     --------
@@ -40,6 +42,7 @@ class Dataset:
     name: str
     X: csr_array[np.float64, tuple[int, int]] | NDArray[np.float64]
     y: NDArray[np.float64]
+    classes: tuple[float, float] = (-1.0, 1.0)
 
     def __post_init__(self) -> None:
         rows = self.X.shape[0]

@@ -76,9 +76,11 @@ def load_libsvm(
     if not sum(len(y) for y in labels):
         raise DataError(f"{path}: the file has no rows")
     columns = n_features or max(block.shape[1] for block in blocks)
-    signs = labels_to_signs(np.concatenate(labels), str(path))
+    written = np.concatenate(labels)
+    signs = labels_to_signs(written, str(path))
     stem = path.stem if path.suffix in OPENERS else path.name
-    return Dataset(name or stem, _stack(blocks, columns), signs)
+    classes = (float(written.min()), float(written.max()))
+    return Dataset(name or stem, _stack(blocks, columns), signs, classes)
 
 
 def _chunks(path: Path) -> Iterator[tuple[int, bytes]]:

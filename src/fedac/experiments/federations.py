@@ -53,7 +53,7 @@ def _is_file(by: str) -> bool:
         return False
     # os.path.isfile, because Path.is_file raises if a name is too long for the system.
     if not os.path.isfile(by):  # noqa: PTH113
-        raise InputError(f"{unknown_name('split', by, SPLITS)}, or a file of client names")
+        raise InputError(f"{unknown_name('split', by, SPLITS)}; nor is '{by}' a file")
     return True
 
 

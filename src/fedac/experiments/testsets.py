@@ -50,7 +50,17 @@ def load_with_test(
     data = load(dataset, on_progress)
     if test is None:
         return data, None
-    return hold_out(data, test) if isinstance(test, float) else (data, load(test))
+    if isinstance(test, float):
+        return hold_out(data, test)
+    other = load(test)
+    # 1 is the positive label beside 0 or -1, but the negative one beside 2.
+    if other.classes != data.classes and (1.0, 2.0) in (other.classes, data.classes):
+        ours, theirs = ("{:g} and {:g}".format(*each.classes) for each in (data, other))
+        raise InputError(
+            f"the labels of {data.name} are {ours}, those of the test set {other.name} {theirs}: "
+            "write both alike"
+        )
+    return data, other
 
 
 def hold_out(data: Dataset, share: float) -> tuple[Dataset, Dataset]:

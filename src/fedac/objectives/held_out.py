@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from fedac.arrays import Array, as_numbers
-from fedac.errors import InputError
+from fedac.errors import ColumnsWarning, InputError
 from fedac.objectives.linear_model import LinearModel, Matrix, as_rows
 
 
@@ -34,17 +35,27 @@ class HeldOut:
 
     @classmethod
     def of(cls, model: LinearModel, X: Any, y: npt.ArrayLike) -> HeldOut:
-        """Fit rows to a model: columns that it does not know have no weight, others are zeros."""
-        rows, labels = as_rows(X, intercept=False), as_numbers("y", y)
-        if labels.shape != rows.shape[:1]:
-            raise InputError(f"the test set has {rows.shape[0]} rows but {len(labels)} labels")
+        """Fit rows to a model; sparse ones may have other columns, which count as zeros."""
+        rows, labels = as_rows(X, intercept=False), as_numbers("y of the test set", y)
+        n, given = rows.shape
         columns = model.dim - model.intercept
+        if labels.shape != (n,):
+            raise InputError(f"the test set has {n} rows but labels of shape {labels.shape}")
+        if model.needs_signs and not np.isin(labels, (-1.0, 1.0)).all():
+            raise InputError(f"{type(model).__name__} needs labels -1 and +1 in the test set too")
         if isinstance(rows, sp.csr_array):
+            if given > columns:
+                warnings.warn(
+                    f"the test set has {given} columns, the data have {columns}: the others are "
+                    "left out",
+                    ColumnsWarning,
+                    stacklevel=4,
+                )
             known = rows[:, :columns]
             arrays = (known.data, known.indices, known.indptr)
-            rows = sp.csr_array(arrays, shape=(rows.shape[0], columns))
-        else:
-            rows = np.pad(rows[:, :columns], ((0, 0), (0, max(0, columns - rows.shape[1]))))
+            rows = sp.csr_array(arrays, shape=(n, columns))
+        elif given != columns:
+            raise InputError(f"the test set has {given} columns, but the data have {columns}")
         return cls(model, as_rows(rows, intercept=model.intercept), labels)
 
     def loss(self, w: Array) -> float:

@@ -18,6 +18,8 @@ from fedac.sampling import participants, sample_batch
 from fedac.simulation.schedule import Span
 
 FULL = "full"
+# Rows of a step are listed in memory; whoever wants more of them wants all.
+LARGEST_BATCH = 10**6
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,7 +156,9 @@ def require_batch(batch: int | str) -> int | None:
         if batch != FULL:
             raise InputError(f"batch must be a whole number or 'full', got {batch!r}")
         return None
-    return require_count("batch", batch)
+    if require_count("batch", batch) > LARGEST_BATCH:
+        raise InputError(f"batch must be at most {LARGEST_BATCH}, or 'full', got {batch}")
+    return batch
 
 
 def minimized(objective: Objective, clients: Clients | None, weighting: str) -> Objective:

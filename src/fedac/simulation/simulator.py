@@ -258,6 +258,8 @@ def _test_rows(objective: Objective, test: Dataset | tuple[Any, Any] | None) -> 
         return None
     if not isinstance(objective, LinearModel):
         raise InputError(f"test needs a linear model, not {type(objective).__name__}")
+    if not isinstance(test, Dataset) and not (isinstance(test, tuple) and len(test) == 2):
+        raise InputError(f"test must be a Dataset or a pair (X, y), got {test!r:.60}")
     X, y = (test.X, test.y) if isinstance(test, Dataset) else test
     return HeldOut.of(objective, X, y)
 
