@@ -142,6 +142,7 @@ def test_rows_for_the_poor_come_from_the_rich():
     assert len(given) > 50  # any row may be given, of 180 gifts
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("by", ["iid", "label", "dirichlet(1e-9)", "dirichlet(0.1)", "power(1)"])
 def test_a_hundred_thousand_clients(by):
     """Takes about 0.5 s; a loop over clients that looks at all rows would take minutes."""

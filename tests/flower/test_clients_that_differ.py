@@ -15,6 +15,7 @@ from fedac.errors import InputError
 from fedac.flower import Checkpoint, InProcessGrid, LocalStrategy, client_app
 from fedac.sampling import participants
 
+pytestmark = pytest.mark.slow
 CONFTEST = runpy.run_path(str(Path(__file__).with_name("conftest.py")))
 Different, SEED, K, L2 = (CONFTEST[name] for name in ("Different", "SEED", "K", "L2"))
 LOCAL = ["fedac-i", "fedac-ii", "fedac-vanilla", "fedavg"]

@@ -16,7 +16,9 @@ from fedac.objectives import Augmented, Objective
 ALGORITHMS = [
     "fedac-i", "fedac-ii", "fedac-vanilla", "fedavg", "fedavg-weighted", "mb-sgd", "mb-ac-sgd",
 ]  # fmt: skip
-FALLING = [name for name in ALGORITHMS if name != "fedavg-weighted"]  # its output forbids it
+# Always as many of each kind: other widths would have to be compiled. The output of fedavg-weighted
+# forbids step sizes that fall.
+PAIRS = [["fedac-i", "fedavg"], ["fedac-ii", "mb-sgd"], ["fedac-vanilla", "mb-ac-sgd"]]
 
 
 def make_objective(kind: str, n: int, d: int, seed: int = 0) -> Objective:
@@ -74,6 +76,7 @@ def test_every_split_participation_and_batch(kind, shape, weighting) -> None:
         )  # fmt: skip
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_federations_at_random(data) -> None:
@@ -84,7 +87,7 @@ def test_federations_at_random(data) -> None:
     decay = data.draw(st.sampled_from([None, "1/r", "halve(1)"]))
     assert_same(
         make_objective(kind, n, d, seed=data.draw(st.integers(0, 99))),
-        data.draw(st.lists(st.sampled_from(FALLING), min_size=1, max_size=3, unique=True)),
+        data.draw(st.sampled_from(PAIRS)),
         clients=owners,
         participation=data.draw(st.one_of(st.just(1.0), st.floats(0.01, 1), st.integers(1, M))),
         batch=data.draw(st.sampled_from([1, 2, 5, 80, "full"])),
@@ -108,6 +111,7 @@ def test_single_precision_is_close(kind, batch) -> None:
     assert single.loss == pytest.approx(exact.loss, rel=1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["ones", "dense"])
 @pytest.mark.parametrize("batch", [1, 4, "full"])
 @pytest.mark.parametrize("participation", [0.3, 1])

@@ -125,6 +125,7 @@ def test_the_fixed_point_of_fedavg_is_where_algebra_says(engine, weighting) -> N
     assert np.linalg.norm(result.optimum.w - expected) > 1e-2
 
 
+@pytest.mark.slow
 def test_clients_draw_their_own_rows_uniformly() -> None:
     """A false alarm has probability 1e-6; the seed is fixed."""
     clients, steps = Clients(UNEQUAL), 4000
@@ -152,6 +153,7 @@ def test_the_rows_of_a_batch_are_the_next_ones_of_a_stream() -> None:
     assert (np.concatenate(batches) == stream).all()
 
 
+@pytest.mark.slow
 def test_who_takes_part_is_uniform_and_without_replacement() -> None:
     """A false alarm has probability 1e-6; the seed is fixed."""
     rounds, sets = 21_000, {}
@@ -294,6 +296,7 @@ def test_decays_by_hand() -> None:
     assert [Decay(1.0, "halve(2)").at(r) for r in range(5)] == [1.0, 1.0, 0.5, 0.5, 0.25]
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_number_of_clients() -> None:
     import tracemalloc
 

@@ -7,6 +7,8 @@ import pytest
 
 from fedac import Clients, Decay, LogisticRegression, Schedule, simulate
 
+pytestmark = pytest.mark.slow
+
 OWNERS = np.repeat([2, 0, 3, 1], [1, 6, 13, 25])  # rank 2 has one row, rank 1 has 25
 L2, SEED, K, T = 0.05, 5, 8, 32
 FALLING = ["inverse(3)", "halve(2)"]
