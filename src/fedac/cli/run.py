@@ -86,9 +86,10 @@ def command(
     from fedac.experiments.identity import federation_name
     from fedac.experiments.plugins import find_algorithm, find_loss, make_objective
     from fedac.experiments.testsets import check_test, load_with_test, parse_test
+    from fedac.objectives.over_clients import minimized
     from fedac.require import require_count, require_nonnegative, require_positive
     from fedac.simulation import Schedule, SimulationInterrupted, simulate
-    from fedac.simulation.federation import make_federation, minimized
+    from fedac.simulation.federation import make_federation
     from fedac.simulation.inputs import require_seed, require_threads
 
     # Report bad options before reading the data, which may take minutes.

@@ -29,8 +29,8 @@ from fedac.experiments.plugins import make_objective
 from fedac.experiments.store import Best, Outcome, Store
 from fedac.experiments.testsets import load_with_test
 from fedac.objectives import Objective, optimum
+from fedac.objectives.over_clients import minimized
 from fedac.simulation import simulate
-from fedac.simulation.federation import minimized
 
 # Nobody reads faster, and a small group makes a thousand rounds in this time.
 SECONDS_BETWEEN_REPORTS = 0.1

@@ -25,7 +25,8 @@ class HeldOut:
     >>> from fedac.objectives import LogisticRegression
     >>> F = LogisticRegression([[1.0, 0.0], [0.0, 2.0]], [1.0, -1.0], l2=0.5)
     >>> test = HeldOut.of(F, [[3.0, 0.0], [3.0, 1.0]], [1.0, -1.0])
-    >>> test.accuracy(np.array([1.0, -1.0]))
+    >>> loss, accuracy = test.evaluate(np.array([1.0, -1.0]))
+    >>> accuracy
     0.5
     """
 
@@ -58,12 +59,12 @@ class HeldOut:
             raise InputError(f"the test set has {given} columns, but the data have {columns}")
         return cls(model, as_rows(rows, intercept=model.intercept), labels)
 
-    def loss(self, w: Array) -> float:
-        """Return the mean loss of w, without the l2 term."""
-        return float(self.model.loss(self.X @ w, self.y).mean())
+    def evaluate(self, w: Array) -> tuple[float, float]:
+        """Return the mean loss of w, without the l2 term, and the share of signs it gets right.
 
-    def accuracy(self, w: Array) -> float:
-        """Return the share of rows whose sign w gets right; NaN if labels are not signs."""
-        if not (np.abs(self.y) == 1).all():
-            return math.nan
-        return float((self.y * (self.X @ w) > 0).mean())
+        The share is NaN if labels are not signs.
+        """
+        z = self.X @ w
+        signs = bool((np.abs(self.y) == 1).all())
+        accuracy = float((self.y * z > 0).mean()) if signs else math.nan
+        return float(self.model.loss(z, self.y).mean()), accuracy

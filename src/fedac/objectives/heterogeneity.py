@@ -23,6 +23,7 @@ from fedac.objectives.augmented import Augmented
 from fedac.objectives.base import Objective
 from fedac.objectives.linear_model import LinearModel
 from fedac.objectives.minimizer import optimum
+from fedac.objectives.over_clients import minimized
 
 # Numbers in the gradients of the clients that are in memory at a time.
 BLOCK = 10**7
@@ -55,8 +56,7 @@ def measure(
     """Compute `Objective.heterogeneity`."""
     require_weighting(weighting)
     clients = as_clients(clients, objective.n_samples)
-    if weighting == "uniform":
-        objective = objective.weighted(clients.row_weights)
+    objective = minimized(objective, clients, weighting)
     w = optimum(objective).w
     while isinstance(objective, Augmented):  # what it adds is the same for every client
         objective = objective.base

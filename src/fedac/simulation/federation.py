@@ -161,23 +161,6 @@ def require_batch(batch: int | str) -> int | None:
     return batch
 
 
-def minimized(objective: Objective, clients: Clients | None, weighting: str) -> Objective:
-    """Return F: the loss over all rows or, with uniform weights, the mean of the clients' losses.
-
-    Examples
-    --------
-    >>> from fedac.objectives import LeastSquares
-    >>> F = LeastSquares([[1.0], [1.0], [1.0]], [0.0, 0.0, 3.0])
-    >>> two = Clients(["a", "a", "b"])
-    >>> w = np.zeros(1)
-    >>> [minimized(F, two, weighting).value(w) for weighting in ("examples", "uniform")]
-    [1.5, 2.25]
-    """
-    if clients is None or weighting != "uniform":
-        return objective
-    return objective.weighted(clients.row_weights)
-
-
 def taking_part(participation: float, M: int) -> int | None:
     """Return how many of M clients take part in a round, None for everybody.
 

@@ -68,9 +68,9 @@ class Recorder:
             trace.diverged = True
             return
         if self.test is not None:
-            metrics = self.test.loss(w), self.test.accuracy(w)
-            trace.test_loss.append(metrics[0])
-            trace.test_accuracy.append(metrics[1])
+            test_loss, test_accuracy = self.test.evaluate(w)
+            trace.test_loss.append(test_loss)
+            trace.test_accuracy.append(test_accuracy)
         # The loss comes last: an interrupt may leave a step without a loss, never the reverse.
         trace.steps.append(snapshot.step)
         trace.state = snapshot.state

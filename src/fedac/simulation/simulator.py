@@ -22,9 +22,10 @@ from fedac.data import Clients, Dataset
 from fedac.decay import Decay
 from fedac.errors import InputError, StepSizeWarning
 from fedac.objectives import HeldOut, LinearModel, Objective
+from fedac.objectives.over_clients import minimized
 from fedac.require import require_positive
 from fedac.simulation.engines import start_engine
-from fedac.simulation.federation import make_federation, minimized
+from fedac.simulation.federation import make_federation
 from fedac.simulation.inputs import require_seed, start_point
 from fedac.simulation.problem import Lane, Problem
 from fedac.simulation.recorder import Record, Recorder
