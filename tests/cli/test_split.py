@@ -45,6 +45,7 @@ def test_a_file_names_the_clients(fedac, small, write):
     assert result["labels"]["-1"] == [7, 13]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "start"), [("a.png", b"\x89PNG"), ("new/b.PDF", b"%PDF"), ("c.svg", b"<?xml")]
 )

@@ -217,6 +217,7 @@ def test_a_picture_without_labels_shows_sizes_only(drawn):
     assert axes.patches[0].get_data().values.tolist() == list(range(40, 0, -1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kinds", [3, 10, 11, 12, 200])
 def test_a_picture_of_many_labels(drawn, kinds):
     axes = drawn(split(np.arange(6000) % kinds, 50, "dirichlet(0.1)"))

@@ -36,6 +36,7 @@ def assert_sound(clients, n, N):
         assert (clients.owners[rows] == m).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("by", SPECS + EXTREMES)
 @pytest.mark.parametrize(("n", "N"), [(1, 1), (7, 1), (7, 7), (10, 3), (1000, 7), (1000, 999)])
 @pytest.mark.parametrize("kinds", [1, 2, 10])

@@ -60,6 +60,7 @@ def test_suboptimality_where_the_optimum_is_known(table):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("l2", [1e-3, 1e-4])
 def test_the_optimum_of_a9a(a9a, l2):
     value = optimum(LogisticRegression(a9a.X, a9a.y, l2=l2)).value

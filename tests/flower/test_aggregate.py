@@ -23,6 +23,7 @@ def as_replies(arrays):
     return [{"w": array} for array in arrays]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", RULES)
 @given(arrays=REPLIES)
 @example(arrays=[np.full(3, LARGEST)] * 6)

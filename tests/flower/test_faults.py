@@ -18,6 +18,8 @@ from fedac.flower import QuorumError, check_reply
 from fedac.flower.messages import from_record
 from fedac.flower.replies import BadReplyError, sort_replies
 
+pytestmark = pytest.mark.slow
+
 BAD = 3  # the node that misbehaves
 ARRAYS, METRICS = "arrays", "metrics"
 
@@ -278,7 +280,6 @@ def test_a_late_reply_of_the_same_round_is_used(federation, vector):
     np.testing.assert_array_equal(vector(result.arrays), vector(wanted.arrays))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("when", ["before the new reply", "with it"])
 def test_an_error_about_an_old_message_does_not_replace_the_new_reply(federation, vector, when):
     """A node is silent once; then its old message expires, and it answers the new one."""
@@ -407,7 +408,6 @@ def test_weights_by_examples(federation, vector):
     np.testing.assert_allclose(vector(mine.arrays), w_ag, rtol=1e-12)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("rule", ["median", "trimmed-mean", "clipped-mean"])
 def test_robust_rules_tolerate_a_finite_liar(federation, vector, rule):
     def liar(reply, node, number):
@@ -474,7 +474,6 @@ CHANGES = st.one_of(
 )
 
 
-@pytest.mark.slow
 @settings(
     max_examples=150,
     deadline=None,

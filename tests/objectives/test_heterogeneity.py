@@ -65,6 +65,7 @@ def brute_force(F, clients, weighting):
     return Heterogeneity(float(p @ ((gradients - p @ gradients) ** 2).sum(axis=1)), max(distances))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("weighting", ["examples", "uniform"])
 @pytest.mark.parametrize("by", ["iid", "label", "dirichlet(0.1)", "power(1)"])
 @pytest.mark.parametrize("sparse", [True, False], ids=["sparse", "dense"])

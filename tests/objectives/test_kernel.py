@@ -102,6 +102,7 @@ MODELS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", formulas.FORMULAS)
 @pytest.mark.parametrize("y", [1.0, -1.0])
 def test_compiled_losses_are_those_of_the_objectives(name: str, y: float) -> None:

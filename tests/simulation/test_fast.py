@@ -250,6 +250,7 @@ def test_any_number_of_workers(M: int) -> None:
     assert_same(fast(LOGISTIC, M=M), reference(LOGISTIC, M=M))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("l2", [0.0, 0.5])
 @pytest.mark.parametrize("K", [64, 65, 130])
 def test_dense_rows_in_blocks_of_steps_and_workers(K: int, l2: float) -> None:

@@ -12,6 +12,8 @@ from fedac.theory import THEOREMS as ALL
 from fedac.theory import theorem
 from fedac.theory.terms import TERMS, Bound
 
+pytestmark = pytest.mark.slow
+
 COMMON = {"L": 2.0, "mu": 0.5, "sigma": 2.0, "M": 2, "K": 16, "T": 1024}
 CONVEX = {"L": 2.0, "sigma": 2.0, "M": 2, "K": 16, "T": 1024, "D0": 3.0}
 THEOREMS = {

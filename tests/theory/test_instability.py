@@ -27,6 +27,8 @@ from fedac.theory.separation import (
     proven_bound,
 )
 
+pytestmark = pytest.mark.slow
+
 KAPPAS = [25.0, 100.0, 1e4]
 CASES = list(itertools.product(KAPPAS, [1, 2, 5, 20, 60]))
 # Where the first step of a block is at L, as the stated constants need, instead of the second.
@@ -189,7 +191,6 @@ def test_prediction_is_the_power_of_the_growth_matrix(kappa, at_L) -> None:
 # The theorem.
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("kappa", "blocks"), CASES)
 def test_measured_separation_is_that_of_the_proof(kappa, blocks) -> None:
     root = math.sqrt(kappa)
@@ -249,7 +250,6 @@ def test_growth_falls_short_below_25() -> None:
     assert abs(predicted_separation(25.0, 300).w) > proven_bound(300).w
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("kappa", "blocks", "at_L"), BOTH)
 @pytest.mark.parametrize("corner", [(0, 0), (-1, -1), (1, 1), (1, -1), (-1, 1)])
 def test_curvature_conditions_of_lemma_instability_1(kappa, blocks, at_L, corner) -> None:

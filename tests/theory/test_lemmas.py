@@ -13,6 +13,8 @@ from fedac.errors import InputError
 from fedac.theory import lemmas, theorem
 from fedac.theory.terms import TERMS
 
+pytestmark = pytest.mark.slow
+
 GENERAL = {"eta": 0.25, "L": 1.0, "mu": 0.5, "sigma": 2.0, "M": 2, "K": 4, "T": 8}
 PERTURBED = {"eta": 0.25, "gamma": 0.5, "L": 2.0, "mu": 0.25, "sigma": 2.0, "M": 2, "T": 8}
 PERTURBED |= {"discrepancy": 1.0}

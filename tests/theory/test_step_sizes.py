@@ -14,6 +14,8 @@ from fedac.errors import InputError
 from fedac.theory import THEOREMS as ALL
 from fedac.theory import StepSize, theorem
 
+pytestmark = pytest.mark.slow
+
 # The letters that every theorem needs.
 COMMON = {"L": 2.0, "mu": 0.5, "sigma": 2.0, "M": 2, "K": 16, "T": 1024}
 CONVEX = {"L": 2.0, "sigma": 2.0, "M": 2, "K": 16, "T": 1024, "D0": 3.0}

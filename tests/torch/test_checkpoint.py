@@ -15,7 +15,7 @@ from fedac.decay import Decay
 from fedac.errors import InputError
 from fedac.torch import FedAc, LocalOptimizer, Synchronizer, synchronize
 
-pytestmark = pytest.mark.usefixtures("alone")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("alone")]
 NUMBERS = {"lr": 0.1, "mu": 0.1, "local_steps": 2}
 
 
@@ -71,7 +71,6 @@ OWN = Algorithm(
 )
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["fedac-i", "fedavg", "fedavg-weighted", OWN])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("schedule", [False, True])

@@ -82,6 +82,7 @@ def assert_close(found, wanted) -> None:
 # -- the definitions ---------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @every_algorithm
 @pytest.mark.parametrize("foreach", [True, False])
 def test_steps_equal_the_definition(name: str, foreach) -> None:

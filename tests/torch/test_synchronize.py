@@ -333,6 +333,7 @@ def make(**options):
     return w, FedAc([w], **(NUMBERS | options))
 
 
+@pytest.mark.slow
 def test_a_missing_process_group_is_explained() -> None:
     with pytest.raises(InputError, match=r"call torch\.distributed\.init_process_group first"):
         synchronize(make()[1])
