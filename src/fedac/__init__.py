@@ -16,7 +16,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fedac.algorithms import Algorithm, fedac
+    from fedac.algorithms import Algorithm, compose, fedac
     from fedac.data import Clients, Dataset, load, split
     from fedac.decay import Decay
     from fedac.objectives import (
@@ -45,6 +45,7 @@ __all__ = [
     "Run",
     "Schedule",
     "SquaredHinge",
+    "compose",
     "fedac",
     "load",
     "optimum",

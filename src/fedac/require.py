@@ -37,6 +37,21 @@ def require_nonnegative(name: str, value: float) -> float:
     return float(value)
 
 
+def require_fraction(name: str, value: float) -> float:
+    """Return `value` as a float if it is at least zero and below one, else raise `InputError`.
+
+    Examples
+    --------
+    >>> require_fraction("beta", 1.0)
+    Traceback (most recent call last):
+    ...
+    fedac.errors.InputError: beta must be a number at least 0 and below 1, got 1.0
+    """
+    if not (_is_finite(value) and 0 <= value < 1):
+        raise InputError(f"{name} must be a number at least 0 and below 1, got {value!r}")
+    return float(value)
+
+
 def require_count(name: str, value: int, *, least: int = 1) -> int:
     """Return `value` if it is a whole number, at least `least`, else raise `InputError`.
 

@@ -1,13 +1,15 @@
-"""The algorithms of the paper, by name."""
+"""The algorithms of the paper by name, and all others as compositions."""
 
 from __future__ import annotations
 
+from fedac.algorithms.composition import compose
 from fedac.algorithms.general import fedac
 from fedac.algorithms.local.fedac import FEDAC_I, FEDAC_II, FEDAC_VANILLA
 from fedac.algorithms.local.fedavg import FEDAVG, FEDAVG_WEIGHTED
 from fedac.algorithms.minibatch import MB_AC_SGD, MB_SGD
+from fedac.algorithms.names import expand, split_names
 from fedac.algorithms.record import Algorithm, State, Vector
-from fedac.errors import look_up
+from fedac.algorithms.registry import ALGORITHMS, get, is_known
 
 __all__ = [
     "ALGORITHMS",
@@ -21,29 +23,10 @@ __all__ = [
     "Algorithm",
     "State",
     "Vector",
+    "compose",
+    "expand",
     "fedac",
     "get",
+    "is_known",
+    "split_names",
 ]
-
-ALGORITHMS: dict[str, Algorithm] = {
-    a.name: a
-    for a in (FEDAC_I, FEDAC_II, FEDAC_VANILLA, FEDAVG, FEDAVG_WEIGHTED, MB_SGD, MB_AC_SGD)
-}
-
-
-def get(algorithm: str | Algorithm) -> Algorithm:
-    """Look an algorithm up by its name; an `Algorithm` of your own passes through.
-
-    Examples
-    --------
-    >>> get("fedac-i").label
-    'FedAc-I'
-    >>> get("fedac")
-    Traceback (most recent call last):
-    ...
-    fedac.errors.InputError: unknown algorithm 'fedac'; did you mean 'fedac-i'? known: fedac-i, \
-fedac-ii, fedac-vanilla, fedavg, fedavg-weighted, mb-ac-sgd, mb-sgd
-    """
-    if isinstance(algorithm, Algorithm):
-        return algorithm
-    return look_up("algorithm", algorithm, ALGORITHMS)

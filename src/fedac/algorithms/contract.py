@@ -19,6 +19,10 @@ SIGNATURES = {
     "query": "state, hp",
     "update": "state, w_md, g, hp",
     "output": "state, hp, t",
+    "first_memory": "sequences",
+    "enter": "sequences, memory, hp",
+    "leave": "local, sequences, memory, hp, steps",
+    "serve": "message, sequences, server, hp, r, share",
 }
 
 
@@ -47,7 +51,7 @@ def check_decay(algorithm: Algorithm, *, eta: float, mu: float, K: int) -> None:
     fedac.errors.InputError: the output of 'fedavg-weighted' assumes a constant step size; use a \
 number, or another algorithm
     """
-    state = tuple(np.array([1.0 + s]) for s in range(len(algorithm.sequences)))
+    state = tuple(np.array([1.0 + s]) for s in range(len(algorithm.state_names)))
     outputs = [
         _call(algorithm, "output", state, couple(algorithm, eta=value, mu=mu, K=K), 16)
         for value in (eta, eta / 2)
@@ -65,26 +69,54 @@ def check_functions(
     w_0: Vector,
     on_worker: Callable[[Vector], Vector] = lambda vector: vector,
 ) -> None:
-    """Call start, query, update and output, and explain what is wrong with any of them.
+    """Take an algorithm through a round of one step, and explain what is wrong with a function.
 
-    `on_worker` makes of a vector what `query` and `update` get, if that has another shape.
+    `on_worker` makes of a vector what a client's functions get, if that has another shape.
     """
-    names = algorithm.sequences
-    _require(
-        isinstance(names, tuple) and names and all(isinstance(name, str) for name in names),
-        algorithm,
-        f"sequences must be a tuple of names, such as ('w',), not {names!r}",
-    )
+    for field in ("sequences", "local", "memory", "server"):
+        names = getattr(algorithm, field)
+        _require(
+            isinstance(names, tuple)
+            and all(isinstance(name, str) for name in names)
+            and (names or field != "sequences"),
+            algorithm,
+            f"{field} must be a tuple of names, such as ('w',), not {names!r}",
+        )
     state = _call(algorithm, "start", w_0)
-    _require_state(algorithm, "start", state, w_0)
-    local = tuple(on_worker(sequence) for sequence in state)
+    _require_state(algorithm, "start", state, w_0, algorithm.state_names)
+    sequences, server = algorithm.split(tuple(state))
     point = on_worker(w_0)
+    sent = tuple(map(on_worker, sequences))
+    if algorithm.first_memory is not None:
+        memory = _call(algorithm, "first_memory", sent)
+        _require_state(algorithm, "first_memory", memory, point, algorithm.memory)
+    memory = algorithm.begin_memory(sent)
+    local = _call(algorithm, "enter", sent, memory, hp)
+    _require_state(algorithm, "enter", local, point, algorithm.local_sequences)
     w_md = _call(algorithm, "query", local, hp)
     _require_vector(algorithm, "query", w_md, point)
     after = _call(algorithm, "update", local, w_md, 0 * point + 1, hp)
-    _require_state(algorithm, "update", after, point)
+    _require_state(algorithm, "update", after, point, algorithm.local_sequences)
+    message, memory = _pair(algorithm, "leave", after, sent, memory, hp, 1)
+    _require_state(algorithm, "leave", message, point, algorithm.sequences)
+    _require_state(algorithm, "leave", memory, point, algorithm.memory)
+    served, kept = _pair(algorithm, "serve", sequences, sequences, server, hp, 0, 1.0)
+    _require_state(algorithm, "serve", served, w_0, algorithm.sequences)
+    _require_state(algorithm, "serve", kept, w_0, algorithm.server)
     for t in (0, 1):
         _require_vector(algorithm, "output", _call(algorithm, "output", state, hp, t), w_0)
+
+
+def _pair(algorithm: Algorithm, function: str, *arguments: Any) -> tuple[Any, Any]:
+    """Call a function that returns two states."""
+    result = _call(algorithm, function, *arguments)
+    _require(
+        isinstance(result, tuple) and len(result) == 2,
+        algorithm,
+        f"{function} must return two tuples of vectors, not {_describe(result)}",
+    )
+    first, second = result
+    return first, second
 
 
 def _call(algorithm: Algorithm, function: str, *arguments: Any, **named: Any) -> Any:
@@ -114,8 +146,9 @@ def _equal(a: Any, b: Any) -> bool:
     return bool((a == b).all()) if np.ndim(a) else bool(a == b)
 
 
-def _require_state(algorithm: Algorithm, function: str, state: Any, model: Vector) -> None:
-    names = algorithm.sequences
+def _require_state(
+    algorithm: Algorithm, function: str, state: Any, model: Vector, names: tuple[str, ...]
+) -> None:
     many = isinstance(state, tuple | list)
     _require(
         many and len(state) == len(names),

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from fedac.algorithms.record import Algorithm
+from fedac.algorithms.record import Algorithm, State, serve_mean
 from fedac.arrays import Array
 
 # (eta, mu, K) that together meet every case of the couplings.
@@ -38,6 +38,9 @@ def fingerprint(algorithm: Algorithm) -> str:
     True
     """
     lines = [f"{algorithm.sequences} minibatch={algorithm.minibatch}"]
+    beyond_the_paper = (algorithm.local, algorithm.memory, algorithm.server)
+    if any(beyond_the_paper):
+        lines.append(repr(beyond_the_paper))
     for coupling in COUPLINGS:
         lines.append(repr(coupling))
         try:
@@ -50,15 +53,33 @@ def fingerprint(algorithm: Algorithm) -> str:
 def _probe(algorithm: Algorithm, eta: float, mu: float, K: int) -> Iterator[Any]:
     """Yield what every function of the algorithm returns."""
     hp = algorithm.couple(eta=eta, mu=mu, K=K)
-    S = len(algorithm.sequences)
+    S, L = len(algorithm.sequences), len(algorithm.local_sequences)
+    state_size, kept = len(algorithm.state_names), len(algorithm.memory)
     for size in SIZES:
         # New vectors for every call: a user's functions may work in place.
         yield from algorithm.start(*_vectors(1, size))
-        yield algorithm.query(_vectors(S, size), hp)
-        *state, w_md, g = _vectors(S + 2, size)
+        yield algorithm.query(_vectors(L, size), hp)
+        *state, w_md, g = _vectors(L + 2, size)
         yield from algorithm.update(tuple(state), w_md, g, hp)
         for t in STEPS:
-            yield algorithm.output(_vectors(S, size), hp, t)
+            yield algorithm.output(_vectors(state_size, size), hp, t)
+        if not algorithm.is_plain:
+            sequences, memory = _cut(_vectors(S + kept, size), S)
+            yield from algorithm.begin_memory(sequences)
+            yield from algorithm.enter(sequences, memory, hp)
+            local, rest = _cut(_vectors(L + S + kept, size), L)
+            for steps in (1, 7):
+                message, memory = algorithm.leave(local, *_cut(rest, S), hp, steps)
+                yield from (*message, *memory)
+        if algorithm.serve is not serve_mean:
+            message, rest = _cut(_vectors(2 * S + len(algorithm.server), size), S)
+            for r in STEPS:
+                after, server = algorithm.serve(message, *_cut(rest, S), hp, r, 0.3)
+                yield from (*after, *server)
+
+
+def _cut(vectors: State, at: int) -> tuple[State, State]:
+    return vectors[:at], vectors[at:]
 
 
 def _vectors(count: int, size: float) -> tuple[Array, ...]:

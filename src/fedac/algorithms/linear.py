@@ -1,4 +1,6 @@
-"""An algorithm's step as linear combinations, for runtimes that want their own fused operations.
+"""An algorithm's step, and how a client enters and leaves a round, as linear combinations.
+
+They are for runtimes that want their own fused operations, and for clients that have only numbers.
 
 The coefficients are found by calling the algorithm's own functions on unit values, so that no
 runtime writes an update.
@@ -6,7 +8,7 @@ runtime writes an update.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache, reduce
 from operator import add
@@ -48,7 +50,7 @@ def linear_form(algorithm: Algorithm, hp: Hyperparameters) -> Linear:
     >>> linear_form(FEDAC_I, hp)  # of w_ag and w
     Linear(query=(0.75, 0.25), update=((0.0, 0.0, 1.0, -0.5), (0.0, 0.5, 0.5, -1.0)))
     """
-    S = len(algorithm.sequences)
+    S = len(algorithm.local_sequences)
     try:
         query, update = _step(algorithm, np.eye(S + 2), hp)
         query = query[:S]
@@ -62,6 +64,81 @@ def linear_form(algorithm: Algorithm, hp: Hyperparameters) -> Linear:
             "overflow); only the reference engine of simulate can run it"
         )
     return Linear(query=tuple(query.tolist()), update=tuple(map(tuple, update.tolist())))
+
+
+@dataclass(frozen=True, slots=True)
+class Boundary:
+    """The coefficients of entering and leaving a round.
+
+    Attributes
+    ----------
+    first_memory : tuple of tuples of float
+        What a client remembers at first, as combinations of the sequences.
+    enter : tuple of tuples of float
+        What it works on, as combinations of the sequences and its memory, in this order.
+    message, memory : tuple of tuples of float
+        What it sends and what it remembers, as combinations of what it worked on, the sequences
+        and its memory.
+    """
+
+    first_memory: tuple[tuple[float, ...], ...]
+    enter: tuple[tuple[float, ...], ...]
+    message: tuple[tuple[float, ...], ...]
+    memory: tuple[tuple[float, ...], ...]
+
+
+@lru_cache(maxsize=256)
+def boundary_form(algorithm: Algorithm, hp: Hyperparameters, steps: int) -> Boundary:
+    """Find the coefficients of entering a round and of leaving it after some steps.
+
+    Examples
+    --------
+    >>> from fedac.algorithms import get
+    >>> scaffold = get("scaffold")
+    >>> form = boundary_form(scaffold, scaffold.couple(eta=0.5, mu=1.0, K=4), 4)
+    >>> form.enter  # w, the correction and the sum of gradients, of w, c and c_m
+    ((1.0, 0.0, 0.0), (0.0, 1.0, -1.0), (0.0, 0.0, 0.0))
+    >>> form.memory  # c_m
+    ((0.0, 0.0, 0.25, 0.0, 0.0, 0.0),)
+    """
+    T, P, L = map(len, (algorithm.sequences, algorithm.memory, algorithm.local_sequences))
+
+    def first_memory(values: Array) -> State:
+        return algorithm.begin_memory(tuple(values))
+
+    def enter(values: Array) -> State:
+        return algorithm.enter(tuple(values[:T]), tuple(values[T:]), hp)
+
+    def leave(values: Array) -> State:
+        local, sequences, memory = values[:L], values[L : L + T], values[L + T :]
+        message, after = algorithm.leave(tuple(local), tuple(sequences), tuple(memory), hp, steps)
+        return (*message, *after)
+
+    try:
+        firsts, entered, left = (
+            _matrix(function, inputs)
+            for function, inputs in ((first_memory, T), (enter, T + P), (leave, L + T + P))
+        )
+    except Exception as error:  # a user's functions may fail on our probes in any way
+        check_functions(algorithm, hp, np.ones(2))
+        raise InputError(
+            f"algorithm '{algorithm.name}' does not enter and leave a round linearly; only the "
+            "reference engine of simulate can run it"
+        ) from error
+    return Boundary(firsts, entered, left[:T], left[T:])
+
+
+def _matrix(function: Callable[[Array], State], inputs: int) -> tuple[tuple[float, ...], ...]:
+    """Return the coefficients of a linear function of so many vectors, or raise ValueError."""
+    units = np.eye(inputs)
+    matrix = np.array([np.broadcast_to(row, inputs) for row in function(units.copy())])
+    matrix = matrix.reshape(-1, inputs)
+    values = _probes(inputs, 8)
+    found = np.array([np.broadcast_to(row, 8) for row in function(values.copy())]).reshape(-1, 8)
+    slack = 1e-9 * max(1.0, np.abs(matrix).max(initial=0.0))
+    if not (np.abs(found - matrix @ values) <= slack).all():
+        raise ValueError("not linear")
+    return tuple(map(tuple, matrix.tolist()))
 
 
 def _step(algorithm: Algorithm, values: Array, hp: Hyperparameters) -> tuple[Array, Array]:

@@ -1,8 +1,20 @@
 """What an algorithm is: a frozen record of plain functions.
 
-The functions use only ``+ - * /`` on their arguments, so they work on floats, NumPy arrays and
+The functions use only ``+ - * / **`` on their arguments, so they work on floats, NumPy arrays and
 tensors. The simulator, the PyTorch optimizer and the Flower client all call these functions; no
 update is written anywhere else.
+
+One round of any algorithm::
+
+    sequences                                           broadcast to the clients of the round
+    local = enter(sequences, memory, hp)                on a client
+    K times: w_md = query(local, hp), g taken there, local = update(local, w_md, g, hp)
+    message, memory = leave(local, sequences, memory, hp, steps)
+    sequences, server = serve(mean message, sequences, server, hp, r, share)
+
+By default a client works on the sequences themselves and sends them back, and the server takes
+their mean: the algorithms of the paper. `memory` stays on a client between its rounds, `server` on
+the server.
 """
 
 from __future__ import annotations
@@ -15,9 +27,28 @@ from fedac.algorithms.couplings import Coupling
 
 BYTES_PER_NUMBER = 4  # models travel as float32
 
-# A float, an array or a tensor: anything with + - * /.
+# A float, an array or a tensor: anything with + - * / **.
 Vector = Any
 State = tuple[Vector, ...]
+
+
+def enter_whole(sequences: State, memory: State, hp: Any) -> State:
+    """Work on the sequences as they were broadcast."""
+    return sequences
+
+
+def leave_whole(
+    local: State, sequences: State, memory: State, hp: Any, steps: int
+) -> tuple[State, State]:
+    """Send all that the client worked on."""
+    return local, memory
+
+
+def serve_mean(
+    message: State, sequences: State, server: State, hp: Any, r: int, share: float
+) -> tuple[State, State]:
+    """Take the mean of the clients' messages."""
+    return message, server
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,20 +62,35 @@ class Algorithm:
     label : str
         The name that figures show.
     sequences : tuple of str
-        What a worker keeps and what a synchronization averages.
+        What the server broadcasts. A message from a client has as many vectors.
     couple : Coupling
         From ``eta`` (and ``mu``, ``K``) to ``hp``, the algorithm's own frozen record of
         hyperparameters, which its other functions are given.
     start : callable
-        ``start(w_0) -> state``.
+        ``start(w_0) -> state``, the sequences followed by what the server keeps to itself.
     query : callable
-        ``query(state, hp) -> w_md``, where the gradient is taken.
+        ``query(local, hp) -> w_md``, where the gradient is taken.
     update : callable
-        ``update(state, w_md, g, hp) -> state``, one local step.
+        ``update(local, w_md, g, hp) -> local``, one local step.
     output : callable
         ``output(state, hp, t) -> w``, what is evaluated and reported after t steps.
     minibatch : bool
         One step per round, on the mean gradient of all M*K samples of the round.
+    local : tuple of str
+        What a client works on in its local steps; the sequences unless given.
+    memory : tuple of str
+        What a client keeps from one of its rounds to the next.
+    server : tuple of str
+        What the server keeps besides the sequences.
+    enter : callable
+        ``enter(sequences, memory, hp) -> local``, where a client begins a round.
+    leave : callable
+        ``leave(local, sequences, memory, hp, steps) -> message, memory`` after so many local steps.
+    serve : callable
+        ``serve(message, sequences, server, hp, r, share) -> sequences, server``, with the mean
+        message of round r = 0, 1, ..., in which a share of all clients took part.
+    first_memory : callable, optional
+        ``first_memory(sequences) -> memory`` of a client that has none yet; zeros unless given.
 
     Examples
     --------
@@ -65,19 +111,61 @@ class Algorithm:
     update: Callable[[State, Vector, Vector, Any], State]
     output: Callable[[State, Any, int], Vector]
     minibatch: bool = False
+    local: tuple[str, ...] = ()
+    memory: tuple[str, ...] = ()
+    server: tuple[str, ...] = ()
+    enter: Callable[[State, State, Any], State] = enter_whole
+    leave: Callable[[State, State, State, Any, int], tuple[State, State]] = leave_whole
+    serve: Callable[[State, State, State, Any, int, float], tuple[State, State]] = serve_mean
+    first_memory: Callable[[State], State] | None = None
+
+    @property
+    def local_sequences(self) -> tuple[str, ...]:
+        """The names of what a client works on."""
+        return self.local or self.sequences
+
+    @property
+    def state_names(self) -> tuple[str, ...]:
+        """The names of all that the server holds."""
+        return self.sequences + self.server
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether clients work on the sequences as they were broadcast, and send them back."""
+        return self.enter is enter_whole and self.leave is leave_whole
+
+    def split(self, state: State) -> tuple[State, State]:
+        """Return the sequences, and what the server keeps to itself."""
+        S = len(self.sequences)
+        return state[:S], state[S:]
+
+    def begin_memory(self, sequences: State) -> State:
+        """Return the memory of a client that has none yet."""
+        if self.first_memory is not None:
+            return self.first_memory(sequences)
+        return tuple(0 * sequences[0] for _ in self.memory)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Copy and pickle an algorithm of ours by its name: it is made of functions."""
-        from fedac.algorithms import ALGORITHMS, get
+        from fedac.algorithms import get, is_known
 
-        if ALGORITHMS.get(self.name) is self:
+        if is_known(self):
             return get, (self.name,)
         return object.__new__, (type(self),), self.__dict__
 
-    def megabytes(self, *, dim: int, rounds: float) -> float:
-        """Return what a worker sends in some rounds of a model with `dim` parameters.
+    @property
+    def vectors_up(self) -> int:
+        """How many vectors of the model's size a client sends in a round.
 
-        A minibatch algorithm sends its gradient; a local one each of its sequences.
+        A minibatch algorithm sends its gradient; a local one a vector for each sequence.
         """
-        vectors = 1 if self.minibatch else len(self.sequences)
-        return vectors * dim * BYTES_PER_NUMBER * rounds / 1e6
+        return 1 if self.minibatch else len(self.sequences)
+
+    @property
+    def vectors_down(self) -> int:
+        """How many vectors a client receives: of a minibatch algorithm where to take gradients."""
+        return 1 if self.minibatch else len(self.sequences)
+
+    def megabytes(self, *, dim: int, rounds: float) -> float:
+        """Return what a worker sends in some rounds of a model with `dim` parameters."""
+        return self.vectors_up * dim * BYTES_PER_NUMBER * rounds / 1e6

@@ -49,8 +49,11 @@ class Lane:
 
     def diverged(self, state: ArrayState, t: int) -> bool:
         """Say whether the query point or the output is out of bounds."""
+        algorithm = self.algorithm
         with np.errstate(over="ignore", invalid="ignore"):
-            points = (self.algorithm.query(state, self.hp), self.output(state, t))
+            sequences, _ = algorithm.split(state)
+            local = algorithm.enter(sequences, algorithm.begin_memory(sequences), self.hp)
+            points = (algorithm.query(local, self.hp), self.output(state, t))
         return not all(np.abs(point).max() <= DIVERGED for point in points)
 
 
@@ -70,7 +73,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The averaged state of one lane after a synchronization; the last one if it diverged.
+    """All that the server holds of a lane after a round; the last one if it diverged.
 
     An engine that evaluates many lanes at once also gives the loss of the lane's output.
     """

@@ -21,11 +21,11 @@ class Record:
     run: int  # which of the runs of the result, counted from 0
     algorithm: str
     eta: float
-    sequences: tuple[str, ...]  # the names of the algorithm's sequences
+    sequences: tuple[str, ...]  # the names of all that the server holds
     step: int  # steps taken so far
     loss: float  # F of the output
     w: Array  # the output
-    state: ArrayState  # the averaged sequences, in the order of their names
+    state: ArrayState  # all that it holds, in the order of their names
 
 
 class Recorder:
@@ -79,7 +79,7 @@ class Recorder:
             run=snapshot.lane,
             algorithm=lane.algorithm.name,
             eta=lane.hp.eta,
-            sequences=lane.algorithm.sequences,
+            sequences=lane.algorithm.state_names,
             step=snapshot.step,
             loss=loss,
             w=w,
@@ -104,7 +104,7 @@ class Recorder:
             loss=np.array(trace.losses),
             test_loss=np.array(trace.test_loss[:records]),
             test_accuracy=np.array(trace.test_accuracy[:records]),
-            state=dict(zip(algorithm.sequences, trace.state, strict=True)),
+            state=dict(zip(algorithm.state_names, trace.state, strict=True)),
             w=lane.output(trace.state, trace.steps[-1]),
             megabytes_per_worker=algorithm.megabytes(dim=dim, rounds=rounds),
         )

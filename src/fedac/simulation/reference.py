@@ -9,8 +9,9 @@ from collections.abc import Callable, Generator
 
 import numpy as np
 
+from fedac.algorithms import Algorithm
 from fedac.arrays import Array
-from fedac.objectives.base import Objective
+from fedac.objectives.base import Objective, RowNumbers
 from fedac.simulation.federation import Federation
 from fedac.simulation.problem import ArrayState, Lane, Problem, Snapshot
 from fedac.simulation.schedule import Span
@@ -24,10 +25,11 @@ def run(problem: Problem) -> Generator[list[Snapshot]]:
     federation = problem.federation
     for index, lane in enumerate(problem.lanes):
         state: ArrayState = lane.algorithm.start(problem.start)
+        memory = Memory(lane.algorithm, federation.M, problem.objective.dim)
         yield [Snapshot(index, 0, state)]
         for this_round in problem.schedule:
             now = lane.at(this_round.number)
-            state = run_round(problem.objective, now, state, federation, this_round)
+            state = run_round(problem.objective, now, state, federation, this_round, memory)
             problem.on_progress(federation.queries(this_round))
             step = this_round.t + this_round.gap
             if now.diverged(state, step):
@@ -43,9 +45,13 @@ def run_round(
     state: ArrayState,
     federation: Federation,
     this_round: Span,
+    memory: Memory | None = None,
     on_step: OnStep | None = None,
 ) -> ArrayState:
-    """Broadcast `state`, let the members of the round take its steps, average (alg:fedac).
+    """Broadcast the sequences of `state`, let the members of the round take its steps, serve.
+
+    This is a round as `fedac.algorithms.record` has it; of the paper's algorithms, an iteration of
+    the outer loop of alg:fedac. An algorithm with memory needs `memory`.
 
     Examples
     --------
@@ -73,11 +79,44 @@ def run_round(
                 g += federation.mean(found, members)
             next_state: ArrayState = algorithm.update(state, w_md, g / len(steps), hp)
             return next_state
-        local = tuple(on_workers(sequence) for sequence in state)
+        sequences, server = algorithm.split(state)
+        sent = tuple(on_workers(sequence) for sequence in sequences)
+        kept = () if memory is None else memory.load(members, sent)
+        local = algorithm.enter(sent, kept, hp)
         for step in steps:
             w_md = algorithm.query(local, hp)
             found = federation.gradients(objective, w_md, members, step)
             local = algorithm.update(local, w_md, found, hp)
             if on_step is not None:
                 on_step(step + 1, local)
-        return tuple(federation.mean(sequence, members) for sequence in local)
+        message, kept = algorithm.leave(local, sent, kept, hp, len(steps))
+        if memory is not None:
+            memory.store(members, kept)
+        mean = tuple(federation.mean(vector, members) for vector in message)
+        share = len(members) / federation.M
+        sequences, server = algorithm.serve(mean, sequences, server, hp, this_round.number, share)
+        return (*sequences, *server)
+
+
+class Memory:
+    """What every client keeps between its rounds."""
+
+    def __init__(self, algorithm: Algorithm, M: int, dim: int) -> None:
+        self._algorithm = algorithm
+        self._kept = tuple(np.zeros((M, dim)) for _ in algorithm.memory)
+        self._started = np.zeros(M, dtype=bool)
+
+    def load(self, members: RowNumbers, sequences: ArrayState) -> ArrayState:
+        """Return the memories of some clients; those without one yet begin it."""
+        if self._kept:
+            firsts = self._algorithm.begin_memory(sequences)
+            new = ~self._started[members]
+            for kept, first in zip(self._kept, firsts, strict=True):
+                kept[members[new]] = first[new]
+            self._started[members] = True
+        return tuple(kept[members] for kept in self._kept)
+
+    def store(self, members: RowNumbers, kept: ArrayState) -> None:
+        """Replace the memories of some clients."""
+        for mine, new in zip(self._kept, kept, strict=True):
+            mine[members] = new

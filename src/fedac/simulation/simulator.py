@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fedac.algorithms import ALGORITHMS, Algorithm, contract
+from fedac.algorithms import ALGORITHMS, Algorithm, contract, expand
 from fedac.algorithms import get as get_algorithm
 from fedac.arrays import Array
 from fedac.data import Clients, Dataset
@@ -74,7 +74,9 @@ def simulate(
     objective : Objective
         What is minimized.
     algorithm : str, Algorithm, or several
-        Names as in ``fedac.algorithms.ALGORITHMS``, or records of your own.
+        Names such as "fedac-i" or "fedac-i+cv+nesterov(1,0.3)" (see docs/algorithms.md), or
+        records of your own. Values separated by ``|``, as in "fedavg+nesterov(1,0.5|0.9)", stand
+        for a run each.
     M : int
         Workers that all draw from all rows; left out where there are clients.
     K : int or Schedule
@@ -219,7 +221,8 @@ def _lanes(
 ) -> tuple[Lane, ...]:
     if not isinstance(algorithm, str | Algorithm | Iterable):
         raise InputError(f"algorithm must be a name, an Algorithm or several, got {algorithm!r}")
-    names = [algorithm] if isinstance(algorithm, str | Algorithm) else list(algorithm)
+    given = [algorithm] if isinstance(algorithm, str | Algorithm) else list(algorithm)
+    names = [one for name in given for one in (expand(name) if isinstance(name, str) else [name])]
     one = isinstance(eta, Decay) or np.ndim(eta) == 0  # type: ignore[arg-type]
     values: list[Any] = [eta] if one else list(eta)  # type: ignore[arg-type]
     if not names or not values:

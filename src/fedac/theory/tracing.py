@@ -96,7 +96,7 @@ def trace(
             if step < last:
                 add(step, workers)
 
-        state = run_round(objective, lane, state, federation, this_round, on_step)
+        state = run_round(objective, lane, state, federation, this_round, on_step=on_step)
         add(end, _as_one_worker(state))
     steps, psi, phi, *overheads = map(np.array, zip(*rows, strict=True))
     names = ("fedac-i", "fedac-ii", "fedavg")

@@ -1,0 +1,94 @@
+"""Control variates: SCAFFOLD when the local rule is SGD (arXiv 1910.06378).
+
+Client m keeps c_m, what its gradient was on average in its last round, and the server c, the mean
+of all c_m. A client's gradients are corrected by c - c_m, so that all clients head for the same
+point.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from fedac.algorithms.record import Algorithm, State, Vector
+
+
+def with_control_variates(rule: Algorithm) -> Algorithm:
+    """Feed a rule g - c_m + c in place of g.
+
+    A client also sends how far c_m moved. With SGD, c_m is that of SCAFFOLD's option II.
+
+    Examples
+    --------
+    >>> from fedac.algorithms import FEDAVG
+    >>> scaffold = with_control_variates(FEDAVG)
+    >>> hp = scaffold.couple(eta=0.5, mu=1.0, K=1)
+    >>> local = scaffold.enter((3.0, 1.0), (0.5,), hp)  # x and c; c_m
+    >>> local = scaffold.update(local, 3.0, 2.0, hp)
+    >>> local  # w, c - c_m, the sum of gradients
+    (1.75, 0.5, 2.0)
+    >>> scaffold.leave(local, (3.0, 1.0), (0.5,), hp, 1)
+    ((1.75, 1.5), (2.0,))
+    """
+    mine = _ControlVariates(rule)
+    return replace(
+        rule,
+        sequences=(*rule.sequences, "c"),
+        start=mine.start,
+        query=mine.query,
+        update=mine.update,
+        output=mine.output,
+        local=(*rule.local_sequences, "correction", "gradients"),
+        memory=(*rule.memory, "c_m"),
+        enter=mine.enter,
+        leave=mine.leave,
+        serve=mine.serve,
+        first_memory=mine.first_memory,
+    )
+
+
+@dataclass(frozen=True)
+class _ControlVariates:
+    rule: Algorithm
+
+    def start(self, w_0: Vector) -> State:
+        sequences, server = self.rule.split(self.rule.start(w_0))
+        return (*sequences, 0 * w_0, *server)
+
+    def first_memory(self, sequences: State) -> State:
+        *others, c = sequences
+        return (*self.rule.begin_memory(tuple(others)), 0 * c)
+
+    def enter(self, sequences: State, memory: State, hp: Any) -> State:
+        *others, c = sequences
+        *kept, c_m = memory
+        return (*self.rule.enter(tuple(others), tuple(kept), hp), c - c_m, 0 * c)
+
+    def query(self, local: State, hp: Any) -> Vector:
+        return self.rule.query(local[:-2], hp)
+
+    def update(self, local: State, w_md: Vector, g: Vector, hp: Any) -> State:
+        *state, correction, gradients = local
+        after = self.rule.update(tuple(state), w_md, g + correction, hp)
+        return (*after, correction, gradients + g)
+
+    def leave(
+        self, local: State, sequences: State, memory: State, hp: Any, steps: int
+    ) -> tuple[State, State]:
+        *state, _, gradients = local
+        *kept, c_m = memory
+        message, kept_now = self.rule.leave(tuple(state), sequences[:-1], tuple(kept), hp, steps)
+        mean = gradients / steps
+        return (*message, mean - c_m), (*kept_now, mean)
+
+    def serve(
+        self, message: State, sequences: State, server: State, hp: Any, r: int, share: float
+    ) -> tuple[State, State]:
+        *received, moved = message
+        *others, c = sequences
+        after, server = self.rule.serve(tuple(received), tuple(others), server, hp, r, share)
+        return (*after, c + share * moved), server
+
+    def output(self, state: State, hp: Any, t: int) -> Vector:
+        S = len(self.rule.sequences)
+        return self.rule.output((*state[:S], *state[S + 1 :]), hp, t)

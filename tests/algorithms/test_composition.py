@@ -1,0 +1,167 @@
+"""Names of methods, and what they are made of."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from fedac.algorithms import FEDAC_I, Algorithm, compose, expand, get, split_names
+from fedac.algorithms.contract import check_functions
+from fedac.algorithms.fingerprints import fingerprint
+from fedac.algorithms.linear import boundary_form, linear_form
+from fedac.algorithms.pieces import LOCAL_RULES, MEMORIES, SERVER_RULES, WELL_KNOWN
+from fedac.algorithms.server.nesterov import Nesterov
+from fedac.algorithms.server.rule import ServerRule
+from fedac.errors import InputError
+
+NUMBERS = {"prox": "(0.1)", "gpa": "(0.9, 0.8)", "step": "(1.5)"}
+RULES = [name + NUMBERS.get(name, "") for name in LOCAL_RULES]
+SERVERS = [name + NUMBERS.get(name, "") for name in SERVER_RULES]
+TWO_SEQUENCES = ("fedac-i", "fedac-ii", "fedac-vanilla", "momentum", "gpa(0.9, 0.8)")
+
+
+def everything() -> list[str]:
+    """Name every composition that can be made."""
+    names = ["scaffnew"]
+    for rule in RULES:
+        memories = [[], ["cv"], *([["local"], ["local", "cv"]] if rule in TWO_SEQUENCES else [])]
+        names += [
+            "+".join([rule, *memory, *server])
+            for memory in memories
+            for server in [[], *([server] for server in SERVERS)]
+        ]
+    return names
+
+
+@pytest.mark.parametrize("name", everything())
+def test_every_composition_keeps_the_contract(name: str) -> None:
+    method = get(name)
+    for K in (1, 4):
+        hp = method.couple(eta=0.01, mu=0.1, K=K)
+        check_functions(method, hp, np.array([1.0, -2.0]), lambda w: np.stack([w, w]))
+        linear_form(method, hp)
+        boundary_form(method, hp, K)
+    assert get(method.name) is method
+    assert pickle.loads(pickle.dumps(method)) is method
+    assert copy.deepcopy(method) is method
+
+
+def test_all_compositions_compute_different_things() -> None:
+    names = {get(name).name for name in everything()}
+    assert len({fingerprint(get(name)) for name in names}) == len(names)
+
+
+@pytest.mark.parametrize(
+    ("typed", "name", "label"),
+    [
+        (
+            "fedac-i+cv+nesterov(1,0.3)",
+            "fedac-i+cv+nesterov(1,0.3)",
+            "FedAc-I + cv + nesterov(1, 0.3)",
+        ),
+        (" fedac-i + nesterov( gamma = 1 , beta=.30 ) + CV", "fedac-i+cv+nesterov(1,0.3)", None),
+        ("fedac-i+cv+local", "fedac-i+local+cv", None),
+        ("sgd", "fedavg", "FedAvg"),
+        ("fedavg+nesterov", "fedavg+nesterov(0.7,0.9)", None),
+        ("diloco", "diloco", "DiLoCo"),
+        ("diloco(0.7, 0.9)", "diloco", "DiLoCo"),
+        ("diloco(beta=0.5)", "diloco(0.7,0.5)", "DiLoCo(0.7, 0.5)"),
+        ("fedprox(1e-2)", "fedprox(0.01)", "FedProx(0.01)"),
+        ("scaffold+step(2)", "fedavg+cv+step(2)", None),
+    ],
+)
+def test_names(typed: str, name: str, label: str | None) -> None:
+    method = get(typed)
+    assert method.name == name
+    assert label in (None, method.label)
+
+
+@pytest.mark.parametrize("name", WELL_KNOWN)
+def test_well_known_names_are_their_pieces(name: str) -> None:
+    numbers = "(0.1)" if name == "fedprox" else ""
+    pieces = "+".join(WELL_KNOWN[name].pieces) + numbers
+    assert fingerprint(get(name + numbers)) == fingerprint(get(pieces))
+
+
+@pytest.mark.parametrize(
+    ("name", "error"),
+    [
+        (
+            "fedac-i+cvv",
+            r"unknown piece 'cvv'; did you mean 'cv'\? memories: local, cv, scaffnew; server",
+        ),
+        ("fedac-i+cv+cv", "has 'cv' once"),
+        ("fedac-i+scaffnew", "for the local rule fedavg"),
+        ("scaffnew+step(2)", "needs the plain average"),
+        ("fedavg+local", "sends only one; use fedac-i"),
+        ("mb-sgd+cv", "'mb-sgd' cannot be composed; local rules: fedavg"),
+        ("fedavg+step(1)+adam", r"one server rule, got step\(1\) and adam"),
+        ("fedavg+nesterov(1,2)", "beta must be a number at least 0 and below 1, got 2"),
+        ("fedavg+nesterov(1,0.9,3)", r"it is nesterov\(gamma, beta\)"),
+        ("fedavg+nesterov(g=1)", r"it is nesterov\(gamma, beta\)"),
+        ("fedavg+nesterov(gamma=1,gamma=2)", "gives gamma twice"),
+        ("fedavg+nesterov(gamma=1,2)", "after those by position"),
+        ("fedavg+nesterov(1", "open parenthesis"),
+        ("fedavg+", "not a piece"),
+        ("", "not a piece"),
+        ("fedprox", r"it is prox\(mu\)"),
+        ("prox(a)", "'a' is not a number"),
+        ("fedavg+cv(2)", "it is cv"),
+        ("fedavg+step(1|2)", "several algorithms"),
+        ("prox(-1)", "mu must be a finite number, at least 0"),
+        ("fedavg+adam(tau=0)", "tau must be a finite number above 0"),
+    ],
+)
+def test_impossible_names(name: str, error: str) -> None:
+    with pytest.raises(InputError, match=error):
+        get(name)
+
+
+def test_several_values() -> None:
+    assert expand("fedac-i") == ["fedac-i"]
+    assert expand("prox(1e-3|1)+step(gamma=1|2)") == [
+        "prox(1e-3)+step(gamma=1)",
+        "prox(1e-3)+step(gamma=2)",
+        "prox(1)+step(gamma=1)",
+        "prox(1)+step(gamma=2)",
+    ]
+
+
+def test_lists_of_names() -> None:
+    assert split_names("fedavg+nesterov(1,0.9),fedac-i") == ["fedavg+nesterov(1,0.9)", "fedac-i"]
+
+
+def test_objects_and_names_are_the_same() -> None:
+    by_object = compose("fedac-i", "cv", Nesterov(gamma=1.0, beta=0.3))
+    assert by_object.name == "fedac-i+cv+nesterov(1,0.3)"
+    assert fingerprint(by_object) == fingerprint(get(by_object.name))
+
+
+def test_a_server_rule_of_your_own() -> None:
+    @dataclass(frozen=True)
+    class Signed(ServerRule):
+        rate: float
+
+        def step(self, x, delta, kept, hp, r):
+            return x - self.rate * (1.0 * (delta > 0) - 1.0 * (delta < 0)), kept
+
+    method = compose("fedac-i", "local", Signed(0.5))
+    assert method.name == "fedac-i+local+signed(0.5)"
+    assert method.serve((3.0,), (1.0,), (), None, 0, 1.0) == ((1.5,), ())
+
+
+def test_a_local_rule_of_your_own() -> None:
+    mine = Algorithm(**{**FEDAC_I.__dict__, "name": "mine", "label": "mine"})
+    assert compose(mine, "local", "cv", "step(2)").name == "mine+local+cv+step(2)"
+
+
+@pytest.mark.parametrize("memory", MEMORIES)
+def test_what_travels(memory: str) -> None:
+    rule = "fedavg" if memory == "scaffnew" else "fedac-i"
+    up = {"local": 1, "cv": 3, "scaffnew": 1}[memory]
+    method = get(f"{rule}+{memory}")
+    assert (method.vectors_up, method.vectors_down) == (up, up)

@@ -1,0 +1,157 @@
+"""Two rounds of every piece, with numbers computed by hand.
+
+Two clients with one row each: F_A = w^2/2 and F_B = (w - 4)^2/2, so their gradients are w and
+w - 4. Unless a test says otherwise both start at 1 and take two steps with eta = 1/2. Then SGD
+takes A from x to x/4 and B from x to 3 + x/4.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from fedac.algorithms import Algorithm, compose, fedac, get
+from fedac.objectives import LeastSquares
+from fedac.simulation import Schedule, simulate
+
+F = LeastSquares([[1.0], [1.0]], [0.0, 4.0])
+
+
+def after(method: str | Algorithm, *, rounds: int = 2, K: int = 2, **more) -> dict[str, float]:
+    """Return all that the server holds after some rounds, and the output."""
+    run = simulate(
+        F, method, clients=[0, 1], batch="full", K=K, T=rounds * K, eta=0.5, mu=1.0, start=[1.0],
+        engine="reference", **more,
+    ).best  # fmt: skip
+    return {name: vector.item() for name, vector in run.state.items()} | {"output": run.w.item()}
+
+
+def test_the_mean() -> None:
+    assert after("fedavg", rounds=1) == {"w": 1.75, "output": 1.75}
+    assert after("fedavg") == {"w": 1.9375, "output": 1.9375}
+
+
+def test_momentum_on_the_clients() -> None:
+    # A: (w, u) = (1, 0), (.5, 1), (0, 1); B: (1, 0), (2.5, -3), (4, -3); means (2, -1).
+    # A: (2, -1), (1.25, 1.5), (.25, 2); B: (2, -1), (3.25, -2.5), (4.25, -2).
+    assert after("momentum(0.5)") == {"w": 2.25, "u": 0.0, "output": 2.25}
+
+
+def test_prox() -> None:
+    # The spring stops both clients after their first step: A at .5, B at 2.5; then .75 and 2.75.
+    assert after("prox(1)", rounds=1) == {"w": 1.5, "output": 1.5}
+    assert after("prox(1)") == {"w": 1.75, "output": 1.75}
+
+
+def test_gpa() -> None:
+    # A: g = 1, .625; B: g = -3, -1.875.
+    assert after("gpa(0.5, 0.5)", rounds=1) == {"x": 1.53125, "z": 1.8125, "output": 1.53125}
+
+
+def test_momentum_at_home() -> None:
+    # One step: A (w_ag, w) = (.5, 0), B (2.5, 4). Then A enters with w = 1.5 - .5, B with 3.
+    method = compose(fedac(gamma=1.0, alpha=2.0, beta=2.0), "local")
+    assert after(method, rounds=1, K=1) == {"w_ag": 1.5, "output": 1.5}
+    # A: w_md = 1.25, w_ag = .625; B: w_md = 2.25, w_ag = 3.125.
+    assert after(method, K=1) == {"w_ag": 1.875, "output": 1.875}
+
+
+def test_the_velocity_at_home() -> None:
+    # First as above: A keeps u = 1, B keeps -3. From w = 2,
+    # A: u = 2.5, w = .75; u = 2, w = -.25. B: u = -3.5, w = 3.75; u = -2, w = 4.75.
+    assert after("momentum(0.5)+local") == {"w": 2.25, "output": 2.25}
+
+
+def test_control_variates() -> None:
+    # A: g = 1, .5, so c_A = .75; B: g = -3, -1.5, so c_B = -2.25.
+    assert after("scaffold", rounds=1) == {"w": 1.75, "c": -0.75, "output": 1.75}
+    # Corrections: -1.5, 1.5. A: g = 1.75, 1.625, w = 1.5625; B: g = -2.25, -1.875, w = 2.3125.
+    assert after("scaffold") == {"w": 1.9375, "c": -0.1875, "output": 1.9375}
+
+
+def test_control_variates_of_those_who_take_part() -> None:
+    # Only one of the two takes part: the server's c moves by half of what the client's moved.
+    held = after("scaffold", rounds=1, participation=1, weighting="uniform")
+    both = after("scaffold", rounds=1, participation=0.5, weighting="uniform")
+    assert held["c"] == -0.75
+    assert (both["w"], both["c"]) in [(0.25, 0.375), (3.25, -1.125)]
+
+
+def test_scaffnew() -> None:
+    # h_A = (1.75 - .25)/(2 * .5) = 1.5, h_B = -1.5: here the corrections of SCAFFOLD.
+    assert after("scaffnew", rounds=1) == {"w": 1.75, "output": 1.75}
+    assert after("scaffnew") == {"w": 1.9375, "output": 1.9375}
+
+
+# In the first round delta = 1 - 1.75 = -.75; from x it is .75 x - 1.5.
+@pytest.mark.parametrize(
+    ("rule", "first", "second"),
+    [
+        ("step(2)", {"w": 2.5}, {"w": 1.75}),
+        ("momentum(1, 0.5)", {"w": 1.75, "w_u": -0.75}, {"w": 2.3125, "w_u": -0.5625}),
+        ("nesterov(1, 0.5)", {"w": 2.125, "w_u": -0.75}, {"w": 2.171875, "w_u": -0.28125}),
+        # In units of eta the momentum is twice as large.
+        ("slowmo(2, 0.5)", {"w": 2.5, "w_u": -1.5}, {"w": 2.5, "w_u": 0.0}),
+        # tau = 2/3, then 1/2; the output is u.
+        (
+            "accelerated(1)",
+            {"w": 1.5, "w_u": 1.75, "w_z": 1.375, "output": 1.75},
+            {"w": 1.8125, "w_u": 1.875, "w_z": 1.75, "output": 1.875},
+        ),
+    ],
+)
+def test_server_rules(rule: str, first: dict[str, float], second: dict[str, float]) -> None:
+    for rounds, expected in ((1, first), (2, second)):
+        expected = {"output": expected["w"]} | expected
+        assert after(f"fedavg+{rule}", rounds=rounds) == pytest.approx(expected, rel=1e-15)
+
+
+# With b1 = 1/2 and tau = 1: m = .375, v starts at 1 and delta^2 = .5625.
+@pytest.mark.parametrize(
+    ("rule", "v"),
+    [
+        ("adam(2, 0.5, 0.75, 1)", 0.75 * 1 + 0.25 * 0.5625),
+        ("yogi(2, 0.5, 0.75, 1)", 1 - 0.25 * 0.5625),  # v is above delta^2
+        ("adagrad(2, 0.5, 1)", 1 + 0.5625),  # 1.5625, whose root is 1.25
+    ],
+)
+def test_adaptive_server_rules(rule: str, v: float) -> None:
+    x = 1 + 2 * 0.375 / (v**0.5 + 1)
+    expected = {"w": x, "w_m": 0.375, "w_v": v, "output": x}
+    assert after(f"fedavg+{rule}", rounds=1) == pytest.approx(expected, rel=1e-15)
+    # Second round: delta = .75 x - 1.5.
+    delta = 0.75 * x - 1.5
+    m = 0.5 * 0.375 - 0.5 * delta
+    squares = {"adam": 0.75 * v + 0.25 * delta**2, "yogi": v - 0.25 * delta**2}
+    v = squares.get(rule.split("(")[0], v + delta**2)
+    x = x + 2 * m / (v**0.5 + 1)
+    expected = {"w": x, "w_m": m, "w_v": v, "output": x}
+    assert after(f"fedavg+{rule}") == pytest.approx(expected, rel=1e-15)
+
+
+def test_yogi_below_and_at_the_square() -> None:
+    rule = get("fedavg+yogi(1, 0.5, 0.75, 1)")
+    # delta = x - mean = 2, so its square is 4: above v = 3, v grows; at v = 4 it stays.
+    assert rule.serve((1.0,), (3.0,), (0.0, 3.0), None, 0, 1.0)[1] == (-1.0, 4.0)
+    assert rule.serve((1.0,), (3.0,), (0.0, 4.0), None, 0, 1.0)[1] == (-1.0, 4.0)
+
+
+def test_every_travelling_sequence_has_a_momentum_of_its_own() -> None:
+    # One step of FedAc: means w_ag = 1.5, w = 2, so delta = -.5, -1; it goes 1.5 times as far.
+    method = compose(fedac(gamma=1.0, alpha=2.0, beta=2.0), "nesterov(1, 0.5)")
+    expected = {"w_ag": 1.75, "w": 2.5, "w_ag_u": -0.5, "w_u": -1.0, "output": 1.75}
+    assert after(method, rounds=1, K=1) == expected
+
+
+def test_the_server_rule_leaves_control_variates_alone() -> None:
+    expected = {"w": 2.125, "c": -0.75, "w_u": -0.75, "output": 2.125}
+    assert after("scaffold+nesterov(1, 0.5)", rounds=1) == expected
+
+
+def test_rounds_of_different_lengths() -> None:
+    # One step, A: g = 1, B: g = -3, so w = 1.5, c = -1 and the corrections are -2 and 2.
+    run = simulate(
+        F, "scaffold", clients=[0, 1], batch="full", K=Schedule.at([1, 3]), eta=0.5, mu=1.0,
+        start=[1.0], engine="reference",
+    ).best  # fmt: skip
+    # Two steps, A: g = 1.5, 1.75; B: g = -2.5, -2.25; both end at 1.875.
+    assert (run.w.item(), run.state["c"].item()) == (1.875, (1.625 - 2.375) / 2)
