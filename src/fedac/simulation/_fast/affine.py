@@ -39,6 +39,25 @@ class Affine:
         """Fold the gradient of l2/2 ||w_md||^2 into A."""
         return Affine(self.c, self.A + l2 * np.outer(self.b, self.c), self.b)
 
+    def padded(self, S: int) -> Affine:
+        """Add sequences that stay at zero, up to S of them."""
+        A, more = np.eye(S), S - len(self.c)
+        A[: len(self.c), : len(self.c)] = self.A
+        return Affine(np.pad(self.c, (0, more)), A, np.pad(self.b, (0, more)))
+
+    def core(self, l2: float) -> Array:
+        """Return A without the sequences that rounding cannot spoil.
+
+        These are constants of a round, such as a control variate, and plain sums that no other
+        sequence depends on: undoing a step multiplies none of their errors.
+        """
+        A = self.with_l2(l2).A
+        unit = np.eye(len(A))
+        constant = (unit == A).all(axis=1) & (self.b == 0)
+        only_summed = (unit == A).all(axis=0) & (self.c == 0)
+        outside = constant | only_summed
+        return np.where(outside[:, None] | outside, unit, A)
+
 
 def affine_form(lane: Lane) -> Affine:
     """Derive the affine form of a lane, or refuse an algorithm that has none.
@@ -77,7 +96,7 @@ def round_tables(
     A = np.stack([form.with_l2(l2).A for form in forms])  # (V, S, S)
     b = np.stack([form.b for form in forms])
     c = np.stack([form.c for form in forms])
-    longest, powers = _safe_powers(A, gap, np.dtype(dtype))
+    longest, powers = _safe_powers(A, np.stack([form.core(l2) for form in forms]), gap, dtype)
     inverses = np.linalg.inv(powers[: longest + 1])
 
     # A fold needs no inverse for its own step, so a folded stretch is one step longer.
@@ -104,11 +123,13 @@ def round_tables(
     return tables, Closing(to_base, powers[rest].transpose(1, 2, 0), kappa[gap].T)
 
 
-def _safe_powers(A: Array, gap: int, dtype: np.dtype[np.generic]) -> tuple[int, Array]:
-    """Return the largest t <= gap for which all A^t so far can be undone safely in every lane.
+def _safe_powers(A: Array, core: Array, gap: int, dtype: npt.DTypeLike) -> tuple[int, Array]:
+    """Return the largest t <= gap for which all core^t so far can be undone safely in every lane.
 
     With it come the powers of A from 0 to t + 1, shape (t + 2, V, S, S).
     """
+    limit = SAFE_CONDITION[np.dtype(dtype)]
+    cores = np.eye(A.shape[1])
     powers = np.empty((gap + 2, *A.shape))
     powers[0] = np.eye(A.shape[1])
     known = 0
@@ -118,13 +139,13 @@ def _safe_powers(A: Array, gap: int, dtype: np.dtype[np.generic]) -> tuple[int, 
         stretch = range(known + 1, min(known + 64, gap) + 1)
         for t in stretch:
             powers[t] = A @ powers[t - 1]
-        block = powers[known + 1 : stretch[-1] + 1]
+        block = np.empty((len(stretch), *A.shape))
+        for t in range(len(block)):
+            block[t] = cores = core @ cores
         sizes = np.linalg.svd(np.nan_to_num(block, posinf=0.0, neginf=0.0), compute_uv=False)
         largest, smallest = sizes[..., 0], sizes[..., -1]
         safe = (
-            (largest <= SAFE_CONDITION[dtype] * smallest)
-            & (largest < SAFE_SIZE)
-            & (smallest > 1 / SAFE_SIZE)
+            (largest <= limit * smallest) & (largest < SAFE_SIZE) & (smallest > 1 / SAFE_SIZE)
         ).all(axis=1)
         if not safe.all():
             longest = known + int(np.argmin(safe))

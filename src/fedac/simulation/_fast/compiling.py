@@ -28,7 +28,10 @@ from fedac.errors import CompileCacheWarning
 SOURCES = (
     "sampling.py",
     "objectives/formulas.py",
-    *(f"simulation/_fast/{name}.py" for name in ("kernels", "losses", "records", "simd")),
+    *(
+        f"simulation/_fast/{name}.py"
+        for name in ("boundary_kernels", "kernels", "losses", "records", "simd")
+    ),
 )
 
 

@@ -7,7 +7,8 @@ recursion over numbers instead of one over long vectors.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -76,7 +77,9 @@ class DenseWorkers(Workers):
                 if draws.batch == 0:
                     moved = self._matrix(self.total[strand])
                     for m, weight in zip(numbers(draws, place, until), weights, strict=True):
-                        moved += weight * self._run_on_all_rows(this_round, int(m))
+                        start = self._matrix(this_round.start).copy()
+                        Y = self._run_on_all_rows(this_round, int(m), start)
+                        moved += weight * (Y - self._matrix(this_round.base))
                     continue
                 drawn = self._draw(draws, place, until)
                 if shared:
@@ -87,6 +90,44 @@ class DenseWorkers(Workers):
                 else:
                     moved = self._matrix(self.total[strand])
                     self._run_workers(this_round, drawn, weights, memory, moved)
+
+    def clients_of(
+        self, strand: int, this_round: LocalRound
+    ) -> Iterator[tuple[int, float, Callable[[Numbers], Numbers]]]:
+        """Yield the clients of a strand: number, weight, and what their steps make of their Y."""
+        draws, strands = this_round.draws, len(self.total)
+        first, last = (draws.taking_part * place // strands for place in (strand, strand + 1))
+        weights = self._weights(draws, first, last)
+        for place, m in enumerate(numbers(draws, first, last), start=first):
+            walk = partial(self._walk, this_round, place)
+            yield int(m), float(weights[place - first]), walk
+
+    def _walk(self, this_round: LocalRound, place: int, Y: Numbers) -> Numbers:
+        """Return where the client at a place gets in a round if it starts at Y."""
+        (X,) = self.rows.data
+        draws, tables = this_round.draws, this_round.tables
+        if draws.batch == 0:
+            (m,) = numbers(draws, place, place + 1)
+            return self._run_on_all_rows(this_round, int(m), Y)
+        (drawn,) = self._draw(draws, place, place + 1)
+        batch, next_fold = draws.batch, 0
+        for a, b in _blocks(tables.fold_after, max(1, BLOCK // batch)):
+            rows = drawn[a * batch : b * batch]
+            x = X[rows]
+            (C,) = self._steps(tables, a, batch, rows[None], x[None], (x @ Y)[None])
+            if tables.fold_after[b - 1]:
+                # All but the rows of the last step are added before Y is folded.
+                Y = Y + x[:-batch].T @ C[:-batch]
+                self._fold(tables, next_fold, Y)
+                Y += x[-batch:].T @ C[-batch:]
+                next_fold += 1
+            else:
+                Y = Y + x.T @ C
+        return Y
+
+    def _fold(self, tables: Tables, number: int, Y: Numbers) -> None:
+        columns = tables.folds[number : number + 1]
+        kernels.fold_all(self.lanes, self.sequences, columns, Y.reshape(-1))
 
     def _draw(self, draws: Draws, first: int, last: int) -> Indices:
         """Return the rows that some workers draw in a round, a line for each worker."""
@@ -102,21 +143,19 @@ class DenseWorkers(Workers):
             return np.ones(last - first, self.rows.dtype)
         return sizes(draws, first, last, len(self.rows.y)).astype(self.rows.dtype)
 
-    def _run_on_all_rows(self, this_round: LocalRound, m: int) -> Numbers:
-        """Run a worker that takes all its rows at every step; return how far it moved."""
+    def _run_on_all_rows(self, this_round: LocalRound, m: int, Y: Numbers) -> Numbers:
+        """Move the Y of a worker that takes all its rows at every step, in place; return it."""
         (X,), bounds, tables = self.rows.data, this_round.draws.bounds, this_round.tables
         own = slice(bounds[m], bounds[m + 1]) if bounds.size else slice(0, len(X))
         x, rows = X[own], np.arange(len(X))[None, own]
-        Y = self._matrix(this_round.start).copy()
         next_fold = 0
         for k, fold in enumerate(tables.fold_after):
             (C,) = self._steps(tables, k, len(x), rows, x[None], (x @ Y)[None])
             if fold:
-                columns = tables.folds[next_fold : next_fold + 1]
-                kernels.fold_all(self.lanes, self.sequences, columns, Y.reshape(-1))
+                self._fold(tables, next_fold, Y)
                 next_fold += 1
             Y += x.T @ C
-        return Y - self._matrix(this_round.base)
+        return Y
 
     def _run_workers(
         self,
@@ -143,9 +182,8 @@ class DenseWorkers(Workers):
             if tables.fold_after[b - 1]:
                 # All but the rows of the last step are added before Y is folded.
                 Y = Y + x[:, :-batch].transpose(0, 2, 1) @ C[:, :-batch]
-                fold = tables.folds[next_fold : next_fold + 1]
                 for worker in Y:
-                    kernels.fold_all(self.lanes, self.sequences, fold, worker.reshape(-1))
+                    self._fold(tables, next_fold, worker)
                 Y += x[:, -batch:].transpose(0, 2, 1) @ C[:, -batch:]
                 next_fold += 1
             elif b < gap:

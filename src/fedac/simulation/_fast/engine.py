@@ -15,8 +15,10 @@ import numpy as np
 import numpy.typing as npt
 from threadpoolctl import ThreadpoolController
 
+from fedac.algorithms.linear import boundary_form
 from fedac.simulation._fast.affine import affine_form
 from fedac.simulation._fast.batch import BatchRounds
+from fedac.simulation._fast.boundary import BoundaryRounds, KnownCoefficients
 from fedac.simulation._fast.compiling import run_interruptibly
 from fedac.simulation._fast.evaluate import Evaluator
 from fedac.simulation._fast.local import KnownTables, LocalRounds
@@ -38,6 +40,7 @@ def check(problem: Problem) -> None:
     split(problem.objective)
     for lane in problem.lanes:
         affine_form(lane)
+        boundary_form(lane.algorithm, lane.hp, problem.schedule.K)
 
 
 def run(problem: Problem, *, dtype: npt.DTypeLike, threads: int) -> Generator[list[Snapshot]]:
@@ -67,9 +70,11 @@ class _Engine:
             ordered = ordered.derived(X=X, y=y, weights=None)
         self.exact_rows = prepare(ordered, self.regularizer, np.float64)
         self.tables: KnownTables = {}
+        self.coefficients: KnownCoefficients = {}
         self.local_rows = None
         one_step = set(problem.schedule.gaps) == {1}
-        if not one_step and not all(lane.algorithm.minibatch for lane in problem.lanes):
+        algorithms = [lane.algorithm for lane in problem.lanes]
+        if any(not a.is_plain or not (one_step or a.minibatch) for a in algorithms):
             self.local_rows = prepare(ordered, self.regularizer, dtype)
 
     def warm_up(self) -> None:
@@ -90,22 +95,25 @@ class _Engine:
         """Run the rounds of the problem, or of a smaller one that takes the same code path."""
         packs = make_packs(problem)
         batch = BatchRounds(problem, self.exact_rows, self.regularizer, team)
-        local = None
+        local: dict[Pack, LocalRounds] = {}
         if self.local_rows is not None:
-            in_steps = [pack for pack in packs if not pack.minibatch]
-            local = LocalRounds(
-                problem, self.local_rows, self.regularizer, team, in_steps, self.tables,
-                full=self.problem.federation,
-            )  # fmt: skip
+            in_steps = [pack for pack in packs if pack.is_plain and not pack.minibatch]
+            others = [pack for pack in packs if not pack.is_plain]
+            given = (problem, self.local_rows, self.regularizer, team)
+            full = self.problem.federation
+            plain = LocalRounds(*given, in_steps, self.tables, full)
+            own = BoundaryRounds(*given, others, self.tables, full, self.coefficients)
+            local = dict.fromkeys(in_steps, plain) | dict.fromkeys(others, own)
         evaluator = Evaluator(self.model, self.exact_rows, self.regularizer, team)
         for snapshots in _rounds(problem, packs, batch, local):
             yield _evaluated(problem, snapshots, evaluator)
 
 
 def _rounds(
-    problem: Problem, packs: list[Pack], batch: BatchRounds, local: LocalRounds | None
+    problem: Problem, packs: list[Pack], batch: BatchRounds, local: dict[Pack, LocalRounds]
 ) -> Generator[list[Snapshot]]:
     """Take all packs through the rounds of the schedule, and yield their states."""
+    share = problem.federation.taking_part / problem.federation.M
     yield [snapshot for pack in packs for snapshot in pack.snapshots(0)]
     for this_round in problem.schedule:
         r, t, gap = this_round
@@ -114,12 +122,15 @@ def _rounds(
             pack.enter_round(r)
         # A diverging lane overflows on its way out; that is reported as its status.
         with np.errstate(over="ignore", invalid="ignore"):
-            in_batch = [pack for pack in packs if pack.minibatch or gap == 1]
+            before = {pack: pack.state.copy() for pack in packs if pack.serves}
+            in_batch = [pack for pack in packs if pack.minibatch or (gap == 1 and pack.is_plain)]
             if in_batch:
                 batch.round(in_batch, draws)
             for pack in packs:
-                if local is not None and pack not in in_batch:
-                    local.round(pack, draws)
+                if pack not in in_batch:
+                    local[pack].round(pack, draws)
+            for pack, sequences in before.items():
+                pack.serve(sequences, r, share)
             step = t + gap
             snapshots = [snapshot for pack in packs for snapshot in pack.drop_diverged(step)]
         packs = [pack for pack in packs if pack.lanes]

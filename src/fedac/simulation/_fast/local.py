@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from fedac.arrays import Array
 from fedac.simulation._fast import kernels
-from fedac.simulation._fast.affine import affine_form, round_tables
+from fedac.simulation._fast.affine import Affine, affine_form, round_tables
 from fedac.simulation._fast.dense import DenseWorkers
 from fedac.simulation._fast.members import total_weight
 from fedac.simulation._fast.pack import Pack
@@ -50,16 +50,16 @@ class LocalRounds:
         self._workers: dict[int, Workers] = {}
         make = DenseWorkers if self.rows.dense else SparseWorkers
         for pack in packs:
-            widest = max(last - first for first, last in self._chunks(pack))
+            widest = max(last - first for first, last in self.chunks(pack))
             S, V = pack.state.shape[1], 1 << (widest - 1).bit_length()
             self._workers[S] = make(self.problem, self.rows, self.threads, self.full, S, V)
 
     def round(self, pack: Pack, draws: Draws) -> None:
         """Advance every lane of a pack by one round."""
-        for first, last in self._chunks(pack):
+        for first, last in self.chunks(pack):
             self._advance(pack, slice(first, last), draws)
 
-    def _chunks(self, pack: Pack) -> list[tuple[int, int]]:
+    def chunks(self, pack: Pack) -> list[tuple[int, int]]:
         """Return which lanes share a vector: as few vectors as possible, evenly filled."""
         count = len(pack.lanes)
         chunks = -(-count // LANES[self.rows.dtype])
@@ -70,7 +70,7 @@ class LocalRounds:
         state = pack.state[:, :, where]
         d, S, count = state.shape
         workers = self._workers[S]
-        tables, closing = self._table(pack, where, draws.gap, len(workers.lanes))
+        tables, closing = self.table(pack, where, draws.gap, len(workers.lanes))
         workers.start.reshape(d, S, -1)[:, :, :count] = state
         workers.run(draws, tables, count)
         weight = total_weight(draws, len(self.rows.y))
@@ -85,7 +85,7 @@ class LocalRounds:
             work=d * S * count,
         )  # fmt: skip
 
-    def _table(self, pack: Pack, where: slice, gap: int, V: int) -> tuple[Tables, Closing]:
+    def table(self, pack: Pack, where: slice, gap: int, V: int) -> tuple[Tables, Closing]:
         """Return the tables of a round, padded to V lanes for the kernel."""
         if pack.falling:  # a step size that falls needs new tables in every round
             return self._make_table(pack.lanes[where], gap, V)
@@ -94,9 +94,13 @@ class LocalRounds:
             self.tables[key] = self._make_table(pack.lanes[where], gap, V)
         return self.tables[key]
 
+    def forms(self, lanes: list[Lane]) -> list[Affine]:
+        """Return the affine forms of some lanes."""
+        return list(map(affine_form, lanes))
+
     def _make_table(self, lanes: list[Lane], gap: int, V: int) -> tuple[Tables, Closing]:
-        dtype, forms = self.rows.dtype, list(map(affine_form, lanes))
-        tables, closing = round_tables(forms, self.regularizer.l2, gap, dtype)
+        dtype = self.rows.dtype
+        tables, closing = round_tables(self.forms(lanes), self.regularizer.l2, gap, dtype)
 
         def padded(table: Array) -> npt.NDArray[Any]:
             array = aligned((*table.shape[:-1], V), dtype)

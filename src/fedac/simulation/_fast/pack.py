@@ -11,12 +11,13 @@ import numpy as np
 
 from fedac.algorithms import Algorithm
 from fedac.algorithms.couplings import Hyperparameters
+from fedac.algorithms.record import serve_mean
 from fedac.arrays import Array
 from fedac.simulation.problem import DIVERGED, Lane, Problem, Snapshot
 
 
 class Pack:
-    """Lanes with equally many sequences, all local or all minibatch.
+    """Lanes that can be advanced together: of equally many vectors, and of one kind of round.
 
     Attributes
     ----------
@@ -24,21 +25,40 @@ class Pack:
         Which lanes of the problem these are.
     lanes : list of Lane
         The lanes, those of one algorithm next to each other.
-    state : array, shape (d, S, number of lanes)
-        The averaged state after the last synchronization.
+    state : array, shape (d, T, number of lanes)
+        The sequences after the last round.
+    server : array, shape (d, Q, number of lanes)
+        What the server keeps to itself; algorithms that keep less than others use the first ones.
     """
 
     def __init__(self, indices: list[int], problem: Problem) -> None:
         self.problem = problem
         self._round = 0
-        starts = [np.stack(problem.lanes[i].algorithm.start(problem.start)) for i in indices]
-        self.state: Array = np.ascontiguousarray(np.stack(starts).transpose(2, 1, 0))
+        algorithms = [problem.lanes[i].algorithm for i in indices]
+        starts = [a.split(a.start(problem.start)) for a in algorithms]
+        sequences = [np.stack(sequences) for sequences, _ in starts]
+        self.state: Array = np.ascontiguousarray(np.stack(sequences).transpose(2, 1, 0))
+        most = max(len(a.server) for a in algorithms)
+        self.server: Array = np.zeros((len(problem.start), most, len(indices)))
+        for lane, (_, kept) in enumerate(starts):
+            for q, vector in enumerate(kept):
+                self.server[:, q, lane] = vector
         self._set_lanes(indices)
 
     @property
     def minibatch(self) -> bool:
         """Whether these lanes take one step per round, whatever its length."""
         return self.lanes[0].algorithm.minibatch
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether clients work on the sequences as they were broadcast, and send them back."""
+        return self.lanes[0].algorithm.is_plain
+
+    @property
+    def serves(self) -> bool:
+        """Whether the server of a lane does more than to take the mean."""
+        return any(lane.algorithm.serve is not serve_mean for lane in self.lanes)
 
     def query(self) -> Array:
         """Return where every lane takes its gradient, shape (d, number of lanes)."""
@@ -58,25 +78,47 @@ class Pack:
             for s, sequence in enumerate(after):
                 self.state[:, s, where] = sequence
 
+    def serve(self, before: Array, r: int, share: float) -> None:
+        """Let the servers of all lanes make of the mean messages, now in `state`, the next state.
+
+        `before` are the sequences that were broadcast.
+        """
+        for algorithm, hp, where in self._stretches:
+            if algorithm.serve is serve_mean:
+                continue
+            Q = len(algorithm.server)
+            message, sequences, server = (
+                tuple(vectors[:, :, where].transpose(1, 0, 2))
+                for vectors in (self.state, before, self.server[:, :Q])
+            )
+            sequences, server = algorithm.serve(message, sequences, server, hp, r, share)
+            for s, vector in enumerate(sequences):
+                self.state[:, s, where] = vector
+            for q, vector in enumerate(server):
+                self.server[:, q, where] = vector
+
     def snapshots(self, step: int) -> list[Snapshot]:
         """Return the state of every lane."""
-        states = self.state.transpose(2, 1, 0).copy()
         return [
-            Snapshot(index, step, tuple(state))
-            for index, state in zip(self.indices, states, strict=True)
+            Snapshot(index, step, self._state_of(place)) for place, index in enumerate(self.indices)
         ]
 
     def drop_diverged(self, step: int) -> list[Snapshot]:
         """Remove the lanes that have diverged, and return them."""
         # One cheap test of all lanes; only suspects are examined one by one.
-        largest = np.abs(self.state).max(axis=(0, 1))
+        largest = np.maximum(
+            np.abs(self.state).max(axis=(0, 1)), np.abs(self.server).max(axis=(0, 1), initial=0.0)
+        )
         dropped = {}
         for place in np.flatnonzero(~(largest <= DIVERGED)):
-            state = tuple(self.state[:, :, place].T.copy())
+            state = self._state_of(int(place))
             if self.lanes[place].diverged(state, step):
                 dropped[place] = Snapshot(self.indices[place], step, state, diverged=True)
         if dropped:
-            self.state = np.ascontiguousarray(np.delete(self.state, list(dropped), axis=2))
+            self.state, self.server = (
+                np.ascontiguousarray(np.delete(vectors, list(dropped), axis=2))
+                for vectors in (self.state, self.server)
+            )
             self._set_lanes([x for place, x in enumerate(self.indices) if place not in dropped])
         return list(dropped.values())
 
@@ -90,6 +132,12 @@ class Pack:
     def falling(self) -> bool:
         """Whether a step size falls over rounds."""
         return any(lane.eta is not None for lane in self.lanes)
+
+    def _state_of(self, place: int) -> tuple[Array, ...]:
+        """Return all that the server holds of a lane."""
+        Q = len(self.lanes[place].algorithm.server)
+        state = np.concatenate([self.state[:, :, place], self.server[:, :Q, place]], axis=1)
+        return tuple(state.T.copy())
 
     def _set_lanes(self, indices: list[int]) -> None:
         """Set the lanes, and find the stretches of them that share an algorithm.
@@ -125,18 +173,24 @@ def _side_by_side(hyperparameters: list[Hyperparameters]) -> SimpleNamespace:
 def _takes_arrays(algorithm: Algorithm, hp: Any) -> bool:
     """Say whether an algorithm can advance several lanes in one call."""
     ones = np.ones((1, len(hp.eta)))
-    state = (ones,) * len(algorithm.sequences)
+    local, sequences, server = (
+        (ones,) * len(names)
+        for names in (algorithm.local_sequences, algorithm.sequences, algorithm.server)
+    )
     try:
-        after = algorithm.update(state, algorithm.query(state, hp), ones, hp)
+        after = algorithm.update(local, algorithm.query(local, hp), ones, hp)
+        served, kept = algorithm.serve(sequences, sequences, server, hp, 0, 1.0)
     except Exception:  # a user's functions may fail on arrays in any way
         return False
-    return all(np.shape(sequence) == ones.shape for sequence in after)
+    return all(np.shape(vector) == ones.shape for vector in (*after, *served, *kept))
 
 
 def make_packs(problem: Problem) -> list[Pack]:
     """Pack the lanes of a problem by what can be advanced together."""
-    kinds: dict[tuple[int, bool], list[int]] = {}
+    kinds: dict[tuple[object, ...], list[int]] = {}
     for index, lane in enumerate(problem.lanes):
-        kind = (len(lane.algorithm.sequences), lane.algorithm.minibatch)
+        a = lane.algorithm
+        sizes = (len(a.local_sequences), len(a.sequences), len(a.memory))
+        kind = (*sizes, a.is_plain, a.minibatch)
         kinds.setdefault(kind, []).append(index)
     return [Pack(indices, problem) for indices in kinds.values()]

@@ -115,6 +115,51 @@ class LocalRound(NamedTuple):
     """How the workers' moves are collected (see `kernels.py`)."""
 
 
+class Terms(NamedTuple):
+    """Linear combinations of vectors from some sources, without the terms that are zero.
+
+    A slot is one combination's share of one source; the slots of a combination follow each other.
+    """
+
+    bounds: npt.NDArray[np.uint64]
+    """The terms of slot i are bounds[i] to bounds[i + 1]."""
+    inputs: npt.NDArray[np.uint64]
+    """By term, which vector of its source it takes."""
+    coefficients: npt.NDArray[Any]
+    """By term, a number per lane; flat."""
+
+
+class Boundary(NamedTuple):
+    """How clients enter and leave a round (see `boundary.py`): T vectors travel, P are kept.
+
+    Arrays end in a number per lane; they are padded and flat.
+    """
+
+    begin: Terms
+    """A client's first memory, of what was broadcast."""
+    enter: Terms
+    """What it works on, of what was broadcast and its memory."""
+    leave: Terms
+    """Its message and memory, of its Y at the end, what was broadcast, and its memory before."""
+    constant: npt.NDArray[Any]
+    """The multiples of the centre of the l2 term in both, shape (T + P, V)."""
+    broadcast: npt.NDArray[Any]
+    """The sequences, shape (d, T, V)."""
+    reference: npt.NDArray[Any]
+    """The message of a client that remembers nothing and takes no step, of the same shape."""
+    center: npt.NDArray[Any]
+    """The centre of the l2 term, shape (d,)."""
+
+
+class Kept(NamedTuple):
+    """What clients keep between their rounds."""
+
+    memory: npt.NDArray[Any]
+    """By client, shape (N, d P V)."""
+    started: npt.NDArray[np.bool_]
+    """Who has a memory already."""
+
+
 class Scratch(NamedTuple):
     """A task's own memory."""
 

@@ -13,9 +13,9 @@ from fedac.simulation._fast.workers import Workers
 class SparseWorkers(Workers):
     """Runs workers through the compiled kernels."""
 
-    def __post_init__(self, S: int, V: int) -> None:
-        super().__post_init__(S, V)
-        self._scratch: list[Scratch] = []
+    def __post_init__(self, S: int, V: int, T: int | None) -> None:
+        super().__post_init__(S, V, T)
+        self.scratch: list[Scratch] = []
         self._blank: list[Scratch] = []  # its states are zeros before and after a round
 
     def may_share(self, gap: int) -> bool:
@@ -37,8 +37,8 @@ class SparseWorkers(Workers):
 
     def run_strands(self, first: int, last: int, this_round: LocalRound) -> None:
         """Run the workers of some strands."""
-        pool = self._blank if this_round.collect == kernels.BY_ROW else self._scratch
-        scratch = self._borrow(pool, this_round.draws)
+        pool = self._blank if this_round.collect == kernels.BY_ROW else self.scratch
+        scratch = self.borrow(pool, this_round.draws)
         kernels.run_workers(
             self.lanes, self.sequences, self.rows, this_round, scratch, self.total, first, last
         )
@@ -61,7 +61,7 @@ class SparseWorkers(Workers):
         rows = self.rows_per_worker(gap if federation.batch else 1)
         return rows * self.rows.nonzeros_per_row
 
-    def _borrow(self, pool: list[Scratch], draws: Draws) -> Scratch:
+    def borrow(self, pool: list[Scratch], draws: Draws) -> Scratch:
         """Take memory out of a pool that other tasks share, with space for the rows drawn."""
         largest = self.full.largest
         rows_a_step = draws.batch or largest
@@ -69,7 +69,8 @@ class SparseWorkers(Workers):
         try:
             scratch = pool.pop()
         except IndexError:
-            Y, sums = (aligned(self.start.shape, self.start.dtype) for _ in range(2))
+            size, dtype = self.total.shape[1], self.start.dtype
+            Y, sums = aligned(self.start.shape, dtype), aligned((size,), dtype)
             single = draws.batch == 1
             slopes = () if single else aligned((rows_a_step * len(self.lanes),), Y.dtype)
             scratch = Scratch(Y, sums, np.zeros(0, np.uint64), slopes)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import InitVar, dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from fedac.simulation._fast import kernels
 from fedac.simulation._fast.members import rows_drawn
 from fedac.simulation._fast.records import Draws, LocalRound, Rows, Shared, Tables
 from fedac.simulation._fast.simd import Template, aligned
-from fedac.simulation._fast.threads import Threads
+from fedac.simulation._fast.threads import Task, Threads
 from fedac.simulation.federation import Federation
 from fedac.simulation.problem import Problem
 
@@ -39,17 +39,17 @@ def worth_sharing(draws: int, n: int, W: int) -> bool:
 
 @dataclass(eq=False)
 class Workers(ABC):
-    """Runs the workers of a problem on chunks of V lanes with S sequences.
+    """Runs the workers of a problem on chunks of V lanes with S sequences, of which T travel.
 
     Attributes
     ----------
     full : Federation
         That of the real run, which decides the code path; the warm-up has one worker.
-    lanes, sequences : Template
-        The vectors of V and of S V numbers that the kernels compute with.
+    lanes, sequences, sent : Template
+        The vectors of V, S V and T V numbers that the kernels compute with.
     start : array, shape (d S V,)
         Where all workers start the next round.
-    total : array, shape (strands, d S V)
+    total : array, shape (strands, d T V)
         How far they moved in the last one, in strands to be added up.
     """
 
@@ -59,20 +59,23 @@ class Workers(ABC):
     full: Federation
     S: InitVar[int]
     V: InitVar[int]
+    T: InitVar[int | None] = None
 
-    def __post_init__(self, S: int, V: int) -> None:
+    def __post_init__(self, S: int, V: int, T: int | None) -> None:
         dtype = self.rows.dtype
         self.lanes = Template(dtype, V)
         self.sequences = Template(dtype, S * V)
-        size = self.problem.objective.dim * S * V
+        self.sent = Template(dtype, (T or S) * V)
+        d = self.problem.objective.dim
+        size = d * len(self.sent)
         strands = min(
             STRANDS,
             max(FEWEST_STRANDS, TOTALS_BYTES // (8 * size)),
             -(-self.problem.federation.taking_part // kernels.WORKERS_PER_SUM),
         )
-        self.start = aligned((size,), dtype)
+        self.start = aligned((d * len(self.sequences),), dtype)
         self.total = aligned((strands, size), np.float64)
-        self._nothing_shared = self._make_shared(0)
+        self.nothing_shared = self._make_shared(0)
 
     def run(self, draws: Draws, tables: Tables, count: int) -> None:
         """Run all workers of `count` lanes from `start` through a round and leave `total`."""
@@ -89,12 +92,13 @@ class Workers(ABC):
             tables,
             self.start,
             base,
-            self._shared if share else self._nothing_shared,
+            self._shared if share else self.nothing_shared,
             kernels.BY_ROW if share else self.how_to_collect(gap, folded=len(tables.folds) > 0),
         )
         if share:
             self.threads.run(self.find_margins, strands=len(self.total), work=self._once)
-        self._run_all_strands(this_round, self._shared.steps if share else self.total, count)
+        run = partial(self.run_strands, this_round=this_round)
+        self.run_all_strands(run, draws, self._shared.steps if share else self.total, count)
         if share:
             self.threads.run(self.add_rows, strands=len(self.total), work=self._once)
 
@@ -138,16 +142,17 @@ class Workers(ABC):
         """How much work it is to go over all rows once."""
         return int(len(self.rows.y) * self.rows.nonzeros_per_row)
 
-    def _run_all_strands(
-        self, this_round: LocalRound, sums: np.ndarray[Any, Any], count: int
+    def run_all_strands(
+        self, run: Task, draws: Draws, sums: np.ndarray[Any, Any], count: int
     ) -> None:
+        """Let threads run all strands of a round of `count` lanes, which add to `sums`."""
         strands = len(sums)
-        drawn = rows_drawn(this_round.draws, len(self.rows.y))
+        drawn = rows_drawn(draws, len(self.rows.y))
         queries = drawn * count
 
         def task(first: int, last: int) -> None:
             sums[first:last] = 0.0
-            self.run_strands(first, last, this_round)
+            run(first, last)
 
         def report(first: int, last: int) -> None:
             # Differences of whole numbers: the parts add up to the queries of the round.

@@ -1,0 +1,273 @@
+"""Rounds of methods whose clients enter and leave in their own way.
+
+Such a client starts from its own state: a combination of the broadcast sequences and what it
+remembers. So nothing is shared between clients but the data. Its message and its next memory are
+combinations of where its steps led, the sequences, and its memory before. All coefficients are
+found by calling the algorithm (`fedac.algorithms.linear.boundary_form`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fedac.algorithms.linear import boundary_form
+from fedac.arrays import Array
+from fedac.simulation._fast import boundary_kernels, kernels
+from fedac.simulation._fast.affine import Affine
+from fedac.simulation._fast.client_memory import ClientMemory, require_space
+from fedac.simulation._fast.dense import DenseWorkers
+from fedac.simulation._fast.local import LocalRounds
+from fedac.simulation._fast.members import total_weight
+from fedac.simulation._fast.pack import Pack
+from fedac.simulation._fast.records import Boundary, Closing, Draws, Kept, LocalRound, Tables, Terms
+from fedac.simulation._fast.simd import aligned
+from fedac.simulation._fast.sparse import SparseWorkers
+from fedac.simulation._fast.threads import sum_strands
+from fedac.simulation.problem import Lane
+
+
+@dataclass(frozen=True, slots=True)
+class Coefficients:
+    """How the clients of some lanes enter and leave a round of one length; see `Boundary`."""
+
+    begin: Array
+    enter: Array
+    leave: Array
+    constant: Array
+    reference: Array
+    """From the sequences to the message of a client that remembers nothing and takes no step."""
+
+
+def padded_size(S: int) -> int:
+    """Return how many sequences the kernels work on: vectors of a power of two are faster."""
+    return 1 << (S - 1).bit_length()
+
+
+def find_coefficients(lanes: list[Lane], gap: int, closing: Closing) -> Coefficients:
+    """Stack the coefficients of some lanes, which end in the lane."""
+    forms = [boundary_form(lane.algorithm, lane.hp, gap) for lane in lanes]
+    T, P = len(lanes[0].algorithm.sequences), len(lanes[0].algorithm.memory)
+    S = len(lanes[0].algorithm.local_sequences)
+    more = padded_size(S) - S
+
+    def stack(matrices: list[Any], shape: tuple[int, int]) -> Array:
+        return np.stack([np.reshape(matrix, shape) for matrix in matrices], axis=-1)
+
+    begin = stack([form.first_memory for form in forms], (P, T))
+    enter = stack([form.enter for form in forms], (S, T + P))
+    leave = stack([form.message + form.memory for form in forms], (T + P, S + T + P))
+    enter = np.pad(enter, ((0, more), (0, 0), (0, 0)))
+    on_local = np.pad(leave[:, :S], ((0, 0), (0, more), (0, 0)))
+    on_others = leave[:, S:]
+    # The kernels have Y, not the local state: S_K = to_state Y + constant center'.
+    on_y = np.einsum("ksv,siv->kiv", on_local, closing.to_state)
+    return Coefficients(
+        begin=begin,
+        enter=enter,
+        leave=np.concatenate([on_y, on_others], axis=1),
+        constant=np.einsum("ksv,sv->kv", on_local, closing.constant),
+        reference=np.einsum("ksv,siv->kiv", on_local[:T], enter[:, :T]) + on_others[:T, :T],
+    )
+
+
+# The coefficients of a round by its lanes and length.
+KnownCoefficients = dict[tuple[tuple[int, ...], int], Coefficients]
+
+
+class SparseClients(SparseWorkers):
+    """Clients on sparse rows."""
+
+    def visit(self, draws: Draws, tables: Tables, boundary: Boundary, kept: Kept, V: int) -> None:
+        """Take the clients of V lanes through a round: their messages go to `total`."""
+        this_round = _alone(self, draws, tables)
+
+        def run(first: int, last: int) -> None:
+            scratch = self.borrow(self.scratch, draws)
+            boundary_kernels.run_clients(
+                self.lanes, self.sequences, self.sent, self.rows, this_round, boundary, kept,
+                scratch, self.total, first, last,
+            )  # fmt: skip
+            self.scratch.append(scratch)
+
+        self.run_all_strands(run, draws, self.total, V)
+
+
+class DenseClients(DenseWorkers):
+    """Clients on dense rows."""
+
+    def visit(self, draws: Draws, tables: Tables, boundary: Boundary, kept: Kept, V: int) -> None:
+        """Take the clients of V lanes through a round: their messages go to `total`."""
+        this_round = _alone(self, draws, tables)
+        run = partial(self._visit_strands, this_round=this_round, boundary=boundary, kept=kept)
+        self.run_all_strands(run, draws, self.total, V)
+
+    def _visit_strands(
+        self, first: int, last: int, this_round: LocalRound, boundary: Boundary, kept: Kept
+    ) -> None:
+        V, T = len(self.lanes), len(self.sent) // len(self.lanes)
+        S, d = len(self.sequences) // V, len(boundary.center)
+        P = boundary.constant.size // V - T
+        shape = (d, -1, V)
+        broadcast, reference = (
+            vectors.reshape(shape) for vectors in (boundary.broadcast, boundary.reference)
+        )
+        begin, enter, leave = (
+            to_dense(terms, sizes, V)
+            for terms, sizes in (
+                (boundary.begin, (T,)),
+                (boundary.enter, (T, P)),
+                (boundary.leave, (S, T, P)),
+            )
+        )
+        constant = boundary.constant.reshape(-1, V) * boundary.center[:, None, None]
+        for strand in range(first, last):
+            summed = self.total[strand].reshape(shape)
+            for m, weight, walk in self.clients_of(strand, this_round):
+                memory = kept.memory[m].reshape(shape)
+                if not kept.started[m]:
+                    kept.started[m] = True
+                    memory[:] = _combine(begin, broadcast)
+                Y = _combine(enter, broadcast, memory)
+                after = walk(Y.reshape(len(Y), -1)).reshape(shape)
+                left = constant + _combine(leave, after, broadcast, memory)
+                summed += weight * (left[:, :T] - reference)
+                memory[:] = left[:, T:]
+
+
+def _alone(workers: SparseWorkers | DenseWorkers, draws: Draws, tables: Tables) -> LocalRound:
+    """Describe a round in which clients share nothing."""
+    start = workers.start
+    return LocalRound(draws, tables, start, start, workers.nothing_shared, kernels.SWEEP)
+
+
+def _combine(coefficients: npt.NDArray[Any], *sources: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return combinations of vectors by coordinate and lane."""
+    combined: npt.NDArray[Any] = np.einsum(
+        "kiv,div->dkv", coefficients, np.concatenate(sources, axis=1)
+    )
+    return combined
+
+
+def to_terms(coefficients: npt.NDArray[Any], sizes: tuple[int, ...]) -> Terms:
+    """List the terms of combinations that are not zero in all lanes.
+
+    `coefficients` has shape (combinations, vectors, lanes), `sizes` are the vectors of each source.
+
+    >>> terms = to_terms(np.array([[[0.0], [2.0], [0.0]], [[1.0], [0.0], [3.0]]]), (2, 1))
+    >>> terms.bounds.tolist(), terms.inputs.tolist(), terms.coefficients.tolist()
+    ([0, 1, 1, 2, 3], [1, 0, 0], [2.0, 1.0, 3.0])
+    """
+    firsts = np.concatenate([[0], np.cumsum(sizes)])
+    bounds, inputs, kept = [0], [], [np.zeros((0, coefficients.shape[-1]), coefficients.dtype)]
+    for combination in coefficients:
+        for first, last in pairwise(firsts):
+            for i in range(first, last):
+                if combination[i].any():
+                    inputs.append(i - first)
+                    kept.append(combination[i : i + 1])
+            bounds.append(len(inputs))
+    return Terms(
+        np.array(bounds, np.uint64), np.array(inputs, np.uint64), np.concatenate(kept).reshape(-1)
+    )
+
+
+def to_dense(terms: Terms, sizes: tuple[int, ...], V: int) -> npt.NDArray[Any]:
+    """Return what `to_terms` was given."""
+    sources, firsts = len(sizes), np.concatenate([[0], np.cumsum(sizes)])
+    combinations = (len(terms.bounds) - 1) // sources
+    dense = np.zeros((combinations, firsts[-1], V), terms.coefficients.dtype)
+    for slot, (first, last) in enumerate(pairwise(terms.bounds.tolist())):
+        for k in range(first, last):
+            place = firsts[slot % sources] + int(terms.inputs[k])
+            dense[slot // sources, place] = terms.coefficients[k * V : (k + 1) * V]
+    return dense
+
+
+@dataclass(eq=False)
+class BoundaryRounds(LocalRounds):
+    """Takes packs of lanes through rounds that clients enter and leave in their own way."""
+
+    coefficients: KnownCoefficients
+
+    def __post_init__(self, packs: list[Pack]) -> None:
+        make = DenseClients if self.rows.dense else SparseClients
+        self._clients: dict[Pack, SparseClients | DenseClients] = {}
+        self._memories: dict[Pack, list[ClientMemory]] = {}
+        d, N = self.problem.objective.dim, self.problem.federation.M
+        for pack in packs:
+            chunks = self.chunks(pack)
+            V = 1 << (max(last - first for first, last in chunks) - 1).bit_length()
+            algorithm = pack.lanes[0].algorithm
+            S, T, P = (
+                len(names)
+                for names in (algorithm.local_sequences, algorithm.sequences, algorithm.memory)
+            )
+            sizes = {"clients": N, "numbers": d * P, "runs": V * len(chunks)}
+            require_space(sizes, self.rows.dtype.itemsize)
+            self._clients[pack] = make(
+                self.problem, self.rows, self.threads, self.full, padded_size(S), V, T
+            )
+            self._memories[pack] = [
+                ClientMemory.make(pack.indices[first:last], N, (d, P, V), self.rows.dtype)
+                for first, last in chunks
+            ]
+
+    def forms(self, lanes: list[Lane]) -> list[Affine]:
+        """Return the affine forms of some lanes, padded for the kernels."""
+        forms = super().forms(lanes)
+        return [form.padded(padded_size(len(form.c))) for form in forms]
+
+    def round(self, pack: Pack, draws: Draws) -> None:
+        """Advance every lane of a pack by one round: its state becomes the mean message."""
+        alive = set(pack.indices)
+        first = 0
+        for memory in self._memories[pack]:
+            clients = self._clients[pack]
+            memory.keep([i for i in memory.indices if i in alive], len(clients.lanes))
+            last = first + len(memory.indices)
+            if last > first:
+                self._visit(pack, slice(first, last), draws, memory.kept)
+            first = last
+
+    def _visit(self, pack: Pack, where: slice, draws: Draws, kept: Kept) -> None:
+        state, clients = pack.state[:, :, where], self._clients[pack]
+        count, V = state.shape[2], len(clients.lanes)
+        tables, closing = self.table(pack, where, draws.gap, V)
+        coefficients = self._coefficients(pack, where, draws.gap, closing)
+        reference = np.einsum("tiv,div->dtv", coefficients.reference, state)
+        dtype = self.rows.dtype
+
+        T, P = coefficients.begin.shape[1], coefficients.begin.shape[0]
+        S = len(coefficients.enter)
+
+        def padded(table: Array) -> npt.NDArray[Any]:
+            array = aligned((*table.shape[:-1], V), dtype)
+            array[..., :count] = table
+            return array
+
+        boundary = Boundary(
+            begin=to_terms(padded(coefficients.begin), (T,)),
+            enter=to_terms(padded(coefficients.enter), (T, P)),
+            leave=to_terms(padded(coefficients.leave), (S, T, P)),
+            constant=padded(coefficients.constant).reshape(-1),
+            broadcast=padded(state).reshape(-1),
+            reference=padded(reference).reshape(-1),
+            center=self.regularizer.center.astype(dtype),
+        )
+        clients.visit(draws, tables, boundary, kept, count)
+        moved = sum_strands(clients.total).reshape(*state.shape[:2], V)[:, :, :count]
+        state[:] = reference + moved / total_weight(draws, len(self.rows.y))
+
+    def _coefficients(self, pack: Pack, where: slice, gap: int, closing: Closing) -> Coefficients:
+        if pack.falling:
+            return find_coefficients(pack.lanes[where], gap, closing)
+        key = tuple(pack.indices[where]), gap
+        if key not in self.coefficients:
+            self.coefficients[key] = find_coefficients(pack.lanes[where], gap, closing)
+        return self.coefficients[key]

@@ -1,0 +1,250 @@
+"""Compositions in both engines: equal to each other, to their identities, and to theory."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import fedac
+from fedac import simulate
+from fedac.algorithms import Algorithm, get
+from fedac.errors import InputError
+from fedac.objectives import LeastSquares, LogisticRegression, optimum
+from fedac.simulation import Result, Schedule
+from fedac.simulation._fast import client_memory
+
+# Of every kind: what travels, what is kept, what the server does.
+COMPOSITIONS = (
+    "fedavg+step(1.5)",
+    "fedavgm",
+    "slowmo",
+    "diloco",
+    "outer-nesterov",
+    "fedadam",
+    "fedyogi",
+    "fedadagrad",
+    "fedprox(0.3)",
+    "scaffold",
+    "scaffnew",
+    "momentum(0.8)",
+    "gpa(0.8,0.6)",
+    "fedac-i+local",
+    "fedac-ii+local+slowmo(1,0.4)",
+    "fedac-vanilla+nesterov(1,0.3)",
+    "fedac-i+accelerated",
+    "fedac-i+cv",
+    "fedac-ii+cv+nesterov(1,0.3)",
+    "fedac-i+local+cv+momentum(1,0.5)",
+    "scaffold+nesterov(1,0.9)",
+    "prox(0.3)+cv+adam",
+    "momentum(0.8)+local+yogi",
+    "momentum(0.8)+cv+adagrad",
+    "gpa(0.8,0.6)+local+cv+step(1.2)",
+)
+both_engines = pytest.mark.parametrize("engine", ["reference", "fast"])
+
+
+def rows(n: int = 60, d: int = 5, seed: int = 0) -> tuple[sp.csr_array, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((n, d)) * (rng.random((n, d)) < 0.7)
+    return sp.csr_array(X), np.where(rng.random(n) < 0.4, -1.0, 1.0)
+
+
+X, y = rows()
+LOGISTIC = LogisticRegression(X, y, l2=0.05)
+DENSE = LogisticRegression(X.toarray(), y, l2=0.05)
+OWNERS = np.random.default_rng(1).integers(0, 10, 60)  # clients of different sizes
+
+
+def run(F, method, engine: str = "reference", **options) -> Result:
+    # Two step sizes in every call: other numbers of lanes would have to be compiled.
+    usual = {"clients": OWNERS, "K": 4, "T": 24, "eta": [0.3, 0.1], "mu": 0.05}
+    return simulate(F, method, engine=engine, precision="float64", **(usual | options))
+
+
+def assert_equal(one: Result, other: Result, tolerance: float) -> None:
+    for mine, theirs in zip(one.runs, other.runs, strict=True):
+        assert list(mine.state) == list(theirs.state)
+        for name, vector in mine.state.items():
+            size = max(1.0, np.abs(vector).max())
+            np.testing.assert_allclose(theirs.state[name], vector, rtol=0, atol=tolerance * size)
+        np.testing.assert_allclose(theirs.w, mine.w, rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize("F", [LOGISTIC, DENSE], ids=["sparse", "dense"])
+@pytest.mark.parametrize("batch", [1, 3, "full"])
+def test_engines_agree(F: LogisticRegression, batch: int | str) -> None:
+    options = {"participation": 0.3, "batch": batch, "K": Schedule.at([5, 6, 13, 20]), "T": None}
+    for name in COMPOSITIONS if batch == 1 else COMPOSITIONS[::3]:
+        one, other = (run(F, name, engine, **options) for engine in ("reference", "fast"))
+        assert_equal(one, other, 1e-9)
+
+
+@pytest.mark.slow
+@settings(max_examples=40, derandomize=True)
+@given(
+    name=st.sampled_from(COMPOSITIONS),
+    participation=st.sampled_from([0.3, 0.5, 1.0]),
+    batch=st.sampled_from([1, 2, "full"]),
+    gaps=st.lists(st.integers(1, 9), min_size=1, max_size=5),
+    etas=st.lists(st.floats(1e-3, 1.0), min_size=2, max_size=2),
+    weighting=st.sampled_from(["examples", "uniform"]),
+    decay=st.sampled_from([None, "1/sqrt(r)"]),
+    seed=st.integers(0, 2**32),
+)
+def test_engines_agree_on_anything(
+    name, participation, batch, gaps, etas, weighting, decay, seed
+) -> None:
+    values = [fedac.Decay(eta, decay) for eta in etas] if decay else etas
+    options = {
+        "participation": participation, "batch": batch, "weighting": weighting, "seed": seed,
+        "K": Schedule(tuple(gaps)), "T": None, "eta": values,
+    }  # fmt: skip
+    one, other = (run(LOGISTIC, name, engine, **options) for engine in ("reference", "fast"))
+    assert_equal(one, other, 1e-9)
+
+
+@both_engines
+@pytest.mark.parametrize(
+    ("method", "twin"),
+    [
+        ("fedavg+momentum(1,0)", "fedavg"),
+        ("fedavg+nesterov(1,0)", "fedavg"),
+        ("fedavg+step(1)", "fedavg"),
+        ("slowmo(1,0)", "fedavg"),
+        ("prox(0)", "fedavg"),
+        ("momentum(0)", "fedavg"),
+        ("fedac-i+nesterov(1,0)", "fedac-i"),
+        ("slowmo(0.8,0.6)", "fedavgm(0.8,0.6)"),  # with a constant step size
+        (fedac.fedac(gamma=0.3, alpha=1.0, beta=1.0), "fedavg"),
+        # GPA is FedAc with 1/alpha = 0, beta = 1/(1 - m) and a smaller eta.
+        ("gpa(0.75,0.75)", fedac.fedac(gamma=0.3, alpha=1e300, beta=4.0)),
+    ],
+    ids=lambda method: getattr(method, "name", method),
+)
+@pytest.mark.parametrize("K", [1, 4])
+def test_identities(method: str | Algorithm, twin: str | Algorithm, K: int, engine: str) -> None:
+    of_gpa = isinstance(twin, Algorithm)
+    options = {"K": K, "participation": 0.5}
+    one = run(LOGISTIC, method, engine, eta=[0.3, 0.3], **options)
+    other = run(LOGISTIC, twin, engine, eta=[0.3 / 4 if of_gpa else 0.3] * 2, **options)
+    np.testing.assert_allclose(one.best.w, other.best.w, rtol=0, atol=1e-12)
+
+
+@both_engines
+@pytest.mark.parametrize("rule", ["fedavg", "fedac-i", "momentum(0.9)"])
+def test_control_variates_change_nothing_where_clients_are_alike(rule: str, engine: str) -> None:
+    same = sp.vstack([X, X, X]).tocsr()
+    F = LogisticRegression(same, np.tile(y, 3), l2=0.05)
+    options = {"clients": np.repeat([0, 1, 2], 60), "batch": "full"}
+    one, other = (run(F, name, engine, **options) for name in (rule, rule + "+cv"))
+    np.testing.assert_allclose(one.best.w, other.best.w, rtol=0, atol=1e-12)
+
+
+@both_engines
+@pytest.mark.parametrize("name", ["fedavg", "scaffold", "scaffnew"])
+def test_one_step_is_gradient_descent(name: str, engine: str) -> None:
+    w = np.ones(5)
+    for _ in range(12):
+        w = w - 0.3 * LOGISTIC.gradient(w)
+    found = run(LOGISTIC, name, engine, K=1, T=12, batch="full", start=np.ones(5)).runs[0].w
+    np.testing.assert_allclose(found, w, rtol=0, atol=1e-12)
+
+
+@both_engines
+@pytest.mark.parametrize(("gamma", "beta"), [(1.0, 0.9), (0.7, 0.5)])
+def test_one_step_with_nesterov_is_that_of_pytorch(gamma: float, beta: float, engine: str) -> None:
+    torch = pytest.importorskip("torch")
+    w = torch.nn.Parameter(torch.ones(5, dtype=torch.float64))
+    # x - gamma (beta u + delta) with delta = eta g: the step sizes multiply.
+    optimizer = torch.optim.SGD([w], lr=0.3 * gamma, momentum=beta, nesterov=True)
+    rows_of, labels = torch.tensor(X.toarray()), torch.tensor(y)
+    for _ in range(12):
+        optimizer.zero_grad()
+        losses = torch.nn.functional.softplus(-labels * (rows_of @ w))
+        (losses.mean() + 0.05 / 2 * (w**2).sum()).backward()
+        optimizer.step()
+    found = run(
+        LOGISTIC, f"fedavg+nesterov({gamma},{beta})", engine, K=1, T=12, batch="full",
+        start=np.ones(5),
+    ).runs[0].w  # fmt: skip
+    np.testing.assert_allclose(found, w.detach().numpy(), rtol=0, atol=1e-12)
+
+
+@both_engines
+def test_scaffnew_is_scaffold_where_everybody_takes_part(engine: str) -> None:
+    one, other = (run(LOGISTIC, name, engine) for name in ("scaffold", "scaffnew"))
+    np.testing.assert_allclose(one.best.w, other.best.w, rtol=0, atol=1e-12)
+    assert one.best.megabytes_per_worker == 2 * other.best.megabytes_per_worker
+
+
+@both_engines
+@pytest.mark.parametrize(
+    "F",
+    [
+        LeastSquares(sp.csr_array(np.diag([1.0, 2.0, 0.5, 1.5])), [1.0, -2.0, 3.0, 0.5], l2=0.1),
+        LOGISTIC,
+    ],
+    ids=["quadratics", "logistic regression"],
+)
+def test_control_variates_find_the_optimum_and_fedavg_does_not(F, engine: str) -> None:
+    best = optimum(F)
+    n = F.n_samples
+    result = run(
+        F, ["fedavg", "scaffold", "scaffnew"], engine, clients=np.arange(n) % 4, batch="full", K=5,
+        T=10_000, eta=[0.2, 0.1], mu=F.strong_convexity,
+    )  # fmt: skip
+    distances = [float(np.linalg.norm(one.w - best.w)) for one in result.runs]
+    assert max(distances[2:]) < 1e-12
+    assert min(distances[:2]) > 1e-3  # the fixed point of FedAvg is elsewhere
+
+
+def test_any_number_of_threads_gives_the_same_bits() -> None:
+    names = ["scaffold", "fedac-i+local+nesterov(1,0.3)", "fedadam"]
+    options = {"clients": None, "M": 200, "K": 16, "T": 64, "eta": [0.1, 0.3]}
+    one, three = (run(LOGISTIC, names, "fast", threads=threads, **options) for threads in (1, 3))
+    assert all((a.w == b.w).all() for a, b in zip(one.runs, three.runs, strict=True))
+
+
+@pytest.mark.filterwarnings("ignore::fedac.errors.StepSizeWarning")
+def test_diverged_runs_disturb_no_other() -> None:
+    # Twelve lanes are two chunks; those with large steps leave both, and take their memory along.
+    good = [0.01, 0.02, 0.05, 0.1, 0.2, 0.3]
+    together = run(LOGISTIC, "scaffold", "fast", eta=[x for eta in good for x in (eta, 1e4)], T=40)
+    alone = run(LOGISTIC, "scaffold", eta=good, T=40)
+    assert [one.status for one in together.runs] == ["ok", "diverged"] * 6
+    for mine, theirs in zip(together.runs[::2], alone.runs, strict=True):
+        np.testing.assert_allclose(mine.w, theirs.w, rtol=0, atol=1e-12)
+
+
+def test_server_numbers_are_lanes_of_one_pass() -> None:
+    together = run(LOGISTIC, "fedavg+nesterov(0.7|1, 0.3|0.9)", "fast")
+    names = list(dict.fromkeys(one.algorithm for one in together.runs))
+    assert names == [f"fedavg+nesterov({g},{b})" for g in ("0.7", "1") for b in ("0.3", "0.9")]
+    alone = [one for name in names for one in run(LOGISTIC, name, "fast").runs]
+    for mine, theirs in zip(together.runs, alone, strict=True):
+        np.testing.assert_allclose(mine.w, theirs.w, rtol=1e-12)
+
+
+def test_memory_that_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client_memory, "_free_bytes", lambda: 10**7)
+    expected = r"takes 168 MB \(1,048,576 clients x 10 numbers x 2 runs\), but only 10 MB are free"
+    with pytest.raises(InputError, match=expected):
+        run(LOGISTIC, "scaffnew", "fast", clients=None, M=2**20)
+    run(LOGISTIC, "fedprox(0.1)", "fast", clients=None, M=2**20, K=1, T=1, participation=1e-5)
+
+
+def test_a_record_of_your_own_with_memory_runs_on_the_fast_engine() -> None:
+    mine = replace(get("scaffold"), name="mine", label="mine")
+    assert_equal(run(LOGISTIC, mine), run(LOGISTIC, "scaffold", "fast"), 1e-9)
+
+
+def test_a_boundary_that_is_not_linear_needs_the_reference_engine() -> None:
+    mine = replace(get("scaffold"), name="mine", enter=lambda s, m, hp: (s[0] ** 2, s[1], m[0]))
+    with pytest.raises(InputError, match="does not enter and leave a round linearly"):
+        run(LOGISTIC, mine, "fast")
