@@ -29,7 +29,7 @@ STYLES = {
     "fedavg": Style("#0072B2", "D", "diamond", "◆"),
     "fedavg-weighted": Style("#000000", "X", "x", "✖"),
 }
-# For algorithms that are not built in.
+# For all other algorithms, in the order in which a figure shows them.
 OTHER = Style("#666666", "*", "star", "★")
 OTHERS = (
     OTHER,
@@ -37,6 +37,9 @@ OTHERS = (
     Style("#7A52C7", "h", "hexagon", "⬢"),
     Style("#5F7A00", "<", "triangle-left", "◀"),
     Style("#B0305C", ">", "triangle-right", "▶"),
+    Style("#1B7F8C", "d", "diamond-tall", "◊"),
+    Style("#C0A000", "8", "octagon", "◎"),
+    Style("#3D3D99", "H", "hexagon2", "⬣"),
 )
 
 # For the labels of a data set, the strongest contrast first.
@@ -47,7 +50,7 @@ LABEL_COLOURS = (
 
 
 def style(algorithm: str) -> Style:
-    """Return the style of an algorithm; one that is not built in is a grey star.
+    """Return the style of one of the algorithms above; of any other it is a grey star.
 
     Examples
     --------
@@ -58,7 +61,7 @@ def style(algorithm: str) -> Style:
 
 
 def styles(algorithms: Sequence[str]) -> list[Style]:
-    """Return the styles of algorithms in one figure, where those not built in differ too.
+    """Return the styles of algorithms in one figure; those without one of their own differ too.
 
     Examples
     --------

@@ -115,7 +115,7 @@ def test_seed_has_64_bits(assert_refused, value):
 
 
 @pytest.mark.parametrize(
-    ("name", "nearest"), [("fedac", "fedac-i"), ("FedAvg", "fedavg"), ("mbsgd", "mb-sgd")]
+    ("name", "nearest"), [("fedac", "fedac-i"), ("fedavq", "fedavg"), ("mbsgd", "mb-sgd")]
 )
 def test_unknown_algorithm_names_the_nearest(assert_refused, name, nearest):
     assert_refused("run", "--algorithm", name, saying=f"did you mean '{nearest}'?")

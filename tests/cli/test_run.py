@@ -59,6 +59,7 @@ KEYS = {
     "test": nothing,
 }
 RUN_KEYS = {
+    "algorithm": lambda value: value == "fedac-i",
     "eta": number,
     "hyperparameters": lambda value: isinstance(value, dict),
     "status": lambda value: value in ("ok", "diverged"),
@@ -120,6 +121,7 @@ def test_json_is_the_contract(run):
     best = min(result["runs"], key=lambda record: record["best_loss"])
     edge = {0.1: "smallest", 0.2: "largest"}[best["eta"]]
     assert result["best"] == {
+        "algorithm": "fedac-i",
         "eta": best["eta"],
         "suboptimality": best["best_suboptimality"],
         "edge": edge,
@@ -145,8 +147,8 @@ def test_table_on_stdout_and_timing_on_stderr(run):
 
 def test_an_edge_is_mentioned_only_if_there_is_one(run):
     etas = "0.0001,0.1,100"
-    (best, _, edge) = read(run("--json", "--eta", etas).out)["best"].values()
-    assert (best, edge) == (0.1, None)
+    best = read(run("--json", "--eta", etas).out)["best"]
+    assert (best["eta"], best["edge"]) == (0.1, None)
     assert "tried" not in run("--eta", etas).err
     assert read(run("--json", "--eta", "0.1").out)["best"]["edge"] is None
 
@@ -270,7 +272,8 @@ def test_without_a_minimum_losses_are_shown(fedac, write):
     assert "no F* can be found" in err
     result = read(out)
     assert result["f_star"] is None
-    assert result["best"] == {"eta": 0.5, "suboptimality": None, "edge": None}
+    best = {"algorithm": "fedavg", "eta": 0.5, "suboptimality": None, "edge": None}
+    assert result["best"] == best
     assert number(result["runs"][0]["final_loss"])
     assert result["runs"][0]["final_suboptimality"] is None
     code, out, _ = fedac("run", *options)

@@ -14,11 +14,11 @@ from fedac.objectives import LogisticRegression
 
 MODULE = """
 from dataclasses import replace
-from fedac.algorithms import FEDAVG
+from fedac.algorithms import FEDAC_I, FEDAVG
 from fedac.objectives import LeastSquares
 
 mine = replace(FEDAVG, name="mine")
-impostor = replace(FEDAVG)
+impostor = replace(FEDAC_I, name="fedavg")
 uncoupled = replace(FEDAVG, name="uncoupled", couple=lambda eta: eta)
 number = 3
 class Loss(LeastSquares): pass
@@ -49,6 +49,7 @@ def here(tmp_path, monkeypatch):
 @pytest.mark.usefixtures("here")
 def test_found_in_the_current_folder():
     assert find_algorithm("own_things:mine").name == "mine"
+    assert find_algorithm("own_things:mine+cv+step(2)").name == "mine+cv+step(2)"
     assert find_loss("own_things:Loss").__name__ == "Loss"
     assert make_objective("own_things:Loss", [[2.0]], [1.0], l2=1.0, intercept=True).dim == 2
 

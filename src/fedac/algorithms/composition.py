@@ -50,7 +50,7 @@ sends only one; use fedac-i, fedac-ii, fedac-vanilla, momentum or gpa
         if not isinstance(piece, ServerRule):
             typed = parse_piece(piece)
             if typed.name in MEMORIES:
-                _bind(MEMORIES[typed.name], typed, given=1)  # a memory has no numbers
+                _bind(MEMORIES[typed.name].make, typed, given=1)  # a memory has no numbers
                 if typed.name in memories:
                     raise InputError(f"a method has '{typed.name}' once")
                 memories.append(typed.name)
@@ -68,11 +68,11 @@ sends only one; use fedac-i, fedac-ii, fedac-vanilla, momentum or gpa
     outside = sorted(set(memories) & set(OUTSIDE_SERVER))
     method = rule
     for memory in inside:
-        method = MEMORIES[memory](method)
+        method = MEMORIES[memory].make(method)
     if server is not None:
         method = with_server(method, server)
     for memory in outside:
-        method = MEMORIES[memory](method)
+        method = MEMORIES[memory].make(method)
     parts = [*inside, *outside]
     return replace(
         method,
@@ -91,8 +91,9 @@ def _local_rule(local: str | Algorithm) -> tuple[Algorithm, str, str]:
     key = SYNONYMS.get(typed.name, typed.name)
     if key not in LOCAL_RULES:
         raise unknown_name("local rule", key, LOCAL_RULES)
-    values = _values(LOCAL_RULES[key], typed)
-    rule = LOCAL_RULES[key](*values)
+    make = LOCAL_RULES[key].make
+    values = _values(make, typed)
+    rule: Algorithm = make(*values)
     return rule, _with_numbers(key, values), _with_numbers(rule.label, values, ", ")
 
 
@@ -103,12 +104,14 @@ def _server_rule(typed: PieceName) -> ServerRule:
             f"{str(near).split('known:')[0]}memories: {', '.join(MEMORIES)}; server rules: "
             f"{', '.join(SERVER_RULES)}"
         )
-    return SERVER_RULES[typed.name](*_values(SERVER_RULES[typed.name], typed))
+    make = SERVER_RULES[typed.name].make
+    rule: ServerRule = make(*_values(make, typed))
+    return rule
 
 
 def _server_names(rule: ServerRule) -> tuple[str, str]:
     """Return the name and the label of a server rule; one of the user's own has its class's."""
-    names = {kind: name for name, kind in SERVER_RULES.items()}
+    names = {piece.make: name for name, piece in SERVER_RULES.items()}
     name = names.get(type(rule), type(rule).__name__.lower())
     values = astuple(rule) if is_dataclass(rule) else ()
     return _with_numbers(name, values), _with_numbers(name, values, ", ")
@@ -123,18 +126,29 @@ def _values(factory: Callable[..., Any], typed: PieceName) -> tuple[float, ...]:
     return _bind(factory, typed).args
 
 
+def signature(name: str, make: Callable[..., Any], *, given: int = 0) -> str:
+    """Write a piece with its numbers, and the usual ones; the first `given` are not typed.
+
+    Examples
+    --------
+    >>> from fedac.algorithms.server.nesterov import Nesterov
+    >>> signature("nesterov", Nesterov)
+    'nesterov(gamma=0.7, beta=0.9)'
+    """
+    parameters = list(inspect.signature(make).parameters.values())[given:]
+    shown = [p.name if p.default is p.empty else f"{p.name}={p.default:g}" for p in parameters]
+    return f"{name}({', '.join(shown)})" if shown else name
+
+
 def _bind(
     factory: Callable[..., Any], typed: PieceName, *, given: int = 0
 ) -> inspect.BoundArguments:
     """Bind the typed numbers to a factory's parameters; the first `given` are not typed."""
     parameters = list(inspect.signature(factory).parameters.values())[given:]
-    signature = inspect.Signature(parameters)
     try:
-        bound = signature.bind(*typed.positional, **typed.named)
+        bound = inspect.Signature(parameters).bind(*typed.positional, **typed.named)
     except TypeError as error:
-        form = (
-            f"{typed.name}({', '.join(p.name for p in parameters)})" if parameters else typed.name
-        )
+        form = signature(typed.name, factory, given=given)
         raise InputError(f"'{typed}': {error}; it is {form}") from None
     bound.apply_defaults()
     return bound

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from fedac.algorithms.local.fedac import FEDAC_I, FEDAC_II, FEDAC_VANILLA
 from fedac.algorithms.local.fedavg import FEDAVG
@@ -16,39 +17,90 @@ from fedac.algorithms.local.prox import make_prox
 from fedac.algorithms.memory.at_home import keep_at_home
 from fedac.algorithms.memory.control_variates import with_control_variates
 from fedac.algorithms.memory.scaffnew import with_scaffnew
-from fedac.algorithms.record import Algorithm
 from fedac.algorithms.server.accelerated import Accelerated
 from fedac.algorithms.server.adaptive import Adagrad, Adam, Yogi
 from fedac.algorithms.server.momentum import Momentum
 from fedac.algorithms.server.nesterov import Nesterov
-from fedac.algorithms.server.rule import ServerRule
 from fedac.algorithms.server.slowmo import SlowMo
 from fedac.algorithms.server.step import Step
 
-# Called with the numbers in a name's parentheses.
-LOCAL_RULES: dict[str, Callable[..., Algorithm]] = {
-    "fedavg": lambda: FEDAVG,
-    "fedac-i": lambda: FEDAC_I,
-    "fedac-ii": lambda: FEDAC_II,
-    "fedac-vanilla": lambda: FEDAC_VANILLA,
-    "momentum": make_momentum,
-    "prox": make_prox,
-    "gpa": make_gpa,
+
+@dataclass(frozen=True)
+class Piece:
+    """A piece of a method: what makes it, given the numbers in its parentheses, and its rule."""
+
+    make: Callable[..., Any]
+    rule: str
+    source: str
+
+
+# What a client does in one local step; g is a stochastic gradient at w, unless a rule says where.
+LOCAL_RULES = {
+    "fedavg": Piece(lambda: FEDAVG, "w <- w - eta g", "arXiv 1602.05629"),
+    "fedac-i": Piece(
+        lambda: FEDAC_I,
+        "g at w_md = w/beta + (1-1/beta) w_ag; w_ag <- w_md - eta g; w <- (1-1/alpha) w + "
+        "w_md/alpha - gamma g",
+        "arXiv 2006.08950",
+    ),
+    "fedac-ii": Piece(
+        lambda: FEDAC_II,
+        "as fedac-i, with the paper's second choice of alpha, beta and gamma",
+        "arXiv 2006.08950",
+    ),
+    "fedac-vanilla": Piece(
+        lambda: FEDAC_VANILLA,
+        "as fedac-i, with the alpha, beta and gamma of accelerated SGD",
+        "arXiv 2006.08950",
+    ),
+    "momentum": Piece(make_momentum, "u <- beta u + g; w <- w - eta u", "Polyak, 1964"),
+    "prox": Piece(
+        make_prox, "w <- w - eta (g + mu (w - x)), x where the round began", "arXiv 1812.06127"
+    ),
+    "gpa": Piece(
+        make_gpa,
+        "g at mu_y x + (1-mu_y) z; z <- z - eta g; x <- mu_x x + (1-mu_x) z",
+        "arXiv 2512.17131",
+    ),
 }
-MEMORIES: dict[str, Callable[[Algorithm], Algorithm]] = {
-    "local": keep_at_home,
-    "cv": with_control_variates,
-    "scaffnew": with_scaffnew,
+# What a client keeps between its rounds.
+MEMORIES = {
+    "local": Piece(
+        keep_at_home,
+        "only the first sequence travels; the client keeps how far the others are from it",
+        "as DiLoCo's inner optimizer, arXiv 2311.08105",
+    ),
+    "cv": Piece(
+        with_control_variates,
+        "g - c_m + c in place of g; c_m <- mean g of the round; c <- c + share mean(change of c_m)",
+        "arXiv 1910.06378",
+    ),
+    "scaffnew": Piece(
+        with_scaffnew,
+        "g - h_m in place of g; h_m <- h_m + (new x - w_m)/(K eta)",
+        "arXiv 2202.09357",
+    ),
 }
-SERVER_RULES: dict[str, Callable[..., ServerRule]] = {
-    "step": Step,
-    "momentum": Momentum,
-    "slowmo": SlowMo,
-    "nesterov": Nesterov,
-    "accelerated": Accelerated,
-    "adam": Adam,
-    "yogi": Yogi,
-    "adagrad": Adagrad,
+# How the server moves every sequence x that travels; delta = x - mean(clients).
+SERVER_RULES = {
+    "step": Piece(Step, "x <- x - gamma delta", "arXiv 1910.06378"),
+    "momentum": Piece(Momentum, "u <- beta u + delta; x <- x - gamma u", "arXiv 1909.06335"),
+    "slowmo": Piece(SlowMo, "u <- beta u + delta/eta; x <- x - alpha eta u", "arXiv 1910.00643"),
+    "nesterov": Piece(
+        Nesterov, "u <- beta u + delta; x <- x - gamma (beta u + delta)", "arXiv 2311.08105"
+    ),
+    "accelerated": Piece(
+        Accelerated,
+        "u <- x - delta; z <- z - gamma (r+1)/2 delta; x <- (1-t) u + t z, t = 2/(r+3); output u",
+        "arXiv 2509.10439",
+    ),
+    "adam": Piece(
+        Adam,
+        "m <- b1 m - (1-b1) delta; v <- b2 v + (1-b2) delta^2; x <- x + gamma m/(sqrt(v) + tau)",
+        "arXiv 2003.00295",
+    ),
+    "yogi": Piece(Yogi, "as adam, v <- v - (1-b2) delta^2 sign(v - delta^2)", "arXiv 2003.00295"),
+    "adagrad": Piece(Adagrad, "as adam, v <- v + delta^2", "arXiv 2003.00295"),
 }
 SYNONYMS = {"sgd": "fedavg"}
 

@@ -51,7 +51,7 @@ def serve_mean(
     return message, server
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Algorithm:
     """One optimization algorithm, for every runtime.
 
@@ -144,6 +144,9 @@ class Algorithm:
         if self.first_memory is not None:
             return self.first_memory(sequences)
         return tuple(0 * sequences[0] for _ in self.memory)
+
+    def __repr__(self) -> str:
+        return f"<Algorithm {self.name}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Copy and pickle an algorithm of ours by its name: it is made of functions."""

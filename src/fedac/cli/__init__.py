@@ -18,6 +18,7 @@ import typer.core
 
 from fedac import __version__
 from fedac.cli import (
+    algorithms,
     bench,
     data,
     demo,
@@ -39,6 +40,7 @@ START = """Where to start:
 \b
   fedac demo                 four algorithms compared on embedded data
   fedac run --dataset a9a    one algorithm; then try --algorithm and --eta
+  fedac algorithms           all algorithms, and the pieces to make more
   fedac COMMAND --help       all options of a command
   README.md and docs/        the guide, in the repository
 """
@@ -55,7 +57,9 @@ app = typer.Typer(
 )
 
 # In the order of the help page.
-for module in (demo, run, split, sweep, export, reproduce, report, instability, plan, bench):
+for module in (
+    demo, run, algorithms, split, sweep, export, reproduce, report, instability, plan, bench
+):  # fmt: skip
     add_command(app, module.__name__.removeprefix("fedac.cli."), module.command)
 app.add_typer(data.app, name="data")
 

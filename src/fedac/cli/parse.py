@@ -10,12 +10,12 @@ from typing import TypeVar
 
 import typer
 
-from fedac.algorithms import ALGORITHMS
+from fedac.algorithms import ALGORITHMS, split_names
 from fedac.errors import InputError
 
 T = TypeVar("T")
 
-ALGORITHM_NAMES = ", ".join(ALGORITHMS)
+ALGORITHM_NAMES = f"{', '.join(ALGORITHMS)}, any other that 'fedac algorithms' lists"
 # Those of fedac.objectives.LOSSES, which is slow to import.
 LOSS_NAMES = "logistic, least-squares, squared-hinge"
 BAND = (
@@ -25,14 +25,14 @@ BAND = (
 
 
 def listed(read: Callable[[str], T], what: str, text: str, *, option: str) -> list[T]:
-    """Read a comma-separated list.
+    """Read a comma-separated list; commas in parentheses separate nothing.
 
     Examples
     --------
     >>> numbers("0.1,0.2", option="--eta")
     [0.1, 0.2]
-    >>> names("fedac-i, fedavg", option="--algorithms")
-    ['fedac-i', 'fedavg']
+    >>> names("fedac-i, fedavg+nesterov(1,0.9)", option="--algorithms")
+    ['fedac-i', 'fedavg+nesterov(1,0.9)']
     >>> whole_numbers("4,8.5", option="--workers")
     Traceback (most recent call last):
     ...
@@ -42,7 +42,7 @@ def listed(read: Callable[[str], T], what: str, text: str, *, option: str) -> li
     ...
     fedac.errors.InputError: --eta: 0.1 is listed twice
     """
-    parts = [part.strip() for part in text.split(",")]
+    parts = split_names(text)
     try:
         values = [read(part) for part in parts if part]
     except ValueError:

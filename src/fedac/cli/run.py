@@ -1,4 +1,4 @@
-"""`fedac run`: one algorithm, one or many step sizes."""
+"""`fedac run`: one algorithm, one or many step sizes and values of its numbers."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import dataclasses
 import json
 import math
 import sys
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -40,7 +41,9 @@ def command(
     l2: float = typer.Option(1e-3, help="Regularization strength, at least 0."),
     intercept: bool = typer.Option(False, "--intercept", help="Append a column of ones."),
     algorithm: str = typer.Option(
-        "fedac-i", help=f"{ALGORITHM_NAMES}, or your own record as module:name."
+        "fedac-i",
+        help=f"{ALGORITHM_NAMES}, or your own record as module:name. Several values of a number "
+        "are separated by |, as in 'fedavg+nesterov(0.7|1, 0.9)'.",
     ),
     workers: int | None = typer.Option(
         None, "--workers", "-M", max=LARGEST, help=f"Workers, M; {WORKERS} unless given."
@@ -80,6 +83,7 @@ def command(
         weighting=weighting,
         decay=decay,
     )
+    from fedac.algorithms import expand
     from fedac.algorithms.contract import check_decay
     from fedac.decay import Decay
     from fedac.errors import InputError
@@ -93,7 +97,7 @@ def command(
     from fedac.simulation.inputs import require_seed, require_threads
 
     # Report bad options before reading the data, which may take minutes.
-    method = find_algorithm(algorithm)
+    methods = [find_algorithm(name) for name in expand(algorithm)]
     find_loss(loss)
     require_nonnegative("l2", l2)
     options.check()
@@ -105,7 +109,7 @@ def command(
     schedule = Schedule.every(local_steps, steps=steps)
     if mu is not None:
         require_positive("mu", mu)
-    for step_size in etas:
+    for step_size, method in product(etas, methods):
         require_positive("eta", step_size)
         coupled: dict[str, Any] = {"mu": l2 if mu is None else mu, "K": schedule.K}
         try:
@@ -128,11 +132,11 @@ def command(
     federation = make_federation(objective, **how)
     queries = sum(federation.queries(span) for span in schedule)
     interrupted = False
-    with progress_bar(algorithm, total=queries * len(etas)) as advance:
+    with progress_bar(algorithm, total=queries * len(etas) * len(methods)) as advance:
         try:
             result = simulate(
                 objective,
-                method,
+                methods,
                 K=schedule,
                 eta=etas if decay is None else [Decay(each, decay) for each in etas],
                 mu=mu or l2 or None,
@@ -190,6 +194,7 @@ def _as_json(result: Result, f_star: float) -> dict[str, Any]:
         "runs": [_run_as_json(run, f_star) for run in result.runs],
         "best": best
         and {
+            "algorithm": best.algorithm,
             "eta": best.eta,
             "suboptimality": _finite(best.trained_loss - f_star),
             "edge": result.edge,
@@ -221,6 +226,7 @@ def _run_as_json(run: Run, f_star: float) -> dict[str, Any]:
     hp = dataclasses.asdict(as_fedac(run.hyperparameters)) | dataclasses.asdict(run.hyperparameters)
     hp.pop("eta")
     return {
+        "algorithm": run.algorithm,
         "eta": run.eta,
         "hyperparameters": hp,
         "status": run.status,
@@ -260,17 +266,20 @@ def _print_table(result: Result, f_star: float, what_is_run: str) -> None:
     no_minimum = math.isnan(f_star)
     what, zero = ("loss", 0.0) if no_minimum else ("suboptimality", f_star)
     tested = any(run.test_loss.size for run in result.runs)
+    several = len({run.algorithm for run in result.runs}) > 1
     table = new_table(
+        *(["algorithm"] if several else []),
         *("eta", "status", f"best {what}", f"final {what}"),
         *(("test loss", "test accuracy") if tested else ()),
         "MB per worker",
-        words={"status"},
+        words={"algorithm", "status"},
         title=f"{escape(what_is_run)}, K={schedule.K}, T={schedule.T}, "
         f"{schedule.rounds} rounds, {'no F*' if no_minimum else f'F*={f_star:.6f}'}",
     )
     for run in result.runs:
         losses = (run.trained_loss, run.final_loss)
         table.add_row(
+            *([escape(run.algorithm)] if several else []),
             f"{run.eta:g}",
             run.status,
             *("-" if math.isnan(loss) else f"{loss - zero:.4e}" for loss in losses),

@@ -40,7 +40,9 @@ def predict_seconds(
     workers = taking_part(config.participation, config.M) or config.M
     local = ROUND + WORKER * workers + gradient * rows * K
     names = {config.algorithm for config in configs}
-    in_batch = sum(K == 1 or algorithms[name].minibatch for name in names)
+    in_batch = sum(
+        algorithms[name].minibatch or (K == 1 and algorithms[name].is_plain) for name in names
+    )
     rounds = T // K * (in_batch * batch + (len(names) - in_batch) * local)
     records = len(configs) * (1 + math.ceil(T / max(K, config.record_every)))
     return GROUP + records * RECORD * row * n / A9A_ROWS + rounds

@@ -19,7 +19,7 @@ from typing import Annotated, Any, Literal, NamedTuple, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
-from fedac.algorithms import Algorithm
+from fedac.algorithms import Algorithm, expand
 from fedac.algorithms.contract import check_decay, couple
 from fedac.decay import Decay
 from fedac.errors import InputError, look_up, unknown_name
@@ -66,7 +66,7 @@ class Grid(BaseModel):
     l2: Positive
     intercept: bool = False  # append a column of ones to the data
     mu: Positive | None = None  # strong-convexity estimate; the objective's own, l2, unless given
-    algorithms: Several[str]  # keys of `fedac.algorithms.ALGORITHMS`, or your own as module:name
+    algorithms: Several[str]  # names as of `fedac.algorithms.get`, or your own as module:name
     steps: Count = 4096  # T
     workers: Several[Count] = ()  # M
     split: Several[Text] = ()  # of the rows among clients, as of `fedac.split`, or files
@@ -156,8 +156,9 @@ class Grid(BaseModel):
     @field_validator("algorithms")
     @classmethod
     def _known_algorithms(cls, names: tuple[str, ...]) -> tuple[str, ...]:
-        cls._different(tuple(find_algorithm(name).name for name in names))
-        return names
+        each = tuple(one for name in names for one in expand(name))
+        cls._different(tuple(find_algorithm(name).name for name in each))
+        return each
 
     @field_validator("split")
     @classmethod

@@ -7,14 +7,16 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from fedac.algorithms import ALGORITHMS, Algorithm, get
+from fedac.algorithms import Algorithm, compose, get
+from fedac.algorithms.fingerprints import fingerprint
+from fedac.algorithms.names import split_pieces
 from fedac.errors import InputError, look_up, unknown_name
 from fedac.objectives import LOSSES, Objective
 from fedac.testing import check_objective
 
 
 def find_algorithm(name: str) -> Algorithm:
-    """Return a built-in algorithm, or import the user's own.
+    """Return a built-in algorithm, or import the user's own; both can be composed.
 
     Examples
     --------
@@ -22,6 +24,8 @@ def find_algorithm(name: str) -> Algorithm:
     'FedAvg'
     >>> find_algorithm("fedac.algorithms:FEDAVG").label
     'FedAvg'
+    >>> find_algorithm("fedac.algorithms:FEDAVG+cv").name
+    'fedavg+cv'
     >>> find_algorithm("math:pi")
     Traceback (most recent call last):
     ...
@@ -29,14 +33,22 @@ def find_algorithm(name: str) -> Algorithm:
     """
     if ":" not in name:
         return get(name)
-    found = _import(name)
+    own, *others = split_pieces(name)
+    found = _import(own)
     if not isinstance(found, Algorithm):
-        raise InputError(f"'{name}' must be an Algorithm record, not {type(found).__name__}")
-    if found is not ALGORITHMS.get(found.name, found):
-        raise InputError(
-            f"'{name}' has the name of a built-in algorithm, '{found.name}'; rename it"
-        )
-    return found
+        raise InputError(f"'{own}' must be an Algorithm record, not {type(found).__name__}")
+    if _has_taken_name(found):
+        raise InputError(f"'{own}' has the name of a built-in algorithm, '{found.name}'; rename it")
+    return compose(found, *others) if others else found
+
+
+def _has_taken_name(own: Algorithm) -> bool:
+    """Say whether an algorithm of ours has the same name and computes something else."""
+    try:
+        ours = get(own.name)
+    except InputError:
+        return False
+    return own is not ours and fingerprint(own) != fingerprint(ours)
 
 
 def find_loss(name: str) -> type[Objective]:

@@ -14,7 +14,7 @@ from fedac.algorithms.couplings import Hyperparameters
 from fedac.arrays import Array
 from fedac.errors import NoOptimumError
 from fedac.objectives import Objective, Optimum, optimum
-from fedac.palette import style
+from fedac.palette import styles
 from fedac.simulation.federation import Federation
 from fedac.simulation.schedule import Schedule
 
@@ -193,8 +193,10 @@ class Result:
         no_minimum = math.isnan(self.f_star)
         curves = [run.loss if no_minimum else self.suboptimality(run) for run in self.runs]
         etas = sorted({run.eta for run in self.runs})
+        names = list(dict.fromkeys(run.algorithm for run in self.runs))
+        looks = dict(zip(names, styles(names), strict=True))
         for run, values in zip(self.runs, curves, strict=True):
-            look = style(run.algorithm)
+            look = looks[run.algorithm]
             ax.plot(
                 self.rounds_of(run),
                 values,

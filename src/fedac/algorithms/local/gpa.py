@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from fedac.algorithms import couplings
 from fedac.algorithms.couplings import Hyperparameters
+from fedac.algorithms.local.fedac import output, start
 from fedac.algorithms.record import Algorithm, State, Vector
 from fedac.require import require_fraction
 
@@ -44,8 +45,8 @@ def make_gpa(mu_x: float, mu_y: float) -> Algorithm:
         label="GPA",
         sequences=("x", "z"),
         couple=couplings.fedavg,
-        start=lambda w_0: (w_0, w_0),
+        start=start,
         query=rule.query,
         update=rule.update,
-        output=lambda state, hp, t: state[0],
+        output=output,
     )

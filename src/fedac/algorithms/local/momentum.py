@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from fedac.algorithms import couplings
 from fedac.algorithms.couplings import Hyperparameters
+from fedac.algorithms.local.fedavg import last_iterate, query
 from fedac.algorithms.record import Algorithm, State, Vector
 from fedac.require import require_fraction
 
@@ -13,6 +14,9 @@ from fedac.require import require_fraction
 @dataclass(frozen=True)
 class _Momentum:
     beta: float
+
+    def start(self, w_0: Vector) -> State:
+        return w_0, 0 * w_0
 
     def update(self, local: State, w_md: Vector, g: Vector, hp: Hyperparameters) -> State:
         _, u = local
@@ -30,13 +34,14 @@ def make_momentum(beta: float = 0.9) -> Algorithm:
     >>> rule.update((3.0, 4.0), 3.0, 2.0, hp)
     (2.6, 4.0)
     """
+    rule = _Momentum(require_fraction("beta", beta))
     return Algorithm(
         name="momentum",
         label="momentum SGD",
         sequences=("w", "u"),
         couple=couplings.fedavg,
-        start=lambda w_0: (w_0, 0 * w_0),
-        query=lambda local, hp: local[0],
-        update=_Momentum(require_fraction("beta", beta)).update,
-        output=lambda state, hp, t: state[0],
+        start=rule.start,
+        query=query,
+        update=rule.update,
+        output=last_iterate,
     )

@@ -6,7 +6,8 @@ import math
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from fedac.algorithms import ALGORITHMS
+from fedac.algorithms import get, split_names
+from fedac.errors import InputError
 from fedac.experiments.compare import CELL, PROBLEM, summarize, tuned
 from fedac.experiments.paper import CLAIMS, MANY_WORKERS, headlines, published_cells
 from fedac.experiments.published import paper_datasets, published_runs
@@ -233,11 +234,14 @@ def _label(name: str) -> str:
 
     Examples
     --------
-    >>> _label("fedavg, mu=0.1"), _label("mine")
-    ('FedAvg, mu=0.1', 'mine')
+    >>> _label("fedavg, mu=0.1"), _label("fedac-i+step(2)"), _label("mine")
+    ('FedAvg, mu=0.1', 'FedAc-I + step(2)', 'mine')
     """
-    plain = name.partition(",")[0].partition(" ")[0]
-    label = ALGORITHMS[plain].label if plain in ALGORITHMS else plain
+    plain = split_names(name)[0].partition(" ")[0]
+    try:
+        label = get(plain).label
+    except InputError:  # the user's own
+        label = plain
     return label + name.removeprefix(plain)
 
 

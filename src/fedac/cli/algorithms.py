@@ -1,0 +1,123 @@
+"""`fedac algorithms`: the pieces that methods are made of, and what a method sends and keeps."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from fedac.algorithms import Algorithm
+    from fedac.algorithms.pieces import Piece
+
+KINDS = {
+    "local_rules": "Local rules: one step of a client. g is a stochastic gradient at w, unless a "
+    "rule says where.",
+    "memories": "Memories: what client m keeps between its rounds.",
+    "server_rules": "Server rules: how the server moves every sequence x that travels. delta = x - "
+    "mean of the clients, r = 0, 1, ... the round.",
+    "methods": "Well-known names, and the paper's baselines",
+}
+HOW = """A method is a local rule, then memories and a server rule, joined by +, as in
+fedac-i+cv+nesterov(1,0.3). Numbers are given by position or by name; left out, they are the
+usual ones above. Values separated by | are several methods: fedavg+nesterov(0.7|1, 0.9).
+'fedac algorithms NAME' shows what any method sends and keeps."""
+
+
+def command(
+    names: list[str] | None = typer.Argument(
+        None, metavar="[NAME]...", help="Methods to describe; without, all pieces and names."
+    ),
+    as_json: bool = typer.Option(False, "--json", help="Print one JSON object."),
+) -> None:
+    """List pieces and names of methods: their rules, what they send, what they keep."""
+    listed = _describe(names) if names else _everything()
+    if as_json:
+        print(json.dumps(listed))
+        return
+    for kind, entries in listed.items():
+        if not names:
+            print(f"{KINDS[kind]}\n")
+        for entry in entries:
+            print(_text(entry))
+    if not names:
+        print(HOW)
+
+
+def _describe(names: list[str]) -> dict[str, list[dict[str, Any]]]:
+    from fedac.algorithms import expand
+    from fedac.experiments.plugins import find_algorithm
+
+    methods = [find_algorithm(one) for name in names for one in expand(name)]
+    return {"methods": [{"name": method.name} | _traffic(method) for method in methods]}
+
+
+def _everything() -> dict[str, list[dict[str, Any]]]:
+    from fedac.algorithms import ALGORITHMS
+    from fedac.algorithms.pieces import LOCAL_RULES, MEMORIES, SERVER_RULES, WELL_KNOWN
+
+    baselines = [name for name in ALGORITHMS if name not in LOCAL_RULES]
+    return {
+        "local_rules": [_piece(name, piece, "") for name, piece in LOCAL_RULES.items()],
+        "memories": [
+            _piece(name, piece, "fedac-i" if name == "local" else "fedavg", given=1)
+            for name, piece in MEMORIES.items()
+        ],
+        "server_rules": [_piece(name, piece, "fedavg") for name, piece in SERVER_RULES.items()],
+        "methods": [
+            *({"name": name} | _traffic(ALGORITHMS[name]) for name in baselines),
+            *(
+                {"name": name, "is": "+".join(known.pieces)} | _traffic(_example(known.pieces))
+                for name, known in WELL_KNOWN.items()
+            ),
+        ],
+    }
+
+
+def _piece(name: str, piece: Piece, rule: str, *, given: int = 0) -> dict[str, Any]:
+    """Describe a piece, by itself and as a part of the simplest method that has it."""
+    from fedac.algorithms.composition import signature
+
+    example = (rule, name) if rule else (name,)
+    return {
+        "name": signature(name, piece.make, given=given),
+        "rule": piece.rule,
+        "source": piece.source,
+        "example": "+".join(example),
+        **_traffic(_example(example)),
+    }
+
+
+def _example(pieces: tuple[str, ...]) -> Algorithm:
+    """Compose pieces; numbers that have no usual value do not matter here."""
+    from fedac.algorithms import compose
+
+    numbers = {"prox": "(0.5)", "gpa": "(0.5, 0.5)", "step": "(0.5)"}
+    return compose(*(piece + numbers.get(piece, "") for piece in pieces))
+
+
+def _traffic(method: Algorithm) -> dict[str, Any]:
+    """Return what a method sends up and down in a round, and what it keeps, by name."""
+    sent = list(method.sequences)
+    return {
+        "up": ["gradient"] if method.minibatch else sent,
+        "down": ["query point"] if method.minibatch else sent,
+        "client_keeps": list(method.memory),
+        "server_keeps": list(method.server),
+    }
+
+
+def _text(entry: dict[str, Any]) -> str:
+    """Write an entry as a few lines."""
+    up, down = (", ".join(entry[way]) for way in ("up", "down"))
+    traffic = f"sends {up} up and down" if up == down else f"sends {up} up, {down} down"
+    for who in ("client", "server"):
+        if kept := entry[f"{who}_keeps"]:
+            traffic += f"; the {who} keeps {', '.join(kept)}"
+    example = entry.get("example", "")
+    lines = [f"{entry['name']} = {entry['is']}" if "is" in entry else entry["name"]]
+    lines += [entry["rule"]] if "rule" in entry else []
+    lines.append(f"{example} {traffic}" if "+" in example else traffic)
+    lines += [f"({entry['source']})"] if "source" in entry else []
+    return "\n".join(["  " + lines[0], *(f"      {line}" for line in lines[1:])]) + "\n"
