@@ -25,7 +25,7 @@ CLIPPED = replace(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"algorithm": "3"}, "unknown algorithm '3'"),
+        ({"algorithm": "fedac-3"}, "unknown algorithm 'fedac-3'"),
         ({"eta": -1.0}, "eta must be"),
         ({"local_steps": 0}, "local_steps must be"),
         ({"quorum": 9}, "quorum=9 is impossible: only 8"),

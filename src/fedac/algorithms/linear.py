@@ -79,12 +79,35 @@ class Boundary:
     message, memory : tuple of tuples of float
         What it sends and what it remembers, as combinations of what it worked on, the sequences
         and its memory.
+
+    Examples
+    --------
+    >>> from fedac.algorithms import get
+    >>> scaffold = get("scaffold")
+    >>> form = boundary_form(scaffold, scaffold.couple(eta=0.5, mu=1.0, K=4), 4)
+    >>> form.enter_round((3.0, 1.0), (0.5,))  # x and c; c_m
+    (3.0, 0.5, 0.0)
+    >>> form.leave_round((1.0, 0.5, 8.0), (3.0, 1.0), (0.5,))
+    ((1.0, 1.5), (2.0,))
     """
 
     first_memory: tuple[tuple[float, ...], ...]
     enter: tuple[tuple[float, ...], ...]
     message: tuple[tuple[float, ...], ...]
     memory: tuple[tuple[float, ...], ...]
+
+    def begin_memory(self, sequences: State) -> State:
+        """Return what a client remembers that has no memory yet."""
+        return _apply(self.first_memory, sequences)
+
+    def enter_round(self, sequences: State, memory: State) -> State:
+        """Return what a client works on."""
+        return _apply(self.enter, (*sequences, *memory))
+
+    def leave_round(self, local: State, sequences: State, memory: State) -> tuple[State, State]:
+        """Return what a client sends, and what it remembers."""
+        vectors = (*local, *sequences, *memory)
+        return _apply(self.message, vectors), _apply(self.memory, vectors)
 
 
 @lru_cache(maxsize=256)
@@ -177,10 +200,10 @@ def _probes(rows: int, columns: int) -> Array:
 def from_linear(
     name: str, sequences: tuple[str, ...], start: Sequence[float], step: Linear
 ) -> Algorithm:
-    """Rebuild an algorithm from its coefficients, for a client that has only these numbers.
+    """Rebuild a local step from its coefficients, for a client that has only these numbers.
 
-    Its hyperparameters are in the coefficients already. It outputs its first sequence: only the
-    original knows more.
+    The result is a plain algorithm whose sequences are what a client works on. Its hyperparameters
+    are in the coefficients already. It outputs its first sequence: only the original knows more.
 
     Examples
     --------
@@ -197,11 +220,13 @@ def from_linear(
         couple=lambda *, eta, mu, K: Hyperparameters(eta=eta),
         start=lambda w_0: tuple(coefficient * w_0 for coefficient in start),
         query=lambda state, hp: _combine(step.query, state),
-        update=lambda state, w_md, g, hp: tuple(
-            _combine(row, (*state, w_md, g)) for row in step.update
-        ),
+        update=lambda state, w_md, g, hp: _apply(step.update, (*state, w_md, g)),
         output=lambda state, hp, t: state[0],
     )
+
+
+def _apply(rows: tuple[tuple[float, ...], ...], vectors: State) -> State:
+    return tuple(_combine(row, vectors) for row in rows)
 
 
 def _combine(coefficients: tuple[float, ...], vectors: State) -> Vector:

@@ -21,8 +21,9 @@ from fedac.flower.history import History
 from fedac.flower.inprocess import InProcessGrid
 from fedac.flower.replies import check_reply
 from fedac.flower.run import FederationResult, QuorumError
-from fedac.flower.steps import Step, Task, local_steps
+from fedac.flower.steps import Step, local_steps
 from fedac.flower.strategy import FedAc, FedAvg, LocalStrategy
+from fedac.flower.task import Task
 
 if TYPE_CHECKING:
     from fedac.flower.pytorch import TorchModel, load_torch_arrays, torch_arrays

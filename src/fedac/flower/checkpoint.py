@@ -1,28 +1,28 @@
 """What a federation's checkpoint holds.
 
-A checkpoint is one NumPy archive: an array for every key of the sequences, and a JSON header.
+A checkpoint is one NumPy archive: an array for every key of the sequences and of what the server
+keeps to itself, and a JSON header.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
-
-import numpy as np
 
 from fedac.algorithms import Algorithm
 from fedac.algorithms.couplings import Hyperparameters
 from fedac.checkpoints import Envelope, require_same_rule
 from fedac.errors import InputError
+from fedac.flower.archive import read_archive, write_archive
 from fedac.flower.history import Dropped, History, Round
+from fedac.flower.labels import Labels
 from fedac.flower.messages import NamedArrays
+from fedac.flower.server import ServerMemory
 
-ENVELOPE = Envelope(package="fedac.flower", version=1, oldest=1)
-HEADER = "header.json"
-ARRAY = "array:"
+ENVELOPE = Envelope(package="fedac.flower", version=2, oldest=1)  # 2 has what the server keeps
+SERVER = "server:"  # before the keys of what the server keeps
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,12 +39,15 @@ class Checkpoint:
         The settings of the run; a resumed run must have the same.
     history : History
         The finished rounds.
+    server : ServerMemory
+        What the server keeps besides the sequences.
     """
 
     round: int
     arrays: NamedArrays
     settings: Mapping[str, Any]
     history: History
+    server: ServerMemory = field(default_factory=ServerMemory)
 
     def save(self, path: str | Path) -> None:
         """Write the checkpoint atomically.
@@ -52,6 +55,7 @@ class Checkpoint:
         Examples
         --------
         >>> import tempfile
+        >>> import numpy as np
         >>> path = Path(tempfile.mkdtemp()) / "run.npz"
         >>> arrays = {"w/0": np.ones(2)}
         >>> Checkpoint(round=3, arrays=arrays, settings={}, history=History()).save(path)
@@ -59,20 +63,14 @@ class Checkpoint:
         >>> found.round, found.arrays
         (3, {'w/0': array([1., 1.])})
         """
-        header = ENVELOPE.header() | {
+        header = {
             "round": self.round,
-            "keys": list(self.arrays),
             "settings": dict(self.settings),
             "history": asdict(self.history),
+            "labels": self.server.labels.to_json(),
         }
-        text = np.frombuffer(json.dumps(header).encode(), dtype=np.uint8)
-        # Numbered, because a parameter's name may not be a valid file name.
-        numbered = {f"{ARRAY}{i}": array for i, array in enumerate(self.arrays.values())}
-
-        def write(file: BinaryIO) -> None:
-            np.savez(file, **{HEADER: text}, **numbered)  # type: ignore[arg-type]
-
-        ENVELOPE.write(Path(path), write)
+        kept = {f"{SERVER}{key}": array for key, array in self.server.arrays.items()}
+        write_archive(ENVELOPE, Path(path), header, {**self.arrays, **kept})
 
     @classmethod
     def load(cls, path: str | Path) -> Checkpoint:
@@ -85,22 +83,25 @@ class Checkpoint:
         algorithm: Algorithm,
         hp: Hyperparameters,
         arrays: NamedArrays,
+        server: ServerMemory,
     ) -> None:
         """Refuse to continue with another algorithm, other settings or another model."""
         require_same_rule({**self.settings, "hyperparameters": self.settings}, algorithm, hp)
         for key, value in settings.items():
             if self.settings.get(key) != value:
                 raise InputError(f"it was written with {key}={self.settings.get(key)}, not {value}")
-        mine, theirs = _shapes(self.arrays), _shapes(arrays)
-        if mine != theirs:
-            raise InputError(f"it holds another model: {mine}, not {theirs}")
+        for held, wanted in ((self.arrays, arrays), (self.server.arrays, server.arrays)):
+            mine, theirs = _shapes(held), _shapes(wanted)
+            if mine != theirs:
+                raise InputError(f"it holds another model: {mine}, not {theirs}")
 
 
 def _load(file: BinaryIO) -> Checkpoint:
-    with np.load(file, allow_pickle=False) as archive:
-        header: Any = json.loads(archive[HEADER].tobytes()) if HEADER in archive else None
-        ENVELOPE.require_header(header)
-        arrays = {key: archive[f"{ARRAY}{i}"] for i, key in enumerate(header["keys"])}
+    header, arrays = read_archive(ENVELOPE, file)
+    kept = {
+        key.removeprefix(SERVER): arrays.pop(key) for key in list(arrays) if key.startswith(SERVER)
+    }
+    labels = Labels.from_json(header["labels"]) if "labels" in header else Labels()
     rounds = [Round(**row) for row in header["history"]["rounds"]]
     dropped = [Dropped(**drop) for drop in header["history"]["dropped"]]
     return Checkpoint(
@@ -108,6 +109,7 @@ def _load(file: BinaryIO) -> Checkpoint:
         arrays=arrays,
         settings=header["settings"],
         history=History(rounds, dropped),
+        server=ServerMemory(kept, labels),
     )
 
 

@@ -1,21 +1,24 @@
-"""The client: K local steps from the sequences it gets; it keeps nothing between rounds."""
+"""The client: K local steps from the sequences it gets, and what its algorithm remembers."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
-from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.clientapp.typing import Mod
 
 from fedac.errors import InputError
+from fedac.flower.memory import ClientMemory
 from fedac.flower.messages import (
     ARRAYS,
     CONFIG,
+    MEMORY,
     METRICS,
     ROUND,
     TASK,
@@ -26,7 +29,9 @@ from fedac.flower.messages import (
     to_record,
     with_prefix,
 )
-from fedac.flower.steps import ArrayList, Step, Task, local_steps
+from fedac.flower.steps import ArrayList, Step, local_steps
+from fedac.flower.task import Task
+from fedac.flower.visit import visit
 from fedac.require import require_count
 
 
@@ -50,7 +55,8 @@ class Model(Protocol):
 class Trainer(Protocol):
     """Or a model that takes its local steps itself; see `TorchModel`.
 
-    Arrays have the keys with which they travel; see `fedac.flower.messages`.
+    Arrays have keys ``<sequence>/<name>``, as in `fedac.flower.messages`. The sequences are those
+    of ``task.algorithm``, what this client works on.
     """
 
     n_examples: int
@@ -71,6 +77,7 @@ def client_app(
     make_model: Callable[[Any], Model | Trainer],
     *,
     mods: list[Mod] | None = None,
+    memory_folder: str | Path | None = None,
 ) -> ClientApp:
     """Build a Flower ClientApp from two functions.
 
@@ -85,12 +92,16 @@ def client_app(
         ``evaluate(w)``, or a `TorchModel`.
     mods : list, optional
         Flower's modifiers, for training and evaluation.
+    memory_folder : path, optional
+        A folder of the client's own for what its algorithm remembers (the control variates of
+        "scaffold", say). Without it Flower keeps the memory, but only until the run ends or the
+        node stops. An algorithm without memory writes nothing.
 
     Notes
     -----
-    Both functions are called for every message and nothing is kept, so a client may be replaced
-    between two rounds. If loading is slow, cache it in `load_data`. Clients get the algorithm from
-    the server, as numbers, so a record of your own needs nothing here.
+    Both functions are called for every message and nothing is kept of what they return. If loading
+    is slow, cache it in `load_data`. Clients get the algorithm from the server, as numbers, so a
+    record of your own needs nothing here.
 
     Examples
     --------
@@ -104,6 +115,7 @@ def client_app(
     >>> app = client_app(lambda context: np.array([1.0, 3.0]), Mean)
     """
     app = ClientApp(mods=mods)
+    folder = None if memory_folder is None else Path(memory_folder)
 
     def prepare(
         message: Message, context: Context
@@ -118,11 +130,19 @@ def client_app(
     def train(message: Message, context: Context) -> Message:
         task, sent, model = prepare(message, context)
         worker = int(context.node_config.get("partition-id", context.node_id))
-        if isinstance(model, Trainer):
-            arrays, metrics = model.train(sent, task, worker)
-        else:
-            arrays, metrics = _train(model, sent, task, worker), {}
-        return _reply(message, task, model, metrics, {ARRAYS: to_record(arrays)})
+        memory = ClientMemory(context.state, worker, folder)
+
+        def work(local: NamedArrays) -> tuple[NamedArrays, Mapping[str, float]]:
+            if isinstance(model, Trainer):
+                return model.train(local, task, worker)
+            return _train(model, local, task, worker), {}
+
+        done = visit(sent, task, memory, work)
+        records: dict[str, Any] = {ARRAYS: to_record(done.arrays)}
+        if task.memory:
+            note = {"client": str(worker), "lost": done.memory_lost}
+            records[MEMORY] = ConfigRecord(note)  # type: ignore[arg-type]
+        return _reply(message, task, model, done.metrics, records)
 
     @app.evaluate()
     def evaluate(message: Message, context: Context) -> Message:
@@ -137,7 +157,7 @@ def client_app(
 
 
 def _train(model: Model, sent: NamedArrays, task: Task, worker: int) -> dict[str, NDArray]:
-    """Return all sequences after the local steps."""
+    """Return all that the client works on, after the local steps."""
     sequences = {name: with_prefix(name, sent) for name in task.algorithm.sequences}
     lists = [list(arrays.values()) for arrays in sequences.values()]
     # The server drops replies that are not finite: an overflow needs no warning here.
@@ -155,11 +175,11 @@ def _reply(
     task: Task,
     model: Model | Trainer,
     metrics: Mapping[str, float],
-    arrays: dict[str, ArrayRecord],
+    records: Mapping[str, Any],
 ) -> Message:
     if not isinstance(metrics, Mapping):
         raise InputError(f"metrics must be a dict of numbers, got {type(metrics).__name__}")
     numbers = {name: float(value) for name, value in metrics.items()}
     examples = require_count("n_examples", model.n_examples)
     record = MetricRecord({**numbers, ROUND: task.round, WEIGHT: examples})
-    return Message(RecordDict({**arrays, METRICS: record}), reply_to=message)
+    return Message(RecordDict({**records, METRICS: record}), reply_to=message)

@@ -20,14 +20,18 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.002, 0.5
 class TrainingRound:
     """The training round in progress: who was asked, and who answered.
 
-    `sent` has all sequences, as sent to the clients, and `before` has them as arrays; `good` has
-    the good replies so far, by node. A round is `finished` when they were aggregated.
+    `sent` has all sequences, as sent to the clients, and `before` has them as arrays; `kept` is
+    what the server kept to itself when the round began. `connected` are all nodes that were seen in
+    the round; `good` has the good replies so far, by node. A round is `finished` when they were
+    aggregated.
     """
 
     number: int
     sent: ArrayRecord
     before: NamedArrays
+    kept: NamedArrays = field(default_factory=dict)
     attempts: int = 0
+    connected: set[int] = field(default_factory=set)
     asked: set[int] = field(default_factory=set)
     good: dict[int, Reply] = field(default_factory=dict)
     finished: bool = False
@@ -38,6 +42,7 @@ class TrainingRound:
         The choice depends only on the seed, the round, the attempt and the connected nodes.
         """
         self.attempts += 1
+        self.connected.update(connected)
         draw = random.Random(f"{seed}/{self.number}/{self.attempts}")
         new = sorted(set(connected) - self.asked)
         failed = sorted(set(connected) & self.asked - set(self.good))
@@ -46,6 +51,11 @@ class TrainingRound:
         nodes += draw.sample(failed, min(wanted - len(nodes), len(failed)))
         self.asked.update(nodes)
         return sorted(nodes)
+
+    @property
+    def share(self) -> float:
+        """Which share of all nodes has a good reply."""
+        return len(self.good) / max(len(self.connected), len(self.good), 1)
 
 
 def wait_for_nodes(grid: Grid, wanted: int, seconds: float) -> list[int]:

@@ -27,6 +27,8 @@ class Round:
         How many times nodes were asked.
     good, bad, lost : int
         Replies that were used, that were dropped, and that did not arrive in time.
+    memory_lost : int
+        Replies that were used, of clients that had lost their memory and began anew.
     bytes_down, bytes_up : int
         Arrays sent to clients and received from them, evaluation included.
     seconds : float
@@ -40,6 +42,7 @@ class Round:
     good: int = 0
     bad: int = 0
     lost: int = 0
+    memory_lost: int = 0
     bytes_down: int = 0
     bytes_up: int = 0
     seconds: float = 0.0

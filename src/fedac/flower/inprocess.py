@@ -20,7 +20,8 @@ RAISED = 2  # Flower's code for a ClientApp that raised
 class InProcessGrid(Grid):
     """Run a ClientApp for `nodes` nodes, one after the other, when their replies are pulled.
 
-    Slow nodes are waited for: deadlines apply only in real federations.
+    Slow nodes are waited for: deadlines apply only in real federations. As in Flower, every node
+    has a ``context.state`` of its own, which stays from message to message.
 
     Parameters
     ----------
@@ -41,6 +42,7 @@ class InProcessGrid(Grid):
         self.configs: dict[int, dict[str, Any]] = {
             i + 1: {"partition-id": i, "num-partitions": nodes} for i in range(nodes)
         }
+        self.states: dict[int, RecordDict] = {}
         self._ids = itertools.count(1)
         self._waiting: dict[str, Message] = {}
         # Flower builds messages only in a process that has an identity, as a ServerApp has.
@@ -94,7 +96,7 @@ class InProcessGrid(Grid):
             run_id=message.metadata.run_id,
             node_id=node,
             node_config=self.configs[node],
-            state=RecordDict(),
+            state=self.states.setdefault(node, RecordDict()),
             run_config=self.run_config,
         )
         try:

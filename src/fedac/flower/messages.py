@@ -1,5 +1,7 @@
 """How models travel: every sequence of an algorithm in one ArrayRecord.
 
+The message of a client has the same keys, whatever it computed from the sequences.
+
 Arrays have keys ``<sequence>/<name>``: ``w_ag/0`` and ``w/0``, say. A floating-point buffer of the
 model (such as BatchNorm's running mean) has the key ``buffer/<name>`` and travels once.
 """
@@ -16,7 +18,7 @@ from flwr.app import Array, ArrayRecord, Message
 NDArray = npt.NDArray[np.floating[Any]]
 NamedArrays = Mapping[str, NDArray]
 
-ARRAYS, CONFIG, METRICS, TASK = "arrays", "config", "metrics", "task"
+ARRAYS, CONFIG, MEMORY, METRICS, TASK = "arrays", "config", "memory", "metrics", "task"
 ROUND, WEIGHT = "server-round", "num-examples"
 BUFFER = "buffer/"
 
@@ -47,6 +49,17 @@ def to_record(arrays: NamedArrays) -> ArrayRecord:
 def from_record(record: ArrayRecord) -> dict[str, NDArray]:
     """Return the arrays of an ArrayRecord by key."""
     return {key: array.numpy() for key, array in record.items()}
+
+
+def buffers_of(arrays: NamedArrays) -> dict[str, NDArray]:
+    """Return the arrays that are buffers of the model.
+
+    Examples
+    --------
+    >>> buffers_of({"w/bias": np.ones(1), "buffer/mean": np.zeros(1)})
+    {'buffer/mean': array([0.])}
+    """
+    return {key: array for key, array in arrays.items() if key.startswith(BUFFER)}
 
 
 def count_bytes(messages: Iterable[Message]) -> int:

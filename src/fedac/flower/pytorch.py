@@ -16,11 +16,13 @@ from fedac.flower.messages import (
     BUFFER,
     NamedArrays,
     NDArray,
+    buffers_of,
     from_record,
     to_record,
     with_prefix,
 )
-from fedac.flower.steps import Step, Task
+from fedac.flower.steps import Step
+from fedac.flower.task import Task
 from fedac.require import require_count
 from fedac.torch import LocalOptimizer
 
@@ -82,8 +84,7 @@ class TorchModel:
     ) -> tuple[NamedArrays, Mapping[str, float]]:
         """Take the task's local steps with `fedac.torch`'s optimizer."""
         names, params = task.algorithm.sequences, dict(self.module.named_parameters())
-        buffers = {key: array for key, array in arrays.items() if key.startswith(BUFFER)}
-        _load(self.module, with_prefix(names[0], arrays) | buffers)
+        _load(self.module, with_prefix(names[0], arrays) | buffers_of(arrays))
         optimizer = LocalOptimizer(
             params.values(), task.algorithm, lr=task.hp.eta, mu=1.0, local_steps=task.local_steps
         )

@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-import numpy as np
-from flwr.app import Array, Message, RecordDict
+from flwr.app import ConfigRecord, Message, RecordDict
 
-from fedac.flower.messages import ROUND, WEIGHT, NamedArrays, NDArray
+from fedac.flower.checks import BadArraysError, read_like
+from fedac.flower.messages import MEMORY, ROUND, WEIGHT, NamedArrays, NDArray
+
+CLIENT = re.compile(r"\d{1,20}")
 
 
 @dataclass(frozen=True)
 class Reply:
-    """A reply that can be used."""
+    """A reply that can be used.
+
+    A client with memory also says its number, and whether it had to begin its memory anew.
+    """
 
     weight: float
     metrics: Mapping[str, float]
     arrays: NamedArrays
+    client: str | None = None
+    memory_lost: bool = False
 
 
 class BadReplyError(Exception):
@@ -40,7 +48,7 @@ def check_reply(
         raise BadReplyError(f"error {message.error.code}: {lines[-1].strip()[:300]}")
     weight, metrics = _metrics(message.content, server_round)
     arrays = {} if expected is None else _arrays(message.content, expected)
-    return Reply(weight, metrics, arrays)
+    return Reply(weight, metrics, arrays, *_memory(message.content))
 
 
 def sort_replies(
@@ -81,24 +89,15 @@ def _arrays(content: RecordDict, expected: NamedArrays) -> dict[str, NDArray]:
     records = list(content.array_records.values())
     if len(records) != 1:
         raise BadReplyError(f"{len(records)} ArrayRecords instead of one")
-    for problem, keys in (
-        ("missing", expected.keys() - records[0].keys()),
-        ("extra", records[0].keys() - expected.keys()),
-    ):
-        if keys:
-            raise BadReplyError(f"{problem} key: {', '.join(sorted(keys))}")
-    return {key: _array(key, records[0][key], expected[key]) for key in expected}
-
-
-def _array(key: str, sent: Array, expected: NDArray) -> NDArray:
     try:
-        array = sent.numpy()
-    except Exception as error:  # bytes from outside may fail NumPy in any way
-        raise BadReplyError(f"unreadable: {key}: {str(error)[:80]}") from error
-    if array.dtype != expected.dtype:
-        raise BadReplyError(f"wrong type: {key} is {array.dtype}, not {expected.dtype}")
-    if array.shape != expected.shape:
-        raise BadReplyError(f"wrong shape: {key} is {array.shape}, not {expected.shape}")
-    if not np.isfinite(array).all():
-        raise BadReplyError(f"not finite: {key}")
-    return array
+        return read_like(records[0], expected)
+    except BadArraysError as reason:
+        raise BadReplyError(str(reason)) from reason
+
+
+def _memory(content: RecordDict) -> tuple[str | None, bool]:
+    """Return the client's number if it says so, and whether it has lost its memory."""
+    record = content.config_records.get(MEMORY, ConfigRecord())
+    client = record.get("client")
+    known = isinstance(client, str) and CLIENT.fullmatch(client)
+    return str(client) if known else None, record.get("lost") is True

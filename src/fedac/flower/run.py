@@ -24,6 +24,7 @@ from fedac.flower.exchange import send_and_wait
 from fedac.flower.history import History, Round
 from fedac.flower.messages import NamedArrays, count_bytes, from_record, to_record
 from fedac.flower.sequences import initial_sequences
+from fedac.flower.server import begin_server
 
 if TYPE_CHECKING:
     from fedac.flower.strategy import LocalStrategy
@@ -45,10 +46,13 @@ class FederationResult(Result):
         The rounds as a table.
     sequences : dict
         All sequences after the last round, with keys such as ``w_ag/0``.
+    server : dict
+        What the algorithm keeps on the server, with keys such as ``w_ag_u/0``.
     """
 
     history: History = field(default_factory=History)
     sequences: NamedArrays = field(default_factory=dict)
+    server: NamedArrays = field(default_factory=dict)
 
 
 class QuorumError(RuntimeError):
@@ -118,13 +122,17 @@ class FederationRun:
         strategy.history, strategy.training = History(), None
         strategy.last_round = self.num_rounds
         arrays, finished = initial_sequences(strategy.algorithm, initial_arrays), 0
+        strategy.server = begin_server(strategy.algorithm, arrays)
         if source is not None:
             found = Checkpoint.load(source)
             try:
-                found.require_same(strategy.settings(), strategy.algorithm, strategy.hp, arrays)
+                found.require_same(
+                    strategy.settings(), strategy.algorithm, strategy.hp, arrays, strategy.server
+                )
             except InputError as error:
                 raise InputError(f"cannot use '{source}': {error}") from error
             strategy.history, finished, arrays = found.history, found.round, dict(found.arrays)
+            strategy.server = found.server
             log.info("resuming after round %d of '%s'", finished, source)
         if path is not None:
             require_writable(path)
@@ -166,6 +174,7 @@ class FederationRun:
             drops = strategy.history.dropped
             drops = [drop for drop in drops if (drop.round, drop.during) == (number, "training")]
             row.good, row.bad = len(good), len(drops) - row.lost
+            row.memory_lost = sum(reply.memory_lost for reply in good.values())
             if after is not None:
                 if metrics is not None:
                     self.result.train_metrics_clientapp[number] = metrics
@@ -231,6 +240,7 @@ class FederationRun:
             arrays=from_record(arrays),
             settings=rule.pop("hyperparameters") | rule | strategy.settings(),
             history=strategy.history,
+            server=strategy.server,
         )
         try:
             content.save(strategy.checkpoint)
@@ -238,7 +248,7 @@ class FederationRun:
             log.error("round %d: %s; continuing", row.round, error)
 
     def _complete(self, finished: int, arrays: ArrayRecord) -> FederationResult:
-        self.result.sequences = from_record(arrays)
+        self.result.sequences, self.result.server = from_record(arrays), self.strategy.server.arrays
         self.result.arrays = to_record(self.strategy.output(finished, self.result.sequences))
         self.result.history = self.strategy.history
         return self.result

@@ -1,98 +1,26 @@
-"""What the server asks a client to do in one round, and the local steps of a NumPy client.
+"""The local steps of a NumPy client.
 
-An algorithm travels as the coefficients of its linear step, so a client needs no record of it, and
-a record of your own works like a built-in one. Only numbers travel, never code. Steps are those of
-`fedac.algorithms`; this module has no formula of its own.
+Steps are those of `fedac.algorithms`; this module has no formula of its own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from flwr.app import ConfigRecord
 
-from fedac.algorithms import Algorithm
-from fedac.algorithms.couplings import Hyperparameters
-from fedac.algorithms.linear import Linear, from_linear, linear_form
 from fedac.errors import InputError
 from fedac.flower.messages import NDArray
+from fedac.flower.task import Task
 from fedac.require import require_count
 from fedac.sampling import sample_batch
 
 # The arrays of one sequence, in the order of the strategy's initial arrays.
 ArrayList = list[NDArray]
 GradFn = Callable[[ArrayList, "Step"], Sequence[npt.ArrayLike]]
-COUNTS = ("round", "first_step", "local_steps", "seed")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Task:
-    """The local steps of one client in one round.
-
-    Attributes
-    ----------
-    algorithm : Algorithm
-        Whose `query` and `update` to call; on a client it is rebuilt from its coefficients.
-    hp : Hyperparameters
-        What `query` and `update` need.
-    round, local_steps, seed : int
-        The round, from 1 on; K; the seed of the draws of all clients.
-    first_step : int
-        t of the first local step; the first step of the run is 0.
-
-    Examples
-    --------
-    >>> from fedac.algorithms import FEDAVG
-    >>> hp = FEDAVG.couple(eta=0.5, mu=1.0, K=8)
-    >>> task = Task(algorithm=FEDAVG, hp=hp, round=2, first_step=8, local_steps=8, seed=1)
-    >>> received = Task.from_record(task.to_record())
-    >>> received.algorithm.update((3.0,), 3.0, 2.0, received.hp)
-    (2.0,)
-    """
-
-    algorithm: Algorithm
-    hp: Hyperparameters
-    round: int
-    first_step: int
-    local_steps: int
-    seed: int
-
-    def to_record(self) -> ConfigRecord:
-        """Return the task as a record of numbers and names."""
-        step = linear_form(self.algorithm, self.hp)
-        return ConfigRecord(
-            {
-                "algorithm": self.algorithm.name,
-                "sequences": list(self.algorithm.sequences),
-                "start": [float(value) for value in self.algorithm.start(1.0)],
-                "query": list(step.query),
-                "update": [number for row in step.update for number in row],
-                "eta": float(self.hp.eta),
-                **{name: getattr(self, name) for name in COUNTS},
-            }
-        )
-
-    @classmethod
-    def from_record(cls, record: Mapping[str, Any]) -> Task:
-        """Read a task, or say what is missing in its record."""
-        try:
-            sequences = tuple(record["sequences"])
-            rows = np.reshape(record["update"], (len(sequences), -1)).tolist()
-            step = Linear(query=tuple(record["query"]), update=tuple(map(tuple, rows)))
-            return cls(
-                algorithm=from_linear(record["algorithm"], sequences, record["start"], step),
-                hp=Hyperparameters(eta=record["eta"]),
-                **{name: record[name] for name in COUNTS},
-            )
-        except KeyError as missing:
-            raise InputError(
-                f"the server's message has no {missing}: does the server use a strategy of "
-                "fedac.flower, and the same version as this client?"
-            ) from None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,7 +60,7 @@ def local_steps(
 ) -> tuple[ArrayList, ...]:
     """Take the task's local steps over lists of NumPy arrays.
 
-    `sequences` are the algorithm's, as broadcast, each a list of arrays; they are not changed.
+    `sequences` are what the algorithm works on, each a list of arrays; they are not changed.
     ``grad_fn(w_md, step)`` returns the gradients in the same order. `worker` is the client's
     number, for its draws.
 

@@ -1,7 +1,8 @@
 """The server: any algorithm with local steps as a Flower strategy that survives bad clients.
 
-A round sends all sequences to the clients, waits for K local steps on each, checks every reply and
-aggregates the good ones. Flower's hooks do all of it; `FederationRun` calls them round after round.
+A round sends all sequences to the clients, waits for K local steps on each, checks every reply,
+aggregates the good ones and moves the server by the algorithm's rule. Flower's hooks do all of it;
+`FederationRun` calls them round after round.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
@@ -20,7 +20,7 @@ from flwr.serverapp.strategy import Strategy
 from fedac.algorithms import Algorithm, get
 from fedac.algorithms.contract import check_decay
 from fedac.algorithms.couplings import Hyperparameters
-from fedac.algorithms.linear import linear_form
+from fedac.algorithms.linear import boundary_form, linear_form
 from fedac.averaging import mean_by_key, require_weighting
 from fedac.decay import Decay
 from fedac.errors import InputError
@@ -29,7 +29,6 @@ from fedac.flower.exchange import TrainingRound, wait_for_nodes
 from fedac.flower.history import Dropped, History
 from fedac.flower.messages import (
     ARRAYS,
-    BUFFER,
     CONFIG,
     TASK,
     NamedArrays,
@@ -40,7 +39,8 @@ from fedac.flower.messages import (
 )
 from fedac.flower.replies import Reply, sort_replies
 from fedac.flower.run import EvaluateFn, FederationResult, FederationRun
-from fedac.flower.steps import Task
+from fedac.flower.server import ServerMemory, begin_server, idle_message, output_of, serve
+from fedac.flower.task import Task
 from fedac.require import require_count, require_positive
 
 # A child of Flower's logger: `flwr run --stream` and `flwr log` show its lines.
@@ -55,8 +55,8 @@ class LocalStrategy(Strategy):
     Parameters
     ----------
     algorithm : str or Algorithm
-        A name ("fedac-i", "fedac-ii", "fedavg", ...), or a record, also one of your own: clients
-        get its coefficients and need nothing else.
+        A name ("fedac-i", "scaffold", "fedac-i+cv+nesterov(1,0.3)", ...), or a record, also one of
+        your own: clients get its coefficients and need nothing else.
     eta : float or Decay
         Step size; a `Decay` falls from round to round.
     mu : float
@@ -96,6 +96,8 @@ class LocalStrategy(Strategy):
         The rounds of the last run.
     training : TrainingRound, optional
         The training round in progress, for the hooks.
+    server : ServerMemory
+        What the server keeps besides the sequences, which the hooks move from round to round.
     last_round : int, optional
         The last round of the run, which is always evaluated.
 
@@ -136,7 +138,8 @@ class LocalStrategy(Strategy):
         if isinstance(eta, Decay):
             check_decay(self.algorithm, eta=eta.start, mu=self.mu, K=self.local_steps)
         self.hp = self.hyperparameters(1)
-        linear_form(self.algorithm, self.hp)  # refuse a step that cannot be sent
+        linear_form(self.algorithm, self.hp)  # refuse what cannot be sent
+        boundary_form(self.algorithm, self.hp, self.local_steps)
         self.seed = require_count("seed", seed, least=0)
         if self.seed >= 2**63:  # what a ConfigRecord cannot hold
             raise InputError(f"seed must be at most 2^63 - 1, got {seed}")
@@ -158,6 +161,7 @@ class LocalStrategy(Strategy):
         self.resume_from = None if resume_from is None else Path(resume_from)
         self.history = History()
         self.training: TrainingRound | None = None
+        self.server = ServerMemory()
         self.last_round: int | None = None
 
     def configure_train(
@@ -170,11 +174,6 @@ class LocalStrategy(Strategy):
         # Before the first round wait for all nodes, later only for what a round needs.
         wanted = self.min_nodes if self.training is None else self.quorum
         training = self.begin_round(server_round, arrays)
-        if not all(with_prefix(name, training.before) for name in self.algorithm.sequences):
-            raise InputError(
-                f"a round needs all sequences ({', '.join(self.algorithm.sequences)}): call "
-                "strategy.start, or start with to_record(initial_sequences(algorithm, arrays))"
-            )
         connected = wait_for_nodes(grid, wanted, self.deadline)
         if len(connected) < wanted:
             log.warning("round %d: %d of %d nodes connected", server_round, len(connected), wanted)
@@ -196,7 +195,15 @@ class LocalStrategy(Strategy):
         training.finished = True
         good = [training.good[node] for node in sorted(training.good)]
         weights = [reply.weight for reply in good] if self.weighting == "examples" else None
-        after = self.aggregation([reply.arrays for reply in good], training.before, weights)
+        hp, before = self.hyperparameters(server_round), training.before
+        idle = idle_message(self.algorithm, before, hp, self.local_steps)
+        mean = self.aggregation([reply.arrays for reply in good], idle, weights)
+        after, self.server.arrays = serve(
+            self.algorithm, mean, before, training.kept, hp, server_round - 1, training.share
+        )
+        if self.algorithm.memory:
+            self.server.labels.use(server_round, training.good)
+            self.warn_of_lost_memory(training)
         return to_record(after), _mean_metrics(good)
 
     def configure_evaluate(
@@ -232,6 +239,16 @@ class LocalStrategy(Strategy):
             self.algorithm.label, numbers, self.local_steps, self.quorum, self.min_nodes,
             self.deadline, self.weighting, self.aggregation.rule,
         )  # fmt: skip
+        if self.algorithm.memory or self.algorithm.server:
+            log.info(
+                "every message has %s; clients remember %s; the server keeps %s",
+                *(
+                    ", ".join(names) or "nothing"
+                    for names in (
+                        self.algorithm.sequences, self.algorithm.memory, self.algorithm.server
+                    )
+                ),
+            )  # fmt: skip
 
     def start(
         self,
@@ -283,7 +300,16 @@ class LocalStrategy(Strategy):
         """Return the round in progress, or begin a new one if its number or arrays differ."""
         now = self.training
         if now is None or now.finished or (now.number, now.sent) != (server_round, arrays):
-            now = self.training = TrainingRound(server_round, arrays, from_record(arrays))
+            before = from_record(arrays)
+            if not all(with_prefix(name, before) for name in self.algorithm.sequences):
+                raise InputError(
+                    f"a round needs all sequences ({', '.join(self.algorithm.sequences)}): call "
+                    "strategy.start, or start with to_record(initial_sequences(algorithm, arrays))"
+                )
+            if server_round == 1:  # also in Flower's own loop, which has no other beginning
+                self.server = begin_server(self.algorithm, before)
+            now = TrainingRound(server_round, arrays, before, self.server.arrays)
+            self.training = now
         return now
 
     def drop(self, server_round: int, reasons: Mapping[int, str], *, during: str) -> None:
@@ -292,6 +318,16 @@ class LocalStrategy(Strategy):
             log.warning("round %d: %s: dropped node %d: %s", server_round, during, node, reason)
             drop = Dropped(round=server_round, node=node, reason=reason, during=during)
             self.history.dropped.append(drop)
+
+    def warn_of_lost_memory(self, training: TrainingRound) -> None:
+        """Log which of the clients that were used had lost their memory."""
+        nodes = [node for node, reply in sorted(training.good.items()) if reply.memory_lost]
+        if nodes:
+            log.warning(
+                "round %d: %d of %d clients had lost their memory and began anew: %s",
+                training.number, len(nodes), len(training.good),
+                ", ".join(f"node {node}" for node in nodes[:5]) + ", ..." * (len(nodes) > 5),
+            )  # fmt: skip
 
     def hyperparameters(self, server_round: int) -> Hyperparameters:
         """Return the algorithm's hyperparameters in a round, counted from 1."""
@@ -306,7 +342,10 @@ class LocalStrategy(Strategy):
         config: ConfigRecord,
         nodes: Iterable[int],
     ) -> list[Message]:
-        """Return one message per node, with the task of a round."""
+        """Return one message per node, with the task of a round.
+
+        If the algorithm has memory, every task names the one that its node should use.
+        """
         task = Task(
             algorithm=self.algorithm,
             hp=self.hyperparameters(server_round),
@@ -315,19 +354,22 @@ class LocalStrategy(Strategy):
             local_steps=self.local_steps,
             seed=self.seed,
         )
-        content = RecordDict({ARRAYS: arrays, TASK: task.to_record(), CONFIG: config})
+        record = task.to_record()
+        content = RecordDict({ARRAYS: arrays, TASK: record, CONFIG: config})
         group, ttl = str(server_round), self.deadline + CLOCK_SKEW
-        return [Message(content, node, kind, group_id=group, ttl=ttl) for node in nodes]
+
+        def content_for(node: int) -> RecordDict:
+            if not self.algorithm.memory or kind != MessageType.TRAIN:
+                return content
+            label = self.server.labels.of_node(node).to_record()
+            return RecordDict({**content, TASK: ConfigRecord({**record, **label})})
+
+        return [Message(content_for(node), node, kind, group_id=group, ttl=ttl) for node in nodes]
 
     def output(self, server_round: int, arrays: NamedArrays) -> dict[str, NDArray]:
         """Return the algorithm's output after a round, with the names of the initial arrays."""
-        output, t = self.algorithm.output, server_round * self.local_steps
-        first, *others = [with_prefix(name, arrays) for name in self.algorithm.sequences]
-        parameters = {
-            name: np.asarray(output((array, *(s[name] for s in others)), self.hp, t), array.dtype)
-            for name, array in first.items()
-        }
-        return parameters | {k: array for k, array in arrays.items() if k.startswith(BUFFER)}
+        t = server_round * self.local_steps
+        return output_of(self.algorithm, arrays, self.server.arrays, self.hp, t)
 
     def settings(self) -> dict[str, Any]:
         """Return what decides the result of a run besides the algorithm, for checkpoints."""

@@ -1,0 +1,148 @@
+"""What the server keeps from round to round besides the sequences, and how it moves.
+
+The server's rule is called on float64 arrays, whatever the type of the model.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from fedac.algorithms import Algorithm
+from fedac.algorithms.couplings import Hyperparameters
+from fedac.algorithms.record import serve_mean
+from fedac.errors import InputError
+from fedac.flower.labels import Labels
+from fedac.flower.messages import NamedArrays, NDArray, buffers_of, with_prefix
+from fedac.flower.sequences import by_key, to_named
+
+
+@dataclass
+class ServerMemory:
+    """What a server keeps to itself; a checkpoint has it.
+
+    Attributes
+    ----------
+    arrays : dict
+        The algorithm's server state, with keys such as ``w_u/0``, in float64.
+    labels : Labels
+        Which memories of the clients it knows of.
+    """
+
+    arrays: NamedArrays = field(default_factory=dict)
+    labels: Labels = field(default_factory=Labels)
+
+
+def begin_server(algorithm: Algorithm, sequences: NamedArrays) -> ServerMemory:
+    """Return what the server keeps at the start of a run, given the sequences at the start.
+
+    Examples
+    --------
+    >>> from fedac.algorithms import get
+    >>> begin_server(get("outer-nesterov"), {"w/0": np.array([2.0])}).arrays
+    {'w_u/0': array([2.]), 'w_z/0': array([2.])}
+    """
+    if not algorithm.server:
+        return ServerMemory()
+    kept = {
+        key: algorithm.split(algorithm.start(_start_of(algorithm, vectors)))[1]
+        for key, vectors in by_key(algorithm.sequences, _doubled(sequences)).items()
+    }
+    return ServerMemory(to_named(algorithm.server, kept))
+
+
+def serve(
+    algorithm: Algorithm,
+    mean: NamedArrays,
+    before: NamedArrays,
+    kept: NamedArrays,
+    hp: Hyperparameters,
+    r: int,
+    share: float,
+) -> tuple[NamedArrays, NamedArrays]:
+    """Return the next sequences and what the server keeps; `r` counts rounds from 0.
+
+    Examples
+    --------
+    >>> from fedac.algorithms import get
+    >>> diloco = get("diloco(2, 0.5)")
+    >>> hp = diloco.couple(eta=0.1, mu=1.0, K=1)
+    >>> x, mean, u = {"w/0": np.array([3.0])}, {"w/0": np.array([2.5])}, {"w_u/0": np.array([1.0])}
+    >>> serve(diloco, mean, x, u, hp, 0, 1.0)
+    ({'w/0': array([1.])}, {'w_u/0': array([1.])})
+    """
+    if algorithm.serve is serve_mean:
+        return mean, kept
+    messages, sequences, server = (
+        by_key(names, _doubled(arrays))
+        for names, arrays in (
+            (algorithm.sequences, mean),
+            (algorithm.sequences, before),
+            (algorithm.server, kept),
+        )
+    )
+    # A diverging run overflows on its way out; its clients' replies will not be finite.
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        moved = {
+            key: algorithm.serve(messages[key], sequences[key], server.get(key, ()), hp, r, share)
+            for key in messages
+        }
+    model = with_prefix(algorithm.sequences[0], before)
+    after = to_named(algorithm.sequences, {key: x for key, (x, _) in moved.items()}, model)
+    return (
+        buffers_of(mean) | after,
+        to_named(algorithm.server, {key: state for key, (_, state) in moved.items()}),
+    )
+
+
+def idle_message(
+    algorithm: Algorithm, sequences: NamedArrays, hp: Hyperparameters, steps: int
+) -> NamedArrays:
+    """Return what a client would send that remembers nothing and takes no step.
+
+    Robust rules measure from here how far a client moves: a message need not be a point.
+
+    Examples
+    --------
+    >>> from fedac.algorithms import get
+    >>> scaffold = get("scaffold")
+    >>> hp = scaffold.couple(eta=0.1, mu=1.0, K=4)
+    >>> idle_message(scaffold, {"w/0": np.array([3.0]), "c/0": np.array([2.0])}, hp, 4)
+    {'w/0': array([3.]), 'c/0': array([0.])}
+    """
+    if algorithm.is_plain:
+        return sequences
+    messages = {}
+    for key, vectors in by_key(algorithm.sequences, sequences).items():
+        memory = algorithm.begin_memory(vectors)
+        local = algorithm.enter(vectors, memory, hp)
+        messages[key], _ = algorithm.leave(local, vectors, memory, hp, steps)
+    model = with_prefix(algorithm.sequences[0], sequences)
+    return buffers_of(sequences) | to_named(algorithm.sequences, messages, model)
+
+
+def output_of(
+    algorithm: Algorithm, sequences: NamedArrays, kept: NamedArrays, hp: Hyperparameters, t: int
+) -> dict[str, NDArray]:
+    """Return the output after t steps, with the names of the initial arrays, and the buffers."""
+    model, server = with_prefix(algorithm.sequences[0], sequences), by_key(algorithm.server, kept)
+    parameters = {
+        key: np.asarray(algorithm.output((*vectors, *server.get(key, ())), hp, t), model[key].dtype)
+        for key, vectors in by_key(algorithm.sequences, sequences).items()
+    }
+    return parameters | buffers_of(sequences)
+
+
+def _start_of(algorithm: Algorithm, sequences: tuple[NDArray, ...]) -> NDArray:
+    """Return w_0, given the sequences that start at multiples of it."""
+    factors, _ = algorithm.split(algorithm.start(1.0))
+    for factor, sequence in zip(factors, sequences, strict=True):
+        if factor:
+            w_0: NDArray = sequence / factor
+            return w_0
+    raise InputError(f"algorithm '{algorithm.name}': no sequence starts at a multiple of w_0")
+
+
+def _doubled(arrays: NamedArrays) -> NamedArrays:
+    return {key: np.asarray(array, np.float64) for key, array in arrays.items()}

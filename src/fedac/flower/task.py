@@ -1,0 +1,139 @@
+"""What the server asks a client to do in one round.
+
+An algorithm travels as numbers: the coefficients of its local step, and of how a client enters and
+leaves a round. So a client needs no record of it, and a record of your own works like a built-in
+one. Code never travels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+from flwr.app import ConfigRecord
+
+from fedac.algorithms import Algorithm
+from fedac.algorithms.couplings import Hyperparameters
+from fedac.algorithms.linear import Boundary, Linear, boundary_form, from_linear, linear_form
+from fedac.errors import InputError
+from fedac.flower.labels import Label
+
+COUNTS = ("round", "first_step", "local_steps", "seed")
+# Coefficients of the boundary have the names of its fields with this prefix.
+BOUNDARY = "boundary_"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """The part of one client in one round.
+
+    Attributes
+    ----------
+    algorithm : Algorithm
+        Whose `query` and `update` to call. On a client it is rebuilt from coefficients and its
+        sequences are what the client works on.
+    hp : Hyperparameters
+        What `query` and `update` need.
+    round, local_steps, seed : int
+        The round, from 1 on; K; the seed of the draws of all clients.
+    first_step : int
+        t of the first local step; the first step of the run is 0.
+    boundary : Boundary, optional
+        On a client, how to enter and leave the round; None if it works on what was sent.
+    sequences, memory : tuple of str
+        With a boundary, the names of what is sent, and of what the client remembers.
+    label : Label, optional
+        Which memory to use, if the algorithm has one.
+
+    Examples
+    --------
+    >>> from fedac.algorithms import FEDAVG
+    >>> hp = FEDAVG.couple(eta=0.5, mu=1.0, K=8)
+    >>> task = Task(algorithm=FEDAVG, hp=hp, round=2, first_step=8, local_steps=8, seed=1)
+    >>> received = Task.from_record(task.to_record())
+    >>> received.algorithm.update((3.0,), 3.0, 2.0, received.hp)
+    (2.0,)
+    """
+
+    algorithm: Algorithm
+    hp: Hyperparameters
+    round: int
+    first_step: int
+    local_steps: int
+    seed: int
+    boundary: Boundary | None = None
+    sequences: tuple[str, ...] = ()
+    memory: tuple[str, ...] = ()
+    label: Label | None = None
+
+    def to_record(self) -> ConfigRecord:
+        """Return the task of an algorithm as a record of numbers and names, without a label."""
+        algorithm, hp = self.algorithm, self.hp
+        step = linear_form(algorithm, hp)
+        sequences, _ = algorithm.split(algorithm.start(1.0))
+        start = algorithm.enter(sequences, algorithm.begin_memory(sequences), hp)
+        record = {
+            "algorithm": algorithm.name,
+            "start": [float(value) for value in start],
+            "query": list(step.query),
+            "update": _flat(step.update),
+            "eta": float(hp.eta),
+            **{name: getattr(self, name) for name in COUNTS},
+        }
+        if algorithm.is_plain:
+            return ConfigRecord({"sequences": list(algorithm.sequences), **record})
+        # Without "sequences": a client that knows nothing of boundaries says that it is missing.
+        boundary = boundary_form(algorithm, hp, self.local_steps)
+        return ConfigRecord(
+            {
+                **record,
+                "local": list(algorithm.local_sequences),
+                "sent": list(algorithm.sequences),
+                "memory": list(algorithm.memory),
+                **{
+                    f"{BOUNDARY}{f.name}": _flat(getattr(boundary, f.name))
+                    for f in fields(boundary)
+                },
+            }
+        )
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> Task:
+        """Read a task, or say what is missing in its record."""
+        try:
+            plain = "local" not in record
+            local = tuple(record["sequences" if plain else "local"])
+            step = Linear(tuple(record["query"]), _rows(record["update"], len(local)))
+            return cls(
+                algorithm=from_linear(record["algorithm"], local, record["start"], step),
+                hp=Hyperparameters(eta=record["eta"]),
+                **{name: record[name] for name in COUNTS},
+                **({} if plain else _crossing(record, len(local))),
+            )
+        except KeyError as missing:
+            raise InputError(
+                f"the server's message has no {missing}: does the server use a strategy of "
+                "fedac.flower, and the same version as this client?"
+            ) from None
+
+
+def _crossing(record: Mapping[str, Any], local: int) -> dict[str, Any]:
+    """Read what a task has beyond the local step."""
+    sent, memory = tuple(record["sent"]), tuple(record["memory"])
+    counts = {"first_memory": len(memory), "enter": local, "message": len(sent)}
+    counts |= {"memory": len(memory)}
+    rows = {name: _rows(record[f"{BOUNDARY}{name}"], count) for name, count in counts.items()}
+    label = Label.from_record(record)
+    return {"boundary": Boundary(**rows), "sequences": sent, "memory": memory, "label": label}
+
+
+def _flat(rows: Sequence[Sequence[float]]) -> list[float]:
+    return [number for row in rows for number in row]
+
+
+def _rows(numbers: Sequence[float], count: int) -> tuple[tuple[float, ...], ...]:
+    if not count:
+        return ()
+    return tuple(map(tuple, np.reshape(numbers, (count, -1)).tolist()))
