@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fedac.algorithms.linear import boundary_form
 from fedac.arrays import Array
 from fedac.simulation._fast import boundary_kernels, kernels
 from fedac.simulation._fast.affine import Affine
+from fedac.simulation._fast.client_form import ClientForm, client_form, without_sums
 from fedac.simulation._fast.client_memory import ClientMemory, require_space
 from fedac.simulation._fast.dense import DenseWorkers
 from fedac.simulation._fast.local import LocalRounds
@@ -29,7 +29,6 @@ from fedac.simulation._fast.records import Boundary, Closing, Draws, Kept, Local
 from fedac.simulation._fast.simd import aligned
 from fedac.simulation._fast.sparse import SparseWorkers
 from fedac.simulation._fast.threads import sum_strands
-from fedac.simulation.problem import Lane
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,22 +48,14 @@ def padded_size(S: int) -> int:
     return 1 << (S - 1).bit_length()
 
 
-def find_coefficients(lanes: list[Lane], gap: int, closing: Closing) -> Coefficients:
+def find_coefficients(forms: list[ClientForm], closing: Closing) -> Coefficients:
     """Stack the coefficients of some lanes, which end in the lane."""
-    forms = [boundary_form(lane.algorithm, lane.hp, gap) for lane in lanes]
-    T, P = len(lanes[0].algorithm.sequences), len(lanes[0].algorithm.memory)
-    S = len(lanes[0].algorithm.local_sequences)
-    more = padded_size(S) - S
-
-    def stack(matrices: list[Any], shape: tuple[int, int]) -> Array:
-        return np.stack([np.reshape(matrix, shape) for matrix in matrices], axis=-1)
-
-    begin = stack([form.first_memory for form in forms], (P, T))
-    enter = stack([form.enter for form in forms], (S, T + P))
-    leave = stack([form.message + form.memory for form in forms], (T + P, S + T + P))
-    enter = np.pad(enter, ((0, more), (0, 0), (0, 0)))
-    on_local = np.pad(leave[:, :S], ((0, 0), (0, more), (0, 0)))
-    on_others = leave[:, S:]
+    begin, enter, leave = (
+        np.stack([getattr(form, name) for form in forms], axis=-1)
+        for name in ("begin", "enter", "leave")
+    )
+    S, T = len(enter), begin.shape[1]
+    on_local, on_others = leave[:, :S], leave[:, S:]
     # The kernels have Y, not the local state: S_K = to_state Y + constant center'.
     on_y = np.einsum("ksv,siv->kiv", on_local, closing.to_state)
     return Coefficients(
@@ -199,29 +190,25 @@ class BoundaryRounds(LocalRounds):
         make = DenseClients if self.rows.dense else SparseClients
         self._clients: dict[Pack, SparseClients | DenseClients] = {}
         self._memories: dict[Pack, list[ClientMemory]] = {}
+        self._without_sums = {pack: self._may_drop_sums(pack) for pack in packs}
         d, N = self.problem.objective.dim, self.problem.federation.M
         for pack in packs:
             chunks = self.chunks(pack)
             V = 1 << (max(last - first for first, last in chunks) - 1).bit_length()
             algorithm = pack.lanes[0].algorithm
-            S, T, P = (
-                len(names)
-                for names in (algorithm.local_sequences, algorithm.sequences, algorithm.memory)
-            )
+            T, P = len(algorithm.sequences), len(algorithm.memory)
+            S = len(self._client_forms(pack, slice(None), self.problem.schedule.K)[0].enter)
             sizes = {"clients": N, "numbers": d * P, "runs": V * len(chunks)}
             require_space(sizes, self.rows.dtype.itemsize)
-            self._clients[pack] = make(
-                self.problem, self.rows, self.threads, self.full, padded_size(S), V, T
-            )
+            self._clients[pack] = make(self.problem, self.rows, self.threads, self.full, S, V, T)
             self._memories[pack] = [
                 ClientMemory.make(pack.indices[first:last], N, (d, P, V), self.rows.dtype)
                 for first, last in chunks
             ]
 
-    def forms(self, lanes: list[Lane]) -> list[Affine]:
+    def forms(self, pack: Pack, where: slice, gap: int) -> list[Affine]:
         """Return the affine forms of some lanes, padded for the kernels."""
-        forms = super().forms(lanes)
-        return [form.padded(padded_size(len(form.c))) for form in forms]
+        return [form.steps for form in self._client_forms(pack, where, gap)]
 
     def round(self, pack: Pack, draws: Draws) -> None:
         """Advance every lane of a pack by one round: its state becomes the mean message."""
@@ -266,8 +253,26 @@ class BoundaryRounds(LocalRounds):
 
     def _coefficients(self, pack: Pack, where: slice, gap: int, closing: Closing) -> Coefficients:
         if pack.falling:
-            return find_coefficients(pack.lanes[where], gap, closing)
+            return find_coefficients(self._client_forms(pack, where, gap), closing)
         key = tuple(pack.indices[where]), gap
         if key not in self.coefficients:
-            self.coefficients[key] = find_coefficients(pack.lanes[where], gap, closing)
+            forms = self._client_forms(pack, where, gap)
+            self.coefficients[key] = find_coefficients(forms, closing)
         return self.coefficients[key]
+
+    def _may_drop_sums(self, pack: Pack) -> bool:
+        """Say whether clients need not sum their gradients in any lane and round."""
+        # Where a step size falls, it may become too small on the way.
+        return not pack.falling and all(
+            without_sums(client_form(lane, gap), gap, self.rows.dtype) is not None
+            for lane in pack.lanes
+            for gap in set(self.problem.schedule.gaps)
+        )
+
+    def _client_forms(self, pack: Pack, where: slice, gap: int) -> list[ClientForm]:
+        """Return the forms of some lanes of a pack, of one size in all lanes and rounds."""
+        forms = [client_form(lane, gap) for lane in pack.lanes[where]]
+        if self._without_sums[pack]:
+            reduced = [without_sums(form, gap, self.rows.dtype) for form in forms]
+            forms = [form for form in reduced if form is not None]
+        return [form.padded(padded_size(len(form.enter))) for form in forms]

@@ -20,15 +20,24 @@ from fedac.simulation._fast.kernels import (
 from fedac.simulation._fast.simd import load, multiply_add, splat, store
 
 
+# Coordinates for which a combination is taken at a time: all that it needs stays near.
+BLOCK = 16
+
+
 @register_jitable
-def add_terms(lanes, total, terms, slot, source, first):
-    """Add the terms of a slot: vectors of a source, counted from `first` on, times coefficients."""
+def add_terms(lanes, total, terms, slot, source, vectors, first, count):
+    """Add the terms of a slot to `total`, for some coordinates: vectors times coefficients.
+
+    `source` has so many vectors for each coordinate, and `total` one for each, from its start on.
+    """
     bounds, inputs, coefficients = terms
     V = np.uint64(len(lanes))
     for k in range(bounds[slot], bounds[slot + np.uint64(1)]):
-        vector = load(lanes, source, (first + inputs[k]) * V)
-        total = multiply_add(load(lanes, coefficients, k * V), vector, total)
-    return total
+        coefficient = load(lanes, coefficients, k * V)
+        at = (first * vectors + inputs[k]) * V
+        for j in range(count):
+            vector = load(lanes, source, at + j * vectors * V)
+            store(total, j * V, multiply_add(coefficient, vector, load(lanes, total, j * V)))
 
 
 @compiled
@@ -51,7 +60,8 @@ def run_clients(
     S, T = np.uint64(len(sequences)) // V, np.uint64(len(sent)) // V
     P = np.uint64(constant.size) // V - T
     zero = splat(lanes, 0.0)
-    outputs = np.empty(constant.size, Y.dtype)
+    block, outputs = np.uint64(BLOCK), np.uint64(constant.size) // V
+    combined = np.empty((outputs + np.uint64(1)) * block * V, Y.dtype)
     for strand in range(first_strand, last_strand):
         strand_total = total[strand]
         waiting = 0
@@ -61,38 +71,51 @@ def run_clients(
             m = member(draws, place)
             drawn_rows = draw_rows(drawn, draws, m, n)
             mine = memory[m]
-            if not started[m]:
-                started[m] = True
-                for j in range(d):
-                    for p in range(P):
-                        first = add_terms(lanes, zero, begin, p, broadcast, j * T)
-                        store(mine, (j * P + p) * V, first)
-            for j in range(d):
+            is_new, started[m] = not started[m], True
+            for first in range(np.uint64(0), d, block):
+                count = min(block, d - first)
+                for p in range(P if is_new else np.uint64(0)):
+                    for j in range(count):
+                        store(combined, j * V, zero)
+                    add_terms(lanes, combined, begin, p, broadcast, T, first, count)
+                    for j in range(count):
+                        store(mine, ((first + j) * P + p) * V, load(lanes, combined, j * V))
                 for s in range(S):
+                    for j in range(count):
+                        store(combined, j * V, zero)
                     slot = s * np.uint64(2)
-                    local = add_terms(lanes, zero, enter, slot, broadcast, j * T)
-                    local = add_terms(lanes, local, enter, slot + np.uint64(1), mine, j * P)
-                    store(Y, (j * S + s) * V, local)
+                    add_terms(lanes, combined, enter, slot, broadcast, T, first, count)
+                    add_terms(lanes, combined, enter, slot + np.uint64(1), mine, P, first, count)
+                    for j in range(count):
+                        store(Y, ((first + j) * S + s) * V, load(lanes, combined, j * V))
             one = splat(sequences, 1.0)
             take_steps(
                 lanes, sequences, rows, this_round, scratch, one, drawn_rows, steps[0]
             )  # fmt: skip
             weight = splat(lanes, rows_of(draws, m, n)[1] if draws.weighted else 1)
-            for j in range(d):
+            for first in range(np.uint64(0), d, block):
+                count = min(block, d - first)
                 # All combinations are taken before any memory is overwritten.
-                for k in range(T + P):
-                    slot = k * np.uint64(3)
-                    left = load(lanes, constant, k * V) * splat(lanes, center[j])
-                    left = add_terms(lanes, left, leave, slot, Y, j * S)
-                    left = add_terms(lanes, left, leave, slot + np.uint64(1), broadcast, j * T)
-                    left = add_terms(lanes, left, leave, slot + np.uint64(2), mine, j * P)
-                    store(outputs, k * V, left)
+                for k in range(outputs):
+                    output, slot = combined[k * block * V :], k * np.uint64(3)
+                    multiple = load(lanes, constant, k * V)
+                    for j in range(count):
+                        store(output, j * V, multiple * splat(lanes, center[first + j]))
+                    add_terms(lanes, output, leave, slot, Y, S, first, count)
+                    add_terms(
+                        lanes, output, leave, slot + np.uint64(1), broadcast, T, first, count
+                    )
+                    add_terms(lanes, output, leave, slot + np.uint64(2), mine, P, first, count)
                 for t in range(T):
-                    at = (j * T + t) * V
-                    moved = load(lanes, outputs, t * V) - load(lanes, reference, at)
-                    store(sums, at, multiply_add(weight, moved, load(lanes, sums, at)))
+                    for j in range(count):
+                        at = ((first + j) * T + t) * V
+                        message = load(lanes, combined, (t * block + j) * V)
+                        moved = message - load(lanes, reference, at)
+                        store(sums, at, multiply_add(weight, moved, load(lanes, sums, at)))
                 for p in range(P):
-                    store(mine, (j * P + p) * V, load(lanes, outputs, (T + p) * V))
+                    for j in range(count):
+                        kept_now = load(lanes, combined, ((T + p) * block + j) * V)
+                        store(mine, ((first + j) * P + p) * V, kept_now)
             waiting += 1
             if waiting == WORKERS_PER_SUM:
                 flush(sent, sums, strand_total)

@@ -23,7 +23,7 @@ from fedac.simulation._fast.sparse import SparseWorkers
 from fedac.simulation._fast.threads import Threads
 from fedac.simulation._fast.workers import STRANDS, Workers
 from fedac.simulation.federation import Federation
-from fedac.simulation.problem import Lane, Problem
+from fedac.simulation.problem import Problem
 
 # Lanes in one vector: with these a state of a9a's width fits the first-level cache.
 LANES = {np.dtype(np.float32): 16, np.dtype(np.float64): 8}
@@ -88,19 +88,20 @@ class LocalRounds:
     def table(self, pack: Pack, where: slice, gap: int, V: int) -> tuple[Tables, Closing]:
         """Return the tables of a round, padded to V lanes for the kernel."""
         if pack.falling:  # a step size that falls needs new tables in every round
-            return self._make_table(pack.lanes[where], gap, V)
+            return self._make_table(pack, where, gap, V)
         key = tuple(pack.indices[where]), gap
         if key not in self.tables:
-            self.tables[key] = self._make_table(pack.lanes[where], gap, V)
+            self.tables[key] = self._make_table(pack, where, gap, V)
         return self.tables[key]
 
-    def forms(self, lanes: list[Lane]) -> list[Affine]:
-        """Return the affine forms of some lanes."""
-        return list(map(affine_form, lanes))
+    def forms(self, pack: Pack, where: slice, gap: int) -> list[Affine]:
+        """Return the affine forms of some lanes of a pack."""
+        return list(map(affine_form, pack.lanes[where]))
 
-    def _make_table(self, lanes: list[Lane], gap: int, V: int) -> tuple[Tables, Closing]:
+    def _make_table(self, pack: Pack, where: slice, gap: int, V: int) -> tuple[Tables, Closing]:
         dtype = self.rows.dtype
-        tables, closing = round_tables(self.forms(lanes), self.regularizer.l2, gap, dtype)
+        forms = self.forms(pack, where, gap)
+        tables, closing = round_tables(forms, self.regularizer.l2, gap, dtype)
 
         def padded(table: Array) -> npt.NDArray[Any]:
             array = aligned((*table.shape[:-1], V), dtype)
