@@ -111,6 +111,22 @@ def _compare(
     return Line(what, mine, other, unit, mine / other, bar, at_most)
 
 
+def _memory_of_clients(what: str) -> Line:
+    objective = _a9a()
+    fast = partial(_rate, objective, "scaffold", M=1024, T=1024, eta=ETAS)
+    reference = partial(_rate, objective, "scaffold", M=1024, T=64, engine="reference")
+    return _compare(what, fast, reference, 100)
+
+
+def _server_rule(what: str) -> Line:
+    """Compare a server rule with the plain mean, by the time they take."""
+    mean, rule = (
+        partial(_rate, _a9a(), f"fedavg{rule}", M=1024, T=8192, eta=ETAS, record_every=8192)
+        for rule in ("", "+nesterov(1,0.9)")
+    )
+    return _compare(what, mean, rule, 1.05, at_most=True)
+
+
 def _over_reference(bar: float, local_steps: int, etas: tuple[float, ...], what: str) -> Line:
     fast = partial(_rate, _a9a(), K=local_steps, T=max(local_steps, 1024), eta=etas)
     reference = partial(_rate, _a9a(), K=local_steps, T=max(local_steps, 32), engine="reference")
@@ -258,6 +274,8 @@ LINES: dict[str, Callable[[str], Line]] = {
     "8,192 clients with rows of their own over workers with all rows": _clients,
     "10% of 100,000 clients over all of them": _participation,
     "rows in batches of 8 over single rows": _batches,
+    "SCAFFOLD, M=1024, 13 step sizes over the reference engine": _memory_of_clients,
+    "the mean over a server rule with momentum, M=1024": _server_rule,
     "whole process of a warm `fedac run`, its job": _whole_process,
     OVER_JAX: _against_jax,
 }

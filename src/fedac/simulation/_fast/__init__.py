@@ -38,6 +38,13 @@ its steps, and adds how far it moved to a total, so memory does not grow with M 
 with a total of their own. Threads share the strands (`threads`), and totals are added in order:
 results do not depend on the number of threads, to the last bit.
 
+**Clients with memory.** A method may let clients enter and leave a round in their own way, and keep
+vectors between their rounds (`fedac.algorithms.record`). Then every client starts from a state of
+its own, a combination of what was broadcast and what it remembers, and its message is a combination
+too (`boundary`, `client_form`; the kernel is `boundary_kernels.run_clients`). The memories of all
+clients are one array, float32 unless the precision is double (`client_memory`). The server's rule
+is called once a round, by the record, on the exact states of all lanes (`pack`).
+
 **Shared rows.** With more draws in a round than rows in the data, the products of all rows with
 the start are computed once, and workers note how much of each row they added instead of moving a
 total (`workers`).

@@ -33,12 +33,10 @@ from fedac.simulation._fast.threads import sum_strands
 
 @dataclass(frozen=True, slots=True)
 class Coefficients:
-    """How the clients of some lanes enter and leave a round of one length; see `Boundary`."""
+    """How the clients of some lanes enter and leave a round of one length."""
 
-    begin: Array
-    enter: Array
-    leave: Array
-    constant: Array
+    boundary: Boundary
+    """For the kernels, but for what changes from round to round."""
     reference: Array
     """From the sequences to the message of a client that remembers nothing and takes no step."""
 
@@ -48,23 +46,40 @@ def padded_size(S: int) -> int:
     return 1 << (S - 1).bit_length()
 
 
-def find_coefficients(forms: list[ClientForm], closing: Closing) -> Coefficients:
-    """Stack the coefficients of some lanes, which end in the lane."""
+def find_coefficients(
+    forms: list[ClientForm], closing: Closing, V: int, center: npt.NDArray[Any]
+) -> Coefficients:
+    """Stack the coefficients of some lanes, and pad them to V lanes for the kernels."""
     begin, enter, leave = (
         np.stack([getattr(form, name) for form in forms], axis=-1)
         for name in ("begin", "enter", "leave")
     )
-    S, T = len(enter), begin.shape[1]
+    S, (P, T) = len(enter), begin.shape[:2]
     on_local, on_others = leave[:, :S], leave[:, S:]
     # The kernels have Y, not the local state: S_K = to_state Y + constant center'.
     on_y = np.einsum("ksv,siv->kiv", on_local, closing.to_state)
+    leave = np.concatenate([on_y, on_others], axis=1)
+    constant = np.einsum("ksv,sv->kv", on_local, closing.constant)
+    nothing = np.zeros(0, center.dtype)
     return Coefficients(
-        begin=begin,
-        enter=enter,
-        leave=np.concatenate([on_y, on_others], axis=1),
-        constant=np.einsum("ksv,sv->kv", on_local, closing.constant),
-        reference=np.einsum("ksv,siv->kiv", on_local[:T], enter[:, :T]) + on_others[:T, :T],
+        Boundary(
+            begin=to_terms(padded(begin, V, center.dtype), (T,)),
+            enter=to_terms(padded(enter, V, center.dtype), (T, P)),
+            leave=to_terms(padded(leave, V, center.dtype), (S, T, P)),
+            constant=padded(constant, V, center.dtype).reshape(-1),
+            broadcast=nothing,
+            reference=nothing,
+            center=center,
+        ),
+        np.einsum("ksv,siv->kiv", on_local[:T], enter[:, :T]) + on_others[:T, :T],
     )
+
+
+def padded(array: Array, V: int, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+    """Return an array that ends in some lanes with V of them."""
+    wide = aligned((*array.shape[:-1], V), dtype)
+    wide[..., : array.shape[-1]] = array
+    return wide
 
 
 # The coefficients of a round by its lanes and length.
@@ -228,36 +243,20 @@ class BoundaryRounds(LocalRounds):
         tables, closing = self.table(pack, where, draws.gap, V)
         coefficients = self._coefficients(pack, where, draws.gap, closing)
         reference = np.einsum("tiv,div->dtv", coefficients.reference, state)
-        dtype = self.rows.dtype
-
-        T, P = coefficients.begin.shape[1], coefficients.begin.shape[0]
-        S = len(coefficients.enter)
-
-        def padded(table: Array) -> npt.NDArray[Any]:
-            array = aligned((*table.shape[:-1], V), dtype)
-            array[..., :count] = table
-            return array
-
-        boundary = Boundary(
-            begin=to_terms(padded(coefficients.begin), (T,)),
-            enter=to_terms(padded(coefficients.enter), (T, P)),
-            leave=to_terms(padded(coefficients.leave), (S, T, P)),
-            constant=padded(coefficients.constant).reshape(-1),
-            broadcast=padded(state).reshape(-1),
-            reference=padded(reference).reshape(-1),
-            center=self.regularizer.center.astype(dtype),
+        boundary = coefficients.boundary._replace(
+            broadcast=padded(state, V, self.rows.dtype).reshape(-1),
+            reference=padded(reference, V, self.rows.dtype).reshape(-1),
         )
         clients.visit(draws, tables, boundary, kept, count)
         moved = sum_strands(clients.total).reshape(*state.shape[:2], V)[:, :, :count]
         state[:] = reference + moved / total_weight(draws, len(self.rows.y))
 
     def _coefficients(self, pack: Pack, where: slice, gap: int, closing: Closing) -> Coefficients:
-        if pack.falling:
-            return find_coefficients(self._client_forms(pack, where, gap), closing)
         key = tuple(pack.indices[where]), gap
-        if key not in self.coefficients:
-            forms = self._client_forms(pack, where, gap)
-            self.coefficients[key] = find_coefficients(forms, closing)
+        if pack.falling or key not in self.coefficients:
+            forms, V = self._client_forms(pack, where, gap), len(self._clients[pack].lanes)
+            center = self.regularizer.center.astype(self.rows.dtype)
+            self.coefficients[key] = find_coefficients(forms, closing, V, center)
         return self.coefficients[key]
 
     def _may_drop_sums(self, pack: Pack) -> bool:

@@ -19,7 +19,6 @@ from fedac.simulation._fast.kernels import (
 )
 from fedac.simulation._fast.simd import load, multiply_add, splat, store
 
-
 # Coordinates for which a combination is taken at a time: all that it needs stays near.
 BLOCK = 16
 
@@ -102,9 +101,7 @@ def run_clients(
                     for j in range(count):
                         store(output, j * V, multiple * splat(lanes, center[first + j]))
                     add_terms(lanes, output, leave, slot, Y, S, first, count)
-                    add_terms(
-                        lanes, output, leave, slot + np.uint64(1), broadcast, T, first, count
-                    )
+                    add_terms(lanes, output, leave, slot + np.uint64(1), broadcast, T, first, count)
                     add_terms(lanes, output, leave, slot + np.uint64(2), mine, P, first, count)
                 for t in range(T):
                     for j in range(count):
