@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -123,25 +124,36 @@ class Different(Federation):
     """Clients that differ: four with rows of their own, sorted by label, 2 to 120 of them."""
 
     nodes = 4
+    owners = np.repeat([2, 0, 3, 1], [2, 28, 50, 120])
 
-    def __init__(self, batch: int | str = 1) -> None:
+    def __init__(self, batch: int | str = 1, memory_folder: Path | None = None) -> None:
         super().__init__()
-        owners = np.repeat([2, 0, 3, 1], [2, 28, 50, 120])
-        self.clients = Clients(owners[np.argsort(np.argsort(self.F.y, kind="stable"))])
-        self.batch = batch
+        self.clients = Clients(self.owners[np.argsort(np.argsort(self.F.y, kind="stable"))])
+        self.batch, self.memory_folder = batch, memory_folder
+
+    def own_rows(self, context) -> LogisticRegression:
+        rows = self.clients.rows_of(context.node_config["partition-id"])
+        return LogisticRegression(self.F.X[rows], self.F.y[rows], l2=L2)
 
     def app(self, load_data: Callable[..., Any] | None = None):
         from fedac.flower import client_app
 
-        def own_rows(context):
-            rows = self.clients.rows_of(context.node_config["partition-id"])
-            return LogisticRegression(self.F.X[rows], self.F.y[rows], l2=L2)
-
-        return client_app(load_data or own_rows, lambda F: LogisticModel(F, self.batch))
+        return client_app(
+            load_data or self.own_rows,
+            lambda F: LogisticModel(F, self.batch),
+            memory_folder=self.memory_folder,
+        )
 
     def simulated(self, algorithm, rounds: int, **options):
         differing = {"M": None, "clients": self.clients, "batch": self.batch}
         return super().simulated(algorithm, rounds, **differing | options)
+
+
+class Five(Different):
+    """Five clients that differ."""
+
+    nodes = 5
+    owners = np.repeat([2, 0, 3, 4, 1], [2, 28, 50, 40, 80])
 
 
 @pytest.fixture(scope="session")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import runpy
 import signal
 import subprocess
 import sys
@@ -57,6 +58,59 @@ def test_a_killed_server_is_resumed_to_the_same_result(federation, vector, tmp_p
     assert resumed.history.metric("loss") == whole.history.metric("loss")
     assert [row.round for row in resumed.history.rounds] == list(range(1, ROUNDS + 1))
     assert Checkpoint.load(path).round == ROUNDS
+
+
+# The clients of a killed process come back with what they kept in files.
+WITH_MEMORY = """
+import os, runpy, signal, sys
+from pathlib import Path
+conftest, folder, algorithm, kill_round, kill_reply = sys.argv[1:]
+federation = runpy.run_path(conftest)["Five"](2, memory_folder=Path(folder) / "memory")
+
+def answer(reply, node, number):
+    if number == int(kill_round) and sum(r == number for r, _ in grid.asked) == int(kill_reply):
+        os.kill(os.getpid(), signal.SIGKILL)
+    return reply
+
+grid = federation.grid(answer=answer)
+federation.run(
+    algorithm, 8, grid=grid, checkpoint=Path(folder) / "run.npz", sample=4, eta=0.3
+)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "algorithm", ["scaffold", "scaffnew", "fedadam", "fedac-i+local+cv+nesterov(1, 0.3)"]
+)
+def test_a_killed_composition_is_resumed_to_the_same_result(tmp_path, algorithm):
+    draw = random.Random(algorithm)
+    kill_round, kill_reply = draw.randint(2, ROUNDS), draw.randint(1, 4)
+    path, conftest = tmp_path / "run.npz", Path(__file__).with_name("conftest.py")
+    script = [sys.executable, "-c", WITH_MEMORY, conftest, tmp_path, algorithm]
+    died = subprocess.run(
+        [*script, str(kill_round), str(kill_reply)], timeout=1800, check=False, capture_output=True
+    )
+    assert died.returncode == -signal.SIGKILL, died.stderr.decode()
+    assert Checkpoint.load(path).round == kill_round - 1
+    make = runpy.run_path(str(conftest))["Five"]
+    federation, whole = make(2, memory_folder=tmp_path / "memory"), make(2)
+    options = {"sample": 4, "eta": 0.3}
+    resumed = federation.run(algorithm, ROUNDS, resume_from=path, checkpoint=path, **options)
+    whole = whole.run(algorithm, ROUNDS, **options)
+    for mine, other in (
+        (resumed.sequences, whole.sequences),
+        (resumed.server, whole.server),
+        ({key: a.numpy() for key, a in resumed.arrays.items()},
+         {key: a.numpy() for key, a in whole.arrays.items()}),
+    ):  # fmt: skip
+        assert mine.keys() == other.keys()
+        for key, array in other.items():
+            np.testing.assert_allclose(mine[key], array, rtol=1e-12, atol=1e-14)
+    assert [row.memory_lost for row in resumed.history.rounds] == [0] * ROUNDS
+    np.testing.assert_allclose(
+        resumed.history.metric("loss"), whole.history.metric("loss"), rtol=1e-12
+    )
 
 
 def test_a_failed_evaluation_does_not_lose_the_round(federation, vector, tmp_path):
