@@ -341,7 +341,7 @@ def damaged(key, value):
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (damaged("version", 1), "it has version 1; this fedac reads versions 2 to 3"),
+        (damaged("version", 1), "it has version 1; this fedac reads versions 2 to 4"),
         (damaged("version", "two"), "it has version 'two'"),
         (damaged("format", "other"), "not a checkpoint of fedac.torch"),
         (lambda content: content.pop("groups"), "not a checkpoint of fedac.torch"),

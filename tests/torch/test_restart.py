@@ -10,13 +10,29 @@ STEPS = 60
 RESTARTS = 3
 
 
+# With nothing to keep, with memory, with what the server keeps, and with both.
+ALGORITHMS = ["fedac-i", "scaffold", "fedac-i+local", "diloco", "fedac-i+cv+nesterov(1,0.3)"]
+# Rank 1 dies, and so on: between any two files of a checkpoint, and in the middle of each.
+KILLS = [
+    [[1, 14, "writing"], [0, 29, "replacing"], [2, 44, "exchanged"]],
+    [[0, 4, "exchanged"], [3, 19, "written"], [0, 34, "exchanged"]],
+    [[0, 14, "writing"], [1, 31, "killed"], [0, 59, "replacing"]],
+]
+# Without memory there is one file, and rank 0 writes it.
+KILLS_WITHOUT_MEMORY = [[[0, 14, "writing"], [2, 31, "killed"], [0, 59, "writing"]]]
+
+
 @pytest.fixture(scope="module")
 def undisturbed(processes, tmp_path_factory):
-    """Return the state that an undisturbed run of four processes ends with."""
-    folder = tmp_path_factory.mktemp("undisturbed")
-    ended = processes("train", folder=str(folder), steps=STEPS, kills=[])
-    assert [process.code for process in ended] == [0] * 4, ended[0].err
-    return ended[0].result
+    """Return by algorithm what each of four processes ends with if nothing happens."""
+    found = {}
+    for algorithm in ALGORITHMS:
+        folder = tmp_path_factory.mktemp("undisturbed")
+        arguments = {"folder": str(folder), "steps": STEPS, "kills": [], "algorithm": algorithm}
+        ended = processes("train", **arguments)
+        assert [process.code for process in ended] == [0] * 4, ended[0].err
+        found[algorithm] = [process.result for process in ended]
+    return found
 
 
 def draw_kills(seed: int, count: int) -> list[list[object]]:
@@ -33,7 +49,7 @@ def draw_kills(seed: int, count: int) -> list[list[object]]:
 
 def check(folder: Path, kills, undisturbed) -> None:
     for rank in range(4):
-        assert torch.load(folder / f"final-{rank}.pt", weights_only=True) == undisturbed
+        assert torch.load(folder / f"final-{rank}.pt", weights_only=True) == undisturbed[rank]
     assert all((folder / f"{rank}-{t}").exists() for rank, t, _ in kills)  # all took place
     assert not list(folder.glob(".*"))  # no half-written checkpoint is left
 
@@ -44,8 +60,31 @@ def check(folder: Path, kills, undisturbed) -> None:
     [*(("torchrun", seed, RESTARTS) for seed in range(7)), ("torchrun_program", 7, 1)],
 )
 def test_killed_runs_end_bit_identical(processes, undisturbed, tmp_path, job, seed, count) -> None:
-    kills = draw_kills(seed, count)
-    arguments = {"folder": str(tmp_path), "restarts": RESTARTS, "steps": STEPS, "kills": kills}
-    (ended,) = processes(job, world=1, **arguments)
+    run_with_kills(processes, undisturbed, tmp_path, draw_kills(seed, count), job=job)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "kills"),
+    [(name, kills) for name in ALGORITHMS[1:3] + ALGORITHMS[4:] for kills in KILLS]
+    + [("diloco", kills) for kills in KILLS_WITHOUT_MEMORY],
+)
+def test_killed_compositions_end_bit_identical(
+    processes, undisturbed, tmp_path, algorithm, kills
+) -> None:
+    run_with_kills(processes, undisturbed, tmp_path, kills, algorithm=algorithm)
+    files = [path.name for path in tmp_path.glob("last.pt*")]
+    if algorithm == "diloco":
+        assert files == ["last.pt"]
+    else:  # those of the last checkpoint, and of the one before
+        steps = (STEPS - 5, STEPS)
+        wanted = [f"last.pt.rank{rank}.step{step}" for rank in range(4) for step in steps]
+        assert sorted(files) == ["last.pt", *wanted]
+
+
+def run_with_kills(
+    processes, undisturbed, folder, kills, *, algorithm="fedac-i", job="torchrun"
+) -> None:
+    arguments = {"folder": str(folder), "restarts": RESTARTS, "steps": STEPS, "kills": kills}
+    (ended,) = processes(job, world=1, **arguments, algorithm=algorithm)
     assert ended.code == 0, ended.err
-    check(tmp_path, kills, undisturbed)
+    check(folder, kills, undisturbed[algorithm])

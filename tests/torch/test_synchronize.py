@@ -21,7 +21,7 @@ WORLD = 4
 # Of ours, and one of the user's own.
 OWN = runpy.run_path(str(Path(__file__).with_name("workers.py")))["OWN"]
 ALGORITHMS = NAMED | OWN
-LOCAL = ["fedac-i", "fedac-ii", "fedac-vanilla", "fedavg", "momentum"]
+LOCAL = ["fedac-i", "fedac-ii", "fedac-vanilla", "fedavg", "own momentum"]
 NUMBERS = {"lr": 0.3, "mu": 0.2, "local_steps": 4}
 
 
@@ -278,7 +278,7 @@ def test_processes_that_differ_are_refused_everywhere(processes) -> None:
     for last in CASES.values():
         optimizer = last.get("optimizer", {})
         own = optimizer.get("algorithm") == "impostor"
-        others = {"algorithm": "momentum" if own else "fedac-i", **NUMBERS}
+        others = {"algorithm": "own momentum" if own else "fedac-i", **NUMBERS}
         cases.append(
             {
                 "size": [3, 3, 3, last.get("size", 3)],

@@ -22,11 +22,13 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from fedac.algorithms import Algorithm
+from fedac.algorithms import Algorithm, fedac
 from fedac.algorithms.couplings import Hyperparameters
 from fedac.decay import Decay
 from fedac.errors import InputError
 from fedac.torch import FedAc, LocalOptimizer, NonFiniteStateError, Synchronizer, synchronize
+from fedac.torch.communication import Workers
+from fedac.torch.state import PARTS
 
 # A job has failed when its processes have used no CPU time for so many seconds, or too much in all:
 # limits that a busy machine does not move.
@@ -51,8 +53,13 @@ def momentum(name: str, factor: float) -> Algorithm:
     )
 
 
-# One of them goes by the name of another.
-OWN = {"momentum": momentum("momentum", 0.5), "impostor": momentum("momentum", 0.6)}
+# One of them goes by the name of another. Two are other methods in FedAc's clothes.
+OWN = {
+    "own momentum": momentum("momentum", 0.5),
+    "impostor": momentum("momentum", 0.6),
+    "fedac as fedavg": fedac(gamma=0.3, alpha=1.0, beta=1.0),
+    "fedac as gpa": fedac(gamma=0.3, alpha=1e300, beta=4.0),
+}
 
 
 def find(name: str) -> str | Algorithm:
@@ -63,13 +70,36 @@ def make_optimizer(params: Any, algorithm: str, **settings: Any) -> LocalOptimiz
     return LocalOptimizer(params, find(algorithm), **settings)
 
 
-def sequences(optimizer: LocalOptimizer) -> list[list[float]]:
-    """Return every sequence, all parameters one after the other."""
-    per_parameter = [optimizer.sequences(p) for p in optimizer.parameters()]
+def joined(per_parameter: list[Any]) -> list[list[float]]:
+    """Return vectors with all parameters one after the other."""
     return [
-        torch.cat([s.detach().double().reshape(-1) for s in sequence]).tolist()
-        for sequence in zip(*per_parameter, strict=True)
+        torch.cat([part.detach().double().reshape(-1) for part in vector]).tolist()
+        for vector in zip(*per_parameter, strict=True)
     ]
+
+
+def sequences(optimizer: LocalOptimizer) -> list[list[float]]:
+    """Return all that local steps work on."""
+    return joined([optimizer.sequences(p) for p in optimizer.parameters()])
+
+
+def served(optimizer: LocalOptimizer) -> list[list[float]]:
+    """Return all that the server holds."""
+    return joined([optimizer.snapshot(p) for p in optimizer.parameters()])
+
+
+def kept(optimizer: LocalOptimizer) -> dict[str, list[list[float]]]:
+    """Return what is kept from round to round."""
+    if optimizer.takes_mean:
+        return {}
+    params = optimizer.parameters()
+    return {part: joined([optimizer.kept(p, part) for p in params]) for part in PARTS}
+
+
+def everything(optimizer: LocalOptimizer) -> dict[str, Any]:
+    """Return all that a rank has."""
+    counts = {"rounds": optimizer.rounds, "taken": [g["taken"] for g in optimizer.param_groups]}
+    return {"local": sequences(optimizer), **kept(optimizer), **counts}
 
 
 class Counted:
@@ -143,7 +173,7 @@ def train_logistic(
 
     with Counted() as counted:
         w, optimizer, averages = begin()
-        states = []
+        states, outputs = [], []
         for t in range(T):
             rows = (
                 torch.arange(len(y))
@@ -156,7 +186,10 @@ def train_logistic(
             (l2 / 2 * penalty - nn.functional.logsigmoid(margins).mean()).backward()
             optimizer.step()
             if t + 1 in synchronizations:
-                states.append(sequences(optimizer))
+                states.append(served(optimizer))
+                optimizer.eval()
+                outputs.append(torch.cat(w).detach())
+                optimizer.train()
             if resume is not None and t + 1 == resume["after"]:
                 averages.checkpoint(resume["path"])
                 dist.barrier()
@@ -164,6 +197,7 @@ def train_logistic(
                 averages.resume(resume["path"])
     return {
         "states": torch.tensor(states, dtype=torch.float64),
+        "outputs": torch.stack(outputs),
         "all_reduces": counted.sizes,
         "bytes": averages.bytes,
         "seconds": averages.seconds,
@@ -185,7 +219,7 @@ def steps(
     """
     w = nn.Parameter(torch.zeros(len(gradients[0][0]), dtype=torch.float64))
     local = make_optimizer([w], **optimizer)
-    result: dict[str, Any] = {"states": [], "applied": [], "error": None}
+    result: dict[str, Any] = {"states": [], "kept": [], "applied": [], "error": None}
     with Counted() as counted:
         averages = Synchronizer(local, **options)
         try:
@@ -193,17 +227,39 @@ def steps(
                 w.grad = torch.tensor(g, dtype=torch.float64)
                 local.step()
                 averages.count(examples[rank])
-                before = sequences(local)
+                before = everything(local)
                 result["applied"].append(averages.step())
                 result["states"].append(sequences(local))
+                result["kept"].append(kept(local))
             if flush:
                 averages.flush()
                 result["states"].append(sequences(local))
+                result["kept"].append(kept(local))
         except (InputError, NonFiniteStateError) as error:
             result |= {"error": type(error).__name__, "message": str(error)}
-            result["untouched"] = repr(sequences(local)) == repr(before)
+            result["untouched"] = repr(everything(local)) == repr(before)
     result |= {"rounds": averages.rounds, "bytes": averages.bytes, "w": w.tolist()}
     return result | {"all_reduces": counted.sizes}
+
+
+def quadratics(
+    rank: int,
+    curvature: list[list[float]],
+    minimizer: list[list[float]],
+    algorithm: str,
+    K: int,
+    steps: int,
+) -> torch.Tensor:
+    """Minimize the mean of one quadratic per rank with full gradients; return the output."""
+    a, b = (torch.tensor(rows[rank], dtype=torch.float64) for rows in (curvature, minimizer))
+    w = nn.Parameter(torch.zeros_like(a))
+    optimizer = make_optimizer([w], algorithm, lr=0.5, mu=0.5, local_steps=K)
+    synchronize(optimizer)
+    for _ in range(steps):
+        w.grad = a * (w.detach() - b)
+        optimizer.step()
+    optimizer.eval()
+    return w.detach()
 
 
 def refuse(rank: int, cases: list[dict[str, Any]]) -> list[str]:
@@ -322,11 +378,30 @@ def program(rank: int, path: str) -> torch.Tensor:
     return runpy.run_path(path)["w"].detach()
 
 
-def train(rank: int, folder: str, steps: int, kills: list[list[Any]]) -> list[list[float]]:
+def die(*_: object) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def die_later(how: str) -> None:
+    """Prepare to die while the next checkpoint is written."""
+    exchange, fsync = Workers.exchange, os.fsync
+    if how == "writing":  # with half a file beside the last one
+        os.fsync = die
+    elif how == "written":  # what this rank remembers is in its file, and nobody knows
+        Workers.exchange = die
+    elif how == "exchanged":  # all have written, rank 0 not yet the checkpoint itself
+        Workers.exchange = lambda *message: die(exchange(*message))
+    elif how == "replacing":  # with half of the checkpoint itself
+        os.fsync = lambda handle: (fsync(handle), setattr(os, "fsync", die))
+
+
+def train(
+    rank: int, folder: str, steps: int, kills: list[list[Any]], algorithm: str = "fedac-i"
+) -> dict[str, Any]:
     """Train with a checkpoint every round, dying where `kills` (rank, step, how) say, once each."""
     torch.manual_seed(rank)
     model = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.Linear(3, 1))
-    optimizer = FedAc(model.parameters(), lr=0.05, mu=0.1, local_steps=5)
+    optimizer = make_optimizer(model.parameters(), algorithm, lr=0.05, mu=0.1, local_steps=5)
     scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.99)
     averages = synchronize(optimizer, buffers=model, timeout=300)
     path = Path(folder) / "last.pt"
@@ -339,11 +414,10 @@ def train(rank: int, folder: str, steps: int, kills: list[list[Any]]) -> list[li
         if how is not None and not (marker := Path(folder) / f"{rank}-{t}").exists():
             marker.touch()
             if how == "killed":
-                os.kill(os.getpid(), signal.SIGKILL)
+                die()
             elif how == "exits":
                 os._exit(3)
-            elif how == "writing":  # with half a checkpoint beside the last one
-                os.fsync = lambda handle: os.kill(os.getpid(), signal.SIGKILL)
+            die_later(how)
         # A batch that is a function of rank and step: the sampler's position is the step.
         x = torch.sin(torch.arange(32.0).reshape(8, 4) * (1 + rank + 0.37 * t))
         optimizer.zero_grad()
@@ -352,18 +426,18 @@ def train(rank: int, folder: str, steps: int, kills: list[list[Any]]) -> list[li
         scheduler.step()
         if optimizer.steps % 5 == 0:
             averages.checkpoint(path, scheduler=scheduler.state_dict())
-    torch.save(sequences(optimizer), Path(folder) / f"final-{rank}.pt")
-    return sequences(optimizer)
+    torch.save(everything(optimizer), Path(folder) / f"final-{rank}.pt")
+    return everything(optimizer)
 
 
-def train_under_torchrun(folder: str, steps: int, kills: list[list[Any]]) -> None:
+def train_under_torchrun(folder: str, steps: int, kills: list[list[Any]], algorithm: str) -> None:
     """Run one worker of torchrun, which sets the rank and the number of this attempt."""
     attempt = os.environ["TORCHELASTIC_RESTART_COUNT"]
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     dist.init_process_group(
         "gloo", init_method=f"file://{folder}/meeting-{attempt}", rank=rank, world_size=world
     )
-    train(rank, folder, steps, kills)
+    train(rank, folder, steps, kills, algorithm)
 
 
 def torchrun(rank: int, folder: str, restarts: int, **arguments: Any) -> None:
@@ -406,6 +480,7 @@ JOBS = {
     for job in (
         logistic,
         steps,
+        quadratics,
         refuse,
         batch_norm,
         another_lr,

@@ -1,11 +1,13 @@
 """What a checkpoint of a distributed run holds; `fedac.checkpoints` has the envelope.
 
-All sequences of every parameter, the settings by group, steps, rounds, buffers, and what the user
-adds.
+All that the server holds of every parameter, the settings by group, steps, rounds, buffers, and
+what the user adds. It is the same in all processes, and rank 0 writes it. What each rank remembers
+is in files of their own (`fedac.torch.memories`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -16,22 +18,38 @@ from torch import Tensor
 from fedac.checkpoints import Envelope, MissingCheckpointError
 from fedac.errors import InputError
 from fedac.torch.communication import Workers, require_same
+from fedac.torch.memories import delete_others, read_memory, write_memory
 from fedac.torch.optimizer import LocalOptimizer
-from fedac.torch.state import plain_settings, upgrade
+from fedac.torch.settings import plain_settings, upgrade
 
-ENVELOPE = Envelope(package="fedac.torch", version=3, oldest=2)
+ENVELOPE = Envelope(package="fedac.torch", version=4, oldest=2)
 # What `torch.load` reads without running code, apart from lists, tuples and dicts of these.
 PLAIN = (int, float, bool, str, bytes, type(None), Tensor, torch.Size, torch.dtype, torch.device)
 
 
-def save(path: Path, optimizer: LocalOptimizer, buffers: list[Tensor], **more: Any) -> None:
-    """Write a checkpoint atomically; `more` is "rounds" and "extra", what the user adds."""
-    for name, value in more["extra"].items():
-        _require_plain(name, value)
+def save(
+    path: Path,
+    optimizer: LocalOptimizer,
+    buffers: list[Tensor],
+    workers: Workers,
+    *,
+    last: int | None,
+    **more: Any,
+) -> None:
+    """Write a checkpoint atomically; `more` is "rounds" and "extra", what the user adds.
+
+    `last` is the step of the checkpoint that is in the file now, if rank 0 knows it.
+    """
+    if optimizer.algorithm.memory:
+        more["memories"] = _save_memories(path, optimizer, workers, last=last, extra=more["extra"])
+    if workers.rank != 0:
+        return
+    _require_plain_values(more["extra"])
     content = {
         **ENVELOPE.header(),
         "rules": optimizer.rules(),
         "steps": optimizer.steps,
+        "rounds_served": optimizer.rounds,
         "groups": [
             plain_settings(group) | {"last": group["last"]} for group in optimizer.param_groups
         ],
@@ -45,11 +63,46 @@ def save(path: Path, optimizer: LocalOptimizer, buffers: list[Tensor], **more: A
     ENVELOPE.write(path, lambda file: torch.save(content, file))
 
 
+def _save_memories(
+    path: Path,
+    optimizer: LocalOptimizer,
+    workers: Workers,
+    *,
+    last: int | None,
+    extra: dict[str, Any],
+) -> list[str]:
+    """Let every rank write what it remembers, and return the hashes; if one cannot, all refuse."""
+    workers.activity = f"the checkpoint after {optimizer.steps} steps"
+    mine: dict[str, Any] = {"last": last}
+    failure: Exception | None = None
+    try:
+        _require_plain_values(extra)
+        mine["hash"] = write_memory(path, optimizer, workers.rank)
+    except (InputError, OSError) as error:
+        failure = error
+        mine["error"] = str(error)
+    reports = workers.exchange(mine)
+    if failure is not None:
+        raise failure
+    for rank, theirs in enumerate(reports):
+        if "error" in theirs:
+            raise OSError(f"rank {rank} cannot write a checkpoint: {theirs['error']}")
+    on_disk = reports[0]["last"]
+    if on_disk is not None:  # it stays there until rank 0 has written the new one
+        delete_others(path, rank=workers.rank, keep={on_disk, optimizer.steps})
+    return [theirs["hash"] for theirs in reports]
+
+
 def load(
-    path: Path, optimizer: LocalOptimizer, buffers: list[Tensor], workers: Workers
+    path: Path,
+    optimizer: LocalOptimizer,
+    buffers: list[Tensor],
+    workers: Workers,
+    r: Callable[[int], int],
 ) -> dict[str, Any]:
     """Put a checkpoint into the optimizers and buffers of all processes, and return it.
 
+    `r` is the number of the round that begins after so many steps, for an lr that falls.
     If one process cannot use it, all refuse; if none has a file, with `MissingCheckpointError`.
     """
 
@@ -60,8 +113,11 @@ def load(
         _require_fit(content, optimizer, buffers)
         return content
 
+    memories: list[list[Tensor]] = [[] for _ in optimizer.parameters()]
     try:
         content = ENVELOPE.read(path, read)
+        if optimizer.algorithm.memory:
+            memories = read_memory(path, rank=workers.rank, ranks=workers.size, content=content)
         mine = {"steps": content["steps"]}
     except InputError as error:
         mine = {"error": str(error), "missing": isinstance(error, MissingCheckpointError)}
@@ -74,14 +130,16 @@ def load(
             raise InputError(f"rank {rank} cannot resume: {theirs['error']}")
     require_same("the steps of their checkpoints", [theirs["steps"] for theirs in reports])
 
-    for p, sequences in zip(optimizer.parameters(), content["sequences"], strict=True):
-        optimizer.set_sequences(p, sequences)
     with torch.no_grad():
         for buffer, value in zip(buffers, content["buffers"], strict=True):
             buffer.copy_(value)
     for group, saved in zip(optimizer.param_groups, content["groups"], strict=True):
-        group.update(plain_settings(saved) | {"last": saved["last"]})
-    optimizer.steps = content["steps"]
+        group.update(plain_settings(saved) | {"last": saved["last"], "taken": 0})
+    optimizer.steps, optimizer.rounds = content["steps"], content["rounds_served"]
+    optimizer.lower_lr(r(optimizer.steps))
+    saved_by_parameter = zip(content["sequences"], memories, strict=True)
+    for p, (sequences, memory) in zip(optimizer.parameters(), saved_by_parameter, strict=True):
+        optimizer.set_sequences(p, sequences, memory)
     optimizer.refresh()
     return content
 
@@ -94,12 +152,17 @@ def _require_fit(content: dict[str, Any], optimizer: LocalOptimizer, buffers: li
     theirs, mine = content["groups"][0]["local_steps"], groups[0]["local_steps"]
     if theirs != mine:  # all groups have the same
         raise InputError(f"it was written with local_steps={theirs}, not {mine}")
-    S = len(optimizer.algorithm.sequences)
+    S = len(optimizer.algorithm.state_names)
     wanted = [t.shape for ts in (*([p] * S for p in optimizer.parameters()), buffers) for t in ts]
     found = [t.shape for ts in (*content["sequences"], content["buffers"]) for t in ts]
     for theirs, mine in zip_longest(found, wanted):
         if theirs != mine:
             raise InputError(f"it holds another model: {theirs} in place of {mine}")
+
+
+def _require_plain_values(extra: dict[str, Any]) -> None:
+    for name, value in extra.items():
+        _require_plain(name, value)
 
 
 def _require_plain(name: str, value: Any) -> None:

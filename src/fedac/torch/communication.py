@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -84,13 +84,25 @@ class Workers:
             ) from error
 
 
+class Mean(NamedTuple):
+    """What came of an average: the mean as a flat tensor, and whose tensors are in it.
+
+    `share` is how many of all workers these are; `used` says whether this one is among them.
+    """
+
+    values: Tensor
+    share: float
+    used: bool
+
+
 class Average:
     """A weighted mean of tensors, which is started when it is made.
 
     The buffer begins with two numbers per rank: its weight, and a hash of its settings, which
     must be the same in all processes. Every rank fills in its own and leaves the others 0, so that
     the sum has them all. The tensors times the weight follow. `steps` is how many this worker has
-    taken; with `keep`, a copy of its tensors is kept.
+    taken. Tensors in `private` are not sent, but must be finite as well. Of those in `moving` a
+    copy is kept, for `progress`.
     """
 
     def __init__(
@@ -101,14 +113,15 @@ class Average:
         weight: float,
         settings: str,
         steps: int,
-        keep: bool,
+        private: Sequence[Tensor] = (),
+        moving: Sequence[Tensor] = (),
     ) -> None:
         self.steps = steps
         self._workers, self._settings = workers, settings
         self._buffer = flatten(tensors, workers.device, leading_zeros=2 * workers.size)
         body = self._buffer[2 * workers.size :]
-        self._own = body.clone() if keep else None
-        if not torch.isfinite(body).all():
+        self._own = flatten(moving, workers.device) if moving else None
+        if not all(torch.isfinite(tensor).all() for tensor in (body, *private)):
             body.zero_()  # NaN would spoil the sum
             self._own, weight = None, NOT_FINITE
         elif weight != 1:
@@ -127,8 +140,8 @@ class Average:
             self._work.wait()
         return time.perf_counter() - before
 
-    def mean(self, on_nonfinite: str) -> Tensor:
-        """Return the mean as a flat tensor, or say whose state is not finite."""
+    def mean(self, on_nonfinite: str) -> Mean:
+        """Return the mean, or say whose state is not finite."""
         size = self._workers.size
         weights, hashes = self._buffer[: 2 * size].view(2, size).tolist()
         if len(set(hashes)) > 1:
@@ -153,11 +166,13 @@ class Average:
                 f"the sum of all states overflows {mean.dtype} after {self.steps} steps; no state "
                 "was averaged. Use a smaller lr"
             )
-        return mean
+        used = [weight > 0 for weight in weights]
+        return Mean(mean, sum(used) / size, used[self._workers.rank])
 
-    def progress(self, tensors: Sequence[Tensor]) -> Tensor | float:
+    def progress(self, moving: Sequence[Tensor]) -> Tensor:
         """Return how far this worker has moved since; 0 if it was not finite then."""
-        return 0.0 if self._own is None else flatten(tensors, self._workers.device) - self._own
+        now = flatten(moving, self._workers.device)
+        return torch.zeros_like(now) if self._own is None else now - self._own
 
 
 def flatten(tensors: Sequence[Tensor], device: torch.device, *, leading_zeros: int = 0) -> Tensor:
@@ -170,12 +185,21 @@ def flatten(tensors: Sequence[Tensor], device: torch.device, *, leading_zeros: i
     return torch.cat([zeros, *(tensor.detach().reshape(-1).to(device) for tensor in tensors)])
 
 
+def parts(flat: Tensor, tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Cut a flat tensor into tensors like the given ones.
+
+    >>> parts(torch.arange(3.0), [torch.ones(1, 1), torch.ones(2)])
+    [tensor([[0.]]), tensor([1., 2.])]
+    """
+    cut = torch.split(flat, [tensor.numel() for tensor in tensors])
+    return [part.view_as(like).to(like) for part, like in zip(cut, tensors, strict=True)]
+
+
 @torch.no_grad()
 def unflatten(flat: Tensor, tensors: Sequence[Tensor]) -> None:
     """Copy the parts of a flat tensor back into the tensors."""
-    parts = torch.split(flat, [tensor.numel() for tensor in tensors])
-    for part, tensor in zip(parts, tensors, strict=True):
-        tensor.copy_(part.view_as(tensor))
+    for part, tensor in zip(parts(flat, tensors), tensors, strict=True):
+        tensor.copy_(part)
 
 
 def require_same(name: str, values: Sequence[object]) -> None:

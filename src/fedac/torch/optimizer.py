@@ -9,22 +9,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from fedac.algorithms import Algorithm, get
+from fedac.algorithms.contract import check_functions
+from fedac.algorithms.couplings import Hyperparameters
 from fedac.algorithms.linear import Linear, linear_form
 from fedac.decay import Decay
 from fedac.errors import InputError
 from fedac.torch.combine import query_program, run, split_into_batches, step_program
-from fedac.torch.state import (
-    SequenceOptimizer,
-    is_half,
-    is_paused,
-    plain_settings,
-    sequence_dtype,
-    version,
-)
+from fedac.torch.rounds import output
+from fedac.torch.settings import is_paused, plain_settings
+from fedac.torch.state import SequenceOptimizer, is_half, sequence_dtype, version
 
 
 class LocalOptimizer(SequenceOptimizer):
@@ -35,7 +33,7 @@ class LocalOptimizer(SequenceOptimizer):
     params : iterable
         Parameters or groups of them, as for every optimizer.
     algorithm : str or Algorithm
-        A name, such as "fedac-ii", or a record of your own.
+        A name, such as "fedac-ii" or "fedac-i+cv+nesterov(1,0.3)", or a record of your own.
     lr : float or Decay
         The step size eta. A `Decay` lets it fall with every synchronization. A scheduler may change
         it at any time: the next step couples anew, and a group whose lr is 0 stands still.
@@ -51,6 +49,8 @@ class LocalOptimizer(SequenceOptimizer):
     ----------
     steps : int
         Steps taken so far.
+    rounds : int
+        Rounds that a `Synchronizer` has ended so far.
 
     Examples
     --------
@@ -79,17 +79,15 @@ class LocalOptimizer(SequenceOptimizer):
         settings = {"lr": lr, "mu": mu, "local_steps": local_steps}
         hp = self.hyperparameters(settings)
         linear_form(self.algorithm, hp)  # refuse an algorithm that is not linear
-        start = self.algorithm.start(1.0)
-        if abs(self.algorithm.query(start, hp) - 1) > 1e-12:
-            raise InputError(f"'{self.algorithm.name}' does not take its first gradient at w_0")
-        # Whether the only sequence is start, query point and output at once.
-        points = (self.algorithm.query(start, hp), self.algorithm.output(start, hp, 1))
-        self.in_place = start == (1.0,) and points == (1.0, 1.0)
+        if not self.takes_mean:
+            check_functions(self.algorithm, hp, np.ones(2))
+        self.in_place = self._works_in_place(hp)
         self.foreach = foreach
-        self.steps = 0
+        self.steps = self.rounds = 0
         self.decays, self.versions = [], {}
-        # Groups also have "last", the settings that their parameters were last set with.
-        super().__init__(params, {**settings, "training": True})
+        # Groups also have "last", the settings that their parameters were last set with, and
+        # "taken", the steps that their parameters took since the last average was started.
+        super().__init__(params, {**settings, "training": True, "taken": 0})
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -115,6 +113,7 @@ class LocalOptimizer(SequenceOptimizer):
                 self._require_unchanged(group, p)
         for group, now in zip(groups, coefficients, strict=True):
             before = linear_form(self.algorithm, self.hyperparameters(group["last"]))
+            self._enter_again(group)
             moving = [p for p in group["params"] if p.grad is not None]
             for batch in split_into_batches(moving, foreach=self.foreach):
                 self._move(batch, now, before)
@@ -123,6 +122,7 @@ class LocalOptimizer(SequenceOptimizer):
                 for p in group["params"]:
                     if p.grad is None:  # its w_md follows a new lr too
                         self._place(group, p)
+            group["taken"] += 1
         self.steps += 1
         if self.after_step is not None:
             self.after_step()
@@ -162,16 +162,21 @@ class LocalOptimizer(SequenceOptimizer):
         """Start all sequences at the parameters as they are now."""
         self.state.clear()
         self.versions.clear()
+        self.rounds = 0
         for group in self.param_groups:
-            group["training"] = True
+            group.update(training=True, taken=0)
 
     def begin_round(self, r: int) -> None:
         """Set every lr that falls to that of round r, counted from 0, and update the parameters."""
+        self.lower_lr(r)
+        self.refresh()
+
+    def lower_lr(self, r: int) -> None:
+        """Set every lr that falls to that of round r; call `refresh` afterwards."""
         for group, decay in zip(self.param_groups, self.decays, strict=True):
             if decay is not None:
                 group["lr"] = decay.at(r)
                 group["last"] = plain_settings(group)
-        self.refresh()
 
     @torch.no_grad()
     def refresh(self) -> None:
@@ -193,27 +198,59 @@ class LocalOptimizer(SequenceOptimizer):
 
     def _place(self, group: dict[str, Any], p: Tensor) -> None:
         """Put w_md into a parameter while training, else the output."""
-        if self.state.get(p):  # else it has not moved, or is its own sequence
+        state = self.state.get(p)
+        if not state:  # it has not moved, or needs nothing but itself
+            return
+        (name, *_) = self.algorithm.local_sequences
+        if self.is_own_sequence(p) and group["training"]:
+            if name in state:
+                p.copy_(state.pop(name))
+        else:
+            if self.is_own_sequence(p) and name not in state:  # the output would overwrite it
+                with torch.inference_mode(False):
+                    state[name] = p.detach().clone()
             p.copy_(self._point(group, p))
-            self.versions[p] = version(p)
+        self.versions[p] = version(p)
 
     def _point(self, group: dict[str, Any], p: Tensor) -> Tensor:
         """Return what a parameter should hold."""
-        sequences, hp = self.sequences(p), self.hyperparameters(group["last"])
         if not group["training"]:
-            output: Tensor = self.algorithm.output(tuple(sequences), hp, self.steps)
-            return output
+            return output(self, group, p)
+        sequences, hp = self.sequences(p), self.hyperparameters(group["last"])
         w_md = torch.empty_like(sequences[0])
         query = linear_form(self.algorithm, hp).query
         run(query_program(query), [[tensor] for tensor in (*sequences, w_md)])
         return w_md
 
+    def _works_in_place(self, hp: Hyperparameters) -> bool:
+        """Check whether the only sequence is start and query point at once, and the output too.
+
+        With a server rule the output may differ: while evaluating, there is a copy.
+        """
+        algorithm, start = self.algorithm, self.algorithm.start(1.0)
+        sequences, _ = algorithm.split(start)
+        local = algorithm.enter(sequences, algorithm.begin_memory(sequences), hp)
+        w_md = algorithm.query(local, hp)
+        if abs(w_md - 1) > 1e-12:
+            raise InputError(f"'{algorithm.name}' does not take its first gradient at w_0")
+        same_output = not self.takes_mean or algorithm.output(start, hp, 1) == 1.0
+        return algorithm.is_plain and local == (1.0,) and w_md == 1.0 and same_output
+
+    def _enter_again(self, group: dict[str, Any]) -> None:
+        """Begin the round with the lr of its first step, which may be newer than the broadcast."""
+        if self.algorithm.is_plain or group["taken"] or group["last"] == plain_settings(group):
+            return
+        hp = self.hyperparameters(group)
+        for p in group["params"]:
+            if self.state.get(p):
+                self.enter(p, hp)
+
     def _require_unchanged(self, group: dict[str, Any], p: Tensor) -> None:
         """Refuse a parameter that something else has changed: its sequences would not match."""
         if not self.state.get(p) or self.versions.get(p) == version(p):
             return
-        sequence = self.sequences(p)[0]
-        same_kind = (sequence.dtype, sequence.device) == (sequence_dtype(p), p.device)
+        kinds = {(tensor.dtype, tensor.device) for tensor in self.state[p].values()}
+        same_kind = kinds == {(sequence_dtype(p), p.device)}
         if not (same_kind and _is_equal_but_for_rounding(p, self._point(group, p))):
             raise InputError(
                 "a parameter was changed, converted or moved by something other than this "

@@ -11,34 +11,45 @@ from torch import Tensor
 from fedac.algorithms import Algorithm
 from fedac.algorithms.contract import check_decay
 from fedac.algorithms.couplings import Hyperparameters
+from fedac.algorithms.record import serve_mean
 from fedac.checkpoints import describe_rule, require_same_rule
 from fedac.decay import Decay
 from fedac.errors import InputError
 from fedac.require import require_count, require_positive
+from fedac.torch.settings import plain_settings, require_supported, upgrade
 
-# Schedulers end near 0, not at 0: LinearLR at -5e-19, say.
-ROUNDING = 1e-12
-# What groups of other optimizers may hold; ours would silently ignore it.
-UNSUPPORTED = ("weight_decay", "momentum", "dampening", "nesterov", "betas", "maximize", "foreach")
+# What is kept from round to round, and the field of the record with its names.
+PARTS = {"sent": "sequences", "memory": "memory", "server": "server"}
 
 
 class SequenceOptimizer(torch.optim.Optimizer):
     """Keeps the sequences of an algorithm for every parameter; `LocalOptimizer` moves them.
 
-    `state[p]` holds one tensor per sequence from the first step on. An algorithm whose only
-    sequence is the parameter itself, such as FedAvg, keeps nothing (`in_place`).
+    From the first step on, `state[p]` holds one tensor for each of what local steps work on, by its
+    name. An algorithm that works on the parameter itself, such as FedAvg, keeps none (`in_place`).
+
+    If more than the mean ends a round, `state[p]` also holds where the round began ("sent/w"), what
+    this worker remembers ("memory/c_m") and what the server keeps to itself ("server/w_u"). Every
+    worker plays the server, so "sent" and "server" are the same in all processes.
     """
 
     algorithm: Algorithm
     in_place: bool
     foreach: bool
     steps: int
+    rounds: int
     # By group, how lr falls, if it does.
     decays: list[Decay | None]
     # By parameter, what `version` returned when the optimizer last wrote to it.
     versions: dict[Tensor, tuple[int, int]]
     # Called at the end of every step: `synchronize` sets it. Copies of the optimizer have none.
     after_step: Callable[[], object] | None = None
+
+    @property
+    def takes_mean(self) -> bool:
+        """Whether the mean of what workers work on is all that ends a round."""
+        mine = self.algorithm
+        return mine.is_plain and mine.serve is serve_mean and not (mine.memory or mine.server)
 
     def parameters(self) -> list[Tensor]:
         """Return the parameters of all groups."""
@@ -50,29 +61,63 @@ class SequenceOptimizer(torch.optim.Optimizer):
         return [p for p in self.parameters() if p.requires_grad or p in started]
 
     def sequences(self, p: Tensor) -> list[Tensor]:
-        """Return the sequences of one parameter, in the algorithm's order."""
-        if self.in_place and not is_half(p):
-            return [p]
-        state, names = self.state[p], self.algorithm.sequences
-        if not state:
-            for name, value in zip(names, self._start(p), strict=True):
-                state[name] = value.clone(memory_format=torch.preserve_format)
-            self.versions[p] = version(p)
+        """Return what the local steps of one parameter work on, in the algorithm's order."""
+        names = self.algorithm.local_sequences
+        if self.is_own_sequence(p):
+            state = {} if self.takes_mean else self._started(p)
+            return [state.get(names[0], p)]  # while evaluating there is a copy
+        state = self._started(p)
         return [state[name] for name in names]
 
+    def kept(self, p: Tensor, part: str) -> tuple[Tensor, ...]:
+        """Return what is kept of one parameter from round to round; for `part` see PARTS."""
+        state = self._started(p)
+        return tuple(state[name] for name in _keys(self.algorithm, part))
+
+    def is_own_sequence(self, p: Tensor) -> bool:
+        """Check whether local steps work on a parameter itself."""
+        return self.in_place and not is_half(p)
+
     def snapshot(self, p: Tensor) -> list[Tensor]:
-        """Return the sequences, to be read only: a parameter that never moved gets no copies."""
-        return self.sequences(p) if self.state.get(p) else list(self._start(p))
+        """Return what the server holds of one parameter, as of the last round; only to be read.
+
+        A parameter that never moved gets no copies.
+        """
+        if not self.state.get(p):
+            return list(self.algorithm.start(p.detach().to(sequence_dtype(p))))
+        if self.takes_mean:
+            return self.sequences(p)
+        return [*self.kept(p, "sent"), *self.kept(p, "server")]
 
     @torch.no_grad()
-    def set_sequences(self, p: Tensor, values: Sequence[Tensor]) -> None:
-        """Replace the sequences of one parameter; call `refresh` when all are set."""
+    def set_sequences(
+        self, p: Tensor, values: Sequence[Tensor], memory: Sequence[Tensor] = ()
+    ) -> None:
+        """Replace the sequences of one parameter; call `refresh` when all are set.
+
+        What the server keeps to itself may follow them. Without `memory`, it begins anew.
+        """
         frozen = not p.requires_grad and not self.state.get(p)
-        if frozen and all(torch.equal(values[0], value) for value in values):
+        if frozen and _all_equal(values, self.algorithm.start(values[0])):
             p.copy_(values[0])  # it does not move, so it needs no copies
             return
-        for mine, value in zip(self.sequences(p), values, strict=True):
-            mine.copy_(value)
+        if self.takes_mean:
+            write(self.sequences(p), values)
+            return
+        sent, server = self.algorithm.split(tuple(values))
+        write(self.kept(p, "sent"), sent)
+        if server:
+            write(self.kept(p, "server"), server)
+        began = self.kept(p, "sent")
+        write(self.kept(p, "memory"), memory or self.algorithm.begin_memory(began))
+        self.enter(p)
+
+    @torch.no_grad()
+    def enter(self, p: Tensor, hp: Hyperparameters | None = None) -> None:
+        """Begin a round with what was broadcast, and what this worker remembers of a parameter."""
+        hp = hp or self.hyperparameters(group_of(self, p)["last"])
+        local = self.algorithm.enter(self.kept(p, "sent"), self.kept(p, "memory"), hp)
+        write(self.sequences(p), local)
 
     def hyperparameters(self, group: dict[str, Any]) -> Hyperparameters:
         """Return the algorithm's hyperparameters for a group, or say which setting is wrong."""
@@ -85,10 +130,7 @@ class SequenceOptimizer(torch.optim.Optimizer):
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add parameters; their settings are checked like those of the first group."""
-        for name in UNSUPPORTED:
-            if param_group.get(name):
-                advice = "; add an l2 term to the loss instead" if name == "weight_decay" else ""
-                raise InputError(f"a parameter group can set lr and mu, not {name}{advice}")
+        require_supported(param_group)
         given = self.defaults | param_group
         settings = plain_settings(given)
         self.hyperparameters(settings)  # refuse what is impossible
@@ -100,11 +142,14 @@ class SequenceOptimizer(torch.optim.Optimizer):
         self.decays.append(decay)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return all that `load_state_dict` needs, the number of steps included."""
+        """Return all that `load_state_dict` needs, steps and rounds included.
+
+        What a worker remembers is its own: with memory, every process saves and loads its own.
+        """
         saved = super().state_dict()
         for group in saved["param_groups"]:
             group.update(plain_settings(group))
-        return saved | {"steps": self.steps, "rules": self.rules()}
+        return saved | {"steps": self.steps, "rounds_served": self.rounds, "rules": self.rules()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continue from the state of another optimizer of the same algorithm.
@@ -120,16 +165,19 @@ class SequenceOptimizer(torch.optim.Optimizer):
             raise InputError(f"cannot load this state: {error}") from None
         indices = [index for group in saved["param_groups"] for index in group["params"]]
         states = [saved["state"].get(index) or {} for index in indices]
-        names = set(self.algorithm.sequences)
+        local = set(self.algorithm.local_sequences)
+        others = set(self._kept_names())
         for p, state in zip(self.parameters(), states, strict=False):
-            if state and (set(state) != names or any(v.shape != p.shape for v in state.values())):
+            complete = _is_complete(state, local, others, self.is_own_sequence(p))
+            if state and not (complete and all(v.shape == p.shape for v in state.values())):
                 raise InputError("cannot load this state: it belongs to another model")
         # The base class would round the sequences to the parameter's type.
         super().load_state_dict({"state": {}, "param_groups": saved["param_groups"]})
-        self.steps = int(saved["steps"])
+        self.steps, self.rounds = int(saved["steps"]), int(saved["rounds_served"])
         for p, state in zip(self.parameters(), states, strict=True):
+            training = self.takes_mean or group_of(self, p)["training"]
             for name, value in state.items():
-                if not self.in_place or is_half(p):
+                if not (name in local and self.is_own_sequence(p) and training):
                     self.state[p][name] = value.detach().to(p.device, sequence_dtype(p), copy=True)
 
     def rules(self) -> list[dict[str, Any]]:
@@ -146,50 +194,47 @@ class SequenceOptimizer(torch.optim.Optimizer):
             require_same_rule(rule, self.algorithm, self.hyperparameters(rule["settings"]))
 
     def __getstate__(self) -> dict[str, Any]:
-        own = ("algorithm", "in_place", "foreach", "steps", "decays")
+        own = ("algorithm", "in_place", "foreach", "steps", "rounds", "decays")
         return super().__getstate__() | {name: getattr(self, name) for name in own}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         self.versions = {}  # the parameters are copies now: compare them by value once
 
-    def _start(self, p: Tensor) -> tuple[Tensor, ...]:
-        return self.algorithm.start(p.detach().to(sequence_dtype(p)))
+    def _started(self, p: Tensor) -> dict[str, Tensor]:
+        """Return the state of a parameter, which starts when it is first asked for."""
+        state: dict[str, Tensor] = self.state[p]
+        if not state:
+            hp = self.hyperparameters(group_of(self, p)["last"])
+            first = _start(self.algorithm, p, hp)
+            names = () if self.is_own_sequence(p) else self.algorithm.local_sequences
+            for name in (*names, *self._kept_names()):
+                state[name] = first[name].clone(memory_format=torch.preserve_format)
+            self.versions[p] = version(p)
+        return state
+
+    def _kept_names(self) -> list[str]:
+        """Return the names in `state[p]` of all that is kept from round to round."""
+        return [] if self.takes_mean else [n for part in PARTS for n in _keys(self.algorithm, part)]
 
 
-def upgrade(saved: dict[str, Any], groups: str) -> dict[str, Any]:
-    """Return a saved state as it is now; `groups` is the name of its groups.
+def group_of(optimizer: torch.optim.Optimizer, p: Tensor) -> dict[str, Any]:
+    """Return the group of a parameter."""
+    return next(g for g in optimizer.param_groups if any(p is mine for mine in g["params"]))
 
-    Before version 3, "last" was "shown", None at first, and a paused group had no rule.
+
+@torch.no_grad()
+def write(tensors: Sequence[Tensor], values: Sequence[Tensor]) -> None:
+    """Copy values into tensors; some values may be tensors that are written to.
+
+    >>> x, y = torch.tensor([1.0]), torch.tensor([2.0])
+    >>> write([x, y], [y, x])
+    >>> x, y
+    (tensor([2.]), tensor([1.]))
     """
-    saved = saved | {groups: [dict(group) for group in saved[groups]]}
-    for group in saved[groups]:
-        if "shown" in group:
-            group["last"] = group.pop("shown") or plain_settings(group)
-    if "rules" not in saved:
-        rule = {"algorithm": saved["algorithm"]}
-        saved["rules"] = [
-            rule | {"hyperparameters": hp, "settings": plain_settings(group)}
-            for hp, group in zip(saved["coupling"], saved[groups], strict=True)
-            if hp is not None
-        ]
-    return saved
-
-
-def plain_settings(group: dict[str, Any]) -> dict[str, Any]:
-    """Return the settings of a group as Python's numbers: NumPy's and tensors cannot be saved.
-
-    An lr that falls is that of the first round.
-    """
-    settings = {name: group[name] for name in ("lr", "mu", "local_steps")}
-    if isinstance(settings["lr"], Decay):
-        settings["lr"] = settings["lr"].start
-    return {n: v.item() if hasattr(v, "item") else v for n, v in settings.items()}
-
-
-def is_paused(group: dict[str, Any]) -> bool:
-    """Check whether lr is 0, up to a scheduler's rounding."""
-    return bool(abs(group["lr"]) <= ROUNDING * group.get("initial_lr", 0.0))
+    copies = values if len(values) == 1 else [value.clone() for value in values]
+    for tensor, value in zip(tensors, copies, strict=True):
+        tensor.copy_(value)
 
 
 def is_half(p: Tensor) -> bool:
@@ -205,3 +250,30 @@ def sequence_dtype(p: Tensor) -> torch.dtype:
 def version(p: Tensor) -> tuple[int, int]:
     """Return what changes when a parameter is written to, or its memory replaced."""
     return p._version, p.data_ptr()
+
+
+def _start(algorithm: Algorithm, p: Tensor, hp: Hyperparameters) -> dict[str, Tensor]:
+    """Return what is kept of a parameter at first, by name."""
+    sequences, server = algorithm.split(algorithm.start(p.detach().to(sequence_dtype(p))))
+    memory = algorithm.begin_memory(sequences)
+    return {
+        **dict(zip(algorithm.local_sequences, algorithm.enter(sequences, memory, hp), strict=True)),
+        **dict(zip(_keys(algorithm, "sent"), sequences, strict=True)),
+        **dict(zip(_keys(algorithm, "memory"), memory, strict=True)),
+        **dict(zip(_keys(algorithm, "server"), server, strict=True)),
+    }
+
+
+def _keys(algorithm: Algorithm, part: str) -> list[str]:
+    """Return the names in `state[p]` of what is kept from round to round."""
+    return [f"{part}/{name}" for name in getattr(algorithm, PARTS[part])]
+
+
+def _is_complete(state: dict[str, Tensor], local: set[str], others: set[str], own: bool) -> bool:
+    """Check for all tensors of a parameter, and no others; its `own` sequence is in itself."""
+    missing = (local | others) - set(state)
+    return set(state) <= local | others and (not missing or (own and missing == local))
+
+
+def _all_equal(values: Sequence[Tensor], others: Sequence[Tensor]) -> bool:
+    return len(values) == len(others) and all(map(torch.equal, values, others))

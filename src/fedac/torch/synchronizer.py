@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +16,30 @@ from fedac.checkpoints import MissingCheckpointError
 from fedac.errors import InputError, unknown_name
 from fedac.require import require_count
 from fedac.torch import checkpoint as files
-from fedac.torch.communication import Average, Workers, flatten, require_same, unflatten
+from fedac.torch.agreement import (
+    describe_server,
+    describe_settings,
+    describe_tensors,
+    local_steps,
+)
+from fedac.torch.communication import (
+    Average,
+    Mean,
+    Workers,
+    flatten,
+    parts,
+    require_same,
+    unflatten,
+)
 from fedac.torch.optimizer import LocalOptimizer
+from fedac.torch.rounds import Round
 from fedac.torch.schedule import SyncSchedule
 
 ON_NONFINITE = ("raise", "skip-worker")
 
 
 class Synchronizer:
-    """Averages the sequences of an optimizer over a process group.
+    """Ends the rounds of an optimizer: averages over a process group, and serves the mean.
 
     All processes create one at the same time. Before the first step all of them take the
     parameters (and averaged buffers) of rank 0.
@@ -95,7 +110,7 @@ class Synchronizer:
         self.rounds = 0
         self.bytes = 0
         self.seconds = 0.0
-        self._schedule = SyncSchedule(_local_steps(optimizer), at=at, overlap=overlap, delay=delay)
+        self._schedule = SyncSchedule(local_steps(optimizer), at=at, overlap=overlap, delay=delay)
         # Parameters that were never trained are the same everywhere.
         self._trained = optimizer.trained_parameters()
         if not self._trained:
@@ -106,9 +121,10 @@ class Synchronizer:
         ]
         self._workers = Workers(group, device=self._trained[0].device, timeout=timeout)
         self.rank, self.world_size = self._workers.rank, self._workers.size
-        self._pending: Average | None = None
+        self._pending: tuple[Round, Average] | None = None
         self._counted = 0
-        self._counted_until = optimizer.steps
+        self._averaged_at = optimizer.steps  # when the last average was started
+        self._on_disk: dict[Path, int] = {}  # the steps of checkpoints, by file
         self._equal_at: int | None = None  # the step after which all states were equal
         self._require_agreement(timeout)
         if optimizer.steps == 0:
@@ -125,7 +141,7 @@ class Synchronizer:
         """
         before = self.rounds
         steps = self.optimizer.steps
-        if self._pending is not None and steps >= self._pending.steps + self._schedule.delay:
+        if self._pending is not None and steps >= self._pending[1].steps + self._schedule.delay:
             self.flush()
         if self._schedule.is_due(steps):
             self.flush()
@@ -135,7 +151,11 @@ class Synchronizer:
         return self.rounds > before
 
     def synchronize(self) -> None:
-        """Average now, whatever the schedule; all processes must call it."""
+        """Average now, whatever the schedule; all processes must call it.
+
+        If no step was taken since the last average, it does nothing where a round ends with more
+        than the mean: a server's momentum must not act twice.
+        """
         self.flush()
         self._start_average()
         self.flush()
@@ -144,34 +164,49 @@ class Synchronizer:
         """Wait for the average that is being computed, if there is one, and apply it."""
         if self._pending is None:
             return
-        average, self._pending = self._pending, None
+        (this_round, average), self._pending = self._pending, None
         self.seconds += average.wait()
         mean = average.mean(self.on_nonfinite)
         moved = self.optimizer.steps != average.steps
-        if moved:
-            mean += average.progress(self._tensors())
-        unflatten(mean, self._tensors())
-        self._begin_round(average.steps)
+        progress = average.progress(self._moving()) if moved else None
+        # By the steps, not by `rounds`: a second synchronizer starts to count at 0.
+        r = self._schedule.rounds(average.steps)
+        if self.optimizer.takes_mean:
+            values = mean.values if progress is None else mean.values.add_(progress)
+            unflatten(values, self._moving())
+            self.optimizer.lower_lr(r)
+        else:
+            self._serve(this_round, mean, progress, r)
+        this_round.close()
+        self.optimizer.refresh()
         self._equal_at = None if moved else self.optimizer.steps
         self.rounds += 1
 
     def checkpoint(self, path: str | Path, **extra: Any) -> None:
         """Write all that `resume` needs, atomically; only right after a synchronization.
 
-        All processes call it and rank 0 writes. `extra` may hold numbers, texts and tensors, such
-        as the state of a scheduler.
+        All processes call it and rank 0 writes. If the algorithm has memory, every rank first
+        writes its own beside it, to `path.rank1.step128`, say. `extra` may hold numbers, texts and
+        tensors, such as the state of a scheduler.
         """
         steps = self.optimizer.steps
-        if self._pending is not None and self._pending.steps == steps:
+        if self._pending is not None and self._pending[1].steps == steps:
             self.flush()
         if self._equal_at != steps:
             raise InputError(
                 f"workers differ after {steps} steps; write checkpoints right after a "
                 "synchronization"
             )
-        if self.rank == 0:
-            buffers = self._all_buffers
-            files.save(Path(path), self.optimizer, buffers, rounds=self.rounds, extra=extra)
+        files.save(
+            Path(path),
+            self.optimizer,
+            self._all_buffers,
+            self._workers,
+            last=self._on_disk.get(Path(path).absolute()),
+            rounds=self.rounds,
+            extra=extra,
+        )
+        self._on_disk[Path(path).absolute()] = steps
 
     def resume(self, path: str | Path, *, missing_ok: bool = False) -> dict[str, Any] | None:
         """Continue from a checkpoint and return its `extra`; all processes must call it.
@@ -179,8 +214,9 @@ class Synchronizer:
         If one process cannot read it, all refuse and none is changed. With `missing_ok`, return
         None if there is no file: the run starts from scratch.
         """
+        r = self._schedule.rounds
         try:
-            content = files.load(Path(path), self.optimizer, self._all_buffers, self._workers)
+            content = files.load(Path(path), self.optimizer, self._all_buffers, self._workers, r)
         except MissingCheckpointError:
             if missing_ok:
                 return None
@@ -188,42 +224,60 @@ class Synchronizer:
         self.rounds = content["rounds"]
         self._pending = None
         self._counted = 0
-        self._counted_until = self._equal_at = self.optimizer.steps
-        self._begin_round(self.optimizer.steps)
+        self._averaged_at = self._equal_at = self.optimizer.steps
+        self._on_disk[Path(path).absolute()] = self.optimizer.steps
         return dict(content["extra"])
 
-    def _begin_round(self, steps: int) -> None:
-        # By the steps, not by `rounds`: a second synchronizer starts to count at 0.
-        self.optimizer.begin_round(self._schedule.rounds(steps))
+    def _serve(self, this_round: Round, mean: Mean, progress: Tensor | None, r: int) -> None:
+        """End a round with more than the mean; r is the next one's, for an lr that falls."""
+        received = parts(mean.values, [*this_round.message, *self._buffers])
+        messages = received[: len(this_round.message)]
+        this_round.serve(messages, share=mean.share, used=mean.used)
+        self.optimizer.lower_lr(r)
+        moved = None if progress is None else parts(progress, self._moving())
+        this_round.enter_next(moved)
+        buffered = sum(buffer.numel() for buffer in self._buffers)
+        values = mean.values[len(mean.values) - buffered :]
+        if progress is not None:
+            values += progress[len(progress) - buffered :]
+        unflatten(values, self._buffers)
 
     def _start_average(self) -> None:
-        if _local_steps(self.optimizer) != self._schedule.local_steps:
+        steps = self.optimizer.steps
+        taken = steps > self._averaged_at or any(g["taken"] for g in self.optimizer.param_groups)
+        if not (taken or self.optimizer.takes_mean):
+            return
+        if local_steps(self.optimizer) != self._schedule.local_steps:
             raise InputError("local_steps has changed; make a new Synchronizer in all processes")
         if set(self.optimizer.trained_parameters()) - set(self._trained):
             raise InputError(
                 "parameters were added or unfrozen; make a new Synchronizer in all processes"
             )
         self._workers.activity = f"synchronization {self.rounds + 1}"
-        self._pending = Average(
+        this_round = Round(self.optimizer, self._trained)
+        average = Average(
             self._workers,
-            self._tensors(),
+            [*this_round.message, *self._buffers],
             weight=self._next_weight(),
-            settings=_describe_settings(self.optimizer),
-            steps=self.optimizer.steps,
-            keep=self._schedule.delay > 0,
+            settings=describe_settings(self.optimizer),
+            steps=steps,
+            private=this_round.private,
+            moving=self._moving() if self._schedule.delay else (),
         )
-        self.bytes += self._pending.bytes
+        self._pending, self._averaged_at = (this_round, average), steps
+        self.bytes += average.bytes
 
     def _next_weight(self) -> float:
         """Return how much this worker counts; 1 if it has taken no step since the last average."""
         if self.examples is not None:
             return float(self.examples)
-        counted = self.weighting == "examples" and self.optimizer.steps > self._counted_until
+        counted = self.weighting == "examples" and self.optimizer.steps > self._averaged_at
         weight = float(self._counted) if counted else 1.0
-        self._counted, self._counted_until = 0, self.optimizer.steps
+        self._counted = 0
         return weight
 
-    def _tensors(self) -> list[Tensor]:
+    def _moving(self) -> list[Tensor]:
+        """Return all that local steps and forward passes move."""
         return [*(s for p in self._trained for s in self.optimizer.sequences(p)), *self._buffers]
 
     def _start_from_first(self) -> None:
@@ -243,17 +297,21 @@ class Synchronizer:
         mine = {
             "algorithm": self.optimizer.algorithm.name,
             "local_steps": self._schedule.local_steps,
-            "settings": _describe_settings(self.optimizer),
+            "settings": describe_settings(self.optimizer),
             "what a step computes": fingerprint(self.optimizer.algorithm),
-            "parameters": _describe_tensors(self.optimizer.parameters()),
-            "trained parameters": _describe_tensors(self._trained),
-            "buffers": _describe_tensors(self._buffers),
+            "parameters": describe_tensors(self.optimizer.parameters()),
+            "trained parameters": describe_tensors(self._trained),
+            "buffers": describe_tensors(self._buffers),
             "schedule": self._schedule.at or "regular",
             "weighting": self.weighting,
             "on_nonfinite": self.on_nonfinite,
             "delay": self._schedule.delay,
             "timeout": None if timeout is None else float(timeout),
             "steps": self.optimizer.steps,
+            "rounds": self.optimizer.rounds,
+            "what the last round ended with (sums of all sizes)": (
+                describe_server(self.optimizer, self._trained) if self.optimizer.steps else "start"
+            ),
         }
         reports = self._workers.exchange(mine)
         for name in mine:
@@ -269,21 +327,3 @@ def synchronize(optimizer: LocalOptimizer, **options: Any) -> Synchronizer:
     synchronizer = Synchronizer(optimizer, **options)
     optimizer.after_step = synchronizer.step
     return synchronizer
-
-
-def _local_steps(optimizer: LocalOptimizer) -> int:
-    steps: set[int] = {group["local_steps"] for group in optimizer.param_groups}
-    if len(steps) != 1:
-        raise InputError(f"all parameter groups must have the same local_steps, got {steps}")
-    return steps.pop()
-
-
-def _describe_settings(optimizer: LocalOptimizer) -> str:
-    """Return lr and mu of all groups; the other hyperparameters follow from them."""
-    settings = [(float(group["lr"]), float(group["mu"])) for group in optimizer.param_groups]
-    return " | ".join(f"lr={lr!r} mu={mu!r}" for lr, mu in settings)
-
-
-def _describe_tensors(tensors: Sequence[Tensor]) -> str:
-    """Return types and shapes: "float32 [2, 3], float32 [2]"."""
-    return ", ".join(f"{t.dtype} {list(t.shape)}".removeprefix("torch.") for t in tensors)
