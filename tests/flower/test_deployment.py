@@ -118,9 +118,10 @@ def assert_matches_the_simulator(deployment, data, algorithm, app):
     np.testing.assert_allclose(np.load(out / "w_ag.npy"), run.w, rtol=1e-9)
     history = pd.read_csv(out / "history.csv")
     assert history["good"].tolist() == [2] * ROUNDS
+    assert history["memory_lost"].tolist() == [0] * ROUNDS
 
 
-@pytest.mark.parametrize("algorithm", ["fedac-i", "fedavg"])
+@pytest.mark.parametrize("algorithm", ["fedac-i", "scaffold"])
 def test_a_deployment_matches_the_simulator(deployment, nodes, data, algorithm):
     app = ROOT / "examples/flower_app"
     assert_matches_the_simulator(deployment, data, algorithm, app)
@@ -154,6 +155,29 @@ def test_an_own_record_runs_over_flwr_run(deployment, nodes, data, tmp_path):
     scope: dict = {}
     exec(OWN, scope)
     assert_matches_the_simulator(deployment, data, scope["OWN"], app)
+
+
+def test_what_clients_remember_survives_a_resumed_run_in_files_only(
+    deployment, nodes, data, tmp_path
+):
+    app, out, memory = tmp_path / "app", deployment.folder / "resumed", tmp_path / "memory"
+    shutil.copytree(ROOT / "examples/flower_app", app)
+    client = app / "fedac_app" / "client_app.py"
+    text = client.read_text()
+    assert "client_app(load_data, Logistic)" in text
+    client.write_text(text.replace("Logistic)", f"Logistic, memory_folder={str(memory)!r})"))
+    lost = []
+    for rounds in (1, 2, 3):
+        if rounds == 3:
+            shutil.rmtree(memory)
+        run_config = config(
+            data, out, algorithm="scaffold", rounds=rounds, checkpoint=tmp_path / "run.npz"
+        )
+        done = deployment.flwr(*deployment.run_options(app, run_config))
+        assert (out / "history.csv").exists(), done.stdout + deployment.log("superlink")
+        lost.append(pd.read_csv(out / "history.csv")["memory_lost"].tolist())
+    # To Flower every run is a new one: without the files both clients begin anew.
+    assert lost == [[0], [0, 0], [0, 0, 2]]
 
 
 def test_a_supernode_killed_in_the_middle_of_a_round(deployment, nodes, data):

@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedac[flower]'")
 
 CLIENT = """
-import sys
+import sys, tempfile
 import numpy as np
 from fedac import Decay
 from fedac.flower import InProcessGrid, LocalStrategy, client_app
@@ -22,10 +22,12 @@ class Mean:
     def gradient(self, w, step): return [w[0] - self.data[step.rows(2)]]
     def evaluate(self, w): return {"loss": 0.0}
 
-app = client_app(lambda context: np.array([1.0, 3.0]), Mean)
-strategy = LocalStrategy("fedac-i", eta=Decay(0.1, "1/r"), mu=0.1, local_steps=2)
-result = strategy.start(InProcessGrid(app, 2), ArrayRecord([np.zeros(1)]), num_rounds=1)
-assert result.history.rounds[0].good == 2
+with tempfile.TemporaryDirectory() as folder:
+    app = client_app(lambda context: np.array([1.0, 3.0]), Mean, memory_folder=folder)
+    for name in ("fedac-i", "fedac-i+cv+adam"):
+        strategy = LocalStrategy(name, eta=Decay(0.1, "1/r"), mu=0.1, local_steps=2)
+        result = strategy.start(InProcessGrid(app, 2), ArrayRecord([np.zeros(1)]), num_rounds=2)
+        assert [row.good for row in result.history.rounds] == [2, 2]
 heavy = {"scipy", "numba", "pandas", "matplotlib", "torch", "sklearn"}
 ours = {"fedac.simulation", "fedac.theory", "fedac.objectives", "fedac.data", "fedac.experiments"}
 print(sorted((heavy | ours) & set(sys.modules)))

@@ -27,7 +27,7 @@ server = ServerApp()
 
 @server.main()
 def main(grid, context):
-    for algorithm in ("fedac-i", "fedac-ii", "fedavg"):
+    for algorithm in ("fedac-i", "fedavg", "scaffold"):
         options = {"grid": grid, "deadline": 600.0, "weighting": weighting}
         result = federation.run(algorithm, 4, **options)
         losses = [loss for _, loss in result.history.metric("loss")]
@@ -53,7 +53,7 @@ def test_ray_matches_the_simulator(which, weighting, tmp_path):
         [sys.executable, "-c", SIMULATION, conftest, tmp_path, which, weighting],
         timeout=1800, check=False, capture_output=True, text=True, env=os.environ,
     )  # fmt: skip
-    for algorithm in ("fedac-i", "fedac-ii", "fedavg"):
+    for algorithm in ("fedac-i", "fedavg", "scaffold"):
         path = tmp_path / f"{algorithm}.npz"
         assert path.exists(), done.stdout + done.stderr
         run = federation.simulated(algorithm, rounds=4, weighting=weighting)
