@@ -20,7 +20,7 @@ def test_python_blocks_run(page: Path, tmp_path: Path, monkeypatch) -> None:
     mpl.use("Agg")
     names: dict[str, object] = {"__name__": page.stem}
     for block in re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL):
-        exec(compile(block, str(page), "exec"), names)
+        exec(compile(block, str(page), "exec", dont_inherit=True), names)
     plt.close("all")
 
 

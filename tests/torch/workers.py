@@ -67,6 +67,9 @@ def find(name: str) -> str | Algorithm:
 
 
 def make_optimizer(params: Any, algorithm: str, **settings: Any) -> LocalOptimizer:
+    """Make an optimizer; `lr` may be the start and the form of a decay."""
+    if isinstance(settings["lr"], list):
+        settings["lr"] = Decay(*settings["lr"])
     return LocalOptimizer(params, find(algorithm), **settings)
 
 
@@ -160,7 +163,6 @@ def train_logistic(
         if options.get("weighting") == "examples":
             options["examples"] = int(mine.sum())
     X, y = data["X"][mine], data["y"][mine]
-    lr = Decay(*eta) if isinstance(eta, list) else eta
     synchronizations = set(at or range(K, T + 1, K))
 
     def begin() -> tuple[list[nn.Parameter], LocalOptimizer, Synchronizer]:
@@ -168,7 +170,7 @@ def train_logistic(
         # Only rank 0 has the right start; the others get it from there.
         w = [nn.Parameter(part if rank == 0 else torch.randn_like(part))
              for part in (start[:half].clone(), start[half:].clone())]  # fmt: skip
-        optimizer = make_optimizer(w, algorithm, lr=lr, mu=mu, local_steps=K)
+        optimizer = make_optimizer(w, algorithm, lr=eta, mu=mu, local_steps=K)
         return w, optimizer, synchronize(optimizer, at=at, **options)
 
     with Counted() as counted:
@@ -240,6 +242,11 @@ def steps(
             result["untouched"] = repr(everything(local)) == repr(before)
     result |= {"rounds": averages.rounds, "bytes": averages.bytes, "w": w.tolist()}
     return result | {"all_reduces": counted.sizes}
+
+
+def several(rank: int, runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Do the job of `steps` with several sets of arguments."""
+    return [steps(rank, **run) for run in runs]
 
 
 def quadratics(
@@ -366,6 +373,86 @@ def half_a_checkpoint(rank: int, folder: str) -> list[str]:
     return messages
 
 
+def late(rank: int) -> list[str]:
+    """Synchronize after a step on parameters that differ; return the errors by algorithm."""
+    messages = []
+    for algorithm in ("diloco", "fedavg"):
+        w = nn.Parameter(torch.full((3,), float(rank)))
+        optimizer = make_optimizer([w], algorithm, lr=0.1, mu=0.1, local_steps=2)
+        w.grad = torch.ones(3)
+        optimizer.step()
+        try:
+            Synchronizer(optimizer)
+            messages.append("accepted")
+        except InputError as error:
+            messages.append(str(error))
+    return messages
+
+
+def lost_memory(rank: int, folder: str) -> list[str]:
+    """Write checkpoints with memory, spoil rank 1's files, and return what all ranks say."""
+    path, messages = Path(folder) / "run.pt", []
+    mine = Path(f"{path}.rank1.step4")
+
+    def begin() -> tuple[nn.Parameter, LocalOptimizer, Synchronizer]:
+        w = nn.Parameter(torch.zeros(3))
+        optimizer = make_optimizer([w], "scaffold", lr=0.1, mu=0.1, local_steps=2)
+        return w, optimizer, synchronize(optimizer)
+
+    def run(training: tuple[nn.Parameter, LocalOptimizer, Synchronizer], steps: int) -> None:
+        w, optimizer, _ = training
+        for _ in range(steps):
+            w.grad = w.detach() + rank
+            optimizer.step()
+
+    first = begin()
+    for _ in range(2):
+        run(first, 2)
+        first[2].checkpoint(path)
+    good = everything(first[1])
+    dist.barrier()
+    before, content = path.read_bytes(), mine.read_bytes()
+    older = Path(f"{path}.rank1.step2").read_bytes()
+
+    def attempt(spoil: Any) -> None:
+        if rank == 1:
+            spoil()
+        dist.barrier()
+        training = begin()
+        run(training, 2)
+        unchanged = everything(training[1])
+        try:
+            training[2].resume(path, missing_ok=True)
+            messages.append("resumed" if everything(training[1]) == good else "resumed wrongly")
+        except InputError as error:
+            messages.append(str(error))
+            assert everything(training[1]) == unchanged
+        dist.barrier()
+
+    attempt(mine.unlink)
+    attempt(lambda: mine.write_bytes(content[:-50]))
+    attempt(lambda: mine.write_bytes(older))
+    attempt(lambda: mine.write_bytes(content))
+    # Rank 1 cannot write: nothing is replaced.
+    run(first, 2)
+    original = torch.save
+    if rank == 1:
+        torch.save = fail_to_save
+    try:
+        first[2].checkpoint(path)
+    except OSError as error:
+        messages.append(str(error))
+    torch.save = original
+    dist.barrier()
+    assert path.read_bytes() == before
+    first[2].checkpoint(path)
+    return messages
+
+
+def fail_to_save(*_: object) -> None:
+    raise OSError(28, "No space left on device")
+
+
 def example(rank: int, path: str, arguments: list[Any]) -> None:
     """Run one process of an example."""
     runpy.run_path(path)["work_together"](*arguments)
@@ -480,12 +567,15 @@ JOBS = {
     for job in (
         logistic,
         steps,
+        several,
         quadratics,
         refuse,
         batch_norm,
         another_lr,
         doomed,
         half_a_checkpoint,
+        late,
+        lost_memory,
         example,
         program,
         train,
