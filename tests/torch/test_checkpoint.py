@@ -401,9 +401,10 @@ def test_flipped_bytes_are_detected(written: Path) -> None:
     assert_refused(written, "it is damaged, or not a checkpoint of fedac.torch")
 
 
-# -- checkpoints of version 2 ------------------------------------------------------------------
+# -- checkpoints of older versions -------------------------------------------------------------
 
-VERSION_2 = Path(__file__).parent / "data" / "version-2"
+DATA = Path(__file__).parent / "data"
+VERSION_2, VERSION_3 = DATA / "version-2", DATA / "version-3"
 OLD = {
     "fedac-i": "fedac-i",
     "fedac-ii": "fedac-ii",
@@ -413,7 +414,7 @@ OLD = {
 
 
 class Small(nn.Module):
-    """The model of the files in data/version-2, which fedac 0.1 wrote after four steps."""
+    """The model of the files in data, which older versions wrote after four steps."""
 
     def __init__(self, dtype: torch.dtype) -> None:
         super().__init__()
@@ -434,20 +435,23 @@ class Small(nn.Module):
 
 
 @pytest.mark.parametrize("dtype", ["float64", "bfloat16"])
-@pytest.mark.parametrize("name", OLD)
+@pytest.mark.parametrize(
+    ("folder", "name"),
+    [*((VERSION_2, name) for name in OLD), (VERSION_3, "fedac-i"), (VERSION_3, "fedavg")],
+)
 @pytest.mark.parametrize("kind", ["checkpoint", "state dict"])
-def test_files_of_fedac_0_1_continue_bit_for_bit(name: str, dtype: str, kind: str) -> None:
+def test_older_files_continue_bit_for_bit(folder: Path, name: str, dtype: str, kind: str) -> None:
     model = Small(getattr(torch, dtype))
     optimizer = LocalOptimizer(model.parameters(), OLD[name], **NUMBERS)
     averages = synchronize(optimizer, buffers=model)
     scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.75)
     if kind == "checkpoint":
-        extra = averages.resume(VERSION_2 / f"{name}-{dtype}.pt")
-        assert extra["note"] == "by fedac 0.1"
+        extra = averages.resume(folder / f"{name}-{dtype}.pt")
+        assert extra["note"] == ("by fedac 0.1" if folder == VERSION_2 else "by version 3")
         assert averages.rounds == 2
         scheduler.load_state_dict(extra["scheduler"])
     else:
-        saved = torch.load(VERSION_2 / f"{name}-{dtype}-state.pt", weights_only=True)
+        saved = torch.load(folder / f"{name}-{dtype}-state.pt", weights_only=True)
         for part, key in ((model, "model"), (optimizer, "optimizer"), (scheduler, "scheduler")):
             part.load_state_dict(saved[key])
         optimizer.train()  # it was saved while evaluating
@@ -455,7 +459,7 @@ def test_files_of_fedac_0_1_continue_bit_for_bit(name: str, dtype: str, kind: st
     model.run(optimizer, scheduler, 3)
     found = [s for p in model.parameters() for s in optimizer.sequences(p)]
     found += [*model.parameters(), model.statistic]
-    wanted = torch.load(VERSION_2 / "expected.pt", weights_only=True)[f"{name}-{dtype}"]
+    wanted = torch.load(folder / "expected.pt", weights_only=True)[f"{name}-{dtype}"]
     assert same([tensor.detach() for tensor in found], wanted)
 
 

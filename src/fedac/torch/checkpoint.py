@@ -89,7 +89,7 @@ def _save_memories(
             raise OSError(f"rank {rank} cannot write a checkpoint: {theirs['error']}")
     on_disk = reports[0]["last"]
     if on_disk is not None:  # it stays there until rank 0 has written the new one
-        delete_others(path, rank=workers.rank, keep={optimizer.steps})
+        delete_others(path, rank=workers.rank, keep={on_disk, optimizer.steps})
     return [theirs["hash"] for theirs in reports]
 
 
