@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 import torch.distributed as dist
 
+import fedac
+
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
@@ -56,19 +58,39 @@ def blocks(language: str) -> list[str]:
 
 
 def test_the_program_with_clients_equals_the_simulator(processes, tmp_path: Path) -> None:
-    _, program = blocks("py")
-    (tmp_path / "program.py").write_text(program)
-    ended = processes("program", path=str(tmp_path / "program.py"))
-    assert [process.code for process in ended] == [0] * 4, ended[0].err
+    _, program, _ = blocks("py")
     names: dict[str, Any] = {}
     exec(blocks("python")[-1], names)  # the same run in the simulator
-    for process in ended:
-        np.testing.assert_allclose(process.result, names["result"].best.w, rtol=0, atol=1e-9)
+    for w in run_program(processes, tmp_path, program):
+        np.testing.assert_allclose(w, names["result"].best.w, rtol=0, atol=1e-9)
+
+
+def test_the_program_with_a_composition_equals_the_simulator(processes, tmp_path: Path) -> None:
+    _, _, program = blocks("py")
+    data = fedac.load("synthetic")
+    result = fedac.simulate(
+        fedac.LogisticRegression(data.X, data.y, l2=1e-3), "fedac-i+cv+nesterov(1,0.3)",
+        clients=fedac.split(data, clients=4, by="label", seed=0), batch=4, K=16, T=160, eta=0.2,
+        start=np.zeros(data.n_features), seed=1, engine="reference",
+    )  # fmt: skip
+    for _ in range(2):  # the second time it resumes at the end
+        for w in run_program(processes, tmp_path, program):
+            np.testing.assert_allclose(w, result.best.w, rtol=0, atol=1e-9)
+    memories = [f"run.pt.rank{rank}.step{step}" for rank in range(4) for step in (160, 80)]
+    assert sorted(path.name for path in tmp_path.glob("run.pt*")) == ["run.pt", *memories]
+
+
+def run_program(processes, folder: Path, program: str) -> list[Any]:
+    """Return the w of four processes that run a program of the page."""
+    (folder / "program.py").write_text(program)
+    ended = processes("program", path=str(folder / "program.py"))
+    assert [process.code for process in ended] == [0] * 4, ended[0].err
+    return [process.result for process in ended]
 
 
 @pytest.mark.usefixtures("alone")
 def test_the_program_in_the_docs_runs(tmp_path, monkeypatch) -> None:
-    program, _ = blocks("py")
+    program, *_ = blocks("py")
     monkeypatch.chdir(tmp_path)
     with monkeypatch.context() as patch:  # there is a group already
         patch.setattr(dist, "init_process_group", lambda backend: None)

@@ -162,6 +162,18 @@ def test_only_memories_make_processes_wait(algorithm, exchanges, tmp_path, monke
 
 
 @alone
+@pytest.mark.parametrize("algorithm", ["fedac-i", SERVER, MEMORY])
+def test_a_second_synchronizer_can_write(algorithm: str, tmp_path: Path) -> None:
+    training = Training(algorithm).run(2)
+    again = synchronize(training.optimizer)
+    again.synchronize()
+    again.checkpoint(tmp_path / "a.pt")
+    training.run(1)
+    with pytest.raises(InputError, match="workers differ after 3 steps"):
+        again.checkpoint(tmp_path / "a.pt")
+
+
+@alone
 def test_values_that_could_not_be_read_again_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="'made' holds a object; a checkpoint can hold numbers"):
         Training().averages.checkpoint(tmp_path / "a.pt", made=object())

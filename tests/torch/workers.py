@@ -28,7 +28,7 @@ from fedac.decay import Decay
 from fedac.errors import InputError
 from fedac.torch import FedAc, LocalOptimizer, NonFiniteStateError, Synchronizer, synchronize
 from fedac.torch.communication import Workers
-from fedac.torch.state import PARTS
+from fedac.torch.layout import PARTS
 
 # A job has failed when its processes have used no CPU time for so many seconds, or too much in all:
 # limits that a busy machine does not move.
@@ -462,6 +462,7 @@ def program(rank: int, path: str) -> torch.Tensor:
     """Run one process of a program for torchrun, and return its w; there is a group already."""
     dist.init_process_group = lambda backend: None
     dist.destroy_process_group = lambda: None
+    os.chdir(Path(path).parent)
     return runpy.run_path(path)["w"].detach()
 
 

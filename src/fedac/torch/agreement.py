@@ -3,11 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from torch import Tensor
 
+from fedac.algorithms.fingerprints import fingerprint
 from fedac.errors import InputError
+from fedac.torch.communication import Workers, require_same
 from fedac.torch.state import SequenceOptimizer
+
+
+def require_agreement(
+    workers: Workers,
+    optimizer: SequenceOptimizer,
+    *,
+    trained: Sequence[Tensor],
+    buffers: Sequence[Tensor],
+    options: dict[str, Any],
+) -> None:
+    """Refuse processes that differ now: later they would wait for each other."""
+    mine = {
+        "algorithm": optimizer.algorithm.name,
+        "local_steps": local_steps(optimizer),
+        "settings": describe_settings(optimizer),
+        "what a step computes": fingerprint(optimizer.algorithm),
+        "parameters": describe_tensors(optimizer.parameters()),
+        "trained parameters": describe_tensors(trained),
+        "buffers": describe_tensors(buffers),
+        **options,
+        "steps": optimizer.steps,
+        "rounds": optimizer.rounds,
+        "what the last round ended with (sums of all sizes)": describe_server(optimizer, trained),
+    }
+    reports = workers.exchange(mine)
+    for name in mine:
+        require_same(name, [theirs[name] for theirs in reports])
 
 
 def local_steps(optimizer: SequenceOptimizer) -> int:
@@ -39,8 +69,9 @@ def describe_server(optimizer: SequenceOptimizer, params: Sequence[Tensor]) -> s
 
     Six digits show a different start. Rounding, which differs between machines, does not show.
     """
-    if optimizer.takes_mean:  # the next mean makes all processes equal
-        return "not kept"
+    # Before the first step all processes take rank 0's start; a mean makes them equal anyway.
+    if optimizer.steps == 0 or optimizer.takes_mean:
+        return "made equal"
     state = [optimizer.snapshot(p) for p in params]
     return " ".join(
         f"{sum(float(t.double().abs().sum()) for t in ts):.6g}" for ts in zip(*state, strict=True)

@@ -121,7 +121,8 @@ class Average:
         self._buffer = flatten(tensors, workers.device, leading_zeros=2 * workers.size)
         body = self._buffer[2 * workers.size :]
         self._own = flatten(moving, workers.device) if moving else None
-        if not all(torch.isfinite(tensor).all() for tensor in (body, *private)):
+        finite = [torch.isfinite(t).all().to(workers.device) for t in (body, *private)]
+        if not torch.stack(finite).all():
             body.zero_()  # NaN would spoil the sum
             self._own, weight = None, NOT_FINITE
         elif weight != 1:

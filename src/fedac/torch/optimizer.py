@@ -20,9 +20,10 @@ from fedac.algorithms.linear import Linear, linear_form
 from fedac.decay import Decay
 from fedac.errors import InputError
 from fedac.torch.combine import query_program, run, split_into_batches, step_program
+from fedac.torch.layout import is_half, sequence_dtype, version
 from fedac.torch.rounds import output
 from fedac.torch.settings import is_paused, plain_settings
-from fedac.torch.state import SequenceOptimizer, is_half, sequence_dtype, version
+from fedac.torch.state import SequenceOptimizer
 
 
 class LocalOptimizer(SequenceOptimizer):

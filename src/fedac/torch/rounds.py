@@ -15,7 +15,8 @@ from torch import Tensor
 
 from fedac.algorithms.couplings import Hyperparameters
 from fedac.algorithms.record import State
-from fedac.torch.state import SequenceOptimizer, write
+from fedac.torch.layout import write
+from fedac.torch.state import SequenceOptimizer
 
 
 class _Left(NamedTuple):

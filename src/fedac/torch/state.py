@@ -16,10 +16,18 @@ from fedac.checkpoints import describe_rule, require_same_rule
 from fedac.decay import Decay
 from fedac.errors import InputError
 from fedac.require import require_count, require_positive
+from fedac.torch.layout import (
+    PARTS,
+    all_equal,
+    first_values,
+    is_complete,
+    is_half,
+    keys,
+    sequence_dtype,
+    version,
+    write,
+)
 from fedac.torch.settings import plain_settings, require_supported, upgrade
-
-# What is kept from round to round, and the field of the record with its names.
-PARTS = {"sent": "sequences", "memory": "memory", "server": "server"}
 
 
 class SequenceOptimizer(torch.optim.Optimizer):
@@ -70,9 +78,9 @@ class SequenceOptimizer(torch.optim.Optimizer):
         return [state[name] for name in names]
 
     def kept(self, p: Tensor, part: str) -> tuple[Tensor, ...]:
-        """Return what is kept of one parameter from round to round; for `part` see PARTS."""
+        """Return what is kept of one parameter from round to round; for `part` see `PARTS`."""
         state = self._started(p)
-        return tuple(state[name] for name in _keys(self.algorithm, part))
+        return tuple(state[name] for name in keys(self.algorithm, part))
 
     def is_own_sequence(self, p: Tensor) -> bool:
         """Check whether local steps work on a parameter itself."""
@@ -98,7 +106,7 @@ class SequenceOptimizer(torch.optim.Optimizer):
         What the server keeps to itself may follow them. Without `memory`, it begins anew.
         """
         frozen = not p.requires_grad and not self.state.get(p)
-        if frozen and _all_equal(values, self.algorithm.start(values[0])):
+        if frozen and all_equal(values, self.algorithm.start(values[0])):
             p.copy_(values[0])  # it does not move, so it needs no copies
             return
         if self.takes_mean:
@@ -168,7 +176,7 @@ class SequenceOptimizer(torch.optim.Optimizer):
         local = set(self.algorithm.local_sequences)
         others = set(self._kept_names())
         for p, state in zip(self.parameters(), states, strict=False):
-            complete = _is_complete(state, local, others, self.is_own_sequence(p))
+            complete = is_complete(state, local, others, self.is_own_sequence(p))
             if state and not (complete and all(v.shape == p.shape for v in state.values())):
                 raise InputError("cannot load this state: it belongs to another model")
         # The base class would round the sequences to the parameter's type.
@@ -206,7 +214,7 @@ class SequenceOptimizer(torch.optim.Optimizer):
         state: dict[str, Tensor] = self.state[p]
         if not state:
             hp = self.hyperparameters(group_of(self, p)["last"])
-            first = _start(self.algorithm, p, hp)
+            first = first_values(self.algorithm, p, hp)
             names = () if self.is_own_sequence(p) else self.algorithm.local_sequences
             for name in (*names, *self._kept_names()):
                 state[name] = first[name].clone(memory_format=torch.preserve_format)
@@ -215,65 +223,9 @@ class SequenceOptimizer(torch.optim.Optimizer):
 
     def _kept_names(self) -> list[str]:
         """Return the names in `state[p]` of all that is kept from round to round."""
-        return [] if self.takes_mean else [n for part in PARTS for n in _keys(self.algorithm, part)]
+        return [] if self.takes_mean else [n for part in PARTS for n in keys(self.algorithm, part)]
 
 
 def group_of(optimizer: torch.optim.Optimizer, p: Tensor) -> dict[str, Any]:
     """Return the group of a parameter."""
     return next(g for g in optimizer.param_groups if any(p is mine for mine in g["params"]))
-
-
-@torch.no_grad()
-def write(tensors: Sequence[Tensor], values: Sequence[Tensor]) -> None:
-    """Copy values into tensors; some values may be tensors that are written to.
-
-    >>> x, y = torch.tensor([1.0]), torch.tensor([2.0])
-    >>> write([x, y], [y, x])
-    >>> x, y
-    (tensor([2.]), tensor([1.]))
-    """
-    copies = values if len(values) == 1 else [value.clone() for value in values]
-    for tensor, value in zip(tensors, copies, strict=True):
-        tensor.copy_(value)
-
-
-def is_half(p: Tensor) -> bool:
-    """Check whether a parameter has too few digits for its sequences."""
-    return p.dtype in (torch.bfloat16, torch.float16)
-
-
-def sequence_dtype(p: Tensor) -> torch.dtype:
-    """Return the type of a parameter's sequences."""
-    return torch.float32 if is_half(p) else p.dtype
-
-
-def version(p: Tensor) -> tuple[int, int]:
-    """Return what changes when a parameter is written to, or its memory replaced."""
-    return p._version, p.data_ptr()
-
-
-def _start(algorithm: Algorithm, p: Tensor, hp: Hyperparameters) -> dict[str, Tensor]:
-    """Return what is kept of a parameter at first, by name."""
-    sequences, server = algorithm.split(algorithm.start(p.detach().to(sequence_dtype(p))))
-    memory = algorithm.begin_memory(sequences)
-    return {
-        **dict(zip(algorithm.local_sequences, algorithm.enter(sequences, memory, hp), strict=True)),
-        **dict(zip(_keys(algorithm, "sent"), sequences, strict=True)),
-        **dict(zip(_keys(algorithm, "memory"), memory, strict=True)),
-        **dict(zip(_keys(algorithm, "server"), server, strict=True)),
-    }
-
-
-def _keys(algorithm: Algorithm, part: str) -> list[str]:
-    """Return the names in `state[p]` of what is kept from round to round."""
-    return [f"{part}/{name}" for name in getattr(algorithm, PARTS[part])]
-
-
-def _is_complete(state: dict[str, Tensor], local: set[str], others: set[str], own: bool) -> bool:
-    """Check for all tensors of a parameter, and no others; its `own` sequence is in itself."""
-    missing = (local | others) - set(state)
-    return set(state) <= local | others and (not missing or (own and missing == local))
-
-
-def _all_equal(values: Sequence[Tensor], others: Sequence[Tensor]) -> bool:
-    return len(values) == len(others) and all(map(torch.equal, values, others))

@@ -10,25 +10,18 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from fedac.algorithms.fingerprints import fingerprint
 from fedac.averaging import require_weighting
 from fedac.checkpoints import MissingCheckpointError
 from fedac.errors import InputError, unknown_name
 from fedac.require import require_count
 from fedac.torch import checkpoint as files
-from fedac.torch.agreement import (
-    describe_server,
-    describe_settings,
-    describe_tensors,
-    local_steps,
-)
+from fedac.torch.agreement import describe_settings, local_steps, require_agreement
 from fedac.torch.communication import (
     Average,
     Mean,
     Workers,
     flatten,
     parts,
-    require_same,
     unflatten,
 )
 from fedac.torch.optimizer import LocalOptimizer
@@ -126,7 +119,19 @@ class Synchronizer:
         self._averaged_at = optimizer.steps  # when the last average was started
         self._on_disk: dict[Path, int] = {}  # the steps of checkpoints, by file
         self._equal_at: int | None = None  # the step after which all states were equal
-        self._require_agreement(timeout)
+        require_agreement(
+            self._workers,
+            optimizer,
+            trained=self._trained,
+            buffers=self._buffers,
+            options={
+                "schedule": self._schedule.at or "regular",
+                "weighting": self.weighting,
+                "on_nonfinite": self.on_nonfinite,
+                "delay": self._schedule.delay,
+                "timeout": None if timeout is None else float(timeout),
+            },
+        )
         if optimizer.steps == 0:
             self._start_from_first()
 
@@ -246,6 +251,8 @@ class Synchronizer:
         steps = self.optimizer.steps
         taken = steps > self._averaged_at or any(g["taken"] for g in self.optimizer.param_groups)
         if not (taken or self.optimizer.takes_mean):
+            if not self._buffers:  # the last round has made all states equal
+                self._equal_at = steps
             return
         if local_steps(self.optimizer) != self._schedule.local_steps:
             raise InputError("local_steps has changed; make a new Synchronizer in all processes")
@@ -291,31 +298,6 @@ class Synchronizer:
         unflatten(flat, tensors)
         self.optimizer.restart()
         self._equal_at = 0
-
-    def _require_agreement(self, timeout: float | None) -> None:
-        """Refuse processes that differ now: later they would wait for each other."""
-        mine = {
-            "algorithm": self.optimizer.algorithm.name,
-            "local_steps": self._schedule.local_steps,
-            "settings": describe_settings(self.optimizer),
-            "what a step computes": fingerprint(self.optimizer.algorithm),
-            "parameters": describe_tensors(self.optimizer.parameters()),
-            "trained parameters": describe_tensors(self._trained),
-            "buffers": describe_tensors(self._buffers),
-            "schedule": self._schedule.at or "regular",
-            "weighting": self.weighting,
-            "on_nonfinite": self.on_nonfinite,
-            "delay": self._schedule.delay,
-            "timeout": None if timeout is None else float(timeout),
-            "steps": self.optimizer.steps,
-            "rounds": self.optimizer.rounds,
-            "what the last round ended with (sums of all sizes)": (
-                describe_server(self.optimizer, self._trained) if self.optimizer.steps else "start"
-            ),
-        }
-        reports = self._workers.exchange(mine)
-        for name in mine:
-            require_same(name, [theirs[name] for theirs in reports])
 
 
 def synchronize(optimizer: LocalOptimizer, **options: Any) -> Synchronizer:
