@@ -430,8 +430,10 @@ def read(folder, path):
 def long_grid(make):
     """Give a grid of 48 groups of some tens of milliseconds each."""
     # Not a file: reading one imports scikit-learn, which takes as long as the whole sweep.
-    workers = tuple(range(16, 112, 8))
-    return make(dataset="synthetic", workers=workers, local_steps=(4, 8, 16, 32), steps=64)
+    return make(
+        dataset="synthetic", workers=tuple(range(16, 112, 8)), local_steps=(4, 8, 16, 32), steps=64,
+        algorithms=("fedac-i", "fedavg+cv+nesterov(1,0.9)"),  # memory, and a server's state
+    )  # fmt: skip
 
 
 CELLS = 12 * 4 * 2 * 2
