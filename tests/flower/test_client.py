@@ -1,4 +1,4 @@
-"""Clients: NumPy and PyTorch take the same steps, and keep nothing between rounds."""
+"""Clients: NumPy and PyTorch take the same steps; what a model needs, and what is refused."""
 
 from __future__ import annotations
 
