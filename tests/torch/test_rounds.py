@@ -294,6 +294,7 @@ def test_a_second_synchronizer_continues(name: str, moment: int) -> None:
     assert same(*results)
 
 
+@pytest.mark.slow
 @every_algorithm
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
 @pytest.mark.parametrize("evaluating", [True, False])

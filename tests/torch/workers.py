@@ -413,6 +413,7 @@ def lost_memory(rank: int, folder: str) -> list[str]:
     dist.barrier()
     before, content = path.read_bytes(), mine.read_bytes()
     older = Path(f"{path}.rank1.step2").read_bytes()
+    dist.barrier()  # all have read them
 
     def attempt(spoil: Any) -> None:
         if rank == 1:

@@ -9,9 +9,21 @@ from torch import Tensor
 
 from fedac.algorithms import Algorithm
 from fedac.algorithms.couplings import Hyperparameters
+from fedac.algorithms.record import serve_mean
 
 # What is kept from round to round, and the field of the record with its names.
 PARTS = {"sent": "sequences", "memory": "memory", "server": "server"}
+
+
+def ends_with_mean(algorithm: Algorithm) -> bool:
+    """Check whether the mean of what workers work on is all that ends a round.
+
+    >>> from fedac.algorithms import get
+    >>> [ends_with_mean(get(name)) for name in ("fedac-i", "fedprox(0.1)", "scaffold", "diloco")]
+    [True, False, False, False]
+    """
+    keeps = algorithm.memory or algorithm.server
+    return algorithm.is_plain and algorithm.serve is serve_mean and not keeps
 
 
 @torch.no_grad()

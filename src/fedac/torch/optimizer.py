@@ -20,7 +20,7 @@ from fedac.algorithms.linear import Linear, linear_form
 from fedac.decay import Decay
 from fedac.errors import InputError
 from fedac.torch.combine import query_program, run, split_into_batches, step_program
-from fedac.torch.layout import is_half, sequence_dtype, version
+from fedac.torch.layout import ends_with_mean, is_half, sequence_dtype, version
 from fedac.torch.rounds import output
 from fedac.torch.settings import is_paused, plain_settings
 from fedac.torch.state import SequenceOptimizer
@@ -80,6 +80,7 @@ class LocalOptimizer(SequenceOptimizer):
         settings = {"lr": lr, "mu": mu, "local_steps": local_steps}
         hp = self.hyperparameters(settings)
         linear_form(self.algorithm, hp)  # refuse an algorithm that is not linear
+        self.takes_mean = ends_with_mean(self.algorithm)
         if not self.takes_mean:
             check_functions(self.algorithm, hp, np.ones(2))
         self.in_place = self._works_in_place(hp)

@@ -11,7 +11,6 @@ from torch import Tensor
 from fedac.algorithms import Algorithm
 from fedac.algorithms.contract import check_decay
 from fedac.algorithms.couplings import Hyperparameters
-from fedac.algorithms.record import serve_mean
 from fedac.checkpoints import describe_rule, require_same_rule
 from fedac.decay import Decay
 from fedac.errors import InputError
@@ -42,6 +41,8 @@ class SequenceOptimizer(torch.optim.Optimizer):
     """
 
     algorithm: Algorithm
+    # Whether the mean of what workers work on is all that ends a round.
+    takes_mean: bool
     in_place: bool
     foreach: bool
     steps: int
@@ -52,12 +53,6 @@ class SequenceOptimizer(torch.optim.Optimizer):
     versions: dict[Tensor, tuple[int, int]]
     # Called at the end of every step: `synchronize` sets it. Copies of the optimizer have none.
     after_step: Callable[[], object] | None = None
-
-    @property
-    def takes_mean(self) -> bool:
-        """Whether the mean of what workers work on is all that ends a round."""
-        mine = self.algorithm
-        return mine.is_plain and mine.serve is serve_mean and not (mine.memory or mine.server)
 
     def parameters(self) -> list[Tensor]:
         """Return the parameters of all groups."""
@@ -202,7 +197,7 @@ class SequenceOptimizer(torch.optim.Optimizer):
             require_same_rule(rule, self.algorithm, self.hyperparameters(rule["settings"]))
 
     def __getstate__(self) -> dict[str, Any]:
-        own = ("algorithm", "in_place", "foreach", "steps", "rounds", "decays")
+        own = ("algorithm", "takes_mean", "in_place", "foreach", "steps", "rounds", "decays")
         return super().__getstate__() | {name: getattr(self, name) for name in own}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
