@@ -76,11 +76,22 @@ def assert_equal(one: Result, other: Result, tolerance: float) -> None:
         np.testing.assert_allclose(theirs.w, mine.w, rtol=0, atol=tolerance)
 
 
-@pytest.mark.parametrize("F", [LOGISTIC, DENSE], ids=["sparse", "dense"])
-@pytest.mark.parametrize("batch", [1, 3, "full"])
-def test_engines_agree(F: LogisticRegression, batch: int | str) -> None:
+@pytest.mark.parametrize(
+    ("F", "batch", "names"),
+    [
+        (LOGISTIC, 1, COMPOSITIONS[::6]),
+        pytest.param(LOGISTIC, 1, COMPOSITIONS, marks=pytest.mark.slow),
+        pytest.param(DENSE, 1, COMPOSITIONS, marks=pytest.mark.slow),
+        *(
+            pytest.param(F, batch, COMPOSITIONS[::3], marks=pytest.mark.slow)
+            for F in (LOGISTIC, DENSE)
+            for batch in (3, "full")
+        ),
+    ],
+)
+def test_engines_agree(F: LogisticRegression, batch: int | str, names: tuple[str, ...]) -> None:
     options = {"participation": 0.3, "batch": batch, "K": Schedule.at([5, 6, 13, 20]), "T": None}
-    for name in COMPOSITIONS if batch == 1 else COMPOSITIONS[::3]:
+    for name in names:
         one, other = (run(F, name, engine, **options) for engine in ("reference", "fast"))
         assert_equal(one, other, 1e-9)
 

@@ -392,6 +392,16 @@ def test_another_algorithm_of_the_same_name_is_refused(tmp_path: Path) -> None:
     assert_refused(tmp_path / "a.pt", "also called 'fedavg'", algorithm="fedavg")
 
 
+def test_a_process_that_is_being_ended_writes_what_can_be_resumed(tmp_path, monkeypatch) -> None:
+    # torchrun may end a process by an exception, which must not be taken for the algorithm's own.
+    training = Training().run(2)
+    with monkeypatch.context() as patch:
+        for module in ("fedac.torch.state", "fedac.checkpoints"):
+            patch.setattr(f"{module}.fingerprint", lambda algorithm: "another")
+        training.averages.checkpoint(tmp_path / "a.pt")
+    Training().averages.resume(tmp_path / "a.pt")
+
+
 def test_flipped_bytes_are_detected(written: Path) -> None:
     # In the numbers themselves: every record of the file has a checksum.
     whole = bytearray(written.read_bytes())

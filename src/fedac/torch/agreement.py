@@ -7,7 +7,6 @@ from typing import Any
 
 from torch import Tensor
 
-from fedac.algorithms.fingerprints import fingerprint
 from fedac.errors import InputError
 from fedac.torch.communication import Workers, require_same
 from fedac.torch.state import SequenceOptimizer
@@ -26,7 +25,7 @@ def require_agreement(
         "algorithm": optimizer.algorithm.name,
         "local_steps": local_steps(optimizer),
         "settings": describe_settings(optimizer),
-        "what a step computes": fingerprint(optimizer.algorithm),
+        "what a step computes": optimizer.fingerprint,
         "parameters": describe_tensors(optimizer.parameters()),
         "trained parameters": describe_tensors(trained),
         "buffers": describe_tensors(buffers),

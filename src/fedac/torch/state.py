@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -11,7 +13,8 @@ from torch import Tensor
 from fedac.algorithms import Algorithm
 from fedac.algorithms.contract import check_decay
 from fedac.algorithms.couplings import Hyperparameters
-from fedac.checkpoints import describe_rule, require_same_rule
+from fedac.algorithms.fingerprints import fingerprint
+from fedac.checkpoints import require_same_rule
 from fedac.decay import Decay
 from fedac.errors import InputError
 from fedac.require import require_count, require_positive
@@ -183,11 +186,25 @@ class SequenceOptimizer(torch.optim.Optimizer):
                 if not (name in local and self.is_own_sequence(p) and training):
                     self.state[p][name] = value.detach().to(p.device, sequence_dtype(p), copy=True)
 
+    @cached_property
+    def fingerprint(self) -> str:
+        """What identifies the algorithm, found once.
+
+        It takes a while, and an exception meanwhile counts as the algorithm's own. So no process
+        should look for it in the middle of a run: torchrun ends some by an exception, and a
+        checkpoint that they still write would seem to be of another algorithm.
+        """
+        return fingerprint(self.algorithm)
+
     def rules(self) -> list[dict[str, Any]]:
         """Describe the algorithm and the hyperparameters of the last step, by group."""
         return [
-            describe_rule(self.algorithm, self.hyperparameters(group["last"]))
-            | {"settings": group["last"]}
+            {
+                "algorithm": self.algorithm.name,
+                "hyperparameters": asdict(self.hyperparameters(group["last"])),
+                "fingerprint": self.fingerprint,
+                "settings": group["last"],
+            }
             for group in self.param_groups
         ]
 
