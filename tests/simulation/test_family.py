@@ -194,6 +194,7 @@ def test_scaffnew_is_scaffold_where_everybody_takes_part(engine: str) -> None:
     assert one.best.megabytes_per_worker == 2 * other.best.megabytes_per_worker
 
 
+@pytest.mark.slow
 @both_engines
 @pytest.mark.parametrize(
     "F",
@@ -208,7 +209,7 @@ def test_control_variates_find_the_optimum_and_fedavg_does_not(F, engine: str) -
     n = F.n_samples
     result = run(
         F, ["fedavg", "scaffold", "scaffnew"], engine, clients=np.arange(n) % 4, batch="full", K=5,
-        T=10_000, eta=[0.2, 0.1], mu=F.strong_convexity,
+        T=7000, eta=[0.2, 0.1], mu=F.strong_convexity,
     )  # fmt: skip
     distances = [float(np.linalg.norm(one.w - best.w)) for one in result.runs]
     assert max(distances[2:]) < 1e-12
