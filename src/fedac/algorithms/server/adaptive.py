@@ -68,23 +68,14 @@ class Adam(_Adaptive):
 
 
 @dataclass(frozen=True)
-class Yogi(_Adaptive):
-    """v <- v - (1 - b2) delta^2 sign(v - delta^2).
+class Yogi(Adam):
+    """v <- v - (1 - b2) delta^2 sign(v - delta^2), with the numbers of Adam.
 
     Examples
     --------
     >>> Yogi(gamma=1.0, b1=0.5, b2=0.75, tau=1.0).step(3.0, 2.0, (0.0, 8.0), None, 0)[1]
     (-1.0, 7.0)
     """
-
-    gamma: float = 0.1
-    b1: float = 0.9
-    b2: float = 0.99
-    tau: float = 1e-3
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_fraction("b2", self.b2)
 
     def second_moment(self, v: Vector, square: Vector) -> Vector:
         """Go towards the square by a share of the square itself, never by a share of v."""
