@@ -106,8 +106,10 @@ def test_well_known_names_are_their_pieces(name: str) -> None:
         ("fedavg+nesterov(gamma=1,gamma=2)", "gives gamma twice"),
         ("fedavg+nesterov(gamma=1,2)", "after those by position"),
         ("fedavg+nesterov(1", "open parenthesis"),
-        ("fedavg+", "not a piece"),
-        ("", "not a piece"),
+        ("fedavg+", r"'fedavg\+' has an empty piece"),
+        ("", "has an empty piece"),
+        ("cv+fedavg", r"'cv' is a memory; a local rule comes first: fedavg\+cv"),
+        ("adam(1)", r"'adam' is a server rule; a local rule comes first: fedavg\+adam\(1\)"),
         ("fedprox", r"it is prox\(mu\)"),
         ("prox(a)", "'a' is not a number"),
         ("fedavg+cv(2)", "it is cv"),
@@ -119,6 +121,23 @@ def test_well_known_names_are_their_pieces(name: str) -> None:
 def test_impossible_names(name: str, error: str) -> None:
     with pytest.raises(InputError, match=error):
         get(name)
+
+
+def test_vectors_have_names_of_their_own() -> None:
+    with pytest.raises(InputError, match="two vectors called 'c'"):
+        compose(compose("fedavg", "cv"), "cv")
+
+
+def test_a_server_rule_that_works_in_place_is_noticed() -> None:
+    @dataclass(frozen=True)
+    class InPlace(ServerRule):
+        def step(self, x, delta, kept, hp, r):
+            x -= delta
+            return x, kept
+
+    method = compose("fedac-i", InPlace())
+    with pytest.raises(InputError, match="serve"):
+        check_functions(method, method.couple(eta=0.1, mu=0.1, K=2), np.ones(2))
 
 
 def test_several_values() -> None:

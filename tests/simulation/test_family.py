@@ -92,6 +92,7 @@ def assert_equal(one: Result, other: Result, tolerance: float) -> None:
 def test_engines_agree(F: LogisticRegression, batch: int | str, names: tuple[str, ...]) -> None:
     options = {"participation": 0.3, "batch": batch, "K": Schedule.at([5, 6, 13, 20]), "T": None}
     for name in names:
+        options["participation"] = 1.0 if get(name).everybody else 0.3
         one, other = (run(F, name, engine, **options) for engine in ("reference", "fast"))
         assert_equal(one, other, 1e-9)
 
@@ -111,6 +112,7 @@ def test_engines_agree(F: LogisticRegression, batch: int | str, names: tuple[str
 def test_engines_agree_on_anything(
     name, participation, batch, gaps, etas, weighting, decay, seed
 ) -> None:
+    participation = 1.0 if get(name).everybody else participation
     values = [fedac.Decay(eta, decay) for eta in etas] if decay else etas
     options = {
         "participation": participation, "batch": batch, "weighting": weighting, "seed": seed,
@@ -214,6 +216,11 @@ def test_control_variates_find_the_optimum_and_fedavg_does_not(F, engine: str) -
     distances = [float(np.linalg.norm(one.w - best.w)) for one in result.runs]
     assert max(distances[2:]) < 1e-12
     assert min(distances[:2]) > 1e-3  # the fixed point of FedAvg is elsewhere
+
+
+def test_scaffnew_needs_everybody() -> None:
+    with pytest.raises(InputError, match="'scaffnew' needs all clients in every round"):
+        run(LOGISTIC, "scaffnew", participation=0.5)
 
 
 def test_any_number_of_threads_gives_the_same_bits() -> None:

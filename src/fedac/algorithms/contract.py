@@ -100,7 +100,9 @@ def check_functions(
     message, memory = _pair(algorithm, "leave", after, sent, memory, hp, 1)
     _require_state(algorithm, "leave", message, point, algorithm.sequences)
     _require_state(algorithm, "leave", memory, point, algorithm.memory)
-    served, kept = _pair(algorithm, "serve", sequences, sequences, server, hp, 0, 1.0)
+    # Another point than the sequences: a rule that works in place would not show at the same one.
+    mean = tuple(vector + 1 for vector in sequences)
+    served, kept = _pair(algorithm, "serve", mean, sequences, server, hp, 0, 1.0)
     _require_state(algorithm, "serve", served, w_0, algorithm.sequences)
     _require_state(algorithm, "serve", kept, w_0, algorithm.server)
     for t in (0, 1):

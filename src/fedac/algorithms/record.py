@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedac.algorithms.couplings import Coupling
+from fedac.errors import InputError
 
 BYTES_PER_NUMBER = 4  # models travel as float32
 
@@ -91,6 +92,8 @@ class Algorithm:
         message of round r = 0, 1, ..., in which a share of all clients took part.
     first_memory : callable, optional
         ``first_memory(sequences) -> memory`` of a client that has none yet; zeros unless given.
+    everybody : bool
+        Whether all clients must take part in every round.
 
     Examples
     --------
@@ -118,6 +121,26 @@ class Algorithm:
     leave: Callable[[State, State, State, Any, int], tuple[State, State]] = leave_whole
     serve: Callable[[State, State, State, Any, int, float], tuple[State, State]] = serve_mean
     first_memory: Callable[[State], State] | None = None
+    everybody: bool = False
+
+    def __post_init__(self) -> None:
+        # PyTorch and Flower find vectors by their names. The contract explains other types.
+        if not all(isinstance(n, tuple) for n in (self.sequences, self.server, self.local)):
+            return
+        for names in (self.state_names, self.local_sequences, self.memory):
+            twice = {name for name in names if names.count(name) > 1}
+            if twice:
+                raise InputError(
+                    f"'{self.name}' has two vectors called '{twice.pop()}'; rename one"
+                )
+
+    def require_all(self, *, some: bool) -> None:
+        """Refuse to let only some clients take part if all must."""
+        if self.everybody and some:
+            raise InputError(
+                f"'{self.name}' needs all clients in every round: it would diverge; use scaffold, "
+                "or cv with another local rule"
+            )
 
     @property
     def local_sequences(self) -> tuple[str, ...]:

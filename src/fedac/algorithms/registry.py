@@ -10,7 +10,7 @@ from fedac.algorithms.local.fedac import FEDAC_I, FEDAC_II, FEDAC_VANILLA
 from fedac.algorithms.local.fedavg import FEDAVG, FEDAVG_WEIGHTED
 from fedac.algorithms.minibatch import MB_AC_SGD, MB_SGD
 from fedac.algorithms.names import parse_piece, split_pieces
-from fedac.algorithms.pieces import LOCAL_RULES, SYNONYMS, WELL_KNOWN
+from fedac.algorithms.pieces import LOCAL_RULES, MEMORIES, SERVER_RULES, SYNONYMS, WELL_KNOWN
 from fedac.algorithms.record import Algorithm
 from fedac.errors import InputError, unknown_name
 
@@ -60,9 +60,11 @@ def _make(name: str) -> Algorithm:
         return ALGORITHMS[name]
     if "|" in name:
         raise InputError(
-            f"'{name}' stands for several algorithms, one for each value; give one value here"
+            f"'{name}' has an empty value beside |, or is several algorithms where one is needed"
         )
     first, *others = split_pieces(name)
+    if not all((first, *others)):
+        raise InputError(f"'{name}' has an empty piece; a method is written as fedac-i+cv")
     typed = parse_piece(first)
     if typed.name in WELL_KNOWN:
         return _well_known(typed.name, first, others)
@@ -70,6 +72,9 @@ def _make(name: str) -> Algorithm:
         raise InputError(
             f"'{typed.name}' cannot be composed; local rules: {', '.join(LOCAL_RULES)}"
         )
+    if typed.name not in LOCAL_RULES and typed.name in (*MEMORIES, *SERVER_RULES):
+        kind = "memory" if typed.name in MEMORIES else "server rule"
+        raise InputError(f"'{typed.name}' is a {kind}; a local rule comes first: fedavg+{first}")
     if typed.name not in (*LOCAL_RULES, *SYNONYMS):
         known = {*ALGORITHMS, *WELL_KNOWN, *LOCAL_RULES, *SYNONYMS}
         reason = unknown_name("algorithm", typed.name, known)

@@ -186,7 +186,9 @@ class Grid(BaseModel):
     def _enough_clients(cls, values: tuple[float, ...], info: ValidationInfo) -> tuple[float, ...]:
         sizes = info.data.get("workers") or info.data.get("clients") or ()
         for participation, M in product(values, sizes):
-            taking_part(participation, M)
+            some = taking_part(participation, M) is not None
+            for name in info.data.get("algorithms", ()):
+                find_algorithm(name).require_all(some=some)
         return values
 
     @field_validator("batch")

@@ -31,7 +31,7 @@ from fedac.flower.messages import (
 )
 from fedac.flower.steps import ArrayList, Step, local_steps
 from fedac.flower.task import Task
-from fedac.flower.visit import visit
+from fedac.flower.visits import visit
 from fedac.require import require_count
 
 

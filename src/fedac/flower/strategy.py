@@ -145,6 +145,7 @@ class LocalStrategy(Strategy):
             raise InputError(f"seed must be at most 2^63 - 1, got {seed}")
         self.min_nodes = require_count("min_nodes", min_nodes)
         self.sample = None if sample is None else require_count("sample", sample)
+        self.algorithm.require_all(some=self.sample is not None)
         asked = self.min_nodes if self.sample is None else min(self.sample, self.min_nodes)
         self.quorum = asked // 2 + 1 if quorum is None else require_count("quorum", quorum)
         if self.quorum > asked:

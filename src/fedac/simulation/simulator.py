@@ -154,6 +154,8 @@ def simulate(
     )  # fmt: skip
     objective = minimized(objective, federation.clients, federation.weighting)
     lanes = _lanes(objective, algorithm, eta, mu, schedule)
+    for lane in lanes:
+        lane.algorithm.require_all(some=federation.count is not None)
     if record_every is None:
         record_every = max(1, schedule.T // 8)
     started: float | None = None

@@ -28,7 +28,9 @@ def keep_at_home(rule: Algorithm) -> Algorithm:
     ((2.0,), (-1.0,))
     """
     first, *others = rule.sequences
-    if not rule.is_plain or not others:
+    if not rule.is_plain:
+        raise InputError(f"'local' needs a rule without enter and leave of its own: '{rule.name}'")
+    if not others:
         raise InputError(
             f"'local' keeps all but one sequence of a rule at home, but '{rule.name}' sends only "
             "one; use fedac-i, fedac-ii, fedac-vanilla, momentum or gpa"

@@ -1,7 +1,9 @@
 """Scaffnew, also known as ProxSkip for local steps (arXiv 2202.09357).
 
 Client m keeps a control variate h_m and the point y_m it sent. When the next round shows it the
-new x, it learns from how far its own point was off: h_m <- h_m + (x - y_m)/(K eta).
+new x, it learns from how far its own point was off: h_m <- h_m + (x - y_m)/(K eta). So all clients
+must take part in every round: who stays away would see an x of a later round. Where the step size
+falls, eta is that of the new round.
 """
 
 from __future__ import annotations
@@ -48,6 +50,7 @@ def with_scaffnew(rule: Algorithm) -> Algorithm:
         enter=enter,
         leave=leave,
         first_memory=first_memory,
+        everybody=True,
     )
 
 

@@ -41,7 +41,7 @@ results do not depend on the number of threads, to the last bit.
 **Clients with memory.** A method may let clients enter and leave a round in their own way, and keep
 vectors between their rounds (`fedac.algorithms.record`). Then every client starts from a state of
 its own, a combination of what was broadcast and what it remembers, and its message is a combination
-too (`boundary`, `client_form`; the kernel is `boundary_kernels.run_clients`). The memories of all
+too (`boundary`, `client_forms`; the kernel is `boundary_kernels.run_clients`). The memories of all
 clients are one array, float32 unless the precision is double (`client_memory`). The server's rule
 is called once a round, by the record, on the exact states of all lanes (`pack`).
 

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from fedac.arrays import Array
 from fedac.simulation._fast import boundary_kernels, kernels
 from fedac.simulation._fast.affine import Affine
-from fedac.simulation._fast.client_form import ClientForm, client_form, without_sums
+from fedac.simulation._fast.client_forms import ClientForm, client_form, without_sums
 from fedac.simulation._fast.client_memory import ClientMemory, require_space
 from fedac.simulation._fast.dense import DenseWorkers
 from fedac.simulation._fast.local import LocalRounds
