@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedac[flower]'")
+# `make quick` checks these identities in the simulator, and Flower against the simulator.
+pytestmark = pytest.mark.slow
 
 from flwr.app import ArrayRecord
 
@@ -162,7 +164,6 @@ def test_one_full_step_with_nesterov_is_pytorchs_sgd(memory):
     np.testing.assert_allclose(mine, w.detach().numpy(), rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.slow
 def test_who_reaches_the_pooled_optimum():
     problem = Quadratics()
     for algorithm in ("scaffold", "scaffnew", "fedavg+cv+momentum(1, 0.3)"):

@@ -140,7 +140,14 @@ def assert_close_in_loss(single: Result, double: Result, rel: float = 1e-3) -> N
 @every_model
 @pytest.mark.parametrize("l2", [0.0, 0.05])
 @pytest.mark.parametrize("lam", [None, 0.1])
-@pytest.mark.parametrize("K", [4, 1, Schedule.at([1, 4, 6, 7, 12])], ids=["4", "1", "irregular"])
+@pytest.mark.parametrize(
+    "K",
+    [
+        pytest.param(4, id="4"),
+        pytest.param(1, id="1", marks=pytest.mark.slow),
+        pytest.param(Schedule.at([1, 4, 6, 7, 12]), id="irregular", marks=pytest.mark.slow),
+    ],
+)
 def test_every_algorithm_on_every_objective(model: str, l2: float, lam, K) -> None:
     objective = MODELS[model](l2)
     if lam:
