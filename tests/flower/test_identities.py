@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedac[flower]'")
-# `make quick` checks these identities in the simulator, and Flower against the simulator.
-pytestmark = pytest.mark.slow
 
 from flwr.app import ArrayRecord
 
 from fedac.algorithms import fedac
 from fedac.flower import InProcessGrid, LocalStrategy, client_app
 
+# `make quick` checks these identities in the simulator, and Flower against the simulator.
+pytestmark = pytest.mark.slow
 CONFTEST = runpy.run_path(str(Path(__file__).with_name("conftest.py")))
 Five, Federation, LogisticModel = (
     CONFTEST[name] for name in ("Five", "Federation", "LogisticModel")
