@@ -1,0 +1,124 @@
+"""A Ray cluster: how to connect to it, its nodes, and whether they all run this version."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from fedac.errors import InputError
+
+# What decides the bits of a result. Ray itself refuses another version of Python.
+PACKAGES = ("fedac", "numba")
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A machine of the cluster, or what Ray takes for one."""
+
+    id: str
+    name: str
+    cpus: int
+
+
+@contextmanager
+def connect(address: str | None = None) -> Iterator[None]:
+    """Use the cluster that this process is connected to, or connect to one while this lasts.
+
+    Without `address`, and without ``RAY_ADDRESS`` in the environment, Ray is started on this
+    machine, and stopped afterwards. It then listens on the loopback interface only.
+    """
+    ray = import_ray()
+    if ray.is_initialized():
+        yield
+        return
+    address = address or os.environ.get("RAY_ADDRESS")
+    try:
+        if not address:
+            # Without "local", Ray would join any cluster that somebody runs on this machine.
+            ray.init(
+                "local",
+                include_dashboard=False,
+                logging_level=logging.ERROR,
+                _node_ip_address="127.0.0.1",
+            )
+        else:
+            ray.init(address, logging_level=logging.ERROR)
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        reason = " ".join(str(error).split())
+        where = f"at {address}" if address else "on this machine"
+        raise InputError(f"cannot use Ray {where}: {reason}") from error
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def nodes() -> list[Node]:
+    """Return the nodes that are alive, in the order of their names."""
+    alive = [
+        Node(node["NodeID"], _name(node), int(node["Resources"].get("CPU", 0)))
+        for node in import_ray().nodes()
+        if node["Alive"]
+    ]
+    return sorted(alive, key=lambda node: (node.name, node.id))
+
+
+def require_same_version(nodes: Sequence[Node]) -> None:
+    """Refuse nodes whose fedac or Numba differs from ours, or is missing.
+
+    Raises
+    ------
+    InputError
+        With the name of the node and both versions.
+    """
+    ray = import_ray()
+    packages = PACKAGES
+
+    # Nested, so that Ray sends its code: a node without fedac could not import it.
+    def versions() -> dict[str, str]:
+        from importlib import import_module
+
+        found = {}
+        for package in packages:
+            try:
+                found[package] = str(import_module(package).__version__)
+            except ImportError:
+                found[package] = "missing"
+        return found
+
+    task = ray.remote(num_cpus=0)(versions)
+    pinned = [task.options(scheduling_strategy=pin(node)).remote() for node in nodes]
+    ours = versions()
+    for node, theirs in zip(nodes, ray.get(pinned), strict=True):
+        for package, version in ours.items():
+            if theirs[package] != version:
+                raise InputError(
+                    f"{package} is {theirs[package]} on node {node.name}, but {version} here; "
+                    f"install {package} {version} there"
+                )
+
+
+def pin(node: Node) -> Any:
+    """Return the scheduling strategy that keeps a task or an actor on a node."""
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    return NodeAffinitySchedulingStrategy(node.id, soft=False)
+
+
+def import_ray() -> Any:
+    """Return the module `ray`, or say how to install it."""
+    try:
+        import ray
+    except ModuleNotFoundError:
+        raise InputError("Ray is not installed: pip install 'fedac[ray]'") from None
+    return ray
+
+
+def _name(node: dict[str, Any]) -> str:
+    """Return the name somebody gave a node, else that of its machine."""
+    address, name = str(node["NodeManagerAddress"]), str(node.get("NodeName") or "")
+    return name if name not in ("", address) else str(node["NodeManagerHostname"])
