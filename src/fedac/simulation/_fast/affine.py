@@ -11,7 +11,10 @@ the coordinates of one row, and the margin is ``(c' A^t)(Y_t x_t)``: a local ste
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +26,8 @@ from fedac.simulation.problem import Lane
 
 # How badly A^t may be conditioned before Y is folded back: what rounding is multiplied by.
 SAFE_CONDITION = {np.dtype(np.float32): 16.0, np.dtype(np.float64): 1e4}
+# Steps of a round whose tables, some megabytes at most, are kept for the next simulation.
+LONGEST_KEPT = 4096
 # Beyond these sizes powers of A come near the ends of single precision.
 SAFE_SIZE = 1e12
 
@@ -93,6 +98,37 @@ def round_tables(
     >>> tables.q.ravel(), tables.r.ravel(), closing.to_state.ravel()
     (array([1.]), array([-1.]), array([0.5]))
     """
+    if gap <= LONGEST_KEPT:
+        return _kept_tables(_Forms(tuple(forms)), l2, gap, np.dtype(dtype))
+    return _make_tables(forms, l2, gap, dtype)
+
+
+class _Forms:
+    """Forms that are equal if their numbers are, to find tables by."""
+
+    def __init__(self, forms: tuple[Affine, ...]) -> None:
+        self.forms = forms
+        self._numbers = tuple(
+            (form.c.tobytes(), form.A.tobytes(), form.b.tobytes()) for form in forms
+        )
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Forms) and self._numbers == other._numbers
+
+    def __hash__(self) -> int:
+        return hash(self._numbers)
+
+
+@lru_cache(maxsize=32)  # groups of a sweep that differ in M or seed have the same tables
+def _kept_tables(
+    given: _Forms, l2: float, gap: int, dtype: np.dtype[Any]
+) -> tuple[Tables, Closing]:
+    return _make_tables(given.forms, l2, gap, dtype)
+
+
+def _make_tables(
+    forms: Sequence[Affine], l2: float, gap: int, dtype: npt.DTypeLike
+) -> tuple[Tables, Closing]:
     A = np.stack([form.with_l2(l2).A for form in forms])  # (V, S, S)
     b = np.stack([form.b for form in forms])
     c = np.stack([form.c for form in forms])

@@ -7,6 +7,7 @@ the client that holds it.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import partial
 
@@ -44,6 +45,9 @@ class BatchRounds:
         # The same width from first to last: another one would mean compiling again.
         count = min(LANES, len(self.problem.lanes))
         self.lanes = Template(np.float64, 1 << (count - 1).bit_length())
+        size = (self.problem.objective.dim, len(self.lanes))
+        self._points = aligned(size, np.float64)
+        self._totals = aligned((STRANDS, math.prod(size)), np.float64)
         # Compiles it.
         kernels.count_rows(self.counts[0], draws_of(self.problem.federation, Span(0, 0, 1)), 0, 0)
 
@@ -116,9 +120,10 @@ class BatchRounds:
         sum_gradients = dense.sum_gradients if self.rows.dense else kernels.sum_gradients
         for first in range(0, count, V):
             width = min(V, count - first)
-            P = aligned((d, V), np.float64)
+            P, total = self._points, self._totals[:strands]
             P[:, :width] = points[:, first : first + width]
-            total = aligned((strands, d * V), np.float64)
+            P[:, width:] = 0.0
+            total[:] = 0.0
             self.threads.run(
                 partial(sum_gradients, self.lanes, self.rows, batch, P.reshape(-1), total),
                 strands=strands,

@@ -88,10 +88,20 @@ class _Engine:
             self.problem, federation=one, schedule=rounds, on_progress=lambda queries: None
         )
         with Threads(1) as alone:
-            for _ in self.snapshots(small, alone):
+            for _ in self._states(small, alone):
                 pass
+            self._evaluator(alone).compile(len(small.lanes))
 
     def snapshots(self, problem: Problem, team: Threads) -> Generator[list[Snapshot]]:
+        """Run the rounds of the problem, and evaluate where they lead."""
+        evaluator = self._evaluator(team)
+        for snapshots in self._states(problem, team):
+            yield _evaluated(problem, snapshots, evaluator)
+
+    def _evaluator(self, team: Threads) -> Evaluator:
+        return Evaluator(self.model, self.exact_rows, self.regularizer, team)
+
+    def _states(self, problem: Problem, team: Threads) -> Generator[list[Snapshot]]:
         """Run the rounds of the problem, or of a smaller one that takes the same code path."""
         packs = make_packs(problem)
         batch = BatchRounds(problem, self.exact_rows, self.regularizer, team)
@@ -104,9 +114,7 @@ class _Engine:
             plain = LocalRounds(*given, in_steps, self.tables, full)
             own = BoundaryRounds(*given, others, self.tables, full, self.coefficients)
             local = dict.fromkeys(in_steps, plain) | dict.fromkeys(others, own)
-        evaluator = Evaluator(self.model, self.exact_rows, self.regularizer, team)
-        for snapshots in _rounds(problem, packs, batch, local):
-            yield _evaluated(problem, snapshots, evaluator)
+        yield from _rounds(problem, packs, batch, local)
 
 
 def _rounds(

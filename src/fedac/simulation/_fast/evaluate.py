@@ -34,17 +34,28 @@ class Evaluator:
 
     def losses(self, W: Array) -> Array:
         """Return F(W[k]) for every k."""
-        own = isinstance(self.rows.loss, losses.Custom) or self.model.weights is not None
-        by_products = self.rows.dense or own
-        means = self._by_products(W) if by_products else self._by_kernel(W)
+        means = self._by_kernel(W) if self._has_kernel else self._by_products(W)
         return means + self.regularizer.values(W)
+
+    def compile(self, count: int) -> None:
+        """Compile what evaluates `count` lanes, by running it on no rows."""
+        if self._has_kernel:
+            d = self.model.dim
+            for V in {_width(min(LANES, count - first)) for first in range(0, count, LANES)}:
+                P, total = aligned((d * V,), np.float64), aligned((STRANDS, V), np.float64)
+                kernels.sum_losses(Template(np.float64, V), self.rows, P, total, 0, 0)
+
+    @property
+    def _has_kernel(self) -> bool:
+        own = isinstance(self.rows.loss, losses.Custom) or self.model.weights is not None
+        return not (self.rows.dense or own)
 
     def _by_kernel(self, W: Array) -> Array:
         n, d = len(self.rows.y), W.shape[1]
         means = np.empty(len(W))
         for first in range(0, len(W), LANES):
             chunk = W[first : first + LANES]
-            V = 1 << (len(chunk) - 1).bit_length()
+            V = _width(len(chunk))
             P = aligned((d, V), np.float64)
             P[:, : len(chunk)] = chunk.T
             total = aligned((STRANDS, V), np.float64)
@@ -74,3 +85,8 @@ class Evaluator:
         self.threads.run(multiply, strands=STRANDS, work=n * len(W))
         self.threads.run(average, strands=len(W), work=n * len(W))
         return means
+
+
+def _width(lanes: int) -> int:
+    """Return the size of the smallest vector that takes so many lanes."""
+    return 1 << (lanes - 1).bit_length()

@@ -25,6 +25,10 @@ class Pack:
         Which lanes of the problem these are.
     lanes : list of Lane
         The lanes, those of one algorithm next to each other.
+    falling : bool
+        Whether a step size falls over rounds.
+    serves : bool
+        Whether the server of a lane does more than to take the mean.
     state : array, shape (d, T, number of lanes)
         The sequences after the last round.
     server : array, shape (d, Q, number of lanes)
@@ -54,11 +58,6 @@ class Pack:
     def is_plain(self) -> bool:
         """Whether clients work on the sequences as they were broadcast, and send them back."""
         return self.lanes[0].algorithm.is_plain
-
-    @property
-    def serves(self) -> bool:
-        """Whether the server of a lane does more than to take the mean."""
-        return any(lane.algorithm.serve is not serve_mean for lane in self.lanes)
 
     def query(self) -> Array:
         """Return where every lane takes its gradient, shape (d, number of lanes)."""
@@ -105,7 +104,10 @@ class Pack:
 
     def drop_diverged(self, step: int) -> list[Snapshot]:
         """Remove the lanes that have diverged, and return them."""
-        # One cheap test of all lanes; only suspects are examined one by one.
+        # One cheap test of all lanes, which no NaN passes; only suspects are examined one by one.
+        if all(v.min(initial=0) >= -DIVERGED and v.max(initial=0) <= DIVERGED
+               for v in (self.state, self.server)):  # fmt: skip
+            return []
         largest = np.maximum(
             np.abs(self.state).max(axis=(0, 1)), np.abs(self.server).max(axis=(0, 1), initial=0.0)
         )
@@ -128,11 +130,6 @@ class Pack:
             self._round = r
             self._set_lanes(self.indices)
 
-    @property
-    def falling(self) -> bool:
-        """Whether a step size falls over rounds."""
-        return any(lane.eta is not None for lane in self.lanes)
-
     def _state_of(self, place: int) -> tuple[Array, ...]:
         """Return all that the server holds of a lane."""
         Q = len(self.lanes[place].algorithm.server)
@@ -148,6 +145,8 @@ class Pack:
         """
         self.indices = indices
         self.lanes = [self.problem.lanes[index].at(self._round) for index in indices]
+        self.falling = any(lane.eta is not None for lane in self.lanes)
+        self.serves = any(lane.algorithm.serve is not serve_mean for lane in self.lanes)
         self._stretches: list[tuple[Algorithm, Any, slice]] = []
         first = 0
         for _, group in groupby(self.lanes, key=lambda lane: id(lane.algorithm)):

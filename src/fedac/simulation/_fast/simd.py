@@ -99,7 +99,7 @@ def aligned(shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
     dtype = np.dtype(dtype)
     size = math.prod(shape) * dtype.itemsize
     raw = np.zeros(size + 64, dtype=np.uint8)
-    skip = -raw.ctypes.data % 64
+    skip = -raw.__array_interface__["data"][0] % 64
     return raw[skip : skip + size].view(dtype).reshape(shape)
 
 

@@ -73,6 +73,10 @@ class Threads:
         """
         sharing = 1 if work < WORTH_A_THREAD else self.count
         largest = max(1, strands * LARGEST_PART // max(work, 1))
+        if sharing == 1 and strands <= largest:
+            task(0, strands)
+            on_done(0, strands)
+            return
         ranges = _shrinking(strands, sharing, largest)
         finished: deque[tuple[int, int]] = deque()
         part = counter()  # a thread that is free takes the next part
