@@ -37,6 +37,10 @@ class CompileCacheWarning(UserWarning):
     """Compiled kernels cannot be kept on disk; the message gives the reason."""
 
 
+class NetworkFileSystemWarning(UserWarning):
+    """A store is on a file system where SQLite's locks do not hold between machines."""
+
+
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> InputError:
     """Build the error for an unknown name; it suggests the closest known one.
 

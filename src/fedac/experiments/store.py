@@ -26,6 +26,7 @@ from fedac.experiments.database import explained, open_to_read, open_to_write
 from fedac.experiments.grid import Config
 from fedac.experiments.identity import with_unique_names
 from fedac.experiments.machine import describe_machine
+from fedac.experiments.network import warn_if_shared
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -120,6 +121,7 @@ class Store:
         with ExitStack() as stack, explained(self.path):
             if create:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
+                warn_if_shared(self.path.parent)
                 self._lock = stack.enter_context(self.path.with_name("runs.lock").open("ab"))
                 # SQLite does not wait when two processes change the journal's mode at once.
                 with self.claim("open", wait=True):

@@ -1,0 +1,59 @@
+"""File systems: which of them are shared between machines."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path, PurePosixPath
+
+import pytest
+
+from fedac import filesystems
+from fedac.filesystems import file_system, is_network
+
+MOUNTS = r"""
+22 27 0:21 / /proc rw,relatime - proc proc rw
+27 1 254:0 / / rw,relatime - ext4 /dev/vda rw,discard
+40 27 0:40 / /home rw,relatime shared:1 master:2 - autofs /etc/auto.home rw
+41 27 0:41 / /home rw,relatime shared:3 - nfs4 server:/home rw,vers=4.2
+42 41 0:42 / /home/ada/fast rw - xfs /dev/nvme0n1 rw
+43 27 0:43 / /my\040data rw - fuse.sshfs ada@server:/data rw
+44 27 0:44 / /scratch rw - lustre 10.0.0.1@tcp:/scratch rw,flock
+45 27 0:45 / /fuse rw - fuse.portal portal rw
+a line of another kind
+"""
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("/", "ext4"),
+        ("/tmp/runs", "ext4"),
+        ("/home/ada/runs", "nfs4"),
+        ("/homes/ada", "ext4"),
+        ("/home/ada/fast/runs", "xfs"),
+        ("/my data/runs", "fuse.sshfs"),
+        ("/scratch", "lustre"),
+    ],
+)
+def test_the_deepest_and_latest_mount_counts(path, expected):
+    assert file_system(PurePosixPath(path), MOUNTS) == expected
+
+
+def test_no_mounts():
+    assert file_system(PurePosixPath("/home"), "") == ""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs Linux's paths")
+def test_is_network(tmp_path, monkeypatch):
+    file = tmp_path / "mountinfo"
+    file.write_text(MOUNTS)
+    monkeypatch.setattr(filesystems, "MOUNTS", file)
+    paths = ("/home/ada", "/my data", "/scratch/a/b", "/fuse", "/home/ada/fast", "/srv")
+    assert [is_network(Path(path)) for path in paths] == [True, True, True, False, False, False]
+    (tmp_path / "link").symlink_to("/home/ada")
+    assert is_network(tmp_path / "link" / "runs")
+
+
+def test_a_system_that_does_not_say(tmp_path, monkeypatch):
+    monkeypatch.setattr(filesystems, "MOUNTS", tmp_path / "gone")
+    assert not is_network(tmp_path)
