@@ -24,6 +24,7 @@ from fedac.cli import (
     demo,
     export,
     instability,
+    merge,
     plan,
     report,
     reproduce,
@@ -58,7 +59,7 @@ app = typer.Typer(
 
 # In the order of the help page.
 for module in (
-    demo, run, algorithms, split, sweep, export, reproduce, report, instability, plan, bench
+    demo, run, algorithms, split, sweep, export, merge, reproduce, report, instability, plan, bench
 ):  # fmt: skip
     add_command(app, module.__name__.removeprefix("fedac.cli."), module.command)
 app.add_typer(data.app, name="data")

@@ -80,28 +80,22 @@ SCHEMA = len(MIGRATIONS)
 
 def open_to_read(path: Path, stack: ExitStack) -> sqlite3.Connection:
     """Open a database without changing it; `stack` closes it."""
-    try:
-        db, found = _connect(path, path, stack)
-    except sqlite3.OperationalError as error:
-        if not error.sqlite_errorname.startswith(("SQLITE_CANTOPEN", "SQLITE_READONLY")):
-            raise
-        # WAL mode needs files beside the database even for reading. Where the folder cannot be
-        # written, read a copy.
-        folder = Path(stack.enter_context(TemporaryDirectory()))
-        for name in (path.name, f"{path.name}-wal"):
-            if path.with_name(name).exists():
-                shutil.copyfile(path.with_name(name), folder / name)
-        db, found = _connect(path, folder / path.name, stack)
-    if found == 0:
-        raise InputError(f"{path} has no runs yet")
+    db, found, _ = _open_unchanged(path, stack)
     if found < SCHEMA:
-        migrated = sqlite3.connect(":memory:", isolation_level=None)
-        stack.callback(migrated.close)
-        db.backup(migrated)
-        _migrate(migrated, found)
-        db = migrated
+        db = _migrated_copy(db, found, ":memory:", stack)
     db.execute("PRAGMA query_only = ON")
     return db
+
+
+def attach(db: sqlite3.Connection, path: Path, stack: ExitStack) -> None:
+    """Let `db` read another database, as `source`, without changing it; `stack` detaches it."""
+    # It stays open: a connection that cannot write relies on the files of one that can.
+    source, found, file = _open_unchanged(path, stack)
+    if found < SCHEMA:
+        file = Path(stack.enter_context(TemporaryDirectory())) / path.name
+        _migrated_copy(source, found, file, stack)
+    db.execute("ATTACH ? AS source", (f"{file.absolute().as_uri()}?mode=ro",))
+    stack.callback(db.execute, "DETACH source")
 
 
 def open_to_write(path: Path, stack: ExitStack) -> sqlite3.Connection:
@@ -126,6 +120,26 @@ def explained(path: Path) -> Iterator[None]:
         raise InputError(f"{path} {next(found, 'cannot be used')} ({error})") from None
 
 
+def _open_unchanged(path: Path, stack: ExitStack) -> tuple[sqlite3.Connection, int, Path]:
+    """Open a database that has tables; return it with its schema, and its file or a copy of it."""
+    try:
+        db, found = _connect(path, path, stack)
+        file = path
+    except sqlite3.OperationalError as error:
+        if not error.sqlite_errorname.startswith(("SQLITE_CANTOPEN", "SQLITE_READONLY")):
+            raise
+        # WAL mode needs files beside the database even for reading. Where the folder cannot be
+        # written, read a copy.
+        file = Path(stack.enter_context(TemporaryDirectory())) / path.name
+        for name in (path.name, f"{path.name}-wal"):
+            if path.with_name(name).exists():
+                shutil.copyfile(path.with_name(name), file.with_name(name))
+        db, found = _connect(path, file, stack)
+    if found == 0:
+        raise InputError(f"{path} has no runs yet")
+    return db, found, file
+
+
 def _connect(
     path: Path, file: Path, stack: ExitStack, mode: str = "rw"
 ) -> tuple[sqlite3.Connection, int]:
@@ -145,6 +159,16 @@ def _connect(
     if found == 0 and db.execute("SELECT 1 FROM sqlite_master").fetchone():
         raise InputError(f"{path} is the database of another program; use another directory")
     return db, found
+
+
+def _migrated_copy(
+    db: sqlite3.Connection, found: int, target: str | Path, stack: ExitStack
+) -> sqlite3.Connection:
+    copy = sqlite3.connect(target, isolation_level=None)
+    stack.callback(copy.close)
+    db.backup(copy)
+    _migrate(copy, found)
+    return copy
 
 
 def _migrate(db: sqlite3.Connection, found: int) -> None:

@@ -1,0 +1,31 @@
+"""`fedac merge`: the stores of several machines become one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+
+from fedac.cli.parse import nonempty_path, output_folder
+
+
+def command(
+    out: Path = typer.Argument(
+        metavar="OUT", parser=nonempty_path, help="The folder to add the runs to; made if missing."
+    ),
+    sources: list[Path] = typer.Argument(
+        metavar="DIR...", parser=nonempty_path, help="The --out folders of sweeps."
+    ),
+) -> None:
+    """Join the runs of several sweeps in one folder.
+
+    Runs that are there already are not added again. Where two folders disagree on a run, nothing
+    of the second is added.
+    """
+    from fedac.experiments.merge import merge_stores
+
+    merged = merge_stores(output_folder(out, option="OUT"), sources)
+    for each in merged.joined:
+        print(f"{each.source}: {each.added} runs added, {each.before} already there")
+    added = sum(each.added for each in merged.joined)
+    print(f"{out}: {added} runs added, {merged.runs} in all")

@@ -1,0 +1,134 @@
+"""Join stores: what several machines made of a sweep becomes one store.
+
+Every source is one transaction, so a process may die at any time: the same call does the rest.
+Nothing is overwritten. Where two stores disagree on a run, nothing of the source is added.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedac.errors import InputError
+from fedac.experiments.database import attach, explained, open_to_write
+from fedac.experiments.store import FILE, Store
+
+BOTH = "main.runs AS ours JOIN source.runs AS theirs USING (key)"
+# The points in the traces of one store that the other lacks, or has with other values.
+POINTS = f"""
+SELECT key, step FROM {BOTH} JOIN {{0}}.traces AS point ON point.run = {{1}}.id
+WHERE NOT EXISTS (
+    SELECT 1 FROM {{2}}.traces AS twin
+    WHERE twin.run = {{3}}.id AND twin.step = point.step AND twin.loss = point.loss
+    AND twin.test_loss IS point.test_loss AND twin.test_accuracy IS point.test_accuracy
+)
+"""
+# A run that the stores disagree on, with the first step; without one if the traces are equal.
+DISAGREEMENT = f"""
+SELECT algorithm, M, K, eta, seed, min(step) FROM main.runs JOIN (
+    {POINTS.format("main", "ours", "source", "theirs")}
+    UNION ALL
+    {POINTS.format("source", "theirs", "main", "ours")}
+    UNION ALL
+    SELECT key, NULL FROM {BOTH} WHERE (ours.status, ours.f_star) != (theirs.status, theirs.f_star)
+) USING (key) GROUP BY id ORDER BY id LIMIT 1
+"""
+ADD_ORIGINS = """
+INSERT OR IGNORE INTO main.origins (version, machine)
+SELECT version, machine FROM source.origins WHERE id IN (
+    SELECT origin FROM source.runs WHERE key NOT IN (SELECT key FROM main.runs)
+)
+"""
+ADD_RUNS = """
+INSERT INTO main.runs ({columns}, origin)
+SELECT {columns}, ours.id FROM source.runs JOIN source.origins AS theirs ON origin = theirs.id
+JOIN main.origins AS ours USING (version, machine)
+WHERE key NOT IN (SELECT key FROM main.runs)
+"""
+ADD_TRACES = f"""
+INSERT INTO main.traces SELECT ours.id, step, loss, test_loss, test_accuracy
+FROM {BOTH} JOIN source.traces ON run = theirs.id WHERE ours.id > ?
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """What a source gave to a store."""
+
+    source: Path
+    added: int  # runs
+    before: int  # its runs that were there already
+
+
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """The result of a call of `merge_stores`."""
+
+    joined: tuple[Joined, ...]  # in the order of the sources
+    runs: int  # in the store now
+
+
+def merge_stores(out: str | Path, sources: Iterable[str | Path]) -> Merged:
+    """Add the runs of some stores to the one in `out`, which is made if it does not exist.
+
+    All sources are checked before anything is written. They are not changed, and may be in use.
+
+    Examples
+    --------
+    >>> from tempfile import TemporaryDirectory
+    >>> from fedac.experiments import sweep
+    >>> from fedac.experiments.grid import Grid
+    >>> grid = Grid(name="tiny", dataset="synthetic", l2=1e-2, algorithms=("fedac-i", "mb-sgd"),
+    ...             workers=(4,), local_steps=(8,), steps=16, eta=(0.1, 0.5))
+    >>> with TemporaryDirectory() as folder:
+    ...     with Store(f"{folder}/part", create=True) as store:
+    ...         _ = sweep.run(grid, store)
+    ...     for _ in range(2):
+    ...         merged = merge_stores(f"{folder}/all", [f"{folder}/part"])
+    ...         print(merged.joined[0].added, merged.joined[0].before, merged.runs)
+    4 0 4
+    0 4 4
+    """
+    out, folders = Path(out), [Path(source) for source in sources]
+    for source in folders:
+        with Store(source) as store:
+            if (out / FILE).exists() and store.path.samefile(out / FILE):
+                raise InputError(f"'{source}' is the store to merge into: leave it out")
+    with Store(out, create=True) as store, ExitStack() as stack:
+        with explained(store.path), store.claim("open", wait=True):
+            db = open_to_write(store.path, stack)
+        joined = tuple(_join(db, out, source) for source in folders)
+        (runs,) = db.execute("SELECT count(*) FROM runs").fetchone()
+    return Merged(joined, runs)
+
+
+def _join(db: sqlite3.Connection, out: Path, source: Path) -> Joined:
+    with ExitStack() as stack:
+        with explained(source / FILE):
+            attach(db, source / FILE, stack)
+        with explained(out / FILE), db:
+            # The source cannot be written, so this locks the other store alone.
+            db.execute("BEGIN IMMEDIATE")
+            _require_agreement(db, out, source)
+            (runs,) = db.execute("SELECT count(*) FROM source.runs").fetchone()
+            (last,) = db.execute("SELECT coalesce(max(id), 0) FROM main.runs").fetchone()
+            names = [name for _, name, *_ in db.execute("PRAGMA main.table_info(runs)")]
+            columns = ", ".join(name for name in names if name not in ("id", "origin"))
+            db.execute(ADD_ORIGINS)
+            added = db.execute(ADD_RUNS.format(columns=columns)).rowcount
+            db.execute(ADD_TRACES, (last,))
+    return Joined(source, added, runs - added)
+
+
+def _require_agreement(db: sqlite3.Connection, out: Path, source: Path) -> None:
+    found = db.execute(DISAGREEMENT).fetchone()
+    if found is not None:
+        algorithm, M, K, eta, seed, step = found
+        where = "in its status or F*" if step is None else f"first at step {step}"
+        raise InputError(
+            f"'{out}' and '{source}' disagree on {algorithm} with M={M}, K={K}, eta={eta:g}, "
+            f"seed={seed}, {where}: nothing of '{source}' was added; use another folder for it"
+        )
