@@ -242,6 +242,8 @@ def test_a_step_size_is_listed_once(assert_refused, value):
         ["export", ""],
         ["export", "x", "--csv", ""],
         ["export", "x", "--parquet", ""],
+        ["merge", "", "x"],
+        ["merge", "x", ""],
     ],
     ids=" ".join,
 )

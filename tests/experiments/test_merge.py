@@ -37,21 +37,20 @@ GRID = Grid(
 RUNS = 16
 
 
-def make(folder, shard=None):
-    """Sweep all of the grid, or a part of it."""
+def make(folder, shard):
+    """Sweep a part of the grid."""
     task = sweep.prepare(GRID)
-    f_star = task.minima()[""]
-    mine = shard.select(task.groups, task.seconds) if shard else task.groups
     with Store(folder, create=True) as store:
-        for configs in mine:
-            store.add(sweep._run_group(task, f_star, configs))
+        for configs in shard.select(task.groups, task.seconds):
+            group = {"workers": (configs[0].M,), "local_steps": (configs[0].K,)}
+            sweep.run(GRID.model_copy(update=group), store)
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
     """Give a folder with the store of a whole sweep and those of its three parts."""
     folder = tmp_path_factory.mktemp("made")
-    make(folder / "whole")
+    make(folder / "whole", Shard(1, 1))
     for part in range(1, PARTS + 1):
         make(folder / f"part-{part}", Shard(part, PARTS))
     return folder
