@@ -21,6 +21,10 @@ class NoOptimumError(InputError):
     """An objective has no minimum, or one that cannot be located: there is no F*."""
 
 
+class NodeLostError(ConnectionError):
+    """A node of a cluster was lost; the message says when, and what to do."""
+
+
 class StepSizeWarning(UserWarning):
     """A step size exceeds 1/L, the largest that the paper's theorems cover."""
 

@@ -76,20 +76,18 @@ def two_nodes() -> Iterator[TwoNodes]:
     folder = tempfile.mkdtemp(prefix="fedac-ray-")
     # Ray would else replace 127.0.0.1 by the address of the machine, and tell other tests of us.
     environment = os.environ | {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_TMPDIR": folder}
-    process = subprocess.Popen(
+    with subprocess.Popen(
         [sys.executable, "-c", CLUSTER],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment,
-    )  # fmt: skip
-    assert process.stdin is not None
-    assert process.stdout is not None
-    try:
-        address = process.stdout.readline().strip()
-        assert address, "the cluster did not start"
-        yield TwoNodes(process, environment | {"RAY_ADDRESS": address})
-    finally:
-        process.stdin.close()
+    ) as process:  # fmt: skip
+        assert process.stdin is not None
+        assert process.stdout is not None
         try:
+            address = process.stdout.readline().strip()
+            assert address, "the cluster did not start"
+            yield TwoNodes(process, environment | {"RAY_ADDRESS": address})
+            process.stdin.close()
             process.wait(timeout=LIMIT)
         finally:
             process.kill()
-            shutil.rmtree(folder, ignore_errors=True)
+    shutil.rmtree(folder, ignore_errors=True)

@@ -251,7 +251,7 @@ def test_server_numbers_are_lanes_of_one_pass() -> None:
 
 
 def test_memory_that_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client_memory, "_free_bytes", lambda: 10**7)
+    monkeypatch.setattr(client_memory, "free_bytes", lambda: 10**7)
     expected = r"takes 168 MB \(1,048,576 clients x 10 numbers x 2 runs\), but only 10 MB are free"
     with pytest.raises(InputError, match=expected):
         run(LOGISTIC, "scaffnew", "fast", clients=None, M=2**20)

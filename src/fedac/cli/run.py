@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from fedac.cli.cluster import announced
 from fedac.cli.federation import (
     BATCH,
     DECAY,
@@ -67,6 +68,16 @@ def command(
     engine: str | None = typer.Option(None, help="fast or reference; fast if possible."),
     precision: str = typer.Option("float32", help="Of local states: float32 or float64."),
     threads: int | None = typer.Option(None, help="Threads; all cores if not given."),
+    on: str | None = typer.Option(
+        None,
+        metavar="ray",
+        help="Share the workers among all nodes of a Ray cluster: needs pip install 'fedac[ray]'.",
+    ),
+    ray_address: str | None = typer.Option(
+        None,
+        metavar="ADDRESS",
+        help="The cluster of --on ray; $RAY_ADDRESS, else a Ray on this machine, unless given.",
+    ),
     as_json: bool = typer.Option(
         False, "--json", help="Print one JSON object; a diverged run has final_loss null."
     ),
@@ -94,7 +105,7 @@ def command(
     from fedac.require import require_count, require_nonnegative, require_positive
     from fedac.simulation import Schedule, SimulationInterrupted, simulate
     from fedac.simulation.federation import make_federation
-    from fedac.simulation.inputs import require_seed, require_threads
+    from fedac.simulation.inputs import require_cluster, require_seed, require_threads
 
     # Report bad options before reading the data, which may take minutes.
     methods = [find_algorithm(name) for name in expand(algorithm)]
@@ -106,6 +117,9 @@ def command(
     require_seed(seed)
     require_count("record_every", record_every)
     require_threads(threads)
+    require_cluster(on, engine)
+    if ray_address is not None and on is None:
+        raise InputError("--ray-address needs --on ray")
     schedule = Schedule.every(local_steps, steps=steps)
     if mu is not None:
         require_positive("mu", mu)
@@ -130,9 +144,12 @@ def command(
         "batch": options.batch, "weighting": weighting, "seed": seed,
     }  # fmt: skip
     federation = make_federation(objective, **how)
-    queries = sum(federation.queries(span) for span in schedule)
+    in_rounds = [federation.queries(span) * len(etas) * len(methods) for span in schedule]
     interrupted = False
-    with progress_bar(algorithm, total=queries * len(etas) * len(methods)) as advance:
+    with (
+        progress_bar(algorithm, total=sum(in_rounds)) as advance,
+        announced(on, ray_address, in_rounds, advance) as (clock, advance),
+    ):
         try:
             result = simulate(
                 objective,
@@ -145,6 +162,8 @@ def command(
                 engine=engine,
                 precision=precision,
                 threads=threads,
+                on=on,
+                callbacks=clock,
                 on_progress=advance,
                 on_compile=notice_compiling,
                 **how,

@@ -8,13 +8,15 @@ import numpy as np
 import numpy.typing as npt
 
 from fedac.arrays import Array, as_numbers
-from fedac.errors import InputError
+from fedac.cluster import import_ray
+from fedac.errors import InputError, unknown_name
 from fedac.objectives import Objective
 from fedac.require import require_count
 from fedac.simulation.problem import DIVERGED
 
 # Somewhat more threads than cores do no harm; thousands are a typo.
 THREADS_PER_CORE = 16
+CLUSTERS = ("ray",)
 
 
 def start_point(objective: Objective, start: npt.ArrayLike | None) -> Array:
@@ -62,3 +64,22 @@ def require_threads(threads: int | None) -> None:
             f"{name} must be at most {THREADS_PER_CORE * cores}: this machine has {cores} "
             f"core{'s' if cores > 1 else ''}, got {asked}"
         )
+
+
+def require_cluster(on: str | None, engine: str | None) -> None:
+    """Refuse an unknown kind of cluster, one that is not installed, or an engine it cannot run.
+
+    Examples
+    --------
+    >>> require_cluster("ray", "reference")
+    Traceback (most recent call last):
+    ...
+    fedac.errors.InputError: on='ray' needs the fast engine, not engine='reference'
+    """
+    if on is None:
+        return
+    if on not in CLUSTERS:
+        raise unknown_name("cluster", str(on), CLUSTERS)
+    if engine == "reference":
+        raise InputError(f"on='{on}' needs the fast engine, not engine='reference'")
+    import_ray()

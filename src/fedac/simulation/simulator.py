@@ -62,6 +62,7 @@ def simulate(
     engine: str | None = None,
     precision: str = "float32",
     threads: int | None = None,
+    on: str | None = None,
     on_progress: Callable[[int], object] = lambda queries: None,
     on_compile: Callable[[], object] = lambda: None,
 ) -> Result:
@@ -118,6 +119,12 @@ def simulate(
     threads : int, optional
         Of the fast engine, at most 16 per core; ``NUMBA_NUM_THREADS`` or all cores unless given.
         Results do not depend on it.
+    on : "ray", optional
+        Share the workers of every round among all nodes of a Ray cluster: the one this process is
+        connected to, or the one at ``RAY_ADDRESS``, or a Ray started on this machine. Every node
+        uses all its cores, and keeps the memories of its own clients. The result is the same to
+        the last bit; it comes sooner from about 2^22 local steps a round on. If a node is lost,
+        `fedac.errors.NodeLostError` says so.
     on_progress : callable
         Called with the number of gradient queries just made.
     on_compile : callable
@@ -178,7 +185,7 @@ def simulate(
         on_progress=count,
         on_compile=on_compile,
     )
-    chosen, snapshots = start_engine(problem, engine, precision, threads)
+    chosen, snapshots = start_engine(problem, engine, precision, threads, on)
     recorder = Recorder(problem, callbacks, _test_rows(objective, test))
 
     def result(queries: int) -> Result:

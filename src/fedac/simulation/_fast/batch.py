@@ -10,11 +10,13 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from fedac.arrays import Array
 from fedac.simulation._fast import dense, kernels
+from fedac.simulation._fast.counting import RowCounts
 from fedac.simulation._fast.members import draws_of, rows_drawn, sizes, total_weight
 from fedac.simulation._fast.pack import Pack
 from fedac.simulation._fast.records import Batch, Draws, Rows
@@ -24,11 +26,16 @@ from fedac.simulation._fast.threads import Threads, sum_strands
 from fedac.simulation.problem import Problem
 from fedac.simulation.schedule import Span
 
+if TYPE_CHECKING:
+    from fedac.simulation._fast.crew import Crew
+
 # Lanes in one vector. Gradients are summed in double precision.
 LANES = 16
 STRANDS = 16
 # Batches smaller than this share of the data are listed, not counted.
 SPARSE_BATCH = 0.25
+# Draws that other nodes count sooner than we do, with the way there and back.
+WORTH_SENDING = 2**22
 
 
 @dataclass(eq=False)
@@ -39,17 +46,17 @@ class BatchRounds:
     rows: Rows
     regularizer: Regularizer
     threads: Threads
+    crew: Crew | None
 
     def __post_init__(self) -> None:
-        self.counts = np.zeros((self.threads.count, len(self.rows.y)), dtype=np.int64)
+        self.counts = RowCounts(self.threads, len(self.rows.y))
         # The same width from first to last: another one would mean compiling again.
         count = min(LANES, len(self.problem.lanes))
         self.lanes = Template(np.float64, 1 << (count - 1).bit_length())
         size = (self.problem.objective.dim, len(self.lanes))
         self._points = aligned(size, np.float64)
         self._totals = aligned((STRANDS, math.prod(size)), np.float64)
-        # Compiles it.
-        kernels.count_rows(self.counts[0], draws_of(self.problem.federation, Span(0, 0, 1)), 0, 0)
+        self.counts.compile(draws_of(self.problem.federation, Span(0, 0, 1)))
 
     def round(self, packs: list[Pack], draws: Draws) -> None:
         """Advance every lane of some packs by one step on all samples of a round."""
@@ -78,17 +85,10 @@ class BatchRounds:
             drawn = np.empty(size, np.uint64)
             kernels.list_rows(drawn, draws, n)
             return Batch(drawn, np.repeat(self._weights(draws), size // draws.taking_part))
-        self.counts[:] = 0
-        slots = list(range(self.threads.count))
-
-        def count(first: int, last: int) -> None:
-            slot = slots.pop()
-            places = (draws.taking_part * strand // STRANDS for strand in (first, last))
-            kernels.count_rows(self.counts[slot], draws, *places)
-            slots.append(slot)
-
-        self.threads.run(count, strands=STRANDS, work=size)
-        counts = self.counts.sum(axis=0)
+        if self.crew and size >= WORTH_SENDING:
+            counts = self.crew.count(draws.t)
+        else:
+            counts = self.counts.count(draws)
         distinct = np.flatnonzero(counts)
         weights = counts[distinct].astype(np.float64)
         if draws.weighted:

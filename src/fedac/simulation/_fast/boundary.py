@@ -8,6 +8,7 @@ found by calling the algorithm (`fedac.algorithms.linear.boundary_form`).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -20,8 +21,9 @@ from fedac.arrays import Array
 from fedac.simulation._fast import boundary_kernels, kernels
 from fedac.simulation._fast.affine import Affine
 from fedac.simulation._fast.client_forms import ClientForm, client_form, without_sums
-from fedac.simulation._fast.client_memory import ClientMemory, require_space
+from fedac.simulation._fast.client_memory import ClientMemory, here, require_space, reserved
 from fedac.simulation._fast.dense import DenseWorkers
+from fedac.simulation._fast.job import Job
 from fedac.simulation._fast.local import LocalRounds
 from fedac.simulation._fast.members import total_weight
 from fedac.simulation._fast.pack import Pack
@@ -89,33 +91,25 @@ KnownCoefficients = dict[tuple[tuple[int, ...], int], Coefficients]
 class SparseClients(SparseWorkers):
     """Clients on sparse rows."""
 
-    def visit(self, draws: Draws, tables: Tables, boundary: Boundary, kept: Kept, V: int) -> None:
-        """Take the clients of V lanes through a round: their messages go to `total`."""
-        this_round = _alone(self, draws, tables)
-
-        def run(first: int, last: int) -> None:
-            scratch = self.borrow(self.scratch, draws)
-            boundary_kernels.run_clients(
-                self.lanes, self.sequences, self.sent, self.rows, this_round, boundary, kept,
-                scratch, self.total, first, last,
-            )  # fmt: skip
-            self.scratch.append(scratch)
-
-        self.run_all_strands(run, draws, self.total, V)
+    def visit_strands(
+        self, first: int, last: int, this_round: LocalRound, boundary: Boundary, kept: Kept
+    ) -> None:
+        """Take the clients of some strands through a round: their messages go to `total`."""
+        scratch = self.borrow(self.scratch, this_round.draws)
+        boundary_kernels.run_clients(
+            self.lanes, self.sequences, self.sent, self.rows, this_round, boundary, kept,
+            scratch, self.total, first, last,
+        )  # fmt: skip
+        self.scratch.append(scratch)
 
 
 class DenseClients(DenseWorkers):
     """Clients on dense rows."""
 
-    def visit(self, draws: Draws, tables: Tables, boundary: Boundary, kept: Kept, V: int) -> None:
-        """Take the clients of V lanes through a round: their messages go to `total`."""
-        this_round = _alone(self, draws, tables)
-        run = partial(self._visit_strands, this_round=this_round, boundary=boundary, kept=kept)
-        self.run_all_strands(run, draws, self.total, V)
-
-    def _visit_strands(
+    def visit_strands(
         self, first: int, last: int, this_round: LocalRound, boundary: Boundary, kept: Kept
     ) -> None:
+        """Take the clients of some strands through a round: their messages go to `total`."""
         V, T = len(self.lanes), len(self.sent) // len(self.lanes)
         S, d = len(self.sequences) // V, len(boundary.center)
         P = boundary.constant.size // V - T
@@ -146,10 +140,21 @@ class DenseClients(DenseWorkers):
                 memory[:] = left[:, T:]
 
 
-def _alone(workers: SparseWorkers | DenseWorkers, draws: Draws, tables: Tables) -> LocalRound:
-    """Describe a round in which clients share nothing."""
-    start = workers.start
-    return LocalRound(draws, tables, start, start, workers.nothing_shared, kernels.SWEEP)
+def visit_some(
+    clients: SparseClients | DenseClients,
+    draws: Draws,
+    tables: Tables,
+    boundary: Boundary,
+    kept: Kept,
+    lanes: Sequence[int],
+    first: int,
+    last: int,
+) -> npt.NDArray[np.float64]:
+    """Take the clients of some strands through a round, and return the sums of their messages."""
+    start = clients.start
+    alone = LocalRound(draws, tables, start, start, clients.nothing_shared, kernels.SWEEP)
+    run = partial(clients.visit_strands, this_round=alone, boundary=boundary, kept=kept)
+    return clients.share_strands(run, draws, len(lanes), clients.total, first, last)
 
 
 def _combine(coefficients: npt.NDArray[Any], *sources: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -200,6 +205,7 @@ class BoundaryRounds(LocalRounds):
     """Takes packs of lanes through rounds that clients enter and leave in their own way."""
 
     coefficients: KnownCoefficients
+    alone: bool
 
     def __post_init__(self, packs: list[Pack]) -> None:
         make = DenseClients if self.rows.dense else SparseClients
@@ -214,10 +220,17 @@ class BoundaryRounds(LocalRounds):
             T, P = len(algorithm.sequences), len(algorithm.memory)
             S = len(self._client_forms(pack, slice(None), self.problem.schedule.K)[0].enter)
             sizes = {"clients": N, "numbers": d * P, "runs": V * len(chunks)}
-            require_space(sizes, self.rows.dtype.itemsize)
-            self._clients[pack] = make(self.problem, self.rows, self.threads, self.full, S, V, T)
+            dtype = self.rows.dtype
+            if self.alone:
+                require_space(sizes, dtype.itemsize, [here()])
+            elif self.crew:
+                self.crew.require_space(sizes, dtype.itemsize)
+            given = (self.problem, self.rows, self.threads, self.full)
+            self._clients[pack] = make(*given, S, V, T, self.crew)
+            # A crew keeps the memories.
+            kept_here, allocate = (0 if self.crew else N), (aligned if self.alone else reserved)
             self._memories[pack] = [
-                ClientMemory.make(pack.indices[first:last], N, (d, P, V), self.rows.dtype)
+                ClientMemory.make(pack.indices[first:last], kept_here, (d, P, V), dtype, allocate)
                 for first, last in chunks
             ]
 
@@ -234,10 +247,10 @@ class BoundaryRounds(LocalRounds):
             memory.keep([i for i in memory.indices if i in alive], len(clients.lanes))
             last = first + len(memory.indices)
             if last > first:
-                self._visit(pack, slice(first, last), draws, memory.kept)
+                self._visit(pack, slice(first, last), draws, memory)
             first = last
 
-    def _visit(self, pack: Pack, where: slice, draws: Draws, kept: Kept) -> None:
+    def _visit(self, pack: Pack, where: slice, draws: Draws, memory: ClientMemory) -> None:
         state, clients = pack.state[:, :, where], self._clients[pack]
         count, V = state.shape[2], len(clients.lanes)
         tables, closing = self.table(pack, where, draws.gap, V)
@@ -247,7 +260,14 @@ class BoundaryRounds(LocalRounds):
             broadcast=padded(state, V, self.rows.dtype).reshape(-1),
             reference=padded(reference, V, self.rows.dtype).reshape(-1),
         )
-        clients.visit(draws, tables, boundary, kept, count)
+        lanes, total = pack.indices[where], clients.total
+        if self.crew is None:
+            visit_some(clients, draws, tables, boundary, memory.kept, lanes, 0, len(total))
+        else:
+            start = np.zeros(0)  # every client has its own
+            job = Job(draws.t, draws.gap, tuple(lanes), clients.widths, tables, start, boundary)
+            report = clients.report(draws, count, len(total))
+            self.crew.visit(job, memory, draws, total, report)
         moved = sum_strands(clients.total).reshape(*state.shape[:2], V)[:, :, :count]
         state[:] = reference + moved / total_weight(draws, len(self.rows.y))
 

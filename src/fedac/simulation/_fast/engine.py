@@ -6,10 +6,10 @@ The package's docstring (`__init__.py`) explains how the parts fit together.
 from __future__ import annotations
 
 from collections.abc import Generator
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -24,10 +24,14 @@ from fedac.simulation._fast.evaluate import Evaluator
 from fedac.simulation._fast.local import KnownTables, LocalRounds
 from fedac.simulation._fast.members import draws_of
 from fedac.simulation._fast.pack import Pack, make_packs
+from fedac.simulation._fast.records import Rows
 from fedac.simulation._fast.rows import prepare, split
 from fedac.simulation._fast.threads import Threads
 from fedac.simulation.problem import Problem, Snapshot
 from fedac.simulation.schedule import Schedule
+
+if TYPE_CHECKING:
+    from fedac.simulation._fast.crew import Crew
 
 
 @cache  # finding the libraries takes milliseconds
@@ -43,24 +47,34 @@ def check(problem: Problem) -> None:
         boundary_form(lane.algorithm, lane.hp, problem.schedule.K)
 
 
-def run(problem: Problem, *, dtype: npt.DTypeLike, threads: int) -> Generator[list[Snapshot]]:
-    """Run all lanes side by side, round by round."""
-    engine = _Engine(problem, np.dtype(dtype))
-    # A task's matrix products get one thread: more would compete with the other tasks, and sum
-    # in an order of their own. For the whole run: switching costs more than the products.
-    dense = engine.exact_rows.dense
-    one_each = _blas().limit(limits=1, user_api="blas") if dense else nullcontext()
-    with one_each:
+def one_blas_thread(rows: Rows) -> AbstractContextManager[object]:
+    """Return a context in which a task's matrix products get one thread.
+
+    More would compete with the other tasks, and sum in an order of their own. For a whole run:
+    switching costs more than the products.
+    """
+    return _blas().limit(limits=1, user_api="blas") if rows.dense else nullcontext()
+
+
+def run(
+    problem: Problem, *, dtype: npt.DTypeLike, threads: int, crew: Crew | None = None
+) -> Generator[list[Snapshot]]:
+    """Run all lanes side by side, round by round; a crew takes part on other nodes."""
+    engine = Engine(problem, np.dtype(dtype), alone=crew is None)
+    with one_blas_thread(engine.exact_rows):
         run_interruptibly(engine.warm_up, problem.on_compile)
+        if crew:
+            crew.wait_until_warm()
         with Threads(threads) as team:
-            yield from engine.snapshots(problem, team)
+            yield from engine.snapshots(problem, team, crew)
 
 
-class _Engine:
+class Engine:
     """The data of a problem as the kernels need them, for the warm-up and the run."""
 
-    def __init__(self, problem: Problem, dtype: np.dtype[Any]) -> None:
+    def __init__(self, problem: Problem, dtype: np.dtype[Any], *, alone: bool) -> None:
         self.problem = problem
+        self.alone = alone  # else what clients remember is spread over many machines
         self.model, self.regularizer = split(problem.objective)
         clients = problem.federation.clients
         # A client's rows next to each other: near in memory, and known by their bounds.
@@ -88,31 +102,37 @@ class _Engine:
             self.problem, federation=one, schedule=rounds, on_progress=lambda queries: None
         )
         with Threads(1) as alone:
-            for _ in self._states(small, alone):
+            for _ in self._states(small, alone, None):
                 pass
             self._evaluator(alone).compile(len(small.lanes))
 
-    def snapshots(self, problem: Problem, team: Threads) -> Generator[list[Snapshot]]:
+    def snapshots(
+        self, problem: Problem, team: Threads, crew: Crew | None
+    ) -> Generator[list[Snapshot]]:
         """Run the rounds of the problem, and evaluate where they lead."""
         evaluator = self._evaluator(team)
-        for snapshots in self._states(problem, team):
+        for snapshots in self._states(problem, team, crew):
             yield _evaluated(problem, snapshots, evaluator)
 
     def _evaluator(self, team: Threads) -> Evaluator:
         return Evaluator(self.model, self.exact_rows, self.regularizer, team)
 
-    def _states(self, problem: Problem, team: Threads) -> Generator[list[Snapshot]]:
+    def _states(
+        self, problem: Problem, team: Threads, crew: Crew | None
+    ) -> Generator[list[Snapshot]]:
         """Run the rounds of the problem, or of a smaller one that takes the same code path."""
         packs = make_packs(problem)
-        batch = BatchRounds(problem, self.exact_rows, self.regularizer, team)
+        batch = BatchRounds(problem, self.exact_rows, self.regularizer, team, crew)
         local: dict[Pack, LocalRounds] = {}
         if self.local_rows is not None:
             in_steps = [pack for pack in packs if pack.is_plain and not pack.minibatch]
             others = [pack for pack in packs if not pack.is_plain]
             given = (problem, self.local_rows, self.regularizer, team)
             full = self.problem.federation
-            plain = LocalRounds(*given, in_steps, self.tables, full)
-            own = BoundaryRounds(*given, others, self.tables, full, self.coefficients)
+            plain = LocalRounds(*given, in_steps, self.tables, full, crew)
+            own = BoundaryRounds(
+                *given, others, self.tables, full, crew, self.coefficients, self.alone
+            )
             local = dict.fromkeys(in_steps, plain) | dict.fromkeys(others, own)
         yield from _rounds(problem, packs, batch, local)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import InitVar, dataclass
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +25,9 @@ from fedac.simulation._fast.workers import STRANDS, Workers
 from fedac.simulation.federation import Federation
 from fedac.simulation.problem import Problem
 
+if TYPE_CHECKING:
+    from fedac.simulation._fast.crew import Crew
+
 # Lanes in one vector: with these a state of a9a's width fits the first-level cache.
 LANES = {np.dtype(np.float32): 16, np.dtype(np.float64): 8}
 
@@ -43,6 +46,7 @@ class LocalRounds:
     packs: InitVar[list[Pack]]
     tables: KnownTables
     full: Federation
+    crew: Crew | None
 
     def __post_init__(self, packs: list[Pack]) -> None:
         # The same width from first to last: when lanes diverge the others keep their shape, since
@@ -52,7 +56,8 @@ class LocalRounds:
         for pack in packs:
             widest = max(last - first for first, last in self.chunks(pack))
             S, V = pack.state.shape[1], 1 << (widest - 1).bit_length()
-            self._workers[S] = make(self.problem, self.rows, self.threads, self.full, S, V)
+            given = (self.problem, self.rows, self.threads, self.full)
+            self._workers[S] = make(*given, S, V, S, self.crew)
 
     def round(self, pack: Pack, draws: Draws) -> None:
         """Advance every lane of a pack by one round."""
@@ -72,7 +77,7 @@ class LocalRounds:
         workers = self._workers[S]
         tables, closing = self.table(pack, where, draws.gap, len(workers.lanes))
         workers.start.reshape(d, S, -1)[:, :, :count] = state
-        workers.run(draws, tables, count)
+        workers.run(draws, tables, pack.indices[where])
         weight = total_weight(draws, len(self.rows.y))
         # In strands of coordinates, which do not depend on each other.
         bounds = [d * strand // STRANDS for strand in range(STRANDS + 1)]

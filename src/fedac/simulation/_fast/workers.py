@@ -9,19 +9,25 @@ workers added.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import InitVar, dataclass
 from functools import cached_property, partial
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
 from fedac.simulation._fast import kernels
+from fedac.simulation._fast.job import Job, Widths
 from fedac.simulation._fast.members import rows_drawn
 from fedac.simulation._fast.records import Draws, LocalRound, Rows, Shared, Tables
 from fedac.simulation._fast.simd import Template, aligned
 from fedac.simulation._fast.threads import Task, Threads
 from fedac.simulation.federation import Federation
 from fedac.simulation.problem import Problem
+
+if TYPE_CHECKING:
+    from fedac.simulation._fast.crew import Crew
 
 # Workers are summed in this many fixed strands, fewer where their totals would fill the caches.
 STRANDS = 64
@@ -51,6 +57,8 @@ class Workers(ABC):
         Where all workers start the next round.
     total : array, shape (strands, d T V)
         How far they moved in the last one, in strands to be added up.
+    crew : Crew, optional
+        Runs the strands on other nodes, in place of the threads here.
     """
 
     problem: Problem
@@ -60,9 +68,11 @@ class Workers(ABC):
     S: InitVar[int]
     V: InitVar[int]
     T: InitVar[int | None] = None
+    crew: Crew | None = None
 
     def __post_init__(self, S: int, V: int, T: int | None) -> None:
         dtype = self.rows.dtype
+        self.widths = Widths(S, V, T or S)
         self.lanes = Template(dtype, V)
         self.sequences = Template(dtype, S * V)
         self.sent = Template(dtype, (T or S) * V)
@@ -77,16 +87,28 @@ class Workers(ABC):
         self.total = aligned((strands, size), np.float64)
         self.nothing_shared = self._make_shared(0)
 
-    def run(self, draws: Draws, tables: Tables, count: int) -> None:
-        """Run all workers of `count` lanes from `start` through a round and leave `total`."""
-        gap = draws.gap
-        base, share = self.start, False
+    def run(self, draws: Draws, tables: Tables, lanes: Sequence[int]) -> None:
+        """Run all workers of some lanes from `start` through a round and leave `total`."""
+        share = self._shares(draws, tables)
+        sums = self._shared.steps if share else self.total
+        if self.crew is None:
+            self.run_some(draws, tables, lanes, 0, len(sums))
+        else:
+            job = Job(draws.t, draws.gap, tuple(lanes), self.widths, tables, self.start)
+            self.crew.run(job, sums, self.report(draws, len(lanes), len(sums)))
+        if share:
+            self.threads.run(self.add_rows, strands=len(self.total), work=self._once)
+
+    def run_some(
+        self, draws: Draws, tables: Tables, lanes: Sequence[int], first: int, last: int
+    ) -> npt.NDArray[np.float64]:
+        """Run the workers of some strands, and return how far or along which rows they moved."""
+        gap, share = draws.gap, self._shares(draws, tables)
+        base = self.start
         if len(tables.folds):
             # Folded by the same code as the workers, an idle one ends at `base` to the bit.
             base = base.copy()
             kernels.fold_all(self.lanes, self.sequences, tables.folds, base)
-        else:
-            share = self.may_share(gap)
         this_round = LocalRound(
             draws,
             tables,
@@ -98,9 +120,11 @@ class Workers(ABC):
         if share:
             self.threads.run(self.find_margins, strands=len(self.total), work=self._once)
         run = partial(self.run_strands, this_round=this_round)
-        self.run_all_strands(run, draws, self._shared.steps if share else self.total, count)
-        if share:
-            self.threads.run(self.add_rows, strands=len(self.total), work=self._once)
+        sums = self._shared.steps if share else self.total
+        return self.share_strands(run, draws, len(lanes), sums, first, last)
+
+    def _shares(self, draws: Draws, tables: Tables) -> bool:
+        return not len(tables.folds) and self.may_share(draws.gap)
 
     def may_share(self, gap: int) -> bool:
         """Say whether workers should share products with all rows in a round without folds."""
@@ -142,20 +166,37 @@ class Workers(ABC):
         """How much work it is to go over all rows once."""
         return int(len(self.rows.y) * self.rows.nonzeros_per_row)
 
-    def run_all_strands(
-        self, run: Task, draws: Draws, sums: np.ndarray[Any, Any], count: int
-    ) -> None:
-        """Let threads run all strands of a round of `count` lanes, which add to `sums`."""
-        strands = len(sums)
-        drawn = rows_drawn(draws, len(self.rows.y))
-        queries = drawn * count
+    def share_strands(
+        self,
+        run: Task,
+        draws: Draws,
+        count: int,
+        sums: npt.NDArray[np.float64],
+        first: int,
+        last: int,
+    ) -> npt.NDArray[np.float64]:
+        """Let threads run some strands of a round of `count` lanes; return what they add up."""
+        report = self.report(draws, count, len(sums))
 
-        def task(first: int, last: int) -> None:
-            sums[first:last] = 0.0
-            run(first, last)
+        def task(a: int, b: int) -> None:
+            sums[first + a : first + b] = 0.0
+            run(first + a, first + b)
+
+        work = rows_drawn(draws, len(self.rows.y)) * (last - first) // len(sums)
+        self.threads.run(
+            task,
+            strands=last - first,
+            work=work,
+            on_done=lambda a, b: report(first + a, first + b),
+        )
+        return sums[first:last]
+
+    def report(self, draws: Draws, count: int, strands: int) -> Task:
+        """Return what tells the progress of some strands of a round of `count` lanes."""
+        queries = rows_drawn(draws, len(self.rows.y)) * count
 
         def report(first: int, last: int) -> None:
             # Differences of whole numbers: the parts add up to the queries of the round.
             self.problem.on_progress(queries * last // strands - queries * first // strands)
 
-        self.threads.run(task, strands=strands, work=drawn, on_done=report)
+        return report

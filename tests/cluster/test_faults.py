@@ -1,0 +1,83 @@
+"""Lost nodes and interrupts end a simulation with words, and leave no actor behind."""
+
+from __future__ import annotations
+
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("ray", reason="Ray is not installed: pip install 'fedac[ray]'")
+pytestmark = pytest.mark.slow
+
+# Prints how far it is, then how it ended.
+LONG = """
+import os, sys
+import fedac
+from fedac.errors import NodeLostError
+from fedac.simulation import SimulationInterrupted
+
+F = fedac.LogisticRegression([[1.0, 0.5], [-0.5, 1.0]] * 20, [1.0, -1.0] * 20, l2=0.01)
+started = False
+
+def progress(queries):
+    global started
+    if not started:
+        print("started", flush=True)
+    started = True
+
+try:
+    fedac.simulate(
+        F, "fedavg", M=4096, K=2, T=2 * 10**6, eta=0.1, on="ray", on_progress=progress,
+        record_every=2,
+    )
+except NodeLostError as error:
+    print(error)
+except SimulationInterrupted as stop:
+    print("interrupted with a record:", stop.result.runs[0].steps[-1] > 0)
+"""
+
+
+def _actors() -> list[str]:
+    """Return the processes of our actors."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            found.append(path.read_text())
+        except OSError:
+            continue
+    return [line for line in found if line.startswith("ray::Actor")]
+
+
+def test_a_lost_node_is_named_with_the_round_and_what_to_do(two_nodes):
+    with two_nodes.start(LONG) as driver:
+        try:
+            assert driver.stdout.readline() == "started\n"
+            two_nodes.tell("kill second")
+            output, errors = driver.communicate(timeout=1800)
+        finally:
+            driver.kill()
+            two_nodes.tell("start second")
+    assert output.startswith("lost node second in round "), output + errors
+    assert output.endswith(
+        " of 1000000; a simulation keeps no checkpoint: run it again, on the nodes that are left "
+        "or when the node is back\n"
+    )
+
+
+def test_an_interrupt_stops_the_actors_and_keeps_what_was_recorded(two_nodes):
+    with two_nodes.start(LONG) as driver:
+        try:
+            assert driver.stdout.readline() == "started\n"
+            time.sleep(0.2)  # some rounds later
+            driver.send_signal(signal.SIGINT)
+            output, errors = driver.communicate(timeout=1800)
+        finally:
+            driver.kill()
+    assert output == "interrupted with a record: True\n", errors
+    for _ in range(1800):
+        if not _actors():
+            return
+        time.sleep(1)
+    pytest.fail("actors are left")
