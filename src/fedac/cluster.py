@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -36,17 +37,17 @@ def connect(address: str | None = None) -> Iterator[None]:
         yield
         return
     address = address or os.environ.get("RAY_ADDRESS")
+    # Our results go to stdout, where Ray would print what happens on the nodes.
+    quiet: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
     try:
-        if not address:
-            # Without "local", Ray would join any cluster that somebody runs on this machine.
-            ray.init(
-                "local",
-                include_dashboard=False,
-                logging_level=logging.ERROR,
-                _node_ip_address="127.0.0.1",
-            )
-        else:
-            ray.init(address, logging_level=logging.ERROR)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # about GPUs, which we do not use
+            if address:
+                ray.init(address, **quiet)
+            else:
+                # Without "local", Ray would join any cluster that somebody runs on this machine.
+                alone = {"include_dashboard": False, "_node_ip_address": "127.0.0.1"}
+                ray.init("local", **quiet, **alone)
     except (ConnectionError, RuntimeError, ValueError) as error:
         reason = " ".join(str(error).split())
         where = f"at {address}" if address else "on this machine"
@@ -93,7 +94,11 @@ def require_same_version(nodes: Sequence[Node]) -> None:
     task = ray.remote(num_cpus=0)(versions)
     pinned = [task.options(scheduling_strategy=pin(node)).remote() for node in nodes]
     ours = versions()
-    for node, theirs in zip(nodes, ray.get(pinned), strict=True):
+    for node, answer in zip(nodes, pinned, strict=True):
+        try:
+            theirs = ray.get(answer)
+        except ray.exceptions.RayError as error:
+            raise InputError(f"node {node.name} of the cluster does not answer") from error
         for package, version in ours.items():
             if theirs[package] != version:
                 raise InputError(

@@ -27,6 +27,7 @@ for line in sys.stdin:
         cluster.remove_node(second, allow_graceful=False)
     elif line == "start second\\n":
         second = cluster.add_node(**local, node_name="second")
+        cluster.wait_for_nodes(timeout=1800)  # until the one that was killed counts as dead
     print("done", flush=True)
 cluster.shutdown()
 """

@@ -53,29 +53,30 @@ def _actors() -> list[str]:
 def test_a_lost_node_is_named_with_the_round_and_what_to_do(two_nodes):
     with two_nodes.start(LONG) as driver:
         try:
-            assert driver.stdout.readline() == "started\n"
+            assert "started\n" in driver.stdout  # Ray may print news of nodes before
             two_nodes.tell("kill second")
             output, errors = driver.communicate(timeout=1800)
         finally:
             driver.kill()
             two_nodes.tell("start second")
-    assert output.startswith("lost node second in round "), output + errors
-    assert output.endswith(
+    said = output.splitlines()[-1]
+    assert said.startswith("lost node second in round "), output + errors
+    assert said.endswith(
         " of 1000000; a simulation keeps no checkpoint: run it again, on the nodes that are left "
-        "or when the node is back\n"
+        "or when the node is back"
     )
 
 
 def test_an_interrupt_stops_the_actors_and_keeps_what_was_recorded(two_nodes):
     with two_nodes.start(LONG) as driver:
         try:
-            assert driver.stdout.readline() == "started\n"
+            assert "started\n" in driver.stdout  # Ray may print news of nodes before
             time.sleep(0.2)  # some rounds later
             driver.send_signal(signal.SIGINT)
             output, errors = driver.communicate(timeout=1800)
         finally:
             driver.kill()
-    assert output == "interrupted with a record: True\n", errors
+    assert output.splitlines()[-1] == "interrupted with a record: True", output + errors
     for _ in range(1800):
         if not _actors():
             return
