@@ -6,7 +6,7 @@ import struct
 
 import pytest
 
-from fedac.experiments import demo, sweep
+from fedac.experiments import demo, task
 
 pytestmark = pytest.mark.slow
 
@@ -50,7 +50,7 @@ def test_table_winner_figure_and_report(fedac, monkeypatch, tmp_path):
 
 def test_a_second_run_computes_nothing(fedac, monkeypatch, tmp_path):
     first = fedac("demo", "--out", tmp_path)
-    monkeypatch.setattr(sweep, "simulate", None)
+    monkeypatch.setattr(task, "simulate", None)
     assert fedac("demo", "--out", tmp_path) == first
 
 
@@ -67,7 +67,7 @@ def test_interrupt(fedac, monkeypatch, tmp_path):
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(sweep, "simulate", interrupted)
+    monkeypatch.setattr(task, "simulate", interrupted)
     code, out, err = fedac("demo", "--out", tmp_path)
     assert (code, out) == (130, "")
     first, last = err.splitlines()

@@ -10,6 +10,7 @@ import pytest
 from fedac.algorithms import ALGORITHMS
 from fedac.cli import sweep as command
 from fedac.experiments import sweep as experiment
+from fedac.experiments import task
 from fedac.experiments.grid import Grid
 from fedac.experiments.store import FILE
 from fedac.objectives import LOSSES
@@ -255,7 +256,7 @@ def test_large_step_sizes_are_mentioned_once(fedac, options, tmp_path):
 
 
 def test_dry_run(fedac, grid, tmp_path, monkeypatch):
-    monkeypatch.delattr(experiment, "simulate")  # a small sweep is predicted without running any
+    monkeypatch.delattr(task, "simulate")  # a small sweep is predicted without running any
     code, out, err = fedac("sweep", grid, "--dry-run", "--out", tmp_path / "out")
     assert (code, err) == (0, "")
     assert out.startswith("cells: 16, missing: 16\ngradient queries: 1.536e+03\nexpected time: ")
@@ -328,7 +329,7 @@ def test_an_interrupt(fedac, grid, tmp_path, monkeypatch):
 
 
 def test_an_interrupt_says_what_is_kept(fedac, grid, tmp_path, monkeypatch):
-    whole = experiment.simulate
+    whole = task.simulate
     calls = []
 
     def third_time(*arguments, **how):
@@ -337,7 +338,7 @@ def test_an_interrupt_says_what_is_kept(fedac, grid, tmp_path, monkeypatch):
             raise KeyboardInterrupt
         return whole(*arguments, **how)
 
-    monkeypatch.setattr(experiment, "simulate", third_time)
+    monkeypatch.setattr(task, "simulate", third_time)
     out = tmp_path / "out"
     code, said, err = fedac("sweep", grid, "--out", out)
     assert (code, said) == (130, "")
@@ -353,7 +354,7 @@ def test_runs_that_another_sweep_made_meanwhile_are_counted(fedac, grid, tmp_pat
     plan = experiment.plan
     out = tmp_path / "out"
 
-    def overtaken(grid, store):
+    def overtaken(grid, store, shard):
         """Plan, and before anything is run let another sweep have half of the grid."""
         planned = plan(grid, store)
         monkeypatch.setattr(experiment, "plan", plan)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 import pytest
@@ -38,7 +37,10 @@ def test_seconds_by_hand(monkeypatch):
         "A9A_ROWS": 60, "A9A_NONZEROS": 12,
     }.items():  # fmt: skip
         monkeypatch.setattr(cost, name, value)
-    seconds = partial(cost.predict_seconds, F, ALGORITHMS)
+
+    def seconds(configs):
+        return cost.predict_cost(F, ALGORITHMS, configs).seconds()
+
     # Records at 0, 4 and 8; four rounds of 4 workers and 8 local steps.
     assert seconds([CONFIG]) == pytest.approx(100 + 3 * 10 + 4 * (1 + 0.4 + 0.08))
     rows = 60 * (1 - math.exp(-8 / 60))  # expected among 8 draws
@@ -55,7 +57,7 @@ def test_participation_and_batches_by_hand(monkeypatch):
         monkeypatch.setattr(cost, name, value)
 
     def seconds(**changes):
-        return cost.predict_seconds(F, ALGORITHMS, [replace(CONFIG, **changes)])
+        return cost.predict_cost(F, ALGORITHMS, [replace(CONFIG, **changes)]).seconds()
 
     # Four rounds of 2 steps: who takes part, and the rows of all of them.
     assert seconds() == pytest.approx(4 * (1 + 0.4 + 0.01 * 4 * 2))
@@ -84,6 +86,15 @@ def test_longer_rows_and_slower_engines_cost_more():
 
     wide = LogisticRegression(rng.standard_normal((60, 1200)), F.y, l2=1e-2)
     many = replace(CONFIG, M=10_000)
-    prices = [cost.predict_seconds(G, ALGORITHMS, [many]) for G in (F, wide, Slow(wide.X, F.y))]
+    objectives = (F, wide, Slow(wide.X, F.y))
+    prices = [cost.predict_cost(G, ALGORITHMS, [many]).seconds() for G in objectives]
     assert 10 * prices[0] < prices[1]
     assert 10 * prices[1] < prices[2]
+
+
+def test_threads_share_long_rounds_and_evaluations_only():
+    few = cost.predict_cost(F, ALGORITHMS, [CONFIG])
+    assert few.shared == 0
+    assert few.seconds(2) == few.seconds(1)
+    many = cost.predict_cost(F, ALGORITHMS, [replace(CONFIG, M=10**6)])
+    assert many.seconds(2) == pytest.approx(many.seconds(1) / 2, rel=0.1)

@@ -18,6 +18,9 @@ T = TypeVar("T")
 ALGORITHM_NAMES = f"{', '.join(ALGORITHMS)}, any other that 'fedac algorithms' lists"
 # Those of fedac.objectives.LOSSES, which is slow to import.
 LOSS_NAMES = "logistic, least-squares, squared-hinge"
+JOBS = (
+    "Groups of runs side by side, in processes that share the cores; the best number unless given."
+)
 BAND = (
     "How several seeds are shown: range or quartiles, around their median; or confidence, the 95% "
     "confidence interval of their mean."

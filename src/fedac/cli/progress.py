@@ -36,6 +36,9 @@ def sweep_bar(what: str) -> Iterator[Callable[[Progress], object]]:
 
         def show(progress: Progress) -> None:
             note = f"{progress.done}/{progress.cells} {_rate(progress.queries, start)}"
+            if progress.running:
+                nodes = ", ".join(f"{node} {count}" for node, count in progress.running.items())
+                note += f", running on {nodes}"
             if progress.best:
                 suboptimality, algorithm, eta = progress.best
                 note += f", best {suboptimality:.2e}: {algorithm}, eta={eta:g}"

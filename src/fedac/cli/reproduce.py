@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from fedac.cli.parse import BAND, nonempty_path, output_folder, whole_numbers
+from fedac.cli.parse import BAND, JOBS, nonempty_path, output_folder, whole_numbers
 from fedac.cli.streams import new_table, notice, print_table
 from fedac.cli.sweep import counts, run_grid
 from fedac.errors import DataError, unknown_name
@@ -45,6 +45,7 @@ def command(
         "1", help="Seeds, separated by commas; several give a line and a band."
     ),
     band: str = typer.Option("range", help=BAND),
+    jobs: int | None = typer.Option(None, "--jobs", "-j", help=JOBS),
 ) -> None:
     """Draw the paper's figures and compare our runs with the published ones.
 
@@ -62,9 +63,10 @@ def command(
     import pandas as pd
 
     from fedac.experiments import figures as drawing
-    from fedac.experiments import report, sweep
+    from fedac.experiments import report
     from fedac.experiments.seeds import find_spread
     from fedac.experiments.store import Store
+    from fedac.experiments.task import prepare
 
     find_spread(band)
     wanted = _figures(figures)
@@ -75,9 +77,9 @@ def command(
     pictures = output_folder(out / "figures", option="--out")
     grids = {figure.sweep: _grid(figure.sweep, dataset, seed_list) for figure in wanted}
     # Load the data first: if that fails, no empty store is left behind.
-    sweep.prepare(next(iter(grids.values())))
+    prepare(next(iter(grids.values())))
     with Store(folder, create=True) as store:
-        best = {name: _tuned_runs(grid, store) for name, grid in grids.items()}
+        best = {name: _tuned_runs(grid, store, jobs) for name, grid in grids.items()}
         page = report.write(store, folder / "report.html", band)
     pictures.mkdir(exist_ok=True)
     drawn = []
@@ -132,12 +134,12 @@ def _grid(sweep: str, dataset: str | None, seeds: list[int]) -> Grid:
     return Grid.checked(values, lambda key: f"--{key}")
 
 
-def _tuned_runs(grid: Grid, store: Store) -> pd.DataFrame:
+def _tuned_runs(grid: Grid, store: Store, jobs: int | None) -> pd.DataFrame:
     """Run what the store lacks of a grid and return the best run of each of its cells."""
     from fedac.experiments.compare import tuned
 
     before = time.perf_counter()
-    done = run_grid(grid, store)
+    done = run_grid(grid, store, jobs=jobs)
     seconds = time.perf_counter() - before
     print(f"{grid.name}: {done.new} runs in {seconds:.0f} s, {counts(done)}", file=sys.stderr)
     runs = store.frame()

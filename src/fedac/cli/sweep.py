@@ -24,6 +24,7 @@ from fedac.cli.federation import (
 from fedac.cli.parse import (
     ALGORITHM_NAMES,
     BAND,
+    JOBS,
     LOSS_NAMES,
     listed,
     names,
@@ -114,11 +115,25 @@ def command(
         None, help="Of local states: float32 or float64; float32 unless given."
     ),
     band: str = typer.Option("range", help=BAND),
+    jobs: int | None = typer.Option(None, "--jobs", "-j", help=JOBS),
+    on: str | None = typer.Option(
+        None, metavar="ray", help="Run on a Ray cluster instead: needs pip install 'fedac[ray]'."
+    ),
+    ray_address: str | None = typer.Option(
+        None,
+        metavar="HOST:PORT",
+        help="The cluster of --on ray; $RAY_ADDRESS, else a Ray on this machine, unless given.",
+    ),
+    shard: str | None = typer.Option(
+        None,
+        metavar="I/N",
+        help="Run only part I of N, of about equal work; 'fedac merge' joins the stores.",
+    ),
 ) -> None:
     """Run all combinations of a grid of settings.
 
     Finished runs are kept in the folder --out and are not repeated: a sweep that was stopped
-    continues where it was.
+    continues where it was. By default a sweep uses the whole machine.
 
     Keys of FILE.toml: name, dataset, loss, l2, intercept, mu, algorithms, steps, workers, split,
     clients, split_seed, participation, batch, weighting, local_steps, eta, decay, seeds, test,
@@ -142,9 +157,12 @@ def command(
         raise InputError("--out is missing: the folder in which the runs are kept")
     from fedac.experiments.grid import Grid
     from fedac.experiments.seeds import find_spread
+    from fedac.experiments.shards import Shard
     from fedac.experiments.testsets import parse_test
 
     find_spread(band)
+    where = {"jobs": jobs, "on": on, "ray_address": ray_address,
+             "shard": None if shard is None else Shard.parse(shard)}  # fmt: skip
     if file is not None:
         grid = Grid.from_toml(file)
     else:
@@ -158,9 +176,9 @@ def command(
         output_folder(out, option="--out")
     _load(grid)
     if dry_run:
-        _print_plan(grid, out)
+        _print_plan(grid, out, where)
     elif out is not None:
-        _run(grid, out, band)
+        _run(grid, out, band, where)
 
 
 def _option(key: str) -> str:
@@ -170,7 +188,7 @@ def _option(key: str) -> str:
 def _load(grid: Grid) -> None:
     """Load the data first: if that fails, no empty store is left behind."""
     from fedac.data.registry import SOURCES, fetch
-    from fedac.experiments.sweep import prepare
+    from fedac.experiments.task import prepare
 
     if grid.dataset in SOURCES:
         with download_bar(grid.dataset) as show:
@@ -178,11 +196,11 @@ def _load(grid: Grid) -> None:
     prepare(grid)
 
 
-def _run(grid: Grid, out: Path, band: str) -> None:
+def _run(grid: Grid, out: Path, band: str, where: dict[str, Any]) -> None:
     from fedac.experiments.store import Store
 
     with Store(out, create=True) as store:
-        summary = run_grid(grid, store)
+        summary = run_grid(grid, store, **where)
         runs = store.frame()
     ours = runs.set_index("key").loc[list(summary.keys)].reset_index()  # in the grid's order
     _print_summary(grid, summary, ours, band)
@@ -193,15 +211,23 @@ def _run(grid: Grid, out: Path, band: str) -> None:
         )
 
 
-def run_grid(grid: Grid, store: Store) -> Summary:
-    """Run what a store lacks of a grid, with a progress bar and a notice after an interrupt."""
+def run_grid(grid: Grid, store: Store, **where: Any) -> Summary:
+    """Run what a store lacks of a grid, with a progress bar and a notice after an interrupt.
+
+    `where` are the options of `fedac.experiments.sweep.run` that say where groups run.
+    """
     from fedac.experiments import sweep as experiment
 
     # The scheduler of a cluster sends SIGTERM: it stops the sweep as Ctrl-C does.
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         with sweep_bar(grid.name) as show:
-            return experiment.run(grid, store, on_progress=show, on_compile=cache(notice_compiling))
+            return experiment.run(
+                grid, store, **where, on_progress=show, on_compile=cache(notice_compiling)
+            )
+    except experiment.GroupsFailedError as error:
+        notice(str(error))
+        raise typer.Exit(1) from error
     except experiment.SweepInterrupted as stop:
         notice(
             f"{grid.name}: {stop.done} of {stop.cells} runs are kept in '{store.path.parent}'; "
@@ -259,20 +285,23 @@ def _print_summary(grid: Grid, summary: Summary, runs: pd.DataFrame, band: str) 
         print(f"Best step size at an edge of the grid, try a wider one: {listed}.")
 
 
-def _print_plan(grid: Grid, out: Path | None) -> None:
+def _print_plan(grid: Grid, out: Path | None, where: dict[str, Any]) -> None:
     from fedac.experiments import sweep as experiment
     from fedac.experiments.store import FILE, Store
+    from fedac.experiments.task import prepare
 
+    if where["on"] is not None:
+        raise InputError("--dry-run predicts the time on this machine only: leave out --on")
     with Store(out) if out and (out / FILE).exists() else nullcontext() as store:
-        planned = experiment.plan(grid, store)
+        groups, planned = experiment.plan(grid, store, where["shard"])
     missing = [config for configs in planned for config in configs]
-    task = experiment.prepare(grid)
-    seconds, how = sum(map(task.seconds, planned)), ""
+    seconds, how = experiment.predict_seconds(grid, planned, where["jobs"]), ""
     if seconds > WORTH_MEASURING:
         seconds *= experiment.measure_speed(grid, planned)
     elif seconds:
         how = " on a typical machine"
-    print(f"cells: {sum(map(len, task.groups))}, missing: {len(missing)}")
+    task = prepare(grid)
+    print(f"cells: {sum(map(len, groups))}, missing: {len(missing)}")
     print(f"gradient queries: {task.queries(missing):.3e}")
     print(f"expected time: {_duration(seconds)}{how}")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from fedac.algorithms import Algorithm
@@ -11,7 +12,7 @@ from fedac.experiments.grid import Config
 from fedac.objectives import Objective
 from fedac.simulation.federation import FULL, taking_part
 
-# Seconds as measured on one machine with a9a, which has so many nonzeros per row and rows.
+# Seconds on one thread, measured on one machine with a9a: so many nonzeros per row, and rows.
 GROUP = 0.025  # one call of the engine
 RECORD = 8e-5  # one loss of one run
 ROUND = 1.3e-4  # one round of one algorithm
@@ -19,13 +20,26 @@ WORKER = 3e-7  # one worker in a round
 DRAW = 2e-9  # one row of a batch
 GRADIENT = 5.5e-8  # one local step of one worker, or one distinct row of a batch
 A9A_NONZEROS, A9A_ROWS = 14, 32_561
+WORTH_A_THREAD = 8192  # rows; fewer of them go through on one thread
 # How much slower a step is, roughly, where only the reference engine can run the objective.
 REFERENCE_ENGINE = 100
 
 
-def predict_seconds(
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Seconds of a group on one thread: what others can share, and what they cannot."""
+
+    alone: float = 0.0
+    shared: float = 0.0
+
+    def seconds(self, threads: int = 1) -> float:
+        """Return the time on so many threads."""
+        return self.alone + self.shared / threads
+
+
+def predict_cost(
     objective: Objective, algorithms: Mapping[str, Algorithm], configs: Sequence[Config]
-) -> float:
+) -> Cost:
     """Predict the time for some runs of one group: the proportions matter more than the seconds."""
     config, n = configs[0], objective.n_samples
     K, T = config.K, config.T
@@ -36,16 +50,21 @@ def predict_seconds(
     row = slower * nonzeros / A9A_NONZEROS  # the cost of a row, compared with a row of a9a
     gradient = GRADIENT * row
     # A whole batch costs a gradient per distinct row; so many are expected.
-    batch = ROUND + DRAW * rows * K - gradient * n * math.expm1(-rows * K / n)
+    batch = DRAW * rows * K - gradient * n * math.expm1(-rows * K / n)
     workers = taking_part(config.participation, config.M) or config.M
-    local = ROUND + WORKER * workers + gradient * rows * K
+    local = WORKER * workers + gradient * rows * K
     names = {config.algorithm for config in configs}
     in_batch = sum(
         algorithms[name].minibatch or (K == 1 and algorithms[name].is_plain) for name in names
     )
-    rounds = T // K * (in_batch * batch + (len(names) - in_batch) * local)
+    rounds = T // K
+    steps = rounds * (in_batch * batch + (len(names) - in_batch) * local)
     records = len(configs) * (1 + math.ceil(T / max(K, config.record_every)))
-    return GROUP + records * RECORD * row * n / A9A_ROWS + rounds
+    losses = records * RECORD * row * n / A9A_ROWS
+    alone = GROUP + rounds * len(names) * ROUND
+    # Short rounds are over before another thread is awake.
+    shared = (steps if rows * K >= WORTH_A_THREAD else 0.0) + (losses if n >= WORTH_A_THREAD else 0)
+    return Cost(alone + steps + losses - shared, shared)
 
 
 def queries(run: Any, n: int) -> int:

@@ -61,6 +61,7 @@ ORDER BY dataset, l2, algorithm, M, K, T, eta, seed, split, participation, batch
 """
 # The parts of an outcome that go into the table of traces.
 TRACE = ("steps", "losses", "test_losses", "test_accuracies")
+Origin = tuple[str, str]  # the version of fedac and the machine, as JSON
 Best = tuple[float, str, float]  # suboptimality, algorithm and eta of a run
 # What SQLite gives as nulls or integers, above all in an empty table.
 TYPES = {
@@ -88,6 +89,11 @@ class Outcome:
     n_samples: int
     n_features: int
     seconds: float  # the run's share of the engine's time for its group
+
+
+def this_origin() -> Origin:
+    """Return what runs made by this process are marked with."""
+    return __version__, json.dumps(describe_machine())
 
 
 class Store:
@@ -152,11 +158,14 @@ class Store:
         [best] = self._select(f"min({TRAINED} - f_star), algorithm, eta", keys)
         return None if best[0] is None else best
 
-    def add(self, results: Sequence[tuple[Config, Outcome]]) -> int:
-        """Store some runs and their traces, all or none; return how many are new."""
+    def add(self, results: Sequence[tuple[Config, Outcome]], origin: Origin | None = None) -> int:
+        """Store some runs and their traces, all or none; return how many are new.
+
+        They were made here, unless `origin` says otherwise.
+        """
         if not results:
             return 0
-        origin = (__version__, json.dumps(describe_machine()))
+        origin = origin or this_origin()
         created = datetime.now(UTC).isoformat(timespec="seconds")
         new = 0
         with explained(self.path), self._db as db:

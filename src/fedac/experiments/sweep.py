@@ -1,75 +1,39 @@
 """The sweep: runs what a store lacks of a grid, group by group.
 
 A group is one call of `simulate` and one transaction. A sweep that was killed at any time
-continues where it was; two sweeps on one store share the groups between them.
+continues where it was; two sweeps on one store share the groups between them. Where groups run is
+up to a runner (`runners`); this process alone writes the store.
 """
 
 from __future__ import annotations
 
 import math
 import time
-import warnings
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
-from functools import lru_cache
-from itertools import product
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from fedac.algorithms import Algorithm
-from fedac.data import Clients, Dataset
-from fedac.decay import Decay
-from fedac.errors import StepSizeWarning
-from fedac.experiments.cost import predict_seconds, queries
-from fedac.experiments.federations import load_clients
-from fedac.experiments.grid import Config, Grid, Split, groups
-from fedac.experiments.identity import objective_hash, rows_hash
-from fedac.experiments.plugins import make_objective
-from fedac.experiments.store import Best, Outcome, Store
-from fedac.experiments.testsets import load_with_test
-from fedac.objectives import Objective, optimum
-from fedac.objectives.over_clients import minimized
-from fedac.simulation import simulate
+from fedac.errors import InputError
+from fedac.experiments.grid import Config, Grid
+from fedac.experiments.runners import Answer, Order, Runner
+from fedac.experiments.runners.inline import InThisProcess
+from fedac.experiments.runners.layout import available_cores, best_jobs, predict_time, share_out
+from fedac.experiments.runners.processes import Processes
+from fedac.experiments.shards import Shard
+from fedac.experiments.store import Best, Store
+from fedac.experiments.task import Task, prepare
+from fedac.require import require_count
 
+Group = tuple[Config, ...]
 # Nobody reads faster, and a small group makes a thousand rounds in this time.
 SECONDS_BETWEEN_REPORTS = 0.1
 # How many groups `measure_speed` runs, and about how long each.
 TRIALS = 4
 TRIAL_SECONDS = 0.4
-# The fields of a group that `simulate` takes as they are.
-SETTINGS = (
-    "K", "T", "mu", "seed", "record_every", "precision", "participation", "batch", "weighting",
-)  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class Task:
-    """A grid with its data loaded."""
-
-    objective: Objective
-    algorithms: dict[str, Algorithm]  # by the names of the records
-    groups: list[tuple[Config, ...]]
-    clients: dict[str, Clients]  # by the hash of their split; none for workers
-    weighting: str
-    test: Dataset | None
-
-    def seconds(self, configs: Sequence[Config]) -> float:
-        """Predict the time for some runs of one group."""
-        return predict_seconds(self.objective, self.algorithms, configs) if configs else 0.0
-
-    def queries(self, configs: Iterable[Config]) -> int:
-        """Return how many gradients of single rows some runs take."""
-        return sum(queries(config, self.objective.n_samples) for config in configs)
-
-    def minima(self) -> dict[str, float]:
-        """Return F* by the hash of the split."""
-        if self.weighting == "examples":
-            return dict.fromkeys(self.clients or [""], optimum(self.objective).value)
-        return {
-            found: optimum(minimized(self.objective, clients, self.weighting)).value
-            for found, clients in self.clients.items()
-        }
+# Above this a typo is likelier than a machine.
+MOST_JOBS = 1024
 
 
 @dataclass(slots=True)
@@ -81,6 +45,7 @@ class Progress:
     best: Best | None  # of the grid so far
     queries: int = 0  # gradient queries made by this call of `run`
     work: float = 0.0  # the share of this call's work that is done, as `Task.seconds` weighs it
+    running: dict[str, int] = field(default_factory=dict)  # groups by node of a cluster
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +55,7 @@ class Summary:
     new: int  # runs that this call added
     before: int  # runs that it found in the store
     beyond: int  # step sizes above 1/L, which the paper's theorems do not cover
-    keys: tuple[str, ...]  # of all runs of the grid, in its order
+    keys: tuple[str, ...]  # of all runs of the grid, or of the shard, in its order
 
 
 class SweepInterrupted(KeyboardInterrupt):
@@ -102,17 +67,48 @@ class SweepInterrupted(KeyboardInterrupt):
         self.cells = cells
 
 
+class GroupsFailedError(RuntimeError):
+    """Some groups of a sweep could not be run; all others are in the store."""
+
+
 def run(
     grid: Grid,
     store: Store,
     *,
+    jobs: int | None = None,
+    on: str | None = None,
+    ray_address: str | None = None,
+    shard: Shard | None = None,
     on_progress: Callable[[Progress], object] = lambda progress: None,
     on_compile: Callable[[], object] = lambda: None,
 ) -> Summary:
     """Run what the store lacks of a grid; Ctrl-C raises `SweepInterrupted`.
 
-    `on_progress` is called after every group and a few times a second, `on_compile` when the
-    engine starts to compile.
+    Parameters
+    ----------
+    grid : Grid
+        What to run.
+    store : Store
+        Where runs are kept; opened with ``create=True``.
+    jobs : int, optional
+        How many groups run side by side, in processes that share the cores. By default the number
+        that uses this machine best. 1: in this process, on all cores.
+    on : "ray", optional
+        Run groups as tasks of a Ray cluster instead.
+    ray_address : str, optional
+        Of the cluster; ``RAY_ADDRESS``, else a Ray on this machine, unless given.
+    shard : Shard, optional
+        Which part of the grid is ours; the whole unless given.
+    on_progress : callable
+        Called with a `Progress` after every group and a few times a second.
+    on_compile : callable
+        Called when the engine starts to compile.
+
+    Raises
+    ------
+    GroupsFailedError
+        If groups could not be run, when all others are in the store; an `InputError` if the input
+        was to blame.
 
     Examples
     --------
@@ -125,48 +121,75 @@ def run(
     (4, 0, 4)
     """
     task = prepare(grid)
-    f_star = task.minima()
-    keys = tuple(config.key for configs in task.groups for config in configs)
-    planned = plan(grid, store)
-    before, new = len(keys) - sum(map(len, planned)), 0
-    progress = Progress(len(keys), before, store.best(keys), work=float(before == len(keys)))
-    on_progress(progress)
-    total = sum(map(task.seconds, planned))
-    todo = list(zip(task.groups, planned, strict=True))
-    # Leave a group to the sweep that is running it; the second pass waits for that sweep, or takes
-    # over if it died.
+    groups, planned = plan(grid, store, shard)
+    keys = tuple(config.key for configs in groups for config in configs)
+    before = len(keys) - sum(map(len, planned))
+    sweep = _Sweep(task, store, planned, Progress(len(keys), before, store.best(keys)), on_progress)
     try:
-        for wait in (False, True):
-            others = []
-            for configs, left in todo:
-                with store.claim(configs[0].key, wait=wait) as ours:
-                    if not ours:
-                        others.append((configs, left))
-                        continue
-                    missing = store.missing(configs)
-                    work = progress.work + task.seconds(left) / total if left else progress.work
-                    advance = _counter(progress, on_progress, task.queries(missing), min(work, 1.0))
-                    how = {"on_progress": advance, "on_compile": on_compile}
-                    new += store.add(
-                        _run_group(task, f_star[configs[0].split_hash], missing, **how)
-                    )
-                found = store.best(config.key for config in missing)
-                progress.best = min(filter(None, (progress.best, found)), default=None)
-                if left:
-                    progress.done += len(left)
-                    progress.work = 1.0 if progress.done == progress.cells else min(work, 1.0)
-                    on_progress(progress)
-            todo = others
+        with choose_runner(task, planned, jobs, on, ray_address, on_compile) as runner, sweep:
+            sweep.run(groups, runner)
     except KeyboardInterrupt:
-        raise SweepInterrupted(len(keys) - sum(map(len, plan(grid, store))), len(keys)) from None
+        left = sum(len(store.missing(configs)) for configs in groups)
+        raise SweepInterrupted(len(keys) - left, len(keys)) from None
+    sweep.raise_failures()
     beyond = sum(eta * task.objective.smoothness > 1 + 1e-12 for eta in grid.eta)
-    return Summary(new, before, beyond, keys)
+    return Summary(sweep.new, before, beyond, keys)
 
 
-def plan(grid: Grid, store: Store | None) -> list[tuple[Config, ...]]:
-    """Return the runs that a store lacks, group by group; without a store, all."""
-    listed = prepare(grid).groups
-    return listed if store is None else [tuple(store.missing(configs)) for configs in listed]
+def choose_runner(
+    task: Task,
+    planned: Sequence[Sequence[Config]],
+    jobs: int | None,
+    on: str | None,
+    ray_address: str | None,
+    on_compile: Callable[[], object],
+) -> AbstractContextManager[Runner]:
+    """Return where to run what is planned."""
+    costs = [task.cost(configs) for configs in planned if configs]
+    if on is not None:
+        if on != "ray":
+            raise InputError(
+                f"a sweep runs on 'ray' or, without on, on this machine, not on '{on}'"
+            )
+        if jobs is not None:
+            raise InputError("jobs are processes of this machine: leave them out on Ray")
+        from fedac.experiments.runners.on_ray import OnRay
+
+        return OnRay(task, costs, ray_address, on_compile)
+    if ray_address is not None:
+        raise InputError("an address of Ray needs on='ray'")
+    cores = available_cores()
+    threads = share_out(cores, require_jobs(jobs) if jobs else best_jobs(costs, cores))
+    if len(threads) == 1:
+        return nullcontext(InThisProcess(task, threads[0], on_compile))
+    return Processes(task, threads[: max(1, len(costs))], on_compile)
+
+
+def require_jobs(jobs: int) -> int:
+    """Return a plausible number of jobs."""
+    if require_count("jobs", jobs) > MOST_JOBS:
+        raise InputError(f"jobs must be at most {MOST_JOBS}, got {jobs}")
+    return jobs
+
+
+def plan(
+    grid: Grid, store: Store | None, shard: Shard | None = None
+) -> tuple[list[Group], list[Group]]:
+    """Return the groups of a grid or of its shard, and what a store lacks of each."""
+    task = prepare(grid)
+    groups = shard.select(task.groups, task.seconds) if shard else task.groups
+    if store is None:
+        return groups, groups
+    return groups, [tuple(store.missing(configs)) for configs in groups]
+
+
+def predict_seconds(
+    grid: Grid, planned: Sequence[Sequence[Config]], jobs: int | None = None
+) -> float:
+    """Predict how long this machine takes for a plan, from the cost model alone."""
+    costs = [prepare(grid).cost(configs) for configs in planned if configs]
+    cores = available_cores()
+    return predict_time(costs, share_out(cores, jobs or best_jobs(costs, cores))) if costs else 0.0
 
 
 def measure_speed(grid: Grid, planned: Sequence[Sequence[Config]]) -> float:
@@ -180,92 +203,159 @@ def measure_speed(grid: Grid, planned: Sequence[Sequence[Config]]) -> float:
         K, T = configs[0].K, configs[0].T
         rounds = math.ceil(T / K * TRIAL_SECONDS / task.seconds(configs))
         short = [replace(config, T=min(T, K * rounds)) for config in configs]
-        _run_group(task, 0.0, [replace(config, T=K) for config in configs])  # compiles
+        task.run([replace(config, T=K) for config in configs], 0.0)  # compiles
         before = time.perf_counter()
-        _run_group(task, 0.0, short)
+        task.run(short, 0.0, threads=1)
         ratios.append((time.perf_counter() - before) / task.seconds(short))
     return sum(ratios) / len(ratios)
 
 
-@lru_cache(maxsize=1)
-def prepare(grid: Grid) -> Task:
-    """Load the data and list the groups, once for planning, measuring and running."""
-    data, test = load_with_test(grid.dataset, grid.test)
-    objective = make_objective(grid.loss, data.X, data.y, l2=grid.l2, intercept=grid.intercept)
-    kinds = () if grid.workers else product(grid.split or ("iid",), grid.clients or (None,))
-    federations = [load_clients(data, N, by, grid.split_seed) for by, N in kinds]
-    splits = [Split(len(each), each.how, each.fingerprint()) for each in federations]
-    listed = groups(
-        grid,
-        dataset=data.name,
-        data_hash=objective_hash(objective, own=":" in grid.loss),
-        rows_hash=rows_hash(data),
-        mu=grid.mu or objective.strong_convexity,
-        splits=splits,
-        test=test.name if test else "",
-        test_hash=rows_hash(test) if test else "",
-    )
-    clients = {split.hash: each for split, each in zip(splits, federations, strict=True)}
-    return Task(objective, grid.records(), listed, clients, grid.weighting, test)
+class _Sweep:
+    """What a call of `run` keeps track of: groups claimed, running, stored and failed."""
+
+    def __init__(
+        self,
+        task: Task,
+        store: Store,
+        planned: Sequence[Group],
+        progress: Progress,
+        on_progress: Callable[[Progress], object],
+    ) -> None:
+        self.task = task
+        self.store = store
+        self.planned = planned  # what was missing at first, by the number of the group
+        self.progress = progress
+        self.on_progress = on_progress
+        self.new = 0
+        total = sum(map(task.seconds, planned))
+        self._weights = [task.seconds(configs) / total if configs else 0.0 for configs in planned]
+        self._claims: dict[int, ExitStack] = {}
+        self._others: list[int] = []
+        self._running: dict[int, _Running] = {}
+        self._failed: list[Answer] = []
+        self._finished = 0.0  # the weights of all groups that are done
+        self._reported = 0.0
+        if progress.done == progress.cells:
+            progress.work = 1.0
+        on_progress(progress)
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, *_: object) -> None:
+        for claim in self._claims.values():
+            claim.close()
+
+    def run(self, groups: Sequence[Group], runner: Runner) -> None:
+        """Run all groups; first those that no other sweep is running."""
+        f_star = self.task.minima()
+        # The largest first, so that all jobs end at about the same time.
+        todo = sorted(range(len(groups)), key=lambda number: -self._weights[number])
+        # Leave a group to the sweep that is running it; the second pass waits for that sweep, or
+        # takes over if it died.
+        for wait in (False, True):
+            orders = self._orders(groups, todo, f_star, wait)
+            for answer in runner.run(orders, self._advance):
+                self._finish(answer)
+            todo, self._others = self._others, []
+
+    def raise_failures(self) -> None:
+        """Raise an error if groups failed."""
+        if not self._failed:
+            return
+        first = self._failed[0]
+        error, failed = first.error, len(self._failed)
+        message = f"{_name(first.order.configs[0])}: {_reason(error)}"
+        if len(self.planned) > 1:
+            others = "; all others are kept" if failed < len(self.planned) else ""
+            message = f"{failed} of {len(self.planned)} groups failed{others}. {message}"
+        if isinstance(error, InputError):
+            raise InputError(message) from error
+        raise GroupsFailedError(message) from error
+
+    def _orders(
+        self,
+        groups: Sequence[Group],
+        todo: Sequence[int],
+        f_star: dict[str, float],
+        wait: bool,
+    ) -> Iterator[Order]:
+        """Claim one group after the other."""
+        for number in todo:
+            configs = groups[number]
+            claim = ExitStack()
+            if not claim.enter_context(self.store.claim(configs[0].key, wait=wait)):
+                claim.close()
+                self._others.append(number)
+                continue
+            missing = tuple(self.store.missing(configs))
+            if not missing:
+                claim.close()
+                self._count(number)
+                continue
+            self._claims[number] = claim
+            self._running[number] = _Running(self.task.queries(missing))
+            yield Order(number, missing, f_star[configs[0].split_hash])
+
+    def _advance(self, order: Order, queries: int, node: str) -> None:
+        """Count the gradient queries that a group has made."""
+        running = self._running[order.number]
+        running.made += queries
+        running.node = node
+        self.progress.queries += queries
+        if time.monotonic() - self._reported > SECONDS_BETWEEN_REPORTS:
+            self._report()
+
+    def _finish(self, answer: Answer) -> None:
+        """Store the runs of a group."""
+        number = answer.order.number
+        with self._claims.pop(number):
+            self.new += self.store.add(answer.runs, answer.origin)
+        del self._running[number]
+        if answer.error is not None:
+            self._failed.append(answer)
+            return
+        found = self.store.best(config.key for config in answer.order.configs)
+        self.progress.best = min(filter(None, (self.progress.best, found)), default=None)
+        self._count(number)
+
+    def _count(self, number: int) -> None:
+        """Count a group as done, whoever ran it."""
+        if self.planned[number]:
+            self.progress.done += len(self.planned[number])
+            self._finished += self._weights[number]
+            self._report()
+
+    def _report(self) -> None:
+        self._reported = time.monotonic()
+        in_work = sum(
+            self._weights[number] * min(1.0, running.made / running.queries)
+            for number, running in self._running.items()
+        )
+        all_done = self.progress.done == self.progress.cells
+        self.progress.work = 1.0 if all_done else min(1.0, self._finished + in_work)
+        nodes = [running.node for running in self._running.values() if running.node]
+        self.progress.running = {node: nodes.count(node) for node in sorted(set(nodes))}
+        self.on_progress(self.progress)
 
 
-def _run_group(
-    task: Task, f_star: float, configs: Sequence[Config], **callbacks: Any
-) -> list[tuple[Config, Outcome]]:
-    """Run some cells of one group: one call of the engine for algorithms with the same etas."""
-    if not configs:
-        return []
-    first = configs[0]
-    cells = {(config.algorithm, config.eta): config for config in configs}
-    etas: dict[str, tuple[float, ...]] = {}
-    for name, eta in cells:
-        etas[name] = (*etas.get(name, ()), eta)
-    results = []
-    for shared in dict.fromkeys(etas.values()):
-        algorithms = [task.algorithms[name] for name in etas if etas[name] == shared]
-        settings: dict[str, Any] = {name: getattr(first, name) for name in SETTINGS}
-        if first.split:
-            settings["clients"] = task.clients[first.split_hash]
-        else:
-            settings["M"] = first.M
-        falling = [Decay(eta, first.decay) for eta in shared] if first.decay else shared
-        with warnings.catch_warnings():
-            # Tuning tries too large step sizes as well; `Summary.beyond` counts them.
-            warnings.simplefilter("ignore", StepSizeWarning)
-            result = simulate(
-                task.objective, algorithms, eta=falling, test=task.test, **settings, **callbacks
-            )
-        for one in result.runs:
-            outcome = Outcome(
-                status=one.status,
-                steps=tuple(one.steps.tolist()),
-                losses=tuple(one.loss.tolist()),
-                test_losses=tuple(one.test_loss.tolist()),
-                test_accuracies=tuple(one.test_accuracy.tolist()),
-                f_star=f_star,
-                megabytes_per_worker=one.megabytes_per_worker,
-                n_samples=task.objective.n_samples,
-                n_features=task.objective.dim,
-                seconds=result.seconds / len(result.runs),
-            )
-            results.append((cells[one.algorithm, one.eta], outcome))
-    return results
+@dataclass(slots=True)
+class _Running:
+    """A group that is running."""
+
+    queries: int  # in all
+    made: int = 0
+    node: str = ""
 
 
-def _counter(
-    progress: Progress, report: Callable[[Progress], object], total: int, end: float
-) -> Callable[[int], None]:
-    """Return a function that counts `total` gradient queries, after which `work` is `end`."""
-    start, made = progress.work, 0
-    reported = time.monotonic()
+def _name(config: Config) -> str:
+    """Name the group of a run."""
+    clients = f"{config.split}, " if config.split else ""
+    return f"{config.dataset}, {clients}M={config.M}, K={config.K}, seed={config.seed}"
 
-    def advance(more: int) -> None:
-        nonlocal made, reported
-        made += more
-        progress.queries += more
-        progress.work = min(start + (end - start) * made / total, end)
-        if time.monotonic() - reported > SECONDS_BETWEEN_REPORTS:
-            reported = time.monotonic()
-            report(progress)
 
-    return advance
+def _reason(error: Exception | None) -> str:
+    if isinstance(error, MemoryError):
+        return "out of memory"
+    plain = isinstance(error, InputError | RuntimeError)
+    return str(error) if plain else f"{type(error).__name__}: {error}"

@@ -1,0 +1,139 @@
+"""A grid with its data loaded: everything that is needed to run its groups."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import product
+from typing import Any
+
+from fedac.algorithms import Algorithm
+from fedac.data import Clients, Dataset
+from fedac.decay import Decay
+from fedac.errors import StepSizeWarning
+from fedac.experiments.cost import Cost, predict_cost, queries
+from fedac.experiments.federations import load_clients
+from fedac.experiments.grid import Config, Grid, Split, groups
+from fedac.experiments.identity import objective_hash, rows_hash
+from fedac.experiments.plugins import make_objective
+from fedac.experiments.store import Outcome
+from fedac.experiments.testsets import load_with_test
+from fedac.objectives import Objective, optimum
+from fedac.objectives.over_clients import minimized
+from fedac.simulation import simulate
+
+# The fields of a group that `simulate` takes as they are.
+SETTINGS = (
+    "K", "T", "mu", "seed", "record_every", "precision", "participation", "batch", "weighting",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A grid with its data loaded."""
+
+    objective: Objective
+    algorithms: dict[str, Algorithm]  # by the names of the records
+    groups: list[tuple[Config, ...]]
+    clients: dict[str, Clients]  # by the hash of their split; none for workers
+    weighting: str
+    test: Dataset | None
+
+    def cost(self, configs: Sequence[Config]) -> Cost:
+        """Predict the time for some runs of one group."""
+        return predict_cost(self.objective, self.algorithms, configs) if configs else Cost()
+
+    def seconds(self, configs: Sequence[Config]) -> float:
+        """Predict the time for some runs of one group on one thread."""
+        return self.cost(configs).seconds()
+
+    def queries(self, configs: Iterable[Config]) -> int:
+        """Return how many gradients of single rows some runs take."""
+        return sum(queries(config, self.objective.n_samples) for config in configs)
+
+    def minima(self) -> dict[str, float]:
+        """Return F* by the hash of the split."""
+        if self.weighting == "examples":
+            return dict.fromkeys(self.clients or [""], optimum(self.objective).value)
+        return {
+            found: optimum(minimized(self.objective, clients, self.weighting)).value
+            for found, clients in self.clients.items()
+        }
+
+    def run(
+        self,
+        configs: Sequence[Config],
+        f_star: float,
+        *,
+        threads: int | None = None,
+        on_progress: Callable[[int], object] = lambda queries: None,
+        on_compile: Callable[[], object] = lambda: None,
+    ) -> list[tuple[Config, Outcome]]:
+        """Run some cells of one group: one call of the engine for algorithms with the same etas."""
+        cells = {(config.algorithm, config.eta): config for config in configs}
+        etas: dict[str, tuple[float, ...]] = {}
+        for name, eta in cells:
+            etas[name] = (*etas.get(name, ()), eta)
+        results = []
+        for shared in dict.fromkeys(etas.values()):
+            algorithms = [self.algorithms[name] for name in etas if etas[name] == shared]
+            with warnings.catch_warnings():
+                # Tuning tries too large step sizes as well; `Summary.beyond` counts them.
+                warnings.simplefilter("ignore", StepSizeWarning)
+                result = simulate(
+                    self.objective,
+                    algorithms,
+                    **self._settings(configs[0], shared),
+                    threads=threads,
+                    on_progress=on_progress,
+                    on_compile=on_compile,
+                )
+            for one in result.runs:
+                outcome = Outcome(
+                    status=one.status,
+                    steps=tuple(one.steps.tolist()),
+                    losses=tuple(one.loss.tolist()),
+                    test_losses=tuple(one.test_loss.tolist()),
+                    test_accuracies=tuple(one.test_accuracy.tolist()),
+                    f_star=f_star,
+                    megabytes_per_worker=one.megabytes_per_worker,
+                    n_samples=self.objective.n_samples,
+                    n_features=self.objective.dim,
+                    seconds=result.seconds / len(result.runs),
+                )
+                results.append((cells[one.algorithm, one.eta], outcome))
+        return results
+
+    def _settings(self, config: Config, etas: Sequence[float]) -> dict[str, Any]:
+        """Return what `simulate` takes for a group, one of whose cells is given."""
+        settings: dict[str, Any] = {name: getattr(config, name) for name in SETTINGS}
+        if config.split:
+            settings["clients"] = self.clients[config.split_hash]
+        else:
+            settings["M"] = config.M
+        settings["eta"] = [Decay(eta, config.decay) for eta in etas] if config.decay else etas
+        return settings | {"test": self.test}
+
+
+@lru_cache(maxsize=1)
+def prepare(grid: Grid) -> Task:
+    """Load the data and list the groups, once for planning, measuring and running."""
+    data, test = load_with_test(grid.dataset, grid.test)
+    objective = make_objective(grid.loss, data.X, data.y, l2=grid.l2, intercept=grid.intercept)
+    kinds = () if grid.workers else product(grid.split or ("iid",), grid.clients or (None,))
+    federations = [load_clients(data, N, by, grid.split_seed) for by, N in kinds]
+    splits = [Split(len(each), each.how, each.fingerprint()) for each in federations]
+    listed = groups(
+        grid,
+        dataset=data.name,
+        data_hash=objective_hash(objective, own=":" in grid.loss),
+        rows_hash=rows_hash(data),
+        mu=grid.mu or objective.strong_convexity,
+        splits=splits,
+        test=test.name if test else "",
+        test_hash=rows_hash(test) if test else "",
+    )
+    clients = {split.hash: each for split, each in zip(splits, federations, strict=True)}
+    return Task(objective, grid.records(), listed, clients, grid.weighting, test)
