@@ -16,10 +16,12 @@ from fedac.errors import InputError
 from fedac.experiments.database import attach, explained, open_to_write
 from fedac.experiments.store import FILE, Store
 
-BOTH = "main.runs AS ours JOIN source.runs AS theirs USING (key)"
+# A CROSS JOIN has its tables in the order of the loops. Left to itself, SQLite reads all traces of
+# the large store for every source, or reads and writes them in the random order of the keys.
+BOTH = "source.runs AS theirs NOT INDEXED CROSS JOIN main.runs AS ours USING (key)"
 # The points in the traces of one store that the other lacks, or has with other values.
 POINTS = f"""
-SELECT key, step FROM {BOTH} JOIN {{0}}.traces AS point ON point.run = {{1}}.id
+SELECT key, step FROM {BOTH} CROSS JOIN {{0}}.traces AS point ON point.run = {{1}}.id
 WHERE NOT EXISTS (
     SELECT 1 FROM {{2}}.traces AS twin
     WHERE twin.run = {{3}}.id AND twin.step = point.step AND twin.loss = point.loss
@@ -48,9 +50,10 @@ SELECT {columns}, ours.id FROM source.runs JOIN source.origins AS theirs ON orig
 JOIN main.origins AS ours USING (version, machine)
 WHERE key NOT IN (SELECT key FROM main.runs)
 """
-ADD_TRACES = f"""
+ADD_TRACES = """
 INSERT INTO main.traces SELECT ours.id, step, loss, test_loss, test_accuracy
-FROM {BOTH} JOIN source.traces ON run = theirs.id WHERE ours.id > ?
+FROM main.runs AS ours CROSS JOIN source.runs AS theirs USING (key)
+CROSS JOIN source.traces ON run = theirs.id WHERE ours.id > ?
 """
 
 
