@@ -217,6 +217,7 @@ def run_grid(grid: Grid, store: Store, **where: Any) -> Summary:
     `where` are the options of `fedac.experiments.sweep.run` that say where groups run.
     """
     from fedac.experiments import sweep as experiment
+    from fedac.experiments.runners import WorkerLostError
 
     # The scheduler of a cluster sends SIGTERM: it stops the sweep as Ctrl-C does.
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -225,7 +226,7 @@ def run_grid(grid: Grid, store: Store, **where: Any) -> Summary:
             return experiment.run(
                 grid, store, **where, on_progress=show, on_compile=cache(notice_compiling)
             )
-    except experiment.GroupsFailedError as error:
+    except (experiment.GroupsFailedError, WorkerLostError) as error:
         notice(str(error))
         raise typer.Exit(1) from error
     except experiment.SweepInterrupted as stop:

@@ -159,7 +159,7 @@ def choose_runner(
     if ray_address is not None:
         raise InputError("an address of Ray needs on='ray'")
     cores = available_cores()
-    threads = share_out(cores, require_jobs(jobs) if jobs else best_jobs(costs, cores))
+    threads = share_out(cores, best_jobs(costs, cores) if jobs is None else require_jobs(jobs))
     if len(threads) == 1:
         return nullcontext(InThisProcess(task, threads[0], on_compile))
     return Processes(task, threads[: max(1, len(costs))], on_compile)

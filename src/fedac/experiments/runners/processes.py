@@ -62,6 +62,7 @@ class Processes:
         """Run orders, as many at a time as there are workers."""
         lost: deque[Order] = deque()
         deaths: dict[int, int] = {}
+        failed_starts = 0
 
         def give_work(worker: _Worker) -> None:
             order = lost.popleft() if lost else next(orders, None)
@@ -80,8 +81,10 @@ class Processes:
                 case None:
                     reason = worker.end()
                     self._workers.remove(worker)
-                    if order is None and not worker.ready:
-                        raise WorkerLostError(f"a worker process could not start: {reason}")
+                    if not worker.ready:
+                        failed_starts += 1
+                        if failed_starts > RETRIES:
+                            raise WorkerLostError(f"a worker process could not start: {reason}")
                     self._start(worker.threads)
                     if order is None:
                         continue
@@ -94,6 +97,7 @@ class Processes:
                     continue
                 case Ready():
                     worker.origin = message.origin
+                    failed_starts = 0
                 case Progress():
                     if order is not None:
                         report(order, message.queries, "")
