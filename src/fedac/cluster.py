@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
 from fedac.errors import InputError
 
-# What decides the bits of a result. Ray itself refuses another version of Python.
-PACKAGES = ("fedac", "numba")
+# Seconds for a cluster to answer at its address.
+PATIENCE = 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,8 @@ def connect(address: str | None = None) -> Iterator[None]:
         yield
         return
     address = address or os.environ.get("RAY_ADDRESS")
+    if address:
+        _require_answer(address)
     # Our results go to stdout, where Ray would print what happens on the nodes.
     quiet: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
     try:
@@ -71,24 +74,26 @@ def nodes() -> list[Node]:
 def require_same_version(nodes: Sequence[Node]) -> None:
     """Refuse nodes whose fedac or Numba differs from ours, or is missing.
 
+    Both decide the bits of a result. Ray itself refuses another version of Python.
+
     Raises
     ------
     InputError
         With the name of the node and both versions.
     """
     ray = import_ray()
-    packages = PACKAGES
 
     # Nested, so that Ray sends its code: a node without fedac could not import it.
     def versions() -> dict[str, str]:
-        from importlib import import_module
+        from importlib import metadata
 
-        found = {}
-        for package in packages:
-            try:
-                found[package] = str(import_module(package).__version__)
-            except ImportError:
-                found[package] = "missing"
+        found = {"fedac": "missing", "numba": "missing"}
+        with suppress(ImportError):
+            import fedac
+
+            found["fedac"] = fedac.__version__
+        with suppress(ImportError):
+            found["numba"] = metadata.version("numba")  # importing it takes a second
         return found
 
     task = ray.remote(num_cpus=0)(versions)
@@ -121,6 +126,17 @@ def import_ray() -> Any:
     except ModuleNotFoundError:
         raise InputError("Ray is not installed: pip install 'fedac[ray]'") from None
     return ray
+
+
+def _require_answer(address: str) -> None:
+    """Refuse an address at which nobody listens: Ray would try for minutes."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if port.isdigit():  # not so "auto"
+        try:
+            socket.create_connection((host, int(port)), timeout=PATIENCE).close()
+        except OSError as error:
+            reason = error.strerror or error
+            raise InputError(f"cannot use Ray at {address}: {reason}") from error
 
 
 def _name(node: dict[str, Any]) -> str:

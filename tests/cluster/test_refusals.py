@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from fedac import LeastSquares, NoisyQuadratic, simulate
+from fedac.cli import main
 from fedac.errors import InputError
 from fedac.simulation._fast.client_memory import Home, require_space, reserved
 
@@ -51,3 +52,20 @@ def test_an_actor_has_a_place_for_more_memories_than_the_machine_has():
     memory[10**9 - 1] = 1.0
     assert memory[10**9 - 1].sum() == 1000
     assert memory[0].sum() == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--on", "rai"], "unknown cluster 'rai'; did you mean 'ray'? known: ray"),
+        (["--ray-address", "127.0.0.1:1"], "--ray-address needs --on ray"),
+        (
+            ["--on", "ray", "--ray-address", "127.0.0.1:1"],
+            "cannot use Ray at 127.0.0.1:1: Connection refused",
+        ),
+    ],
+)
+def test_the_command_refuses_in_one_line(options, said, capfd):
+    with pytest.raises(SystemExit, match="2"):
+        main(["run", *options])
+    assert capfd.readouterr().err == f"fedac: {said}\n"

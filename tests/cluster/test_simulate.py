@@ -18,9 +18,9 @@ pytestmark = pytest.mark.slow
 FILE = Path(__file__).with_name("scenarios.py")
 SCENARIOS = runpy.run_path(str(FILE))
 
-# One driver runs everything: it has 1, 2 or 3 actors, of half a core each, on two nodes.
+# One driver runs everything, with 1, 2 or 3 actors that have a quarter or half of a core.
 DRIVER = """
-import itertools, runpy, sys, traceback, warnings
+import runpy, sys, traceback, warnings
 from pathlib import Path
 import numpy as np
 from fedac.cluster import connect, nodes
@@ -29,13 +29,22 @@ from fedac.simulation._fast import crew
 file, out = sys.argv[1:]
 scenarios = runpy.run_path(file)
 warnings.simplefilter("ignore")
+
+class Owners(crew.Owners):
+    def assign(self, members, bounds):
+        global moves
+        for move in super().assign(members, bounds):
+            moves += len(move.clients)
+            yield move
+
+crew.Owners = Owners
 with connect():
     for actors in (1, 2, 3):
-        on = itertools.islice(itertools.cycle(nodes()), actors)
-        places = [crew.Place(node, 0.5) for node in on]
-        crew.places = lambda: places
+        first, second = nodes()
+        cpus = [(first, 0.25), (second, 0.5), (first, 0.25)]
+        crew.places = lambda: [crew.Place(*each) for each in cpus[:actors]]
         for name, run in scenarios["SCENARIOS"].items():
-            queries = []
+            queries, moves = [], 0
             try:
                 result = run(on="ray", on_progress=queries.append)
             except Exception:
@@ -43,6 +52,7 @@ with connect():
                 continue
             found = scenarios["numbers"](result) | {"reported": sum(queries)}
             np.savez(Path(out, f"{name}-{actors}.npz"), **found)
+            Path(out, f"{name}-{actors}.moves").write_text(str(moves))
 """
 
 
@@ -68,3 +78,12 @@ def test_one_two_and_three_actors_give_the_bits_of_one_machine(name: str, found:
             assert set(got) == set(expected)
             for key, value in expected.items():
                 assert np.array_equal(got[key], value, equal_nan=True), (actors, key)
+
+
+def test_memories_move_when_their_clients_fall_to_another_actor(found: Path) -> None:
+    moves = [
+        int((found / f"clients_that_remember_and_change_nodes-{actors}.moves").read_text())
+        for actors in (1, 2, 3)
+    ]
+    assert moves[0] == 0
+    assert min(moves[1:]) > 0
