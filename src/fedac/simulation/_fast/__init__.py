@@ -60,6 +60,12 @@ derivatives, then adds its rows; the type of `Scratch.slopes` chooses between th
 single rows pay nothing for it. A worker's move counts as much as the worker does.
 `kernels.finish_round` turns the total into the averaged state.
 
+**Many nodes.** With ``on="ray"`` the strands of a round are shared among actors on the nodes of a
+cluster, not among threads here (`crew` is the driver's side, `actor` the other one, `job` what they
+are told). Everything else stays with the driver, which adds up the totals of all strands in order: so
+results do not depend on the number of nodes either. An actor keeps what the clients of its strands
+remember; a client that falls to another actor takes its memory along (`owners`).
+
 **Warm-up.** Kernels are compiled when first called (`compiling` keeps them on disk). Before the
 run, one worker takes a round of each length through the same code path as the real run; the clock
 starts after that.
