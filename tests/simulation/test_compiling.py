@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -47,6 +48,19 @@ def test_without_a_choice_it_is_kept_in_our_cache(monkeypatch, tmp_path: Path) -
     monkeypatch.delenv("NUMBA_CACHE_DIR")
     monkeypatch.setenv("FEDAC_CACHE", str(tmp_path))
     assert compiled_dir.__wrapped__().parent == tmp_path / "compiled"
+
+
+@pytest.mark.parametrize("why", ["network", "read-only"])
+def test_a_folder_that_is_not_ours_to_write_is_replaced(monkeypatch, tmp_path: Path, why) -> None:
+    monkeypatch.setattr(compiling, "is_network", lambda path: why == "network")
+    monkeypatch.setattr(os, "access", lambda path, mode: why == "network")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    home = tmp_path / "home"
+    private = compiling._own_disk(home)
+    assert private.parent == tmp_path
+    assert private.stat().st_mode & 0o777 == 0o700
+    private.chmod(0o777)  # others could have written what we would execute
+    assert compiling._own_disk(home) == home
 
 
 def test_all_that_kernels_import_counts_as_their_source() -> None:
@@ -122,6 +136,15 @@ def test_compiled_kernels_are_read_and_not_announced(warm: Path) -> None:
     assert out[-1] == "1"
     assert "compiling" not in out
     assert not err
+
+
+def test_two_processes_with_an_empty_cache_compile_once(tmp_path: Path) -> None:
+    both = [start(tmp_path) for _ in range(2)]
+    outputs = [process.communicate(timeout=1800) for process in both]
+    assert [err for _, err in outputs] == ["", ""]
+    assert sorted(out.split()[0] == "compiling" for out, _ in outputs) == [False, True]
+    losses = {out.split()[-2] for out, _ in outputs}
+    assert len(losses) == 1
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import subprocess
 import sys
 import time
@@ -17,6 +18,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from statistics import median
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -25,7 +27,11 @@ import scipy.sparse as sp
 from fedac.data import dense, split, synthetic
 from fedac.data import load as load_data
 from fedac.errors import StepSizeWarning
+from fedac.experiments import sweep
+from fedac.experiments.grid import Grid, shipped
 from fedac.experiments.machine import describe_machine
+from fedac.experiments.store import Store
+from fedac.experiments.task import prepare
 from fedac.objectives import LogisticRegression
 from fedac.simulation import simulate
 
@@ -251,6 +257,46 @@ def _whole_process(what: str) -> Line:
     return Line(what, wall, job, "s", wall, 3, at_most=True)
 
 
+def _start(what: str) -> Line:
+    """Time what a group of 52 runs costs besides its rounds and records."""
+    objective = _a9a()
+    names = ("fedac-i", "fedavg", "mb-sgd", "mb-ac-sgd")
+    settings: dict[str, Any] = {"M": 4, "K": 256, "T": 256, "eta": ETAS}
+    walls, runs = [], []
+    for _ in range(REPEATS + 1):
+        before = time.perf_counter()
+        result = simulate(objective, names, **settings)
+        walls.append(1000 * (time.perf_counter() - before))
+        runs.append(1000 * result.seconds)
+    wall, run = median(walls[1:]), median(runs[1:])
+    return Line(what, wall, run, "ms", wall - run, 15, at_most=True)
+
+
+def _jobs(what: str) -> Line:
+    """Compare the runs per second of a sweep of small groups."""
+    whole = Grid.from_toml(shipped("a9a-l2-1e-3"))
+    grid = whole.model_copy(update={"workers": tuple(M for M in whole.workers if M <= 256)})
+    prepare(grid)
+
+    def speed(jobs: int) -> float:
+        with TemporaryDirectory() as folder, Store(folder, create=True) as store:
+            before = time.perf_counter()
+            return sweep.run(grid, store, jobs=jobs).new / (time.perf_counter() - before)
+
+    # It takes long enough to be measured once.
+    two, one = speed(2), speed(1)
+    return Line(what, two, one, "runs/s", two / one, 1.7)
+
+
+def _on_ray(script: str, what: str) -> Line:
+    """Let a process of its own, which starts two nodes of one core, compare two numbers."""
+    # Else Ray would replace 127.0.0.1 by an address that others can reach.
+    environment = os.environ | {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
+    line = [sys.executable, "-m", "fedac.experiments.ray_benchmark", script]
+    child = subprocess.run(line, capture_output=True, check=True, env=environment)
+    return Line(what, **json.loads(child.stdout.splitlines()[-1]))
+
+
 def _against_jax(what: str) -> Line:
     from fedac.experiments.jax_baseline import make_round
 
@@ -258,8 +304,14 @@ def _against_jax(what: str) -> Line:
     return _compare(what, partial(_rate, _a9a(), T=1024), _timed(M * K, one_round), None)
 
 
+def _has_ray() -> bool:
+    return importlib.util.find_spec("ray") is not None
+
+
 PEAK_MEMORY = "peak memory, M=2^20 over M=2^8"
 OVER_JAX = "one step size over a jax.jit scan"
+RAY_TASK = "overhead of a Ray task with 1 MB of results"
+RAY_NODES = "two Ray nodes of one core over two threads, M=2^20, 13 step sizes"
 LINES: dict[str, Callable[[str], Line]] = {
     "13 step sizes over the reference engine": partial(_over_reference, 450, K, ETAS),
     "one step size over the reference engine": partial(_over_reference, 30, K, (0.5,)),
@@ -278,9 +330,15 @@ LINES: dict[str, Callable[[str], Line]] = {
     "the mean over a server rule with momentum, M=1024": _server_rule,
     "whole process of a warm `fedac run`, its job": _whole_process,
     OVER_JAX: _against_jax,
+    "start of a warm group of 52 runs": _start,
+    "two jobs over one, a9a, M up to 256": _jobs,
+    RAY_TASK: partial(_on_ray, "task"),
+    RAY_NODES: partial(_on_ray, "nodes"),
 }
 # What a line needs.
 NEEDS: dict[str, Callable[[], bool]] = {
     PEAK_MEMORY: Path("/proc/self/status").exists,
     OVER_JAX: lambda: importlib.util.find_spec("jax") is not None,
+    RAY_TASK: _has_ray,
+    RAY_NODES: _has_ray,
 }

@@ -13,7 +13,7 @@ from fedac.objectives import Objective
 from fedac.simulation.federation import FULL, taking_part
 
 # Seconds on one thread, measured on one machine with a9a: so many nonzeros per row, and rows.
-GROUP = 0.025  # one call of the engine
+GROUP = 0.015  # one call of the engine
 RECORD = 8e-5  # one loss of one run
 ROUND = 1.3e-4  # one round of one algorithm
 WORKER = 3e-7  # one worker in a round

@@ -6,11 +6,13 @@ from __future__ import annotations
 import atexit
 import hashlib
 import os
+import stat
 import sys
+import tempfile
 import threading
 import warnings
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,10 @@ from numba.core.caching import FunctionCache, IndexDataCacheFile
 import fedac
 from fedac.cache import cache_dir
 from fedac.errors import CompileCacheWarning
+from fedac.filesystems import is_network
+
+if sys.platform != "win32":
+    import fcntl
 
 # All files whose text ends up in compiled code.
 SOURCES = (
@@ -44,8 +50,46 @@ def compiled_dir() -> Path:
     """
     package = Path(fedac.__file__).parent
     text = b"".join((package / name).read_bytes() for name in SOURCES)
-    parent = os.environ.get("NUMBA_CACHE_DIR") or cache_dir() / "compiled"
+    parent = os.environ.get("NUMBA_CACHE_DIR") or _own_disk(cache_dir() / "compiled")
     return Path(parent) / hashlib.sha256(text).hexdigest()[:16]
+
+
+def _own_disk(folder: Path) -> Path:
+    """Return the folder, or a temporary one if it cannot be written or is not this machine's own.
+
+    Numba's files do not survive that several machines write them at once.
+    """
+    if not is_network(folder):
+        with suppress(OSError):
+            folder.mkdir(parents=True, exist_ok=True)
+        if os.access(folder, os.W_OK):
+            return folder
+    if sys.platform == "win32":
+        return folder
+    private = Path(tempfile.gettempdir()) / f"fedac-{os.getuid()}"
+    try:
+        private.mkdir(mode=0o700, exist_ok=True)
+        found = private.lstat()
+    except OSError:
+        return folder
+    # What is in there will be executed: nobody else may write it.
+    safe = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077
+    return private if safe else folder
+
+
+@contextmanager
+def _one_at_a_time() -> Iterator[None]:
+    """Let one process fill an empty folder; those that wait then read what it compiled."""
+    folder = compiled_dir()
+    if sys.platform == "win32" or any(folder.rglob("*.nbi")):
+        yield
+        return
+    with ExitStack() as stack:
+        with suppress(OSError):  # nothing can be written, or locked
+            folder.mkdir(parents=True, exist_ok=True)
+            lock = stack.enter_context((folder / "lock").open("ab"))
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 class _CheckedFiles(IndexDataCacheFile):
@@ -141,7 +185,8 @@ def run_interruptibly(work: Callable[[], object], on_compile: Callable[[], objec
 
     def run() -> None:
         try:
-            with event.install_listener("numba:compile", _Announcer(cache(on_compile))):
+            announcer = _Announcer(cache(on_compile))
+            with _one_at_a_time(), event.install_listener("numba:compile", announcer):
                 work()
         except BaseException as error:
             errors.append(error)
