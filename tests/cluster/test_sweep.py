@@ -147,6 +147,26 @@ def test_a_signal_stops_the_tasks_and_keeps_what_is_finished(two_nodes, tmp_path
         time.sleep(0.1)
 
 
+CLIENTS = """
+import sys
+from fedac.experiments import sweep
+from fedac.experiments.grid import Grid
+from fedac.experiments.store import Store
+grid = Grid(name="clients", dataset="synthetic", l2=1e-2, algorithms=("fedac-i", "scaffold", "mb-sgd"),
+            clients=(8,), split=("dirichlet(1)",), local_steps=(4,), steps=16, eta=(0.1, 0.5))
+say = lambda: print("compiling")
+for where in ({"jobs": 1}, {"on": "ray"}):
+    with Store(f"{sys.argv[1]}/{len(where)}{'on' in where}", create=True) as store:
+        print(sweep.run(grid, store, on_compile=say, **where).new)
+"""
+
+
+def test_the_nodes_need_no_kernels_of_their_own(two_nodes, tmp_path):
+    # Arrays that Ray shares are read-only: Numba would compile everything again for them.
+    *_, here, there = two_nodes.run(CLIENTS, tmp_path).splitlines()
+    assert (here, there) == ("6", "6")
+
+
 OWN = """
 from dataclasses import replace
 from fedac.algorithms import FEDAVG

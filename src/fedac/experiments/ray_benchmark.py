@@ -1,6 +1,6 @@
 """The lines of the benchmark that need Ray, in a process of their own.
 
-``python -m fedac.experiments.ray_benchmark task|nodes`` prints the numbers of a `bench.Line` as JSON.
+``python -m fedac.experiments.ray_benchmark task|nodes`` prints the numbers of a line as JSON.
 """
 
 from __future__ import annotations

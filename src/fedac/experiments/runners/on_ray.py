@@ -7,14 +7,15 @@ bits wherever it runs. Results are committed here, as they come.
 
 from __future__ import annotations
 
+import pickle
 import signal
-import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from functools import lru_cache
 from typing import Any, Self
+
+import numpy as np
 
 from fedac.cluster import Node, connect, import_ray, nodes, pin, require_same_version
 from fedac.errors import InputError
@@ -22,6 +23,7 @@ from fedac.experiments.cost import Cost
 from fedac.experiments.runners import Answer, Order, Report, WorkerLostError
 from fedac.experiments.runners.layout import best_jobs
 from fedac.experiments.runners.messages import Done, Failed, Throttle, run_order, to_answer
+from fedac.experiments.runners.transport import to_bytes
 from fedac.experiments.store import Origin, this_origin
 from fedac.experiments.task import Task
 
@@ -59,7 +61,7 @@ class Board:
 @lru_cache(maxsize=1)
 def _load(data: Any) -> Task:
     """Read the data once in a process."""
-    task: Task = import_ray().get(data)
+    task: Task = pickle.loads(import_ray().get(data))
     return task
 
 
@@ -104,7 +106,8 @@ class OnRay:
             self._threads = _threads(self._costs, cluster)
             self._slots = sum(node.cpus // self._threads for node in cluster)
             self._names = {node.id: node.name for node in cluster}
-            self._data = ray.put(_portable(self._given))
+            # An array of bytes, which processes read where they are.
+            self._data = ray.put(np.frombuffer(to_bytes(self._given), np.uint8))
             here = ray.get_runtime_context().get_node_id()
             (driver,) = (node for node in cluster if node.id == here)
             make = ray.remote(num_cpus=0)(Board).options(scheduling_strategy=pin(driver))
@@ -172,18 +175,6 @@ def _threads(costs: Sequence[Cost], cluster: Sequence[Node]) -> int:
     cores = sum(node.cpus for node in cluster)
     largest = max(node.cpus for node in cluster)
     return min(largest, max(1, cores // best_jobs(costs, cores)))
-
-
-def _portable(task: Task) -> Task:
-    """Prepare a task for nodes that do not have the user's own modules: Ray sends their code."""
-    from ray import cloudpickle
-
-    functions = [task.objective, *(record.update for record in task.algorithms.values())]
-    for one in functions:
-        name = getattr(one, "__module__", "fedac")
-        if name.split(".")[0] not in ("fedac", "__main__"):
-            cloudpickle.register_pickle_by_value(sys.modules[name])  # type: ignore[no-untyped-call]
-    return replace(task, groups=[])
 
 
 @contextmanager
