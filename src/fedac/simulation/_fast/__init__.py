@@ -62,7 +62,7 @@ single rows pay nothing for it. A worker's move counts as much as the worker doe
 
 **Many nodes.** With ``on="ray"`` the strands of a round are shared among actors on the nodes of a
 cluster, not among threads here (`crew` is the driver's side, `actor` the other one, `job` what they
-are told). Everything else stays with the driver, which adds up the totals of all strands in order: so
+are told). All else stays with the driver, which adds up the totals of all strands in order. So
 results do not depend on the number of nodes either. An actor keeps what the clients of its strands
 remember; a client that falls to another actor takes its memory along (`owners`).
 

@@ -57,7 +57,9 @@ class Actor:
             self._workers[job.widths] = make(*self._given, *job.widths)
         workers = self._workers[job.widths]
         workers.start[:] = job.start
-        return workers.run_some(self._draw(job.t), self._table(job), job.lanes, first, last)
+        draws, tables = self._draw(job.t), self._table(job)
+        share = workers.shares(draws, tables)
+        return workers.run_some(draws, tables, share, len(job.lanes), first, last)
 
     def visit(self, job: Job, first: int, last: int, *gifts: Gift) -> npt.NDArray[np.float64]:
         """Take the clients of some strands through a round, and return the sums of messages.
@@ -73,7 +75,7 @@ class Actor:
             kept.memory[numbers] = remembered
             kept.started[numbers] = True
         clients, draws, tables = self._clients[job.widths], self._draw(job.t), self._table(job)
-        return visit_some(clients, draws, tables, boundary, kept, job.lanes, first, last)
+        return visit_some(clients, draws, tables, boundary, kept, len(job.lanes), first, last)
 
     def give(self, job: Job, numbers: npt.NDArray[np.int64]) -> Gift:
         """Return what some clients remember, and leave it to another actor."""

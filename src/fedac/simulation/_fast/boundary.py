@@ -8,7 +8,6 @@ found by calling the algorithm (`fedac.algorithms.linear.boundary_form`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -146,15 +145,15 @@ def visit_some(
     tables: Tables,
     boundary: Boundary,
     kept: Kept,
-    lanes: Sequence[int],
+    count: int,
     first: int,
     last: int,
 ) -> npt.NDArray[np.float64]:
-    """Take the clients of some strands through a round, and return the sums of their messages."""
+    """Take some strands of clients, of `count` lanes, through a round; return sums of messages."""
     start = clients.start
     alone = LocalRound(draws, tables, start, start, clients.nothing_shared, kernels.SWEEP)
     run = partial(clients.visit_strands, this_round=alone, boundary=boundary, kept=kept)
-    return clients.share_strands(run, draws, len(lanes), clients.total, first, last)
+    return clients.share_strands(run, draws, count, clients.total, first, last)
 
 
 def _combine(coefficients: npt.NDArray[Any], *sources: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -262,11 +261,11 @@ class BoundaryRounds(LocalRounds):
         )
         lanes, total = pack.indices[where], clients.total
         if self.crew is None:
-            visit_some(clients, draws, tables, boundary, memory.kept, lanes, 0, len(total))
+            visit_some(clients, draws, tables, boundary, memory.kept, count, 0, len(total))
         else:
             start = np.zeros(0)  # every client has its own
             job = Job(draws.t, draws.gap, tuple(lanes), clients.widths, tables, start, boundary)
-            report = clients.report(draws, count, len(total))
+            report = clients.report(clients.drawn(draws) * count, len(total))
             self.crew.visit(job, memory, draws, total, report)
         moved = sum_strands(clients.total).reshape(*state.shape[:2], V)[:, :, :count]
         state[:] = reference + moved / total_weight(draws, len(self.rows.y))

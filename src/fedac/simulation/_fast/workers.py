@@ -89,22 +89,24 @@ class Workers(ABC):
 
     def run(self, draws: Draws, tables: Tables, lanes: Sequence[int]) -> None:
         """Run all workers of some lanes from `start` through a round and leave `total`."""
-        share = self._shares(draws, tables)
+        share = self.shares(draws, tables)
         sums = self._shared.steps if share else self.total
         if self.crew is None:
-            self.run_some(draws, tables, lanes, 0, len(sums))
+            self.run_some(draws, tables, share, len(lanes), 0, len(sums))
         else:
             job = Job(draws.t, draws.gap, tuple(lanes), self.widths, tables, self.start)
-            self.crew.run(job, sums, self.report(draws, len(lanes), len(sums)))
+            self.crew.run(job, sums, self.report(self.drawn(draws) * len(lanes), len(sums)))
         if share:
             self.threads.run(self.add_rows, strands=len(self.total), work=self._once)
 
     def run_some(
-        self, draws: Draws, tables: Tables, lanes: Sequence[int], first: int, last: int
+        self, draws: Draws, tables: Tables, share: bool, count: int, first: int, last: int
     ) -> npt.NDArray[np.float64]:
-        """Run the workers of some strands, and return how far or along which rows they moved."""
-        gap, share = draws.gap, self._shares(draws, tables)
-        base = self.start
+        """Run some strands of workers of `count` lanes, and return how far they moved.
+
+        If workers share products with all rows, return how much of every row they added.
+        """
+        gap, base = draws.gap, self.start
         if len(tables.folds):
             # Folded by the same code as the workers, an idle one ends at `base` to the bit.
             base = base.copy()
@@ -121,10 +123,15 @@ class Workers(ABC):
             self.threads.run(self.find_margins, strands=len(self.total), work=self._once)
         run = partial(self.run_strands, this_round=this_round)
         sums = self._shared.steps if share else self.total
-        return self.share_strands(run, draws, len(lanes), sums, first, last)
+        return self.share_strands(run, draws, count, sums, first, last)
 
-    def _shares(self, draws: Draws, tables: Tables) -> bool:
+    def shares(self, draws: Draws, tables: Tables) -> bool:
+        """Say whether workers share products with all rows in a round."""
         return not len(tables.folds) and self.may_share(draws.gap)
+
+    def drawn(self, draws: Draws) -> int:
+        """Return how many rows all workers of a round draw together."""
+        return rows_drawn(draws, len(self.rows.y))
 
     def may_share(self, gap: int) -> bool:
         """Say whether workers should share products with all rows in a round without folds."""
@@ -176,24 +183,23 @@ class Workers(ABC):
         last: int,
     ) -> npt.NDArray[np.float64]:
         """Let threads run some strands of a round of `count` lanes; return what they add up."""
-        report = self.report(draws, count, len(sums))
+        drawn = self.drawn(draws)
+        report = self.report(drawn * count, len(sums))
 
         def task(a: int, b: int) -> None:
             sums[first + a : first + b] = 0.0
             run(first + a, first + b)
 
-        work = rows_drawn(draws, len(self.rows.y)) * (last - first) // len(sums)
         self.threads.run(
             task,
             strands=last - first,
-            work=work,
+            work=drawn * (last - first) // len(sums),
             on_done=lambda a, b: report(first + a, first + b),
         )
         return sums[first:last]
 
-    def report(self, draws: Draws, count: int, strands: int) -> Task:
-        """Return what tells the progress of some strands of a round of `count` lanes."""
-        queries = rows_drawn(draws, len(self.rows.y)) * count
+    def report(self, queries: int, strands: int) -> Task:
+        """Return what tells the progress of some strands of a round with so many queries."""
 
         def report(first: int, last: int) -> None:
             # Differences of whole numbers: the parts add up to the queries of the round.
