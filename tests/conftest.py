@@ -27,6 +27,8 @@ def _own_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("NUMBA_CACHE_DIR", str(compiled_dir().parent))
         patch.delenv("FEDAC_DATA", raising=False)
+        # Ray's processes would wait for all others, for ever on a busy machine.
+        patch.setenv("RAY_worker_niceness", "0")
         patch.setenv("FEDAC_CACHE", str(tmp_path_factory.mktemp("cache")))
         yield
 
