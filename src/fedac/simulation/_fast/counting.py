@@ -27,12 +27,12 @@ class RowCounts:
 
         def count(a: int, b: int) -> None:
             slot = slots.pop()
-            places = (draws.taking_part * (first + strand) // STRANDS for strand in (a, b))
+            places = (draws.taking_part * strand // STRANDS for strand in (a, b))
             kernels.count_rows(self._counts[slot], draws, *places)
             slots.append(slot)
 
         n = self._counts.shape[1]
-        self.threads.run(count, strands=last - first, work=rows_drawn(draws, n))
+        self.threads.run(count, first=first, strands=last - first, work=rows_drawn(draws, n))
         counts: npt.NDArray[np.int64] = self._counts.sum(axis=0)
         return counts
 

@@ -65,19 +65,22 @@ class Threads:
         *,
         strands: int,
         work: int,
+        first: int = 0,
         on_done: Task = lambda first, last: None,
     ) -> None:
         """Call ``task(first, last)`` for ranges that cover all strands; wait for all of them.
+
+        There are so many strands, counted from `first` on.
 
         `on_done` is called with every range that is finished, by the calling thread.
         """
         sharing = 1 if work < WORTH_A_THREAD else self.count
         largest = max(1, strands * LARGEST_PART // max(work, 1))
         if sharing == 1 and strands <= largest:
-            task(0, strands)
-            on_done(0, strands)
+            task(first, first + strands)
+            on_done(first, first + strands)
             return
-        ranges = _shrinking(strands, sharing, largest)
+        ranges = [(first + a, first + b) for a, b in _shrinking(strands, sharing, largest)]
         finished: deque[tuple[int, int]] = deque()
         part = counter()  # a thread that is free takes the next part
 

@@ -184,17 +184,17 @@ class Workers(ABC):
     ) -> npt.NDArray[np.float64]:
         """Let threads run some strands of a round of `count` lanes; return what they add up."""
         drawn = self.drawn(draws)
-        report = self.report(drawn * count, len(sums))
 
         def task(a: int, b: int) -> None:
-            sums[first + a : first + b] = 0.0
-            run(first + a, first + b)
+            sums[a:b] = 0.0
+            run(a, b)
 
         self.threads.run(
             task,
+            first=first,
             strands=last - first,
             work=drawn * (last - first) // len(sums),
-            on_done=lambda a, b: report(first + a, first + b),
+            on_done=self.report(drawn * count, len(sums)),
         )
         return sums[first:last]
 
