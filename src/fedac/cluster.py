@@ -85,13 +85,11 @@ def require_same_version(nodes: Sequence[Node]) -> None:
 
     # Nested, so that Ray sends its code: a node without fedac could not import it.
     def versions() -> dict[str, str]:
-        from importlib import metadata
+        from importlib import import_module, metadata
 
         found = {"fedac": "missing", "numba": "missing"}
         with suppress(ImportError):
-            import fedac
-
-            found["fedac"] = fedac.__version__
+            found["fedac"] = import_module("fedac").__version__
         with suppress(ImportError):
             found["numba"] = metadata.version("numba")  # importing it takes a second
         return found
