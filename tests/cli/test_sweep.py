@@ -379,3 +379,29 @@ def test_the_bar_on_a_terminal(capsys, monkeypatch):
     shown = capsys.readouterr().err
     for part in ("small", "8/16", "M gradients/s", "best 1.50e-03: fedac-i, eta=0.5"):
         assert part in shown
+
+
+def test_shards_and_jobs(fedac, grid, tmp_path):
+    parts = [fedac("sweep", grid, "--out", tmp_path / part, "--shard", f"{part}/5")
+             for part in "12345"]  # fmt: skip
+    assert [code for code, _, _ in parts] == [0] * 5
+    assert [out.split(" runs now")[0].split()[-1] for _, out, _ in parts[:4]] == ["4"] * 4
+    assert parts[4].out == "small sweep: nothing to do for shard 5/5: there are fewer groups\n"
+    out = fedac("sweep", grid, "--out", tmp_path / "out", "--dry-run", "--shard", "1/5").out
+    assert out.startswith("cells: 4, missing: 4\n")
+
+
+@pytest.mark.parametrize(
+    ("options", "saying"),
+    [
+        (["--jobs", 0], "jobs must be a whole number, at least 1"),
+        (["--jobs", 2, "--on", "ray"], "leave them out on Ray"),
+        (["--on", "slurm"], "not on 'slurm'"),
+        (["--ray-address", "127.0.0.1:1"], "needs on='ray'"),
+        (["--shard", "0/3"], "there is no shard 0/3"),
+        (["--dry-run", "--on", "ray"], "leave out --on"),
+    ],
+)
+def test_where_a_sweep_cannot_run(assert_refused, grid, tmp_path, options, saying):
+    assert_refused("sweep", grid, "--out", tmp_path / "out", *options, saying=saying)
+    assert not (tmp_path / "out").exists()

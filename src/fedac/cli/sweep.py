@@ -158,9 +158,11 @@ def command(
     from fedac.experiments.grid import Grid
     from fedac.experiments.seeds import find_spread
     from fedac.experiments.shards import Shard
+    from fedac.experiments.sweep import require_where
     from fedac.experiments.testsets import parse_test
 
     find_spread(band)
+    require_where(jobs, on, ray_address)
     where = {"jobs": jobs, "on": on, "ray_address": ray_address,
              "shard": None if shard is None else Shard.parse(shard)}  # fmt: skip
     if file is not None:
@@ -202,6 +204,9 @@ def _run(grid: Grid, out: Path, band: str, where: dict[str, Any]) -> None:
     with Store(out, create=True) as store:
         summary = run_grid(grid, store, **where)
         runs = store.frame()
+    if not summary.keys:
+        print(f"{grid.name}: nothing to do for shard {where['shard']}: there are fewer groups")
+        return
     ours = runs.set_index("key").loc[list(summary.keys)].reset_index()  # in the grid's order
     _print_summary(grid, summary, ours, band)
     if summary.beyond:

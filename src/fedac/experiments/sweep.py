@@ -145,31 +145,31 @@ def choose_runner(
     on_compile: Callable[[], object],
 ) -> AbstractContextManager[Runner]:
     """Return where to run what is planned."""
+    require_where(jobs, on, ray_address)
     costs = [task.cost(configs) for configs in planned if configs]
     if on is not None:
-        if on != "ray":
-            raise InputError(
-                f"a sweep runs on 'ray' or, without on, on this machine, not on '{on}'"
-            )
-        if jobs is not None:
-            raise InputError("jobs are processes of this machine: leave them out on Ray")
         from fedac.experiments.runners.on_ray import OnRay
 
         return OnRay(task, costs, ray_address, on_compile)
-    if ray_address is not None:
-        raise InputError("an address of Ray needs on='ray'")
     cores = available_cores()
-    threads = share_out(cores, best_jobs(costs, cores) if jobs is None else require_jobs(jobs))
+    threads = share_out(cores, best_jobs(costs, cores) if jobs is None else jobs)
     if len(threads) == 1:
         return nullcontext(InThisProcess(task, threads[0], on_compile))
     return Processes(task, threads[: max(1, len(costs))], on_compile)
 
 
-def require_jobs(jobs: int) -> int:
-    """Return a plausible number of jobs."""
+def require_where(jobs: int | None, on: str | None, ray_address: str | None) -> None:
+    """Refuse options that contradict each other."""
+    if on not in (None, "ray"):
+        raise InputError(f"a sweep runs on 'ray' or, without on, on this machine, not on '{on}'")
+    if on is None and ray_address is not None:
+        raise InputError("the address of a Ray cluster needs on='ray'")
+    if jobs is None:
+        return
+    if on is not None:
+        raise InputError("jobs are processes of this machine: leave them out on Ray")
     if require_count("jobs", jobs) > MOST_JOBS:
         raise InputError(f"jobs must be at most {MOST_JOBS}, got {jobs}")
-    return jobs
 
 
 def plan(
