@@ -13,7 +13,7 @@ import json
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
@@ -23,7 +23,7 @@ from fedac.errors import InputError
 from fedac.experiments.compare import records
 from fedac.experiments.cost import queries
 from fedac.experiments.database import explained, open_to_read, open_to_write
-from fedac.experiments.grid import Config
+from fedac.experiments.grid import Config, values_of
 from fedac.experiments.identity import with_unique_names
 from fedac.experiments.machine import describe_machine
 from fedac.experiments.network import warn_if_shared
@@ -174,7 +174,7 @@ class Store:
             query = "SELECT id FROM origins WHERE version = ? AND machine = ?"
             (origin_id,) = db.execute(query, origin).fetchone()
             for config, outcome in results:
-                values = asdict(config) | asdict(outcome) | {"key": config.key}
+                values = values_of(config) | values_of(outcome) | {"key": config.key}
                 trace = [values.pop(name) for name in TRACE]
                 losses = outcome.losses
                 values |= {"best_loss": min(losses), "final_loss": losses[-1]}
