@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import pickle
 import sys
 import time
@@ -42,7 +43,7 @@ def cluster_of(nodes: int) -> Iterator[None]:
     try:
         for _ in range(nodes - 1):
             cluster.add_node(**local)
-        ray.init(cluster.address, log_to_driver=False, logging_level="ERROR")
+        ray.init(cluster.address, log_to_driver=False, logging_level=logging.ERROR)
         yield
     finally:
         ray.shutdown()
