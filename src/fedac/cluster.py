@@ -37,6 +37,8 @@ def connect(address: str | None = None) -> Iterator[None]:
     if ray.is_initialized():
         yield
         return
+    if address == "":
+        raise InputError("the address of the Ray cluster is empty: give HOST:PORT, or leave it out")
     address = address or os.environ.get("RAY_ADDRESS")
     if address:
         _require_answer(address)
@@ -50,7 +52,8 @@ def connect(address: str | None = None) -> Iterator[None]:
             else:
                 # Without "local", Ray would join any cluster that somebody runs on this machine.
                 alone = {"include_dashboard": False, "_node_ip_address": "127.0.0.1"}
-                ray.init("local", **quiet, **alone)
+                with _on_loopback_only():
+                    ray.init("local", **quiet, **alone)
     except (ConnectionError, RuntimeError, ValueError) as error:
         reason = " ".join(str(error).split())
         where = f"at {address}" if address else "on this machine"
@@ -59,6 +62,28 @@ def connect(address: str | None = None) -> Iterator[None]:
         yield
     finally:
         ray.shutdown()
+
+
+@contextmanager
+def _on_loopback_only() -> Iterator[None]:
+    """Keep Ray from replacing 127.0.0.1 by an address that other machines can reach.
+
+    It does so where it can form clusters: this switch of Windows and macOS says that it cannot. The
+    processes that it starts read the environment.
+    """
+    from ray._private import ray_constants
+
+    name = ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR
+    before, given = ray_constants.ENABLE_RAY_CLUSTER, os.environ.get(name)
+    ray_constants.ENABLE_RAY_CLUSTER = False
+    os.environ[name] = "0"
+    try:
+        yield
+    finally:
+        ray_constants.ENABLE_RAY_CLUSTER = before
+        del os.environ[name]
+        if given is not None:
+            os.environ[name] = given
 
 
 def nodes() -> list[Node]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -81,6 +82,33 @@ def _descendants(process: int) -> list[int]:
 def test_the_cluster_of_these_tests_listens_on_loopback_only(two_nodes):
     two_nodes.run(NODES)  # starts workers
     listening = _listening(two_nodes.process.pid)
+    assert listening
+    assert {address for _, address in listening} <= LOOPBACK
+
+
+ALONE = """
+import sys
+from fedac.cluster import connect
+import ray
+
+with connect():
+    ray.get(ray.remote(lambda: None).remote())  # starts workers
+    print("ready", flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="needs Linux")
+def test_a_ray_of_our_own_listens_on_loopback_only():
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    with subprocess.Popen(
+        [sys.executable, "-c", ALONE],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment,
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        listening = _listening(process.pid)
+        process.communicate(timeout=1800)
     assert listening
     assert {address for _, address in listening} <= LOOPBACK
 

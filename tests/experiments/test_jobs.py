@@ -182,9 +182,13 @@ def test_what_the_input_is_to_blame_for_is_an_input_error(tmp_path, monkeypatch)
     monkeypatch.setattr(task, "simulate", refuse)
     with (
         Store(tmp_path, create=True) as store,
-        pytest.raises(InputError, match=r"6 of 6 groups failed. synthetic, M=.* takes 9,999 MB"),
+        pytest.raises(
+            InputError, match=r"6 of 6 groups failed. synthetic, M=.* takes 9,999 MB"
+        ) as caught,
     ):
         sweep.run(make(), store, jobs=1)
+    assert str(caught.value).count("synthetic") == sweep.NAMED_FAILURES
+    assert str(caught.value).endswith("; ...")
 
 
 @pytest.mark.slow

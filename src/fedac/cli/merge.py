@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
 from fedac.cli.parse import nonempty_path, output_folder
+
+if TYPE_CHECKING:
+    from fedac.experiments.merge import Joined
 
 
 def command(
@@ -24,8 +28,11 @@ def command(
     """
     from fedac.experiments.merge import merge_stores
 
-    merged = merge_stores(output_folder(out, option="OUT"), sources)
-    for each in merged.joined:
-        print(f"{each.source}: {each.added} runs added, {each.before} already there")
+    merged = merge_stores(output_folder(out, option="OUT"), sources, _print_joined)
     added = sum(each.added for each in merged.joined)
     print(f"{out}: {added} runs added, {merged.runs} in all")
+
+
+def _print_joined(joined: Joined) -> None:
+    """Say so at once: a later folder may be refused."""
+    print(f"{joined.source}: {joined.added} runs added, {joined.before} already there")

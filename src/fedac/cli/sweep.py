@@ -231,8 +231,11 @@ def run_grid(grid: Grid, store: Store, **where: Any) -> Summary:
             return experiment.run(
                 grid, store, **where, on_progress=show, on_compile=cache(notice_compiling)
             )
-    except (experiment.GroupsFailedError, WorkerLostError) as error:
+    except experiment.GroupsFailedError as error:
         notice(str(error))
+        raise typer.Exit(1) from error
+    except WorkerLostError as error:
+        notice(f"{error}; finished runs are kept in '{store.path.parent}'")
         raise typer.Exit(1) from error
     except experiment.SweepInterrupted as stop:
         notice(

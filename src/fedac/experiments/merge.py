@@ -7,7 +7,7 @@ Nothing is overwritten. Where two stores disagree on a run, nothing of the sourc
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -74,10 +74,15 @@ class Merged:
     runs: int  # in the store now
 
 
-def merge_stores(out: str | Path, sources: Iterable[str | Path]) -> Merged:
+def merge_stores(
+    out: str | Path,
+    sources: Iterable[str | Path],
+    on_joined: Callable[[Joined], object] = lambda joined: None,
+) -> Merged:
     """Add the runs of some stores to the one in `out`, which is made if it does not exist.
 
     All sources are checked before anything is written. They are not changed, and may be in use.
+    `on_joined` is called after each.
 
     Examples
     --------
@@ -103,9 +108,12 @@ def merge_stores(out: str | Path, sources: Iterable[str | Path]) -> Merged:
     with Store(out, create=True) as store, ExitStack() as stack:
         with explained(store.path), store.claim("open", wait=True):
             db = open_to_write(store.path, stack)
-        joined = tuple(_join(db, out, source) for source in folders)
+        joined = []
+        for source in folders:
+            joined.append(_join(db, out, source))
+            on_joined(joined[-1])
         (runs,) = db.execute("SELECT count(*) FROM runs").fetchone()
-    return Merged(joined, runs)
+    return Merged(tuple(joined), runs)
 
 
 def _join(db: sqlite3.Connection, out: Path, source: Path) -> Joined:

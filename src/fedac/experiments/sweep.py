@@ -32,6 +32,8 @@ SECONDS_BETWEEN_REPORTS = 0.1
 # How many groups `measure_speed` runs, and about how long each.
 TRIALS = 4
 TRIAL_SECONDS = 0.4
+# Groups that failed and are named.
+NAMED_FAILURES = 3
 # Above this a typo is likelier than a machine.
 MOST_JOBS = 1024
 
@@ -263,12 +265,16 @@ class _Sweep:
         """Raise an error if groups failed."""
         if not self._failed:
             return
-        first = self._failed[0]
-        error, failed = first.error, len(self._failed)
-        message = f"{_name(first.order.configs[0])}: {_reason(error)}"
-        if len(self.planned) > 1:
-            others = "; all others are kept" if failed < len(self.planned) else ""
-            message = f"{failed} of {len(self.planned)} groups failed{others}. {message}"
+        named = [
+            f"{_name(failed.order.configs[0])}: {_reason(failed.error)}"
+            for failed in self._failed[:NAMED_FAILURES]
+        ]
+        failed, groups = len(self._failed), len(self.planned)
+        message = "; ".join(named + ["..."] * (failed > len(named)))
+        if groups > 1:
+            others = "; all others are kept" if failed < groups else ""
+            message = f"{failed} of {groups} groups failed{others}. {message}"
+        error = self._failed[0].error
         if isinstance(error, InputError):
             raise InputError(message) from error
         raise GroupsFailedError(message) from error

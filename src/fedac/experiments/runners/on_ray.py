@@ -128,6 +128,13 @@ class OnRay:
 
     def run(self, orders: Iterator[Order], report: Report) -> Iterator[Answer]:
         """Run orders, so many at a time that all cores of the cluster are busy."""
+        try:
+            yield from self._run(orders, report)
+        except import_ray().exceptions.RayError as error:
+            first_line = str(error).strip().splitlines()[0]
+            raise WorkerLostError(f"lost the Ray node of this process ({first_line})") from error
+
+    def _run(self, orders: Iterator[Order], report: Report) -> Iterator[Answer]:
         ray = import_ray()
         by_number: dict[int, Order] = {}
         more = True
