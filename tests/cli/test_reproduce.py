@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from fedac.cli import reproduce
-from fedac.experiments import grid, report, sweep
+from fedac.experiments import grid, report, task
 from fedac.experiments.compare import tuned
 from fedac.experiments.identity import A9A
 from fedac.experiments.store import Store
@@ -80,7 +80,7 @@ def test_a_second_run_redoes_nothing_and_draws_the_same(fedac, monkeypatch, tmp_
 
     assert fedac("reproduce", "figure-2", "--out", tmp_path).code == 0
     before = {path.name: path.read_bytes() for path in (tmp_path / "figures").iterdir()}
-    monkeypatch.setattr(sweep, "simulate", forbidden)
+    monkeypatch.setattr(task, "simulate", forbidden)
     code, _, err = fedac("reproduce", "figure-2", "--out", tmp_path)
     assert code == 0
     assert "0 runs in" in err
@@ -161,7 +161,7 @@ def test_comparison_tables(fedac, monkeypatch, tmp_path):
     }
     rows = [row | {"key": str(K), "K": K, "eta": 0.1, "trained_loss": v} for K, v in values.items()]
     best = tuned(pd.DataFrame(rows))
-    monkeypatch.setattr(reproduce, "_tuned_runs", lambda grid, store: best)
+    monkeypatch.setattr(reproduce, "_tuned_runs", lambda grid, store, jobs: best)
     paper = grid.Grid.from_toml(grid.shipped("a9a-l2-1e-3")).model_copy(
         update={"workers": (8192,), "local_steps": tuple(values), "steps": 4096}
     )
@@ -241,7 +241,7 @@ def test_an_interrupt_says_what_is_kept(fedac, monkeypatch, tmp_path, number):
     def interrupted(*_, **__):
         signal.raise_signal(number)
 
-    monkeypatch.setattr(sweep, "simulate", interrupted)
+    monkeypatch.setattr(task, "simulate", interrupted)
     code, said, err = fedac("reproduce", "figure-1", "--out", tmp_path)
     assert (code, said) == (130, "")
     first, last = err.splitlines()

@@ -224,7 +224,7 @@ def children(pid):
             state, parent = status.read_text().rpartition(")")[2].split()[:2]
         except OSError:  # it has ended
             continue
-        if int(parent) == pid and "worker" in (status.parent / "cmdline").read_text():
+        if int(parent) == pid and "runners.worker" in (status.parent / "cmdline").read_text():
             found.append((int(status.parent.name), state))
     return found
 
