@@ -9,6 +9,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
@@ -36,6 +37,21 @@ cluster.shutdown()
 LIMIT = 1800
 
 
+def descendants(process: int) -> list[int]:
+    """Return a process and all that it started."""
+    parents: dict[int, list[int]] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            pid, rest = int(stat.parent.name), stat.read_text().rsplit(")", 1)[1].split()
+        except OSError:
+            continue
+        parents.setdefault(int(rest[1]), []).append(pid)
+    found = [process]
+    for pid in found:
+        found += parents.get(pid, [])
+    return found
+
+
 @dataclass
 class TwoNodes:
     """A cluster of the nodes "first" and "second"; drivers are processes of their own."""
@@ -57,6 +73,17 @@ class TwoNodes:
             [sys.executable, "-c", script, *map(str, arguments)],
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=self.environment,
         )  # fmt: skip
+
+    def processes(self, name: str) -> list[int]:
+        """Return the processes of the nodes whose names begin like this."""
+        found = []
+        for pid in descendants(self.process.pid):
+            try:
+                if Path(f"/proc/{pid}/cmdline").read_text().startswith(name):
+                    found.append(pid)
+            except OSError:  # it has ended
+                continue
+        return found
 
     def run(self, script: str, *arguments: object) -> str:
         """Run a Python script as a driver to its end, and return what it prints."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import time
-from pathlib import Path
 
 import pytest
 
@@ -39,17 +38,6 @@ except SimulationInterrupted as stop:
 """
 
 
-def _actors() -> list[str]:
-    """Return the processes of our actors."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            found.append(path.read_text())
-        except OSError:
-            continue
-    return [line for line in found if line.startswith("ray::Actor")]
-
-
 def test_a_lost_node_is_named_with_the_round_and_what_to_do(two_nodes):
     with two_nodes.start(LONG) as driver:
         try:
@@ -78,7 +66,7 @@ def test_an_interrupt_stops_the_actors_and_keeps_what_was_recorded(two_nodes):
             driver.kill()
     assert output.splitlines()[-1] == "interrupted with a record: True", output + errors
     for _ in range(1800):
-        if not _actors():
+        if not two_nodes.processes("ray::Actor"):
             return
         time.sleep(1)
     pytest.fail("actors are left")

@@ -23,6 +23,7 @@ GRID = Grid(
     workers=tuple(range(4, 36, 4)), local_steps=(4, 8), steps=2**11, eta=(0.1, 0.5),
 )  # fmt: skip
 CELLS = 8 * 2 * 2 * 2
+GROUP = "ray::_run"  # the name of a process that runs a group
 # What `fedac` is called with, but for the folder.
 LINE = """
 import sys
@@ -72,18 +73,6 @@ def finish(driver):
     return errors
 
 
-def running():
-    """Return the processes in which Ray runs our groups."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            if path.read_text().startswith("ray::_run"):
-                found.append(int(path.parent.name))
-        except OSError:  # it has ended
-            continue
-    return found
-
-
 def test_two_nodes_change_no_byte(two_nodes, tmp_path, quiet):
     output = two_nodes.run(LINE, tmp_path)
     assert f"{CELLS} runs now, 0 before" in output
@@ -104,7 +93,7 @@ def test_a_ray_of_our_own_on_this_machine(two_nodes, tmp_path, quiet):
 def test_a_killed_process_of_a_node(two_nodes, tmp_path, quiet):
     with two_nodes.start(LINE, tmp_path) as driver:
         wait_for_runs(driver, tmp_path)
-        for pid in running():
+        for pid in two_nodes.processes(GROUP):
             os.kill(pid, signal.SIGKILL)
         finish(driver)
     assert read(tmp_path) == quiet
@@ -142,7 +131,7 @@ def test_a_signal_stops_the_tasks_and_keeps_what_is_finished(two_nodes, tmp_path
     assert driver.returncode == 130, errors
     assert "runs are kept" in errors
     until = time.monotonic() + 600
-    while running():
+    while two_nodes.processes(GROUP):
         assert time.monotonic() < until, "a task is left behind"
         time.sleep(0.1)
 
