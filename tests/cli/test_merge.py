@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
+
 import pytest
 
 from fedac.experiments import network
@@ -57,3 +60,12 @@ def test_a_network_file_system_is_mentioned_once(fedac, sweep, tmp_path, monkeyp
         "do not hold between machines: use one store per machine with --shard, and join them with "
         "'fedac merge'\n",
     )
+
+
+def test_what_was_added_before_a_refusal_is_said(fedac, sweep, tmp_path):
+    a, b, out = sweep("a", "0.1"), sweep("b", "0.1"), tmp_path / "out"
+    with closing(sqlite3.connect(b / "runs.sqlite")) as db, db:
+        db.execute("UPDATE traces SET loss = loss + 1 WHERE step > 0")
+    code, said, err = fedac("merge", out, a, b)
+    assert (code, said) == (2, f"{a}: 1 runs added, 0 already there\n")
+    assert f"nothing of '{b}' was added" in err

@@ -398,6 +398,7 @@ def test_shards_and_jobs(fedac, grid, tmp_path):
         (["--jobs", 2, "--on", "ray"], "leave them out on Ray"),
         (["--on", "slurm"], "not on 'slurm'"),
         (["--ray-address", "127.0.0.1:1"], "needs on='ray'"),
+        (["--on", "ray", "--ray-address", ""], "the address of the Ray cluster is empty"),
         (["--shard", "0/3"], "there is no shard 0/3"),
         (["--dry-run", "--on", "ray"], "leave out --on"),
     ],
