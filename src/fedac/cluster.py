@@ -37,8 +37,7 @@ def connect(address: str | None = None) -> Iterator[None]:
     if ray.is_initialized():
         yield
         return
-    if address == "":
-        raise InputError("the address of the Ray cluster is empty: give HOST:PORT, or leave it out")
+    require_address(address)
     address = address or os.environ.get("RAY_ADDRESS")
     if address:
         _require_answer(address)
@@ -62,6 +61,12 @@ def connect(address: str | None = None) -> Iterator[None]:
         yield
     finally:
         ray.shutdown()
+
+
+def require_address(address: str | None) -> None:
+    """Refuse an empty address, as an unset variable of a shell gives: it is not "this machine"."""
+    if address == "":
+        raise InputError("the address of the Ray cluster is empty: give HOST:PORT, or leave it out")
 
 
 @contextmanager

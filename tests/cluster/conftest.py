@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,7 +37,7 @@ cluster.shutdown()
 LIMIT = 1800
 
 
-def descendants(process: int) -> list[int]:
+def _descendants(process: int) -> list[int]:
     """Return a process and all that it started."""
     parents: dict[int, list[int]] = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
@@ -77,7 +77,7 @@ class TwoNodes:
     def processes(self, name: str) -> list[int]:
         """Return the processes of the nodes whose names begin like this."""
         found = []
-        for pid in descendants(self.process.pid):
+        for pid in _descendants(self.process.pid):
             try:
                 if Path(f"/proc/{pid}/cmdline").read_text().startswith(name):
                     found.append(pid)
@@ -119,3 +119,9 @@ def two_nodes() -> Iterator[TwoNodes]:
         finally:
             process.kill()
     shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def descendants() -> Callable[[int], list[int]]:
+    """Give a function that returns a process and all that it started."""
+    return _descendants

@@ -43,10 +43,10 @@ with connect():
 """
 
 
-def _listening(process: int) -> set[tuple[int, str]]:
-    """Return the addresses on which a process and all it started listen, with who does."""
+def _listening(processes: list[int]) -> set[tuple[int, str]]:
+    """Return the addresses on which processes listen, with who does."""
     inodes = {}
-    for pid in _descendants(process):
+    for pid in processes:
         for descriptor in Path(f"/proc/{pid}/fd").iterdir():
             try:
                 target = str(descriptor.readlink())
@@ -56,7 +56,7 @@ def _listening(process: int) -> set[tuple[int, str]]:
                 inodes[target[8:-1]] = pid
     found = set()
     for table in ("tcp", "tcp6", "udp", "udp6"):
-        for line in Path(f"/proc/{process}/net/{table}").read_text().splitlines()[1:]:
+        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
             _, local, _, state, *_ = fields = line.split()
             listens = state == "0A" or (table.startswith("udp") and state == "07")
             if listens and fields[9] in inodes:
@@ -64,24 +64,10 @@ def _listening(process: int) -> set[tuple[int, str]]:
     return found
 
 
-def _descendants(process: int) -> list[int]:
-    parents = {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            pid, rest = int(stat.parent.name), stat.read_text().rsplit(")", 1)[1].split()
-        except OSError:
-            continue
-        parents.setdefault(int(rest[1]), []).append(pid)
-    found = [process]
-    for pid in found:
-        found += parents.get(pid, [])
-    return found
-
-
 @pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="needs Linux")
-def test_the_cluster_of_these_tests_listens_on_loopback_only(two_nodes):
+def test_the_cluster_of_these_tests_listens_on_loopback_only(two_nodes, descendants):
     two_nodes.run(NODES)  # starts workers
-    listening = _listening(two_nodes.process.pid)
+    listening = _listening(descendants(two_nodes.process.pid))
     assert listening
     assert {address for _, address in listening} <= LOOPBACK
 
@@ -99,7 +85,7 @@ with connect():
 
 
 @pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="needs Linux")
-def test_a_ray_of_our_own_listens_on_loopback_only():
+def test_a_ray_of_our_own_listens_on_loopback_only(descendants):
     environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     with subprocess.Popen(
         [sys.executable, "-c", ALONE],
@@ -107,7 +93,7 @@ def test_a_ray_of_our_own_listens_on_loopback_only():
     ) as process:  # fmt: skip
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
-        listening = _listening(process.pid)
+        listening = _listening(descendants(process.pid))
         process.communicate(timeout=1800)
     assert listening
     assert {address for _, address in listening} <= LOOPBACK

@@ -26,7 +26,9 @@ def test_the_command_prints_the_same_and_says_how_long_it_takes(two_nodes):
         finally:
             driver.kill()
     spread = json.loads(output)
-    assert re.search(r"fedac: this takes about \d+ s on 2 nodes with 2 cores\n", errors), errors
+    assert re.search(r"fedac: this takes about [\d.e-]+ s on 2 nodes with 2 cores\n", errors), (
+        errors
+    )
     for result in (alone, spread):
         result.pop("seconds")
     assert spread == alone

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from fedac.cli.streams import notice
+from fedac.cli.streams import duration, notice
 
 if TYPE_CHECKING:
     from fedac.simulation import Record
@@ -57,18 +57,6 @@ class _Estimate:
         if before < self._first <= self._done and self._started is not None:
             seconds = (time.monotonic() - self._started) * self._total / self._first
             notice(f"this takes about {duration(seconds)} on {self._where}")
-
-
-def duration(seconds: float) -> str:
-    """Return a time in words.
-
-    >>> duration(7980), duration(754), duration(3.2)
-    ('2 h 13 min', '13 min', '3 s')
-    """
-    if seconds < 60:
-        return f"{seconds:.0f} s"
-    hours, minutes = divmod(round(seconds / 60), 60)
-    return f"{hours} h {minutes} min" if hours else f"{minutes} min"
 
 
 def _where(nodes: int, cores: int) -> str:

@@ -21,6 +21,7 @@ LOSS_NAMES = "logistic, least-squares, squared-hinge"
 JOBS = (
     "Groups of runs side by side, in processes that share the cores; the best number unless given."
 )
+RAY_ADDRESS = "The cluster of --on ray; $RAY_ADDRESS, else a Ray on this machine, unless given."
 BAND = (
     "How several seeds are shown: range or quartiles, around their median; or confidence, the 95% "
     "confidence interval of their mean."

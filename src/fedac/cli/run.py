@@ -23,7 +23,7 @@ from fedac.cli.federation import (
     FederationOptions,
     batch_size,
 )
-from fedac.cli.parse import ALGORITHM_NAMES, LOSS_NAMES, numbers
+from fedac.cli.parse import ALGORITHM_NAMES, LOSS_NAMES, RAY_ADDRESS, numbers
 from fedac.cli.progress import download_bar, progress_bar
 from fedac.cli.streams import new_table, notice, notice_compiling, print_table
 
@@ -73,11 +73,7 @@ def command(
         metavar="ray",
         help="Share the workers among all nodes of a Ray cluster: needs pip install 'fedac[ray]'.",
     ),
-    ray_address: str | None = typer.Option(
-        None,
-        metavar="ADDRESS",
-        help="The cluster of --on ray; $RAY_ADDRESS, else a Ray on this machine, unless given.",
-    ),
+    ray_address: str | None = typer.Option(None, metavar="HOST:PORT", help=RAY_ADDRESS),
     as_json: bool = typer.Option(
         False, "--json", help="Print one JSON object; a diverged run has final_loss null."
     ),

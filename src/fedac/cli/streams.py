@@ -47,6 +47,21 @@ def notice_compiling() -> None:
     notice("compiling the simulator for this kind of problem, once; this takes up to a minute")
 
 
+def duration(seconds: float) -> str:
+    """Format a time for people.
+
+    Examples
+    --------
+    >>> duration(0.2), duration(75), duration(8000)
+    ('0.2 s', '1 min 15 s', '2 h 13 min')
+    """
+    if seconds < 60:
+        return f"{seconds:.2g} s"
+    if seconds < 3600:
+        return f"{seconds // 60:.0f} min {seconds % 60:.0f} s"
+    return f"{seconds // 3600:.0f} h {seconds % 3600 // 60:.0f} min"
+
+
 def results_console() -> Console:
     """Return a console on stdout that never cuts lines in a pipe or a file."""
     from rich.console import Console

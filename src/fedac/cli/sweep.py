@@ -26,6 +26,7 @@ from fedac.cli.parse import (
     BAND,
     JOBS,
     LOSS_NAMES,
+    RAY_ADDRESS,
     listed,
     names,
     nonempty_path,
@@ -34,7 +35,7 @@ from fedac.cli.parse import (
     whole_numbers,
 )
 from fedac.cli.progress import download_bar, sweep_bar
-from fedac.cli.streams import new_table, notice, notice_compiling, print_table
+from fedac.cli.streams import duration, new_table, notice, notice_compiling, print_table
 from fedac.errors import InputError
 
 if TYPE_CHECKING:
@@ -119,11 +120,7 @@ def command(
     on: str | None = typer.Option(
         None, metavar="ray", help="Run on a Ray cluster instead: needs pip install 'fedac[ray]'."
     ),
-    ray_address: str | None = typer.Option(
-        None,
-        metavar="HOST:PORT",
-        help="The cluster of --on ray; $RAY_ADDRESS, else a Ray on this machine, unless given.",
-    ),
+    ray_address: str | None = typer.Option(None, metavar="HOST:PORT", help=RAY_ADDRESS),
     shard: str | None = typer.Option(
         None,
         metavar="I/N",
@@ -312,19 +309,4 @@ def _print_plan(grid: Grid, out: Path | None, where: dict[str, Any]) -> None:
     task = prepare(grid)
     print(f"cells: {sum(map(len, groups))}, missing: {len(missing)}")
     print(f"gradient queries: {task.queries(missing):.3e}")
-    print(f"expected time: {_duration(seconds)}{how}")
-
-
-def _duration(seconds: float) -> str:
-    """Format a time for people.
-
-    Examples
-    --------
-    >>> _duration(0.2), _duration(75), _duration(8000)
-    ('0.2 s', '1 min 15 s', '2 h 13 min')
-    """
-    if seconds < 60:
-        return f"{seconds:.2g} s"
-    if seconds < 3600:
-        return f"{seconds // 60:.0f} min {seconds % 60:.0f} s"
-    return f"{seconds // 3600:.0f} h {seconds % 3600 // 60:.0f} min"
+    print(f"expected time: {duration(seconds)}{how}")

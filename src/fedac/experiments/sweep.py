@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from fedac.cluster import require_address
 from fedac.errors import InputError
 from fedac.experiments.grid import Config, Grid
 from fedac.experiments.runners import Answer, Order, Runner
@@ -166,8 +167,7 @@ def require_where(jobs: int | None, on: str | None, ray_address: str | None) -> 
         raise InputError(f"a sweep runs on 'ray' or, without on, on this machine, not on '{on}'")
     if on is None and ray_address is not None:
         raise InputError("the address of a Ray cluster needs on='ray'")
-    if ray_address == "":
-        raise InputError("the address of the Ray cluster is empty: give HOST:PORT, or leave it out")
+    require_address(ray_address)
     if jobs is None:
         return
     if on is not None:

@@ -136,7 +136,6 @@ class OnRay:
 
     def _run(self, orders: Iterator[Order], report: Report) -> Iterator[Answer]:
         ray = import_ray()
-        by_number: dict[int, Order] = {}
         more = True
         while True:
             while more and len(self._tasks) < self._slots + AHEAD:
@@ -144,7 +143,6 @@ class OnRay:
                 if order is None:
                     more = False
                     break
-                by_number[order.number] = order
                 task = self._task.remote(
                     [self._data], order, self._threads, self._board, self._names
                 )
@@ -152,10 +150,9 @@ class OnRay:
             if not self._tasks:
                 return
             done, _ = ray.wait(list(self._tasks), num_returns=1, timeout=REPORTS)
-            self._read_board(by_number, report)
+            self._read_board(report)
             for task in done:
                 order = self._tasks.pop(task)
-                del by_number[order.number]
                 yield self._answer(task, order)
 
     def _answer(self, task: Any, order: Order) -> Answer:
@@ -168,7 +165,8 @@ class OnRay:
             return Answer(order, [], error=WorkerLostError(what))
         return to_answer(order, message, origin)
 
-    def _read_board(self, orders: dict[int, Order], report: Report) -> None:
+    def _read_board(self, report: Report) -> None:
+        orders = {order.number: order for order in self._tasks.values()}
         notes, compiling = import_ray().get(self._board.read.remote())
         if compiling:
             self._on_compile()
