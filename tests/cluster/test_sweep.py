@@ -124,7 +124,8 @@ def test_a_killed_driver_continues_from_its_store(two_nodes, tmp_path, quiet):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_stops_the_tasks_and_keeps_what_is_finished(two_nodes, tmp_path, number):
-    with two_nodes.start(LINE, tmp_path) as driver:
+    # Long enough not to end before the signal, even on a busy machine.
+    with two_nodes.start(LINE, tmp_path, "--steps", 2**15) as driver:
         wait_for_runs(driver, tmp_path)
         driver.send_signal(number)
         _, errors = driver.communicate(timeout=1800)
