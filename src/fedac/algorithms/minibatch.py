@@ -6,10 +6,80 @@ with a batch of M*K, appendix "Additional setup details"), which `minibatch=True
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Any
 
 from fedac.algorithms.local.fedac import FEDAC_VANILLA
 from fedac.algorithms.local.fedavg import FEDAVG
+from fedac.algorithms.record import Algorithm, State, Vector
 
 MB_SGD = replace(FEDAVG, name="mb-sgd", label="MB-SGD", minibatch=True)
 MB_AC_SGD = replace(FEDAC_VANILLA, name="mb-ac-sgd", label="MB-AC-SGD", minibatch=True)
+
+
+def on_clients(algorithm: Algorithm) -> Algorithm:
+    """Return a minibatch algorithm as its clients see it: they get w_md and send a gradient.
+
+    All else stays on the server. It computes the same (where a step size falls, w_md is that of
+    the round before); an engine needs it where every client's message counts by itself.
+
+    Examples
+    --------
+    >>> mine = on_clients(MB_SGD)
+    >>> hp = mine.couple(eta=0.5, mu=1.0, K=2)
+    >>> sequences, server = mine.split(mine.start(8.0))
+    >>> local = mine.enter(sequences, (), hp)
+    >>> for g in (2.0, 4.0):
+    ...     local = mine.update(local, 8.0, g, hp)
+    >>> message, _ = mine.leave(local, sequences, (), hp, 2)
+    >>> mine.serve(message, sequences, server, hp, 0, 1.0)  # 8 - 0.5 * 3
+    ((6.5,), (6.5,))
+    """
+    mine = _OnClients(algorithm)
+    return replace(
+        algorithm,
+        minibatch=False,
+        sequences=("w_md",),
+        server=algorithm.sequences,
+        local=("w_md", "gradients"),
+        start=mine.start,
+        enter=mine.enter,
+        query=mine.query,
+        update=mine.update,
+        leave=mine.leave,
+        serve=mine.serve,
+        output=mine.output,
+        changes=("w_md",),
+    )
+
+
+@dataclass(frozen=True)
+class _OnClients:
+    rule: Algorithm
+
+    def start(self, w_0: Vector) -> State:
+        return (w_0, *self.rule.start(w_0))  # where all sequences are equal, so is w_md
+
+    def enter(self, sequences: State, memory: State, hp: Any) -> State:
+        (w_md,) = sequences
+        return w_md, 0 * w_md
+
+    def query(self, local: State, hp: Any) -> Vector:
+        return local[0]
+
+    def update(self, local: State, w_md: Vector, g: Vector, hp: Any) -> State:
+        return local[0], local[1] + g
+
+    def leave(
+        self, local: State, sequences: State, memory: State, hp: Any, steps: int
+    ) -> tuple[State, State]:
+        return (local[1] / steps,), memory
+
+    def serve(
+        self, message: State, sequences: State, server: State, hp: Any, r: int, share: float
+    ) -> tuple[State, State]:
+        after = self.rule.update(server, sequences[0], message[0], hp)
+        return (self.rule.query(after, hp),), after
+
+    def output(self, state: State, hp: Any, t: int) -> Vector:
+        return self.rule.output(state[1:], hp, t)

@@ -94,6 +94,12 @@ class Algorithm:
         ``first_memory(sequences) -> memory`` of a client that has none yet; zeros unless given.
     everybody : bool
         Whether all clients must take part in every round.
+    changes : tuple of str
+        Sequences for which a client sends a change, not a new value. Where messages are rounded
+        (`fedac.wire`), other vectors are rounded as differences to what was broadcast.
+    echoes : tuple of pairs of str
+        A sequence and a memory: the client remembers what it sent, so the rounding of the message
+        is in its memory too.
 
     Examples
     --------
@@ -122,6 +128,8 @@ class Algorithm:
     serve: Callable[[State, State, State, Any, int, float], tuple[State, State]] = serve_mean
     first_memory: Callable[[State], State] | None = None
     everybody: bool = False
+    changes: tuple[str, ...] = ()
+    echoes: tuple[tuple[str, str], ...] = ()
 
     def __post_init__(self) -> None:
         # PyTorch and Flower find vectors by their names. The contract explains other types.
@@ -167,6 +175,19 @@ class Algorithm:
         if self.first_memory is not None:
             return self.first_memory(sequences)
         return tuple(0 * sequences[0] for _ in self.memory)
+
+    def bases(self, sequences: State) -> State:
+        """Return what the vectors of a message are compared with before they are rounded."""
+        pairs = zip(self.sequences, sequences, strict=True)
+        return tuple(0 * x if name in self.changes else x for name, x in pairs)
+
+    def remember_sent(self, message: State, sent: State, memory: State) -> State:
+        """Return the memory of a client whose message was rounded to `sent`."""
+        after = dict(zip(self.memory, memory, strict=True))
+        for sequence, kept in self.echoes:
+            t = self.sequences.index(sequence)
+            after[kept] = after[kept] + (sent[t] - message[t])
+        return tuple(after.values())
 
     def __repr__(self) -> str:
         return f"<Algorithm {self.name}>"

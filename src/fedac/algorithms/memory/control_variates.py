@@ -44,6 +44,8 @@ def with_control_variates(rule: Algorithm) -> Algorithm:
         leave=mine.leave,
         serve=mine.serve,
         first_memory=mine.first_memory,
+        changes=(*rule.changes, "c"),
+        echoes=(*rule.echoes, ("c", "c_m")),  # else c would drift away from the mean of all c_m
     )
 
 

@@ -51,6 +51,7 @@ def with_scaffnew(rule: Algorithm) -> Algorithm:
         leave=leave,
         first_memory=first_memory,
         everybody=True,
+        echoes=(("w", "y"),),  # else the mean of all h_m would drift away from zero
     )
 
 
