@@ -65,6 +65,23 @@ def bytes_of(wire: str, numbers: int) -> int:
     return numbers * (2 if wire == BFLOAT16 else 4)
 
 
+def bytes_up(algorithm: Algorithm, dim: int, wire: str = FLOAT32) -> int:
+    """Return what a client sends in a round of a model with `dim` parameters.
+
+    Examples
+    --------
+    >>> from fedac.algorithms import get
+    >>> bytes_up(get("fedac-i"), 1024), bytes_up(get("fedac-i"), 1024, "int8")
+    (8192, 2080)
+    """
+    return algorithm.vectors_up * bytes_of(wire, dim)
+
+
+def bytes_down(algorithm: Algorithm, dim: int) -> int:
+    """Return what a client receives in a round."""
+    return algorithm.vectors_down * bytes_of(FLOAT32, dim)
+
+
 def stream(seed: Any, m: Any, r: Any, t: Any) -> Any:
     """Return the key of the draws for vector t of client m's message in round r; all are uint64."""
     return mix(mix(worker_key(seed ^ _STREAM, m) + (r + _ONE) * GOLDEN) + (t + _ONE) * GOLDEN)

@@ -72,6 +72,14 @@ def clients_that_remember_and_change_nodes(**options: Any) -> Result:
     )  # fmt: skip
 
 
+def clients_that_round_their_messages(**options: Any) -> Result:
+    F = _sparse(2000, 40)
+    return simulate(
+        F, ["scaffold", "fedac-i", "mb-sgd"], clients=_owners(2000, 250),
+        participation=0.3, K=4, T=24, eta=[0.05, 0.2, 1e9], wire="int8", **options,
+    )  # fmt: skip
+
+
 def dense_clients_that_remember(**options: Any) -> Result:
     return simulate(
         _dense(400, 8), "scaffold", clients=_owners(400, 80),
@@ -95,6 +103,7 @@ SCENARIOS: dict[str, Simulation] = {
         dense_rows_shared_and_not,
         large_batches_whose_rows_all_nodes_count,
         clients_that_remember_and_change_nodes,
+        clients_that_round_their_messages,
         dense_clients_that_remember,
         step_sizes_that_fall_and_a_centre,
     )

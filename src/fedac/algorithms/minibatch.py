@@ -7,6 +7,7 @@ with a batch of M*K, appendix "Additional setup details"), which `minibatch=True
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 from fedac.algorithms.local.fedac import FEDAC_VANILLA
@@ -17,6 +18,7 @@ MB_SGD = replace(FEDAVG, name="mb-sgd", label="MB-SGD", minibatch=True)
 MB_AC_SGD = replace(FEDAC_VANILLA, name="mb-ac-sgd", label="MB-AC-SGD", minibatch=True)
 
 
+@cache  # one object for each: runs of one algorithm are advanced together
 def on_clients(algorithm: Algorithm) -> Algorithm:
     """Return a minibatch algorithm as its clients see it: they get w_md and send a gradient.
 

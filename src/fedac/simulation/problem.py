@@ -15,6 +15,7 @@ from fedac.decay import Decay
 from fedac.objectives.base import Objective
 from fedac.simulation.federation import Federation
 from fedac.simulation.schedule import Schedule
+from fedac.wire import FLOAT32
 
 # Beyond this size an iterate will overflow, in single and double precision alike.
 DIVERGED = 1e10
@@ -69,6 +70,12 @@ class Problem:
     records: frozenset[int]
     on_progress: Callable[[int], object]
     on_compile: Callable[[], object]
+    wire: str = FLOAT32
+
+    @property
+    def rounds_messages(self) -> bool:
+        """Whether messages lose digits on the wire, so that each client's own message counts."""
+        return self.wire != FLOAT32
 
 
 @dataclass(frozen=True, slots=True)

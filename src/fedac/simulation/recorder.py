@@ -12,6 +12,7 @@ from fedac.errors import InputError
 from fedac.objectives import HeldOut
 from fedac.simulation.problem import ArrayState, Problem, Snapshot
 from fedac.simulation.result import Run
+from fedac.wire import bytes_up
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +107,7 @@ class Recorder:
             test_accuracy=np.array(trace.test_accuracy[:records]),
             state=dict(zip(algorithm.state_names, trace.state, strict=True)),
             w=lane.output(trace.state, trace.steps[-1]),
-            megabytes_per_worker=algorithm.megabytes(dim=dim, rounds=rounds),
+            megabytes_per_worker=bytes_up(algorithm, dim, self.problem.wire) * rounds / 1e6,
         )
 
 

@@ -15,6 +15,7 @@ from fedac.objectives.base import Objective, RowNumbers
 from fedac.simulation.federation import Federation
 from fedac.simulation.problem import ArrayState, Lane, Problem, Snapshot
 from fedac.simulation.schedule import Span
+from fedac.wire import FLOAT32, keys_of, rounded, send
 
 # Called with the step just taken and every worker's state, arrays of shape (M, d).
 OnStep = Callable[[int, ArrayState], object]
@@ -29,7 +30,9 @@ def run(problem: Problem) -> Generator[list[Snapshot]]:
         yield [Snapshot(index, 0, state)]
         for this_round in problem.schedule:
             now = lane.at(this_round.number)
-            state = run_round(problem.objective, now, state, federation, this_round, memory)
+            state = run_round(
+                problem.objective, now, state, federation, this_round, memory, wire=problem.wire
+            )
             problem.on_progress(federation.queries(this_round))
             step = this_round.t + this_round.gap
             if now.diverged(state, step):
@@ -47,6 +50,7 @@ def run_round(
     this_round: Span,
     memory: Memory | None = None,
     on_step: OnStep | None = None,
+    wire: str = FLOAT32,
 ) -> ArrayState:
     """Broadcast the sequences of `state`, let the members of the round take its steps, serve.
 
@@ -90,6 +94,13 @@ def run_round(
             if on_step is not None:
                 on_step(step + 1, local)
         message, kept = algorithm.leave(local, sent, kept, hp, len(steps))
+        if wire != FLOAT32:
+
+            def on_wire(differences: Array, t: int) -> Array:
+                keys = keys_of(federation.seed, members, this_round.number, t)
+                return rounded(wire, differences, keys)
+
+            message, kept = send(algorithm, message, sent, kept, on_wire)
         if memory is not None:
             memory.store(members, kept)
         mean = tuple(federation.mean(vector, members) for vector in message)

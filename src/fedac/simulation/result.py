@@ -101,6 +101,7 @@ class Result:
     objective: Objective
     schedule: Schedule
     federation: Federation
+    wire: str
     engine: str
     runs: tuple[Run, ...]
     gradient_queries: int

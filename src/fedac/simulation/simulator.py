@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from fedac.algorithms import ALGORITHMS, Algorithm, contract, expand
 from fedac.algorithms import get as get_algorithm
+from fedac.algorithms.minibatch import on_clients
 from fedac.arrays import Array
 from fedac.data import Clients, Dataset
 from fedac.decay import Decay
@@ -31,6 +32,7 @@ from fedac.simulation.problem import Lane, Problem
 from fedac.simulation.recorder import Record, Recorder
 from fedac.simulation.result import Result
 from fedac.simulation.schedule import Schedule
+from fedac.wire import FLOAT32, require_wire
 
 
 class SimulationInterrupted(KeyboardInterrupt):
@@ -53,6 +55,7 @@ def simulate(
     participation: float = 1.0,
     batch: int | str = 1,
     weighting: str = "examples",
+    wire: str = FLOAT32,
     mu: float | None = None,
     start: npt.ArrayLike | None = None,
     seed: int = 1,
@@ -98,6 +101,9 @@ def simulate(
     weighting : "examples" or "uniform"
         How much clients count in the average: by their rows, and F is the loss over all rows; or
         all the same, and F is the mean of the clients' losses.
+    wire : "float32", "bfloat16" or "int8"
+        How messages to the server travel (see `fedac.wire`). "float32" is not simulated: all
+        digits arrive.
     mu : float, optional
         Strong-convexity estimate for the coupling; the objective's own unless given.
     start : array, optional
@@ -159,8 +165,13 @@ def simulate(
         objective, M=M, seed=require_seed(seed), clients=clients, participation=participation,
         batch=batch, weighting=weighting,
     )  # fmt: skip
+    if wire != FLOAT32 and federation.batch is None and federation.clients is None:
+        raise InputError(
+            "with batch='full' all workers are one and the same, so their messages cannot differ "
+            f"by rounding: give clients, or leave out wire='{wire}'"
+        )
     objective = minimized(objective, federation.clients, federation.weighting)
-    lanes = _lanes(objective, algorithm, eta, mu, schedule)
+    lanes = _lanes(objective, algorithm, eta, mu, schedule, require_wire(wire))
     for lane in lanes:
         lane.algorithm.require_all(some=federation.count is not None)
     if record_every is None:
@@ -184,6 +195,7 @@ def simulate(
         records=schedule.records(record_every),
         on_progress=count,
         on_compile=on_compile,
+        wire=wire,
     )
     chosen, snapshots = start_engine(problem, engine, precision, threads, on)
     recorder = Recorder(problem, callbacks, _test_rows(objective, test))
@@ -193,6 +205,7 @@ def simulate(
             objective=objective,
             schedule=schedule,
             federation=federation,
+            wire=wire,
             engine=chosen,
             runs=recorder.runs(),
             gradient_queries=queries,
@@ -227,6 +240,7 @@ def _lanes(
     eta: float | Decay | Sequence[float | Decay],
     mu: float | None,
     schedule: Schedule,
+    wire: str,
 ) -> tuple[Lane, ...]:
     if not isinstance(algorithm, str | Algorithm | Iterable):
         raise InputError(f"algorithm must be a name, an Algorithm or several, got {algorithm!r}")
@@ -242,6 +256,8 @@ def _lanes(
     ]
     mu = objective.strong_convexity if mu is None else require_positive("mu", mu)
     algorithms = [get_algorithm(name) for name in names]
+    if wire != FLOAT32:
+        algorithms = [on_clients(a) if a.minibatch else a for a in algorithms]
     K = schedule.K
     lanes = tuple(
         Lane(a, contract.couple(a, eta=first, mu=mu, K=K), value, mu, K)

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from fedac.algorithms import Algorithm
 from fedac.arrays import Array
 from fedac.simulation._fast import boundary_kernels, kernels
 from fedac.simulation._fast.affine import Affine
@@ -25,11 +26,12 @@ from fedac.simulation._fast.dense import DenseWorkers
 from fedac.simulation._fast.job import Job
 from fedac.simulation._fast.local import LocalRounds
 from fedac.simulation._fast.members import total_weight
-from fedac.simulation._fast.pack import Pack
+from fedac.simulation._fast.pack import Pack, echoes_of
 from fedac.simulation._fast.records import Boundary, Closing, Draws, Kept, LocalRound, Tables, Terms
 from fedac.simulation._fast.simd import aligned
 from fedac.simulation._fast.sparse import SparseWorkers
 from fedac.simulation._fast.threads import sum_strands
+from fedac.wire import FLOAT32, WIRES, keys_of, rounded
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +41,7 @@ class Coefficients:
     boundary: Boundary
     """For the kernels, but for what changes from round to round."""
     reference: Array
-    """From the sequences to the message of a client that remembers nothing and takes no step."""
+    """From the sequences to what messages are compared with (see `Boundary.reference`)."""
 
 
 def padded_size(S: int) -> int:
@@ -48,7 +50,12 @@ def padded_size(S: int) -> int:
 
 
 def find_coefficients(
-    forms: list[ClientForm], closing: Closing, V: int, center: npt.NDArray[Any]
+    forms: list[ClientForm],
+    closing: Closing,
+    V: int,
+    center: npt.NDArray[Any],
+    wire: str,
+    algorithms: list[Algorithm],
 ) -> Coefficients:
     """Stack the coefficients of some lanes, and pad them to V lanes for the kernels."""
     begin, enter, leave = (
@@ -62,6 +69,7 @@ def find_coefficients(
     leave = np.concatenate([on_y, on_others], axis=1)
     constant = np.einsum("ksv,sv->kv", on_local, closing.constant)
     nothing = np.zeros(0, center.dtype)
+    idle = np.einsum("ksv,siv->kiv", on_local[:T], enter[:, :T]) + on_others[:T, :T]
     return Coefficients(
         Boundary(
             begin=to_terms(padded(begin, V, center.dtype), (T,)),
@@ -71,9 +79,16 @@ def find_coefficients(
             broadcast=nothing,
             reference=nothing,
             center=center,
+            wire=WIRES.index(wire),
+            echoes=np.array(echoes_of(algorithms[0]), np.int64),
         ),
-        np.einsum("ksv,siv->kiv", on_local[:T], enter[:, :T]) + on_others[:T, :T],
+        idle if wire == FLOAT32 else np.stack(list(map(_bases, algorithms)), axis=-1),
     )
+
+
+def _bases(algorithm: Algorithm) -> Array:
+    """Return the matrix from the sequences to what the rounding of a message starts from."""
+    return np.stack(algorithm.bases(tuple(np.eye(len(algorithm.sequences)))))
 
 
 def padded(array: Array, V: int, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
@@ -135,8 +150,20 @@ class DenseClients(DenseWorkers):
                 Y = _combine(enter, broadcast, memory)
                 after = walk(Y.reshape(len(Y), -1)).reshape(shape)
                 left = constant + _combine(leave, after, broadcast, memory)
-                summed += weight * (left[:, :T] - reference)
+                moved = left[:, :T] - reference
                 memory[:] = left[:, T:]
+                if boundary.wire:
+                    sent = _on_wire(moved, boundary.wire, this_round.draws, m)
+                    for p, t in enumerate(boundary.echoes):
+                        memory[:, p] += sent[:, t] - moved[:, t] if t >= 0 else 0
+                    moved = sent
+                summed += weight * moved
+
+
+def _on_wire(moved: npt.NDArray[Any], wire: int, draws: Draws, m: int) -> npt.NDArray[np.float64]:
+    """Return what arrives of a client's vectors, shape (coordinates, vectors, lanes)."""
+    keys = keys_of(int(draws.seed), m, draws.r, np.arange(moved.shape[1]))
+    return rounded(WIRES[wire], moved.transpose(1, 2, 0), keys[:, None]).transpose(2, 0, 1)
 
 
 def visit_some(
@@ -275,7 +302,10 @@ class BoundaryRounds(LocalRounds):
         if pack.falling or key not in self.coefficients:
             forms, V = self._client_forms(pack, where, gap), len(self._clients[pack].lanes)
             center = self.regularizer.center.astype(self.rows.dtype)
-            self.coefficients[key] = find_coefficients(forms, closing, V, center)
+            algorithms = [lane.algorithm for lane in pack.lanes[where]]
+            self.coefficients[key] = find_coefficients(
+                forms, closing, V, center, self.problem.wire, algorithms
+            )
         return self.coefficients[key]
 
     def _may_drop_sums(self, pack: Pack) -> bool:

@@ -8,6 +8,7 @@ remembers. The coefficients arrive as tables, a number per lane.
 import numpy as np
 from numba.extending import register_jitable
 
+from fedac import wire as on_wire
 from fedac.simulation._fast.compiling import compiled
 from fedac.simulation._fast.kernels import (
     WORKERS_PER_SUM,
@@ -18,6 +19,13 @@ from fedac.simulation._fast.kernels import (
     take_steps,
 )
 from fedac.simulation._fast.simd import load, multiply_add, splat, store
+
+BFLOAT16, INT8 = on_wire.WIRES.index(on_wire.BFLOAT16), on_wire.WIRES.index(on_wire.INT8)
+stream = register_jitable(on_wire.stream)
+uniform = register_jitable(on_wire.uniform)
+scale_of = register_jitable(on_wire.scale_of)
+code_of = register_jitable(on_wire.code_of)
+nearest_bfloat16 = register_jitable(on_wire.nearest_bfloat16)
 
 # Coordinates for which a combination is taken at a time: all that it needs stays near.
 BLOCK = 16
@@ -39,6 +47,54 @@ def add_terms(lanes, total, terms, slot, source, vectors, first, count):
             store(total, j * V, multiply_add(coefficient, vector, load(lanes, total, j * V)))
 
 
+@register_jitable
+def round_to_int8(vector, key, largest, V):
+    """Replace a vector, a number per coordinate and lane, by what arrives of it as int8."""
+    d = np.uint64(vector.size) // V
+    for first in range(np.uint64(0), d, np.uint64(on_wire.BLOCK)):
+        last = min(first + np.uint64(on_wire.BLOCK), d)
+        largest[:] = 0.0
+        for at in range(first * V, last * V):
+            lane = at % V
+            largest[lane] = max(largest[lane], abs(vector[at]))
+        for j in range(first, last):
+            u = uniform(key, j)
+            for lane in range(V):
+                scale = scale_of(largest[lane])
+                code = code_of(np.float64(vector[j * V + lane]), scale, u)
+                vector[j * V + lane] = code * scale
+
+
+@register_jitable
+def send(lanes, moved, wire, echoes, key_parts, d, weight, sums, mine):
+    """Add to `sums` what arrives of a client's message, and let its memory follow what it sent.
+
+    `moved` has one vector after the other, a number per coordinate and lane.
+    """
+    seed, m, r = key_parts
+    V, P = np.uint64(len(lanes)), np.uint64(echoes.size)
+    T = np.uint64(moved.size) // (d * V)
+    largest = np.empty(V, np.float64)
+    for t in range(T):
+        vector = moved[t * d * V : (t + np.uint64(1)) * d * V]
+        meant = vector.copy()
+        if wire == INT8:
+            round_to_int8(vector, stream(seed, m, r, t), largest, V)
+        if wire == BFLOAT16:
+            for at in range(vector.size):
+                vector[at] = nearest_bfloat16(np.float64(vector[at]))
+        for j in range(d):
+            at = (j * T + t) * V
+            sent = load(lanes, vector, j * V)
+            store(sums, at, multiply_add(weight, sent, load(lanes, sums, at)))
+        for p in range(P):
+            if echoes[p] == np.int64(t):
+                for j in range(d):
+                    error = load(lanes, vector, j * V) - load(lanes, meant, j * V)
+                    at = (j * P + p) * V
+                    store(mine, at, load(lanes, mine, at) + error)
+
+
 @compiled
 def run_clients(
     lanes, sequences, sent, rows, this_round, boundary, kept, scratch, total, first_strand,
@@ -51,7 +107,7 @@ def run_clients(
     """
     _, y, _, _ = rows
     draws, _, _, _, shared, _ = this_round
-    begin, enter, leave, constant, broadcast, reference, center = boundary
+    begin, enter, leave, constant, broadcast, reference, center, wire, echoes = boundary
     memory, started = kept
     _, steps = shared
     Y, sums, drawn, _ = scratch
@@ -61,6 +117,7 @@ def run_clients(
     zero = splat(lanes, 0.0)
     block, outputs = np.uint64(BLOCK), np.uint64(constant.size) // V
     combined = np.empty((outputs + np.uint64(1)) * block * V, Y.dtype)
+    message_moved = np.empty(T * d * V if wire else np.uint64(0), Y.dtype)
     for strand in range(first_strand, last_strand):
         strand_total = total[strand]
         waiting = 0
@@ -108,11 +165,17 @@ def run_clients(
                         at = ((first + j) * T + t) * V
                         message = load(lanes, combined, (t * block + j) * V)
                         moved = message - load(lanes, reference, at)
-                        store(sums, at, multiply_add(weight, moved, load(lanes, sums, at)))
+                        if wire:
+                            store(message_moved, (t * d + first + j) * V, moved)
+                        else:
+                            store(sums, at, multiply_add(weight, moved, load(lanes, sums, at)))
                 for p in range(P):
                     for j in range(count):
                         kept_now = load(lanes, combined, ((T + p) * block + j) * V)
                         store(mine, ((first + j) * P + p) * V, kept_now)
+            if wire:
+                keys = (draws.seed, np.uint64(m), np.uint64(draws.r))
+                send(lanes, message_moved, wire, echoes, keys, d, weight, sums, mine)
             waiting += 1
             if waiting == WORKERS_PER_SUM:
                 flush(sent, sums, strand_total)

@@ -85,6 +85,8 @@ def without_sums(form: ClientForm, gap: int, dtype: npt.DTypeLike) -> ClientForm
     if not summed.any():
         return form
     moving = ~constant & ~summed
+    if not moving.any():  # the clients of a minibatch algorithm stay where they are
+        return None
     v = np.where(moving, _invariant(A[np.ix_(moving, moving)], b[moving], moving), 0.0)
     if not np.abs(v).max() * np.finfo(np.dtype(dtype)).eps / gap <= SAFE_ROUNDING:
         return None

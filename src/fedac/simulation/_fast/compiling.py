@@ -33,6 +33,7 @@ if sys.platform != "win32":
 # All files whose text ends up in compiled code.
 SOURCES = (
     "sampling.py",
+    "wire.py",
     "objectives/formulas.py",
     *(
         f"simulation/_fast/{name}.py"

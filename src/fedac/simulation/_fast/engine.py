@@ -88,7 +88,8 @@ class Engine:
         self.local_rows = None
         one_step = set(problem.schedule.gaps) == {1}
         algorithms = [lane.algorithm for lane in problem.lanes]
-        if any(not a.is_plain or not (one_step or a.minibatch) for a in algorithms):
+        own_messages = any(not a.is_plain or not (one_step or a.minibatch) for a in algorithms)
+        if own_messages or problem.rounds_messages:
             self.local_rows = prepare(ordered, self.regularizer, dtype)
 
     def warm_up(self) -> None:

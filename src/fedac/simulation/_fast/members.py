@@ -19,12 +19,13 @@ NOBODY = np.zeros(0, np.int64)
 def draws_of(federation: Federation, this_round: Span) -> Draws:
     """Describe the draws of a round."""
     clients, seed = federation.clients, np.uint64(federation.seed)
-    _, t, gap = this_round
+    r, t, gap = this_round
     if federation.batch is None and clients is None:
-        return Draws(seed, t, gap, 0, 1, NOBODY, NOBODY, weighted=False)
+        return Draws(seed, r, t, gap, 0, 1, NOBODY, NOBODY, weighted=False)
     everybody = federation.count is None
     return Draws(
         seed=seed,
+        r=r,
         t=t,
         gap=gap,
         batch=federation.batch or 0,

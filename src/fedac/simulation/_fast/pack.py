@@ -56,8 +56,11 @@ class Pack:
 
     @property
     def is_plain(self) -> bool:
-        """Whether clients work on the sequences as they were broadcast, and send them back."""
-        return self.lanes[0].algorithm.is_plain
+        """Whether clients work on the sequences as they were broadcast, and send them back.
+
+        Then only the sum of all messages matters, and the kernels need not form any of them.
+        """
+        return self.lanes[0].algorithm.is_plain and not self.problem.rounds_messages
 
     def query(self) -> Array:
         """Return where every lane takes its gradient, shape (d, number of lanes)."""
@@ -190,6 +193,17 @@ def make_packs(problem: Problem) -> list[Pack]:
     for index, lane in enumerate(problem.lanes):
         a = lane.algorithm
         sizes = (len(a.local_sequences), len(a.sequences), len(a.memory))
-        kind = (*sizes, a.is_plain, a.minibatch)
+        kind = (*sizes, a.is_plain, a.minibatch, echoes_of(a))
         kinds.setdefault(kind, []).append(index)
     return [Pack(indices, problem) for indices in kinds.values()]
+
+
+def echoes_of(algorithm: Algorithm) -> tuple[int, ...]:
+    """Return by vector that a client keeps which one of its message it follows, -1 for none.
+
+    >>> from fedac.algorithms import get
+    >>> echoes_of(get("scaffnew")), echoes_of(get("fedac-i+local+cv"))
+    ((-1, 0), (-1, 1))
+    """
+    follows = {kept: algorithm.sequences.index(sequence) for sequence, kept in algorithm.echoes}
+    return tuple(follows.get(kept, -1) for kept in algorithm.memory)

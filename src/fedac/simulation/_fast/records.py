@@ -45,6 +45,8 @@ class Draws(NamedTuple):
     """Who takes part in a round, and what they draw (see `members.py`)."""
 
     seed: np.uint64
+    r: int
+    """The number of the round."""
     t: int
     """The first step of the round."""
     gap: int
@@ -146,9 +148,14 @@ class Boundary(NamedTuple):
     broadcast: npt.NDArray[Any]
     """The sequences, shape (d, T, V)."""
     reference: npt.NDArray[Any]
-    """The message of a client that remembers nothing and takes no step, of the same shape."""
+    """What messages are compared with, of the same shape: the message of a client that remembers
+    nothing and takes no step or, where messages are rounded, what their rounding starts from."""
     center: npt.NDArray[Any]
     """The centre of the l2 term, shape (d,)."""
+    wire: int
+    """How messages travel: a number of `fedac.wire.WIRES`."""
+    echoes: npt.NDArray[np.int64]
+    """By vector that is kept, which one of the message it follows where that is rounded; or -1."""
 
 
 class Kept(NamedTuple):
