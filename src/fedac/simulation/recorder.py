@@ -12,7 +12,7 @@ from fedac.errors import InputError
 from fedac.objectives import HeldOut
 from fedac.simulation.problem import ArrayState, Problem, Snapshot
 from fedac.simulation.result import Run
-from fedac.wire import bytes_up
+from fedac.wire import bytes_down, bytes_up
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +94,7 @@ class Recorder:
         algorithm, records = lane.algorithm, len(trace.losses)
         federation, dim = self.problem.federation, self.problem.objective.dim
         # Averaged over all clients: one that stays away sends nothing.
+        up = bytes_up(algorithm, dim, self.problem.wire)
         rounds = self.problem.schedule.rounds * federation.taking_part / federation.M
         return Run(
             algorithm=algorithm.name,
@@ -107,7 +108,9 @@ class Recorder:
             test_accuracy=np.array(trace.test_accuracy[:records]),
             state=dict(zip(algorithm.state_names, trace.state, strict=True)),
             w=lane.output(trace.state, trace.steps[-1]),
-            megabytes_per_worker=bytes_up(algorithm, dim, self.problem.wire) * rounds / 1e6,
+            megabytes_per_worker=up * rounds / 1e6,
+            bytes_up=up,
+            bytes_down=bytes_down(algorithm, dim),
         )
 
 

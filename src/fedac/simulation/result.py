@@ -13,6 +13,7 @@ import numpy.typing as npt
 from fedac.algorithms.couplings import Hyperparameters
 from fedac.arrays import Array
 from fedac.errors import NoOptimumError
+from fedac.link import Link, as_link
 from fedac.objectives import Objective, Optimum, optimum
 from fedac.palette import styles
 from fedac.simulation.federation import Federation
@@ -52,6 +53,8 @@ class Run:
         The output at the last record.
     status : "ok" or "diverged"
         A diverged run keeps its trace up to there.
+    bytes_up, bytes_down : int
+        What a client that takes part in a round sends and receives.
     """
 
     algorithm: str
@@ -66,6 +69,8 @@ class Run:
     state: dict[str, Array]
     w: Array
     megabytes_per_worker: float
+    bytes_up: int
+    bytes_down: int
 
     def __repr__(self) -> str:
         """Describe the run on one line, without its arrays."""
@@ -157,6 +162,19 @@ class Result:
     def rounds_of(self, run: Run) -> npt.NDArray[np.int64]:
         """Return the number of synchronizations before each record of a run."""
         return np.searchsorted(np.cumsum((0, *self.schedule.gaps)), run.steps)
+
+    def megabytes_of(self, run: Run) -> Array:
+        """Return what a client has sent and received before each record, if it always took part."""
+        return self.rounds_of(run).astype(np.float64) * (run.bytes_up + run.bytes_down) / 1e6
+
+    def seconds_of(self, run: Run, link: Link | str) -> Array:
+        """Return how long it takes on a link until each record of a run."""
+        elapsed = as_link(link).elapsed(
+            up=run.bytes_up, down=run.bytes_down, gaps=self.schedule.gaps,
+            seed=self.seed, M=self.M, taking_part=self.federation.taking_part,
+        )  # fmt: skip
+        seconds: Array = elapsed[self.rounds_of(run)]
+        return seconds
 
     def suboptimality(self, run: Run) -> Array:
         """Return loss - F* along the trace of a run; NaN if the objective has no minimum."""

@@ -1,0 +1,225 @@
+"""What a round costs in seconds: the link between clients and server, and the clients' speed.
+
+A round costs ``latency + bytes up/up + bytes down/down + the slowest client's local gradients``.
+Nothing is simulated again: a `Link` turns the rounds and bytes of a finished run into seconds.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from functools import lru_cache
+
+import numpy as np
+
+from fedac.arrays import Array
+from fedac.errors import InputError, look_up, unknown_name
+from fedac.require import require_nonnegative, require_positive
+from fedac.sampling import GOLDEN, gaussians, mix, participants, worker_key
+
+SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
+BITS = {"bit": 1.0, "kbit": 1e3, "Mbit": 1e6, "Gbit": 1e9, "kB": 8e3, "MB": 8e6, "GB": 8e9}
+_STREAM = np.uint64(0x8CB92BA72F3D8DD7)  # any odd number with no pattern
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """The way from clients to the server and back, and how fast clients are.
+
+    Every number may also be a text with its unit, as "50ms" or "20Mbit".
+
+    Parameters
+    ----------
+    latency : float
+        Seconds of a round trip; a round waits for one.
+    up, down : float
+        Bits per second from a client to the server, and back.
+    gradient : float
+        Seconds of one local step on a client: the gradient of its batch.
+    stragglers : str, optional
+        ``"lognormal(s)"``: in every round each client is slower or faster than that by a factor of
+        e^(s z), where z is a standard normal number. The round waits for the slowest.
+
+    Examples
+    --------
+    >>> Link.parse("latency=50ms up=20Mbit down=100Mbit gradient=2ms stragglers=lognormal(0.5)")
+    Link(latency=0.05, up=20000000.0, down=100000000.0, gradient=0.002, stragglers='lognormal(0.5)')
+    >>> link = Link(latency="50ms", up="20Mbit", down="100Mbit", gradient="2ms")
+    >>> link.round_seconds(up=1_000_000, down=1_000_000, steps=10)  # 0.05 + 0.4 + 0.08 + 0.02
+    0.55
+    """
+
+    latency: float = 0.0
+    up: float = math.inf
+    down: float = math.inf
+    gradient: float = 0.0
+    stragglers: str = ""
+
+    def __post_init__(self) -> None:
+        for name in ("latency", "gradient"):
+            value = _number(name, getattr(self, name), SECONDS, "50ms")
+            object.__setattr__(self, name, require_nonnegative(f"{name} (seconds)", value))
+        for name in ("up", "down"):
+            value = _number(name, getattr(self, name), BITS, "20Mbit")
+            if value != math.inf:  # no limit
+                require_positive(f"{name} (bits per second)", value)
+            object.__setattr__(self, name, value)
+        _spread(self.stragglers)
+
+    @classmethod
+    def parse(cls, text: str) -> Link:
+        """Read a link as it is typed: the name of a preset, or ``name=value`` pairs, or both.
+
+        Examples
+        --------
+        >>> Link.parse("wan") == LINKS["wan"]
+        True
+        >>> Link.parse("wan gradient=10ms").gradient
+        0.01
+        >>> Link.parse("wam")
+        Traceback (most recent call last):
+        ...
+        fedac.errors.InputError: unknown link 'wam'; did you mean 'wan'? known: datacenter, home, \
+phone, wan
+        """
+        words = re.findall(r"[^\s,]+", text)
+        if not words:
+            raise InputError(
+                f"a link is {', '.join(LINKS)}, or numbers such as 'latency=50ms up=20Mbit'"
+            )
+        link = cls()
+        if "=" not in words[0]:
+            link = look_up("link", words.pop(0), LINKS)
+        known = [field.name for field in fields(cls)]
+        values: dict[str, str] = {}
+        for word in words:
+            name, _, value = word.partition("=")
+            if name not in known:
+                raise unknown_name("part of a link", name, known)
+            if name in values:
+                raise InputError(f"the link '{text}' gives {name} twice")
+            values[name] = value
+        return replace(link, **values)  # type: ignore[arg-type]
+
+    def __str__(self) -> str:
+        parts = [
+            f"latency={_with_unit(self.latency, SECONDS)}",
+            f"up={_with_unit(self.up, BITS)}",
+            f"down={_with_unit(self.down, BITS)}",
+            f"gradient={_with_unit(self.gradient, SECONDS)}",
+        ]
+        return " ".join(parts + [f"stragglers={self.stragglers}"] * bool(self.stragglers))
+
+    def round_seconds(self, *, up: float, down: float, steps: float, slowest: float = 1.0) -> float:
+        """Return the time of a round in which a client sends and receives so many bytes.
+
+        `slowest` is how many times longer than usual the slowest client takes for its steps.
+        """
+        sending = 8 * up / self.up + 8 * down / self.down
+        return self.latency + sending + steps * self.gradient * slowest
+
+    def elapsed(
+        self,
+        *,
+        up: float,
+        down: float,
+        gaps: Sequence[int],
+        seed: int = 0,
+        M: int = 1,
+        taking_part: int | None = None,
+    ) -> Array:
+        """Return the seconds that have passed before the first round and after each one.
+
+        Parameters
+        ----------
+        up, down : float
+            Bytes that a client sends and receives in a round.
+        gaps : sequence of int
+            The local steps of the rounds.
+        seed, M, taking_part : int
+            Of the run: they say who takes part in a round, and draw how slow they are.
+
+        Examples
+        --------
+        >>> Link(latency=1.0, gradient=0.5).elapsed(up=0, down=0, gaps=[2, 4])
+        array([0., 2., 5.])
+        """
+        slow = slowest(
+            self.stragglers, len(gaps), seed, M, M if taking_part is None else taking_part
+        )
+        steps = np.asarray(gaps, np.float64)
+        rounds = self.round_seconds(up=up, down=down, steps=0) + steps * self.gradient * slow
+        return np.concatenate([[0.0], np.cumsum(rounds)])
+
+
+@lru_cache(maxsize=256)  # all methods of a comparison wait for the same clients
+def slowest(stragglers: str, rounds: int, seed: int, M: int, taking_part: int) -> Array:
+    """Return by round how many times longer than usual the slowest client takes.
+
+    It is a pure function of seed, client and round.
+    """
+    spread = _spread(stragglers)
+    if not spread:
+        return np.ones(rounds)
+    found = []
+    for r in range(rounds):
+        members = participants(seed, r, M, taking_part).astype(np.uint64)
+        with np.errstate(over="ignore"):  # wrap-around is the point
+            keys = mix(worker_key(np.uint64(seed) ^ _STREAM, members) + np.uint64(r) * GOLDEN)
+            found.append(gaussians(keys, 1).max())
+    return np.exp(spread * np.array(found))
+
+
+def _spread(stragglers: str) -> float:
+    """Return the standard deviation of the logarithm of how slow clients are."""
+    if not stragglers:
+        return 0.0
+    found = re.fullmatch(r"lognormal\(([^()]+)\)", str(stragglers))
+    try:
+        if found is not None:
+            return require_nonnegative("s", float(found[1]))
+    except ValueError:
+        pass
+    raise InputError(f"stragglers must be lognormal(s), s at least 0, got '{stragglers}'")
+
+
+def _number(name: str, value: float | str, units: dict[str, float], example: str) -> float:
+    """Read a number with its unit."""
+    if not isinstance(value, str):
+        return value
+    found = re.fullmatch(r"([-+.\deE]+)\s*([A-Za-z]+)(?:/s)?", value)
+    unit = {known.lower(): factor for known, factor in units.items()}.get(
+        found[2].lower() if found else ""
+    )
+    try:
+        if found is not None and unit is not None:
+            return float(found[1]) * unit
+    except ValueError:
+        pass
+    raise InputError(
+        f"{name} is a number with a unit ({', '.join(units)}), such as {name}={example}, "
+        f"got '{value}'"
+    )
+
+
+def _with_unit(value: float, units: dict[str, float]) -> str:
+    """Write a number in the unit in which it is shortest."""
+    if value == math.inf:
+        return "unlimited"
+    texts = [f"{value / factor:.6g}{unit}" for unit, factor in units.items() if "B" not in unit]
+    return min((text for text in texts if "e" not in text), key=len, default=texts[0])
+
+
+def as_link(link: Link | str) -> Link:
+    """Return a link, also one that is given by its name or as text."""
+    return link if isinstance(link, Link) else Link.parse(link)
+
+
+LINKS = {
+    "datacenter": Link(latency=0.0005, up=10e9, down=10e9, gradient=0.002),
+    "wan": Link(latency=0.05, up=200e6, down=200e6, gradient=0.002),
+    "home": Link(latency=0.03, up=20e6, down=100e6, gradient=0.01, stragglers="lognormal(0.5)"),
+    "phone": Link(latency=0.1, up=5e6, down=20e6, gradient=0.05, stragglers="lognormal(1)"),
+}
