@@ -223,3 +223,4 @@ LINKS = {
     "home": Link(latency=0.03, up=20e6, down=100e6, gradient=0.01, stragglers="lognormal(0.5)"),
     "phone": Link(latency=0.1, up=5e6, down=20e6, gradient=0.05, stragglers="lognormal(1)"),
 }
+DEFAULT_LINK = LINKS["wan"]

@@ -24,7 +24,7 @@ def test_csv(fedac, folder, tmp_path):
     lines = path.read_text().splitlines()
     assert lines[0] == (
         "dataset,l2,algorithm,M,K,T,eta,seed,status,best_loss,final_loss,"
-        "best_suboptimality,final_suboptimality"
+        "best_suboptimality,final_suboptimality,rounds,megabytes,link_seconds"
     )
     assert lines[1].startswith("small,0.01,fedavg,4,2,8,0.1,1,ok,1.")
     assert len(lines) == 3

@@ -44,6 +44,8 @@ KEYS = {
     "seed": count,
     "engine": lambda value: value in ("fast", "reference"),
     "f_star": number,
+    "wire": lambda value: value == "float32",
+    "link": lambda value: value == "latency=50ms up=200Mbit down=200Mbit gradient=2ms",
     "runs": lambda value: isinstance(value, list),
     "best": lambda value: isinstance(value, dict),
     "gradient_queries": count,
@@ -73,6 +75,10 @@ RUN_KEYS = {
     "test_loss": nothing,
     "test_accuracy": nothing,
     "test_trace": nothing,
+    "rounds": count,
+    "megabytes": number,
+    "link_seconds": number,
+    "expenses": lambda value: isinstance(value, list),
 }
 
 
@@ -118,6 +124,14 @@ def test_json_is_the_contract(run):
         assert record["final_suboptimality"] == losses[-1] - result["f_star"]
         # 4 bytes a number, 12 numbers a vector, 2 vectors a round, 4 rounds.
         assert record["megabytes_per_worker"] == pytest.approx(4 * 12 * 2 * 4 / 1e6)
+        # Both directions, and a link of 50 ms, 200 Mbit/s and 2 ms a gradient.
+        rounds, megabytes, seconds = zip(*record["expenses"], strict=True)
+        assert rounds == (0, 2, 4)
+        assert megabytes == pytest.approx([0, 2 * 192 / 1e6, 4 * 192 / 1e6])
+        a_round = 0.05 + 192 * 8 / 200e6 + 2 * 0.002
+        assert seconds == pytest.approx([0, 2 * a_round, 4 * a_round])
+        ends = (record["rounds"], record["megabytes"], record["link_seconds"])
+        assert ends == (rounds[-1], megabytes[-1], seconds[-1])
     best = min(result["runs"], key=lambda record: record["best_loss"])
     edge = {0.1: "smallest", 0.2: "largest"}[best["eta"]]
     assert result["best"] == {

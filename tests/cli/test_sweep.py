@@ -99,8 +99,10 @@ precision = "float64"
     code, out, _ = fedac("sweep", write(text.encode(), "all.toml"), "--out", tmp_path / "out")
     assert "0 runs now, 32 before, 32 in all" in " ".join(out.split())
     header, line, *_ = fedac("export", tmp_path / "out", "--csv", "-").out.splitlines()
-    assert header.endswith("final_suboptimality,objective,intercept,mu,precision")
-    assert line.endswith(",squared-hinge,True,0.05,float64")
+    assert header.endswith(
+        "final_suboptimality,objective,intercept,mu,precision,rounds,megabytes,link_seconds"
+    )
+    assert line.rsplit(",", 3)[0].endswith(",squared-hinge,True,0.05,float64")
     assert line.startswith('"small, squared-hinge, intercept",0.01,"fedac-i, mu=0.05",4,1,16,')
 
 
@@ -132,7 +134,7 @@ test = 0.25
     assert "0 runs now, 32 before, 32 in all" in " ".join(out.split())
     header, line, *_ = fedac("export", tmp_path / "out", "--csv", "-").out.splitlines()
     used = "split,split_seed,participation,batch,weighting,decay,test,test_loss,test_accuracy"
-    assert header.endswith(f"final_suboptimality,{used}")
+    assert header.endswith(f"final_suboptimality,{used},rounds,megabytes,link_seconds")
     assert ",iid,2,0.5,4,uniform,1/sqrt(r),25% of small," in line
 
 

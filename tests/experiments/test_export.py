@@ -12,7 +12,9 @@ import pytest
 from fedac.errors import InputError
 from fedac.experiments.export import write_csv, write_parquet, write_traces
 from fedac.experiments.grid import Config
+from fedac.experiments.expenses import with_expenses
 from fedac.experiments.store import Outcome, Store
+from fedac.link import DEFAULT_LINK, Link
 
 HEADER = (
     "dataset,l2,algorithm,M,K,T,eta,seed,status,best_loss,final_loss,"
@@ -60,26 +62,38 @@ def lines(tmp_path):
     return lines
 
 
-def test_csv(lines):
-    first, *others = lines(GROUP)
+@pytest.fixture
+def before(lines):
+    """Give the same lines without what runs cost, which comes last."""
+
+    def before(*given):
+        first, *others = (line.rsplit(",", 3) for line in lines(*given))
+        assert first[1:] == ["rounds", "megabytes", "link_seconds"]
+        return [line[0] for line in (first, *others)]
+
+    return before
+
+
+def test_csv(before):
+    first, *others = before(GROUP)
     assert first == HEADER
     assert others[0] == "tiny,0.001,fedavg,4,2,8,0.1,1,ok,0.1,0.3,0.05,0.25"
     assert len(others) == 3
 
 
-def test_numbers_have_the_digits_that_python_prints(lines):
+def test_numbers_have_the_digits_that_python_prints(before):
     losses = np.random.default_rng(0).lognormal(0, 20, size=200).tolist()
     runs = [
         (replace(CONFIG, seed=seed), replace(OUTCOME, losses=(1e300, 1e300, loss), f_star=loss / 3))
         for seed, loss in enumerate(losses)
     ]
-    written = [line.split(",")[9:12] for line in lines(runs)[1:]]
+    written = [line.split(",")[9:12] for line in before(runs)[1:]]
     assert written == [[repr(loss), repr(loss), repr(loss - loss / 3)] for loss in losses]
 
 
-def test_a_diverged_run_has_no_final_loss(lines):
+def test_a_diverged_run_has_no_final_loss(before):
     diverged = replace(OUTCOME, status="diverged", steps=(0, 4), losses=(0.7, 9.0))
-    (_, line) = lines([(CONFIG, diverged)])
+    (_, line) = before([(CONFIG, diverged)])
     assert line.startswith("tiny,0.001,fedavg,4,2,8,0.1,1,diverged,0.7,,0.6")
     assert line.endswith(",")
 
@@ -110,18 +124,18 @@ def test_the_order_of_writing_does_not_matter(tmp_path):
         ({"decay": "1/r"}, "decay", ["", "1/r"]),
     ],
 )
-def test_an_option_that_is_used_has_a_column(lines, changes, columns, values):
-    first, *others = lines([(CONFIG, OUTCOME), (replace(CONFIG, **changes), OUTCOME)])
+def test_an_option_that_is_used_has_a_column(before, changes, columns, values):
+    first, *others = before([(CONFIG, OUTCOME), (replace(CONFIG, **changes), OUTCOME)])
     assert first == f"{HEADER},{columns}"
     assert {line.split(",")[-1] for line in others} >= set(values)
 
 
-def test_all_options_of_clients(lines):
+def test_all_options_of_clients(before):
     clients = replace(
         CONFIG, split="iid", split_seed=2, split_hash="1", participation=0.5, batch=4,
         weighting="uniform", decay="1/r",
     )  # fmt: skip
-    first, line = lines([(clients, OUTCOME)])
+    first, line = before([(clients, OUTCOME)])
     assert first == f"{HEADER},split,split_seed,participation,batch,weighting,decay"
     assert line.endswith(",iid,2,0.5,4,uniform,1/r")
 
@@ -129,37 +143,57 @@ def test_all_options_of_clients(lines):
 TESTED = replace(OUTCOME, test_losses=(0.9, 0.2, 0.4), test_accuracies=(0.5, 0.75, 0.625))
 
 
-def test_results_on_a_test_set(lines):
+def test_results_on_a_test_set(before):
     tested = replace(CONFIG, test="tiny.t", test_hash="1")
-    first, *others = lines([(tested, TESTED), (CONFIG, OUTCOME)])
+    first, *others = before([(tested, TESTED), (CONFIG, OUTCOME)])
     assert first == f"{HEADER},test,test_loss,test_accuracy"
     assert {line.split(",", 13)[-1] for line in others} == {"tiny.t,0.4,0.625", ",,"}
 
 
-def test_traces_on_a_test_set(lines):
+def test_traces_on_a_test_set(before):
     tested = replace(CONFIG, test="tiny.t", test_hash="1")
-    first, *others = lines([(tested, TESTED)], write_traces)
+    first, *others = before([(tested, TESTED)], write_traces)
     assert first.endswith(",seed,test,status,step,loss,suboptimality,test_loss,test_accuracy")
     assert [line.rsplit(",", 2)[1:] for line in others] == [
         ["0.9", "0.5"], ["0.2", "0.75"], ["0.4", "0.625"],
     ]  # fmt: skip
 
 
-def test_data_sets_of_one_name_are_told_apart(lines):
+def test_data_sets_of_one_name_are_told_apart(before):
     other = replace(CONFIG, data_hash="1" * 64)
-    first, *others = lines([(CONFIG, OUTCOME), (other, OUTCOME)])
+    first, *others = before([(CONFIG, OUTCOME), (other, OUTCOME)])
     assert first == HEADER
     assert {line.split(",")[0] for line in others} == {"tiny (000000)", "tiny (111111)"}
 
 
-def test_traces(lines):
-    first, *others = lines(GROUP, write_traces)
+def test_traces(before):
+    first, *others = before(GROUP, write_traces)
     assert first == "key,dataset,l2,algorithm,M,K,T,eta,seed,status,step,loss,suboptimality"
     assert len(others) == 3 * 3
     assert others[:3] == [
         f"{CONFIG.key},tiny,0.001,fedavg,4,2,8,0.1,1,ok,{step},{loss},{loss - 0.05}"
         for step, loss in zip(OUTCOME.steps, OUTCOME.losses, strict=True)
     ]
+
+
+def test_what_runs_cost(lines):
+    """The numbers by hand: 12 numbers of 4 bytes, which one vector is made of."""
+    sent = 4 * 12 * 4 / 1e6  # in 4 rounds
+    first, whole = lines([(CONFIG, replace(OUTCOME, megabytes_per_worker=sent))])
+    assert whole.endswith(f",4,{2 * sent},{4 * (0.05 + 2 * 48 * 8 / 200e6 + 2 * 0.002)!r}")
+    int8 = replace(CONFIG, wire="int8", participation=0.5)
+    sent = (12 + 4) * 4 / 2 / 1e6  # on average, half of the clients take part
+    first, one, other = lines([(int8, replace(OUTCOME, megabytes_per_worker=sent))])
+    assert first.endswith(",participation,wire,rounds,megabytes,link_seconds")
+    assert float(one.split(",")[-2]) == pytest.approx(4 * (16 + 48) / 1e6)
+    traces = lines([], write_traces)
+    assert [line.split(",")[-3] for line in traces[-3:]] == ["0", "2", "4"]
+
+
+def test_seconds_follow_the_link(store, tmp_path):
+    for link, seconds in ((Link(gradient=1.0), 8.0), (Link(latency=3.0), 12.0)):
+        write_csv(store, tmp_path / "runs.csv", link)
+        assert set(pd.read_csv(tmp_path / "runs.csv")["link_seconds"]) == {seconds}
 
 
 @pytest.fixture
@@ -192,7 +226,9 @@ def test_a_failed_export_leaves_the_old_file(store, tmp_path, monkeypatch):
 def test_parquet(store, tmp_path):
     pytest.importorskip("pyarrow")
     write_parquet(store, tmp_path / "runs.parquet")
-    pd.testing.assert_frame_equal(pd.read_parquet(tmp_path / "runs.parquet"), store.frame())
+    pd.testing.assert_frame_equal(
+        pd.read_parquet(tmp_path / "runs.parquet"), with_expenses(store.frame(), DEFAULT_LINK)
+    )
 
 
 def test_parquet_without_pyarrow(store, tmp_path, monkeypatch):

@@ -34,6 +34,7 @@ DEFAULTS = {
     "batch": "1",
     "weighting": "examples",
     "decay": "",
+    "wire": "float32",
 }
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import typer
 
-from fedac.cli.parse import nonempty_path
+from fedac.cli.parse import LINK, WAN, nonempty_path
 from fedac.errors import InputError
 
 
@@ -30,6 +30,7 @@ def command(
         parser=nonempty_path,
         help="Write the runs, with all columns, to this Parquet file.",
     ),
+    link: str = typer.Option(WAN, help=LINK),
 ) -> None:
     """Write the runs of a sweep to CSV or Parquet files.
 
@@ -42,6 +43,9 @@ def command(
         raise InputError("two outputs go to the same file; give each its own")
     from fedac.experiments.export import write_csv, write_parquet, write_traces
     from fedac.experiments.store import Store
+    from fedac.link import Link
+
+    on_link = Link.parse(link)
 
     with Store(directory) as store:
         for path, write, what in (
@@ -50,6 +54,6 @@ def command(
             (parquet, write_parquet, ("run", "runs")),
         ):
             if path is not None:
-                rows = write(store, path)
+                rows = write(store, path, on_link)
                 where = "stdout" if str(path) == "-" else path
                 print(f"{rows} {what[rows != 1]} written to {where}", file=sys.stderr)

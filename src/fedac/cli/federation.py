@@ -18,6 +18,7 @@ SPLIT = (
 PARTICIPATION = "The share of clients that takes part in a round; above 1, how many of them."
 BATCH = "Rows per local step, or full: all rows of the client."
 WEIGHTING = "How much clients count: examples, by their rows; or uniform, all the same."
+WIRE = "How messages travel: float32, bfloat16 or int8, the difference to the broadcast rounded."
 DECAY = "How step sizes fall over rounds: 1/r, 1/sqrt(r), inverse(c) or halve(c)."
 TEST = "Also evaluate on this data set or LIBSVM file, or hold out a share of the rows, as 0.2."
 
@@ -34,6 +35,7 @@ class FederationOptions:
     batch: int | str
     weighting: str
     decay: str | None
+    wire: str
 
     @property
     def M(self) -> int | None:
@@ -49,6 +51,7 @@ class FederationOptions:
         from fedac.experiments.federations import check_clients
         from fedac.require import require_count
         from fedac.simulation.federation import require_batch, taking_part
+        from fedac.wire import require_wire
 
         if self.split and self.workers is not None:
             raise InputError("--workers draw from all rows, clients hold their own: give one")
@@ -59,6 +62,7 @@ class FederationOptions:
         if self.split_seed and not is_split(self.split):
             raise InputError("--split-seed needs a split that is drawn, such as --split iid")
         require_batch(self.batch)
+        require_wire(self.wire)
         require_weighting(self.weighting)
         if self.weighting != "examples" and not self.split:
             raise InputError("--weighting needs --clients: workers all count the same")

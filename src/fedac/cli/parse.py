@@ -22,6 +22,11 @@ JOBS = (
     "Groups of runs side by side, in processes that share the cores; the best number unless given."
 )
 RAY_ADDRESS = "The cluster of --on ray; $RAY_ADDRESS, else a Ray on this machine, unless given."
+WAN = "wan"
+LINK = (
+    "What a round costs in seconds: datacenter, wan, home, phone, or numbers such as "
+    "'latency=50ms up=20Mbit down=100Mbit gradient=2ms stragglers=lognormal(0.5)'."
+)
 BAND = (
     "How several seeds are shown: range or quartiles, around their median; or confidence, the 95% "
     "confidence interval of their mean."

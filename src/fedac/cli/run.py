@@ -19,16 +19,25 @@ from fedac.cli.federation import (
     SPLIT,
     TEST,
     WEIGHTING,
+    WIRE,
     WORKERS,
     FederationOptions,
     batch_size,
 )
-from fedac.cli.parse import ALGORITHM_NAMES, LOSS_NAMES, RAY_ADDRESS, numbers
+from fedac.cli.parse import (
+    ALGORITHM_NAMES,
+    LINK,
+    LOSS_NAMES,
+    RAY_ADDRESS,
+    WAN,
+    numbers,
+)
 from fedac.cli.progress import download_bar, progress_bar
 from fedac.cli.streams import new_table, notice, notice_compiling, print_table
 
 if TYPE_CHECKING:
     from fedac.data import Clients, Dataset
+    from fedac.link import Link
     from fedac.objectives import Objective
     from fedac.simulation import Result, Run
 
@@ -61,6 +70,8 @@ def command(
     steps: int = typer.Option(1024, "--steps", "-T", max=LARGEST, help="Steps per worker, T."),
     eta: str = typer.Option("0.5", help="Step sizes, separated by commas."),
     decay: str | None = typer.Option(None, help=DECAY),
+    wire: str = typer.Option("float32", help=WIRE),
+    link: str = typer.Option(WAN, help=LINK),
     mu: float | None = typer.Option(None, help="Strong-convexity estimate; l2 if not given."),
     seed: int = typer.Option(1, help="Seed of the random draws."),
     test: str | None = typer.Option(None, help=TEST),
@@ -89,6 +100,7 @@ def command(
         batch=batch_size(batch),
         weighting=weighting,
         decay=decay,
+        wire=wire,
     )
     from fedac.algorithms import expand
     from fedac.algorithms.contract import check_decay
@@ -97,6 +109,7 @@ def command(
     from fedac.experiments.identity import federation_name
     from fedac.experiments.plugins import find_algorithm, find_loss, make_objective
     from fedac.experiments.testsets import check_test, load_with_test, parse_test
+    from fedac.link import Link
     from fedac.objectives.over_clients import minimized
     from fedac.require import require_count, require_nonnegative, require_positive
     from fedac.simulation import Schedule, SimulationInterrupted, simulate
@@ -108,6 +121,7 @@ def command(
     find_loss(loss)
     require_nonnegative("l2", l2)
     options.check()
+    on_link = Link.parse(link)
     test_rows = None if test is None else parse_test(test)
     check_test(test_rows, options.split or "iid")
     require_seed(seed)
@@ -157,6 +171,7 @@ def command(
                 record_every=record_every,
                 engine=engine,
                 precision=precision,
+                wire=wire,
                 threads=threads,
                 on=on,
                 callbacks=clock,
@@ -169,13 +184,13 @@ def command(
     if as_json:
         shape = {"n_samples": loaded.n_samples, "n_features": loaded.n_features}
         problem = {"dataset": {"name": loaded.name, **shape}, "loss": loss, "l2": l2}
-        record = _as_json(result, f_star) | {"interrupted": interrupted}
+        record = _as_json(result, f_star, on_link) | {"interrupted": interrupted}
         record |= _federation_as_json(options, parts, tested)
         print(json.dumps({**problem, "algorithm": algorithm, **record}, allow_nan=False))
     elif result.runs:
         who = f"{len(parts)} clients" if parts else f"M={result.M}"
         title = ", ".join(filter(None, (who, federation_name(options))))
-        _print_table(result, f_star, f"{loaded.name}: {title}")
+        _print_table(result, f_star, f"{loaded.name}: {title}", on_link)
     if interrupted:
         raise KeyboardInterrupt
 
@@ -194,7 +209,7 @@ def _f_star(objective: Objective, l2: float) -> float:
         return math.nan
 
 
-def _as_json(result: Result, f_star: float) -> dict[str, Any]:
+def _as_json(result: Result, f_star: float, link: Link) -> dict[str, Any]:
     """Return what the command promises about a result; numbers that do not exist are null."""
     best = result.best
     return {
@@ -206,7 +221,11 @@ def _as_json(result: Result, f_star: float) -> dict[str, Any]:
         "seed": result.seed,
         "engine": result.engine,
         "f_star": _finite(f_star),
-        "runs": [_run_as_json(run, f_star) for run in result.runs],
+        "wire": result.wire,
+        "link": str(link),
+        "runs": [
+            _run_as_json(run, f_star) | _expenses_as_json(result, run, link) for run in result.runs
+        ],
         "best": best
         and {
             "algorithm": best.algorithm,
@@ -256,6 +275,22 @@ def _run_as_json(run: Run, f_star: float) -> dict[str, Any]:
     }
 
 
+def _expenses_as_json(result: Result, run: Run, link: Link) -> dict[str, Any]:
+    """Return what each record cost in rounds, megabytes of a client, and seconds on the link."""
+    rounds, megabytes, seconds = (
+        values.tolist()
+        for values in (
+            result.rounds_of(run), result.megabytes_of(run), result.seconds_of(run, link),
+        )
+    )  # fmt: skip
+    return {
+        "rounds": rounds[-1],
+        "megabytes": megabytes[-1],
+        "link_seconds": seconds[-1],
+        "expenses": list(zip(rounds, megabytes, seconds, strict=True)),
+    }
+
+
 def _test_as_json(run: Run) -> dict[str, Any]:
     """Return loss and accuracy on the test set, at the end and along the run; else nulls."""
     if not run.test_loss.size:
@@ -274,7 +309,7 @@ def _finite(value: float) -> float | None:
     return float(value) if math.isfinite(value) else None
 
 
-def _print_table(result: Result, f_star: float, what_is_run: str) -> None:
+def _print_table(result: Result, f_star: float, what_is_run: str, link: Link) -> None:
     from rich.markup import escape
 
     schedule = result.schedule
@@ -286,7 +321,7 @@ def _print_table(result: Result, f_star: float, what_is_run: str) -> None:
         *(["algorithm"] if several else []),
         *("eta", "status", f"best {what}", f"final {what}"),
         *(("test loss", "test accuracy") if tested else ()),
-        "MB per worker",
+        *("MB per worker", "seconds on link"),
         words={"algorithm", "status"},
         title=f"{escape(what_is_run)}, K={schedule.K}, T={schedule.T}, "
         f"{schedule.rounds} rounds, {'no F*' if no_minimum else f'F*={f_star:.6f}'}",
@@ -300,6 +335,7 @@ def _print_table(result: Result, f_star: float, what_is_run: str) -> None:
             *("-" if math.isnan(loss) else f"{loss - zero:.4e}" for loss in losses),
             *(_test_cells(run) if tested else ()),
             f"{run.megabytes_per_worker:.3g}",
+            f"{result.seconds_of(run, link)[-1]:.3g}",
             style="bold" if run is result.best else None,
         )
     print_table(table)

@@ -19,6 +19,7 @@ from fedac.cli.federation import (
     SPLIT,
     TEST,
     WEIGHTING,
+    WIRE,
     batch_size,
 )
 from fedac.cli.parse import (
@@ -56,6 +57,7 @@ LISTS: dict[str, Callable[..., Any]] = {
     "batch": partial(listed, batch_size, "numbers or full"),
     "local_steps": whole_numbers,
     "eta": numbers,
+    "wire": names,
     "seeds": whole_numbers,
 }
 # Seconds of a sweep; a shorter one is predicted without measuring, which would take as long.
@@ -106,6 +108,9 @@ def command(
         None, "--steps", "-T", help="T, steps per worker; 4096 unless given."
     ),
     eta: str | None = typer.Option(None, help="Step sizes, separated by commas."),
+    wire: str | None = typer.Option(
+        None, help=f"{WIRE} Several are separated by commas; float32 unless given."
+    ),
     decay: str | None = typer.Option(None, help=f"{DECAY} Constant unless given."),
     seeds: str | None = typer.Option(None, help="Seeds, separated by commas; 1 unless given."),
     test: str | None = typer.Option(None, help=TEST),
@@ -133,16 +138,16 @@ def command(
     continues where it was. By default a sweep uses the whole machine.
 
     Keys of FILE.toml: name, dataset, loss, l2, intercept, mu, algorithms, steps, workers, split,
-    clients, split_seed, participation, batch, weighting, local_steps, eta, decay, seeds, test,
-    record_every, precision. They mean the same as the options; algorithms, workers, split, clients,
-    participation, batch, local_steps, eta and seeds are lists.
+    clients, split_seed, participation, batch, weighting, local_steps, eta, wire, decay, seeds,
+    test, record_every, precision. They mean the same as the options; algorithms, workers, split,
+    clients, participation, batch, local_steps, eta, wire and seeds are lists.
     """
     options = {
         "dataset": dataset, "loss": loss, "l2": l2, "intercept": intercept or None, "mu": mu,
         "algorithms": algorithms, "workers": workers, "clients": clients, "split": split,
         "split_seed": split_seed, "participation": participation, "batch": batch,
         "weighting": weighting, "local_steps": local_steps, "steps": steps, "eta": eta,
-        "decay": decay, "seeds": seeds, "test": test, "record_every": record_every,
+        "wire": wire, "decay": decay, "seeds": seeds, "test": test, "record_every": record_every,
         "precision": precision,
     }  # fmt: skip
     given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}

@@ -74,6 +74,7 @@ MIGRATIONS = (
     ALTER TABLE traces ADD COLUMN test_loss REAL;
     ALTER TABLE traces ADD COLUMN test_accuracy REAL
     """,
+    "ALTER TABLE runs ADD COLUMN wire TEXT NOT NULL DEFAULT 'float32'",
 )
 SCHEMA = len(MIGRATIONS)
 

@@ -8,8 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from fedac.errors import InputError
+from fedac.experiments.expenses import EXPENSES, with_expenses
 from fedac.experiments.store import Store
 from fedac.files import write_atomically
+from fedac.link import DEFAULT_LINK, Link
+from fedac.wire import FLOAT32
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -19,32 +22,34 @@ RESULTS = ["status", "best_loss", "final_loss", "best_suboptimality", "final_sub
 METRICS = ["test_loss", "test_accuracy"]
 
 
-def write_csv(store: Store, path: Path) -> int:
+def write_csv(store: Store, path: Path, link: Link = DEFAULT_LINK) -> int:
     """Write a line per run and return how many; equal runs give equal bytes.
 
     Options that are rarely set get a column only where they are.
     """
-    runs = store.frame()
-    return _write_csv(runs[[*CONFIGURATION, *RESULTS, *_options(runs), *_metrics(runs)]], path)
+    runs = with_expenses(store.frame(), link)
+    columns = [*CONFIGURATION, *RESULTS, *_options(runs), *_metrics(runs), *EXPENSES]
+    return _write_csv(runs[columns], path)
 
 
-def write_traces(store: Store, path: Path) -> int:
+def write_traces(store: Store, path: Path, link: Link = DEFAULT_LINK) -> int:
     """Write a line per recorded loss of every run and return how many."""
     runs = store.frame()
     # Those of the traces take the place of those at the end.
     points = runs.drop(columns=METRICS).merge(store.traces(), on="key", sort=False)
+    points = with_expenses(points, link, at="step")
     points["suboptimality"] = points["loss"] - points["f_star"]
     columns = ["key", *CONFIGURATION, *_options(runs), "status", "step", "loss", "suboptimality"]
-    return _write_csv(points[[*columns, *_metrics(runs)]], path)
+    return _write_csv(points[[*columns, *_metrics(runs), *EXPENSES]], path)
 
 
-def write_parquet(store: Store, path: Path) -> int:
+def write_parquet(store: Store, path: Path, link: Link = DEFAULT_LINK) -> int:
     """Write the table of `Store.frame` for programs that read Parquet; return its rows."""
     try:
         import_module("pyarrow")
     except ImportError:
         raise InputError("Parquet needs pyarrow: pip install 'fedac[parquet]'") from None
-    runs = store.frame()
+    runs = with_expenses(store.frame(), link)
     _write(path, lambda file: runs.to_parquet(file, engine="pyarrow", index=False))
     return len(runs)
 
@@ -62,6 +67,7 @@ def _options(runs: pd.DataFrame) -> list[str]:
         "batch": runs["batch"] != "1",
         "weighting": runs["weighting"] != "examples",
         "decay": runs["decay"] != "",
+        "wire": runs["wire"] != FLOAT32,
         "test": runs["test"] != "",
     }
     names = [name for name, values in used.items() if values.any()]

@@ -29,6 +29,7 @@ from fedac.experiments.plugins import find_algorithm, find_loss
 from fedac.experiments.testsets import check_test
 from fedac.simulation.federation import require_batch, taking_part
 from fedac.simulation.schedule import Schedule
+from fedac.wire import FLOAT32, require_wire
 
 # In an installed package, and at the root of a checkout.
 SHIPPED = (Path(__file__).parents[1] / "sweeps", Path(__file__).parents[3] / "sweeps")
@@ -78,6 +79,7 @@ class Grid(BaseModel):
     weighting: Literal["examples", "uniform"] = "examples"
     local_steps: Several[Count]  # K, which must divide T
     eta: Several[Positive]
+    wire: Several[Text] = (FLOAT32,)  # how messages travel, as of `fedac.wire`
     decay: Text | None = None  # how every step size falls over rounds, as of `fedac.Decay`
     seeds: Several[Seed] = (1,)
     test: Share | Text | None = None  # a data set, a LIBSVM file, or a share to hold out
@@ -138,7 +140,7 @@ class Grid(BaseModel):
 
     @field_validator(
         "algorithms", "workers", "split", "clients", "participation", "batch", "local_steps", "eta",
-        "seeds",
+        "wire", "seeds",
     )  # fmt: skip
     @classmethod
     def _different(cls, values: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -219,6 +221,13 @@ class Grid(BaseModel):
             couple(find_algorithm(name), eta=eta, **how)
         return values
 
+    @field_validator("wire")
+    @classmethod
+    def _known_wires(cls, values: tuple[str, ...]) -> tuple[str, ...]:
+        for wire in values:
+            require_wire(wire)
+        return values
+
     @field_validator("decay")
     @classmethod
     def _known_decay(cls, decay: str | None, info: ValidationInfo) -> str | None:
@@ -286,6 +295,7 @@ class Config:
     participation: float = 1.0
     batch: int | str = 1
     weighting: str = "examples"
+    wire: str = FLOAT32
     decay: str = ""  # empty: the step size is constant
     test: str = ""  # the name of the test set
     test_hash: str = ""
@@ -299,7 +309,7 @@ class Config:
         # The hashes of data, split and test set cover these.
         for name in ("objective", "intercept", "rows_hash", "split_seed", "test"):
             del values[name]
-        # What came with schemas 2 and 3: a run that does not use it has the key of schema 1.
+        # What came with schemas 2 to 4: a run that does not use it has the key of schema 1.
         if self.mu in (None, self.l2):
             del values["mu"]
         for name in LATER:
@@ -314,7 +324,7 @@ LATER = {
     field.name: field.default
     for field in fields(Config)
     if field.name in ("fingerprint", "split", "split_hash", "participation", "batch", "weighting",
-                      "decay", "test_hash")
+                      "wire", "decay", "test_hash")
 }  # fmt: skip
 
 
@@ -350,13 +360,13 @@ def groups(
                 precision=grid.precision, mu=mu, objective=grid.loss, intercept=grid.intercept,
                 fingerprint=fingerprints[algorithm], rows_hash=rows_hash, split=split.name,
                 split_seed=grid.split_seed if split.name else 0, split_hash=split.hash,
-                participation=share, batch=batch,
-                weighting=grid.weighting, decay=grid.decay or "", test=test, test_hash=test_hash,
+                participation=share, batch=batch, weighting=grid.weighting, wire=wire,
+                decay=grid.decay or "", test=test, test_hash=test_hash,
             )
             for algorithm, eta in product(fingerprints, grid.eta)
         )
-        for (split, share), batch, seed, K in product(
-            federations, grid.batch, grid.seeds, grid.local_steps
+        for (split, share), batch, wire, seed, K in product(
+            federations, grid.batch, grid.wire, grid.seeds, grid.local_steps
         )
     ]  # fmt: skip
 

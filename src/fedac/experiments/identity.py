@@ -16,6 +16,7 @@ from fedac.algorithms import Algorithm
 from fedac.algorithms.fingerprints import fingerprint
 from fedac.data import Dataset
 from fedac.objectives import LeastSquares, Objective
+from fedac.wire import FLOAT32
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -79,7 +80,7 @@ def federation_name(run: Any) -> str:
     Examples
     --------
     >>> from types import SimpleNamespace as Run
-    >>> usual = {"split_seed": 0, "weighting": "examples", "decay": ""}
+    >>> usual = {"split_seed": 0, "weighting": "examples", "decay": "", "wire": "float32"}
     >>> federation_name(Run(split="label", participation=0.1, batch=4, **usual))
     'split label, participation 0.1, batch 4'
     >>> federation_name(Run(split="", participation=1.0, batch=1, **usual))
@@ -92,6 +93,7 @@ def federation_name(run: Any) -> str:
         "batch": "" if str(run.batch) == "1" else run.batch,
         "weighting": "" if run.weighting == "examples" else run.weighting,
         "decay": run.decay,
+        "wire": "" if run.wire == FLOAT32 else run.wire,
     }
     return ", ".join(f"{name} {value}" for name, value in parts.items() if value)
 

@@ -53,7 +53,7 @@ SELECT key, dataset, l2, algorithm, M, K, T, eta, seed, status, best_loss,
     record_every, precision, seconds, version, created,
     {TRAINED} AS trained_loss, data_hash, coalesce(mu, l2) AS mu, objective, intercept,
     fingerprint, rows_hash, split, split_seed, split_hash, participation, batch, weighting, decay,
-    test, {TEST}
+    wire, test, {TEST}
 FROM runs JOIN origins ON origin = origins.id
 -- Of two runs that differ in their test sets only, the one that has one comes first: it is shown.
 -- The key makes the order unique: two data sets may have one name.

@@ -27,6 +27,7 @@ from fedac.simulation import simulate
 # The fields of a group that `simulate` takes as they are.
 SETTINGS = (
     "K", "T", "mu", "seed", "record_every", "precision", "participation", "batch", "weighting",
+    "wire",
 )  # fmt: skip
 
 

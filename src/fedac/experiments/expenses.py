@@ -1,0 +1,48 @@
+"""What stored runs cost: rounds, megabytes of a client, and seconds on a link."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedac.arrays import Array
+from fedac.link import Link
+from fedac.simulation.federation import taking_part
+from fedac.wire import FLOAT32, bytes_of
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+EXPENSES = ["rounds", "megabytes", "link_seconds"]
+
+
+def with_expenses(runs: pd.DataFrame, link: Link, at: str = "T") -> pd.DataFrame:
+    """Add the columns `EXPENSES` to runs of a `Store.frame`: what they cost until the step `at`.
+
+    ``megabytes`` are what a client sends and receives that takes part in all these rounds.
+    """
+    rounds = np.ceil(runs[at] / runs["K"]).astype(int)
+    traffic = np.reshape([sum(traffic_of(run)) for run in runs.itertuples()], -1)
+    seconds = [elapsed_of(run, link)[r] for run, r in zip(runs.itertuples(), rounds, strict=True)]
+    return runs.assign(rounds=rounds, megabytes=rounds * traffic / 1e6, link_seconds=seconds)
+
+
+def elapsed_of(run: Any, link: Link) -> Array:
+    """Return the seconds that have passed after each round of a run, which has its columns."""
+    up, down = traffic_of(run)
+    rounds = math.ceil(run.T / run.K)
+    return link.elapsed(
+        up=up, down=down, gaps=(int(run.K),) * rounds, seed=int(run.seed), M=int(run.M),
+        taking_part=taking_part(run.participation, run.M) or int(run.M),
+    )  # fmt: skip
+
+
+def traffic_of(run: Any) -> tuple[int, int]:
+    """Return the bytes that a client sends and receives in a round of a stored run."""
+    # Stored are the megabytes sent in all rounds, on average over all clients.
+    share = (taking_part(run.participation, run.M) or run.M) / run.M
+    up = round(run.megabytes_per_worker * 1e6 * run.K / run.T / share)
+    vectors = round(up / bytes_of(run.wire, int(run.n_features)))
+    return up, vectors * bytes_of(FLOAT32, int(run.n_features))
