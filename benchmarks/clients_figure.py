@@ -13,7 +13,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from fedac.algorithms import get
-from fedac.experiments.compare import seeds_note, summarize, tuned
+from fedac.experiments.cells import seeds_note, summarize, tuned
 from fedac.experiments.grid import Grid, shipped
 from fedac.experiments.store import Store
 from fedac.experiments.sweep import run

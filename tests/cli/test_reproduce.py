@@ -10,7 +10,7 @@ import pytest
 
 from fedac.cli import reproduce
 from fedac.experiments import grid, report, task
-from fedac.experiments.compare import tuned
+from fedac.experiments.cells import tuned
 from fedac.experiments.identity import A9A
 from fedac.experiments.store import Store
 

@@ -10,9 +10,9 @@ import pandas as pd
 import pytest
 
 from fedac.errors import InputError
+from fedac.experiments.expenses import with_expenses
 from fedac.experiments.export import write_csv, write_parquet, write_traces
 from fedac.experiments.grid import Config
-from fedac.experiments.expenses import with_expenses
 from fedac.experiments.store import Outcome, Store
 from fedac.link import DEFAULT_LINK, Link
 
@@ -183,7 +183,7 @@ def test_what_runs_cost(lines):
     assert whole.endswith(f",4,{2 * sent},{4 * (0.05 + 2 * 48 * 8 / 200e6 + 2 * 0.002)!r}")
     int8 = replace(CONFIG, wire="int8", participation=0.5)
     sent = (12 + 4) * 4 / 2 / 1e6  # on average, half of the clients take part
-    first, one, other = lines([(int8, replace(OUTCOME, megabytes_per_worker=sent))])
+    first, one, _ = lines([(int8, replace(OUTCOME, megabytes_per_worker=sent))])
     assert first.endswith(",participation,wire,rounds,megabytes,link_seconds")
     assert float(one.split(",")[-2]) == pytest.approx(4 * (16 + 48) / 1e6)
     traces = lines([], write_traces)

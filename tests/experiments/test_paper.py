@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pandas as pd
 import pytest
 
-from fedac.experiments.compare import tuned
+from fedac.experiments.cells import tuned
 from fedac.experiments.identity import A9A
 from fedac.experiments.paper import FIGURES, headlines, judged, published_cells
 from fedac.experiments.published import published_runs

@@ -18,7 +18,7 @@ from fedac.data import load, split
 from fedac.decay import Decay
 from fedac.errors import InputError
 from fedac.experiments import sweep, task
-from fedac.experiments.compare import tuned
+from fedac.experiments.cells import tuned
 from fedac.experiments.export import write_csv
 from fedac.experiments.grid import Grid
 from fedac.experiments.plugins import make_objective
@@ -117,7 +117,8 @@ def test_a_group_is_one_call_and_nothing_is_redone(make, store, calls):
     sweep.run(grid, store)
     names = ("fedac-i", "mb-sgd")
     # Short rounds cost most; the longest group comes first.
-    assert calls == [(names, M, K, (0.1, 0.5)) for K in (1, 4) for M in (8, 4)]
+    etas = dict.fromkeys(names, [0.1, 0.5])
+    assert calls == [(names, M, K, etas) for K in (1, 4) for M in (8, 4)]
     again = sweep.run(grid, store)
     assert (again.new, again.before, len(again.keys)) == (0, 16, 16)
     assert len(calls) == 4
@@ -129,7 +130,8 @@ def test_a_larger_grid_runs_only_what_is_new(make, store, calls, tmp_path):
         workers=(4,), local_steps=(4,), eta=(0.1, 0.2, 0.5), algorithms=("fedavg", "fedac-i")
     )
     assert sweep.run(larger, store).new == 4
-    assert calls[1:] == [(("fedavg",), 4, 4, (0.1, 0.2, 0.5)), (("fedac-i",), 4, 4, (0.2,))]
+    etas = {"fedavg": [0.1, 0.2, 0.5], "fedac-i": [0.2]}
+    assert calls[1:] == [(("fedavg", "fedac-i"), 4, 4, etas)]
     with Store(tmp_path / "other", create=True) as other:
         sweep.run(larger, other)
         ours = store.frame().set_index("key").loc[list(other.frame().key)]

@@ -363,3 +363,17 @@ def test_numpy_counts_and_step_sizes() -> None:
     )
     for a, b in zip(plain.runs, numpys.runs, strict=True):
         assert np.array_equal(a.loss, b.loss)
+
+
+def test_every_algorithm_may_have_its_own_step_sizes():
+    F = NoisyQuadratic([1.0, 0.1], sigma=0.1)
+    options = {"M": 4, "K": 2, "T": 8, "engine": "reference"}
+    together = simulate(F, ["fedavg", "fedac-i"], eta={"fedac-i": 0.2, "fedavg": [0.1, 0.3]},
+                        **options)  # fmt: skip
+    assert [(run.algorithm, run.eta) for run in together.runs] == [
+        ("fedavg", 0.1), ("fedavg", 0.3), ("fedac-i", 0.2),
+    ]  # fmt: skip
+    alone = simulate(F, "fedac-i", eta=0.2, **options)
+    assert together.runs[2].w.tolist() == alone.best.w.tolist()
+    with pytest.raises(InputError, match="eta has no step sizes for 'fedac-i', only for fedavg"):
+        simulate(F, ["fedavg", "fedac-i"], eta={"fedavg": 0.1}, **options)

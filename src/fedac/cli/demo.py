@@ -27,7 +27,7 @@ def command(
     """Show how few rounds each of four algorithms needs on the paper's data set a9a."""
     from fedac.experiments import demo as experiment
     from fedac.experiments import report
-    from fedac.experiments.compare import fewest_rounds, tuned
+    from fedac.experiments.cells import fewest_rounds, tuned
     from fedac.experiments.store import Store
 
     folder = output_folder(out, option="--out")
@@ -46,7 +46,7 @@ def command(
 def _print_rounds(curves: pd.DataFrame) -> None:
     """Print a table of the fewest rounds, and who needs the fewest of all."""
     from fedac.algorithms import get
-    from fedac.experiments.compare import records
+    from fedac.experiments.cells import records
     from fedac.experiments.demo import GRID, TARGET
     from fedac.experiments.paper import CLAIMS
 

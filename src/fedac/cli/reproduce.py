@@ -136,7 +136,7 @@ def _grid(sweep: str, dataset: str | None, seeds: list[int]) -> Grid:
 
 def _tuned_runs(grid: Grid, store: Store, jobs: int | None) -> pd.DataFrame:
     """Run what the store lacks of a grid and return the best run of each of its cells."""
-    from fedac.experiments.compare import tuned
+    from fedac.experiments.cells import tuned
 
     before = time.perf_counter()
     done = run_grid(grid, store, jobs=jobs)
@@ -147,7 +147,7 @@ def _tuned_runs(grid: Grid, store: Store, jobs: int | None) -> pd.DataFrame:
 
 
 def _print_comparison(runs: pd.DataFrame) -> None:
-    from fedac.experiments.compare import edge_note
+    from fedac.experiments.cells import edge_note
     from fedac.experiments.paper import CLAIMS, headlines, published_cells
     from fedac.experiments.published import published_runs
 
@@ -185,7 +185,7 @@ def _print_worst(cells: pd.DataFrame) -> None:
     from rich.markup import escape
 
     from fedac.algorithms import get
-    from fedac.experiments.compare import records
+    from fedac.experiments.cells import records
     from fedac.experiments.paper import judged
 
     table = new_table(
@@ -205,7 +205,7 @@ def _print_rounds(rounds: pd.DataFrame) -> None:
     from rich.markup import escape
 
     from fedac.algorithms import get
-    from fedac.experiments.compare import records
+    from fedac.experiments.cells import records
 
     table = new_table(
         "target", "algorithm", "ours", "step size", "published", "paper's text",

@@ -259,7 +259,7 @@ def _print_summary(grid: Grid, summary: Summary, runs: pd.DataFrame, band: str) 
     """Print the best cell of every algorithm in every federation, over its seeds."""
     from rich.markup import escape
 
-    from fedac.experiments.compare import records, summarize, tuned
+    from fedac.experiments.cells import records, summarize, tuned
     from fedac.experiments.seeds import band_text, find_spread
 
     title = f"{grid.name}: {summary.new} runs now, {counts(summary)}, {len(runs)} in all"

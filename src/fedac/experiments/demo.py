@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fedac.algorithms import get
-from fedac.experiments.compare import edge_note, summarize
+from fedac.experiments.cells import edge_note, summarize
 from fedac.experiments.figures import plot_cells
 from fedac.experiments.grid import Grid
 from fedac.palette import style

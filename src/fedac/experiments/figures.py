@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedac.algorithms import get
-from fedac.experiments.compare import edge_note, seeds_note, summarize
+from fedac.experiments.cells import edge_note, seeds_note, summarize
 from fedac.experiments.paper import published_cells
 from fedac.experiments.published import published_runs
 from fedac.palette import style
@@ -33,7 +33,7 @@ LOOK: dict[Any, Any] = {
 
 
 def draw(tuned: pd.DataFrame, figure: Figure, band: str = "range") -> Drawing:
-    """Draw a figure of the paper from `compare.tuned` runs; other problems in them are left out.
+    """Draw a figure of the paper from `cells.tuned` runs; other problems in them are left out.
 
     Against M it has a panel per K and a guide for linear speedup, against K a panel per M. Several
     seeds are a line and a band, as `over_seeds` summarizes them.

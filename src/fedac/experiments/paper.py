@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 
-from fedac.experiments.compare import CELL, CURVE, PROBLEM, fewest_rounds, summarize
+from fedac.experiments.cells import CELL, CURVE, PROBLEM, fewest_rounds, summarize
 from fedac.experiments.published import T, paper_datasets
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 from fedac import __version__
 from fedac.errors import InputError
-from fedac.experiments.compare import records
+from fedac.experiments.cells import records
 from fedac.experiments.cost import queries
 from fedac.experiments.database import explained, open_to_read, open_to_write
 from fedac.experiments.grid import Config, values_of

@@ -124,7 +124,26 @@ def run(
     (4, 0, 4)
     """
     task = prepare(grid)
-    groups, planned = plan(grid, store, shard)
+    groups, _ = plan(grid, None, shard)
+    return run_groups(
+        task, groups, store, jobs=jobs, on=on, ray_address=ray_address, on_progress=on_progress,
+        on_compile=on_compile,
+    )  # fmt: skip
+
+
+def run_groups(
+    task: Task,
+    groups: Sequence[Group],
+    store: Store,
+    *,
+    jobs: int | None = None,
+    on: str | None = None,
+    ray_address: str | None = None,
+    on_progress: Callable[[Progress], object] = lambda progress: None,
+    on_compile: Callable[[], object] = lambda: None,
+) -> Summary:
+    """Run what a store lacks of some groups of a task, as `run` does for those of its grid."""
+    planned = [tuple(store.missing(configs)) for configs in groups]
     keys = tuple(config.key for configs in groups for config in configs)
     before = len(keys) - sum(map(len, planned))
     sweep = _Sweep(task, store, planned, Progress(len(keys), before, store.best(keys)), on_progress)
@@ -135,7 +154,8 @@ def run(
         left = sum(len(store.missing(configs)) for configs in groups)
         raise SweepInterrupted(len(keys) - left, len(keys)) from None
     sweep.raise_failures()
-    beyond = sum(eta * task.objective.smoothness > 1 + 1e-12 for eta in grid.eta)
+    etas = {config.eta for configs in groups for config in configs}
+    beyond = sum(eta * task.objective.smoothness > 1 + 1e-12 for eta in etas)
     return Summary(sweep.new, before, beyond, keys)
 
 

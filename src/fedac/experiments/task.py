@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
@@ -72,49 +72,50 @@ class Task:
         on_progress: Callable[[int], object] = lambda queries: None,
         on_compile: Callable[[], object] = lambda: None,
     ) -> list[tuple[Config, Outcome]]:
-        """Run some cells of one group: one call of the engine for algorithms with the same etas."""
+        """Run some cells of one group, in one call of the engine."""
         cells = {(config.algorithm, config.eta): config for config in configs}
-        etas: dict[str, tuple[float, ...]] = {}
+        etas: dict[str, list[float]] = {}
         for name, eta in cells:
-            etas[name] = (*etas.get(name, ()), eta)
+            etas.setdefault(name, []).append(eta)
+        with warnings.catch_warnings():
+            # Tuning tries too large step sizes as well; `Summary.beyond` counts them.
+            warnings.simplefilter("ignore", StepSizeWarning)
+            result = simulate(
+                self.objective,
+                [self.algorithms[name] for name in etas],
+                **self._settings(configs[0], etas),
+                threads=threads,
+                on_progress=on_progress,
+                on_compile=on_compile,
+            )
         results = []
-        for shared in dict.fromkeys(etas.values()):
-            algorithms = [self.algorithms[name] for name in etas if etas[name] == shared]
-            with warnings.catch_warnings():
-                # Tuning tries too large step sizes as well; `Summary.beyond` counts them.
-                warnings.simplefilter("ignore", StepSizeWarning)
-                result = simulate(
-                    self.objective,
-                    algorithms,
-                    **self._settings(configs[0], shared),
-                    threads=threads,
-                    on_progress=on_progress,
-                    on_compile=on_compile,
-                )
-            for one in result.runs:
-                outcome = Outcome(
-                    status=one.status,
-                    steps=tuple(one.steps.tolist()),
-                    losses=tuple(one.loss.tolist()),
-                    test_losses=tuple(one.test_loss.tolist()),
-                    test_accuracies=tuple(one.test_accuracy.tolist()),
-                    f_star=f_star,
-                    megabytes_per_worker=one.megabytes_per_worker,
-                    n_samples=self.objective.n_samples,
-                    n_features=self.objective.dim,
-                    seconds=result.seconds / len(result.runs),
-                )
-                results.append((cells[one.algorithm, one.eta], outcome))
+        for one in result.runs:
+            outcome = Outcome(
+                status=one.status,
+                steps=tuple(one.steps.tolist()),
+                losses=tuple(one.loss.tolist()),
+                test_losses=tuple(one.test_loss.tolist()),
+                test_accuracies=tuple(one.test_accuracy.tolist()),
+                f_star=f_star,
+                megabytes_per_worker=one.megabytes_per_worker,
+                n_samples=self.objective.n_samples,
+                n_features=self.objective.dim,
+                seconds=result.seconds / len(result.runs),
+            )
+            results.append((cells[one.algorithm, one.eta], outcome))
         return results
 
-    def _settings(self, config: Config, etas: Sequence[float]) -> dict[str, Any]:
+    def _settings(self, config: Config, etas: Mapping[str, Sequence[float]]) -> dict[str, Any]:
         """Return what `simulate` takes for a group, one of whose cells is given."""
         settings: dict[str, Any] = {name: getattr(config, name) for name in SETTINGS}
         if config.split:
             settings["clients"] = self.clients[config.split_hash]
         else:
             settings["M"] = config.M
-        settings["eta"] = [Decay(eta, config.decay) for eta in etas] if config.decay else etas
+        settings["eta"] = {
+            name: [Decay(eta, config.decay) if config.decay else eta for eta in of_one]
+            for name, of_one in etas.items()
+        }
         return settings | {"test": self.test}
 
 
@@ -122,6 +123,11 @@ class Task:
 def prepare(grid: Grid) -> Task:
     """Load the data and list the groups, once for planning, measuring and running."""
     data, test = load_with_test(grid.dataset, grid.test)
+    return make_task(grid, data, test)
+
+
+def make_task(grid: Grid, data: Dataset, test: Dataset | None = None) -> Task:
+    """List the groups of a grid on data that are loaded."""
     objective = make_objective(grid.loss, data.X, data.y, l2=grid.l2, intercept=grid.intercept)
     kinds = () if grid.workers else product(grid.split or ("iid",), grid.clients or (None,))
     federations = [load_clients(data, N, by, grid.split_seed) for by, N in kinds]

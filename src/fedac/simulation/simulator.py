@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from typing import Any
 
@@ -34,6 +34,8 @@ from fedac.simulation.result import Result
 from fedac.simulation.schedule import Schedule
 from fedac.wire import FLOAT32, require_wire
 
+StepSizes = float | Decay | Sequence[float | Decay]
+
 
 class SimulationInterrupted(KeyboardInterrupt):
     """The user stopped a simulation; `result` holds the runs recorded until then."""
@@ -50,7 +52,7 @@ def simulate(
     M: int | None = None,
     K: int | Schedule,
     T: int | None = None,
-    eta: float | Decay | Sequence[float | Decay],
+    eta: StepSizes | Mapping[str, StepSizes],
     clients: Clients | npt.ArrayLike | None = None,
     participation: float = 1.0,
     batch: int | str = 1,
@@ -71,7 +73,7 @@ def simulate(
 ) -> Result:
     """Simulate M workers, or clients with rows of their own, that synchronize every K steps.
 
-    Every algorithm is run with every step size, all on the same draws.
+    Every algorithm is run with every step size (or with its own), all on the same draws.
 
     Parameters
     ----------
@@ -87,9 +89,9 @@ def simulate(
         Local steps per round; a `Schedule` gives irregular rounds and T.
     T : int
         Steps per worker; K must divide it.
-    eta : float, Decay, or several
+    eta : float, Decay, or several; or a mapping
         Step sizes. Beyond 1/L, which the theory does not cover, one warning is given. A `Decay`
-        falls over rounds.
+        falls over rounds. A mapping gives the step sizes of every algorithm by its name.
     clients : Clients or array, optional
         Who holds which rows (see `fedac.split`), or the name of every row's client. Each client
         then draws from its own rows only.
@@ -237,7 +239,7 @@ def _schedule(K: int | Schedule, T: int | None) -> Schedule:
 def _lanes(
     objective: Objective,
     algorithm: str | Algorithm | Sequence[str | Algorithm],
-    eta: float | Decay | Sequence[float | Decay],
+    eta: StepSizes | Mapping[str, StepSizes],
     mu: float | None,
     schedule: Schedule,
     wire: str,
@@ -246,30 +248,26 @@ def _lanes(
         raise InputError(f"algorithm must be a name, an Algorithm or several, got {algorithm!r}")
     given = [algorithm] if isinstance(algorithm, str | Algorithm) else list(algorithm)
     names = [one for name in given for one in (expand(name) if isinstance(name, str) else [name])]
-    one = isinstance(eta, Decay) or np.ndim(eta) == 0  # type: ignore[arg-type]
-    values: list[Any] = [eta] if one else list(eta)  # type: ignore[arg-type]
-    if not names or not values:
-        raise InputError("give at least one algorithm and at least one step size eta")
-    etas = [
-        value.start if isinstance(value, Decay) else require_positive("eta", value)
-        for value in values
-    ]
     mu = objective.strong_convexity if mu is None else require_positive("mu", mu)
     algorithms = [get_algorithm(name) for name in names]
+    of_each = {a.name: _step_sizes(eta, a) for a in algorithms}
+    if not all(of_each.values()) or not of_each:
+        raise InputError("give at least one algorithm and at least one step size eta")
     if wire != FLOAT32:
         algorithms = [on_clients(a) if a.minibatch else a for a in algorithms]
     K = schedule.K
     lanes = tuple(
-        Lane(a, contract.couple(a, eta=first, mu=mu, K=K), value, mu, K)
+        Lane(a, contract.couple(a, eta=value.start, mu=mu, K=K), value, mu, K)
         if isinstance(value, Decay)
-        else Lane(a, contract.couple(a, eta=first, mu=mu, K=K))
+        else Lane(a, contract.couple(a, eta=value, mu=mu, K=K))
         for a in algorithms
-        for value, first in zip(values, etas, strict=True)
+        for value in of_each[a.name]
     )
     for lane in lanes:
         if lane.eta is not None:
             contract.check_decay(lane.algorithm, eta=lane.eta.start, mu=mu, K=K)
     L = objective.smoothness
+    etas = list(dict.fromkeys(lane.hp.eta for lane in lanes))
     beyond = [value for value in etas if value * L > 1 + 1e-12]
     if beyond:
         warnings.warn(
@@ -279,6 +277,21 @@ def _lanes(
             stacklevel=3,
         )
     return lanes
+
+
+def _step_sizes(
+    eta: StepSizes | Mapping[str, StepSizes], algorithm: Algorithm
+) -> list[float | Decay]:
+    """Return the step sizes of an algorithm, checked."""
+    if isinstance(eta, Mapping):
+        if algorithm.name not in eta:
+            raise InputError(
+                f"eta has no step sizes for '{algorithm.name}', only for {', '.join(eta) or 'none'}"
+            )
+        eta = eta[algorithm.name]
+    one = isinstance(eta, Decay) or np.ndim(eta) == 0  # type: ignore[arg-type]
+    values: list[Any] = [eta] if one else list(eta)  # type: ignore[arg-type]
+    return [v if isinstance(v, Decay) else require_positive("eta", v) for v in values]
 
 
 def _test_rows(objective: Objective, test: Dataset | tuple[Any, Any] | None) -> HeldOut | None:

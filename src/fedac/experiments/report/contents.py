@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedac.algorithms import get, split_names
 from fedac.errors import InputError
-from fedac.experiments.compare import CELL, PROBLEM, summarize, tuned
+from fedac.experiments.cells import CELL, PROBLEM, summarize, tuned
 from fedac.experiments.paper import CLAIMS, MANY_WORKERS, headlines, published_cells
 from fedac.experiments.published import paper_datasets, published_runs
 from fedac.experiments.seeds import find_spread

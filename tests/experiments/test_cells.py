@@ -7,7 +7,7 @@ import math
 import pandas as pd
 import pytest
 
-from fedac.experiments.compare import (
+from fedac.experiments.cells import (
     edge_note,
     eta_text,
     fewest_rounds,
