@@ -117,7 +117,7 @@ def test_a_group_is_one_call_and_nothing_is_redone(make, store, calls):
     sweep.run(grid, store)
     names = ("fedac-i", "mb-sgd")
     # Short rounds cost most; the longest group comes first.
-    etas = dict.fromkeys(names, [0.1, 0.5])
+    etas = {name: [0.1, 0.5] for name in names}
     assert calls == [(names, M, K, etas) for K in (1, 4) for M in (8, 4)]
     again = sweep.run(grid, store)
     assert (again.new, again.before, len(again.keys)) == (0, 16, 16)

@@ -55,7 +55,7 @@ sends only one; use fedac-i, fedac-ii, fedac-vanilla, momentum or gpa
                     raise InputError(f"a method has '{typed.name}' once")
                 memories.append(typed.name)
                 continue
-            piece = _server_rule(typed)
+            piece = make_server_rule(typed)
         if server is not None:
             raise InputError(
                 f"a method has one server rule, got {server_name} and {_server_names(piece)[0]}"
@@ -97,7 +97,8 @@ def _local_rule(local: str | Algorithm) -> tuple[Algorithm, str, str]:
     return rule, _with_numbers(key, values), _with_numbers(rule.label, values, ", ")
 
 
-def _server_rule(typed: PieceName) -> ServerRule:
+def make_server_rule(typed: PieceName) -> ServerRule:
+    """Return the server rule that a piece stands for."""
     if typed.name not in SERVER_RULES:
         near = unknown_name("piece", typed.name, [*MEMORIES, *SERVER_RULES])
         raise InputError(

@@ -12,6 +12,7 @@ from scipy.special import stdtrit
 from fedac.errors import look_up
 
 CONFIDENCE = 0.95
+PREDICTED = 0.90
 
 
 class Band(NamedTuple):
@@ -47,6 +48,31 @@ def over_seeds(values: Iterable[float], band: str = "range") -> Band:
     if any(map(math.isnan, numbers)):
         return Band(math.nan, math.nan, math.nan)
     return find_spread(band).summarize(numbers)
+
+
+def predict(values: Iterable[float], *, slack: float = 0.0) -> Band:
+    """Return the geometric mean, and where that of as many further seeds will be.
+
+    It will be there with a probability of 90%, if logarithms are normal (Student's t). `slack` is
+    how far off values may be, as a share; an infinite value makes all infinite.
+
+    Examples
+    --------
+    >>> band = predict([1.0, 2.0, 4.0])
+    >>> round(band.middle, 6), round(band.low, 3), round(band.high, 3)
+    (2.0, 0.383, 10.441)
+    """
+    numbers = [float(value) for value in values]
+    if math.inf in numbers:
+        return Band(math.inf, math.inf, math.inf)
+    if min(numbers) <= 0:  # a target that is reached at the start
+        return Band(min(numbers), min(numbers), max(numbers))
+    n, logs = len(numbers), np.log(numbers)
+    # The mean of these seeds and that of others both vary: twice the variance of one mean.
+    half = stdtrit(n - 1, (1 + PREDICTED) / 2) * np.std(logs, ddof=1) * math.sqrt(2 / n)
+    half += math.log1p(slack)
+    middle = float(logs.mean())
+    return Band(*(math.exp(middle + sign * float(half)) for sign in (0, -1, 1)))
 
 
 def band_text(band: tuple[float, float, float], write: Callable[[float], str]) -> str:

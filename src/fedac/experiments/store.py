@@ -16,7 +16,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
 from fedac import __version__
 from fedac.errors import InputError
@@ -94,6 +94,14 @@ class Outcome:
 def this_origin() -> Origin:
     """Return what runs made by this process are marked with."""
     return __version__, json.dumps(describe_machine())
+
+
+class StoredCurve(NamedTuple):
+    """How a run's suboptimality fell."""
+
+    status: str
+    steps: list[int]
+    suboptimality: list[float]
 
 
 class Store:
@@ -213,6 +221,23 @@ class Store:
         types = {"test_loss": "float64", "test_accuracy": "float64"}  # nulls without a test set
         with explained(self.path):
             return pd.read_sql_query(query, self._db, dtype=types)
+
+    def curves(self, keys: Iterable[str]) -> dict[str, StoredCurve]:
+        """Return the traces of some runs by their keys."""
+        found: dict[str, StoredCurve] = {}
+        columns = "key, status, f_star, step, loss"
+        query = (
+            f"SELECT {columns} FROM runs JOIN traces ON run = runs.id "
+            "WHERE key IN (SELECT value FROM json_each(?)) ORDER BY run, step"
+        )
+        with explained(self.path):
+            for key, status, f_star, step, loss in self._db.execute(
+                query, (json.dumps(list(keys)),)
+            ):
+                curve = found.setdefault(key, StoredCurve(status, [], []))
+                curve.steps.append(step)
+                curve.suboptimality.append(loss - f_star)
+        return found
 
     def info(self) -> dict[str, Any]:
         """Describe how the runs were made.

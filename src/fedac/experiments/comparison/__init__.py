@@ -1,0 +1,142 @@
+"""Which method, in rounds, megabytes and seconds: by measurement, every method tuned equally."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+from fedac.data import Dataset
+from fedac.experiments.comparison.budget import Budget
+from fedac.experiments.comparison.question import Question
+from fedac.experiments.comparison.study import Comparison, answer
+from fedac.experiments.comparison.table import to_frame
+from fedac.experiments.store import Store
+from fedac.link import Link, as_link
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["Budget", "Comparison", "Question", "answer", "compare", "open_store"]
+
+
+def compare(
+    dataset: str | Path | Dataset,
+    methods: Iterable[str] = (),
+    *,
+    K: int | Iterable[int] = (8, 32, 128),
+    rounds: int = 200,
+    clients: int | None = None,
+    split: str = "iid",
+    workers: int | None = None,
+    participation: float = 1.0,
+    batch: int | str = 1,
+    weighting: str = "examples",
+    wire: str | Iterable[str] = "float32",
+    link: Link | str = "wan",
+    target: float | None = None,
+    budget: str | None = None,
+    loss: str = "logistic",
+    l2: float = 1e-3,
+    intercept: bool = False,
+    tries: int = 13,
+    seed: int = 1,
+    repeats: int = 5,
+    out: str | Path | None = None,
+    jobs: int | None = None,
+    on_progress: Callable[[Any], object] = lambda progress: None,
+) -> pd.DataFrame:
+    """Tune methods equally and compare them on fresh seeds, in rounds, megabytes and seconds.
+
+    Parameters
+    ----------
+    dataset : str, Path or Dataset
+        A registered name, a LIBSVM file, or data.
+    methods : iterable of str, optional
+        Names of any composition; a list of 16 or so unless given.
+    K : int or several
+        Local steps per round.
+    rounds : int
+        Of every run.
+    clients, split : int and str
+        How many clients hold rows of their own, and how rows are split among them; 100 clients
+        unless given.
+    workers : int, optional
+        In place of clients: M workers that draw from all rows.
+    participation, batch, weighting
+        As in `simulate`.
+    wire : str or several
+        How messages travel; every method is tuned for each.
+    link : Link or str
+        What a round costs in seconds.
+    target : float, optional
+        The suboptimality to reach; without, methods are ranked by what they reach.
+    budget : str, optional
+        Within which to say what is reached: "100 rounds", "2MB" or "60s"; by default the time in
+        which every run ends.
+    loss, l2, intercept
+        Of the objective.
+    tries : int
+        Settings that are tried for each method, K and wire: step sizes and, for methods with a
+        server rule, server steps.
+    seed : int
+        Of the draws while tuning; the next `repeats` ones are the fresh seeds.
+    repeats : int
+        On how many fresh seeds the best settings are repeated.
+    out : str or Path, optional
+        A folder to keep all runs in, from which a comparison that was stopped continues.
+    jobs : int, optional
+        As in `fedac.experiments.sweep.run`.
+    on_progress : callable
+        Called with the progress of each stage.
+
+    Returns
+    -------
+    DataFrame
+        A row per method, K and wire, the best first. ``rounds``, ``megabytes`` and ``seconds`` are
+        what the target cost, NaN if not all seeds reached it; ``suboptimality`` is what was reached
+        within the budget. Columns ending in ``_low`` and ``_high`` say where the mean of as many
+        further seeds will be, with probability 90%.
+
+    Examples
+    --------
+    >>> found = compare("synthetic", ["fedavg", "fedac-i"], K=8, rounds=20, clients=10, l2=1e-2,
+    ...                 target=0.05, tries=6, repeats=2)
+    >>> found[["method", "K", "reached"]].to_dict("records")[0]
+    {'method': 'fedac-i', 'K': 8, 'reached': True}
+    """
+    data = dataset if isinstance(dataset, Dataset) else None
+    values: dict[str, Any] = {
+        "dataset": data.name if data else str(dataset), "loss": loss, "l2": l2,
+        "intercept": intercept, "algorithms": tuple(methods), "local_steps": _several(K),
+        "participation": (participation,), "batch": (batch,), "weighting": weighting,
+        "wire": _several(wire), "seeds": (seed,),
+    }  # fmt: skip
+    if workers is not None:
+        values["workers"] = (workers,)
+    else:
+        values |= {"clients": (100,) if clients is None else (clients,), "split": (split,)}
+    question = Question.ask(
+        values, rounds=rounds, link=as_link(link), target=target, tries=tries, repeats=repeats,
+        budget=None if budget is None else Budget.parse(budget),
+    )  # fmt: skip
+    with open_store(out) as store:
+        found = answer(question, store, data=data, jobs=jobs, on_progress=on_progress)
+    return to_frame(found)
+
+
+@contextmanager
+def open_store(out: str | Path | None) -> Iterator[Store]:
+    """Open a store in a folder, or one that is gone afterwards."""
+    if out is not None:
+        with Store(out, create=True) as store:
+            yield store
+        return
+    with TemporaryDirectory() as folder, Store(folder, create=True) as store:
+        yield store
+
+
+def _several(values: Any) -> tuple[Any, ...]:
+    return (values,) if isinstance(values, str | int) else tuple(values)

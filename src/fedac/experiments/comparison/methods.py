@@ -1,0 +1,37 @@
+"""Which methods are compared unless others are asked for."""
+
+from __future__ import annotations
+
+from fedac.algorithms import get
+
+# The baselines, what others use, and compositions that have won somewhere (docs/benchmark.md).
+DEFAULT_METHODS = (
+    "mb-sgd",
+    "mb-ac-sgd",
+    "fedavg",
+    "fedavgm",
+    "slowmo",
+    "diloco",
+    "outer-nesterov",
+    "fedadam",
+    "scaffold",
+    "fedavg+cv+nesterov(1,0.9)",
+    "fedac-i",
+    "fedac-ii",
+    "fedac-i+local",
+    "fedac-i+local+nesterov(1,0.3)",
+    "fedac-i+cv",
+    "fedac-i+cv+nesterov(1,0.3)",
+)
+
+
+def default_methods(*, everybody: bool) -> tuple[str, ...]:
+    """Return the methods to compare, where all clients take part in every round or only some.
+
+    Examples
+    --------
+    >>> "scaffnew" in default_methods(everybody=False)
+    False
+    """
+    methods = (*DEFAULT_METHODS, "scaffnew")
+    return tuple(name for name in methods if everybody or not get(name).everybody)

@@ -1,0 +1,108 @@
+"""What a comparison is asked: a problem, who takes part, which methods, and what a round costs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from fedac.algorithms import expand
+from fedac.errors import InputError
+from fedac.experiments.comparison.budget import Budget
+from fedac.experiments.comparison.methods import default_methods
+from fedac.experiments.comparison.tries import FEWEST_TRIES
+from fedac.experiments.grid import Grid
+from fedac.link import DEFAULT_LINK, Link
+from fedac.require import require_count, require_positive
+from fedac.simulation.federation import taking_part
+
+# K divides T: a step size that every method takes, until the data are known.
+ANY_ETA = 1e-3
+# More records of a run would not show in a figure.
+MOST_RECORDS = 200
+
+
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """What a comparison is asked.
+
+    Attributes
+    ----------
+    grid : Grid
+        Problem, federation, methods, local steps and wire formats; its one seed is for tuning.
+    rounds : int
+        Of every run.
+    link : Link
+        What a round costs in seconds.
+    target : float or None
+        The suboptimality to reach; without, methods are ranked by what they reach.
+    budget : Budget or None
+        Within which to say what is reached; by default the time in which every run ends.
+    tries : int
+        Settings that are tried for each method, K and wire.
+    repeats : int
+        Fresh seeds on which the best setting is repeated.
+    """
+
+    grid: Grid
+    rounds: int = 200
+    link: Link = DEFAULT_LINK
+    target: float | None = None
+    budget: Budget | None = None
+    tries: int = 13
+    repeats: int = 5
+
+    def __post_init__(self) -> None:
+        require_count("rounds", self.rounds)
+        require_count("tries", self.tries, least=FEWEST_TRIES)
+        require_count("repeats", self.repeats, least=2)  # one says nothing about the others
+        if self.target is not None:
+            require_positive("target", self.target)
+        for name in ("participation", "batch", "seeds"):
+            if len(getattr(self.grid, name)) > 1:
+                raise InputError(f"a comparison has one value of {name}: run it once for each")
+
+    @classmethod
+    def ask(
+        cls,
+        values: Mapping[str, Any],
+        place: Callable[[str], str] = str,
+        **how: Any,
+    ) -> Question:
+        """Make a question of the values of a `Grid`, those that it needs filled in.
+
+        `place` returns where the user set a value, for errors; `how` are the attributes besides
+        the grid.
+        """
+        given = {"name": "compare", "eta": (ANY_ETA,), **values}
+        given.setdefault("l2", 1e-3)
+        given.setdefault("local_steps", (8, 32, 128))
+        if not any(given.get(name) for name in ("workers", "clients", "split")):
+            given["clients"] = (100,)
+        rounds = require_count("rounds", how.get("rounds", cls.rounds))
+        steps = [K for K in given["local_steps"] if isinstance(K, int) and K > 0]
+        given["steps"] = math.lcm(*steps, 1) * rounds
+        if not given.get("algorithms"):
+            given["algorithms"] = default_methods(everybody=_everybody(given))
+        else:
+            given["algorithms"] = tuple(n for name in given["algorithms"] for n in expand(name))
+        return cls(grid=Grid.checked(given, place), **how)
+
+    @property
+    def record_rounds(self) -> int:
+        """How many rounds are between two records of a loss."""
+        return math.ceil(self.rounds / MOST_RECORDS)
+
+    @property
+    def fresh_seeds(self) -> tuple[int, ...]:
+        """The seeds on which winners are repeated."""
+        (seed,) = self.grid.seeds
+        return tuple(range(seed + 1, seed + 1 + self.repeats))
+
+
+def _everybody(values: Mapping[str, Any]) -> bool:
+    """Say whether all clients take part, as far as that is known before the data are."""
+    (share, *_) = values.get("participation", (1.0,))
+    (M, *_) = values.get("workers") or values.get("clients") or (2,)
+    return taking_part(share, M) is None
