@@ -221,7 +221,8 @@ class Sender:
     def __call__(self, x: Vector, t: int) -> Vector:
         """Return what arrives of vector t."""
         with np.errstate(over="ignore", invalid="ignore"):  # it arrives as not finite
-            data = encode(self.wire, x, keys_of(self.seed, self.m, self.r, t)[()])
+            key = np.uint64(keys_of(self.seed, self.m, self.r, t))
+            data = encode(self.wire, x, key)
             self.data.append(data)
             return decode(self.wire, data, len(x))
 

@@ -110,8 +110,8 @@ class Reduced(Average):
     """An average by one all-reduce.
 
     The buffer begins with the two numbers of all ranks. Every rank fills in its own and leaves the
-    others 0, so that the sum has them all. The tensors times the weight follow. Tensors in `private`
-    are not sent, but must be finite as well.
+    others 0, so that the sum has them all. The tensors times the weight follow. Tensors in
+    `private` are not sent, but must be finite as well.
     """
 
     def __init__(
@@ -156,8 +156,8 @@ class Gathered(Average):
             self._own, weight = None, NOT_FINITE
         header = np.array([weight, self._hash], np.float64)
         self._length = header.nbytes
-        bytes_ = torch.from_numpy(np.concatenate([header.view(np.uint8), packet.data]))
-        mine = bytes_.to(workers.device)
+        whole = np.concatenate([header.view(np.uint8), packet.data])
+        mine = torch.from_numpy(whole).to(workers.device)
         self.bytes = mine.nbytes
         self._rows = [torch.empty_like(mine) for _ in range(workers.size)]
         with workers.guard():

@@ -75,7 +75,7 @@ class Packet:
         """Return the message and the buffers that arrive, parameter by parameter, in float64."""
         *rounded, exact = np.split(data, np.cumsum(self._lengths))
         vectors = wire.receive(self._algorithm, self._wire, rounded, self._began)
-        pieces = [torch.from_numpy(vector).split(self._sizes) for vector in vectors]
+        pieces = [torch.split(torch.from_numpy(vector), self._sizes) for vector in vectors]
         buffers = torch.from_numpy(exact.view(self._exact).astype(np.float64))
         return torch.cat([*chain.from_iterable(zip(*pieces, strict=True)), buffers])
 

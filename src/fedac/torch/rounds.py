@@ -15,10 +15,10 @@ from torch import Tensor
 
 from fedac.algorithms.couplings import Hyperparameters
 from fedac.algorithms.record import State
-from fedac.wire import Sender
 from fedac.torch.layout import write
 from fedac.torch.packets import Packet
 from fedac.torch.state import SequenceOptimizer
+from fedac.wire import Sender
 
 
 class _Left(NamedTuple):
