@@ -1,4 +1,4 @@
-"""Rounded replies over Flower: they follow the simulator, are checked, and cost what they should."""
+"""Rounded replies over Flower: they follow the simulator, are checked, and cost what they say."""
 
 from __future__ import annotations
 

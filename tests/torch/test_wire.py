@@ -26,6 +26,8 @@ METHODS = {
     "scaffold": {"weighting": "uniform", "batch": 4},
     "scaffnew": {"weighting": "uniform", "batch": "full"},
     "fedac-i+cv+nesterov(1,0.3)": {"weighting": "examples", "batch": 1},
+    "fedavg-weighted": {"weighting": "examples", "batch": 4},
+    "momentum(0.5)+local": {"weighting": "uniform", "batch": 1, "at": IRREGULAR},
 }
 RUNS = [(wire, name) for wire in LOSSY for name in METHODS]
 
@@ -69,15 +71,20 @@ def in_processes(processes, problem, tmp_path_factory):
 @pytest.mark.parametrize(("wire", "name"), RUNS)
 def test_processes_reproduce_the_simulators_clients(in_processes, problem, wire, name) -> None:
     F, _, _, start = problem
-    states, this = [], dict(METHODS[name])
+    states, outputs, this = [], [], dict(METHODS[name])
     at = this.pop("at", None)
     simulate(
         F, name, clients=Clients(OWNERS), K=Schedule.at(at) if at else K, T=T, mu=L2, eta=ETA,
         seed=SEED, start=start, record_every=1, engine="reference", precision="float64", wire=wire,
-        callbacks=[lambda record: states.append(np.stack(record.state))], **this,
+        callbacks=[
+            lambda record: states.append(np.stack(record.state)),
+            lambda record: outputs.append(record.w),
+        ],
+        **this,
     )  # fmt: skip
     for rank in in_processes[wire, name]:
         np.testing.assert_allclose(rank["states"], states[1:], rtol=0, atol=1e-9)
+        np.testing.assert_allclose(rank["outputs"], outputs[1:], rtol=0, atol=1e-9)
         assert torch.equal(rank["states"], in_processes[wire, name][0]["states"])
 
 
