@@ -282,10 +282,11 @@ def test_several_groups_and_types_stay_close_to_what_was_sent(alone, dtype, algo
     assert 0 < gap < 0.05
 
 
-def test_a_state_dict_has_where_the_round_began(alone) -> None:
+@pytest.mark.parametrize("algorithm", ["fedavg", "fedac-i"])
+def test_a_state_dict_has_where_the_round_began(alone, algorithm) -> None:
     def begin():
         w = nn.Parameter(torch.ones(300))
-        return w, FedAc([w], lr=0.1, mu=0.1, local_steps=4)
+        return w, LocalOptimizer([w], algorithm, lr=0.1, mu=0.1, local_steps=4)
 
     w, whole = begin()
     synchronize(whole, wire="int8")
@@ -306,6 +307,7 @@ def test_a_state_dict_has_where_the_round_began(alone) -> None:
     train(exact, steps=4)
     with pytest.raises(InputError, match="saved with wire='float32', which keeps less"):
         whole.load_state_dict(exact.state_dict())
+    whole.load_state_dict(begin()[1].state_dict())  # of a run that has not begun
 
 
 @pytest.mark.parametrize("algorithm", ["fedavg", "fedac-i"])

@@ -41,7 +41,7 @@ class Packet:
     ----------
     data : array of uint8
         The bytes.
-    memory : list of lists of tensors
+    memory : list of tuples of tensors
         What is to be remembered: it follows what arrives.
     finite : bool
         Whether all of them are finite numbers.

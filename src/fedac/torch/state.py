@@ -188,7 +188,7 @@ class SequenceOptimizer(torch.optim.Optimizer):
         began = set(keys(self.algorithm, "sent"))
         keeps_more = self.takes_mean and any(began <= set(state) for state in states)
         others = began if keeps_more else set(self._kept_names())
-        if any(states) and others == began and not any(began & set(state) for state in states):
+        if saved["steps"] and others == began and not any(began & set(s) for s in states):
             raise InputError(
                 "cannot load this state: it was saved with wire='float32', which keeps less; load "
                 "it before the call of synchronize"

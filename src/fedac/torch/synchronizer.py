@@ -122,7 +122,7 @@ class Synchronizer:
         self._averaged_at = optimizer.steps  # when the last average was started
         self._on_disk: dict[Path, int] = {}  # the steps of checkpoints, by file
         self._equal_at: int | None = None  # the step after which all states were equal
-        if self.wire != FLOAT32:  # the others must know what a difference is taken to
+        if self.wire != FLOAT32:  # all ranks must know what differences are taken to
             optimizer.keep_broadcasts()
         require_agreement(
             self._workers,
