@@ -13,14 +13,16 @@ compiled kernels alike.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from fedac.algorithms.record import Algorithm, State, Vector
-from fedac.errors import look_up
+from fedac.errors import InputError, look_up
+from fedac.require import require_count
 from fedac.sampling import GOLDEN, mix, worker_key
 
 BLOCK = 256  # numbers that share a scale
@@ -50,6 +52,21 @@ def require_wire(wire: str) -> str:
 float32, int8
     """
     return look_up("wire format", wire, {name: name for name in WIRES})
+
+
+def require_wire_seed(seed: int) -> int:
+    """Return a seed that every runtime can hand over.
+
+    Examples
+    --------
+    >>> require_wire_seed(2**63)
+    Traceback (most recent call last):
+    ...
+    fedac.errors.InputError: wire_seed must be at most 2^63 - 1, got 9223372036854775808
+    """
+    if require_count("wire_seed", seed, least=0) >= 2**63:
+        raise InputError(f"wire_seed must be at most 2^63 - 1, got {seed}")
+    return seed
 
 
 def bytes_of(wire: str, numbers: int) -> int:
@@ -195,6 +212,46 @@ def send(
         for t, (vector, base) in enumerate(zip(message, bases, strict=True))
     )
     return sent, algorithm.remember_sent(message, sent, memory)
+
+
+@dataclass
+class Sender:
+    """A `Rounding` of one client in one round that keeps the bytes of every vector.
+
+    Examples
+    --------
+    >>> from fedac.algorithms import get
+    >>> fedavg, w, base = get("fedavg"), np.array([1.0, -0.3]), np.array([0.9, 0.0])
+    >>> sender = Sender("int8", seed=0, m=2, r=5)
+    >>> sent, _ = send(fedavg, (w,), (base,), (), sender)
+    >>> received = receive(fedavg, "int8", sender.data, (base,))
+    >>> bool((received[0] == sent[0]).all())
+    True
+    """
+
+    wire: str
+    seed: int
+    m: int
+    r: int
+    data: list[npt.NDArray[np.uint8]] = field(default_factory=list)
+
+    def __call__(self, x: Vector, t: int) -> Vector:
+        """Return what arrives of vector t."""
+        with np.errstate(over="ignore", invalid="ignore"):  # it arrives as not finite
+            key = np.uint64(keys_of(self.seed, self.m, self.r, t))
+            data = encode(self.wire, x, key)
+            self.data.append(data)
+            return decode(self.wire, data, len(x))
+
+
+def receive(
+    algorithm: Algorithm, wire: str, data: Sequence[npt.NDArray[np.uint8]], sequences: State
+) -> State:
+    """Return the message whose vectors have these bytes, given what was broadcast."""
+    bases = algorithm.bases(sequences)
+    return tuple(
+        base + decode(wire, part, len(base)) for part, base in zip(data, bases, strict=True)
+    )
 
 
 def _codes(

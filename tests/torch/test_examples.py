@@ -58,7 +58,7 @@ def blocks(language: str) -> list[str]:
 
 
 def test_the_program_with_clients_equals_the_simulator(processes, tmp_path: Path) -> None:
-    _, program, _ = blocks("py")
+    _, program, *_ = blocks("py")
     names: dict[str, Any] = {}
     exec(blocks("python")[-1], names)  # the same run in the simulator
     for w in run_program(processes, tmp_path, program):
@@ -66,7 +66,7 @@ def test_the_program_with_clients_equals_the_simulator(processes, tmp_path: Path
 
 
 def test_the_program_with_a_composition_equals_the_simulator(processes, tmp_path: Path) -> None:
-    _, _, program = blocks("py")
+    _, _, program, _ = blocks("py")
     data = fedac.load("synthetic")
     result = fedac.simulate(
         fedac.LogisticRegression(data.X, data.y, l2=1e-3), "fedac-i+cv+nesterov(1,0.3)",
@@ -78,6 +78,20 @@ def test_the_program_with_a_composition_equals_the_simulator(processes, tmp_path
             np.testing.assert_allclose(w, result.best.w, rtol=0, atol=1e-9)
     memories = [f"run.pt.rank{rank}.step{step}" for rank in range(4) for step in (160, 80)]
     assert sorted(path.name for path in tmp_path.glob("run.pt*")) == ["run.pt", *memories]
+
+
+def test_the_program_with_a_rounded_wire_equals_the_simulator(processes, tmp_path: Path) -> None:
+    *_, program = blocks("py")
+    data = fedac.load("synthetic")
+    result = fedac.simulate(
+        fedac.LogisticRegression(data.X, data.y, l2=1e-3), "scaffold", wire="int8",
+        clients=fedac.split(data, clients=4, by="label", seed=0), batch=4, K=16, T=160, eta=0.2,
+        start=np.zeros(data.n_features), seed=1, engine="reference",
+    )  # fmt: skip
+    (tmp_path / "program.py").write_text(program)
+    for process in processes("program", path=str(tmp_path / "program.py")):
+        np.testing.assert_allclose(process.result, result.best.w, rtol=0, atol=1e-9)
+        assert process.out == "2700\n"
 
 
 def run_program(processes, folder: Path, program: str) -> list[Any]:

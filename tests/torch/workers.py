@@ -373,7 +373,7 @@ def half_a_checkpoint(rank: int, folder: str) -> list[str]:
     return messages
 
 
-def late(rank: int) -> list[str]:
+def late(rank: int, **options: Any) -> list[str]:
     """Synchronize after a step on parameters that differ; return the errors by algorithm."""
     messages = []
     for algorithm in ("diloco", "fedavg"):
@@ -382,7 +382,7 @@ def late(rank: int) -> list[str]:
         w.grad = torch.ones(3)
         optimizer.step()
         try:
-            Synchronizer(optimizer)
+            Synchronizer(optimizer, **options)
             messages.append("accepted")
         except InputError as error:
             messages.append(str(error))

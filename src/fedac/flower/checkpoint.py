@@ -20,6 +20,7 @@ from fedac.flower.history import Dropped, History, Round
 from fedac.flower.labels import Labels
 from fedac.flower.messages import NamedArrays
 from fedac.flower.server import ServerMemory
+from fedac.wire import FLOAT32
 
 ENVELOPE = Envelope(package="fedac.flower", version=2, oldest=1)  # 2 has what the server keeps
 SERVER = "server:"  # before the keys of what the server keeps
@@ -104,10 +105,12 @@ def _load(file: BinaryIO) -> Checkpoint:
     labels = Labels.from_json(header["labels"]) if "labels" in header else Labels()
     rounds = [Round(**row) for row in header["history"]["rounds"]]
     dropped = [Dropped(**drop) for drop in header["history"]["dropped"]]
+    # Before there were others, every wire was this one.
+    settings = {"wire": FLOAT32, "wire_seed": 0} | header["settings"]
     return Checkpoint(
         round=header["round"],
         arrays=arrays,
-        settings=header["settings"],
+        settings=settings,
         history=History(rounds, dropped),
         server=ServerMemory(kept, labels),
     )

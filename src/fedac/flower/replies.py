@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.app import Array, ConfigRecord, Message, RecordDict
 
 from fedac.flower.checks import BadArraysError, read_like
 from fedac.flower.messages import MEMORY, ROUND, WEIGHT, NamedArrays, NDArray
 
 CLIENT = re.compile(r"\d{1,20}")
+
+# From a record, and what was sent, to arrays like those; raises BadArraysError.
+Reader = Callable[[Mapping[str, Array], NamedArrays], dict[str, NDArray]]
 
 
 @dataclass(frozen=True)
@@ -34,25 +37,33 @@ class BadReplyError(Exception):
 
 
 def check_reply(
-    message: Message, *, server_round: int, expected: NamedArrays | None = None
+    message: Message,
+    *,
+    server_round: int,
+    expected: NamedArrays | None = None,
+    read: Reader = read_like,
 ) -> Reply:
     """Return the content of a good reply, or raise `BadReplyError`.
 
     A good reply has exactly one MetricRecord of finite numbers, with this round's number and a
     positive weight. A training reply also has exactly one ArrayRecord with the keys, shapes and
-    types of `expected`, all finite; without `expected`, arrays are ignored.
+    types of `expected`, all finite; without `expected`, arrays are ignored. `read` is for replies
+    that are rounded.
     """
     if message.has_error():
         # Flower sends a traceback; its last line names the error.
         lines = (message.error.reason or "").strip().splitlines() or ["no reason given"]
         raise BadReplyError(f"error {message.error.code}: {lines[-1].strip()[:300]}")
     weight, metrics = _metrics(message.content, server_round)
-    arrays = {} if expected is None else _arrays(message.content, expected)
+    arrays = {} if expected is None else _arrays(message.content, expected, read)
     return Reply(weight, metrics, arrays, *_memory(message.content))
 
 
 def sort_replies(
-    replies: Iterable[Message], server_round: int, expected: NamedArrays | None = None
+    replies: Iterable[Message],
+    server_round: int,
+    expected: NamedArrays | None = None,
+    read: Reader = read_like,
 ) -> tuple[dict[int, Reply], dict[int, str]]:
     """Return the good replies, and why the others are bad, by node."""
     good: dict[int, Reply] = {}
@@ -60,7 +71,9 @@ def sort_replies(
     for message in sorted(replies, key=lambda reply: reply.metadata.src_node_id):
         node = message.metadata.src_node_id
         try:
-            good[node] = check_reply(message, server_round=server_round, expected=expected)
+            good[node] = check_reply(
+                message, server_round=server_round, expected=expected, read=read
+            )
         except BadReplyError as reason:
             bad[node] = str(reason)
     return good, bad
@@ -85,12 +98,12 @@ def _metrics(content: RecordDict, server_round: int) -> tuple[float, dict[str, f
     return weight, numbers
 
 
-def _arrays(content: RecordDict, expected: NamedArrays) -> dict[str, NDArray]:
+def _arrays(content: RecordDict, expected: NamedArrays, read: Reader) -> dict[str, NDArray]:
     records = list(content.array_records.values())
     if len(records) != 1:
         raise BadReplyError(f"{len(records)} ArrayRecords instead of one")
     try:
-        return read_like(records[0], expected)
+        return read(records[0], expected)
     except BadArraysError as reason:
         raise BadReplyError(str(reason)) from reason
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from fedac.averaging import mean_by_key, require_weighting
 from fedac.decay import Decay
 from fedac.errors import InputError
 from fedac.flower.aggregate import Aggregation
+from fedac.flower.checks import read_like
 from fedac.flower.exchange import TrainingRound, wait_for_nodes
 from fedac.flower.history import Dropped, History
 from fedac.flower.messages import (
@@ -37,11 +39,13 @@ from fedac.flower.messages import (
     to_record,
     with_prefix,
 )
+from fedac.flower.packets import unpack
 from fedac.flower.replies import Reply, sort_replies
 from fedac.flower.run import EvaluateFn, FederationResult, FederationRun
 from fedac.flower.server import ServerMemory, begin_server, idle_message, output_of, serve
 from fedac.flower.task import Task
 from fedac.require import require_count, require_positive
+from fedac.wire import FLOAT32, require_wire, require_wire_seed
 
 # A child of Flower's logger: `flwr run --stream` and `flwr log` show its lines.
 log = logging.getLogger("flwr.fedac")
@@ -83,6 +87,11 @@ class LocalStrategy(Strategy):
     evaluate_every : int
         Rounds between evaluations of the output on the clients; the last round is always
         evaluated, unless this is 0.
+    wire : "float32", "bfloat16" or "int8"
+        Whether clients reply with arrays as they are, or rounded to half or a quarter of float32's
+        bytes (`fedac.wire`).
+    wire_seed : int
+        The seed of the draws by which "int8" rounds.
     checkpoint : path, optional
         File to write after every round.
     resume_from : path, optional
@@ -126,6 +135,8 @@ class LocalStrategy(Strategy):
         trim: float | None = None,
         clip_norm: float | None = None,
         evaluate_every: int = 1,
+        wire: str = FLOAT32,
+        wire_seed: int = 0,
         checkpoint: str | Path | None = None,
         resume_from: str | Path | None = None,
     ) -> None:
@@ -158,6 +169,7 @@ class LocalStrategy(Strategy):
             raise InputError(f"aggregation='{aggregation}' has no weights; use weighting='uniform'")
         self.aggregation.require_quorum(self.quorum)
         self.evaluate_every = require_count("evaluate_every", evaluate_every, least=0)
+        self.wire, self.wire_seed = require_wire(wire), require_wire_seed(wire_seed)
         self.checkpoint = None if checkpoint is None else Path(checkpoint)
         self.resume_from = None if resume_from is None else Path(resume_from)
         self.history = History()
@@ -188,7 +200,8 @@ class LocalStrategy(Strategy):
         training = self.training
         if training is None or training.number != server_round:
             raise InputError(f"round {server_round}: aggregate_train needs configure_train first")
-        new, bad = sort_replies(replies, server_round, training.before)
+        read = read_like if self.wire == FLOAT32 else partial(unpack, self.algorithm, self.wire)
+        new, bad = sort_replies(replies, server_round, training.before, read)
         training.good |= new
         self.drop(server_round, bad, during="training")
         if len(training.good) < self.quorum:
@@ -240,6 +253,8 @@ class LocalStrategy(Strategy):
             self.algorithm.label, numbers, self.local_steps, self.quorum, self.min_nodes,
             self.deadline, self.weighting, self.aggregation.rule,
         )  # fmt: skip
+        if self.wire != FLOAT32:
+            log.info("replies are rounded to %s", self.wire)
         if self.algorithm.memory or self.algorithm.server:
             log.info(
                 "every message has %s; clients remember %s; the server keeps %s",
@@ -354,6 +369,8 @@ class LocalStrategy(Strategy):
             first_step=(server_round - 1) * self.local_steps,
             local_steps=self.local_steps,
             seed=self.seed,
+            wire=self.wire,
+            wire_seed=self.wire_seed,
         )
         record = task.to_record()
         content = RecordDict({ARRAYS: arrays, TASK: record, CONFIG: config})
@@ -383,6 +400,8 @@ class LocalStrategy(Strategy):
             "aggregation": self.aggregation.rule,
             "trim": self.aggregation.trim,
             "clip_norm": self.aggregation.clip_norm,
+            "wire": self.wire,
+            "wire_seed": self.wire_seed,
         }
 
 

@@ -8,7 +8,7 @@ one. Code never travels.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from fedac.algorithms.couplings import Hyperparameters
 from fedac.algorithms.linear import Boundary, Linear, boundary_form, from_linear, linear_form
 from fedac.errors import InputError
 from fedac.flower.labels import Label
+from fedac.wire import FLOAT32, require_wire
 
 COUNTS = ("round", "first_step", "local_steps", "seed")
 # Coefficients of the boundary have the names of its fields with this prefix.
@@ -46,6 +47,10 @@ class Task:
         With a boundary, the names of what is sent, and of what the client remembers.
     label : Label, optional
         Which memory to use, if the algorithm has one.
+    wire, wire_seed : str, int
+        How the client's message travels (`fedac.wire`), and the seed of its draws.
+    changes, echoes : tuples
+        On a client whose message is rounded, those of the algorithm.
 
     Examples
     --------
@@ -67,6 +72,21 @@ class Task:
     sequences: tuple[str, ...] = ()
     memory: tuple[str, ...] = ()
     label: Label | None = None
+    wire: str = FLOAT32
+    wire_seed: int = 0
+    changes: tuple[str, ...] = ()
+    echoes: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def messenger(self) -> Algorithm:
+        """On a client, a record of what is sent and remembered, for `fedac.wire`."""
+        return replace(
+            self.algorithm,
+            sequences=self.sequences or self.algorithm.sequences,
+            memory=self.memory,
+            changes=self.changes,
+            echoes=self.echoes,
+        )
 
     def to_record(self) -> ConfigRecord:
         """Return the task of an algorithm as a record of numbers and names, without a label."""
@@ -82,6 +102,13 @@ class Task:
             "eta": float(hp.eta),
             **{name: getattr(self, name) for name in COUNTS},
         }
+        if self.wire != FLOAT32:
+            record |= {
+                "wire": self.wire,
+                "wire_seed": self.wire_seed,
+                "changes": list(algorithm.changes),
+                "echoes": [name for pair in algorithm.echoes for name in pair],
+            }
         if algorithm.is_plain:
             return ConfigRecord({"sequences": list(algorithm.sequences), **record})
         # Without "sequences": a client that knows nothing of boundaries says that it is missing.
@@ -111,6 +138,7 @@ class Task:
                 hp=Hyperparameters(eta=record["eta"]),
                 **{name: record[name] for name in COUNTS},
                 **({} if plain else _crossing(record, len(local))),
+                **(_rounding(record) if "wire" in record else {}),
             )
         except KeyError as missing:
             raise InputError(
@@ -127,6 +155,17 @@ def _crossing(record: Mapping[str, Any], local: int) -> dict[str, Any]:
     rows = {name: _rows(record[f"{BOUNDARY}{name}"], count) for name, count in counts.items()}
     label = Label.from_record(record)
     return {"boundary": Boundary(**rows), "sequences": sent, "memory": memory, "label": label}
+
+
+def _rounding(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Read what a task says about a message that is rounded."""
+    names = record["echoes"]
+    return {
+        "wire": require_wire(record["wire"]),
+        "wire_seed": record["wire_seed"],
+        "changes": tuple(record["changes"]),
+        "echoes": tuple(zip(names[::2], names[1::2], strict=True)),
+    }
 
 
 def _flat(rows: Sequence[Sequence[float]]) -> list[float]:

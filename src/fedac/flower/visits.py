@@ -13,6 +13,7 @@ import numpy as np
 from fedac.errors import InputError
 from fedac.flower.memory import ClientMemory
 from fedac.flower.messages import NamedArrays, NDArray, buffers_of, with_prefix
+from fedac.flower.packets import pack
 from fedac.flower.sequences import by_key, to_named
 from fedac.flower.task import Task
 
@@ -33,7 +34,9 @@ def visit(sent: NamedArrays, task: Task, memory: ClientMemory, work: LocalWork) 
     """Enter a round, let `work` take the local steps, leave, and keep what is to be remembered."""
     boundary = task.boundary
     if boundary is None:
-        return Visited(*work(sent), memory_lost=False)
+        after, metrics = work(sent)
+        message, _ = pack(task, memory.client, message=after, sent=sent, memory={})
+        return Visited(message, metrics, memory_lost=False)
     model = with_prefix(task.sequences[0], sent)
     sequences = by_key(task.sequences, sent)
     firsts = {key: boundary.begin_memory(vectors) for key, vectors in sequences.items()}
@@ -48,11 +51,17 @@ def visit(sent: NamedArrays, task: Task, memory: ClientMemory, work: LocalWork) 
             key: boundary.leave_round(vectors, sequences[key], kept[key])
             for key, vectors in by_key(names, after).items()
         }
+    message, remembered = pack(
+        task,
+        memory.client,
+        message=buffers_of(after)
+        | to_named(task.sequences, {key: leaving for key, (leaving, _) in left.items()}, model),
+        sent=sent,
+        memory=to_named(task.memory, {key: new for key, (_, new) in left.items()}, model),
+    )
     if task.label is not None:
-        remembered = to_named(task.memory, {key: new for key, (_, new) in left.items()}, model)
         memory.keep(task.label.run, task.round, remembered, before=found.made_in)
-    message = to_named(task.sequences, {key: sent for key, (sent, _) in left.items()}, model)
-    return Visited(buffers_of(after) | message, metrics, found.lost)
+    return Visited(message, metrics, found.lost)
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""How processes communicate: messages, averages, and clear errors if one is lost or differs."""
+"""How processes communicate: messages, and clear errors if one is lost or differs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -19,8 +19,6 @@ from fedac.require import require_positive
 
 # Longer values are cut in errors.
 LONG = 100
-# Sent in place of the weight by a worker whose tensors are not finite.
-NOT_FINITE = -1.0
 
 
 class WorkerLostError(RuntimeError):
@@ -82,98 +80,6 @@ class Workers:
                 "worker has died, cannot be reached, or has stopped taking steps. Restart from the "
                 f"last checkpoint. ({reason})"
             ) from error
-
-
-class Mean(NamedTuple):
-    """What came of an average: the mean as a flat tensor, and whose tensors are in it.
-
-    `share` is how many of all workers these are; `used` says whether this one is among them.
-    """
-
-    values: Tensor
-    share: float
-    used: bool
-
-
-class Average:
-    """A weighted mean of tensors, which is started when it is made.
-
-    The buffer begins with two numbers per rank: its weight, and a hash of its settings, which
-    must be the same in all processes. Every rank fills in its own and leaves the others 0, so that
-    the sum has them all. The tensors times the weight follow. `steps` is how many this worker has
-    taken. Tensors in `private` are not sent, but must be finite as well. Of those in `moving` a
-    copy is kept, for `progress`.
-    """
-
-    def __init__(
-        self,
-        workers: Workers,
-        tensors: Sequence[Tensor],
-        *,
-        weight: float,
-        settings: str,
-        steps: int,
-        private: Sequence[Tensor] = (),
-        moving: Sequence[Tensor] = (),
-    ) -> None:
-        self.steps = steps
-        self._workers, self._settings = workers, settings
-        self._buffer = flatten(tensors, workers.device, leading_zeros=2 * workers.size)
-        body = self._buffer[2 * workers.size :]
-        self._own = flatten(moving, workers.device) if moving else None
-        finite = [torch.isfinite(t).all().to(workers.device) for t in (body, *private)]
-        if not torch.stack(finite).all():
-            body.zero_()  # NaN would spoil the sum
-            self._own, weight = None, NOT_FINITE
-        elif weight != 1:
-            body *= weight
-        self._buffer[workers.rank] = weight
-        # Whole numbers below 2**24 are exact in float32.
-        self._buffer[workers.size + workers.rank] = zlib.crc32(settings.encode()) % 2**24
-        self.bytes = self._buffer.nbytes
-        with workers.guard():
-            self._work = dist.all_reduce(self._buffer, group=workers.group, async_op=True)
-
-    def wait(self) -> float:
-        """Wait until the sum is complete; return the seconds it took."""
-        before = time.perf_counter()
-        with self._workers.guard():
-            self._work.wait()
-        return time.perf_counter() - before
-
-    def mean(self, on_nonfinite: str) -> Mean:
-        """Return the mean, or say whose state is not finite."""
-        size = self._workers.size
-        weights, hashes = self._buffer[: 2 * size].view(2, size).tolist()
-        if len(set(hashes)) > 1:
-            raise InputError(
-                f"processes differ in lr after {self.steps} steps; this one has {self._settings}. "
-                "Schedulers must do the same in all processes. No state was averaged"
-            )
-        bad = [str(rank) for rank, weight in enumerate(weights) if weight == NOT_FINITE]
-        total = sum(weight for weight in weights if weight != NOT_FINITE)
-        if bad and (on_nonfinite == "raise" or total <= 0):
-            advice = ", or on_nonfinite='skip-worker'" if on_nonfinite == "raise" else ""
-            raise NonFiniteStateError(
-                f"the state of rank {', '.join(bad)} holds NaN or infinity after {self.steps} "
-                f"steps; no state was averaged. Use a smaller lr{advice}"
-            )
-        if total <= 0:
-            raise InputError("no worker counted any examples; call count(examples) every step")
-        mean = self._buffer[2 * size :]
-        mean /= total
-        if not torch.isfinite(mean).all():
-            raise NonFiniteStateError(
-                f"the sum of all states overflows {mean.dtype} after {self.steps} steps; no state "
-                "was averaged. Use a smaller lr"
-            )
-        used = [weight > 0 for weight in weights]
-        return Mean(mean, sum(used) / size, used[self._workers.rank])
-
-    def progress(self, moving: Sequence[Tensor]) -> Tensor:
-        """Return how far this worker has moved since; 0 if it was not finite then."""
-        now = flatten(moving, self._workers.device)
-        return torch.zeros_like(now) if self._own is None else now - self._own
 
 
 def flatten(tensors: Sequence[Tensor], device: torch.device, *, leading_zeros: int = 0) -> Tensor:

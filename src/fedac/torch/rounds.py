@@ -16,7 +16,9 @@ from torch import Tensor
 from fedac.algorithms.couplings import Hyperparameters
 from fedac.algorithms.record import State
 from fedac.torch.layout import write
+from fedac.torch.packets import Packet
 from fedac.torch.state import SequenceOptimizer
+from fedac.wire import Sender
 
 
 class _Left(NamedTuple):
@@ -56,6 +58,24 @@ class Round:
     def private(self) -> list[Tensor]:
         """What this worker will remember: it is not sent."""
         return [tensor for memory in self._memory.values() for tensor in memory]
+
+    @torch.no_grad()
+    def pack(self, sender: Sender, buffers: Sequence[Tensor]) -> Packet:
+        """Round the message for the wire; what this worker will remember follows what arrives."""
+        optimizer, S = self._optimizer, len(self._optimizer.algorithm.sequences)
+        params = [p for p, _ in self._each_parameter()]
+        packet = Packet(
+            optimizer.algorithm,
+            message=[tuple(self.message[S * i : S * (i + 1)]) for i in range(len(params))],
+            began=[optimizer.kept(p, "sent") for p in params],
+            memory=[self._memory.get(p) or optimizer.kept(p, "memory") for p in params],
+            buffers=buffers,
+            sender=sender,
+        )
+        for p, memory in zip(params, packet.memory, strict=True):
+            if p in self._memory:
+                self._memory[p] = memory
+        return packet
 
     @torch.no_grad()
     def serve(self, mean: Sequence[Tensor], *, share: float, used: bool) -> None:

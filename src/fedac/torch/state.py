@@ -44,7 +44,7 @@ class SequenceOptimizer(torch.optim.Optimizer):
     """
 
     algorithm: Algorithm
-    # Whether the mean of what workers work on is all that ends a round.
+    # Whether the mean of what workers work on is all that ends a round, and all that is kept of it.
     takes_mean: bool
     in_place: bool
     foreach: bool
@@ -83,6 +83,19 @@ class SequenceOptimizer(torch.optim.Optimizer):
     def is_own_sequence(self, p: Tensor) -> bool:
         """Check whether local steps work on a parameter itself."""
         return self.in_place and not is_half(p)
+
+    @torch.no_grad()
+    def keep_broadcasts(self) -> None:
+        """From now on keep where a round began, also if the mean is all that ends it.
+
+        The last round ended with what local steps work on now.
+        """
+        if self.takes_mean:
+            now = {p: self.sequences(p) for p in self.trained_parameters()}
+            self.takes_mean = False
+            for p, sequences in now.items():
+                names = keys(self.algorithm, "sent")
+                self.state[p] |= {n: s.clone() for n, s in zip(names, sequences, strict=True)}
 
     def snapshot(self, p: Tensor) -> list[Tensor]:
         """Return what the server holds of one parameter, as of the last round; only to be read.
@@ -172,11 +185,19 @@ class SequenceOptimizer(torch.optim.Optimizer):
         indices = [index for group in saved["param_groups"] for index in group["params"]]
         states = [saved["state"].get(index) or {} for index in indices]
         local = set(self.algorithm.local_sequences)
-        others = set(self._kept_names())
+        began = set(keys(self.algorithm, "sent"))
+        keeps_more = self.takes_mean and any(began <= set(state) for state in states)
+        others = began if keeps_more else set(self._kept_names())
+        if saved["steps"] and others == began and not any(began & set(s) for s in states):
+            raise InputError(
+                "cannot load this state: it was saved with wire='float32', which keeps less; load "
+                "it before the call of synchronize"
+            )
         for p, state in zip(self.parameters(), states, strict=False):
             complete = is_complete(state, local, others, self.is_own_sequence(p))
             if state and not (complete and all(v.shape == p.shape for v in state.values())):
                 raise InputError("cannot load this state: it belongs to another model")
+        self.takes_mean = self.takes_mean and not keeps_more
         # The base class would round the sequences to the parameter's type.
         super().load_state_dict({"state": {}, "param_groups": saved["param_groups"]})
         self.steps, self.rounds = int(saved["steps"]), int(saved["rounds_served"])

@@ -16,17 +16,12 @@ from fedac.errors import InputError, unknown_name
 from fedac.require import require_count
 from fedac.torch import checkpoint as files
 from fedac.torch.agreement import describe_settings, local_steps, require_agreement
-from fedac.torch.communication import (
-    Average,
-    Mean,
-    Workers,
-    flatten,
-    parts,
-    unflatten,
-)
+from fedac.torch.averages import Average, Gathered, Mean, Reduced
+from fedac.torch.communication import Workers, flatten, parts, unflatten
 from fedac.torch.optimizer import LocalOptimizer
 from fedac.torch.rounds import Round
 from fedac.torch.schedule import SyncSchedule
+from fedac.wire import FLOAT32, Sender, require_wire, require_wire_seed
 
 ON_NONFINITE = ("raise", "skip-worker")
 
@@ -64,6 +59,11 @@ class Synchronizer:
         See `overlap`; 1 unless given.
     timeout : float, optional
         Seconds until a synchronization has failed; the group's own unless given.
+    wire : "float32", "bfloat16" or "int8"
+        Whether messages travel as they are, or rounded to half or a quarter of float32's bytes
+        (`fedac.wire`).
+    wire_seed : int
+        The seed of the draws by which "int8" rounds.
 
     Attributes
     ----------
@@ -72,7 +72,7 @@ class Synchronizer:
     rounds : int
         Synchronizations so far.
     bytes, seconds : int, float
-        How much this process has sent, and how long it has waited.
+        How much this process has handed over to be sent, and how long it has waited.
     """
 
     def __init__(
@@ -88,6 +88,8 @@ class Synchronizer:
         overlap: bool = False,
         delay: int | None = None,
         timeout: float | None = None,
+        wire: str = FLOAT32,
+        wire_seed: int = 0,
     ) -> None:
         if not isinstance(optimizer, LocalOptimizer):
             kind = type(optimizer).__name__
@@ -100,6 +102,7 @@ class Synchronizer:
             raise InputError("examples is for weighting='examples' only")
         self.examples = None if examples is None else require_count("examples", examples)
         self.on_nonfinite = on_nonfinite
+        self.wire, self.wire_seed = require_wire(wire), require_wire_seed(wire_seed)
         self.rounds = 0
         self.bytes = 0
         self.seconds = 0.0
@@ -119,6 +122,8 @@ class Synchronizer:
         self._averaged_at = optimizer.steps  # when the last average was started
         self._on_disk: dict[Path, int] = {}  # the steps of checkpoints, by file
         self._equal_at: int | None = None  # the step after which all states were equal
+        if self.wire != FLOAT32:  # all ranks must know what differences are taken to
+            optimizer.keep_broadcasts()
         require_agreement(
             self._workers,
             optimizer,
@@ -130,6 +135,8 @@ class Synchronizer:
                 "on_nonfinite": self.on_nonfinite,
                 "delay": self._schedule.delay,
                 "timeout": None if timeout is None else float(timeout),
+                "wire": self.wire,
+                "wire_seed": self.wire_seed,
             },
         )
         if optimizer.steps == 0:
@@ -262,17 +269,22 @@ class Synchronizer:
             )
         self._workers.activity = f"synchronization {self.rounds + 1}"
         this_round = Round(self.optimizer, self._trained)
-        average = Average(
-            self._workers,
-            [*this_round.message, *self._buffers],
-            weight=self._next_weight(),
-            settings=describe_settings(self.optimizer),
-            steps=steps,
-            private=this_round.private,
-            moving=self._moving() if self._schedule.delay else (),
-        )
+        average = self._average_of(this_round)
         self._pending, self._averaged_at = (this_round, average), steps
         self.bytes += average.bytes
+
+    def _average_of(self, this_round: Round) -> Average:
+        common: dict[str, Any] = {
+            "weight": self._next_weight(),
+            "settings": describe_settings(self.optimizer),
+            "steps": self.optimizer.steps,
+            "moving": self._moving() if self._schedule.delay else (),
+        }
+        if self.wire == FLOAT32:
+            tensors = [*this_round.message, *self._buffers]
+            return Reduced(self._workers, tensors, private=this_round.private, **common)
+        sender = Sender(self.wire, self.wire_seed, m=self.rank, r=self.optimizer.rounds)
+        return Gathered(self._workers, this_round.pack(sender, self._buffers), **common)
 
     def _next_weight(self) -> float:
         """Return how much this worker counts; 1 if it has taken no step since the last average."""
