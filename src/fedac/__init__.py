@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from fedac.algorithms import Algorithm, compose, fedac
     from fedac.data import Clients, Dataset, load, split
     from fedac.decay import Decay
+    from fedac.experiments.comparison import compare
     from fedac.link import Link
     from fedac.objectives import (
         Augmented,
@@ -47,6 +48,7 @@ __all__ = [
     "Run",
     "Schedule",
     "SquaredHinge",
+    "compare",
     "compose",
     "fedac",
     "load",
@@ -61,7 +63,15 @@ def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'fedac' has no attribute '{name}'")
     # In the order of their weight: whoever needs a `Decay` need not wait for SciPy.
-    homes = ("algorithms", "decay", "link", "data", "objectives", "simulation")
+    homes = (
+        "algorithms",
+        "decay",
+        "link",
+        "data",
+        "objectives",
+        "simulation",
+        "experiments.comparison",
+    )
     modules = (import_module(f"fedac.{home}") for home in homes)
     return next(getattr(module, name) for module in modules if hasattr(module, name))
 

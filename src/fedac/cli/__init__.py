@@ -20,6 +20,7 @@ from fedac import __version__
 from fedac.cli import (
     algorithms,
     bench,
+    compare,
     data,
     demo,
     export,
@@ -41,6 +42,7 @@ START = """Where to start:
 \b
   fedac demo                 four algorithms compared on embedded data
   fedac run --dataset a9a    one algorithm; then try --algorithm and --eta
+  fedac compare              which method suits your data, and what it costs
   fedac algorithms           all algorithms, and the pieces to make more
   fedac COMMAND --help       all options of a command
   README.md and docs/        the guide, in the repository
@@ -59,7 +61,8 @@ app = typer.Typer(
 
 # In the order of the help page.
 for module in (
-    demo, run, algorithms, split, sweep, export, merge, reproduce, report, instability, plan, bench
+    demo, run, compare, algorithms, split, sweep, export, merge, reproduce, report, instability,
+    plan, bench,
 ):  # fmt: skip
     add_command(app, module.__name__.removeprefix("fedac.cli."), module.command)
 app.add_typer(data.app, name="data")

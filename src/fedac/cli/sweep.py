@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import signal
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -178,7 +178,7 @@ def command(
         grid = Grid.checked({"name": "sweep", **given}, _option)
     if out is not None:
         output_folder(out, option="--out")
-    _load(grid)
+    load_data(grid)
     if dry_run:
         _print_plan(grid, out, where)
     elif out is not None:
@@ -189,7 +189,7 @@ def _option(key: str) -> str:
     return f"--{key.replace('_', '-')}"
 
 
-def _load(grid: Grid) -> None:
+def load_data(grid: Grid) -> None:
     """Load the data first: if that fails, no empty store is left behind."""
     from fedac.data.registry import SOURCES, fetch
     from fedac.experiments.task import prepare
@@ -224,26 +224,36 @@ def run_grid(grid: Grid, store: Store, **where: Any) -> Summary:
     `where` are the options of `fedac.experiments.sweep.run` that say where groups run.
     """
     from fedac.experiments import sweep as experiment
+
+    with stoppable(grid.name, store), sweep_bar(grid.name) as show:
+        return experiment.run(
+            grid, store, **where, on_progress=show, on_compile=cache(notice_compiling)
+        )
+
+
+@contextmanager
+def stoppable(what: str, store: Store | None) -> Iterator[None]:
+    """Say what is kept in a store, if it stays, when the sweep in this block stops early."""
+    from fedac.experiments import sweep as experiment
     from fedac.experiments.runners import WorkerLostError
 
+    folder = store and store.path.parent
     # The scheduler of a cluster sends SIGTERM: it stops the sweep as Ctrl-C does.
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        with sweep_bar(grid.name) as show:
-            return experiment.run(
-                grid, store, **where, on_progress=show, on_compile=cache(notice_compiling)
-            )
+        yield
     except experiment.GroupsFailedError as error:
         notice(str(error))
         raise typer.Exit(1) from error
     except WorkerLostError as error:
-        notice(f"{error}; finished runs are kept in '{store.path.parent}'")
+        notice(f"{error}; finished runs are kept in '{folder}'" if folder else str(error))
         raise typer.Exit(1) from error
     except experiment.SweepInterrupted as stop:
-        notice(
-            f"{grid.name}: {stop.done} of {stop.cells} runs are kept in '{store.path.parent}'; "
-            "the same command continues from there"
-        )
+        if folder:
+            notice(
+                f"{what}: {stop.done} of {stop.cells} runs are kept in '{folder}'; the same "
+                "command continues from there"
+            )
         raise
     finally:
         signal.signal(signal.SIGTERM, before)

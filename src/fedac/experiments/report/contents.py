@@ -6,9 +6,8 @@ import math
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from fedac.algorithms import get, split_names
-from fedac.errors import InputError
 from fedac.experiments.cells import CELL, PROBLEM, summarize, tuned
+from fedac.experiments.labels import label_of
 from fedac.experiments.paper import CLAIMS, MANY_WORKERS, headlines, published_cells
 from fedac.experiments.published import paper_datasets, published_runs
 from fedac.experiments.seeds import find_spread
@@ -224,25 +223,9 @@ def _algorithms(frame: pd.DataFrame) -> pd.DataFrame:
     import pandas as pd
 
     table = in_order(frame[["algorithm"]].drop_duplicates())
-    labels = table["algorithm"].map(_label)
+    labels = table["algorithm"].map(label_of)
     unique = labels.where(~labels.duplicated(keep=False), labels + " (" + table["algorithm"] + ")")
     return pd.DataFrame(styles(list(table["algorithm"]))).assign(label=unique, **table)
-
-
-def _label(name: str) -> str:
-    """Return the label of an algorithm, with what the store added to its name.
-
-    Examples
-    --------
-    >>> _label("fedavg, mu=0.1"), _label("fedac-i+step(2)"), _label("mine")
-    ('FedAvg, mu=0.1', 'FedAc-I + step(2)', 'mine')
-    """
-    plain = split_names(name)[0].partition(" ")[0]
-    try:
-        label = get(plain).label
-    except InputError:  # the user's own
-        label = plain
-    return label + name.removeprefix(plain)
 
 
 def _columns(frame: pd.DataFrame, digits: int = 6) -> Table:

@@ -22,7 +22,6 @@ from numba import njit
 from numba.core import event
 from numba.core.caching import FunctionCache, IndexDataCacheFile
 
-import fedac
 from fedac.cache import cache_dir
 from fedac.errors import CompileCacheWarning
 from fedac.filesystems import is_network
@@ -49,7 +48,7 @@ def compiled_dir() -> Path:
     The folder is named after the sources. Numba itself looks at the kernel's own file only, and
     would keep using code that was compiled with an older version of the others.
     """
-    package = Path(fedac.__file__).parent
+    package = Path(__file__).parents[2]
     text = b"".join((package / name).read_bytes() for name in SOURCES)
     parent = os.environ.get("NUMBA_CACHE_DIR") or _own_disk(cache_dir() / "compiled")
     return Path(parent) / hashlib.sha256(text).hexdigest()[:16]

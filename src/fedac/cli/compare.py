@@ -1,0 +1,242 @@
+"""`fedac compare`: which method, how many local steps, and what that costs."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from contextlib import ExitStack
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from fedac.cli.federation import (
+    BATCH,
+    PARTICIPATION,
+    SPLIT,
+    WEIGHTING,
+    WIRE,
+    batch_size,
+)
+from fedac.cli.parse import (
+    ALGORITHM_NAMES,
+    JOBS,
+    LINK,
+    LOSS_NAMES,
+    RAY_ADDRESS,
+    WAN,
+    names,
+    nonempty_path,
+    output_folder,
+    whole_numbers,
+)
+from fedac.cli.progress import sweep_bar
+from fedac.cli.streams import duration, new_table, notice_compiling, print_table
+from fedac.cli.sweep import load_data, stoppable
+
+if TYPE_CHECKING:
+    from fedac.experiments.comparison import Comparison, Question
+    from fedac.experiments.comparison.rows import Row
+    from fedac.experiments.seeds import Band
+    from fedac.experiments.store import Store
+    from fedac.experiments.sweep import Progress
+
+# The options whose values a grid has under other names.
+OPTIONS = {"algorithms": "--methods", "seeds": "--seed", "steps": "--rounds"}
+
+
+def command(
+    dataset: str = typer.Option("synthetic", help="A registered name or a LIBSVM file."),
+    loss: str = typer.Option("logistic", help=f"{LOSS_NAMES}, or your own class as module:name."),
+    l2: float = typer.Option(1e-3, help="Regularization strength, above 0."),
+    intercept: bool = typer.Option(False, "--intercept", help="Append a column of ones."),
+    methods: str | None = typer.Option(
+        None,
+        help=f"Separated by commas: {ALGORITHM_NAMES}, any composition, or records of your own as "
+        "module:name. A list of 16 unless given.",
+    ),
+    clients: int | None = typer.Option(
+        None, help="Clients that hold rows of their own; 100 unless given."
+    ),
+    split: str | None = typer.Option(None, help=SPLIT),
+    split_seed: int = typer.Option(0, help="Seed of the split."),
+    workers: int | None = typer.Option(
+        None, "--workers", "-M", help="In place of clients: workers that draw from all rows."
+    ),
+    participation: float = typer.Option(1.0, help=PARTICIPATION),
+    batch: str = typer.Option("1", help=BATCH),
+    weighting: str = typer.Option("examples", help=WEIGHTING),
+    local_steps: str = typer.Option(
+        "8,32,128", "--local-steps", "-K", help="Steps per round, K, separated by commas."
+    ),
+    rounds: int = typer.Option(200, help="Of every run."),
+    wire: str = typer.Option("float32", help=f"{WIRE} Several are separated by commas."),
+    link: str = typer.Option(WAN, help=LINK),
+    target: float | None = typer.Option(
+        None, help="Suboptimality to reach; without, methods are ranked by what they reach."
+    ),
+    budget: str | None = typer.Option(
+        None,
+        help="Also show what is reached within '100 rounds', '2MB' or '60s'; by default within "
+        "the time in which every run ends.",
+    ),
+    tries: int = typer.Option(13, help="Settings tried for each method, K and wire."),
+    seed: int = typer.Option(1, help="Seed of the draws while tuning; the next are fresh ones."),
+    repeats: int = typer.Option(5, help="Fresh seeds on which the best settings are repeated."),
+    out: Path | None = typer.Option(
+        None,
+        metavar="DIR",
+        parser=nonempty_path,
+        help="Keep all runs here, and write figure, tables and report.",
+    ),
+    jobs: int | None = typer.Option(None, "--jobs", "-j", help=JOBS),
+    on: str | None = typer.Option(
+        None, metavar="ray", help="Run on a Ray cluster instead: needs pip install 'fedac[ray]'."
+    ),
+    ray_address: str | None = typer.Option(None, metavar="HOST:PORT", help=RAY_ADDRESS),
+    as_json: bool = typer.Option(
+        False, "--json", help="Print one JSON object; nulls where the target was not reached."
+    ),
+) -> None:
+    """Find out which method is best on your data and your link.
+
+    Tunes every method with equally many tries, a coarse grid of step sizes first and then finer
+    around the best, and repeats the best settings on fresh seeds. With --out, a comparison that
+    was stopped continues where it was.
+    """
+    from fedac.experiments.comparison import Budget, Question, open_store
+    from fedac.experiments.sweep import require_where
+    from fedac.link import Link
+
+    require_where(jobs, on, ray_address)
+    values: dict[str, Any] = {
+        "dataset": dataset, "loss": loss, "l2": l2, "intercept": intercept,
+        "split_seed": split_seed, "participation": (participation,),
+        "batch": (batch_size(batch),), "weighting": weighting, "seeds": (seed,),
+        "local_steps": tuple(whole_numbers(local_steps, option="--local-steps")),
+        "wire": tuple(names(wire, option="--wire")),
+    }  # fmt: skip
+    given = {"workers": workers, "clients": clients, "split": split}
+    values |= {name: (value,) for name, value in given.items() if value is not None}
+    if methods is not None:
+        values["algorithms"] = tuple(names(methods, option="--methods"))
+    question = Question.ask(
+        values,
+        lambda key: OPTIONS.get(key, f"--{key.replace('_', '-')}"),
+        rounds=rounds,
+        link=Link.parse(link),
+        target=target,
+        budget=None if budget is None else Budget.parse(budget),
+        tries=tries,
+        repeats=repeats,
+    )
+    if out is not None:
+        output_folder(out, option="--out")
+    load_data(question.grid)
+    with open_store(out) as store, stoppable("compare", store if out else None):
+        found = _answer(question, store, jobs=jobs, on=on, ray_address=ray_address)
+    if out is not None:
+        from fedac.experiments.comparison.files import write_files
+
+        write_files(found, out)
+    if as_json:
+        from fedac.experiments.comparison.table import to_json
+
+        print(json.dumps(to_json(found), allow_nan=False))
+        return
+    print_comparison(found)
+    if out is not None:
+        print(f"Figure, tables and report are in '{out}'.")
+
+
+def _answer(question: Question, store: Store, **where: Any) -> Comparison:
+    """Answer a question, with a progress bar for each stage."""
+    from fedac.experiments.comparison import answer
+    from fedac.experiments.comparison.study import STAGES
+
+    with ExitStack() as bar:
+        show: list[Callable[[Progress], object]] = []
+
+        def begin(stage: str) -> None:
+            bar.close()
+            name = f"{STAGES.index(stage) + 1}/{len(STAGES)} {stage}"
+            show[:] = [bar.enter_context(sweep_bar(name))]
+
+        return answer(
+            question, store, **where, on_stage=begin, on_compile=cache(notice_compiling),
+            on_progress=lambda progress: show[0](progress),
+        )  # fmt: skip
+
+
+def print_comparison(found: Comparison) -> None:
+    """Print the best row of every method, and in words what won."""
+    from rich.markup import escape
+
+    from fedac.experiments.comparison.figure import title
+
+    question, target = found.question, found.question.target
+    wires = len(question.grid.wire) > 1
+    table = new_table(
+        "method",
+        *(["wire"] if wires else []),
+        *("K", "eta", "server step"),
+        *(("rounds", "MB", "seconds") if target is not None else ()),
+        f"F - F* within {found.budget}",
+        words={"method", "wire"},
+        title=escape(title(found)) + (f", target {target:g}" if target is not None else ""),
+        caption=f"Each method at its best K. Geometric mean of {question.repeats} fresh seeds; in "
+        "brackets, where that of as many further seeds will be with probability 90%. MB: up and "
+        f"down, of a client that always takes part. Link: {question.link}.",
+    )
+    for place, row in enumerate(found.best_rows):
+        table.add_row(
+            escape(row.method),
+            *([row.wire] if wires else []),
+            str(row.K),
+            "diverged" if row.eta is None else f"{row.eta:.3g}{'*' if row.edge else ''}",
+            "" if row.server_step is None else f"{row.server_step:.3g}",
+            *(_cost_cells(row, question.repeats) if target is not None else ()),
+            _band(row.suboptimality, "{:.2e}"),
+            style="bold" if place == 0 else None,
+        )
+    print_table(table)
+    if any(row.edge for row in found.best_rows):
+        print("* the smallest or largest step size tried: a better one may lie beyond it.")
+    print(in_words(found))
+
+
+def in_words(found: Comparison) -> str:
+    """Say in a sentence or two what to run, and what it costs."""
+    best, target = found.best_rows[0], found.question.target
+    if best.eta is None:
+        return "Every method diverged with every step size."
+    what = f"{best.method} with K={best.K} and eta={best.eta:.3g}"
+    if best.server_step is not None:
+        what += f", server step {best.server_step:.3g},"
+    if target is not None and best.reached:
+        rounds, megabytes, seconds = best.rounds, best.megabytes, best.seconds
+        return (
+            f"Run {what}: it reaches {target:g} after about {rounds.middle:.0f} rounds, "
+            f"{megabytes.middle:.3g} MB and {duration(seconds.middle)} on this link."
+        )
+    reached = f"{best.suboptimality.middle:.2e} within {found.budget}"
+    if target is None:
+        return f"Run {what}: it reaches {reached}."
+    return f"Nothing reached {target:g} on all seeds. The closest was {what} with {reached}."
+
+
+def _cost_cells(row: Row, seeds: int) -> list[str]:
+    if not row.reached:
+        partly = f"{row.seeds_reached} of {seeds}" if row.seeds_reached else ""
+        return [f"not reached{partly and f', but {partly}'}", "-", "-"]
+    return [
+        _band(row.rounds, "{:.0f}"), _band(row.megabytes, "{:.3g}"), _band(row.seconds, "{:.3g}"),
+    ]  # fmt: skip
+
+
+def _band(band: Band, form: str) -> str:
+    from fedac.experiments.seeds import band_text
+
+    return "-" if not math.isfinite(band.middle) else band_text(band, form.format)
