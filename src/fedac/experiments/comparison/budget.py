@@ -43,5 +43,7 @@ class Budget(NamedTuple):
         )
 
     def __str__(self) -> str:
+        if self.amount == float("inf"):
+            return "the whole run"
         unit = {"rounds": " rounds", "megabytes": " MB", "seconds": " s"}[self.axis]
         return f"{self.amount:.4g}{unit}"

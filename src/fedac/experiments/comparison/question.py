@@ -17,7 +17,7 @@ from fedac.link import DEFAULT_LINK, Link
 from fedac.require import require_count, require_positive
 from fedac.simulation.federation import taking_part
 
-# K divides T: a step size that every method takes, until the data are known.
+# A step size that every method takes, until the data are known.
 ANY_ETA = 1e-3
 # More records of a run would not show in a figure.
 MOST_RECORDS = 200
@@ -33,6 +33,8 @@ class Question:
         Problem, federation, methods, local steps and wire formats; its one seed is for tuning.
     rounds : int
         Of every run.
+    steps : int or None
+        In place of rounds: T, the local steps of every run, which every K divides.
     link : Link
         What a round costs in seconds.
     target : float or None
@@ -47,6 +49,7 @@ class Question:
 
     grid: Grid
     rounds: int = 200
+    steps: int | None = None
     link: Link = DEFAULT_LINK
     target: float | None = None
     budget: Budget | None = None
@@ -80,19 +83,21 @@ class Question:
         given.setdefault("local_steps", (8, 32, 128))
         if not any(given.get(name) for name in ("workers", "clients", "split")):
             given["clients"] = (100,)
-        rounds = require_count("rounds", how.get("rounds", cls.rounds))
         steps = [K for K in given["local_steps"] if isinstance(K, int) and K > 0]
-        given["steps"] = math.lcm(*steps, 1) * rounds
+        given["steps"] = how.get("steps") or math.lcm(*steps, 1)
         if not given.get("algorithms"):
             given["algorithms"] = default_methods(everybody=_everybody(given))
         else:
             given["algorithms"] = tuple(n for name in given["algorithms"] for n in expand(name))
         return cls(grid=Grid.checked(given, place), **how)
 
-    @property
-    def record_rounds(self) -> int:
-        """How many rounds are between two records of a loss."""
-        return math.ceil(self.rounds / MOST_RECORDS)
+    def rounds_of(self, K: int) -> int:
+        """Return how many rounds a run with K local steps has."""
+        return self.rounds if self.steps is None else self.steps // K
+
+    def rounds_between_records(self, K: int) -> int:
+        """Return how many rounds are between two records of a loss."""
+        return math.ceil(self.rounds_of(K) / MOST_RECORDS)
 
     @property
     def fresh_seeds(self) -> tuple[int, ...]:

@@ -10,6 +10,7 @@ from fedac.experiments.comparison.budget import AXES, Budget
 from fedac.experiments.comparison.curves import Curve
 from fedac.experiments.seeds import Band, predict
 
+WHOLE = Budget(math.inf, "rounds")
 NOTHING = Band(math.nan, math.nan, math.nan)
 
 

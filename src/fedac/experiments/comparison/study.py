@@ -20,7 +20,7 @@ from fedac.data import Dataset
 from fedac.experiments.comparison.budget import Budget
 from fedac.experiments.comparison.curves import Curve, smallest_so_far
 from fedac.experiments.comparison.question import Question
-from fedac.experiments.comparison.rows import Row, common_budget, find_costs, find_reached
+from fedac.experiments.comparison.rows import WHOLE, Row, common_budget, find_costs, find_reached
 from fedac.experiments.comparison.tries import Try, Tuner
 from fedac.experiments.grid import Config
 from fedac.experiments.identity import key_fingerprint
@@ -161,10 +161,10 @@ class _Study:
             algorithm=one.algorithm,
             fingerprint=key_fingerprint(one.record),
             K=cell.K,
-            T=cell.K * self.question.rounds,
+            T=cell.K * self.question.rounds_of(cell.K),
             eta=one.eta,
             seed=seed,
-            record_every=cell.K * self.question.record_rounds,
+            record_every=cell.K * self.question.rounds_between_records(cell.K),
             wire=cell.wire,
         )
 
@@ -185,7 +185,7 @@ class _Study:
         winners = {cell: [one] for cell, one in best.items()}
         curves = {cell: tuple(found) for cell, (found,) in self._curves(winners, seeds).items()}
         every = [curve for found in curves.values() for curve in found]
-        budget = question.budget or common_budget(every)
+        budget = question.budget or (common_budget(every) if question.steps is None else WHOLE)
         rows = [
             self._row(cell, tried[cell], best.get(cell), curves.get(cell, ()), budget)
             for cell in self.cells
@@ -210,7 +210,7 @@ class _Study:
         budget: Budget,
     ) -> Row:
         target = self.question.target
-        costs = find_costs(curves, target, self.question.record_rounds)
+        costs = find_costs(curves, target, self.question.rounds_between_records(cell.K))
         counts = [target is not None and c.cost_of(target, "rounds") < math.inf for c in curves]
         etas = [one.eta for one in tried]
         own = ":" in cell.method
@@ -251,8 +251,8 @@ class _Study:
             up = bytes_up(tries[cell][i].record, self.task.objective.dim, cell.wire)
             down = bytes_down(tries[cell][i].record, self.task.objective.dim)
             elapsed = self.question.link.elapsed(
-                up=up, down=down, gaps=(cell.K,) * self.question.rounds, seed=seed, M=config.M,
-                taking_part=taking_part(config.participation, config.M),
+                up=up, down=down, gaps=(cell.K,) * self.question.rounds_of(cell.K), seed=seed,
+                M=config.M, taking_part=taking_part(config.participation, config.M),
             )  # fmt: skip
             rounds = np.array(found.steps) // cell.K
             suboptimality = np.array(found.suboptimality)

@@ -39,7 +39,7 @@ def to_json(comparison: Comparison) -> dict[str, Any]:
         "batch": grid.batch[0],
         "rounds": question.rounds,
         "target": question.target,
-        "budget": {"amount": comparison.budget.amount, "axis": comparison.budget.axis},
+        "budget": {"amount": _finite(comparison.budget.amount), "axis": comparison.budget.axis},
         "link": str(question.link),
         "tries": question.tries,
         "tuning_seed": grid.seeds[0],

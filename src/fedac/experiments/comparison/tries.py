@@ -10,6 +10,8 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import numpy as np
+
 from fedac.algorithms import Algorithm, get
 from fedac.algorithms.contract import couple
 from fedac.algorithms.server_steps import server_step, with_server_step
@@ -74,9 +76,9 @@ class Tuner:
 
     def coarse(self, method: str, K: int) -> list[Try]:
         """Return the first half of a method's tries; without those that it refuses."""
-        etas = [SMALLEST / self.smoothness * self._ratio**i for i in range(self._coarse)]
+        etas = np.geomspace(SMALLEST, LARGEST, self._coarse) / self.smoothness
         record = find_algorithm(method)
-        return [Try(method, record, eta) for eta in etas if self._works(record, eta, K)]
+        return [Try(method, record, eta) for eta in etas.tolist() if self._works(record, eta, K)]
 
     def fine(self, best: Try, K: int) -> list[Try]:
         """Return the other half, around the best of the first."""
