@@ -1,0 +1,278 @@
+"""The benchmark: 16 methods on 4 problems and 4 kinds of clients, on three axes.
+
+Writes docs/images/benchmark-*.png, docs/benchmark.csv and the tables of docs/benchmark.md, between
+its markers: python benchmarks/benchmark_page.py FOLDER
+
+All runs are kept in the folder, a store for each problem and kind of clients; what is there is not
+run again.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+import scipy.sparse as sp
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.colors import LogNorm
+from matplotlib.figure import Figure
+from sklearn.datasets import load_digits
+
+from fedac import Dataset, load
+from fedac.experiments.comparison import Comparison, Question, answer, open_store
+from fedac.experiments.comparison.budget import AXES
+from fedac.experiments.comparison.figure import LABELS, geometric_mean
+from fedac.experiments.comparison.methods import DEFAULT_METHODS
+from fedac.experiments.comparison.study import Cell
+from fedac.experiments.comparison.table import to_frame
+from fedac.experiments.labels import label_of
+from fedac.link import DEFAULT_LINK
+from fedac.palette import styles
+
+DOCS = Path(__file__).parents[1] / "docs"
+METHODS = DEFAULT_METHODS
+CLIENTS = 100
+LOOK: dict[Any, Any] = {"font.size": 7, "axes.titlesize": 8}
+GREY = "0.82"
+
+
+class Case(NamedTuple):
+    """A problem."""
+
+    name: str
+    dataset: str
+    l2: float
+    target: float
+    rounds: int = 200
+    local_steps: tuple[int, ...] = (8, 32, 128)
+
+
+CASES = (
+    Case("a9a, l2 = 1e-3", "a9a", 1e-3, 5e-3),
+    Case("a9a, l2 = 1e-4", "a9a", 1e-4, 1e-2),
+    # Two thousand dense columns: a step costs 140 times as much as on a9a.
+    Case("synthetic-dense, l2 = 1e-6", "synthetic-dense", 1e-6, 5e-2, 50, (8, 32)),
+    Case("digits, 8 against the rest, l2 = 1e-3", "digits", 1e-3, 5e-3),
+)
+# How rows are split, and which share of the clients takes part in a round.
+KINDS = {
+    "i.i.d.": ("iid", 1.0),
+    "dirichlet(0.3)": ("dirichlet(0.3)", 1.0),
+    "by label": ("label", 1.0),
+    "10% take part": ("dirichlet(0.3)", 0.1),
+}
+
+
+def main(folder: Path) -> None:
+    """Run what the folder lacks, and write the page's figures and tables."""
+    found = dict(compare_all(folder))
+    frames = [
+        to_frame(comparison).assign(problem=case.name, clients=kind, target=case.target)
+        for (case, kind), comparison in found.items()
+    ]
+    rows = pd.concat(frames, ignore_index=True)
+    columns = ["problem", "clients", "target"]
+    rows = rows[columns + [name for name in rows if name not in columns]]
+    rows.to_csv(DOCS / "benchmark.csv", index=False, float_format="%.4g", lineterminator="\n")
+    draw_overview(rows).savefig(DOCS / "images" / "benchmark-overview.png", dpi=130)
+    for number, case in enumerate(CASES, start=1):
+        drawing = draw_case({kind: found[case, kind] for kind in KINDS}, case)
+        drawing.savefig(DOCS / "images" / f"benchmark-{number}.png", dpi=130)
+    write_tables(rows)
+
+
+def compare_all(folder: Path) -> Iterator[tuple[tuple[Case, str], Comparison]]:
+    """Compare the methods in every case."""
+    for number, case in enumerate(CASES, start=1):
+        data = digits() if case.dataset == "digits" else load(case.dataset)
+        for place, (kind, (split, share)) in enumerate(KINDS.items()):
+            question = Question.ask(
+                {"dataset": data.name, "l2": case.l2, "clients": (CLIENTS,), "split": (split,),
+                 "participation": (share,), "algorithms": METHODS, "local_steps": case.local_steps},
+                rounds=case.rounds, target=case.target, link=DEFAULT_LINK,
+            )  # fmt: skip
+            before = time.monotonic()
+            with open_store(folder / f"{number}-{place}") as store:
+                found = answer(question, store, data=data)
+            seconds = time.monotonic() - before
+            print(f"{case.name}, {kind}: {found.runs} runs, {seconds:.0f} s", flush=True)
+            yield (case, kind), found
+
+
+def digits() -> Dataset:
+    """Return scikit-learn's digits, the eights against all others, with pixels from 0 to 1."""
+    data = load_digits()
+    labels = np.where(data.target == 8, 1.0, -1.0)
+    return Dataset("digits", sp.csr_array(data.data / 16), labels)
+
+
+def best_of(rows: pd.DataFrame, axis: str) -> pd.DataFrame:
+    """Return the cost of the target at each method's best K: a line per method, a column a case."""
+    costs = rows.pivot_table(
+        index="method", columns=["problem", "clients"], values=axis, aggfunc="min", dropna=False
+    )
+    columns = [(case.name, kind) for case in CASES for kind in KINDS]
+    return costs.reindex(index=METHODS, columns=pd.MultiIndex.from_tuples(columns))
+
+
+def draw_overview(rows: pd.DataFrame) -> Figure:
+    """Draw by how much more each method costs than the best one, on every axis."""
+    with rc_context(LOOK):
+        drawing = Figure(figsize=(13.5, 5.4), layout="constrained")
+        panels = drawing.subplots(1, len(AXES), sharey=True)
+        for ax, axis in zip(panels, AXES, strict=True):
+            costs = best_of(rows, axis)
+            ratios = (costs / costs.min()).to_numpy()
+            image = ax.imshow(ratios, cmap="viridis_r", norm=LogNorm(1, 10), aspect="auto")
+            for (i, j), ratio in np.ndenumerate(ratios):
+                text = (
+                    "-" if math.isnan(ratio) else f"{ratio:.1f}" if ratio < 10 else f"{ratio:.0f}"
+                )
+                light = not math.isnan(ratio) and ratio > 3
+                weight = "bold" if ratio == 1 else "normal"
+                ax.text(j, i, text, ha="center", va="center", fontsize=6, fontweight=weight,
+                        color="white" if light else "black")  # fmt: skip
+            kinds = [kind for _ in CASES for kind in KINDS]
+            ax.set_xticks(range(len(kinds)), kinds, rotation=90)
+            ax.set_yticks(range(len(METHODS)), [label_of(name) for name in METHODS])
+            for number, case in enumerate(CASES):
+                ax.axvline(4 * number - 0.5, color="white", linewidth=2)
+                name = case.name.replace(", l2", ",\nl2").replace(
+                    "digits, 8 against the rest", "digits"
+                )
+                ax.text(4 * number + 1.5, -0.75, name, ha="center", va="bottom", fontsize=6)
+            ax.set_title(f"{axis} to the target", pad=26)
+        drawing.colorbar(image, ax=panels, label="times the best", ticks=[1, 2, 5, 10],
+                         format="%d", shrink=0.8, pad=0.01)  # fmt: skip
+    return drawing
+
+
+def draw_case(found: dict[str, Comparison], case: Case) -> Figure:
+    """Draw suboptimality against each axis, a column for each kind of clients."""
+    looks = dict(zip(METHODS, styles(METHODS), strict=True))
+    shown = {"fedavg", "fedac-i"}
+    for comparison in found.values():
+        shown |= {row.method for row in comparison.best_rows[:3]}
+    with rc_context(LOOK):
+        drawing = Figure(figsize=(11, 7.2), layout="constrained")
+        panels = drawing.subplots(len(AXES), len(found), sharey="col")
+        for column, (kind, comparison) in enumerate(found.items()):
+            panels[0][column].set_title(kind)
+            for ax, axis in zip(panels[:, column], AXES, strict=True):
+                for name in sorted(METHODS, key=lambda name: name in shown):
+                    look = looks[name]
+                    style = {"color": GREY, "linewidth": 0.6}
+                    if name in shown:
+                        style = {
+                            "color": look.colour, "marker": look.marker, "markersize": 2.5,
+                            "markevery": 0.17, "linewidth": 1.1, "label": label_of(name),
+                        }  # fmt: skip
+                    plot_best(ax, comparison, name, axis, style)
+                ax.axhline(case.target, color="0.35", linestyle="--", linewidth=0.8)
+                ax.set(yscale="log", xlabel=LABELS[axis])
+                ax.set_xlim(left=0)
+                ax.grid(True, which="major", color="0.92", linewidth=0.5)
+        for row in panels:
+            row[0].set_ylabel("suboptimality")
+        handles, labels = panels[0][0].get_legend_handles_labels()
+        drawing.legend(handles, labels, loc="outside lower center", ncols=5, frameon=False)
+        drawing.suptitle(f"{case.name}; dashed: the target")
+    return drawing
+
+
+def plot_best(
+    ax: Axes, comparison: Comparison, method: str, axis: str, style: dict[str, Any]
+) -> None:
+    """Draw a method at the K that is best on an axis."""
+
+    def rank(row: Any) -> tuple[float, float]:
+        cost = getattr(row, axis).middle
+        return (cost if row.reached else math.inf, row.suboptimality.middle)
+
+    rows = [row for row in comparison.rows if row.method == method and row.eta is not None]
+    if rows:
+        best = min(rows, key=rank)
+        curves = comparison.curves[Cell(method, best.K, best.wire)]
+        costs, mean, _, _ = geometric_mean(curves, axis)
+        ax.plot(costs, mean, **style)
+
+
+def write_tables(rows: pd.DataFrame) -> None:
+    """Replace what is between the markers of docs/benchmark.md."""
+    page = DOCS / "benchmark.md"
+    text = page.read_text(encoding="utf-8")
+    for name, table in {"winners": winners(rows), "counts": counts(rows)}.items():
+        begin, end = f"<!-- {name} -->", f"<!-- end of {name} -->"
+        pattern = re.compile(f"{re.escape(begin)}.*?{re.escape(end)}", re.DOTALL)
+        before, after = pattern.split(text)
+        text = f"{before}{begin}\n{table}\n{end}{after}"
+    page.write_text(text, encoding="utf-8")
+
+
+def winners(rows: pd.DataFrame) -> str:
+    """Return the best method of every case on every axis, beside FedAvg and FedAc-I."""
+    heads = ["problem", "clients"]
+    heads += [f"fewest {axis}" for axis in AXES]
+    heads += ["FedAvg: rounds, MB, s", "FedAc-I: rounds, MB, s"]
+    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    for case in CASES:
+        for kind in KINDS:
+            here = rows[(rows["problem"] == case.name) & (rows["clients"] == kind)]
+            cells = [f"{case.name}, target {case.target:g}", kind]
+            for axis in AXES:
+                reached = here.dropna(subset=[axis])
+                cells.append("none" if reached.empty else winner(reached, axis))
+            for method in ("fedavg", "fedac-i"):
+                ours = here[here["method"] == method]
+                cells.append(", ".join(cost(ours[axis].min()) for axis in AXES))
+            lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def winner(reached: pd.DataFrame, axis: str) -> str:
+    """Name the best method on an axis, and those whose intervals overlap with its own."""
+    best = reached.loc[reached[axis].idxmin()]
+    text = f"**{label_of(best['method'])}**, K={best['K']}: {cost(best[axis])} "
+    text += f"({cost(best[f'{axis}_low'])} to {cost(best[f'{axis}_high'])})"
+    lows = reached[reached["method"] != best["method"]].groupby("method")[f"{axis}_low"].min()
+    level = int((lows < best[f"{axis}_high"]).sum())
+    return text + (f"; {level} level" if level else "")
+
+
+def cost(value: float) -> str:
+    """Write a cost with three digits."""
+    if math.isnan(value):
+        return "-"
+    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def counts(rows: pd.DataFrame) -> str:
+    """Return how often each method is the best, or within a tenth of it, on every axis."""
+    heads = [
+        "method",
+        *(f"best on {axis}" for axis in AXES),
+        "within 10%: rounds, MB, s",
+        "reached",
+    ]
+    lines = [f"| {' | '.join(heads)} |", "|---" + "|---:" * (len(heads) - 1) + "|"]
+    ratios = {axis: best_of(rows, axis) / best_of(rows, axis).min() for axis in AXES}
+    order = sorted(METHODS, key=lambda name: -(ratios["seconds"].loc[name] <= 1.1).sum())
+    for name in order:
+        best = [str(int((ratios[axis].loc[name] == 1).sum())) for axis in AXES]
+        near = [str(int((ratios[axis].loc[name] <= 1.1).sum())) for axis in AXES]
+        reached = int(ratios["rounds"].loc[name].notna().sum())
+        cells = [label_of(name), *best, ", ".join(near), f"{reached} of {len(CASES) * len(KINDS)}"]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,138 @@
+"""`fedac compare`: what it prints, writes and refuses."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pandas as pd
+import pytest
+
+SMALL = (
+    "compare", "--dataset", "synthetic", "--l2", "1e-2", "--clients", 10, "-K", "4,16",
+    "--rounds", 20, "--tries", 6, "--repeats", 2, "--methods", "fedavg,fedac-i,diloco",
+)  # fmt: skip
+ROW = [
+    "method", "K", "wire", "algorithm", "eta", "server_step", "edge", "reached", "seeds_reached",
+    "rounds", "rounds_low", "rounds_high", "megabytes", "megabytes_low", "megabytes_high",
+    "seconds", "seconds_low", "seconds_high", "suboptimality", "suboptimality_low",
+    "suboptimality_high",
+]  # fmt: skip
+
+
+def test_json_is_the_contract(fedac):
+    code, out, err = fedac(*SMALL, "--target", 0.1, "--link", "home", "--json")
+    assert (code, err) == (0, "")
+    found = json.loads(out)
+    assert list(found) == [
+        "rows", "best", "dataset", "loss", "l2", "f_star", "workers", "clients", "split",
+        "participation", "batch", "rounds", "target", "budget", "link", "tries", "tuning_seed",
+        "fresh_seeds", "runs",
+    ]  # fmt: skip
+    assert len(found["rows"]) == 6
+    for row in found["rows"]:
+        assert list(row) == ROW
+        assert (row["rounds"] is None) == (not row["reached"])
+    assert found["best"] == found["rows"][0]
+    assert found["runs"] == 6 * (6 + 2)
+    assert found["fresh_seeds"] == [2, 3]
+    assert found["link"].endswith("stragglers=lognormal(0.5)")
+
+
+def test_table_and_files(fedac, tmp_path):
+    out = tmp_path / "out"
+    code, text, err = fedac(*SMALL, "--target", 0.1, "--out", out)
+    assert (code, err) == (0, "")
+    lines = [line for line in text.splitlines() if line.startswith("│")]
+    assert len(lines) == 3  # the best K of each
+    assert "Run " in text
+    assert " on this link." in text
+    assert {"comparison.json", "comparison.csv", "comparison.tex", "comparison.png",
+            "comparison.pdf", "report.html", "runs.sqlite"} <= {path.name for path in out.iterdir()}  # fmt: skip
+    assert list(pd.read_csv(out / "comparison.csv")) == ROW
+    kept = json.loads((out / "comparison.json").read_text())
+    code, text, _ = fedac(*SMALL, "--target", 0.1, "--out", out, "--json")
+    assert json.loads(text) == kept
+
+
+def test_nothing_reaches_the_target(fedac):
+    code, out, _ = fedac(*SMALL, "--target", 1e-9)
+    assert code == 0
+    assert "Nothing reached 1e-09 on all seeds. The closest was " in out
+    assert "not reached" in out
+
+
+def test_without_a_target(fedac):
+    code, out, _ = fedac(*SMALL, "--budget", "5 rounds")
+    assert code == 0
+    assert "F - F* within 5 rounds" in out
+    assert ": it reaches " in out
+
+
+def test_wires_have_rows_of_their_own(fedac):
+    code, out, _ = fedac(*SMALL, "--wire", "float32,int8", "--target", 0.3, "--json")
+    assert code == 0
+    assert {row["wire"] for row in json.loads(out)["rows"]} == {"float32", "int8"}
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.name != "posix", reason="needs POSIX signals")
+@pytest.mark.parametrize("kill", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_killed_and_continued(fedac, tmp_path, kill):
+    command = [*SMALL[:-1], "fedavg,fedac-i,diloco,scaffold,fedavgm", "--rounds", 400, "--target",
+               0.1, "--json"]  # fmt: skip
+    line = [sys.executable, "-m", "fedac", *map(str, command), "--out", str(tmp_path / "killed")]
+    process = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    store = tmp_path / "killed" / "runs.sqlite"
+    # It has stored the first stage when the file has more than its tables.
+    while process.poll() is None and not (store.exists() and store.stat().st_size > 2**17):
+        time.sleep(0.02)
+    process.send_signal(kill)
+    out, err = process.communicate()
+    if process.returncode != 0:  # it may have been over
+        assert process.returncode == (-kill if kill == signal.SIGKILL else 130)
+        assert out == ""
+        if kill != signal.SIGKILL:
+            assert "the same command continues from there" in err
+    again = fedac(*command, "--out", tmp_path / "killed")
+    quiet = fedac(*command, "--out", tmp_path / "quiet")
+    assert again.code == quiet.code == 0
+    assert again.out == quiet.out
+
+
+@pytest.mark.parametrize(
+    ("options", "saying"),
+    [
+        (("--link", "wam"), "unknown link 'wam'; did you mean 'wan'"),
+        (("--link", "latency=50"), "latency is a number with a unit"),
+        (("--budget", "60"), "a budget is a number above 0 with a unit"),
+        (("--target", "0"), "target must be a finite number above 0"),
+        (("--tries", "2"), "tries must be a whole number, at least 4, got 2"),
+        (("--repeats", "1"), "repeats must be a whole number, at least 2, got 1"),
+        (("--rounds", "0"), "rounds must be a whole number, at least 1, got 0"),
+        (("--methods", "fedavg,fedack"), "--methods: unknown algorithm 'fedack'"),
+        (("--methods", "fedavg,,"), "--methods takes names separated by commas"),
+        (("-K", "4,x"), "--local-steps takes whole numbers separated by commas"),
+        (("-K", "0"), "--local-steps"),
+        (("--wire", "int4"), "--wire: unknown wire format 'int4'"),
+        (("--split", "random"), "--split"),
+        (("--workers", "4"), "workers draw from all rows, clients have their own"),
+        (("--participation", "0"), "--participation"),
+        (("--participation", "0.5", "--methods", "scaffnew"), "needs all clients in every round"),
+        (("--dataset", "nowhere"), "nowhere"),
+        (("--clients", "100000"), "100000"),
+        (("--l2", "0"), "--l2"),
+        (("--jobs", "0"), "jobs must be a whole number"),
+    ],
+)
+def test_bad_input(assert_refused, options, saying, tmp_path):
+    assert_refused(*SMALL, "--out", tmp_path / "out", *options, saying=saying)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_file_in_place_of_a_folder(assert_refused, write):
+    assert_refused(*SMALL, "--out", write(b"x"), saying="--out takes a writable folder")
