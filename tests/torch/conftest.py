@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ torch.set_num_threads(1)  # the tensors are small, and threads wait for each oth
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the tests that start processes."""
     for item in items:
-        if item.path.parent == WORKERS.parent and "processes" in getattr(item, "fixturenames", ()):
+        if item.path.parent == WORKERS.parent and "server" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.slow)
 
 
@@ -40,40 +41,55 @@ Run = Callable[..., list[Ended]]
 
 
 @pytest.fixture(scope="session")
-def processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
-    """Return a function that runs a job of workers.py in some processes."""
+def server(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., AbstractContextManager[Run]]:
+    """Return a function that starts workers.py, as the last words of a command."""
     if sys.platform != "linux":
         pytest.skip("needs fork and /proc")
-    server = subprocess.Popen(
-        [sys.executable, str(WORKERS)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    assert server.stdin is not None
-    assert server.stdout is not None
 
-    def run(name: str, *, world: int = 4, **arguments: Any) -> list[Ended]:
-        folder = tmp_path_factory.mktemp(name)
-        job = {"name": name, "world": world, "folder": str(folder), "arguments": arguments}
-        print(json.dumps(job), file=server.stdin, flush=True)
-        codes = json.loads(server.stdout.readline())
-        return [
-            Ended(
-                code,
-                out=(folder / f"{rank}.out").read_text(),
-                err=(folder / f"{rank}.err").read_text(),
-                result=result(folder, rank),
-            )
-            for rank, code in enumerate(codes)
-        ]
+    @contextmanager
+    def start(*command: str) -> Iterator[Run]:
+        server = subprocess.Popen(
+            [*command, sys.executable, str(WORKERS)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert server.stdin is not None
+        assert server.stdout is not None
 
-    def result(folder: Path, rank: int) -> Any:
-        path = folder / f"{rank}.pt"
-        return torch.load(path, weights_only=True) if path.exists() else None
+        def run(name: str, *, world: int = 4, **arguments: Any) -> list[Ended]:
+            folder = tmp_path_factory.mktemp(name)
+            job = {"name": name, "world": world, "folder": str(folder), "arguments": arguments}
+            print(json.dumps(job), file=server.stdin, flush=True)
+            codes = json.loads(server.stdout.readline())
+            return [
+                Ended(
+                    code,
+                    out=(folder / f"{rank}.out").read_text(),
+                    err=(folder / f"{rank}.err").read_text(),
+                    result=result(folder, rank),
+                )
+                for rank, code in enumerate(codes)
+            ]
 
-    try:
+        def result(folder: Path, rank: int) -> Any:
+            path = folder / f"{rank}.pt"
+            return torch.load(path, weights_only=True) if path.exists() else None
+
+        try:
+            yield run
+            server.communicate(timeout=300)
+        finally:
+            server.kill()
+
+    return start
+
+
+@pytest.fixture(scope="session")
+def processes(server: Callable[..., AbstractContextManager[Run]]) -> Iterator[Run]:
+    """Return a function that runs a job of workers.py in some processes."""
+    with server() as run:
         yield run
-        server.communicate(timeout=300)
-    finally:
-        server.kill()
 
 
 @pytest.fixture

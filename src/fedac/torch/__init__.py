@@ -13,6 +13,7 @@ try:
 except ModuleNotFoundError as error:  # pragma: no cover
     raise ModuleNotFoundError("fedac.torch needs PyTorch: pip install 'fedac[torch]'") from error
 
+from fedac.torch.averages import traffic
 from fedac.torch.communication import NonFiniteStateError, WorkerLostError
 from fedac.torch.optimizer import FedAc, LocalOptimizer, LocalSGD
 from fedac.torch.synchronizer import Synchronizer, synchronize
@@ -25,4 +26,5 @@ __all__ = [
     "Synchronizer",
     "WorkerLostError",
     "synchronize",
+    "traffic",
 ]

@@ -14,11 +14,28 @@ import torch.distributed as dist
 from torch import Tensor
 
 from fedac.errors import InputError
+from fedac.require import require_count
 from fedac.torch.communication import NonFiniteStateError, Workers, flatten
 from fedac.torch.packets import Packet
+from fedac.wire import FLOAT32, require_wire
 
 # Sent in place of the weight by a worker whose tensors are not finite.
 NOT_FINITE = -1.0
+
+
+def traffic(handed_over: int, *, world_size: int, wire: str = FLOAT32) -> int:
+    """Return how many bytes all processes together send if each hands over so many.
+
+    As gloo does it: in an all-reduce every part of the buffer goes around a ring of all processes
+    twice, each time but for the last hop. Rounded messages are gathered: each goes to all others.
+
+    Examples
+    --------
+    >>> traffic(1000, world_size=4), traffic(1000, world_size=4, wire="int8")
+    (6000, 12000)
+    """
+    M = require_count("world_size", world_size)
+    return (2 if require_wire(wire) == FLOAT32 else M) * (M - 1) * handed_over
 
 
 class Mean(NamedTuple):
