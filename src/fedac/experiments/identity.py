@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import defaultdict
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -40,6 +41,7 @@ A9A = {
 }
 
 
+@lru_cache(maxsize=4096)  # a comparison asks for every run
 def key_fingerprint(algorithm: Algorithm) -> str:
     """Return what identifies an algorithm in keys besides its name; empty if schema 1 had it."""
     found = fingerprint(algorithm)
