@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from fedac.experiments.calibration import Calibration, Measured
     from fedac.objectives import Objective
     from fedac.theory.constants import Constants
-    from fedac.theory.planner import Choice
+    from fedac.theory.planner import Choice, Plan
 
 DEFAULT_STEPS = 4096  # as in the paper's experiments
 FEW_DIVISORS = 5
@@ -36,8 +36,14 @@ def command(
     smoothness: float | None = typer.Option(None, help="L, instead of a data set."),
     strong_convexity: float = typer.Option(0.0, help="mu; 0 for a general convex objective."),
     noise: float | None = typer.Option(None, help="sigma, the noise of one gradient."),
+    fourth_moment: float | None = typer.Option(
+        None, help="sigma4, fourth root of the noise's fourth moment; sigma if not given."
+    ),
     distance: float | None = typer.Option(None, help="D0, from the start to the optimum."),
     third_order: float | None = typer.Option(None, help="Q, third-order smoothness, if known."),
+    bounded_noise: bool = typer.Option(
+        False, "--bounded-noise", help="With --dataset: bound the noise (logistic), not measure it."
+    ),
     dim: int | None = typer.Option(None, min=1, help="Dimension, to compute megabytes."),
     workers: int = typer.Option(256, "--workers", "-M", help="Workers, M."),
     steps: int | None = typer.Option(
@@ -64,24 +70,28 @@ def command(
         missing = [f"--{name}" for name, value in given.items() if value is None]
         if missing:
             raise InputError(f"pass a --dataset, or the constants: {', '.join(missing)} missing")
+        if bounded_noise:
+            raise InputError("--bounded-noise needs a --dataset; without one, --noise is the bound")
         L, sigma, D0 = (float(value) for value in given.values() if value is not None)
         objective = None
-        constants = Constants(L=L, mu=strong_convexity, sigma=sigma, D0=D0, Q=third_order)
+        more = {} if fourth_moment is None else {"sigma4": fourth_moment}
+        constants = Constants(L=L, mu=strong_convexity, sigma=sigma, D0=D0, Q=third_order, **more)
     else:
         given |= {"strong-convexity": strong_convexity or None, "third-order": third_order}
+        given |= {"fourth-moment": fourth_moment}
         if extra := [f"--{name}" for name, value in given.items() if value is not None]:
             raise InputError(f"the constants come from the data set; omit {', '.join(extra)}")
         objective = _objective(dataset, loss, l2, intercept)
-        constants, dim = estimate(objective), objective.dim
+        constants, dim = estimate(objective, bounded=bounded_noise), objective.dim
     if calibrate and objective is None:
         raise InputError("--calibrate needs a --dataset to measure on")
     if target is None and steps is None:
         steps = DEFAULT_STEPS
     how: dict[str, Any] = {"M": workers, "T": steps, "target": target, "round_cost": round_cost}
-    choices = planner.plan(constants, dim=dim, **how)
+    plan = planner.plan(constants, dim=dim, **how)
     if not as_json:
-        _print_constants(constants, estimated=objective is not None)
-        _print_choices(choices, how, can_measure=objective is not None)
+        _print_constants(constants)
+        _print_plan(plan, constants, how, can_measure=objective is not None)
     if steps is not None and len(divisors := planner.divisors(steps)) < FEW_DIVISORS:
         notice(f"K must divide T={steps}, which has only {len(divisors)} divisors; "
                "a power of two has more")  # fmt: skip
@@ -89,7 +99,7 @@ def command(
     if calibrate and objective is not None:
         found = _calibrate(objective, constants, seed, how)
     if as_json:
-        print(json.dumps(_as_json(constants, choices, found), allow_nan=False))
+        print(json.dumps(_as_json(constants, plan, found), allow_nan=False))
     elif found is not None:
         _print_calibration(found, how)
     elif objective is not None:
@@ -118,20 +128,26 @@ def _calibrate(
         return calibration.calibrate(objective, constants, seed=seed, on_progress=advance, **how)
 
 
-def _print_constants(constants: Constants, *, estimated: bool) -> None:
-    from fedac.theory.constants import ESTIMATES
-
-    headings = ("letter", "value", "estimate")[: 3 if estimated else 2]
-    table = new_table(*headings, words={"letter", "estimate"}, title="The problem's constants")
+def _print_constants(constants: Constants) -> None:
+    words = ("letter", "how it is known")
+    table = new_table("letter", "value", words[1], words=words, title="The problem's constants")
     for name, value in constants.letters.items():
-        table.add_row(name, f"{value:.4g}", *([ESTIMATES[name]] if estimated else []))
+        table.add_row(name, f"{value:.4g}", constants.how[name])
     print_table(table)
 
 
-def _print_choices(choices: list[Choice], how: dict[str, Any], *, can_measure: bool) -> None:
+def _print_plan(
+    plan: Plan, constants: Constants, how: dict[str, Any], *, can_measure: bool
+) -> None:
     console = results_console()
     aim = f"T={how['T']}" if how["target"] is None else f"target {how['target']:g}"
-    if not choices:
+    if plan.already_reached:
+        console.print(
+            f"Already reached: F(w_0) - F* is at most {constants.start:.3g} at the start, and the "
+            f"{aim} is not below that."
+        )
+        return
+    if not plan:
         advice = "use --calibrate or a larger target" if can_measure else "use a larger target"
         console.print(f"No bound reaches {aim} within 2^40 steps; {advice}.")
         return
@@ -140,30 +156,84 @@ def _print_choices(choices: list[Choice], how: dict[str, Any], *, can_measure: b
         if how["target"] is None
         else f"K and T give the least cost, where a round costs {how['round_cost']:g} gradients."
     )
+    bounds = [choice for choice in plan if choice.theorem.paper_constants]
+    others = [choice for choice in plan if not choice.theorem.paper_constants]
+    if bounds:
+        table = _choices_table(
+            bounds,
+            value="bound",
+            title=f"Bounds, by the paper's lemmas: M={how['M']}, {aim}",
+            caption=f"{rule} {'eta and lam give' if constants.mu == 0 else 'eta gives'} the least bound. "
+            "Bounds hold in the worst case; real runs are often orders of magnitude better. "
+            "* not below the error at the start: this bound says nothing here. ac-sgd: one worker "
+            "on its own, which sends its result once.",
+        )
+        print_table(table)
+    if others:
+        floor = plan.at_floor
+        table = _choices_table(
+            others,
+            value="value",
+            title="Not bounds: constants unknown, set to 1",
+            caption="Compare how these grow, not their size, with the bounds above."
+            + (
+                " min-max floor: no method does better on every smooth convex problem, at the K and "
+                "rounds of the least bound above (arXiv 2102.01583)."
+                if floor is not None
+                else ""
+            ),
+        )
+        if floor is not None:
+            cells = ["min-max floor", f"{floor.K}", f"{floor.rounds}", "", "", f"{floor.floor:.2g}"]
+            table.add_row(*cells)
+        print_table(table)
+    _print_left_out(plan.left_out)
+    console.print(_speedups(plan, constants, how["M"]))
+
+
+def _choices_table(choices: list[Choice], *, value: str, title: str, caption: str) -> Table:
     megabytes = choices[0].megabytes_per_worker is not None
+    convex = not choices[0].theorem.strongly_convex
     table = new_table(
-        *("theorem", "K", "rounds", "eta", "bound", "largest term", *["MB"] * megabytes),
+        *("theorem", "K", "rounds", "eta", *["lam"] * convex, value, "largest term"),
+        *["MB"] * megabytes,
         words={"theorem", "largest term"},
-        title=f"By the paper's bounds: M={how['M']}, {aim}",
-        caption=f"{rule} Bounds hold in the worst case; real runs are often orders of magnitude "
-        "better. * not below the error at the start: this bound says nothing here. ' constants "
-        "unknown, set to 1." + " MB: sent by one worker." * megabytes,
+        title=title,
+        caption=caption + " MB: sent by one worker." * megabytes,
     )
     for choice in choices:
         table.add_row(
-            choice.theorem.label + ("" if choice.theorem.paper_constants else "'"),
+            choice.theorem.label,
             f"{choice.K}",
             f"{choice.rounds}",
             f"{choice.step_size.eta:.2g}",
-            f"{choice.bound.total:.2g}" + ("*" if choice.vacuous else ""),
+            *([f"{choice.step_size.lam:.2g}"] if convex else []),
+            f"{choice.bound.total:.2g}" + ("*" if choice.vacuous and value == "bound" else ""),
             choice.bound.dominant.replace("_", " "),
             *([f"{choice.megabytes_per_worker:.2g}"] if megabytes else []),
         )
-    print_table(table)
-    speedups = (f"{choice.theorem.label} {choice.speedup_rounds or 'never'}" for choice in choices)
-    console.print(
+    return table
+
+
+def _print_left_out(left_out: Mapping[str, str]) -> None:
+    for reason in dict.fromkeys(left_out.values()):
+        labels = [label for label, why in left_out.items() if why == reason]
+        results_console().print(f"Left out: {', '.join(labels)}: {reason}.")
+
+
+def _speedups(plan: Plan, constants: Constants, M: int) -> str:
+    if M == 1:
+        return "Speedup: none to speak of with one worker."
+    if constants.sigma == 0:
+        return "Speedup: none without noise; there is nothing that averaging over M would reduce."
+    rounds = (
+        f"{choice.theorem.label} {choice.speedup_rounds or 'never'}"
+        for choice in plan
+        if choice.theorem.communicates
+    )
+    return (
         "Rounds for linear speedup in M, by the rates without constants and logarithms: "
-        f"{', '.join(speedups)}."
+        f"{', '.join(rounds)}."
     )
 
 
@@ -253,9 +323,16 @@ def _row_as_json(row: Any) -> dict[str, Any]:
 
 
 def _as_json(
-    constants: Constants, choices: list[Choice], found: Calibration | None
+    constants: Constants, plan: Plan, found: Calibration | None
 ) -> dict[str, Any]:
-    answer = {"constants": constants.letters, "bounds": list(map(_choice_as_json, choices))}
+    answer = {
+        "constants": constants.letters,
+        "how": {letter: constants.how[letter] for letter in constants.letters},
+        "start": constants.start,
+        "already_reached": plan.already_reached,
+        "bounds": list(map(_choice_as_json, plan)),
+        "left_out": plan.left_out,
+    }
     if found is None:
         return answer
     measured = list(map(_measured_as_json, found.measured))
@@ -277,6 +354,9 @@ def _choice_as_json(choice: Choice) -> dict[str, Any]:
         "rounds": choice.rounds,
         "hyperparameters": {"rho": 1.0} | asdict(as_fedac(hp)) | asdict(hp) | lam,
         "bound": bound.total,
+        "constants_known": theorem.paper_constants,
+        "closed_form": choice.closed_form and choice.closed_form.total,
+        "floor": choice.floor,
         "terms": bound.terms,
         "dominant": bound.dominant,
         "speedup_rounds": choice.speedup_rounds,
