@@ -177,8 +177,9 @@ class Theorem:
         smallest = largest / (100 * letters["T"] ** 2)
         # FedAc's gamma changes at the kink from sqrt(eta/(mu K)) to eta: the bound may have a
         # minimum on either side.
-        mu = letters.get("mu", lam)
-        kink = min(max(1 / (mu * letters["K"]), smallest), largest) if mu else largest
+        kink = largest
+        if self.algorithm in ("fedac-i", "fedac-ii"):
+            kink = min(max(1 / (letters.get("mu", lam) * letters["K"]), smallest), largest)
         sides = [(low, high) for low, high in ((smallest, kink), (kink, largest)) if low < high]
         return min((least(at_eta, *side) for side in sides), key=itemgetter(0))
 
