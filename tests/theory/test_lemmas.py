@@ -234,7 +234,14 @@ def test_lemmas_have_the_right_units(name, steps, power, length) -> None:
     overhead = {"fedac_i_": s**2, "fedac_ii_": (c / s) ** 2, "fedavg_a2_": s**4}
     drift = next(unit for prefix, unit in (overhead | {"": c}).items() if name.startswith(prefix))
     units = {"L": c / s**2, "mu": c / s**2, "sigma": c / s, "Q": c / s**3, "D0": s}
-    units |= {"sigma4": c / s, "Psi0": c, "Phi0": c, "eta": s**2 / c, "gamma": s**2 / c, "discrepancy": drift}
+    units |= {
+        "sigma4": c / s,
+        "Psi0": c,
+        "Phi0": c,
+        "eta": s**2 / c,
+        "gamma": s**2 / c,
+        "discrepancy": drift,
+    }
     letters = of(name, LEMMAS[name] | {"sigma": steps, "sigma4": 2 * steps})
     scaled = {letter: value * units.get(letter, 1) for letter, value in letters.items()}
     unit = drift if name.endswith("_discrepancy") else c

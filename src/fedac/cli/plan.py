@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from fedac.cli.parse import LOSS_NAMES
+from fedac.cli.plan_tables import print_constants, print_plan
 from fedac.cli.progress import download_bar, progress_bar
 from fedac.cli.streams import new_table, notice, print_table, results_console
 from fedac.errors import InputError
@@ -74,8 +76,10 @@ def command(
             raise InputError("--bounded-noise needs a --dataset; without one, --noise is the bound")
         L, sigma, D0 = (float(value) for value in given.values() if value is not None)
         objective = None
-        more = {} if fourth_moment is None else {"sigma4": fourth_moment}
-        constants = Constants(L=L, mu=strong_convexity, sigma=sigma, D0=D0, Q=third_order, **more)
+        sigma4 = math.nan if fourth_moment is None else fourth_moment
+        constants = Constants(
+            L=L, mu=strong_convexity, sigma=sigma, sigma4=sigma4, D0=D0, Q=third_order
+        )
     else:
         given |= {"strong-convexity": strong_convexity or None, "third-order": third_order}
         given |= {"fourth-moment": fourth_moment}
@@ -90,8 +94,8 @@ def command(
     how: dict[str, Any] = {"M": workers, "T": steps, "target": target, "round_cost": round_cost}
     plan = planner.plan(constants, dim=dim, **how)
     if not as_json:
-        _print_constants(constants)
-        _print_plan(plan, constants, how, can_measure=objective is not None)
+        print_constants(constants)
+        print_plan(plan, constants, how, can_measure=objective is not None)
     if steps is not None and len(divisors := planner.divisors(steps)) < FEW_DIVISORS:
         notice(f"K must divide T={steps}, which has only {len(divisors)} divisors; "
                "a power of two has more")  # fmt: skip
@@ -126,115 +130,6 @@ def _calibrate(
     total = int(calibration.PROBE_QUERIES + calibration.MEASURE_QUERIES)
     with progress_bar("calibrating", total=total) as advance:
         return calibration.calibrate(objective, constants, seed=seed, on_progress=advance, **how)
-
-
-def _print_constants(constants: Constants) -> None:
-    words = ("letter", "how it is known")
-    table = new_table("letter", "value", words[1], words=words, title="The problem's constants")
-    for name, value in constants.letters.items():
-        table.add_row(name, f"{value:.4g}", constants.how[name])
-    print_table(table)
-
-
-def _print_plan(
-    plan: Plan, constants: Constants, how: dict[str, Any], *, can_measure: bool
-) -> None:
-    console = results_console()
-    aim = f"T={how['T']}" if how["target"] is None else f"target {how['target']:g}"
-    if plan.already_reached:
-        console.print(
-            f"Already reached: F(w_0) - F* is at most {constants.start:.3g} at the start, and the "
-            f"{aim} is not below that."
-        )
-        return
-    if not plan:
-        advice = "use --calibrate or a larger target" if can_measure else "use a larger target"
-        console.print(f"No bound reaches {aim} within 2^40 steps; {advice}.")
-        return
-    rule = (
-        "K gives the fewest rounds whose bound is at most twice the best."
-        if how["target"] is None
-        else f"K and T give the least cost, where a round costs {how['round_cost']:g} gradients."
-    )
-    bounds = [choice for choice in plan if choice.theorem.paper_constants]
-    others = [choice for choice in plan if not choice.theorem.paper_constants]
-    if bounds:
-        table = _choices_table(
-            bounds,
-            value="bound",
-            title=f"Bounds, by the paper's lemmas: M={how['M']}, {aim}",
-            caption=f"{rule} {'eta and lam give' if constants.mu == 0 else 'eta gives'} the least bound. "
-            "Bounds hold in the worst case; real runs are often orders of magnitude better. "
-            "* not below the error at the start: this bound says nothing here. ac-sgd: one worker "
-            "on its own, which sends its result once.",
-        )
-        print_table(table)
-    if others:
-        floor = plan.at_floor
-        table = _choices_table(
-            others,
-            value="value",
-            title="Not bounds: constants unknown, set to 1",
-            caption="Compare how these grow, not their size, with the bounds above."
-            + (
-                " min-max floor: no method does better on every smooth convex problem, at the K and "
-                "rounds of the least bound above (arXiv 2102.01583)."
-                if floor is not None
-                else ""
-            ),
-        )
-        if floor is not None:
-            cells = ["min-max floor", f"{floor.K}", f"{floor.rounds}", "", "", f"{floor.floor:.2g}"]
-            table.add_row(*cells)
-        print_table(table)
-    _print_left_out(plan.left_out)
-    console.print(_speedups(plan, constants, how["M"]))
-
-
-def _choices_table(choices: list[Choice], *, value: str, title: str, caption: str) -> Table:
-    megabytes = choices[0].megabytes_per_worker is not None
-    convex = not choices[0].theorem.strongly_convex
-    table = new_table(
-        *("theorem", "K", "rounds", "eta", *["lam"] * convex, value, "largest term"),
-        *["MB"] * megabytes,
-        words={"theorem", "largest term"},
-        title=title,
-        caption=caption + " MB: sent by one worker." * megabytes,
-    )
-    for choice in choices:
-        table.add_row(
-            choice.theorem.label,
-            f"{choice.K}",
-            f"{choice.rounds}",
-            f"{choice.step_size.eta:.2g}",
-            *([f"{choice.step_size.lam:.2g}"] if convex else []),
-            f"{choice.bound.total:.2g}" + ("*" if choice.vacuous and value == "bound" else ""),
-            choice.bound.dominant.replace("_", " "),
-            *([f"{choice.megabytes_per_worker:.2g}"] if megabytes else []),
-        )
-    return table
-
-
-def _print_left_out(left_out: Mapping[str, str]) -> None:
-    for reason in dict.fromkeys(left_out.values()):
-        labels = [label for label, why in left_out.items() if why == reason]
-        results_console().print(f"Left out: {', '.join(labels)}: {reason}.")
-
-
-def _speedups(plan: Plan, constants: Constants, M: int) -> str:
-    if M == 1:
-        return "Speedup: none to speak of with one worker."
-    if constants.sigma == 0:
-        return "Speedup: none without noise; there is nothing that averaging over M would reduce."
-    rounds = (
-        f"{choice.theorem.label} {choice.speedup_rounds or 'never'}"
-        for choice in plan
-        if choice.theorem.communicates
-    )
-    return (
-        "Rounds for linear speedup in M, by the rates without constants and logarithms: "
-        f"{', '.join(rounds)}."
-    )
 
 
 def _print_calibration(found: Calibration, how: dict[str, Any]) -> None:
@@ -322,9 +217,7 @@ def _row_as_json(row: Any) -> dict[str, Any]:
     return {field.name: plain(getattr(row, field.name)) for field in fields(row)}
 
 
-def _as_json(
-    constants: Constants, plan: Plan, found: Calibration | None
-) -> dict[str, Any]:
+def _as_json(constants: Constants, plan: Plan, found: Calibration | None) -> dict[str, Any]:
     answer = {
         "constants": constants.letters,
         "how": {letter: constants.how[letter] for letter in constants.letters},

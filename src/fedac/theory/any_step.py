@@ -1,4 +1,4 @@
-"""Bounds for any step size: progress and discrepancy together, as tight as the paper's lemmas allow.
+"""Bounds for any step size: progress and discrepancy together, as tight as the lemmas allow.
 
 The planner minimizes these over eta, and over lam for general convex objectives. Each is the
 ``_perturbed`` lemma of its algorithm with the discrepancy of `fedac.theory.stability`, so it is at
@@ -136,9 +136,7 @@ def mb_sgd_convex(
     *, eta: float, L: float, sigma: float, M: float, K: float, T: float, D0: float
 ) -> Bound:
     """Bound the average of minibatch SGD's iterates, general convex, with constants 1."""
-    return fedavg_a1_convex(
-        eta=eta, L=L, sigma=sigma / sqrt(M * K), M=1, K=1, T=T / K, D0=D0
-    )
+    return fedavg_a1_convex(eta=eta, L=L, sigma=sigma / sqrt(M * K), M=1, K=1, T=T / K, D0=D0)
 
 
 def augmented(bound: AnyStep, *, start: str) -> AnyStep:

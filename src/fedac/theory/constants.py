@@ -28,7 +28,7 @@ ESTIMATES = {
     "sigma": "measured: the larger of the gradient noise at the start and at the optimum",
     "sigma4": "measured: the same of its fourth moment, to the power 1/4",
     "D0": "distance from the start to the optimum, which Newton's method finds",
-    "Q": "largest third derivative of the loss times the top eigenvalue times the longest row",
+    "Q": "largest third derivative of the loss, times top eigenvalue and longest row",
     "Psi0": "F(w_0) - F* + mu/2 D0^2, FedAc-I's potential at the start",
     "Phi0": "F(w_0) - F* + mu/6 D0^2, FedAc-II's potential at the start",
 }
@@ -84,14 +84,14 @@ class Constants:
         missing = [name for name in defaults if math.isnan(getattr(self, name))]
         for name in missing:
             object.__setattr__(self, name, defaults[name])
-        known = {name: "given" for name in self.letters} | {name: DEFAULTS[name] for name in missing}
+        known = dict.fromkeys(self.letters, "given") | {name: DEFAULTS[name] for name in missing}
         object.__setattr__(self, "how", known | dict(self.how))
         for name, value in self.letters.items():
             (require_positive if name in ("L", "D0") else require_nonnegative)(name, value)
         if self.sigma4 < self.sigma * (1 - 1e-12):
             raise InputError(
-                f"sigma4 must be at least sigma={self.sigma:g}, got {self.sigma4:g}: a fourth moment "
-                "is at least the square of the second"
+                f"sigma4 must be at least sigma={self.sigma:g}, got {self.sigma4:g}: a fourth "
+                "moment is at least the square of the second"
             )
 
     @property

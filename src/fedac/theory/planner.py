@@ -114,10 +114,6 @@ class Plan(Sequence[Choice]):
         return self.choices[index]
 
 
-class _LeftOut(Exception):
-    """A theorem has no choice; the message says why."""
-
-
 def plan(
     constants: Constants,
     *,
@@ -167,10 +163,11 @@ def plan(
     for theorem in THEOREMS:
         if theorem.strongly_convex != (constants.mu > 0):
             continue
-        try:
-            choices.append(_choice(theorem, constants, M=M, dim=dim, **how))
-        except _LeftOut as reason:
-            left_out[theorem.label] = str(reason)
+        found = _choice(theorem, constants, M=M, dim=dim, **how)
+        if isinstance(found, str):
+            left_out[theorem.label] = found
+        else:
+            choices.append(found)
     return Plan(choices=tuple(choices), left_out=left_out)
 
 
@@ -246,10 +243,10 @@ def _fewest(enough: Callable[[int], bool], R: int) -> int:
 
 def _choice(
     theorem: Theorem, constants: Constants, *, M: int, dim: int | None, **how: Any
-) -> Choice:
-    """Return the choice, or raise `_LeftOut`."""
+) -> Choice | str:
+    """Return the choice, or why there is none."""
     if theorem.assumption == 2 and constants.Q is None:
-        raise _LeftOut("needs Q, which is not known")
+        return "needs Q, which is not known"
     M = M if theorem.communicates else 1
 
     def total(K: int, T: int) -> float:
@@ -257,14 +254,14 @@ def _choice(
 
     chosen = choose(total, **how) if theorem.communicates else _alone(total, **how)
     if chosen is None:
-        raise _LeftOut(f"does not reach {how['target']:g} within 2^40 steps")
+        return f"does not reach {how['target']:g} within 2^40 steps"
     K, T = chosen
     letters = constants.letters | {"M": M, "K": K, "T": T}
     eta, lam, bound = theorem.best(**letters)
     try:
         step_size = theorem.coupled(eta, lam, **letters)
     except InputError as error:
-        raise _LeftOut(str(error)) from None
+        return str(error)
     rounds = T // K
     of_floor = {letter: letters[letter] for letter in ("L", "sigma", "M", "K", "T", "D0")}
     return Choice(

@@ -97,9 +97,7 @@ FEDAVG_A2_FULL = Theorem(
 )
 
 
-def _gcvx_step_size(
-    rate: Rate, *, L: float, T: float, D0: float, **letters: float
-) -> StepSize:
+def _gcvx_step_size(rate: Rate, *, L: float, T: float, D0: float, **letters: float) -> StepSize:
     lam = max(rate.noise / D0**2, 16 * L / T * log_ratio(T, 1))
     noise = FEDAVG_A2_FULL.rate_formula(mu=lam, T=T, **letters).noise
     eta = min(1 / (4 * (L + lam)), 2 / (lam * T) * log_ratio(lam * T * D0**2, noise))

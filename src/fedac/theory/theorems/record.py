@@ -201,8 +201,7 @@ class Theorem:
             if wrong:
                 needed = f"theorem {self.label} needs the letters {', '.join(self.letters)}"
                 raise InputError(f"{needed}; {what}: {', '.join(wrong)}")
-        needed = {letter: letters[letter] for letter in self.letters}
+        values = {letter: letters[letter] for letter in self.letters}
         if self.assumption == 2:
-            needed["sigma4"] = letters.get("sigma4", needed["sigma"])
-        return needed
-
+            values["sigma4"] = letters.get("sigma4", values["sigma"])
+        return values
