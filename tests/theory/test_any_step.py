@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedac.algorithms.couplings import stable_gamma
+from fedac.algorithms.couplings import fedac_i, fedac_ii, stable_gamma
 from fedac.errors import InputError
 from fedac.theory import THEOREMS, any_step, lemmas, stability, theorem
+from fedac.theory.agd import propagate
 from fedac.theory.floor import min_max_floor
 from fedac.theory.minimization import least
 
@@ -119,9 +120,11 @@ def test_accelerated_minibatch_sgd_is_the_lemma_with_one_worker_and_less_noise()
     lemma = lemmas.fedac_i_perturbed(
         eta=0.25, gamma=1.0, L=0.5, mu=0.25, sigma=0.5, M=1, T=2, Psi0=3.0, discrepancy=0.0
     )
-    assert found.terms == pytest.approx(lemma.terms)
-    assert found.optimization == pytest.approx(3 * exp(-0.5))
-    assert found.variance == pytest.approx(1 / 8)
+    # Summed exactly: (1 - gamma mu)^2 = 9/16 of the start is left, where the lemma has e^-1/2.
+    assert found.optimization == pytest.approx(3 * 9 / 16)
+    assert found.optimization < lemma.optimization
+    assert found.variance == pytest.approx(7 / 16 * lemma.variance) == 7 / 16 / 8
+    assert found.accelerated_variance == pytest.approx(7 / 16 * lemma.accelerated_variance)
 
 
 def test_a_step_size_that_no_lemma_covers_is_refused() -> None:
@@ -217,7 +220,42 @@ def test_golden_sections_find_the_least(at: float, width: float) -> None:
     assert number == abs(math.log(x / at)) ** width
 
 
-# --- stability ------------------------------------------------------------------------------
+# --- step by step ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("T", [1, 3, 40])
+def test_progress_is_the_propositions_step_by_step(T: int) -> None:
+    eta, L, mu, sigma, M, K, start = 0.2, 1.0, 0.1, 2.0, 4, 1, 3.0
+    gamma = stable_gamma(eta, mu, K)
+    noise = sigma**2 / M  # of the averaged gradient, which is all there is at K = 1
+    of = {"eta": eta, "L": L, "mu": mu, "sigma": sigma, "M": M, "K": K, "T": T}
+    psi = phi = start
+    for _ in range(T):
+        psi = (1 - gamma * mu) * psi + (eta**2 * L + gamma**2 * mu) / 2 * noise
+        phi = (1 - gamma * mu / 3) * phi + (eta**2 * L / 2 + gamma**2 * mu / 6) * noise
+    assert any_step.fedac_i(**of, Psi0=start).total == pytest.approx(psi)
+    assert any_step.fedac_ii_a1(**of, Phi0=start).total == pytest.approx(phi)
+    # FedAvg: the squared distance loses eta (F - F*), which is what is averaged.
+    weights = (1 - eta * mu / 2) ** np.arange(T)
+    averaged = (1 - eta * mu / 2) ** T * start**2 / (eta * weights.sum()) + eta * noise
+    fedavg = any_step.fedavg_a2(**of | {"L": 1.0}, sigma4=sigma, Q=1.0, D0=start)
+    assert fedavg.total == pytest.approx(averaged)
+
+
+@pytest.mark.parametrize("coupling", [fedac_i, fedac_ii])
+@pytest.mark.parametrize("K", [1, 4, 1000])
+def test_growth_of_differences_is_that_of_the_propositions(coupling, K: int) -> None:
+    # fedaci:stab:bound and fedacii:stab:bound, in one dimension: blocks that commute.
+    L, mu = 1.0, 0.01
+    for eta in (1.0, 0.3, 1e-3):
+        hp = coupling(eta=eta, mu=mu, K=K)
+        X = np.array([[eta / hp.gamma, 0.0], [1.0, 1.0]])
+        twice = 2 if coupling is fedac_i else 1
+        most = 1 + (twice * hp.gamma**2 * mu / eta if hp.gamma > eta else 0.0)
+        for h in np.linspace(mu, L, 50):
+            columns = [propagate(hp, [h], (1.0, 0.0)), propagate(hp, [h], (0.0, 1.0))]
+            A = np.array([[c.w_ag[-1] for c in columns], [c.w[-1] for c in columns]])
+            assert np.linalg.norm(np.linalg.inv(X) @ A @ X, 2) <= most * ROUNDING
 
 
 @pytest.mark.parametrize("K", [1, 2, 5, 64])
