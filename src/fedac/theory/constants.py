@@ -127,7 +127,7 @@ def estimate(
     >>> constants.Psi0, round(constants.Phi0, 6), constants.start
     (2.0, 1.333333, 1.0)
     >>> F = LogisticRegression([[1.0, 0.0], [0.0, 2.0]], [1.0, -1.0], l2=0.5)
-    >>> estimate(F, bounded=True).sigma ** 2  # the mean of 1 and 4
+    >>> round(estimate(F, bounded=True).sigma ** 2, 6)  # the mean of 1 and 4
     2.5
     """
     w_0, best = start_point(objective, start), optimum(objective)

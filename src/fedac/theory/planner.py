@@ -9,6 +9,12 @@ not a bound.
 >>> for choice in plan(constants, M=64, T=2**20):
 ...     kind = "bound" if choice.theorem.paper_constants else "constants 1"
 ...     print(f"{choice.theorem.label:15} K={choice.K:<7} rounds={choice.rounds:<6} {kind}")
+fedaci:full     K=32      rounds=32768  bound
+fedacii:a1:full K=16      rounds=65536  bound
+fedavg:a1       K=2       rounds=524288 constants 1
+mb-sgd          K=64      rounds=16384  constants 1
+mb-ac-sgd       K=2048    rounds=512    bound
+ac-sgd          K=1048576 rounds=1      bound
 """
 
 from __future__ import annotations

@@ -101,7 +101,7 @@ class Theorem:
     ('0.00054', '0.00046', 'variance')
     >>> best = full.best(**letters)
     >>> f"{best.eta:.2g}", f"{best.bound.total:.2g}"
-    ('1.8e-07', '7.7e-06')
+    ('2.9e-07', '1.2e-05')
     """
 
     label: str
