@@ -98,6 +98,30 @@ def test_no_convex_bound_is_above_the_printed_lemma_for_any_lam_and_eta(
         assert theorem(label).at(eta, lam, **letters).total <= bound * ROUNDING, label
 
 
+@repeatable
+@given(letters=constants(), share=powers_of_ten(-6, 0))
+@pytest.mark.parametrize("shift", [e, e**2])
+def test_either_e_of_lemma_fedaci_gcvx_2_gives_its_bound(letters, share, shift) -> None:
+    # The lemma has e in its step size, its proof e^2.
+    L, M, K, T, D0, sigma = (letters[letter] for letter in ("L", "M", "K", "T", "D0", "sigma"))
+    lam = share * L
+    ratios = (lam * L * M * T * (D0 / sigma) ** 2, lam**2 * T**3 * (D0 / (K * sigma)) ** 2)
+    eta = min(
+        1 / (L + lam),
+        K / (lam * T**2) * math.log(shift + min(ratios)) ** 2,
+        math.cbrt(L * K * (D0 / (lam * sigma)) ** 2) / T,
+        (L * K * D0**2 / (lam**3 * sigma**2)) ** 0.25 / T,
+    )
+    bound = (
+        lam * D0**2 / 2
+        + 3 * sigma**2 / (2 * lam * M * T) * math.log(e**2 + ratios[0]) ** 2
+        + 592 * L * (K * sigma) ** 2 / (lam**2 * T**3) * math.log(e**4 + ratios[1]) ** 4
+        + 412 * sqrt(L / lam) * K * sigma * D0 / T**1.5
+        + L * D0**2 / 2 * exp(-T / sqrt((1 + L / lam) * K))
+    )
+    assert theorem("fedaci:a1:gcvx").at(eta, lam, **letters).total <= bound * ROUNDING
+
+
 @every_theorem
 def test_one_local_step_or_one_worker_has_no_discrepancy(one) -> None:
     for alone in ({"K": 1}, {"M": 1}):
