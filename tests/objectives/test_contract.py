@@ -9,6 +9,7 @@ import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedac.errors import InputError
 from fedac.objectives import (
     Augmented,
     LeastSquares,
@@ -155,6 +156,11 @@ def test_the_fourth_moment_is_that_over_all_rows(make, monkeypatch) -> None:
         # ... also as an objective has it that does not define it
         assert Objective.fourth_moment(F, w) == pytest.approx((squares**2).mean(), rel=1e-11)
         assert F.fourth_moment(w) >= F.noise(w) ** 2
+
+
+def test_rows_without_end_are_not_visited() -> None:
+    with pytest.raises(InputError, match="NoisyQuadratic has too many rows: define its fourth"):
+        Objective.fourth_moment(QUADRATIC, np.zeros(5))
 
 
 def test_moments_of_a_weighted_objective() -> None:

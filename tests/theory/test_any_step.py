@@ -154,6 +154,8 @@ def test_accelerated_minibatch_sgd_is_the_lemma_with_one_worker_and_less_noise()
 def test_a_step_size_that_no_lemma_covers_is_refused() -> None:
     with pytest.raises(InputError, match=r"needs eta of at most 1, got 1\.1"):
         theorem("fedaci:full").at(1.1, **LETTERS)
+    with pytest.raises(InputError, match="lam must be"):
+        theorem("fedaci:a1:gcvx").at(0.1, **LETTERS)
     with pytest.raises(InputError, match="eta must be"):
         theorem("fedaci:full").at(0.0, **LETTERS)
 

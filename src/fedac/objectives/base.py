@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 
 RowNumbers = npt.NDArray[np.int64]
 
-# Rows whose gradients are held at once.
+# Rows whose gradients are held at once, and the most that are worth visiting.
 BLOCK = 1024
+MOST_ROWS = 10**8
 
 
 class Objective(ABC):
@@ -70,6 +71,8 @@ class Objective(ABC):
         >>> F.noise(np.zeros(1)), F.fourth_moment(np.zeros(1))
         (1.0, 1.0)
         """
+        if self.n_samples > MOST_ROWS:
+            raise InputError(f"{type(self).__name__} has too many rows: define its fourth_moment")
         mean, total = self.gradient(w), 0.0
         for first in range(0, self.n_samples, BLOCK):
             rows = np.arange(first, min(first + BLOCK, self.n_samples))

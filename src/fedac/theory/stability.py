@@ -3,8 +3,8 @@
 A proposition bounds one step: the difference of two workers grows by a factor at most, and the
 noise of one step comes on top. A query is at most K - 1 steps away from the last synchronization,
 so with K = 1, or with one worker, there is no discrepancy. The lemmas ``*_discrepancy`` in
-`fedac.theory.lemmas` bound the same sums by K times the largest of their terms, which is simpler
-and up to e^4 times as large.
+`fedac.theory.lemmas` bound the same sums by K times a power of the growth. That is simpler and, for
+FedAc-I, from 4.5 (large K) to 35 (K = 2) times as large.
 
 >>> fedac_i(eta=0.5, gamma=0.5, mu=1.0, sigma=2.0, M=4, K=1)
 0.0

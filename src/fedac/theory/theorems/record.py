@@ -10,6 +10,7 @@ from typing import Literal, NamedTuple, TypeVar
 from fedac.algorithms import get
 from fedac.algorithms.couplings import Hyperparameters
 from fedac.errors import InputError
+from fedac.require import require_positive
 from fedac.theory.letters import evaluate
 from fedac.theory.minimization import least
 from fedac.theory.terms import Bound, Rate
@@ -141,10 +142,11 @@ class Theorem:
         return self._evaluate(self.bound_formula, letters)
 
     def at(self, eta: float, lam: float = 0.0, **letters: float) -> Bound:
-        """Return the bound at a step size of your own, on F + lam/2 ||w - w_0||^2."""
-        needed = self._needed(letters)
-        more = {"eta": eta, "lam": lam} if self.augmented else {"eta": eta}
-        return evaluate(self.any_step, needed | more)
+        """Return the bound at a step size of your own, and a lam above 0 where there is one."""
+        steps = {"eta": eta}
+        if self.augmented:
+            steps["lam"] = require_positive("lam", lam)
+        return evaluate(self.any_step, self._needed(letters) | steps)
 
     def best(self, **letters: float) -> Best:
         """Minimize `at` over all step sizes that it allows, and over lam."""
