@@ -79,7 +79,7 @@ def draw_discrepancies(ax: Axes) -> None:
         "fedac-i": lambda hp: lemmas.fedac_i_discrepancy(
             eta=hp.eta, gamma=hp.gamma, mu=mu, sigma=sigma, K=K
         ),
-        "fedavg": lambda hp: lemmas.fedavg_a2_discrepancy(eta=hp.eta, sigma=sigma4, K=K),
+        "fedavg": lambda hp: lemmas.fedavg_a2_discrepancy(eta=hp.eta, sigma4=sigma4, K=K),
         "fedac-ii": lambda hp: lemmas.fedac_ii_a1_discrepancy(
             eta=hp.eta, gamma=hp.gamma, L=L, mu=mu, sigma=sigma, K=K
         ),

@@ -18,15 +18,24 @@ CONSTANTS = ("--smoothness", 1, "--strong-convexity", 0.01, "--noise", 1, "--dis
 def test_by_constants(fedac) -> None:
     code, out, err = fedac("plan", *CONSTANTS, "--workers", 64, "--steps", 4096)
     assert (code, err) == (0, "")
-    for word in ("fedaci:full", "fedacii:a1:full", "fedavg:a1'", "mb-sgd'", "mb-ac-sgd'", "worst"):
-        assert word in out
-    assert "fedacii:a2:full" not in out  # Q is not known
+    bounds, rates = out.split("Not bounds: constants unknown, set to 1")
+    for word in ("fedaci:full", "fedacii:a1:full", "mb-ac-sgd", "ac-sgd", "worst"):
+        assert word in bounds
+    for word in ("fedavg:a1", "mb-sgd", "not their size"):
+        assert word in rates
+        assert word not in bounds
+    assert "Left out: fedacii:a2:full, fedavg:a2:full: needs Q, which is not known." in out
+    assert "FedAc-I's potential" in out
+    assert "FedAc-II's potential" in out
+    assert max(len(line) for line in out.splitlines() if "\u2502" in line) <= 100
 
 
 def test_by_data(fedac, small) -> None:
     code, out, err = fedac("plan", "--dataset", small, "--l2", 0.1, "-M", 8, "-T", 64)
     assert code == 0
-    assert "the larger of the gradient noise" in out
+    assert "measured: the larger of the gradient noise" in out
+    assert "FedAc-I's potential at the start" in out
+    assert max(len(line) for line in out.splitlines() if "\u2502" in line) <= 100
     assert "fedacii:a2:full" in out
     assert err == "fedac: --calibrate measures on the data\n"
 
@@ -36,12 +45,18 @@ def test_json(fedac, small) -> None:
     code, out, err = fedac("plan", *how)
     assert (code, err) == (0, "")
     answer = json.loads(out)
-    assert set(answer["constants"]) == {"L", "mu", "sigma", "D0", "Q", "Psi0", "Phi0"}
+    letters = {"L", "mu", "sigma", "sigma4", "D0", "Q", "Psi0", "Phi0"}
+    assert set(answer["constants"]) == set(answer["how"]) == letters
+    assert answer["how"]["sigma4"].startswith("measured: ")
+    assert (answer["already_reached"], answer["left_out"]) == (False, {})
     for row in answer["bounds"]:
         assert row["rounds"] * row["local_steps"] == row["steps"] == 64
         assert row["bound"] == pytest.approx(sum(row["terms"].values()))
         assert row["terms"][row["dominant"]] == max(row["terms"].values())
         assert row["megabytes_per_worker"] > 0
+        assert row["constants_known"] == (row["label"] not in ("fedavg:a1", "mb-sgd"))
+        assert not row["constants_known"] or row["bound"] <= row["closed_form"]
+        assert row["floor"] is None
         # Fields of before the algorithms had hyperparameters of their own.
         assert {"eta", "gamma", "alpha", "beta", "rho"} <= set(row["hyperparameters"])
     assert answer["bounds"][0]["theorem"] == "fedac_i_a1"
@@ -100,15 +115,71 @@ def test_a_target_no_bound_reaches(fedac) -> None:
 def test_general_convex(fedac) -> None:
     constants = ("--smoothness", 1, "--noise", 1, "--distance", 2, "--third-order", 1)
     answer = json.loads(fedac("plan", *constants, "-T", 4096, "--dim", 10, "--json").out)
-    assert len(answer["bounds"]) == 6
+    assert len(answer["bounds"]) == 8
     assert all(row["hyperparameters"]["lam"] >= 0 for row in answer["bounds"])
+    assert all(row["floor"] > 0 for row in answer["bounds"])
+    out = fedac("plan", *constants, "-T", 4096, "--dim", 10).out
+    bounds, rates = out.split("Not bounds")
+    assert "lam" in bounds
+    for row in answer["bounds"]:
+        assert f"{row['hyperparameters']['lam']:.2g}" in out
+    assert "min-max floor" in rates
+    assert "arXiv 2102.01583" in rates
+    assert max(len(line) for line in out.splitlines() if "\u2502" in line) <= 100
+
+
+def test_the_noise_can_be_bounded(fedac, small) -> None:
+    how = ("plan", "--dataset", small, "--l2", 0.1, "-M", 8, "-T", 64, "--json")
+    measured, bounded = (json.loads(fedac(*how, *more).out) for more in ((), ("--bounded-noise",)))
+    assert bounded["constants"]["sigma"] > measured["constants"]["sigma"]
+    assert bounded["how"]["sigma"].startswith("bounded at every w")
+    data = load(str(small))
+    squares = data.X.multiply(data.X).sum(axis=1)
+    assert bounded["constants"]["sigma"] ** 2 == pytest.approx(squares.mean())
+
+
+def test_the_fourth_moment_counts_under_asm2_only(fedac) -> None:
+    how = ("plan", *CONSTANTS, "--third-order", 1, "-T", 4096, "--json")
+    one, two = (
+        {row["label"]: row["closed_form"] for row in json.loads(fedac(*how, *more).out)["bounds"]}
+        for more in ((), ("--fourth-moment", 2))
+    )
+    changed = {label for label in one if two[label] > one[label]}
+    assert changed == {"fedacii:a2:full", "fedavg:a2:full"}
+
+
+def test_a_target_above_the_start_is_already_reached(fedac) -> None:
+    code, out, _ = fedac("plan", *CONSTANTS, "--target", 3)
+    assert code == 0
+    assert "Already reached: F(w_0) - F* is at most 2 at the start" in out
+    answer = json.loads(fedac("plan", *CONSTANTS, "--target", 3, "--json").out)
+    assert (answer["already_reached"], answer["start"], answer["bounds"]) == (True, 2.0, [])
+
+
+def test_without_noise_or_other_workers_there_is_no_speedup(fedac) -> None:
+    quiet = ("--smoothness", 1, "--strong-convexity", 0.01, "--noise", 0, "--distance", 2)
+    out = fedac("plan", *quiet, "-T", 64).out
+    assert "Speedup: none without noise" in out
+    assert "never" not in out
+    out = fedac("plan", *CONSTANTS, "-T", 64, "-M", 1).out
+    assert "Speedup: none to speak of with one worker." in out
+    assert "never" not in out
+
+
+def test_one_local_step_is_not_a_thousand_times_worse(fedac) -> None:
+    # 4099 is prime: FedAc-I has K = 1 there, and is accelerated minibatch SGD.
+    how = ("--smoothness", 1, "--strong-convexity", 0.1, "--noise", 1, "--distance", 1)
+    answer = json.loads(fedac("plan", *how, "-T", 4099, "--json").out)
+    rows = {row["label"]: row for row in answer["bounds"]}
+    assert rows["fedaci:full"]["local_steps"] == 1
+    assert rows["fedaci:full"]["bound"] == rows["mb-ac-sgd"]["bound"]
 
 
 @pytest.mark.parametrize("width", [30, 50, 80, 120])
 def test_a_narrow_terminal_cuts_no_number(fedac, monkeypatch, width) -> None:
     how = ("plan", *CONSTANTS, "--third-order", 1, "-T", 4096, "--dim", 1000)
     answer = json.loads(fedac(*how, "--json").out)
-    for module in ("plan", "streams"):
+    for module in ("plan", "plan_tables", "streams"):
         monkeypatch.setattr(f"fedac.cli.{module}.results_console", lambda: Console(width=width))
     out = fedac(*how).out
     assert "\u2026" not in out
@@ -121,8 +192,11 @@ def test_a_narrow_terminal_cuts_no_number(fedac, monkeypatch, width) -> None:
 
 
 def test_bounds_that_say_nothing_are_marked(fedac) -> None:
-    answer = json.loads(fedac("plan", *CONSTANTS, "-M", 4, "-T", 16, "--json").out)
-    assert all(row["vacuous"] == (row["bound"] >= 4.0) for row in answer["bounds"])
+    quiet = ("--smoothness", 1, "--strong-convexity", 0.01, "--noise", 0.1, "--distance", 2)
+    answer = json.loads(fedac("plan", *quiet, "-M", 4, "-T", 16, "--json").out)
+    # F(w_0) - F* <= L D0^2/2 = 2, half of the potential's bound
+    assert all(row["vacuous"] == (row["bound"] >= 2.0) for row in answer["bounds"])
+    assert any(2.0 <= row["bound"] < 4.0 for row in answer["bounds"])
     assert any(row["vacuous"] for row in answer["bounds"])
 
 
@@ -137,6 +211,7 @@ def test_fedac_ii_is_left_out_where_it_has_no_meaning(fedac) -> None:
     equal = ("--smoothness", 1, "--strong-convexity", 1, "--noise", 0, "--distance", 1)
     answer = json.loads(fedac("plan", *equal, "-T", 4096, "--json").out)
     assert "fedac_ii_a1" not in [row["theorem"] for row in answer["bounds"]]
+    assert "needs alpha > 1" in answer["left_out"]["fedacii:a1:full"]
     assert all(row["speedup_rounds"] is None for row in answer["bounds"])
 
 
@@ -168,6 +243,13 @@ def test_tables(fedac) -> None:
         (("--dataset", "synthetic", "--l2", 0), "l2 must be"),
         (("--dataset", "synthetic", "--loss", "hinge"), "did you mean 'squared-hinge'?"),
         (("--dataset", "synthetic", "--noise", 1), "omit --noise"),
+        (("--dataset", "synthetic", "--fourth-moment", 1), "omit --fourth-moment"),
+        ((*CONSTANTS, "--fourth-moment", 0.5), "sigma4 must be at least sigma"),
+        ((*CONSTANTS, "--bounded-noise"), "--bounded-noise needs a --dataset"),
+        (
+            ("--dataset", "synthetic", "--loss", "squared-hinge", "--bounded-noise"),
+            "no known bound",
+        ),
     ],
 )
 def test_bad_input(assert_refused, arguments, saying: str) -> None:

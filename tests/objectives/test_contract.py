@@ -9,6 +9,7 @@ import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedac.errors import InputError
 from fedac.objectives import (
     Augmented,
     LeastSquares,
@@ -142,6 +143,56 @@ def test_noise_is_the_variance_over_all_rows(make) -> None:
         variance = ((each - each.mean(axis=0)) ** 2).sum(axis=1).mean()
         assert F.noise(w) == pytest.approx(variance, rel=1e-11)
         assert variance > 0.01
+
+
+@every_finite
+def test_the_fourth_moment_is_that_over_all_rows(make, monkeypatch) -> None:
+    monkeypatch.setattr("fedac.objectives.base.BLOCK", 7)
+    F = make()
+    for w in points(F.dim):
+        each = F.stochastic_gradients(np.tile(w, (N, 1)), np.arange(N))
+        squares = ((each - each.mean(axis=0)) ** 2).sum(axis=1)
+        assert F.fourth_moment(w) == pytest.approx((squares**2).mean(), rel=1e-11)
+        # ... also as an objective has it that does not define it
+        assert Objective.fourth_moment(F, w) == pytest.approx((squares**2).mean(), rel=1e-11)
+        assert F.fourth_moment(w) >= F.noise(w) ** 2
+
+
+def test_rows_without_end_are_not_visited() -> None:
+    with pytest.raises(InputError, match="NoisyQuadratic has too many rows: define its fourth"):
+        Objective.fourth_moment(QUADRATIC, np.zeros(5))
+
+
+def test_moments_of_a_weighted_objective() -> None:
+    weights = np.arange(1.0, N + 1)
+    F = LogisticRegression(X, SIGNS, l2=0.01).weighted(weights)
+    w = points(D)[0]
+    each = F.stochastic_gradients(np.tile(w, (N, 1)), np.arange(N))
+    squares = ((each - F.gradient(w)) ** 2).sum(axis=1)
+    assert F.fourth_moment(w) == pytest.approx(np.average(squares**2, weights=weights))
+    norms = (X**2).sum(axis=1)
+    assert F.noise_bound == pytest.approx(np.average(norms, weights=weights))
+
+
+def test_the_moments_of_gaussian_noise() -> None:
+    rng, d = np.random.default_rng(5), QUADRATIC.dim
+    draws = 0.7 / math.sqrt(d) * rng.standard_normal((200_000, d))
+    fourth = ((draws**2).sum(axis=1) ** 2).mean()
+    assert QUADRATIC.fourth_moment(np.zeros(d)) == pytest.approx(fourth, rel=0.02)
+    assert QUADRATIC.fourth_moment_bound == QUADRATIC.fourth_moment(np.ones(d))
+    assert QUADRATIC.noise_bound == QUADRATIC.noise(np.ones(d))
+
+
+@every_objective
+def test_bounds_on_the_noise_hold_far_away_too(make) -> None:
+    F = make()
+    for w in (scale * w for scale in (0.0, 1.0, 1e3) for w in points(F.dim)):
+        if F.noise_bound is not None:
+            assert F.noise(w) <= F.noise_bound * (1 + 1e-12)
+            assert F.fourth_moment(w) <= F.fourth_moment_bound * (1 + 1e-12)
+    bounded = "logistic" in F.__class__.__name__.lower() or F is QUADRATIC
+    if not isinstance(F, Augmented):
+        assert (F.noise_bound is not None) == (F.fourth_moment_bound is not None) == bounded
 
 
 @every_objective

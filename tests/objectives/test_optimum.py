@@ -72,6 +72,25 @@ def test_every_direction_leads_up(objective: Objective) -> None:
     assert objective.value(away) > best.value
 
 
+@pytest.mark.parametrize("scale", [1e-9, 1.0, 2e5, 1e12])
+def test_the_tolerance_is_relative(cache: Path, solved: list, scale: float) -> None:
+    # The gradient's rounding error is a share of the targets: at 2e5 it is above 1e-12.
+    y = scale * (1 + 0.1 * X @ [1.0, 2.0, 3.0, 4.0] + 0.01 * rng.standard_normal(60))
+    objective = LeastSquares(X, y, l2=1e-3)
+    exact = np.linalg.solve(X.T @ X / 60 + 1e-3 * np.eye(4), X.T @ y / 60)
+    assert optimum(objective).w == pytest.approx(exact, rel=1e-10)
+    assert optimum(objective).w == pytest.approx(exact, rel=1e-10)
+    assert len(solved) == 1, "the second is read from the cache"
+
+
+def test_rows_with_large_gradients_that_cancel(cache: Path) -> None:
+    # The gradient at zero is only rounding error, and so is that at the optimum.
+    centered = X - X.mean(axis=0)
+    assert optimum(LeastSquares(centered, np.full(60, 2e5), l2=1e-3)).w == pytest.approx(
+        0, abs=1e-6
+    )
+
+
 def test_the_optimum_of_a_quadratic_is_known() -> None:
     assert optimum(OBJECTIVES["quadratic"]).w == pytest.approx([1.0, -2.0, 3.0], rel=1e-8)
 

@@ -23,7 +23,7 @@ from fedac.objectives import LogisticRegression, NoisyQuadratic, Objective, Opti
 from fedac.simulation import Run, simulate
 from fedac.simulation._fast.affine import affine_form
 from fedac.simulation.problem import Lane
-from fedac.theory import lemmas
+from fedac.theory import any_step, lemmas, stability
 from fedac.theory.potentials import phi, psi
 from fedac.theory.tracing import Trace, trace
 
@@ -173,16 +173,25 @@ def _general_eta(
     p: Problem, algorithm: str, hp: Hyperparameters, M: int, K: int, T: int
 ) -> dict[str, float]:
     of = {"eta": hp.eta, "L": p.L, "mu": p.mu, "M": M, "K": K, "T": T}
-    asm1, asm2 = {"sigma": p.sigma}, {"sigma": p.sigma4, "Q": p.Q}
+    asm1 = of | {"sigma": p.sigma}
+    asm2 = asm1 | {"sigma4": p.sigma4, "Q": p.Q}
     if algorithm == "fedac-i":
-        bounds = {"fedac_i_general_eta": lemmas.fedac_i_general_eta(**of, **asm1, Psi0=p.Psi0)}
+        bounds = {
+            "fedac_i_general_eta": lemmas.fedac_i_general_eta(**asm1, Psi0=p.Psi0),
+            "any_step.fedac_i": any_step.fedac_i(**asm1, Psi0=p.Psi0),
+        }
     elif algorithm == "fedac-ii":
         bounds = {
-            "fedac_ii_a1_general_eta": lemmas.fedac_ii_a1_general_eta(**of, **asm1, Phi0=p.Phi0),
-            "fedac_ii_a2_general_eta": lemmas.fedac_ii_a2_general_eta(**of, **asm2, Phi0=p.Phi0),
+            "fedac_ii_a1_general_eta": lemmas.fedac_ii_a1_general_eta(**asm1, Phi0=p.Phi0),
+            "fedac_ii_a2_general_eta": lemmas.fedac_ii_a2_general_eta(**asm2, Phi0=p.Phi0),
+            "any_step.fedac_ii_a1": any_step.fedac_ii_a1(**asm1, Phi0=p.Phi0),
+            "any_step.fedac_ii_a2": any_step.fedac_ii_a2(**asm2, Phi0=p.Phi0),
         }
     else:
-        bounds = {"fedavg_a2_general_eta": lemmas.fedavg_a2_general_eta(**of, **asm2, D0=p.D0)}
+        bounds = {
+            "fedavg_a2_general_eta": lemmas.fedavg_a2_general_eta(**asm2, D0=p.D0),
+            "any_step.fedavg_a2": any_step.fedavg_a2(**asm2, D0=p.D0),
+        }
     return {lemma: bound.total for lemma, bound in bounds.items()}
 
 
@@ -197,20 +206,32 @@ def _perturbed(
     if algorithm == "fedac-ii":
         bound = lemmas.fedac_ii_perturbed(**of, **accelerated, Phi0=p.Phi0)
         return {"fedac_ii_perturbed": bound.total}
-    bound = lemmas.fedavg_a2_perturbed(**of, sigma=p.sigma4, Q=p.Q, D0=p.D0)
+    bound = lemmas.fedavg_a2_perturbed(**of, sigma=p.sigma, Q=p.Q, D0=p.D0)
     return {"fedavg_a2_perturbed": bound.total}
 
 
-def _discrepancy(p: Problem, algorithm: str, hp: Hyperparameters, K: int) -> dict[str, float]:
+def _discrepancy(
+    p: Problem, algorithm: str, hp: Hyperparameters, M: int, K: int
+) -> dict[str, float]:
     of = {"eta": hp.eta, "gamma": as_fedac(hp).gamma, "mu": p.mu, "K": K}
     if algorithm == "fedac-i":
-        return {"fedac_i_discrepancy": lemmas.fedac_i_discrepancy(**of, sigma=p.sigma)}
+        return {
+            "fedac_i_discrepancy": lemmas.fedac_i_discrepancy(**of, sigma=p.sigma),
+            "stability.fedac_i": stability.fedac_i(**of, sigma=p.sigma, M=M),
+        }
     if algorithm == "fedac-ii":
-        a1 = lemmas.fedac_ii_a1_discrepancy(**of, L=p.L, sigma=p.sigma)
-        a2 = lemmas.fedac_ii_a2_discrepancy(**of, Q=p.Q, sigma=p.sigma4)
-        return {"fedac_ii_a1_discrepancy": a1, "fedac_ii_a2_discrepancy": a2 + ROUNDING}
-    bound = lemmas.fedavg_a2_discrepancy(eta=hp.eta, sigma=p.sigma4, K=K)
-    return {"fedavg_a2_discrepancy": bound}
+        asm1, asm2 = {"L": p.L, "sigma": p.sigma}, {"Q": p.Q, "sigma4": p.sigma4}
+        return {
+            "fedac_ii_a1_discrepancy": lemmas.fedac_ii_a1_discrepancy(**of, **asm1),
+            "fedac_ii_a2_discrepancy": lemmas.fedac_ii_a2_discrepancy(**of, **asm2) + ROUNDING,
+            "stability.fedac_ii_a1": stability.fedac_ii_a1(**of, **asm1, M=M),
+            "stability.fedac_ii_a2": stability.fedac_ii_a2(**of, **asm2, M=M) + ROUNDING,
+        }
+    noise = {"eta": hp.eta, "sigma4": p.sigma4, "K": K}
+    return {
+        "fedavg_a2_discrepancy": lemmas.fedavg_a2_discrepancy(**noise),
+        "stability.fedavg_a2": stability.fedavg_a2(**noise, M=M),
+    }
 
 
 def _largest_eta(p: Problem, algorithm: str) -> float:
@@ -251,6 +272,8 @@ def test_potentials_stay_below_the_lemmas(name: str, M: int, K: int) -> None:
         for run, mean, error in zip(by_seed[0], means, errors, strict=True):
             hp = run.hyperparameters
             bounds = _general_eta(p, run.algorithm, hp, M, K, T)
+            if name == "quadratic":  # so sharp that these seeds cannot tell; the next test can
+                bounds = {lemma: bound for lemma, bound in bounds.items() if "any" not in lemma}
             if K == 1:  # workers never differ, and lemmas without that term are sharper
                 bounds |= _perturbed(p, run.algorithm, hp, M, T, discrepancy=0.0)
             setting = f"{name}, M={M} K={K} T={T} eta={run.eta:.3g}"
@@ -353,7 +376,7 @@ def _traces(
     assert p.Q == 0 or apart[steps % K != 0].min() > 0.0
     measurements = [
         Measurement(lemma, f"M={M} K={K} T={T} eta={eta:.3g} t={t}", mean, error, bound)
-        for lemma, bound in _discrepancy(p, algorithm, hp, K).items()
+        for lemma, bound in _discrepancy(p, algorithm, hp, M, K).items()
         for t, mean, error in zip(steps, apart, errors, strict=True)
     ]
     return hp, traces, measurements

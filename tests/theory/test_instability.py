@@ -235,6 +235,31 @@ def test_the_theorem_holds_as_stated_if_blocks_begin_at_L(kappa, blocks, at_L) -
         assert proven_bound(k, at_L) == (1.02**k, 1.02**k / 2)
 
 
+@pytest.mark.parametrize("root", [5, 6, 10, 10**6])
+@pytest.mark.parametrize("blocks", [1, 2, 40])
+def test_the_theorem_holds_as_stated_in_exact_fractions(root: int, blocks: int) -> None:
+    # kappa = root^2 >= 25 and curvatures (L, mu, mu) in each block: no number is rounded.
+    kappa, c = Fraction(root**2), 1 - Fraction(1, root)
+    block = [kappa, Fraction(1), Fraction(1)]
+    apart = propagate(nesterov(Fraction(root)), block * blocks, (Fraction(1), Fraction(1)))
+    growth = (2 * c**3) ** blocks
+    assert abs(apart.w_ag[-1]) == growth
+    assert abs(apart.w[-1]) == Fraction(root, 2) * growth
+    stated = Fraction(102, 100) ** blocks
+    assert abs(apart.w_ag[-1]) >= stated
+    assert abs(apart.w[-1]) >= stated / 2
+
+
+def test_the_block_matrix_in_exact_fractions() -> None:
+    root = 7
+    c, hp = 1 - Fraction(1, root), nesterov(Fraction(root))
+    block = [Fraction(root**2), Fraction(1), Fraction(1)]
+    columns = [propagate(hp, block, start) for start in ((Fraction(1), Fraction(0)),
+                                                         (Fraction(0), Fraction(1)))]  # fmt: skip
+    matrix = [[column.w_ag[-1] for column in columns], [column.w[-1] for column in columns]]
+    assert matrix == [[-2 * c**3, 0], [-root * c**3, 0]]
+
+
 def test_the_objective_of_the_proof_does_not_give_the_stated_constants() -> None:
     assert abs(construct(25.0, 1).separation()[1].w_ag) < 1.02
     assert abs(construct(25.0, 1, at_L=0).separation()[1].w_ag) > 1.02

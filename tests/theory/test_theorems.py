@@ -47,6 +47,90 @@ def test_the_page_describes_it(one: Theorem) -> None:
         assert cells[1].startswith(get(one.algorithm).label.partition(" ")[0])
 
 
+# Every theorem, lemma, proposition and claim of the paper, by label.
+STATEMENTS = [
+    "fedac:a1",
+    "fedavg:a1",
+    "fedacii:a2",
+    "fedavg:a2",
+    "fedaci:conv:sketch",
+    "instability:sketch",
+    "fedaci:stab:sketch",
+    "fedaci:full",
+    "fedaci:conv:main",
+    "fedaci:stab:main",
+    "fedaci:general:eta",
+    "fedaci:conv:1",
+    "fedaci:conv:2",
+    "fedaci:conv:2:claim",
+    "fedaci:stab:1",
+    "fedaci:stab:bound",
+    "fedaci:stab:2",
+    "fedaci:stab:3",
+    "fedac:general:stab",
+    "fedaci:stab:3:1",
+    "fedaci:stab:left1",
+    "fedaci:stab:left2",
+    "fedacii:a2:full",
+    "fedacii:conv:main",
+    "fedacii:stab:main",
+    "fedacii:a2:general:eta",
+    "fedacii:conv:1",
+    "fedacii:conv:2",
+    "fedacii:stab:1",
+    "fedacii:stab:bound",
+    "fedacii:stab:2",
+    "fedacii:stab:3",
+    "fedacii:stab:3:1",
+    "fedacii:stab:left",
+    "fedacii:a1:full",
+    "fedacii:a1:stab:main",
+    "fedacii:a1:general:eta",
+    "fedacii:a1:stab:2",
+    "fedacii:a1:stab:3",
+    "fedavg:a2:full",
+    "fedavg:a2:conv:main",
+    "fedavg:a2:stab:main",
+    "fedavg:a2:general:eta",
+    "fedavg:a2:conv:onestep",
+    "fedavg:a2:stab:1",
+    "fedaci:a1:gcvx",
+    "fedacii:a1:gcvx",
+    "fedacii:a2:gcvx",
+    "fedavg:a2:gcvx",
+    "fedaci:gcvx:1",
+    "fedaci:gcvx:2",
+    "fedaci:gcvx:0",
+    "fedacii:a1:gcvx:1",
+    "fedacii:a1:gcvx:2",
+    "fedacii:gcvx:0",
+    "fedacii:a2:gcvx:1",
+    "fedacii:a2:gcvx:2",
+    "fedavg:a2:gcvx:1",
+    "instability:full",
+    "instability:1",
+    "instability:2",
+    "instability:induction",
+    "helper:blocknorm",
+    "helper:unbalanced:ineq",
+    "helper:3rd:Lip",
+    "helper:diff:4th",
+    "helper:inv:times:log",
+]
+
+
+def test_every_statement_of_the_paper_is_on_the_map() -> None:
+    page = (ROOT / "docs" / "paper-map.md").read_text()
+    named = set(re.findall(r"[a-zA-Z]+(?::\w+)+", page))
+    assert set(STATEMENTS) <= named
+
+
+def test_the_notes_name_the_slips() -> None:
+    page = (ROOT / "docs" / "paper-notes.md").read_text()
+    for slip in ("instability:full", "fedacii:a1:gcvx", "fedaci:gcvx:2", "helper:blocknorm"):
+        assert slip in page
+
+
 def test_the_paper_map_points_to_code_that_exists() -> None:
     page = (ROOT / "docs" / "paper-map.md").read_text()
     places = re.findall(r"((?:`[\w.]+`, )*`[\w.]+`) in `(fedac/[\w/]+)\.py`", page)

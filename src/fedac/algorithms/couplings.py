@@ -83,7 +83,8 @@ def fedac_i(*, eta: float, mu: float, K: float) -> FedAcHyperparameters:
     >>> fedac_i(eta=0.5, mu=0.5, K=4)
     FedAcHyperparameters(eta=0.5, gamma=0.5, alpha=4.0, beta=5.0)
     """
-    gamma = _stable_gamma(eta, mu, K)
+    _require_coupling(eta, mu, K)
+    gamma = stable_gamma(eta, mu, K)
     alpha = 1 / (gamma * mu)
     return FedAcHyperparameters(eta=eta, gamma=gamma, alpha=alpha, beta=alpha + 1)
 
@@ -100,7 +101,8 @@ def fedac_ii(*, eta: float, mu: float, K: float) -> FedAcHyperparameters:
     >>> hp.gamma, hp.alpha, round(hp.beta, 6)
     (0.5, 2.5, 7.666667)
     """
-    gamma = _stable_gamma(eta, mu, K)
+    _require_coupling(eta, mu, K)
+    gamma = stable_gamma(eta, mu, K)
     alpha = 3 / (2 * gamma * mu) - 1 / 2
     if alpha <= 1:
         raise InputError(
@@ -151,12 +153,21 @@ def fedavg_weighted(*, eta: float, mu: float, K: int = 1) -> AveragedHyperparame
     return AveragedHyperparameters(eta=eta, rho=rho)
 
 
-def _stable_gamma(eta: float, mu: float, K: float) -> float:
-    """Trade acceleration for stability: gamma = max(sqrt(eta/(mu K)), eta)."""
+def stable_gamma(eta: float, mu: float, K: float) -> float:
+    """Trade acceleration for stability: gamma = max(sqrt(eta/(mu K)), eta).
+
+    Examples
+    --------
+    >>> stable_gamma(0.25, 1.0, 1), stable_gamma(0.25, 1.0, 64)
+    (0.5, 0.25)
+    """
+    return max(math.sqrt(eta / (mu * K)), eta)
+
+
+def _require_coupling(eta: float, mu: float, K: float) -> None:
     require_positive("eta", eta)
     require_positive("mu", mu)
     if not math.isfinite(eta / mu):
         raise InputError(f"eta={eta:g} is too large for mu={mu:g}: eta/mu must be finite")
     if K < 1:
         raise InputError(f"K must be at least 1, got {K}")
-    return max(math.sqrt(eta / (mu * K)), eta)

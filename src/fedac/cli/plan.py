@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from fedac.cli.parse import LOSS_NAMES
+from fedac.cli.plan_tables import print_constants, print_plan
 from fedac.cli.progress import download_bar, progress_bar
 from fedac.cli.streams import new_table, notice, print_table, results_console
 from fedac.errors import InputError
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
     from fedac.experiments.calibration import Calibration, Measured
     from fedac.objectives import Objective
     from fedac.theory.constants import Constants
-    from fedac.theory.planner import Choice
+    from fedac.theory.planner import Choice, Plan
 
 DEFAULT_STEPS = 4096  # as in the paper's experiments
 FEW_DIVISORS = 5
@@ -36,8 +38,14 @@ def command(
     smoothness: float | None = typer.Option(None, help="L, instead of a data set."),
     strong_convexity: float = typer.Option(0.0, help="mu; 0 for a general convex objective."),
     noise: float | None = typer.Option(None, help="sigma, the noise of one gradient."),
+    fourth_moment: float | None = typer.Option(
+        None, help="sigma4, fourth root of the noise's fourth moment; sigma if not given."
+    ),
     distance: float | None = typer.Option(None, help="D0, from the start to the optimum."),
     third_order: float | None = typer.Option(None, help="Q, third-order smoothness, if known."),
+    bounded_noise: bool = typer.Option(
+        False, "--bounded-noise", help="With --dataset: bound the noise (logistic), not measure it."
+    ),
     dim: int | None = typer.Option(None, min=1, help="Dimension, to compute megabytes."),
     workers: int = typer.Option(256, "--workers", "-M", help="Workers, M."),
     steps: int | None = typer.Option(
@@ -64,24 +72,30 @@ def command(
         missing = [f"--{name}" for name, value in given.items() if value is None]
         if missing:
             raise InputError(f"pass a --dataset, or the constants: {', '.join(missing)} missing")
+        if bounded_noise:
+            raise InputError("--bounded-noise needs a --dataset; without one, --noise is the bound")
         L, sigma, D0 = (float(value) for value in given.values() if value is not None)
         objective = None
-        constants = Constants(L=L, mu=strong_convexity, sigma=sigma, D0=D0, Q=third_order)
+        sigma4 = math.nan if fourth_moment is None else fourth_moment
+        constants = Constants(
+            L=L, mu=strong_convexity, sigma=sigma, sigma4=sigma4, D0=D0, Q=third_order
+        )
     else:
         given |= {"strong-convexity": strong_convexity or None, "third-order": third_order}
+        given |= {"fourth-moment": fourth_moment}
         if extra := [f"--{name}" for name, value in given.items() if value is not None]:
             raise InputError(f"the constants come from the data set; omit {', '.join(extra)}")
         objective = _objective(dataset, loss, l2, intercept)
-        constants, dim = estimate(objective), objective.dim
+        constants, dim = estimate(objective, bounded=bounded_noise), objective.dim
     if calibrate and objective is None:
         raise InputError("--calibrate needs a --dataset to measure on")
     if target is None and steps is None:
         steps = DEFAULT_STEPS
     how: dict[str, Any] = {"M": workers, "T": steps, "target": target, "round_cost": round_cost}
-    choices = planner.plan(constants, dim=dim, **how)
+    plan = planner.plan(constants, dim=dim, **how)
     if not as_json:
-        _print_constants(constants, estimated=objective is not None)
-        _print_choices(choices, how, can_measure=objective is not None)
+        print_constants(constants)
+        print_plan(plan, constants, how, can_measure=objective is not None)
     if steps is not None and len(divisors := planner.divisors(steps)) < FEW_DIVISORS:
         notice(f"K must divide T={steps}, which has only {len(divisors)} divisors; "
                "a power of two has more")  # fmt: skip
@@ -89,7 +103,7 @@ def command(
     if calibrate and objective is not None:
         found = _calibrate(objective, constants, seed, how)
     if as_json:
-        print(json.dumps(_as_json(constants, choices, found), allow_nan=False))
+        print(json.dumps(_as_json(constants, plan, found), allow_nan=False))
     elif found is not None:
         _print_calibration(found, how)
     elif objective is not None:
@@ -116,55 +130,6 @@ def _calibrate(
     total = int(calibration.PROBE_QUERIES + calibration.MEASURE_QUERIES)
     with progress_bar("calibrating", total=total) as advance:
         return calibration.calibrate(objective, constants, seed=seed, on_progress=advance, **how)
-
-
-def _print_constants(constants: Constants, *, estimated: bool) -> None:
-    from fedac.theory.constants import ESTIMATES
-
-    headings = ("letter", "value", "estimate")[: 3 if estimated else 2]
-    table = new_table(*headings, words={"letter", "estimate"}, title="The problem's constants")
-    for name, value in constants.letters.items():
-        table.add_row(name, f"{value:.4g}", *([ESTIMATES[name]] if estimated else []))
-    print_table(table)
-
-
-def _print_choices(choices: list[Choice], how: dict[str, Any], *, can_measure: bool) -> None:
-    console = results_console()
-    aim = f"T={how['T']}" if how["target"] is None else f"target {how['target']:g}"
-    if not choices:
-        advice = "use --calibrate or a larger target" if can_measure else "use a larger target"
-        console.print(f"No bound reaches {aim} within 2^40 steps; {advice}.")
-        return
-    rule = (
-        "K gives the fewest rounds whose bound is at most twice the best."
-        if how["target"] is None
-        else f"K and T give the least cost, where a round costs {how['round_cost']:g} gradients."
-    )
-    megabytes = choices[0].megabytes_per_worker is not None
-    table = new_table(
-        *("theorem", "K", "rounds", "eta", "bound", "largest term", *["MB"] * megabytes),
-        words={"theorem", "largest term"},
-        title=f"By the paper's bounds: M={how['M']}, {aim}",
-        caption=f"{rule} Bounds hold in the worst case; real runs are often orders of magnitude "
-        "better. * not below the error at the start: this bound says nothing here. ' constants "
-        "unknown, set to 1." + " MB: sent by one worker." * megabytes,
-    )
-    for choice in choices:
-        table.add_row(
-            choice.theorem.label + ("" if choice.theorem.paper_constants else "'"),
-            f"{choice.K}",
-            f"{choice.rounds}",
-            f"{choice.step_size.eta:.2g}",
-            f"{choice.bound.total:.2g}" + ("*" if choice.vacuous else ""),
-            choice.bound.dominant.replace("_", " "),
-            *([f"{choice.megabytes_per_worker:.2g}"] if megabytes else []),
-        )
-    print_table(table)
-    speedups = (f"{choice.theorem.label} {choice.speedup_rounds or 'never'}" for choice in choices)
-    console.print(
-        "Rounds for linear speedup in M, by the rates without constants and logarithms: "
-        f"{', '.join(speedups)}."
-    )
 
 
 def _print_calibration(found: Calibration, how: dict[str, Any]) -> None:
@@ -252,10 +217,15 @@ def _row_as_json(row: Any) -> dict[str, Any]:
     return {field.name: plain(getattr(row, field.name)) for field in fields(row)}
 
 
-def _as_json(
-    constants: Constants, choices: list[Choice], found: Calibration | None
-) -> dict[str, Any]:
-    answer = {"constants": constants.letters, "bounds": list(map(_choice_as_json, choices))}
+def _as_json(constants: Constants, plan: Plan, found: Calibration | None) -> dict[str, Any]:
+    answer = {
+        "constants": constants.letters,
+        "how": {letter: constants.how[letter] for letter in constants.letters},
+        "start": constants.start,
+        "already_reached": plan.already_reached,
+        "bounds": list(map(_choice_as_json, plan)),
+        "left_out": plan.left_out,
+    }
     if found is None:
         return answer
     measured = list(map(_measured_as_json, found.measured))
@@ -277,6 +247,9 @@ def _choice_as_json(choice: Choice) -> dict[str, Any]:
         "rounds": choice.rounds,
         "hyperparameters": {"rho": 1.0} | asdict(as_fedac(hp)) | asdict(hp) | lam,
         "bound": bound.total,
+        "constants_known": theorem.paper_constants,
+        "closed_form": choice.closed_form and choice.closed_form.total,
+        "floor": choice.floor,
         "terms": bound.terms,
         "dominant": bound.dominant,
         "speedup_rounds": choice.speedup_rounds,

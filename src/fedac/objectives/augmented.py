@@ -67,6 +67,20 @@ class Augmented(Objective):
         """Return sigma^2 of F: the added term is not random."""
         return self.base.noise(w)
 
+    def fourth_moment(self, w: Array) -> float:
+        """Return sigma4^4 of F: the added term is not random."""
+        return self.base.fourth_moment(w)
+
+    @property
+    def noise_bound(self) -> float | None:
+        """That of F."""
+        return self.base.noise_bound
+
+    @property
+    def fourth_moment_bound(self) -> float | None:
+        """That of F."""
+        return self.base.fourth_moment_bound
+
     def weighted(self, weights: Array) -> Augmented:
         """Return the same with the rows of F weighted."""
         return Augmented(self.base.weighted(weights), lam=self.lam, center=self.center)

@@ -22,13 +22,18 @@ if TYPE_CHECKING:
 
 RowNumbers = npt.NDArray[np.int64]
 
+# Rows whose gradients are held at once, and the most that are worth visiting.
+BLOCK = 1024
+MOST_ROWS = 10**8
+
 
 class Objective(ABC):
     """A convex function F with stochastic gradients.
 
     Subclasses define ``value``, ``gradient`` and ``stochastic_gradients`` and the constants of
     the paper's assumptions asm1 and asm2: ``smoothness`` (L), ``strong_convexity`` (mu),
-    ``noise`` (sigma^2) and ``third_order_smoothness`` (Q).
+    ``noise`` (sigma^2) and ``third_order_smoothness`` (Q). ``fourth_moment`` (sigma4^4) is computed
+    from the stochastic gradients unless they define it.
     """
 
     dim: int
@@ -54,6 +59,27 @@ class Objective(ABC):
     def noise(self, w: Array) -> float:
         """Return sigma^2 at w: E ||grad f(w; xi) - grad F(w)||^2 (asm1 (c))."""
 
+    def fourth_moment(self, w: Array) -> float:
+        """Return sigma4^4 at w: E ||grad f(w; xi) - grad F(w)||^4 (asm2 (b)).
+
+        Examples
+        --------
+        Two rows with the gradients -1 and -3:
+
+        >>> from fedac.objectives import LeastSquares
+        >>> F = LeastSquares([[1.0], [1.0]], [1.0, 3.0])
+        >>> F.noise(np.zeros(1)), F.fourth_moment(np.zeros(1))
+        (1.0, 1.0)
+        """
+        if self.n_samples > MOST_ROWS:
+            raise InputError(f"{type(self).__name__} has too many rows: define its fourth_moment")
+        mean, total = self.gradient(w), 0.0
+        for first in range(0, self.n_samples, BLOCK):
+            rows = np.arange(first, min(first + BLOCK, self.n_samples))
+            away = self.stochastic_gradients(np.tile(w, (len(rows), 1)), rows) - mean
+            total += float((np.einsum("md,md->m", away, away) ** 2).sum())
+        return total / self.n_samples
+
     @abstractmethod
     def fingerprint(self) -> str:
         """Return a hash of everything that determines F."""
@@ -71,6 +97,16 @@ class Objective(ABC):
     @cached_property
     def third_order_smoothness(self) -> float | None:
         """Q of asm2 (a), or None if no closed form is known."""
+        return None
+
+    @property
+    def noise_bound(self) -> float | None:
+        """A bound on `noise` at every w, or None if none is known."""
+        return None
+
+    @property
+    def fourth_moment_bound(self) -> float | None:
+        """A bound on `fourth_moment` at every w, or None if none is known."""
         return None
 
     def weighted(self, weights: Array) -> Objective:

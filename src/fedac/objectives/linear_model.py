@@ -45,7 +45,8 @@ class LinearModel(Objective):
         Append a column of ones (regularized like the others).
     """
 
-    # The largest second and third derivative of the loss in the margin.
+    # The largest first, second and third derivative of the loss in the margin.
+    slope: ClassVar[float | None] = None
     curvature: ClassVar[float]
     third_derivative: ClassVar[float | None] = None
     # Whether the targets must be -1 or +1.
@@ -138,6 +139,32 @@ class LinearModel(Objective):
         second_moment = float(self._weigh(s**2) @ self._squared_norms) / self.n_samples
         # Rounding may make it slightly negative if all rows agree.
         return max(second_moment - float(mean @ mean), 0.0)
+
+    def fourth_moment(self, w: Array) -> float:
+        """Return sigma4^4 at w; the l2 term is the same for every row and cancels."""
+        s = self.derivative(self.X @ w, self.y)
+        mean = self.X.T @ self._weigh(s) / self.n_samples
+        away = s**2 * self._squared_norms - 2 * s * (self.X @ mean) + mean @ mean
+        return float(self._weigh(away**2).mean())
+
+    @property
+    def noise_bound(self) -> float | None:
+        """Mean ||x_i||^2 times the largest slope of the loss squared; None without such a slope."""
+        if self.slope is None:
+            return None
+        return self.slope**2 * float(self._weigh(self._squared_norms).mean())
+
+    @property
+    def fourth_moment_bound(self) -> float | None:
+        """8 mean ||x_i||^4 times the largest slope to the fourth; None without such a slope.
+
+        With m = E X, E ||X - m||^4 = E ||X||^4 + 4 E (X.m)^2 + 2 ||m||^2 E ||X||^2 - 3 ||m||^4
+        - 4 E ||X||^2 X.m. As a share of E ||X||^4 this is at most 1 + 6 t^2 + 4 t - 3 t^4, where
+        t = ||m|| / (E ||X||^4)^(1/4) is at most 1.
+        """
+        if self.slope is None:
+            return None
+        return 8 * self.slope**4 * float(self._weigh(self._squared_norms**2).mean())
 
     @cached_property
     def smoothness(self) -> float:

@@ -43,6 +43,7 @@ class LogisticRegression(_BuiltIn):
     1.0
     """
 
+    slope = 1.0
     curvature = 1 / 4
     kernel = "logistic"
     needs_signs = True

@@ -1,4 +1,4 @@
-"""The optimum of an objective, to a gradient norm below 1e-12.
+"""The optimum of an objective, to a gradient norm below 1e-12 of what is large for it.
 
 L-BFGS from zero gets close; Newton steps, each solved by conjugate gradients on Hessian
 products, do the rest. Results are cached on disk under the objective's fingerprint and checked
@@ -7,6 +7,7 @@ again when they are read.
 
 from __future__ import annotations
 
+import math
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -20,6 +21,7 @@ from fedac.errors import NoOptimumError
 from fedac.files import write_atomically
 from fedac.objectives.base import Objective
 
+# Times the gradient norm that is large for the objective.
 GRADIENT_TOLERANCE = 1e-12
 NEWTON_STEPS = 50
 
@@ -60,12 +62,14 @@ def _minimize(objective: Objective) -> Array:
     from scipy.optimize import minimize
     from scipy.sparse.linalg import LinearOperator, cg
 
+    large = _large_gradient(objective)
+    tolerance = GRADIENT_TOLERANCE * large
     close = minimize(
         objective.value,
         np.zeros(objective.dim),
         jac=objective.gradient,
         method="L-BFGS-B",
-        options={"maxiter": 5000, "maxfun": 10000, "ftol": 0.0, "gtol": 1e-8},
+        options={"maxiter": 5000, "maxfun": 10000, "ftol": 0.0, "gtol": 1e-8 * large},
     )
     w: Array = close.x
     for _ in range(NEWTON_STEPS):
@@ -77,7 +81,7 @@ def _minimize(objective: Objective) -> Array:
         )
         step, _ = cg(hessian, -g, rtol=1e-6, maxiter=10 * objective.dim)
         # With the infimum at infinity the gradient vanishes too, but the steps stay long.
-        if _norm(g) < GRADIENT_TOLERANCE and _norm(step) <= 1e-3 * (1 + _norm(w)):
+        if _norm(g) <= tolerance and _norm(step) <= 1e-3 * (1 + _norm(w)):
             return w
         # Close to the optimum only the gradient, not the value, is precise enough to compare.
         scale = 1.0
@@ -87,7 +91,7 @@ def _minimize(objective: Objective) -> Array:
             break
         w = w + scale * step
     slope = _norm(objective.gradient(w))
-    if slope < GRADIENT_TOLERANCE:
+    if slope <= tolerance:
         raise NoOptimumError(
             f"no optimum found: the objective is too flat to locate its minimum; at norm "
             f"{_norm(w):.2g} the gradient is nearly zero ({slope:.2g}) but the next step has norm "
@@ -95,7 +99,7 @@ def _minimize(objective: Objective) -> Array:
         )
     raise NoOptimumError(
         f"no optimum found: at norm {_norm(w):.2g} the gradient norm is still {slope:.2g}, and "
-        f"must be under {GRADIENT_TOLERANCE:g}. Scale the data, or use a larger l2"
+        f"must be under {tolerance:.2g}. Scale the data, or use a larger l2"
     )
 
 
@@ -107,7 +111,19 @@ def _read(path: Path, objective: Objective) -> Array | None:
         return None
     if w.shape != (objective.dim,) or w.dtype != np.float64:
         return None
-    return w if _norm(objective.gradient(w)) < GRADIENT_TOLERANCE else None
+    tolerance = GRADIENT_TOLERANCE * _large_gradient(objective)
+    return w if _norm(objective.gradient(w)) <= tolerance else None
+
+
+def _large_gradient(objective: Objective) -> float:
+    """Return a gradient norm that is large for the objective: rounding errors are a share of it.
+
+    It is that at zero, or the largest that a function with this L and this F(0) above 0 can have:
+    the gradients of rows may be large where their mean is not.
+    """
+    zero = np.zeros(objective.dim)
+    by_value = math.sqrt(2 * objective.smoothness * abs(objective.value(zero)))
+    return max(_norm(objective.gradient(zero)), by_value)
 
 
 def _norm(g: Array) -> float:

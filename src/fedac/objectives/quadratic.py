@@ -77,7 +77,21 @@ class NoisyQuadratic(Objective):
 
     def noise(self, w: Array) -> float:
         """Return sigma^2, the same everywhere."""
+        return self.noise_bound
+
+    def fourth_moment(self, w: Array) -> float:
+        """Return sigma^4 (1 + 2/d), the same everywhere."""
+        return self.fourth_moment_bound
+
+    @property
+    def noise_bound(self) -> float:
+        """The noise, which is the same everywhere."""
         return self.sigma**2
+
+    @property
+    def fourth_moment_bound(self) -> float:
+        """The fourth moment, which is the same everywhere."""
+        return self.sigma**4 * (1 + 2 / self.dim)
 
     def fingerprint(self) -> str:
         """Return a hash of curvatures, optimum and sigma."""

@@ -2,7 +2,10 @@
 
 There are three kinds, by the end of their names. ``_perturbed`` bounds progress given the largest
 discrepancy along the way, ``_discrepancy`` bounds that discrepancy, and ``_general_eta`` combines
-the two. The discrepancies are those recorded by `fedac.theory.tracing.trace`.
+the two. The discrepancies are those recorded by `fedac.theory.tracing.trace`. All are as printed;
+`fedac.theory.any_step` has the tightest combination of them. Under asm2 the paper writes sigma for
+two numbers: that of asm1 (c), in the terms of averaged noise, and that of asm2 (b), a fourth
+moment, in the discrepancies. The second is `sigma4` here.
 
 >>> step = dict(eta=0.5, gamma=0.5, mu=1.0, sigma=2.0)
 >>> fedac_i_discrepancy(**step, K=2)
@@ -55,6 +58,7 @@ def fedac_ii_a2_general_eta(
     L: float,
     mu: float,
     sigma: float,
+    sigma4: float,
     Q: float,
     M: float,
     K: float,
@@ -67,7 +71,7 @@ def fedac_ii_a2_general_eta(
         optimization=exp(-_decay(eta, mu, K) * T / 3) * Phi0,
         variance=sqrt(eta / (mu * K)) * sigma**2 / M,
         accelerated_variance=2 * eta * sqrt(eta * K / mu) * L * sigma**2 / M,
-        discrepancy=exp(9) * eta**4 * Q**2 * K**2 * sigma**4 / mu,
+        discrepancy=exp(9) * eta**4 * Q**2 * K**2 * sigma4**4 / mu,
     )
 
 
@@ -78,6 +82,7 @@ def fedavg_a2_general_eta(
     L: float,
     mu: float,
     sigma: float,
+    sigma4: float,
     Q: float,
     M: float,
     K: float,
@@ -89,7 +94,7 @@ def fedavg_a2_general_eta(
     return Bound(
         optimization=exp(-eta * mu * T / 2) * D0**2 / eta,
         variance=eta * sigma**2 / M,
-        discrepancy=192 * eta**4 * Q**2 * K**2 * sigma**4 / mu,
+        discrepancy=192 * eta**4 * Q**2 * K**2 * sigma4**4 / mu,
     )
 
 
@@ -222,16 +227,16 @@ def fedac_ii_a1_discrepancy(
 
 @checked
 def fedac_ii_a2_discrepancy(
-    *, eta: float, gamma: float, mu: float, sigma: float, Q: float, K: float
+    *, eta: float, gamma: float, mu: float, sigma4: float, Q: float, K: float
 ) -> float:
     """Bound FedAc-II's discrepancy overhead at any step under asm2 (lemma fedacii:stab:main)."""
-    return _amplified(44 * eta**4 * Q**2 * K**2 * sigma**4, eta, gamma, mu, mu, 4 * K)
+    return _amplified(44 * eta**4 * Q**2 * K**2 * sigma4**4, eta, gamma, mu, mu, 4 * K)
 
 
 @checked
-def fedavg_a2_discrepancy(*, eta: float, sigma: float, K: float) -> float:
+def fedavg_a2_discrepancy(*, eta: float, sigma4: float, K: float) -> float:
     """Bound the mean of FedAvg's ||w - w_m||^4 at any step (lemma fedavg:a2:stab:main)."""
-    return 192 * eta**4 * K**2 * sigma**4
+    return 192 * eta**4 * K**2 * sigma4**4
 
 
 def _decay(eta: float, mu: float, K: float) -> float:

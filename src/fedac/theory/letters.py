@@ -43,7 +43,9 @@ def evaluate(formula: Callable[..., R], letters: Mapping[str, float]) -> R:
     check(**({"K": 1, "T": letters.get("K", 1)} | dict(letters)))
     try:
         return formula(**{name: float(value) for name, value in letters.items()})
-    except (OverflowError, ZeroDivisionError):
+    except InputError:
+        raise
+    except (ArithmeticError, ValueError):  # such as the logarithm of a number that became 0
         given = ", ".join(f"{name}={value!r:.20}" for name, value in letters.items())
         raise InputError(f"these numbers are too large or too small together: {given}") from None
 

@@ -1,29 +1,35 @@
 """The planner: K, step size and number of rounds, by the paper's bounds.
 
-Bounds are worst cases: they rank choices and show what limits them, but real runs are usually
-orders of magnitude better. `fedac.experiments.calibration` measures on the data instead.
+Bounds are the least over all step sizes, and worst cases: they rank choices and show what limits
+them, but real runs are usually orders of magnitude better. `fedac.experiments.calibration`
+measures on the data instead. Where the paper has no constants they are set to 1, and the result is
+not a bound.
 
 >>> constants = Constants(L=1.0, mu=1e-3, sigma=1.0, D0=1.0)
->>> for choice in plan(constants, M=64, T=2**24):
-...     print(f"{choice.theorem.label:15} K={choice.K:<6} rounds={choice.rounds}")
-fedaci:full     K=64     rounds=262144
-fedacii:a1:full K=64     rounds=262144
-fedavg:a1       K=8      rounds=2097152
-mb-sgd          K=1024   rounds=16384
-mb-ac-sgd       K=32768  rounds=512
+>>> for choice in plan(constants, M=64, T=2**20):
+...     kind = "bound" if choice.theorem.paper_constants else "constants 1"
+...     print(f"{choice.theorem.label:15} K={choice.K:<7} rounds={choice.rounds:<6} {kind}")
+fedaci:full     K=32      rounds=32768  bound
+fedacii:a1:full K=16      rounds=65536  bound
+fedavg:a1       K=2       rounds=524288 constants 1
+mb-sgd          K=64      rounds=16384  constants 1
+mb-ac-sgd       K=2048    rounds=512    bound
+ac-sgd          K=1048576 rounds=1      bound
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, overload
 
 from fedac.algorithms import get
 from fedac.errors import InputError
 from fedac.require import require_count, require_nonnegative, require_positive
 from fedac.theory.constants import Constants
+from fedac.theory.floor import min_max_floor
 from fedac.theory.terms import Bound
 from fedac.theory.theorems import THEOREMS, StepSize, Theorem
 
@@ -44,17 +50,22 @@ class Choice:
     M, K, T, rounds : int
         Workers, local steps per round, steps in total, and T/K.
     step_size : StepSize
-        The theorem's hyperparameters.
+        The hyperparameters with the least bound.
     bound : Bound
-        On the suboptimality, term by term.
+        On the suboptimality, term by term; with constants 1 where the paper has none.
+    closed_form : Bound or None
+        The theorem as printed, with its own step size; None if it needs more steps.
+    floor : float or None
+        The min-max lower bound for this M, K and T, with its constant set to 1; None for strongly
+        convex objectives, for which it does not hold.
     speedup_rounds : int or None
         The fewest rounds (at this T) for which the noise of M T gradients is the largest term of
         the rate, without constants and logarithms: then M workers are M times as good as one.
-        None if no number of rounds is enough, or if there is no noise.
+        None if no number of rounds is enough, if there is no noise, or for one worker.
     megabytes_per_worker : float or None
         What one worker sends, if the dimension is known.
     vacuous : bool
-        Whether the bound is no better than the potential at the start.
+        Whether the bound is no better than what is known of the start.
     """
 
     theorem: Theorem
@@ -64,9 +75,49 @@ class Choice:
     rounds: int
     step_size: StepSize
     bound: Bound
+    closed_form: Bound | None
+    floor: float | None
     speedup_rounds: int | None
     megabytes_per_worker: float | None
     vacuous: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan(Sequence[Choice]):
+    """The choices, in the order of the theorems; it is also the sequence of them.
+
+    Attributes
+    ----------
+    choices : tuple of Choice
+        One per theorem that applies.
+    left_out : dict
+        Why each other theorem for such objectives has no choice, by its label.
+    already_reached : bool
+        Whether the start is known to be within the target. There are no choices then.
+    """
+
+    choices: tuple[Choice, ...]
+    left_out: dict[str, str]
+    already_reached: bool = False
+
+    @property
+    def at_floor(self) -> Choice | None:
+        """The least bound of several workers, for whose K and T the floor is worth knowing."""
+        bounds = (c for c in self if c.theorem.paper_constants and c.theorem.communicates)
+        least = min(bounds, key=lambda choice: choice.bound.total, default=None)
+        return least if least is not None and least.floor is not None else None
+
+    def __len__(self) -> int:
+        return len(self.choices)
+
+    @overload
+    def __getitem__(self, index: int) -> Choice: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Choice]: ...
+
+    def __getitem__(self, index: int | slice) -> Choice | Sequence[Choice]:
+        return self.choices[index]
 
 
 def plan(
@@ -77,7 +128,7 @@ def plan(
     target: float | None = None,
     round_cost: float = 1000.0,
     dim: int | None = None,
-) -> list[Choice]:
+) -> Plan:
     """Choose K (and T) for every theorem that applies to the constants.
 
     Parameters
@@ -98,30 +149,32 @@ def plan(
 
     Returns
     -------
-    list of Choice
-        One per theorem, except theorems that need an unknown Q, need more than T steps, cannot
-        reach the target in 2^40 steps, or whose step size does not exist (FedAc-II at mu = L).
+    Plan
+        One choice per theorem, except theorems that need an unknown Q, cannot reach the target in
+        2^40 steps, or whose step size does not exist (FedAc-II at mu = L).
     """
     if (T is None) == (target is None):
         raise InputError("give either T (steps) or a target accuracy")
     M = require_count("M (workers)", M)
     if require_nonnegative("round_cost", round_cost) > MOST_STEPS:
         raise InputError(f"round_cost must be at most 2^40 gradients, got {round_cost:g}")
-    if target is not None:
-        require_positive("target", target)
     if T is not None:
         T = require_count("T (steps)", T)
         if T > MOST_STEPS:
             raise InputError(f"T (steps) must be at most 2^40, got {T}")
+    if target is not None and require_positive("target", target) >= constants.start:
+        return Plan(choices=(), left_out={}, already_reached=True)
     how = {"T": T, "target": target, "round_cost": round_cost}
-    choices = (
-        _choice(theorem, constants, M=M, dim=dim, **how)
-        for theorem in THEOREMS
-        if theorem.strongly_convex == (constants.mu > 0)
-        and (theorem.assumption == 1 or constants.Q is not None)
-        and (T is None or theorem.least_steps <= T)
-    )
-    return [choice for choice in choices if choice is not None]
+    choices, left_out = [], {}
+    for theorem in THEOREMS:
+        if theorem.strongly_convex != (constants.mu > 0):
+            continue
+        found = _choice(theorem, constants, M=M, dim=dim, **how)
+        if isinstance(found, str):
+            left_out[theorem.label] = found
+        else:
+            choices.append(found)
+    return Plan(choices=tuple(choices), left_out=left_out)
 
 
 # The error expected after T steps with interval K: expected(K, T).
@@ -164,58 +217,59 @@ def choose(
         enough = SLACK * min(totals.values())
         return max(K for K, total in totals.items() if total <= enough), T
     assert target is not None
-    options = [
-        (R * (round_cost + K), K, K * R)
-        for K in (2**power for power in range(most_steps.bit_length()))
-        if (R := _rounds_to(expected, target, K, most_steps)) is not None
-    ]
-    return min(options)[1:] if options else None
 
+    def reached(K: int, R: int) -> bool:
+        return expected(K, K * R) <= target
 
-def _rounds_to(expected: Expected, target: float, K: int, most_steps: int) -> int | None:
-    """Return the fewest rounds of K steps that are expected to reach `target`."""
-
-    def reached(R: int) -> bool:
-        try:
-            return expected(K, K * R) <= target
-        except InputError:  # fewer steps than the theorem needs
-            return False
-
-    R = 1
-    while not reached(R):
-        R *= 2
-        if most_steps < K * R:
-            return None
-    return _fewest(reached, R)
+    cheapest, best = math.inf, None
+    for K in (2**power for power in range(most_steps.bit_length())):
+        # More rounds than this are too many, or cost more than what is known.
+        most = most_steps // K
+        if cheapest < math.inf:
+            most = min(most, math.ceil(cheapest / (round_cost + K)) - 1)
+        if most >= 1 and reached(K, most):
+            R = _fewest(partial(reached, K), most)
+            cheapest, best = R * (round_cost + K), (K, K * R)
+    return best
 
 
 def _fewest(enough: Callable[[int], bool], R: int) -> int:
-    """Return the fewest rounds that are enough, by bisection; R rounds are."""
+    """Return the fewest rounds that are enough; R rounds are.
+
+    The middle of two numbers is their geometric mean until they are close, so that few tries are
+    needed however large R is.
+    """
     too_few = 0
     while R - too_few > 1:
-        middle = (too_few + R) // 2
+        middle = math.isqrt(too_few * R) if 2 * too_few < R else (too_few + R) // 2
+        middle = max(middle, too_few + 1)
         too_few, R = (too_few, middle) if enough(middle) else (middle, R)
     return R
 
 
 def _choice(
     theorem: Theorem, constants: Constants, *, M: int, dim: int | None, **how: Any
-) -> Choice | None:
-    """Return the choice; None if the target is out of reach or the step size does not exist."""
+) -> Choice | str:
+    """Return the choice, or why there is none."""
+    if theorem.assumption == 2 and constants.Q is None:
+        return "needs Q, which is not known"
+    M = M if theorem.communicates else 1
 
     def total(K: int, T: int) -> float:
-        return theorem.bound(**constants.letters, M=M, K=K, T=T).total
+        return theorem.best(**constants.letters, M=M, K=K, T=T).bound.total
 
-    chosen = choose(total, **how)
+    chosen = choose(total, **how) if theorem.communicates else _alone(total, **how)
     if chosen is None:
-        return None
+        return f"does not reach {how['target']:g} within 2^40 steps"
     K, T = chosen
     letters = constants.letters | {"M": M, "K": K, "T": T}
+    eta, lam, bound = theorem.best(**letters)
     try:
-        step_size = theorem.step_size(**letters)
-    except InputError:
-        return None
-    rounds, bound = T // K, theorem.bound(**letters)
+        step_size = theorem.coupled(eta, lam, **letters)
+    except InputError as error:
+        return str(error)
+    rounds = T // K
+    of_floor = {letter: letters[letter] for letter in ("L", "sigma", "M", "K", "T", "D0")}
     return Choice(
         theorem=theorem,
         M=M,
@@ -224,10 +278,29 @@ def _choice(
         rounds=rounds,
         step_size=step_size,
         bound=bound,
+        closed_form=theorem.bound(**letters) if theorem.least_steps <= T else None,
+        floor=None if theorem.strongly_convex else min_max_floor(**of_floor),
         speedup_rounds=_speedup_rounds(theorem, constants, M, T),
         megabytes_per_worker=dim and get(theorem.algorithm).megabytes(dim=dim, rounds=rounds),
-        vacuous=bound.total >= constants.Psi0,
+        vacuous=bound.total >= constants.start,
     )
+
+
+def _alone(
+    expected: Expected, *, T: int | None, target: float | None, round_cost: float
+) -> tuple[int, int] | None:
+    """Choose T for one worker: all its steps are one round, whose cost does not matter."""
+    if T is not None:
+        return T, T
+    assert target is not None
+
+    def enough(steps: int) -> bool:
+        return expected(1, steps) <= target
+
+    if not enough(MOST_STEPS):
+        return None
+    steps = _fewest(enough, MOST_STEPS)
+    return steps, steps
 
 
 def _speedup_rounds(theorem: Theorem, constants: Constants, M: int, T: int) -> int | None:
@@ -238,7 +311,7 @@ def _speedup_rounds(theorem: Theorem, constants: Constants, M: int, T: int) -> i
         start = rate.optimization or theorem.bound(**letters).optimization
         return rate.variance >= max(rate.noise, start)
 
-    # Without noise there is nothing to average.
-    if constants.sigma == 0 or not enough(T):
+    # Without noise, or with one worker, there is nothing to average.
+    if constants.sigma == 0 or M == 1 or not enough(T):
         return None
     return _fewest(enough, T)

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from fedac.errors import look_up
-from fedac.theory.theorems import fedac_i, fedac_ii, fedavg, minibatch
+from fedac.theory.theorems import fedac_i, fedac_ii, fedavg, minibatch, one_machine
 from fedac.theory.theorems.record import StepSize, Theorem
 
 __all__ = ["THEOREMS", "StepSize", "Theorem", "theorem"]
@@ -21,13 +21,16 @@ THEOREMS = (
     fedavg.FEDAVG_A2_FULL,
     minibatch.MB_SGD,
     minibatch.MB_AC_SGD,
+    one_machine.AC_SGD,
     # for general convex objectives
     fedac_i.FEDACI_A1_GCVX,
     fedac_ii.FEDACII_A1_GCVX,
     fedac_ii.FEDACII_A2_GCVX,
+    fedavg.FEDAVG_A1_GCVX,
     fedavg.FEDAVG_A2_GCVX,
     minibatch.MB_SGD_GCVX,
     minibatch.MB_AC_SGD_GCVX,
+    one_machine.AC_SGD_GCVX,
 )
 
 

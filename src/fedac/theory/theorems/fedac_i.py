@@ -8,6 +8,7 @@ from math import cbrt, sqrt
 
 from fedac.algorithms import couplings
 from fedac.algorithms.couplings import Hyperparameters
+from fedac.theory import any_step
 from fedac.theory.letters import divide, log_ratio
 from fedac.theory.terms import Rate, accelerated_decay, bound_with_logs
 from fedac.theory.theorems.record import StepSize, Theorem
@@ -35,6 +36,7 @@ FEDACI_FULL = Theorem(
         variance=(2, 2),
         discrepancy=(400, 4),
     ),
+    any_step=any_step.fedac_i,
 )
 
 
@@ -89,4 +91,6 @@ FEDACI_A1_GCVX = Theorem(
         variance=(2, 2, 2),
         discrepancy=(1005, 4, 4),
     ),
+    any_step=any_step.augmented(any_step.fedac_i, start="Psi0"),
+    augmented=True,
 )

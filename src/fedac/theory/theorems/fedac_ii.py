@@ -11,6 +11,7 @@ from functools import partial
 from math import cbrt, exp, sqrt
 
 from fedac.algorithms import couplings
+from fedac.theory import any_step
 from fedac.theory.letters import divide, log_ratio
 from fedac.theory.terms import Rate, accelerated_decay, bound_with_logs
 from fedac.theory.theorems.fedac_i import gcvx_step_size
@@ -43,6 +44,7 @@ FEDACII_A1_FULL = Theorem(
         variance=(4, 1),
         discrepancy=(8101, 4),
     ),
+    any_step=any_step.fedac_ii_a1,
 )
 
 FEDACII_A2_FULL = Theorem(
@@ -52,10 +54,10 @@ FEDACII_A2_FULL = Theorem(
     algorithm="fedac-ii",
     assumption=2,
     start="Phi0",
-    rate_formula=lambda *, L, mu, sigma, Q, M, K, T, **_: Rate(
+    rate_formula=lambda *, L, mu, sigma, sigma4, Q, M, K, T, **_: Rate(
         variance=sigma**2 / (mu * M * T),
         accelerated_variance=L * K**2 * sigma**2 / (mu**2 * M * T**3),
-        discrepancy=Q**2 * K**6 * sigma**4 / (mu**5 * T**8),
+        discrepancy=Q**2 * K**6 * sigma4**4 / (mu**5 * T**8),
     ),
     step_size_formula=_full_step_size,
     # of E[Phi_T]
@@ -67,6 +69,7 @@ FEDACII_A2_FULL = Theorem(
         accelerated_variance=(55, 3),
         discrepancy=(exp(18), 8),
     ),
+    any_step=any_step.fedac_ii_a2,
 )
 
 
@@ -99,6 +102,8 @@ FEDACII_A1_GCVX = Theorem(
         variance=(5, 1),
         discrepancy=(16411, 4, 4),
     ),
+    any_step=any_step.augmented(any_step.fedac_ii_a1, start="Phi0"),
+    augmented=True,
 )
 
 FEDACII_A2_GCVX = Theorem(
@@ -108,11 +113,11 @@ FEDACII_A2_GCVX = Theorem(
     assumption=2,
     strongly_convex=False,
     least_steps=1000,
-    rate_formula=lambda *, L, sigma, Q, M, K, T, D0: Rate(
+    rate_formula=lambda *, L, sigma, sigma4, Q, M, K, T, D0: Rate(
         optimization=L * K * D0**2 / T**2,
         variance=sigma * D0 / sqrt(M * T),
         accelerated_variance=cbrt(L * K**2 * sigma**2 * D0**4 / M) / T,
-        discrepancy=cbrt(Q * sigma**2 * D0**5 / T) * K / T,
+        discrepancy=cbrt(Q * sigma4**2 * D0**5 / T) * K / T,
     ),
     step_size_formula=partial(
         gcvx_step_size,
@@ -133,4 +138,6 @@ FEDACII_A2_GCVX = Theorem(
         accelerated_variance=(139, 3, 3),
         discrepancy=(exp(19), 8, 8),
     ),
+    any_step=any_step.augmented(any_step.fedac_ii_a2, start="Phi0"),
+    augmented=True,
 )

@@ -1,7 +1,9 @@
 """Convergence of FedAvg.
 
-Proposition fedavg:a1 and theorem fedavg:a2:full (strongly convex), theorem fedavg:a2:gcvx (convex).
-The two theorems are about the weighted average of the iterates, algorithm fedavg-weighted.
+Proposition fedavg:a1 and theorem fedavg:a2:full (strongly convex), fedavg:a1:gcvx and theorem
+fedavg:a2:gcvx (convex). The two theorems are about the weighted average of the iterates, algorithm
+fedavg-weighted. The paper has fedavg:a1:gcvx in table 2 only, from Woodworth et al. 2020; that
+label is ours.
 """
 
 from __future__ import annotations
@@ -9,7 +11,8 @@ from __future__ import annotations
 from math import cbrt, exp, sqrt
 
 from fedac.algorithms import couplings
-from fedac.theory.letters import log_ratio
+from fedac.theory import any_step
+from fedac.theory.letters import divide, log_ratio
 from fedac.theory.terms import Bound, Rate, bound_with_logs
 from fedac.theory.theorems.record import StepSize, Theorem
 
@@ -35,6 +38,35 @@ FEDAVG_A1 = Theorem(
         variance=(1, 1),
         discrepancy=(1, 2),
     ),
+    any_step=any_step.fedavg_a1,
+)
+
+FEDAVG_A1_GCVX = Theorem(
+    label="fedavg:a1:gcvx",
+    name="fedavg_a1_convex",
+    algorithm="fedavg",
+    strongly_convex=False,
+    paper_constants=False,
+    rate_formula=lambda *, L, sigma, M, K, T, D0: Rate(
+        optimization=L * D0**2 / T,
+        variance=sigma * D0 / sqrt(M * T),
+        discrepancy=cbrt(L * K * sigma**2 * D0**4 / T**2),
+    ),
+    # what balances D0^2/(eta T) with each term of noise
+    step_size_formula=lambda rate, *, L, sigma, M, K, T, D0: StepSize(
+        couplings.fedavg(
+            eta=min(
+                1 / L,
+                divide(D0 * sqrt(M), sigma * sqrt(T)),
+                divide(cbrt(D0**2), cbrt(L * K * T * sigma**2)),
+            )
+        )
+    ),
+    # of E[F] - F* for the average of the iterates
+    bound_formula=lambda rate, **_: Bound(
+        optimization=rate.optimization, variance=rate.variance, discrepancy=rate.discrepancy
+    ),
+    any_step=any_step.fedavg_a1_convex,
 )
 
 FEDAVG_A2_FULL = Theorem(
@@ -43,9 +75,9 @@ FEDAVG_A2_FULL = Theorem(
     name="fedavg_a2",
     algorithm="fedavg-weighted",
     assumption=2,
-    rate_formula=lambda *, mu, sigma, Q, M, K, T, **_: Rate(
+    rate_formula=lambda *, mu, sigma, sigma4, Q, M, K, T, **_: Rate(
         variance=sigma**2 / (mu * M * T),
-        discrepancy=Q**2 * K**2 * sigma**4 / (mu**5 * T**4),
+        discrepancy=Q**2 * K**2 * sigma4**4 / (mu**5 * T**4),
     ),
     step_size_formula=lambda rate, *, L, mu, T, D0, **_: StepSize(
         couplings.fedavg_weighted(
@@ -60,14 +92,14 @@ FEDAVG_A2_FULL = Theorem(
         variance=(3, 1),
         discrepancy=(3073, 4),
     ),
+    any_step=any_step.fedavg_a2,
+    shortest=4,
 )
 
 
-def _gcvx_step_size(
-    rate: Rate, *, L: float, sigma: float, Q: float, M: float, K: float, T: float, D0: float
-) -> StepSize:
+def _gcvx_step_size(rate: Rate, *, L: float, T: float, D0: float, **letters: float) -> StepSize:
     lam = max(rate.noise / D0**2, 16 * L / T * log_ratio(T, 1))
-    noise = FEDAVG_A2_FULL.rate_formula(mu=lam, sigma=sigma, Q=Q, M=M, K=K, T=T).noise
+    noise = FEDAVG_A2_FULL.rate_formula(mu=lam, T=T, **letters).noise
     eta = min(1 / (4 * (L + lam)), 2 / (lam * T) * log_ratio(lam * T * D0**2, noise))
     return StepSize(couplings.fedavg_weighted(eta=eta, mu=lam), lam)
 
@@ -94,11 +126,14 @@ FEDAVG_A2_GCVX = Theorem(
     assumption=2,
     strongly_convex=False,
     least_steps=100,
-    rate_formula=lambda *, L, sigma, Q, M, K, T, D0: Rate(
+    rate_formula=lambda *, L, sigma, sigma4, Q, M, K, T, D0: Rate(
         optimization=L * D0**2 / T,
         variance=sigma * D0 / sqrt(M * T),
-        discrepancy=cbrt(Q * K * sigma**2 * D0**5 / T**2),
+        discrepancy=cbrt(Q * K * sigma4**2 * D0**5 / T**2),
     ),
     step_size_formula=_gcvx_step_size,
     bound_formula=_gcvx_bound,
+    any_step=any_step.augmented(any_step.fedavg_a2, start="D0"),
+    shortest=4,
+    augmented=True,
 )

@@ -1,19 +1,23 @@
-"""What a theorem is: a frozen record with its conditions and its three formulas."""
+"""What a theorem is: a frozen record with its conditions and its formulas."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal, TypeVar
+from operator import itemgetter
+from typing import Literal, NamedTuple, TypeVar
 
+from fedac.algorithms import get
 from fedac.algorithms.couplings import Hyperparameters
 from fedac.errors import InputError
+from fedac.require import require_positive
 from fedac.theory.letters import evaluate
+from fedac.theory.minimization import least
 from fedac.theory.terms import Bound, Rate
 
 R = TypeVar("R")
 
-LETTERS = ("L", "mu", "sigma", "Q", "M", "K", "T", "D0", "Psi0", "Phi0")
+LETTERS = ("L", "mu", "sigma", "sigma4", "Q", "M", "K", "T", "D0", "Psi0", "Phi0")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +41,23 @@ class StepSize:
         return self.hp.eta
 
 
+class Best(NamedTuple):
+    """The least bound over all step sizes, and where it is."""
+
+    eta: float
+    lam: float
+    bound: Bound
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Theorem:
     """One convergence theorem: what it needs, and its rate, step size and bound.
 
     Its methods take the paper's letters as keywords: L and mu of the objective, sigma and Q of
     assumptions asm1 and asm2, M workers, K local steps per round, T steps in total, and the start
-    (Psi0, Phi0, or D0 = ||w_0 - w*||). They ignore letters that the theorem does not need.
+    (Psi0, Phi0, or D0 = ||w_0 - w*||). They ignore letters that the theorem does not need. Under
+    asm2 the discrepancy needs the fourth moment sigma4 >= sigma, which is sigma by default: the
+    paper has one letter for both.
 
     Parameters
     ----------
@@ -55,6 +69,10 @@ class Theorem:
         The name of the algorithm that the theorem is about.
     rate_formula, step_size_formula, bound_formula : callable
         The formulas; the last two get the rate as their first argument.
+    any_step : callable
+        The bound for any step size eta, and for any lam where there is one.
+    shortest : float
+        1/(L eta) for the largest eta allowed.
     strongly_convex : bool
         For strongly convex objectives; otherwise for general convex ones, where mu is not needed.
     assumption : 1 or 2
@@ -64,9 +82,13 @@ class Theorem:
     short_version : str
         The label of the simplified statement in the main text, if there is one.
     least_steps : int
-        The theorem holds from this T on.
+        `step_size` and `bound` hold from this T on, `best` for every T.
     paper_constants : bool
-        Whether the bound's constants are the paper's; if not, they are unknown and set to 1.
+        Whether the bound's constants follow from the paper; if not, they are unknown and set to 1.
+    augmented : bool
+        Whether the algorithm runs on F + lam/2 ||w - w_0||^2.
+    communicates : bool
+        False for one worker on its own, for which M and K do not matter.
 
     Examples
     --------
@@ -78,6 +100,9 @@ class Theorem:
     >>> bound = full.bound(**letters)
     >>> f"{bound.variance:.2g}", f"{bound.discrepancy:.2g}", bound.dominant
     ('0.00054', '0.00046', 'variance')
+    >>> best = full.best(**letters)
+    >>> f"{best.eta:.2g}", f"{best.bound.total:.2g}"
+    ('2.9e-07', '1.2e-05')
     """
 
     label: str
@@ -86,17 +111,21 @@ class Theorem:
     rate_formula: Callable[..., Rate]
     step_size_formula: Callable[..., StepSize]
     bound_formula: Callable[..., Bound]
+    any_step: Callable[..., Bound]
+    shortest: float = 1.0
     strongly_convex: bool = True
     assumption: Literal[1, 2] = 1
     start: str = "D0"
     short_version: str = ""
     least_steps: int = 1
     paper_constants: bool = True
+    augmented: bool = False
+    communicates: bool = True
 
     @property
     def letters(self) -> tuple[str, ...]:
         """The letters that the theorem needs."""
-        needed = {"mu": self.strongly_convex, "Q": self.assumption == 2}
+        needed = {"mu": self.strongly_convex, "Q": self.assumption == 2, "sigma4": False}
         needed |= {start: start == self.start for start in ("D0", "Psi0", "Phi0")}
         return tuple(letter for letter in LETTERS if needed.get(letter, True))
 
@@ -105,12 +134,56 @@ class Theorem:
         return evaluate(self.rate_formula, self._needed(letters))
 
     def step_size(self, **letters: float) -> StepSize:
-        """Return the hyperparameters for which the bound holds."""
+        """Return the hyperparameters for which `bound` holds."""
         return self._evaluate(self.step_size_formula, letters)
 
     def bound(self, **letters: float) -> Bound:
-        """Return the bound, term by term. It is a worst case; most runs are far below it."""
+        """Return the closed form, term by term. It is a worst case; most runs are far below it."""
         return self._evaluate(self.bound_formula, letters)
+
+    def at(self, eta: float, lam: float = 0.0, **letters: float) -> Bound:
+        """Return the bound at a step size of your own, and a lam above 0 where there is one."""
+        steps = {"eta": eta}
+        if self.augmented:
+            steps["lam"] = require_positive("lam", lam)
+        return evaluate(self.any_step, self._needed(letters) | steps)
+
+    def best(self, **letters: float) -> Best:
+        """Minimize `at` over all step sizes that it allows, and over lam."""
+        minimize = self._best_lam if self.augmented else self._best_eta
+        return evaluate(minimize, self._needed(letters))[1]
+
+    def coupled(self, eta: float, lam: float = 0.0, **letters: float) -> StepSize:
+        """Return all hyperparameters of the algorithm at a step size."""
+        needed = self._needed(letters)
+        mu = needed.get("mu", lam or 1.0)
+        return StepSize(get(self.algorithm).couple(eta=eta, mu=mu, K=int(needed["K"])), lam)
+
+    def _best_lam(self, *, L: float, T: float, **letters: float) -> tuple[float, Best]:
+        def at_lam(lam: float) -> tuple[float, Best]:
+            return self._best_eta(L=L, T=T, lam=lam, **letters)
+
+        # A larger lam would move the optimum as far away as the start is; with a smaller one T
+        # steps go nowhere.
+        return least(at_lam, L / (100 * T**2), L)
+
+    def _best_eta(self, **letters: float) -> tuple[float, Best]:
+        lam = letters.get("lam", 0.0)
+
+        def at_eta(eta: float) -> tuple[float, Best]:
+            bound = self.any_step(eta=eta, **letters)
+            return bound.total, Best(eta, lam, bound)
+
+        largest = 1 / (self.shortest * (letters["L"] + lam))
+        # With steps this small T of them go nowhere.
+        smallest = largest / (100 * letters["T"] ** 2)
+        # FedAc's gamma changes at the kink from sqrt(eta/(mu K)) to eta: the bound may have a
+        # minimum on either side.
+        kink = largest
+        if self.algorithm in ("fedac-i", "fedac-ii"):
+            kink = min(max(1 / (letters.get("mu", lam) * letters["K"]), smallest), largest)
+        sides = [(low, high) for low, high in ((smallest, kink), (kink, largest)) if low < high]
+        return min((least(at_eta, *side) for side in sides), key=itemgetter(0))
 
     def _evaluate(self, formula: Callable[..., R], letters: Mapping[str, float]) -> R:
         def with_rate(*, T: float, **others: float) -> R:
@@ -130,4 +203,7 @@ class Theorem:
             if wrong:
                 needed = f"theorem {self.label} needs the letters {', '.join(self.letters)}"
                 raise InputError(f"{needed}; {what}: {', '.join(wrong)}")
-        return {letter: letters[letter] for letter in self.letters}
+        values = {letter: letters[letter] for letter in self.letters}
+        if self.assumption == 2:
+            values["sigma4"] = letters.get("sigma4", values["sigma"])
+        return values

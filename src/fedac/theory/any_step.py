@@ -1,0 +1,197 @@
+"""Bounds for any step size: progress and discrepancy together, as tight as the lemmas allow.
+
+The planner minimizes these over eta, and over lam for general convex objectives. Each is the
+``_perturbed`` lemma of its algorithm with the discrepancy of `fedac.theory.stability`, but for the
+last step of the lemma's proof: the paper's one-step propositions are summed exactly, where the
+lemma has exp and a sum over infinitely many steps. So each is at most the ``_general_eta`` lemma,
+whose constants are rounded up. FedAvg under asm1 and minibatch SGD have no constants in the paper;
+theirs are 1.
+
+No letters are checked here: `Theorem.at` and `Theorem.best` do that, once for many step sizes.
+
+>>> letters = dict(eta=0.01, L=1.0, mu=0.1, sigma=1.0, M=4, T=64, Psi0=1.0)
+>>> fedac_i(K=1, **letters) == mb_ac_sgd(K=1, **letters)
+True
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from inspect import unwrap
+from math import exp, expm1, log1p, sqrt
+
+from fedac.algorithms.couplings import stable_gamma
+from fedac.theory import lemmas, stability
+from fedac.theory.terms import Bound
+
+AnyStep = Callable[..., Bound]
+
+_fedac_i_perturbed: AnyStep = unwrap(lemmas.fedac_i_perturbed)
+_fedac_ii_perturbed: AnyStep = unwrap(lemmas.fedac_ii_perturbed)
+_fedavg_a2_perturbed: AnyStep = unwrap(lemmas.fedavg_a2_perturbed)
+_fedavg_a1_general_eta: AnyStep = unwrap(lemmas.fedavg_a1_general_eta)
+_mb_sgd_general_eta: AnyStep = unwrap(lemmas.mb_sgd_general_eta)
+
+
+def fedac_i(
+    *, eta: float, L: float, mu: float, sigma: float, M: float, K: float, T: float, Psi0: float
+) -> Bound:
+    """Bound E[Psi_T] of FedAc-I (lemma fedaci:conv:main, propositions fedaci:conv:1 and :2)."""
+    if K == 1:  # one worker with the averaged gradient, whose noise is sigma^2/M
+        sigma, M = sigma / sqrt(M), 1
+    gamma = stable_gamma(eta, mu, K)
+    apart = stability.fedac_i(eta=eta, gamma=gamma, mu=mu, sigma=sigma, M=M, K=K)
+    lemma = _fedac_i_perturbed(
+        eta=eta, gamma=gamma, L=L, mu=mu, sigma=sigma, M=M, T=T, Psi0=Psi0, discrepancy=apart
+    )
+    return _summed(lemma, gamma * mu, T, Psi0)
+
+
+def fedac_ii_a1(
+    *, eta: float, L: float, mu: float, sigma: float, M: float, K: float, T: float, Phi0: float
+) -> Bound:
+    """Bound E[Phi_T] of FedAc-II (lemma fedacii:conv:main, fedacii:conv:1 and :2)."""
+    gamma = stable_gamma(eta, mu, K)
+    apart = stability.fedac_ii_a1(eta=eta, gamma=gamma, L=L, mu=mu, sigma=sigma, M=M, K=K)
+    lemma = _fedac_ii_perturbed(
+        eta=eta, gamma=gamma, L=L, mu=mu, sigma=sigma, M=M, T=T, Phi0=Phi0, discrepancy=apart
+    )
+    return _summed(lemma, gamma * mu / 3, T, Phi0)
+
+
+def fedac_ii_a2(
+    *,
+    eta: float,
+    L: float,
+    mu: float,
+    sigma: float,
+    sigma4: float,
+    Q: float,
+    M: float,
+    K: float,
+    T: float,
+    Phi0: float,
+) -> Bound:
+    """Bound E[Phi_T] of FedAc-II under asm2 (as above, with another discrepancy)."""
+    gamma = stable_gamma(eta, mu, K)
+    apart = stability.fedac_ii_a2(eta=eta, gamma=gamma, mu=mu, sigma4=sigma4, Q=Q, M=M, K=K)
+    lemma = _fedac_ii_perturbed(
+        eta=eta, gamma=gamma, L=L, mu=mu, sigma=sigma, M=M, T=T, Phi0=Phi0, discrepancy=apart
+    )
+    return _summed(lemma, gamma * mu / 3, T, Phi0)
+
+
+def fedavg_a2(
+    *,
+    eta: float,
+    L: float,
+    mu: float,
+    sigma: float,
+    sigma4: float,
+    Q: float,
+    M: float,
+    K: float,
+    T: float,
+    D0: float,
+) -> Bound:
+    """Bound FedAvg's weighted average under asm2 (fedavg:a2:conv:main, :onestep).
+
+    The weights of the average sum to gone/(eta mu/2), where the lemma has 1/eta for its
+    inverse.
+    """
+    apart = stability.fedavg_a2(eta=eta, sigma4=sigma4, M=M, K=K)
+    lemma = _fedavg_a2_perturbed(
+        eta=eta, L=L, mu=mu, sigma=sigma, Q=Q, M=M, T=T, D0=D0, discrepancy=apart
+    )
+    left, gone = _left_and_gone(eta * mu / 2, T)
+    return replace(lemma, optimization=mu / 2 * left / gone * D0**2)
+
+
+def mb_ac_sgd(
+    *, eta: float, L: float, mu: float, sigma: float, M: float, K: float, T: float, Psi0: float
+) -> Bound:
+    """Bound accelerated minibatch SGD: FedAc on one worker, T/K steps with noise sigma^2/(M K)."""
+    noise = sigma / sqrt(M * K)
+    return fedac_i(eta=eta, L=L, mu=mu, sigma=noise, M=1, K=1, T=T / K, Psi0=Psi0)
+
+
+def ac_sgd(*, M: float, K: float, **letters: float) -> Bound:
+    """Bound accelerated SGD on one worker; M and K do not matter."""
+    return fedac_i(M=1, K=1, **letters)
+
+
+def fedavg_a1(*, M: float, K: float, **letters: float) -> Bound:
+    """Bound FedAvg with constants 1: the terms of proposition fedavg:a1."""
+    return _without_drift(_fedavg_a1_general_eta(M=M, K=K, **letters), M, K)
+
+
+def mb_sgd(**letters: float) -> Bound:
+    """Bound minibatch SGD with constants 1."""
+    return _mb_sgd_general_eta(**letters)
+
+
+def fedavg_a1_convex(
+    *, eta: float, L: float, sigma: float, M: float, K: float, T: float, D0: float
+) -> Bound:
+    """Bound the average of FedAvg's iterates, general convex, with constants 1 (tab:conv:rate)."""
+    bound = Bound(
+        optimization=D0**2 / (eta * T),
+        variance=eta * sigma**2 / M,
+        discrepancy=eta**2 * L * K * sigma**2,
+    )
+    return _without_drift(bound, M, K)
+
+
+def mb_sgd_convex(
+    *, eta: float, L: float, sigma: float, M: float, K: float, T: float, D0: float
+) -> Bound:
+    """Bound the average of minibatch SGD's iterates, general convex, with constants 1."""
+    return fedavg_a1_convex(eta=eta, L=L, sigma=sigma / sqrt(M * K), M=1, K=1, T=T / K, D0=D0)
+
+
+def augmented(bound: AnyStep, *, start: str) -> AnyStep:
+    """Return a bound of E[F] - F* for an algorithm that runs on F + lam/2 ||w - w_0||^2 (eq:aug).
+
+    That objective is lam-strongly convex and (L + lam)-smooth. `start` is the letter of the start:
+    both potentials are at most L D0^2/2 (propositions fedaci:gcvx:0 and fedacii:gcvx:0), and the
+    optimum is at most D0 away. What is proven for it is proven for F with lam D0^2/2 on top, so
+    this is lemmas fedaci:gcvx:1, fedacii:a1:gcvx:1 and fedacii:a2:gcvx:1, for any lam and eta.
+    """
+
+    def on_augmented(*, eta: float, lam: float, L: float, D0: float, **letters: float) -> Bound:
+        letters[start] = D0 if start == "D0" else L * D0**2 / 2
+        found = bound(eta=eta, L=L + lam, mu=lam, **letters)
+        return Bound(
+            optimization=found.optimization + lam * D0**2 / 2,
+            variance=found.variance,
+            accelerated_variance=found.accelerated_variance,
+            discrepancy=found.discrepancy,
+        )
+
+    return on_augmented
+
+
+def _left_and_gone(shrink: float, T: float) -> tuple[float, float]:
+    """Return (1 - shrink)^T, what T steps leave of the start, and 1 minus that."""
+    if shrink >= 1:
+        return 0.0, 1.0
+    exponent = T * log1p(-shrink)
+    return exp(exponent), -expm1(exponent)
+
+
+def _summed(lemma: Bound, shrink: float, T: float, start: float) -> Bound:
+    """Sum ``after <= (1 - shrink) before + noise`` over T steps; the lemma has noise/shrink."""
+    left, gone = _left_and_gone(shrink, T)
+    return Bound(
+        optimization=left * start,
+        variance=gone * lemma.variance,
+        accelerated_variance=gone * lemma.accelerated_variance,
+        discrepancy=gone * lemma.discrepancy,
+    )
+
+
+def _without_drift(bound: Bound, M: float, K: float) -> Bound:
+    """Count the K - 1 steps after which workers differ, not K; one worker does not drift."""
+    share = 0.0 if M == 1 else (K - 1) / K
+    return replace(bound, discrepancy=bound.discrepancy * share)
