@@ -89,10 +89,10 @@ def test_calibrate(fedac, small) -> None:
 
 def test_a_best_step_size_at_an_edge_is_marked(fedac, small, monkeypatch) -> None:
     # Where all step sizes are small, the largest is the best.
-    monkeypatch.setattr("fedac.experiments.calibration.ETAS", (2.0**-9, 2.0**-8, 2.0**-7))
+    monkeypatch.setattr("fedac.experiments.comparison.tries.LARGEST", 2.0**-8)
     how = ("--dataset", small, "--l2", 0.1, "-M", 8, "-T", 64, "--calibrate")
     out = fedac("plan", *how).out
-    assert "is the largest step size tried; a better one may lie beyond it" in out
+    assert "* the smallest or largest step size tried; a better one" in " ".join(out.split())
     [row] = [line for line in out.splitlines() if "FedAvg" in line and "\u2502" in line][:1]
     assert re.search(r"\d\*", row)
     answer = json.loads(fedac("plan", *how, "--json").out)
@@ -102,7 +102,10 @@ def test_a_best_step_size_at_an_edge_is_marked(fedac, small, monkeypatch) -> Non
 def test_target(fedac, small) -> None:
     how = ("--dataset", small, "--l2", 0.1, "-M", 8, "--target", 0.02, "--calibrate", "--json")
     answer = json.loads(fedac("plan", *how).out)
-    assert answer["recommended"]["suboptimality"] <= 0.02
+    assert answer["recommended"]["reached"]
+    # A round costs 1000 gradients, and K more.
+    best = answer["recommended"]
+    assert best["cost"] == pytest.approx(best["rounds"] * (1000 + best["local_steps"]), rel=0.2)
     assert all(row["bound"] <= 0.02 for row in answer["bounds"])
 
 
@@ -229,6 +232,7 @@ def test_tables(fedac) -> None:
         ((), "pass a --dataset, or the constants: --smoothness, --noise, --distance missing"),
         (("--smoothness", 1), "--noise, --distance missing"),
         ((*CONSTANTS, "--calibrate"), "--calibrate needs a --dataset"),
+        ((*CONSTANTS, "--link", "wan"), "--link needs --calibrate"),
         ((*CONSTANTS, "--steps", 64, "--target", 0.1), "give either T (steps) or a target"),
         ((*CONSTANTS, "--workers", 0), "M (workers)"),
         ((*CONSTANTS, "--target", 0), "target must be"),

@@ -136,7 +136,7 @@ def command(
         output_folder(out, option="--out")
     load_data(question.grid)
     with open_store(out) as store, stoppable("compare", store if out else None):
-        found = _answer(question, store, jobs=jobs, on=on, ray_address=ray_address)
+        found = answer_with_bars(question, store, jobs=jobs, on=on, ray_address=ray_address)
     if out is not None:
         from fedac.experiments.comparison.files import write_files
 
@@ -151,7 +151,7 @@ def command(
         print(f"Figure, tables and report are in '{out}'.")
 
 
-def _answer(question: Question, store: Store, **where: Any) -> Comparison:
+def answer_with_bars(question: Question, store: Store, **where: Any) -> Comparison:
     """Answer a question, with a progress bar for each stage."""
     from fedac.experiments.comparison import answer
     from fedac.experiments.comparison.study import STAGES
@@ -198,7 +198,7 @@ def print_comparison(found: Comparison) -> None:
             "diverged" if row.eta is None else f"{row.eta:.3g}{'*' if row.edge else ''}",
             "" if row.server_step is None else f"{row.server_step:.3g}",
             *(_cost_cells(row, question.repeats) if target is not None else ()),
-            _band(row.suboptimality, "{:.2e}"),
+            band_cell(row.suboptimality, "{:.2e}"),
             style="bold" if place == 0 else None,
         )
     print_table(table)
@@ -231,12 +231,12 @@ def _cost_cells(row: Row, seeds: int) -> list[str]:
     if not row.reached:
         partly = f"{row.seeds_reached} of {seeds}" if row.seeds_reached else ""
         return [f"not reached{partly and f', but {partly}'}", "-", "-"]
-    return [
-        _band(row.rounds, "{:.0f}"), _band(row.megabytes, "{:.3g}"), _band(row.seconds, "{:.3g}"),
-    ]  # fmt: skip
+    bands = ((row.rounds, "{:.0f}"), (row.megabytes, "{:.3g}"), (row.seconds, "{:.3g}"))
+    return [band_cell(band, form) for band, form in bands]
 
 
-def _band(band: Band, form: str) -> str:
+def band_cell(band: Band, form: str) -> str:
+    """Write a band, or a dash if it does not exist."""
     from fedac.experiments.seeds import band_text
 
     return "-" if not math.isfinite(band.middle) else band_text(band, form.format)

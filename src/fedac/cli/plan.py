@@ -10,16 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from fedac.cli.parse import LOSS_NAMES
+from fedac.cli.parse import LINK, LOSS_NAMES
 from fedac.cli.plan_tables import print_constants, print_plan
-from fedac.cli.progress import download_bar, progress_bar
+from fedac.cli.progress import download_bar
 from fedac.cli.streams import new_table, notice, print_table, results_console
 from fedac.errors import InputError
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from fedac.experiments.calibration import Calibration, Measured
+    from fedac.experiments.comparison import Comparison, Question
+    from fedac.experiments.comparison.rows import Row
     from fedac.objectives import Objective
     from fedac.theory.constants import Constants
     from fedac.theory.planner import Choice, Plan
@@ -57,6 +58,9 @@ def command(
     ),
     calibrate: bool = typer.Option(False, "--calibrate", help="Measure on the data set."),
     seed: int = typer.Option(1, help="With --calibrate: seed of the random draws."),
+    link: str | None = typer.Option(
+        None, help=f"With --calibrate: cost in seconds instead of gradients. {LINK}"
+    ),
     tables: bool = typer.Option(False, "--tables", help="Print the paper's two tables."),
     as_json: bool = typer.Option(False, "--json", help="Print one JSON object."),
 ) -> None:
@@ -89,6 +93,8 @@ def command(
         constants, dim = estimate(objective, bounded=bounded_noise), objective.dim
     if calibrate and objective is None:
         raise InputError("--calibrate needs a --dataset to measure on")
+    if link is not None and not calibrate:
+        raise InputError("--link needs --calibrate: bounds count gradients")
     if target is None and steps is None:
         steps = DEFAULT_STEPS
     how: dict[str, Any] = {"M": workers, "T": steps, "target": target, "round_cost": round_cost}
@@ -101,11 +107,12 @@ def command(
                "a power of two has more")  # fmt: skip
     found = None
     if calibrate and objective is not None:
-        found = _calibrate(objective, constants, seed, how)
+        problem = {"dataset": dataset, "loss": loss, "l2": l2, "intercept": intercept}
+        found = _calibrate(problem, how, link, seed)
     if as_json:
         print(json.dumps(_as_json(constants, plan, found), allow_nan=False))
     elif found is not None:
-        _print_calibration(found, how)
+        _print_calibration(found, how, link)
     elif objective is not None:
         notice("--calibrate measures on the data")
 
@@ -123,58 +130,62 @@ def _objective(dataset: str, loss: str, l2: float, intercept: bool) -> Objective
 
 
 def _calibrate(
-    objective: Objective, constants: Constants, seed: int, how: dict[str, Any]
-) -> Calibration:
-    from fedac.experiments import calibration
+    problem: dict[str, Any], how: dict[str, Any], link: str | None, seed: int
+) -> Comparison:
+    """Compare the paper's algorithms on the data."""
+    from fedac.cli.compare import answer_with_bars
+    from fedac.experiments.calibration import planners_question
+    from fedac.experiments.comparison import open_store
+    from fedac.link import Link
 
-    total = int(calibration.PROBE_QUERIES + calibration.MEASURE_QUERIES)
-    with progress_bar("calibrating", total=total) as advance:
-        return calibration.calibrate(objective, constants, seed=seed, on_progress=advance, **how)
+    on_link = None if link is None else Link.parse(link)
+    question = planners_question(problem, link=on_link, seed=seed, **how)
+    with open_store(None) as store:
+        return answer_with_bars(question, store)
 
 
-def _print_calibration(found: Calibration, how: dict[str, Any]) -> None:
+def _print_calibration(found: Comparison, how: dict[str, Any], link: str | None) -> None:
     from fedac.algorithms import get
+    from fedac.cli.compare import band_cell
+    from fedac.experiments.calibration import recommended
 
+    question, best = found.question, recommended(found)
+    cost = "gradients" if link is None else "seconds"
+    target = how["target"]
+    aim = ("rounds", "MB", cost) if target is not None else ("rounds",)
     table = new_table(
-        *("algorithm", "K", "rounds", "eta", "reached", "expected", "largest term", "MB"),
-        words={"algorithm", "largest term"},
+        *("algorithm", "K", "eta", *aim, "reached"),
+        words={"algorithm"},
         title="Measured on the data",
-        caption="Each algorithm with its best step size. Expected: the lemma's terms with "
-        "constants fitted to short runs, and the largest of them. Recommended: the fewest rounds "
-        "within twice the best result, or the cheapest way to the target. MB: sent by one "
-        "worker. * the smallest or largest step size tried; a better one may lie beyond it.",
+        caption=f"Each algorithm tuned with {question.tries} step sizes, then repeated on "
+        f"{question.repeats} fresh seeds; in brackets, where the mean of as many further seeds "
+        "will be with probability 90%. Recommended: the fewest rounds within twice the best "
+        "result, or the cheapest way to the target. * the smallest or largest step size tried; a "
+        "better one may lie beyond it.",
     )
-    for m in sorted(found.measured, key=lambda m: (m.rounds, m.suboptimality)):
+    for row in sorted(found.rows, key=lambda row: (-row.K, row.suboptimality.middle)):
+        if row.eta is None:
+            continue
+        costs = [band_cell(b, f) for b, f in ((row.rounds, "{:.0f}"), (row.megabytes, "{:.2g}"),
+                                              (row.seconds, "{:.3g}"))]  # fmt: skip
         table.add_row(
-            get(m.algorithm).label,
-            f"{m.K}",
-            f"{m.rounds}",
-            f"{m.eta:.2g}" + ("*" if m.edge else ""),
-            f"{m.suboptimality:.3g}",
-            f"{m.fitted.total:.2g}",
-            m.fitted.dominant.replace("_", " "),
-            f"{m.megabytes_per_worker:.2g}",
-            style="bold" if m is found.recommended else None,
+            get(row.algorithm).label,
+            f"{row.K}",
+            f"{row.eta:.2g}" + ("*" if row.edge else ""),
+            *(costs if target is not None else [f"{question.rounds_of(row.K)}"]),
+            band_cell(row.suboptimality, "{:.2e}"),
+            style="bold" if row is best else None,
         )
     print_table(table)
-    best, console = found.recommended, results_console()
-    fewer = "" if how["M"] == best.M else f" (measured with {best.M} workers to save time)"
-    missed = how["target"] is not None and best.suboptimality > how["target"]
-    console.print(
+    M = question.grid.workers[0]
+    fewer = "" if how["M"] == M else f" (measured with {M} workers to save time)"
+    missed = target is not None and not best.reached
+    rounds = question.rounds_of(best.K) if target is None or missed else best.rounds.middle
+    results_console().print(
         f"{'The target was not reached; closest' if missed else 'Recommended'}: "
-        f"{get(best.algorithm).label} with K={best.K}, eta={best.eta:.3g}: {best.rounds} rounds, "
-        f"suboptimality {best.suboptimality:.3g}{fewer}"
+        f"{get(best.algorithm).label} with K={best.K}, eta={best.eta:.3g}: {rounds:.0f} rounds, "
+        f"suboptimality {best.suboptimality.middle:.3g}{fewer}"
     )
-    if best.edge:
-        console.print(f"eta={best.eta:.3g} is the {best.edge} step size tried; a better one may "
-                      "lie beyond it.")  # fmt: skip
-    similar = [
-        get(m.algorithm).label
-        for m in found.measured
-        if m is not best and m.K == best.K and m.suboptimality <= 1.2 * best.suboptimality
-    ]
-    if similar:
-        console.print(f"About as good with the same K: {', '.join(similar)}")
 
 
 def _print_paper_tables(as_json: bool) -> None:
@@ -217,7 +228,7 @@ def _row_as_json(row: Any) -> dict[str, Any]:
     return {field.name: plain(getattr(row, field.name)) for field in fields(row)}
 
 
-def _as_json(constants: Constants, plan: Plan, found: Calibration | None) -> dict[str, Any]:
+def _as_json(constants: Constants, plan: Plan, found: Comparison | None) -> dict[str, Any]:
     answer = {
         "constants": constants.letters,
         "how": {letter: constants.how[letter] for letter in constants.letters},
@@ -228,8 +239,11 @@ def _as_json(constants: Constants, plan: Plan, found: Calibration | None) -> dic
     }
     if found is None:
         return answer
-    measured = list(map(_measured_as_json, found.measured))
-    return answer | {"measured": measured, "recommended": _measured_as_json(found.recommended)}
+    from fedac.experiments.calibration import recommended
+
+    measured = [_measured_as_json(row, found.question) for row in found.rows if row.eta is not None]
+    best = _measured_as_json(recommended(found), found.question)
+    return answer | {"measured": measured, "recommended": best}
 
 
 def _choice_as_json(choice: Choice) -> dict[str, Any]:
@@ -258,18 +272,20 @@ def _choice_as_json(choice: Choice) -> dict[str, Any]:
     }
 
 
-def _measured_as_json(m: Measured) -> dict[str, Any]:
+def _measured_as_json(row: Row, question: Question) -> dict[str, Any]:
+    rounds = question.rounds_of(row.K)
     return {
-        "algorithm": m.algorithm,
-        "workers": m.M,
-        "local_steps": m.K,
-        "steps": m.T,
-        "rounds": m.rounds,
-        "eta": m.eta,
-        "edge": m.edge,
-        "suboptimality": m.suboptimality,
-        "expected": m.fitted.total,
-        "dominant": m.fitted.dominant,
-        "fit": asdict(m.fit),
-        "megabytes_per_worker": m.megabytes_per_worker,
+        "algorithm": row.algorithm,
+        "workers": question.grid.workers[0],
+        "local_steps": row.K,
+        "steps": rounds * row.K,
+        "rounds": round(row.rounds.middle) if row.reached else rounds,
+        "eta": row.eta,
+        "edge": row.edge or None,
+        "reached": row.reached,
+        "suboptimality": row.suboptimality.middle,
+        "suboptimality_low": row.suboptimality.low,
+        "suboptimality_high": row.suboptimality.high,
+        "megabytes": row.megabytes.middle if row.reached else None,
+        "cost": row.seconds.middle if row.reached else None,
     }
