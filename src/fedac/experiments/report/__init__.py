@@ -14,6 +14,7 @@ from fedac.experiments.report.contents import page_data
 from fedac.experiments.report.page import assemble
 from fedac.experiments.seeds import find_spread
 from fedac.files import write_atomically
+from fedac.link import DEFAULT_LINK, Link
 
 if TYPE_CHECKING:
     from fedac.experiments.store import Store
@@ -21,9 +22,9 @@ if TYPE_CHECKING:
 __all__ = ["render", "write"]
 
 
-def write(store: Store, path: str | Path, band: str = "range") -> Path:
+def write(store: Store, path: str | Path, band: str = "range", link: Link = DEFAULT_LINK) -> Path:
     """Write the report of a store to a file."""
-    text, path = render(store, band), Path(path)
+    text, path = render(store, band, link), Path(path)
     try:
         write_atomically(path, lambda file: file.write(text.encode()))
     except OSError as error:
@@ -31,14 +32,14 @@ def write(store: Store, path: str | Path, band: str = "range") -> Path:
     return path
 
 
-def render(store: Store, band: str = "range") -> str:
+def render(store: Store, band: str = "range", link: Link = DEFAULT_LINK) -> str:
     """Return the report of a store as HTML; the same runs give the same text.
 
-    `band` says how seeds are summarized: see `over_seeds`.
+    `band` says how seeds are summarized: see `over_seeds`; `link` what a round costs in seconds.
     """
     find_spread(band)
     frame = store.frame()
     if frame.empty:
         raise InputError(f"{store.path} has no runs to report; add some with 'fedac sweep'")
     title = "Accuracy against communication: " + ", ".join(frame["dataset"].unique())
-    return assemble(title, page_data(frame, store.traces(), store.info(), band))
+    return assemble(title, page_data(frame, store.traces(), store.info(), band, link))

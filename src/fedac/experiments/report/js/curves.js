@@ -5,7 +5,7 @@ const GUIDE = "linear speedup";
 const TUNED_HOVER =
   "<b>%{fullData.name}</b>%{customdata.note}<br>%{customdata.height}<br>" +
   "M = %{customdata.M}, K = %{customdata.K}, R = %{customdata.rounds:.3~f}<br>" +
-  "step size %{customdata.eta}<br>%{customdata.megabytes:.3~g} MB sent per worker<extra></extra>";
+  "step size %{customdata.eta}<br>%{customdata.megabytes:.3~g} MB per client, %{customdata.seconds:.3~g} seconds<extra></extra>";
 const PROGRESS_HOVER =
   "<b>%{fullData.name}</b>, step size %{customdata.eta}, seed %{customdata.seed}<br>" +
   "%{customdata.height}<br>" +
@@ -119,12 +119,14 @@ function progressCurves(view, report) {
   const isChosen = (run) => (view.eta === "best" ? run.best : String(run.eta) === view.eta);
   const curves = report.traces
     .filter((run) => shown.has(run.cell) && isChosen(run) && run[along])
-    .map(({ cell: index, steps, eta, seed, [along]: values }) => {
+    .map(({ cell: index, steps, eta, seed, seconds, [along]: values }) => {
       const cell = report.cells[index];
       const algorithm = report.algorithms.find(({ label }) => label === cell.algorithm);
-      const perStep = { steps: 1, rounds: 1 / cell.K, megabytes: cell.megabytes / view.problem.T };
+      // All rounds of a run cost the same; where stragglers differ, this is their mean.
+      const ends = { steps: view.problem.T, rounds: cell.rounds, megabytes: cell.megabytes, seconds };
+      const perStep = ends[view.axis] / view.problem.T;
       const points = report.steps[steps].map((step, i) => {
-        const x = step * perStep[view.axis];
+        const x = step * perStep;
         const height = `${title} ${format(values[i] ?? 0)}`;
         return { x, y: values[i], height, step, round: step / cell.K, eta, seed };
       });

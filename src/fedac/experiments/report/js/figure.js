@@ -34,7 +34,7 @@ function drawFigure(report, Plotly) {
   update();
 }
 
-function caption({ layout, problem, cells, M, K }, curves, { seeds }) {
+function caption({ layout, axis, problem, cells, M, K }, curves, { seeds, link, stragglers }) {
   const shape = [problem.n_samples, problem.n_features].map((n) => n.toLocaleString("en"));
   const parts = [
     `${problem.dataset}: ${shape[0]} samples, ${shape[1]} features`,
@@ -57,6 +57,10 @@ function caption({ layout, problem, cells, M, K }, curves, { seeds }) {
     }
     const diverged = cells.filter((cell) => cell.middle === null).length;
     if (diverged) sentences.push(`Not drawn: ${diverged} cells in which runs diverged.`);
+  }
+  if (axis === "seconds") {
+    sentences.push(`Seconds on the link ${link}.`);
+    if (stragglers && layout === "traces") sentences.push("Rounds of a run: their mean seconds.");
   }
   return sentences.join(" ");
 }

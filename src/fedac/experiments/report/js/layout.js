@@ -7,7 +7,8 @@ const AXIS_TITLES = {
   K: "local steps K",
   steps: "steps of each worker",
   rounds: "communication rounds R",
-  megabytes: "megabytes sent per worker",
+  megabytes: "megabytes per client, both ways",
+  seconds: "seconds",
 };
 
 function plotLayout(view, curves, narrow = NARROW.matches) {
@@ -45,7 +46,11 @@ function xAxis(view, curves, narrow) {
   const axis = plainAxis(AXIS_TITLES[view.axis]);
   if (view.layout === "traces") return axis;
   const ticks = increasing(curves.flatMap((curve) => curve.x));
-  if (view.axis === "megabytes") return { ...axis, type: "log", dtick: 1, exponentformat: "none" };
+  if (["megabytes", "seconds"].includes(view.axis)) {
+    // Whole powers of ten, unless there are too few of them.
+    const dtick = ticks.at(-1) > 100 * ticks[0] ? 1 : "D2";
+    return { ...axis, type: "log", dtick, exponentformat: "none" };
+  }
   if (ticks.length > 16) return { ...axis, type: "log" };
   // Label the powers of two themselves, every other one where there is little room.
   const every = narrow && ticks.length > 7 ? 2 : 1;

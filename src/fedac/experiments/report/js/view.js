@@ -38,7 +38,7 @@ function chooseView({ problems, cells, traces }) {
   const etas = traces.filter((run) => indices.has(run.cell)).map((run) => run.eta);
   offer("eta", ["best", ...increasing(etas)]);
   setVisible($("eta"), layout === "traces");
-  offer("unit", [...(layout === "traces" ? ["steps"] : []), "rounds", "megabytes"]);
+  offer("unit", [...(layout === "traces" ? ["steps"] : []), "rounds", "megabytes", "seconds"]);
   const hasUnit = layout === "rounds" || layout === "traces";
   setVisible($("unit"), hasUnit);
   const tested = traces.some((run) => indices.has(run.cell) && run.accuracies);
