@@ -6,10 +6,10 @@ import math
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from fedac.algorithms import get, split_names
-from fedac.errors import InputError
 from fedac.experiments.cells import CELL, PROBLEM, summarize, tuned
 from fedac.experiments.expenses import with_expenses
+from fedac.experiments.labels import labels
+from fedac.experiments.page.data import rounded
 from fedac.experiments.paper import CLAIMS, MANY_WORKERS, headlines, published_cells
 from fedac.experiments.published import paper_datasets, published_runs
 from fedac.experiments.seeds import find_spread
@@ -94,17 +94,6 @@ def in_order(table: pd.DataFrame) -> pd.DataFrame:
         return names.map(lambda name: (known.index(name) if name in known else math.inf, name))
 
     return table.sort_values("algorithm", key=ranks, kind="stable", ignore_index=True)
-
-
-def rounded(value: float, digits: int = 6) -> float | None:
-    """Keep the digits that a reader can use; None for NaN and infinity, which JSON lacks.
-
-    Examples
-    --------
-    >>> rounded(0.12345678), rounded(float("nan"))
-    (0.123457, None)
-    """
-    return float(f"{value:.{digits}g}") if math.isfinite(value) else None
 
 
 def made(info: dict[str, Any]) -> list[tuple[str, str]]:
@@ -236,25 +225,8 @@ def _algorithms(frame: pd.DataFrame) -> pd.DataFrame:
     import pandas as pd
 
     table = in_order(frame[["algorithm"]].drop_duplicates())
-    labels = table["algorithm"].map(_label)
-    unique = labels.where(~labels.duplicated(keep=False), labels + " (" + table["algorithm"] + ")")
-    return pd.DataFrame(styles(list(table["algorithm"]))).assign(label=unique, **table)
-
-
-def _label(name: str) -> str:
-    """Return the label of an algorithm, with what the store added to its name.
-
-    Examples
-    --------
-    >>> _label("fedavg, mu=0.1"), _label("fedac-i+step(2)"), _label("mine")
-    ('FedAvg, mu=0.1', 'FedAc-I + step(2)', 'mine')
-    """
-    plain = split_names(name)[0].partition(" ")[0]
-    try:
-        label = get(plain).label
-    except InputError:  # the user's own
-        label = plain
-    return label + name.removeprefix(plain)
+    names = list(table["algorithm"])
+    return pd.DataFrame(styles(names)).assign(label=labels(names), **table)
 
 
 def _columns(frame: pd.DataFrame, digits: int = 6) -> Table:

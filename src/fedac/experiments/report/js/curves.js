@@ -42,20 +42,6 @@ function tunedCurves(view, report) {
   return curves;
 }
 
-function curve({ label, colour, symbol }, points, hovertemplate) {
-  const color = inkOf(colour);
-  return {
-    name: label,
-    x: points.map(({ x }) => x),
-    y: points.map(({ y }) => y),
-    customdata: points,
-    hovertemplate,
-    mode: "lines+markers",
-    line: { color, width: 2 },
-    marker: { color, symbol, size: NARROW.matches ? 6 : 8 },
-  };
-}
-
 function ourPoint(cell, { title, format }, seeds) {
   const height = `${title} ${format(cell.middle)}`;
   const point = { ...cell, height, y: cell.middle, eta: cell.step_size };
@@ -79,21 +65,6 @@ function publishedCurve(algorithm, cells, { title, format }) {
     name: `${algorithm.label}, published`,
     mode: "markers",
     marker: { ...drawn.marker, ...marker, line: { width: 1.5 } },
-  };
-}
-
-// Over the seeds: what it is from and to, the caption says.
-function band(cells, { colour }) {
-  const back = [...cells].reverse();
-  return {
-    name: "seeds",
-    x: [...cells, ...back].map(({ x }) => x),
-    y: [...cells.map((cell) => cell.high), ...back.map((cell) => cell.low)],
-    fill: "toself",
-    fillcolor: `${inkOf(colour)}30`,
-    mode: "none",
-    hoverinfo: "skip",
-    showlegend: false,
   };
 }
 

@@ -4,12 +4,7 @@ function drawFigure(report, Plotly) {
   function update() {
     const view = chooseView(report);
     const curves = curvesOf(view, report);
-    Plotly.react($("plot"), curves, plotLayout(view, curves), {
-      displaylogo: false,
-      responsive: true,
-      displayModeBar: NARROW.matches ? false : "hover",
-      modeBarButtons: [["resetScale2d"]],
-    });
+    Plotly.react($("plot"), curves, plotLayout(view, curves), plotOptions());
     $("caption").textContent = caption(view, curves, report);
     fillValues(view, curves, report);
   }
@@ -24,8 +19,8 @@ function drawFigure(report, Plotly) {
   }
 
   $("layout").value = report.problems[0].view;
-  offerProblems("problem", report.problems);
-  addAlgorithmBoxes(report.algorithms);
+  offerSeveral("problem", namesOf(report.problems));
+  addBoxes("algorithms", report.algorithms);
   // Each layout starts with its own first unit.
   $("layout").addEventListener("change", () => $("unit").replaceChildren());
   $("plot").closest("section").addEventListener("change", update);

@@ -24,7 +24,7 @@ function drawHeadline({ problems, targets, headlines, link }) {
 
   $("link").textContent = link;
   offer("target", targets, problems[0].target);
-  offerProblems("headline-problem", problems);
+  offerSeveral("headline-problem", namesOf(problems));
   // Each problem starts with its own target.
   $("headline-problem").addEventListener("change", ({ target: { value } }) => {
     $("target").value = problems.find(({ problem }) => problem === value).target;

@@ -1,0 +1,39 @@
+"""What reports call algorithms."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fedac.algorithms import get, split_names
+from fedac.errors import InputError
+
+
+def labels(names: Sequence[str]) -> list[str]:
+    """Return the labels of algorithms; no two are the same.
+
+    Examples
+    --------
+    >>> labels(["fedac-i+step(2)", "mine"])
+    ['FedAc-I + step(2)', 'mine']
+    """
+    found = [_label(name) for name in names]
+    return [
+        f"{label} ({name})" if found.count(label) > 1 else label
+        for name, label in zip(names, found, strict=True)
+    ]
+
+
+def _label(name: str) -> str:
+    """Return the label of an algorithm, with what the store added to its name.
+
+    Examples
+    --------
+    >>> _label("fedavg, mu=0.1"), _label("fedac-i+step(2)"), _label("mine")
+    ('FedAvg, mu=0.1', 'FedAc-I + step(2)', 'mine')
+    """
+    plain = split_names(name)[0].partition(" ")[0]
+    try:
+        label = get(plain).label
+    except InputError:  # the user's own
+        label = plain
+    return label + name.removeprefix(plain)
