@@ -288,6 +288,13 @@ def test_from_rounds_to_megabytes_and_seconds(desktop):
     assert "Seconds on the link wan: a round trip takes 50 ms" in caption
 
 
+def test_costs_have_readable_ticks(desktop):
+    assert desktop.run("costAxis({}, [9, 213]).tickvals") == [1, 2, 5, 10, 20, 50, 100, 200, 500]
+    assert desktop.run("costAxis({}, [0.03, 40]).ticktext") == ["0.01", "0.1", "1", "10"]
+    for narrow in ("[160, 300]", "[0, 0]", "[]"):
+        assert desktop.run(f"costAxis({{}}, {narrow}).tickvals") is None
+
+
 def test_progress_of_single_runs(desktop):
     choose(desktop, "problem", A9A_PROBLEM)
     choose(desktop, "layout", "traces")

@@ -35,15 +35,23 @@ function xAxis(view, curves, narrow) {
   const axis = plainAxis(AXIS_TITLES[view.axis]);
   if (view.layout === "traces") return axis;
   const ticks = increasing(curves.flatMap((curve) => curve.x));
-  if (["megabytes", "seconds"].includes(view.axis)) {
-    // Whole powers of ten, unless there are too few of them.
-    const dtick = ticks.at(-1) > 100 * ticks[0] ? 1 : "D2";
-    return { ...axis, type: "log", dtick, exponentformat: "none" };
-  }
+  if (["megabytes", "seconds"].includes(view.axis)) return costAxis(axis, ticks);
   if (ticks.length > 16) return { ...axis, type: "log" };
   // Label the powers of two themselves, every other one where there is little room.
   const every = narrow && ticks.length > 7 ? 2 : 1;
   const tickvals = ticks.filter((_, i) => (ticks.length - 1 - i) % every === 0);
+  return { ...axis, type: "log", tickmode: "array", tickvals, ticktext: tickvals.map(String) };
+}
+
+// Measured costs: 1, 2, 5, 10, ...; only powers of ten where that would be too many.
+function costAxis(axis, costs) {
+  const [low, high] = [costs[0], costs.at(-1)];
+  // A link may cost nothing, which a logarithmic axis has no place for.
+  if (!(low > 0) || high < 10 * low) return axis;
+  const leading = high > 100 * low ? [1] : [1, 2, 5];
+  const powers = [];
+  for (let power = Math.floor(Math.log10(low)); 10 ** power <= high; power++) powers.push(power);
+  const tickvals = powers.flatMap((power) => leading.map((digit) => Number(`${digit}e${power}`)));
   return { ...axis, type: "log", tickmode: "array", tickvals, ticktext: tickvals.map(String) };
 }
 
