@@ -8,12 +8,12 @@ from fedac.algorithms import get, split_names
 from fedac.errors import InputError
 
 
-def labels(names: Sequence[str]) -> list[str]:
+def labels_of(names: Sequence[str]) -> list[str]:
     """Return the labels of algorithms; no two are the same.
 
     Examples
     --------
-    >>> labels(["fedac-i+step(2)", "mine"])
+    >>> labels_of(["fedac-i+step(2)", "mine"])
     ['FedAc-I + step(2)', 'mine']
     """
     found = [_label(name) for name in names]

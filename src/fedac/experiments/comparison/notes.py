@@ -10,7 +10,7 @@ from fedac.experiments.comparison.verdict import named
 from fedac.simulation.federation import taking_part
 
 
-def notes(comparison: Comparison, names: Mapping[str, str]) -> list[tuple[str, str]]:
+def notes_on(comparison: Comparison, names: Mapping[str, str]) -> list[tuple[str, str]]:
     """Describe the problem, the federation, the link and the tuning."""
     question, grid = comparison.question, comparison.question.grid
     edges = [f"{named(row, names)}: {row.edge}" for row in comparison.rows if row.edge]

@@ -12,7 +12,7 @@ import numpy as np
 
 from fedac.experiments.comparison.budget import AXES
 from fedac.experiments.comparison.curves import Curve
-from fedac.experiments.comparison.notes import notes
+from fedac.experiments.comparison.notes import notes_on
 from fedac.experiments.comparison.rows import Row
 from fedac.experiments.comparison.study import Cell, Comparison
 from fedac.experiments.comparison.verdict import BASELINES, method_labels, sentences
@@ -57,7 +57,7 @@ def page_data(comparison: Comparison) -> dict[str, Any]:
         "budget": str(comparison.budget),
         "repeats": question.repeats,
         "link": question.link.in_words(),
-        "notes": notes(comparison, names),
+        "notes": notes_on(comparison, names),
     }
 
 

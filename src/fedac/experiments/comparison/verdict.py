@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from fedac.experiments.comparison.budget import AXES
 from fedac.experiments.comparison.rows import Row
 from fedac.experiments.comparison.study import Comparison
-from fedac.experiments.labels import labels
+from fedac.experiments.labels import labels_of
 from fedac.experiments.seeds import Band, band_text
 
 # What everybody knows: a verdict says what they need, whoever wins.
@@ -55,7 +55,7 @@ def sentences(comparison: Comparison) -> list[str]:
 def method_labels(comparison: Comparison) -> dict[str, str]:
     """Return the labels of the methods."""
     methods = list(dict.fromkeys(row.method for row in comparison.rows))
-    return dict(zip(methods, labels(methods), strict=True))
+    return dict(zip(methods, labels_of(methods), strict=True))
 
 
 def named(row: Row, names: Mapping[str, str]) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedac.experiments.cells import CELL, PROBLEM, summarize, tuned
 from fedac.experiments.expenses import with_expenses
-from fedac.experiments.labels import labels
+from fedac.experiments.labels import labels_of
 from fedac.experiments.page.data import rounded
 from fedac.experiments.paper import CLAIMS, MANY_WORKERS, headlines, published_cells
 from fedac.experiments.published import paper_datasets, published_runs
@@ -226,7 +226,7 @@ def _algorithms(frame: pd.DataFrame) -> pd.DataFrame:
 
     table = in_order(frame[["algorithm"]].drop_duplicates())
     names = list(table["algorithm"])
-    return pd.DataFrame(styles(names)).assign(label=labels(names), **table)
+    return pd.DataFrame(styles(names)).assign(label=labels_of(names), **table)
 
 
 def _columns(frame: pd.DataFrame, digits: int = 6) -> Table:
