@@ -112,6 +112,22 @@ phone, wan
         ]
         return " ".join(parts + [f"stragglers={self.stragglers}"] * bool(self.stragglers))
 
+    def in_words(self) -> str:
+        """Describe the link to people.
+
+        Examples
+        --------
+        >>> print(Link.parse("wan").in_words())
+        wan: a round trip takes 50 ms, up 200 Mbit/s, down 200 Mbit/s; a local step takes 2 ms
+        """
+        name = next((f"{name}: " for name, link in LINKS.items() if link == self), "")
+        up, down = (_with_unit(rate, BITS, "/s", " ") for rate in (self.up, self.down))
+        trip, step = (_with_unit(time, SECONDS, "", " ") for time in (self.latency, self.gradient))
+        text = f"{name}a round trip takes {trip}, up {up}, down {down}; a local step takes {step}"
+        if self.stragglers:
+            text += f", times {self.stragglers} in each round; it waits for the slowest client"
+        return text
+
     def round_seconds(self, *, up: float, down: float, steps: float, slowest: float = 1.0) -> float:
         """Return the time of a round in which a client sends and receives so many bytes.
 
@@ -204,11 +220,15 @@ def _number(name: str, value: float | str, units: dict[str, float], example: str
     )
 
 
-def _with_unit(value: float, units: dict[str, float]) -> str:
+def _with_unit(value: float, units: dict[str, float], after: str = "", space: str = "") -> str:
     """Write a number in the unit in which it is shortest."""
     if value == math.inf:
         return "unlimited"
-    texts = [f"{value / factor:.6g}{unit}" for unit, factor in units.items() if "B" not in unit]
+    texts = [
+        f"{value / factor:.6g}{space}{unit}{after}"
+        for unit, factor in units.items()
+        if "B" not in unit
+    ]
     return min((text for text in texts if "e" not in text), key=len, default=texts[0])
 
 

@@ -14,11 +14,13 @@ import pytest
 from fedac.algorithms import ALGORITHMS
 from fedac.cli import main
 from fedac.errors import InputError
+from fedac.experiments.expenses import elapsed_of
 from fedac.experiments.grid import Config
 from fedac.experiments.identity import A9A
 from fedac.experiments.published import F_STAR, published_runs
 from fedac.experiments.report import render, write
 from fedac.experiments.store import Outcome, Store
+from fedac.link import Link
 
 pytestmark = pytest.mark.slow
 
@@ -39,7 +41,7 @@ def run(eta=0.5, seed=1, final=2e-3, losses=None, status="ok", shape=(32_561, 12
         steps=STEPS,
         losses=losses or (f_star + 1, f_star + 0.1, f_star + final),
         f_star=f_star,
-        megabytes_per_worker=0.5,
+        megabytes_per_worker=2 * 492 * config["T"] / config["K"] / 1e6,  # two vectors up
         n_samples=shape[0],
         n_features=shape[1],
         seconds=0.25,
@@ -81,7 +83,10 @@ def test_a_cell_is_the_best_step_size_beside_the_published_one(store):
     assert cell["middle"] == cell["low"] == cell["high"] == pytest.approx(2e-3)
     assert cell["published"] == pytest.approx(theirs["suboptimality"].item(), rel=1e-5)
     assert cell["published_eta"] == theirs["eta"].item()
-    assert cell["megabytes"] == 0.5
+    # 512 rounds, two vectors of 123 numbers up and two down.
+    assert cell["megabytes"] == pytest.approx(512 * 4 * 492 / 1e6, rel=1e-5)
+    # On a wide-area network: 50 ms, 1968 bytes at 200 Mbit/s and 8 steps of 2 ms.
+    assert cell["seconds"] == pytest.approx(512 * (0.05 + 8 * 1968 / 200e6 + 0.016), rel=1e-5)
 
 
 def test_all_traces_are_there_and_the_best_is_marked(store):
@@ -114,6 +119,23 @@ def test_seeds_may_give_a_mean_and_a_confidence_interval(store):
 
 
 LABEL = {"split": "label", "split_hash": "1" * 64}
+
+
+def test_seconds_end_where_those_of_the_runs_end(store):
+    home = Link.parse("home")
+    runs = store(
+        *(run(eta=eta, seed=seed, final=eta) for eta, seed in [(1e-3, 1), (1e-4, 1), (1e-3, 2)])
+    )
+    ends = {each.seed: elapsed_of(each, home)[-1] for each in runs.frame().itertuples()}
+    assert ends[1] != ends[2]
+    page = data(render(runs, link=home))
+    assert page["traces"]["seed"] == [1, 1, 2]
+    assert page["traces"]["seconds"] == pytest.approx([ends[1], ends[1], ends[2]], rel=1e-5)
+    assert page["cells"]["seconds"] == pytest.approx([(ends[1] + ends[2]) / 2], rel=1e-5)
+    assert page["headlines"]["seconds"][0] == page["cells"]["seconds"][0]
+    assert page["headlines"]["megabytes"][0] == page["cells"]["megabytes"][0]
+    assert page["headlines"]["seconds"][-1] is None  # no rounds reach the smallest target
+    assert page["link"].startswith("home: a round trip takes 30 ms")
 
 
 def test_federations_are_problems_of_their_own(store):
@@ -322,6 +344,17 @@ def test_the_command_writes_where_it_is_told(store, fedac, tmp_path):
     path = tmp_path / "new" / "mine.html"
     assert fedac("report", tmp_path, "--out", path)[0] == 0
     assert path.exists()
+
+
+def test_the_command_takes_a_link(store, fedac, tmp_path):
+    store(run())
+    assert fedac("report", tmp_path, "--link", "wan latency=1s")[0] == 0
+    page = data((tmp_path / "report.html").read_text())
+    assert page["link"].startswith("a round trip takes 1 s")
+    assert page["cells"]["seconds"][0] > 512
+    code, out, err = fedac("report", tmp_path, "--link", "wam")
+    assert (code, out) == (2, "")
+    assert "unknown link 'wam'; did you mean 'wan'?" in err
 
 
 def test_the_command_says_what_is_wrong(store, fedac, tmp_path):

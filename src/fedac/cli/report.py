@@ -6,7 +6,7 @@ from pathlib import Path
 
 import typer
 
-from fedac.cli.parse import BAND, nonempty_path
+from fedac.cli.parse import BAND, LINK, WAN, nonempty_path
 
 
 def command(
@@ -20,11 +20,14 @@ def command(
         help="The file to write; by default DIR/report.html.",
     ),
     band: str = typer.Option("range", help=BAND),
+    link: str = typer.Option(WAN, help=LINK),
 ) -> None:
     """Write the runs of a sweep as one HTML file with interactive figures."""
     from fedac.experiments.report import write
     from fedac.experiments.store import Store
+    from fedac.link import Link
 
+    on_link = Link.parse(link)
     with Store(directory) as store:
-        path = write(store, out or directory / "report.html", band)
+        path = write(store, out or directory / "report.html", band, on_link)
     print(f"Report: {path} ({path.stat().st_size / 1e6:.1f} MB)")

@@ -1,9 +1,26 @@
-"""What figures and pages call a method."""
+"""What figures and pages call algorithms."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from fedac.algorithms import get, split_names
 from fedac.errors import InputError
+
+
+def labels_of(names: Sequence[str]) -> list[str]:
+    """Return the labels of algorithms; no two are the same.
+
+    Examples
+    --------
+    >>> labels_of(["fedac-i+step(2)", "mine"])
+    ['FedAc-I + step(2)', 'mine']
+    """
+    found = [label_of(name) for name in names]
+    return [
+        f"{label} ({name})" if found.count(label) > 1 else label
+        for name, label in zip(names, found, strict=True)
+    ]
 
 
 def label_of(name: str) -> str:

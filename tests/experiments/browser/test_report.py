@@ -261,7 +261,7 @@ def test_suboptimality_over_local_steps(desktop):
     assert curves(desktop)["MB-SGD"]["y"] > drawn["MB-SGD"]["y"]
 
 
-def test_from_rounds_to_megabytes(desktop):
+def test_from_rounds_to_megabytes_and_seconds(desktop):
     choose(desktop, "problem", A9A_PROBLEM)
     choose(desktop, "layout", "rounds")
     rounds = curves(desktop)
@@ -270,11 +270,29 @@ def test_from_rounds_to_megabytes(desktop):
     choose(desktop, "unit", "megabytes")
     sent = curves(desktop)
     assert sent["FedAvg"]["x"] == pytest.approx(
-        [123 * 4e-6 * R for R in rounds["FedAvg"]["x"]], rel=1e-5
+        [2 * 123 * 4e-6 * R for R in rounds["FedAvg"]["x"]], rel=1e-5
     )
     assert sent["FedAc-I"]["x"] == pytest.approx([2 * mb for mb in sent["FedAvg"]["x"]], rel=1e-5)
     assert sent["FedAc-I"]["y"] == rounds["FedAc-I"]["y"]
-    assert axis_title(desktop) == "megabytes sent per worker"
+    assert axis_title(desktop) == "megabytes per client, both ways"
+    choose(desktop, "unit", "seconds")
+    waited = curves(desktop)
+    # On a wide-area network: 50 ms a round, 2 ms a step, 200 Mbit/s.
+    assert waited["FedAvg"]["x"] == pytest.approx(
+        [0.05 * R + 0.002 * 4096 + 2 * 123 * 32 / 200e6 * R for R in rounds["FedAvg"]["x"]],
+        rel=1e-5,
+    )
+    assert waited["FedAvg"]["y"] == rounds["FedAvg"]["y"]
+    assert axis_title(desktop) == "seconds"
+    (caption,) = texts(desktop, "#caption")
+    assert "Seconds on the link wan: a round trip takes 50 ms" in caption
+
+
+def test_costs_have_readable_ticks(desktop):
+    assert desktop.run("costAxis({}, [9, 213]).tickvals") == [1, 2, 5, 10, 20, 50, 100, 200, 500]
+    assert desktop.run("costAxis({}, [0.03, 40]).ticktext") == ["0.01", "0.1", "1", "10"]
+    for narrow in ("[160, 300]", "[0, 0]", "[]"):
+        assert desktop.run(f"costAxis({{}}, {narrow}).tickvals") is None
 
 
 def test_progress_of_single_runs(desktop):
@@ -292,7 +310,10 @@ def test_progress_of_single_runs(desktop):
     choose(desktop, "unit", "rounds")
     assert curves(desktop)["FedAc-I"]["x"][-1] == 64
     choose(desktop, "unit", "megabytes")
-    assert curves(desktop)["FedAc-I"]["x"][-1] == pytest.approx(2 * 123 * 4e-6 * 64, rel=1e-5)
+    assert curves(desktop)["FedAc-I"]["x"][-1] == pytest.approx(4 * 123 * 4e-6 * 64, rel=1e-5)
+    choose(desktop, "unit", "seconds")
+    drawn = curves(desktop)["FedAvg"]["x"]
+    assert drawn == pytest.approx(np.linspace(0, 1, 9) * (64 * 0.05 + 4096 * 0.002), rel=1e-3)
 
 
 def test_several_seeds_are_a_band_and_single_lines(desktop):
@@ -314,6 +335,8 @@ def test_the_fewest_rounds(desktop):
     cells = texts(desktop, "#headline tbody tr:last-child > *")
     # 0.1/8192 + 3/4096 is under 1e-3, at K = 2 it is not; the paper says the same of FedAvg.
     assert cells[:4] == ["FedAvg", "4096", "4096", "4096"]
+    # 4096 rounds of 984 bytes and 0.052 seconds, and what it takes to send them.
+    assert cells[4:6] == ["4.03", "213"]
     choose(desktop, "target", 0.01)
     cells = texts(desktop, "#headline tbody tr:last-child > *")
     assert int(cells[1]) < 4096

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 from fedac.experiments.comparison.figure import draw
+from fedac.experiments.comparison.report import write_report
 from fedac.experiments.comparison.study import Comparison
 from fedac.experiments.comparison.table import to_frame, to_json, to_latex
 from fedac.experiments.figures import save
@@ -15,7 +16,7 @@ NAME = "comparison"
 
 
 def write_files(comparison: Comparison, folder: Path) -> list[Path]:
-    """Write ``comparison.json``, ``.csv``, ``.tex``, ``.png`` and ``.pdf`` into a folder."""
+    """Write ``report.html`` and ``comparison`` as JSON, CSV, LaTeX, PNG and PDF into a folder."""
     texts = {
         "json": json.dumps(to_json(comparison), allow_nan=False, indent=1) + "\n",
         "csv": to_frame(comparison).to_csv(index=False, lineterminator="\n"),
@@ -26,4 +27,5 @@ def write_files(comparison: Comparison, folder: Path) -> list[Path]:
         paths.append(folder / f"{NAME}.{ending}")
         content = text.encode()
         write_atomically(paths[-1], lambda file, content=content: file.write(content))  # type: ignore[misc]
-    return paths + save(draw(comparison), folder, NAME)
+    paths += save(draw(comparison), folder, NAME)
+    return [*paths, write_report(comparison, folder / "report.html")]

@@ -7,10 +7,13 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from fedac.experiments.cells import CELL, PROBLEM, summarize, tuned
-from fedac.experiments.labels import label_of
+from fedac.experiments.expenses import with_expenses
+from fedac.experiments.labels import labels_of
+from fedac.experiments.page.data import rounded
 from fedac.experiments.paper import CLAIMS, MANY_WORKERS, headlines, published_cells
 from fedac.experiments.published import paper_datasets, published_runs
 from fedac.experiments.seeds import find_spread
+from fedac.link import DEFAULT_LINK, Link
 from fedac.palette import STYLES, styles
 
 if TYPE_CHECKING:
@@ -19,24 +22,31 @@ if TYPE_CHECKING:
 # Suboptimalities to choose from.
 TARGETS = (1e-1, 1e-2, 1e-3, 1e-4, 1e-5)
 # What the page shows of a cell, of its published counterpart and of `fewest_rounds`.
-OURS = ["rounds", "step_size", "edge", "seeds", "middle", "low", "high", "megabytes"]
+OURS = ["rounds", "megabytes", "seconds", "step_size", "edge", "seeds", "middle", "low", "high"]
 ACCURACY = ["accuracy", "accuracy_low", "accuracy_high"]
 THEIRS = ["published", "published_eta", "log2_ratio", "deviation"]
-HEADLINE = ["target", "text", "published", "paper", "megabytes", "step_size", "middle"]
+HEADLINE = ["target", "text", "published", "paper", "megabytes", "seconds", "step_size", "middle"]
 Table = dict[str, list[Any]]
 
 
 def page_data(
-    frame: pd.DataFrame, traces: pd.DataFrame, info: dict[str, Any], band: str = "range"
+    frame: pd.DataFrame,
+    traces: pd.DataFrame,
+    info: dict[str, Any],
+    band: str = "range",
+    link: Link = DEFAULT_LINK,
 ) -> dict[str, Any]:
     """Return what the page draws, ready for JSON, from a store's `frame`, `traces` and `info`.
 
     Tables are stored as columns, which compress better than rows. A cell refers to its problem
     by text and to its algorithm by label, a trace to its cell by number. Measured numbers keep
-    six digits. `band` says how seeds are summarized: see `over_seeds`.
+    six digits. `band` says how seeds are summarized: see `over_seeds`; `link` what a round costs
+    in seconds, of which a trace has the total and a cell the mean over its seeds.
     """
-    frame = frame.rename(columns={"megabytes_per_worker": "megabytes"})
+    frame = with_expenses(frame, link).drop(columns="rounds")
     best = tuned(frame)
+    # In place of those that the run took to compute, whose sum is in `info`.
+    best["seconds"] = best.groupby(CELL)["link_seconds"].transform("mean")
     beside = published_cells(best, published_runs())
     problems, algorithms = _problems(frame, best), _algorithms(frame)
     targets = sorted({*TARGETS, *problems["target"]}, reverse=True)
@@ -62,6 +72,8 @@ def page_data(
         "traces": curves,
         "targets": targets,
         "seeds": {"middle": middle, "band": spread},
+        "link": link.in_words(),
+        "stragglers": bool(link.stragglers),
         "many_workers": MANY_WORKERS,
         "made": made(info),
     }
@@ -82,17 +94,6 @@ def in_order(table: pd.DataFrame) -> pd.DataFrame:
         return names.map(lambda name: (known.index(name) if name in known else math.inf, name))
 
     return table.sort_values("algorithm", key=ranks, kind="stable", ignore_index=True)
-
-
-def rounded(value: float, digits: int = 6) -> float | None:
-    """Keep the digits that a reader can use; None for NaN and infinity, which JSON lacks.
-
-    Examples
-    --------
-    >>> rounded(0.12345678), rounded(float("nan"))
-    (0.123457, None)
-    """
-    return float(f"{value:.{digits}g}") if math.isfinite(value) else None
 
 
 def made(info: dict[str, Any]) -> list[tuple[str, str]]:
@@ -193,13 +194,14 @@ def _traces(
 ) -> tuple[list[list[int]], Table]:
     """Return the distinct lists of recorded steps, and a row per run with its suboptimalities."""
     runs = frame.merge(cells.assign(cell=cells.index)[[*CELL, "cell"]], on=CELL)
-    points = traces.merge(runs[["key", "cell", "eta", "seed", "f_star"]], on="key")
+    points = traces.merge(runs[["key", "cell", "eta", "seed", "link_seconds", "f_star"]], on="key")
     points["value"] = points["loss"] - points["f_star"]
     curves = points.sort_values(["cell", "eta", "seed", "key", "step"]).groupby("key", sort=False)
     table = curves.agg(
         cell=("cell", "first"),
         eta=("eta", "first"),
         seed=("seed", "first"),
+        seconds=("link_seconds", "first"),
         steps=("step", tuple),
         values=("value", lambda values: [rounded(value) for value in values]),
         accuracies=("test_accuracy", _all_or_none),
@@ -223,9 +225,8 @@ def _algorithms(frame: pd.DataFrame) -> pd.DataFrame:
     import pandas as pd
 
     table = in_order(frame[["algorithm"]].drop_duplicates())
-    labels = table["algorithm"].map(label_of)
-    unique = labels.where(~labels.duplicated(keep=False), labels + " (" + table["algorithm"] + ")")
-    return pd.DataFrame(styles(list(table["algorithm"]))).assign(label=unique, **table)
+    names = list(table["algorithm"])
+    return pd.DataFrame(styles(names)).assign(label=labels_of(names), **table)
 
 
 def _columns(frame: pd.DataFrame, digits: int = 6) -> Table:

@@ -19,7 +19,7 @@ function drawComparison(report) {
   const present = (key, value) => compared.some((cell) => cell[key] === value);
   const problems = report.problems.filter(({ problem }) => present("problem", problem));
   const columns = COMPARISON_COLUMNS.filter(([key]) => key !== "problem" || problems.length > 1);
-  const order = { key: "deviation", sign: -1 };
+  const show = sortable($("comparison"), columns, { key: "deviation", sign: -1 });
   const many = (cell) => cell.M >= report.many_workers;
 
   function update() {
@@ -27,41 +27,19 @@ function drawComparison(report) {
     const chosen = compared
       .filter(isChosen("algorithm"))
       .filter(isChosen("problem"))
-      .filter((cell) => !$("filter-many").checked || many(cell))
-      .sort((a, b) => order.sign * inOrder(a[order.key], b[order.key]));
-    fillTable($("comparison"), columns, chosen, sortButton);
-    const direction = order.sign > 0 ? "ascending" : "descending";
-    headOf(order.key)?.setAttribute("aria-sort", direction);
+      .filter((cell) => !$("filter-many").checked || many(cell));
+    show(chosen);
     $("comparison-summary").textContent = summary(chosen.map((cell) => cell.deviation));
-  }
-
-  function sortButton([key, text]) {
-    const button = element("button", { type: "button" }, text);
-    button.addEventListener("click", () => {
-      Object.assign(order, { key, sign: order.key === key ? -order.sign : 1 });
-      update();
-      headOf(key).firstElementChild.focus();
-    });
-    return button;
   }
 
   const algorithms = report.algorithms.map(({ label }) => label);
   offer("filter-algorithm", ["all", ...algorithms.filter((label) => present("algorithm", label))]);
-  offerProblems("filter-problem", problems, "all");
+  offerSeveral("filter-problem", namesOf(problems), "all");
   $("many-workers").textContent = report.many_workers;
   $("filter-many").checked = compared.some(many);
   setVisible($("filter-many"), compared.some(many));
   $("comparison-section").addEventListener("change", update);
   update();
-}
-
-const headOf = (key) => $("comparison").querySelector(`[data-key=${key}]`);
-
-// "0.05 (smallest tried)" sorts by its number.
-function inOrder(left, right) {
-  const numbers = [left, right].map(parseFloat);
-  if (numbers.some(Number.isNaN)) return left.localeCompare(right);
-  return numbers[0] - numbers[1];
 }
 
 function summary(deviations) {

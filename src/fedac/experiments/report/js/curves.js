@@ -5,7 +5,7 @@ const GUIDE = "linear speedup";
 const TUNED_HOVER =
   "<b>%{fullData.name}</b>%{customdata.note}<br>%{customdata.height}<br>" +
   "M = %{customdata.M}, K = %{customdata.K}, R = %{customdata.rounds:.3~f}<br>" +
-  "step size %{customdata.eta}<br>%{customdata.megabytes:.3~g} MB sent per worker<extra></extra>";
+  "step size %{customdata.eta}<br>%{customdata.megabytes:.3~g} MB per client, %{customdata.seconds:.3~g} seconds<extra></extra>";
 const PROGRESS_HOVER =
   "<b>%{fullData.name}</b>, step size %{customdata.eta}, seed %{customdata.seed}<br>" +
   "%{customdata.height}<br>" +
@@ -26,7 +26,8 @@ function tunedCurves(view, report) {
     const mine = view.cells
       .filter((cell) => cell.algorithm === algorithm.label)
       .map((cell) => ({ ...cell, x: cell[view.axis], note: "" }))
-      .sort((a, b) => a.x - b.x);
+      // Along the rounds, also where fewer of them took more seconds.
+      .sort((a, b) => (view.layout === "rounds" ? a.rounds - b.rounds : a.x - b.x));
     // A logarithmic axis has no place for zero.
     const ours = mine.filter((cell) => cell.middle > 0);
     const spread = ours
@@ -40,20 +41,6 @@ function tunedCurves(view, report) {
   }
   if (view.layout === "M" && view.guide && curves.length) curves.push(guide(view.cells));
   return curves;
-}
-
-function curve({ label, colour, symbol }, points, hovertemplate) {
-  const color = inkOf(colour);
-  return {
-    name: label,
-    x: points.map(({ x }) => x),
-    y: points.map(({ y }) => y),
-    customdata: points,
-    hovertemplate,
-    mode: "lines+markers",
-    line: { color, width: 2 },
-    marker: { color, symbol, size: NARROW.matches ? 6 : 8 },
-  };
 }
 
 function ourPoint(cell, { title, format }, seeds) {
@@ -82,21 +69,6 @@ function publishedCurve(algorithm, cells, { title, format }) {
   };
 }
 
-// Over the seeds: what it is from and to, the caption says.
-function band(cells, { colour }) {
-  const back = [...cells].reverse();
-  return {
-    name: "seeds",
-    x: [...cells, ...back].map(({ x }) => x),
-    y: [...cells.map((cell) => cell.high), ...back.map((cell) => cell.low)],
-    fill: "toself",
-    fillcolor: `${inkOf(colour)}30`,
-    mode: "none",
-    hoverinfo: "skip",
-    showlegend: false,
-  };
-}
-
 // With m times the workers, one m-th of the suboptimality: from the best of the fewest workers.
 function guide(cells) {
   const workers = increasing(cells.map((cell) => cell.M));
@@ -119,12 +91,14 @@ function progressCurves(view, report) {
   const isChosen = (run) => (view.eta === "best" ? run.best : String(run.eta) === view.eta);
   const curves = report.traces
     .filter((run) => shown.has(run.cell) && isChosen(run) && run[along])
-    .map(({ cell: index, steps, eta, seed, [along]: values }) => {
+    .map(({ cell: index, steps, eta, seed, seconds, [along]: values }) => {
       const cell = report.cells[index];
       const algorithm = report.algorithms.find(({ label }) => label === cell.algorithm);
-      const perStep = { steps: 1, rounds: 1 / cell.K, megabytes: cell.megabytes / view.problem.T };
+      // All rounds of a run cost the same; where stragglers differ, this is their mean.
+      const ends = { steps: view.problem.T, rounds: cell.rounds, megabytes: cell.megabytes, seconds };
+      const perStep = ends[view.axis] / view.problem.T;
       const points = report.steps[steps].map((step, i) => {
-        const x = step * perStep[view.axis];
+        const x = step * perStep;
         const height = `${title} ${format(values[i] ?? 0)}`;
         return { x, y: values[i], height, step, round: step / cell.K, eta, seed };
       });

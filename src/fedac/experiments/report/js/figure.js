@@ -4,12 +4,7 @@ function drawFigure(report, Plotly) {
   function update() {
     const view = chooseView(report);
     const curves = curvesOf(view, report);
-    Plotly.react($("plot"), curves, plotLayout(view, curves), {
-      displaylogo: false,
-      responsive: true,
-      displayModeBar: NARROW.matches ? false : "hover",
-      modeBarButtons: [["resetScale2d"]],
-    });
+    Plotly.react($("plot"), curves, plotLayout(view, curves), plotOptions());
     $("caption").textContent = caption(view, curves, report);
     fillValues(view, curves, report);
   }
@@ -24,8 +19,8 @@ function drawFigure(report, Plotly) {
   }
 
   $("layout").value = report.problems[0].view;
-  offerProblems("problem", report.problems);
-  addAlgorithmBoxes(report.algorithms);
+  offerSeveral("problem", namesOf(report.problems));
+  addBoxes("algorithms", report.algorithms);
   // Each layout starts with its own first unit.
   $("layout").addEventListener("change", () => $("unit").replaceChildren());
   $("plot").closest("section").addEventListener("change", update);
@@ -34,7 +29,7 @@ function drawFigure(report, Plotly) {
   update();
 }
 
-function caption({ layout, problem, cells, M, K }, curves, { seeds }) {
+function caption({ layout, axis, problem, cells, M, K }, curves, { seeds, link, stragglers }) {
   const shape = [problem.n_samples, problem.n_features].map((n) => n.toLocaleString("en"));
   const parts = [
     `${problem.dataset}: ${shape[0]} samples, ${shape[1]} features`,
@@ -57,6 +52,10 @@ function caption({ layout, problem, cells, M, K }, curves, { seeds }) {
     }
     const diverged = cells.filter((cell) => cell.middle === null).length;
     if (diverged) sentences.push(`Not drawn: ${diverged} cells in which runs diverged.`);
+  }
+  if (axis === "seconds") {
+    sentences.push(`Seconds on the link ${link}.`);
+    if (stragglers && layout === "traces") sentences.push("Rounds of a run: their mean seconds.");
   }
   return sentences.join(" ");
 }

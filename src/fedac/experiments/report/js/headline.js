@@ -5,13 +5,14 @@ const HEADLINE_COLUMNS = [
   ["text", "rounds"],
   ["published", "published"],
   ["paper", "paper\u2019s text"],
-  ["megabytes", "MB sent per worker", threeDigits],
+  ["megabytes", "MB per client", threeDigits],
+  ["seconds", "seconds", threeDigits],
   ["K", "K"],
   ["step_size", "step size"],
   ["middle", "suboptimality", scientific],
 ];
 
-function drawHeadline({ problems, targets, headlines }) {
+function drawHeadline({ problems, targets, headlines, link }) {
   function update() {
     const here = headlines.filter((row) => row.problem === $("headline-problem").value);
     const workers = increasing(here.map((row) => row.M));
@@ -21,8 +22,9 @@ function drawHeadline({ problems, targets, headlines }) {
     fillTable($("headline"), HEADLINE_COLUMNS, chosen);
   }
 
+  $("link").textContent = link;
   offer("target", targets, problems[0].target);
-  offerProblems("headline-problem", problems);
+  offerSeveral("headline-problem", namesOf(problems));
   // Each problem starts with its own target.
   $("headline-problem").addEventListener("change", ({ target: { value } }) => {
     $("target").value = problems.find(({ problem }) => problem === value).target;

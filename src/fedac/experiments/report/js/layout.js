@@ -1,13 +1,12 @@
-// How the figure looks: axes, fonts, and the colours of a light or dark page.
+// How the figure looks: its axes, and what a saved picture has besides.
 
-const NARROW = matchMedia("(max-width: 600px)");
-const DARK = matchMedia("(prefers-color-scheme: dark)");
 const AXIS_TITLES = {
   M: "workers M",
   K: "local steps K",
   steps: "steps of each worker",
   rounds: "communication rounds R",
-  megabytes: "megabytes sent per worker",
+  megabytes: "megabytes per client, both ways",
+  seconds: "seconds",
 };
 
 function plotLayout(view, curves, narrow = NARROW.matches) {
@@ -16,16 +15,7 @@ function plotLayout(view, curves, narrow = NARROW.matches) {
     uirevision: VIEW_CONTROLS.map((id) => $(id).value).join(),
     xaxis: xAxis(view, curves, narrow),
     yaxis: yAxis(view, curves),
-    font: { family: "system-ui, sans-serif", size: narrow ? 12 : 14, color: themeColour("--ink") },
-    hoverlabel: { align: "left" },
-    hovermode: "closest",
-    showlegend: false,
-    // On a phone, dragging scrolls the page.
-    dragmode: narrow ? false : "zoom",
-    margin: { l: narrow ? 48 : 64, r: 12, t: narrow ? 12 : 28, b: 48 },
-    paper_bgcolor: themeColour("--paper"),
-    plot_bgcolor: themeColour("--paper"),
-    annotations: curves.length ? [] : [nothingToDraw()],
+    ...plainLayout(curves, narrow),
   };
 }
 
@@ -45,11 +35,23 @@ function xAxis(view, curves, narrow) {
   const axis = plainAxis(AXIS_TITLES[view.axis]);
   if (view.layout === "traces") return axis;
   const ticks = increasing(curves.flatMap((curve) => curve.x));
-  if (view.axis === "megabytes") return { ...axis, type: "log", dtick: 1, exponentformat: "none" };
+  if (["megabytes", "seconds"].includes(view.axis)) return costAxis(axis, ticks);
   if (ticks.length > 16) return { ...axis, type: "log" };
   // Label the powers of two themselves, every other one where there is little room.
   const every = narrow && ticks.length > 7 ? 2 : 1;
   const tickvals = ticks.filter((_, i) => (ticks.length - 1 - i) % every === 0);
+  return { ...axis, type: "log", tickmode: "array", tickvals, ticktext: tickvals.map(String) };
+}
+
+// Measured costs: 1, 2, 5, 10, ...; only powers of ten where that would be too many.
+function costAxis(axis, costs) {
+  const [low, high] = [costs[0], costs.at(-1)];
+  // A link may cost nothing, which a logarithmic axis has no place for.
+  if (!(low > 0) || high < 10 * low) return axis;
+  const leading = high > 100 * low ? [1] : [1, 2, 5];
+  const powers = [];
+  for (let power = Math.floor(Math.log10(low)); 10 ** power <= high; power++) powers.push(power);
+  const tickvals = powers.flatMap((power) => leading.map((digit) => Number(`${digit}e${power}`)));
   return { ...axis, type: "log", tickmode: "array", tickvals, ticktext: tickvals.map(String) };
 }
 
@@ -67,27 +69,3 @@ function yAxis(view, curves) {
   if (high > 30 * low) axis.dtick = 1;
   return axis;
 }
-
-function plainAxis(text) {
-  return {
-    title: { text, standoff: 8 },
-    gridcolor: themeColour("--line"),
-    linecolor: themeColour("--line"),
-    zeroline: false,
-    exponentformat: "power",
-    automargin: true,
-  };
-}
-
-function nothingToDraw() {
-  const text = "Nothing to draw: tick an algorithm, or choose other values.";
-  return { text, xref: "paper", yref: "paper", x: 0.5, y: 0.5, showarrow: false };
-}
-
-function themeColour(name) {
-  return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
-}
-
-// Black lines would be invisible on a dark page.
-const visible = (colour) => (colour === "#000000" ? "var(--ink)" : colour);
-const inkOf = (colour) => (colour === "#000000" ? themeColour("--ink") : colour);

@@ -20,6 +20,8 @@ const METRICS = {
 };
 const FIXED = { M: ["K"], K: ["M"], rounds: ["M"], traces: ["M", "K"] };
 
+const namesOf = (problems) => problems.map(({ problem }) => problem);
+
 // Offer what there is, from left to right: each choice depends on those before it.
 function chooseView({ problems, cells, traces }) {
   const layout = $("layout").value;
@@ -38,7 +40,7 @@ function chooseView({ problems, cells, traces }) {
   const etas = traces.filter((run) => indices.has(run.cell)).map((run) => run.eta);
   offer("eta", ["best", ...increasing(etas)]);
   setVisible($("eta"), layout === "traces");
-  offer("unit", [...(layout === "traces" ? ["steps"] : []), "rounds", "megabytes"]);
+  offer("unit", [...(layout === "traces" ? ["steps"] : []), "rounds", "megabytes", "seconds"]);
   const hasUnit = layout === "rounds" || layout === "traces";
   setVisible($("unit"), hasUnit);
   const tested = traces.some((run) => indices.has(run.cell) && run.accuracies);
@@ -74,14 +76,4 @@ function chooseView({ problems, cells, traces }) {
 function measured(cell, { tuned }) {
   const [middle, low, high] = tuned.map((name) => cell[name] ?? null);
   return { ...cell, middle, low, high };
-}
-
-// A checkbox per algorithm, with its line and marker as in the figure.
-function addAlgorithmBoxes(algorithms) {
-  for (const { label, colour, glyph } of algorithms) {
-    const box = element("input", { type: "checkbox", value: label, checked: "" });
-    const line = element("span", { "aria-hidden": "true" }, `\u2501${glyph}\u2501`);
-    line.style.color = visible(colour);
-    $("algorithms").append(element("label", { class: "tick" }, box, line, label));
-  }
 }

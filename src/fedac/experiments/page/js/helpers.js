@@ -1,6 +1,6 @@
 "use strict";
 
-// Small tools that the other scripts share. Text from the store becomes text nodes and attributes
+// Small tools that the other scripts share. Text from the data becomes text nodes and attributes
 // only, never markup.
 
 const $ = (id) => document.getElementById(id);
@@ -34,9 +34,10 @@ function offer(id, values, preferred) {
   $(id).value = wanted.find((text) => texts.includes(text)) ?? "";
 }
 
-function offerProblems(id, problems, ...before) {
-  offer(id, [...before, ...problems.map(({ problem }) => problem)]);
-  setVisible($(id), problems.length > 1);
+// Fill a select that nobody needs where there is only one value.
+function offerSeveral(id, values, ...before) {
+  offer(id, [...before, ...values]);
+  setVisible($(id), values.length > 1);
 }
 
 function setVisible(control, visible) {

@@ -1,0 +1,96 @@
+// What every method had reached, and at what cost.
+
+const BEST = "best of each method";
+const UNITS = {
+  rounds: "rounds",
+  megabytes: "megabytes per client, both ways",
+  seconds: "seconds",
+};
+const HOVER =
+  "<b>%{fullData.name}</b>, %{customdata.set}<br>suboptimality %{customdata.height}<br>" +
+  "round %{customdata.rounds}, %{customdata.megabytes:.3~g} MB, " +
+  "%{customdata.seconds:.3~g} seconds<extra></extra>";
+
+function drawFigure(report, Plotly) {
+  function update() {
+    const chosen = chosenRows(report);
+    const drawn = chosen.filter(({ row }) => row.middle !== null);
+    const lines = drawn.map((each) => lineOf(each, report.records));
+    // Bands first, so that they cover no line.
+    const bands = drawn.map(({ line }, i) => band(lines[i].customdata, line));
+    const curves = [...bands, ...lines];
+    Plotly.react($("plot"), curves, figureLayout(report, lines), plotOptions());
+    $("caption").textContent = figureCaption(report, chosen);
+  }
+
+  offer("unit", Object.keys(UNITS), "seconds");
+  offerSeveral("K", increasing(report.rows.map(({ K }) => K)), BEST);
+  addBoxes("lines", report.lines);
+  $("plot").closest("section").addEventListener("change", update);
+  for (const media of [DARK, NARROW]) media.addEventListener("change", update);
+  update();
+}
+
+// The ticked lines with their row at the chosen K; rows come best first.
+function chosenRows({ lines, rows }) {
+  const ticked = [...$("lines").querySelectorAll(":checked")].map((box) => box.value);
+  const K = $("K").value;
+  return lines
+    .filter(({ label }) => ticked.includes(label))
+    .map((line) => ({
+      line,
+      row: rows.find((row) => row.line === line.label && (K === BEST || String(row.K) === K)),
+    }));
+}
+
+function lineOf({ line, row }, records) {
+  const unit = $("unit").value;
+  const points = records.map((rounds, i) => {
+    const [y, low, high] = [row.middle[i], row.low[i], row.high[i]];
+    const costs = { rounds, megabytes: rounds * row.megabytes_per_round, seconds: row.elapsed[i] };
+    const height = withBrackets([y, low, high]);
+    return { x: costs[unit], y, low, high, height, ...costs, set: `K = ${row.K}` };
+  });
+  const drawn = curve(line, points, HOVER);
+  return { ...drawn, marker: { ...drawn.marker, maxdisplayed: 8 } };
+}
+
+function figureLayout({ target }, lines) {
+  const heights = lines.flatMap(({ customdata }) => customdata.flatMap(({ low, high }) => [low, high]));
+  const [low, high] = [Math.min(...heights, target ?? Infinity), Math.max(...heights)];
+  const yaxis = { ...plainAxis("smallest suboptimality so far"), type: "log" };
+  if (lines.length) yaxis.range = [Math.log10(low / 1.3), Math.log10(high * 1.1)];
+  if (high > 30 * low) yaxis.dtick = 1;
+  return {
+    ...plainLayout(lines),
+    uirevision: [$("unit").value, $("K").value].join(),
+    xaxis: { ...plainAxis(UNITS[$("unit").value]), rangemode: "tozero" },
+    yaxis,
+    shapes: target === null ? [] : [targetLine(target)],
+  };
+}
+
+function targetLine(target) {
+  const color = themeColour("--quiet");
+  return {
+    type: "line",
+    xref: "paper",
+    x0: 0,
+    x1: 1,
+    y0: target,
+    y1: target,
+    line: { color, width: 1.5, dash: "dash" },
+    label: { text: `target ${target}`, textposition: "end", yanchor: "bottom", font: { color } },
+  };
+}
+
+function figureCaption({ repeats, target }, chosen) {
+  const sentences = [`Lines: geometric mean of ${repeats} fresh seeds; bands: their range.`];
+  if ($("unit").value === "seconds") sentences.push("Seconds: mean of the seeds.");
+  if (target !== null) sentences.push(`Horizontal line: the target, ${target}.`);
+  const diverged = chosen.filter(({ row }) => row.middle === null).map(({ line }) => line.label);
+  if (diverged.length) {
+    sentences.push(`Not drawn, because a seed diverged: ${diverged.join("; ")}.`);
+  }
+  return sentences.join(" ");
+}

@@ -1,0 +1,37 @@
+// The table of all rows. Costs and suboptimalities are [middle, low, high].
+
+const short = (value) => (value >= 100 ? value.toFixed(0) : String(Number(value.toPrecision(3))));
+
+function withBrackets([middle, low, high]) {
+  return low === high ? short(middle) : `${short(middle)} (${short(low)} to ${short(high)})`;
+}
+
+function drawRows({ rows, target, budget, repeats }) {
+  const notReached = (row) => `not reached (${row.seeds_reached} of ${repeats} seeds)`;
+  const rounds = (value, row) => (value === Infinity ? notReached(row) : withBrackets(value));
+  const cost = (value) => (value === Infinity ? "\u2013" : withBrackets(value));
+  const columns = [
+    ["method", "method"],
+    ["wire", "wire"],
+    ["K", "K"],
+    ["eta", "step size", (eta, { edge }) => short(eta) + (edge && ` (${edge} tried)`)],
+    ["server_step", "server step", short],
+    ["rounds", "rounds", rounds],
+    ["megabytes", "MB", cost],
+    ["seconds", "seconds", cost],
+    [
+      "suboptimality",
+      `reached within ${budget}`,
+      (value) => (value === Infinity ? "diverged" : withBrackets(value)),
+    ],
+  ].filter(([, , format]) => target !== null || ![rounds, cost].includes(format));
+  const order = { key: target === null ? "suboptimality" : "seconds", sign: 1 };
+  sortable($("rows"), columns, order)(rows.map(lastIfMissing));
+}
+
+// What was not reached sorts after all that was.
+function lastIfMissing(row) {
+  const names = ["rounds", "megabytes", "seconds", "suboptimality"];
+  const missing = names.filter((name) => row[name][0] === null);
+  return { ...row, ...Object.fromEntries(missing.map((name) => [name, Infinity])) };
+}

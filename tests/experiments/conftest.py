@@ -1,0 +1,57 @@
+"""What tests of reports share."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fedac.experiments.comparison import Budget, Comparison, Question
+from fedac.experiments.comparison.curves import Curve
+from fedac.experiments.comparison.rows import Row, find_costs, find_reached
+from fedac.experiments.comparison.study import Cell
+
+
+@pytest.fixture(scope="session")
+def made_up():
+    """Give a function that makes a comparison of what seeds had reached after each round.
+
+    A round costs 0.5 megabytes and 2 seconds, with the second seed 4.
+    """
+
+    def made_up(reached, target=0.05, **values):
+        """Make a comparison; `reached` has by method, K and wire a list per seed."""
+        cells = [Cell(*cell) for cell in reached]
+        (seeds,) = {len(each) for each in reached.values()}
+        rounds = len(next(iter(reached.values()))[0]) - 1
+        values = {
+            "dataset": "mine", "clients": (10,), "algorithms": ("fedavg", "fedac-i"),
+            "local_steps": tuple(dict.fromkeys(cell.K for cell in cells)),
+            "wire": tuple(dict.fromkeys(cell.wire for cell in cells)), **values,
+        }  # fmt: skip
+        question = Question.ask(values, rounds=rounds, target=target, repeats=seeds)
+        counts, budget = np.arange(rounds + 1.0), Budget(4.0, "seconds")
+        curves = {
+            cell: tuple(
+                Curve(counts, counts * 0.5, counts * (4 if i == 1 else 2), np.array(each))
+                for i, each in enumerate(values)
+            )
+            for cell, values in zip(cells, reached.values(), strict=True)
+        }
+        rows = []
+        for cell, found in curves.items():
+            costs = find_costs(found, target, 1)
+            hits = sum(bool(curve.suboptimality[-1] <= (target or 0)) for curve in found)
+            rows.append(
+                Row(
+                    **cell._asdict(), algorithm=cell.method, eta=0.5, server_step=None,
+                    edge="largest" if cell.method == "fedavg" else "", reached=hits == seeds,
+                    seeds_reached=hits, **costs, suboptimality=find_reached(found, budget),
+                )
+            )  # fmt: skip
+        ordered = tuple(sorted(rows, key=lambda row: row.rank))
+        return Comparison(
+            question=question, rows=ordered, budget=budget, curves=curves, runs=7, f_star=0.25,
+            dim=3,
+        )  # fmt: skip
+
+    return made_up
