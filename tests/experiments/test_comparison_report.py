@@ -53,7 +53,7 @@ def test_the_winner_the_runner_up_and_who_is_known(made_up):
         ("scaffold", 8, "float32"): [[1.0, 0.5, 0.04, 0.04], [1.0, 0.5, 0.2, 0.04]],
         ("fedavg", 16, "float32"): [[1.0, 0.5, 0.3, 0.2], [1.0, 0.5, 0.3, 0.04]],
     }
-    first, second, third = page_data(made_up(REACHED | others))["sentences"]
+    first, second, third, last = page_data(made_up(REACHED | others))["sentences"]
     assert first.startswith(
         "FedAc-I (K = 8, step size 0.5) is the fastest on this link: it reached a suboptimality of "
         "0.05 in 5.66 seconds ("
@@ -62,13 +62,14 @@ def test_the_winner_the_runner_up_and_who_is_known(made_up):
     assert second.startswith("Runner-up: SCAFFOLD (K = 8, step size 0.5): 6.93 seconds (")
     assert second.endswith("), 1.22 times as long; the intervals overlap.")
     assert third.startswith("FedAvg (K = 8, step size 0.5): 8.49 seconds (")
+    assert last == "K = 8 is the smallest tried: another may be better."
 
 
 def test_who_wins_in_rounds_or_megabytes_is_said_where_it_is_another(made_up):
     comparison = made_up(REACHED)
     best, other = comparison.rows
     cheaper = replace(other, megabytes=best.megabytes._replace(middle=0.9))
-    assert page_data(replace(comparison, rows=(best, cheaper)))["sentences"][-1] == (
+    assert page_data(replace(comparison, rows=(best, cheaper)))["sentences"][-2] == (
         "Fewest megabytes: FedAvg (K = 8, step size 0.5), 0.9 MB (0.8 to 1.25)."
     )
 

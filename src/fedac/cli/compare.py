@@ -33,7 +33,7 @@ from fedac.cli.parse import (
     whole_numbers,
 )
 from fedac.cli.progress import sweep_bar
-from fedac.cli.streams import duration, new_table, notice_compiling, print_table
+from fedac.cli.streams import new_table, notice_compiling, print_table
 from fedac.cli.sweep import load_data, stoppable
 
 if TYPE_CHECKING:
@@ -171,10 +171,11 @@ def answer_with_bars(question: Question, store: Store, **where: Any) -> Comparis
 
 
 def print_comparison(found: Comparison) -> None:
-    """Print the best row of every method, and in words what won."""
+    """Print the best row of every method, and in words which one won."""
     from rich.markup import escape
 
     from fedac.experiments.comparison.figure import title
+    from fedac.experiments.comparison.verdict import sentences
 
     question, target = found.question, found.question.target
     wires = len(question.grid.wire) > 1
@@ -204,27 +205,8 @@ def print_comparison(found: Comparison) -> None:
     print_table(table)
     if any(row.edge for row in found.best_rows):
         print("* the smallest or largest step size tried: a better one may lie beyond it.")
-    print(in_words(found))
-
-
-def in_words(found: Comparison) -> str:
-    """Say in a sentence or two what to run, and what it costs."""
-    best, target = found.best_rows[0], found.question.target
-    if best.eta is None:
-        return "Every method diverged with every step size."
-    what = f"{best.method} with K={best.K} and eta={best.eta:.3g}"
-    if best.server_step is not None:
-        what += f", server step {best.server_step:.3g},"
-    if target is not None and best.reached:
-        rounds, megabytes, seconds = best.rounds, best.megabytes, best.seconds
-        return (
-            f"Run {what}: it reaches {target:g} after about {rounds.middle:.0f} rounds, "
-            f"{megabytes.middle:.3g} MB and {duration(seconds.middle)} on this link."
-        )
-    reached = f"{best.suboptimality.middle:.2e} within {found.budget}"
-    if target is None:
-        return f"Run {what}: it reaches {reached}."
-    return f"Nothing reached {target:g} on all seeds. The closest was {what} with {reached}."
+    for sentence in sentences(found):
+        print(sentence)
 
 
 def _cost_cells(row: Row, seeds: int) -> list[str]:

@@ -255,6 +255,11 @@ def stoppable(what: str, store: Store | None) -> Iterator[None]:
                 "command continues from there"
             )
         raise
+    except KeyboardInterrupt:  # between two sweeps
+        if folder:
+            notice(f"{what}: finished runs are kept in '{folder}'; the same command continues "
+                   "from there")  # fmt: skip
+        raise
     finally:
         signal.signal(signal.SIGTERM, before)
 

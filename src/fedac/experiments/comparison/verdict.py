@@ -10,6 +10,7 @@ from fedac.experiments.comparison.rows import Row
 from fedac.experiments.comparison.study import Comparison
 from fedac.experiments.labels import labels_of
 from fedac.experiments.seeds import Band, band_text
+from fedac.simulation.result import edge_of
 
 # What everybody knows: a verdict says what they need, whoever wins.
 BASELINES = ("fedavg", "fedac-i")
@@ -49,7 +50,8 @@ def sentences(comparison: Comparison) -> list[str]:
         for name in BASELINES
         if name in others and others[name] is not runner_up
     ]
-    return said + (_on_other_axes(rows, names) if best.reached else [])
+    said += _on_other_axes(rows, names) if best.reached else []
+    return said + _edge_of_local_steps(best, question.grid.local_steps)
 
 
 def method_labels(comparison: Comparison) -> dict[str, str]:
@@ -107,6 +109,12 @@ def _overlap(band: Band, best: Band) -> str:
 
 def _some_seeds(row: Row, repeats: int) -> str:
     return f"; {row.seeds_reached} of {repeats} seeds reached the target" * bool(row.seeds_reached)
+
+
+def _edge_of_local_steps(best: Row, tried: tuple[int, ...]) -> list[str]:
+    """Say so if another K might be better."""
+    edge = edge_of(best.K, min(tried), max(tried))
+    return [f"K = {best.K} is the {edge} tried: another may be better."] if edge else []
 
 
 def _on_other_axes(rows: tuple[Row, ...], names: Mapping[str, str]) -> list[str]:
