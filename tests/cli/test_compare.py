@@ -88,9 +88,9 @@ def test_killed_and_continued(fedac, tmp_path, kill):
                0.1, "--json"]  # fmt: skip
     line = [sys.executable, "-m", "fedac", *map(str, command), "--out", str(tmp_path / "killed")]
     process = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    store = tmp_path / "killed" / "runs.sqlite"
-    # It has stored the first stage when the file has more than its tables.
-    while process.poll() is None and not (store.exists() and store.stat().st_size > 2**17):
+    log = tmp_path / "killed" / "runs.sqlite-wal"
+    # It has stored a group when the log has more than the tables.
+    while process.poll() is None and not (log.exists() and log.stat().st_size > 2**17):
         time.sleep(0.02)
     process.send_signal(kill)
     out, err = process.communicate()
