@@ -4,6 +4,7 @@ import pytest
 
 from fedac.algorithms import ALGORITHMS, FEDAC_I, fedac, get
 from fedac.errors import InputError
+from fedac.wire import bytes_up
 
 
 def test_names_are_those_of_the_command() -> None:
@@ -40,7 +41,7 @@ def test_a_name_like_no_other_gets_the_list() -> None:
 
 def test_megabytes() -> None:
     # A vector of 250,000 numbers is a megabyte.
-    assert {name: a.megabytes(dim=250_000, rounds=1) for name, a in ALGORITHMS.items()} == {
+    assert {name: bytes_up(a, 250_000) / 1e6 for name, a in ALGORITHMS.items()} == {
         "fedac-i": 2,
         "fedac-ii": 2,
         "fedac-vanilla": 2,

@@ -26,8 +26,6 @@ from typing import Any
 from fedac.algorithms.couplings import Coupling
 from fedac.errors import InputError
 
-BYTES_PER_NUMBER = 4  # models travel as float32
-
 # A float, an array or a tensor: anything with + - * / **.
 Vector = Any
 State = tuple[Vector, ...]
@@ -212,7 +210,3 @@ class Algorithm:
     def vectors_down(self) -> int:
         """How many vectors a client receives: of a minibatch algorithm where to take gradients."""
         return 1 if self.minibatch else len(self.sequences)
-
-    def megabytes(self, *, dim: int, rounds: float) -> float:
-        """Return what a worker sends in some rounds of a model with `dim` parameters."""
-        return self.vectors_up * dim * BYTES_PER_NUMBER * rounds / 1e6

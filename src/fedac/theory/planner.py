@@ -32,6 +32,7 @@ from fedac.theory.constants import Constants
 from fedac.theory.floor import min_max_floor
 from fedac.theory.terms import Bound
 from fedac.theory.theorems import THEOREMS, StepSize, Theorem
+from fedac.wire import bytes_up
 
 # To save rounds, accept a bound that is larger than the best by this factor.
 SLACK = 2.0
@@ -281,7 +282,7 @@ def _choice(
         closed_form=theorem.bound(**letters) if theorem.least_steps <= T else None,
         floor=None if theorem.strongly_convex else min_max_floor(**of_floor),
         speedup_rounds=_speedup_rounds(theorem, constants, M, T),
-        megabytes_per_worker=dim and get(theorem.algorithm).megabytes(dim=dim, rounds=rounds),
+        megabytes_per_worker=dim and bytes_up(get(theorem.algorithm), dim) * rounds / 1e6,
         vacuous=bound.total >= constants.start,
     )
 
