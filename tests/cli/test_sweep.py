@@ -12,7 +12,7 @@ from fedac.cli import sweep as command
 from fedac.experiments import sweep as experiment
 from fedac.experiments import task
 from fedac.experiments.grid import Grid
-from fedac.experiments.store import FILE
+from fedac.experiments.store import FILE, Store
 from fedac.objectives import LOSSES
 
 OPTIONS = {
@@ -327,7 +327,11 @@ def test_an_interrupt(fedac, grid, tmp_path, monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(experiment, "run", interrupted)
-    assert fedac("sweep", grid, "--out", tmp_path / "out") == (130, "", "fedac: interrupted\n")
+    code, out, err = fedac("sweep", grid, "--out", tmp_path / "out")
+    assert (code, out) == (130, "")
+    kept, last = err.splitlines()
+    assert "finished runs are kept in" in kept
+    assert last == "fedac: interrupted"
 
 
 def test_an_interrupt_says_what_is_kept(fedac, grid, tmp_path, monkeypatch):
@@ -353,17 +357,18 @@ def test_an_interrupt_says_what_is_kept(fedac, grid, tmp_path, monkeypatch):
 
 
 def test_runs_that_another_sweep_made_meanwhile_are_counted(fedac, grid, tmp_path, monkeypatch):
-    plan = experiment.plan
+    choose = experiment.choose_runner
     out = tmp_path / "out"
 
-    def overtaken(grid, store, shard):
-        """Plan, and before anything is run let another sweep have half of the grid."""
-        planned = plan(grid, store)
-        monkeypatch.setattr(experiment, "plan", plan)
-        experiment.run(grid.model_copy(update={"workers": (4,)}), store)
-        return planned
+    def overtaken(*given):
+        """Before anything that is planned is run, let another sweep have half of the grid."""
+        monkeypatch.setattr(experiment, "choose_runner", choose)
+        half = Grid.from_toml(grid).model_copy(update={"workers": (4,)})
+        with Store(out, create=True) as store:
+            experiment.run(half, store)
+        return choose(*given)
 
-    monkeypatch.setattr(experiment, "plan", overtaken)
+    monkeypatch.setattr(experiment, "choose_runner", overtaken)
     code, said, _ = fedac("sweep", grid, "--out", out)
     assert code == 0
     assert "8 runs now, 0 before, 8 by another sweep, 16 in all" in " ".join(said.split())

@@ -51,13 +51,13 @@ class Tuner:
     Examples
     --------
     >>> tuner = Tuner(tries=5, smoothness=1.0, mu=1e-3)
-    >>> [one.eta for one in tuner.coarse("fedavg", K=4)]
-    [0.001953125, 0.125, 8.0]
+    >>> [round(one.eta, 4) for one in tuner.coarse("fedavg", K=4)]
+    [0.002, 0.125, 8.0]
     >>> best = tuner.coarse("fedavg", K=4)[1]
     >>> [round(one.eta, 4) for one in tuner.fine(best, K=4)]
     [0.0156, 1.0]
     >>> best = tuner.coarse("diloco", K=4)[1]
-    >>> [(one.algorithm, one.eta) for one in tuner.fine(best, K=4)]
+    >>> [(one.algorithm, round(one.eta, 4)) for one in tuner.fine(best, K=4)]
     [('fedavg+nesterov(1.4,0.9)', 0.125), ('fedavg+nesterov(0.35,0.9)', 0.125)]
     """
 
