@@ -157,10 +157,9 @@ def draw_overview(rows: pd.DataFrame) -> Figure:
 
 def draw_case(found: dict[str, Comparison], case: Case) -> Figure:
     """Draw suboptimality against each axis, a column for each kind of clients."""
-    looks = dict(zip(METHODS, styles(METHODS), strict=True))
-    shown = {"fedavg", "fedac-i"}
-    for comparison in found.values():
-        shown |= {row.method for row in comparison.best_rows[:3]}
+    best = {row.method for comparison in found.values() for row in comparison.best_rows[:3]}
+    shown = [name for name in METHODS if name in best | {"fedavg", "fedac-i"}]
+    looks = dict(zip(shown, styles(shown), strict=True))
     with rc_context(LOOK):
         drawing = Figure(figsize=(11, 7.2), layout="constrained")
         panels = drawing.subplots(len(AXES), len(found), sharey="col")
@@ -168,9 +167,9 @@ def draw_case(found: dict[str, Comparison], case: Case) -> Figure:
             panels[0][column].set_title(kind)
             for ax, axis in zip(panels[:, column], AXES, strict=True):
                 for name in sorted(METHODS, key=lambda name: name in shown):
-                    look = looks[name]
-                    style = {"color": GREY, "linewidth": 0.6}
+                    style: dict[str, Any] = {"color": GREY, "linewidth": 0.6}
                     if name in shown:
+                        look = looks[name]
                         style = {
                             "color": look.colour, "marker": look.marker, "markersize": 2.5,
                             "markevery": 0.17, "linewidth": 1.1, "label": label_of(name),
@@ -178,7 +177,9 @@ def draw_case(found: dict[str, Comparison], case: Case) -> Figure:
                     plot_best(ax, comparison, name, axis, style)
                 ax.axhline(case.target, color="0.35", linestyle="--", linewidth=0.8)
                 ax.set(yscale="log", xlabel=LABELS[axis])
-                ax.set_xlim(left=0)
+                # Where half of the lines have ended there is little left to compare.
+                ends = [line.get_xdata()[-1] for line in ax.lines if len(line.get_xdata()) > 2]
+                ax.set_xlim(0, float(np.median(ends)))
                 ax.grid(True, which="major", color="0.92", linewidth=0.5)
         for row in panels:
             row[0].set_ylabel("suboptimality")
