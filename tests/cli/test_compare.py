@@ -80,6 +80,11 @@ def test_wires_have_rows_of_their_own(fedac):
     assert {row["wire"] for row in json.loads(out)["rows"]} == {"float32", "int8"}
 
 
+def test_jobs_do_not_change_the_answer(fedac):
+    one, two = (fedac(*SMALL, "--target", 0.1, "--json", "--jobs", jobs).out for jobs in (1, 2))
+    assert one == two
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="needs POSIX signals")
 @pytest.mark.parametrize("kill", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from fedac.algorithms import ALGORITHMS, fedac
-from fedac.errors import StepSizeWarning
+from fedac.errors import InputError, StepSizeWarning
+from fedac.link import Link
 from fedac.objectives import LogisticRegression, NoisyQuadratic
 from fedac.palette import style
 from fedac.simulation import Result, Schedule, simulate
@@ -134,6 +135,21 @@ def test_plot_draws_a_line_per_run() -> None:
     assert ax.get_xlabel() == "communication rounds"
     assert ax.get_legend() is not None
     ax.figure.canvas.draw()
+
+
+def test_plot_against_megabytes_and_seconds() -> None:
+    result = simulate(F, "fedac-i", M=2, K=4, T=16, eta=0.5, record_every=4)
+    (run,) = result.runs
+    link = Link(latency=1.0, gradient=0.25)
+    for against, costs in (
+        ("megabytes", result.megabytes_of(run)),
+        ("seconds", np.array([0.0, 2.0, 4.0, 6.0, 8.0])),
+    ):
+        ax = result.plot(against=against, link=link)
+        assert ax.lines[0].get_xdata().tolist() == costs.tolist()
+        assert ax.get_xlabel() == against
+    with pytest.raises(InputError, match="unknown axis 'hours'"):
+        result.plot(against="hours")
 
 
 def test_plot_into_axes_of_ones_own() -> None:

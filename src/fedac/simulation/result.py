@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal
@@ -12,8 +13,8 @@ import numpy.typing as npt
 
 from fedac.algorithms.couplings import Hyperparameters
 from fedac.arrays import Array
-from fedac.errors import NoOptimumError
-from fedac.link import Link, as_link
+from fedac.errors import NoOptimumError, look_up
+from fedac.link import DEFAULT_LINK, Link, as_link
 from fedac.objectives import Objective, Optimum, optimum
 from fedac.palette import styles
 from fedac.simulation.federation import Federation
@@ -200,11 +201,20 @@ class Result:
             frames.append(pd.DataFrame(columns))
         return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
 
-    def plot(self, ax: Axes | None = None) -> Axes:
+    def plot(
+        self, ax: Axes | None = None, *, against: str = "rounds", link: Link | str = DEFAULT_LINK
+    ) -> Axes:
         """Draw suboptimality against rounds, a line per run, and return the axes.
 
-        Where the objective has no minimum, losses are drawn instead.
+        `against` may also be "megabytes", those of a client that always takes part, or "seconds"
+        on a link. Where the objective has no minimum, losses are drawn instead.
         """
+        costs: dict[str, Callable[[Run], Array | npt.NDArray[np.int64]]] = {
+            "rounds": self.rounds_of,
+            "megabytes": self.megabytes_of,
+            "seconds": lambda run: self.seconds_of(run, link),
+        }
+        cost_of = look_up("axis", against, costs)
         if ax is None:
             import matplotlib.pyplot as plt
 
@@ -217,7 +227,7 @@ class Result:
         for run, values in zip(self.runs, curves, strict=True):
             look = looks[run.algorithm]
             ax.plot(
-                self.rounds_of(run),
+                cost_of(run),
                 values,
                 color=look.colour,
                 marker=look.marker,
@@ -225,7 +235,7 @@ class Result:
                 label=f"{run.label}, eta={run.eta:g}",
             )
         ylabel = "loss (the objective has no minimum F*)" if no_minimum else "suboptimality"
-        ax.set(xlabel="communication rounds", ylabel=ylabel)
+        ax.set(xlabel="communication rounds" if against == "rounds" else against, ylabel=ylabel)
         if any((values > 0).any() for values in curves):
             ax.set_yscale("log")
         ax.legend()
