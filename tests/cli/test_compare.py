@@ -43,6 +43,7 @@ def test_json_is_the_contract(fedac):
     assert found["link"].endswith("stragglers=lognormal(0.5)")
 
 
+@pytest.mark.slow
 def test_table_and_files(fedac, tmp_path):
     out = tmp_path / "out"
     code, text, err = fedac(*SMALL, "--target", 0.1, "--out", out)
@@ -80,6 +81,7 @@ def test_wires_have_rows_of_their_own(fedac):
     assert {row["wire"] for row in json.loads(out)["rows"]} == {"float32", "int8"}
 
 
+@pytest.mark.slow
 def test_jobs_do_not_change_the_answer(fedac):
     one, two = (fedac(*SMALL, "--target", 0.1, "--json", "--jobs", jobs).out for jobs in (1, 2))
     assert one == two

@@ -178,6 +178,7 @@ def test_without_a_target_methods_are_ranked_by_what_they_reach():
     assert not any(row.reached for row in found.rows)
 
 
+@pytest.mark.slow
 def test_rounded_messages_are_part_of_a_comparison():
     with open_store(None) as store:
         found = answer(
@@ -247,6 +248,7 @@ def test_costs_by_hand():
     assert smallest_so_far(np.array([1.0, 3.0, 2.0]), diverged=False).tolist() == [1, 1, 1]
 
 
+@pytest.mark.slow
 def test_predictions_hold():
     # 20,000 cases: 90% of further means are inside, give or take 5 standard deviations of 0.2%.
     rng = np.random.default_rng(0)

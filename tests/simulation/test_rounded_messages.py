@@ -110,6 +110,7 @@ def test_a_minibatch_algorithm_on_its_clients_computes_the_same(algorithm) -> No
     assert_equal(*results)
 
 
+@pytest.mark.slow
 def test_control_variates_still_reach_the_optimum() -> None:
     """The server's c stays the mean of all c_m, although both are rounded."""
     d = 20

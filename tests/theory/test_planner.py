@@ -70,6 +70,7 @@ def test_one_worker_has_no_discrepancy_and_no_speedup(constants: Constants) -> N
         assert choice.speedup_rounds is None
 
 
+@pytest.mark.slow
 def test_one_machine_is_a_row_of_its_own() -> None:
     for constants, label in ((STRONG, "ac-sgd"), (CONVEX, "ac-sgd:gcvx")):
         alone = row(plan(constants, M=64, T=4096, dim=1000), label)
