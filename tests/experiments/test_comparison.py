@@ -295,6 +295,8 @@ def test_the_winners_figure_on_further_seeds():
         ({"tries": 3}, "tries must be a whole number, at least 4, got 3"),
         ({"repeats": 1}, "repeats must be a whole number, at least 2, got 1"),
         ({"rounds": 0}, "rounds must be a whole number, at least 1, got 0"),
+        ({"rounds": 10**8}, "runs of 1600000000 steps are too long: take fewer rounds"),
+        ({"local_steps": (997, 991, 983)}, "have no common multiple up to 10.8"),
         ({"target": -1.0}, "target must be a finite number above 0"),
         ({"algorithms": ("fedavgg",)}, "unknown algorithm 'fedavgg'"),
         ({"algorithms": ("fedavg", "fedavg")}, "fedavg is listed twice"),

@@ -19,6 +19,8 @@ from fedac.simulation.federation import taking_part
 
 # A step size that every method takes, until the data are known.
 ANY_ETA = 1e-3
+# A larger number is more likely a typo than a simulation.
+MOST_STEPS = 10**8
 # More records of a run would not show in a figure.
 MOST_RECORDS = 200
 
@@ -62,6 +64,11 @@ class Question:
         require_count("repeats", self.repeats, least=2)  # one says nothing about the others
         if self.target is not None:
             require_positive("target", self.target)
+        longest = max(K * self.rounds_of(K) for K in self.grid.local_steps)
+        if longest > MOST_STEPS:
+            raise InputError(
+                f"runs of {longest} steps are too long: take fewer rounds or local steps"
+            )
         for name in ("participation", "batch", "seeds"):
             if len(getattr(self.grid, name)) > 1:
                 raise InputError(f"a comparison has one value of {name}: run it once for each")
@@ -85,6 +92,11 @@ class Question:
             given["clients"] = (100,)
         steps = [K for K in given["local_steps"] if isinstance(K, int) and K > 0]
         given["steps"] = how.get("steps") or math.lcm(*steps, 1)
+        if given["steps"] > MOST_STEPS:
+            raise InputError(
+                f"{place('local_steps')}: {', '.join(map(str, steps))} have no common multiple up "
+                "to 10^8; take others, powers of two for example"
+            )
         if not given.get("algorithms"):
             given["algorithms"] = default_methods(everybody=_everybody(given))
         else:
