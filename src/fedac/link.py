@@ -28,7 +28,8 @@ _STREAM = np.uint64(0x8CB92BA72F3D8DD7)  # any odd number with no pattern
 class Link:
     """The way from clients to the server and back, and how fast clients are.
 
-    Every number may also be a text with its unit, as "50ms" or "20Mbit".
+    Every number may also be a text with its unit, as "50ms" or "20Mbit". What is left out costs no
+    time.
 
     Parameters
     ----------
@@ -101,7 +102,10 @@ phone, wan
             if name in values:
                 raise InputError(f"the link '{text}' gives {name} twice")
             values[name] = value
-        return replace(link, **values)  # type: ignore[arg-type]
+        link = replace(link, **values)  # type: ignore[arg-type]
+        if link.round_seconds(up=1, down=1, steps=1) == 0:
+            raise InputError(f"nothing costs time on the link '{text}': give latency or gradient")
+        return link
 
     def __str__(self) -> str:
         parts = [

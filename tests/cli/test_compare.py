@@ -53,8 +53,8 @@ def test_table_and_files(fedac, tmp_path):
     assert " is the fastest on this link: it reached a suboptimality of 0.1 in " in text
     assert "Runner-up: " in text
     names = {path.name for path in out.iterdir()}
-    assert names >= {f"comparison.{kind}" for kind in ("json", "csv", "tex", "png", "pdf")}
-    assert names >= {"report.html", "runs.sqlite"}
+    kinds = ("html", "json", "csv", "tex", "png", "pdf")
+    assert names >= {"runs.sqlite", *(f"comparison.{kind}" for kind in kinds)}
     assert list(pd.read_csv(out / "comparison.csv")) == ROW
     kept = json.loads((out / "comparison.json").read_text())
     code, text, _ = fedac(*SMALL, "--target", 0.1, "--out", out, "--json")
@@ -79,6 +79,17 @@ def test_wires_have_rows_of_their_own(fedac):
     code, out, _ = fedac(*SMALL, "--wire", "float32,int8", "--target", 0.3, "--json")
     assert code == 0
     assert {row["wire"] for row in json.loads(out)["rows"]} == {"float32", "int8"}
+
+
+def test_all_diverge(fedac, tmp_path, monkeypatch):
+    monkeypatch.setattr("fedac.experiments.comparison.tries.SMALLEST", 1e8)
+    monkeypatch.setattr("fedac.experiments.comparison.tries.LARGEST", 1e9)
+    out = tmp_path / "out"
+    code, text, err = fedac(*SMALL, "--methods", "fedavg", "--target", 0.1, "--out", out)
+    assert (code, err) == (0, "")
+    assert "Every method diverged." in text
+    assert (out / "comparison.html").exists()
+    assert not (out / "comparison.png").exists()
 
 
 @pytest.mark.slow
@@ -118,6 +129,10 @@ def test_killed_and_continued(fedac, tmp_path, kill):
         (("--link", "wam"), "unknown link 'wam'; did you mean 'wan'"),
         (("--link", "latency=50"), "latency is a number with a unit"),
         (("--budget", "60"), "a budget is a number above 0 with a unit"),
+        (("--budget", "1e400s"), "a budget is a number above 0 with a unit"),
+        (("--target", "50"), "the target 50 is already reached at the start, where F - F* is"),
+        (("--methods", "scaffold,fedavg+cv"), "--methods: scaffold and fedavg+cv are the same"),
+        (("--link", "stragglers=lognormal(1)"), "nothing costs time on the link"),
         (("--target", "0"), "target must be a finite number above 0"),
         (("--tries", "2"), "tries must be a whole number, at least 4, got 2"),
         (("--repeats", "1"), "repeats must be a whole number, at least 2, got 1"),

@@ -10,6 +10,7 @@ import pytest
 from scipy import stats
 
 from fedac import Link, LogisticRegression, compare, load, simulate, split
+from fedac.algorithms import FEDAVG
 from fedac.data import Dataset
 from fedac.errors import InputError
 from fedac.experiments import task
@@ -230,7 +231,7 @@ def test_latex_has_a_line_per_method(found):
     text = to_latex(comparison)
     body = text.split("\\midrule\n")[1].split("\\bottomrule")[0].splitlines()
     assert len(body) == len(METHODS)
-    assert all(line.count("&") == 6 and line.endswith(" \\\\") for line in body)
+    assert all(line.count("&") == 7 and line.endswith(" \\\\") for line in body)
 
 
 def test_costs_by_hand():
@@ -309,6 +310,34 @@ def test_the_winners_figure_on_further_seeds():
 def test_bad_questions(changes, error):
     with pytest.raises(InputError, match=error):
         ask(**changes)
+
+
+@pytest.mark.parametrize(
+    ("dataset", "methods", "error"),
+    [
+        (
+            np.ones((3, 2)),
+            [],
+            "dataset is a name, a path or fedac.Dataset.name, X, y., not ndarray",
+        ),
+        (
+            "synthetic",
+            [FEDAVG],
+            "methods are names, your own 'module:name'; got <Algorithm fedavg>",
+        ),
+    ],
+)
+def test_bad_arguments_of_compare(dataset, methods, error):
+    with pytest.raises(InputError, match=error):
+        compare(dataset, methods)
+
+
+def test_a_budget_ends_with_the_longest_run(found):
+    comparison, _, folder = found
+    with open_store(folder) as store:
+        again = answer(ask(budget=Budget.parse("1000 rounds")), store)
+    assert again.budget == Budget(20.0, "rounds")
+    assert comparison.budget.axis == "seconds"
 
 
 @pytest.mark.parametrize("text", ["", "60", "s", "-1s", "0 rounds", "3 bytes", "1e99x"])

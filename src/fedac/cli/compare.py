@@ -107,7 +107,9 @@ def command(
     was stopped continues where it was.
     """
     from fedac.experiments.comparison import Budget, Question, open_store
+    from fedac.experiments.comparison.study import require_distance
     from fedac.experiments.sweep import require_where
+    from fedac.experiments.task import prepare
     from fedac.link import Link
 
     require_where(jobs, on, ray_address)
@@ -135,6 +137,7 @@ def command(
     if out is not None:
         output_folder(out, option="--out")
     load_data(question.grid)
+    require_distance(question, prepare(question.grid))
     with open_store(out) as store, stoppable("compare", store if out else None):
         found = answer_with_bars(question, store, jobs=jobs, on=on, ray_address=ray_address)
     if out is not None:
@@ -155,6 +158,7 @@ def answer_with_bars(question: Question, store: Store, **where: Any) -> Comparis
     """Answer a question, with a progress bar for each stage."""
     from fedac.experiments.comparison import answer
     from fedac.experiments.comparison.study import STAGES
+    from fedac.experiments.sweep import SweepInterrupted
 
     with ExitStack() as bar:
         show: list[Callable[[Progress], object]] = []
@@ -164,10 +168,13 @@ def answer_with_bars(question: Question, store: Store, **where: Any) -> Comparis
             name = f"{STAGES.index(stage) + 1}/{len(STAGES)} {stage}"
             show[:] = [bar.enter_context(sweep_bar(name))]
 
-        return answer(
-            question, store, **where, on_stage=begin, on_compile=cache(notice_compiling),
-            on_progress=lambda progress: show[0](progress),
-        )  # fmt: skip
+        try:
+            return answer(
+                question, store, **where, on_stage=begin, on_compile=cache(notice_compiling),
+                on_progress=lambda progress: show[0](progress),
+            )  # fmt: skip
+        except SweepInterrupted:  # whose numbers are those of one stage
+            raise KeyboardInterrupt from None
 
 
 def print_comparison(found: Comparison) -> None:
@@ -179,17 +186,19 @@ def print_comparison(found: Comparison) -> None:
 
     question, target = found.question, found.question.target
     wires = len(question.grid.wire) > 1
+    served = any(row.server_step is not None for row in found.best_rows)
+    megabytes = " MB: up and down, of a client that always takes part." if target else ""
     table = new_table(
         "method",
         *(["wire"] if wires else []),
-        *("K", "eta", "server step"),
+        *("K", "eta", *(["server step"] if served else [])),
         *(("rounds", "MB", "seconds") if target is not None else ()),
         f"F - F* within {found.budget}",
         words={"method", "wire"},
         title=escape(title(found)) + (f", target {target:g}" if target is not None else ""),
         caption=f"Each method at its best K. Geometric mean of {question.repeats} fresh seeds; in "
-        "brackets, where that of as many further seeds will be with probability 90%. MB: up and "
-        f"down, of a client that always takes part. Link: {question.link}.",
+        "brackets, where that of as many further seeds will be with probability 90%."
+        f"{megabytes} Link: {question.link}.",
     )
     for place, row in enumerate(found.best_rows):
         table.add_row(
@@ -197,7 +206,7 @@ def print_comparison(found: Comparison) -> None:
             *([row.wire] if wires else []),
             str(row.K),
             "diverged" if row.eta is None else f"{row.eta:.3g}{'*' if row.edge else ''}",
-            "" if row.server_step is None else f"{row.server_step:.3g}",
+            *(["" if row.server_step is None else f"{row.server_step:.3g}"] if served else []),
             *(_cost_cells(row, question.repeats) if target is not None else ()),
             band_cell(row.suboptimality, "{:.2e}"),
             style="bold" if place == 0 else None,
@@ -210,11 +219,12 @@ def print_comparison(found: Comparison) -> None:
 
 
 def _cost_cells(row: Row, seeds: int) -> list[str]:
+    from fedac.experiments.comparison.verdict import written
+
     if not row.reached:
         partly = f"{row.seeds_reached} of {seeds}" if row.seeds_reached else ""
         return [f"not reached{partly and f', but {partly}'}", "-", "-"]
-    bands = ((row.rounds, "{:.0f}"), (row.megabytes, "{:.3g}"), (row.seconds, "{:.3g}"))
-    return [band_cell(band, form) for band, form in bands]
+    return [written(band) for band in (row.rounds, row.megabytes, row.seconds)]
 
 
 def band_cell(band: Band, form: str) -> str:

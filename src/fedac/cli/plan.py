@@ -102,11 +102,11 @@ def command(
     if not as_json:
         print_constants(constants)
         print_plan(plan, constants, how, can_measure=objective is not None)
-    if steps is not None and len(divisors := planner.divisors(steps)) < FEW_DIVISORS:
+    if steps is not None and steps > 1 and len(divisors := planner.divisors(steps)) < FEW_DIVISORS:
         notice(f"K must divide T={steps}, which has only {len(divisors)} divisors; "
                "a power of two has more")  # fmt: skip
     found = None
-    if calibrate and objective is not None:
+    if calibrate and objective is not None and not plan.already_reached:
         problem = {"dataset": dataset, "loss": loss, "l2": l2, "intercept": intercept}
         found = _calibrate(problem, how, link, seed)
     if as_json:
@@ -148,13 +148,14 @@ def _print_calibration(found: Comparison, how: dict[str, Any], link: str | None)
     from fedac.algorithms import get
     from fedac.cli.compare import band_cell
     from fedac.experiments.calibration import recommended
+    from fedac.experiments.comparison.verdict import written
 
     question, best = found.question, recommended(found)
     cost = "gradients" if link is None else "seconds"
     target = how["target"]
-    aim = ("rounds", "MB", cost) if target is not None else ("rounds",)
+    aim = ("rounds", "MB", cost) if target is not None else ("rounds", "reached")
     table = new_table(
-        *("algorithm", "K", "eta", *aim, "reached"),
+        *("algorithm", "K", "eta", *aim),
         words={"algorithm"},
         title="Measured on the data",
         caption=f"Each algorithm tuned with {question.tries} step sizes, then repeated on "
@@ -166,26 +167,32 @@ def _print_calibration(found: Comparison, how: dict[str, Any], link: str | None)
     for row in sorted(found.rows, key=lambda row: (-row.K, row.suboptimality.middle)):
         if row.eta is None:
             continue
-        costs = [band_cell(b, f) for b, f in ((row.rounds, "{:.0f}"), (row.megabytes, "{:.2g}"),
-                                              (row.seconds, "{:.3g}"))]  # fmt: skip
+        cells = [f"{question.rounds_of(row.K)}", band_cell(row.suboptimality, "{:.2e}")]
+        if target is not None:
+            bands = (row.rounds, row.megabytes, row.seconds)
+            cells = [written(band) if row.reached else "-" for band in bands]
         table.add_row(
             get(row.algorithm).label,
             f"{row.K}",
             f"{row.eta:.2g}" + ("*" if row.edge else ""),
-            *(costs if target is not None else [f"{question.rounds_of(row.K)}"]),
-            band_cell(row.suboptimality, "{:.2e}"),
+            *cells,
             style="bold" if row is best else None,
         )
     print_table(table)
     M = question.grid.workers[0]
     fewer = "" if how["M"] == M else f" (measured with {M} workers to save time)"
-    missed = target is not None and not best.reached
-    rounds = question.rounds_of(best.K) if target is None or missed else best.rounds.middle
-    results_console().print(
-        f"{'The target was not reached; closest' if missed else 'Recommended'}: "
-        f"{get(best.algorithm).label} with K={best.K}, eta={best.eta:.3g}: {rounds:.0f} rounds, "
-        f"suboptimality {best.suboptimality.middle:.3g}{fewer}"
-    )
+    what = f"{get(best.algorithm).label} with K={best.K}, eta={best.eta:.3g}"
+    reached = f"suboptimality {best.suboptimality.middle:.3g}"
+    if target is None:
+        said = f"Recommended: {what}: {question.rounds_of(best.K)} rounds, {reached}"
+    elif best.reached:
+        said = (
+            f"Recommended: {what}: {best.rounds.middle:.0f} rounds and "
+            f"{best.seconds.middle:.3g} {cost} to the target"
+        )
+    else:
+        said = f"The target was not reached; closest: {what}: {reached} within {found.budget}"
+    results_console().print(said + fewer)
 
 
 def _print_paper_tables(as_json: bool) -> None:

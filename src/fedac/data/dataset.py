@@ -49,7 +49,10 @@ class Dataset:
         if self.y.shape != (rows,):
             raise DataError(f"{self.name}: {rows} rows but labels of shape {self.y.shape}")
         if not np.all(np.abs(self.y) == 1.0):
-            raise DataError(f"{self.name}: labels must be -1 or +1; see labels_to_signs")
+            raise DataError(
+                f"{self.name}: labels must be -1 or +1; fedac.data.dataset.labels_to_signs makes "
+                "them so"
+            )
 
     @property
     def n_samples(self) -> int:

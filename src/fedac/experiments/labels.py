@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fedac.algorithms import get, split_names
+from fedac.algorithms import split_names
 from fedac.errors import InputError
+from fedac.experiments.plugins import find_algorithm
 
 
 def labels_of(names: Sequence[str]) -> list[str]:
@@ -33,7 +34,7 @@ def label_of(name: str) -> str:
     """
     plain = split_names(name)[0].partition(" ")[0]
     try:
-        label = get(plain).label
-    except InputError:  # the user's own
+        label = find_algorithm(plain).label
+    except InputError:  # the user's own, in a store
         label = plain
     return label + name.removeprefix(plain)

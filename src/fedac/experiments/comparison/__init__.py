@@ -9,6 +9,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from fedac.data import Dataset
+from fedac.errors import InputError
 from fedac.experiments.comparison.budget import Budget
 from fedac.experiments.comparison.question import Question
 from fedac.experiments.comparison.study import Comparison, answer
@@ -30,6 +31,7 @@ def compare(
     rounds: int = 200,
     clients: int | None = None,
     split: str = "iid",
+    split_seed: int = 0,
     workers: int | None = None,
     participation: float = 1.0,
     batch: int | str = 1,
@@ -53,14 +55,14 @@ def compare(
     Parameters
     ----------
     dataset : str, Path or Dataset
-        A registered name, a LIBSVM file, or data.
+        A registered name, a LIBSVM file, or data: ``fedac.Dataset("mine", X, y)``.
     methods : iterable of str, optional
         Names of any composition; a list of 16 or so unless given.
     K : int or several
         Local steps per round.
     rounds : int
         Of every run.
-    clients, split : int and str
+    clients, split, split_seed : int, str and int
         How many clients hold rows of their own, and how rows are split among them; 100 clients
         unless given.
     workers : int, optional
@@ -107,10 +109,17 @@ def compare(
     >>> found[["method", "K", "reached"]].to_dict("records")[0]
     {'method': 'fedac-i', 'K': 8, 'reached': True}
     """
+    if not isinstance(dataset, str | Path | Dataset):
+        kind = type(dataset).__name__
+        raise InputError(f"dataset is a name, a path or fedac.Dataset(name, X, y), not {kind}")
+    methods = tuple(methods)
+    for method in methods:
+        if not isinstance(method, str):
+            raise InputError(f"methods are names, your own 'module:name'; got {method!r:.60}")
     data = dataset if isinstance(dataset, Dataset) else None
     values: dict[str, Any] = {
         "dataset": data.name if data else str(dataset), "loss": loss, "l2": l2,
-        "intercept": intercept, "algorithms": tuple(methods), "local_steps": _several(K),
+        "intercept": intercept, "algorithms": methods, "local_steps": _several(K),
         "participation": (participation,), "batch": (batch,), "weighting": weighting,
         "wire": _several(wire), "seeds": (seed,),
     }  # fmt: skip
@@ -118,6 +127,7 @@ def compare(
         values["workers"] = (workers,)
     else:
         values |= {"clients": (100,) if clients is None else (clients,), "split": (split,)}
+        values["split_seed"] = split_seed
     question = Question.ask(
         values, rounds=rounds, link=as_link(link), target=target, tries=tries, repeats=repeats,
         budget=None if budget is None else Budget.parse(budget),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import NamedTuple
 
@@ -11,7 +12,8 @@ AXES = ("rounds", "megabytes", "seconds")
 UNITS = {
     "round": ("rounds", 1.0), "rounds": ("rounds", 1.0),
     "kb": ("megabytes", 1e-3), "mb": ("megabytes", 1.0), "gb": ("megabytes", 1e3),
-    "s": ("seconds", 1.0), "min": ("seconds", 60.0), "h": ("seconds", 3600.0),
+    "ms": ("seconds", 1e-3), "s": ("seconds", 1.0), "min": ("seconds", 60.0),
+    "h": ("seconds", 3600.0),
 }  # fmt: skip
 
 
@@ -32,18 +34,18 @@ class Budget(NamedTuple):
         """
         found = re.fullmatch(r"\s*([\d.]+(?:e[-+]?\d+)?)\s*([A-Za-z]+)\s*", text)
         try:
-            if found is not None and float(found[1]) > 0:
+            if found is not None and 0 < float(found[1]) < math.inf:
                 axis, factor = UNITS[found[2].lower()]
                 return cls(float(found[1]) * factor, axis)
         except (KeyError, ValueError):
             pass
         raise InputError(
-            f"a budget is a number above 0 with a unit, such as '100 rounds', '2MB' or '60s', got "
-            f"'{text}'"
+            "a budget is a number above 0 with a unit, such as '100 rounds', '2MB' or '60s' (also "
+            f"kB, GB, ms, min and h), got '{text}'"
         )
 
     def __str__(self) -> str:
-        if self.amount == float("inf"):
+        if math.isinf(self.amount):
             return "the whole run"
         unit = {"rounds": " rounds", "megabytes": " MB", "seconds": " s"}[self.axis]
         return f"{self.amount:.4g}{unit}"

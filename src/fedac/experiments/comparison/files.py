@@ -16,7 +16,7 @@ NAME = "comparison"
 
 
 def write_files(comparison: Comparison, folder: Path) -> list[Path]:
-    """Write ``report.html`` and ``comparison`` as JSON, CSV, LaTeX, PNG and PDF into a folder."""
+    """Write ``comparison`` as HTML, JSON, CSV, LaTeX and, unless all diverged, as a figure."""
     texts = {
         "json": json.dumps(to_json(comparison), allow_nan=False, indent=1) + "\n",
         "csv": to_frame(comparison).to_csv(index=False, lineterminator="\n"),
@@ -27,5 +27,5 @@ def write_files(comparison: Comparison, folder: Path) -> list[Path]:
         paths.append(folder / f"{NAME}.{ending}")
         content = text.encode()
         write_atomically(paths[-1], lambda file, content=content: file.write(content))  # type: ignore[misc]
-    paths += save(draw(comparison), folder, NAME)
-    return [*paths, write_report(comparison, folder / "report.html")]
+    paths.append(write_report(comparison, folder / f"{NAME}.html"))
+    return paths + (save(draw(comparison), folder, NAME) if comparison.curves else [])

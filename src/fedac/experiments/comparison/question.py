@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fedac.algorithms import expand
+from fedac.algorithms import expand, get
 from fedac.errors import InputError
 from fedac.experiments.comparison.budget import Budget
 from fedac.experiments.comparison.methods import default_methods
 from fedac.experiments.comparison.tries import FEWEST_TRIES
 from fedac.experiments.grid import Grid
+from fedac.experiments.identity import key_fingerprint
+from fedac.experiments.plugins import find_algorithm
 from fedac.link import DEFAULT_LINK, Link
 from fedac.require import require_count, require_positive
 from fedac.simulation.federation import taking_part
@@ -100,7 +102,9 @@ class Question:
         if not given.get("algorithms"):
             given["algorithms"] = default_methods(everybody=_everybody(given))
         else:
-            given["algorithms"] = tuple(n for name in given["algorithms"] for n in expand(name))
+            typed = given["algorithms"]
+            given["algorithms"] = tuple(n for name in typed for n in _names(name, place))
+            _require_different(given["algorithms"], place)
         return cls(grid=Grid.checked(given, place), **how)
 
     def rounds_of(self, K: int) -> int:
@@ -116,6 +120,24 @@ class Question:
         """The seeds on which winners are repeated."""
         (seed,) = self.grid.seeds
         return tuple(range(seed + 1, seed + 1 + self.repeats))
+
+
+def _names(typed: str, place: Callable[[str], str]) -> list[str]:
+    """Return the methods that a name stands for, each spelled in one way."""
+    try:
+        return [name if ":" in name else get(name).name for name in expand(typed)]
+    except InputError as error:
+        raise InputError(f"{place('algorithms')}: {error}") from None
+
+
+def _require_different(methods: Sequence[str], place: Callable[[str], str]) -> None:
+    """Refuse one method under two names: it would be its own runner-up."""
+    seen: dict[str, str] = {}
+    for name in methods:
+        record = find_algorithm(name)
+        other = seen.setdefault(key_fingerprint(record) or record.name, name)
+        if other is not name:
+            raise InputError(f"{place('algorithms')}: {other} and {name} are the same method")
 
 
 def _everybody(values: Mapping[str, Any]) -> bool:

@@ -84,6 +84,12 @@ def find_reached(curves: Sequence[Curve], budget: Budget) -> Band:
     return predict([curve.within(budget) for curve in curves]) if curves else NOTHING
 
 
+def within_runs(budget: Budget, curves: Sequence[Curve]) -> Budget:
+    """Return a budget that is no larger than what the longest run costs."""
+    ends = [float(getattr(curve, budget.axis)[-1]) for curve in curves]
+    return budget._replace(amount=min(budget.amount, max(ends, default=budget.amount)))
+
+
 def common_budget(curves: Sequence[Curve]) -> Budget:
     """Return the time in which every run ends."""
     return Budget(min((float(curve.seconds[-1]) for curve in curves), default=0.0), "seconds")

@@ -17,10 +17,18 @@ import numpy as np
 
 from fedac.algorithms.server_steps import server_step
 from fedac.data import Dataset
+from fedac.errors import InputError
 from fedac.experiments.comparison.budget import Budget
 from fedac.experiments.comparison.curves import Curve, smallest_so_far
 from fedac.experiments.comparison.question import Question
-from fedac.experiments.comparison.rows import WHOLE, Row, common_budget, find_costs, find_reached
+from fedac.experiments.comparison.rows import (
+    WHOLE,
+    Row,
+    common_budget,
+    find_costs,
+    find_reached,
+    within_runs,
+)
 from fedac.experiments.comparison.tries import Try, Tuner
 from fedac.experiments.grid import Config
 from fedac.experiments.identity import key_fingerprint
@@ -29,6 +37,7 @@ from fedac.experiments.sweep import Progress, run_groups
 from fedac.experiments.task import Task, make_task, prepare
 from fedac.objectives.over_clients import minimized
 from fedac.simulation.federation import taking_part
+from fedac.simulation.inputs import start_point
 from fedac.simulation.result import edge_of
 from fedac.wire import bytes_down, bytes_up
 
@@ -105,6 +114,7 @@ def answer(
         Options of `fedac.experiments.sweep.run`: ``jobs``, ``on``, ``ray_address``, ``on_compile``.
     """
     task = prepare(question.grid) if data is None else make_task(question.grid, data)
+    require_distance(question, task)
     study = _Study(question, task, store)
 
     def run(stage: str, tries: dict[Cell, list[Try]], seeds: Sequence[int]) -> None:
@@ -132,6 +142,18 @@ def answer(
     return study.compare(tried, best)
 
 
+def require_distance(question: Question, task: Task) -> None:
+    """Refuse a target that is reached at the start."""
+    split = task.groups[0][0].split_hash
+    F = minimized(task.objective, task.clients.get(split), question.grid.weighting)
+    start = F.value(start_point(F, None)) - task.minima()[split]
+    if question.target is not None and question.target >= start:
+        raise InputError(
+            f"the target {question.target:g} is already reached at the start, where F - F* is "
+            f"{start:.4g}; use a smaller one"
+        )
+
+
 class _Study:
     """A question with its data and its store."""
 
@@ -151,6 +173,7 @@ class _Study:
         self._template = task.groups[0][0]
         clients = task.clients.get(self._template.split_hash)
         objective = minimized(task.objective, clients, grid.weighting)
+        self.f_star = task.minima()[self._template.split_hash]
         mu = self._template.mu or objective.strong_convexity
         self.tuner = Tuner(question.tries, objective.smoothness, mu)
 
@@ -186,18 +209,18 @@ class _Study:
         curves = {cell: tuple(found) for cell, (found,) in self._curves(winners, seeds).items()}
         every = [curve for found in curves.values() for curve in found]
         budget = question.budget or (common_budget(every) if question.steps is None else WHOLE)
+        budget = within_runs(budget, every) if question.budget else budget
         rows = [
             self._row(cell, tried[cell], best.get(cell), curves.get(cell, ()), budget)
             for cell in self.cells
         ]
-        split = self._template.split_hash
         return Comparison(
             question=question,
             rows=tuple(sorted(rows, key=lambda row: row.rank)),
             budget=budget,
             curves=curves,
             runs=self.runs,
-            f_star=self.task.minima()[split],
+            f_star=self.f_star,
             dim=self.task.objective.dim,
         )
 

@@ -51,10 +51,11 @@ def to_json(comparison: Comparison) -> dict[str, Any]:
 def to_latex(comparison: Comparison) -> str:
     """Return the best row of every method as a LaTeX table (package booktabs)."""
     reach = comparison.question.target is not None
-    heads = ["method", "$K$", "$\\eta$"]
+    heads = ["method", "$K$", "$\\eta$", "server step"]
     heads += ["rounds", "MB", "seconds"] if reach else []
     heads += [f"$F - F^*$ within {comparison.budget}"]
     lines = [
+        "% needs \\usepackage{booktabs}",
         f"\\begin{{tabular}}{{l{'r' * (len(heads) - 1)}}}",
         "\\toprule",
         " & ".join(heads) + " \\\\",
@@ -63,6 +64,7 @@ def to_latex(comparison: Comparison) -> str:
     for row in comparison.best_rows:
         cells = [_latex(row.method + f", {row.wire}" * (row.wire != "float32")), str(row.K)]
         cells.append("--" if row.eta is None else f"{row.eta:.3g}")
+        cells.append("" if row.server_step is None else f"{row.server_step:.3g}")
         bands = [row.rounds, row.megabytes, row.seconds] if reach else []
         cells += [_band(band) for band in (*bands, row.suboptimality)]
         lines.append(" & ".join(cells) + " \\\\")

@@ -43,6 +43,8 @@ def sentences(comparison: Comparison) -> list[str]:
         ]
     others = {row.method: row for row in reversed(rows) if row.method != best.method}
     runner_up = next((row for row in rows if row.method != best.method), None)
+    twins = [row for row in comparison.best_rows if row.method == best.method and row is not best]
+    said += [f"{_beside(row, best, names, question.repeats)}." for row in twins]
     if runner_up is not None:
         said.append(f"Runner-up: {_beside(runner_up, best, names, question.repeats)}.")
     said += [
@@ -77,7 +79,7 @@ def written(band: Band) -> str:
     >>> written(Band(1234.5, 0.00123456, math.inf))
     '1234 (0.00123 to inf)'
     """
-    return band_text(band, lambda value: f"{value:.0f}" if value >= 100 else f"{value:.3g}")
+    return band_text(band, lambda v: f"{v:.0f}" if 100 <= v < 1e6 else f"{v:.3g}")
 
 
 def _cost(row: Row, axis: str) -> str:
@@ -100,7 +102,8 @@ def _beside(row: Row, best: Row, names: Mapping[str, str], repeats: int) -> str:
         return f"{name}: not reached ({row.seeds_reached} of {repeats} seeds)"
     times = row.seconds.middle / best.seconds.middle if best.seconds.middle else math.inf
     overlap = _overlap(row.seconds, best.seconds)
-    return f"{name}: {_cost(row, 'seconds')}, {times:.3g} times as long{overlap}"
+    sent = f", {_cost(row, 'megabytes')}" if row.wire != best.wire else ""
+    return f"{name}: {_cost(row, 'seconds')}, {times:.3g} times as long{overlap}{sent}"
 
 
 def _overlap(band: Band, best: Band) -> str:
