@@ -6,16 +6,14 @@ random, so that a message is right on average. ``bfloat16`` keeps 8 significant 
 to the nearest. Broadcasts stay float32: a client that was absent does not have the last one to
 which a difference could be taken.
 
-The draws are pure functions of seed, client, round, vector and coordinate. Each formula is written
-once: `stream`, `uniform`, `scale_of`, `code_of` and `nearest_bfloat16` serve NumPy arrays and the
-compiled kernels alike.
+The draws are pure functions of seed, client, round, vector and coordinate. The formulas are in
+`fedac.rounding`, for NumPy arrays and compiled kernels alike.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -23,18 +21,18 @@ import numpy.typing as npt
 from fedac.algorithms.record import Algorithm, State, Vector
 from fedac.errors import InputError, look_up
 from fedac.require import require_count
-from fedac.sampling import GOLDEN, mix, worker_key
-
-BLOCK = 256  # numbers that share a scale
-FLOAT32, BFLOAT16, INT8 = "float32", "bfloat16", "int8"
-WIRES = (FLOAT32, BFLOAT16, INT8)
-
-_STREAM = np.uint64(0xA24BAED4963EE407)  # any odd number with no pattern
-_ONE, _11 = np.uint64(1), np.uint64(11)
-# The largest number of a block becomes almost 127, whichever way its scale is rounded.
-_SCALE = (1 + 1e-6) / 127
-_TINY = np.float32(1.2e-38)  # so that no scale is zero
-_SPLIT = 2.0**45 + 1
+from fedac.rounding import (
+    BFLOAT16,
+    BLOCK,
+    FLOAT32,
+    INT8,
+    WIRES,
+    code_of,
+    nearest_bfloat16,
+    scale_of,
+    stream,
+    uniform,
+)
 
 # Rounds vector number t of a message.
 Rounding = Callable[[Vector, int], Vector]
@@ -97,32 +95,6 @@ def bytes_up(algorithm: Algorithm, dim: int, wire: str = FLOAT32) -> int:
 def bytes_down(algorithm: Algorithm, dim: int) -> int:
     """Return what a client receives in a round."""
     return algorithm.vectors_down * bytes_of(FLOAT32, dim)
-
-
-def stream(seed: Any, m: Any, r: Any, t: Any) -> Any:
-    """Return the key of the draws for vector t of client m's message in round r; all are uint64."""
-    return mix(mix(worker_key(seed ^ _STREAM, m) + (r + _ONE) * GOLDEN) + (t + _ONE) * GOLDEN)
-
-
-def uniform(key: Any, j: Any) -> Any:
-    """Return the draw for coordinate j, at least 0 and below 1; both are uint64."""
-    return (mix(key + (j + _ONE) * GOLDEN) >> _11) * 2.0**-53
-
-
-def scale_of(largest: Any) -> Any:
-    """Return the float32 scale of a block whose largest absolute value is given."""
-    return np.float32(largest * _SCALE) + _TINY
-
-
-def code_of(x: Any, scale: Any, u: Any) -> Any:
-    """Return the int8 code of x, rounded up if the draw u says so."""
-    return np.floor(x / scale + u)
-
-
-def nearest_bfloat16(x: Any) -> Any:
-    """Return the nearest numbers with 8 significant bits (Veltkamp's splitting, in float64)."""
-    high = x * _SPLIT
-    return high - (high - x)
 
 
 def keys_of(seed: int, m: npt.ArrayLike, r: int, t: npt.ArrayLike) -> npt.NDArray[np.uint64]:

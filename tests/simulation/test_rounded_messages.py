@@ -11,7 +11,8 @@ from fedac.algorithms import MB_AC_SGD, MB_SGD
 from fedac.algorithms.minibatch import on_clients
 from fedac.errors import InputError
 from fedac.objectives import Objective
-from fedac.wire import WIRES, keys_of, rounded
+from fedac.rounding import WIRES
+from fedac.wire import keys_of, rounded
 
 ALGORITHMS = [
     "fedavg", "fedac-i", "scaffold", "fedac-i+cv+nesterov(1,0.3)", "fedac-i+local", "fedadam(0.1)",

@@ -9,8 +9,9 @@ import numpy as np
 
 from fedac.arrays import Array
 from fedac.link import Link
+from fedac.rounding import FLOAT32
 from fedac.simulation.federation import taking_part
-from fedac.wire import FLOAT32, bytes_of
+from fedac.wire import bytes_of
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -12,7 +12,7 @@ from fedac.experiments.expenses import EXPENSES, with_expenses
 from fedac.experiments.store import Store
 from fedac.files import write_atomically
 from fedac.link import DEFAULT_LINK, Link
-from fedac.wire import FLOAT32
+from fedac.rounding import FLOAT32
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -27,9 +27,10 @@ from fedac.experiments.federations import check_clients
 from fedac.experiments.identity import key_fingerprint
 from fedac.experiments.plugins import find_algorithm, find_loss
 from fedac.experiments.testsets import check_test
+from fedac.rounding import FLOAT32
 from fedac.simulation.federation import require_batch, taking_part
 from fedac.simulation.schedule import Schedule
-from fedac.wire import FLOAT32, require_wire
+from fedac.wire import require_wire
 
 # In an installed package, and at the root of a checkout.
 SHIPPED = (Path(__file__).parents[1] / "sweeps", Path(__file__).parents[3] / "sweeps")

@@ -17,7 +17,7 @@ from fedac.algorithms import Algorithm
 from fedac.algorithms.fingerprints import fingerprint
 from fedac.data import Dataset
 from fedac.objectives import LeastSquares, Objective
-from fedac.wire import FLOAT32
+from fedac.rounding import FLOAT32
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -20,7 +20,7 @@ from fedac.flower.history import Dropped, History, Round
 from fedac.flower.labels import Labels
 from fedac.flower.messages import NamedArrays
 from fedac.flower.server import ServerMemory
-from fedac.wire import FLOAT32
+from fedac.rounding import FLOAT32
 
 ENVELOPE = Envelope(package="fedac.flower", version=2, oldest=1)  # 2 has what the server keeps
 SERVER = "server:"  # before the keys of what the server keeps

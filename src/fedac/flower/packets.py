@@ -17,7 +17,8 @@ from fedac.algorithms import Algorithm, State
 from fedac.flower.checks import BadArraysError, read_like, require_keys, require_like
 from fedac.flower.messages import NamedArrays, NDArray, buffers_of, with_prefix
 from fedac.flower.task import Task
-from fedac.wire import FLOAT32, Sender, bytes_of, receive, send
+from fedac.rounding import FLOAT32
+from fedac.wire import Sender, bytes_of, receive, send
 
 
 def pack(

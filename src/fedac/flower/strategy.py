@@ -45,7 +45,8 @@ from fedac.flower.run import EvaluateFn, FederationResult, FederationRun
 from fedac.flower.server import ServerMemory, begin_server, idle_message, output_of, serve
 from fedac.flower.task import Task
 from fedac.require import require_count, require_positive
-from fedac.wire import FLOAT32, require_wire, require_wire_seed
+from fedac.rounding import FLOAT32
+from fedac.wire import require_wire, require_wire_seed
 
 # A child of Flower's logger: `flwr run --stream` and `flwr log` show its lines.
 log = logging.getLogger("flwr.fedac")

@@ -19,7 +19,8 @@ from fedac.algorithms.couplings import Hyperparameters
 from fedac.algorithms.linear import Boundary, Linear, boundary_form, from_linear, linear_form
 from fedac.errors import InputError
 from fedac.flower.labels import Label
-from fedac.wire import FLOAT32, require_wire
+from fedac.rounding import FLOAT32
+from fedac.wire import require_wire
 
 COUNTS = ("round", "first_step", "local_steps", "seed")
 # Coefficients of the boundary have the names of its fields with this prefix.

@@ -13,9 +13,9 @@ from fedac.algorithms.couplings import Hyperparameters
 from fedac.arrays import Array
 from fedac.decay import Decay
 from fedac.objectives.base import Objective
+from fedac.rounding import FLOAT32
 from fedac.simulation.federation import Federation
 from fedac.simulation.schedule import Schedule
-from fedac.wire import FLOAT32
 
 # Beyond this size an iterate will overflow, in single and double precision alike.
 DIVERGED = 1e10

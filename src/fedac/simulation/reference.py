@@ -12,10 +12,11 @@ import numpy as np
 from fedac.algorithms import Algorithm
 from fedac.arrays import Array
 from fedac.objectives.base import Objective, RowNumbers
+from fedac.rounding import FLOAT32
 from fedac.simulation.federation import Federation
 from fedac.simulation.problem import ArrayState, Lane, Problem, Snapshot
 from fedac.simulation.schedule import Span
-from fedac.wire import FLOAT32, keys_of, rounded, send
+from fedac.wire import keys_of, rounded, send
 
 # Called with the step just taken and every worker's state, arrays of shape (M, d).
 OnStep = Callable[[int, ArrayState], object]

@@ -25,6 +25,7 @@ from fedac.errors import InputError, StepSizeWarning
 from fedac.objectives import HeldOut, LinearModel, Objective
 from fedac.objectives.over_clients import minimized
 from fedac.require import require_positive
+from fedac.rounding import FLOAT32
 from fedac.simulation.engines import start_engine
 from fedac.simulation.federation import make_federation
 from fedac.simulation.inputs import require_seed, start_point
@@ -32,7 +33,7 @@ from fedac.simulation.problem import Lane, Problem
 from fedac.simulation.recorder import Record, Recorder
 from fedac.simulation.result import Result
 from fedac.simulation.schedule import Schedule
-from fedac.wire import FLOAT32, require_wire
+from fedac.wire import require_wire
 
 StepSizes = float | Decay | Sequence[float | Decay]
 

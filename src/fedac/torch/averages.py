@@ -15,9 +15,10 @@ from torch import Tensor
 
 from fedac.errors import InputError
 from fedac.require import require_count
+from fedac.rounding import FLOAT32
 from fedac.torch.communication import NonFiniteStateError, Workers, flatten
 from fedac.torch.packets import Packet
-from fedac.wire import FLOAT32, require_wire
+from fedac.wire import require_wire
 
 # Sent in place of the weight by a worker whose tensors are not finite.
 NOT_FINITE = -1.0

@@ -14,6 +14,7 @@ from fedac.averaging import require_weighting
 from fedac.checkpoints import MissingCheckpointError
 from fedac.errors import InputError, unknown_name
 from fedac.require import require_count
+from fedac.rounding import FLOAT32
 from fedac.torch import checkpoint as files
 from fedac.torch.agreement import describe_settings, local_steps, require_agreement
 from fedac.torch.averages import Average, Gathered, Mean, Reduced
@@ -21,7 +22,7 @@ from fedac.torch.communication import Workers, flatten, parts, unflatten
 from fedac.torch.optimizer import LocalOptimizer
 from fedac.torch.rounds import Round
 from fedac.torch.schedule import SyncSchedule
-from fedac.wire import FLOAT32, Sender, require_wire, require_wire_seed
+from fedac.wire import Sender, require_wire, require_wire_seed
 
 ON_NONFINITE = ("raise", "skip-worker")
 

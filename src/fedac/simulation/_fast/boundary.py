@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from fedac.algorithms import Algorithm
 from fedac.arrays import Array
+from fedac.rounding import FLOAT32, WIRES
 from fedac.simulation._fast import boundary_kernels, kernels
 from fedac.simulation._fast.affine import Affine
 from fedac.simulation._fast.client_forms import ClientForm, client_form, without_sums
@@ -31,7 +32,7 @@ from fedac.simulation._fast.records import Boundary, Closing, Draws, Kept, Local
 from fedac.simulation._fast.simd import aligned
 from fedac.simulation._fast.sparse import SparseWorkers
 from fedac.simulation._fast.threads import sum_strands
-from fedac.wire import FLOAT32, WIRES, keys_of, rounded
+from fedac.wire import keys_of, rounded
 
 
 @dataclass(frozen=True, slots=True)

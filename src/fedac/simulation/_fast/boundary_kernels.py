@@ -8,7 +8,7 @@ remembers. The coefficients arrive as tables, a number per lane.
 import numpy as np
 from numba.extending import register_jitable
 
-from fedac import wire as on_wire
+from fedac import rounding
 from fedac.simulation._fast.compiling import compiled
 from fedac.simulation._fast.kernels import (
     WORKERS_PER_SUM,
@@ -20,12 +20,12 @@ from fedac.simulation._fast.kernels import (
 )
 from fedac.simulation._fast.simd import load, multiply_add, splat, store
 
-BFLOAT16, INT8 = on_wire.WIRES.index(on_wire.BFLOAT16), on_wire.WIRES.index(on_wire.INT8)
-stream = register_jitable(on_wire.stream)
-uniform = register_jitable(on_wire.uniform)
-scale_of = register_jitable(on_wire.scale_of)
-code_of = register_jitable(on_wire.code_of)
-nearest_bfloat16 = register_jitable(on_wire.nearest_bfloat16)
+BFLOAT16, INT8 = rounding.WIRES.index(rounding.BFLOAT16), rounding.WIRES.index(rounding.INT8)
+stream = register_jitable(rounding.stream)
+uniform = register_jitable(rounding.uniform)
+scale_of = register_jitable(rounding.scale_of)
+code_of = register_jitable(rounding.code_of)
+nearest_bfloat16 = register_jitable(rounding.nearest_bfloat16)
 
 # Coordinates for which a combination is taken at a time: all that it needs stays near.
 BLOCK = 16
@@ -51,8 +51,8 @@ def add_terms(lanes, total, terms, slot, source, vectors, first, count):
 def round_to_int8(vector, key, largest, V):
     """Replace a vector, a number per coordinate and lane, by what arrives of it as int8."""
     d = np.uint64(vector.size) // V
-    for first in range(np.uint64(0), d, np.uint64(on_wire.BLOCK)):
-        last = min(first + np.uint64(on_wire.BLOCK), d)
+    for first in range(np.uint64(0), d, np.uint64(rounding.BLOCK)):
+        last = min(first + np.uint64(rounding.BLOCK), d)
         largest[:] = 0.0
         for at in range(first * V, last * V):
             lane = at % V

@@ -32,7 +32,7 @@ if sys.platform != "win32":
 # All files whose text ends up in compiled code.
 SOURCES = (
     "sampling.py",
-    "wire.py",
+    "rounding.py",
     "objectives/formulas.py",
     *(
         f"simulation/_fast/{name}.py"
