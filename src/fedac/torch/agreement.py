@@ -9,6 +9,7 @@ from torch import Tensor
 
 from fedac.errors import InputError
 from fedac.torch.communication import Workers, require_same
+from fedac.torch.inside import Inside
 from fedac.torch.state import SequenceOptimizer
 
 
@@ -22,8 +23,9 @@ def require_agreement(
 ) -> None:
     """Refuse processes that differ now: later they would wait for each other."""
     mine = {
+        "optimizer": describe_inside(optimizer),
         "algorithm": optimizer.algorithm.name,
-        "local_steps": local_steps(optimizer),
+        "local_steps": local_steps_of(optimizer),
         "settings": describe_settings(optimizer),
         "what a step computes": optimizer.fingerprint,
         "parameters": describe_tensors(optimizer.parameters()),
@@ -39,7 +41,21 @@ def require_agreement(
         require_same(name, [theirs[name] for theirs in reports])
 
 
-def local_steps(optimizer: SequenceOptimizer) -> int:
+def agree_on_state(workers: Workers, inside: Inside) -> None:
+    """Find what of the optimizers' state is averaged; refuse processes where it differs."""
+    names = inside.find_names()
+    reports = workers.exchange({"names": names})
+    require_same("the state of their optimizers", [theirs["names"] for theirs in reports])
+    inside.names = names
+
+
+def describe_inside(optimizer: SequenceOptimizer) -> str:
+    """Say who takes the local steps."""
+    inside = optimizer.inside
+    return "an optimizer of fedac.torch" if inside is None else inside.title
+
+
+def local_steps_of(optimizer: SequenceOptimizer) -> int:
     """Return the local steps of all groups, or refuse groups that differ."""
     steps: set[int] = {group["local_steps"] for group in optimizer.param_groups}
     if len(steps) != 1:

@@ -10,15 +10,21 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from fedac.algorithms.server.rule import ServerRule
 from fedac.averaging import require_weighting
 from fedac.checkpoints import MissingCheckpointError
 from fedac.errors import InputError, unknown_name
 from fedac.require import require_count
 from fedac.torch import checkpoint as files
-from fedac.torch.agreement import describe_settings, local_steps, require_agreement
+from fedac.torch.agreement import (
+    agree_on_state,
+    describe_settings,
+    local_steps_of,
+    require_agreement,
+)
 from fedac.torch.averages import Average, Gathered, Mean, Reduced
 from fedac.torch.communication import Workers, flatten, parts, unflatten
-from fedac.torch.optimizer import LocalOptimizer
+from fedac.torch.foreign import ForeignOptimizer, as_local
 from fedac.torch.rounds import Round
 from fedac.torch.schedule import SyncSchedule
 from fedac.wire import FLOAT32, Sender, require_wire, require_wire_seed
@@ -34,8 +40,16 @@ class Synchronizer:
 
     Parameters
     ----------
-    optimizer : LocalOptimizer
-        `FedAc` or `LocalSGD`, say, with the same settings in every process.
+    optimizer : torch.optim.Optimizer
+        `FedAc` or `LocalSGD`, say, with the same settings in every process; or any other, AdamW
+        say, with `local_steps`.
+    local_steps : int, optional
+        Steps between two synchronizations, K, for an optimizer that is not ours.
+    server : str or ServerRule, optional
+        What is done with the average, "nesterov(0.7,0.9)" say, for an optimizer that is not ours.
+    state : "local", "average" or "reset", optional
+        Whether the state of an optimizer that is not ours (momentum, say) stays in its process
+        when a round ends, as it does unless given, is averaged too, or begins anew.
     group : ProcessGroup, optional
         The default group unless given.
     weighting : "uniform" or "examples"
@@ -67,8 +81,12 @@ class Synchronizer:
 
     Attributes
     ----------
+    optimizer : LocalOptimizer
+        The optimizer; if it is not ours, what is known of it here.
     rank, world_size : int
         The rank of this process, and the number of processes.
+    steps : int
+        Steps of the optimizer so far.
     rounds : int
         Synchronizations so far.
     bytes, seconds : int, float
@@ -77,8 +95,11 @@ class Synchronizer:
 
     def __init__(
         self,
-        optimizer: LocalOptimizer,
+        optimizer: torch.optim.Optimizer,
         *,
+        local_steps: int | None = None,
+        server: str | ServerRule | None = None,
+        state: str | None = None,
         group: Any = None,
         weighting: str = "uniform",
         examples: int | None = None,
@@ -91,12 +112,10 @@ class Synchronizer:
         wire: str = FLOAT32,
         wire_seed: int = 0,
     ) -> None:
-        if not isinstance(optimizer, LocalOptimizer):
-            kind = type(optimizer).__name__
-            raise InputError(f"only optimizers of fedac.torch can be synchronized, got {kind}")
+        ours = as_local(optimizer, local_steps=local_steps, server=server, state=state)
         if on_nonfinite not in ON_NONFINITE:
             raise unknown_name("on_nonfinite", str(on_nonfinite), ON_NONFINITE)
-        self.optimizer = optimizer
+        self.optimizer = ours
         self.weighting = require_weighting(weighting)
         if examples is not None and weighting != "examples":
             raise InputError("examples is for weighting='examples' only")
@@ -106,27 +125,32 @@ class Synchronizer:
         self.rounds = 0
         self.bytes = 0
         self.seconds = 0.0
-        self._schedule = SyncSchedule(local_steps(optimizer), at=at, overlap=overlap, delay=delay)
+        self._schedule = SyncSchedule(local_steps_of(ours), at=at, overlap=overlap, delay=delay)
         # Parameters that were never trained are the same everywhere.
-        self._trained = optimizer.trained_parameters()
+        self._trained = ours.trained_parameters()
         if not self._trained:
             raise InputError("the optimizer has no parameters that require gradients")
         self._all_buffers = [] if buffers is None else list(buffers.buffers())
         self._buffers = [
             b for b in self._all_buffers if b.is_floating_point() and bool(b.isfinite().all())
         ]
+        if overlap and state == "average":
+            raise InputError(
+                "state='average' and overlap=True do not go together: a mean of squares plus later "
+                "progress may be negative; use state='local'"
+            )
         self._workers = Workers(group, device=self._trained[0].device, timeout=timeout)
         self.rank, self.world_size = self._workers.rank, self._workers.size
         self._pending: tuple[Round, Average] | None = None
         self._counted = 0
-        self._averaged_at = optimizer.steps  # when the last average was started
+        self._averaged_at = ours.steps  # when the last average was started
         self._on_disk: dict[Path, int] = {}  # the steps of checkpoints, by file
         self._equal_at: int | None = None  # the step after which all states were equal
         if self.wire != FLOAT32:  # all ranks must know what differences are taken to
-            optimizer.keep_broadcasts()
+            ours.keep_broadcasts()
         require_agreement(
             self._workers,
-            optimizer,
+            ours,
             trained=self._trained,
             buffers=self._buffers,
             options={
@@ -139,8 +163,15 @@ class Synchronizer:
                 "wire_seed": self.wire_seed,
             },
         )
-        if optimizer.steps == 0:
+        if ours.steps == 0:
             self._start_from_first()
+        if isinstance(ours, ForeignOptimizer):
+            ours.attach()
+
+    @property
+    def steps(self) -> int:
+        """Steps of the optimizer so far."""
+        return self.optimizer.steps
 
     def count(self, examples: int) -> None:
         """Add the examples of a step, for weighting="examples" without a fixed number of them."""
@@ -191,6 +222,8 @@ class Synchronizer:
             self._serve(this_round, mean, progress, r)
         this_round.close()
         self.optimizer.refresh()
+        if self.optimizer.inside is not None:
+            self.optimizer.inside.end_round(used=mean.used)
         self._equal_at = None if moved else self.optimizer.steps
         self.rounds += 1
 
@@ -242,17 +275,18 @@ class Synchronizer:
 
     def _serve(self, this_round: Round, mean: Mean, progress: Tensor | None, r: int) -> None:
         """End a round with more than the mean; r is the next one's, for an lr that falls."""
-        received = parts(mean.values, [*this_round.message, *self._buffers])
+        beside = self._beside()
+        received = parts(mean.values, [*this_round.message, *beside])
         messages = received[: len(this_round.message)]
         this_round.serve(messages, share=mean.share, used=mean.used)
         self.optimizer.lower_lr(r)
         moved = None if progress is None else parts(progress, self._moving())
         this_round.enter_next(moved)
-        buffered = sum(buffer.numel() for buffer in self._buffers)
-        values = mean.values[len(mean.values) - buffered :]
+        numbers = sum(tensor.numel() for tensor in beside)
+        values = mean.values[len(mean.values) - numbers :]
         if progress is not None:
-            values += progress[len(progress) - buffered :]
-        unflatten(values, self._buffers)
+            values += progress[len(progress) - numbers :]
+        unflatten(values, beside)
 
     def _start_average(self) -> None:
         steps = self.optimizer.steps
@@ -261,13 +295,16 @@ class Synchronizer:
             if not self._buffers:  # the last round has made all states equal
                 self._equal_at = steps
             return
-        if local_steps(self.optimizer) != self._schedule.local_steps:
+        if local_steps_of(self.optimizer) != self._schedule.local_steps:
             raise InputError("local_steps has changed; make a new Synchronizer in all processes")
         if set(self.optimizer.trained_parameters()) - set(self._trained):
             raise InputError(
                 "parameters were added or unfrozen; make a new Synchronizer in all processes"
             )
         self._workers.activity = f"synchronization {self.rounds + 1}"
+        inside = self.optimizer.inside
+        if inside is not None and inside.state == "average" and inside.names is None:
+            agree_on_state(self._workers, inside)
         this_round = Round(self.optimizer, self._trained)
         average = self._average_of(this_round)
         self._pending, self._averaged_at = (this_round, average), steps
@@ -281,10 +318,10 @@ class Synchronizer:
             "moving": self._moving() if self._schedule.delay else (),
         }
         if self.wire == FLOAT32:
-            tensors = [*this_round.message, *self._buffers]
+            tensors = [*this_round.message, *self._beside()]
             return Reduced(self._workers, tensors, private=this_round.private, **common)
         sender = Sender(self.wire, self.wire_seed, m=self.rank, r=self.optimizer.rounds)
-        return Gathered(self._workers, this_round.pack(sender, self._buffers), **common)
+        return Gathered(self._workers, this_round.pack(sender, self._beside()), **common)
 
     def _next_weight(self) -> float:
         """Return how much this worker counts; 1 if it has taken no step since the last average."""
@@ -297,7 +334,12 @@ class Synchronizer:
 
     def _moving(self) -> list[Tensor]:
         """Return all that local steps and forward passes move."""
-        return [*(s for p in self._trained for s in self.optimizer.sequences(p)), *self._buffers]
+        return [*(s for p in self._trained for s in self.optimizer.sequences(p)), *self._beside()]
+
+    def _beside(self) -> list[Tensor]:
+        """Return what is averaged besides the message: buffers, and state of a user's optimizer."""
+        inside = self.optimizer.inside
+        return [*self._buffers, *(inside.averaged(set(self._trained)) if inside else ())]
 
     def _start_from_first(self) -> None:
         """Take the parameters of rank 0, as DistributedDataParallel does."""
@@ -312,12 +354,12 @@ class Synchronizer:
         self._equal_at = 0
 
 
-def synchronize(optimizer: LocalOptimizer, **options: Any) -> Synchronizer:
+def synchronize(optimizer: torch.optim.Optimizer, **options: Any) -> Synchronizer:
     """Make an optimizer average over all processes every `local_steps` steps, by itself.
 
     Options are those of `Synchronizer`, which is returned. A second call replaces the first one's
     synchronizer; with overlap, `flush` that one before.
     """
     synchronizer = Synchronizer(optimizer, **options)
-    optimizer.after_step = synchronizer.step
+    synchronizer.optimizer.after_step = synchronizer.step
     return synchronizer
