@@ -1,6 +1,7 @@
 """Averaging between real processes: compared with the simulator, by hand, and with faults."""
 
 import copy
+import math
 import re
 import runpy
 from pathlib import Path
@@ -493,11 +494,27 @@ def test_a_mask_is_not_averaged() -> None:
 
 
 def test_a_different_lr_during_training_is_detected(processes) -> None:
-    for result in results(processes("another_lr")):
+    for result in results(processes("another_lr", lr=0.1, other=0.05)):
         assert result["rounds"] == 1
         assert result["untouched"]
-        assert "processes differ in lr" in result["message"]
-        assert f"after 8 steps; this one has lr={result['lr']:g} mu=0.1" in result["message"]
+        assert result["message"] == (
+            "processes differ in lr after 8 steps: lr=0.1 mu=0.1 at rank 0, 1, 3; lr=0.05 mu=0.1 "
+            "at rank 2. Schedulers must do the same in all processes. No state was averaged"
+        )
+
+
+# The second pair is on both sides of where the hash's ninth digit changes.
+@pytest.mark.parametrize("lr", [0.3, 0.1000000005])
+def test_an_lr_that_differs_by_rounding_is_accepted(processes, lr: float) -> None:
+    near = [math.nextafter(lr, 0), math.nextafter(lr, 1)]
+    other = max(near, key=lambda x: f"{x:.9g}" != f"{lr:.9g}")
+    assert (f"{other:.9g}" != f"{lr:.9g}") == (lr != 0.3)
+    for result in results(processes("another_lr", lr=lr, other=other)):
+        assert (result["rounds"], result.get("message")) == (2, None)
+    given = [{"algorithm": "fedac-i", **NUMBERS, "lr": x} for x in (lr, lr, lr, other)]
+    case = {"size": [3] * 4, "options": [{}] * 4, "optimizer": given}
+    for messages in results(processes("refuse", cases=[case])):
+        assert messages == ["accepted"]
 
 
 @pytest.mark.usefixtures("alone")

@@ -421,16 +421,16 @@ def batch_norm(rank: int, average: bool) -> dict[str, Any]:
     }
 
 
-def another_lr(rank: int) -> dict[str, Any]:
+def another_lr(rank: int, lr: float, other: float) -> dict[str, Any]:
     """Change the lr in one rank only."""
     w = nn.Parameter(torch.zeros(5))
-    optimizer = FedAc([w], lr=0.1, mu=0.1, local_steps=4)
+    optimizer = FedAc([w], lr=lr, mu=0.1, local_steps=4)
     averages = synchronize(optimizer)
     result: dict[str, Any] = {}
     try:
         for t in range(8):
             if rank == 2 and t == 5:
-                optimizer.param_groups[0]["lr"] = 0.05
+                optimizer.param_groups[0]["lr"] = other
             w.grad = torch.ones(5)
             before = sequences(optimizer)
             optimizer.step()

@@ -10,6 +10,7 @@ from torch import Tensor
 from fedac.errors import InputError
 from fedac.torch.communication import Workers, require_same
 from fedac.torch.inside import Inside
+from fedac.torch.settings import lr_and_mu, require_close
 from fedac.torch.state import SequenceOptimizer
 
 
@@ -26,7 +27,7 @@ def require_agreement(
         "optimizer": describe_inside(optimizer),
         "algorithm": optimizer.algorithm.name,
         "local_steps": local_steps_of(optimizer),
-        "settings": describe_settings(optimizer),
+        "settings": lr_and_mu(optimizer.param_groups),
         "what a step computes": optimizer.fingerprint,
         "parameters": describe_tensors(optimizer.parameters()),
         "trained parameters": describe_tensors(trained),
@@ -38,7 +39,8 @@ def require_agreement(
     }
     reports = workers.exchange(mine)
     for name in mine:
-        require_same(name, [theirs[name] for theirs in reports])
+        check = require_close if name == "settings" else require_same
+        check(name, [theirs[name] for theirs in reports])
 
 
 def agree_on_state(workers: Workers, inside: Inside) -> None:
@@ -61,12 +63,6 @@ def local_steps_of(optimizer: SequenceOptimizer) -> int:
     if len(steps) != 1:
         raise InputError(f"all parameter groups must have the same local_steps, got {steps}")
     return steps.pop()
-
-
-def describe_settings(optimizer: SequenceOptimizer) -> str:
-    """Return lr and mu of all groups; the other hyperparameters follow from them."""
-    settings = [(float(group["lr"]), float(group["mu"])) for group in optimizer.param_groups]
-    return " | ".join(f"lr={lr!r} mu={mu!r}" for lr, mu in settings)
 
 
 def describe_tensors(tensors: Sequence[Tensor]) -> str:

@@ -18,7 +18,6 @@ from fedac.require import require_count
 from fedac.torch import checkpoint as files
 from fedac.torch.agreement import (
     agree_on_state,
-    describe_settings,
     local_steps_of,
     require_agreement,
 )
@@ -27,6 +26,7 @@ from fedac.torch.communication import Workers, flatten, parts, unflatten
 from fedac.torch.foreign import ForeignOptimizer, as_local
 from fedac.torch.rounds import Round
 from fedac.torch.schedule import SyncSchedule
+from fedac.torch.settings import lr_and_mu
 from fedac.wire import FLOAT32, Sender, require_wire, require_wire_seed
 
 ON_NONFINITE = ("raise", "skip-worker")
@@ -313,7 +313,7 @@ class Synchronizer:
     def _average_of(self, this_round: Round) -> Average:
         common: dict[str, Any] = {
             "weight": self._next_weight(),
-            "settings": describe_settings(self.optimizer),
+            "settings": lr_and_mu(self.optimizer.param_groups),
             "steps": self.optimizer.steps,
             "moving": self._moving() if self._schedule.delay else (),
         }
