@@ -402,16 +402,18 @@ def refuse(rank: int, cases: list[dict[str, Any]]) -> list[str]:
     return messages
 
 
-def batch_norm(rank: int, average: bool) -> dict[str, Any]:
-    """Average a model whose running statistics differ by rank."""
+def batch_norm(rank: int, average: bool, anew: bool) -> dict[str, Any]:
+    """Average a model whose running statistics differ by rank, and may be new tensors each step."""
     torch.manual_seed(rank)
     model = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))
     optimizer = FedAc(model.parameters(), lr=0.1, mu=0.1, local_steps=2)
-    averages = synchronize(optimizer, buffers=model if average else None)
+    averages = synchronize(optimizer, model if average else None)
     for _ in range(2):
         optimizer.zero_grad()
         model(torch.randn(8, 2) + rank).square().sum().backward()
         before = model[1].running_mean.clone()
+        if anew:
+            model[1].running_mean = before.clone()
         optimizer.step()
     return {
         "before": before,
@@ -671,7 +673,7 @@ def train(
     model = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.Linear(3, 1))
     optimizer = make_optimizer(model.parameters(), algorithm, lr=0.05, mu=0.1, local_steps=5)
     scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.99)
-    averages = synchronize(optimizer, buffers=model, timeout=300)
+    averages = synchronize(optimizer, model, timeout=300)
     path = Path(folder) / "last.pt"
     extra = averages.resume(path, missing_ok=True)
     if extra is not None:

@@ -43,6 +43,10 @@ class Synchronizer:
     optimizer : torch.optim.Optimizer
         `FedAc` or `LocalSGD`, say, with the same settings in every process; or any other, AdamW
         say, with `local_steps`.
+    model : Module, optional
+        The model, whose floating-point buffers (those of BatchNorm, say) are averaged too, and
+        whose buffers go into checkpoints. A buffer that holds infinity (a mask, say) stays as it
+        is.
     local_steps : int, optional
         Steps between two synchronizations, K, for an optimizer that is not ours.
     server : str or ServerRule, optional
@@ -63,13 +67,10 @@ class Synchronizer:
     on_nonfinite : "raise" or "skip-worker"
         Whether NaN or infinity in a worker's state stops all workers, or the worker is left out
         of the average and continues from it.
-    buffers : Module, optional
-        A model whose floating-point buffers (those of BatchNorm, say) are averaged too, and whose
-        buffers go into checkpoints. A buffer that holds infinity (a mask, say) stays as it is.
     overlap : bool
-        Whether to continue training while an average is computed. It is applied `delay` steps
+        Whether to continue training while an average is computed. It is applied `delay_steps`
         later, plus the local progress since.
-    delay : int, optional
+    delay_steps : int, optional
         See `overlap`; 1 unless given.
     timeout : float, optional
         Seconds until a synchronization has failed; the group's own unless given.
@@ -96,6 +97,7 @@ class Synchronizer:
     def __init__(
         self,
         optimizer: torch.optim.Optimizer,
+        model: torch.nn.Module | None = None,
         *,
         local_steps: int | None = None,
         server: str | ServerRule | None = None,
@@ -105,9 +107,8 @@ class Synchronizer:
         examples: int | None = None,
         at: Iterable[int] | None = None,
         on_nonfinite: str = "raise",
-        buffers: torch.nn.Module | None = None,
         overlap: bool = False,
-        delay: int | None = None,
+        delay_steps: int | None = None,
         timeout: float | None = None,
         wire: str = FLOAT32,
         wire_seed: int = 0,
@@ -125,14 +126,20 @@ class Synchronizer:
         self.rounds = 0
         self.bytes = 0
         self.seconds = 0.0
-        self._schedule = SyncSchedule(local_steps_of(ours), at=at, overlap=overlap, delay=delay)
+        self._schedule = SyncSchedule(
+            local_steps_of(ours), at=at, overlap=overlap, delay_steps=delay_steps
+        )
         # Parameters that were never trained are the same everywhere.
         self._trained = ours.trained_parameters()
         if not self._trained:
             raise InputError("the optimizer has no parameters that require gradients")
-        self._all_buffers = [] if buffers is None else list(buffers.buffers())
-        self._buffers = [
-            b for b in self._all_buffers if b.is_floating_point() and bool(b.isfinite().all())
+        if not (model is None or isinstance(model, torch.nn.Module)):
+            raise InputError(f"model must be a torch.nn.Module, got {type(model).__name__}")
+        self._model = model
+        self._averaged_names = [
+            name
+            for name, buffer in (() if model is None else model.named_buffers())
+            if buffer.is_floating_point() and bool(buffer.isfinite().all())
         ]
         if overlap and state == "average":
             raise InputError(
@@ -157,7 +164,7 @@ class Synchronizer:
                 "schedule": self._schedule.at or "regular",
                 "weighting": self.weighting,
                 "on_nonfinite": self.on_nonfinite,
-                "delay": self._schedule.delay,
+                "delay_steps": self._schedule.delay,
                 "timeout": None if timeout is None else float(timeout),
                 "wire": self.wire,
                 "wire_seed": self.wire_seed,
@@ -196,8 +203,8 @@ class Synchronizer:
     def synchronize(self) -> None:
         """Average now, whatever the schedule; all processes must call it.
 
-        If no step was taken since the last average, it does nothing where a round ends with more
-        than the mean: a server's momentum must not act twice.
+        Right after a round it sends nothing, unless buffers are averaged, which a forward pass may
+        have changed. If no step was taken, a server's momentum never acts twice.
         """
         self.flush()
         self._start_average()
@@ -245,7 +252,7 @@ class Synchronizer:
         files.save(
             Path(path),
             self.optimizer,
-            self._all_buffers,
+            self._all_buffers(),
             self._workers,
             last=self._on_disk.get(Path(path).absolute()),
             rounds=self.rounds,
@@ -261,7 +268,7 @@ class Synchronizer:
         """
         r = self._schedule.rounds
         try:
-            content = files.load(Path(path), self.optimizer, self._all_buffers, self._workers, r)
+            content = files.load(Path(path), self.optimizer, self._all_buffers(), self._workers, r)
         except MissingCheckpointError:
             if missing_ok:
                 return None
@@ -291,7 +298,8 @@ class Synchronizer:
     def _start_average(self) -> None:
         steps = self.optimizer.steps
         taken = steps > self._averaged_at or any(g["taken"] for g in self.optimizer.param_groups)
-        if not (taken or self.optimizer.takes_mean):
+        equal = self._equal_at == steps and not self._buffers
+        if not taken and (equal or not self.optimizer.takes_mean):
             if not self._buffers:  # the last round has made all states equal
                 self._equal_at = steps
             return
@@ -336,6 +344,15 @@ class Synchronizer:
         """Return all that local steps and forward passes move."""
         return [*(s for p in self._trained for s in self.optimizer.sequences(p)), *self._beside()]
 
+    def _all_buffers(self) -> list[Tensor]:
+        return [] if self._model is None else list(self._model.buffers())
+
+    @property
+    def _buffers(self) -> list[Tensor]:
+        """The buffers that are averaged; a module may have put new tensors in their place."""
+        found = {} if self._model is None else dict(self._model.named_buffers())
+        return [found[name] for name in self._averaged_names]
+
     def _beside(self) -> list[Tensor]:
         """Return what is averaged besides the message: buffers, and state of a user's optimizer."""
         inside = self.optimizer.inside
@@ -354,12 +371,14 @@ class Synchronizer:
         self._equal_at = 0
 
 
-def synchronize(optimizer: torch.optim.Optimizer, **options: Any) -> Synchronizer:
+def synchronize(
+    optimizer: torch.optim.Optimizer, model: torch.nn.Module | None = None, **options: Any
+) -> Synchronizer:
     """Make an optimizer average over all processes every `local_steps` steps, by itself.
 
     Options are those of `Synchronizer`, which is returned. A second call replaces the first one's
     synchronizer; with overlap, `flush` that one before.
     """
-    synchronizer = Synchronizer(optimizer, **options)
+    synchronizer = Synchronizer(optimizer, model, **options)
     synchronizer.optimizer.after_step = synchronizer.step
     return synchronizer
