@@ -40,7 +40,7 @@ def train(
     """Train as one of four processes; return the averaged model."""
     w = nn.Parameter(torch.from_numpy(np.random.RandomState(1).randn(X.shape[1])))
     optimizer = LocalOptimizer([w], algorithm, lr=lr, mu=L2, local_steps=K)
-    averages = synchronize(optimizer, overlap=delay > 0, delay=delay or None)
+    averages = synchronize(optimizer, overlap=delay > 0, delay_steps=delay or None)
     draws = dist.get_rank() * BATCH + np.arange(BATCH)
     for t in range(steps):
         rows = sample_index(1, draws, t, len(y))

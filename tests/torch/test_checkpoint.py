@@ -30,7 +30,7 @@ class Training:
             nn.Linear(2, hidden), nn.BatchNorm1d(hidden), nn.Linear(hidden, 1)
         ).to(dtype)
         self.optimizer = LocalOptimizer(self.model.parameters(), algorithm, **(NUMBERS | options))
-        self.averages = synchronize(self.optimizer, buffers=self.model)
+        self.averages = synchronize(self.optimizer, self.model)
         self.scheduler = torch.optim.lr_scheduler.ExponentialLR(
             self.optimizer, 0.7 if schedule else 1.0
         )
@@ -244,7 +244,7 @@ def test_checkpoints_need_a_synchronization_right_before(tmp_path: Path) -> None
 def test_a_checkpoint_waits_for_the_average_of_the_same_step_only(tmp_path: Path) -> None:
     w = nn.Parameter(torch.ones(3))
     optimizer = FedAc([w], lr=0.1, mu=0.1, local_steps=4)
-    averages = Synchronizer(optimizer, overlap=True, delay=2)
+    averages = Synchronizer(optimizer, overlap=True, delay_steps=2)
     for t in range(1, 9):
         w.grad = torch.ones(3)
         optimizer.step()
@@ -453,7 +453,7 @@ class Small(nn.Module):
 def test_older_files_continue_bit_for_bit(folder: Path, name: str, dtype: str, kind: str) -> None:
     model = Small(getattr(torch, dtype))
     optimizer = LocalOptimizer(model.parameters(), OLD[name], **NUMBERS)
-    averages = synchronize(optimizer, buffers=model)
+    averages = synchronize(optimizer, model)
     scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.75)
     if kind == "checkpoint":
         extra = averages.resume(folder / f"{name}-{dtype}.pt")
@@ -477,7 +477,7 @@ def test_a_run_of_fedac_0_1_may_continue_with_a_decay() -> None:
     model = Small(torch.float64)
     decay = Decay(0.2, "1/r")
     optimizer = LocalOptimizer(model.parameters(), "fedac-i", **NUMBERS | {"lr": decay})
-    averages = synchronize(optimizer, buffers=model)
+    averages = synchronize(optimizer, model)
     averages.resume(VERSION_2 / "fedac-i-float64.pt")
     assert averages.rounds == 2
     assert optimizer.param_groups[0]["lr"] == decay.at(2)
@@ -489,4 +489,4 @@ def test_a_file_of_fedac_0_1_with_other_coefficients_is_refused() -> None:
     model = Small(torch.float64)
     other = LocalOptimizer(model.parameters(), fedac(gamma=0.4, alpha=3.0, beta=4.0), **NUMBERS)
     with pytest.raises(InputError, match=r"written with gamma=0\.3, not 0\.4"):
-        synchronize(other, buffers=model).resume(VERSION_2 / "general-float64.pt")
+        synchronize(other, model).resume(VERSION_2 / "general-float64.pt")

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 import torch.distributed as dist
 
 import fedac
@@ -57,8 +58,15 @@ def blocks(language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", page, re.DOTALL)
 
 
-def test_the_program_with_clients_equals_the_simulator(processes, tmp_path: Path) -> None:
+def test_the_program_with_adamw_ends_with_equal_workers(processes, tmp_path: Path) -> None:
     _, program, *_ = blocks("py")
+    first, *others = run_program(processes, tmp_path, program)
+    again = run_program(processes, tmp_path, program)  # it resumes at the end
+    assert all(torch.equal(first, w) for w in (*others, *again))
+
+
+def test_the_program_with_clients_equals_the_simulator(processes, tmp_path: Path) -> None:
+    _, _, program, *_ = blocks("py")
     names: dict[str, Any] = {}
     exec(blocks("python")[-1], names)  # the same run in the simulator
     for w in run_program(processes, tmp_path, program):
@@ -66,7 +74,7 @@ def test_the_program_with_clients_equals_the_simulator(processes, tmp_path: Path
 
 
 def test_the_program_with_a_composition_equals_the_simulator(processes, tmp_path: Path) -> None:
-    _, _, program, _ = blocks("py")
+    _, _, _, program, _ = blocks("py")
     data = fedac.load("synthetic")
     result = fedac.simulate(
         fedac.LogisticRegression(data.X, data.y, l2=1e-3), "fedac-i+cv+nesterov(1,0.3)",

@@ -1,6 +1,7 @@
 """Averaging between real processes: compared with the simulator, by hand, and with faults."""
 
 import copy
+import math
 import re
 import runpy
 from pathlib import Path
@@ -171,16 +172,18 @@ def test_an_irregular_schedule(processes) -> None:
 def test_an_overlapped_average_is_applied_later_plus_progress(
     processes, name, delay, weighting
 ) -> None:
-    ranks = run_steps(processes, name, flush=True, overlap=True, delay=delay, weighting=weighting)
+    ranks = run_steps(
+        processes, name, flush=True, overlap=True, delay_steps=delay, weighting=weighting
+    )
     weights = (1, 2, 3, 4) if weighting == "examples" else (1, 1, 1, 1)
     assert_states(ranks, by_hand(name, at={4, 8, 12}, delay=delay, weights=weights))
     assert ranks[0]["applied"] == [t + 1 in (4 + delay, 8 + delay) for t in range(12)]
     assert all(rank["rounds"] == 3 for rank in ranks)
 
 
-@pytest.mark.parametrize("average", [True, False])
-def test_buffers_are_averaged_on_request(processes, average: bool) -> None:
-    ranks = results(processes("batch_norm", average=average))
+@pytest.mark.parametrize(("average", "anew"), [(True, False), (True, True), (False, False)])
+def test_buffers_of_the_model_are_averaged(processes, average: bool, anew: bool) -> None:
+    ranks = results(processes("batch_norm", average=average, anew=anew))
     mean = torch.stack([rank["before"] for rank in ranks]).mean(0)
     for rank in ranks:
         wanted = mean if average else rank["before"]
@@ -219,7 +222,7 @@ def test_a_nan_stops_all_workers_and_changes_none(processes, name, overlap) -> N
 @pytest.mark.parametrize("delay", [0, 2])
 def test_a_worker_with_nan_can_be_skipped(processes, name, bad, delay) -> None:
     gradients = with_nan(*bad)
-    overlap = {"overlap": True, "delay": delay} if delay else {}
+    overlap = {"overlap": True, "delay_steps": delay} if delay else {}
     ranks = run_steps(
         processes, name, gradients, flush=bool(delay), on_nonfinite="skip-worker", **overlap
     )
@@ -269,7 +272,7 @@ CASES = {
         "options": {"on_nonfinite": "skip-worker"}
     },
     "schedule: regular at rank 0, 1, 2; [2, 4] at rank 3": {"options": {"at": [2, 4]}},
-    "delay: 0 at rank 0, 1, 2; 2 at rank 3": {"options": {"overlap": True, "delay": 2}},
+    "delay_steps: 0 at rank 0, 1, 2; 2 at rank 3": {"options": {"overlap": True, "delay_steps": 2}},
 }
 
 
@@ -346,15 +349,22 @@ def test_a_missing_process_group_is_explained() -> None:
         ({"examples": 5}, "examples is for weighting='examples' only"),
         ({"weighting": "examples", "examples": 0}, "examples must be a whole number, at least 1"),
         ({"on_nonfinite": "skip"}, "unknown on_nonfinite 'skip'; did you mean 'skip-worker'"),
-        ({"overlap": True, "delay": 4}, "delay must be from 1 to local_steps - 1 = 3, got 4"),
-        ({"overlap": True, "delay": 0}, "delay must be a whole number, at least 1, got 0"),
-        ({"overlap": True, "delay": "1"}, "delay must be a whole number"),
-        ({"delay": 2}, "delay is for overlap=True only"),
+        (
+            {"overlap": True, "delay_steps": 4},
+            "delay_steps must be from 1 to local_steps - 1 = 3, got 4",
+        ),
+        (
+            {"overlap": True, "delay_steps": 0},
+            "delay_steps must be a whole number, at least 1, got 0",
+        ),
+        ({"overlap": True, "delay_steps": "1"}, "delay_steps must be a whole number"),
+        ({"delay_steps": 2}, "delay_steps is for overlap=True only"),
         ({"at": [2, 8]}, "6 steps apart, more than local_steps=4"),
         ({"at": []}, "at is empty; give at least one step"),
         ({"at": [0, 2]}, "every step in at must be a whole number, at least 1, got 0"),
         ({"at": [1.5, 3]}, "every step in at must be a whole number, at least 1, got 1.5"),
         ({"at": "34"}, "every step in at must be a whole number, at least 1, got '[34]'"),
+        ({"model": 3}, r"model must be a torch\.nn\.Module, got int"),
         ({"timeout": 0}, "timeout must be a finite number above 0"),
     ],
 )
@@ -373,12 +383,10 @@ def test_groups_that_synchronize_at_different_times_are_refused() -> None:
 
 
 @pytest.mark.usefixtures("alone")
-def test_only_our_optimizers_are_synchronized() -> None:
+def test_only_optimizers_with_parameters_are_synchronized() -> None:
     w = nn.Parameter(torch.ones(3))
-    with pytest.raises(
-        InputError, match=r"only optimizers of fedac\.torch can be synchronized, got SGD"
-    ):
-        synchronize(torch.optim.SGD([w], lr=0.1))
+    with pytest.raises(InputError, match="an optimizer is needed, got Linear"):
+        synchronize(nn.Linear(1, 1))
     with pytest.raises(InputError, match="no parameters that require gradients"):
         synchronize(LocalSGD([w.requires_grad_(False)], lr=0.1, local_steps=1))
 
@@ -422,7 +430,7 @@ def test_a_second_synchronizer_continues_a_decay() -> None:
 @pytest.mark.usefixtures("alone")
 def test_a_decay_falls_when_an_average_is_applied() -> None:
     w, optimizer = make(lr=Decay(0.4, "1/r"))
-    averages = synchronize(optimizer, at=[1, 3, 4], overlap=True, delay=2)
+    averages = synchronize(optimizer, at=[1, 3, 4], overlap=True, delay_steps=2)
     w.grad = torch.ones(3)
     lrs = []
     for t in range(7):
@@ -485,21 +493,46 @@ def test_timeout_may_be_a_numpy_number() -> None:
 
 
 @pytest.mark.usefixtures("alone")
+def test_buffers_that_a_forward_pass_has_changed_are_averaged_again() -> None:
+    model = nn.BatchNorm1d(2)
+    averages = synchronize(FedAc(model.parameters(), **NUMBERS), model)
+    model(torch.randn(8, 2))
+    averages.synchronize()
+    assert averages.rounds == 1
+
+
+@pytest.mark.usefixtures("alone")
 def test_a_mask_is_not_averaged() -> None:
     model = nn.Linear(2, 1)
     model.register_buffer("mask", torch.tensor([0.0, -torch.inf]))
     optimizer = FedAc(model.parameters(), **NUMBERS)
-    averages = synchronize(optimizer, buffers=model)
+    averages = synchronize(optimizer, model)
     averages.synchronize()
     assert model.mask.tolist() == [0.0, -torch.inf]
 
 
 def test_a_different_lr_during_training_is_detected(processes) -> None:
-    for result in results(processes("another_lr")):
+    for result in results(processes("another_lr", lr=0.1, other=0.05)):
         assert result["rounds"] == 1
         assert result["untouched"]
-        assert "processes differ in lr" in result["message"]
-        assert f"after 8 steps; this one has lr={result['lr']:g} mu=0.1" in result["message"]
+        assert result["message"] == (
+            "processes differ in lr after 8 steps: lr=0.1 mu=0.1 at rank 0, 1, 3; lr=0.05 mu=0.1 "
+            "at rank 2. Schedulers must do the same in all processes. No state was averaged"
+        )
+
+
+# The second pair is on both sides of where the hash's ninth digit changes.
+@pytest.mark.parametrize("lr", [0.3, 0.1000000005])
+def test_an_lr_that_differs_by_rounding_is_accepted(processes, lr: float) -> None:
+    near = [math.nextafter(lr, 0), math.nextafter(lr, 1)]
+    other = max(near, key=lambda x: f"{x:.9g}" != f"{lr:.9g}")
+    assert (f"{other:.9g}" != f"{lr:.9g}") == (lr != 0.3)
+    for result in results(processes("another_lr", lr=lr, other=other)):
+        assert (result["rounds"], result.get("message")) == (2, None)
+    given = [{"algorithm": "fedac-i", **NUMBERS, "lr": x} for x in (lr, lr, lr, other)]
+    case = {"size": [3] * 4, "options": [{}] * 4, "optimizer": given}
+    for messages in results(processes("refuse", cases=[case])):
+        assert messages == ["accepted"]
 
 
 @pytest.mark.usefixtures("alone")
@@ -530,7 +563,7 @@ def test_the_average_of_one_worker_changes_nothing() -> None:
 @pytest.mark.usefixtures("alone")
 def test_averaging_between_rounds() -> None:
     w, optimizer = make()
-    averages = synchronize(optimizer, overlap=True, delay=2)
+    averages = synchronize(optimizer, overlap=True, delay_steps=2)
     w.grad = torch.ones(3)
     optimizer.step()
     averages.synchronize()

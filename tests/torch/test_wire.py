@@ -159,7 +159,7 @@ def test_overlap_and_a_worker_that_is_skipped(processes, delay, bad) -> None:
         gradients[bad, 5, 1] = np.nan
     runs = [(wire, name) for wire in LOSSY for name in ("fedac-i", "fedavg")]
     options = {"weighting": "examples", "on_nonfinite": "skip-worker", "wire_seed": SEED}
-    options |= {"overlap": True, "delay": delay} if delay else {}
+    options |= {"overlap": True, "delay_steps": delay} if delay else {}
     given = [
         {
             "gradients": gradients.tolist(), "optimizer": {"algorithm": name, **NUMBERS},
@@ -257,7 +257,7 @@ def test_float32_keeps_nothing_more(alone) -> None:
 
 def test_buffers_are_not_rounded(alone) -> None:
     model = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))
-    averages = synchronize(LocalSGD(model.parameters(), lr=0.1, local_steps=2), buffers=model,
+    averages = synchronize(LocalSGD(model.parameters(), lr=0.1, local_steps=2), model,
                            wire="int8")  # fmt: skip
     model(torch.randn(8, 2))
     before = copy.deepcopy(model[1].running_mean)

@@ -8,6 +8,7 @@ meet in a file and communicate over 127.0.0.1 only. With an argument, it is a wo
 from __future__ import annotations
 
 import json
+import math
 import os
 import runpy
 import signal
@@ -278,6 +279,115 @@ def quadratics(
     return w.detach()
 
 
+def foreign(
+    rank: int,
+    runs: list[dict[str, Any]],
+    death: list[int] | None = None,
+) -> list[dict[str, Any]]:
+    """Let optimizers of PyTorch take the local steps; `death` is a rank and a step."""
+    return [train_foreign(rank, death=death, **run) for run in runs]
+
+
+def make_foreign(name: str, **settings: Any) -> tuple[list[nn.Parameter], torch.optim.Optimizer]:
+    """Make two parameters in two groups, and an optimizer of them."""
+    w = [nn.Parameter(torch.ones(2, 2, dtype=torch.float64)),
+         nn.Parameter(torch.full((3,), -1.0, dtype=torch.float64))]  # fmt: skip
+    groups = [{"params": [w[0]]}, {"params": [w[1]], "lr": settings["lr"] / 2}]
+    return w, getattr(torch.optim, name)(groups, **settings)
+
+
+def gradient_of(w: torch.Tensor, rank: int, t: int) -> torch.Tensor:
+    """Return a gradient that depends on all of its arguments."""
+    shift = torch.sin(torch.arange(1.0, w.numel() + 1, dtype=w.dtype) * (1 + rank + 0.37 * t))
+    return (1 + rank / 2) * w.detach() + rank - 1 + shift.view_as(w)
+
+
+def train_foreign(
+    rank: int,
+    *,
+    optimizer: str,
+    settings: dict[str, Any],
+    options: dict[str, Any],
+    steps: int,
+    nan: list[int] | None = None,
+    path: str | None = None,
+    death: list[int] | None = None,
+) -> dict[str, Any]:
+    """Make one run of `foreign`; with a path, write a checkpoint every round and resume."""
+    w, local = make_foreign(optimizer, **settings)
+    averages = synchronize(local, **options)
+    if path is not None:
+        averages.resume(path, missing_ok=True)
+    began, points = averages.steps, []
+    while averages.steps < steps:
+        t, before = averages.steps, averages.rounds
+        if [rank, t] == death:
+            die()
+        for p in w:
+            p.grad = gradient_of(p, rank, t) * (math.nan if [rank, t] == nan else 1.0)
+        averages.count(rank + 1)
+        local.step()
+        points.append(torch.cat([p.detach().reshape(-1) for p in w]))
+        if path is not None and averages.rounds > before:
+            averages.checkpoint(path)
+    return {
+        "points": torch.stack(points),
+        "began": began,
+        "rounds": averages.rounds,
+        "bytes": averages.bytes,
+        "state": [{**local.state[p]} for p in w],
+    }
+
+
+def twins(rank: int, K: int, steps: int) -> dict[str, Any]:
+    """Train as PyTorch does, and with ours; return the parameters of both."""
+    from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
+    from torch.distributed.optim import PostLocalSGDOptimizer
+
+    def trained(wrap: Any, **settings: Any) -> torch.Tensor:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1)).double()
+        step, forward = wrap(model, torch.optim.SGD(model.parameters(), lr=0.1, **settings))
+        for t in range(steps):
+            x = torch.sin(torch.arange(24.0, dtype=torch.float64).view(8, 3) * (1 + rank + t))
+            model.zero_grad()
+            (forward(x) - x.sum(1, keepdim=True)).square().mean().backward()
+            step()
+        return torch.cat([p.detach().reshape(-1) for p in model.parameters()])
+
+    def post_local(model: nn.Module, sgd: torch.optim.SGD) -> Any:
+        averager = PeriodicModelAverager(period=K, warmup_steps=K - 1)
+        return PostLocalSGDOptimizer(sgd, averager).step, model
+
+    def ours(k: int) -> Any:
+        def wrap(model: nn.Module, sgd: torch.optim.SGD) -> Any:
+            synchronize(sgd, local_steps=k)
+            return sgd.step, model
+
+        return wrap
+
+    return {
+        "ddp": trained(lambda m, sgd: (sgd.step, nn.parallel.DistributedDataParallel(m))),
+        "every step": trained(ours(1)),
+        "post-local": trained(post_local, momentum=0.9, weight_decay=0.01),
+        "every K steps": trained(ours(K), momentum=0.9, weight_decay=0.01),
+    }
+
+
+def refuse_foreign(rank: int, cases: list[list[dict[str, Any]]]) -> list[str]:
+    """Synchronize optimizers that differ by rank; return the errors."""
+    messages = []
+    for case in cases:
+        mine = dict(case[rank])
+        _, local = make_foreign(mine.pop("optimizer"), lr=0.1)
+        try:
+            synchronize(local, **mine)
+            messages.append("accepted")
+        except InputError as error:
+            messages.append(str(error))
+    return messages
+
+
 def refuse(rank: int, cases: list[dict[str, Any]]) -> list[str]:
     """Make optimizers and synchronizers that differ by rank; return the errors."""
     messages = []
@@ -292,16 +402,18 @@ def refuse(rank: int, cases: list[dict[str, Any]]) -> list[str]:
     return messages
 
 
-def batch_norm(rank: int, average: bool) -> dict[str, Any]:
-    """Average a model whose running statistics differ by rank."""
+def batch_norm(rank: int, average: bool, anew: bool) -> dict[str, Any]:
+    """Average a model whose running statistics differ by rank, and may be new tensors each step."""
     torch.manual_seed(rank)
     model = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))
     optimizer = FedAc(model.parameters(), lr=0.1, mu=0.1, local_steps=2)
-    averages = synchronize(optimizer, buffers=model if average else None)
+    averages = synchronize(optimizer, model if average else None)
     for _ in range(2):
         optimizer.zero_grad()
         model(torch.randn(8, 2) + rank).square().sum().backward()
         before = model[1].running_mean.clone()
+        if anew:
+            model[1].running_mean = before.clone()
         optimizer.step()
     return {
         "before": before,
@@ -311,16 +423,16 @@ def batch_norm(rank: int, average: bool) -> dict[str, Any]:
     }
 
 
-def another_lr(rank: int) -> dict[str, Any]:
+def another_lr(rank: int, lr: float, other: float) -> dict[str, Any]:
     """Change the lr in one rank only."""
     w = nn.Parameter(torch.zeros(5))
-    optimizer = FedAc([w], lr=0.1, mu=0.1, local_steps=4)
+    optimizer = FedAc([w], lr=lr, mu=0.1, local_steps=4)
     averages = synchronize(optimizer)
     result: dict[str, Any] = {}
     try:
         for t in range(8):
             if rank == 2 and t == 5:
-                optimizer.param_groups[0]["lr"] = 0.05
+                optimizer.param_groups[0]["lr"] = other
             w.grad = torch.ones(5)
             before = sequences(optimizer)
             optimizer.step()
@@ -561,7 +673,7 @@ def train(
     model = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.Linear(3, 1))
     optimizer = make_optimizer(model.parameters(), algorithm, lr=0.05, mu=0.1, local_steps=5)
     scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.99)
-    averages = synchronize(optimizer, buffers=model, timeout=300)
+    averages = synchronize(optimizer, model, timeout=300)
     path = Path(folder) / "last.pt"
     extra = averages.resume(path, missing_ok=True)
     if extra is not None:
@@ -640,6 +752,9 @@ JOBS = {
         steps,
         several,
         quadratics,
+        foreign,
+        twins,
+        refuse_foreign,
         refuse,
         batch_norm,
         another_lr,

@@ -9,6 +9,8 @@ from torch import Tensor
 
 from fedac.errors import InputError
 from fedac.torch.communication import Workers, require_same
+from fedac.torch.inside import Inside
+from fedac.torch.settings import lr_and_mu, require_close
 from fedac.torch.state import SequenceOptimizer
 
 
@@ -22,9 +24,10 @@ def require_agreement(
 ) -> None:
     """Refuse processes that differ now: later they would wait for each other."""
     mine = {
+        "optimizer": describe_inside(optimizer),
         "algorithm": optimizer.algorithm.name,
-        "local_steps": local_steps(optimizer),
-        "settings": describe_settings(optimizer),
+        "local_steps": local_steps_of(optimizer),
+        "settings": lr_and_mu(optimizer.param_groups),
         "what a step computes": optimizer.fingerprint,
         "parameters": describe_tensors(optimizer.parameters()),
         "trained parameters": describe_tensors(trained),
@@ -36,21 +39,30 @@ def require_agreement(
     }
     reports = workers.exchange(mine)
     for name in mine:
-        require_same(name, [theirs[name] for theirs in reports])
+        check = require_close if name == "settings" else require_same
+        check(name, [theirs[name] for theirs in reports])
 
 
-def local_steps(optimizer: SequenceOptimizer) -> int:
+def agree_on_state(workers: Workers, inside: Inside) -> None:
+    """Find what of the optimizers' state is averaged; refuse processes where it differs."""
+    names = inside.find_names()
+    reports = workers.exchange({"names": names})
+    require_same("the state of their optimizers", [theirs["names"] for theirs in reports])
+    inside.names = names
+
+
+def describe_inside(optimizer: SequenceOptimizer) -> str:
+    """Say who takes the local steps."""
+    inside = optimizer.inside
+    return "an optimizer of fedac.torch" if inside is None else inside.title
+
+
+def local_steps_of(optimizer: SequenceOptimizer) -> int:
     """Return the local steps of all groups, or refuse groups that differ."""
     steps: set[int] = {group["local_steps"] for group in optimizer.param_groups}
     if len(steps) != 1:
         raise InputError(f"all parameter groups must have the same local_steps, got {steps}")
     return steps.pop()
-
-
-def describe_settings(optimizer: SequenceOptimizer) -> str:
-    """Return lr and mu of all groups; the other hyperparameters follow from them."""
-    settings = [(float(group["lr"]), float(group["mu"])) for group in optimizer.param_groups]
-    return " | ".join(f"lr={lr!r} mu={mu!r}" for lr, mu in settings)
 
 
 def describe_tensors(tensors: Sequence[Tensor]) -> str:

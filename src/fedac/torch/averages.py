@@ -18,6 +18,7 @@ from fedac.require import require_count
 from fedac.rounding import FLOAT32
 from fedac.torch.communication import NonFiniteStateError, Workers, flatten
 from fedac.torch.packets import Packet
+from fedac.torch.settings import require_close
 from fedac.wire import require_wire
 
 # Sent in place of the weight by a worker whose tensors are not finite.
@@ -53,9 +54,10 @@ class Mean(NamedTuple):
 class Average(ABC):
     """A weighted mean of tensors, which is started when it is made.
 
-    Every rank hands over two numbers, its weight and a hash of its settings, which must be the same
-    in all processes, and what it wants to have averaged. `steps` is how many this worker has taken.
-    Of the tensors in `moving` a copy is kept, for `progress`.
+    Every rank hands over two numbers, its weight and a hash of its settings (lr and mu by group),
+    which must be the same in all processes up to rounding, and what it wants to have averaged.
+    `steps` is how many this worker has taken. Of the tensors in `moving` a copy is kept, for
+    `progress`.
 
     Attributes
     ----------
@@ -67,13 +69,20 @@ class Average(ABC):
     _work: Any
 
     def __init__(
-        self, workers: Workers, *, settings: str, steps: int, moving: Sequence[Tensor] = ()
+        self,
+        workers: Workers,
+        *,
+        settings: list[list[float]],
+        steps: int,
+        moving: Sequence[Tensor] = (),
     ) -> None:
         self.steps = steps
         self._workers, self._settings = workers, settings
         self._own = flatten(moving, workers.device) if moving else None
-        # Whole numbers below 2**24 are exact in float32.
-        self._hash = zlib.crc32(settings.encode()) % 2**24
+        # Rounded, so that hashes seldom differ if the numbers hardly do. Whole numbers below 2**24
+        # are exact in float32.
+        text = " ".join(f"{x:.9g}" for group in settings for x in group)
+        self._hash = zlib.crc32(text.encode()) % 2**24
 
     def wait(self) -> float:
         """Wait until all has arrived; return the seconds it took."""
@@ -85,11 +94,15 @@ class Average(ABC):
     def mean(self, on_nonfinite: str) -> Mean:
         """Return the mean, or say whose state is not finite."""
         weights, hashes = self._headers()
-        if len(set(hashes)) > 1:
-            raise InputError(
-                f"processes differ in lr after {self.steps} steps; this one has {self._settings}. "
-                "Schedulers must do the same in all processes. No state was averaged"
-            )
+        if len(set(hashes)) > 1:  # all processes see it, so all of them ask what the numbers are
+            reports = self._workers.exchange({"settings": self._settings})
+            try:
+                name = f"lr after {self.steps} steps"
+                require_close(name, [theirs["settings"] for theirs in reports])
+            except InputError as error:
+                raise InputError(
+                    f"{error}. Schedulers must do the same in all processes. No state was averaged"
+                ) from None
         bad = [str(rank) for rank, weight in enumerate(weights) if weight == NOT_FINITE]
         total = sum(weight for weight in weights if weight != NOT_FINITE)
         if bad and (on_nonfinite == "raise" or total <= 0):

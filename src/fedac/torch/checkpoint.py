@@ -1,8 +1,8 @@
 """What a checkpoint of a distributed run holds; `fedac.checkpoints` has the envelope.
 
 All that the server holds of every parameter, the settings by group, steps, rounds, buffers, and
-what the user adds. It is the same in all processes, and rank 0 writes it. What each rank remembers
-is in files of their own (`fedac.torch.memories`).
+what the user adds. It is the same in all processes, and rank 0 writes it. What each rank remembers,
+the state of its own optimizer included, is in files of their own (`fedac.torch.memories`).
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from torch import Tensor
 
 from fedac.checkpoints import Envelope, MissingCheckpointError
 from fedac.errors import InputError
+from fedac.torch.agreement import describe_inside
 from fedac.torch.communication import Workers, require_same
 from fedac.torch.memories import delete_others, read_memory, write_memory
 from fedac.torch.optimizer import LocalOptimizer
@@ -40,13 +41,16 @@ def save(
 
     `last` is the step of the checkpoint that is in the file now, if rank 0 knows it.
     """
-    if optimizer.algorithm.memory:
+    if _ranks_remember(optimizer):
         more["memories"] = _save_memories(path, optimizer, workers, last=last, extra=more["extra"])
     if workers.rank != 0:
         return
     _require_plain_values(more["extra"])
+    if optimizer.inside is not None and not _ranks_remember(optimizer):
+        more["inside"] = _plain_state(optimizer)
     content = {
         **ENVELOPE.header(),
+        "optimizer": describe_inside(optimizer),
         "rules": optimizer.rules(),
         "steps": optimizer.steps,
         "rounds_served": optimizer.rounds,
@@ -77,7 +81,7 @@ def _save_memories(
     failure: Exception | None = None
     try:
         _require_plain_values(extra)
-        mine["hash"] = write_memory(path, optimizer, workers.rank)
+        mine["hash"] = write_memory(path, optimizer, workers.rank, inside=_plain_state(optimizer))
     except (InputError, OSError) as error:
         failure = error
         mine["error"] = str(error)
@@ -116,8 +120,12 @@ def load(
     memories: list[list[Tensor]] = [[] for _ in optimizer.parameters()]
     try:
         content = ENVELOPE.read(path, read)
-        if optimizer.algorithm.memory:
-            memories = read_memory(path, rank=workers.rank, ranks=workers.size, content=content)
+        inside: Any = content.get("inside")
+        if _ranks_remember(optimizer):
+            found = read_memory(path, rank=workers.rank, ranks=workers.size, content=content)
+            memories, inside = found.memory, found.inside
+        if optimizer.inside is not None:
+            optimizer.inside.require_fit(inside)
         mine = {"steps": content["steps"]}
     except InputError as error:
         mine = {"error": str(error), "missing": isinstance(error, MissingCheckpointError)}
@@ -130,6 +138,8 @@ def load(
             raise InputError(f"rank {rank} cannot resume: {theirs['error']}")
     require_same("the steps of their checkpoints", [theirs["steps"] for theirs in reports])
 
+    if optimizer.inside is not None:
+        optimizer.inside.load(inside)
     with torch.no_grad():
         for buffer, value in zip(buffers, content["buffers"], strict=True):
             buffer.copy_(value)
@@ -148,6 +158,10 @@ def _require_fit(content: dict[str, Any], optimizer: LocalOptimizer, buffers: li
     groups = optimizer.param_groups
     if len(content["groups"]) != len(groups):
         raise InputError(f"it has {len(content['groups'])} parameter groups, not {len(groups)}")
+    ours = "an optimizer of fedac.torch"  # what all had before others could be synchronized
+    writer = content.get("optimizer", ours)
+    if writer != describe_inside(optimizer):
+        raise InputError(f"it was written with {writer}, not {describe_inside(optimizer)}")
     optimizer.require_same_rules(content["rules"])
     theirs, mine = content["groups"][0]["local_steps"], groups[0]["local_steps"]
     if theirs != mine:  # all groups have the same
@@ -160,9 +174,24 @@ def _require_fit(content: dict[str, Any], optimizer: LocalOptimizer, buffers: li
             raise InputError(f"it holds another model: {theirs} in place of {mine}")
 
 
+def _ranks_remember(optimizer: LocalOptimizer) -> bool:
+    """Check whether a rank keeps what no other rank has."""
+    local_state = optimizer.inside is not None and optimizer.inside.state == "local"
+    return bool(optimizer.algorithm.memory) or local_state
+
+
+def _plain_state(optimizer: LocalOptimizer) -> dict[str, Any] | None:
+    """Return the state of a user's optimizer, if there is one, or say why it cannot be saved."""
+    if optimizer.inside is None:
+        return None
+    state: dict[str, Any] = optimizer.inside.optimizer.state_dict()
+    _require_plain(f"the state of {type(optimizer.inside.optimizer).__name__}", state)
+    return state
+
+
 def _require_plain_values(extra: dict[str, Any]) -> None:
     for name, value in extra.items():
-        _require_plain(name, value)
+        _require_plain(f"'{name}'", value)
 
 
 def _require_plain(name: str, value: Any) -> None:
@@ -174,6 +203,6 @@ def _require_plain(name: str, value: Any) -> None:
             _require_plain(name, item)
     elif type(value) not in (*PLAIN, torch.nn.Parameter):
         raise InputError(
-            f"'{name}' holds a {type(value).__name__}; a checkpoint can hold numbers, texts, "
+            f"{name} holds a {type(value).__name__}; a checkpoint can hold numbers, texts, "
             "tensors, and lists and dicts of these"
         )

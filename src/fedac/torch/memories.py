@@ -10,7 +10,7 @@ from __future__ import annotations
 import glob
 import hashlib
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,8 +21,12 @@ from fedac.torch.state import SequenceOptimizer
 
 ENVELOPE = Envelope(package="fedac.torch (the memory of one rank)", version=1, oldest=1)
 
-# By parameter; empty for one that never moved.
-Memory = list[list[Tensor]]
+
+class Memory(NamedTuple):
+    """What a rank remembers."""
+
+    memory: list[list[Tensor]]  # by parameter; empty for one that never moved
+    inside: Any  # the state dict of the user's optimizer, or None if it is one of ours
 
 
 def file_of(path: Path, *, rank: int, steps: int) -> Path:
@@ -34,18 +38,19 @@ def file_of(path: Path, *, rank: int, steps: int) -> Path:
     return path.with_name(f"{path.name}.rank{rank}.step{steps}")
 
 
-def write_memory(path: Path, optimizer: SequenceOptimizer, rank: int) -> str:
+def write_memory(path: Path, optimizer: SequenceOptimizer, rank: int, *, inside: Any) -> str:
     """Write what this rank remembers, and return the hash that identifies it."""
-    memory: Memory = [
+    memory = [
         [tensor.detach().cpu() for tensor in optimizer.kept(p, "memory")]
         if optimizer.state.get(p)
         else []
         for p in optimizer.parameters()
     ]
-    content = {**ENVELOPE.header(), "memory": memory}
+    mine = Memory(memory, inside)
+    content = {**ENVELOPE.header(), **mine._asdict()}
     file = file_of(path, rank=rank, steps=optimizer.steps)
     ENVELOPE.write(file, lambda target: torch.save(content, target))
-    return _hash(memory)
+    return _hash(mine)
 
 
 def read_memory(path: Path, *, rank: int, ranks: int, content: dict[str, Any]) -> Memory:
@@ -61,10 +66,10 @@ def read_memory(path: Path, *, rank: int, ranks: int, content: dict[str, Any]) -
     def read(source: BinaryIO) -> Memory:
         found = torch.load(source, map_location="cpu", weights_only=True)
         ENVELOPE.require_header(found)
-        memory: Memory = found["memory"]
-        if _hash(memory) != hashes[rank]:
+        mine = Memory(found["memory"], found.get("inside"))
+        if _hash(mine) != hashes[rank]:
             raise InputError(f"it was not written together with '{path}'; use the files of one run")
-        return memory
+        return mine
 
     try:
         return ENVELOPE.read(file, read)
@@ -84,11 +89,26 @@ def delete_others(path: Path, *, rank: int, keep: set[int]) -> None:
             file.unlink(missing_ok=True)
 
 
-def _hash(memory: Memory) -> str:
+def _hash(mine: Memory) -> str:
     found = hashlib.sha256()
-    for tensors in memory:
+    for tensors in mine.memory:
         found.update(f"{len(tensors)} ".encode())
         for tensor in tensors:
-            found.update(f"{tensor.dtype} {list(tensor.shape)} ".encode())
-            found.update(tensor.contiguous().numpy().tobytes())
+            _add(found, tensor)
+    if mine.inside is not None:
+        _add(found, mine.inside)
     return found.hexdigest()
+
+
+def _add(found: Any, value: Any) -> None:
+    """Add a value to a hash, whatever lists and dicts it is made of."""
+    if isinstance(value, Tensor):
+        found.update(f"{value.dtype} {list(value.shape)} ".encode())
+        # As bytes: NumPy has no bfloat16.
+        found.update(value.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes())
+    elif isinstance(value, dict | list | tuple):
+        found.update(f"{len(value)} ".encode())
+        for item in value.items() if isinstance(value, dict) else value:
+            _add(found, item)
+    else:
+        found.update(f"{value!r} ".encode())

@@ -17,13 +17,13 @@ class SyncSchedule:
 
     Examples
     --------
-    >>> schedule = SyncSchedule(4, at=[3, 5], overlap=False, delay=None)
+    >>> schedule = SyncSchedule(4, at=[3, 5], overlap=False, delay_steps=None)
     >>> [step for step in range(1, 14) if schedule.is_due(step)]
     [3, 5, 9, 13]
     """
 
     def __init__(
-        self, local_steps: int, *, at: Iterable[int] | None, overlap: bool, delay: int | None
+        self, local_steps: int, *, at: Iterable[int] | None, overlap: bool, delay_steps: int | None
     ) -> None:
         self.local_steps = local_steps
         self.at = sorted({require_count("every step in at", step) for step in at or ()})
@@ -34,12 +34,14 @@ class SyncSchedule:
             raise InputError(
                 f"two synchronizations are {gap} steps apart, more than local_steps={local_steps}"
             )
-        if delay is not None and not overlap:
-            raise InputError("delay is for overlap=True only")
-        self.delay = require_count("delay", 1 if delay is None else delay) if overlap else 0
+        if delay_steps is not None and not overlap:
+            raise InputError("delay_steps is for overlap=True only")
+        given = 1 if delay_steps is None else delay_steps
+        self.delay = require_count("delay_steps", given) if overlap else 0
         if self.delay >= local_steps:
             raise InputError(
-                f"delay must be from 1 to local_steps - 1 = {local_steps - 1}, got {self.delay}"
+                f"delay_steps must be from 1 to local_steps - 1 = {local_steps - 1}, got "
+                f"{self.delay}"
             )
 
     def rounds(self, steps: int) -> int:
@@ -47,7 +49,7 @@ class SyncSchedule:
 
         Examples
         --------
-        >>> schedule = SyncSchedule(4, at=[3, 5], overlap=False, delay=None)
+        >>> schedule = SyncSchedule(4, at=[3, 5], overlap=False, delay_steps=None)
         >>> [schedule.rounds(step) for step in (2, 3, 5, 8, 9, 13)]
         [0, 1, 2, 2, 3, 4]
         """

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import Any
 
 from fedac.decay import Decay
 from fedac.errors import InputError
+from fedac.torch.communication import require_same
 
 # Schedulers end near 0, not at 0: LinearLR at -5e-19, say.
 ROUNDING = 1e-12
+# Processes compute their lr with different roundings: on other hardware, or by other formulas.
+TOLERANCE = 1e-9
 # What groups of other optimizers may hold; ours would silently ignore it.
 UNSUPPORTED = ("weight_decay", "momentum", "dampening", "nesterov", "betas", "maximize", "foreach")
 
@@ -22,6 +27,29 @@ def plain_settings(group: dict[str, Any]) -> dict[str, Any]:
     if isinstance(settings["lr"], Decay):
         settings["lr"] = settings["lr"].start
     return {n: v.item() if hasattr(v, "item") else v for n, v in settings.items()}
+
+
+def lr_and_mu(groups: Sequence[dict[str, Any]]) -> list[list[float]]:
+    """Return lr and mu of all groups; the other hyperparameters follow from them."""
+    return [[float(group["lr"]), float(group["mu"])] for group in groups]
+
+
+def require_close(name: str, by_rank: Sequence[list[list[float]]]) -> None:
+    """Refuse processes whose lr or mu differ by more than rounding.
+
+    >>> require_close("settings", [[[0.3, 1.0]], [[0.1 + 0.2, 1.0]]])
+    >>> require_close("settings", [[[0.3, 1.0]], [[0.2, 1.0]]])
+    Traceback (most recent call last):
+    fedac.errors.InputError: processes differ in settings: lr=0.3 mu=1.0 at rank 0; lr=0.2 mu=1.0 \
+at rank 1
+    """
+    first, *others = ([x for group in settings for x in group] for settings in by_rank)
+    for other in others:
+        pairs = zip(first, other, strict=False)
+        close = all(math.isclose(x, y, rel_tol=TOLERANCE) for x, y in pairs)
+        if not close or len(first) != len(other):
+            texts = [" | ".join(f"lr={lr!r} mu={mu!r}" for lr, mu in s) for s in by_rank]
+            require_same(name, texts)
 
 
 def is_paused(group: dict[str, Any]) -> bool:

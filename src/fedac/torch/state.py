@@ -18,6 +18,7 @@ from fedac.checkpoints import require_same_rule
 from fedac.decay import Decay
 from fedac.errors import InputError
 from fedac.require import require_count, require_positive
+from fedac.torch.inside import Inside
 from fedac.torch.layout import (
     PARTS,
     all_equal,
@@ -56,6 +57,8 @@ class SequenceOptimizer(torch.optim.Optimizer):
     versions: dict[Tensor, tuple[int, int]]
     # Called at the end of every step: `synchronize` sets it. Copies of the optimizer have none.
     after_step: Callable[[], object] | None = None
+    # The user's optimizer, if it takes the local steps.
+    inside: Inside | None = None
 
     def parameters(self) -> list[Tensor]:
         """Return the parameters of all groups."""
