@@ -222,8 +222,8 @@ def _cost_cells(row: Row, seeds: int) -> list[str]:
     from fedac.experiments.comparison.verdict import written
 
     if not row.reached:
-        partly = f"{row.seeds_reached} of {seeds}" if row.seeds_reached else ""
-        return [f"not reached{partly and f', but {partly}'}", "-", "-"]
+        partly = f", but {row.seeds_reached} of {seeds}" if row.seeds_reached else ""
+        return [f"not reached{partly}", "-", "-"]
     return [written(band) for band in (row.rounds, row.megabytes, row.seconds)]
 
 

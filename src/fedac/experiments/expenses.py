@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedac.arrays import Array
+from fedac.experiments.cells import records
 from fedac.link import Link
 from fedac.rounding import FLOAT32
 from fedac.simulation.federation import taking_part
@@ -22,11 +23,14 @@ EXPENSES = ["rounds", "megabytes", "link_seconds"]
 def with_expenses(runs: pd.DataFrame, link: Link, at: str = "T") -> pd.DataFrame:
     """Add the columns `EXPENSES` to runs of a `Store.frame`: what they cost until the step `at`.
 
-    ``megabytes`` are what a client sends and receives that takes part in all these rounds.
+    ``megabytes`` are what a client sends and receives that takes part in all these rounds. A run
+    may have many rows, one for each of its records.
     """
     rounds = np.ceil(runs[at] / runs["K"]).astype(int)
-    traffic = np.reshape([sum(traffic_of(run)) for run in runs.itertuples()], -1)
-    seconds = [elapsed_of(run, link)[r] for run, r in zip(runs.itertuples(), rounds, strict=True)]
+    each = {run.key: run for run in records(runs.drop_duplicates("key"))}
+    traffic = runs["key"].map({key: sum(traffic_of(run)) for key, run in each.items()})
+    elapsed = {key: elapsed_of(run, link) for key, run in each.items()}
+    seconds = [elapsed[key][r] for key, r in zip(runs["key"], rounds, strict=True)]
     return runs.assign(rounds=rounds, megabytes=rounds * traffic / 1e6, link_seconds=seconds)
 
 

@@ -54,10 +54,7 @@ def fedac_ii_a1(
     """Bound E[Phi_T] of FedAc-II (lemma fedacii:conv:main, fedacii:conv:1 and :2)."""
     gamma = stable_gamma(eta, mu, K)
     apart = stability.fedac_ii_a1(eta=eta, gamma=gamma, L=L, mu=mu, sigma=sigma, M=M, K=K)
-    lemma = _fedac_ii_perturbed(
-        eta=eta, gamma=gamma, L=L, mu=mu, sigma=sigma, M=M, T=T, Phi0=Phi0, discrepancy=apart
-    )
-    return _summed(lemma, gamma * mu / 3, T, Phi0)
+    return _fedac_ii(apart, eta=eta, gamma=gamma, L=L, mu=mu, sigma=sigma, M=M, T=T, Phi0=Phi0)
 
 
 def fedac_ii_a2(
@@ -76,9 +73,14 @@ def fedac_ii_a2(
     """Bound E[Phi_T] of FedAc-II under asm2 (as above, with another discrepancy)."""
     gamma = stable_gamma(eta, mu, K)
     apart = stability.fedac_ii_a2(eta=eta, gamma=gamma, mu=mu, sigma4=sigma4, Q=Q, M=M, K=K)
-    lemma = _fedac_ii_perturbed(
-        eta=eta, gamma=gamma, L=L, mu=mu, sigma=sigma, M=M, T=T, Phi0=Phi0, discrepancy=apart
-    )
+    return _fedac_ii(apart, eta=eta, gamma=gamma, L=L, mu=mu, sigma=sigma, M=M, T=T, Phi0=Phi0)
+
+
+def _fedac_ii(
+    apart: float, *, gamma: float, mu: float, T: float, Phi0: float, **letters: float
+) -> Bound:
+    """Bound E[Phi_T] of FedAc-II, given how far workers are apart at most."""
+    lemma = _fedac_ii_perturbed(gamma=gamma, mu=mu, T=T, Phi0=Phi0, discrepancy=apart, **letters)
     return _summed(lemma, gamma * mu / 3, T, Phi0)
 
 

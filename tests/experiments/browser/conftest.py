@@ -136,6 +136,16 @@ class Page:
         assert "exceptionDetails" not in answer, (script, answer["exceptionDetails"])
         return answer["result"].get("value")
 
+    def choose(self, control: str, value: object) -> None:
+        """Choose a value of a select."""
+        script = f"""(() => {{
+            const select = document.getElementById({json.dumps(control)});
+            select.value = {json.dumps(str(value))};
+            select.dispatchEvent(new Event("change", {{ bubbles: true }}));
+            return select.value;
+        }})()"""
+        assert self.run(script) == str(value), f"{control} does not offer {value}"
+
     def wait_for(self, condition: str) -> None:
         """Wait until an expression is true."""
         self.wait_until(lambda: bool(self.run(condition)), condition)
@@ -179,3 +189,11 @@ class Page:
             self.errors.append(details["entry"]["text"])
         elif event == "Runtime.consoleAPICalled" and details["type"] in LOUD:
             self.errors.append(json.dumps(details["args"]))
+
+
+@pytest.fixture
+def desktop(page: Page, report: Path) -> Iterator[Page]:
+    """Give a module's report, opened; whatever a test does must leave the console silent."""
+    page.open(report)
+    yield page
+    assert page.errors == []

@@ -27,25 +27,6 @@ def report(made_up, tmp_path_factory):
     return write_report(comparison, tmp_path_factory.mktemp("comparison") / "report.html")
 
 
-@pytest.fixture
-def desktop(page, report):
-    """Give the report, opened; whatever a test does must leave the console silent."""
-    page.open(report)
-    yield page
-    assert page.errors == []
-
-
-def choose(page, control, value):
-    """Choose a value of a select."""
-    script = f"""(() => {{
-        const select = document.getElementById({json.dumps(control)});
-        select.value = {json.dumps(str(value))};
-        select.dispatchEvent(new Event("change", {{ bubbles: true }}));
-        return select.value;
-    }})()"""
-    assert page.run(script) == str(value), f"{control} does not offer {value}"
-
-
 def lines(page):
     """Return what plotly draws, by name."""
     drawn = page.run(
@@ -83,10 +64,10 @@ def test_from_seconds_to_rounds_and_megabytes(desktop):
     assert set(drawn) == {"seeds", "FedAc-I", "FedAvg"}
     assert drawn["FedAc-I"]["x"] == [0, 3, 6, 9]
     assert drawn["FedAc-I"]["y"] == [1, 0.2, 0.02, 0.01]
-    choose(desktop, "unit", "rounds")
+    desktop.choose("unit", "rounds")
     assert lines(desktop)["FedAc-I"]["x"] == [0, 1, 2, 3]
     assert axis_title(desktop) == "rounds"
-    choose(desktop, "unit", "megabytes")
+    desktop.choose("unit", "megabytes")
     assert lines(desktop)["FedAc-I"]["x"] == [0, 0.5, 1, 1.5]
     assert axis_title(desktop) == "megabytes per client, both ways"
     (target,) = desktop.run(
@@ -96,13 +77,13 @@ def test_from_seconds_to_rounds_and_megabytes(desktop):
 
 
 def test_one_k_or_the_best_of_each_method(desktop):
-    choose(desktop, "K", 16)
+    desktop.choose("K", 16)
     drawn = lines(desktop)
     assert set(drawn) == {"seeds", "FedAc-I"}
     assert drawn["FedAc-I"]["y"] == [1, 0.5, 0.1, 0.04]
     (caption,) = texts(desktop, "#caption")
     assert caption.endswith("Not drawn, because a seed diverged: FedAvg.")
-    choose(desktop, "K", "best of each method")
+    desktop.choose("K", "best of each method")
     assert set(lines(desktop)) == {"seeds", "FedAc-I", "FedAvg"}
 
 

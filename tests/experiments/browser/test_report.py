@@ -69,25 +69,6 @@ def report(tmp_path_factory):
         return write(store, folder / "report.html")
 
 
-@pytest.fixture
-def desktop(page, report):
-    """Give the report, opened; whatever a test does must leave the console silent."""
-    page.open(report)
-    yield page
-    assert page.errors == []
-
-
-def choose(page, control, value):
-    """Choose a value of a select."""
-    script = f"""(() => {{
-        const select = document.getElementById({json.dumps(control)});
-        select.value = {json.dumps(str(value))};
-        select.dispatchEvent(new Event("change", {{ bubbles: true }}));
-        return select.value;
-    }})()"""
-    assert page.run(script) == str(value), f"{control} does not offer {value}"
-
-
 def click(page, selector):
     page.run(f"document.querySelector({json.dumps(selector)}).click()")
 
@@ -162,13 +143,13 @@ def test_even_a_script_that_gets_in_is_not_run(desktop):
 
 
 def test_text_of_the_store_stays_text(desktop):
-    choose(desktop, "problem", HOSTILE_PROBLEM)
+    desktop.choose("problem", HOSTILE_PROBLEM)
     assert desktop.run("document.getElementById('caption').textContent").startswith(HOSTILE)
     assert desktop.run("document.images.length") == 0
 
 
 def test_suboptimality_over_workers(desktop):
-    choose(desktop, "problem", A9A_PROBLEM)
+    desktop.choose("problem", A9A_PROBLEM)
     drawn = curves(desktop)
     hollow = [f"{label}, published" for label in LABELS]
     assert set(drawn) == {*LABELS, *hollow, "linear speedup"}
@@ -178,7 +159,7 @@ def test_suboptimality_over_workers(desktop):
     assert speedup["y"][0] / speedup["y"][-1] == pytest.approx(8192 / 4)
     assert axis_title(desktop) == "workers M"
 
-    choose(desktop, "K", 256)
+    desktop.choose("K", 256)
     assert curves(desktop)["FedAvg"]["y"] > drawn["FedAvg"]["y"]
     click(desktop, "#published")
     click(desktop, "#guide")
@@ -208,8 +189,8 @@ def test_opens_on_an_axis_with_more_than_one_value(page, tmp_path):
 
 
 def test_the_values_of_the_figure_are_in_a_table(desktop):
-    choose(desktop, "problem", A9A_PROBLEM)
-    choose(desktop, "K", 8)
+    desktop.choose("problem", A9A_PROBLEM)
+    desktop.choose("K", 8)
     drawn = curves(desktop)
     rows = desktop.run(
         """[...document.getElementById("values").tBodies[0].rows].map(
@@ -225,9 +206,9 @@ def test_the_values_of_the_figure_are_in_a_table(desktop):
         "suboptimality",
         "step size",
     ]
-    choose(desktop, "problem", HOSTILE_PROBLEM)
+    desktop.choose("problem", HOSTILE_PROBLEM)
     assert "range over seeds" in texts(desktop, "#values thead th")
-    choose(desktop, "layout", "traces")
+    desktop.choose("layout", "traces")
     assert "seed" in texts(desktop, "#values thead th")
 
 
@@ -246,8 +227,8 @@ def test_a_saved_picture_has_a_background_and_a_legend(desktop, tmp_path):
 
 
 def test_suboptimality_over_local_steps(desktop):
-    choose(desktop, "problem", A9A_PROBLEM)
-    choose(desktop, "layout", "K")
+    desktop.choose("problem", A9A_PROBLEM)
+    desktop.choose("layout", "K")
     drawn = curves(desktop)
     assert "linear speedup" not in drawn
     assert drawn["MB-SGD"]["x"] == LOCAL_STEPS
@@ -257,17 +238,17 @@ def test_suboptimality_over_local_steps(desktop):
         False,
         False,
     )
-    choose(desktop, "M", 4)
+    desktop.choose("M", 4)
     assert curves(desktop)["MB-SGD"]["y"] > drawn["MB-SGD"]["y"]
 
 
 def test_from_rounds_to_megabytes_and_seconds(desktop):
-    choose(desktop, "problem", A9A_PROBLEM)
-    choose(desktop, "layout", "rounds")
+    desktop.choose("problem", A9A_PROBLEM)
+    desktop.choose("layout", "rounds")
     rounds = curves(desktop)
     assert rounds["FedAc-I"]["x"] == rounds["FedAvg"]["x"] == [4096 / K for K in LOCAL_STEPS[::-1]]
     assert axis_title(desktop) == "communication rounds R"
-    choose(desktop, "unit", "megabytes")
+    desktop.choose("unit", "megabytes")
     sent = curves(desktop)
     assert sent["FedAvg"]["x"] == pytest.approx(
         [2 * 123 * 4e-6 * R for R in rounds["FedAvg"]["x"]], rel=1e-5
@@ -275,7 +256,7 @@ def test_from_rounds_to_megabytes_and_seconds(desktop):
     assert sent["FedAc-I"]["x"] == pytest.approx([2 * mb for mb in sent["FedAvg"]["x"]], rel=1e-5)
     assert sent["FedAc-I"]["y"] == rounds["FedAc-I"]["y"]
     assert axis_title(desktop) == "megabytes per client, both ways"
-    choose(desktop, "unit", "seconds")
+    desktop.choose("unit", "seconds")
     waited = curves(desktop)
     # On a wide-area network: 50 ms a round, 2 ms a step, 200 Mbit/s.
     assert waited["FedAvg"]["x"] == pytest.approx(
@@ -296,28 +277,28 @@ def test_costs_have_readable_ticks(desktop):
 
 
 def test_progress_of_single_runs(desktop):
-    choose(desktop, "problem", A9A_PROBLEM)
-    choose(desktop, "layout", "traces")
+    desktop.choose("problem", A9A_PROBLEM)
+    desktop.choose("layout", "traces")
     drawn = curves(desktop)
     assert list(drawn) == LABELS
     assert drawn["FedAc-I"]["x"] == list(range(0, 4097, 512))
     assert offered(desktop, "eta") == ["best", *(f"{eta:g}" for eta in ETAS)]
-    choose(desktop, "eta", BEST_ETA)
+    desktop.choose("eta", BEST_ETA)
     assert curves(desktop) == drawn
-    choose(desktop, "eta", 0.001)
+    desktop.choose("eta", 0.001)
     assert curves(desktop)["FedAc-I"]["y"][-1] > 10 * drawn["FedAc-I"]["y"][-1]
-    choose(desktop, "K", 64)
-    choose(desktop, "unit", "rounds")
+    desktop.choose("K", 64)
+    desktop.choose("unit", "rounds")
     assert curves(desktop)["FedAc-I"]["x"][-1] == 64
-    choose(desktop, "unit", "megabytes")
+    desktop.choose("unit", "megabytes")
     assert curves(desktop)["FedAc-I"]["x"][-1] == pytest.approx(4 * 123 * 4e-6 * 64, rel=1e-5)
-    choose(desktop, "unit", "seconds")
+    desktop.choose("unit", "seconds")
     drawn = curves(desktop)["FedAvg"]["x"]
     assert drawn == pytest.approx(np.linspace(0, 1, 9) * (64 * 0.05 + 4096 * 0.002), rel=1e-3)
 
 
 def test_several_seeds_are_a_band_and_single_lines(desktop):
-    choose(desktop, "problem", HOSTILE_PROBLEM)
+    desktop.choose("problem", HOSTILE_PROBLEM)
     assert offered(desktop, "problem") == [A9A_PROBLEM, HOSTILE_PROBLEM]  # the paper's first
     assert offered(desktop, "K") == ["1", "2"]
     drawn = curves(desktop)
@@ -325,24 +306,24 @@ def test_several_seeds_are_a_band_and_single_lines(desktop):
     assert drawn["seeds"]["x"] == [4, 8, 8, 4]
     assert not shown(desktop, "published")
     assert "median of 3 seeds" in desktop.run("document.getElementById('caption').textContent")
-    choose(desktop, "layout", "traces")
+    desktop.choose("layout", "traces")
     assert desktop.run("document.getElementById('plot').data.length") == 2 * 3
 
 
 def test_the_fewest_rounds(desktop):
-    choose(desktop, "headline-problem", A9A_PROBLEM)
+    desktop.choose("headline-problem", A9A_PROBLEM)
     assert texts(desktop, "#headline tbody th") == LABELS
     cells = texts(desktop, "#headline tbody tr:last-child > *")
     # 0.1/8192 + 3/4096 is under 1e-3, at K = 2 it is not; the paper says the same of FedAvg.
     assert cells[:4] == ["FedAvg", "4096", "4096", "4096"]
     # 4096 rounds of 984 bytes and 0.052 seconds, and what it takes to send them.
     assert cells[4:6] == ["4.03", "213"]
-    choose(desktop, "target", 0.01)
+    desktop.choose("target", 0.01)
     cells = texts(desktop, "#headline tbody tr:last-child > *")
     assert int(cells[1]) < 4096
-    choose(desktop, "target", "0.00001")
+    desktop.choose("target", "0.00001")
     assert set(texts(desktop, "#headline tbody tr > :nth-child(2)")) == {"not reached"}
-    choose(desktop, "headline-problem", HOSTILE_PROBLEM)
+    desktop.choose("headline-problem", HOSTILE_PROBLEM)
     assert texts(desktop, "#headline thead th")[:2] == ["algorithm", "rounds"]
     assert "published" not in texts(desktop, "#headline thead th")
 
@@ -364,7 +345,7 @@ def test_the_comparison_can_be_sorted_and_filtered(desktop):
     click(desktop, "#comparison [data-key=algorithm] button")
     assert column(desktop, "algorithm") == sorted(column(desktop, "algorithm"), key=str.lower)
 
-    choose(desktop, "filter-algorithm", "MB-AC-SGD")
+    desktop.choose("filter-algorithm", "MB-AC-SGD")
     assert set(column(desktop, "algorithm")) == {"MB-AC-SGD"}
     before = len(column(desktop, "M"))
     click(desktop, "#filter-many")
@@ -372,7 +353,7 @@ def test_the_comparison_can_be_sorted_and_filtered(desktop):
 
 
 def test_every_control_has_a_name_and_answers_to_the_keyboard(desktop):
-    choose(desktop, "problem", A9A_PROBLEM)
+    desktop.choose("problem", A9A_PROBLEM)
     assert desktop.run(
         "[...document.querySelectorAll('select, input')].every((e) => e.labels.length === 1)"
     )
@@ -400,8 +381,8 @@ def test_every_control_has_a_name_and_answers_to_the_keyboard(desktop):
 def test_fits_on_a_phone(page, report):
     page.open(report, width=375, height=740)
     for layout, problem in product(("M", "K", "rounds", "traces"), (HOSTILE_PROBLEM, A9A_PROBLEM)):
-        choose(page, "layout", layout)
-        choose(page, "problem", problem)
+        page.choose("layout", layout)
+        page.choose("problem", problem)
         assert page.run("document.documentElement.scrollWidth") == 375
         assert page.run("document.getElementById('plot')._fullLayout.width") <= 375
     # What is wider scrolls in a box of its own.
@@ -456,7 +437,7 @@ def test_federations_are_chosen_and_never_mixed(page, report_of_clients):
     assert offered(page, "problem") == CLIENT_PROBLEMS
     # The mean of seeds 1, 2 and 6; the interval reaches below zero, but the figure does not.
     for place, problem in enumerate(CLIENT_PROBLEMS):
-        choose(page, "problem", problem)
+        page.choose("problem", problem)
         drawn = curves(page)
         assert drawn["FedAvg"]["x"] == [4, 8]
         assert drawn["FedAvg"]["y"] == pytest.approx([0.03 * (place + 1)] * 2, rel=1e-4)
@@ -471,7 +452,7 @@ def test_federations_are_chosen_and_never_mixed(page, report_of_clients):
 def test_accuracy_on_the_test_set(page, report_of_clients):
     page.open(report_of_clients)
     assert offered(page, "metric") == ["suboptimality", "test accuracy"]
-    choose(page, "metric", "test accuracy")
+    page.choose("metric", "test accuracy")
     drawn = curves(page)
     assert set(drawn) == {"FedAvg", "seeds"}
     assert drawn["FedAvg"]["y"] == pytest.approx([0.77, 0.77])
@@ -479,7 +460,7 @@ def test_accuracy_on_the_test_set(page, report_of_clients):
         "(({title, type}) => [title.text, type])(document.getElementById('plot').layout.yaxis)"
     )
     assert axis == ["test accuracy, best step size", "linear"]
-    choose(page, "layout", "traces")
+    page.choose("layout", "traces")
     assert curves(page)["FedAvg"]["y"][0] == pytest.approx(0.8 - 0.06 - 0.08)
     assert "test accuracy" in texts(page, "#values thead th")
     assert page.errors == []

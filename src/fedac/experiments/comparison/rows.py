@@ -72,11 +72,8 @@ def find_costs(curves: Sequence[Curve], target: float | None, every: int) -> dic
     costs = {axis: [curve.cost_of(target, axis) for curve in curves] for axis in AXES}
     if math.inf in costs["rounds"]:
         return dict.fromkeys(AXES, NOTHING)
-    bands = {}
-    for axis, values in costs.items():
-        slack = every / 2 / max(every, *costs["rounds"])  # half a record, as a share
-        bands[axis] = predict(values, slack=slack)
-    return bands
+    slack = every / 2 / max(every, *costs["rounds"])  # half a record, as a share
+    return {axis: predict(values, slack=slack) for axis, values in costs.items()}
 
 
 def find_reached(curves: Sequence[Curve], budget: Budget) -> Band:
