@@ -59,10 +59,10 @@ class Envelope:
                 f"{self.version}"
             )
 
-    def write(self, path: Path, write: Callable[[BinaryIO], object]) -> None:
-        """Write a checkpoint atomically."""
+    def write(self, path: Path, write: Callable[[BinaryIO], object], *, writer: str = "") -> None:
+        """Write a checkpoint atomically; for `writer` see `write_atomically`."""
         try:
-            write_atomically(path, write)
+            write_atomically(path, write, writer=writer)
         except (OSError, RuntimeError) as error:  # PyTorch's RuntimeError hides the cause
             reason = getattr(error, "strerror", None) or "is the disk full?"
             raise OSError(f"cannot write the checkpoint '{path}': {reason}") from error

@@ -10,11 +10,11 @@ from typing import BinaryIO
 from fedac.errors import InputError
 
 
-def write_atomically(path: Path, write: Callable[[BinaryIO], object]) -> None:
+def write_atomically(path: Path, write: Callable[[BinaryIO], object], *, writer: str = "") -> None:
     """Write to a temporary file in the same folder, then rename it: readers never see half a file.
 
-    Only one process may write to a path at a time: the temporary name is always the same, so that
-    a killed process leaves at most one behind.
+    Processes that write to one path at a time need a name each, `writer`. The temporary name is
+    always the same otherwise, so that a killed process leaves at most one behind.
 
     Examples
     --------
@@ -27,7 +27,7 @@ def write_atomically(path: Path, write: Callable[[BinaryIO], object]) -> None:
     _require_replaceable(path)
     path = path.resolve()  # keep symbolic links
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = _temporary(path)
+    temporary = _temporary(path, writer)
     try:
         with temporary.open("wb") as file:
             write(file)
@@ -67,5 +67,5 @@ def _require_replaceable(path: Path) -> None:
         raise InputError(f"'{path}' is not a regular file")
 
 
-def _temporary(path: Path) -> Path:
-    return path.with_name(f".{path.name}.part")
+def _temporary(path: Path, writer: str = "") -> Path:
+    return path.with_name(f".{path.name}{writer and '.' + writer}.part")

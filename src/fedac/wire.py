@@ -190,6 +190,9 @@ def send(
 class Sender:
     """A `Rounding` of one client in one round that keeps the bytes of every vector.
 
+    With `residuals`, which has what rounding took from every vector so far, it adds that to the
+    vector, and keeps what rounding takes now (error feedback).
+
     Examples
     --------
     >>> from fedac.algorithms import get
@@ -199,21 +202,32 @@ class Sender:
     >>> received = receive(fedavg, "int8", sender.data, (base,))
     >>> bool((received[0] == sent[0]).all())
     True
+
+    >>> residuals = [np.array([0.001, 0.0])]
+    >>> sender = Sender("int8", seed=0, m=2, r=6, residuals=residuals)
+    >>> arrived = sender(np.array([0.1, -0.3]), 0)
+    >>> bool(np.allclose(arrived + sender.residuals[0], [0.101, -0.3]))
+    True
     """
 
     wire: str
     seed: int
     m: int
     r: int
+    residuals: list[npt.NDArray[np.float64]] | None = None
     data: list[npt.NDArray[np.uint8]] = field(default_factory=list)
 
     def __call__(self, x: Vector, t: int) -> Vector:
         """Return what arrives of vector t."""
         with np.errstate(over="ignore", invalid="ignore"):  # it arrives as not finite
+            wanted = x if self.residuals is None else x + self.residuals[t]
             key = np.uint64(keys_of(self.seed, self.m, self.r, t))
-            data = encode(self.wire, x, key)
+            data = encode(self.wire, wanted, key)
             self.data.append(data)
-            return decode(self.wire, data, len(x))
+            arrives = decode(self.wire, data, len(x))
+            if self.residuals is not None:
+                self.residuals[t] = wanted - arrives
+            return arrives
 
 
 def receive(

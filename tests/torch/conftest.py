@@ -58,7 +58,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., AbstractCo
         assert server.stdout is not None
 
         def run(name: str, *, world: int = 4, **arguments: Any) -> list[Ended]:
-            folder = tmp_path_factory.mktemp(name)
+            folder = tmp_path_factory.mktemp(name.rpartition(":")[2])
             job = {"name": name, "world": world, "folder": str(folder), "arguments": arguments}
             print(json.dumps(job), file=server.stdin, flush=True)
             codes = json.loads(server.stdout.readline())

@@ -153,7 +153,7 @@ def test_frozen_parameters_are_saved_without_copies(tmp_path: Path) -> None:
     optimizer.step()
     optimizer.eval()
     optimizer.train()
-    assert averages.bytes == 4 * (2 * 3 + 2)
+    assert averages.bytes == 4 * (2 * 3 + 4)
     averages.checkpoint(tmp_path / "a.pt")
     with torch.no_grad():
         frozen.zero_()
@@ -341,7 +341,7 @@ def damaged(key, value):
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (damaged("version", 1), "it has version 1; this fedac reads versions 2 to 4"),
+        (damaged("version", 1), "it has version 1; this fedac reads versions 2 to 5"),
         (damaged("version", "two"), "it has version 'two'"),
         (damaged("format", "other"), "not a checkpoint of fedac.torch"),
         (lambda content: content.pop("groups"), "not a checkpoint of fedac.torch"),
@@ -375,10 +375,17 @@ def test_checkpoints_of_other_algorithms_and_models(written: Path, settings, mes
     assert_refused(written, message, **settings)
 
 
-def test_a_checkpoint_with_other_local_steps(tmp_path: Path) -> None:
+def test_a_checkpoint_with_other_local_steps_continues_with_a_notice(tmp_path: Path) -> None:
     path = tmp_path / "a.pt"
     Training(local_steps=4).run(4).averages.checkpoint(path)
-    assert_refused(path, "written with local_steps=4, not 2")
+    training = Training(local_steps=2)
+    with pytest.warns(UserWarning, match="written with local_steps=4; continuing with 2"):
+        training.averages.resume(path)
+    for group in training.optimizer.param_groups:
+        assert group["local_steps"] == group["last"]["local_steps"] == 2
+    rounds = training.averages.rounds
+    training.run(4)
+    assert training.averages.rounds == rounds + 2
 
 
 def test_a_checkpoint_with_other_custom_coefficients(tmp_path: Path) -> None:

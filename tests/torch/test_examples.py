@@ -99,7 +99,7 @@ def test_the_program_with_a_rounded_wire_equals_the_simulator(processes, tmp_pat
     (tmp_path / "program.py").write_text(program)
     for process in processes("program", path=str(tmp_path / "program.py")):
         np.testing.assert_allclose(process.result, result.best.w, rtol=0, atol=1e-9)
-        assert process.out == "2700\n"
+        assert process.out == "2860\n"
 
 
 def run_program(processes, folder: Path, program: str) -> list[Any]:

@@ -116,7 +116,7 @@ def test_processes_reproduce_the_simulators_clients(in_processes, problem, name:
 @pytest.mark.parametrize("name", RUNS)
 def test_what_travels_is_what_the_record_says(in_processes, name: str) -> None:
     rounds = len(IRREGULAR) if RUNS[name]["at"] else T // K
-    numbers = get(RUNS[name]["algorithm"]).vectors_up * DIM + 2 * WORLD
+    numbers = get(RUNS[name]["algorithm"]).vectors_up * DIM + 4 * WORLD
     for rank in in_processes[name]:
         assert rank["all_reduces"] == [numbers] * rounds
         assert rank["bytes"] == 8 * numbers * rounds

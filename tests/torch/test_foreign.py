@@ -128,7 +128,7 @@ def test_what_becomes_of_the_state(in_processes) -> None:
 
 
 def test_bytes_count_the_state(in_processes) -> None:
-    rounds, numbers, header = STEPS // K, 7, 2 * WORLD
+    rounds, numbers, header = STEPS // K, 7, 4 * WORLD
     for name, copies in (("average", 1), ("nesterov", 1), ("state averaged", 3)):
         for rank in in_processes[name]:
             assert rank["bytes"] == 8 * (copies * numbers + header) * rounds

@@ -469,7 +469,7 @@ def test_buffers_are_averaged_beside_a_composition(overlap: bool) -> None:
     (one, averages), (other, _) = train(True), train(False)
     # The mean of one worker is its own, but for rounding.
     torch.testing.assert_close(list(one.buffers()), list(other.buffers()), rtol=1e-12, atol=1e-12)
-    assert averages.bytes == 8 * (2 * 15 + 2 * 3 + 2)  # w and c, two buffers, two numbers
+    assert averages.bytes == 8 * (2 * 15 + 2 * 3 + 4)  # w and c, two buffers, a header
 
 
 @pytest.mark.parametrize("name", [SERVER, BOTH])

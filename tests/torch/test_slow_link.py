@@ -15,7 +15,7 @@ SLOW_NETWORK = (
     "sh", "-c", f'ip link set lo up && {SHAPE} && exec "$@"', "sh",
 )  # fmt: skip
 RUNS = [("fedavg", "float32"), ("fedavg", "int8"), ("fedac-i", "float32")]
-HEADERS = {"float32": 32, "int8": 16}  # weights and hashes: of 4 workers, or of one
+HEADERS = {"float32": 64, "int8": 32}  # four numbers: of 4 workers, or of one
 
 # Rounds took 1 to 8% less than predicted, also beside a busy loop: they start with a full bucket,
 # and the prediction has the slowest rank's steps. The rest is for a machine that gets busier

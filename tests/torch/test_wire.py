@@ -18,7 +18,7 @@ WORLD, DIM = 4, 300  # more numbers than share a scale
 L2, SEED, K, T, ETA = 0.05, 5, 8, 32, 0.1
 IRREGULAR = [1, 4, 12, 18, 25, 32]
 LOSSY = ["int8", "bfloat16"]
-HEADER = 16  # a worker's weight, and the hash of its settings
+HEADER = 32  # bytes: a worker's four numbers
 
 METHODS = {
     "fedavg": {"weighting": "examples", "batch": 4},

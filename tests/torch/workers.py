@@ -7,6 +7,7 @@ meet in a file and communicate over 127.0.0.1 only. With an argument, it is a wo
 
 from __future__ import annotations
 
+import importlib
 import json
 import math
 import os
@@ -466,7 +467,7 @@ def doomed(rank: int, victim: int, how: str, limit: float) -> None:
 
 
 def half_a_checkpoint(rank: int, folder: str) -> list[str]:
-    """Resume although not every rank can read the checkpoint; return the errors."""
+    """Resume from what rank 0 has, if that can be read; return the errors."""
     messages = []
     w = nn.Parameter(torch.zeros(5))
     optimizer = FedAc([w], lr=0.1, mu=0.1, local_steps=2)
@@ -477,13 +478,15 @@ def half_a_checkpoint(rank: int, folder: str) -> list[str]:
         if t % 2:
             averages.checkpoint(f"{folder}/{t + 1}.pt")
     dist.barrier()
-    other = f"{folder}/none.pt" if rank == 1 else f"{folder}/4.pt"
+    if rank == 0:
+        Path(f"{folder}/2.pt").write_bytes(b"damaged")
+    dist.barrier()
+    missing = f"{folder}/none.pt" if rank == 0 else f"{folder}/4.pt"
     for path, missing_ok in (
-        (other, False),
-        (other, True),
-        (f"{folder}/{2 if rank == 1 else 4}.pt", False),
-        (f"{folder}/none.pt", True),
-        (f"{folder}/4.pt", False),
+        (missing, False),
+        (missing, True),
+        (f"{folder}/{2 if rank == 0 else 4}.pt", False),
+        (f"{folder}/{4 if rank == 0 else 'elsewhere/4'}.pt", False),
     ):
         before = sequences(optimizer)
         try:
@@ -778,6 +781,12 @@ ELSEWHERE = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", "GLOO_SOCKET_IFNAME": "l
 # -- the server --------------------------------------------------------------------------------
 
 
+def find_job(name: str) -> Any:
+    """Return a job of this file, or of another one, such as "loops:join"."""
+    file, _, function = name.rpartition(":")
+    return getattr(importlib.import_module(file), function) if file else JOBS[name]
+
+
 def run_rank(rank: int, job: dict[str, Any]) -> None:
     """Run one process of a job."""
     folder = Path(job["folder"])
@@ -789,7 +798,7 @@ def run_rank(rank: int, job: dict[str, Any]) -> None:
         rank=rank,
         world_size=job["world"],
     )
-    result = JOBS[job["name"]](rank, **job["arguments"])
+    result = find_job(job["name"])(rank, **job["arguments"])
     torch.save(result, folder / f"{rank}.pt")
     if dist.is_initialized():
         dist.destroy_process_group()

@@ -38,9 +38,15 @@ def require_agreement(
         "what the last round ended with (sums of all sizes)": describe_server(optimizer, trained),
     }
     reports = workers.exchange(mine)
+    differences = []
     for name in mine:
         check = require_close if name == "settings" else require_same
-        check(name, [theirs[name] for theirs in reports])
+        try:
+            check(name, [theirs[name] for theirs in reports])
+        except InputError as error:
+            differences.append(str(error))
+    if differences:
+        raise InputError(". And ".join(differences))
 
 
 def agree_on_state(workers: Workers, inside: Inside) -> None:
@@ -83,7 +89,7 @@ def describe_server(optimizer: SequenceOptimizer, params: Sequence[Tensor]) -> s
     # Before the first step all processes take rank 0's start; a mean makes them equal anyway.
     if optimizer.steps == 0 or optimizer.takes_mean:
         return "made equal"
-    state = [optimizer.snapshot(p) for p in params]
+    state = [optimizer.snapshot(p) for p in params if optimizer.state.get(p)]
     return " ".join(
         f"{sum(float(t.double().abs().sum()) for t in ts):.6g}" for ts in zip(*state, strict=True)
     )

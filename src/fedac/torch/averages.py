@@ -1,28 +1,28 @@
-"""Weighted means over all processes: by one all-reduce, or of bytes that all ranks gather."""
+"""Weighted means over all workers: by one all-reduce, or of bytes that all of them gather."""
 
 from __future__ import annotations
 
 import time
-import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from fedac.errors import InputError
 from fedac.require import require_count
 from fedac.rounding import FLOAT32
-from fedac.torch.communication import NonFiniteStateError, Workers, flatten
+from fedac.torch.communication import NonFiniteStateError, Workers, require_same
+from fedac.torch.flat import flatten, is_finite, parts, sample, unflatten
+from fedac.torch.headers import LENGTH, NOT_FINITE, Header
 from fedac.torch.packets import Packet
 from fedac.torch.settings import require_close
 from fedac.wire import require_wire
 
-# Sent in place of the weight by a worker whose tensors are not finite.
-NOT_FINITE = -1.0
+# Sums of numbers that are smaller do not overflow float32.
+LARGE = 1e38
 
 
 def traffic(handed_over: int, *, world_size: int, wire: str = FLOAT32) -> int:
@@ -40,71 +40,117 @@ def traffic(handed_over: int, *, world_size: int, wire: str = FLOAT32) -> int:
     return (2 if require_wire(wire) == FLOAT32 else M) * (M - 1) * handed_over
 
 
-class Mean(NamedTuple):
-    """What came of an average: the mean as a flat tensor, and whose tensors are in it.
+class Mean:
+    """What came of an average.
 
-    `share` is how many of all workers these are; `used` says whether this one is among them.
+    Parameters
+    ----------
+    total : Tensor
+        The sum of what good workers sent, times their weights, as a flat tensor.
+    headers : list of Header
+        Of all workers.
+    rank : int
+        Which of them this one is.
+
+    Attributes
+    ----------
+    divisor : float
+        What the sum is divided by: the sum of all weights.
+    share : float
+        How many of all workers are in the mean.
+    used : bool
+        Whether this one is.
+    skipped : tuple of int
+        Whose tensors were not finite.
+    steps : int
+        The steps of the worker that took most.
     """
 
-    values: Tensor
-    share: float
-    used: bool
+    def __init__(self, total: Tensor, headers: Sequence[Header], rank: int) -> None:
+        self._total = total
+        weights = [header.weight for header in headers]
+        self.divisor = sum(weight for weight in weights if weight > 0)
+        self.share = sum(weight > 0 for weight in weights) / len(weights)
+        self.used = weights[rank] > 0
+        self.skipped = tuple(m for m, weight in enumerate(weights) if weight == NOT_FINITE)
+        self.steps = max(header.steps for header in headers)
+
+    def values(self) -> Tensor:
+        """Return the mean as a flat tensor; call it once, and nothing else afterwards."""
+        self._total /= self.divisor
+        return self._total
+
+    def copy_to(self, tensors: Sequence[Tensor]) -> None:
+        """Copy the mean into tensors."""
+        unflatten(self._total, tensors, divisor=self.divisor)
+
+    def distance(self, own: Tensor, numbers: int) -> float:
+        """Return the distance from other `numbers`, of which `own` is a sample."""
+        there = sample(self._total[:numbers])
+        square = float((own - there / self.divisor).double().square().sum())
+        return float((square * numbers / max(own.numel(), 1)) ** 0.5)
 
 
 class Average(ABC):
     """A weighted mean of tensors, which is started when it is made.
 
-    Every rank hands over two numbers, its weight and a hash of its settings (lr and mu by group),
-    which must be the same in all processes up to rounding, and what it wants to have averaged.
-    `steps` is how many this worker has taken. Of the tensors in `moving` a copy is kept, for
-    `progress`.
+    Every rank hands over its header, and what it wants to have averaged. Of the tensors in `moving`
+    a copy is kept, for `progress`.
 
     Attributes
     ----------
+    header : Header
+        This worker's.
+    settings : list of list of float
+        Its lr and mu by group; if it has finished, those of the workers that train, after `mean`.
     bytes : int
         How many this process hands over.
     """
 
+    header: Header
     bytes: int
-    _work: Any
+    # What rounding takes from this worker's message, with error feedback.
+    residuals: list[Any] | None = None
+    # Some of the numbers of this worker's message, and how many there are in all.
+    _sample: Tensor
+    _numbers: int
+    _arriving: Tensor  # what all workers send, once it has arrived
 
     def __init__(
         self,
         workers: Workers,
+        header: Header,
         *,
         settings: list[list[float]],
-        steps: int,
         moving: Sequence[Tensor] = (),
     ) -> None:
-        self.steps = steps
-        self._workers, self._settings = workers, settings
+        self.header = header
+        self.settings = settings
+        self._workers = workers
         self._own = flatten(moving, workers.device) if moving else None
-        # Rounded, so that hashes seldom differ if the numbers hardly do. Whole numbers below 2**24
-        # are exact in float32.
-        text = " ".join(f"{x:.9g}" for group in settings for x in group)
-        self._hash = zlib.crc32(text.encode()) % 2**24
+
+    @property
+    def steps(self) -> int:
+        """How many steps this worker had taken when the average was started."""
+        return self.header.steps
 
     def wait(self) -> float:
         """Wait until all has arrived; return the seconds it took."""
         before = time.perf_counter()
-        with self._workers.guard():
-            self._work.wait()
+        self._workers.finish(self._arriving)
         return time.perf_counter() - before
 
-    def mean(self, on_nonfinite: str) -> Mean:
-        """Return the mean, or say whose state is not finite."""
-        weights, hashes = self._headers()
-        if len(set(hashes)) > 1:  # all processes see it, so all of them ask what the numbers are
-            reports = self._workers.exchange({"settings": self._settings})
-            try:
-                name = f"lr after {self.steps} steps"
-                require_close(name, [theirs["settings"] for theirs in reports])
-            except InputError as error:
-                raise InputError(
-                    f"{error}. Schedulers must do the same in all processes. No state was averaged"
-                ) from None
-        bad = [str(rank) for rank, weight in enumerate(weights) if weight == NOT_FINITE]
-        total = sum(weight for weight in weights if weight != NOT_FINITE)
+    def mean(self, on_nonfinite: str) -> Mean | None:
+        """Return the mean, or say why there is none; None if all have finished and none has moved.
+
+        A worker that has finished may have other settings than those that train.
+        """
+        headers = [Header.read(row, near=self.steps) for row in self._headers()]
+        self._require_same_steps(headers)
+        self._require_same_settings(headers)
+        weights = [header.weight for header in headers]
+        bad = [str(m) for m, weight in enumerate(weights) if weight == NOT_FINITE]
+        total = sum(weight for weight in weights if weight > 0)
         if bad and (on_nonfinite == "raise" or total <= 0):
             advice = ", or on_nonfinite='skip-worker'" if on_nonfinite == "raise" else ""
             raise NonFiniteStateError(
@@ -112,96 +158,147 @@ class Average(ABC):
                 f"steps; no state was averaged. Use a smaller lr{advice}"
             )
         if total <= 0:
+            if all(header.finished for header in headers):
+                return None
             raise InputError("no worker counted any examples; call count(examples) every step")
-        mean = self._sum(weights)
-        mean /= total
-        if not torch.isfinite(mean).all():
+        flat = self._sum(weights)
+        if sum(header.size for header in headers) > LARGE and not is_finite(flat):
             raise NonFiniteStateError(
-                f"the sum of all states overflows {mean.dtype} after {self.steps} steps; no state "
+                f"the sum of all states overflows {flat.dtype} after {self.steps} steps; no state "
                 "was averaged. Use a smaller lr"
             )
-        used = [weight > 0 for weight in weights]
-        return Mean(mean, sum(used) / self._workers.size, used[self._workers.rank])
+        return Mean(flat, headers, self._workers.rank)
 
-    def progress(self, moving: Sequence[Tensor]) -> Tensor:
+    def spread(self, mean: Mean) -> float:
+        """Return how far this worker's message was from the mean."""
+        return mean.distance(self._sample, self._numbers)
+
+    def progress(self, moving: Sequence[Tensor]) -> list[Tensor]:
         """Return how far this worker has moved since; 0 if it was not finite then."""
-        now = flatten(moving, self._workers.device)
-        return torch.zeros_like(now) if self._own is None else now - self._own
+        if self._own is None:
+            return [torch.zeros_like(tensor) for tensor in moving]
+        since = parts(self._own, moving)  # the copy is needed no more, so this takes its place
+        for then, now in zip(since, moving, strict=True):
+            torch.sub(now.detach(), then, out=then)
+        return since
+
+    def everyone_finished(self) -> bool:
+        """Check whether all workers have run out of batches."""
+        return all(Header.read(row, near=0).finished for row in self._headers())
+
+    def _require_same_steps(self, headers: Sequence[Header]) -> None:
+        training = [header for header in headers if not header.finished]
+        if len({header.steps for header in training}) > 1:
+            try:
+                require_same("how many steps they have taken", [h.steps for h in headers])
+            except InputError as error:
+                raise InputError(
+                    f"{error}. All ranks must take the same number of steps, or train inside "
+                    "averages.join(). No state was averaged"
+                ) from None
+
+    def _require_same_settings(self, headers: Sequence[Header]) -> None:
+        if len({header.settings for header in headers}) == 1:
+            return
+        # All workers see it, so all of them ask what the numbers are.
+        reports = self._workers.exchange({"settings": self.settings})
+        by_worker = [reports[leader]["settings"] for leader in self._workers.leaders]
+        furthest = max(range(len(headers)), key=lambda m: headers[m].steps)
+        training = [s for s, h in zip(by_worker, headers, strict=True) if not h.finished]
+        training = training or [by_worker[furthest]]
+        try:
+            require_close(f"lr after {self.steps} steps", training)
+        except InputError as error:
+            raise InputError(
+                f"{error}. Schedulers must do the same in all processes. No state was averaged"
+            ) from None
+        self.settings = training[0]
 
     @abstractmethod
-    def _headers(self) -> tuple[list[float], list[float]]:
-        """Return the weights and hashes of all ranks."""
+    def _headers(self) -> list[list[float]]:
+        """Return the headers of all workers, as numbers."""
 
     @abstractmethod
     def _sum(self, weights: list[float]) -> Tensor:
-        """Return the sum of what good ranks sent, times their weights."""
+        """Return the sum of what good workers sent, times their weights."""
 
 
 class Reduced(Average):
     """An average by one all-reduce.
 
-    The buffer begins with the two numbers of all ranks. Every rank fills in its own and leaves the
-    others 0, so that the sum has them all. The tensors times the weight follow. Tensors in
-    `private` are not sent, but must be finite as well.
+    The buffer begins with the headers of all workers. Every one fills in its own and leaves the
+    others 0, so that the sum has them all. The tensors times the weight follow: the `message`, and
+    what is `beside` it. Tensors in `private` are not sent, but must be finite as well. `reuse` may
+    be the buffer of an earlier average.
     """
 
     def __init__(
         self,
         workers: Workers,
-        tensors: Sequence[Tensor],
+        header: Header,
         *,
-        weight: float,
+        message: Sequence[Tensor],
+        beside: Sequence[Tensor],
         private: Sequence[Tensor] = (),
+        reuse: Tensor | None = None,
         **more: Any,
     ) -> None:
-        super().__init__(workers, **more)
-        self._buffer = flatten(tensors, workers.device, leading_zeros=2 * workers.size)
-        body = self._buffer[2 * workers.size :]
-        finite = [torch.isfinite(t).all().to(workers.device) for t in (body, *private)]
-        if not torch.stack(finite).all():
+        super().__init__(workers, header, **more)
+        self._leading = LENGTH * workers.size
+        self.buffer = flatten(
+            [*message, *beside], workers.device, leading_zeros=self._leading, reuse=reuse
+        )
+        body = self.buffer[self._leading :]
+        self._numbers = sum(tensor.numel() for tensor in message)
+        self._sample = sample(body[: self._numbers]).clone()
+        norm = torch.linalg.vector_norm(body)
+        if all(map(is_finite, (*(() if torch.isfinite(norm) else (body,)), *private))):
+            size = min(float(norm), torch.finfo(body.dtype).max) * max(header.weight, 0)
+            self.header = header._replace(size=size)
+            if header.weight != 1:
+                body *= header.weight
+        else:
             body.zero_()  # NaN would spoil the sum
-            self._own, weight = None, NOT_FINITE
-        elif weight != 1:
-            body *= weight
-        self._buffer[workers.rank] = weight
-        self._buffer[workers.size + workers.rank] = self._hash
-        self.bytes = self._buffer.nbytes
-        with workers.guard():
-            self._work = dist.all_reduce(self._buffer, group=workers.group, async_op=True)
+            self._own, self.header = None, header._replace(weight=NOT_FINITE)
+        mine = slice(LENGTH * workers.rank, LENGTH * (workers.rank + 1))
+        self.buffer[mine] = torch.tensor(self.header.numbers(), dtype=torch.float64)
+        self.bytes = self.buffer.nbytes
+        self._arriving = self.buffer
+        workers.start_sum(self.buffer)
 
-    def _headers(self) -> tuple[list[float], list[float]]:
-        weights, hashes = self._buffer[: 2 * self._workers.size].view(2, -1).tolist()
-        return weights, hashes
+    def _headers(self) -> list[list[float]]:
+        rows: list[list[float]] = self.buffer[: self._leading].view(-1, LENGTH).tolist()
+        return rows
 
     def _sum(self, weights: list[float]) -> Tensor:
-        return self._buffer[2 * self._workers.size :]
+        return self.buffer[self._leading :]
 
 
 class Gathered(Average):
-    """An average of packets: every rank gathers the bytes of all, and reads them in float64."""
+    """An average of packets: every worker gathers the bytes of all, and reads them in float64."""
 
-    def __init__(self, workers: Workers, packet: Packet, *, weight: float, **more: Any) -> None:
-        super().__init__(workers, **more)
+    def __init__(self, workers: Workers, header: Header, *, packet: Packet, **more: Any) -> None:
+        super().__init__(workers, header, **more)
         self._packet = packet
+        self._numbers, self._sample = packet.message_numbers, packet.sample
+        self.residuals = packet.residuals
         if not packet.finite:
-            self._own, weight = None, NOT_FINITE
-        header = np.array([weight, self._hash], np.float64)
-        self._length = header.nbytes
-        whole = np.concatenate([header.view(np.uint8), packet.data])
+            self._own, self.header = None, header._replace(weight=NOT_FINITE)
+        numbers = np.array(self.header.numbers(), np.float64)
+        self._leading = numbers.nbytes
+        whole = np.concatenate([numbers.view(np.uint8), packet.data])
         mine = torch.from_numpy(whole).to(workers.device)
         self.bytes = mine.nbytes
-        self._rows = [torch.empty_like(mine) for _ in range(workers.size)]
-        with workers.guard():
-            self._work = dist.all_gather(self._rows, mine, group=workers.group, async_op=True)
+        self._arriving = workers.start_gather(mine)
 
-    def _headers(self) -> tuple[list[float], list[float]]:
-        headers = [row[: self._length].cpu().numpy().view(np.float64) for row in self._rows]
-        weights, hashes = np.transpose(headers).tolist()
-        return weights, hashes
+    def _headers(self) -> list[list[float]]:
+        return [
+            row[: self._leading].cpu().numpy().view(np.float64).tolist() for row in self._arriving
+        ]
 
     def _sum(self, weights: list[float]) -> Tensor:
         total = torch.zeros(self._packet.numbers, dtype=torch.float64)
-        for weight, row in zip(weights, self._rows, strict=True):
+        for weight, row in zip(weights, self._arriving, strict=True):
             if weight > 0:
-                total += weight * self._packet.read(row[self._length :].cpu().numpy())
+                total += weight * self._packet.read(row[self._leading :].cpu().numpy())
         return total.to(self._workers.device)

@@ -7,23 +7,29 @@ the state of its own optimizer included, is in files of their own (`fedac.torch.
 
 from __future__ import annotations
 
+import io
+import warnings
 from collections.abc import Callable
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from fedac.checkpoints import Envelope, MissingCheckpointError
 from fedac.errors import InputError
 from fedac.torch.agreement import describe_inside
-from fedac.torch.communication import Workers, require_same
-from fedac.torch.memories import delete_others, read_memory, write_memory
+from fedac.torch.buffers import Buffers
+from fedac.torch.communication import Workers
+from fedac.torch.memories import Memory, delete_others, fetch_memories, read_memory, write_memory
 from fedac.torch.optimizer import LocalOptimizer
 from fedac.torch.settings import plain_settings, upgrade
 
-ENVELOPE = Envelope(package="fedac.torch", version=4, oldest=2)
+ENVELOPE = Envelope(package="fedac.torch", version=5, oldest=2)
+# What one process may fail with, by the name under which the others hear of it.
+ERRORS = {"missing": MissingCheckpointError, "input": InputError, "file": OSError}
 # What `torch.load` reads without running code, apart from lists, tuples and dicts of these.
 PLAIN = (int, float, bool, str, bytes, type(None), Tensor, torch.Size, torch.dtype, torch.device)
 
@@ -31,24 +37,54 @@ PLAIN = (int, float, bool, str, bytes, type(None), Tensor, torch.Size, torch.dty
 def save(
     path: Path,
     optimizer: LocalOptimizer,
-    buffers: list[Tensor],
+    buffers: Buffers,
     workers: Workers,
     *,
     last: int | None,
+    names: list[str] | None,
+    residuals: list[Tensor] | None,
     **more: Any,
 ) -> None:
     """Write a checkpoint atomically; `more` is "rounds" and "extra", what the user adds.
 
-    `last` is the step of the checkpoint that is in the file now, if rank 0 knows it.
+    `last` is the step of the checkpoint that is in the file now, if rank 0 knows it. `names` are
+    those of the parameters. If one process fails, all do.
     """
-    if _ranks_remember(optimizer):
-        more["memories"] = _save_memories(path, optimizer, workers, last=last, extra=more["extra"])
-    if workers.rank != 0:
-        return
-    _require_plain_values(more["extra"])
-    if optimizer.inside is not None and not _ranks_remember(optimizer):
-        more["inside"] = _plain_state(optimizer)
-    content = {
+    workers.activity = f"the checkpoint after {optimizer.steps} steps"
+    failure: Exception | None = None
+    if _ranks_remember(optimizer, residuals=residuals is not None):
+        mine: dict[str, Any] = {"last": last}
+        try:
+            _require_plain_values(more["extra"])
+            if workers.leads:
+                inside = _plain_state(optimizer)
+                mine["hash"] = write_memory(
+                    path, optimizer, workers.rank, inside=inside, residuals=residuals
+                )
+        except (InputError, OSError) as error:
+            failure = error
+        reports = _tell_all(workers, failure, "write a checkpoint", mine)
+        on_disk = reports[0]["last"]
+        if on_disk is not None and workers.leads:  # until rank 0 has written the new one
+            delete_others(path, rank=workers.rank, keep={on_disk, optimizer.steps})
+        more["memories"] = [reports[leader]["hash"] for leader in workers.leaders]
+    elif optimizer.inside is not None:
+        more["inside"] = optimizer.inside.optimizer.state_dict()
+    if workers.rank == 0 and workers.leads:
+        try:
+            _require_plain_values(more["extra"])
+            _plain_state(optimizer)
+            content = _content(optimizer, buffers) | {"names": names} | more
+            # Where several groups train alike, each has a rank 0 that writes.
+            writer = "" if (number := dist.get_rank()) == 0 else str(number)
+            ENVELOPE.write(path, lambda file: torch.save(content, file), writer=writer)
+        except (InputError, OSError) as error:
+            failure = error
+    _tell_all(workers, failure, "write a checkpoint", {})
+
+
+def _content(optimizer: LocalOptimizer, buffers: Buffers) -> dict[str, Any]:
+    return {
         **ENVELOPE.header(),
         "optimizer": describe_inside(optimizer),
         "rules": optimizer.rules(),
@@ -61,100 +97,116 @@ def save(
             [sequence.detach().cpu() for sequence in optimizer.snapshot(p)]
             for p in optimizer.parameters()
         ],
-        "buffers": [buffer.detach().cpu() for buffer in buffers],
-        **more,
+        "buffers": [buffer.detach().cpu() for buffer in buffers.all()],
+        "buffer_names": buffers.names,
     }
-    ENVELOPE.write(path, lambda file: torch.save(content, file))
-
-
-def _save_memories(
-    path: Path,
-    optimizer: LocalOptimizer,
-    workers: Workers,
-    *,
-    last: int | None,
-    extra: dict[str, Any],
-) -> list[str]:
-    """Let every rank write what it remembers, and return the hashes; if one cannot, all refuse."""
-    workers.activity = f"the checkpoint after {optimizer.steps} steps"
-    mine: dict[str, Any] = {"last": last}
-    failure: Exception | None = None
-    try:
-        _require_plain_values(extra)
-        mine["hash"] = write_memory(path, optimizer, workers.rank, inside=_plain_state(optimizer))
-    except (InputError, OSError) as error:
-        failure = error
-        mine["error"] = str(error)
-    reports = workers.exchange(mine)
-    if failure is not None:
-        raise failure
-    for rank, theirs in enumerate(reports):
-        if "error" in theirs:
-            raise OSError(f"rank {rank} cannot write a checkpoint: {theirs['error']}")
-    on_disk = reports[0]["last"]
-    if on_disk is not None:  # it stays there until rank 0 has written the new one
-        delete_others(path, rank=workers.rank, keep={on_disk, optimizer.steps})
-    return [theirs["hash"] for theirs in reports]
 
 
 def load(
     path: Path,
     optimizer: LocalOptimizer,
-    buffers: list[Tensor],
+    buffers: Buffers,
     workers: Workers,
+    *,
+    names: list[str] | None,
+    residuals: bool,
     r: Callable[[int], int],
-) -> dict[str, Any]:
-    """Put a checkpoint into the optimizers and buffers of all processes, and return it.
+) -> tuple[dict[str, Any], Memory]:
+    """Put a checkpoint into the optimizers and buffers of all processes; return what it holds.
 
-    `r` is the number of the round that begins after so many steps, for an lr that falls.
-    If one process cannot use it, all refuse; if none has a file, with `MissingCheckpointError`.
+    Rank 0 reads it and sends it to the others, each of which reads its own memory. `residuals` says
+    whether there should be some. `r` is the number of the round that begins after so many steps,
+    for an lr that falls. If one process cannot use it, all refuse, and none is changed; if there is
+    no file, with `MissingCheckpointError`.
     """
+    workers.activity = "resuming"
 
-    def read(file: BinaryIO) -> dict[str, Any]:
-        content = torch.load(file, map_location="cpu", weights_only=True)
+    def parse(data: bytes) -> dict[str, Any]:
+        content = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
         ENVELOPE.require_header(content)
         content = upgrade(content, "groups")
-        _require_fit(content, optimizer, buffers)
+        _require_fit(content, optimizer, buffers, names)
         return content
 
-    memories: list[list[Tensor]] = [[] for _ in optimizer.parameters()]
+    def read(file: BinaryIO) -> bytes:
+        data = file.read()
+        parse(data)
+        return data
+
+    data, failure = b"", None
+    if workers.rank == 0 and workers.leads:
+        try:
+            data = ENVELOPE.read(path, read)
+        except InputError as error:
+            failure = error
+    _tell_all(workers, failure, "resume", {})
+    content = parse(workers.broadcast_bytes(data))
+    memory = Memory([[] for _ in optimizer.parameters()], content.get("inside"), None)
     try:
-        content = ENVELOPE.read(path, read)
-        inside: Any = content.get("inside")
-        if _ranks_remember(optimizer):
-            found = read_memory(path, rank=workers.rank, ranks=workers.size, content=content)
-            memories, inside = found.memory, found.inside
+        if "memories" in content and _ranks_remember(optimizer, residuals=residuals):
+            fetch_memories(path, workers, steps=content["steps"])
+            memory = read_memory(path, rank=workers.rank, ranks=workers.size, content=content)
         if optimizer.inside is not None:
-            optimizer.inside.require_fit(inside)
-        mine = {"steps": content["steps"]}
+            optimizer.inside.require_fit(memory.inside)
     except InputError as error:
-        mine = {"error": str(error), "missing": isinstance(error, MissingCheckpointError)}
-    reports = workers.exchange(mine)
-    if "error" in mine:
-        everywhere = all(theirs.get("missing") for theirs in reports)
-        raise (MissingCheckpointError if everywhere else InputError)(mine["error"])
-    for rank, theirs in enumerate(reports):
-        if "error" in theirs:
-            raise InputError(f"rank {rank} cannot resume: {theirs['error']}")
-    require_same("the steps of their checkpoints", [theirs["steps"] for theirs in reports])
+        failure = error
+    _tell_all(workers, failure, "resume", {})
 
     if optimizer.inside is not None:
-        optimizer.inside.load(inside)
+        optimizer.inside.load(memory.inside)
     with torch.no_grad():
-        for buffer, value in zip(buffers, content["buffers"], strict=True):
+        for buffer, value in zip(buffers.all(), content["buffers"], strict=True):
             buffer.copy_(value)
-    for group, saved in zip(optimizer.param_groups, content["groups"], strict=True):
-        group.update(plain_settings(saved) | {"last": saved["last"], "taken": 0})
+    _load_settings(optimizer, content["groups"], notify=workers.rank == 0 and workers.leads)
     optimizer.steps, optimizer.rounds = content["steps"], content["rounds_served"]
     optimizer.lower_lr(r(optimizer.steps))
-    saved_by_parameter = zip(content["sequences"], memories, strict=True)
-    for p, (sequences, memory) in zip(optimizer.parameters(), saved_by_parameter, strict=True):
-        optimizer.set_sequences(p, sequences, memory)
+    saved_by_parameter = zip(content["sequences"], memory.memory, strict=True)
+    for p, (sequences, mine) in zip(optimizer.parameters(), saved_by_parameter, strict=True):
+        optimizer.set_sequences(p, sequences, mine)
     optimizer.refresh()
-    return content
+    return content, memory
 
 
-def _require_fit(content: dict[str, Any], optimizer: LocalOptimizer, buffers: list[Tensor]) -> None:
+def _load_settings(
+    optimizer: LocalOptimizer, groups: list[dict[str, Any]], *, notify: bool
+) -> None:
+    """Take over the settings of a checkpoint, all but local_steps."""
+    mine, theirs = (g[0]["local_steps"] for g in (optimizer.param_groups, groups))
+    if mine != theirs and notify:
+        warnings.warn(
+            f"the checkpoint was written with local_steps={theirs}; continuing with {mine}",
+            stacklevel=4,
+        )
+    for group, saved in zip(optimizer.param_groups, groups, strict=True):
+        K = {"local_steps": mine}
+        group.update(plain_settings(saved) | K | {"last": saved["last"] | K, "taken": 0})
+
+
+def _tell_all(
+    workers: Workers, failure: Exception | None, activity: str, report: dict[str, Any]
+) -> list[dict[str, Any]]:
+    """Return the reports of all processes; if one has failed, all of them raise."""
+    if failure is not None:
+        kind = next(name for name in ERRORS if isinstance(failure, ERRORS[name]))
+        report |= {"error": str(failure), "kind": kind}
+    reports = workers.exchange(report)
+    if failure is not None:
+        raise failure
+    for rank, theirs in enumerate(reports):
+        if "error" in theirs:
+            error = ERRORS[theirs["kind"]]
+            if error is MissingCheckpointError:
+                raise error(theirs["error"])
+            raise error(f"rank {rank} cannot {activity}: {theirs['error']}")
+    return reports
+
+
+def _require_fit(
+    content: dict[str, Any],
+    optimizer: LocalOptimizer,
+    buffers: Buffers,
+    names: list[str] | None,
+) -> None:
     groups = optimizer.param_groups
     if len(content["groups"]) != len(groups):
         raise InputError(f"it has {len(content['groups'])} parameter groups, not {len(groups)}")
@@ -163,21 +215,24 @@ def _require_fit(content: dict[str, Any], optimizer: LocalOptimizer, buffers: li
     if writer != describe_inside(optimizer):
         raise InputError(f"it was written with {writer}, not {describe_inside(optimizer)}")
     optimizer.require_same_rules(content["rules"])
-    theirs, mine = content["groups"][0]["local_steps"], groups[0]["local_steps"]
-    if theirs != mine:  # all groups have the same
-        raise InputError(f"it was written with local_steps={theirs}, not {mine}")
     S = len(optimizer.algorithm.state_names)
-    wanted = [t.shape for ts in (*([p] * S for p in optimizer.parameters()), buffers) for t in ts]
+    tensors = (*([p] * S for p in optimizer.parameters()), buffers.all())
+    wanted = [t.shape for ts in tensors for t in ts]
     found = [t.shape for ts in (*content["sequences"], content["buffers"]) for t in ts]
     for theirs, mine in zip_longest(found, wanted):
         if theirs != mine:
             raise InputError(f"it holds another model: {theirs} in place of {mine}")
+    pairs = zip(content.get("names") or (), names or (), strict=False)
+    more = zip(content.get("buffer_names", ()), buffers.names, strict=False)
+    for theirs, mine in (*pairs, *more):
+        if theirs != mine:
+            raise InputError(f"it has '{theirs}' where this model has '{mine}'")
 
 
-def _ranks_remember(optimizer: LocalOptimizer) -> bool:
+def _ranks_remember(optimizer: LocalOptimizer, *, residuals: bool) -> bool:
     """Check whether a rank keeps what no other rank has."""
     local_state = optimizer.inside is not None and optimizer.inside.state == "local"
-    return bool(optimizer.algorithm.memory) or local_state
+    return bool(optimizer.algorithm.memory) or local_state or residuals
 
 
 def _plain_state(optimizer: LocalOptimizer) -> dict[str, Any] | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+import traceback
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -15,7 +16,6 @@ import torch.distributed as dist
 from torch import Tensor
 
 from fedac.errors import InputError
-from fedac.require import require_positive
 
 # Longer values are cut in errors.
 LONG = 100
@@ -30,83 +30,234 @@ class NonFiniteStateError(RuntimeError):
 
 
 class Workers:
-    """A process group whose messages are on `device`; for `group` and `timeout` see `Synchronizer`.
+    """Processes that are averaged, with messages on `device`.
 
-    `activity` is what the processes are doing, for errors.
+    A worker is one process, or all processes of a `node`, which train as one. Then one of them, the
+    only one in `group`, communicates with other nodes, and hands on to its node what it receives.
+
+    Parameters
+    ----------
+    group, node : ProcessGroup, optional
+        See `Synchronizer`.
+    device : torch.device
+        Where messages are.
+
+    Attributes
+    ----------
+    rank, size : int
+        The rank of this worker, and the number of workers.
+    leads : bool
+        Whether this process communicates with other workers.
+    leaders : list of int
+        Where such processes are in what `exchange` returns.
+    activity : str
+        What the processes are doing, for errors.
     """
 
-    def __init__(self, group: Any, *, device: torch.device, timeout: float | None) -> None:
+    _owns_groups = _lost = False
+    _work: Any = None  # a sum or gathering that was started
+
+    def __init__(self, group: Any, node: Any, *, device: torch.device) -> None:
         if not (dist.is_available() and dist.is_initialized()):
             raise InputError(
                 "there is no process group: call torch.distributed.init_process_group first, and "
                 "start the program with torchrun"
             )
         self.group: Any = dist.group.WORLD if group is None else group
-        self.rank, self.size = dist.get_rank(self.group), dist.get_world_size(self.group)
-        if self.rank < 0:
-            raise InputError("this process is not a member of the group")
-        self.device = device
+        self.node, self.device = node, device
         self.activity = "the start"
-        if timeout is not None:  # that of an existing group cannot be changed
-            limit = timedelta(seconds=require_positive("timeout", timeout))
-            ranks = dist.get_process_group_ranks(self.group)
-            with self.guard():
-                self.group = dist.new_group(ranks, timeout=limit, use_local_synchronization=True)
+        self.rank, self.size = dist.get_rank(self.group), dist.get_world_size(self.group)
+        self.leads = self.rank >= 0
+        self.leaders = list(range(self.size))
+        if node is None and not self.leads:
+            raise InputError("this process is not a member of the group")
+        if node is not None:
+            self._find_leaders()
+
+    def use_own_groups(self, timeout: float | None) -> None:
+        """From now on communicate in groups of our own: no message of the user's can meet ours."""
+        with self.guard():
+            if self.leads:
+                self.group = own_group(self.group, self.device, timeout)
+            if self.node is not None:
+                self.node = own_group(self.node, self.device, timeout)
+        self._owns_groups = True
 
     def exchange(self, message: dict[str, Any]) -> list[dict[str, Any]]:
-        """Return the messages of all processes, by rank. They are sent as JSON, not as pickles."""
-        text = json.dumps(message).encode()
-        longest = max(int(length) for length in self._gather([len(text)]))
-        return [json.loads(bytes(row.tolist())) for row in self._gather(text.ljust(longest))]
+        """Return the messages of all processes, by rank. They are sent as JSON, not as pickles.
 
-    def _gather(self, numbers: Sequence[int]) -> list[Tensor]:
-        mine = torch.tensor(list(numbers), device=self.device)
-        rows = [torch.empty_like(mine) for _ in range(self.size)]
+        Those of one node follow each other.
+        """
+        texts = [json.dumps(message)]
+        if self.node is not None:
+            texts = self._gather_texts(texts, self.node)
+        if self.leads:
+            texts = self._gather_texts(texts, self.group)
+        if self.node is not None:
+            texts = json.loads(self.hand_on_bytes(json.dumps(texts).encode()))
+        return [json.loads(text) for text in texts]
+
+    def start_sum(self, buffer: Tensor) -> None:
+        """Start to add up a buffer over all workers, in place; call `finish` with it later."""
         with self.guard():
-            dist.all_gather(rows, mine, group=self.group)
+            if self.leads:
+                self._work = dist.all_reduce(buffer, group=self.group, async_op=True)
+
+    def start_gather(self, mine: Tensor) -> Tensor:
+        """Start to gather a flat tensor of all workers; call `finish` with the result later."""
+        rows = torch.empty(self.size, len(mine), dtype=mine.dtype, device=mine.device)
+        with self.guard():
+            if self.leads:
+                self._work = dist.all_gather(list(rows), mine, group=self.group, async_op=True)
         return rows
+
+    def finish(self, tensor: Tensor) -> None:
+        """Wait for a sum or rows."""
+        with self.guard():
+            if self.leads:
+                self._work.wait()
+            self._hand_on(tensor)
+
+    def broadcast(self, tensor: Tensor, *, source: int = 0) -> None:
+        """Give all processes the tensor of one worker."""
+        with self.guard():
+            if self.leads:
+                dist.broadcast(tensor, dist.get_global_rank(self.group, source), group=self.group)
+            self._hand_on(tensor)
+
+    def broadcast_bytes(self, data: bytes, *, source: int = 0) -> bytes:
+        """Return the bytes that one worker has; what the others give does not matter."""
+        length = torch.tensor([len(data)], device=self.device)
+        self.broadcast(length, source=source)
+        sends = self.leads and self.rank == source
+        tensor = self._as_tensor(data, int(length) if not sends else len(data))
+        self.broadcast(tensor, source=source)
+        return bytes(tensor.cpu().numpy())
+
+    def sum_in_node(self, x: float) -> float:
+        """Return the sum of a number over the processes of this worker."""
+        if self.node is None:
+            return x
+        total = torch.tensor([x], dtype=torch.float64, device=self.device)
+        with self.guard():
+            dist.all_reduce(total, group=self.node)
+        return float(total)
+
+    def hand_on_bytes(self, data: bytes) -> bytes:
+        """Return the bytes of the process that leads the node."""
+        length = torch.tensor([len(data)], device=self.device)
+        with self.guard():
+            self._hand_on(length)
+            tensor = self._as_tensor(data, int(length))
+            self._hand_on(tensor)
+        return bytes(tensor.cpu().numpy())
 
     @contextmanager
     def guard(self) -> Iterator[None]:
         """Explain the errors of PyTorch's own communication."""
         before = time.perf_counter()
         try:
+            if self._lost:
+                raise RuntimeError("an earlier one has failed")
             yield
+        except WorkerLostError:  # explained already
+            raise
         except RuntimeError as error:
             waited = time.perf_counter() - before
             reason = str(error).partition("\n")[0]
+            self._leave_groups(error)
             raise WorkerLostError(
                 f"rank {self.rank} of {self.size}: {self.activity} failed after {waited:.1f} s; a "
                 "worker has died, cannot be reached, or has stopped taking steps. Restart from the "
                 f"last checkpoint. ({reason})"
             ) from error
 
+    def _find_leaders(self) -> None:
+        """Let the processes of a node find the one that communicates with other nodes."""
+        mine = torch.tensor([self.rank, self.size], device=self.device)
+        rows = [torch.empty_like(mine) for _ in range(dist.get_world_size(self.node))]
+        with self.guard():
+            dist.all_gather(rows, mine, group=self.node)
+        found = [i for i, row in enumerate(rows) if int(row[0]) >= 0]
+        if len(found) != 1:
+            raise InputError(
+                f"group must have one process of every node; it has {len(found)} of this one"
+            )
+        self._leader = dist.get_global_rank(self.node, found[0])
+        self.rank, self.size = rows[found[0]].tolist()
+        reports = self.exchange({"leads": self.leads})
+        self.leaders = [i for i, theirs in enumerate(reports) if theirs["leads"]]
 
-def flatten(tensors: Sequence[Tensor], device: torch.device, *, leading_zeros: int = 0) -> Tensor:
-    """Copy tensors into one, with the most precise of their types, at least float32.
+    def _leave_groups(self, error: RuntimeError) -> None:
+        """Break all connections of our own groups, so that no other process waits for this one."""
+        mine = {group for group in (self.group, self.node) if self._owns_groups and not self._lost}
+        self.group = self.node = self._work = None
+        self._lost = True
+        traceback.clear_frames(error.__traceback__)  # they would keep connections alive
+        for key, group in list(_own.items()):
+            if group in mine:
+                del _own[key]
+                dist.destroy_process_group(group)
 
-    >>> flatten([torch.ones(2), torch.full((1, 1), 3.0)], torch.device("cpu"), leading_zeros=1)
-    tensor([0., 1., 1., 3.])
+    def _hand_on(self, tensor: Tensor) -> None:
+        if self.node is not None:
+            dist.broadcast(tensor, self._leader, group=self.node)
+
+    def _as_tensor(self, data: bytes, length: int) -> Tensor:
+        if len(data) != length:  # it is about to be received
+            return torch.empty(length, dtype=torch.uint8, device=self.device)
+        return torch.frombuffer(bytearray(data), dtype=torch.uint8).to(self.device)
+
+    def _gather_texts(self, texts: list[str], group: Any) -> list[str]:
+        """Return the texts of all processes of a group."""
+        mine = json.dumps(texts).encode()
+        size = dist.get_world_size(group)
+        lengths = [torch.empty(1, dtype=torch.int64, device=self.device) for _ in range(size)]
+        with self.guard():
+            dist.all_gather(lengths, torch.tensor([len(mine)], device=self.device), group=group)
+            longest = max(int(length) for length in lengths)
+            tensor = self._as_tensor(mine.ljust(longest), longest)
+            rows = [torch.empty_like(tensor) for _ in range(size)]
+            dist.all_gather(rows, tensor, group=group)
+        return [text for row in rows for text in json.loads(bytes(row.cpu().numpy()))]
+
+
+# Groups of our own by their ranks and timeout, and the default group they were made from: every
+# group has threads and sockets, so a later synchronizer takes them over.
+_own: dict[Any, Any] = {}
+_made_from: Any = None
+
+
+def own_group(group: Any, device: torch.device, timeout: float | None) -> Any:
+    """Return a group of our own with the processes of another one; all of them must call it."""
+    global _made_from
+    if _made_from is not dist.group.WORLD:
+        _own.clear()
+        _made_from = dist.group.WORLD
+    ranks = dist.get_process_group_ranks(group)
+    limit = (
+        group._get_backend(device).options._timeout
+        if timeout is None
+        else timedelta(seconds=timeout)
+    )
+    key = (*ranks, limit)
+    if key not in _own:
+        _make_counts_equal(group, device)
+        _own[key] = dist.new_group(ranks, timeout=limit, use_local_synchronization=True)
+    return _own[key]
+
+
+def _make_counts_equal(group: Any, device: torch.device) -> None:
+    """Let all processes of a group be in the same number of groups.
+
+    PyTorch calls a new group by that number, and processes that call it differently never meet.
     """
-    zeros = torch.zeros(leading_zeros, dtype=torch.float32, device=device)
-    return torch.cat([zeros, *(tensor.detach().reshape(-1).to(device) for tensor in tensors)])
-
-
-def parts(flat: Tensor, tensors: Sequence[Tensor]) -> list[Tensor]:
-    """Cut a flat tensor into tensors like the given ones.
-
-    >>> parts(torch.arange(3.0), [torch.ones(1, 1), torch.ones(2)])
-    [tensor([[0.]]), tensor([1., 2.])]
-    """
-    cut = torch.split(flat, [tensor.numel() for tensor in tensors])
-    return [part.view_as(like).to(like) for part, like in zip(cut, tensors, strict=True)]
-
-
-@torch.no_grad()
-def unflatten(flat: Tensor, tensors: Sequence[Tensor]) -> None:
-    """Copy the parts of a flat tensor back into the tensors."""
-    for part, tensor in zip(parts(flat, tensors), tensors, strict=True):
-        tensor.copy_(part)
+    known = dist.distributed_c10d._world.pg_names
+    mine = torch.tensor([len(known)], device=device)
+    counts = [torch.empty_like(mine) for _ in range(dist.get_world_size(group))]
+    dist.all_gather(counts, mine, group=group)
+    for _ in range(max(int(count) for count in counts) - int(mine)):
+        dist.new_group([dist.get_rank()], use_local_synchronization=True)
 
 
 def require_same(name: str, values: Sequence[object]) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import glob
 import hashlib
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -17,6 +18,8 @@ from torch import Tensor
 
 from fedac.checkpoints import Envelope, MissingCheckpointError
 from fedac.errors import InputError
+from fedac.files import write_atomically
+from fedac.torch.communication import Workers
 from fedac.torch.state import SequenceOptimizer
 
 ENVELOPE = Envelope(package="fedac.torch (the memory of one rank)", version=1, oldest=1)
@@ -27,6 +30,7 @@ class Memory(NamedTuple):
 
     memory: list[list[Tensor]]  # by parameter; empty for one that never moved
     inside: Any  # the state dict of the user's optimizer, or None if it is one of ours
+    residuals: list[Tensor] | None  # what rounding took from messages, with error feedback
 
 
 def file_of(path: Path, *, rank: int, steps: int) -> Path:
@@ -38,7 +42,14 @@ def file_of(path: Path, *, rank: int, steps: int) -> Path:
     return path.with_name(f"{path.name}.rank{rank}.step{steps}")
 
 
-def write_memory(path: Path, optimizer: SequenceOptimizer, rank: int, *, inside: Any) -> str:
+def write_memory(
+    path: Path,
+    optimizer: SequenceOptimizer,
+    rank: int,
+    *,
+    inside: Any,
+    residuals: list[Tensor] | None,
+) -> str:
     """Write what this rank remembers, and return the hash that identifies it."""
     memory = [
         [tensor.detach().cpu() for tensor in optimizer.kept(p, "memory")]
@@ -46,7 +57,7 @@ def write_memory(path: Path, optimizer: SequenceOptimizer, rank: int, *, inside:
         else []
         for p in optimizer.parameters()
     ]
-    mine = Memory(memory, inside)
+    mine = Memory(memory, inside, residuals)
     content = {**ENVELOPE.header(), **mine._asdict()}
     file = file_of(path, rank=rank, steps=optimizer.steps)
     ENVELOPE.write(file, lambda target: torch.save(content, target))
@@ -66,7 +77,7 @@ def read_memory(path: Path, *, rank: int, ranks: int, content: dict[str, Any]) -
     def read(source: BinaryIO) -> Memory:
         found = torch.load(source, map_location="cpu", weights_only=True)
         ENVELOPE.require_header(found)
-        mine = Memory(found["memory"], found.get("inside"))
+        mine = Memory(found["memory"], found.get("inside"), found.get("residuals"))
         if _hash(mine) != hashes[rank]:
             raise InputError(f"it was not written together with '{path}'; use the files of one run")
         return mine
@@ -78,6 +89,28 @@ def read_memory(path: Path, *, rank: int, ranks: int, content: dict[str, Any]) -
             f"cannot use '{path}': '{file}' is missing, which holds what rank {rank} remembers; "
             "keep the files of all ranks beside the checkpoint"
         ) from None
+
+
+def fetch_memories(path: Path, workers: Workers, *, steps: int) -> None:
+    """Copy files to the ranks that need them, from whoever has them.
+
+    Without a shared disk, a rank that is on another machine after a restart misses its own.
+    """
+    files = [file_of(path, rank=m, steps=steps) for m in range(workers.size)]
+    reports = workers.exchange({"has": [m for m, file in enumerate(files) if file.exists()]})
+    has = [reports[leader]["has"] for leader in workers.leaders]
+    for m, file in enumerate(files):
+        sources = [other for other, theirs in enumerate(has) if m in theirs]
+        if m in has[m] or not sources:
+            continue
+        mine = workers.leads and workers.rank == sources[0]
+        data = workers.broadcast_bytes(file.read_bytes() if mine else b"", source=sources[0])
+        if workers.leads and workers.rank == m:
+            write_atomically(file, partial(_write, data))
+
+
+def _write(data: bytes, file: BinaryIO) -> None:
+    file.write(data)
 
 
 def delete_others(path: Path, *, rank: int, keep: set[int]) -> None:
@@ -95,8 +128,9 @@ def _hash(mine: Memory) -> str:
         found.update(f"{len(tensors)} ".encode())
         for tensor in tensors:
             _add(found, tensor)
-    if mine.inside is not None:
-        _add(found, mine.inside)
+    for more in (mine.inside, mine.residuals):
+        if more is not None:
+            _add(found, more)
     return found.hexdigest()
 
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from fedac import wire
 from fedac.algorithms import Algorithm
 from fedac.algorithms.record import State
-from fedac.torch.communication import flatten, parts
+from fedac.torch.flat import flatten, parts, sample
 
 Bytes = npt.NDArray[np.uint8]
 CPU = torch.device("cpu")
@@ -43,10 +43,14 @@ class Packet:
         The bytes.
     memory : list of tuples of tensors
         What is to be remembered: it follows what arrives.
+    residuals : list of arrays, optional
+        What rounding took from every vector, with error feedback.
     finite : bool
         Whether all of them are finite numbers.
-    numbers : int
-        How many numbers `read` returns.
+    numbers, message_numbers : int
+        How many numbers `read` returns, and how many of them are the message, which comes first.
+    sample : Tensor
+        Some numbers of the message (`fedac.torch.flat.sample`).
     """
 
     def __init__(
@@ -61,23 +65,29 @@ class Packet:
     ) -> None:
         self._algorithm, self._wire = algorithm, sender.wire
         self._began = joined(began)
-        sent, after = wire.send(algorithm, joined(message), self._began, joined(memory), sender)
+        vectors = joined(message)
+        sent, after = wire.send(algorithm, vectors, self._began, joined(memory), sender)
         exact = flatten(buffers, CPU).numpy()
         self._exact = exact.dtype
         self._sizes = [tensors[0].numel() for tensors in message]
         self._lengths = [len(data) for data in sender.data]
         self.data: Bytes = np.concatenate([*sender.data, exact.view(np.uint8)])
-        self.memory = apart(after, memory)
+        self.memory, self.residuals = apart(after, memory), sender.residuals
         self.finite = all(bool(np.isfinite(vector).all()) for vector in (*sent, *after, exact))
-        self.numbers = sum(len(vector) for vector in (*sent, exact))
+        self.message_numbers = sum(len(vector) for vector in sent)
+        self.numbers = self.message_numbers + len(exact)
+        self.sample = sample(self._by_parameter(vectors)).clone()
 
     def read(self, data: Bytes) -> Tensor:
         """Return the message and the buffers that arrive, parameter by parameter, in float64."""
         *rounded, exact = np.split(data, np.cumsum(self._lengths))
         vectors = wire.receive(self._algorithm, self._wire, rounded, self._began)
-        pieces = [torch.split(torch.from_numpy(vector), self._sizes) for vector in vectors]
         buffers = torch.from_numpy(exact.view(self._exact).astype(np.float64))
-        return torch.cat([*chain.from_iterable(zip(*pieces, strict=True)), buffers])
+        return torch.cat([self._by_parameter(vectors), buffers])
+
+    def _by_parameter(self, vectors: State) -> Tensor:
+        pieces = [torch.split(torch.from_numpy(vector), self._sizes) for vector in vectors]
+        return torch.cat([*chain.from_iterable(zip(*pieces, strict=True))])
 
 
 def joined(tensors: Sequence[State]) -> tuple[npt.NDArray[np.float64], ...]:

@@ -17,6 +17,7 @@ from fedac.algorithms.couplings import Hyperparameters
 from fedac.algorithms.record import State
 from fedac.torch.layout import write
 from fedac.torch.packets import Packet
+from fedac.torch.settings import is_paused
 from fedac.torch.state import SequenceOptimizer
 from fedac.wire import Sender
 
@@ -26,14 +27,16 @@ class _Left(NamedTuple):
 
     params: list[Tensor]
     hp: Hyperparameters
-    steps: int  # 0 if the group stood still: then the round changes nothing
+    steps: int
+    stood: bool  # whether it stood still in all workers: then the round changes nothing
 
 
 class Round:
     """A round that this worker has left, until the mean of all messages arrives.
 
     Nothing of the optimizer changes before `serve` or `close`. Where the mean is all that ends a
-    round, the message is what local steps work on, and takes the mean's place in the end.
+    round, the message is what local steps work on, and takes the mean's place in the end. A worker
+    that is `idle` has taken no step, unlike others, and its message is not used.
 
     Attributes
     ----------
@@ -41,7 +44,9 @@ class Round:
         What is sent: of every parameter as many tensors as the algorithm has sequences.
     """
 
-    def __init__(self, optimizer: SequenceOptimizer, params: Sequence[Tensor]) -> None:
+    def __init__(
+        self, optimizer: SequenceOptimizer, params: Sequence[Tensor], *, idle: bool = False
+    ) -> None:
         self._optimizer = optimizer
         self._memory: dict[Tensor, State] = {}
         self._groups: list[_Left] = []
@@ -49,10 +54,20 @@ class Round:
         trained = set(params)
         for group in optimizer.param_groups:
             mine = [p for p in group["params"] if p in trained]
-            left = _Left(mine, optimizer.hyperparameters(group["last"]), group["taken"])
+            stood = is_paused(group) if idle else not group["taken"]
+            hp = optimizer.hyperparameters(group["last"])
+            left = _Left(mine, hp, group["taken"], stood)
             self._groups.append(left)
             for p in mine:
                 self.message += self._leave(p, left)
+
+    def couple_anew(self) -> None:
+        """Let the server work with the settings that the groups have now."""
+        groups = zip(self._optimizer.param_groups, self._groups, strict=False)
+        self._groups = [
+            left._replace(hp=self._optimizer.hyperparameters(group["last"]))
+            for group, left in groups
+        ]
 
     @property
     def private(self) -> list[Tensor]:
@@ -86,7 +101,7 @@ class Round:
         optimizer, received = self._optimizer, iter(mean)
         for p, left in self._each_parameter():
             message = tuple(next(received) for _ in optimizer.algorithm.sequences)
-            if left.steps:
+            if not left.stood:
                 sent, server = optimizer.kept(p, "sent"), optimizer.kept(p, "server")
                 serve = optimizer.algorithm.serve
                 after = serve(message, sent, server, left.hp, optimizer.rounds, share)
@@ -101,7 +116,7 @@ class Round:
         for p, left in self._each_parameter():
             local = optimizer.sequences(p)
             moved = [] if progress is None else [next(given) for _ in local]
-            if left.steps:
+            if not left.stood:
                 optimizer.enter(p)
                 for tensor, more in zip(local, moved, strict=False):
                     tensor += more
@@ -111,7 +126,7 @@ class Round:
         optimizer = self._optimizer
         for group, left in zip(optimizer.param_groups, self._groups, strict=False):
             group["taken"] = max(0, group["taken"] - left.steps)
-        optimizer.rounds += any(left.steps for left in self._groups)
+        optimizer.rounds += not all(left.stood for left in self._groups)
 
     @torch.no_grad()
     def _leave(self, p: Tensor, left: _Left) -> State:

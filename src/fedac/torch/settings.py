@@ -34,6 +34,13 @@ def lr_and_mu(groups: Sequence[dict[str, Any]]) -> list[list[float]]:
     return [[float(group["lr"]), float(group["mu"])] for group in groups]
 
 
+def adopt(groups: Sequence[dict[str, Any]], settings: Sequence[Sequence[float]]) -> None:
+    """Take over lr and mu of another process."""
+    for group, (lr, mu) in zip(groups, settings, strict=True):
+        group.update(lr=lr, mu=mu)
+        group["last"] = plain_settings(group)
+
+
 def require_close(name: str, by_rank: Sequence[list[list[float]]]) -> None:
     """Refuse processes whose lr or mu differ by more than rounding.
 

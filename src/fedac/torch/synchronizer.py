@@ -2,32 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import warnings
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from fedac.algorithms.server.rule import ServerRule
 from fedac.averaging import require_weighting
 from fedac.checkpoints import MissingCheckpointError
 from fedac.errors import InputError, unknown_name
-from fedac.require import require_count
-from fedac.rounding import FLOAT32
+from fedac.require import require_count, require_positive
+from fedac.rounding import FLOAT32, INT8
 from fedac.torch import checkpoint as files
-from fedac.torch.agreement import (
-    agree_on_state,
-    local_steps_of,
-    require_agreement,
-)
-from fedac.torch.averages import Average, Gathered, Mean, Reduced
-from fedac.torch.communication import Workers, flatten, parts, unflatten
+from fedac.torch.agreement import agree_on_state, local_steps_of, require_agreement
+from fedac.torch.alike import find_fresh, is_alike, take_first, take_furthest
+from fedac.torch.averages import Average, Gathered, Mean, Reduced, traffic
+from fedac.torch.buffers import Buffers, forgotten, names_of, settle
+from fedac.torch.communication import Workers
+from fedac.torch.flat import parts
 from fedac.torch.foreign import ForeignOptimizer, as_local
+from fedac.torch.headers import Header, hash_of
+from fedac.torch.history import Synchronization
 from fedac.torch.rounds import Round
 from fedac.torch.schedule import SyncSchedule
-from fedac.torch.settings import lr_and_mu
+from fedac.torch.settings import adopt, lr_and_mu
 from fedac.wire import Sender, require_wire, require_wire_seed
 
 ON_NONFINITE = ("raise", "skip-worker")
@@ -37,7 +40,7 @@ class Synchronizer:
     """Ends the rounds of an optimizer: averages over a process group, and serves the mean.
 
     All processes create one at the same time. Before the first step all of them take the
-    parameters (and averaged buffers) of rank 0.
+    parameters (and averaged buffers) of rank 0. Later, states that differ are averaged at once.
 
     Parameters
     ----------
@@ -57,6 +60,9 @@ class Synchronizer:
         when a round ends, as it does unless given, is averaged too, or begins anew.
     group : ProcessGroup, optional
         The default group unless given.
+    node : ProcessGroup, optional
+        The processes of this node, if they train as one with DistributedDataParallel. Then `group`
+        has one process of every node.
     weighting : "uniform" or "examples"
         Whether workers count equally, or by their examples.
     examples : int, optional
@@ -67,7 +73,7 @@ class Synchronizer:
         `local_steps`. After the last one, every `local_steps` again.
     on_nonfinite : "raise" or "skip-worker"
         Whether NaN or infinity in a worker's state stops all workers, or the worker is left out
-        of the average and continues from it.
+        of the average, with a warning, and continues from it.
     overlap : bool
         Whether to continue training while an average is computed. It is applied `delay_steps`
         later, plus the local progress since.
@@ -80,19 +86,23 @@ class Synchronizer:
         (`fedac.wire`).
     wire_seed : int
         The seed of the draws by which "int8" rounds.
+    error_feedback : bool
+        Whether a worker adds to its next message what "int8" rounding took from the last one.
 
     Attributes
     ----------
     optimizer : LocalOptimizer
         The optimizer; if it is not ours, what is known of it here.
     rank, world_size : int
-        The rank of this process, and the number of processes.
+        The rank of this worker, and the number of workers.
     steps : int
         Steps of the optimizer so far.
     rounds : int
         Synchronizations so far.
     bytes, seconds : int, float
         How much this process has handed over to be sent, and how long it has waited.
+    history : list of Synchronization
+        What each synchronization was like since this synchronizer was made.
     """
 
     def __init__(
@@ -104,6 +114,7 @@ class Synchronizer:
         server: str | ServerRule | None = None,
         state: str | None = None,
         group: Any = None,
+        node: Any = None,
         weighting: str = "uniform",
         examples: int | None = None,
         at: Iterable[int] | None = None,
@@ -113,6 +124,7 @@ class Synchronizer:
         timeout: float | None = None,
         wire: str = FLOAT32,
         wire_seed: int = 0,
+        error_feedback: bool = False,
     ) -> None:
         ours = as_local(optimizer, local_steps=local_steps, server=server, state=state)
         if on_nonfinite not in ON_NONFINITE:
@@ -123,58 +135,76 @@ class Synchronizer:
             raise InputError("examples is for weighting='examples' only")
         self.examples = None if examples is None else require_count("examples", examples)
         self.on_nonfinite = on_nonfinite
+        self.timeout = None if timeout is None else require_positive("timeout", timeout)
         self.wire, self.wire_seed = require_wire(wire), require_wire_seed(wire_seed)
-        self.rounds = 0
-        self.bytes = 0
-        self.seconds = 0.0
-        self._schedule = SyncSchedule(
-            local_steps_of(ours), at=at, overlap=overlap, delay_steps=delay_steps
-        )
-        # Parameters that were never trained are the same everywhere.
-        self._trained = ours.trained_parameters()
-        if not self._trained:
-            raise InputError("the optimizer has no parameters that require gradients")
-        if not (model is None or isinstance(model, torch.nn.Module)):
-            raise InputError(f"model must be a torch.nn.Module, got {type(model).__name__}")
-        self._model = model
-        self._averaged_names = [
-            name
-            for name, buffer in (() if model is None else model.named_buffers())
-            if buffer.is_floating_point() and bool(buffer.isfinite().all())
-        ]
+        if error_feedback and wire != INT8:
+            raise InputError("error_feedback is for wire='int8' only, which rounds at random")
         if overlap and state == "average":
             raise InputError(
                 "state='average' and overlap=True do not go together: a mean of squares plus later "
                 "progress may be negative; use state='local'"
             )
-        self._workers = Workers(group, device=self._trained[0].device, timeout=timeout)
-        self.rank, self.world_size = self._workers.rank, self._workers.size
+        self.rounds = 0
+        self.bytes = 0
+        self.seconds = 0.0
+        self.history: list[Synchronization] = []
+        self._schedule = SyncSchedule(
+            local_steps_of(ours), at=at, overlap=overlap, delay_steps=delay_steps
+        )
+        # Parameters that were never trained are the same everywhere.
+        self._trained = _require_trainable(ours.trained_parameters())
+        self._buffers = Buffers(model)
+        self._names = names_of(model, ours.parameters())
         self._pending: tuple[Round, Average] | None = None
+        self._buffer: Tensor | None = None  # of the last average, for the next one
+        self._weight = 1.0  # how much this worker counted in the last average
         self._counted = 0
+        self._counted_now = False  # whether examples were counted since the last step
+        self._joining = self._finished = self._everyone_finished = False
         self._averaged_at = ours.steps  # when the last average was started
         self._on_disk: dict[Path, int] = {}  # the steps of checkpoints, by file
         self._equal_at: int | None = None  # the step after which all states were equal
         if self.wire != FLOAT32:  # all ranks must know what differences are taken to
             ours.keep_broadcasts()
-        require_agreement(
-            self._workers,
-            ours,
-            trained=self._trained,
-            buffers=self._buffers,
-            options={
-                "schedule": self._schedule.at or "regular",
-                "weighting": self.weighting,
-                "on_nonfinite": self.on_nonfinite,
-                "delay_steps": self._schedule.delay,
-                "timeout": None if timeout is None else float(timeout),
-                "wire": self.wire,
-                "wire_seed": self.wire_seed,
-            },
-        )
-        if ours.steps == 0:
-            self._start_from_first()
+        # What rounding took from every vector of this worker's messages; empty at first.
+        self._residuals: list[Any] | None = [] if error_feedback else None
+
+        self._workers = Workers(group, node, device=self._trained[0].device)
+        self._has_nodes = node is not None
+        self._options = {
+            "names of parameters": self._names,
+            "schedule": self._schedule.at or "regular",
+            "weighting": self.weighting,
+            "fixed numbers of examples": examples is not None,
+            "on_nonfinite": self.on_nonfinite,
+            "delay_steps": self._schedule.delay,
+            "timeout": self.timeout,
+            "wire": self.wire,
+            "wire_seed": self.wire_seed,
+            "error_feedback": error_feedback,
+        }
+        self._agree()
+        self._workers.use_own_groups(self.timeout)
+        looks = model is None and self.rank == 0 and self.world_size > 1
+        if looks and (names := forgotten(self._trained)):
+            warnings.warn(
+                f"the model has buffers ({', '.join(names)}) that stay local and are not in "
+                "checkpoints; to average them too, call synchronize(optimizer, model)",
+                stacklevel=3,
+            )
+        self._make_alike()
         if isinstance(ours, ForeignOptimizer):
             ours.attach()
+
+    @property
+    def rank(self) -> int:
+        """The rank of this worker."""
+        return self._workers.rank
+
+    @property
+    def world_size(self) -> int:
+        """The number of workers."""
+        return self._workers.size
 
     @property
     def steps(self) -> int:
@@ -182,8 +212,12 @@ class Synchronizer:
         return self.optimizer.steps
 
     def count(self, examples: int) -> None:
-        """Add the examples of a step, for weighting="examples" without a fixed number of them."""
+        """Add the examples of a step, for weighting="examples" without a fixed number of them.
+
+        Call it before the optimizer's step, which may end the round.
+        """
         self._counted += require_count("examples", examples, least=0)
+        self._counted_now = True
 
     def step(self) -> bool:
         """Synchronize if it is time to; call it after every optimizer step.
@@ -192,9 +226,13 @@ class Synchronizer:
         """
         before = self.rounds
         steps = self.optimizer.steps
+        if self.weighting == "examples" and self.examples is None and not self._counted_now:
+            raise InputError("call averages.count(len(batch)) before every step of the optimizer")
+        self._counted_now = False
         if self._pending is not None and steps >= self._pending[1].steps + self._schedule.delay:
             self.flush()
-        if self._schedule.is_due(steps):
+        # A GradScaler may have skipped the step: then this one was averaged already.
+        if self._schedule.is_due(steps) and steps > self._averaged_at:
             self.flush()
             self._start_average()
             if not self._schedule.delay:
@@ -211,36 +249,75 @@ class Synchronizer:
         self._start_average()
         self.flush()
 
+    @contextmanager
+    def join(self) -> Iterator[None]:
+        """Let processes have different numbers of batches; all of them must use it.
+
+        Who leaves first takes part in the rounds of the others, without being counted in those in
+        which it took no step. All leave together, with equal states and the steps of the longest.
+
+        Examples
+        --------
+        with averages.join():
+            for batch in batches:
+                ...
+        """
+        if self._joining:
+            raise InputError("averages.join() is already in use; leave it first")
+        self._joining = True
+        try:
+            yield
+            self.flush()
+            self._finished = True
+            while not self._everyone_finished:
+                self._start_average()
+                self.flush()
+        finally:
+            self._joining = self._finished = self._everyone_finished = False
+
     def flush(self) -> None:
         """Wait for the average that is being computed, if there is one, and apply it."""
         if self._pending is None:
             return
         (this_round, average), self._pending = self._pending, None
-        self.seconds += average.wait()
+        waited = average.wait()
+        self.seconds += waited
         mean = average.mean(self.on_nonfinite)
+        self._everyone_finished = self._finished and average.everyone_finished()
+        if mean is None:  # no worker has moved since the last one
+            return
+        if self._finished:
+            adopt(self.optimizer.param_groups, average.settings)
+            this_round.couple_anew()
         moved = self.optimizer.steps != average.steps
+        spread = average.spread(mean)
         progress = average.progress(self._moving()) if moved else None
         # By the steps, not by `rounds`: a second synchronizer starts to count at 0.
-        r = self._schedule.rounds(average.steps)
-        if self.optimizer.takes_mean:
-            values = mean.values if progress is None else mean.values.add_(progress)
-            unflatten(values, self._moving())
+        r = self._schedule.rounds(mean.steps)
+        if self.optimizer.takes_mean and progress is None:
+            mean.copy_to(self._moving())
             self.optimizer.lower_lr(r)
         else:
             self._serve(this_round, mean, progress, r)
         this_round.close()
+        if self._finished:
+            self.optimizer.steps = self._averaged_at = mean.steps
         self.optimizer.refresh()
         if self.optimizer.inside is not None:
             self.optimizer.inside.end_round(used=mean.used)
+        if mean.used:
+            self._residuals = average.residuals
         self._equal_at = None if moved else self.optimizer.steps
         self.rounds += 1
+        self._record(average, mean, waited, spread)
 
     def checkpoint(self, path: str | Path, **extra: Any) -> None:
         """Write all that `resume` needs, atomically; only right after a synchronization.
 
-        All processes call it and rank 0 writes. If the algorithm has memory, every rank first
-        writes its own beside it, to `path.rank1.step128`, say. `extra` may hold numbers, texts and
-        tensors, such as the state of a scheduler.
+        All processes call it, rank 0 writes, and all wait for it. If ranks have something of their
+        own (memory of the algorithm, the state of a user's optimizer), every rank first writes it
+        beside the file, to `path.rank1.step128`, say. `extra` may hold numbers, texts and tensors,
+        such as the state of a scheduler.
         """
         steps = self.optimizer.steps
         if self._pending is not None and self._pending[1].steps == steps:
@@ -250,12 +327,17 @@ class Synchronizer:
                 f"workers differ after {steps} steps; write checkpoints right after a "
                 "synchronization"
             )
+        residuals = None
+        if self._residuals is not None:
+            residuals = [torch.from_numpy(x) for x in self._residuals]
         files.save(
             Path(path),
             self.optimizer,
-            self._all_buffers(),
+            self._buffers,
             self._workers,
             last=self._on_disk.get(Path(path).absolute()),
+            names=self._names,
+            residuals=residuals,
             rounds=self.rounds,
             extra=extra,
         )
@@ -264,16 +346,26 @@ class Synchronizer:
     def resume(self, path: str | Path, *, missing_ok: bool = False) -> dict[str, Any] | None:
         """Continue from a checkpoint and return its `extra`; all processes must call it.
 
-        If one process cannot read it, all refuse and none is changed. With `missing_ok`, return
-        None if there is no file: the run starts from scratch.
+        Rank 0 reads the file, so the others need no disk in common with it. If one process cannot
+        continue, all refuse and none is changed. With `missing_ok`, return None if there is no
+        file: the run starts from scratch.
         """
-        r = self._schedule.rounds
         try:
-            content = files.load(Path(path), self.optimizer, self._all_buffers(), self._workers, r)
+            content, memory = files.load(
+                Path(path),
+                self.optimizer,
+                self._buffers,
+                self._workers,
+                names=self._names,
+                residuals=self._residuals is not None,
+                r=self._schedule.rounds,
+            )
         except MissingCheckpointError:
             if missing_ok:
                 return None
             raise
+        if self._residuals is not None:
+            self._residuals = [x.numpy() for x in memory.residuals or ()]
         self.rounds = content["rounds"]
         self._pending = None
         self._counted = 0
@@ -281,29 +373,84 @@ class Synchronizer:
         self._on_disk[Path(path).absolute()] = self.optimizer.steps
         return dict(content["extra"])
 
-    def _serve(self, this_round: Round, mean: Mean, progress: Tensor | None, r: int) -> None:
+    def rebuild(self, group: Any) -> None:
+        """Continue without lost workers, in a group of those that are left; all of them call it.
+
+        The round that failed is repeated among them, so what each of them has done in it counts,
+        and all leave with equal states. If some had already received an average that others had
+        not, all take the state of the first of those.
+        """
+        if self._has_nodes:
+            raise InputError("nodes cannot be rebuilt; restart from the last checkpoint")
+        self._pending = None
+        self._workers = Workers(group, None, device=self._workers.device)
+        self._workers.use_own_groups(self.timeout)
+        source, behind = take_furthest(self._workers, self.optimizer, self._trained)
+        if behind:
+            self._weight = 0.0
+        take_first(self._workers, self._buffers.averaged(), source=source)
+        self._average_again(idle=behind)
+
+    def _agree(self) -> None:
+        require_agreement(
+            self._workers,
+            self.optimizer,
+            trained=self._trained,
+            buffers=self._buffers.averaged(),
+            options=self._options,
+        )
+
+    def _make_alike(self) -> None:
+        """Give all processes the same state: rank 0's of what has not moved, else the mean."""
+        optimizer = self.optimizer
+        fresh = find_fresh(self._workers, optimizer)
+        beside = self._buffers.averaged() if optimizer.steps == 0 else []
+        take_first(self._workers, [*fresh, *beside])
+        if optimizer.steps == 0:
+            optimizer.restart()
+            self._equal_at = 0
+        elif optimizer.takes_mean:
+            if not is_alike(self._workers, self._moving()):
+                self._average_again()
+            self._equal_at = optimizer.steps
+
+    @torch.no_grad()
+    def _serve(self, this_round: Round, mean: Mean, progress: list[Tensor] | None, r: int) -> None:
         """End a round with more than the mean; r is the next one's, for an lr that falls."""
         beside = self._beside()
-        received = parts(mean.values, [*this_round.message, *beside])
+        received = parts(mean.values(), [*this_round.message, *beside])
         messages = received[: len(this_round.message)]
-        this_round.serve(messages, share=mean.share, used=mean.used)
-        self.optimizer.lower_lr(r)
-        moved = None if progress is None else parts(progress, self._moving())
-        this_round.enter_next(moved)
-        numbers = sum(tensor.numel() for tensor in beside)
-        values = mean.values[len(mean.values) - numbers :]
-        if progress is not None:
-            values += progress[len(progress) - numbers :]
-        unflatten(values, beside)
+        if self.optimizer.takes_mean:
+            local = [s for p in self._trained for s in self.optimizer.sequences(p)]
+            for tensor, value, more in zip(local, messages, progress or (), strict=False):
+                tensor.copy_(value + more)
+            self.optimizer.lower_lr(r)
+        else:
+            this_round.serve(messages, share=mean.share, used=mean.used)
+            self.optimizer.lower_lr(r)
+            this_round.enter_next(progress)
+        last = None if progress is None else progress[len(progress) - len(beside) :]
+        settle(beside, received[len(messages) :], last)
 
     def _start_average(self) -> None:
         steps = self.optimizer.steps
         taken = steps > self._averaged_at or any(g["taken"] for g in self.optimizer.param_groups)
-        equal = self._equal_at == steps and not self._buffers
-        if not taken and (equal or not self.optimizer.takes_mean):
-            if not self._buffers:  # the last round has made all states equal
+        averaged = self._buffers.averaged()
+        equal = self._equal_at == steps and not averaged
+        if not (taken or self._finished) and (equal or not self.optimizer.takes_mean):
+            if not averaged:  # the last round has made all states equal
                 self._equal_at = steps
             return
+        idle = self._finished and not taken
+        self._weight = 0.0 if idle else self._next_weight()
+        self._start(idle=idle)
+
+    def _average_again(self, *, idle: bool = False) -> None:
+        """Average what the states are now, with the weights of the last time."""
+        self._start(idle=idle)
+        self.flush()
+
+    def _start(self, *, idle: bool) -> None:
         if local_steps_of(self.optimizer) != self._schedule.local_steps:
             raise InputError("local_steps has changed; make a new Synchronizer in all processes")
         if set(self.optimizer.trained_parameters()) - set(self._trained):
@@ -314,62 +461,82 @@ class Synchronizer:
         inside = self.optimizer.inside
         if inside is not None and inside.state == "average" and inside.names is None:
             agree_on_state(self._workers, inside)
-        this_round = Round(self.optimizer, self._trained)
+        this_round = Round(self.optimizer, self._trained, idle=idle)
         average = self._average_of(this_round)
-        self._pending, self._averaged_at = (this_round, average), steps
+        self._pending, self._averaged_at = (this_round, average), self.optimizer.steps
         self.bytes += average.bytes
 
     def _average_of(self, this_round: Round) -> Average:
-        common: dict[str, Any] = {
-            "weight": self._next_weight(),
-            "settings": lr_and_mu(self.optimizer.param_groups),
-            "steps": self.optimizer.steps,
-            "moving": self._moving() if self._schedule.delay else (),
-        }
-        if self.wire == FLOAT32:
-            tensors = [*this_round.message, *self._beside()]
-            return Reduced(self._workers, tensors, private=this_round.private, **common)
-        sender = Sender(self.wire, self.wire_seed, m=self.rank, r=self.optimizer.rounds)
-        return Gathered(self._workers, this_round.pack(sender, self._beside()), **common)
+        settings, steps = lr_and_mu(self.optimizer.param_groups), self.optimizer.steps
+        header = Header(self._weight, hash_of(settings), steps, finished=self._finished)
+        moving = self._moving() if self._schedule.delay else ()
+        if self.wire != FLOAT32:
+            packet = this_round.pack(self._sender(), self._beside())
+            return Gathered(self._workers, header, packet=packet, settings=settings, moving=moving)
+        average = Reduced(
+            self._workers,
+            header,
+            message=this_round.message,
+            beside=self._beside(),
+            private=this_round.private,
+            reuse=self._buffer,
+            settings=settings,
+            moving=moving,
+        )
+        self._buffer = average.buffer
+        return average
+
+    def _sender(self) -> Sender:
+        residuals = None
+        if self._residuals is not None:
+            numbers = sum(p.numel() for p in self._trained)
+            vectors = len(self.optimizer.algorithm.sequences)
+            residuals = list(self._residuals or [np.zeros(numbers)] * vectors)
+        r = self.optimizer.rounds
+        return Sender(self.wire, self.wire_seed, m=self.rank, r=r, residuals=residuals)
 
     def _next_weight(self) -> float:
         """Return how much this worker counts; 1 if it has taken no step since the last average."""
         if self.examples is not None:
-            return float(self.examples)
+            return self._workers.sum_in_node(float(self.examples))
         counted = self.weighting == "examples" and self.optimizer.steps > self._averaged_at
-        weight = float(self._counted) if counted else 1.0
+        weight = self._workers.sum_in_node(float(self._counted)) if counted else 1.0
         self._counted = 0
         return weight
+
+    def _record(self, average: Average, mean: Mean, seconds: float, spread: float) -> None:
+        M = self.world_size
+        self.history.append(
+            Synchronization(
+                round=self.rounds,
+                step=average.steps,
+                seconds=seconds,
+                bytes=average.bytes,
+                traffic=traffic(average.bytes, world_size=M, wire=self.wire) // M,
+                skipped=mean.skipped,
+                spread=spread,
+            )
+        )
+        if mean.skipped and self.rank in (0, *mean.skipped):
+            times = sum(len(row.skipped) for row in self.history)
+            ranks = ", ".join(map(str, mean.skipped))
+            warnings.warn(
+                f"synchronization {self.rounds}, after {average.steps} steps, left out rank "
+                f"{ranks}, whose state holds NaN or infinity; workers were left out {times} times "
+                "so far",
+                RuntimeWarning,
+                stacklevel=2,
+            )
 
     def _moving(self) -> list[Tensor]:
         """Return all that local steps and forward passes move."""
         return [*(s for p in self._trained for s in self.optimizer.sequences(p)), *self._beside()]
 
-    def _all_buffers(self) -> list[Tensor]:
-        return [] if self._model is None else list(self._model.buffers())
-
-    @property
-    def _buffers(self) -> list[Tensor]:
-        """The buffers that are averaged; a module may have put new tensors in their place."""
-        found = {} if self._model is None else dict(self._model.named_buffers())
-        return [found[name] for name in self._averaged_names]
-
     def _beside(self) -> list[Tensor]:
         """Return what is averaged besides the message: buffers, and state of a user's optimizer."""
         inside = self.optimizer.inside
-        return [*self._buffers, *(inside.averaged(set(self._trained)) if inside else ())]
-
-    def _start_from_first(self) -> None:
-        """Take the parameters of rank 0, as DistributedDataParallel does."""
-        params = [p for p in self.optimizer.parameters() if p.is_floating_point()]
-        tensors = [*params, *self._buffers]
-        flat = flatten(tensors, self._workers.device)
-        with self._workers.guard():
-            first = dist.get_global_rank(self._workers.group, 0)
-            dist.broadcast(flat, first, group=self._workers.group)
-        unflatten(flat, tensors)
-        self.optimizer.restart()
-        self._equal_at = 0
+        state = inside.averaged(set(self._trained)) if inside else ()
+        return [*self._buffers.averaged(), *state]
 
 
 def synchronize(
@@ -383,3 +550,15 @@ def synchronize(
     synchronizer = Synchronizer(optimizer, model, **options)
     synchronizer.optimizer.after_step = synchronizer.step
     return synchronizer
+
+
+def _require_trainable(params: list[Tensor]) -> list[Tensor]:
+    if not params:
+        raise InputError("the optimizer has no parameters that require gradients")
+    if any(hasattr(p, "placements") for p in params):
+        raise InputError(
+            "the parameters are sharded (DTensor, as FSDP2 and tensor parallelism make them), of "
+            "which every process has a part only; inside a node use DistributedDataParallel, and "
+            "node="
+        )
+    return params

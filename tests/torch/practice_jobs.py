@@ -1,0 +1,334 @@
+"""What processes do in test_practice.py; `workers.py` runs these jobs."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from fedac.errors import InputError
+from fedac.torch import LocalOptimizer, LocalSGD, Synchronizer, WorkerLostError, synchronize
+
+LR, K = 0.1, 4
+
+
+def gradient(w: Tensor, rank: int, t: int) -> Tensor:
+    """Return the gradient of a quadratic that depends on rank and step."""
+    shift = torch.sin(torch.arange(1.0, w.numel() + 1, dtype=w.dtype) * (1 + rank + 0.37 * t))
+    return (1 + rank / 2) * w.detach() + rank - 1 + shift.view_as(w)
+
+
+def make(method: str, rank: int, **options: Any) -> tuple[nn.Parameter, Any, Synchronizer]:
+    """Make a parameter, an optimizer of ours or of PyTorch, and its synchronizer."""
+    w = nn.Parameter(torch.full((3,), 1.0 + rank, dtype=torch.float64))
+    if method.startswith("adamw"):
+        optimizer: Any = torch.optim.AdamW([w], lr=LR)
+        server = method.partition("+")[2] or None
+        return w, optimizer, synchronize(optimizer, local_steps=K, server=server, **options)
+    optimizer = LocalOptimizer([w], method, lr=LR, mu=0.1, local_steps=K)
+    return w, optimizer, synchronize(optimizer, **options)
+
+
+def caught(action: Callable[[], object]) -> list[str]:
+    """Return the warnings of an action, and its error if it has one."""
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        try:
+            action()
+        except (InputError, OSError) as error:
+            return [str(w.message) for w in found] + [f"{type(error).__name__}: {error}"]
+    return [str(w.message) for w in found]
+
+
+def state(averages: Synchronizer) -> Tensor:
+    """Return all that the server holds."""
+    optimizer = averages.optimizer
+    return torch.cat(
+        [t.detach().clone() for p in optimizer.parameters() for t in optimizer.snapshot(p)]
+    )
+
+
+def join(rank: int, method: str, batches: list[int], epochs: int, **options: Any) -> dict[str, Any]:
+    """Train with different numbers of batches."""
+    w, optimizer, averages = make(method, rank, **options)
+    ends, t = [], 0
+    for _ in range(epochs):
+        with averages.join():
+            for _ in range(batches[rank]):
+                w.grad = gradient(w, rank, t)
+                if averages.weighting == "examples":
+                    averages.count(rank + 1)
+                optimizer.step()
+                t += 1
+        ends.append(state(averages))
+    return {"ends": ends, "steps": averages.steps, "rounds": averages.rounds}
+
+
+def join_with_schedules(rank: int, batches: list[int]) -> dict[str, Any]:
+    """Let lr fall with every batch, with a server rule that counts in units of it."""
+    w = nn.Parameter(torch.ones(3, dtype=torch.float64))
+    optimizer = LocalOptimizer([w], "slowmo", lr=LR, mu=0.1, local_steps=K)
+    averages = synchronize(optimizer)
+    scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+    with averages.join():
+        for t in range(batches[rank]):
+            w.grad = gradient(w, rank, t)
+            optimizer.step()
+            scheduler.step()
+    return {"end": state(averages), "lr": optimizer.param_groups[0]["lr"]}
+
+
+def survive(rank: int, method: str, victim: int, at: int, steps: int) -> dict[str, Any]:
+    """Go on without a rank that dies at a step."""
+    w, optimizer, averages = make(method, rank, timeout=60)
+    lost, spread = "", []
+    while averages.steps < steps:
+        if (rank, averages.steps) == (victim, at):
+            os._exit(7)
+        w.grad = gradient(w, rank, averages.steps)
+        try:
+            optimizer.step()
+        except WorkerLostError as error:
+            lost = str(error)
+            survivors = [r for r in range(dist.get_world_size()) if r != victim]
+            averages.rebuild(dist.new_group(survivors, use_local_synchronization=True))
+            spread = state(averages).tolist()
+    end = {"end": state(averages), "after": spread, "lost": lost, "ranks": averages.world_size}
+    averages._workers.exchange({})  # nobody leaves before the others
+    return end
+
+
+def fall_behind(rank: int, method: str) -> dict[str, Any]:
+    """Let two of three ranks end a round more than the third, and then go on together."""
+    w, optimizer, averages = make(method, rank)
+
+    def train(steps: int) -> None:
+        for _ in range(steps):
+            w.grad = gradient(w, rank, averages.steps)
+            optimizer.step()
+
+    train(K)
+    if rank < 2:
+        averages.rebuild(dist.new_group([0, 1], use_local_synchronization=True))
+        train(K + 1)
+    averages.rebuild(dist.group.WORLD)
+    together = state(averages)
+    steps = averages.steps
+    train(K - steps % K)
+    return {"together": together, "end": state(averages), "steps": [steps, averages.steps]}
+
+
+def out_of_phase(rank: int) -> dict[str, Any]:
+    """Rank 1 skips its first step, as a GradScaler may do, and calls `step` nevertheless."""
+    w = nn.Parameter(torch.zeros(3, dtype=torch.float64))
+    optimizer = LocalSGD([w], lr=LR, local_steps=K)
+    averages = Synchronizer(optimizer)
+    points = []
+    for batch in range(2 * K + rank):
+        w.grad = torch.full((3,), rank + 1.0, dtype=torch.float64)
+        if (rank, batch) != (1, 0):
+            optimizer.step()
+        averages.step()
+        points.append(w.tolist())
+    for _ in range(1 + rank):
+        optimizer.step()
+    before = w.tolist()
+    return {"points": points, "error": caught(averages.synchronize), "same": before == w.tolist()}
+
+
+def left_out(rank: int) -> dict[str, Any]:
+    """Let rank 1 have NaN in the second of three rounds."""
+    w = nn.Parameter(torch.zeros(3, dtype=torch.float64))
+    optimizer = LocalSGD([w], lr=LR, local_steps=2)
+    averages = synchronize(optimizer, on_nonfinite="skip-worker")
+    found = []
+    for t in range(6):
+        w.grad = torch.full((3,), float(rank), dtype=torch.float64)
+        if (rank, t) == (1, 2):
+            w.grad *= torch.nan
+        found += caught(optimizer.step)
+    rows = [row._asdict() | {"skipped": list(row.skipped)} for row in averages.history]
+    return {"warnings": found, "history": rows, "w": w.tolist()}
+
+
+def begin_late(rank: int, method: str) -> dict[str, Any]:
+    """Synchronize at step 2, with states that differ, then add a group of parameters."""
+    w = nn.Parameter(torch.full((3,), 1.0 + rank, dtype=torch.float64))
+    optimizer = LocalOptimizer([w], method, lr=LR, mu=0.1, local_steps=K)
+    for t in range(2):
+        w.grad = gradient(w, rank, t)
+        optimizer.step()
+    before = [s.tolist() for s in optimizer.sequences(w)]
+    synchronize(optimizer)
+    after = [s.tolist() for s in optimizer.sequences(w)]
+    more = nn.Parameter(torch.full((2,), 5.0 + rank, dtype=torch.float64))
+    optimizer.add_param_group({"params": [more]})
+    synchronize(optimizer)
+    return {"before": before, "after": after, "more": more.tolist()}
+
+
+def meet_other_messages(rank: int) -> dict[str, Any]:
+    """Let a message of the user's own be under way while a round ends."""
+    w = nn.Parameter(torch.full((3,), float(rank), dtype=torch.float64))
+    optimizer = LocalSGD([w], lr=LR, local_steps=1)
+    synchronize(optimizer)
+    w.grad = torch.full((3,), 1.0 + rank, dtype=torch.float64)
+    mine = torch.full((3,), 100.0 * (rank + 1), dtype=torch.float64)
+    if rank == 0:
+        work = dist.all_reduce(mine, async_op=True)
+        optimizer.step()
+        work.wait()
+    else:
+        optimizer.step()
+        dist.all_reduce(mine)
+    return {"w": w.tolist(), "mine": mine.tolist()}
+
+
+def warn_of_buffers(rank: int) -> list[list[str]]:
+    """Synchronize with and without the model."""
+    model = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))
+    plain = nn.Linear(2, 3)
+
+    def optimizer(of: nn.Module) -> torch.optim.Optimizer:
+        return torch.optim.SGD(of.parameters(), lr=0.1)
+
+    return [
+        caught(lambda: synchronize(optimizer(model), local_steps=2)),
+        caught(lambda: synchronize(optimizer(model), model, local_steps=2)),
+        caught(lambda: synchronize(optimizer(plain), local_steps=2)),
+    ]
+
+
+def variance(rank: int) -> list[float]:
+    """Average a variance that falls while the average is computed; return what it becomes."""
+    model = nn.BatchNorm1d(1)
+    optimizer = LocalSGD(model.parameters(), lr=0.1, local_steps=2)
+    synchronize(optimizer, model, overlap=True)
+    for value in (1.0, 0.9 if rank == 0 else 0.05, 0.1):
+        model.running_var.fill_(value)
+        for p in model.parameters():
+            p.grad = torch.zeros_like(p)
+        optimizer.step()
+    return model.running_var.tolist()
+
+
+def elsewhere(rank: int, folder: str, method: str) -> dict[str, Any]:
+    """Write checkpoints without a shared disk; resume on other machines than before."""
+
+    def mine(owner: int) -> str:
+        path = Path(folder) / str(owner)
+        path.mkdir(exist_ok=True)
+        return str(path / "run.pt")
+
+    def train(averages: Synchronizer, w: nn.Parameter, optimizer: Any, steps: int) -> None:
+        while averages.steps < steps:
+            w.grad = gradient(w, rank, averages.steps)
+            optimizer.step()
+
+    w, optimizer, averages = make(method, rank)
+    train(averages, w, optimizer, K)
+    averages.checkpoint(mine(rank), note="hello")
+    files = sorted(path.name for path in Path(mine(rank)).parent.iterdir())
+    train(averages, w, optimizer, 2 * K)
+    end = state(averages)
+    dist.barrier()
+    # Rank 0 stays where it was; the others find the files of each other.
+    world = dist.get_world_size()
+    disk = rank if rank == 0 else 1 + rank % (world - 1)
+    w, optimizer, averages = make(method, rank)
+    extra = averages.resume(mine(disk))
+    train(averages, w, optimizer, 2 * K)
+    return {"end": end, "again": state(averages), "extra": extra, "files": files}
+
+
+def refuse_to_write(rank: int, folder: str, method: str) -> list[list[str]]:
+    """Let rank 0 fail to write checkpoints."""
+    w, optimizer, averages = make(method, rank)
+    for _ in range(K):
+        w.grad = gradient(w, rank, averages.steps)
+        optimizer.step()
+    path = f"{folder}/run.pt"
+    extra = {"thing": object()} if rank == 0 else {}
+    return [
+        caught(lambda: averages.checkpoint(folder if rank == 0 else path)),
+        caught(lambda: averages.checkpoint(path, **extra)),
+        caught(lambda: averages.checkpoint(path)),
+    ]
+
+
+def nodes(rank: int, folder: str, method: str, wire: str, inside: bool) -> dict[str, Any]:
+    """Train two nodes of two processes with DDP inside, or two processes with the same data."""
+    ranks = dist.get_world_size()
+    options: dict[str, Any] = {"wire": wire, "weighting": "examples"}
+    if inside:
+        groups = [dist.new_group([0, 1]), dist.new_group([2, 3])]
+        options |= {"group": dist.new_group([0, 2]), "node": groups[rank // 2]}
+    worker = rank // (ranks // 2)
+
+    def begin() -> tuple[nn.Module, nn.Module, Any, Synchronizer]:
+        torch.manual_seed(rank)
+        model = nn.Sequential(
+            nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Tanh(), nn.Linear(4, 1)
+        ).double()
+        model[1].eval()  # so that statistics do not depend on how batches are divided
+        trained: nn.Module = model
+        if inside:
+            trained = nn.parallel.DistributedDataParallel(model, process_group=options["node"])
+        if method.startswith("adamw"):
+            optimizer: Any = torch.optim.AdamW(trained.parameters(), lr=0.01)
+            server = method.partition("+")[2]
+            return (
+                model,
+                trained,
+                optimizer,
+                synchronize(optimizer, trained, local_steps=K, server=server, **options),
+            )
+        optimizer = LocalOptimizer(trained.parameters(), method, lr=LR, mu=0.1, local_steps=K)
+        return model, trained, optimizer, synchronize(optimizer, trained, **options)
+
+    def train(steps: int) -> Tensor:
+        while averages.steps < steps:
+            t = averages.steps
+            x = torch.sin(torch.arange(24.0, dtype=torch.float64).view(8, 3) * (1 + worker + t))
+            if inside:
+                x = x[4 * (rank % 2) :][:4]
+            optimizer.zero_grad()
+            (trained(x) - x.sum(1, keepdim=True)).square().mean().backward()
+            averages.count((1 + worker) * len(x))
+            optimizer.step()
+        return torch.cat([p.detach().reshape(-1) for p in model.parameters()])
+
+    model, trained, optimizer, averages = begin()
+    path = f"{folder}/run.pt"
+    train(2 * K)
+    averages.checkpoint(path)
+    end = train(4 * K)
+    dist.barrier()
+    model, trained, optimizer, averages = begin()
+    averages.resume(path)
+    again = train(4 * K)
+    return {"end": end, "again": again, "size": averages.world_size, "bytes": averages.bytes}
+
+
+def two_groups(rank: int, folder: str) -> list[list[float]]:
+    """Let two groups train alike, each with a rank 0 that writes the same checkpoint."""
+    groups = [dist.new_group([0, 2]), dist.new_group([1, 3])]
+    w = nn.Parameter(torch.ones(50_000, dtype=torch.float64))
+    optimizer = LocalSGD([w], lr=LR, local_steps=1)
+    averages = synchronize(optimizer, group=groups[rank % 2])
+    found = []
+    for t in range(20):
+        w.grad = torch.full_like(w, 0.1 * (rank // 2) + t)
+        optimizer.step()
+        found += caught(lambda: averages.checkpoint(f"{folder}/run.pt"))
+    assert not found, found
+    end = w.detach().clone()
+    averages.resume(f"{folder}/run.pt")
+    assert torch.equal(end, w)
+    return [[float(w.sum())]]
