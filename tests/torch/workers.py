@@ -423,8 +423,8 @@ def batch_norm(rank: int, average: bool, anew: bool) -> dict[str, Any]:
     }
 
 
-def another_lr(rank: int, lr: float, other: float) -> dict[str, Any]:
-    """Change the lr in one rank only."""
+def another_lr(rank: int, lr: float, other: float, setting: str = "lr") -> dict[str, Any]:
+    """Change the lr, or another setting, in one rank only."""
     w = nn.Parameter(torch.zeros(5))
     optimizer = FedAc([w], lr=lr, mu=0.1, local_steps=4)
     averages = synchronize(optimizer)
@@ -432,15 +432,16 @@ def another_lr(rank: int, lr: float, other: float) -> dict[str, Any]:
     try:
         for t in range(8):
             if rank == 2 and t == 5:
-                optimizer.param_groups[0]["lr"] = other
+                optimizer.param_groups[0][setting] = other
             w.grad = torch.ones(5)
             before = sequences(optimizer)
             optimizer.step()
     except InputError as error:
         result["message"] = str(error)
-    lr = optimizer.param_groups[0]["lr"]
+    (group,) = optimizer.param_groups
     v = nn.Parameter(torch.zeros(5))
-    moved = FedAc([v], lr=lr, mu=0.1, local_steps=4)
+    decay = group["weight_decay"]
+    moved = FedAc([v], lr=group["lr"], mu=0.1, local_steps=4, weight_decay=decay)
     for mine, value in zip(moved.sequences(v), before, strict=True):
         mine.copy_(torch.tensor(value))
     moved.refresh()
@@ -448,7 +449,6 @@ def another_lr(rank: int, lr: float, other: float) -> dict[str, Any]:
     moved.step()
     return result | {
         "rounds": averages.rounds,
-        "lr": lr,
         "untouched": np.allclose(sequences(optimizer), sequences(moved), atol=1e-6),
     }
 

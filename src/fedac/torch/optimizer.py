@@ -24,6 +24,7 @@ from fedac.torch.layout import ends_with_mean, is_half, sequence_dtype, version
 from fedac.torch.rounds import output
 from fedac.torch.settings import is_paused, plain_settings
 from fedac.torch.state import SequenceOptimizer
+from fedac.torch.weight_decay import decayed_form
 
 
 class LocalOptimizer(SequenceOptimizer):
@@ -32,7 +33,8 @@ class LocalOptimizer(SequenceOptimizer):
     Parameters
     ----------
     params : iterable
-        Parameters or groups of them, as for every optimizer.
+        Parameters or groups of them, as for every optimizer. A group may have its own lr, mu and
+        weight_decay.
     algorithm : str or Algorithm
         A name, such as "fedac-ii" or "fedac-i+cv+nesterov(1,0.3)", or a record of your own.
     lr : float or Decay
@@ -42,6 +44,10 @@ class LocalOptimizer(SequenceOptimizer):
         Strong-convexity estimate for the coupling.
     local_steps : int
         Steps between two synchronizations, K.
+    weight_decay : float
+        Decoupled weight decay, as in AdamW: every step multiplies w_ag and w (all iterates, but no
+        momentum) by 1 - lr * weight_decay, apart from what the gradient does
+        (`fedac.torch.weight_decay`).
     foreach : bool
         Whether to work on many tensors at once: all of them on a GPU, as many as fit into the
         cache on a CPU.
@@ -72,12 +78,18 @@ class LocalOptimizer(SequenceOptimizer):
         lr: float | Decay,
         mu: float,
         local_steps: int,
+        weight_decay: float = 0.0,
         foreach: bool = True,
     ) -> None:
         self.algorithm = get(algorithm)
         if self.algorithm.minibatch:
             raise InputError(f"'{self.algorithm.name}' takes no local steps; use torch.optim.SGD")
-        settings = {"lr": lr, "mu": mu, "local_steps": local_steps}
+        settings = {
+            "lr": lr,
+            "mu": mu,
+            "local_steps": local_steps,
+            "weight_decay": weight_decay,
+        }
         hp = self.hyperparameters(settings)
         linear_form(self.algorithm, hp)  # refuse an algorithm that is not linear
         self.takes_mean = ends_with_mean(self.algorithm)
@@ -105,7 +117,7 @@ class LocalOptimizer(SequenceOptimizer):
                 loss = closure()
         # Check everything before anything moves, so that a refused step changes nothing.
         groups = [group for group in self.param_groups if not is_paused(group)]
-        coefficients = [linear_form(self.algorithm, self.hyperparameters(g)) for g in groups]
+        coefficients = [self._step_form(group) for group in groups]
         for group in groups:
             for p in group["params"]:
                 if p.grad is not None and p.grad.layout != torch.strided:
@@ -129,6 +141,11 @@ class LocalOptimizer(SequenceOptimizer):
         if self.after_step is not None:
             self.after_step()
         return loss
+
+    def _step_form(self, group: dict[str, Any]) -> Linear:
+        """Return the coefficients of a group's step."""
+        hp = self.hyperparameters(group)
+        return decayed_form(self.algorithm, hp, plain_settings(group)["weight_decay"])
 
     def _move(self, params: list[Tensor], now: Linear, before: Linear) -> None:
         """Update the sequences of some parameters, then put their next w_md into them.
@@ -284,10 +301,19 @@ class FedAc(LocalOptimizer):
         lr: float | Decay,
         mu: float,
         local_steps: int,
+        weight_decay: float = 0.0,
         *,
         foreach: bool = True,
     ) -> None:
-        super().__init__(params, "fedac-i", lr=lr, mu=mu, local_steps=local_steps, foreach=foreach)
+        super().__init__(
+            params,
+            "fedac-i",
+            lr=lr,
+            mu=mu,
+            local_steps=local_steps,
+            weight_decay=weight_decay,
+            foreach=foreach,
+        )
 
 
 class LocalSGD(LocalOptimizer):
@@ -304,10 +330,23 @@ class LocalSGD(LocalOptimizer):
     """
 
     def __init__(
-        self, params: Iterable[Any], lr: float | Decay, local_steps: int, *, foreach: bool = True
+        self,
+        params: Iterable[Any],
+        lr: float | Decay,
+        local_steps: int,
+        weight_decay: float = 0.0,
+        *,
+        foreach: bool = True,
     ) -> None:
-        # FedAvg has no use for mu.
-        super().__init__(params, "fedavg", lr=lr, mu=1.0, local_steps=local_steps, foreach=foreach)
+        super().__init__(
+            params,
+            "fedavg",
+            lr=lr,
+            mu=1.0,  # FedAvg has no use for it
+            local_steps=local_steps,
+            weight_decay=weight_decay,
+            foreach=foreach,
+        )
 
 
 def _is_equal_but_for_rounding(p: Tensor, point: Tensor) -> bool:

@@ -30,7 +30,12 @@ from fedac.torch.layout import (
     version,
     write,
 )
-from fedac.torch.settings import plain_settings, require_supported, upgrade
+from fedac.torch.settings import (
+    plain_settings,
+    require_supported,
+    require_weight_decay,
+    upgrade,
+)
 
 
 class SequenceOptimizer(torch.optim.Optimizer):
@@ -144,6 +149,7 @@ class SequenceOptimizer(torch.optim.Optimizer):
     def hyperparameters(self, group: dict[str, Any]) -> Hyperparameters:
         """Return the algorithm's hyperparameters for a group, or say which setting is wrong."""
         settings = plain_settings(group)
+        require_weight_decay(settings)
         return self.algorithm.couple(
             eta=require_positive("lr", settings["lr"]),
             mu=require_positive("mu", settings["mu"]),
