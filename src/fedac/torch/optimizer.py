@@ -7,7 +7,7 @@ the output (w_ag of FedAc), and `train` puts w_md back.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -19,7 +19,8 @@ from fedac.algorithms.couplings import Hyperparameters
 from fedac.algorithms.linear import Linear, linear_form
 from fedac.decay import Decay
 from fedac.errors import InputError
-from fedac.torch.combine import query_program, run, split_into_batches, step_program
+from fedac.torch.combine import Batches, query_program, run, step_program
+from fedac.torch.compiling import uncompiled
 from fedac.torch.layout import ends_with_mean, is_half, sequence_dtype, version
 from fedac.torch.rounds import output
 from fedac.torch.settings import is_paused, plain_settings
@@ -96,16 +97,20 @@ class LocalOptimizer(SequenceOptimizer):
         if not self.takes_mean:
             check_functions(self.algorithm, hp, np.ones(2))
         self.in_place = self._works_in_place(hp)
-        self.foreach = foreach
+        self.foreach, self._batches = foreach, Batches(foreach=foreach)
         self.steps = self.rounds = 0
-        self.decays, self.versions = [], {}
+        self.decays, self.versions, self._group_of = [], {}, {}
         # Groups also have "last", the settings that their parameters were last set with, and
         # "taken", the steps that their parameters took since the last average was started.
         super().__init__(params, {**settings, "training": True, "taken": 0})
 
-    @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Take one local step with the gradients at the parameters."""
+        return self._step(closure)
+
+    @uncompiled
+    @torch.no_grad()
+    def _step(self, closure: Callable[[], Any] | None) -> Any:
         if not all(group["training"] for group in self.param_groups):
             raise InputError(
                 "the parameters hold the output: call optimizer.train() after optimizer.eval(), "
@@ -119,17 +124,11 @@ class LocalOptimizer(SequenceOptimizer):
         groups = [group for group in self.param_groups if not is_paused(group)]
         coefficients = [self._step_form(group) for group in groups]
         for group in groups:
-            for p in group["params"]:
-                if p.grad is not None and p.grad.layout != torch.strided:
-                    raise InputError(
-                        "sparse gradients are not supported; use sparse=False in the embedding"
-                    )
-                self._require_unchanged(group, p)
+            self._require_ready(group)
         for group, now in zip(groups, coefficients, strict=True):
             before = linear_form(self.algorithm, self.hyperparameters(group["last"]))
             self._enter_again(group)
-            moving = [p for p in group["params"] if p.grad is not None]
-            for batch in split_into_batches(moving, foreach=self.foreach):
+            for batch in self._batches.split([p for p in group["params"] if p.grad is not None]):
                 self._move(batch, now, before)
             if group["last"] != (settings := plain_settings(group)):
                 group["last"] = settings
@@ -147,15 +146,27 @@ class LocalOptimizer(SequenceOptimizer):
         hp = self.hyperparameters(group)
         return decayed_form(self.algorithm, hp, plain_settings(group)["weight_decay"])
 
+    def _require_ready(self, group: dict[str, Any]) -> None:
+        """Refuse gradients that no step can use, and parameters that something else has changed."""
+        last = self.versions.get
+        for p in group["params"]:
+            if (g := p.grad) is not None and g.layout != torch.strided:
+                raise InputError(
+                    "sparse gradients are not supported; use sparse=False in the embedding"
+                )
+            if last(p) != version(p):
+                self._batches.forget()  # it may have another type now
+                self._require_unchanged(group, p)
+
     def _move(self, params: list[Tensor], now: Linear, before: Linear) -> None:
         """Update the sequences of some parameters, then put their next w_md into them.
 
         sequences <- update(sequences, w_md, g), p <- query(sequences), as in the algorithm.
         """
-        sequences = [list(s) for s in zip(*map(self.sequences, params), strict=True)]
-        w_md, g = params, [p.grad for p in params if p.grad is not None]
-        half = is_half(params[0])
-        program = step_program(now, in_place=self.in_place and not half)
+        half, many = is_half(params[0]), len(params) > 1
+        sequences = self._lists_of_sequences(params)
+        w_md, g = params, cast(list[Tensor], [p.grad for p in params])
+        program = step_program(now, in_place=self.in_place and not half, many=many)
         if half:  # the parameters hold w_md rounded, so recompute it from the sequences
             program = (*query_program(before.query), *program)
             w_md = [torch.empty_like(sequence) for sequence in sequences[0]]
@@ -164,10 +175,16 @@ class LocalOptimizer(SequenceOptimizer):
         while len(slots) <= max((operation.out for operation in program), default=0):
             slots.append([torch.empty_like(sequence) for sequence in sequences[0]])
         run(program, slots)
-        for p, value in zip(params, w_md, strict=True):
-            if half:
-                p.copy_(value)
-            self.versions[p] = version(p)
+        if half:
+            torch._foreach_copy_(params, w_md)
+        self.versions.update(zip(params, map(version, params), strict=True))
+
+    def _lists_of_sequences(self, params: list[Tensor]) -> list[list[Tensor]]:
+        """Return by sequence those of some parameters, which are all of one type."""
+        if self.is_own_sequence(params[0]):
+            return [[self.sequences(p)[0] for p in params]]
+        states = list(map(self._started, params))
+        return [[state[name] for state in states] for name in self.algorithm.local_sequences]
 
     def eval(self) -> None:
         """Put the algorithm's output into the parameters, to evaluate or save them."""
