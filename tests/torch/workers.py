@@ -402,6 +402,34 @@ def refuse(rank: int, cases: list[dict[str, Any]]) -> list[str]:
     return messages
 
 
+def skipping(rank: int, kind: str, K: int, steps: int, scaled: bool) -> dict[str, Any]:
+    """Train until so many steps were taken; two batches of rank 1 have infinite gradients.
+
+    A scaler skips them, or, if not `scaled`, they are left out by hand.
+    """
+    w = nn.Parameter(torch.ones(5, dtype=torch.float64))
+    if kind == "FedAc":
+        local: torch.optim.Optimizer = FedAc([w], lr=0.1, mu=0.1, local_steps=K)
+        averages = synchronize(local, timeout=60)
+    else:
+        local = torch.optim.AdamW([w], lr=0.1, fused=kind == "fused AdamW")
+        averages = synchronize(local, local_steps=K, timeout=60)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10, enabled=scaled)
+    batches = 0
+    while averages.steps < steps:
+        bad = rank == 1 and batches in (3, 9)
+        batches += 1
+        if bad and not scaled:
+            continue
+        local.zero_grad()
+        target = torch.sin(torch.arange(5.0) * (batches + rank))
+        loss = ((w - target) ** 2).sum() * (math.inf if bad else 1.0)
+        scaler.scale(loss).backward()
+        scaler.step(local)
+        scaler.update()
+    return {"w": w.detach(), "batches": batches, "rounds": averages.rounds}
+
+
 def batch_norm(rank: int, average: bool, anew: bool) -> dict[str, Any]:
     """Average a model whose running statistics differ by rank, and may be new tensors each step."""
     torch.manual_seed(rank)
@@ -756,6 +784,7 @@ JOBS = {
         twins,
         refuse_foreign,
         refuse,
+        skipping,
         batch_norm,
         another_lr,
         doomed,
