@@ -138,10 +138,18 @@ ON_TENSOR: dict[str, Callable[..., object]] = {
 }
 ON_LISTS: dict[str, Callable[..., object]] = {
     "copy": lambda out, y, c: None,
-    "scale": lambda out, y, c: torch._foreach_mul_(out, c),
+    "scale": lambda out, y, c: torch._foreach_mul_(out, _factor(c, out[0])),
     "add": lambda out, y, c: torch._foreach_add_(out, y, alpha=c),
     "lerp": lambda out, y, c: torch._foreach_lerp_(out, y, c),
 }
+
+
+def _factor(c: float, like: Tensor) -> Tensor | float:
+    """Return a number as a multi-tensor product wants it.
+
+    On a CPU it would make a tensor of it for every factor, which takes longer than the product.
+    """
+    return torch.tensor(c, dtype=like.dtype) if like.is_cpu else c
 
 
 def run(program: Program, slots: Sequence[list[Tensor]]) -> None:
