@@ -5,9 +5,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedac.algorithms import FEDAC_I, FEDAVG, FEDAVG_WEIGHTED
+from fedac.algorithms import FEDAC_I, FEDAVG, FEDAVG_WEIGHTED, get
 from fedac.algorithms.linear import linear_form
 from fedac.torch.combine import combination, query_program, run, step_program
+from fedac.torch.weight_decay import decayed_form
 
 factors = st.sampled_from([0.0, 1.0, -1.0, 0.25, 0.75, 2.0]) | st.floats(1e-6, 3)
 
@@ -46,20 +47,48 @@ def test_passes_over_memory(terms, kinds) -> None:
 
 def test_a_step_of_fedac_takes_four_passes_without_scratch_space() -> None:
     program = step_program(
-        linear_form(FEDAC_I, FEDAC_I.couple(eta=0.1, mu=0.1, K=4)), in_place=False
+        linear_form(FEDAC_I, FEDAC_I.couple(eta=0.1, mu=0.1, K=4)), in_place=False, many=False
     )
     assert [(operation.kind, operation.out) for operation in program] == [
         ("add", 0), ("lerp", 1), ("add", 1), ("lerp", 2),
     ]  # fmt: skip
 
 
+def test_many_tensors_take_one_copy() -> None:
+    form = linear_form(FEDAC_I, FEDAC_I.couple(eta=0.1, mu=0.1, K=4))
+    program = step_program(form, in_place=False, many=True)
+    assert [(operation.kind, operation.out) for operation in program] == [
+        ("lerp", 1), ("add", 1), ("add", 2), ("copy", 0), ("lerp", 2),
+    ]  # fmt: skip
+    assert all(operation.x == operation.out for operation in program if operation.kind != "copy")
+
+
+@pytest.mark.parametrize("weight_decay", [0.0, 0.1])
+@pytest.mark.parametrize("name", ["fedac-i", "fedac-ii", "gpa(0.5,0.75)", "momentum(0.9)",
+                                  "fedavg-weighted", "fedac-i+cv", "fedprox(0.5)"])  # fmt: skip
+def test_programs_for_one_and_for_many_tensors_are_bit_identical(name, weight_decay) -> None:
+    algorithm = get(name)
+    form = decayed_form(algorithm, algorithm.couple(eta=0.1, mu=0.1, K=4), weight_decay)
+    one, many = (step_program(form, in_place=False, many=many) for many in (False, True))
+    slots = 2 * len(form.query) + 2
+    values = torch.randn(slots, 9, generator=torch.Generator().manual_seed(0))
+    single, double = ([[v.clone()] for v in values], [[v.clone(), v.clone()] for v in values])
+    run(one, single)
+    run(many, double)
+    for (mine,), (first, second) in zip(single, double, strict=True):
+        assert torch.equal(first, second)
+        assert torch.equal(mine, first)
+
+
 def test_a_step_of_fedavg_takes_one_pass() -> None:
-    program = step_program(linear_form(FEDAVG, FEDAVG.couple(eta=0.1, mu=0.1, K=4)), in_place=True)
+    program = step_program(
+        linear_form(FEDAVG, FEDAVG.couple(eta=0.1, mu=0.1, K=4)), in_place=True, many=False
+    )
     assert [(operation.kind, operation.out) for operation in program] == [("add", 0)]
 
 
 def test_the_old_value_of_a_sequence_is_kept_for_later_ones() -> None:
     hp = FEDAVG_WEIGHTED.couple(eta=0.1, mu=0.1, K=4)
-    program = step_program(linear_form(FEDAVG_WEIGHTED, hp), in_place=False)
+    program = step_program(linear_form(FEDAVG_WEIGHTED, hp), in_place=False, many=False)
     assert (program[0].kind, program[0].out, program[0].x) == ("copy", 4, 0)
     assert query_program((1.0, 0.0))[0].kind == "copy"

@@ -17,7 +17,7 @@ from fedac.algorithms import ALGORITHMS, FEDAC_I, FEDAVG, fedac
 from fedac.decay import Decay
 from fedac.errors import InputError
 from fedac.torch import FedAc, LocalOptimizer, LocalSGD
-from fedac.torch.combine import split_into_batches
+from fedac.torch.combine import Batches
 
 NUMBERS = {"lr": 0.3, "mu": 0.2, "local_steps": 4}
 LOCAL = {name: record for name, record in ALGORITHMS.items() if not record.minibatch}
@@ -115,11 +115,23 @@ def test_batches_fit_into_the_cache() -> None:
     short = nn.Parameter(torch.zeros(7, dtype=torch.bfloat16))
 
     def batches(foreach):
-        made = split_into_batches([short, *params], foreach=foreach)
+        made = Batches(foreach=foreach).split([short, *params])
         return [[p.numel() for p in batch] for batch in made]
 
     assert batches(True) == [[7], [10, 20, 65_500], [30, 10], [70_000], [5, 5]]
     assert batches(False) == [[size] for size in (7, *sizes)]
+
+
+def test_parameters_of_another_type_get_other_batches() -> None:
+    params = [nn.Parameter(torch.ones(3)) for _ in range(3)]
+    optimizer = LocalSGD(params, lr=0.5, local_steps=4)
+    for dtype in (torch.float32, torch.float64, torch.bfloat16):
+        params[1].data = params[1].data.to(dtype)
+        for p in params:
+            p.grad = torch.ones_like(p)
+        optimizer.step()
+        if dtype != torch.bfloat16:  # its sequence is a copy from now on
+            assert len({tuple(p.tolist()) for p in params}) == 1
 
 
 @settings(max_examples=25, deadline=None)
@@ -382,16 +394,15 @@ def test_an_lr_that_is_zero_up_to_rounding_counts_as_zero(name: str) -> None:
 @pytest.mark.parametrize(
     ("option", "message"),
     [
-        ({"weight_decay": 0.1}, "not weight_decay; add an l2 term to the loss"),
         ({"momentum": 0.9}, "not momentum"),
         ({"foreach": True}, "not foreach"),
     ],
 )
 def test_unsupported_group_options_are_refused(option, message) -> None:
     first, second = parameters()
-    with pytest.raises(InputError, match=f"a parameter group can set lr and mu, {message}"):
+    with pytest.raises(InputError, match=f"can set lr, mu and weight_decay, {message}"):
         FedAc([{"params": [first]}, {"params": [second], **option}], **NUMBERS)
-    optimizer = FedAc([{"params": [first], "weight_decay": 0.0, "name": "mine"}], **NUMBERS)
+    optimizer = FedAc([{"params": [first], "momentum": 0.0, "name": "mine"}], **NUMBERS)
     assert optimizer.param_groups[0]["name"] == "mine"
 
 

@@ -265,6 +265,9 @@ CASES = {
     "parameters: float32 [3] at rank 0, 1, 2; float32 [4] at rank 3": {"size": 4},
     "settings: lr=0.3 mu=0.2 at rank 0, 1, 2; lr=0.1 mu=0.2 at rank 3": {"optimizer": {"lr": 0.1}},
     "settings: lr=0.3 mu=0.2 at rank 0, 1, 2; lr=0.3 mu=0.1 at rank 3": {"optimizer": {"mu": 0.1}},
+    "settings: lr=0.3 mu=0.2 at rank 0, 1, 2; lr=0.3 mu=0.2 weight_decay=0.1 at rank 3": {
+        "optimizer": {"weight_decay": 0.1}
+    },
     "weighting: uniform at rank 0, 1, 2; examples at rank 3": {
         "options": {"weighting": "examples"}
     },
@@ -506,12 +509,16 @@ def test_a_mask_is_not_averaged() -> None:
     assert model.mask.tolist() == [0.0, -torch.inf]
 
 
-def test_a_different_lr_during_training_is_detected(processes) -> None:
-    for result in results(processes("another_lr", lr=0.1, other=0.05)):
+@pytest.mark.parametrize(
+    ("setting", "found"),
+    [("lr", "lr=0.05 mu=0.1"), ("weight_decay", "lr=0.1 mu=0.1 weight_decay=0.05")],
+)
+def test_a_different_lr_during_training_is_detected(processes, setting: str, found: str) -> None:
+    for result in results(processes("another_lr", lr=0.1, other=0.05, setting=setting)):
         assert result["rounds"] == 1
         assert result["untouched"]
         assert result["message"] == (
-            "processes differ in lr after 8 steps: lr=0.1 mu=0.1 at rank 0, 1, 3; lr=0.05 mu=0.1 "
+            f"processes differ in lr after 8 steps: lr=0.1 mu=0.1 at rank 0, 1, 3; {found} "
             "at rank 2. Schedulers must do the same in all processes. No state was averaged"
         )
 

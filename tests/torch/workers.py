@@ -403,6 +403,34 @@ def refuse(rank: int, cases: list[dict[str, Any]]) -> list[str]:
     return messages
 
 
+def skipping(rank: int, kind: str, K: int, steps: int, scaled: bool) -> dict[str, Any]:
+    """Train until so many steps were taken; two batches of rank 1 have infinite gradients.
+
+    A scaler skips them, or, if not `scaled`, they are left out by hand.
+    """
+    w = nn.Parameter(torch.ones(5, dtype=torch.float64))
+    if kind == "FedAc":
+        local: torch.optim.Optimizer = FedAc([w], lr=0.1, mu=0.1, local_steps=K)
+        averages = synchronize(local, timeout=60)
+    else:
+        local = torch.optim.AdamW([w], lr=0.1, fused=kind == "fused AdamW")
+        averages = synchronize(local, local_steps=K, timeout=60)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10, enabled=scaled)
+    batches = 0
+    while averages.steps < steps:
+        bad = rank == 1 and batches in (3, 9)
+        batches += 1
+        if bad and not scaled:
+            continue
+        local.zero_grad()
+        target = torch.sin(torch.arange(5.0) * (batches + rank))
+        loss = ((w - target) ** 2).sum() * (math.inf if bad else 1.0)
+        scaler.scale(loss).backward()
+        scaler.step(local)
+        scaler.update()
+    return {"w": w.detach(), "batches": batches, "rounds": averages.rounds}
+
+
 def batch_norm(rank: int, average: bool, anew: bool) -> dict[str, Any]:
     """Average a model whose running statistics differ by rank, and may be new tensors each step."""
     torch.manual_seed(rank)
@@ -424,8 +452,8 @@ def batch_norm(rank: int, average: bool, anew: bool) -> dict[str, Any]:
     }
 
 
-def another_lr(rank: int, lr: float, other: float) -> dict[str, Any]:
-    """Change the lr in one rank only."""
+def another_lr(rank: int, lr: float, other: float, setting: str = "lr") -> dict[str, Any]:
+    """Change the lr, or another setting, in one rank only."""
     w = nn.Parameter(torch.zeros(5))
     optimizer = FedAc([w], lr=lr, mu=0.1, local_steps=4)
     averages = synchronize(optimizer)
@@ -433,15 +461,16 @@ def another_lr(rank: int, lr: float, other: float) -> dict[str, Any]:
     try:
         for t in range(8):
             if rank == 2 and t == 5:
-                optimizer.param_groups[0]["lr"] = other
+                optimizer.param_groups[0][setting] = other
             w.grad = torch.ones(5)
             before = sequences(optimizer)
             optimizer.step()
     except InputError as error:
         result["message"] = str(error)
-    lr = optimizer.param_groups[0]["lr"]
+    (group,) = optimizer.param_groups
     v = nn.Parameter(torch.zeros(5))
-    moved = FedAc([v], lr=lr, mu=0.1, local_steps=4)
+    decay = group["weight_decay"]
+    moved = FedAc([v], lr=group["lr"], mu=0.1, local_steps=4, weight_decay=decay)
     for mine, value in zip(moved.sequences(v), before, strict=True):
         mine.copy_(torch.tensor(value))
     moved.refresh()
@@ -449,7 +478,6 @@ def another_lr(rank: int, lr: float, other: float) -> dict[str, Any]:
     moved.step()
     return result | {
         "rounds": averages.rounds,
-        "lr": lr,
         "untouched": np.allclose(sequences(optimizer), sequences(moved), atol=1e-6),
     }
 
@@ -759,6 +787,7 @@ JOBS = {
         twins,
         refuse_foreign,
         refuse,
+        skipping,
         batch_norm,
         another_lr,
         doomed,

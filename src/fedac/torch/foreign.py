@@ -16,6 +16,7 @@ from torch import Tensor
 from fedac.algorithms import compose, get
 from fedac.algorithms.server.rule import ServerRule
 from fedac.errors import InputError
+from fedac.torch.compiling import uncompiled
 from fedac.torch.inside import Inside
 from fedac.torch.layout import is_half, version
 from fedac.torch.optimizer import LocalOptimizer
@@ -87,6 +88,7 @@ class ForeignOptimizer(LocalOptimizer):
     def _switch(self, *, training: bool) -> None:
         raise InputError("the parameters are always the local ones: there is nothing to switch")
 
+    @uncompiled
     def _before_step(self, *_: Any) -> None:
         if len(self.inside.optimizer.param_groups) != len(self.param_groups):
             raise InputError("parameters were added; call synchronize again in all processes")
@@ -95,8 +97,14 @@ class ForeignOptimizer(LocalOptimizer):
                 self.sequences(p)  # they begin here, if there are any besides the parameter
                 self.versions[p] = version(p)  # it is trained, also if it is frozen later
 
+    @uncompiled
     @torch.no_grad()
-    def _count_step(self, *_: Any) -> None:
+    def _count_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        # A fused optimizer is called by a GradScaler also if gradients are infinite, and stays
+        # where it is.
+        found_inf = getattr(optimizer, "found_inf", None)
+        if found_inf is not None and found_inf.item():
+            return
         for p in filter(is_half, self.versions):
             _follow(p, *self.sequences(p))
         for group in self.param_groups:

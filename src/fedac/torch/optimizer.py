@@ -7,7 +7,7 @@ the output (w_ag of FedAc), and `train` puts w_md back.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -19,11 +19,13 @@ from fedac.algorithms.couplings import Hyperparameters
 from fedac.algorithms.linear import Linear, linear_form
 from fedac.decay import Decay
 from fedac.errors import InputError
-from fedac.torch.combine import query_program, run, split_into_batches, step_program
+from fedac.torch.combine import Batches, query_program, run, step_program
+from fedac.torch.compiling import uncompiled
 from fedac.torch.layout import ends_with_mean, is_half, sequence_dtype, version
 from fedac.torch.rounds import output
 from fedac.torch.settings import is_paused, plain_settings
 from fedac.torch.state import SequenceOptimizer
+from fedac.torch.weight_decay import decayed_form
 
 
 class LocalOptimizer(SequenceOptimizer):
@@ -32,7 +34,8 @@ class LocalOptimizer(SequenceOptimizer):
     Parameters
     ----------
     params : iterable
-        Parameters or groups of them, as for every optimizer.
+        Parameters or groups of them, as for every optimizer. A group may have its own lr, mu and
+        weight_decay.
     algorithm : str or Algorithm
         A name, such as "fedac-ii" or "fedac-i+cv+nesterov(1,0.3)", or a record of your own.
     lr : float or Decay
@@ -42,6 +45,10 @@ class LocalOptimizer(SequenceOptimizer):
         Strong-convexity estimate for the coupling.
     local_steps : int
         Steps between two synchronizations, K.
+    weight_decay : float
+        Decoupled weight decay, as in AdamW: every step multiplies w_ag and w (all iterates, but no
+        momentum) by 1 - lr * weight_decay, apart from what the gradient does
+        (`fedac.torch.weight_decay`).
     foreach : bool
         Whether to work on many tensors at once: all of them on a GPU, as many as fit into the
         cache on a CPU.
@@ -72,28 +79,38 @@ class LocalOptimizer(SequenceOptimizer):
         lr: float | Decay,
         mu: float,
         local_steps: int,
+        weight_decay: float = 0.0,
         foreach: bool = True,
     ) -> None:
         self.algorithm = get(algorithm)
         if self.algorithm.minibatch:
             raise InputError(f"'{self.algorithm.name}' takes no local steps; use torch.optim.SGD")
-        settings = {"lr": lr, "mu": mu, "local_steps": local_steps}
+        settings = {
+            "lr": lr,
+            "mu": mu,
+            "local_steps": local_steps,
+            "weight_decay": weight_decay,
+        }
         hp = self.hyperparameters(settings)
         linear_form(self.algorithm, hp)  # refuse an algorithm that is not linear
         self.takes_mean = ends_with_mean(self.algorithm)
         if not self.takes_mean:
             check_functions(self.algorithm, hp, np.ones(2))
         self.in_place = self._works_in_place(hp)
-        self.foreach = foreach
+        self.foreach, self._batches = foreach, Batches(foreach=foreach)
         self.steps = self.rounds = 0
-        self.decays, self.versions = [], {}
+        self.decays, self.versions, self._group_of = [], {}, {}
         # Groups also have "last", the settings that their parameters were last set with, and
         # "taken", the steps that their parameters took since the last average was started.
         super().__init__(params, {**settings, "training": True, "taken": 0})
 
-    @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Take one local step with the gradients at the parameters."""
+        return self._step(closure)
+
+    @uncompiled
+    @torch.no_grad()
+    def _step(self, closure: Callable[[], Any] | None) -> Any:
         if not all(group["training"] for group in self.param_groups):
             raise InputError(
                 "the parameters hold the output: call optimizer.train() after optimizer.eval(), "
@@ -105,19 +122,13 @@ class LocalOptimizer(SequenceOptimizer):
                 loss = closure()
         # Check everything before anything moves, so that a refused step changes nothing.
         groups = [group for group in self.param_groups if not is_paused(group)]
-        coefficients = [linear_form(self.algorithm, self.hyperparameters(g)) for g in groups]
+        coefficients = [self._step_form(group) for group in groups]
         for group in groups:
-            for p in group["params"]:
-                if p.grad is not None and p.grad.layout != torch.strided:
-                    raise InputError(
-                        "sparse gradients are not supported; use sparse=False in the embedding"
-                    )
-                self._require_unchanged(group, p)
+            self._require_ready(group)
         for group, now in zip(groups, coefficients, strict=True):
             before = linear_form(self.algorithm, self.hyperparameters(group["last"]))
             self._enter_again(group)
-            moving = [p for p in group["params"] if p.grad is not None]
-            for batch in split_into_batches(moving, foreach=self.foreach):
+            for batch in self._batches.split([p for p in group["params"] if p.grad is not None]):
                 self._move(batch, now, before)
             if group["last"] != (settings := plain_settings(group)):
                 group["last"] = settings
@@ -130,15 +141,32 @@ class LocalOptimizer(SequenceOptimizer):
             self.after_step()
         return loss
 
+    def _step_form(self, group: dict[str, Any]) -> Linear:
+        """Return the coefficients of a group's step."""
+        hp = self.hyperparameters(group)
+        return decayed_form(self.algorithm, hp, plain_settings(group)["weight_decay"])
+
+    def _require_ready(self, group: dict[str, Any]) -> None:
+        """Refuse gradients that no step can use, and parameters that something else has changed."""
+        last = self.versions.get
+        for p in group["params"]:
+            if (g := p.grad) is not None and g.layout != torch.strided:
+                raise InputError(
+                    "sparse gradients are not supported; use sparse=False in the embedding"
+                )
+            if last(p) != version(p):
+                self._batches.forget()  # it may have another type now
+                self._require_unchanged(group, p)
+
     def _move(self, params: list[Tensor], now: Linear, before: Linear) -> None:
         """Update the sequences of some parameters, then put their next w_md into them.
 
         sequences <- update(sequences, w_md, g), p <- query(sequences), as in the algorithm.
         """
-        sequences = [list(s) for s in zip(*map(self.sequences, params), strict=True)]
-        w_md, g = params, [p.grad for p in params if p.grad is not None]
-        half = is_half(params[0])
-        program = step_program(now, in_place=self.in_place and not half)
+        half, many = is_half(params[0]), len(params) > 1
+        sequences = self._lists_of_sequences(params)
+        w_md, g = params, cast(list[Tensor], [p.grad for p in params])
+        program = step_program(now, in_place=self.in_place and not half, many=many)
         if half:  # the parameters hold w_md rounded, so recompute it from the sequences
             program = (*query_program(before.query), *program)
             w_md = [torch.empty_like(sequence) for sequence in sequences[0]]
@@ -147,10 +175,16 @@ class LocalOptimizer(SequenceOptimizer):
         while len(slots) <= max((operation.out for operation in program), default=0):
             slots.append([torch.empty_like(sequence) for sequence in sequences[0]])
         run(program, slots)
-        for p, value in zip(params, w_md, strict=True):
-            if half:
-                p.copy_(value)
-            self.versions[p] = version(p)
+        if half:
+            torch._foreach_copy_(params, w_md)
+        self.versions.update(zip(params, map(version, params), strict=True))
+
+    def _lists_of_sequences(self, params: list[Tensor]) -> list[list[Tensor]]:
+        """Return by sequence those of some parameters, which are all of one type."""
+        if self.is_own_sequence(params[0]):
+            return [[self.sequences(p)[0] for p in params]]
+        states = list(map(self._started, params))
+        return [[state[name] for state in states] for name in self.algorithm.local_sequences]
 
     def eval(self) -> None:
         """Put the algorithm's output into the parameters, to evaluate or save them."""
@@ -284,10 +318,19 @@ class FedAc(LocalOptimizer):
         lr: float | Decay,
         mu: float,
         local_steps: int,
+        weight_decay: float = 0.0,
         *,
         foreach: bool = True,
     ) -> None:
-        super().__init__(params, "fedac-i", lr=lr, mu=mu, local_steps=local_steps, foreach=foreach)
+        super().__init__(
+            params,
+            "fedac-i",
+            lr=lr,
+            mu=mu,
+            local_steps=local_steps,
+            weight_decay=weight_decay,
+            foreach=foreach,
+        )
 
 
 class LocalSGD(LocalOptimizer):
@@ -304,10 +347,23 @@ class LocalSGD(LocalOptimizer):
     """
 
     def __init__(
-        self, params: Iterable[Any], lr: float | Decay, local_steps: int, *, foreach: bool = True
+        self,
+        params: Iterable[Any],
+        lr: float | Decay,
+        local_steps: int,
+        weight_decay: float = 0.0,
+        *,
+        foreach: bool = True,
     ) -> None:
-        # FedAvg has no use for mu.
-        super().__init__(params, "fedavg", lr=lr, mu=1.0, local_steps=local_steps, foreach=foreach)
+        super().__init__(
+            params,
+            "fedavg",
+            lr=lr,
+            mu=1.0,  # FedAvg has no use for it
+            local_steps=local_steps,
+            weight_decay=weight_decay,
+            foreach=foreach,
+        )
 
 
 def _is_equal_but_for_rounding(p: Tensor, point: Tensor) -> bool:

@@ -18,6 +18,7 @@ from fedac.checkpoints import require_same_rule
 from fedac.decay import Decay
 from fedac.errors import InputError
 from fedac.require import require_count, require_positive
+from fedac.torch.combine import Batches
 from fedac.torch.inside import Inside
 from fedac.torch.layout import (
     PARTS,
@@ -30,7 +31,12 @@ from fedac.torch.layout import (
     version,
     write,
 )
-from fedac.torch.settings import plain_settings, require_supported, upgrade
+from fedac.torch.settings import (
+    plain_settings,
+    require_supported,
+    require_weight_decay,
+    upgrade,
+)
 
 
 class SequenceOptimizer(torch.optim.Optimizer):
@@ -55,6 +61,9 @@ class SequenceOptimizer(torch.optim.Optimizer):
     decays: list[Decay | None]
     # By parameter, what `version` returned when the optimizer last wrote to it.
     versions: dict[Tensor, tuple[int, int]]
+    # By parameter, the number of its group.
+    _group_of: dict[Tensor, int]
+    _batches: Batches
     # Called at the end of every step: `synchronize` sets it. Copies of the optimizer have none.
     after_step: Callable[[], object] | None = None
     # The user's optimizer, if it takes the local steps.
@@ -63,6 +72,10 @@ class SequenceOptimizer(torch.optim.Optimizer):
     def parameters(self) -> list[Tensor]:
         """Return the parameters of all groups."""
         return [p for group in self.param_groups for p in group["params"]]
+
+    def group_of(self, p: Tensor) -> dict[str, Any]:
+        """Return the group of a parameter."""
+        return self.param_groups[self._group_of[p]]
 
     def trained_parameters(self) -> list[Tensor]:
         """Return the parameters that are trained, or have been since the start."""
@@ -137,13 +150,14 @@ class SequenceOptimizer(torch.optim.Optimizer):
     @torch.no_grad()
     def enter(self, p: Tensor, hp: Hyperparameters | None = None) -> None:
         """Begin a round with what was broadcast, and what this worker remembers of a parameter."""
-        hp = hp or self.hyperparameters(group_of(self, p)["last"])
+        hp = hp or self.hyperparameters(self.group_of(p)["last"])
         local = self.algorithm.enter(self.kept(p, "sent"), self.kept(p, "memory"), hp)
         write(self.sequences(p), local)
 
     def hyperparameters(self, group: dict[str, Any]) -> Hyperparameters:
         """Return the algorithm's hyperparameters for a group, or say which setting is wrong."""
         settings = plain_settings(group)
+        require_weight_decay(settings)
         return self.algorithm.couple(
             eta=require_positive("lr", settings["lr"]),
             mu=require_positive("mu", settings["mu"]),
@@ -162,6 +176,7 @@ class SequenceOptimizer(torch.optim.Optimizer):
             check_decay(self.algorithm, eta=decay.start, mu=mu, K=K)
         super().add_param_group(param_group | settings | {"last": settings})
         self.decays.append(decay)
+        self._find_groups()
 
     def state_dict(self) -> dict[str, Any]:
         """Return all that `load_state_dict` needs, steps and rounds included.
@@ -205,7 +220,7 @@ class SequenceOptimizer(torch.optim.Optimizer):
         super().load_state_dict({"state": {}, "param_groups": saved["param_groups"]})
         self.steps, self.rounds = int(saved["steps"]), int(saved["rounds_served"])
         for p, state in zip(self.parameters(), states, strict=True):
-            training = self.takes_mean or group_of(self, p)["training"]
+            training = self.takes_mean or self.group_of(p)["training"]
             for name, value in state.items():
                 if not (name in local and self.is_own_sequence(p) and training):
                     self.state[p][name] = value.detach().to(p.device, sequence_dtype(p), copy=True)
@@ -244,12 +259,18 @@ class SequenceOptimizer(torch.optim.Optimizer):
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         self.versions = {}  # the parameters are copies now: compare them by value once
+        self._batches = Batches(foreach=self.foreach)
+        self._find_groups()
+
+    def _find_groups(self) -> None:
+        numbered = enumerate(self.param_groups)
+        self._group_of = {p: i for i, group in numbered for p in group["params"]}
 
     def _started(self, p: Tensor) -> dict[str, Tensor]:
         """Return the state of a parameter, which starts when it is first asked for."""
         state: dict[str, Tensor] = self.state[p]
         if not state:
-            hp = self.hyperparameters(group_of(self, p)["last"])
+            hp = self.hyperparameters(self.group_of(p)["last"])
             first = first_values(self.algorithm, p, hp)
             names = () if self.is_own_sequence(p) else self.algorithm.local_sequences
             for name in (*names, *self._kept_names()):
@@ -260,8 +281,3 @@ class SequenceOptimizer(torch.optim.Optimizer):
     def _kept_names(self) -> list[str]:
         """Return the names in `state[p]` of all that is kept from round to round."""
         return [] if self.takes_mean else [n for part in PARTS for n in keys(self.algorithm, part)]
-
-
-def group_of(optimizer: torch.optim.Optimizer, p: Tensor) -> dict[str, Any]:
-    """Return the group of a parameter."""
-    return next(g for g in optimizer.param_groups if any(p is mine for mine in g["params"]))
