@@ -279,6 +279,39 @@ def test_an_optimizer_that_writes_to_data_is_noticed() -> None:
     assert all((one - other).abs().max() < 0.02 for one, other in gaps)
 
 
+class Unusual(torch.optim.SGD):
+    """Counts its steps beside its parameters, and keeps a list of gradients."""
+
+    def step(self, closure=None):
+        super().step(closure)
+        self.state["taken"] = self.state.get("taken", 0) + 1
+        for p in self.param_groups[0]["params"]:
+            self.state[p].setdefault("gradients", []).append(p.grad.clone())
+
+
+@alone
+def test_any_form_of_state_is_followed(tmp_path: Path) -> None:
+    training = Training(Unusual, on_nonfinite="skip-worker").run(3)
+    training.averages.checkpoint(tmp_path / "run.pt")
+    resumed = Training(Unusual)
+    resumed.averages.resume(tmp_path / "run.pt")
+    assert resumed.optimizer.state["taken"] == 3
+    assert same(training.run(4), resumed.run(4))
+    assert training.optimizer.state["taken"] == 7
+
+
+def test_a_state_that_is_not_finite_is_reset_with_its_worker() -> None:
+    w = nn.Parameter(torch.ones(2))
+    for gradient in (torch.ones(2), torch.full((2,), torch.nan)):
+        inside = Inside(Unusual([w], lr=0.1), "local")
+        w.grad = gradient
+        inside.optimizer.step()
+        inside.end_round(used=True)
+        assert inside.optimizer.state["taken"] == 1
+        inside.end_round(used=False)
+        assert bool(inside.optimizer.state) == bool(gradient.isfinite().all())
+
+
 @alone
 def test_a_second_call_continues() -> None:
     whole, again = (Training(server="nesterov(0.7,0.9)").run(4) for _ in range(2))
