@@ -23,7 +23,7 @@ WORKERS = runpy.run_path(str(Path(__file__).with_name("workers.py")))
 # Of ours, and one of the user's own, which is also what PyTorch's SGD with momentum does.
 OWN, FOREIGN = WORKERS["OWN"], WORKERS["FOREIGN"]
 SGD = ["sgd", "sgd, averaged", "sgd, reset"]
-ALGORITHMS = NAMED | OWN | {name: OWN["own momentum"] for name in SGD}
+ALGORITHMS = NAMED | OWN | dict.fromkeys(SGD, OWN["own momentum"])
 LOCAL = ["fedac-i", "fedac-ii", "fedac-vanilla", "fedavg", "own momentum"]
 NUMBERS = {"lr": 0.3, "mu": 0.2, "local_steps": 4}
 
@@ -502,6 +502,7 @@ def test_a_loaded_state_stays_synchronized_and_a_copy_is_not() -> None:
     assert averages.rounds == 2
 
 
+# Those of PyTorch refuse the step already (test_foreign.py).
 @pytest.mark.usefixtures("alone")
 def test_new_parameters_need_a_new_synchronizer() -> None:
     w, optimizer = make()
@@ -515,23 +516,27 @@ def test_new_parameters_need_a_new_synchronizer() -> None:
         averages.synchronize()
 
 
-@pytest.mark.parametrize("make", [FedAc, LocalSGD])
+# How many numbers of a parameter travel: its sequences, and what is averaged of a state.
+@pytest.mark.parametrize(
+    ("algorithm", "numbers"),
+    [("fedac-i", 2), ("fedavg", 1), ("sgd", 1), ("adamw", 1), ("adamw, averaged", 3)],
+)
 @pytest.mark.usefixtures("alone")
-def test_a_parameter_unfrozen_between_rounds_is_detected(make) -> None:
+def test_a_parameter_unfrozen_between_rounds_is_detected(algorithm: str, numbers: int) -> None:
     w, v = nn.Parameter(torch.ones(3)), nn.Parameter(torch.ones(2), requires_grad=False)
-    numbers = {"mu": 0.1} if make is FedAc else {}
-    optimizer = make([w, v], lr=0.1, local_steps=4, **numbers)
-    averages = synchronize(optimizer)
+    optimizer, averages = WORKERS["begin"]([w, v], algorithm, **NUMBERS)
     w.grad = torch.ones(3)
     v.requires_grad_(True).grad = torch.ones(2)
     optimizer.step()
     v.requires_grad_(False)
+    before = WORKERS["everything"](averages.optimizer)
     with pytest.raises(InputError, match="parameters were added or unfrozen"):
         averages.synchronize()
-    S = len(optimizer.algorithm.sequences)
-    again = synchronize(optimizer)  # of both, though one is frozen now
+    assert WORKERS["everything"](averages.optimizer) == before
+    # Of both, though one is frozen now.
+    again = WORKERS["attach"](optimizer, algorithm, local_steps=NUMBERS["local_steps"])
     again.synchronize()
-    assert again.bytes == 4 * (S * 5 + 2)
+    assert again.bytes == 4 * (numbers * 5 + 2)
 
 
 @pytest.mark.usefixtures("alone")
@@ -653,17 +658,20 @@ def test_no_examples_are_needed_right_after_a_round(overlap: bool) -> None:
         averages.synchronize()
 
 
+@pytest.mark.parametrize("algorithm", ["fedac-i", "sgd", "adamw, averaged"])
 @pytest.mark.usefixtures("alone")
-def test_a_sum_that_overflows_changes_nothing() -> None:
+def test_a_sum_that_overflows_changes_nothing(algorithm: str) -> None:
     w = nn.Parameter(torch.full((3,), 2e38))
-    optimizer = FedAc([w], **NUMBERS)
-    averages = synchronize(optimizer, weighting="examples", on_nonfinite="skip-worker")
+    optimizer, averages = WORKERS["begin"](
+        [w], algorithm, **NUMBERS, weighting="examples", on_nonfinite="skip-worker"
+    )
     w.grad = torch.zeros(3)
     optimizer.step()
     averages.count(2)
+    before = WORKERS["everything"](averages.optimizer)
     with pytest.raises(NonFiniteStateError, match=r"sum of all states overflows torch.float32"):
         averages.synchronize()
-    assert torch.equal(w, torch.full((3,), 2e38))
+    assert WORKERS["everything"](averages.optimizer) == before
 
 
 @pytest.mark.usefixtures("alone")

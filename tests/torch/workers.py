@@ -73,7 +73,7 @@ OWN = {
 
 
 # Optimizers of PyTorch: the class, its settings, and how it is synchronized.
-FOREIGN: dict[str, tuple[str, dict[str, Any], dict[str, str]]] = {
+FOREIGN: dict[Any, tuple[str, dict[str, Any], dict[str, str]]] = {
     "sgd": ("SGD", {"momentum": 0.5}, {}),
     "sgd, averaged": ("SGD", {"momentum": 0.5}, {"state": "average"}),
     "sgd, reset": ("SGD", {"momentum": 0.5}, {"state": "reset"}),
@@ -91,7 +91,7 @@ FOREIGN: dict[str, tuple[str, dict[str, Any], dict[str, str]]] = {
 }
 
 
-def find(name: str) -> str | Algorithm:
+def find(name: str | Algorithm) -> str | Algorithm:
     return OWN.get(name, name)
 
 
@@ -100,27 +100,40 @@ def begin(
     algorithm: str | Algorithm,
     model: nn.Module | None = None,
     *,
-    by: Any = synchronize,
     lr: Any,
     mu: float,
     local_steps: int,
     **options: Any,
 ) -> tuple[torch.optim.Optimizer, Synchronizer]:
     """Make an optimizer, of ours or one of `FOREIGN`, and its synchronizer."""
-    if isinstance(algorithm, str) and algorithm in FOREIGN:
-        kind, settings, inside = FOREIGN[algorithm]
+    if algorithm in FOREIGN:
+        kind, settings, _ = FOREIGN[algorithm]
         optimizer = getattr(torch.optim, kind)(params, lr=lr, **settings)
-        return optimizer, by(optimizer, model, local_steps=local_steps, **inside | options)
-    ours = make_optimizer(params, algorithm, lr=lr, mu=mu, local_steps=local_steps)
-    return ours, by(ours, model, **options)
+    else:
+        optimizer = make_optimizer(params, algorithm, lr=lr, mu=mu, local_steps=local_steps)
+    return optimizer, attach(optimizer, algorithm, model, local_steps=local_steps, **options)
+
+
+def attach(
+    optimizer: torch.optim.Optimizer,
+    algorithm: str | Algorithm,
+    model: nn.Module | None = None,
+    *,
+    by: Any = synchronize,
+    local_steps: int,
+    **options: Any,
+) -> Synchronizer:
+    """Synchronize an optimizer that `begin` has made."""
+    if algorithm in FOREIGN:
+        options = {"local_steps": local_steps} | FOREIGN[algorithm][2] | options
+    return by(optimizer, model, **options)
 
 
 def make_optimizer(params: Any, algorithm: str | Algorithm, **settings: Any) -> LocalOptimizer:
     """Make an optimizer; `lr` may be the start and the form of a decay."""
     if isinstance(settings["lr"], list):
         settings["lr"] = Decay(*settings["lr"])
-    method = find(algorithm) if isinstance(algorithm, str) else algorithm
-    return LocalOptimizer(params, method, **settings)
+    return LocalOptimizer(params, find(algorithm), **settings)
 
 
 def joined(per_parameter: list[Any]) -> list[list[float]]:
