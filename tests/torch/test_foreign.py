@@ -3,6 +3,7 @@
 import copy
 import re
 import runpy
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -390,6 +391,30 @@ def test_ours_have_their_own_settings(given) -> None:
     ours = FedAc([nn.Parameter(torch.ones(2))], lr=0.1, mu=0.1, local_steps=4)
     with pytest.raises(InputError, match="only for optimizers of PyTorch; a FedAc has its own"):
         synchronize(ours, **given)
+
+
+class Wrapper(torch.optim.Optimizer):
+    """Looks like an optimizer, and has none of its attributes, like Accelerate's."""
+
+    def __init__(self, optimizer):
+        self.optimizer = optimizer
+
+    @property
+    def param_groups(self):
+        return self.optimizer.param_groups
+
+
+@pytest.mark.parametrize("make", [torch.optim.AdamW, partial(FedAc, mu=0.1, local_steps=4)])
+@alone
+def test_a_wrapped_optimizer_is_refused(make) -> None:
+    optimizer = make([nn.Parameter(torch.ones(2))], lr=0.1)
+    options = {} if isinstance(optimizer, FedAc) else {"local_steps": 4}
+    # Lightning's even has the class of what it wraps.
+    disguised = type("Disguised", (Wrapper, type(optimizer)), {})
+    for kind in (Wrapper, disguised):
+        with pytest.raises(InputError, match=f"{kind.__name__} wraps an optimizer; give that one"):
+            synchronize(kind(optimizer), **options)
+    synchronize(kind(optimizer).optimizer, **options)
 
 
 @alone
