@@ -687,9 +687,18 @@ def example(rank: int, path: str, arguments: list[Any]) -> None:
 def program(rank: int, path: str) -> torch.Tensor:
     """Run one process of a program for torchrun, and return its w; there is a group already."""
     dist.init_process_group = lambda backend: None
-    dist.destroy_process_group = lambda: None
+    dist.destroy_process_group = lambda group=None: None
     os.chdir(Path(path).parent)
     return runpy.run_path(path)["w"].detach()
+
+
+def programs(rank: int, paths: list[str]) -> list[torch.Tensor]:
+    """Run one process of some programs, one after the other, with the variables of torchrun."""
+    world = str(dist.get_world_size())
+    ranks = dict.fromkeys(("RANK", "LOCAL_RANK"), str(rank)) | {"GROUP_RANK": "0"}
+    worlds = dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE"), world)
+    os.environ |= ranks | worlds | {"TORCHELASTIC_RUN_ID": "test", "OMP_NUM_THREADS": "1"}
+    return [program(rank, path) for path in paths]
 
 
 def die(*_: object) -> None:
@@ -809,6 +818,7 @@ JOBS = {
         on_a_link,
         example,
         program,
+        programs,
         train,
         torchrun,
         torchrun_program,
