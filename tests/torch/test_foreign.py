@@ -237,6 +237,26 @@ def test_a_resumed_run_is_bit_identical(make, state, dtype, tmp_path: Path) -> N
     assert same(whole.run(5), resumed.run(5))
 
 
+@alone
+def test_a_resumed_run_resets_to_what_the_first_one_did(tmp_path: Path) -> None:
+    w, v = (nn.Parameter(torch.ones(2)) for _ in range(2))
+    whole, resumed = (torch.optim.SGD([p], lr=0.1, momentum=0.9) for p in (w, v))
+
+    def run(p, optimizer, steps):
+        for _ in range(steps):
+            p.grad = p.detach() + 1
+            optimizer.step()
+
+    run(w, whole, 3)  # so a round ends with this momentum
+    averages = synchronize(whole, local_steps=2, state="reset")
+    run(w, whole, 2)
+    averages.checkpoint(tmp_path / "run.pt")
+    synchronize(resumed, local_steps=2, state="reset").resume(tmp_path / "run.pt")
+    run(w, whole, 5)
+    run(v, resumed, 5)
+    assert torch.equal(w, v)
+
+
 @pytest.mark.parametrize("make", OPTIMIZERS)
 @alone
 def test_the_average_of_one_worker_changes_nothing(make) -> None:

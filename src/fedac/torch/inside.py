@@ -108,6 +108,8 @@ class Inside:
                 # PyTorch has converted it to the type of the parameter.
                 if isinstance(value, Tensor) and mine[name].dtype != value.dtype:
                     mine[name] = value.to(mine[name].device, copy=True)
+        if self.state == "reset":  # a checkpoint is written when a round has just reset it
+            self.first = _copy(self.optimizer.state)
 
     def _is_like(self, p: Tensor, name: str) -> bool:
         """Check for a tensor like its parameter; a scalar's count of steps is not one."""
