@@ -1,7 +1,9 @@
 """Checkpoints: written atomically, refused when foreign, and continued to the bit."""
 
 import os
+import runpy
 from collections import OrderedDict
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +19,9 @@ from fedac.torch import FedAc, LocalOptimizer, Synchronizer, synchronize
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("alone")]
 NUMBERS = {"lr": 0.1, "mu": 0.1, "local_steps": 2}
+WORKERS = runpy.run_path(str(Path(__file__).with_name("workers.py")))
+# With a file per rank, without and with a server, and with one file.
+FOREIGN = ["sgd", "adamw", "adamw, averaged"]
 
 
 class Training:
@@ -29,8 +34,9 @@ class Training:
         self.model = nn.Sequential(
             nn.Linear(2, hidden), nn.BatchNorm1d(hidden), nn.Linear(hidden, 1)
         ).to(dtype)
-        self.optimizer = LocalOptimizer(self.model.parameters(), algorithm, **(NUMBERS | options))
-        self.averages = synchronize(self.optimizer, self.model)
+        self.optimizer, self.averages = WORKERS["begin"](
+            self.model.parameters(), algorithm, self.model, **(NUMBERS | options)
+        )
         self.scheduler = torch.optim.lr_scheduler.ExponentialLR(
             self.optimizer, 0.7 if schedule else 1.0
         )
@@ -39,7 +45,7 @@ class Training:
     def run(self, steps: int) -> "Training":
         for _ in range(steps):
             # A batch that is a function of the step: the sampler's position is the step.
-            x = torch.sin(torch.arange(8.0).reshape(4, 2) * (self.optimizer.steps + 1))
+            x = torch.sin(torch.arange(8.0).reshape(4, 2) * (self.averages.steps + 1))
             self.optimizer.zero_grad()
             self.model(x.to(self.dtype)).square().sum().backward()
             self.optimizer.step()
@@ -47,8 +53,24 @@ class Training:
         return self
 
     def everything(self) -> list[torch.Tensor]:
-        sequences = [s for p in self.model.parameters() for s in self.optimizer.sequences(p)]
-        return [t.detach().clone() for t in (*sequences, *self.model.state_dict().values())]
+        ours = self.averages.optimizer
+        tensors = [s for p in self.model.parameters() for s in ours.sequences(p)]
+        tensors += self.model.state_dict().values()
+        for p in self.model.parameters():  # of ours, what is kept; of others, what they remember
+            for state in {id(o): o.state.get(p, {}) for o in (ours, self.optimizer)}.values():
+                tensors += [torch.as_tensor(value) for value in state.values()]
+        return [tensor.detach().clone() for tensor in tensors]
+
+
+@pytest.fixture(params=["fedac-i", *FOREIGN])
+def begin(request) -> partial[Training]:
+    """Begin a training with an optimizer of ours, or of PyTorch's."""
+    return partial(Training, algorithm=request.param)
+
+
+def names(folder: Path) -> list[str]:
+    """Return the files of a folder, without those of the ranks' memories."""
+    return sorted(path.name for path in folder.iterdir() if ".rank0.step" not in path.name)
 
 
 def same(one: list[torch.Tensor], other: list[torch.Tensor]) -> bool:
@@ -71,7 +93,7 @@ OWN = Algorithm(
 )
 
 
-@pytest.mark.parametrize("algorithm", ["fedac-i", "fedavg", "fedavg-weighted", OWN])
+@pytest.mark.parametrize("algorithm", ["fedac-i", "fedavg", "fedavg-weighted", OWN, *FOREIGN])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("schedule", [False, True])
 def test_a_resumed_run_is_bit_identical(algorithm, dtype, schedule, tmp_path: Path) -> None:
@@ -84,7 +106,7 @@ def test_a_resumed_run_is_bit_identical(algorithm, dtype, schedule, tmp_path: Pa
     extra = resumed.averages.resume(path)
     resumed.scheduler.load_state_dict(extra["scheduler"])
     assert extra["sampler"] == 4
-    assert resumed.optimizer.steps == 4
+    assert resumed.averages.steps == 4
     assert resumed.averages.rounds == 2
     resumed.run(4)
     assert same(whole.everything(), resumed.everything())  # the count of batches included
@@ -177,8 +199,8 @@ def test_another_number_of_groups_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("error", [OSError("disk full"), KeyboardInterrupt()])
 @pytest.mark.parametrize("at", ["save", "fsync"])
-def test_a_crash_while_writing_leaves_the_old_file(tmp_path, monkeypatch, error, at) -> None:
-    training = Training().run(2)
+def test_a_crash_while_writing_leaves_the_old_file(tmp_path, monkeypatch, begin, error, at) -> None:
+    training = begin().run(2)
     path = tmp_path / "folder" / "a.pt"
     training.averages.checkpoint(path)
     old = path.read_bytes()
@@ -194,27 +216,27 @@ def test_a_crash_while_writing_leaves_the_old_file(tmp_path, monkeypatch, error,
         with pytest.raises(type(error)):
             training.averages.checkpoint(path)
     assert path.read_bytes() == old
-    assert list(path.parent.iterdir()) == [path]
-    Training().averages.resume(path)
+    assert names(path.parent) == ["a.pt"]
+    begin().averages.resume(path)
 
 
-def test_a_full_disk_is_named(tmp_path: Path, monkeypatch) -> None:
-    training = Training().run(2)
+def test_a_full_disk_is_named(tmp_path: Path, monkeypatch, begin) -> None:
+    training = begin().run(2)
 
     def fail(content, file):
         raise RuntimeError("[enforce fail at inline_container.cc:672] . unexpected pos 1216")
 
     monkeypatch.setattr(torch, "save", fail)
-    with pytest.raises(OSError, match=r"cannot write the checkpoint '.*a\.pt': is the disk full\?"):
+    with pytest.raises(OSError, match=r"cannot write the checkpoint '.*a\.pt.*': is the disk full"):
         training.averages.checkpoint(tmp_path / "a.pt")
 
 
-def test_paths_that_cannot_be_written(tmp_path: Path) -> None:
-    averages = Training().run(2).averages
+def test_paths_that_cannot_be_written(tmp_path: Path, begin) -> None:
+    averages = begin().run(2).averages
     with pytest.raises(InputError, match="is a folder; give the path of a file"):
         averages.checkpoint(tmp_path)
     (tmp_path / "file").touch()
-    with pytest.raises(OSError, match=r"cannot write the checkpoint '.*file/a\.pt': File exists"):
+    with pytest.raises(OSError, match=r"cannot write the checkpoint '.*file/a\.pt.*': File exists"):
         averages.checkpoint(tmp_path / "file" / "a.pt")
     with pytest.raises(
         InputError, match=r"cannot read the checkpoint '.*file/a\.pt': Not a directory"
@@ -222,18 +244,18 @@ def test_paths_that_cannot_be_written(tmp_path: Path) -> None:
         averages.resume(tmp_path / "file" / "a.pt", missing_ok=True)
 
 
-def test_leftovers_of_a_killed_process_do_no_harm(tmp_path: Path) -> None:
-    training = Training().run(2)
+def test_leftovers_of_a_killed_process_do_no_harm(tmp_path: Path, begin) -> None:
+    training = begin().run(2)
     folder = tmp_path / "folder"
     training.averages.checkpoint(folder / "a.pt")
     (folder / ".a.pt.part").write_bytes(b"half of it")
-    Training().averages.resume(folder / "a.pt")
+    begin().averages.resume(folder / "a.pt")
     training.run(2).averages.checkpoint(folder / "a.pt")
-    assert list(folder.iterdir()) == [folder / "a.pt"]
+    assert names(folder) == ["a.pt"]
 
 
-def test_checkpoints_need_a_synchronization_right_before(tmp_path: Path) -> None:
-    training = Training().run(3)
+def test_checkpoints_need_a_synchronization_right_before(tmp_path: Path, begin) -> None:
+    training = begin().run(3)
     with pytest.raises(InputError, match="workers differ after 3 steps"):
         training.averages.checkpoint(tmp_path / "a.pt")
     training.averages.synchronize()
@@ -261,36 +283,35 @@ def test_a_checkpoint_waits_for_the_average_of_the_same_step_only(tmp_path: Path
 
 
 @pytest.fixture
-def written(tmp_path: Path) -> Path:
+def written(tmp_path: Path, begin) -> Path:
     path = tmp_path / "a.pt"
-    Training().run(4).averages.checkpoint(path)
+    begin().run(4).averages.checkpoint(path)
     return path
 
 
-def assert_refused(path: Path, message: str, **settings) -> None:
+def assert_refused(begin, path: Path, message: str, **settings) -> None:
     """Resume is refused, and the run continues as if nobody had tried."""
-    tried, untried = Training(**settings).run(2), Training(**settings).run(2)
+    tried, untried = begin(**settings).run(2), begin(**settings).run(2)
     before = tried.everything()
     with pytest.raises(InputError, match=message):
         tried.averages.resume(path)
     assert same(tried.everything(), before)
-    assert (tried.optimizer.steps, tried.averages.rounds) == (2, 1)
+    assert (tried.averages.steps, tried.averages.rounds) == (2, 1)
     assert same(tried.run(2).everything(), untried.run(2).everything())
 
 
-def test_a_missing_file(tmp_path: Path) -> None:
-    assert_refused(tmp_path / "none.pt", r"there is no checkpoint '.*none.pt'")
-    training = Training()
-    assert training.averages.resume(tmp_path / "none.pt", missing_ok=True) is None
+def test_a_missing_file(tmp_path: Path, begin) -> None:
+    assert_refused(begin, tmp_path / "none.pt", r"there is no checkpoint '.*none.pt'")
+    assert begin().averages.resume(tmp_path / "none.pt", missing_ok=True) is None
 
 
-def test_a_folder(tmp_path: Path) -> None:
-    assert_refused(tmp_path, "cannot read the checkpoint .*: Is a directory")
+def test_a_folder(tmp_path: Path, begin) -> None:
+    assert_refused(begin, tmp_path, "cannot read the checkpoint .*: Is a directory")
 
 
-def test_truncated_files(written: Path) -> None:
+def test_truncated_files(written: Path, begin) -> None:
     whole = written.read_bytes()
-    training = Training().run(2)
+    training = begin().run(2)
     before = training.everything()
     for length in [*range(0, len(whole), len(whole) // 97), len(whole) - 1]:
         written.write_bytes(whole[:length])
@@ -304,16 +325,16 @@ def test_truncated_files(written: Path) -> None:
 @pytest.mark.parametrize(
     "content", [b"", b"hello\n" * 100, b"PK\x03\x04" + bytes(1000), os.urandom(5000)]
 )
-def test_foreign_files(tmp_path: Path, content: bytes) -> None:
+def test_foreign_files(tmp_path: Path, begin, content: bytes) -> None:
     path = tmp_path / "foreign"
     path.write_bytes(content)
-    assert_refused(path, "it is damaged, or not a checkpoint of fedac.torch")
+    assert_refused(begin, path, "it is damaged, or not a checkpoint of fedac.torch")
 
 
 @pytest.mark.parametrize("content", [[1, 2], {"model": torch.ones(3)}, torch.ones(3)])
-def test_foreign_files_of_pytorch(tmp_path: Path, content) -> None:
+def test_foreign_files_of_pytorch(tmp_path: Path, begin, content) -> None:
     torch.save(content, tmp_path / "foreign.pt")
-    assert_refused(tmp_path / "foreign.pt", "not a checkpoint of fedac.torch")
+    assert_refused(begin, tmp_path / "foreign.pt", "not a checkpoint of fedac.torch")
 
 
 class Bomb:
@@ -326,11 +347,11 @@ class Bomb:
         return Path.touch, (self.path,)
 
 
-def test_no_code_is_executed(written: Path, tmp_path: Path) -> None:
+def test_no_code_is_executed(written: Path, tmp_path: Path, begin) -> None:
     content = torch.load(written, weights_only=True)
     content["extra"] = {"bomb": Bomb(tmp_path / "exploded")}
     torch.save(content, written)
-    assert_refused(written, "it is damaged, or not a checkpoint of fedac.torch")
+    assert_refused(begin, written, "it is damaged, or not a checkpoint of fedac.torch")
     assert not (tmp_path / "exploded").exists()
 
 
@@ -351,11 +372,32 @@ def damaged(key, value):
         (lambda content: content["sequences"][0].pop(), "holds another model"),
     ],
 )
-def test_damaged_contents(written: Path, damage, message) -> None:
+def test_damaged_contents(written: Path, begin, damage, message) -> None:
     content = torch.load(written, weights_only=True)
     damage(content)
     torch.save(content, written)
-    assert_refused(written, message)
+    assert_refused(begin, written, message)
+
+
+@pytest.mark.parametrize("algorithm", ["sgd, averaged", "sgd, reset"])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda content: content.pop("inside"),
+        damaged("inside", 3),
+        lambda content: content["inside"].pop("state"),
+        lambda content: content["inside"].pop("param_groups"),
+        lambda content: content["inside"]["param_groups"][0].pop("params"),
+        lambda content: content["inside"].update(state={0: 5}),
+    ],
+)
+def test_damaged_states_of_an_optimizer(tmp_path: Path, algorithm, damage) -> None:
+    begin, path = partial(Training, algorithm=algorithm), tmp_path / "a.pt"
+    begin().run(4).averages.checkpoint(path)
+    content = torch.load(path, weights_only=True)
+    damage(content)
+    torch.save(content, path)
+    assert_refused(begin, path, "the state of its optimizer is damaged")
 
 
 def own_numbers(gamma):
@@ -368,17 +410,22 @@ def own_numbers(gamma):
         ({"algorithm": "fedac-ii"}, "written by algorithm 'fedac-i', not 'fedac-ii'"),
         ({"algorithm": "fedavg"}, "written by algorithm 'fedac-i', not 'fedavg'"),
         (own_numbers(0.3), "written by algorithm 'fedac-i', not 'mine'"),
-        ({"hidden": 5}, r"holds another model: torch.Size\(\[3, 2\]\) in place of"),
     ],
 )
-def test_checkpoints_of_other_algorithms_and_models(written: Path, settings, message) -> None:
-    assert_refused(written, message, **settings)
+def test_checkpoints_of_other_algorithms_and_models(tmp_path: Path, settings, message) -> None:
+    Training().run(4).averages.checkpoint(tmp_path / "a.pt")
+    assert_refused(Training, tmp_path / "a.pt", message, **settings)
 
 
-def test_a_checkpoint_with_other_local_steps_continues_with_a_notice(tmp_path: Path) -> None:
+def test_a_checkpoint_of_another_model(written: Path, begin) -> None:
+    message = r"holds another model: torch.Size\(\[3, 2\]\) in place of"
+    assert_refused(begin, written, message, hidden=5)
+
+
+def test_a_checkpoint_with_other_local_steps_continues_with_a_notice(tmp_path: Path, begin) -> None:
     path = tmp_path / "a.pt"
-    Training(local_steps=4).run(4).averages.checkpoint(path)
-    training = Training(local_steps=2)
+    begin(local_steps=4).run(4).averages.checkpoint(path)
+    training = begin(local_steps=2)
     with pytest.warns(UserWarning, match="written with local_steps=4; continuing with 2"):
         training.averages.resume(path)
     for group in training.optimizer.param_groups:
@@ -391,31 +438,33 @@ def test_a_checkpoint_with_other_local_steps_continues_with_a_notice(tmp_path: P
 def test_a_checkpoint_with_other_custom_coefficients(tmp_path: Path) -> None:
     path = tmp_path / "a.pt"
     Training(**own_numbers(0.3)).run(4).averages.checkpoint(path)
-    assert_refused(path, r"written with gamma=0\.3, not 0\.4", **own_numbers(0.4))
+    assert_refused(Training, path, r"written with gamma=0\.3, not 0\.4", **own_numbers(0.4))
 
 
 def test_another_algorithm_of_the_same_name_is_refused(tmp_path: Path) -> None:
     Training(algorithm=OWN).run(4).averages.checkpoint(tmp_path / "a.pt")
-    assert_refused(tmp_path / "a.pt", "also called 'fedavg'", algorithm="fedavg")
+    assert_refused(Training, tmp_path / "a.pt", "also called 'fedavg'", algorithm="fedavg")
 
 
-def test_a_process_that_is_being_ended_writes_what_can_be_resumed(tmp_path, monkeypatch) -> None:
+def test_a_process_that_is_being_ended_writes_what_can_be_resumed(
+    tmp_path, monkeypatch, begin
+) -> None:
     # torchrun may end a process by an exception, which must not be taken for the algorithm's own.
-    training = Training().run(2)
+    training = begin().run(2)
     with monkeypatch.context() as patch:
         for module in ("fedac.torch.state", "fedac.checkpoints"):
             patch.setattr(f"{module}.fingerprint", lambda algorithm: "another")
         training.averages.checkpoint(tmp_path / "a.pt")
-    Training().averages.resume(tmp_path / "a.pt")
+    begin().averages.resume(tmp_path / "a.pt")
 
 
-def test_flipped_bytes_are_detected(written: Path) -> None:
+def test_flipped_bytes_are_detected(written: Path, begin) -> None:
     # In the numbers themselves: every record of the file has a checksum.
     whole = bytearray(written.read_bytes())
     weight = torch.load(written, weights_only=True)["sequences"][0][0].numpy().tobytes()
     whole[whole.index(weight)] ^= 1
     written.write_bytes(bytes(whole))
-    assert_refused(written, "it is damaged, or not a checkpoint of fedac.torch")
+    assert_refused(begin, written, "it is damaged, or not a checkpoint of fedac.torch")
 
 
 # -- checkpoints of older versions -------------------------------------------------------------

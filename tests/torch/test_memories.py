@@ -1,5 +1,9 @@
-"""Checkpoints of compositions: what ranks remember is in files of their own."""
+"""Checkpoints of compositions: what ranks remember is in files of their own.
 
+So is the state of an optimizer of PyTorch that stays in its process.
+"""
+
+import runpy
 from pathlib import Path
 
 import pytest
@@ -16,7 +20,9 @@ alone = pytest.mark.usefixtures("alone")
 
 MEMORY, SERVER, BOTH = "scaffold", "diloco", "fedac-i+cv+nesterov(1,0.3)"
 NAMES = [MEMORY, SERVER, BOTH, "scaffnew", "fedac-ii+local", "fedprox(0.3)", "outer-nesterov"]
+REMEMBERING = [MEMORY, BOTH, "sgd", "adamw"]  # the last two with a state of their own
 NUMBERS = {"lr": 0.1, "mu": 0.1, "local_steps": 2}
+BEGIN = runpy.run_path(str(Path(__file__).with_name("workers.py")))["begin"]
 
 
 class Training:
@@ -25,12 +31,13 @@ class Training:
     def __init__(self, algorithm=MEMORY, *, dtype=torch.float64, seed=0, **options):
         torch.manual_seed(seed)
         self.model = nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 1)).to(dtype)
-        self.optimizer = LocalOptimizer(self.model.parameters(), algorithm, **(NUMBERS | options))
-        self.averages = synchronize(self.optimizer)
+        self.optimizer, self.averages = BEGIN(
+            self.model.parameters(), algorithm, **(NUMBERS | options)
+        )
 
     def run(self, steps: int) -> "Training":
         for _ in range(steps):
-            x = torch.sin(torch.arange(8.0).reshape(4, 2) * (self.optimizer.steps + 1))
+            x = torch.sin(torch.arange(8.0).reshape(4, 2) * (self.averages.steps + 1))
             self.optimizer.zero_grad()
             self.model(x.to(self.model[0].weight.dtype)).square().sum().backward()
             self.optimizer.step()
@@ -39,7 +46,9 @@ class Training:
     def everything(self) -> list[torch.Tensor]:
         tensors = list(self.model.parameters())
         for p in self.model.parameters():
-            tensors += [*self.optimizer.sequences(p), *self.optimizer.state[p].values()]
+            ours = self.averages.optimizer
+            tensors += [*ours.sequences(p), *ours.state[p].values()]
+            tensors += self.optimizer.state[p].values()
         return [tensor.detach().clone() for tensor in tensors]
 
 
@@ -72,7 +81,7 @@ def test_a_resumed_run_is_bit_identical(algorithm, dtype, lr, tmp_path: Path) ->
 
 
 @alone
-@pytest.mark.parametrize("algorithm", NAMES)
+@pytest.mark.parametrize("algorithm", [*NAMES, "sgd", "adamw", "adamw, averaged"])
 def test_a_checkpoint_before_the_first_step(algorithm: str, tmp_path: Path) -> None:
     whole = Training(algorithm)
     whole.averages.checkpoint(tmp_path / "a.pt")
@@ -102,7 +111,7 @@ def test_frozen_parameters_are_saved_without_copies(algorithm: str, tmp_path: Pa
 
 
 @alone
-@pytest.mark.parametrize("algorithm", [MEMORY, BOTH])
+@pytest.mark.parametrize("algorithm", REMEMBERING)
 def test_memories_are_deleted_one_checkpoint_late(algorithm: str, tmp_path: Path) -> None:
     training = Training(algorithm)
     for steps in (2, 4, 6):
@@ -125,8 +134,11 @@ def test_memories_are_deleted_one_checkpoint_late(algorithm: str, tmp_path: Path
 
 
 @alone
-def test_a_checkpoint_that_cannot_be_replaced_keeps_its_memory(tmp_path, monkeypatch) -> None:
-    training, save = Training().run(2), torch.save
+@pytest.mark.parametrize("algorithm", REMEMBERING)
+def test_a_checkpoint_that_cannot_be_replaced_keeps_its_memory(
+    algorithm, tmp_path, monkeypatch
+) -> None:
+    training, save = Training(algorithm).run(2), torch.save
     training.averages.checkpoint(tmp_path / "a.pt")
 
     def fail(content, file):
@@ -140,13 +152,16 @@ def test_a_checkpoint_that_cannot_be_replaced_keeps_its_memory(tmp_path, monkeyp
             training.run(2)
             with pytest.raises(OSError, match=r"cannot write the checkpoint .*: No space left"):
                 training.averages.checkpoint(tmp_path / "a.pt")
-    Training().averages.resume(tmp_path / "a.pt")
+    Training(algorithm).averages.resume(tmp_path / "a.pt")
     training.run(2).averages.checkpoint(tmp_path / "a.pt")
-    Training().averages.resume(tmp_path / "a.pt")
+    Training(algorithm).averages.resume(tmp_path / "a.pt")
 
 
 @alone
-@pytest.mark.parametrize(("algorithm", "exchanges"), [("fedac-i", 1), (SERVER, 1), (MEMORY, 2)])
+@pytest.mark.parametrize(
+    ("algorithm", "exchanges"),
+    [("fedac-i", 1), (SERVER, 1), (MEMORY, 2), ("adamw", 2), ("sgd, averaged", 1)],
+)
 def test_processes_wait_for_every_file_once(algorithm, exchanges, tmp_path, monkeypatch) -> None:
     training = Training(algorithm).run(2)
     found, exchange = [], Workers.exchange
@@ -180,72 +195,90 @@ def test_values_that_could_not_be_read_again_are_refused(tmp_path: Path) -> None
     assert names(tmp_path) == []
 
 
+@pytest.fixture(params=[MEMORY, "sgd", "adamw"])
+def algorithm(request) -> str:
+    return str(request.param)
+
+
 @pytest.fixture
-def written(tmp_path: Path, alone) -> Path:
-    Training().run(4).averages.checkpoint(tmp_path / "a.pt")
+def written(tmp_path: Path, alone, algorithm: str) -> Path:
+    Training(algorithm).run(4).averages.checkpoint(tmp_path / "a.pt")
     return tmp_path / "a.pt"
 
 
-def assert_refused(path: Path, message: str) -> None:
-    tried = Training(seed=1).run(2)
+def assert_refused(algorithm: str, path: Path, message: str) -> None:
+    tried = Training(algorithm, seed=1).run(2)
     before = tried.everything()
     with pytest.raises(InputError, match=message):
         tried.averages.resume(path, missing_ok=True)
     assert same(tried.everything(), before)
-    assert (tried.optimizer.steps, tried.optimizer.rounds) == (2, 1)
+    assert (tried.averages.steps, tried.averages.rounds) == (2, 1)
 
 
-def test_a_missing_memory(written: Path) -> None:
+def test_a_missing_memory(written: Path, algorithm: str) -> None:
     Path(f"{written}.rank0.step4").unlink()
     assert_refused(
+        algorithm,
         written,
         r"cannot use '.*a\.pt': '.*a\.pt\.rank0\.step4' is missing, which holds what rank 0 "
         "remembers; keep the files of all ranks beside the checkpoint",
     )
 
 
-def test_a_damaged_memory(written: Path) -> None:
+def test_a_damaged_memory(written: Path, algorithm: str) -> None:
     file = Path(f"{written}.rank0.step4")
     whole = file.read_bytes()
-    numbers = torch.load(file, weights_only=True)["memory"][0][0].numpy().tobytes()
+    content = torch.load(file, weights_only=True)
+    tensors = content["memory"][0] or [*content["inside"]["state"][0].values()]
+    remembered = next(tensor for tensor in tensors if tensor.numel() > 1)  # not a count of steps
+    numbers = remembered.numpy().tobytes()
     flipped = bytearray(whole)
     flipped[whole.index(numbers)] ^= 1
-    for content in (whole[:-1], whole[: len(whole) // 2], bytes(flipped), b"", b"hello"):
-        file.write_bytes(content)
-        assert_refused(written, r"rank0\.step4': it is damaged, or not a checkpoint of fedac")
+    for damaged in (whole[:-1], whole[: len(whole) // 2], bytes(flipped), b"", b"hello"):
+        file.write_bytes(damaged)
+        message = r"rank0\.step4': it is damaged, or not a checkpoint of fedac"
+        assert_refused(algorithm, written, message)
     memory = torch.load(written.parent / "a.pt", weights_only=True)
     torch.save(memory, file)
-    assert_refused(written, r"rank0\.step4': it is not a checkpoint of fedac\.torch \(the memory")
+    message = r"rank0\.step4': it is not a checkpoint of fedac\.torch \(the memory"
+    assert_refused(algorithm, written, message)
+    remembered.view(-1)[0] += 1  # a whole file, but not the one that was written
+    torch.save(content, file)
+    assert_refused(algorithm, written, r"rank0\.step4': it was not written together with")
     file.write_bytes(whole)
-    Training().averages.resume(written)
+    Training(algorithm).averages.resume(written)
 
 
-def test_a_memory_of_another_run(written: Path) -> None:
-    other = Training(seed=1).run(4)
+def test_a_memory_of_another_run(written: Path, algorithm: str) -> None:
+    other = Training(algorithm, seed=1).run(4)
     other.averages.checkpoint(written.parent / "other.pt")
     Path(f"{written}.rank0.step4").write_bytes(
         (written.parent / "other.pt.rank0.step4").read_bytes()
     )
-    assert_refused(written, r"rank0\.step4': it was not written together with '.*a\.pt'")
+    message = r"rank0\.step4': it was not written together with '.*a\.pt'"
+    assert_refused(algorithm, written, message)
 
 
-def test_a_memory_is_not_a_checkpoint(written: Path) -> None:
-    assert_refused(Path(f"{written}.rank0.step4"), "it is not a checkpoint of fedac.torch")
+def test_a_memory_is_not_a_checkpoint(written: Path, algorithm: str) -> None:
+    memory = Path(f"{written}.rank0.step4")
+    assert_refused(algorithm, memory, "it is not a checkpoint of fedac.torch")
 
 
-def test_another_number_of_processes(written: Path) -> None:
+def test_another_number_of_processes(written: Path, algorithm: str) -> None:
     content = torch.load(written, weights_only=True)
     content["memories"] *= 3
     torch.save(content, written)
     assert_refused(
+        algorithm,
         written,
         "it belongs to 3 processes, each with a memory of its own, and now there are 1; start 3",
     )
 
 
-def test_all_ranks_refuse_what_one_cannot_use(processes, tmp_path: Path) -> None:
+def test_all_ranks_refuse_what_one_cannot_use(processes, tmp_path: Path, algorithm: str) -> None:
     file = f"{tmp_path}/run.pt.rank1.step4"
-    for rank, process in enumerate(processes("lost_memory", world=3, folder=str(tmp_path))):
+    ended = processes("lost_memory", world=3, folder=str(tmp_path), algorithm=algorithm)
+    for rank, process in enumerate(ended):
         assert process.code == 0, process.err
         missing, damaged, older, good, full = process.result
         who = "" if rank == 1 else "rank 1 cannot resume: "

@@ -10,8 +10,10 @@ STEPS = 60
 RESTARTS = 3
 
 
-# With nothing to keep, with memory, with what the server keeps, and with both.
-ALGORITHMS = ["fedac-i", "scaffold", "fedac-i+local", "diloco", "fedac-i+cv+nesterov(1,0.3)"]
+# With memory, or a state of every rank's own optimizer, and without; a server may keep something.
+WITH_MEMORY = ["scaffold", "fedac-i+local", "fedac-i+cv+nesterov(1,0.3)", "adamw"]
+WITHOUT_MEMORY = ["diloco", "sgd, reset", "adamw, averaged"]
+ALGORITHMS = ["fedac-i", *WITH_MEMORY, *WITHOUT_MEMORY]
 # Rank 1 dies, and so on: between any two files of a checkpoint, and in the middle of each.
 KILLS = [
     [[1, 14, "writing"], [0, 29, "replacing"], [2, 44, "exchanged"]],
@@ -54,26 +56,34 @@ def check(folder: Path, kills, undisturbed) -> None:
     assert not list(folder.glob(".*"))  # no half-written checkpoint is left
 
 
-# Twenty-one kills in forked workers, and one in a program that takes its time to start.
+# In forked workers, and once in a program that takes its time to start.
 @pytest.mark.parametrize(
-    ("job", "seed", "count"),
-    [*(("torchrun", seed, RESTARTS) for seed in range(7)), ("torchrun_program", 7, 1)],
+    ("job", "algorithm", "seed", "count"),
+    [
+        *(("torchrun", "fedac-i", seed, RESTARTS) for seed in range(7)),
+        ("torchrun_program", "fedac-i", 7, 1),
+        ("torchrun", "adamw", 8, RESTARTS),
+        ("torchrun", "adamw, averaged", 9, RESTARTS),
+    ],
 )
-def test_killed_runs_end_bit_identical(processes, undisturbed, tmp_path, job, seed, count) -> None:
-    run_with_kills(processes, undisturbed, tmp_path, draw_kills(seed, count), job=job)
+def test_killed_runs_end_bit_identical(
+    processes, undisturbed, tmp_path, job, algorithm, seed, count
+) -> None:
+    kills = draw_kills(seed, count)
+    run_with_kills(processes, undisturbed, tmp_path, kills, algorithm=algorithm, job=job)
 
 
 @pytest.mark.parametrize(
     ("algorithm", "kills"),
-    [(name, kills) for name in ALGORITHMS[1:3] + ALGORITHMS[4:] for kills in KILLS]
-    + [("diloco", kills) for kills in KILLS_WITHOUT_MEMORY],
+    [(name, kills) for name in WITH_MEMORY for kills in KILLS]
+    + [(name, kills) for name in WITHOUT_MEMORY for kills in KILLS_WITHOUT_MEMORY],
 )
 def test_killed_compositions_end_bit_identical(
     processes, undisturbed, tmp_path, algorithm, kills
 ) -> None:
     run_with_kills(processes, undisturbed, tmp_path, kills, algorithm=algorithm)
     files = [path.name for path in tmp_path.glob("last.pt*")]
-    if algorithm == "diloco":
+    if algorithm in WITHOUT_MEMORY:
         assert files == ["last.pt"]
     else:  # those of the last checkpoint, and of the one before
         steps = (STEPS - 5, STEPS)

@@ -19,9 +19,11 @@ from fedac.errors import InputError
 from fedac.torch import FedAc, LocalSGD, NonFiniteStateError, Synchronizer, synchronize
 
 WORLD = 4
-# Of ours, and one of the user's own.
-OWN = runpy.run_path(str(Path(__file__).with_name("workers.py")))["OWN"]
-ALGORITHMS = NAMED | OWN
+WORKERS = runpy.run_path(str(Path(__file__).with_name("workers.py")))
+# Of ours, and one of the user's own, which is also what PyTorch's SGD with momentum does.
+OWN, FOREIGN = WORKERS["OWN"], WORKERS["FOREIGN"]
+SGD = ["sgd", "sgd, averaged", "sgd, reset"]
+ALGORITHMS = NAMED | OWN | dict.fromkeys(SGD, OWN["own momentum"])
 LOCAL = ["fedac-i", "fedac-ii", "fedac-vanilla", "fedavg", "own momentum"]
 NUMBERS = {"lr": 0.3, "mu": 0.2, "local_steps": 4}
 
@@ -95,7 +97,8 @@ def by_hand(name, *, at, gradients=GRADIENTS, weights=(1,) * WORLD, delay=0):
     """Return the state of every worker after every step, by the definitions.
 
     `at` are the steps after which averages are started. A worker that is not finite then is left
-    out, and takes over the average.
+    out, and takes over the average. What PyTorch's SGD has of the momentum stays in its worker, or
+    is averaged, or reset.
     """
     algorithm = ALGORITHMS[name]
     hp = algorithm.couple(eta=NUMBERS["lr"], mu=NUMBERS["mu"], K=NUMBERS["local_steps"])
@@ -104,7 +107,10 @@ def by_hand(name, *, at, gradients=GRADIENTS, weights=(1,) * WORLD, delay=0):
 
     def arrive(mean, before):
         good = np.isfinite(before).all(axis=(1, 2), keepdims=True)
-        return np.where(good, mean + (states - before), mean)
+        after = np.where(good, mean + (states - before), mean)
+        if name in ("sgd", "sgd, reset"):
+            after[:, 1] = np.where(good[:, 0] & (name == "sgd"), states[:, 1], 0)
+        return after
 
     for t in range(gradients.shape[1]):
         for m in range(WORLD):
@@ -122,7 +128,8 @@ def by_hand(name, *, at, gradients=GRADIENTS, weights=(1,) * WORLD, delay=0):
         history.append(states.copy())
     if pending is not None:
         history.append(arrive(*pending[1:]))
-    return np.stack(history, axis=1)
+    shown = 1 if name in SGD else len(algorithm.sequences)  # the parameters alone
+    return np.stack(history, axis=1)[:, :, :shown]
 
 
 def run_steps(
@@ -146,7 +153,7 @@ def assert_states(ranks, wanted) -> None:
         np.testing.assert_allclose(result["states"], wanted[rank], rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("name", LOCAL)
+@pytest.mark.parametrize("name", LOCAL + SGD)
 def test_the_average_is_uniform(processes, name: str) -> None:
     ranks = run_steps(processes, name)
     assert_states(ranks, by_hand(name, at={4, 8, 12}))
@@ -202,24 +209,29 @@ def with_nan(*ranks: int, step: int = 5):
     return gradients
 
 
-@pytest.mark.parametrize("name", ["fedac-i", "fedavg"])
-@pytest.mark.parametrize("overlap", [False, True])
+def with_overlap(names, delays):
+    """Return all pairs but those of a state that is averaged, for which there is no overlap."""
+    return [(n, delay) for n in names for delay in delays if not (delay and "averaged" in n)]
+
+
+@pytest.mark.parametrize(
+    ("name", "overlap"), with_overlap(["fedac-i", "fedavg", *FOREIGN], [False, True])
+)
 def test_a_nan_stops_all_workers_and_changes_none(processes, name, overlap) -> None:
     ranks = run_steps(processes, name, with_nan(2), overlap=overlap)
-    before = by_hand(name, at={4}, delay=int(overlap))
     for rank, result in enumerate(ranks):
         assert result["error"] == "NonFiniteStateError"
         assert "the state of rank 2 holds NaN or infinity after 8 steps" in result["message"]
         assert "or on_nonfinite='skip-worker'" in result["message"]
         assert result["untouched"]
         assert result["rounds"] == 1
-        if rank != 2:  # what it had until then is what it has
+        if rank != 2 and name in ALGORITHMS:  # what it had until then is what it has
+            before = by_hand(name, at={4}, delay=int(overlap))
             np.testing.assert_allclose(result["states"][6], before[rank][6], atol=1e-12)
 
 
-@pytest.mark.parametrize("name", ["fedac-i", "fedavg"])
+@pytest.mark.parametrize(("name", "delay"), with_overlap(["fedac-i", "fedavg", *SGD], [0, 2]))
 @pytest.mark.parametrize("bad", [(2,), (0, 3)])
-@pytest.mark.parametrize("delay", [0, 2])
 def test_a_worker_with_nan_can_be_skipped(processes, name, bad, delay) -> None:
     gradients = with_nan(*bad)
     overlap = {"overlap": True, "delay_steps": delay} if delay else {}
@@ -235,8 +247,9 @@ def test_a_worker_with_nan_can_be_skipped(processes, name, bad, delay) -> None:
         assert result["rounds"] == 3
 
 
-def test_all_workers_with_nan_raise(processes) -> None:
-    ranks = run_steps(processes, "fedac-i", with_nan(0, 1, 2, 3), on_nonfinite="skip-worker")
+@pytest.mark.parametrize("name", ["fedac-i", *FOREIGN])
+def test_all_workers_with_nan_raise(processes, name: str) -> None:
+    ranks = run_steps(processes, name, with_nan(0, 1, 2, 3), on_nonfinite="skip-worker")
     for result in ranks:
         assert result["error"] == "NonFiniteStateError"
         assert "rank 0, 1, 2, 3" in result["message"]
@@ -244,9 +257,10 @@ def test_all_workers_with_nan_raise(processes) -> None:
         assert result["untouched"]
 
 
-def test_a_nan_is_named_when_no_other_worker_has_examples(processes) -> None:
+@pytest.mark.parametrize("name", ["fedac-i", "sgd", "adamw, averaged"])
+def test_a_nan_is_named_when_no_other_worker_has_examples(processes, name: str) -> None:
     ranks = run_steps(
-        processes, "fedac-i", with_nan(2), examples=(0, 0, 1, 0),
+        processes, name, with_nan(2), examples=(0, 0, 1, 0),
         weighting="examples", on_nonfinite="skip-worker",
     )  # fmt: skip
     for result in ranks:
@@ -255,19 +269,11 @@ def test_a_nan_is_named_when_no_other_worker_has_examples(processes) -> None:
         assert result["untouched"]
 
 
-# What the last of four processes has that the others have not, by what the error says.
-CASES = {
+# What the last of four processes has that the others have not, by what the error says: whatever
+# the optimizer, for ours, and for PyTorch's.
+COMMON_CASES = {
     "local_steps: 4 at rank 0, 1, 2; 8 at rank 3": {"optimizer": {"local_steps": 8}},
-    "algorithm: fedac-i at rank 0, 1, 2; fedac-ii at rank 3": {
-        "optimizer": {"algorithm": "fedac-ii"}
-    },
-    "what a step computes: ": {"optimizer": {"algorithm": "impostor"}},
     "parameters: float32 [3] at rank 0, 1, 2; float32 [4] at rank 3": {"size": 4},
-    "settings: lr=0.3 mu=0.2 at rank 0, 1, 2; lr=0.1 mu=0.2 at rank 3": {"optimizer": {"lr": 0.1}},
-    "settings: lr=0.3 mu=0.2 at rank 0, 1, 2; lr=0.3 mu=0.1 at rank 3": {"optimizer": {"mu": 0.1}},
-    "settings: lr=0.3 mu=0.2 at rank 0, 1, 2; lr=0.3 mu=0.2 weight_decay=0.1 at rank 3": {
-        "optimizer": {"weight_decay": 0.1}
-    },
     "weighting: uniform at rank 0, 1, 2; examples at rank 3": {
         "options": {"weighting": "examples"}
     },
@@ -276,31 +282,77 @@ CASES = {
     },
     "schedule: regular at rank 0, 1, 2; [2, 4] at rank 3": {"options": {"at": [2, 4]}},
     "delay_steps: 0 at rank 0, 1, 2; 2 at rank 3": {"options": {"overlap": True, "delay_steps": 2}},
+    "timeout: None at rank 0, 1, 2; 20.0 at rank 3": {"options": {"timeout": 20}},
+    # All that differs is named.
+    "processes differ in wire: float32 at rank 0, 1, 2; int8 at rank 3. And processes differ in": {
+        "options": {"wire": "int8", "wire_seed": 3}
+    },
+}
+CASES = {
+    "algorithm: fedac-i at rank 0, 1, 2; fedac-ii at rank 3": {
+        "optimizer": {"algorithm": "fedac-ii"}
+    },
+    "what a step computes: ": {"optimizer": {"algorithm": "impostor"}},
+    "settings: lr=0.3 mu=0.2 at rank 0, 1, 2; lr=0.1 mu=0.2 at rank 3": {"optimizer": {"lr": 0.1}},
+    "settings: lr=0.3 mu=0.2 at rank 0, 1, 2; lr=0.3 mu=0.1 at rank 3": {"optimizer": {"mu": 0.1}},
+    "settings: lr=0.3 mu=0.2 at rank 0, 1, 2; lr=0.3 mu=0.2 weight_decay=0.1 at rank 3": {
+        "optimizer": {"weight_decay": 0.1}
+    },
 }
 
 
-def test_processes_that_differ_are_refused_everywhere(processes) -> None:
-    cases = []
-    for last in CASES.values():
+FOREIGN_CASES = {
+    "optimizer: AdamW with state='local' at rank 0, 1, 2; SGD with": {
+        "optimizer": {"algorithm": "sgd"}
+    },
+    "optimizer: AdamW with state='local' at rank 0, 1, 2; AdamW with state='reset' at rank 3": {
+        "optimizer": {"algorithm": "adamw, reset"}
+    },
+    "optimizer: AdamW with state='local' at rank 0, 1, 2; an optimizer of fedac.torch at rank": {
+        "optimizer": {"algorithm": "diloco"}
+    },
+    "algorithm: fedavg+nesterov(0.7,0.9) at rank 0, 1, 2; fedavg+step(0.4) at rank 3": {
+        "options": {"server": "step(0.4)"}
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "cases"),
+    [("fedac-i", COMMON_CASES | CASES), ("adamw", COMMON_CASES | FOREIGN_CASES)],
+)
+def test_processes_that_differ_are_refused_everywhere(processes, name: str, cases) -> None:
+    jobs = []
+    for last in cases.values():
         optimizer = last.get("optimizer", {})
         own = optimizer.get("algorithm") == "impostor"
-        others = {"algorithm": "own momentum" if own else "fedac-i", **NUMBERS}
-        cases.append(
+        others = {"algorithm": "own momentum" if own else name, **NUMBERS}
+        jobs.append(
             {
                 "size": [3, 3, 3, last.get("size", 3)],
                 "options": [{}, {}, {}, last.get("options", {})],
                 "optimizer": [others, others, others, others | optimizer],
             }
         )
-    for messages in results(processes("refuse", cases=cases)):
-        assert len(messages) == len(CASES)
-        for message, case in zip(messages, CASES, strict=True):
+    for messages in results(processes("refuse", cases=jobs)):
+        assert len(messages) == len(cases)
+        for message, case in zip(messages, cases, strict=True):
             assert message.startswith(f"processes differ in {case}")
 
 
-@pytest.mark.parametrize(("how", "limit"), [("dies", 600.0), ("stops", 15.0)])
-def test_survivors_of_a_lost_worker_do_not_wait_forever(processes, how: str, limit: float) -> None:
-    ended = processes("doomed", victim=2, how=how, limit=limit)
+@pytest.mark.parametrize(
+    ("algorithm", "how", "limit"),
+    [
+        ("fedac-i", "dies", 600.0),
+        ("fedac-i", "stops", 15.0),
+        ("adamw", "dies", 600.0),
+        ("sgd, averaged", "stops", 15.0),
+    ],
+)
+def test_survivors_of_a_lost_worker_do_not_wait_forever(
+    processes, algorithm: str, how: str, limit: float
+) -> None:
+    ended = processes("doomed", algorithm=algorithm, victim=2, how=how, limit=limit)
     # Dead, or stopped and then killed by the test.
     assert ended[2].code == {"dies": 7, "stops": -9}[how]
     for rank in (0, 1, 3):
@@ -316,8 +368,9 @@ def test_survivors_of_a_lost_worker_do_not_wait_forever(processes, how: str, lim
         assert (float(found[1]) < limit - 1) == (how == "dies")
 
 
-def test_rank_0_reads_and_all_resume_or_refuse(processes, tmp_path) -> None:
-    ended = processes("half_a_checkpoint", folder=str(tmp_path))
+@pytest.mark.parametrize("algorithm", ["fedac-i", "sgd", "adamw", "adamw, averaged"])
+def test_rank_0_reads_and_all_resume_or_refuse(processes, tmp_path, algorithm: str) -> None:
+    ended = processes("half_a_checkpoint", folder=str(tmp_path), algorithm=algorithm)
     for rank, messages in enumerate(results(ended)):
         assert messages[0] == f"there is no checkpoint '{tmp_path}/none.pt'"
         assert messages[1] == "None"
@@ -452,6 +505,7 @@ def test_a_loaded_state_stays_synchronized_and_a_copy_is_not() -> None:
     assert averages.rounds == 2
 
 
+# Those of PyTorch refuse the step already (test_foreign.py).
 @pytest.mark.usefixtures("alone")
 def test_new_parameters_need_a_new_synchronizer() -> None:
     w, optimizer = make()
@@ -465,23 +519,27 @@ def test_new_parameters_need_a_new_synchronizer() -> None:
         averages.synchronize()
 
 
-@pytest.mark.parametrize("make", [FedAc, LocalSGD])
+# How many numbers of a parameter travel: its sequences, and what is averaged of a state.
+@pytest.mark.parametrize(
+    ("algorithm", "numbers"),
+    [("fedac-i", 2), ("fedavg", 1), ("sgd", 1), ("adamw", 1), ("adamw, averaged", 3)],
+)
 @pytest.mark.usefixtures("alone")
-def test_a_parameter_unfrozen_between_rounds_is_detected(make) -> None:
+def test_a_parameter_unfrozen_between_rounds_is_detected(algorithm: str, numbers: int) -> None:
     w, v = nn.Parameter(torch.ones(3)), nn.Parameter(torch.ones(2), requires_grad=False)
-    numbers = {"mu": 0.1} if make is FedAc else {}
-    optimizer = make([w, v], lr=0.1, local_steps=4, **numbers)
-    averages = synchronize(optimizer)
+    optimizer, averages = WORKERS["begin"]([w, v], algorithm, **NUMBERS)
     w.grad = torch.ones(3)
     v.requires_grad_(True).grad = torch.ones(2)
     optimizer.step()
     v.requires_grad_(False)
+    before = WORKERS["everything"](averages.optimizer)
     with pytest.raises(InputError, match="parameters were added or unfrozen"):
         averages.synchronize()
-    S = len(optimizer.algorithm.sequences)
-    again = synchronize(optimizer)  # of both, though one is frozen now
+    assert WORKERS["everything"](averages.optimizer) == before
+    # Of both, though one is frozen now.
+    again = WORKERS["attach"](optimizer, algorithm, local_steps=NUMBERS["local_steps"])
     again.synchronize()
-    assert again.bytes == 4 * (S * 5 + 4)
+    assert again.bytes == 4 * (numbers * 5 + 4)
 
 
 @pytest.mark.usefixtures("alone")
@@ -615,17 +673,20 @@ def test_examples_are_counted_before_the_step() -> None:
     optimizer.step()
 
 
+@pytest.mark.parametrize("algorithm", ["fedac-i", "sgd", "adamw, averaged"])
 @pytest.mark.usefixtures("alone")
-def test_a_sum_that_overflows_changes_nothing() -> None:
+def test_a_sum_that_overflows_changes_nothing(algorithm: str) -> None:
     w = nn.Parameter(torch.full((3,), 2e38))
-    optimizer = FedAc([w], **NUMBERS)
-    averages = synchronize(optimizer, weighting="examples", on_nonfinite="skip-worker")
+    optimizer, averages = WORKERS["begin"](
+        [w], algorithm, **NUMBERS, weighting="examples", on_nonfinite="skip-worker"
+    )
     w.grad = torch.zeros(3)
     averages.count(2)
     optimizer.step()
+    before = WORKERS["everything"](averages.optimizer)
     with pytest.raises(NonFiniteStateError, match=r"sum of all states overflows torch.float32"):
         averages.synchronize()
-    assert torch.equal(w, torch.full((3,), 2e38))
+    assert WORKERS["everything"](averages.optimizer) == before
 
 
 @pytest.mark.usefixtures("alone")

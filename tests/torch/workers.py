@@ -73,11 +73,64 @@ OWN = {
 }
 
 
-def find(name: str) -> str | Algorithm:
+# Optimizers of PyTorch: the class, its settings, and how it is synchronized.
+FOREIGN: dict[Any, tuple[str, dict[str, Any], dict[str, str]]] = {
+    "sgd": ("SGD", {"momentum": 0.5}, {}),
+    "sgd, averaged": ("SGD", {"momentum": 0.5}, {"state": "average"}),
+    "sgd, reset": ("SGD", {"momentum": 0.5}, {"state": "reset"}),
+    "adamw": ("AdamW", {"weight_decay": 0.1}, {"server": "nesterov(0.7,0.9)"}),
+    "adamw, averaged": (
+        "AdamW",
+        {"weight_decay": 0.1},
+        {"server": "nesterov(0.7,0.9)", "state": "average"},
+    ),
+    "adamw, reset": (
+        "AdamW",
+        {"weight_decay": 0.1},
+        {"server": "nesterov(0.7,0.9)", "state": "reset"},
+    ),
+}
+
+
+def find(name: str | Algorithm) -> str | Algorithm:
     return OWN.get(name, name)
 
 
-def make_optimizer(params: Any, algorithm: str, **settings: Any) -> LocalOptimizer:
+def begin(
+    params: Any,
+    algorithm: str | Algorithm,
+    model: nn.Module | None = None,
+    *,
+    lr: Any,
+    mu: float,
+    local_steps: int,
+    **options: Any,
+) -> tuple[torch.optim.Optimizer, Synchronizer]:
+    """Make an optimizer, of ours or one of `FOREIGN`, and its synchronizer."""
+    if algorithm in FOREIGN:
+        kind, settings, _ = FOREIGN[algorithm]
+        optimizer = getattr(torch.optim, kind)(params, lr=lr, **settings)
+    else:
+        optimizer = make_optimizer(params, algorithm, lr=lr, mu=mu, local_steps=local_steps)
+    return optimizer, attach(optimizer, algorithm, model, local_steps=local_steps, **options)
+
+
+def attach(
+    optimizer: torch.optim.Optimizer,
+    algorithm: str | Algorithm,
+    model: nn.Module | None = None,
+    *,
+    by: Any = synchronize,
+    local_steps: int,
+    **options: Any,
+) -> Synchronizer:
+    """Synchronize an optimizer that `begin` has made."""
+    if algorithm in FOREIGN:
+        options = {"local_steps": local_steps} | FOREIGN[algorithm][2] | options
+    return by(optimizer, model, **options)
+
+
+def make_optimizer(params: Any, algorithm: str | Algorithm, **settings: Any) -> LocalOptimizer:
     """Make an optimizer; `lr` may be the start and the form of a decay."""
     if isinstance(settings["lr"], list):
         settings["lr"] = Decay(*settings["lr"])
@@ -113,7 +166,15 @@ def kept(optimizer: LocalOptimizer) -> dict[str, list[list[float]]]:
 def everything(optimizer: LocalOptimizer) -> dict[str, Any]:
     """Return all that a rank has."""
     counts = {"rounds": optimizer.rounds, "taken": [g["taken"] for g in optimizer.param_groups]}
-    return {"local": sequences(optimizer), **kept(optimizer), **counts}
+    inside = optimizer.inside and plain(optimizer.inside.optimizer.state_dict())
+    return {"local": sequences(optimizer), "inside": inside, **kept(optimizer), **counts}
+
+
+def plain(value: Any) -> Any:
+    """Return what can be compared: lists in place of tensors."""
+    if isinstance(value, dict):
+        return {name: plain(item) for name, item in value.items()}
+    return value.tolist() if isinstance(value, torch.Tensor) else value
 
 
 class Counted:
@@ -231,14 +292,14 @@ def steps(
     `examples` are those of a step, by rank.
     """
     w = nn.Parameter(torch.zeros(len(gradients[0][0]), dtype=torch.float64))
-    local = make_optimizer([w], **optimizer)
     result: dict[str, Any] = {"states": [], "kept": [], "applied": [], "error": None}
     with Counted() as counted:
-        averages = Synchronizer(local, **options)
+        user, averages = begin([w], by=Synchronizer, **optimizer, **options)
+        local = averages.optimizer
         try:
             for g in gradients[rank]:
                 w.grad = torch.tensor(g, dtype=torch.float64)
-                local.step()
+                user.step()
                 averages.count(examples[rank])
                 before = everything(local)
                 result["applied"].append(averages.step())
@@ -375,28 +436,13 @@ def twins(rank: int, K: int, steps: int) -> dict[str, Any]:
     }
 
 
-def refuse_foreign(rank: int, cases: list[list[dict[str, Any]]]) -> list[str]:
-    """Synchronize optimizers that differ by rank; return the errors."""
-    messages = []
-    for case in cases:
-        mine = dict(case[rank])
-        _, local = make_foreign(mine.pop("optimizer"), lr=0.1)
-        try:
-            synchronize(local, **mine)
-            messages.append("accepted")
-        except InputError as error:
-            messages.append(str(error))
-    return messages
-
-
 def refuse(rank: int, cases: list[dict[str, Any]]) -> list[str]:
     """Make optimizers and synchronizers that differ by rank; return the errors."""
     messages = []
     for case in cases:
         try:
             w = nn.Parameter(torch.zeros(case["size"][rank]))
-            options = case["options"][rank]
-            Synchronizer(make_optimizer([w], **case["optimizer"][rank]), **options)
+            begin([w], by=Synchronizer, **case["optimizer"][rank], **case["options"][rank])
             messages.append("accepted")
         except InputError as error:
             messages.append(str(error))
@@ -482,11 +528,10 @@ def another_lr(rank: int, lr: float, other: float, setting: str = "lr") -> dict[
     }
 
 
-def doomed(rank: int, victim: int, how: str, limit: float) -> None:
+def doomed(rank: int, algorithm: str, victim: int, how: str, limit: float) -> None:
     """Train without end; one rank dies, or stops, at its tenth step."""
     w = nn.Parameter(torch.zeros(5))
-    optimizer = FedAc([w], lr=0.1, mu=0.1, local_steps=4)
-    synchronize(optimizer, timeout=limit)
+    optimizer, _ = begin([w], algorithm, lr=0.1, mu=0.1, local_steps=4, timeout=limit)
     for t in range(10_000):
         if rank == victim and t == 9:
             os.kill(os.getpid(), signal.SIGSTOP) if how == "stops" else os._exit(7)
@@ -494,12 +539,11 @@ def doomed(rank: int, victim: int, how: str, limit: float) -> None:
         optimizer.step()
 
 
-def half_a_checkpoint(rank: int, folder: str) -> list[str]:
+def half_a_checkpoint(rank: int, folder: str, algorithm: str) -> list[str]:
     """Resume from what rank 0 has, if that can be read; return the errors."""
     messages = []
     w = nn.Parameter(torch.zeros(5))
-    optimizer = FedAc([w], lr=0.1, mu=0.1, local_steps=2)
-    averages = synchronize(optimizer)
+    optimizer, averages = begin([w], algorithm, lr=0.1, mu=0.1, local_steps=2)
     for t in range(4):
         w.grad = torch.full((5,), float(rank))
         optimizer.step()
@@ -516,12 +560,12 @@ def half_a_checkpoint(rank: int, folder: str) -> list[str]:
         (f"{folder}/{2 if rank == 0 else 4}.pt", False),
         (f"{folder}/{4 if rank == 0 else 'elsewhere/4'}.pt", False),
     ):
-        before = sequences(optimizer)
+        before = everything(averages.optimizer)
         try:
             messages.append(str(averages.resume(path, missing_ok=missing_ok)))
         except InputError as error:
             messages.append(str(error))
-            assert sequences(optimizer) == before
+            assert everything(averages.optimizer) == before
     return messages
 
 
@@ -541,27 +585,26 @@ def late(rank: int, **options: Any) -> list[str]:
     return messages
 
 
-def lost_memory(rank: int, folder: str) -> list[str]:
+def lost_memory(rank: int, folder: str, algorithm: str) -> list[str]:
     """Write checkpoints with memory, spoil rank 1's files, and return what all ranks say."""
     path, messages = Path(folder) / "run.pt", []
     mine = Path(f"{path}.rank1.step4")
 
-    def begin() -> tuple[nn.Parameter, LocalOptimizer, Synchronizer]:
+    def start() -> tuple[nn.Parameter, torch.optim.Optimizer, Synchronizer]:
         w = nn.Parameter(torch.zeros(3))
-        optimizer = make_optimizer([w], "scaffold", lr=0.1, mu=0.1, local_steps=2)
-        return w, optimizer, synchronize(optimizer)
+        return w, *begin([w], algorithm, lr=0.1, mu=0.1, local_steps=2)
 
-    def run(training: tuple[nn.Parameter, LocalOptimizer, Synchronizer], steps: int) -> None:
+    def run(training: tuple[nn.Parameter, torch.optim.Optimizer, Synchronizer], steps: int) -> None:
         w, optimizer, _ = training
         for _ in range(steps):
             w.grad = w.detach() + rank
             optimizer.step()
 
-    first = begin()
+    first = start()
     for _ in range(2):
         run(first, 2)
         first[2].checkpoint(path)
-    good = everything(first[1])
+    good = everything(first[2].optimizer)
     dist.barrier()
     before, content = path.read_bytes(), mine.read_bytes()
     older = Path(f"{path}.rank1.step2").read_bytes()
@@ -571,15 +614,16 @@ def lost_memory(rank: int, folder: str) -> list[str]:
         if rank == 1:
             spoil()
         dist.barrier()
-        training = begin()
+        training = start()
         run(training, 2)
-        unchanged = everything(training[1])
+        ours = training[2].optimizer
+        unchanged = everything(ours)
         try:
             training[2].resume(path, missing_ok=True)
-            messages.append("resumed" if everything(training[1]) == good else "resumed wrongly")
+            messages.append("resumed" if everything(ours) == good else "resumed wrongly")
         except InputError as error:
             messages.append(str(error))
-            assert everything(training[1]) == unchanged
+            assert everything(ours) == unchanged
         dist.barrier()
 
     attempt(mine.unlink)
@@ -674,9 +718,18 @@ def example(rank: int, path: str, arguments: list[Any]) -> None:
 def program(rank: int, path: str) -> torch.Tensor:
     """Run one process of a program for torchrun, and return its w; there is a group already."""
     dist.init_process_group = lambda backend: None
-    dist.destroy_process_group = lambda: None
+    dist.destroy_process_group = lambda group=None: None
     os.chdir(Path(path).parent)
     return runpy.run_path(path)["w"].detach()
+
+
+def programs(rank: int, paths: list[str]) -> list[torch.Tensor]:
+    """Run one process of some programs, one after the other, with the variables of torchrun."""
+    world = str(dist.get_world_size())
+    ranks = dict.fromkeys(("RANK", "LOCAL_RANK"), str(rank)) | {"GROUP_RANK": "0"}
+    worlds = dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE"), world)
+    os.environ |= ranks | worlds | {"TORCHELASTIC_RUN_ID": "test", "OMP_NUM_THREADS": "1"}
+    return [program(rank, path) for path in paths]
 
 
 def die(*_: object) -> None:
@@ -702,15 +755,16 @@ def train(
     """Train with a checkpoint every round, dying where `kills` (rank, step, how) say, once each."""
     torch.manual_seed(rank)
     model = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.Linear(3, 1))
-    optimizer = make_optimizer(model.parameters(), algorithm, lr=0.05, mu=0.1, local_steps=5)
+    optimizer, averages = begin(
+        model.parameters(), algorithm, model, lr=0.05, mu=0.1, local_steps=5, timeout=300
+    )
     scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.99)
-    averages = synchronize(optimizer, model, timeout=300)
     path = Path(folder) / "last.pt"
     extra = averages.resume(path, missing_ok=True)
     if extra is not None:
         scheduler.load_state_dict(extra["scheduler"])
-    while optimizer.steps < steps:
-        t = optimizer.steps
+    while averages.steps < steps:
+        t = averages.steps
         how = next((how for who, when, how in kills if (who, when) == (rank, t)), None)
         if how is not None and not (marker := Path(folder) / f"{rank}-{t}").exists():
             marker.touch()
@@ -725,10 +779,10 @@ def train(
         (model(x) - x.sum(1, keepdim=True)).square().mean().backward()
         optimizer.step()
         scheduler.step()
-        if optimizer.steps % 5 == 0:
+        if averages.steps % 5 == 0:
             averages.checkpoint(path, scheduler=scheduler.state_dict())
-    torch.save(everything(optimizer), Path(folder) / f"final-{rank}.pt")
-    return everything(optimizer)
+    torch.save(everything(averages.optimizer), Path(folder) / f"final-{rank}.pt")
+    return everything(averages.optimizer)
 
 
 def train_under_torchrun(folder: str, steps: int, kills: list[list[Any]], algorithm: str) -> None:
@@ -785,7 +839,6 @@ JOBS = {
         quadratics,
         foreign,
         twins,
-        refuse_foreign,
         refuse,
         skipping,
         batch_norm,
@@ -797,6 +850,7 @@ JOBS = {
         on_a_link,
         example,
         program,
+        programs,
         train,
         torchrun,
         torchrun_program,
@@ -885,9 +939,9 @@ def warm_up() -> None:
     import fedac.sampling  # noqa: F401
 
     w = nn.Parameter(torch.ones(2))
-    optimizer = FedAc([w], lr=0.1, mu=0.1, local_steps=1)
-    (w**2).sum().backward()
-    optimizer.step()
+    for optimizer in (FedAc([w], lr=0.1, mu=0.1, local_steps=1), torch.optim.AdamW([w])):
+        (w**2).sum().backward()
+        optimizer.step()
 
 
 def main() -> None:

@@ -10,7 +10,7 @@ from torch import Tensor
 from fedac.errors import InputError
 from fedac.torch.communication import Workers, require_same
 from fedac.torch.inside import Inside
-from fedac.torch.settings import lr_and_mu, require_close
+from fedac.torch.settings import settings_of, require_close
 from fedac.torch.state import SequenceOptimizer
 
 
@@ -27,7 +27,7 @@ def require_agreement(
         "optimizer": describe_inside(optimizer),
         "algorithm": optimizer.algorithm.name,
         "local_steps": local_steps_of(optimizer),
-        "settings": lr_and_mu(optimizer.param_groups),
+        "settings": settings_of(optimizer.param_groups),
         "what a step computes": optimizer.fingerprint,
         "parameters": describe_tensors(optimizer.parameters()),
         "trained parameters": describe_tensors(trained),

@@ -23,6 +23,8 @@ from fedac.torch.optimizer import LocalOptimizer
 
 # The attribute of a user's optimizer that has ours.
 OURS = "_synchronized_by_fedac"
+# An attribute of all that `torch.optim.Optimizer.__init__` has made.
+HOOKS = "_optimizer_step_pre_hooks"
 
 
 class ForeignOptimizer(LocalOptimizer):
@@ -146,6 +148,9 @@ def as_local(optimizer: object, **options: Any) -> LocalOptimizer:
     """
     given = {name: value for name, value in options.items() if value is not None}
     kind = type(optimizer).__name__
+    wraps = isinstance(optimizer, torch.optim.Optimizer) and HOOKS not in vars(optimizer)
+    if wraps:  # hooks of it would never be called, and what it wraps may not be all that it does
+        raise InputError(f"{kind} wraps an optimizer; give that one, optimizer.optimizer mostly")
     if isinstance(optimizer, ForeignOptimizer):
         raise InputError("give your own optimizer, not the one of its synchronizer")
     if isinstance(optimizer, LocalOptimizer):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import torch
@@ -74,14 +74,24 @@ class Inside:
 
     def end_round(self, *, used: bool) -> None:
         """Reset the state if it is to be, or if it is the reason why this worker was left out."""
-        tensors = [v for mine in self.optimizer.state.values() for v in mine.values()]
-        if self.state == "reset" or not (used or all(map(_is_finite, tensors))):
+        if self.state == "reset" or not (used or _is_finite(self.optimizer.state)):
             self.optimizer.state.clear()
             self.optimizer.state.update(_copy(self.first))
 
     def require_fit(self, saved: dict[str, Any]) -> None:
-        """Refuse a state dict with other parameter groups."""
-        theirs = [len(group["params"]) for group in saved["param_groups"]]
+        """Refuse a state dict that is damaged, or has other parameter groups.
+
+        A process that fails otherwise would leave the others waiting, and be half changed.
+        """
+        try:
+            indices = [index for group in saved["param_groups"] for index in group["params"]]
+            states = [saved["state"].get(index, {}) for index in indices]
+            damaged = not all(isinstance(state, dict) for state in states)
+            theirs = [len(group["params"]) for group in saved["param_groups"]]
+        except (AttributeError, KeyError, TypeError):
+            damaged = True
+        if damaged:
+            raise InputError("the state of its optimizer is damaged")
         mine = [len(group["params"]) for group in self.optimizer.param_groups]
         if theirs != mine:
             raise InputError(f"its groups have {theirs} parameters, not {mine}")
@@ -98,6 +108,8 @@ class Inside:
                 # PyTorch has converted it to the type of the parameter.
                 if isinstance(value, Tensor) and mine[name].dtype != value.dtype:
                     mine[name] = value.to(mine[name].device, copy=True)
+        if self.state == "reset":  # a checkpoint is written when a round has just reset it
+            self.first = _copy(self.optimizer.state)
 
     def _is_like(self, p: Tensor, name: str) -> bool:
         """Check for a tensor like its parameter; a scalar's count of steps is not one."""
@@ -111,4 +123,9 @@ def _copy(state: Any) -> dict[Tensor, Any]:
 
 
 def _is_finite(value: Any) -> bool:
+    """Check all tensors in a state; an optimizer may keep lists, or numbers beside parameters."""
+    if isinstance(value, Mapping):
+        return all(map(_is_finite, value.values()))
+    if isinstance(value, list | tuple):
+        return all(map(_is_finite, value))
     return not isinstance(value, Tensor) or bool(torch.isfinite(value).all())

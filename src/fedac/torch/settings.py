@@ -31,7 +31,7 @@ def plain_settings(group: dict[str, Any]) -> dict[str, Any]:
     return {n: v.item() if hasattr(v, "item") else v for n, v in settings.items()}
 
 
-def lr_and_mu(groups: Sequence[dict[str, Any]]) -> list[list[float]]:
+def settings_of(groups: Sequence[dict[str, Any]]) -> list[list[float]]:
     """Return lr, mu and weight_decay of all groups: what processes must have in common.
 
     The other hyperparameters follow from them.
@@ -41,9 +41,9 @@ def lr_and_mu(groups: Sequence[dict[str, Any]]) -> list[list[float]]:
 
 
 def adopt(groups: Sequence[dict[str, Any]], settings: Sequence[Sequence[float]]) -> None:
-    """Take over lr and mu of another process."""
-    for group, (lr, mu) in zip(groups, settings, strict=True):
-        group.update(lr=lr, mu=mu)
+    """Take over the settings of another process."""
+    for group, (lr, mu, weight_decay) in zip(groups, settings, strict=True):
+        group.update(lr=lr, mu=mu, weight_decay=weight_decay)
         group["last"] = plain_settings(group)
 
 

@@ -30,7 +30,7 @@ from fedac.torch.headers import Header, hash_of
 from fedac.torch.history import Synchronization
 from fedac.torch.rounds import Round
 from fedac.torch.schedule import SyncSchedule
-from fedac.torch.settings import adopt, lr_and_mu
+from fedac.torch.settings import adopt, settings_of
 from fedac.wire import Sender, require_wire, require_wire_seed
 
 ON_NONFINITE = ("raise", "skip-worker")
@@ -467,7 +467,7 @@ class Synchronizer:
         self.bytes += average.bytes
 
     def _average_of(self, this_round: Round) -> Average:
-        settings, steps = lr_and_mu(self.optimizer.param_groups), self.optimizer.steps
+        settings, steps = settings_of(self.optimizer.param_groups), self.optimizer.steps
         header = Header(self._weight, hash_of(settings), steps, finished=self._finished)
         moving = self._moving() if self._schedule.delay else ()
         if self.wire != FLOAT32:
