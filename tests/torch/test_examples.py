@@ -52,6 +52,55 @@ def test_the_digits_example(processes, tmp_path: Path, capsys) -> None:
     assert (tmp_path / "digits.png").stat().st_size > 10_000
 
 
+# Steps, K, width, layers, heads, context, batch of a worker, windows to measure on.
+TINY = [32, 4, 16, 1, 2, 16, 2, 8]
+
+
+def test_the_language_model_learns_by_all_methods(processes, tmp_path: Path, capsys) -> None:
+    example = runpy.run_path(str(EXAMPLES / "torch_gpt.py"))
+    settings, size = example["SETTINGS"], example["Size"](*TINY)
+    runs = [[method, method, setting, 1] for method, setting in settings.items()]
+    run_example(processes, "torch_gpt", str(tmp_path), runs, TINY)
+    results = {method: example["read"](tmp_path, method) for method in settings}
+    for result in results.values():
+        losses = [loss for _, loss in result["losses"]]
+        assert losses[-1] < losses[0] < 7  # nats per byte; of 256 equal chances it is 5.5
+    sent = {method: result["sent"] for method, result in results.items()}
+    assert sent["ddp"] == pytest.approx(4 * sent["diloco"], rel=0.01)  # K = 4
+    assert sent["diloco-int8"] == pytest.approx(sent["diloco"] / 4, rel=0.03)
+    assert sent["fedac"] == pytest.approx(2 * sent["fedac-local"], rel=0.01)
+
+    curves = {m: np.array([example["costs"](result, size)]) for m, result in results.items()}
+    megabytes = {method: curve[0, -1, 1] for method, curve in curves.items()}
+    assert megabytes["diloco"] == pytest.approx(1.5e-6 * sent["diloco"])  # a ring of four
+    assert megabytes["diloco-int8"] == pytest.approx(3e-6 * sent["diloco-int8"])  # to all others
+    seconds = curves["diloco"][0, -1, 2]
+    assert seconds == pytest.approx(32 * results["diloco"]["seconds"] + megabytes["diloco"] / 12.5)
+    example["show"](curves)
+    assert "DiLoCo, int8" in capsys.readouterr().out
+    example["draw"](curves, tmp_path / "gpt.png")
+    assert (tmp_path / "gpt.png").stat().st_size > 10_000
+
+
+@pytest.mark.parametrize("method", ["diloco", "diloco-int8", "fedac-local", "gpa"])
+def test_the_language_model_killed_and_resumed_ends_with_the_same_bits(
+    processes, tmp_path: Path, method: str
+) -> None:
+    example = runpy.run_path(str(EXAMPLES / "torch_gpt.py"))
+    run = ["undisturbed", method, example["SETTINGS"][method], 1, "test"]
+    run_example(processes, "torch_gpt", str(tmp_path), [run], TINY)
+    killed = ["killed", *run[1:], 21]
+    path = str(EXAMPLES / "torch_gpt.py")
+    ended = processes("example", path=path, arguments=[str(tmp_path), [killed], TINY])
+    assert ended[3].code == -9
+    assert all(process.code == 1 and "WorkerLostError" in process.err for process in ended[:3])
+    run_example(processes, "torch_gpt", str(tmp_path), [killed[:-1]], TINY)
+    first, second = (example["read"](tmp_path, name) for name in ("undisturbed", "killed"))
+    assert [first[key] for key in ("losses", "sent", "weights")] == [
+        second[key] for key in ("losses", "sent", "weights")
+    ]
+
+
 def blocks(language: str) -> list[str]:
     """Return the blocks of the page that are marked "python", or "py" if they need processes."""
     page = (ROOT / "docs" / "pytorch.md").read_text()
