@@ -10,7 +10,7 @@ from torch import Tensor
 from fedac.errors import InputError
 from fedac.torch.communication import Workers, require_same
 from fedac.torch.inside import Inside
-from fedac.torch.settings import settings_of, require_close
+from fedac.torch.settings import require_close, settings_of
 from fedac.torch.state import SequenceOptimizer
 
 
