@@ -46,6 +46,7 @@ LABELS = {
     "fedac": "FedAc-I",
     "fedac-local": "FedAc-I+local+Nesterov",
     "gpa": "GPA",
+    "gpa-int8": "GPA, int8",
     "momentum": "LocalSGD with momentum",
 }
 # The best of benchmarks/gpt_tuning.py: equally many tries of each method, one seed, other files.
@@ -57,6 +58,7 @@ SETTINGS: dict[str, dict[str, float]] = {
     "fedac": {"lr": 0.256, "mu": 0.01},
     "fedac-local": {"lr": 0.256, "mu": 0.1, "outer": 0.5},
     "gpa": {"lr": 2.05, "mu_x": 0.9, "mu_y": 0.9},
+    "gpa-int8": {"lr": 2.05, "mu_x": 0.9, "mu_y": 0.9},  # those of GPA
     "momentum": {"lr": 0.512, "momentum": 0.8},
 }
 
@@ -156,9 +158,9 @@ def make_optimizer(method: str, model: GPT, s: dict[str, float], K: int) -> tupl
             "fedac-local": "fedac-i+local+nesterov(1,{outer})",
             "gpa": "gpa({mu_x},{mu_y})",
             "momentum": "momentum({momentum})",  # it is averaged too
-        }[method].format(**s)
+        }[method.removesuffix("-int8")].format(**s)
         optimizer = LocalOptimizer(params, name, lr=s["lr"], mu=s.get("mu", 1.0), local_steps=K)
-    return optimizer, synchronize(optimizer, model)
+    return optimizer, synchronize(optimizer, model, wire=wire_of(method))
 
 
 def wire_of(method: str) -> str:
@@ -196,7 +198,7 @@ def train(run: Run, size: Size, texts: dict[str, Tensor], checkpoint: Path) -> d
     optimizer, averages = make_optimizer(run.method, model, run.setting, size.K)
     gradient = sum(p.nbytes for p in model.parameters())
     forward = model if averages else nn.parallel.DistributedDataParallel(model)
-    saved = (averages and averages.resume(checkpoint, missing_ok=True)) or {"sent": 0, "losses": []}
+    saved = (averages and averages.resume(checkpoint, missing_ok=True)) or {"losses": []}
     losses, windows, seconds = saved["losses"], texts[str(rank)], []
     for step in range(averages.steps if averages else 0, size.steps):
         if step == run.kill_at and rank == WORKERS - 1:
@@ -213,11 +215,11 @@ def train(run: Run, size: Size, texts: dict[str, Tensor], checkpoint: Path) -> d
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         seconds.append(time.thread_time() - before)
-        sent = saved["sent"] + averages.bytes if averages else (step + 1) * gradient
+        sent = averages.bytes if averages else (step + 1) * gradient
         if (step + 1) % (2 * size.K) == 0:  # right after a round, when all processes are equal
             losses.append([step + 1, measure(model, optimizer, texts[run.use], size.windows)])
         if averages and (step + 1) % (4 * size.K) == 0:
-            averages.checkpoint(checkpoint, sent=sent, losses=losses)
+            averages.checkpoint(checkpoint, losses=losses)
     weights = nn.utils.parameters_to_vector(model.parameters()).detach().numpy()
     return {
         "method": run.method,

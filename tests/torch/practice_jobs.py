@@ -329,6 +329,7 @@ def two_groups(rank: int, folder: str) -> list[list[float]]:
         found += caught(lambda: averages.checkpoint(f"{folder}/run.pt"))
     assert not found, found
     end = w.detach().clone()
+    dist.barrier()  # both have written the last one
     averages.resume(f"{folder}/run.pt")
     assert torch.equal(end, w)
     return [[float(w.sum())]]

@@ -428,7 +428,7 @@ def test_a_checkpoint_with_other_local_steps_continues_with_a_notice(tmp_path: P
     training = begin(local_steps=2)
     with pytest.warns(UserWarning, match="written with local_steps=4; continuing with 2"):
         training.averages.resume(path)
-    for group in training.optimizer.param_groups:
+    for group in training.averages.optimizer.param_groups:
         assert group["local_steps"] == group["last"]["local_steps"] == 2
     rounds = training.averages.rounds
     training.run(4)

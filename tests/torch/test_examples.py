@@ -33,8 +33,9 @@ def test_the_logistic_example_equals_the_simulator(processes) -> None:
 
 def test_the_overlap_example(processes) -> None:
     rows = run_example(processes, "torch_overlap", 32).splitlines()[2:]
-    assert len(rows) == 4
-    assert all(float(value) > 0 for row in rows for value in row.split()[-6:])
+    assert len(rows) == 6
+    assert all(float(value) > 0 for row in rows[:4] for value in row.split()[-6:])
+    assert all(float(row.split()[-1]) > 0 for row in rows[4:])
 
 
 def test_the_digits_example(processes, tmp_path: Path, capsys) -> None:

@@ -284,7 +284,7 @@ COMMON_CASES = {
     "delay_steps: 0 at rank 0, 1, 2; 2 at rank 3": {"options": {"overlap": True, "delay_steps": 2}},
     "timeout: None at rank 0, 1, 2; 20.0 at rank 3": {"options": {"timeout": 20}},
     # All that differs is named.
-    "processes differ in wire: float32 at rank 0, 1, 2; int8 at rank 3. And processes differ in": {
+    "wire: float32 at rank 0, 1, 2; int8 at rank 3. And processes differ in": {
         "options": {"wire": "int8", "wire_seed": 3}
     },
 }

@@ -104,6 +104,7 @@ def begin(
     lr: Any,
     mu: float,
     local_steps: int,
+    weight_decay: float = 0.0,
     **options: Any,
 ) -> tuple[torch.optim.Optimizer, Synchronizer]:
     """Make an optimizer, of ours or one of `FOREIGN`, and its synchronizer."""
@@ -111,7 +112,8 @@ def begin(
         kind, settings, _ = FOREIGN[algorithm]
         optimizer = getattr(torch.optim, kind)(params, lr=lr, **settings)
     else:
-        optimizer = make_optimizer(params, algorithm, lr=lr, mu=mu, local_steps=local_steps)
+        numbers = {"mu": mu, "local_steps": local_steps, "weight_decay": weight_decay}
+        optimizer = make_optimizer(params, algorithm, lr=lr, **numbers)
     return optimizer, attach(optimizer, algorithm, model, local_steps=local_steps, **options)
 
 

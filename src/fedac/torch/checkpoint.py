@@ -23,6 +23,7 @@ from fedac.errors import InputError
 from fedac.torch.agreement import describe_inside
 from fedac.torch.buffers import Buffers
 from fedac.torch.communication import Workers
+from fedac.torch.inside import Inside
 from fedac.torch.memories import Memory, delete_others, fetch_memories, read_memory, write_memory
 from fedac.torch.optimizer import LocalOptimizer
 from fedac.torch.settings import plain_settings, upgrade
@@ -143,11 +144,13 @@ def load(
     content = parse(workers.broadcast_bytes(data))
     memory = Memory([[] for _ in optimizer.parameters()], content.get("inside"), None)
     try:
-        if "memories" in content and _ranks_remember(optimizer, residuals=residuals):
+        if _ranks_remember(optimizer, residuals=residuals) and "memories" in content:
             fetch_memories(path, workers, steps=content["steps"])
             memory = read_memory(path, rank=workers.rank, ranks=workers.size, content=content)
+        elif _ranks_remember(optimizer, residuals=False):
+            raise InputError(f"cannot use '{path}': it does not say what ranks remember")
         if optimizer.inside is not None:
-            optimizer.inside.require_fit(memory.inside)
+            _require_inside(path, optimizer.inside, memory.inside)
     except InputError as error:
         failure = error
     _tell_all(workers, failure, "resume", {})
@@ -165,6 +168,13 @@ def load(
         optimizer.set_sequences(p, sequences, mine)
     optimizer.refresh()
     return content, memory
+
+
+def _require_inside(path: Path, inside: Inside, saved: Any) -> None:
+    try:
+        inside.require_fit(saved)
+    except InputError as error:
+        raise InputError(f"cannot use '{path}': {error}") from None
 
 
 def _load_settings(

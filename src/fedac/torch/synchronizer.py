@@ -339,6 +339,7 @@ class Synchronizer:
             names=self._names,
             residuals=residuals,
             rounds=self.rounds,
+            bytes=self.bytes,
             extra=extra,
         )
         self._on_disk[Path(path).absolute()] = steps
@@ -366,7 +367,7 @@ class Synchronizer:
             raise
         if self._residuals is not None:
             self._residuals = [x.numpy() for x in memory.residuals or ()]
-        self.rounds = content["rounds"]
+        self.rounds, self.bytes = content["rounds"], content.get("bytes", 0)
         self._pending = None
         self._counted = 0
         self._averaged_at = self._equal_at = self.optimizer.steps
