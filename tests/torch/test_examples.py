@@ -108,15 +108,51 @@ def blocks(language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", page, re.DOTALL)
 
 
+def program_with(text: str) -> str:
+    """Return the only program of the page that has some text."""
+    (program,) = [block for block in blocks("py") if text in block]
+    return program
+
+
+def test_every_program_of_the_page_is_run_here() -> None:
+    marks = ["note=", "join()", "PER_NODE", "rebuild", "skip-worker", "Decay", "+cv+", "wire="]
+    assert sorted(map(program_with, marks)) == sorted(blocks("py"))
+
+
 def test_the_program_with_adamw_ends_with_equal_workers(processes, tmp_path: Path) -> None:
-    _, program, *_ = blocks("py")
+    program = program_with("note=")
     first, *others = run_program(processes, tmp_path, program)
     again = run_program(processes, tmp_path, program)  # it resumes at the end
     assert all(torch.equal(first, w) for w in (*others, *again))
 
 
+@pytest.mark.parametrize("text", ["join()", "PER_NODE"])
+def test_programs_that_end_with_equal_workers(processes, tmp_path: Path, text: str) -> None:
+    first, *others = run_program(processes, tmp_path, program_with(text))
+    assert all(torch.equal(first, w) for w in others)
+
+
+def test_the_program_that_continues_without_a_worker(processes, tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(program_with("rebuild"))
+    *survivors, lost = processes("program", path=str(tmp_path / "program.py"))
+    assert lost.code == 1
+    assert [process.code for process in survivors] == [0, 0, 0], survivors[0].err
+    assert all(torch.equal(process.result, survivors[0].result) for process in survivors)
+
+
+def test_the_changes_for_frameworks_are_those_of_the_examples() -> None:
+    page = (ROOT / "docs" / "pytorch.md").read_text()
+    page = page[page.index("## Lightning and Accelerate") :]
+    lightning, accelerate = re.findall(r"```diff\n(.*?)```", page, re.DOTALL)[:2]
+    for diff, name in ((lightning, "torch_lightning"), (accelerate, "torch_accelerate")):
+        code = "".join((EXAMPLES / f"{name}.py").read_text().split())
+        for line in diff.splitlines():
+            if line.startswith("+"):
+                assert "".join(line[1:].split()) in code, line
+
+
 def test_the_program_with_clients_equals_the_simulator(processes, tmp_path: Path) -> None:
-    _, _, program, *_ = blocks("py")
+    program = program_with("Decay")
     names: dict[str, Any] = {}
     exec(blocks("python")[-1], names)  # the same run in the simulator
     for w in run_program(processes, tmp_path, program):
@@ -124,7 +160,7 @@ def test_the_program_with_clients_equals_the_simulator(processes, tmp_path: Path
 
 
 def test_the_program_with_a_composition_equals_the_simulator(processes, tmp_path: Path) -> None:
-    _, _, _, program, _ = blocks("py")
+    program = program_with("+cv+")
     data = fedac.load("synthetic")
     result = fedac.simulate(
         fedac.LogisticRegression(data.X, data.y, l2=1e-3), "fedac-i+cv+nesterov(1,0.3)",
@@ -139,7 +175,7 @@ def test_the_program_with_a_composition_equals_the_simulator(processes, tmp_path
 
 
 def test_the_program_with_a_rounded_wire_equals_the_simulator(processes, tmp_path: Path) -> None:
-    *_, program = blocks("py")
+    program = program_with("wire=")
     data = fedac.load("synthetic")
     result = fedac.simulate(
         fedac.LogisticRegression(data.X, data.y, l2=1e-3), "scaffold", wire="int8",
@@ -162,7 +198,7 @@ def run_program(processes, folder: Path, program: str) -> list[Any]:
 
 @pytest.mark.usefixtures("alone")
 def test_the_program_in_the_docs_runs(tmp_path, monkeypatch) -> None:
-    program, *_ = blocks("py")
+    program = program_with("skip-worker")
     monkeypatch.chdir(tmp_path)
     with monkeypatch.context() as patch:  # there is a group already
         patch.setattr(dist, "init_process_group", lambda backend: None)
