@@ -62,7 +62,7 @@ def join(rank: int, method: str, batches: list[int], epochs: int, **options: Any
         with averages.join():
             for _ in range(batches[rank]):
                 w.grad = gradient(w, rank, t)
-                if averages.weighting == "examples":
+                if options.get("weighting") == "examples":
                     averages.count(rank + 1)
                 optimizer.step()
                 t += 1

@@ -88,7 +88,7 @@ def names_of(model: nn.Module | None, params: Sequence[Tensor]) -> list[str] | N
     """Return the names that a model has for parameters; None without one.
 
     >>> model = nn.Linear(2, 1)
-    >>> names_of(torch.compile(model), [model.bias])
+    >>> names_of(nn.ModuleDict({"module": model}), [model.bias])  # as DDP wraps it
     ['bias']
     """
     if model is None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Sequence
 from typing import NamedTuple
 
 
@@ -34,3 +36,17 @@ class Synchronization(NamedTuple):
     traffic: int
     skipped: tuple[int, ...]
     spread: float
+
+
+def warn_of_skipped(history: Sequence[Synchronization], *, rank: int) -> None:
+    """Say at rank 0, and where it happened, that the last average was without some workers."""
+    last = history[-1]
+    if last.skipped and rank in (0, *last.skipped):
+        times = sum(len(row.skipped) for row in history)
+        warnings.warn(
+            f"synchronization {last.round}, after {last.step} steps, left out rank "
+            f"{', '.join(map(str, last.skipped))}, whose state holds NaN or infinity; workers were "
+            f"left out {times} times so far",
+            RuntimeWarning,
+            stacklevel=3,
+        )

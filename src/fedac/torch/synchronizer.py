@@ -8,26 +8,26 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from fedac.algorithms.server.rule import ServerRule
-from fedac.averaging import require_weighting
 from fedac.checkpoints import MissingCheckpointError
 from fedac.errors import InputError, unknown_name
-from fedac.require import require_count, require_positive
-from fedac.rounding import FLOAT32, INT8
+from fedac.require import require_positive
+from fedac.rounding import FLOAT32
 from fedac.torch import checkpoint as files
 from fedac.torch.agreement import agree_on_state, local_steps_of, require_agreement
 from fedac.torch.alike import find_fresh, is_alike, take_first, take_furthest
 from fedac.torch.averages import Average, Gathered, Mean, Reduced, traffic
 from fedac.torch.buffers import Buffers, forgotten, names_of, settle
 from fedac.torch.communication import Workers
+from fedac.torch.examples import Examples
+from fedac.torch.feedback import Feedback
 from fedac.torch.flat import parts
 from fedac.torch.foreign import ForeignOptimizer, as_local
 from fedac.torch.headers import Header, hash_of
-from fedac.torch.history import Synchronization
+from fedac.torch.history import Synchronization, warn_of_skipped
 from fedac.torch.rounds import Round
 from fedac.torch.schedule import SyncSchedule
 from fedac.torch.settings import adopt, settings_of
@@ -130,15 +130,11 @@ class Synchronizer:
         if on_nonfinite not in ON_NONFINITE:
             raise unknown_name("on_nonfinite", str(on_nonfinite), ON_NONFINITE)
         self.optimizer = ours
-        self.weighting = require_weighting(weighting)
-        if examples is not None and weighting != "examples":
-            raise InputError("examples is for weighting='examples' only")
-        self.examples = None if examples is None else require_count("examples", examples)
+        self._examples = Examples(weighting, examples)
         self.on_nonfinite = on_nonfinite
         self.timeout = None if timeout is None else require_positive("timeout", timeout)
         self.wire, self.wire_seed = require_wire(wire), require_wire_seed(wire_seed)
-        if error_feedback and wire != INT8:
-            raise InputError("error_feedback is for wire='int8' only, which rounds at random")
+        self._feedback = Feedback(error_feedback, wire=wire)
         if overlap and state == "average":
             raise InputError(
                 "state='average' and overlap=True do not go together: a mean of squares plus later "
@@ -158,23 +154,19 @@ class Synchronizer:
         self._pending: tuple[Round, Average] | None = None
         self._buffer: Tensor | None = None  # of the last average, for the next one
         self._weight = 1.0  # how much this worker counted in the last average
-        self._counted = 0
-        self._counted_now = False  # whether examples were counted since the last step
         self._joining = self._finished = self._everyone_finished = False
         self._averaged_at = ours.steps  # when the last average was started
         self._on_disk: dict[Path, int] = {}  # the steps of checkpoints, by file
         self._equal_at: int | None = None  # the step after which all states were equal
         if self.wire != FLOAT32:  # all ranks must know what differences are taken to
             ours.keep_broadcasts()
-        # What rounding took from every vector of this worker's messages; empty at first.
-        self._residuals: list[Any] | None = [] if error_feedback else None
 
         self._workers = Workers(group, node, device=self._trained[0].device)
         self._has_nodes = node is not None
         self._options = {
             "names of parameters": self._names,
             "schedule": self._schedule.at or "regular",
-            "weighting": self.weighting,
+            "weighting": weighting,
             "fixed numbers of examples": examples is not None,
             "on_nonfinite": self.on_nonfinite,
             "delay_steps": self._schedule.delay,
@@ -216,8 +208,7 @@ class Synchronizer:
 
         Call it before the optimizer's step, which may end the round.
         """
-        self._counted += require_count("examples", examples, least=0)
-        self._counted_now = True
+        self._examples.count(examples)
 
     def step(self) -> bool:
         """Synchronize if it is time to; call it after every optimizer step.
@@ -226,9 +217,7 @@ class Synchronizer:
         """
         before = self.rounds
         steps = self.optimizer.steps
-        if self.weighting == "examples" and self.examples is None and not self._counted_now:
-            raise InputError("call averages.count(len(batch)) before every step of the optimizer")
-        self._counted_now = False
+        self._examples.require_counted()
         if self._pending is not None and steps >= self._pending[1].steps + self._schedule.delay:
             self.flush()
         # A GradScaler may have skipped the step: then this one was averaged already.
@@ -306,7 +295,7 @@ class Synchronizer:
         if self.optimizer.inside is not None:
             self.optimizer.inside.end_round(used=mean.used)
         if mean.used:
-            self._residuals = average.residuals
+            self._feedback.keep(average.residuals)
         self._equal_at = None if moved else self.optimizer.steps
         self.rounds += 1
         self._record(average, mean, waited, spread)
@@ -327,9 +316,6 @@ class Synchronizer:
                 f"workers differ after {steps} steps; write checkpoints right after a "
                 "synchronization"
             )
-        residuals = None
-        if self._residuals is not None:
-            residuals = [torch.from_numpy(x) for x in self._residuals]
         files.save(
             Path(path),
             self.optimizer,
@@ -337,7 +323,7 @@ class Synchronizer:
             self._workers,
             last=self._on_disk.get(Path(path).absolute()),
             names=self._names,
-            residuals=residuals,
+            residuals=self._feedback.tensors(),
             rounds=self.rounds,
             bytes=self.bytes,
             extra=extra,
@@ -358,18 +344,17 @@ class Synchronizer:
                 self._buffers,
                 self._workers,
                 names=self._names,
-                residuals=self._residuals is not None,
+                residuals=self._feedback.is_used,
                 r=self._schedule.rounds,
             )
         except MissingCheckpointError:
             if missing_ok:
                 return None
             raise
-        if self._residuals is not None:
-            self._residuals = [x.numpy() for x in memory.residuals or ()]
+        self._feedback.load(memory.residuals)
         self.rounds, self.bytes = content["rounds"], content.get("bytes", 0)
         self._pending = None
-        self._counted = 0
+        self._examples.forget()
         self._averaged_at = self._equal_at = self.optimizer.steps
         self._on_disk[Path(path).absolute()] = self.optimizer.steps
         return dict(content["extra"])
@@ -488,22 +473,18 @@ class Synchronizer:
         return average
 
     def _sender(self) -> Sender:
-        residuals = None
-        if self._residuals is not None:
-            numbers = sum(p.numel() for p in self._trained)
-            vectors = len(self.optimizer.algorithm.sequences)
-            residuals = list(self._residuals or [np.zeros(numbers)] * vectors)
+        residuals = self._feedback.residuals(
+            vectors=len(self.optimizer.algorithm.sequences),
+            numbers=sum(p.numel() for p in self._trained),
+        )
         r = self.optimizer.rounds
         return Sender(self.wire, self.wire_seed, m=self.rank, r=r, residuals=residuals)
 
     def _next_weight(self) -> float:
-        """Return how much this worker counts; 1 if it has taken no step since the last average."""
-        if self.examples is not None:
-            return self._workers.sum_in_node(float(self.examples))
-        counted = self.weighting == "examples" and self.optimizer.steps > self._averaged_at
-        weight = self._workers.sum_in_node(float(self._counted)) if counted else 1.0
-        self._counted = 0
-        return weight
+        """Return how much this worker counts: all processes of its node, if examples do."""
+        weight = self._examples.take(moved=self.optimizer.steps > self._averaged_at)
+        by_examples = self._examples.weighting == "examples"
+        return self._workers.sum_in_node(weight) if by_examples else weight
 
     def _record(self, average: Average, mean: Mean, seconds: float, spread: float) -> None:
         M = self.world_size
@@ -518,16 +499,7 @@ class Synchronizer:
                 spread=spread,
             )
         )
-        if mean.skipped and self.rank in (0, *mean.skipped):
-            times = sum(len(row.skipped) for row in self.history)
-            ranks = ", ".join(map(str, mean.skipped))
-            warnings.warn(
-                f"synchronization {self.rounds}, after {average.steps} steps, left out rank "
-                f"{ranks}, whose state holds NaN or infinity; workers were left out {times} times "
-                "so far",
-                RuntimeWarning,
-                stacklevel=2,
-            )
+        warn_of_skipped(self.history, rank=self.rank)
 
     def _moving(self) -> list[Tensor]:
         """Return all that local steps and forward passes move."""
