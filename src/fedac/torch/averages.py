@@ -15,7 +15,7 @@ from fedac.errors import InputError
 from fedac.require import require_count
 from fedac.rounding import FLOAT32
 from fedac.torch.communication import NonFiniteStateError, Workers, require_same
-from fedac.torch.flat import flatten, is_finite, parts, sample, unflatten
+from fedac.torch.flat import flatten, flatten_again, is_finite, parts, sample, unflatten
 from fedac.torch.headers import LENGTH, NOT_FINITE, Header
 from fedac.torch.packets import Packet
 from fedac.torch.settings import require_close
@@ -226,10 +226,10 @@ class Average(ABC):
 class Reduced(Average):
     """An average by one all-reduce.
 
-    The buffer begins with the headers of all workers. Every one fills in its own and leaves the
-    others 0, so that the sum has them all. The tensors times the weight follow: the `message`, and
-    what is `beside` it. Tensors in `private` are not sent, but must be finite as well. `reuse` may
-    be the buffer of an earlier average.
+    The buffer ends with the headers of all workers. Every one fills in its own and leaves the
+    others 0, so that the sum has them all. Before them are the tensors times the weight: the
+    `message`, and what is `beside` it. Tensors in `private` are not sent, but must be finite as
+    well. `reuse` may be the buffer of an earlier average.
     """
 
     def __init__(
@@ -244,14 +244,13 @@ class Reduced(Average):
         **more: Any,
     ) -> None:
         super().__init__(workers, header, **more)
-        self._leading = LENGTH * workers.size
-        self.buffer = flatten(
-            [*message, *beside], workers.device, leading_zeros=self._leading, reuse=reuse
+        zeros = LENGTH * workers.size
+        self.buffer, norm = flatten_again(
+            [*message, *beside], workers.device, zeros=zeros, reuse=reuse
         )
-        body = self.buffer[self._leading :]
+        body, self._all_headers = self.buffer[:-zeros], self.buffer[-zeros:].view(-1, LENGTH)
         self._numbers = sum(tensor.numel() for tensor in message)
         self._sample = sample(body[: self._numbers]).clone()
-        norm = torch.linalg.vector_norm(body)
         if all(map(is_finite, (*(() if torch.isfinite(norm) else (body,)), *private))):
             size = min(float(norm), torch.finfo(body.dtype).max) * max(header.weight, 0)
             self.header = header._replace(size=size)
@@ -260,18 +259,18 @@ class Reduced(Average):
         else:
             body.zero_()  # NaN would spoil the sum
             self._own, self.header = None, header._replace(weight=NOT_FINITE)
-        mine = slice(LENGTH * workers.rank, LENGTH * (workers.rank + 1))
-        self.buffer[mine] = torch.tensor(self.header.numbers(), dtype=torch.float64)
+        mine = torch.tensor(self.header.numbers(), dtype=torch.float64)
+        self._all_headers[workers.rank] = mine
         self.bytes = self.buffer.nbytes
         self._arriving = self.buffer
         workers.start_sum(self.buffer)
 
     def _headers(self) -> list[list[float]]:
-        rows: list[list[float]] = self.buffer[: self._leading].view(-1, LENGTH).tolist()
+        rows: list[list[float]] = self._all_headers.tolist()
         return rows
 
     def _sum(self, weights: list[float]) -> Tensor:
-        return self.buffer[self._leading :]
+        return self.buffer[: -self._all_headers.numel()]
 
 
 class Gathered(Average):

@@ -2,35 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
+
+from fedac.torch.combine import CACHED_NUMBERS
 
 # How many numbers a sample has, and in how many stretches they lie.
 SAMPLED, STRETCHES = 2**16, 64
 
 
-def flatten(
-    tensors: Sequence[Tensor],
-    device: torch.device,
-    *,
-    leading_zeros: int = 0,
-    reuse: Tensor | None = None,
-) -> Tensor:
+def flatten(tensors: Sequence[Tensor], device: torch.device) -> Tensor:
     """Copy tensors into one, with the most precise of their types, at least float32.
 
-    If `reuse` is a tensor like the result, it becomes the result: new memory takes longer than the
-    copy itself.
-
-    >>> flatten([torch.ones(2), torch.full((1, 1), 3.0)], torch.device("cpu"), leading_zeros=1)
-    tensor([0., 1., 1., 3.])
+    >>> flatten([torch.ones(2), torch.full((1, 1), 3.0)], torch.device("cpu"))
+    tensor([1., 1., 3.])
     """
-    zeros = torch.zeros(leading_zeros, dtype=torch.float32, device=device)
-    pieces = [zeros, *(tensor.detach().reshape(-1).to(device) for tensor in tensors)]
-    if reuse is not None and _is_like(reuse, pieces):
-        return torch.cat(pieces, out=reuse)
-    return torch.cat(pieces)
+    zeros = torch.zeros(0, dtype=torch.float32, device=device)
+    return torch.cat([zeros, *_pieces(tensors, device)])
+
+
+def flatten_again(
+    tensors: Sequence[Tensor], device: torch.device, *, zeros: int, reuse: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Flatten tensors into one that ends with so many zeros; return also its norm.
+
+    If `reuse` is a tensor like the result, it becomes the result: new memory takes longer than the
+    copy itself. The norm is found where numbers are in the cache anyway.
+
+    >>> flatten_again([torch.full((2,), 3.0)], torch.device("cpu"), zeros=1, reuse=None)
+    (tensor([3., 3., 0.]), tensor(4.2426, dtype=torch.float64))
+    """
+    pieces = _pieces(tensors, device)
+    numbers, dtype = zeros, torch.float32
+    for piece in pieces:
+        numbers, dtype = numbers + piece.numel(), torch.promote_types(dtype, piece.dtype)
+    flat = reuse
+    if flat is None or (flat.numel(), flat.dtype, flat.device) != (numbers, dtype, device):
+        flat = torch.empty(numbers, dtype=dtype, device=device)
+    flat[numbers - zeros :] = 0
+    squares, start = [torch.zeros((), dtype=dtype, device=device)], 0
+    for batch in _batches(pieces):
+        sizes = [piece.numel() for piece in batch]
+        part = flat[start : (start := start + sum(sizes))]
+        torch._foreach_copy_(torch.split(part, sizes), batch)
+        squares.append(torch.dot(part, part))
+    return flat, torch.stack(squares).double().sum().sqrt()
 
 
 def parts(flat: Tensor, tensors: Sequence[Tensor]) -> list[Tensor]:
@@ -83,9 +101,19 @@ def sample(flat: Tensor) -> Tensor:
     return rows[:, : SAMPLED // STRETCHES]
 
 
-def _is_like(flat: Tensor, pieces: Sequence[Tensor]) -> bool:
-    dtype = pieces[0].dtype
+def _pieces(tensors: Sequence[Tensor], device: torch.device) -> list[Tensor]:
+    return [tensor.detach().reshape(-1).to(device) for tensor in tensors]
+
+
+def _batches(pieces: Sequence[Tensor]) -> Iterator[list[Tensor]]:
+    """Yield lists of tensors that fill the cache together."""
+    batch: list[Tensor] = []
+    numbers = 0
     for piece in pieces:
-        dtype = torch.promote_types(dtype, piece.dtype)
-    numbers = sum(piece.numel() for piece in pieces)
-    return flat.dtype == dtype and flat.numel() == numbers and flat.device == pieces[0].device
+        batch.append(piece)
+        numbers += piece.numel()
+        if numbers >= CACHED_NUMBERS:
+            yield batch
+            batch, numbers = [], 0
+    if batch:
+        yield batch

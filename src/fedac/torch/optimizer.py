@@ -245,15 +245,17 @@ class LocalOptimizer(SequenceOptimizer):
             if self.is_own_sequence(p) and name not in state:  # the output would overwrite it
                 with torch.inference_mode(False):
                     state[name] = p.detach().clone()
-            p.copy_(self._point(group, p))
+            point = self._point(group, p, out=None if is_half(p) else p)
+            if point is not p:
+                p.copy_(point)
         self.versions[p] = version(p)
 
-    def _point(self, group: dict[str, Any], p: Tensor) -> Tensor:
-        """Return what a parameter should hold."""
+    def _point(self, group: dict[str, Any], p: Tensor, out: Tensor | None = None) -> Tensor:
+        """Return what a parameter should hold; while training, in `out` if it is given."""
         if not group["training"]:
             return output(self, group, p)
         sequences, hp = self.sequences(p), self.hyperparameters(group["last"])
-        w_md = torch.empty_like(sequences[0])
+        w_md = torch.empty_like(sequences[0]) if out is None else out
         query = linear_form(self.algorithm, hp).query
         run(query_program(query), [[tensor] for tensor in (*sequences, w_md)])
         return w_md
