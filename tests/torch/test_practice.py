@@ -273,6 +273,19 @@ def test_sharded_parameters_are_refused() -> None:
 
 
 @pytest.mark.usefixtures("alone")
+def test_things_that_are_not_what_they_should_be() -> None:
+    model = nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with pytest.raises(InputError, match="the model has none of the optimizer's parameters"):
+        synchronize(optimizer, nn.Linear(2, 2), local_steps=2)
+    for name in ("group", "node"):
+        with pytest.raises(InputError, match=f"{name} must be a process group, as"):
+            synchronize(optimizer, model, local_steps=2, **{name: "world"})
+    with pytest.raises(InputError, match="group must be a process group, as"):
+        synchronize(optimizer, model, local_steps=2).rebuild([0])
+
+
+@pytest.mark.usefixtures("alone")
 def test_join_cannot_be_used_twice() -> None:
     averages = synchronize(LocalSGD([nn.Parameter(torch.ones(2))], lr=0.1, local_steps=2))
     with averages.join(), pytest.raises(InputError, match="already in use"), averages.join():

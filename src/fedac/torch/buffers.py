@@ -96,6 +96,8 @@ def names_of(model: nn.Module | None, params: Sequence[Tensor]) -> list[str] | N
     names: dict[Tensor, str] = {
         p: WRAPPERS.sub(r"\1", name) for name, p in model.named_parameters()
     }
+    if not any(p in names for p in params):
+        raise InputError("the model has none of the optimizer's parameters; give the one it trains")
     return [names.get(p, "not in the model") for p in params]
 
 

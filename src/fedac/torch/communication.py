@@ -63,6 +63,12 @@ class Workers:
                 "there is no process group: call torch.distributed.init_process_group first, and "
                 "start the program with torchrun"
             )
+        for name, given in (("group", group), ("node", node)):
+            if not (given in (None, dist.GroupMember.NON_GROUP_MEMBER) or is_group(given)):
+                raise InputError(
+                    f"{name} must be a process group, as torch.distributed.new_group returns, got "
+                    f"{given!r}"
+                )
         self.group: Any = dist.group.WORLD if group is None else group
         self.node, self.device = node, device
         self.activity = "the start"
@@ -220,6 +226,11 @@ class Workers:
             rows = [torch.empty_like(tensor) for _ in range(size)]
             dist.all_gather(rows, tensor, group=group)
         return [text for row in rows for text in json.loads(bytes(row.cpu().numpy()))]
+
+
+def is_group(thing: object) -> bool:
+    """Check for a process group."""
+    return isinstance(thing, dist.ProcessGroup)
 
 
 # Groups of our own by their ranks and timeout, and the default group they were made from: every
