@@ -286,6 +286,20 @@ def test_things_that_are_not_what_they_should_be() -> None:
 
 
 @pytest.mark.usefixtures("alone")
+def test_a_synchronizer_that_was_replaced_is_refused(tmp_path) -> None:
+    model = nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    old = synchronize(optimizer, model, local_steps=2)
+    new = synchronize(optimizer, model, local_steps=2)
+    path = tmp_path / "run.pt"
+    for action in (old.synchronize, lambda: old.checkpoint(path), lambda: old.resume(path)):
+        with pytest.raises(InputError, match="a later call of synchronize has replaced this one"):
+            action()
+    new.synchronize()
+    new.checkpoint(path)
+
+
+@pytest.mark.usefixtures("alone")
 def test_join_cannot_be_used_twice() -> None:
     averages = synchronize(LocalSGD([nn.Parameter(torch.ones(2))], lr=0.1, local_steps=2))
     with averages.join(), pytest.raises(InputError, match="already in use"), averages.join():

@@ -77,6 +77,7 @@ class ForeignOptimizer(LocalOptimizer):
         if (previous := vars(optimizer).get(OURS)) is not None:
             for hook in previous._hooks:
                 hook.remove()
+            previous.is_replaced = previous is not self
         self._hooks = [
             optimizer.register_step_pre_hook(self._before_step),
             optimizer.register_step_post_hook(self._count_step),

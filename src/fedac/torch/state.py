@@ -68,6 +68,8 @@ class SequenceOptimizer(torch.optim.Optimizer):
     after_step: Callable[[], object] | None = None
     # The user's optimizer, if it takes the local steps.
     inside: Inside | None = None
+    # Whether a later one follows the user's optimizer now.
+    is_replaced = False
 
     def parameters(self) -> list[Tensor]:
         """Return the parameters of all groups."""

@@ -234,6 +234,7 @@ class Synchronizer:
         Right after a round it sends nothing, unless buffers are averaged, which a forward pass may
         have changed. If no step was taken, a server's momentum never acts twice.
         """
+        self._require_current()
         self.flush()
         self._start_average()
         self.flush()
@@ -251,6 +252,7 @@ class Synchronizer:
             for batch in batches:
                 ...
         """
+        self._require_current()
         if self._joining:
             raise InputError("averages.join() is already in use; leave it first")
         self._joining = True
@@ -308,6 +310,7 @@ class Synchronizer:
         beside the file, to `path.rank1.step128`, say. `extra` may hold numbers, texts and tensors,
         such as the state of a scheduler.
         """
+        self._require_current()
         steps = self.optimizer.steps
         if self._pending is not None and self._pending[1].steps == steps:
             self.flush()
@@ -337,6 +340,7 @@ class Synchronizer:
         continue, all refuse and none is changed. With `missing_ok`, return None if there is no
         file: the run starts from scratch.
         """
+        self._require_current()
         try:
             content, memory = files.load(
                 Path(path),
@@ -376,6 +380,12 @@ class Synchronizer:
             self._weight = 0.0
         take_first(self._workers, self._buffers.averaged(), source=source)
         self._average_again(idle=behind)
+
+    def _require_current(self) -> None:
+        if self.optimizer.is_replaced:
+            raise InputError(
+                "a later call of synchronize has replaced this one; use what it returned"
+            )
 
     def _agree(self) -> None:
         require_agreement(
