@@ -67,7 +67,9 @@ def join(rank: int, method: str, batches: list[int], epochs: int, **options: Any
                 optimizer.step()
                 t += 1
         ends.append(state(averages))
-    return {"ends": ends, "steps": averages.steps, "rounds": averages.rounds}
+    recorded = [row.step for row in averages.history]
+    counts = {"steps": averages.steps, "rounds": averages.rounds, "recorded": recorded}
+    return {"ends": ends, **counts}
 
 
 def join_with_schedules(rank: int, batches: list[int]) -> dict[str, Any]:
@@ -314,6 +316,63 @@ def nodes(rank: int, folder: str, method: str, wire: str, inside: bool) -> dict[
     averages.resume(path)
     again = train(4 * K)
     return {"end": end, "again": again, "size": averages.world_size, "bytes": averages.bytes}
+
+
+def nodes_without_ddp(rank: int) -> list[str]:
+    """Forget DistributedDataParallel inside nodes."""
+    groups = [dist.new_group([0, 1]), dist.new_group([2, 3])]
+    between = dist.new_group([0, 2])
+    w = nn.Parameter(torch.ones(3, dtype=torch.float64))
+    optimizer = LocalSGD([w], lr=LR, local_steps=2)
+    synchronize(optimizer, group=between, node=groups[rank // 2])
+
+    def train() -> None:
+        for t in range(2):
+            w.grad = gradient(w, rank, t)
+            optimizer.step()
+
+    return caught(train)
+
+
+def ddp_without_nodes(rank: int) -> list[str]:
+    """Leave the model in DistributedDataParallel."""
+    model = nn.parallel.DistributedDataParallel(nn.Linear(2, 1))
+    return caught(lambda: synchronize(LocalSGD(model.parameters(), LR, 2), model))
+
+
+def fine_tune(rank: int) -> list[float]:
+    """Train a part of a model whose other parameters the optimizer does not have."""
+    torch.manual_seed(rank)
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1)).requires_grad_(False)
+    trained = [p.requires_grad_(True) for p in model[1].parameters()]
+    synchronize(torch.optim.SGD(trained, lr=LR), model, local_steps=2)
+    return [float(p.sum()) for p in model.parameters()]
+
+
+def lose_and_begin_again(rank: int) -> list[float]:
+    """Let a synchronization fail because a rank is late, and then begin anew, all of them."""
+
+    def begin() -> tuple[nn.Parameter, LocalSGD]:
+        w = nn.Parameter(torch.full((3,), float(rank), dtype=torch.float64))
+        optimizer = LocalSGD([w], lr=LR, local_steps=2)
+        synchronize(optimizer, timeout=2)
+        return w, optimizer
+
+    w, optimizer = begin()
+    w.grad = torch.ones(3, dtype=torch.float64)
+    lost = False
+    try:
+        for _ in range(1 if rank == 2 else 2):
+            optimizer.step()
+    except WorkerLostError:
+        lost = True
+    dist.barrier()
+    assert lost == (rank != 2)
+    w, optimizer = begin()
+    for _ in range(2):
+        w.grad = torch.full((3,), float(rank), dtype=torch.float64)
+        optimizer.step()
+    return w.tolist()
 
 
 def two_groups(rank: int, folder: str) -> list[list[float]]:

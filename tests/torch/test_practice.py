@@ -78,6 +78,7 @@ def test_all_leave_a_join_together(job, method: str, options) -> None:
     for rank in ranks:
         assert rank["steps"] == 20
         assert rank["rounds"] == ranks[0]["rounds"]
+        assert rank["recorded"] == ranks[0]["recorded"] == sorted(rank["recorded"])
         for end, first in zip(rank["ends"], ranks[0]["ends"], strict=True):
             torch.testing.assert_close(end, first, rtol=1e-12, atol=1e-12)
             assert end.isfinite().all()
@@ -188,6 +189,16 @@ def test_messages_of_the_user_do_not_meet_ours(job) -> None:
         assert rank["mine"] == [300.0] * 3
 
 
+def test_parameters_that_the_optimizer_does_not_have_start_alike(job) -> None:
+    first, *others = job("fine_tune")
+    assert all(other == first for other in others)
+
+
+def test_a_new_start_after_a_failure(job) -> None:
+    for w in job("lose_and_begin_again"):
+        np.testing.assert_allclose(w, [-2 * LR * 1.5] * 3)
+
+
 def test_buffers_that_were_forgotten(job) -> None:
     first, second = job("warn_of_buffers", world=2)
     (warning,), *others = first
@@ -241,6 +252,18 @@ def test_two_nodes_of_two_processes_are_two_workers(job, method, wire, tmp_path)
     torch.testing.assert_close(inside[0]["end"], alone[0]["end"], rtol=1e-9, atol=1e-9)
 
 
+def test_nodes_need_ddp_inside(job) -> None:
+    for found in job("nodes_without_ddp"):
+        (error,) = found
+        assert "the processes of one node have different parameters: wrap the model in" in error
+
+
+def test_ddp_without_nodes_saves_nothing(job) -> None:
+    for found in job("ddp_without_nodes", world=2):
+        (warning,) = found
+        assert "which averages gradients in every step" in warning
+
+
 def test_two_groups_may_write_one_checkpoint(job, tmp_path) -> None:
     job("two_groups", folder=str(tmp_path))
     assert [path.name for path in tmp_path.iterdir()] == ["run.pt"]
@@ -281,8 +304,16 @@ def test_things_that_are_not_what_they_should_be() -> None:
     for name in ("group", "node"):
         with pytest.raises(InputError, match=f"{name} must be a process group, as"):
             synchronize(optimizer, model, local_steps=2, **{name: "world"})
+    averages = synchronize(optimizer, model, local_steps=2)
     with pytest.raises(InputError, match="group must be a process group, as"):
-        synchronize(optimizer, model, local_steps=2).rebuild([0])
+        averages.rebuild([0])
+    with pytest.raises(InputError, match="give the group of all processes that are left"):
+        averages.rebuild(None)
+    for name in ("overlap", "error_feedback"):
+        with pytest.raises(InputError, match=f"{name} must be True or False, got 'no'"):
+            synchronize(optimizer, model, local_steps=2, **{name: "no"})
+    with pytest.raises(InputError, match="at must be a list of steps"):
+        synchronize(optimizer, model, local_steps=2, at=3)
 
 
 @pytest.mark.usefixtures("alone")

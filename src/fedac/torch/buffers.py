@@ -101,6 +101,18 @@ def names_of(model: nn.Module | None, params: Sequence[Tensor]) -> list[str] | N
     return [names.get(p, "not in the model") for p in params]
 
 
+def parameters_besides(model: nn.Module | None, params: Sequence[Tensor]) -> list[Tensor]:
+    """Return the parameters of a model that an optimizer does not have: frozen ones, mostly.
+
+    >>> model = nn.Linear(2, 1)
+    >>> [p.shape for p in parameters_besides(model, [model.bias])]
+    [torch.Size([1, 2])]
+    """
+    mine = set(params)
+    found = () if model is None else model.parameters()
+    return [p for p in found if p not in mine and p.is_floating_point()]
+
+
 def forgotten(params: Sequence[Tensor]) -> list[str]:
     """Return the names of averageable buffers in the model of some parameters, wherever it is.
 

@@ -149,6 +149,27 @@ class Workers:
             dist.all_reduce(total, group=self.node)
         return float(total)
 
+    def averages_gradients(self, model: object) -> bool:
+        """Check whether a model averages its gradients over some of the workers."""
+        if not isinstance(model, torch.nn.parallel.DistributedDataParallel):
+            return False
+        mine = dist.get_process_group_ranks(self.group)
+        return len(set(dist.get_process_group_ranks(model.process_group)) & set(mine)) > 1
+
+    def require_same_in_node(self, x: float) -> None:
+        """Refuse processes of one node that have different parameters, of which x is the sum."""
+        if self.node is None:
+            return
+        mine = torch.tensor([x], dtype=torch.float64, device=self.device)
+        rows = [torch.empty_like(mine) for _ in range(dist.get_world_size(self.node))]
+        with self.guard():
+            dist.all_gather(rows, mine, group=self.node)
+        if any(not torch.isclose(row, mine, rtol=1e-5, equal_nan=True) for row in rows):
+            raise InputError(
+                "the processes of one node have different parameters: wrap the model in "
+                "DistributedDataParallel(model, process_group=node), and train what it returns"
+            )
+
     def hand_on_bytes(self, data: bytes) -> bytes:
         """Return the bytes of the process that leads the node."""
         length = torch.tensor([len(data)], device=self.device)
@@ -175,7 +196,8 @@ class Workers:
             raise WorkerLostError(
                 f"rank {self.rank} of {self.size}: {self.activity} failed after {waited:.1f} s; a "
                 "worker has died, cannot be reached, or has stopped taking steps. Restart from the "
-                f"last checkpoint. ({reason})"
+                "last checkpoint. (All processes must take as many steps, or use averages.join(), "
+                f"and all must call synchronize, checkpoint and resume. {reason})"
             ) from error
 
     def _find_leaders(self) -> None:
@@ -202,8 +224,7 @@ class Workers:
         traceback.clear_frames(error.__traceback__)  # they would keep connections alive
         for key, group in list(_own.items()):
             if group in mine:
-                del _own[key]
-                dist.destroy_process_group(group)
+                _discard(key)
 
     def _hand_on(self, tensor: Tensor) -> None:
         if self.node is not None:
@@ -252,23 +273,33 @@ def own_group(group: Any, device: torch.device, timeout: float | None) -> Any:
         else timedelta(seconds=timeout)
     )
     key = (*ranks, limit)
-    if key not in _own:
-        _make_counts_equal(group, device)
+    if not all(_gather_numbers(int(key in _own), group, device)):
+        if key in _own:  # others have left it after a failure
+            _discard(key)
+        # PyTorch calls a new group by the number of groups that a process is in. Processes that
+        # call it differently never meet, so those that are in fewer make some more.
+        count = len(dist.distributed_c10d._world.pg_names)
+        for _ in range(max(_gather_numbers(count, group, device)) - count):
+            _add_group()
         _own[key] = dist.new_group(ranks, timeout=limit, use_local_synchronization=True)
     return _own[key]
 
 
-def _make_counts_equal(group: Any, device: torch.device) -> None:
-    """Let all processes of a group be in the same number of groups.
+def _discard(key: Any) -> None:
+    """Leave a group of our own for good."""
+    dist.destroy_process_group(_own.pop(key))
+    _add_group()  # so that none is called like it: it would find the addresses of this one
 
-    PyTorch calls a new group by that number, and processes that call it differently never meet.
-    """
-    known = dist.distributed_c10d._world.pg_names
-    mine = torch.tensor([len(known)], device=device)
-    counts = [torch.empty_like(mine) for _ in range(dist.get_world_size(group))]
-    dist.all_gather(counts, mine, group=group)
-    for _ in range(max(int(count) for count in counts) - int(mine)):
-        dist.new_group([dist.get_rank()], use_local_synchronization=True)
+
+def _add_group() -> None:
+    dist.new_group([dist.get_rank()], use_local_synchronization=True)
+
+
+def _gather_numbers(mine: int, group: Any, device: torch.device) -> list[int]:
+    number = torch.tensor([mine], device=device)
+    numbers = [torch.empty_like(number) for _ in range(dist.get_world_size(group))]
+    dist.all_gather(numbers, number, group=group)
+    return [int(number) for number in numbers]
 
 
 def require_same(name: str, values: Sequence[object]) -> None:

@@ -26,6 +26,8 @@ class SyncSchedule:
         self, local_steps: int, *, at: Iterable[int] | None, overlap: bool, delay_steps: int | None
     ) -> None:
         self.local_steps = local_steps
+        if not (at is None or isinstance(at, Iterable)):
+            raise InputError(f"at must be a list of steps, [3, 8, 16] say, got {at!r}")
         self.at = sorted({require_count("every step in at", step) for step in at or ()})
         if at is not None and not self.at:
             raise InputError("at is empty; give at least one step")

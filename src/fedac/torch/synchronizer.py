@@ -20,7 +20,7 @@ from fedac.torch import checkpoint as files
 from fedac.torch.agreement import agree_on_state, local_steps_of, require_agreement
 from fedac.torch.alike import find_fresh, is_alike, take_first, take_furthest
 from fedac.torch.averages import Average, Gathered, Mean, Reduced, traffic
-from fedac.torch.buffers import Buffers, forgotten, names_of, settle
+from fedac.torch.buffers import Buffers, forgotten, names_of, parameters_besides, settle
 from fedac.torch.communication import Workers
 from fedac.torch.examples import Examples
 from fedac.torch.feedback import Feedback
@@ -134,6 +134,9 @@ class Synchronizer:
         self.on_nonfinite = on_nonfinite
         self.timeout = None if timeout is None else require_positive("timeout", timeout)
         self.wire, self.wire_seed = require_wire(wire), require_wire_seed(wire_seed)
+        for name, value in (("overlap", overlap), ("error_feedback", error_feedback)):
+            if not isinstance(value, bool):
+                raise InputError(f"{name} must be True or False, got {value!r}")
         self._feedback = Feedback(error_feedback, wire=wire)
         if overlap and state == "average":
             raise InputError(
@@ -151,6 +154,7 @@ class Synchronizer:
         self._trained = _require_trainable(ours.trained_parameters())
         self._buffers = Buffers(model)
         self._names = names_of(model, ours.parameters())
+        self._untrained = parameters_besides(model, ours.parameters())
         self._pending: tuple[Round, Average] | None = None
         self._buffer: Tensor | None = None  # of the last average, for the next one
         self._weight = 1.0  # how much this worker counted in the last average
@@ -182,6 +186,12 @@ class Synchronizer:
             warnings.warn(
                 f"the model has buffers ({', '.join(names)}) that stay local and are not in "
                 "checkpoints; to average them too, call synchronize(optimizer, model)",
+                stacklevel=3,
+            )
+        if node is None and self._workers.averages_gradients(model):
+            warnings.warn(
+                "the model is wrapped in DistributedDataParallel, which averages gradients in "
+                "every step; give the model itself, or see node=",
                 stacklevel=3,
             )
         self._make_alike()
@@ -370,6 +380,8 @@ class Synchronizer:
         and all leave with equal states. If some had already received an average that others had
         not, all take the state of the first of those.
         """
+        if group is None:
+            raise InputError("give the group of all processes that are left")
         if self._has_nodes:
             raise InputError("nodes cannot be rebuilt; restart from the last checkpoint")
         self._pending = None
@@ -400,7 +412,7 @@ class Synchronizer:
         """Give all processes the same state: rank 0's of what has not moved, else the mean."""
         optimizer = self.optimizer
         fresh = find_fresh(self._workers, optimizer)
-        beside = self._buffers.averaged() if optimizer.steps == 0 else []
+        beside = [*self._buffers.averaged(), *self._untrained] if optimizer.steps == 0 else []
         take_first(self._workers, [*fresh, *beside])
         if optimizer.steps == 0:
             optimizer.restart()
@@ -457,6 +469,9 @@ class Synchronizer:
         inside = self.optimizer.inside
         if inside is not None and inside.state == "average" and inside.names is None:
             agree_on_state(self._workers, inside)
+        if self._has_nodes:
+            total = sum(float(p.detach().double().sum()) for p in self._trained)
+            self._workers.require_same_in_node(total)
         this_round = Round(self.optimizer, self._trained, idle=idle)
         average = self._average_of(this_round)
         self._pending, self._averaged_at = (this_round, average), self.optimizer.steps
@@ -501,7 +516,7 @@ class Synchronizer:
         self.history.append(
             Synchronization(
                 round=self.rounds,
-                step=average.steps,
+                step=mean.steps,
                 seconds=seconds,
                 bytes=average.bytes,
                 traffic=traffic(average.bytes, world_size=M, wire=self.wire) // M,
