@@ -323,7 +323,7 @@ def test_an_error_about_an_old_message_does_not_replace_the_new_reply(federation
 
 
 def test_a_full_disk_does_not_stop_the_run(federation, vector, tmp_path, monkeypatch, caplog):
-    def full(*_):
+    def full(*_, **__):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("fedac.checkpoints.write_atomically", full)
