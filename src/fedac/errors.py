@@ -29,6 +29,10 @@ class StepSizeWarning(UserWarning):
     """A step size exceeds 1/L, the largest that the paper's theorems cover."""
 
 
+class NotAcceleratedWarning(UserWarning):
+    """FedAc is FedAvg with these settings; the message says which ones accelerate."""
+
+
 class ColumnsWarning(UserWarning):
     """A test set has columns that the training data do not have."""
 

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 
 import numpy as np
 import pytest
@@ -110,9 +111,10 @@ def test_mistakes_are_explained(mistake: str) -> None:
             {"update": lambda state, w_md, g, hp: (w_md - math.copysign(hp.eta, g),)},
             r"update\(state, w_md, g, hp\) fails, given a tuple of ndarray of shape",
         ),
-        (
+        pytest.param(
             {"query": lambda state, hp: np.asarray(state[0]) + 0.0},
             r"query must return vectors like those it gets",
+            marks=pytest.mark.skipif(not find_spec("torch"), reason="needs PyTorch"),
         ),
     ],
 )

@@ -26,7 +26,7 @@ from numba import njit
 import fedac
 from fedac.algorithms import ALGORITHMS, FEDAVG
 from fedac.algorithms import fedac as general
-from fedac.errors import InputError, StepSizeWarning
+from fedac.errors import InputError, NotAcceleratedWarning, StepSizeWarning
 from fedac.objectives import (
     Augmented,
     LeastSquares,
@@ -88,6 +88,7 @@ def run(objective: Objective, algorithm=EVERYTHING, **more) -> Result:
     usual = {"M": 5, "K": 4, "T": 16, "eta": eta, "mu": mu, "seed": 3, "record_every": 10**9}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", StepSizeWarning)
+        warnings.simplefilter("ignore", NotAcceleratedWarning)
         return simulate(objective, algorithm, **(usual | more))
 
 

@@ -7,7 +7,13 @@ import numpy as np
 import pytest
 
 from fedac.algorithms import ALGORITHMS, fedac
-from fedac.errors import InputError, SlowEngineWarning, StepSizeWarning
+from fedac.decay import Decay
+from fedac.errors import (
+    InputError,
+    NotAcceleratedWarning,
+    SlowEngineWarning,
+    StepSizeWarning,
+)
 from fedac.objectives import LeastSquares, LogisticRegression, NoisyQuadratic
 from fedac.simulation import Record, Schedule, SimulationInterrupted, simulate
 
@@ -146,6 +152,27 @@ def test_one_warning_beyond_the_theory() -> None:
     assert caught[0].filename.endswith("test_simulate.py"), "points at the caller"
 
 
+def test_one_warning_for_all_runs_that_are_fedavg() -> None:
+    several = ["fedac-i", "fedavg", "fedac-i+cv", "mb-ac-sgd"]
+    with pytest.warns(NotAcceleratedWarning) as caught:
+        result = run(algorithm=several, eta=[0.1, 0.5, 1.0], K=8, engine="reference")
+    assert [str(one.message) for one in caught] == [
+        "FedAc-I is FedAvg at twice the bytes, FedAc-I + cv is FedAvg + cv at 1.5 times the bytes "
+        "with eta=0.5, 1, mu=0.25, K=8, because eta mu K >= 1; to accelerate, use K <= 3, "
+        "mu < 0.125 or eta < 0.5"
+    ]
+    assert caught[0].filename.endswith("test_simulate.py"), "points at the caller"
+    losses = {(one.algorithm, one.eta): one.loss for one in result.runs}
+    for eta in (0.5, 1.0):
+        assert losses["fedac-i", eta] == pytest.approx(losses["fedavg", eta], rel=1e-12)
+    assert losses["fedac-i", 0.1] != pytest.approx(losses["fedavg", 0.1], rel=1e-3)
+
+
+def test_a_step_size_that_falls_counts_as_it_begins() -> None:
+    with pytest.warns(NotAcceleratedWarning, match=r"with eta=0\.5, mu=0\.25, K=8"):
+        run(eta=Decay(0.5, "1/r"), K=8, engine="reference")
+
+
 def test_no_warning_at_one_over_L() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -189,7 +216,8 @@ def test_a_run_diverges_at_the_first_synchronization_beyond_1e10() -> None:
 
 def test_a_diverged_run_disturbs_no_other() -> None:
     etas = [3.0, 0.5, 1e200, 0.25]
-    together = _diverge(eta=etas, objective=F, algorithm=["fedavg", "fedac-i"], mu=0.25)
+    with pytest.warns(NotAcceleratedWarning, match=r"with eta=1e\+200, mu=0\.25, K=1"):
+        together = _diverge(eta=etas, objective=F, algorithm=["fedavg", "fedac-i"], mu=0.25)
     assert [r.status for r in together.runs] == ["diverged", "ok"] * 4
     for one in together.runs:
         if one.status == "ok":
@@ -213,7 +241,7 @@ def test_every_algorithm_diverges_without_a_noise(name: str, K: int) -> None:
     # FedAc-II and of the weighted average are bounded by mu; hence the small one.
     algorithm = fedac(gamma=1e120, alpha=2.0, beta=3.0) if name == "general" else name
     with pytest.warns(StepSizeWarning):
-        (bad,) = run(algorithm=algorithm, eta=1e100, mu=1e-101, K=K, T=256, record_every=1).runs
+        (bad,) = run(algorithm=algorithm, eta=1e100, mu=1e-102, K=K, T=256, record_every=1).runs
     assert bad.status == "diverged"
     assert np.isfinite(bad.loss).all()
     assert bad.steps[0] == 0

@@ -242,6 +242,7 @@ def _largest_eta(p: Problem, algorithm: str) -> float:
 # ---- potentials at T ---------------------------------------------------------------------------
 
 
+@pytest.mark.filterwarnings("ignore::fedac.errors.NotAcceleratedWarning")
 @pytest.mark.parametrize("K", [1, 4, 16])
 @pytest.mark.parametrize("M", [2, 8, 32])
 @pytest.mark.parametrize("name", PROBLEMS)
@@ -498,6 +499,7 @@ def _slopes(gaps: Array) -> Array:
 
 
 @pytest.mark.filterwarnings("ignore::fedac.errors.StepSizeWarning")
+@pytest.mark.filterwarnings("ignore::fedac.errors.NotAcceleratedWarning")
 @pytest.mark.parametrize("largest", [4.0, 1.0], ids=["any eta", "eta <= 1/L"])
 def test_the_overhead_of_fedac_decays_faster_in_rounds(largest: float) -> None:
     gaps = _suboptimality()[:, :, largest * 1.001 >= TIMES_1_OVER_L, :]

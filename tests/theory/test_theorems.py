@@ -132,6 +132,8 @@ def test_the_notes_name_the_slips() -> None:
 
 
 def test_the_paper_map_points_to_code_that_exists() -> None:
+    pytest.importorskip("torch")  # the map names code of every runtime
+    pytest.importorskip("flwr")
     page = (ROOT / "docs" / "paper-map.md").read_text()
     places = re.findall(r"((?:`[\w.]+`, )*`[\w.]+`) in `(fedac/[\w/]+)\.py`", page)
     assert len(places) > 20

@@ -51,7 +51,7 @@ def check_decay(algorithm: Algorithm, *, eta: float, mu: float, K: int) -> None:
     fedac.errors.InputError: the output of 'fedavg-weighted' assumes a constant step size; use a \
 number, or another algorithm
     """
-    state = tuple(np.array([1.0 + s]) for s in range(len(algorithm.state_names)))
+    state = _different(algorithm)
     outputs = [
         _call(algorithm, "output", state, couple(algorithm, eta=value, mu=mu, K=K), 16)
         for value in (eta, eta / 2)
@@ -61,6 +61,21 @@ number, or another algorithm
             f"the output of '{algorithm.name}' assumes a constant step size; use a number, or "
             "another algorithm"
         )
+
+
+def output_counts_steps(algorithm: Algorithm, hp: Hyperparameters) -> bool:
+    """Check whether the output depends on how many steps were taken, besides the state.
+
+    Examples
+    --------
+    >>> from fedac.algorithms import FEDAVG, FEDAVG_WEIGHTED
+    >>> hp = FEDAVG_WEIGHTED.couple(eta=0.5, mu=0.5, K=4)
+    >>> output_counts_steps(FEDAVG_WEIGHTED, hp), output_counts_steps(FEDAVG, hp)
+    (True, False)
+    """
+    state = _different(algorithm)
+    one, other = (_call(algorithm, "output", state, hp, t) for t in (16, 32))
+    return bool(one != other)
 
 
 def check_functions(
@@ -107,6 +122,11 @@ def check_functions(
     _require_state(algorithm, "serve", kept, w_0, algorithm.server)
     for t in (0, 1):
         _require_vector(algorithm, "output", _call(algorithm, "output", state, hp, t), w_0)
+
+
+def _different(algorithm: Algorithm) -> tuple[Vector, ...]:
+    """Return a state whose vectors differ."""
+    return tuple(np.array([1.0 + s]) for s in range(len(algorithm.state_names)))
 
 
 def _pair(algorithm: Algorithm, function: str, *arguments: Any) -> tuple[Any, Any]:

@@ -15,7 +15,9 @@ from fedac.algorithms.local.fedavg import FEDAVG
 from fedac.algorithms.record import Algorithm, State, Vector
 
 MB_SGD = replace(FEDAVG, name="mb-sgd", label="MB-SGD", minibatch=True)
+"""Minibatch SGD: one step per round, on the mean of M K gradients."""
 MB_AC_SGD = replace(FEDAC_VANILLA, name="mb-ac-sgd", label="MB-AC-SGD", minibatch=True)
+"""Accelerated minibatch SGD: one accelerated step per round, on the mean of M K gradients."""
 
 
 @cache  # one object for each: runs of one algorithm are advanced together

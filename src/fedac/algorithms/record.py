@@ -26,9 +26,10 @@ from typing import Any
 from fedac.algorithms.couplings import Coupling
 from fedac.errors import InputError
 
-# A float, an array or a tensor: anything with + - * / **.
 Vector = Any
+"""A float, an array or a tensor: anything with + - * / and powers."""
 State = tuple[Vector, ...]
+"""One vector for each sequence of an algorithm."""
 
 
 def enter_whole(sequences: State, memory: State, hp: Any) -> State:

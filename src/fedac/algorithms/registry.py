@@ -18,6 +18,7 @@ ALGORITHMS: dict[str, Algorithm] = {
     a.name: a
     for a in (FEDAC_I, FEDAC_II, FEDAC_VANILLA, FEDAVG, FEDAVG_WEIGHTED, MB_SGD, MB_AC_SGD)
 }
+"""The algorithms of the paper by name; all others are compositions (`get`)."""
 
 
 def get(algorithm: str | Algorithm) -> Algorithm:

@@ -114,3 +114,4 @@ LOSSES: dict[str, type[LinearModel]] = {
     "least-squares": LeastSquares,
     "squared-hinge": SquaredHinge,
 }
+"""The losses by the names that commands and grids use."""

@@ -17,11 +17,12 @@ import numpy.typing as npt
 
 from fedac.algorithms import ALGORITHMS, Algorithm, contract, expand
 from fedac.algorithms import get as get_algorithm
+from fedac.algorithms.acceleration import not_accelerated
 from fedac.algorithms.minibatch import on_clients
 from fedac.arrays import Array
 from fedac.data import Clients, Dataset
 from fedac.decay import Decay
-from fedac.errors import InputError, StepSizeWarning
+from fedac.errors import InputError, NotAcceleratedWarning, StepSizeWarning
 from fedac.objectives import HeldOut, LinearModel, Objective
 from fedac.objectives.over_clients import minimized
 from fedac.require import require_positive
@@ -108,7 +109,8 @@ def simulate(
         How messages to the server travel (see `fedac.wire`). "float32" is not simulated: all
         digits arrive.
     mu : float, optional
-        Strong-convexity estimate for the coupling; the objective's own unless given.
+        Strong-convexity estimate for the coupling; the objective's own unless given. Where
+        eta mu K >= 1, FedAc is FedAvg, and one warning says so.
     start : array, optional
         w_0; ``RandomState(1).randn(d)``, that of the published runs, unless given.
     seed : int
@@ -277,6 +279,9 @@ def _lanes(
             StepSizeWarning,
             stacklevel=3,
         )
+    runs = ((lane.algorithm, lane.hp.eta) for lane in lanes)
+    if text := not_accelerated(runs, mu=mu, K=K):
+        warnings.warn(text, NotAcceleratedWarning, stacklevel=3)
     return lanes
 
 

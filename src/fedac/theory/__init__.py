@@ -1,5 +1,7 @@
 """What the paper proves, as functions.
 
+Examples
+--------
 >>> theorem("fedaci:full").bound(L=1, mu=1, sigma=0, M=1, K=1, T=2, Psi0=1).total  # e^-2
 0.1353352832366127
 """

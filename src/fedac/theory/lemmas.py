@@ -7,6 +7,8 @@ the two. The discrepancies are those recorded by `fedac.theory.tracing.trace`. A
 two numbers: that of asm1 (c), in the terms of averaged noise, and that of asm2 (b), a fourth
 moment, in the discrepancies. The second is `sigma4` here.
 
+Examples
+--------
 >>> step = dict(eta=0.5, gamma=0.5, mu=1.0, sigma=2.0)
 >>> fedac_i_discrepancy(**step, K=2)
 14.0

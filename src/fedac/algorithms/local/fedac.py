@@ -60,5 +60,8 @@ def make_fedac(name: str, label: str, couple: couplings.Coupling) -> Algorithm:
 
 
 FEDAC_I = make_fedac("fedac-i", "FedAc-I", couplings.fedac_i)
+"""FedAc with the coupling of equation (fedaci)."""
 FEDAC_II = make_fedac("fedac-ii", "FedAc-II", couplings.fedac_ii)
+"""FedAc with the coupling of equation (fedacii)."""
 FEDAC_VANILLA = make_fedac("fedac-vanilla", "vanilla FedAc", couplings.vanilla)
+"""FedAc with the coupling of accelerated SGD on one machine, whatever K is."""

@@ -80,6 +80,7 @@ FEDAVG = Algorithm(
     update=update,
     output=last_iterate,
 )
+"""FedAvg, or Local SGD: K steps of SGD, then the mean (alg:fedavg)."""
 
 FEDAVG_WEIGHTED = replace(
     FEDAVG,
@@ -91,3 +92,4 @@ FEDAVG_WEIGHTED = replace(
     update=weighted_update,
     output=weighted_average,
 )
+"""FedAvg whose output is the weighted average of theorem fedavg:a2:full."""

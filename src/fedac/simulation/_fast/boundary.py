@@ -3,7 +3,7 @@
 Such a client starts from its own state: a combination of the broadcast sequences and what it
 remembers. So nothing is shared between clients but the data. Its message and its next memory are
 combinations of where its steps led, the sequences, and its memory before. All coefficients are
-found by calling the algorithm (`fedac.algorithms.linear.boundary_form`).
+found by calling the algorithm (`fedac.algorithms.boundaries.boundary_form`).
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from fedac.algorithms.linear import boundary_form
+from fedac.algorithms.boundaries import boundary_form
 from fedac.arrays import Array
 from fedac.simulation._fast.affine import Affine, affine_form
 from fedac.simulation.problem import Lane

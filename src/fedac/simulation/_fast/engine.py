@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from threadpoolctl import ThreadpoolController
 
-from fedac.algorithms.linear import boundary_form
+from fedac.algorithms.boundaries import boundary_form
 from fedac.simulation._fast.affine import affine_form
 from fedac.simulation._fast.batch import BatchRounds
 from fedac.simulation._fast.boundary import BoundaryRounds, KnownCoefficients

@@ -32,6 +32,7 @@ THEOREMS = (
     minibatch.MB_AC_SGD_GCVX,
     one_machine.AC_SGD_GCVX,
 )
+"""All theorems: those for strongly convex objectives, then those for general convex ones."""
 
 
 def theorem(label: str) -> Theorem:
