@@ -3,7 +3,8 @@
 Steps are compared with those of SGD with Nesterov momentum, on many large tensors and on very many
 small ones. The optimizers take turns, because on a noisy machine ratios mean more than times. A
 round is compared with a bare all-reduce of as many numbers; what it takes beyond that is counted in
-copies of the parameters. Takes about two minutes: python benchmarks/torch_step.py
+copies of the parameters, in all and for each vector that is sent: LocalSGD sends one, FedAc two
+(w and w_ag) and sets w_md. Takes about two minutes: python benchmarks/torch_step.py
 """
 
 from __future__ import annotations
@@ -122,12 +123,13 @@ def rounds_of_rank(rank: int, meeting: str, options: argparse.Namespace) -> None
     )
     for tensors, size in SHAPES:
         new = functools.partial(parameters, tensors, size, options.device)
-        fedac = copies_per_round(FedAc(new(), **SELDOM, mu=0.01), 2, options)
+        fedac = copies_per_round(FedAc(new(), **SELDOM, mu=1e-8), 2, options)
         local_sgd = copies_per_round(LocalSGD(new(), **SELDOM), 1, options)
         if rank == 0:
             print(
                 f"{tensors:,} x {size:,}, {options.workers} workers: copies of the parameters that "
-                f"a round costs beyond its all-reduce: FedAc {fedac:.1f}, LocalSGD {local_sgd:.1f}",
+                f"a round costs beyond its all-reduce: FedAc {fedac:.1f} ({fedac / 2:.1f} per "
+                f"vector sent), LocalSGD {local_sgd:.1f}",
                 flush=True,
             )
     dist.destroy_process_group()

@@ -15,7 +15,7 @@ from torch import nn
 
 from fedac.algorithms import ALGORITHMS, FEDAC_I, FEDAVG, fedac
 from fedac.decay import Decay
-from fedac.errors import InputError
+from fedac.errors import InputError, NotAcceleratedWarning
 from fedac.torch import FedAc, LocalOptimizer, LocalSGD
 from fedac.torch.combine import Batches
 
@@ -912,3 +912,33 @@ def test_an_invalid_lr_during_training_is_called_lr() -> None:
     w.grad = torch.ones(2)
     with pytest.raises(InputError, match=r"lr must be a finite number above 0, got -1\.0"):
         optimizer.step()
+
+
+def test_fedac_that_is_local_sgd_is_announced_once() -> None:
+    w = nn.Parameter(torch.ones(1))
+    with pytest.warns(NotAcceleratedWarning) as caught:
+        optimizer = FedAc([w], lr=0.1, mu=0.1, local_steps=128)
+    assert [str(one.message) for one in caught] == [
+        "FedAc-I is FedAvg at twice the bytes with lr=0.1, mu=0.1, local_steps=128, because "
+        "lr mu local_steps >= 1; to accelerate, use local_steps <= 99, mu < 0.0781 or lr < 0.0781"
+    ]
+    optimizer.add_param_group({"params": [nn.Parameter(torch.ones(1))], "mu": 0.2})
+    for lr in (0.2, 0.3):
+        w.grad = torch.ones(1)
+        optimizer.param_groups[0]["lr"] = lr
+        optimizer.step()
+
+
+@pytest.mark.parametrize("algorithm", ["fedac-ii", "fedac-i+local"])
+def test_a_scheduler_that_ends_the_acceleration_is_announced_once(algorithm: str) -> None:
+    w = nn.Parameter(torch.ones(1))
+    optimizer = LocalOptimizer([w], algorithm, lr=0.1, mu=0.1, local_steps=64)
+    warm_up = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda t: 0.4 * t)
+    for t in range(8):  # lr mu K is 0.256 t, so more than 1 from t = 4 on
+        w.grad = torch.ones(1)
+        if t == 4:
+            with pytest.warns(NotAcceleratedWarning, match=r"lr=0\.16, mu=0\.1, local_steps=64"):
+                optimizer.step()
+        else:
+            optimizer.step()
+        warm_up.step()

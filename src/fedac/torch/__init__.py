@@ -1,5 +1,7 @@
 """FedAc for PyTorch: optimizers, and a synchronizer that averages processes every K steps.
 
+Examples
+--------
 >>> import torch
 >>> from fedac.torch import FedAc, synchronize
 >>> model = torch.nn.Linear(2, 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -51,11 +52,13 @@ class Mean:
         Of all workers.
     rank : int
         Which of them this one is.
+    factor : float
+        By which all of them have multiplied what they sent, besides their weights.
 
     Attributes
     ----------
     divisor : float
-        What the sum is divided by: the sum of all weights.
+        What the sum is divided by: the sum of all weights, times the factor.
     share : float
         How many of all workers are in the mean.
     used : bool
@@ -66,10 +69,12 @@ class Mean:
         The steps of the worker that took most.
     """
 
-    def __init__(self, total: Tensor, headers: Sequence[Header], rank: int) -> None:
+    def __init__(
+        self, total: Tensor, headers: Sequence[Header], rank: int, *, factor: float
+    ) -> None:
         self._total = total
         weights = [header.weight for header in headers]
-        self.divisor = sum(weight for weight in weights if weight > 0)
+        self.divisor = sum(weight for weight in weights if weight > 0) * factor
         self.share = sum(weight > 0 for weight in weights) / len(weights)
         self.used = weights[rank] > 0
         self.skipped = tuple(m for m, weight in enumerate(weights) if weight == NOT_FINITE)
@@ -77,7 +82,8 @@ class Mean:
 
     def values(self) -> Tensor:
         """Return the mean as a flat tensor; call it once, and nothing else afterwards."""
-        self._total /= self.divisor
+        if self.divisor != 1:
+            self._total /= self.divisor
         return self._total
 
     def copy_to(self, tensors: Sequence[Tensor]) -> None:
@@ -86,9 +92,9 @@ class Mean:
 
     def distance(self, own: Tensor, numbers: int) -> float:
         """Return the distance from other `numbers`, of which `own` is a sample."""
-        there = sample(self._total[:numbers])
-        square = float((own - there / self.divisor).double().square().sum())
-        return float((square * numbers / max(own.numel(), 1)) ** 0.5)
+        difference = own - sample(self._total[:numbers]) / self.divisor
+        norm = float(torch.linalg.vector_norm(difference, dtype=torch.float64))
+        return norm * math.sqrt(numbers / max(own.numel(), 1))
 
 
 class Average(ABC):
@@ -115,6 +121,8 @@ class Average(ABC):
     _sample: Tensor
     _numbers: int
     _arriving: Tensor  # what all workers send, once it has arrived
+    # By what workers multiply what they send, besides their weights.
+    _factor = 1.0
 
     def __init__(
         self,
@@ -167,7 +175,7 @@ class Average(ABC):
                 f"the sum of all states overflows {flat.dtype} after {self.steps} steps; no state "
                 "was averaged. Use a smaller lr"
             )
-        return Mean(flat, headers, self._workers.rank)
+        return Mean(flat, headers, self._workers.rank, factor=self._factor)
 
     def spread(self, mean: Mean) -> float:
         """Return how far this worker's message was from the mean."""
@@ -230,6 +238,9 @@ class Reduced(Average):
     others 0, so that the sum has them all. Before them are the tensors times the weight: the
     `message`, and what is `beside` it. Tensors in `private` are not sent, but must be finite as
     well. `reuse` may be the buffer of an earlier average.
+
+    Where the number of workers is a power of two, they divide by it before they send: it rounds
+    nothing, and the sum is mostly the mean then.
     """
 
     def __init__(
@@ -244,21 +255,23 @@ class Reduced(Average):
         **more: Any,
     ) -> None:
         super().__init__(workers, header, **more)
-        zeros = LENGTH * workers.size
+        zeros, tensors = LENGTH * workers.size, [*message, *beside]
+        if workers.size.bit_count() == 1:
+            self._factor = 1 / workers.size
+        factor = (header.weight or 1.0) * self._factor
         self.buffer, norm = flatten_again(
-            [*message, *beside], workers.device, zeros=zeros, reuse=reuse
+            tensors, workers.device, zeros=zeros, reuse=reuse, factor=factor
         )
         body, self._all_headers = self.buffer[:-zeros], self.buffer[-zeros:].view(-1, LENGTH)
         self._numbers = sum(tensor.numel() for tensor in message)
-        self._sample = sample(body[: self._numbers]).clone()
-        if all(map(is_finite, (*(() if torch.isfinite(norm) else (body,)), *private))):
-            size = min(float(norm), torch.finfo(body.dtype).max) * max(header.weight, 0)
+        self._sample = sample(body[: self._numbers]) / factor
+        if all(map(is_finite, (*(() if torch.isfinite(norm) else tensors), *private))):
+            size = min(float(norm), torch.finfo(body.dtype).max)
             self.header = header._replace(size=size)
-            if header.weight != 1:
-                body *= header.weight
         else:
-            body.zero_()  # NaN would spoil the sum
             self._own, self.header = None, header._replace(weight=NOT_FINITE)
+        if self.header.weight <= 0:
+            body.zero_()  # NaN would spoil the sum
         mine = torch.tensor(self.header.numbers(), dtype=torch.float64)
         self._all_headers[workers.rank] = mine
         self.bytes = self.buffer.nbytes

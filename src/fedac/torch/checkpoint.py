@@ -24,6 +24,7 @@ from fedac.torch.agreement import describe_inside
 from fedac.torch.buffers import Buffers
 from fedac.torch.communication import Workers
 from fedac.torch.inside import Inside
+from fedac.torch.layout import on_its_own
 from fedac.torch.memories import Memory, delete_others, fetch_memories, read_memory, write_memory
 from fedac.torch.optimizer import LocalOptimizer
 from fedac.torch.settings import plain_settings, upgrade
@@ -95,7 +96,7 @@ def _content(optimizer: LocalOptimizer, buffers: Buffers) -> dict[str, Any]:
             plain_settings(group) | {"last": group["last"]} for group in optimizer.param_groups
         ],
         "sequences": [
-            [sequence.detach().cpu() for sequence in optimizer.snapshot(p)]
+            [on_its_own(sequence.detach().cpu()) for sequence in optimizer.snapshot(p)]
             for p in optimizer.parameters()
         ],
         "buffers": [buffer.detach().cpu() for buffer in buffers.all()],

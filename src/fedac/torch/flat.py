@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from functools import reduce
 
 import torch
 from torch import Tensor
 
-from fedac.torch.combine import CACHED_NUMBERS
-
+# Numbers that are copied before they are looked at: caches still hold them then, and more than so
+# many calls would take longer than the work.
+CHUNK = 2**18
 # How many numbers a sample has, and in how many stretches they lie.
 SAMPLED, STRETCHES = 2**16, 64
 
 
+@torch.no_grad()
 def flatten(tensors: Sequence[Tensor], device: torch.device) -> Tensor:
     """Copy tensors into one, with the most precise of their types, at least float32.
 
@@ -23,10 +26,16 @@ def flatten(tensors: Sequence[Tensor], device: torch.device) -> Tensor:
     return torch.cat([zeros, *_pieces(tensors, device)])
 
 
+@torch.no_grad()
 def flatten_again(
-    tensors: Sequence[Tensor], device: torch.device, *, zeros: int, reuse: Tensor | None
+    tensors: Sequence[Tensor],
+    device: torch.device,
+    *,
+    zeros: int,
+    reuse: Tensor | None,
+    factor: float = 1.0,
 ) -> tuple[Tensor, Tensor]:
-    """Flatten tensors into one that ends with so many zeros; return also its norm.
+    """Flatten multiples of tensors into one that ends with so many zeros; return also its norm.
 
     If `reuse` is a tensor like the result, it becomes the result: new memory takes longer than the
     copy itself. The norm is found where numbers are in the cache anyway.
@@ -35,18 +44,27 @@ def flatten_again(
     (tensor([3., 3., 0.]), tensor(4.2426, dtype=torch.float64))
     """
     pieces = _pieces(tensors, device)
-    numbers, dtype = zeros, torch.float32
-    for piece in pieces:
-        numbers, dtype = numbers + piece.numel(), torch.promote_types(dtype, piece.dtype)
+    numbers = zeros + sum(piece.numel() for piece in pieces)
+    dtype = reduce(torch.promote_types, {piece.dtype for piece in pieces}, torch.float32)
     flat = reuse
     if flat is None or (flat.numel(), flat.dtype, flat.device) != (numbers, dtype, device):
-        flat = torch.empty(numbers, dtype=dtype, device=device)
-    flat[numbers - zeros :] = 0
-    squares, start = [torch.zeros((), dtype=dtype, device=device)], 0
-    for batch in _batches(pieces):
+        with torch.inference_mode(False):  # the state may come to live in it
+            flat = torch.empty(numbers, dtype=dtype, device=device)
+    end = numbers - zeros
+    flat[end:] = 0
+    squares = [torch.zeros((), dtype=dtype, device=device)]
+    # From the end, which the last step has left in the cache. This leaves the beginning there,
+    # where the mean is read first.
+    for batch in reversed(_batches(pieces)):
         sizes = [piece.numel() for piece in batch]
-        part = flat[start : (start := start + sum(sizes))]
-        torch._foreach_copy_(torch.split(part, sizes), batch)
+        part = flat[end - sum(sizes) : end]
+        end -= sum(sizes)
+        targets = torch.split(part, sizes)
+        if factor == 1:
+            torch._foreach_copy_(targets, batch)
+        else:
+            for target, piece in zip(targets, batch, strict=True):
+                torch.mul(piece.to(dtype), factor, out=target)
         squares.append(torch.dot(part, part))
     return flat, torch.stack(squares).double().sum().sqrt()
 
@@ -71,11 +89,15 @@ def unflatten(flat: Tensor, tensors: Sequence[Tensor], *, divisor: float = 1.0) 
     tensor([1., 3.])
     """
     cut = torch.split(flat, [tensor.numel() for tensor in tensors])
-    for part, tensor in zip(cut, tensors, strict=True):
-        if divisor != 1 and part.device == tensor.device:  # both in one pass over memory
-            torch.div(part.view_as(tensor), divisor, out=tensor)
+    values = [part.view_as(tensor) for part, tensor in zip(cut, tensors, strict=True)]
+    if divisor == 1:
+        torch._foreach_copy_(list(tensors), values)
+        return
+    for value, tensor in zip(values, tensors, strict=True):
+        if value.device == tensor.device:  # both in one pass over memory
+            torch.div(value, divisor, out=tensor)
         else:
-            tensor.copy_((part if divisor == 1 else part / divisor).view_as(tensor))
+            tensor.copy_(value / divisor)
 
 
 def is_finite(tensor: Tensor) -> bool:
@@ -102,18 +124,45 @@ def sample(flat: Tensor) -> Tensor:
 
 
 def _pieces(tensors: Sequence[Tensor], device: torch.device) -> list[Tensor]:
-    return [tensor.detach().reshape(-1).to(device) for tensor in tensors]
+    """Return tensors as flat ones; those that follow each other in memory are one."""
+    joined = (
+        run[0] if len(run) == 1 else run[0].as_strided((sum(t.numel() for t in run),), (1,))
+        for run in _neighbours(tensors)
+    )
+    pieces = [piece.reshape(-1) for piece in joined]
+    return [piece if piece.device == device else piece.to(device) for piece in pieces]
 
 
-def _batches(pieces: Sequence[Tensor]) -> Iterator[list[Tensor]]:
-    """Yield lists of tensors that fill the cache together."""
-    batch: list[Tensor] = []
-    numbers = 0
+def _neighbours(tensors: Sequence[Tensor]) -> list[list[Tensor]]:
+    """Group tensors of one type that follow each other in the same memory."""
+    runs: list[list[Tensor]] = []
+    end = limit = -1  # of the last tensor, and of the memory that it is in, once that is asked for
+    for tensor in tensors:
+        start, length, in_order = tensor.data_ptr(), tensor.nbytes, tensor.is_contiguous()
+        follows = start == end and tensor.dtype == runs[-1][0].dtype
+        if follows and limit < 0:
+            memory = runs[-1][0].untyped_storage()
+            limit = memory.data_ptr() + memory.nbytes()
+        # Numbers that lie in another order (channels last, say) follow nothing, nor does anything
+        # follow them.
+        if follows and start + length <= limit and in_order:
+            runs[-1].append(tensor)
+        else:
+            runs.append([tensor])
+            limit = -1
+        end = start + length if in_order else -1
+    return runs
+
+
+def _batches(pieces: Sequence[Tensor]) -> list[list[Tensor]]:
+    """Return lists of tensors that fill the cache together, parts of large ones among them."""
+    batches: list[list[Tensor]] = []
+    numbers = CHUNK
     for piece in pieces:
-        batch.append(piece)
-        numbers += piece.numel()
-        if numbers >= CACHED_NUMBERS:
-            yield batch
-            batch, numbers = [], 0
-    if batch:
-        yield batch
+        for part in torch.split(piece, CHUNK) if piece.numel() > CHUNK else (piece,):
+            if numbers >= CHUNK:
+                batches.append([])
+                numbers = 0
+            batches[-1].append(part)
+            numbers += part.numel()
+    return batches

@@ -40,6 +40,16 @@ def write(tensors: Sequence[Tensor], values: Sequence[Tensor]) -> None:
         tensor.copy_(value)
 
 
+def on_its_own(tensor: Tensor) -> Tensor:
+    """Return a tensor to be saved: a copy if its memory holds more, which would be saved too.
+
+    >>> w = torch.zeros(1000)[:2]
+    >>> w.untyped_storage().nbytes(), on_its_own(w).untyped_storage().nbytes()
+    (4000, 8)
+    """
+    return tensor if tensor.untyped_storage().nbytes() == tensor.nbytes else tensor.clone()
+
+
 def is_half(p: Tensor) -> bool:
     """Check whether a parameter has too few digits for its sequences."""
     return p.dtype in (torch.bfloat16, torch.float16)

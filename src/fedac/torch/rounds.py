@@ -44,6 +44,7 @@ class Round:
         What is sent: of every parameter as many tensors as the algorithm has sequences.
     """
 
+    @torch.no_grad()
     def __init__(
         self, optimizer: SequenceOptimizer, params: Sequence[Tensor], *, idle: bool = False
     ) -> None:
@@ -51,9 +52,9 @@ class Round:
         self._memory: dict[Tensor, State] = {}
         self._groups: list[_Left] = []
         self.message: list[Tensor] = []
-        trained = set(params)
+        trained = set(map(id, params))  # a tensor's own hash takes longer
         for group in optimizer.param_groups:
-            mine = [p for p in group["params"] if p in trained]
+            mine = [p for p in group["params"] if id(p) in trained]
             stood = is_paused(group) if idle else not group["taken"]
             hp = optimizer.hyperparameters(group["last"])
             left = _Left(mine, hp, group["taken"], stood)
@@ -128,7 +129,6 @@ class Round:
             group["taken"] = max(0, group["taken"] - left.steps)
         optimizer.rounds += not all(left.stood for left in self._groups)
 
-    @torch.no_grad()
     def _leave(self, p: Tensor, left: _Left) -> State:
         """Return the message of one parameter."""
         optimizer, local = self._optimizer, tuple(self._optimizer.sequences(p))

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import cached_property
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from fedac.algorithms import Algorithm
+from fedac.algorithms.acceleration import not_accelerated
 from fedac.algorithms.contract import check_decay
 from fedac.algorithms.couplings import Hyperparameters
 from fedac.algorithms.fingerprints import fingerprint
 from fedac.checkpoints import require_same_rule
 from fedac.decay import Decay
-from fedac.errors import InputError
+from fedac.errors import InputError, NotAcceleratedWarning
 from fedac.require import require_count, require_positive
 from fedac.torch.combine import Batches
 from fedac.torch.inside import Inside
@@ -27,6 +30,7 @@ from fedac.torch.layout import (
     is_complete,
     is_half,
     keys,
+    on_its_own,
     sequence_dtype,
     version,
     write,
@@ -48,6 +52,9 @@ class SequenceOptimizer(torch.optim.Optimizer):
     If more than the mean ends a round, `state[p]` also holds where the round began ("sent/w"), what
     this worker remembers ("memory/c_m") and what the server keeps to itself ("server/w_u"). Every
     worker plays the server, so "sent" and "server" are the same in all processes.
+
+    A round may move tensors of `state[p]` to other memory, where they lie next to each other
+    (`fedac.torch.turns`).
     """
 
     algorithm: Algorithm
@@ -70,6 +77,8 @@ class SequenceOptimizer(torch.optim.Optimizer):
     inside: Inside | None = None
     # Whether a later one follows the user's optimizer now.
     is_replaced = False
+    # Whether it has said that FedAc does not accelerate.
+    _has_warned = False
 
     def parameters(self) -> list[Tensor]:
         """Return the parameters of all groups."""
@@ -81,8 +90,9 @@ class SequenceOptimizer(torch.optim.Optimizer):
 
     def trained_parameters(self) -> list[Tensor]:
         """Return the parameters that are trained, or have been since the start."""
-        started = {*self.state, *self.versions}
-        return [p for p in self.parameters() if p.requires_grad or p in started]
+        return [
+            p for p in self.parameters() if p.requires_grad or p in self.state or p in self.versions
+        ]
 
     def sequences(self, p: Tensor) -> list[Tensor]:
         """Return what the local steps of one parameter work on, in the algorithm's order."""
@@ -166,12 +176,25 @@ class SequenceOptimizer(torch.optim.Optimizer):
             K=require_count("local_steps", settings["local_steps"]),
         )
 
+    def warn_if_not_accelerated(self, settings: dict[str, Any]) -> None:
+        """Say once, and in one process, that a group's settings make FedAc FedAvg."""
+        if self._has_warned or (dist.is_available() and dist.is_initialized() and dist.get_rank()):
+            return
+        text = not_accelerated(
+            [(self.algorithm, settings["lr"])], mu=settings["mu"], K=settings["local_steps"],
+            eta_name="lr", K_name="local_steps",
+        )  # fmt: skip
+        if text:
+            self._has_warned = True
+            warnings.warn(text, NotAcceleratedWarning, stacklevel=5)  # who made the optimizer
+
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add parameters; their settings are checked like those of the first group."""
         require_supported(param_group)
         given = self.defaults | param_group
         settings = plain_settings(given)
         self.hyperparameters(settings)  # refuse what is impossible
+        self.warn_if_not_accelerated(settings)
         decay = given["lr"] if isinstance(given["lr"], Decay) else None
         if decay is not None:
             mu, K = settings["mu"], settings["local_steps"]
@@ -186,6 +209,10 @@ class SequenceOptimizer(torch.optim.Optimizer):
         What a worker remembers is its own: with memory, every process saves and loads its own.
         """
         saved = super().state_dict()
+        saved["state"] = {
+            index: {name: on_its_own(tensor) for name, tensor in state.items()}
+            for index, state in saved["state"].items()
+        }
         for group in saved["param_groups"]:
             group.update(plain_settings(group))
         return saved | {"steps": self.steps, "rounds_served": self.rounds, "rules": self.rules()}

@@ -31,6 +31,7 @@ from fedac.torch.history import Synchronization, warn_of_skipped
 from fedac.torch.rounds import Round
 from fedac.torch.schedule import SyncSchedule
 from fedac.torch.settings import adopt, settings_of
+from fedac.torch.turns import Turns
 from fedac.wire import Sender, require_wire, require_wire_seed
 
 ON_NONFINITE = ("raise", "skip-worker")
@@ -156,7 +157,7 @@ class Synchronizer:
         self._names = names_of(model, ours.parameters())
         self._untrained = parameters_besides(model, ours.parameters())
         self._pending: tuple[Round, Average] | None = None
-        self._buffer: Tensor | None = None  # of the last average, for the next one
+        self._turns = Turns()
         self._weight = 1.0  # how much this worker counted in the last average
         self._joining = self._finished = self._everyone_finished = False
         self._averaged_at = ours.steps  # when the last average was started
@@ -296,7 +297,7 @@ class Synchronizer:
         # By the steps, not by `rounds`: a second synchronizer starts to count at 0.
         r = self._schedule.rounds(mean.steps)
         if self.optimizer.takes_mean and progress is None:
-            mean.copy_to(self._moving())
+            self._take(this_round, mean)
             self.optimizer.lower_lr(r)
         else:
             self._serve(this_round, mean, progress, r)
@@ -422,6 +423,13 @@ class Synchronizer:
                 self._average_again()
             self._equal_at = optimizer.steps
 
+    def _take(self, this_round: Round, mean: Mean) -> None:
+        """Let the mean take the place of the message, and of what was sent beside it."""
+        if mean.divisor == 1 and not self.optimizer.in_place:
+            self._turns.settle(mean.values(), this_round.message, self._beside())
+        else:
+            mean.copy_to([*this_round.message, *self._beside()])
+
     @torch.no_grad()
     def _serve(self, this_round: Round, mean: Mean, progress: list[Tensor] | None, r: int) -> None:
         """End a round with more than the mean; r is the next one's, for an lr that falls."""
@@ -461,7 +469,8 @@ class Synchronizer:
     def _start(self, *, idle: bool) -> None:
         if local_steps_of(self.optimizer) != self._schedule.local_steps:
             raise InputError("local_steps has changed; make a new Synchronizer in all processes")
-        if set(self.optimizer.trained_parameters()) - set(self._trained):
+        trained = set(map(id, self._trained))
+        if not trained.issuperset(map(id, self.optimizer.trained_parameters())):
             raise InputError(
                 "parameters were added or unfrozen; make a new Synchronizer in all processes"
             )
@@ -490,11 +499,11 @@ class Synchronizer:
             message=this_round.message,
             beside=self._beside(),
             private=this_round.private,
-            reuse=self._buffer,
+            reuse=self._turns.free,
             settings=settings,
             moving=moving,
         )
-        self._buffer = average.buffer
+        self._turns.free = average.buffer
         return average
 
     def _sender(self) -> Sender:
