@@ -19,6 +19,7 @@ os.environ.update(
     FLWR_DISABLE_UPDATE_CHECK="1",
     FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION="1",
     RAY_USAGE_STATS_ENABLED="0",
+    RAY_raylet_start_wait_time_s="600",  # a busy machine starts Ray slowly
 )
 
 CLIENTS, K, SEED, L2 = 8, 4, 3, 0.05
@@ -82,24 +83,30 @@ class Federation:
         return client_app(load_data or (lambda context: self.F), LogisticModel)
 
     def grid(self, nodes: int | None = None, answer: Callable[..., Any] | None = None):
-        """Return a grid; `answer(reply, node, round)` may change a training reply or drop it."""
+        """Return a grid; `answer(reply, node, round)` may change a training reply or drop it.
+
+        Nodes have the ids 1, 2, ..., and deadlines are for those that are silent: a busy machine
+        loses none of the others.
+        """
         from flwr.app import MessageType
 
         from fedac.flower import InProcessGrid
 
         class TestGrid(InProcessGrid):
             asked: list[tuple[int, int]]
+            pull_seconds = 600.0
 
             def answer(self, message):
-                node, number = message.metadata.dst_node_id, int(message.metadata.group_id)
                 reply = super().answer(message)
                 if message.metadata.message_type != MessageType.TRAIN:
                     return reply
+                node, number = message.metadata.dst_node_id, int(message.metadata.group_id)
                 self.asked.append((number, node))
                 return reply if answer is None else answer(reply, node, number)
 
         grid = TestGrid(self.app(), self.nodes if nodes is None else nodes)
         grid.asked = []
+        grid.configs = dict(enumerate(grid.configs.values(), 1))
         return grid
 
     def strategy(self, algorithm="fedac-i", **options):

@@ -197,5 +197,5 @@ def test_a_supernode_killed_in_the_middle_of_a_round(deployment, nodes, data):
     history = pd.read_csv(out / "history.csv")
     assert history["good"].tolist() == [2, 1, 1]
     assert history["bad"][1] + history["lost"][1] == 1
-    assert re.search(r"round 2: training: dropped node \d+: ", log), log
+    assert re.search(r"round 2: training: dropped node \d+ \(partition \d\): ", log), log
     assert np.isfinite(np.load(out / "w_ag.npy")).all()

@@ -1,8 +1,9 @@
-"""The commands of docs/flower.md, from certificates to a result, run as written."""
+"""The commands of docs/flower.md and docs/flower-quickstart.md, run as written."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import runpy
@@ -80,17 +81,51 @@ def blocks_of_the_page() -> tuple[str, str]:
     return first, second
 
 
+# What `flwr run` does if there is none, but that gives it 15 seconds, too few on a busy machine.
+START_SUPERLINK = """
+flower-superlink --insecure --simulation --isolation subprocess --host 127.0.0.1 \\
+  --port $FLWR_LOCAL_SUPERLINK_HTTP_API_PORT \\
+  --control-api-address 127.0.0.1:$FLWR_LOCAL_CONTROL_API_PORT &
+HEALTH=http://127.0.0.1:$FLWR_LOCAL_SUPERLINK_HTTP_API_PORT/health
+until python -c "import urllib.request as u; u.urlopen('$HEALTH')" 2> /dev/null; do sleep 1; done
+"""
+
+
+@pytest.fixture
+def simulated(script, bash, tmp_path):
+    """Return a function that runs commands beside a SuperLink of their own."""
+
+    def run(commands: str) -> str:
+        return bash(
+            START_SUPERLINK + commands,
+            FLWR_HOME=str(tmp_path / "home"),
+            FLWR_LOCAL_SUPERLINK_HTTP_API_PORT=str(script["free_port"]()),
+            FLWR_LOCAL_CONTROL_API_PORT=str(script["free_port"]()),
+        )
+
+    return run
+
+
 @pytest.mark.slow
-def test_flwr_run_simulates_the_example(script, bash, tmp_path):
-    output = bash(
-        blocks_of_the_page()[0],
-        FLWR_HOME=str(tmp_path / "home"),
-        FLWR_LOCAL_SUPERLINK_HTTP_API_PORT=str(script["free_port"]()),
-        FLWR_LOCAL_CONTROL_API_PORT=str(script["free_port"]()),
-    )
+def test_flwr_run_simulates_the_example(simulated, tmp_path):
+    output = simulated(blocks_of_the_page()[0])
     history = pd.read_csv(tmp_path / "simulated/history.csv")
     assert history["good"].tolist() == [2, 2], output
     assert history["loss"].iloc[-1] < 0.69
+
+
+@pytest.mark.slow
+def test_flwr_run_simulates_both_quickstarts(simulated, tmp_path):
+    page = (ROOT / "docs/flower-quickstart.md").read_text()
+    output = simulated("\n".join(re.findall(r"```bash\n(.*?)```", page, re.DOTALL)))
+    first, moved = (
+        json.loads((tmp_path / f"simulated/{name}/accuracy.json").read_text())
+        for name in ("fedavg", "fedac")
+    )
+    assert list(first) == list(moved) == ["0", "1", "2", "3"], output
+    assert first["0"] == moved["0"] < 0.2
+    assert min(first["3"], moved["3"]) > 0.5, output
+    assert "10 good, 0 bad, 0 lost" in output
 
 
 @pytest.mark.slow

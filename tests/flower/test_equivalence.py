@@ -8,13 +8,9 @@ import pytest
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedac[flower]'")
 
 from flwr.app import ArrayRecord, ConfigRecord
-from flwr.serverapp.strategy import Strategy
 
 from fedac.algorithms import fedac
-from fedac.errors import InputError
 from fedac.flower import FedAc, FedAvg
-from fedac.flower.messages import to_record
-from fedac.flower.sequences import initial_sequences
 
 L2 = 0.05
 
@@ -89,17 +85,6 @@ def test_the_same_seed_asks_the_same_sample_of_clients(federation, vector):
     np.testing.assert_array_equal(vector(first.arrays), vector(second.arrays))
 
 
-def test_flowers_own_loop_needs_all_sequences(federation, vector):
-    strategy, grid = federation.strategy(evaluate_every=0), federation.grid()
-    with pytest.raises(InputError, match=r"needs all sequences \(w_ag, w\): call strategy\.start"):
-        Strategy.start(strategy, grid, federation.initial_arrays(), num_rounds=2)
-    whole = to_record(initial_sequences(strategy.algorithm, federation.initial_arrays()))
-    theirs = Strategy.start(strategy, grid, whole, num_rounds=2)
-    ours = federation.run(rounds=2, evaluate_every=0)
-    for key, array in ours.sequences.items():
-        np.testing.assert_array_equal(theirs.arrays[key].numpy(), array)
-
-
 def test_config_entries_reach_the_clients(federation):
     seen = []
 
@@ -115,7 +100,7 @@ def test_config_entries_reach_the_clients(federation):
         federation.initial_arrays(),
         num_rounds=1,
         train_config=ConfigRecord({"size": 7, "seed": 9}),  # also the strategy's own names
-        evaluate_config=ConfigRecord({"size": 8, "server-round": 5}),
+        evaluate_config=ConfigRecord({"size": 8}),
     )
-    training, evaluation = {"size": 7, "seed": 9}, {"size": 8, "server-round": 5}
-    assert seen == [training | {"eta": "mine"}] * 8 + [evaluation | {"eta": "mine"}] * 8
+    always = {"eta": "mine", "server-round": 1}  # the number of the round, as in Flower
+    assert seen == [{"size": 7, "seed": 9} | always] * 8 + [{"size": 8} | always] * 8

@@ -10,14 +10,12 @@ import pytest
 
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedac[flower]'")
 
-from flwr.app import Array, ArrayRecord, ConfigRecord
-from flwr.serverapp.strategy import Strategy
+from flwr.app import Array, ArrayRecord
 
 from fedac.algorithms import get
 from fedac.decay import Decay
 from fedac.flower import InProcessGrid, LocalStrategy, client_app
-from fedac.flower.messages import to_record
-from fedac.flower.sequences import initial_sequences
+from fedac.flower.messages import from_record, to_record
 from fedac.sampling import participants
 
 CONFTEST = runpy.run_path(str(Path(__file__).with_name("conftest.py")))
@@ -156,13 +154,13 @@ def test_buffers_of_a_torch_model_travel_beside_a_composition():
     grid = InProcessGrid(client_app(lambda context: data, make), 2)
     result = strategy.start(grid, torch_arrays(make(data).module), num_rounds=5)
     assert not result.history.dropped
-    assert result.arrays["buffer/0.running_mean"].numpy().any()
+    assert result.arrays["0.running_mean"].numpy().any()
     assert not any("buffer" in key for key in result.server)
-    assert not any("buffer" in key for records in grid.states[1].array_records.values()
-                   for key in records)  # fmt: skip
+    state = grid.states[grid.get_node_ids()[0]]
+    assert not any("buffer" in key for record in state.array_records.values() for key in record)
     # The server keeps float64, the model stays float32, and so does what clients remember.
     assert {array.dtype for array in result.server.values()} == {np.dtype("float64")}
-    assert {array.dtype for array in result.arrays.values()} == {"float32"}
+    assert {array.dtype for array in result.sequences.values()} == {np.dtype("float32")}
     losses = [loss for _, loss in result.history.metric("loss")]
     assert losses[-1] < losses[0]
 
@@ -184,17 +182,14 @@ def test_a_float32_model_stays_near_the_exact_run():
 
 
 @pytest.mark.parametrize("algorithm", ["outer-nesterov", "fedac-i+cv+adam"])
-def test_flowers_own_loop_sees_the_same(algorithm):
+def test_a_second_run_begins_anew(algorithm):
     federation = Five(2)
-    strategy = federation.strategy(algorithm)
-    whole = to_record(initial_sequences(strategy.algorithm, federation.initial_arrays()))
-    ours = federation.run(algorithm, 4)
-    for _ in range(2):  # a second run begins anew
-        theirs = Strategy.start(strategy, federation.grid(), whole, num_rounds=4)
-        for key, array in ours.sequences.items():
-            np.testing.assert_array_equal(theirs.arrays[key].numpy(), array)
-        for key, array in ours.server.items():
-            np.testing.assert_array_equal(strategy.server.arrays[key], array)
+    strategy, ours = federation.strategy(algorithm), federation.run(algorithm, 4)
+    for _ in range(2):
+        theirs = strategy.start(federation.grid(), federation.initial_arrays(), num_rounds=4)
+        for mine, other in ((ours.sequences, theirs.sequences), (ours.server, theirs.server)):
+            for key, array in mine.items():
+                np.testing.assert_array_equal(other[key], array)
 
 
 def test_aggregating_a_round_twice_moves_the_server_once():
@@ -253,8 +248,8 @@ def test_without_memory_nothing_is_sent_or_kept_for_it(algorithm, tmp_path):
     federation.run(algorithm, 2, grid=grid, evaluate_every=0)
     assert not any(state for state in grid.states.values())
     assert not list(tmp_path.iterdir())
-    assert {tuple(reply.content) for reply in seen} == {("arrays", "metrics")}
-    assert not any("memory_" in key for m in asked for key in m.content["task"])
+    assert {tuple(reply.content) for reply in seen} == {("arrays", "client", "metrics")}
+    assert not any("memory_" in key for m in asked for key in m.content["config"])
 
 
 def test_a_plain_task_is_that_of_the_first_release():
@@ -274,7 +269,8 @@ def test_a_plain_task_is_that_of_the_first_release():
 
 @pytest.mark.parametrize("algorithm", COMPOSITIONS)
 def test_a_received_task_is_a_plain_algorithm_and_a_boundary(algorithm):
-    from fedac.algorithms.linear import boundary_form, linear_form
+    from fedac.algorithms.boundaries import boundary_form
+    from fedac.algorithms.linear import linear_form
     from fedac.flower import Task
 
     algorithm = get(algorithm)
@@ -307,14 +303,19 @@ def test_a_bound_that_clips_nobody_changes_nothing(algorithm):
 
 def test_clipping_measures_from_the_message_of_an_idle_client():
     """A client that stays at x with c_m = 0 sends (x, 0), so a small bound leaves (x, c) alone."""
-    federation, bound = Five("full"), 1e-3
-    strategy = federation.strategy("scaffold", aggregation="clipped-mean", clip_norm=bound)
-    before = initial_sequences(strategy.algorithm, federation.initial_arrays())
-    before |= {key: array + 1.0 for key, array in before.items() if key.startswith("c/")}
-    grid = federation.grid()
-    messages = strategy.configure_train(1, to_record(before), ConfigRecord(), grid)
-    after, _ = strategy.aggregate_train(1, grid.send_and_receive(messages))
-    moved = [after[key].numpy() - before[key] for key in before]
+    federation, bound, seen = Five("full"), 1e-3, {}
+
+    class Elsewhere(LocalStrategy):
+        def configure_train(self, server_round, arrays, config, grid):
+            before = from_record(arrays)
+            before |= {key: array + 1.0 for key, array in before.items() if key.startswith("c/")}
+            seen.update(before)
+            return super().configure_train(server_round, to_record(before), config, grid)
+
+    options = {"eta": federation.eta, "mu": L2, "local_steps": K, "seed": SEED, "min_nodes": 5}
+    strategy = Elsewhere("scaffold", aggregation="clipped-mean", clip_norm=bound, **options)
+    result = strategy.start(federation.grid(), federation.initial_arrays(), num_rounds=1)
+    moved = [array - seen[key] for key, array in result.sequences.items()]
     assert 0 < np.sqrt(sum(np.sum(part**2) for part in moved)) <= bound * (1 + 1e-9)
 
 

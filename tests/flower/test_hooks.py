@@ -8,11 +8,9 @@ import pytest
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedac[flower]'")
 
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
-from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping
 
-from fedac.flower import LocalStrategy
+from fedac.flower import LocalStrategy, QuorumError
 from fedac.flower.messages import from_record, to_record
-from fedac.flower.sequences import initial_sequences
 
 OPTIONS = {"mu": 0.05, "local_steps": 4, "min_nodes": 8, "seed": 3, "deadline": 60.0}
 
@@ -39,8 +37,8 @@ def test_an_overridden_configure_train_chooses_the_nodes(federation):
 def test_a_replaced_configure_train_is_used(federation, vector):
     class Replaced(LocalStrategy):
         def configure_train(self, server_round, arrays, config, grid):
-            other = federation.strategy()
-            return other.configure_train(server_round, arrays, config, grid)
+            nodes = grid.get_node_ids()
+            return self.messages("train", server_round, arrays, config, nodes)
 
     mine = start(Replaced("fedac-i", eta=federation.eta, **OPTIONS), federation)
     np.testing.assert_array_equal(vector(mine.arrays), vector(federation.run(rounds=2).arrays))
@@ -98,27 +96,13 @@ def test_overridden_evaluation_hooks_are_used(federation):
     assert result.history.metric("replies") == [(1, 1.0), (2, 1.0)]
 
 
-def test_a_strategy_can_be_wrapped_by_flowers_differential_privacy(federation):
-    strategy = federation.strategy(evaluate_every=0)
-    private = DifferentialPrivacyServerSideFixedClipping(
-        strategy, noise_multiplier=0.0, clipping_norm=1e9, num_sampled_clients=8
-    )
-    initial = to_record(initial_sequences(strategy.algorithm, federation.initial_arrays()))
-    result = private.start(federation.grid(), initial, num_rounds=2)
-    plain = federation.run(rounds=2, evaluate_every=0)
-    for key, array in plain.sequences.items():
-        np.testing.assert_allclose(result.arrays[key].numpy(), array, rtol=1e-12)
-
-
-def test_the_hooks_forget_an_earlier_run(federation):
-    """A failed round of one run must not contribute to the next, of another model."""
-    strategy = federation.strategy(quorum=8, evaluate_every=0, deadline=0.1)
-    initial = initial_sequences(strategy.algorithm, federation.initial_arrays())
+def test_a_run_forgets_an_earlier_one_that_failed(federation, vector):
+    """Replies to one run's first round must not contribute to the next, of another model."""
+    strategy = federation.strategy(quorum=8, evaluate_every=0, deadline=0.1, retries=0)
     grid = federation.grid(answer=lambda reply, node, number: None if node == 1 else reply)
-    for offset in (0.0, 1.0):
-        arrays = to_record({key: array + offset for key, array in initial.items()})
-        messages = strategy.configure_train(1, arrays, ConfigRecord(), grid)
-        assert len(messages) == 8
-        after, _ = strategy.aggregate_train(1, grid.send_and_receive(messages))
-        assert after is None
-        assert isinstance(arrays, ArrayRecord)
+    other = ArrayRecord([array.numpy() + 1.0 for array in federation.initial_arrays().values()])
+    with pytest.raises(QuorumError):
+        strategy.start(grid, other, num_rounds=1)
+    result = start(strategy, federation, rounds=1)
+    whole = federation.run(rounds=1, evaluate_every=0)
+    np.testing.assert_array_equal(vector(result.arrays), vector(whole.arrays))

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import logging
+
 import numpy as np
 import pytest
 
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedac[flower]'")
 
 from dataclasses import replace
+from functools import partial
 
 from flwr.app import ArrayRecord
 
 from fedac.algorithms import FEDAVG, MB_SGD
-from fedac.errors import InputError
-from fedac.flower import Aggregation, InProcessGrid, LocalStrategy, client_app
+from fedac.errors import InputError, NotAcceleratedWarning
+from fedac.flower import Aggregation, FedAc, InProcessGrid, LocalStrategy, client_app
 
 CLIPPED = replace(
     FEDAVG,
@@ -28,8 +31,8 @@ CLIPPED = replace(
         ({"algorithm": "fedac-3"}, "unknown algorithm 'fedac-3'"),
         ({"eta": -1.0}, "eta must be"),
         ({"local_steps": 0}, "local_steps must be"),
-        ({"quorum": 9}, "quorum=9 is impossible: only 8"),
-        ({"quorum": 3, "sample": 2}, "quorum=3 is impossible: only 2"),
+        ({"quorum": 9}, "quorum=9 is impossible: a round may ask only 8"),
+        ({"quorum": 3, "sample": 2}, "quorum=3 is impossible: a round may ask only 2"),
         ({"weighting": "size"}, "unknown weighting"),
         ({"aggregation": "mode"}, "unknown aggregation"),
         ({"aggregation": "median", "weighting": "examples"}, "has no weights"),
@@ -128,3 +131,16 @@ def test_a_checkpoint_that_cannot_be_written_is_refused_at_once(
 def test_impossible_models_are_refused(federation, arrays, message):
     with pytest.raises(InputError, match=message):
         federation.strategy().start(federation.grid(), ArrayRecord(arrays), num_rounds=1)
+
+
+@pytest.mark.parametrize("make", [partial(LocalStrategy, "fedac-i"), FedAc])
+def test_fedac_that_is_fedavg_is_announced_once_and_logged(make, caplog) -> None:
+    caplog.set_level(logging.WARNING, "flwr.fedac")
+    with pytest.warns(NotAcceleratedWarning) as caught:
+        make(eta=0.1, mu=0.1, local_steps=128)
+    text = (
+        "FedAc-I is FedAvg at twice the bytes with eta=0.1, mu=0.1, local_steps=128, because "
+        "eta mu local_steps >= 1; to accelerate, use local_steps <= 99, mu < 0.0781 or eta < 0.0781"
+    )
+    assert [str(one.message) for one in caught] == [text]
+    assert [record.message for record in caplog.records] == [text]

@@ -27,7 +27,7 @@ def main(grid: Grid, context: Context) -> None:
         deadline=float(config["deadline"]),
         evaluate_every=int(config["evaluate-every"]),
         checkpoint=checkpoint,
-        resume_from=checkpoint if checkpoint and checkpoint.exists() else None,
+        resume=checkpoint is not None,
     )
     w_0 = np.zeros(dataset(str(config["dataset"])).n_features)
     result = strategy.start(grid, ArrayRecord([w_0]), num_rounds=int(config["rounds"]))

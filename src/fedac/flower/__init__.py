@@ -1,5 +1,7 @@
 """FedAc in a Flower federation: a strategy that survives bad clients, and a client factory.
 
+Examples
+--------
 >>> from fedac.flower import LocalStrategy, client_app
 >>> strategy = LocalStrategy("fedac-i", eta=0.1, mu=1e-3, local_steps=16, min_nodes=8, quorum=6)
 """
@@ -19,14 +21,17 @@ from fedac.flower.checkpoint import Checkpoint
 from fedac.flower.client import Model, client_app
 from fedac.flower.history import History
 from fedac.flower.inprocess import InProcessGrid
+from fedac.flower.numbers import tell_number
 from fedac.flower.replies import check_reply
-from fedac.flower.run import FederationResult, QuorumError
+from fedac.flower.result import FederationResult, QuorumError
 from fedac.flower.steps import Step, local_steps
 from fedac.flower.strategy import FedAc, FedAvg, LocalStrategy
 from fedac.flower.task import Task
 
 if TYPE_CHECKING:
-    from fedac.flower.pytorch import TorchModel, load_torch_arrays, torch_arrays
+    from fedac.flower.pytorch import TorchModel
+    from fedac.flower.state_dicts import load_torch_arrays, torch_arrays
+    from fedac.flower.training import local_training
 
 __all__ = [
     "Aggregation",
@@ -46,12 +51,22 @@ __all__ = [
     "client_app",
     "load_torch_arrays",
     "local_steps",
+    "local_training",
+    "tell_number",
     "torch_arrays",
 ]
 
 
+# Imported when first used, because a NumPy federation should not need PyTorch.
+NEED_TORCH = {
+    "TorchModel": "pytorch",
+    "load_torch_arrays": "state_dicts",
+    "local_training": "training",
+    "torch_arrays": "state_dicts",
+}
+
+
 def __getattr__(name: str) -> Any:
-    # Imported when first used, because a NumPy federation should not need PyTorch.
-    if name in ("TorchModel", "load_torch_arrays", "torch_arrays"):
-        return getattr(import_module("fedac.flower.pytorch"), name)
+    if name in NEED_TORCH:
+        return getattr(import_module(f"fedac.flower.{NEED_TORCH[name]}"), name)
     raise AttributeError(f"module 'fedac.flower' has no attribute '{name}'")

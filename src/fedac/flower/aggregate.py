@@ -122,7 +122,7 @@ def clip(
     >>> clip([{"w": np.array([3.0, 4.0])}], {"w": np.zeros(2)}, bound=1.0)
     [{'w': array([0.6, 0.8])}]
     """
-    norms = [_distance(reply, before) for reply in replies]
+    norms = [distance(reply, before) for reply in replies]
     limit = float(np.median(norms)) if bound is None else bound
     return [
         reply
@@ -135,6 +135,11 @@ def clip(
     ]
 
 
-def _distance(reply: NamedArrays, before: NamedArrays) -> float:
+def distance(reply: NamedArrays, before: NamedArrays) -> float:
+    """Return how far a client has moved, over all arrays.
+
+    >>> distance({"w": np.array([3.0]), "v": np.array([4.0])}, {"w": np.zeros(1), "v": np.zeros(1)})
+    5.0
+    """
     differences = [reply[name].astype(np.float64) - before[name] for name in reply]
     return math.hypot(*(float(np.linalg.norm(difference)) for difference in differences))

@@ -42,6 +42,8 @@ class Checkpoint:
         The finished rounds.
     server : ServerMemory
         What the server keeps besides the sequences.
+    norms : list
+        The clipping norms of wrappers around the strategy.
     """
 
     round: int
@@ -49,6 +51,7 @@ class Checkpoint:
     settings: Mapping[str, Any]
     history: History
     server: ServerMemory = field(default_factory=ServerMemory)
+    norms: list[float | None] = field(default_factory=list)
 
     def save(self, path: str | Path) -> None:
         """Write the checkpoint atomically.
@@ -69,6 +72,7 @@ class Checkpoint:
             "settings": dict(self.settings),
             "history": asdict(self.history),
             "labels": self.server.labels.to_json(),
+            "norms": self.norms,
         }
         kept = {f"{SERVER}{key}": array for key, array in self.server.arrays.items()}
         write_archive(ENVELOPE, Path(path), header, {**self.arrays, **kept})
@@ -87,10 +91,13 @@ class Checkpoint:
         server: ServerMemory,
     ) -> None:
         """Refuse to continue with another algorithm, other settings or another model."""
+        # What the user has given first: gamma, alpha and beta follow from it.
+        if self.settings.get("algorithm") == algorithm.name:
+            for key, value in settings.items():
+                theirs = self.settings.get(key, value if key == "mu" else None)  # 0.1 had no mu
+                if theirs != value:
+                    raise InputError(f"it was written with {key}={theirs}, not {value}")
         require_same_rule({**self.settings, "hyperparameters": self.settings}, algorithm, hp)
-        for key, value in settings.items():
-            if self.settings.get(key) != value:
-                raise InputError(f"it was written with {key}={self.settings.get(key)}, not {value}")
         for held, wanted in ((self.arrays, arrays), (self.server.arrays, server.arrays)):
             mine, theirs = _shapes(held), _shapes(wanted)
             if mine != theirs:
@@ -106,13 +113,14 @@ def _load(file: BinaryIO) -> Checkpoint:
     rounds = [Round(**row) for row in header["history"]["rounds"]]
     dropped = [Dropped(**drop) for drop in header["history"]["dropped"]]
     # Before there were others, every wire was this one.
-    settings = {"wire": FLOAT32, "wire_seed": 0} | header["settings"]
+    settings = {"wire": FLOAT32, "wire_seed": 0, "wrapper": []} | header["settings"]
     return Checkpoint(
         round=header["round"],
         arrays=arrays,
         settings=settings,
         history=History(rounds, dropped),
         server=ServerMemory(kept, labels),
+        norms=header.get("norms", []),
     )
 
 

@@ -9,30 +9,19 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
-from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
+from flwr.clientapp.mod import LocalDpMod, adaptiveclipping_mod, fixedclipping_mod
 from flwr.clientapp.typing import Mod
 
-from fedac.errors import InputError
 from fedac.flower.memory import ClientMemory
-from fedac.flower.messages import (
-    ARRAYS,
-    CONFIG,
-    MEMORY,
-    METRICS,
-    ROUND,
-    TASK,
-    WEIGHT,
-    NamedArrays,
-    NDArray,
-    from_record,
-    to_record,
-    with_prefix,
-)
+from fedac.flower.messages import WEIGHT, NamedArrays, NDArray, with_prefix
+from fedac.flower.numbers import client_number, tell_number
+from fedac.flower.requests import Request
+from fedac.flower.signatures import signing
 from fedac.flower.steps import ArrayList, Step, local_steps
 from fedac.flower.task import Task
-from fedac.flower.visits import visit
-from fedac.require import require_count
+from fedac.flower.visits import Visit
 
 
 @runtime_checkable
@@ -47,7 +36,11 @@ class Model(Protocol):
         ...
 
     def evaluate(self, w: ArrayList) -> Mapping[str, float]:
-        """Return metrics of the output w on this client's data; "loss" among them."""
+        """Return metrics of the output w on this client's data; "loss" among them.
+
+        They count by `n_examples`, or by the "num-examples" among them if the data is other than
+        that of training.
+        """
         ...
 
 
@@ -68,7 +61,10 @@ class Trainer(Protocol):
         ...
 
     def evaluate_arrays(self, arrays: NamedArrays) -> Mapping[str, float]:
-        """Return metrics of the output."""
+        """Return metrics of the output, whose arrays have the names of the initial ones.
+
+        They count by `n_examples`, or by the "num-examples" among them.
+        """
         ...
 
 
@@ -91,7 +87,8 @@ def client_app(
         ``make_model(data) -> model``: a `Model` with ``n_examples``, ``gradient(w, step)`` and
         ``evaluate(w)``, or a `TorchModel`.
     mods : list, optional
-        Flower's modifiers, for training and evaluation.
+        Flower's modifiers, for training and evaluation; those that change arrays (clipping and
+        local differential privacy) for training only, since an evaluation replies with none.
     memory_folder : path, optional
         A folder of the client's own for what its algorithm remembers (the control variates of
         "scaffold", say). Without it Flower keeps the memory, but only until the run ends or the
@@ -114,46 +111,50 @@ def client_app(
     ...         return {"loss": float(np.mean((w[0] - self.data) ** 2) / 2)}
     >>> app = client_app(lambda context: np.array([1.0, 3.0]), Mean)
     """
-    app = ClientApp(mods=mods)
+    app = tell_number(ClientApp())
+    watching = [mod for mod in mods or () if not _changes_arrays(mod)]
     folder = None if memory_folder is None else Path(memory_folder)
 
-    def prepare(
-        message: Message, context: Context
-    ) -> tuple[Task, dict[str, NDArray], Model | Trainer]:
-        task = Task.from_record(message.content.config_records.get(TASK, {}))
+    def prepare(message: Message, context: Context) -> tuple[Request, Model | Trainer]:
+        request = Request.read(message)
         context = copy.copy(context)
-        context.run_config = {**context.run_config, **message.content[CONFIG]}  # type: ignore[dict-item]
-        arrays = from_record(message.content.array_records[ARRAYS])
-        return task, arrays, make_model(load_data(context))
+        context.run_config = {**context.run_config, **request.config}
+        return request, make_model(load_data(context))
 
-    @app.train()
+    @app.train(mods=mods)
+    @signing
     def train(message: Message, context: Context) -> Message:
-        task, sent, model = prepare(message, context)
-        worker = int(context.node_config.get("partition-id", context.node_id))
-        memory = ClientMemory(context.state, worker, folder)
-
-        def work(local: NamedArrays) -> tuple[NamedArrays, Mapping[str, float]]:
-            if isinstance(model, Trainer):
-                return model.train(local, task, worker)
-            return _train(model, local, task, worker), {}
-
-        done = visit(sent, task, memory, work)
-        records: dict[str, Any] = {ARRAYS: to_record(done.arrays)}
-        if task.memory:
-            note = {"client": str(worker), "lost": done.memory_lost}
-            records[MEMORY] = ConfigRecord(note)  # type: ignore[arg-type]
-        return _reply(message, task, model, done.metrics, records)
-
-    @app.evaluate()
-    def evaluate(message: Message, context: Context) -> Message:
-        task, output, model = prepare(message, context)
+        request, model = prepare(message, context)
+        task, worker = request.task, client_number(context)
+        visit = Visit(request.arrays, task, ClientMemory(context.state, worker, folder))
         if isinstance(model, Trainer):
-            metrics = model.evaluate_arrays(output)
+            after, metrics = model.train(visit.local, task, worker)
         else:
-            metrics = model.evaluate(list(output.values()))
-        return _reply(message, task, model, metrics, {})
+            after, metrics = _train(model, visit.local, task, worker), {}
+        visited = visit.leave(after, task.local_steps)
+        return request.reply(_with_examples(model, metrics), visited)
+
+    @app.evaluate(mods=watching)
+    @signing
+    def evaluate(message: Message, context: Context) -> Message:
+        request, model = prepare(message, context)
+        if isinstance(model, Trainer):
+            metrics = model.evaluate_arrays(request.arrays)
+        else:
+            metrics = model.evaluate(list(request.arrays.values()))
+        return request.reply(_with_examples(model, metrics))
 
     return app
+
+
+def _changes_arrays(modifier: Mod) -> bool:
+    return modifier in (fixedclipping_mod, adaptiveclipping_mod) or isinstance(modifier, LocalDpMod)
+
+
+def _with_examples(model: Model | Trainer, metrics: Mapping[str, float]) -> Mapping[str, float]:
+    """Add the number of examples, unless the metrics have one: of held-out data, say."""
+    own = isinstance(metrics, Mapping)  # the reply refuses others
+    return {WEIGHT: model.n_examples, **metrics} if own else metrics
 
 
 def _train(model: Model, sent: NamedArrays, task: Task, worker: int) -> dict[str, NDArray]:
@@ -168,18 +169,3 @@ def _train(model: Model, sent: NamedArrays, task: Task, worker: int) -> dict[str
         for name, after in zip(sequences, stepped, strict=True)
         for key, array in zip(sequences[name], after, strict=True)
     }
-
-
-def _reply(
-    message: Message,
-    task: Task,
-    model: Model | Trainer,
-    metrics: Mapping[str, float],
-    records: Mapping[str, Any],
-) -> Message:
-    if not isinstance(metrics, Mapping):
-        raise InputError(f"metrics must be a dict of numbers, got {type(metrics).__name__}")
-    numbers = {name: float(value) for name, value in metrics.items()}
-    examples = require_count("n_examples", model.n_examples)
-    record = MetricRecord({**numbers, ROUND: task.round, WEIGHT: examples})
-    return Message(RecordDict({**records, METRICS: record}), reply_to=message)

@@ -1,61 +1,31 @@
-"""Choose the nodes of a round and wait for their replies, never beyond a deadline."""
+"""Send messages and wait for their replies, never beyond a deadline."""
 
 from __future__ import annotations
 
-import random
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from flwr.app import ArrayRecord, Message
+from flwr.app import Message
 from flwr.serverapp import Grid
-
-from fedac.flower.messages import NamedArrays
-from fedac.flower.replies import Reply
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.002, 0.5
 
 
 @dataclass
-class TrainingRound:
-    """The training round in progress: who was asked, and who answered.
+class Answers:
+    """The replies that came in time, by node, and after how many seconds the last one came."""
 
-    `sent` has all sequences, as sent to the clients, and `before` has them as arrays; `kept` is
-    what the server kept to itself when the round began. `connected` are all nodes that were seen in
-    the round; `good` has the good replies so far, by node. A round is `finished` when they were
-    aggregated.
-    """
+    replies: dict[int, Message] = field(default_factory=dict)
+    seconds: float = 0.0
 
-    number: int
-    sent: ArrayRecord
-    before: NamedArrays
-    kept: NamedArrays = field(default_factory=dict)
-    attempts: int = 0
-    connected: set[int] = field(default_factory=set)
-    asked: set[int] = field(default_factory=set)
-    good: dict[int, Reply] = field(default_factory=dict)
-    finished: bool = False
 
-    def choose(self, connected: Sequence[int], *, sample: int | None, seed: int) -> list[int]:
-        """Return the nodes to ask in the next attempt; those that were not asked yet go first.
+@dataclass(frozen=True)
+class Grace:
+    """Wait no longer than some seconds once there are enough replies that are not errors."""
 
-        The choice depends only on the seed, the round, the attempt and the connected nodes.
-        """
-        self.attempts += 1
-        self.connected.update(connected)
-        draw = random.Random(f"{seed}/{self.number}/{self.attempts}")
-        new = sorted(set(connected) - self.asked)
-        failed = sorted(set(connected) & self.asked - set(self.good))
-        wanted = len(connected) if sample is None else sample - len(self.good)
-        nodes = draw.sample(new, min(wanted, len(new)))
-        nodes += draw.sample(failed, min(wanted - len(nodes), len(failed)))
-        self.asked.update(nodes)
-        return sorted(nodes)
-
-    @property
-    def share(self) -> float:
-        """Which share of all nodes has a good reply."""
-        return len(self.good) / max(len(self.connected), len(self.good), 1)
+    seconds: float
+    enough: int
 
 
 def wait_for_nodes(grid: Grid, wanted: int, seconds: float) -> list[int]:
@@ -65,22 +35,30 @@ def wait_for_nodes(grid: Grid, wanted: int, seconds: float) -> list[int]:
 
 
 def send_and_wait(
-    grid: Grid, messages: Sequence[Message], seconds: float, unanswered: dict[str, int]
-) -> dict[int, Message]:
-    """Send at most one message per node and return the replies that came in time, by node.
+    grid: Grid,
+    messages: Sequence[Message],
+    seconds: float,
+    unanswered: dict[str, int],
+    grace: Grace | None = None,
+) -> Answers:
+    """Send at most one message per node and return the replies that came in time.
 
     `unanswered` maps earlier messages to their nodes and is updated. A late reply to one of them
     counts, but an error (that the message has expired, say) does not: the new reply may still come.
     """
+    began = time.monotonic()
     accepted = set(grid.push_messages(messages)) if messages else set()
     if not any(accepted):  # too large for one request: send them one by one
         accepted = {name for message in messages for name in grid.push_messages([message])}
     sent = {m.metadata.message_id: m.metadata.dst_node_id for m in messages}
     sent = {name: node for name, node in sent.items() if name in accepted}
     unanswered |= sent
-    replies: dict[int, Message] = {}
+    answers = Answers()
+    replies = answers.replies
+    until: float | None = None  # when the grace period ends
 
     def complete() -> bool:
+        nonlocal until
         for reply in grid.pull_messages(list(unanswered)) if unanswered else ():
             name = reply.metadata.reply_to_message_id
             node = unanswered.pop(name, None)
@@ -89,10 +67,17 @@ def send_and_wait(
             # An error may come from the SuperLink; say which node it is about.
             reply.metadata.__dict__["_src_node_id"] = node
             replies.setdefault(node, reply)
-        return all(node in replies for node in sent.values())
+            answers.seconds = time.monotonic() - began
+        if all(node in replies for node in sent.values()):
+            return True
+        if grace is None:
+            return False
+        if sum(not reply.has_error() for reply in replies.values()) >= grace.enough:
+            until = until or time.monotonic() + grace.seconds
+        return until is not None and time.monotonic() >= until
 
     _poll(complete, seconds)
-    return replies
+    return answers
 
 
 def _poll(done: Callable[[], bool], seconds: float) -> None:

@@ -4,6 +4,9 @@ The message of a client has the same keys, whatever it computed from the sequenc
 
 Arrays have keys ``<sequence>/<name>``: ``w_ag/0`` and ``w/0``, say. A floating-point buffer of the
 model (such as BatchNorm's running mean) has the key ``buffer/<name>`` and travels once.
+
+What the server asks for is in the one ConfigRecord of a message, beside the entries of the user's:
+Flower's modifiers expect no other.
 """
 
 from __future__ import annotations
@@ -13,14 +16,21 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from flwr.app import Array, ArrayRecord, Message
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MessageType
 
 NDArray = npt.NDArray[np.floating[Any]]
 NamedArrays = Mapping[str, NDArray]
 
-ARRAYS, CONFIG, MEMORY, METRICS, TASK = "arrays", "config", "memory", "metrics", "task"
+ARRAYS, CONFIG, MEMORY, METRICS = "arrays", "config", "memory", "metrics"
 ROUND, WEIGHT = "server-round", "num-examples"
 BUFFER = "buffer/"
+TASK = "fedac/"  # before the names of what the server asks for
+
+# The server asks for a client's number by a message of this type, whose ConfigRecord has the entry
+# ASK; the reply has the number, as a string, under CLIENT in a ConfigRecord of that name.
+QUESTION = f"{MessageType.QUERY}.fedac"
+ASK = f"{TASK}ask"
+CLIENT = "client"
 
 
 def with_prefix(sequence: str, arrays: NamedArrays) -> dict[str, NDArray]:
@@ -49,6 +59,24 @@ def to_record(arrays: NamedArrays) -> ArrayRecord:
 def from_record(record: ArrayRecord) -> dict[str, NDArray]:
     """Return the arrays of an ArrayRecord by key."""
     return {key: array.numpy() for key, array in record.items()}
+
+
+def with_task(config: Mapping[str, Any], task: Mapping[str, Any]) -> ConfigRecord:
+    """Return the entries of the user's and those of a task as one record.
+
+    Examples
+    --------
+    >>> split_config(with_task({"lr": 0.1}, {"local_steps": 4}))
+    ({'lr': 0.1}, {'local_steps': 4})
+    """
+    return ConfigRecord({**config, **{f"{TASK}{name}": value for name, value in task.items()}})
+
+
+def split_config(record: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the entries of the user's, and those of the task."""
+    own = {name: value for name, value in record.items() if not name.startswith(TASK)}
+    task = {name.removeprefix(TASK): record[name] for name in record if name not in own}
+    return own, task
 
 
 def buffers_of(arrays: NamedArrays) -> dict[str, NDArray]:

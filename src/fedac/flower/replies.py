@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from flwr.app import Array, ConfigRecord, Message, RecordDict
 
 from fedac.flower.checks import BadArraysError, read_like
-from fedac.flower.messages import MEMORY, ROUND, WEIGHT, NamedArrays, NDArray
-
-CLIENT = re.compile(r"\d{1,20}")
+from fedac.flower.messages import CLIENT, MEMORY, ROUND, WEIGHT, NamedArrays, NDArray
+from fedac.flower.numbers import as_number
+from fedac.flower.signatures import RAISED, explain
 
 # From a record, and what was sent, to arrays like those; raises BadArraysError.
 Reader = Callable[[Mapping[str, Array], NamedArrays], dict[str, NDArray]]
@@ -22,7 +21,8 @@ Reader = Callable[[Mapping[str, Array], NamedArrays], dict[str, NDArray]]
 class Reply:
     """A reply that can be used.
 
-    A client with memory also says its number, and whether it had to begin its memory anew.
+    A client of ours also says its number, and whether it had to begin its memory anew. `records`
+    is the reply without its arrays, for metrics that are the user's own to aggregate.
     """
 
     weight: float
@@ -30,10 +30,17 @@ class Reply:
     arrays: NamedArrays
     client: str | None = None
     memory_lost: bool = False
+    records: RecordDict = field(default_factory=RecordDict)
 
 
 class BadReplyError(Exception):
-    """A reply that must not be used; the message says why."""
+    """A reply that must not be used; the message says why.
+
+    The client may have said its number. A `foreign` one may not know our messages at all.
+    """
+
+    client: str | None = None
+    foreign: bool = False
 
 
 def check_reply(
@@ -45,18 +52,30 @@ def check_reply(
 ) -> Reply:
     """Return the content of a good reply, or raise `BadReplyError`.
 
-    A good reply has exactly one MetricRecord of finite numbers, with this round's number and a
-    positive weight. A training reply also has exactly one ArrayRecord with the keys, shapes and
-    types of `expected`, all finite; without `expected`, arrays are ignored. `read` is for replies
-    that are rounded.
+    A good reply has exactly one MetricRecord of finite numbers, with a positive weight. A training
+    reply also has this round's number, and exactly one ArrayRecord with the keys, shapes and types
+    of `expected`, all finite; without `expected`, arrays are ignored. `read` is for replies that
+    are rounded.
     """
     if message.has_error():
-        # Flower sends a traceback; its last line names the error.
-        lines = (message.error.reason or "").strip().splitlines() or ["no reason given"]
-        raise BadReplyError(f"error {message.error.code}: {lines[-1].strip()[:300]}")
-    weight, metrics = _metrics(message.content, server_round)
+        text, client = explain(message.error)
+        bad = BadReplyError(f"error {message.error.code}: {text}")
+        bad.client, bad.foreign = client, client is None and message.error.code == RAISED
+        raise bad
+    weight, metrics = _metrics(message.content, server_round, training=expected is not None)
     arrays = {} if expected is None else _arrays(message.content, expected, read)
-    return Reply(weight, metrics, arrays, *_memory(message.content))
+    others = {k: v for k, v in message.content.items() if k not in message.content.array_records}
+    return Reply(weight, metrics, arrays, *_memory(message.content), RecordDict(others))
+
+
+@dataclass
+class Sorted:
+    """The good replies, why the others are bad, and what they tell of their clients, by node."""
+
+    good: dict[int, Reply] = field(default_factory=dict)
+    bad: dict[int, str] = field(default_factory=dict)
+    clients: dict[int, str] = field(default_factory=dict)
+    foreign: set[int] = field(default_factory=set)
 
 
 def sort_replies(
@@ -64,38 +83,47 @@ def sort_replies(
     server_round: int,
     expected: NamedArrays | None = None,
     read: Reader = read_like,
-) -> tuple[dict[int, Reply], dict[int, str]]:
-    """Return the good replies, and why the others are bad, by node."""
-    good: dict[int, Reply] = {}
-    bad: dict[int, str] = {}
+) -> Sorted:
+    """Tell good replies from bad ones, by node."""
+    found = Sorted()
     for message in sorted(replies, key=lambda reply: reply.metadata.src_node_id):
         node = message.metadata.src_node_id
         try:
-            good[node] = check_reply(
-                message, server_round=server_round, expected=expected, read=read
-            )
+            reply = check_reply(message, server_round=server_round, expected=expected, read=read)
+            found.good[node], client = reply, reply.client
         except BadReplyError as reason:
-            bad[node] = str(reason)
-    return good, bad
+            found.bad[node], client = str(reason), reason.client
+            if reason.foreign:
+                found.foreign.add(node)
+        if client is not None:
+            found.clients[node] = client
+    return found
 
 
-def _metrics(content: RecordDict, server_round: int) -> tuple[float, dict[str, float]]:
+def _metrics(
+    content: RecordDict, server_round: int, *, training: bool
+) -> tuple[float, dict[str, float]]:
     records = list(content.metric_records.values())
     if len(records) != 1:
         raise BadReplyError(f"{len(records)} MetricRecords instead of one")
     numbers = {k: float(v) for k, v in records[0].items() if isinstance(v, int | float)}
-    for key in (ROUND, WEIGHT):
-        if key not in numbers:
-            raise BadReplyError(f"missing metric: {key} (was the client made by client_app?)")
-    not_finite = [key for key, value in numbers.items() if not math.isfinite(value)]
-    if not_finite:
-        raise BadReplyError(f"not finite: metric {', '.join(not_finite)}")
-    reply_round, weight = numbers.pop(ROUND), numbers.pop(WEIGHT)
+    # Flower's own clients, which may evaluate for us, do not say the round.
+    reply_round = numbers.pop(ROUND, None if training else server_round)
+    if reply_round is None:
+        bad = BadReplyError(f"missing metric: {ROUND}")
+        bad.foreign = True
+        raise bad
+    if WEIGHT not in numbers:
+        raise BadReplyError(f"missing metric: {WEIGHT}")
+    weight = numbers.pop(WEIGHT)
+    if not math.isfinite(weight):
+        raise BadReplyError(f"not finite: metric {WEIGHT}")
     if reply_round != server_round:
         raise BadReplyError(f"from round {reply_round:g}, not {server_round}")
     if weight <= 0:
         raise BadReplyError(f"weight must be above 0: {weight:g}")
-    return weight, numbers
+    # An AUC is NaN where a client has one class: the others have a mean, and its arrays count.
+    return weight, {key: value for key, value in numbers.items() if math.isfinite(value)}
 
 
 def _arrays(content: RecordDict, expected: NamedArrays, read: Reader) -> dict[str, NDArray]:
@@ -110,7 +138,5 @@ def _arrays(content: RecordDict, expected: NamedArrays, read: Reader) -> dict[st
 
 def _memory(content: RecordDict) -> tuple[str | None, bool]:
     """Return the client's number if it says so, and whether it has lost its memory."""
-    record = content.config_records.get(MEMORY, ConfigRecord())
-    client = record.get("client")
-    known = isinstance(client, str) and CLIENT.fullmatch(client)
-    return str(client) if known else None, record.get("lost") is True
+    number, memory = (content.config_records.get(k, ConfigRecord()) for k in (CLIENT, MEMORY))
+    return as_number(number.get(CLIENT)), memory.get("lost") is True

@@ -9,7 +9,8 @@ from flwr.app import ArrayRecord
 
 from fedac.algorithms import Algorithm, State
 from fedac.errors import InputError
-from fedac.flower.messages import NamedArrays, NDArray, buffers_of, from_record, with_prefix
+from fedac.flower.layout import travelling
+from fedac.flower.messages import NamedArrays, NDArray, buffers_of, with_prefix
 
 
 def initial_sequences(algorithm: Algorithm, initial_arrays: ArrayRecord) -> dict[str, NDArray]:
@@ -26,14 +27,14 @@ def initial_sequences(algorithm: Algorithm, initial_arrays: ArrayRecord) -> dict
             f"initial_arrays must be an ArrayRecord, got {type(initial_arrays).__name__}; "
             "use ArrayRecord([w]) for a list of arrays, torch_arrays(model) for a PyTorch model"
         )
-    initial = from_record(initial_arrays)
+    initial = travelling(initial_arrays)
     if not initial:
         raise InputError("initial_arrays is empty: there is nothing to train")
     for key, array in initial.items():
         if not np.issubdtype(array.dtype, np.floating):
             raise InputError(
                 f"initial_arrays['{key}'] is {array.dtype}; only floating-point arrays can be "
-                "averaged. For PyTorch models use fedac.flower.torch_arrays, which skips counters"
+                "averaged. For PyTorch models use fedac.flower.torch_arrays, which knows counters"
             )
         if not np.isfinite(array).all():
             raise InputError(f"initial_arrays['{key}'] has NaN or infinite entries")

@@ -10,43 +10,43 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
-from functools import partial
-from pathlib import Path
+from functools import cached_property, partial
 from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
-from fedac.algorithms import Algorithm, get
-from fedac.algorithms.contract import check_decay
-from fedac.algorithms.couplings import Hyperparameters
-from fedac.algorithms.linear import boundary_form, linear_form
-from fedac.averaging import mean_by_key, require_weighting
+from fedac.averaging import mean_by_key
 from fedac.decay import Decay
 from fedac.errors import InputError
-from fedac.flower.aggregate import Aggregation
 from fedac.flower.checks import read_like
-from fedac.flower.exchange import TrainingRound, wait_for_nodes
+from fedac.flower.exchange import wait_for_nodes
 from fedac.flower.history import Dropped, History
+from fedac.flower.layout import Layout
 from fedac.flower.messages import (
     ARRAYS,
     CONFIG,
-    TASK,
+    ROUND,
+    WEIGHT,
     NamedArrays,
     NDArray,
     from_record,
     to_record,
-    with_prefix,
+    with_task,
 )
+from fedac.flower.options import MetricsFn, Options, require_callable
 from fedac.flower.packets import unpack
-from fedac.flower.replies import Reply, sort_replies
-from fedac.flower.run import EvaluateFn, FederationResult, FederationRun
-from fedac.flower.server import ServerMemory, begin_server, idle_message, output_of, serve
+from fedac.flower.replies import Reader, Reply, Sorted, sort_replies
+from fedac.flower.result import FederationResult
+from fedac.flower.roster import Roster, count_of
+from fedac.flower.run import EvaluateFn, FederationRun, OnRound
+from fedac.flower.server import ServerMemory, idle_message, output_of, serve
 from fedac.flower.task import Task
+from fedac.flower.training_round import TrainingRound
+from fedac.flower.wrappers import OWN_LOOP, Wrappers, require_wrappers
 from fedac.require import require_count, require_positive
 from fedac.rounding import FLOAT32
-from fedac.wire import require_wire, require_wire_seed
 
 # A child of Flower's logger: `flwr run --stream` and `flwr log` show its lines.
 log = logging.getLogger("flwr.fedac")
@@ -54,7 +54,7 @@ log = logging.getLogger("flwr.fedac")
 CLOCK_SKEW = 60.0  # seconds by which messages outlive their deadline, in case clocks disagree
 
 
-class LocalStrategy(Strategy):
+class LocalStrategy(Options, Strategy):
     """An algorithm with local steps as a Flower strategy.
 
     Parameters
@@ -73,12 +73,16 @@ class LocalStrategy(Strategy):
     min_nodes : int
         How many nodes to wait for before the first round, n.
     quorum : int, optional
-        How many good replies a round needs, k of n; by default more than half of `min_nodes`.
-    sample : int, optional
-        How many nodes to ask in a round; by default all of them.
-    deadline : float
+        How many good replies a round needs; by default more than half of the nodes that it asks
+        (and of `min_nodes`, if fewer have come).
+    sample : int or float, optional
+        How many nodes to ask in a round, or which share of those that are connected; by default
+        all of them. They are drawn by the clients' own numbers, as in the simulator.
+    deadline : float or "adaptive"
         Seconds that a round's training, and its evaluation, wait for replies; also how long to
-        wait for nodes.
+        wait for nodes. "adaptive" follows the times seen (`fedac.flower.waiting`).
+    grace : float, optional
+        Seconds to wait for further replies once there is a quorum, instead of the whole deadline.
     retries : int
         Extra attempts of a round below the quorum, before `QuorumError`; unasked nodes go first.
     weighting : "uniform" or "examples"
@@ -88,6 +92,12 @@ class LocalStrategy(Strategy):
     evaluate_every : int
         Rounds between evaluations of the output on the clients; the last round is always
         evaluated, unless this is 0.
+    evaluate_sample : int or float, optional
+        How many nodes evaluate, or which share of those that are connected; by default those that
+        have just trained.
+    train_metrics_aggr_fn, evaluate_metrics_aggr_fn : callable, optional
+        As in Flower: ``(replies, "num-examples") -> MetricRecord``, with a RecordDict of every good
+        reply, without its arrays. By default means, weighted by the examples.
     wire : "float32", "bfloat16" or "int8"
         Whether clients reply with arrays as they are, or rounded to half or a quarter of float32's
         bytes (`fedac.wire`).
@@ -95,8 +105,11 @@ class LocalStrategy(Strategy):
         The seed of the draws by which "int8" rounds.
     checkpoint : path, optional
         File to write after every round.
+    resume : bool
+        Whether to continue from `checkpoint` if it exists, and to start otherwise; `initial_arrays`
+        then only has to be of the same model.
     resume_from : path, optional
-        Checkpoint to continue from; `initial_arrays` then only has to be of the same model.
+        Another checkpoint to continue from.
 
     Attributes
     ----------
@@ -104,79 +117,35 @@ class LocalStrategy(Strategy):
         The algorithm's hyperparameters in the first round.
     history : History
         The rounds of the last run.
+    result : FederationResult
+        What the run in progress has so far, or what the last one had, however it ended.
     training : TrainingRound, optional
         The training round in progress, for the hooks.
+    roster : Roster
+        The numbers of the clients, as far as they are known.
     server : ServerMemory
         What the server keeps besides the sequences, which the hooks move from round to round.
+    layout : Layout
+        How the names of the initial arrays relate to what travels.
     last_round : int, optional
         The last round of the run, which is always evaluated.
 
     Examples
     --------
-    >>> strategy = LocalStrategy("fedac-ii", eta=0.5, mu=0.5, local_steps=4, min_nodes=8)
-    >>> strategy.hp.gamma, strategy.quorum
-    (0.5, 5)
+    >>> strategy = LocalStrategy("fedac-ii", eta=0.5, mu=0.125, local_steps=4, min_nodes=8)
+    >>> strategy.hp.gamma, strategy.quorum_of(20)
+    (1.0, 11)
     """
 
-    def __init__(
-        self,
-        algorithm: str | Algorithm,
-        *,
-        eta: float | Decay,
-        mu: float,
-        local_steps: int,
-        seed: int = 0,
-        min_nodes: int = 2,
-        quorum: int | None = None,
-        sample: int | None = None,
-        deadline: float = 600.0,
-        retries: int = 2,
-        weighting: str = "uniform",
-        aggregation: str = "mean",
-        trim: float | None = None,
-        clip_norm: float | None = None,
-        evaluate_every: int = 1,
-        wire: str = FLOAT32,
-        wire_seed: int = 0,
-        checkpoint: str | Path | None = None,
-        resume_from: str | Path | None = None,
-    ) -> None:
-        self.algorithm = get(algorithm)
-        if self.algorithm.minibatch:
-            raise InputError(f"'{self.algorithm.name}' takes no local steps; use local_steps=1")
-        self.local_steps = require_count("local_steps", local_steps)
-        self.eta = eta if isinstance(eta, Decay) else require_positive("eta", eta)
-        self.mu = require_positive("mu", mu)
-        if isinstance(eta, Decay):
-            check_decay(self.algorithm, eta=eta.start, mu=self.mu, K=self.local_steps)
-        self.hp = self.hyperparameters(1)
-        linear_form(self.algorithm, self.hp)  # refuse what cannot be sent
-        boundary_form(self.algorithm, self.hp, self.local_steps)
-        self.seed = require_count("seed", seed, least=0)
-        if self.seed >= 2**63:  # what a ConfigRecord cannot hold
-            raise InputError(f"seed must be at most 2^63 - 1, got {seed}")
-        self.min_nodes = require_count("min_nodes", min_nodes)
-        self.sample = None if sample is None else require_count("sample", sample)
-        self.algorithm.require_all(some=self.sample is not None)
-        asked = self.min_nodes if self.sample is None else min(self.sample, self.min_nodes)
-        self.quorum = asked // 2 + 1 if quorum is None else require_count("quorum", quorum)
-        if self.quorum > asked:
-            raise InputError(f"quorum={self.quorum} is impossible: only {asked} nodes are asked")
-        self.deadline = require_positive("deadline", deadline)
-        self.retries = require_count("retries", retries, least=0)
-        self.weighting = require_weighting(weighting)
-        self.aggregation = Aggregation(rule=aggregation, trim=trim, clip_norm=clip_norm)
-        if weighting == "examples" and aggregation != "mean":
-            raise InputError(f"aggregation='{aggregation}' has no weights; use weighting='uniform'")
-        self.aggregation.require_quorum(self.quorum)
-        self.evaluate_every = require_count("evaluate_every", evaluate_every, least=0)
-        self.wire, self.wire_seed = require_wire(wire), require_wire_seed(wire_seed)
-        self.checkpoint = None if checkpoint is None else Path(checkpoint)
-        self.resume_from = None if resume_from is None else Path(resume_from)
-        self.history = History()
-        self.training: TrainingRound | None = None
-        self.server = ServerMemory()
-        self.last_round: int | None = None
+    # Of the run in progress, or of the last one: `start` sets them all.
+    training: TrainingRound | None = None
+    last_round: int | None = None
+    result = cached_property(lambda self: FederationResult())
+    history = cached_property(lambda self: History())
+    roster = cached_property(lambda self: Roster())
+    server = cached_property(lambda self: ServerMemory())
+    layout = cached_property(lambda self: Layout())
+    _running = False
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -185,13 +154,17 @@ class LocalStrategy(Strategy):
 
         Called again with the same arrays, it asks the nodes that have no good reply yet.
         """
+        if not self._running:
+            raise InputError(OWN_LOOP)
         # Before the first round wait for all nodes, later only for what a round needs.
-        wanted = self.min_nodes if self.training is None else self.quorum
+        wanted = self.min_nodes if self.training is None else self.training.quorum
         training = self.begin_round(server_round, arrays)
-        connected = wait_for_nodes(grid, wanted, self.deadline)
+        connected = wait_for_nodes(grid, wanted, self.deadline.seconds)
         if len(connected) < wanted:
             log.warning("round %d: %d of %d nodes connected", server_round, len(connected), wanted)
-        nodes = training.choose(connected, sample=self.sample, seed=self.seed)
+        if self.sample is not None:
+            self.roster.ask(grid, connected, self.deadline.seconds)
+        nodes = training.choose(connected, self.roster, sample=self.sample, seed=self.seed)
         return self.messages(MessageType.TRAIN, server_round, arrays, config, nodes)
 
     def aggregate_train(
@@ -201,13 +174,13 @@ class LocalStrategy(Strategy):
         training = self.training
         if training is None or training.number != server_round:
             raise InputError(f"round {server_round}: aggregate_train needs configure_train first")
-        read = read_like if self.wire == FLOAT32 else partial(unpack, self.algorithm, self.wire)
-        new, bad = sort_replies(replies, server_round, training.before, read)
-        training.good |= new
-        self.drop(server_round, bad, during="training")
-        if len(training.good) < self.quorum:
+        found = self._sort(server_round, replies, training)
+        training.good |= found.good
+        self.drop(server_round, found.bad, during="training")
+        if len(training.good) < training.quorum:
             return None, None
         training.finished = True
+        self._warn_of_shared_numbers(training)
         good = [training.good[node] for node in sorted(training.good)]
         weights = [reply.weight for reply in good] if self.weighting == "examples" else None
         hp, before = self.hyperparameters(server_round), training.before
@@ -219,30 +192,41 @@ class LocalStrategy(Strategy):
         if self.algorithm.memory:
             self.server.labels.use(server_round, training.good)
             self.warn_of_lost_memory(training)
-        return to_record(after), _mean_metrics(good)
+        return to_record(after), _metrics(good, self.train_metrics_aggr_fn)
+
+    def without_bad(
+        self, server_round: int, replies: list[Message], wrappers: Wrappers
+    ) -> list[Message]:
+        """Drop the replies of a training round that wrappers cannot use; return the others."""
+        if self.training is None:
+            return replies
+        found = self._sort(server_round, replies, self.training)
+        before = self.training.before
+        problems = {node: wrappers.problem(reply, before) for node, reply in found.good.items()}
+        bad = found.bad | {node: text for node, text in problems.items() if text is not None}
+        self.drop(server_round, bad, during="training")
+        return [reply for reply in replies if reply.metadata.src_node_id not in bad]
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> list[Message]:
-        """Return the messages of an evaluation of the output, by the nodes that have just trained.
-
-        There are none in a round that is not evaluated.
-        """
+        """Return the messages of an evaluation of the output; none if the round has none."""
         every = self.evaluate_every
         if not every or (server_round % every and server_round != self.last_round):
             return []
         output = to_record(self.output(server_round, from_record(arrays)))
-        trained = self.training.good if self.training else {}
-        nodes = sorted(trained or grid.get_node_ids())
+        nodes = self._evaluators(server_round, list(grid.get_node_ids()))
         return self.messages(MessageType.EVALUATE, server_round, output, config, nodes)
 
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
         """Return the means of the clients' metrics, weighted by their examples."""
-        good, bad = sort_replies(replies, server_round)
-        self.drop(server_round, bad, during="evaluation")
-        return _mean_metrics(list(good.values())) if good else None
+        found = sort_replies(replies, server_round)
+        self._learn(found)
+        self.drop(server_round, found.bad, during="evaluation")
+        good = list(found.good.values())
+        return _metrics(good, self.evaluate_metrics_aggr_fn) if good else None
 
     def summary(self) -> None:
         """Log the settings of this strategy."""
@@ -250,9 +234,9 @@ class LocalStrategy(Strategy):
         if isinstance(self.eta, Decay):
             numbers += f" in the first round, eta falls by {self.eta.by}"
         log.info(
-            "%s: %s, %d local steps, quorum %d of %d, deadline %g s, %s weights, %s",
-            self.algorithm.label, numbers, self.local_steps, self.quorum, self.min_nodes,
-            self.deadline, self.weighting, self.aggregation.rule,
+            "%s: %s, %d local steps, quorum %d of %d, deadline %s, %s weights, %s",
+            self.algorithm.label, numbers, self.local_steps, self.quorum_of(self.min_nodes),
+            self.min_nodes, self.deadline, self.weighting, self.aggregation.rule,
         )  # fmt: skip
         if self.wire != FLOAT32:
             log.info("replies are rounded to %s", self.wire)
@@ -276,6 +260,9 @@ class LocalStrategy(Strategy):
         train_config: ConfigRecord | None = None,
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: EvaluateFn | None = None,
+        *,
+        on_round: OnRound | None = None,
+        wrapper: Strategy | None = None,
     ) -> FederationResult:
         """Run the federation.
 
@@ -290,9 +277,15 @@ class LocalStrategy(Strategy):
         timeout : float, optional
             A shorter deadline for this run.
         train_config, evaluate_config : ConfigRecord, optional
-            Entries of your own for the clients.
+            Entries of your own for the clients, in training and in evaluations: in the message's
+            "config" and, for `client_app`, in ``context.run_config``.
         evaluate_fn : callable, optional
             ``evaluate_fn(round, arrays) -> MetricRecord``, called with the output on the server.
+        on_round : callable, optional
+            ``on_round(row)``, called after every round with its row of the history, when its
+            metrics are in and the checkpoint is written.
+        wrapper : Strategy, optional
+            A strategy around this one, Flower's differential privacy say, whose hooks are called.
 
         Raises
         ------
@@ -300,39 +293,43 @@ class LocalStrategy(Strategy):
             If a round has too few good replies after all retries; its `result` holds the earlier
             rounds.
         """
-        deadline = self.deadline if timeout is None else require_positive("timeout", timeout)
+        hooks: Strategy = self if wrapper is None else wrapper
+        _require_start(grid, train_config, evaluate_config, evaluate_fn, on_round)
         run = FederationRun(
             self,
+            hooks,
+            require_wrappers(hooks, self),
             grid,
             num_rounds=require_count("num_rounds", num_rounds, least=0),
-            deadline=min(self.deadline, deadline),
+            timeout=None if timeout is None else require_positive("timeout", timeout),
             train_config=train_config or ConfigRecord(),
             evaluate_config=evaluate_config or ConfigRecord(),
             evaluate_fn=evaluate_fn,
+            on_round=on_round,
         )
-        self.summary()
-        return run.start(initial_arrays)
+        hooks.summary()
+        self.result = run.result
+        self._running = True
+        try:
+            return run.start(initial_arrays)
+        finally:
+            self._running = False
 
     def begin_round(self, server_round: int, arrays: ArrayRecord) -> TrainingRound:
         """Return the round in progress, or begin a new one if its number or arrays differ."""
         now = self.training
         if now is None or now.finished or (now.number, now.sent) != (server_round, arrays):
+            quorum = self.quorum_of(self.min_nodes)
             before = from_record(arrays)
-            if not all(with_prefix(name, before) for name in self.algorithm.sequences):
-                raise InputError(
-                    f"a round needs all sequences ({', '.join(self.algorithm.sequences)}): call "
-                    "strategy.start, or start with to_record(initial_sequences(algorithm, arrays))"
-                )
-            if server_round == 1:  # also in Flower's own loop, which has no other beginning
-                self.server = begin_server(self.algorithm, before)
-            now = TrainingRound(server_round, arrays, before, self.server.arrays)
+            now = TrainingRound(server_round, arrays, before, self.server.arrays, quorum)
             self.training = now
         return now
 
     def drop(self, server_round: int, reasons: Mapping[int, str], *, during: str) -> None:
         """Log the nodes whose replies are not used and why, and list them in the history."""
         for node, reason in reasons.items():
-            log.warning("round %d: %s: dropped node %d: %s", server_round, during, node, reason)
+            name = self.roster.name(node)
+            log.warning("round %d: %s: dropped %s: %s", server_round, during, name, reason)
             drop = Dropped(round=server_round, node=node, reason=reason, during=during)
             self.history.dropped.append(drop)
 
@@ -343,13 +340,8 @@ class LocalStrategy(Strategy):
             log.warning(
                 "round %d: %d of %d clients had lost their memory and began anew: %s",
                 training.number, len(nodes), len(training.good),
-                ", ".join(f"node {node}" for node in nodes[:5]) + ", ..." * (len(nodes) > 5),
+                ", ".join(map(self.roster.name, nodes[:5])) + ", ..." * (len(nodes) > 5),
             )  # fmt: skip
-
-    def hyperparameters(self, server_round: int) -> Hyperparameters:
-        """Return the algorithm's hyperparameters in a round, counted from 1."""
-        eta = self.eta.at(server_round - 1) if isinstance(self.eta, Decay) else self.eta
-        return self.algorithm.couple(eta=eta, mu=self.mu, K=self.local_steps)
 
     def messages(
         self,
@@ -373,37 +365,58 @@ class LocalStrategy(Strategy):
             wire=self.wire,
             wire_seed=self.wire_seed,
         )
-        record = task.to_record()
-        content = RecordDict({ARRAYS: arrays, TASK: record, CONFIG: config})
-        group, ttl = str(server_round), self.deadline + CLOCK_SKEW
+        # As in Flower, the user's entries come with the number of the round.
+        record = with_task({**config, ROUND: server_round}, task.to_record())
+        content = RecordDict({ARRAYS: arrays, CONFIG: record})
+        group, ttl = str(server_round), self.deadline.seconds + CLOCK_SKEW
 
         def content_for(node: int) -> RecordDict:
             if not self.algorithm.memory or kind != MessageType.TRAIN:
                 return content
             label = self.server.labels.of_node(node).to_record()
-            return RecordDict({**content, TASK: ConfigRecord({**record, **label})})
+            return RecordDict({ARRAYS: arrays, CONFIG: with_task(record, label)})
 
         return [Message(content_for(node), node, kind, group_id=group, ttl=ttl) for node in nodes]
 
     def output(self, server_round: int, arrays: NamedArrays) -> dict[str, NDArray]:
         """Return the algorithm's output after a round, with the names of the initial arrays."""
         t = server_round * self.local_steps
-        return output_of(self.algorithm, arrays, self.server.arrays, self.hp, t)
+        return self.layout.complete(
+            output_of(self.algorithm, arrays, self.server.arrays, self.hp, t)
+        )
 
-    def settings(self) -> dict[str, Any]:
-        """Return what decides the result of a run besides the algorithm, for checkpoints."""
-        return {
-            "decay": self.eta.by if isinstance(self.eta, Decay) else None,
-            "local_steps": self.local_steps,
-            "seed": self.seed,
-            "sample": self.sample,
-            "weighting": self.weighting,
-            "aggregation": self.aggregation.rule,
-            "trim": self.aggregation.trim,
-            "clip_norm": self.aggregation.clip_norm,
-            "wire": self.wire,
-            "wire_seed": self.wire_seed,
-        }
+    def _sort(
+        self, server_round: int, replies: Iterable[Message], training: TrainingRound
+    ) -> Sorted:
+        read: Reader = read_like
+        if self.wire != FLOAT32:
+            read = partial(unpack, self.algorithm, self.wire)
+        found = sort_replies(replies, server_round, training.before, read)
+        training.foreign |= found.foreign
+        self._learn(found)
+        return found
+
+    def _warn_of_shared_numbers(self, training: TrainingRound) -> None:
+        """Say once that clients draw the same rows, and have one memory between them."""
+        shared = self.roster.shared(training.good)
+        if shared and training.number == 1:
+            log.warning(
+                "several nodes have the same partition-id, so they are one client to the server, "
+                "with the same draws: %s. Give every node its own",
+                "; ".join(f"{number}: {len(nodes)} nodes" for number, nodes in shared.items()),
+            )
+
+    def _learn(self, found: Sorted) -> None:
+        for node, client in found.clients.items():
+            self.roster.learn(node, client)
+
+    def _evaluators(self, server_round: int, connected: list[int]) -> list[int]:
+        """Return the nodes that evaluate."""
+        if self.evaluate_sample is None:
+            return sorted((self.training.good if self.training else {}) or connected)
+        count = count_of(self.evaluate_sample, len(connected))
+        key = f"{self.seed}/{server_round}/evaluation"
+        return sorted(self.roster.draw_others(connected, count, key))
 
 
 class FedAc(LocalStrategy):
@@ -413,9 +426,9 @@ class FedAc(LocalStrategy):
 
     Examples
     --------
-    >>> strategy = FedAc(eta=0.5, mu=0.5, local_steps=4, min_nodes=8, quorum=6)
+    >>> strategy = FedAc(eta=0.5, mu=0.125, local_steps=4, min_nodes=8, quorum=6)
     >>> strategy.algorithm.name, strategy.hp.gamma
-    ('fedac-i', 0.5)
+    ('fedac-i', 1.0)
     """
 
     def __init__(self, *, eta: float | Decay, mu: float, local_steps: int, **options: Any) -> None:
@@ -435,6 +448,29 @@ class FedAvg(LocalStrategy):
         super().__init__("fedavg", eta=eta, mu=1.0, local_steps=local_steps, **options)
 
 
-def _mean_metrics(replies: list[Reply]) -> MetricRecord:
+def _require_start(
+    grid: object,
+    train_config: object,
+    evaluate_config: object,
+    evaluate_fn: object,
+    on_round: object,
+) -> None:
+    """Refuse now what would end a run after its first round."""
+    if not isinstance(grid, Grid):
+        raise InputError(f"grid must be a Grid of Flower, got {type(grid).__name__}")
+    for name, config in (("train_config", train_config), ("evaluate_config", evaluate_config)):
+        if config is not None and not isinstance(config, ConfigRecord):
+            raise InputError(f"{name} must be a ConfigRecord, got {type(config).__name__}")
+    for name, function in (("evaluate_fn", evaluate_fn), ("on_round", on_round)):
+        require_callable(name, function)
+
+
+def _metrics(replies: list[Reply], aggregate: MetricsFn | None) -> MetricRecord:
+    if aggregate is not None:
+        metrics = aggregate([reply.records for reply in replies], WEIGHT)
+        if not isinstance(metrics, MetricRecord):
+            kind = type(metrics).__name__
+            raise InputError(f"a metrics_aggr_fn must return a MetricRecord, got {kind}")
+        return metrics
     means = mean_by_key([reply.metrics for reply in replies], [reply.weight for reply in replies])
     return MetricRecord({name: float(mean) for name, mean in means.items()})

@@ -15,8 +15,12 @@ import numpy as np
 from flwr.app import ConfigRecord
 
 from fedac.algorithms import Algorithm
+from fedac.algorithms.boundaries import Boundary, boundary_form
+from fedac.algorithms.combinations import Rows
+from fedac.algorithms.contract import output_counts_steps
 from fedac.algorithms.couplings import Hyperparameters
-from fedac.algorithms.linear import Boundary, Linear, boundary_form, from_linear, linear_form
+from fedac.algorithms.linear import Linear, linear_form
+from fedac.algorithms.rebuilt import from_linear
 from fedac.errors import InputError
 from fedac.flower.labels import Label
 from fedac.rounding import FLOAT32
@@ -24,7 +28,7 @@ from fedac.wire import require_wire
 
 COUNTS = ("round", "first_step", "local_steps", "seed")
 # Coefficients of the boundary have the names of its fields with this prefix.
-BOUNDARY = "boundary_"
+BOUNDARY, SLOPE = "boundary_", "slope_"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +56,8 @@ class Task:
         How the client's message travels (`fedac.wire`), and the seed of its draws.
     changes, echoes : tuples
         On a client whose message is rounded, those of the algorithm.
+    exact : bool
+        On a client, whether the output counts local steps, so that there must be `local_steps`.
 
     Examples
     --------
@@ -77,6 +83,7 @@ class Task:
     wire_seed: int = 0
     changes: tuple[str, ...] = ()
     echoes: tuple[tuple[str, str], ...] = ()
+    exact: bool = False
 
     @property
     def messenger(self) -> Algorithm:
@@ -88,6 +95,14 @@ class Task:
             changes=self.changes,
             echoes=self.echoes,
         )
+
+    def require_steps(self, steps: int) -> None:
+        """Refuse a number of local steps that the algorithm cannot have."""
+        if self.exact and steps != self.local_steps:
+            raise InputError(
+                f"the output of '{self.algorithm.name}' counts local steps: a client must take "
+                f"the strategy's local_steps={self.local_steps}, not {steps}"
+            )
 
     def to_record(self) -> ConfigRecord:
         """Return the task of an algorithm as a record of numbers and names, without a label."""
@@ -103,6 +118,8 @@ class Task:
             "eta": float(hp.eta),
             **{name: getattr(self, name) for name in COUNTS},
         }
+        if output_counts_steps(algorithm, hp):
+            record["exact"] = True
         if self.wire != FLOAT32:
             record |= {
                 "wire": self.wire,
@@ -120,10 +137,7 @@ class Task:
                 "local": list(algorithm.local_sequences),
                 "sent": list(algorithm.sequences),
                 "memory": list(algorithm.memory),
-                **{
-                    f"{BOUNDARY}{f.name}": _flat(getattr(boundary, f.name))
-                    for f in fields(boundary)
-                },
+                **{f"{BOUNDARY}{name}": _flat(rows) for name, rows in _matrices(boundary).items()},
             }
         )
 
@@ -131,12 +145,21 @@ class Task:
     def from_record(cls, record: Mapping[str, Any]) -> Task:
         """Read a task, or say what is missing in its record."""
         try:
-            plain = "local" not in record
+            plain, exact = "local" not in record, record.get("exact", False)
             local = tuple(record["sequences" if plain else "local"])
+            hp = Hyperparameters(eta=record["eta"])
             step = Linear(tuple(record["query"]), _rows(record["update"], len(local)))
             return cls(
-                algorithm=from_linear(record["algorithm"], local, record["start"], step),
-                hp=Hyperparameters(eta=record["eta"]),
+                algorithm=from_linear(
+                    record["algorithm"],
+                    local,
+                    record["start"],
+                    step,
+                    eta=hp.eta,
+                    scales=plain and not exact,
+                ),
+                hp=hp,
+                exact=exact,
                 **{name: record[name] for name in COUNTS},
                 **({} if plain else _crossing(record, len(local))),
                 **(_rounding(record) if "wire" in record else {}),
@@ -153,9 +176,25 @@ def _crossing(record: Mapping[str, Any], local: int) -> dict[str, Any]:
     sent, memory = tuple(record["sent"]), tuple(record["memory"])
     counts = {"first_memory": len(memory), "enter": local, "message": len(sent)}
     counts |= {"memory": len(memory)}
-    rows = {name: _rows(record[f"{BOUNDARY}{name}"], count) for name, count in counts.items()}
-    label = Label.from_record(record)
-    return {"boundary": Boundary(**rows), "sequences": sent, "memory": memory, "label": label}
+    rows: dict[str, Any] = {
+        name: _rows(record[f"{BOUNDARY}{name}"], count) for name, count in counts.items()
+    }
+    # Servers of before, and algorithms that leave otherwise, have none.
+    for name in ("message", "memory"):
+        slope = record.get(f"{BOUNDARY}{SLOPE}{name}")
+        rows[f"{SLOPE}{name}"] = None if slope is None else _rows(slope, counts[name])
+    return {
+        "boundary": Boundary(**rows, steps=record["local_steps"]),
+        "sequences": sent,
+        "memory": memory,
+        "label": Label.from_record(record),
+    }
+
+
+def _matrices(boundary: Boundary) -> dict[str, Rows]:
+    """Return the coefficients of a boundary by name; those that it has."""
+    found = {f.name: getattr(boundary, f.name) for f in fields(boundary) if f.name != "steps"}
+    return {name: rows for name, rows in found.items() if rows is not None}
 
 
 def _rounding(record: Mapping[str, Any]) -> dict[str, Any]:
@@ -173,7 +212,7 @@ def _flat(rows: Sequence[Sequence[float]]) -> list[float]:
     return [number for row in rows for number in row]
 
 
-def _rows(numbers: Sequence[float], count: int) -> tuple[tuple[float, ...], ...]:
+def _rows(numbers: Sequence[float], count: int) -> Rows:
     if not count:
         return ()
     return tuple(map(tuple, np.reshape(numbers, (count, -1)).tolist()))

@@ -1,15 +1,17 @@
-"""A client's round when it does not simply work on what was sent: enter, local steps, leave.
+"""A client's round: it enters, takes local steps, and leaves with a message.
 
-All three are coefficients in the task; this module has no formula of its own.
+Entering and leaving are coefficients in the task; this module has no formula of its own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
+from fedac.algorithms.boundaries import Boundary
+from fedac.algorithms.record import State
 from fedac.errors import InputError
 from fedac.flower.memory import ClientMemory
 from fedac.flower.messages import NamedArrays, NDArray, buffers_of, with_prefix
@@ -17,51 +19,79 @@ from fedac.flower.packets import pack
 from fedac.flower.sequences import by_key, to_named
 from fedac.flower.task import Task
 
-# From what a client works on to the same after the local steps, and metrics.
-LocalWork = Callable[[NamedArrays], tuple[NamedArrays, Mapping[str, float]]]
-
 
 @dataclass(frozen=True)
 class Visited:
-    """What a client sends, and whether it had lost its memory."""
+    """What a client sends, its number, and whether it had lost its memory."""
 
     arrays: NamedArrays
-    metrics: Mapping[str, float]
-    memory_lost: bool
+    client: int
+    memory_lost: bool = False
 
 
-def visit(sent: NamedArrays, task: Task, memory: ClientMemory, work: LocalWork) -> Visited:
-    """Enter a round, let `work` take the local steps, leave, and keep what is to be remembered."""
-    boundary = task.boundary
-    if boundary is None:
-        after, metrics = work(sent)
-        message, _ = pack(task, memory.client, message=after, sent=sent, memory={})
-        return Visited(message, metrics, memory_lost=False)
-    model = with_prefix(task.sequences[0], sent)
-    sequences = by_key(task.sequences, sent)
-    firsts = {key: boundary.begin_memory(vectors) for key, vectors in sequences.items()}
-    found = _find(task, memory, to_named(task.memory, firsts, model))
-    kept = by_key(task.memory, found.arrays) or dict.fromkeys(sequences, ())
-    local = {key: boundary.enter_round(sequences[key], kept[key]) for key in sequences}
-    names = task.algorithm.sequences
-    after, metrics = work(buffers_of(sent) | to_named(names, local, model))
-    # The server drops replies that are not finite: an overflow needs no warning here.
-    with np.errstate(over="ignore", invalid="ignore"):
-        left = {
-            key: boundary.leave_round(vectors, sequences[key], kept[key])
-            for key, vectors in by_key(names, after).items()
+class Visit:
+    """A round of one client.
+
+    Parameters
+    ----------
+    sent : dict
+        What the server sent.
+    task : Task
+        What it asks for.
+    memory : ClientMemory
+        Where the client keeps what it remembers.
+
+    Attributes
+    ----------
+    local : dict
+        What the client works on: the sequences of ``task.algorithm``, and buffers.
+    """
+
+    def __init__(self, sent: NamedArrays, task: Task, memory: ClientMemory) -> None:
+        self.sent, self.task, self.memory = sent, task, memory
+        self.local = sent
+        if task.boundary is not None:
+            self._enter(task.boundary)
+
+    def leave(self, after: NamedArrays, steps: int) -> Visited:
+        """Return the message after some local steps, and keep what is to be remembered."""
+        task, client = self.task, self.memory.client
+        task.require_steps(steps)
+        if task.boundary is None:
+            message, _ = pack(task, client, message=after, sent=self.sent, memory={})
+            return Visited(message, client)
+        boundary = task.boundary.after(steps)
+        model = with_prefix(task.sequences[0], self.sent)
+        # The server drops replies that are not finite: an overflow needs no warning here.
+        with np.errstate(over="ignore", invalid="ignore"):
+            left = {
+                key: boundary.leave_round(vectors, self._sequences[key], self._kept[key])
+                for key, vectors in by_key(task.algorithm.sequences, after).items()
+            }
+        message, remembered = pack(
+            task,
+            client,
+            message=buffers_of(after)
+            | to_named(task.sequences, {key: leaving for key, (leaving, _) in left.items()}, model),
+            sent=self.sent,
+            memory=to_named(task.memory, {key: new for key, (_, new) in left.items()}, model),
+        )
+        if task.label is not None:
+            self.memory.keep(task.label.run, task.round, remembered, before=self._found.made_in)
+        return Visited(message, client, self._found.lost)
+
+    def _enter(self, boundary: Boundary) -> None:
+        task = self.task
+        model = with_prefix(task.sequences[0], self.sent)
+        self._sequences = by_key(task.sequences, self.sent)
+        firsts = {key: boundary.begin_memory(x) for key, x in self._sequences.items()}
+        self._found = _find(task, self.memory, to_named(task.memory, firsts, model))
+        kept = by_key(task.memory, self._found.arrays)
+        self._kept: dict[str, State] = kept or dict.fromkeys(self._sequences, ())
+        entered = {
+            key: boundary.enter_round(x, self._kept[key]) for key, x in self._sequences.items()
         }
-    message, remembered = pack(
-        task,
-        memory.client,
-        message=buffers_of(after)
-        | to_named(task.sequences, {key: leaving for key, (leaving, _) in left.items()}, model),
-        sent=sent,
-        memory=to_named(task.memory, {key: new for key, (_, new) in left.items()}, model),
-    )
-    if task.label is not None:
-        memory.keep(task.label.run, task.round, remembered, before=found.made_in)
-    return Visited(message, metrics, found.lost)
+        self.local = buffers_of(self.sent) | to_named(task.algorithm.sequences, entered, model)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,158 @@
+"""What a user decides about a federation, checked before any node is asked."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from flwr.app import MetricRecord, RecordDict
+
+from fedac.algorithms import Algorithm, get
+from fedac.algorithms.boundaries import boundary_form
+from fedac.algorithms.contract import check_decay
+from fedac.algorithms.couplings import Hyperparameters
+from fedac.algorithms.linear import linear_form
+from fedac.averaging import require_weighting
+from fedac.decay import Decay
+from fedac.errors import InputError
+from fedac.flower.acceleration import warn_if_not_accelerated
+from fedac.flower.aggregate import Aggregation
+from fedac.flower.roster import count_of, require_sample
+from fedac.flower.translation import refuse_unknown
+from fedac.flower.waiting import Deadline
+from fedac.require import require_count, require_positive
+from fedac.rounding import FLOAT32
+from fedac.wire import require_wire, require_wire_seed
+
+# From the replies without their arrays, and the name of the weight, to metrics, as in Flower.
+MetricsFn = Callable[[list[RecordDict], str], MetricRecord]
+T = TypeVar("T")
+
+
+class Options:
+    """The options of a `LocalStrategy`; see there."""
+
+    def __init__(
+        self,
+        algorithm: str | Algorithm,
+        *,
+        eta: float | Decay,
+        mu: float,
+        local_steps: int,
+        seed: int = 0,
+        min_nodes: int = 2,
+        quorum: int | None = None,
+        sample: float | None = None,
+        deadline: float | str = 600.0,
+        grace: float | None = None,
+        retries: int = 2,
+        weighting: str = "uniform",
+        aggregation: str = "mean",
+        trim: float | None = None,
+        clip_norm: float | None = None,
+        evaluate_every: int = 1,
+        evaluate_sample: float | None = None,
+        train_metrics_aggr_fn: MetricsFn | None = None,
+        evaluate_metrics_aggr_fn: MetricsFn | None = None,
+        wire: str = FLOAT32,
+        wire_seed: int = 0,
+        checkpoint: str | Path | None = None,
+        resume: bool = False,
+        resume_from: str | Path | None = None,
+        **others: Any,
+    ) -> None:
+        refuse_unknown(others, [*inspect.signature(Options).parameters][1:-1])
+        self.algorithm = get(algorithm)
+        if self.algorithm.minibatch:
+            raise InputError(f"'{self.algorithm.name}' takes no local steps; use local_steps=1")
+        self.local_steps = require_count("local_steps", local_steps)
+        self.eta = eta if isinstance(eta, Decay) else require_positive("eta", eta)
+        self.mu = require_positive("mu", mu)
+        if isinstance(eta, Decay):
+            check_decay(self.algorithm, eta=eta.start, mu=self.mu, K=self.local_steps)
+        self.hp = self.hyperparameters(1)
+        linear_form(self.algorithm, self.hp)  # refuse what cannot be sent
+        boundary_form(self.algorithm, self.hp, self.local_steps)
+        self.seed = require_count("seed", seed, least=0)
+        if self.seed >= 2**63:  # what a ConfigRecord cannot hold
+            raise InputError(f"seed must be at most 2^63 - 1, got {seed}")
+        self.min_nodes = require_count("min_nodes", min_nodes)
+        everybody = isinstance(sample, float) and sample == 1
+        self.sample = None if everybody else require_sample("sample", sample)
+        self.algorithm.require_all(some=self.sample is not None)
+        self.quorum = None if quorum is None else require_count("quorum", quorum)
+        asked = min(count_of(self.sample, self.min_nodes), self.min_nodes)
+        if self.quorum_of(asked) > asked:
+            raise InputError(
+                f"quorum={self.quorum} is impossible: a round may ask only {asked} nodes; give "
+                "min_nodes (and sample) as many or more"
+            )
+        self.deadline = Deadline(deadline)
+        self.grace = None if grace is None else require_positive("grace", grace)
+        self.retries = require_count("retries", retries, least=0)
+        self.weighting = require_weighting(weighting)
+        self.aggregation = Aggregation(rule=aggregation, trim=trim, clip_norm=clip_norm)
+        if weighting == "examples" and aggregation != "mean":
+            raise InputError(f"aggregation='{aggregation}' has no weights; use weighting='uniform'")
+        self.aggregation.require_quorum(self.quorum_of(asked))
+        self.evaluate_every = require_count("evaluate_every", evaluate_every, least=0)
+        self.evaluate_sample = require_sample("evaluate_sample", evaluate_sample)
+        self.train_metrics_aggr_fn = require_callable(
+            "train_metrics_aggr_fn", train_metrics_aggr_fn
+        )
+        self.evaluate_metrics_aggr_fn = require_callable(
+            "evaluate_metrics_aggr_fn", evaluate_metrics_aggr_fn
+        )
+        self.wire, self.wire_seed = require_wire(wire), require_wire_seed(wire_seed)
+        self.checkpoint = None if checkpoint is None else Path(checkpoint)
+        if not isinstance(resume, bool):
+            raise InputError(f"resume must be True or False, got {resume!r}; see resume_from")
+        if resume and (self.checkpoint is None or resume_from is not None):
+            raise InputError("resume=True continues from checkpoint=...; give that, and no other")
+        self.resume = resume
+        self.resume_from = None if resume_from is None else Path(resume_from)
+        warn_if_not_accelerated(self.algorithm, eta=self.hp.eta, mu=self.mu, K=self.local_steps)
+
+    @property
+    def source(self) -> Path | None:
+        """The checkpoint that a run continues from, if there is one."""
+        if self.resume and self.checkpoint is not None and self.checkpoint.exists():
+            return self.checkpoint
+        return self.resume_from
+
+    def quorum_of(self, asked: int) -> int:
+        """Return how many good replies a round needs that asks so many nodes."""
+        if self.quorum is not None:
+            return self.quorum
+        expected = min(count_of(self.sample, self.min_nodes), self.min_nodes)
+        return max(asked, expected) // 2 + 1
+
+    def hyperparameters(self, server_round: int) -> Hyperparameters:
+        """Return the algorithm's hyperparameters in a round, counted from 1."""
+        eta = self.eta.at(server_round - 1) if isinstance(self.eta, Decay) else self.eta
+        return self.algorithm.couple(eta=eta, mu=self.mu, K=self.local_steps)
+
+    def settings(self) -> dict[str, Any]:
+        """Return what decides the result of a run besides the algorithm, for checkpoints."""
+        return {
+            "mu": self.mu,
+            "decay": self.eta.by if isinstance(self.eta, Decay) else None,
+            "local_steps": self.local_steps,
+            "seed": self.seed,
+            "sample": self.sample,
+            "weighting": self.weighting,
+            "aggregation": self.aggregation.rule,
+            "trim": self.aggregation.trim,
+            "clip_norm": self.aggregation.clip_norm,
+            "wire": self.wire,
+            "wire_seed": self.wire_seed,
+        }
+
+
+def require_callable(name: str, function: T) -> T:
+    """Return a function, or None, or say what was given instead."""
+    if function is not None and not callable(function):
+        raise InputError(f"{name} must be a function, got {function!r:.60}")
+    return function

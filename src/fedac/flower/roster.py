@@ -1,0 +1,122 @@
+"""Who the nodes are: clients' own numbers, by which the clients of a round are drawn.
+
+Flower makes node ids at random, anew for every run. A client's own number, its ``partition-id``,
+stays: drawn by numbers, a run repeats, and a resumed run is the same.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from flwr.serverapp import Grid
+
+from fedac.errors import InputError
+from fedac.flower.exchange import send_and_wait
+from fedac.flower.numbers import number_in, question
+from fedac.sampling import participants
+
+log = logging.getLogger("flwr.fedac")
+
+
+@dataclass
+class Roster:
+    """The numbers of the clients, by node, as far as they are known.
+
+    Examples
+    --------
+    >>> roster = Roster()
+    >>> roster.learn(8123, "4")
+    >>> roster.name(8123), roster.name(97)
+    ('node 8123 (partition 4)', 'node 97')
+    >>> roster.ordered([97, 8123])
+    [8123, 97]
+    """
+
+    numbers: dict[int, int] = field(default_factory=dict)
+    asked: set[int] = field(default_factory=set)
+
+    def learn(self, node: int, number: str | None) -> None:
+        """Note the number that a node says it has."""
+        if number is not None:
+            self.numbers[node] = int(number)
+
+    def shared(self, nodes: Iterable[int]) -> dict[int, list[int]]:
+        """Return the numbers that several of some nodes have, and which nodes these are.
+
+        >>> Roster({11: 0, 12: 1, 13: 0}).shared([11, 12, 13])
+        {0: [11, 13]}
+        """
+        found: dict[int, list[int]] = {}
+        for node in sorted(nodes):
+            if node in self.numbers:
+                found.setdefault(self.numbers[node], []).append(node)
+        return {number: mine for number, mine in found.items() if len(mine) > 1}
+
+    def name(self, node: int) -> str:
+        """Return what logs call a node."""
+        return f"node {node}" + f" (partition {self.numbers.get(node)})" * (node in self.numbers)
+
+    def ordered(self, nodes: Iterable[int]) -> list[int]:
+        """Return nodes by their numbers; those without one come last, by their ids."""
+        return sorted(nodes, key=lambda n: (n not in self.numbers, self.numbers.get(n, n), n))
+
+    def draw(self, nodes: Iterable[int], count: int, seed: int, r: int) -> list[int]:
+        """Return who takes part in round r, counted from 0: the simulator's draw."""
+        order = self.ordered(nodes)
+        if count >= len(order):
+            return order
+        return [order[i] for i in participants(seed, r, N=len(order), count=count)]
+
+    def draw_others(self, nodes: Iterable[int], count: int, key: str) -> list[int]:
+        """Return some of the nodes, by a key of the draw."""
+        order = self.ordered(nodes)
+        return random.Random(key).sample(order, max(0, min(count, len(order))))
+
+    def ask(self, grid: Grid, nodes: Iterable[int], seconds: float) -> None:
+        """Ask new nodes for their numbers, and wait for the answers."""
+        new = [node for node in nodes if node not in self.asked and node not in self.numbers]
+        if not new:
+            return
+        self.asked.update(new)
+        answers = send_and_wait(grid, [question(node) for node in new], seconds, {}).replies
+        for node, reply in answers.items():
+            self.learn(node, number_in(reply))
+        silent = [node for node in new if node not in self.numbers]
+        if silent:
+            log.warning(
+                "%d of %d nodes do not tell their number, so the draw of clients depends on node "
+                "ids, which Flower makes at random, and will not repeat: make the app with "
+                "client_app, or call fedac.flower.tell_number(app)",
+                len(silent), len(new),
+            )  # fmt: skip
+
+
+def require_sample(name: str, sample: float | None) -> float | None:
+    """Return a number of nodes (an int), or a share of them (a float up to 1), or None.
+
+    Examples
+    --------
+    >>> require_sample("sample", 1.5)
+    Traceback (most recent call last):
+    ...
+    fedac.errors.InputError: sample must be a number of nodes (10), or a share (0.1), got 1.5
+    """
+    share = isinstance(sample, float) and 0 < sample <= 1
+    count = isinstance(sample, int) and not isinstance(sample, bool) and sample > 0
+    if not (sample is None or share or count):
+        raise InputError(f"{name} must be a number of nodes (10), or a share (0.1), got {sample!r}")
+    return sample
+
+
+def count_of(sample: float | None, nodes: int) -> int:
+    """Return how many of some nodes are in a sample; a share is rounded as in the simulator.
+
+    >>> count_of(0.25, 10), count_of(3, 2), count_of(None, 7)
+    (2, 3, 7)
+    """
+    if sample is None:
+        return nodes
+    return max(1, round(sample * nodes)) if isinstance(sample, float) else int(sample)
