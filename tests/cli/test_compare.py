@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -41,6 +42,15 @@ def test_json_is_the_contract(fedac):
     assert found["runs"] == 6 * (6 + 2)
     assert found["fresh_seeds"] == [2, 3]
     assert found["link"].endswith("stragglers=lognormal(0.5)")
+
+
+def test_fedavg_in_disguise_is_mentioned_once(fedac):
+    small = ("--l2", 1, "-K", 16, "--tries", 4, "--methods", "fedavg,fedac-i")
+    code, out, err = fedac(*SMALL, *small, "--json")
+    assert code == 0
+    assert json.loads(out)["runs"] == 2 * (4 + 2)
+    said = r"fedac: \d of 12 runs are FedAvg in disguise: with eta mu K >= 1 FedAc does not .*\n"
+    assert re.fullmatch(said, err)
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""The examples in the README work."""
+"""The examples in README and docs work."""
 
 from __future__ import annotations
 
@@ -36,8 +36,9 @@ def test_documented_commands_are_accepted(arguments):
 
 @pytest.fixture
 def example(write):
-    """Return the README's sweep as a file."""
-    (text,) = re.findall(r"```toml\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
+    """Return the sweep of docs/sweeps.md as a file."""
+    page = ROOT / "docs" / "sweeps.md"
+    (text,) = re.findall(r"```toml\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
     return write(text.encode(), "grid.toml")
 
 

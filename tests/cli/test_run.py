@@ -310,6 +310,16 @@ def test_same_seed_same_numbers(run):
     assert first["runs"] != other["runs"]
 
 
+def test_one_warning_for_all_runs_that_are_fedavg(run):
+    code, out, err = run("--json", "--eta", "0.1,0.5,0.7", "--mu", 2)
+    assert code == 0
+    assert [row["eta"] for row in read(out)["runs"]] == [0.1, 0.5, 0.7]
+    assert err == (
+        "fedac: warning: FedAc-I is FedAvg at twice the bytes with eta=0.5, 0.7, mu=2, K=2, "
+        "because eta mu K >= 1; to accelerate, use mu < 0.714 or eta < 0.25\n"
+    )
+
+
 def test_one_warning_for_all_large_step_sizes(run):
     code, out, err = run("--json", "--algorithm", "mb-sgd", "--eta", "0.1,50,60")
     assert code == 0

@@ -254,7 +254,10 @@ def test_a_name_is_printed_as_it_is(fedac, grid, tmp_path):
 def test_large_step_sizes_are_mentioned_once(fedac, options, tmp_path):
     code, _, err = fedac("sweep", *options(eta="0.1,1e3,1e4"), "--out", tmp_path / "out")
     assert code == 0
-    assert err == "fedac: 2 of 3 step sizes exceed 1/L; the theory covers eta <= 1/L only\n"
+    assert err == (
+        "fedac: 2 of 3 step sizes exceed 1/L; the theory covers eta <= 1/L only\n"
+        "fedac: 8 of 24 runs are FedAvg in disguise: with eta mu K >= 1 FedAc does not accelerate\n"
+    )
 
 
 def test_dry_run(fedac, grid, tmp_path, monkeypatch):
@@ -272,6 +275,14 @@ def test_dry_run(fedac, grid, tmp_path, monkeypatch):
     code, out, err = fedac("sweep", grid, "--dry-run")
     assert (code, err) == (0, "")
     assert out.endswith(" s\n")
+
+
+def test_a_sweep_that_comes_with_fedac(fedac, assert_refused, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code, out, err = fedac("sweep", "a9a-clients", "--dry-run")
+    assert (code, err) == (0, "")
+    assert out.startswith("cells: 2600, missing: 2600\n")
+    assert_refused("sweep", "a9a", "--dry-run", saying="unknown sweep 'a9a'")
 
 
 def test_what_is_missing(assert_refused, options, grid, tmp_path):

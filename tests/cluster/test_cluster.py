@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+import fedac
+
 pytest.importorskip("ray", reason="Ray is not installed: pip install 'fedac[ray]'")
 pytestmark = pytest.mark.slow
 
@@ -105,7 +107,8 @@ def test_connect_uses_the_cluster_of_the_environment_and_leaves_what_others_conn
 
 def test_a_node_with_another_version_is_named_with_both_versions(two_nodes):
     said = two_nodes.run(REFUSED)
-    assert said == "fedac is 0.1.0 on node first, but 7.0 here; install fedac 7.0 there\n"
+    mine = fedac.__version__
+    assert said == f"fedac is {mine} on node first, but 7.0 here; install fedac 7.0 there\n"
 
 
 def test_importing_fedac_does_not_import_ray():

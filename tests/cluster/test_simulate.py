@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedac.errors import StepSizeWarning
+from fedac.errors import NotAcceleratedWarning, StepSizeWarning
 
 pytest.importorskip("ray", reason="Ray is not installed: pip install 'fedac[ray]'")
 pytestmark = pytest.mark.slow
@@ -82,6 +82,7 @@ def test_one_two_and_three_actors_give_the_bits_of_one_machine(name: str, found:
     queries: list[int] = []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", StepSizeWarning)
+        warnings.simplefilter("ignore", NotAcceleratedWarning)
         alone = SCENARIOS["SCENARIOS"][name](on_progress=queries.append)
     expected: dict[str, Any] = SCENARIOS["numbers"](alone) | {"reported": sum(queries)}
     for actors in numbers_of_actors(name):

@@ -50,8 +50,8 @@ def made_up():
             )  # fmt: skip
         ordered = tuple(sorted(rows, key=lambda row: row.rank))
         return Comparison(
-            question=question, rows=ordered, budget=budget, curves=curves, runs=7, f_star=0.25,
-            dim=3,
+            question=question, rows=ordered, budget=budget, curves=curves, runs=7, disguised=2,
+            f_star=0.25, dim=3,
         )  # fmt: skip
 
     return made_up

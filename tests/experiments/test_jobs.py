@@ -318,5 +318,5 @@ def test_killed_workers_and_a_killed_driver_change_no_byte(tmp_path):
 def test_processes_end_with_the_block():
     task = sweep.prepare(make())
     with Processes(task, [1, 1], lambda: None) as pool:
-        pids = [worker.process.pid for worker in pool._workers]
+        pids = [worker.child.pid for worker in pool._workers]
     assert [worker for worker in pids if Path(f"/proc/{worker}").exists()] == []

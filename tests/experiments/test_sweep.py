@@ -323,6 +323,18 @@ def test_divergence_is_a_result(make, store):
     assert np.isfinite(frame.best_loss).all()
     assert store.best(summary.keys) is None
     assert summary.beyond == 1
+    assert summary.disguised == 0
+
+
+@pytest.mark.usefixtures("calls")
+def test_runs_of_fedac_that_are_fedavg_are_counted_without_a_noise(make, store):
+    # eta mu K = 1/8, 1, 8, 64; mb-ac-sgd takes no local steps
+    one = {"l2": 0.5, "workers": (4,), "local_steps": (1, 8), "eta": (0.25, 2.0)}
+    grid = make(algorithms=("fedac-i", "fedavg", "mb-ac-sgd"), **one)
+    assert sweep.run(grid, store).disguised == 3
+    # eta falls to 1/8 in 16 rounds of one step, and to 1 in two rounds of eight
+    falling = make(algorithms=("fedac-i",), **one | {"eta": (2.0,)}, decay="1/r")
+    assert sweep.run(falling, store).disguised == 1
     assert sweep.run(grid, store).new == 0
 
 

@@ -34,7 +34,7 @@ from fedac.cli.parse import (
 )
 from fedac.cli.progress import sweep_bar
 from fedac.cli.streams import new_table, notice_compiling, print_table
-from fedac.cli.sweep import load_data, stoppable
+from fedac.cli.sweep import load_data, notice_disguised, stoppable
 
 if TYPE_CHECKING:
     from fedac.experiments.comparison import Comparison, Question
@@ -140,6 +140,7 @@ def command(
     require_distance(question, prepare(question.grid))
     with open_store(out) as store, stoppable("compare", store if out else None):
         found = answer_with_bars(question, store, jobs=jobs, on=on, ray_address=ray_address)
+    notice_disguised(found.disguised, found.runs)
     if out is not None:
         from fedac.experiments.comparison.files import write_files
 

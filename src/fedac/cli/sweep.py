@@ -66,7 +66,10 @@ WORTH_MEASURING = 20.0
 
 def command(
     file: Path | None = typer.Argument(
-        None, metavar="FILE.toml", parser=nonempty_path, help="The grid; or give it by options."
+        None,
+        metavar="FILE.toml",
+        parser=nonempty_path,
+        help="The grid, or the name of one that comes with fedac; or give it by options.",
     ),
     out: Path | None = typer.Option(
         None, metavar="DIR", parser=nonempty_path, help="Folder of the store."
@@ -157,7 +160,7 @@ def command(
         raise InputError(f"no grid given: pass FILE.toml, or {NEEDED}")
     if out is None and not dry_run:
         raise InputError("--out is missing: the folder in which the runs are kept")
-    from fedac.experiments.grid import Grid
+    from fedac.experiments.grid import Grid, shipped
     from fedac.experiments.seeds import find_spread
     from fedac.experiments.shards import Shard
     from fedac.experiments.sweep import require_where
@@ -168,7 +171,8 @@ def command(
     where = {"jobs": jobs, "on": on, "ray_address": ray_address,
              "shard": None if shard is None else Shard.parse(shard)}  # fmt: skip
     if file is not None:
-        grid = Grid.from_toml(file)
+        is_name = file.parent == Path() and not file.suffix and not file.exists()
+        grid = Grid.from_toml(shipped(file.name) if is_name else file)
     else:
         if test is not None:
             given["test"] = parse_test(test)
@@ -215,6 +219,16 @@ def _run(grid: Grid, out: Path, band: str, where: dict[str, Any]) -> None:
         notice(
             f"{summary.beyond} of {len(grid.eta)} step sizes exceed 1/L; the theory covers "
             "eta <= 1/L only"
+        )
+    notice_disguised(summary.disguised, len(summary.keys))
+
+
+def notice_disguised(disguised: int, runs: int) -> None:
+    """Say how many runs of FedAc were FedAvg, if some were."""
+    if disguised:
+        notice(
+            f"{disguised} of {runs} runs are FedAvg in disguise: with eta mu K >= 1 FedAc does not "
+            "accelerate"
         )
 
 

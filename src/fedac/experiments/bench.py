@@ -26,7 +26,7 @@ import scipy.sparse as sp
 
 from fedac.data import dense, split, synthetic
 from fedac.data import load as load_data
-from fedac.errors import StepSizeWarning
+from fedac.errors import NotAcceleratedWarning, StepSizeWarning
 from fedac.experiments import sweep
 from fedac.experiments.grid import Grid, shipped
 from fedac.experiments.machine import describe_machine
@@ -66,6 +66,7 @@ def run(on_line: Callable[[str], object]) -> Iterator[Line]:
     """Yield the lines that can be measured here; call `on_line` with the name of each before."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", StepSizeWarning)
+        warnings.simplefilter("ignore", NotAcceleratedWarning)
         for name, measure in LINES.items():
             if name not in NEEDS or NEEDS[name]():
                 on_line(name)

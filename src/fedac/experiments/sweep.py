@@ -58,6 +58,7 @@ class Summary:
     new: int  # runs that this call added
     before: int  # runs that it found in the store
     beyond: int  # step sizes above 1/L, which the paper's theorems do not cover
+    disguised: int  # runs of FedAc that are FedAvg: `Task.disguised`
     keys: tuple[str, ...]  # of all runs of the grid, or of the shard, in its order
 
 
@@ -156,7 +157,8 @@ def run_groups(
     sweep.raise_failures()
     etas = {config.eta for configs in groups for config in configs}
     beyond = sum(eta * task.objective.smoothness > 1 + 1e-12 for eta in etas)
-    return Summary(sweep.new, before, beyond, keys)
+    disguised = sum(map(task.disguised, groups))
+    return Summary(sweep.new, before, beyond, disguised, keys)
 
 
 def choose_runner(

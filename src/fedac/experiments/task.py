@@ -10,9 +10,10 @@ from itertools import product
 from typing import Any
 
 from fedac.algorithms import Algorithm
+from fedac.algorithms.acceleration import is_fedavg
 from fedac.data import Clients, Dataset
 from fedac.decay import Decay
-from fedac.errors import StepSizeWarning
+from fedac.errors import NotAcceleratedWarning, StepSizeWarning
 from fedac.experiments.cost import Cost, predict_cost, queries
 from fedac.experiments.federations import load_clients
 from fedac.experiments.grid import Config, Grid, Split, groups
@@ -54,6 +55,15 @@ class Task:
         """Return how many gradients of single rows some runs take."""
         return sum(queries(config, self.objective.n_samples) for config in configs)
 
+    def disguised(self, configs: Iterable[Config]) -> int:
+        """Return how many of some runs are FedAvg to their end, though their method is FedAc."""
+        return sum(
+            is_fedavg(
+                self.algorithms[one.algorithm], eta=_last_eta(one), mu=one.mu or one.l2, K=one.K
+            )
+            for one in configs
+        )
+
     def minima(self) -> dict[str, float]:
         """Return F* by the hash of the split."""
         if self.weighting == "examples":
@@ -78,8 +88,9 @@ class Task:
         for name, eta in cells:
             etas.setdefault(name, []).append(eta)
         with warnings.catch_warnings():
-            # Tuning tries too large step sizes as well; `Summary.beyond` counts them.
+            # Tuning tries too large step sizes as well; `Summary` counts them.
             warnings.simplefilter("ignore", StepSizeWarning)
+            warnings.simplefilter("ignore", NotAcceleratedWarning)
             result = simulate(
                 self.objective,
                 [self.algorithms[name] for name in etas],
@@ -117,6 +128,11 @@ class Task:
             for name, of_one in etas.items()
         }
         return settings | {"test": self.test}
+
+
+def _last_eta(config: Config) -> float:
+    last = config.T // config.K - 1
+    return Decay(config.eta, config.decay).at(last) if config.decay else config.eta
 
 
 @lru_cache(maxsize=1)

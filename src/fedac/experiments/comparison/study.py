@@ -66,6 +66,8 @@ class Comparison:
         By method, K and wire: a `Curve` for each fresh seed.
     runs : int
         How many runs it took, those found in the store included.
+    disguised : int
+        How many of them are FedAvg, though their method is FedAc (`Task.disguised`).
     f_star : float
         The minimum of the objective.
     """
@@ -75,6 +77,7 @@ class Comparison:
     budget: Budget
     curves: dict[Cell, tuple[Curve, ...]]
     runs: int
+    disguised: int
     f_star: float
     dim: int
 
@@ -127,8 +130,9 @@ def answer(
         groups = [group for group in groups if group]
         records = {one.algorithm: one.record for each in tries.values() for one in each}
         on_task = replace(task, algorithms=records, groups=groups)
-        run_groups(on_task, groups, store, on_progress=on_progress, **where)
-        study.runs += sum(map(len, groups))
+        done = run_groups(on_task, groups, store, on_progress=on_progress, **where)
+        study.runs += len(done.keys)
+        study.disguised += done.disguised
 
     tuning = question.grid.seeds
     coarse = {cell: study.tuner.coarse(cell.method, cell.K) for cell in study.cells}
@@ -163,7 +167,7 @@ class _Study:
         self.question = question
         self.task = task
         self.store = store
-        self.runs = 0
+        self.runs = self.disguised = 0
         grid = question.grid
         self.cells = [
             Cell(method, K, wire)
@@ -222,6 +226,7 @@ class _Study:
             budget=budget,
             curves=curves,
             runs=self.runs,
+            disguised=self.disguised,
             f_star=self.f_star,
             dim=self.task.objective.dim,
         )

@@ -6,17 +6,11 @@ leave processes behind when their own is. Each worker has a thread here that lis
 
 from __future__ import annotations
 
-import os
-import pickle
 import queue
-import signal
-import subprocess
-import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from pathlib import Path
 from typing import Self
 
 from fedac.experiments.runners import Answer, Order, Report, WorkerLostError
@@ -33,6 +27,7 @@ from fedac.experiments.runners.messages import (
 from fedac.experiments.runners.transport import to_bytes
 from fedac.experiments.store import Origin
 from fedac.experiments.task import Task
+from fedac.subprocesses import Child
 
 # How often a group is started again after its process died.
 RETRIES = 1
@@ -124,13 +119,7 @@ class _Worker:
         self.threads = threads
         self.order: Order | None = None
         self.origin: Origin | None = None
-        self.process = subprocess.Popen(
-            # -P: nothing is imported from the current folder that we would not import from it.
-            [sys.executable, "-P", "-m", "fedac.experiments.runners.worker"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=_environment(threads),
-        )
+        self.child = Child("fedac.experiments.runners.worker", threads)
 
     @property
     def ready(self) -> bool:
@@ -142,11 +131,10 @@ class _Worker:
         """Say hello, and pass on what the process writes; None at its end."""
 
         def pass_on() -> None:
-            assert self.process.stdout is not None
             with suppress(Exception):  # it died, perhaps in the middle of a message
-                self._write(hello)
+                self.child.write(hello)
                 while True:
-                    inbox.put((self, pickle.load(self.process.stdout)))
+                    inbox.put((self, self.child.read()))
             inbox.put((self, None))
 
         self._thread = threading.Thread(target=pass_on, daemon=True)
@@ -156,38 +144,19 @@ class _Worker:
         """Give an order to the process."""
         self.order = order
         with suppress(OSError):  # it died: its thread will say so
-            self._write(order)
+            self.child.write(order)
 
     def end(self) -> str:
         """Wait for a process that is ending by itself, and say why it does."""
-        code = self.process.wait()
+        reason = self.child.wait()
         self._close()
-        if code < 0:
-            name = signal.Signals(-code).name
-            return f"{name}, perhaps out of memory" if name == "SIGKILL" else name
-        return f"exit code {code}"
+        return reason
 
     def stop(self) -> None:
         """End the process."""
-        self.process.kill()
-        self.process.wait()
+        self.child.kill()
         self._close()
 
     def _close(self) -> None:
         self._thread.join()
-        for pipe in (self.process.stdin, self.process.stdout):
-            assert pipe is not None
-            with suppress(OSError):  # it has not read everything
-                pipe.close()
-
-    def _write(self, message: Hello | Order) -> None:
-        assert self.process.stdin is not None
-        pickle.dump(message, self.process.stdin)
-        self.process.stdin.flush()
-
-
-def _environment(threads: int) -> dict[str, str]:
-    """Return the environment of a worker: modules from where we have them, and few threads."""
-    path = os.pathsep.join(str(Path(folder).absolute()) for folder in sys.path)
-    libraries = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-    return dict.fromkeys(libraries, str(threads)) | os.environ | {"PYTHONPATH": path}
+        self.child.close()

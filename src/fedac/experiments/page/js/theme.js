@@ -47,6 +47,22 @@ function themeColour(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 }
 
-// Black lines would be invisible on a dark page.
-const visible = (colour) => (colour === "#000000" ? "var(--ink)" : colour);
-const inkOf = (colour) => (colour === "#000000" ? themeColour("--ink") : colour);
+// On a dark page black becomes the ink, and other dark colours lighter, until text in them is readable.
+const visible = (colour) =>
+  colour === "#000000" ? "var(--ink)" : `light-dark(${colour}, ${lightened(colour)})`;
+
+function inkOf(colour) {
+  if (colour === "#000000") return themeColour("--ink");
+  return DARK.matches ? lightened(colour) : colour;
+}
+
+function lightened(colour) {
+  let rgb = colour.match(/[0-9a-f]{2}/gi).map((hex) => parseInt(hex, 16));
+  while (luminance(rgb) < 0.23) rgb = rgb.map((channel) => channel + (255 - channel) / 10);
+  return `#${rgb.map((channel) => Math.round(channel).toString(16).padStart(2, "0")).join("")}`;
+}
+
+function luminance(rgb) {
+  const [r, g, b] = rgb.map((channel) => (channel / 255) ** 2.2);
+  return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+}
