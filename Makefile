@@ -7,7 +7,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --no-compile
 PYTEST := $(BIN)/pytest -q --numprocesses=auto --dist=loadscope
 
-.PHONY: install demo test quick coverage lint format bench federation clean
+.PHONY: install demo test quick coverage lowest lint format docs notebooks bench federation clean
 
 install: $(VENV)/.dev
 
@@ -20,6 +20,12 @@ $(VENV)/.package: pyproject.toml
 # With PyTorch, Flower, Ray and the tools, for the tests.
 $(VENV)/.dev: $(VENV)/.package
 	$(PIP) --editable '.[dev]'
+	touch $@
+
+# What makes the site reads our sources; it does not import them.
+$(VENV)/.docs: pyproject.toml
+	test -d $(VENV) || $(PYTHON) -m venv $(VENV)
+	$(PIP) --editable '.[docs]'
 	touch $@
 
 demo: $(VENV)/.package
@@ -36,6 +42,16 @@ quick: $(VENV)/.dev
 coverage: $(VENV)/.dev
 	$(PYTEST) --cov --cov-report=term:skip-covered
 
+# The core with the lowest versions that pyproject.toml allows, in an environment and a cache of its own. Old
+# packages meet new ones there that deprecate what they use.
+lowest:
+	$(PYTHON) -m venv .venv-lowest
+	$(PYTHON) scripts/lowest.py > .venv-lowest/lowest.txt
+	.venv-lowest/bin/pip install --quiet --constraint .venv-lowest/lowest.txt \
+	  --editable . hypothesis pytest pytest-xdist
+	FEDAC_CACHE=$(CURDIR)/.venv-lowest/cache .venv-lowest/bin/pytest -q --numprocesses=auto --dist=loadscope -m 'not slow' -W ignore::DeprecationWarning \
+	  tests/algorithms tests/cli tests/data tests/objectives tests/simulation tests/theory
+
 lint: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -46,6 +62,14 @@ format: $(VENV)/.dev
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+# The site, into site/; open site/index.html.
+docs: $(VENV)/.docs
+	$(BIN)/mkdocs build --strict
+
+# Runs all notebooks of docs/ and stores what they print and draw.
+notebooks: $(VENV)/.dev
+	$(BIN)/python scripts/run_notebooks.py
+
 bench: $(VENV)/.package
 	$(BIN)/fedac bench
 
@@ -53,4 +77,4 @@ federation: $(VENV)/.dev
 	$(BIN)/python scripts/federation.py
 
 clean:
-	rm -rf $(VENV) demo .coverage .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf $(VENV) .venv-lowest demo site .coverage .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
