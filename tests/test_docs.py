@@ -1,16 +1,23 @@
-"""The Python of README and docs runs as it stands."""
+"""The Python of README and docs runs as it stands; of tutorials, all of it."""
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
+from contextlib import redirect_stdout
+from io import StringIO
 from pathlib import Path
 
 import matplotlib as mpl
 import matplotlib.pyplot as plt
 import pytest
+from printed import same_but_for_rounding
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+TUTORIALS = sorted((ROOT / "docs" / "tutorials").glob("*.md"))
 
 
 @pytest.mark.slow
@@ -24,7 +31,38 @@ def test_python_blocks_run(page: Path, tmp_path: Path, monkeypatch) -> None:
     plt.close("all")
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.slow
+@pytest.mark.parametrize("page", TUTORIALS, ids=lambda page: page.name)
+def test_tutorials_do_what_they_say(page: Path, tmp_path: Path, monkeypatch) -> None:
+    """Follow a tutorial: save its files, run its Python and its commands, read what they print."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "mine", raising=False)
+    monkeypatch.setenv(
+        "PATH", os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    )
+    mpl.use("Agg")
+    names: dict[str, object] = {"__name__": page.stem}
+    printed = ""
+    blocks = re.findall(r"^```(\w+)\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
+    for language, block in blocks:
+        if language == "python":
+            with redirect_stdout(StringIO()) as said:
+                exec(compile(block, str(page), "exec", dont_inherit=True), names)
+            printed = said.getvalue()
+        elif language == "py":  # a file, named in its first line
+            (tmp_path / block.split()[1]).write_text(block)
+        elif language == "sh":
+            ran = subprocess.run(["bash", "-ec", block], capture_output=True, text=True)
+            assert ran.returncode == 0, ran.stdout + ran.stderr
+            printed = ran.stdout
+        else:
+            assert language == "text", f"{page.name} has a block of {language}"
+            same_but_for_rounding(printed, block)
+    plt.close("all")
+
+
+@pytest.mark.parametrize("page", PAGES + TUTORIALS, ids=lambda page: page.name)
 def test_links_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\((?!http)([^)#]+)", page.read_text()):
         assert (page.parent / target).exists(), f"{page.name} links to {target}"

@@ -1,0 +1,50 @@
+"""What `mkdocs` needs to know about files outside docs/: called while the site is made.
+
+Pages of docs/ are read on GitHub too, where links to tests, examples and the README lead to those
+files. The site does not have them.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from notebook_pages import page_of
+
+ROOT = Path(__file__).parents[1]
+PAGES = {"README.md": "index.md", "CHANGELOG.md": "changelog.md"}
+OUTSIDE = re.compile(r"\[([^]]+)\]\((?:\.\./)+([^)#]+)[^)]*\)")
+
+
+def on_files(files: Files, *, config: MkDocsConfig) -> Files:
+    """Add the changelog, with its links seen from docs/, and a page for each notebook."""
+    text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8").replace("](docs/", "](")
+    files.append(File.generated(config, "changelog.md", content=text))
+    for notebook in [file for file in files if file.src_uri.endswith(".ipynb")]:
+        where = Path(notebook.src_uri)
+        page, pictures = page_of(ROOT / "docs" / where)
+        made = {where.with_suffix(".md").name: page, **pictures}
+        for name, content in made.items():
+            uri = (where.parent / name).as_posix()
+            files.append(File.generated(config, uri, content=content))
+    return files
+
+
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """Lead links out of docs/ to the page that says the same, or else leave their words.
+
+    Links to notebooks lead to the pages made of them.
+    """
+    return OUTSIDE.sub(_inside, markdown).replace(".ipynb)", ".md)")
+
+
+def _inside(link: re.Match[str]) -> str:
+    text, target = link.groups()
+    if target in PAGES:
+        return f"[{text}]({PAGES[target]})"
+    if (ROOT / "docs" / target).exists():  # from a page in a folder of docs/
+        return link[0]
+    return f"`{text}`" if text == target else text
