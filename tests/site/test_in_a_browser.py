@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from accessibility import serious_findings, wide_and_narrow
 
 pytestmark = pytest.mark.slow
 LOADED = "document.readyState === 'complete'"
@@ -40,3 +41,15 @@ def test_search_works_from_disk(page, site) -> None:
 def test_what_scrolls_can_be_reached_with_the_keyboard(page, site) -> None:
     page.open(site / "benchmark.html", width=400, drawn=LOADED)
     page.wait_for("document.querySelectorAll('.md-typeset__scrollwrap[tabindex]').length > 0")
+
+
+# One page of each kind: pictures, code, wide tables, a notebook, an API reference. Each takes axe a
+# second or more.
+KINDS = ("index", "pytorch", "benchmark", "notebooks/theory-beside-simulation", "api/algorithms")
+
+
+@wide_and_narrow
+def test_axe_has_no_serious_finding(page, site, width, dark) -> None:
+    for kind in KINDS:
+        page.open(site / f"{kind}.html", width=width, dark=dark, drawn=LOADED)
+        assert serious_findings(page) == [], kind

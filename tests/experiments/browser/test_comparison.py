@@ -6,6 +6,7 @@ import json
 import math
 
 import pytest
+from accessibility import serious_findings, wide_and_narrow
 
 from fedac.experiments.comparison.report import write_report
 
@@ -132,3 +133,9 @@ def test_fits_light_or_dark(page, report, width, dark):
     ink = page.run("document.getElementById('plot').layout.font.color")
     assert ink == ("#e7eaee" if dark else "#1d2126")
     assert page.errors == []
+
+
+@wide_and_narrow
+def test_axe_has_no_serious_finding(page, report, width, dark):
+    page.open(report, width=width, dark=dark)
+    assert serious_findings(page) == []

@@ -10,6 +10,7 @@ from itertools import product
 import matplotlib.image
 import numpy as np
 import pytest
+from accessibility import serious_findings, wide_and_narrow
 
 from fedac.experiments.grid import Config
 from fedac.experiments.identity import A9A
@@ -469,3 +470,9 @@ def test_accuracy_on_the_test_set(page, report_of_clients):
 def test_without_a_test_set_there_is_one_metric(desktop):
     assert offered(desktop, "metric") == ["suboptimality"]
     assert not shown(desktop, "metric")
+
+
+@wide_and_narrow
+def test_axe_has_no_serious_finding(page, report, width, dark):
+    page.open(report, width=width, dark=dark)
+    assert serious_findings(page) == []
