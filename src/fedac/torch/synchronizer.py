@@ -258,8 +258,9 @@ class Synchronizer:
     def join(self) -> Iterator[None]:
         """Let processes have different numbers of batches; all of them must use it.
 
-        Who leaves first takes part in the rounds of the others, without being counted in those in
-        which it took no step. All leave together, with equal states and the steps of the longest.
+        One that leaves first takes part in the rounds of the others, without being counted in those
+        in which it took no step. All leave together, with equal states and the steps of the
+        longest.
 
         Examples
         --------
