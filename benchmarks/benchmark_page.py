@@ -220,14 +220,15 @@ def write_tables(rows: pd.DataFrame) -> None:
 
 def winners(rows: pd.DataFrame) -> str:
     """Return the best method of every case on every axis, beside FedAvg and FedAc-I."""
-    heads = ["problem", "clients"]
-    heads += [f"fewest {axis}" for axis in AXES]
+    heads = ["clients", *(f"fewest {axis}" for axis in AXES)]
     heads += ["FedAvg: rounds, MB, s", "FedAc-I: rounds, MB, s"]
-    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    lines = []
     for case in CASES:
+        lines += ["", f"**{case.name}, target {case.target:g}**", ""]
+        lines += [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
         for kind in KINDS:
             here = rows[(rows["problem"] == case.name) & (rows["clients"] == kind)]
-            cells = [f"{case.name}, target {case.target:g}", kind]
+            cells = [kind]
             for axis in AXES:
                 reached = here.dropna(subset=[axis])
                 cells.append("none" if reached.empty else winner(reached, axis))
@@ -235,7 +236,7 @@ def winners(rows: pd.DataFrame) -> str:
                 ours = here[here["method"] == method]
                 cells.append(", ".join(cost(ours[axis].min()) for axis in AXES))
             lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
+    return "\n".join([*lines, ""])
 
 
 def winner(reached: pd.DataFrame, axis: str) -> str:

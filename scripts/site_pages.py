@@ -16,6 +16,12 @@ from notebook_pages import page_of
 
 ROOT = Path(__file__).parents[1]
 PAGES = {"README.md": "index.md", "CHANGELOG.md": "changelog.md"}
+# Blocks of code; code in a line; what is not text; and the words of a text to keep on one line.
+PARTS = re.compile(
+    r"<pre\b.*?</pre>|<code>[^<]*</code>|<[^>]*>|\d[\d.]*e-\d+|\bFedAc-I+\b", re.DOTALL
+)
+HYPHENATED = re.compile(r"(?<![\w-])(?=[\w-]{2,24}(?![\w-]))\w*-[\w-]*")
+PICTURE = re.compile(r'<img [^>]*src="([^"]+\.png)"[^>]*>')
 OUTSIDE = re.compile(r"\[([^]]+)\]\((?:\.\./)+([^)#]+)[^)]*\)")
 
 
@@ -39,6 +45,25 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
     Links to notebooks lead to the pages made of them.
     """
     return OUTSIDE.sub(_inside, markdown).replace(".ipynb)", ".md)")
+
+
+def on_page_content(html: str, **_: Any) -> str:
+    """Break no line inside a number or a name with a hyphen, and link pictures to themselves.
+
+    Figures with many panels are made smaller to fit a page; alone, they can be read.
+    """
+    return PICTURE.sub(r'<a href="\1">\g<0></a>', PARTS.sub(_unbroken, html))
+
+
+def _unbroken(part: re.Match[str]) -> str:
+    text = part[0]
+    if text.startswith("<code>"):
+        return "<code>" + HYPHENATED.sub(_whole, text.removeprefix("<code>"))
+    return text if text.startswith("<") else _whole(part)
+
+
+def _whole(word: re.Match[str]) -> str:
+    return f'<span class="whole">{word[0]}</span>'
 
 
 def _inside(link: re.Match[str]) -> str:

@@ -28,15 +28,17 @@ _STREAM = np.uint64(0x8CB92BA72F3D8DD7)  # any odd number with no pattern
 class Link:
     """The way from clients to the server and back, and how fast clients are.
 
-    Every number may also be a text with its unit, as "50ms" or "20Mbit". What is left out costs no
-    time.
+    Every number may also be a text with its unit, such as "50ms" or "20Mbit". What is left out
+    costs no time.
 
     Parameters
     ----------
     latency : float
         Seconds of a round trip; a round waits for one.
-    up, down : float
-        Bits per second from a client to the server, and back.
+    up : float
+        Bits per second from a client to the server.
+    down : float
+        Bits per second from the server to a client.
     gradient : float
         Seconds of one local step on a client: the gradient of its batch.
     stragglers : str, optional
@@ -154,12 +156,18 @@ phone, wan
 
         Parameters
         ----------
-        up, down : float
-            Bytes that a client sends and receives in a round.
+        up : float
+            Bytes that a client sends in a round.
+        down : float
+            Bytes that a client receives in a round.
         gaps : sequence of int
             The local steps of the rounds.
-        seed, M, taking_part : int
-            Of the run: they say who takes part in a round, and draw how slow they are.
+        seed : int
+            Of the run: it says who takes part in a round, and draws how slow they are.
+        M : int
+            The number of clients.
+        taking_part : int, optional
+            How many of them take part in a round; all unless given.
 
         Examples
         --------

@@ -50,7 +50,7 @@ LABEL_COLOURS = (
 
 
 def style(algorithm: str) -> Style:
-    """Return the style of one of the algorithms above; of any other it is a grey star.
+    """Return the style of an algorithm; one that has none of its own gets a grey star.
 
     Examples
     --------

@@ -62,6 +62,18 @@ def test_the_changelog_leads_to_pages_of_the_site(site) -> None:
     assert 'href="pytorch.html#any-optimizer-inside"' in (site / "changelog.html").read_text()
 
 
+def test_no_line_ends_inside_a_number_or_an_option(site) -> None:
+    page = (site / "clients.html").read_text()
+    assert '<span class="whole">9.5e-4</span>' in page
+    assert '<code><span class="whole">--split-seed</span></code>' in page
+    assert "whole" not in "".join(re.findall(r"<pre\b.*?</pre>", page, re.DOTALL))
+
+
+def test_a_picture_leads_to_itself(site) -> None:
+    page = (site / "benchmark.html").read_text()
+    assert '<a href="images/benchmark-overview.png"><img ' in page
+
+
 def test_no_link_leaves_the_site_for_a_file_of_the_repository(pages) -> None:
     for page in pages:
         for target in re.findall(r'href="(?!https?:|#)([^"#]*)', page.read_text()):

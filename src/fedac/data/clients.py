@@ -26,9 +26,9 @@ class Clients:
 
     Parameters
     ----------
-    owners : array, shape (n,)
+    owners : array of shape (n,)
         The client of each row: any names or numbers.
-    labels : array, shape (n,), optional
+    labels : array of shape (n,), optional
         The label of each row, for the table and the picture.
     how : str
         How the rows were split, in words.

@@ -25,7 +25,7 @@ class Dataset:
     ----------
     name : str
         Name shown in reports and results.
-    X : csr_array or ndarray, float64, shape (n_samples, n_features)
+    X : csr_array or ndarray of float64, shape (n_samples, n_features)
         Sparse rows, or dense rows in C order.
     y : ndarray of float64, shape (n_samples,)
         Labels, each -1 or +1; see `labels_to_signs`.

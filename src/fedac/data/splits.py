@@ -29,15 +29,16 @@ def split(
 
     Parameters
     ----------
-    data : Dataset, LinearModel or array
+    data : Dataset or LinearModel or array
         What has labels ``y``, or the labels themselves.
     clients : int
         How many clients; left out where `by` is an array.
     by : str or array
         ``"iid"``, shuffled and cut into equal parts; ``"label"``, sorted by label and cut into
         equal parts; ``"dirichlet(a)"``, each label in shares drawn from a Dirichlet distribution,
-        the more uneven the smaller a, then a row for who has none; ``"power(a)"``, shuffled, a row
-        each and the rest in proportion to k^-a for client k; or the name of every row's client.
+        the more uneven the smaller a is, then a row for every client that has none;
+        ``"power(a)"``, shuffled, a row each and the rest in proportion to k^-a for client k; or
+        the name of every row's client.
     seed : int
         Of the split, not of the draws of a simulation.
 

@@ -51,6 +51,55 @@ class Grid(BaseModel):
 
     A federation is M workers that draw from all rows, or clients that hold rows of their own.
 
+    Attributes
+    ----------
+    name : str
+        The title in progress bars and figures.
+    dataset : str
+        A registered name or the path of a LIBSVM file.
+    loss : str
+        A key of `fedac.objectives.LOSSES`, or your own as ``module:name``.
+    l2 : float
+        The strength of the l2 term.
+    intercept : bool
+        Whether to append a column of ones to the data.
+    mu : float or None
+        Strong-convexity estimate; the objective's own, l2, unless given.
+    algorithms : tuple of str
+        Names as of `fedac.algorithms.get`, or your own as ``module:name``.
+    steps : int
+        T.
+    workers : tuple of int
+        M.
+    split : tuple of str
+        Of the rows among clients, as of `fedac.split`, or files.
+    clients : tuple of int
+        In place of workers.
+    split_seed : int
+        The seed of the split.
+    participation : tuple of float
+        Shares of the clients that take part in a round; above 1, numbers of clients.
+    batch : tuple of int or "full"
+        Rows per local step.
+    weighting : "examples" or "uniform"
+        How clients count.
+    local_steps : tuple of int
+        K, which must divide T.
+    eta : tuple of float
+        Step sizes.
+    wire : tuple of str
+        How messages travel, as of `fedac.wire`.
+    decay : str or None
+        How every step size falls over rounds, as of `fedac.Decay`.
+    seeds : tuple of int
+        Of the draws.
+    test : float or str or None
+        A share to hold out, a data set or a LIBSVM file.
+    record_every : int
+        Steps between two records of the loss.
+    precision : "float32" or "float64"
+        Of the workers' local states.
+
     Examples
     --------
     >>> grid = Grid(name="tiny", dataset="synthetic", l2=1e-3, algorithms=("fedac-i", "fedavg"),
@@ -62,34 +111,33 @@ class Grid(BaseModel):
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
 
     # In the order of their checks: a check may use the fields before it.
-    name: Text  # the title in progress bars and figures
-    dataset: Text  # a registered name or the path of a LIBSVM file
-    loss: Text = "logistic"  # a key of `fedac.objectives.LOSSES`, or your own as module:name
+    name: Text
+    dataset: Text
+    loss: Text = "logistic"
     l2: Positive
-    intercept: bool = False  # append a column of ones to the data
-    mu: Positive | None = None  # strong-convexity estimate; the objective's own, l2, unless given
-    algorithms: Several[str]  # names as of `fedac.algorithms.get`, or your own as module:name
-    steps: Count = 4096  # T
-    workers: Several[Count] = ()  # M
-    split: Several[Text] = ()  # of the rows among clients, as of `fedac.split`, or files
-    # In place of workers.
+    intercept: bool = False
+    mu: Positive | None = None
+    algorithms: Several[str]
+    steps: Count = 4096
+    workers: Several[Count] = ()
+    split: Several[Text] = ()
     clients: Annotated[tuple[Count, ...], Field(strict=False, validate_default=True)] = ()
     split_seed: Seed = 0
-    participation: Several[Positive] = (1.0,)  # shares; above 1, numbers of clients
-    batch: Several[int | str] = (1,)  # rows per local step, or "full"
+    participation: Several[Positive] = (1.0,)
+    batch: Several[int | str] = (1,)
     weighting: Literal["examples", "uniform"] = "examples"
-    local_steps: Several[Count]  # K, which must divide T
+    local_steps: Several[Count]
     eta: Several[Positive]
-    wire: Several[Text] = (FLOAT32,)  # how messages travel, as of `fedac.wire`
-    decay: Text | None = None  # how every step size falls over rounds, as of `fedac.Decay`
+    wire: Several[Text] = (FLOAT32,)
+    decay: Text | None = None
     seeds: Several[Seed] = (1,)
-    test: Share | Text | None = None  # a data set, a LIBSVM file, or a share to hold out
-    record_every: Count = 512  # steps between two records of the loss
-    precision: Literal["float32", "float64"] = "float32"  # of the workers' local states
+    test: Share | Text | None = None
+    record_every: Count = 512
+    precision: Literal["float32", "float64"] = "float32"
 
     @classmethod
     def from_toml(cls, path: str | Path) -> Self:
-        """Read a grid from a file whose keys are the parameters above; errors name the line."""
+        """Read a grid from a file whose keys are the fields of a grid; errors name the line."""
         path = Path(path)
         try:
             text = path.read_text(encoding="utf-8")

@@ -34,8 +34,8 @@ class Aggregation:
 
     Parameters
     ----------
-    rule : "mean", "median", "trimmed-mean" or "clipped-mean"
-        See the list above.
+    rule : "mean" or "median" or "trimmed-mean" or "clipped-mean"
+        How; the last three resist bad clients.
     trim : float, optional
         Share of the replies that "trimmed-mean" drops at each end, below 1/2; 0.1 by default.
     clip_norm : float, optional

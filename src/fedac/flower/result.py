@@ -68,8 +68,12 @@ class QuorumError(RuntimeError):
 
     Attributes
     ----------
-    round, good, quorum : int
-        The round that failed, how many replies were good, how many were needed.
+    round : int
+        The round that failed.
+    good : int
+        How many replies were good.
+    quorum : int
+        How many were needed.
     reasons : dict
         Why each other node's reply was not used, by node id.
     result : FederationResult

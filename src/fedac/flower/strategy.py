@@ -87,7 +87,7 @@ class LocalStrategy(Options, Strategy):
         Extra attempts of a round below the quorum, before `QuorumError`; unasked nodes go first.
     weighting : "uniform" or "examples"
         The algorithm averages uniformly; "examples" weights clients by their "num-examples".
-    aggregation : "mean", "median", "trimmed-mean" or "clipped-mean"
+    aggregation : "mean" or "median" or "trimmed-mean" or "clipped-mean"
         See `fedac.flower.aggregate` for what the robust rules cost, and for `trim` and `clip_norm`.
     evaluate_every : int
         Rounds between evaluations of the output on the clients; the last round is always
@@ -95,10 +95,12 @@ class LocalStrategy(Options, Strategy):
     evaluate_sample : int or float, optional
         How many nodes evaluate, or which share of those that are connected; by default those that
         have just trained.
-    train_metrics_aggr_fn, evaluate_metrics_aggr_fn : callable, optional
+    train_metrics_aggr_fn : callable, optional
         As in Flower: ``(replies, "num-examples") -> MetricRecord``, with a RecordDict of every good
         reply, without its arrays. By default means, weighted by the examples.
-    wire : "float32", "bfloat16" or "int8"
+    evaluate_metrics_aggr_fn : callable, optional
+        The same for evaluations.
+    wire : "float32" or "bfloat16" or "int8"
         Whether clients reply with arrays as they are, or rounded to half or a quarter of float32's
         bytes (`fedac.wire`).
     wire_seed : int
@@ -119,7 +121,7 @@ class LocalStrategy(Options, Strategy):
         The rounds of the last run.
     result : FederationResult
         What the run in progress has so far, or what the last one had, however it ended.
-    training : TrainingRound, optional
+    training : TrainingRound or None
         The training round in progress, for the hooks.
     roster : Roster
         The numbers of the clients, as far as they are known.
@@ -127,7 +129,7 @@ class LocalStrategy(Options, Strategy):
         What the server keeps besides the sequences, which the hooks move from round to round.
     layout : Layout
         How the names of the initial arrays relate to what travels.
-    last_round : int, optional
+    last_round : int or None
         The last round of the run, which is always evaluated.
 
     Examples
@@ -276,9 +278,11 @@ class LocalStrategy(Options, Strategy):
             Rounds of the whole run; a resumed run makes only the remaining ones.
         timeout : float, optional
             A shorter deadline for this run.
-        train_config, evaluate_config : ConfigRecord, optional
-            Entries of your own for the clients, in training and in evaluations: in the message's
-            "config" and, for `client_app`, in ``context.run_config``.
+        train_config : ConfigRecord, optional
+            Entries of your own for the clients in training: in the message's "config" and, for
+            `client_app`, in ``context.run_config``.
+        evaluate_config : ConfigRecord, optional
+            The same in evaluations.
         evaluate_fn : callable, optional
             ``evaluate_fn(round, arrays) -> MetricRecord``, called with the output on the server.
         on_round : callable, optional

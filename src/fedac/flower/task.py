@@ -42,18 +42,26 @@ class Task:
         sequences are what the client works on.
     hp : Hyperparameters
         What `query` and `update` need.
-    round, local_steps, seed : int
-        The round, from 1 on; K; the seed of the draws of all clients.
+    round : int
+        The round, from 1 on.
+    local_steps : int
+        K.
+    seed : int
+        The seed of the draws of all clients.
     first_step : int
         t of the first local step; the first step of the run is 0.
-    boundary : Boundary, optional
+    boundary : Boundary or None
         On a client, how to enter and leave the round; None if it works on what was sent.
-    sequences, memory : tuple of str
-        With a boundary, the names of what is sent, and of what the client remembers.
-    label : Label, optional
+    sequences : tuple of str
+        With a boundary, the names of what is sent.
+    memory : tuple of str
+        With a boundary, the names of what the client remembers.
+    label : Label or None
         Which memory to use, if the algorithm has one.
-    wire, wire_seed : str, int
-        How the client's message travels (`fedac.wire`), and the seed of its draws.
+    wire : str
+        How the client's message travels (`fedac.wire`).
+    wire_seed : int
+        The seed of its draws.
     changes, echoes : tuples
         On a client whose message is rounded, those of the algorithm.
     exact : bool

@@ -131,8 +131,10 @@ def local_training(
 
     Parameters
     ----------
-    message, context : Message, Context
-        Those of the train function.
+    message : Message
+        That of the train function.
+    context : Context
+        That of the train function.
     model : Module
         The model, on its device. The server starts from ``torch_arrays`` of the same model.
     optimizer : Optimizer, optional

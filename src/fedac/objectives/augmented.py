@@ -23,7 +23,7 @@ class Augmented(Objective):
         F.
     lam : float
         Strength, above 0.
-    center : array, shape (d,)
+    center : array of shape (d,)
         w_0, the point the iterates start from.
 
     Examples
@@ -91,12 +91,12 @@ class Augmented(Objective):
 
     @cached_property
     def smoothness(self) -> float:
-        """L + lam."""
+        """``L + lam``."""
         return self.base.smoothness + self.lam
 
     @property
     def strong_convexity(self) -> float:
-        """Mu + lam."""
+        """``mu + lam``."""
         return self.base.strong_convexity + self.lam
 
     @cached_property

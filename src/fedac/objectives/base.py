@@ -92,7 +92,7 @@ class Objective(ABC):
     @property
     @abstractmethod
     def strong_convexity(self) -> float:
-        """Mu of asm1 (a)."""
+        """``mu`` of asm1 (a)."""
 
     @cached_property
     def third_order_smoothness(self) -> float | None:

@@ -37,7 +37,7 @@ class LinearModel(Objective):
     ----------
     X : ndarray or scipy.sparse matrix, shape (n, d)
         The rows. Sparse data stay sparse.
-    y : array, shape (n,)
+    y : array of shape (n,)
         The targets.
     l2 : float
         Regularization strength, at least 0.

@@ -24,9 +24,9 @@ class NoisyQuadratic(Objective):
 
     Parameters
     ----------
-    curvatures : array, shape (d,)
+    curvatures : array of shape (d,)
         The eigenvalues h_j of the Hessian, at least 0.
-    optimum : array, shape (d,), optional
+    optimum : array of shape (d,), optional
         w*; zero by default.
     sigma : float
         Square root of the noise's variance.

@@ -105,7 +105,7 @@ def simulate(
     weighting : "examples" or "uniform"
         How much clients count in the average: by their rows, and F is the loss over all rows; or
         all the same, and F is the mean of the clients' losses.
-    wire : "float32", "bfloat16" or "int8"
+    wire : "float32" or "bfloat16" or "int8"
         How messages to the server travel (see `fedac.wire`). "float32" is not simulated: all
         digits arrive.
     mu : float, optional

@@ -47,7 +47,7 @@ class Instance:
         F, with mu = 1 and L = kappa.
     hp : FedAcHyperparameters
         The hyperparameters that make FedAc AGD.
-    start : (w_ag, w)
+    start : pair (w_ag, w)
         The start of the trajectory of lemma instability:1.
     delta : mpf
         F'' is constant within `delta` of every w_md, in that trajectory and in all others that

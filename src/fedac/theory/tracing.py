@@ -36,7 +36,7 @@ class Trace:
     ----------
     steps : array of int, shape (n,)
         0 to T.
-    psi, phi : array, shape (n,)
+    psi, phi : array of shape (n,)
         The decentralized and centralized potentials (eq:fedaci:potential,
         eq:centralied:potential).
     discrepancies : dict of arrays, shape (n,)

@@ -38,7 +38,7 @@ class ForeignOptimizer(LocalOptimizer):
         Steps between two synchronizations, K.
     server : str or ServerRule, optional
         What is done with the average, "nesterov(0.7,0.9)" say.
-    state : "local", "average" or "reset"
+    state : "local" or "average" or "reset"
         What becomes of the optimizer's own state when a round ends.
 
     Examples

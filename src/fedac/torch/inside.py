@@ -21,7 +21,7 @@ class Inside:
     ----------
     optimizer : torch.optim.Optimizer
         The user's.
-    state : "local", "average" or "reset"
+    state : "local" or "average" or "reset"
         Whether its state stays as it is when a round ends, is averaged too, or becomes what it is
         now: empty, for most optimizers that have taken no step.
 

@@ -56,7 +56,7 @@ class Synchronizer:
         Steps between two synchronizations, K, for an optimizer that is not ours.
     server : str or ServerRule, optional
         What is done with the average, "nesterov(0.7,0.9)" say, for an optimizer that is not ours.
-    state : "local", "average" or "reset", optional
+    state : "local" or "average" or "reset", optional
         Whether the state of an optimizer that is not ours (momentum, say) stays in its process
         when a round ends, as it does unless given, is averaged too, or begins anew.
     group : ProcessGroup, optional
@@ -82,7 +82,7 @@ class Synchronizer:
         See `overlap`; 1 unless given.
     timeout : float, optional
         Seconds until a synchronization has failed; the group's own unless given.
-    wire : "float32", "bfloat16" or "int8"
+    wire : "float32" or "bfloat16" or "int8"
         Whether messages travel as they are, or rounded to half or a quarter of float32's bytes
         (`fedac.wire`).
     wire_seed : int
@@ -94,14 +94,18 @@ class Synchronizer:
     ----------
     optimizer : LocalOptimizer
         The optimizer; if it is not ours, what is known of it here.
-    rank, world_size : int
-        The rank of this worker, and the number of workers.
+    rank : int
+        The rank of this worker.
+    world_size : int
+        The number of workers.
     steps : int
         Steps of the optimizer so far.
     rounds : int
         Synchronizations so far.
-    bytes, seconds : int, float
-        How much this process has handed over to be sent, and how long it has waited.
+    bytes : int
+        How much this process has handed over to be sent.
+    seconds : float
+        How long it has waited.
     history : list of Synchronization
         What each synchronization was like since this synchronizer was made.
     """
@@ -254,14 +258,15 @@ class Synchronizer:
     def join(self) -> Iterator[None]:
         """Let processes have different numbers of batches; all of them must use it.
 
-        Who leaves first takes part in the rounds of the others, without being counted in those in
-        which it took no step. All leave together, with equal states and the steps of the longest.
+        One that leaves first takes part in the rounds of the others, without being counted in those
+        in which it took no step. All leave together, with equal states and the steps of the
+        longest.
 
         Examples
         --------
-        with averages.join():
-            for batch in batches:
-                ...
+        >>> with averages.join():  # doctest: +SKIP
+        ...     for batch in batches:
+        ...         ...
         """
         self._require_current()
         if self._joining:

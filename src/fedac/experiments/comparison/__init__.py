@@ -54,7 +54,7 @@ def compare(
 
     Parameters
     ----------
-    dataset : str, Path or Dataset
+    dataset : str or Path or Dataset
         A registered name, a LIBSVM file, or data: ``fedac.Dataset("mine", X, y)``.
     methods : iterable of str, optional
         Names of any composition; a list of 16 or so unless given.
@@ -62,12 +62,19 @@ def compare(
         Local steps per round.
     rounds : int
         Of every run.
-    clients, split, split_seed : int, str and int
-        How many clients hold rows of their own, and how rows are split among them; 100 clients
-        unless given.
+    clients : int, optional
+        How many clients hold rows of their own; 100 unless given.
+    split : str
+        How rows are split among them, as in `fedac.split`.
+    split_seed : int
+        The seed of the split.
     workers : int, optional
         In place of clients: M workers that draw from all rows.
-    participation, batch, weighting
+    participation : float
+        As in `simulate`.
+    batch : int or "full"
+        As in `simulate`.
+    weighting : "examples" or "uniform"
         As in `simulate`.
     wire : str or several
         How messages travel; every method is tuned for each.
@@ -78,8 +85,12 @@ def compare(
     budget : str, optional
         Within which to say what is reached: "100 rounds", "2MB" or "60s"; by default the time in
         which every run ends.
-    loss, l2, intercept
-        Of the objective.
+    loss : str
+        The loss of the objective, by name.
+    l2 : float
+        The strength of its l2 term.
+    intercept : bool
+        Whether to append a column of ones to the rows.
     tries : int
         Settings that are tried for each method, K and wire: step sizes and, for methods with a
         server rule, server steps.

@@ -67,8 +67,12 @@ class Theorem:
         The name in the JSON output of ``fedac plan``.
     algorithm : str
         The name of the algorithm that the theorem is about.
-    rate_formula, step_size_formula, bound_formula : callable
-        The formulas; the last two get the rate as their first argument.
+    rate_formula : callable
+        The formula of `rate`.
+    step_size_formula : callable
+        That of `step_size`, which gets the rate as its first argument.
+    bound_formula : callable
+        That of `bound`, which gets the rate as its first argument.
     any_step : callable
         The bound for any step size eta, and for any lam where there is one.
     shortest : float
