@@ -44,6 +44,15 @@ def test_json_is_the_contract(fedac):
     assert found["link"].endswith("stragglers=lognormal(0.5)")
 
 
+def test_a_split_needs_no_number_of_clients(fedac):
+    small = [word for word in SMALL if word not in ("--clients", 10)]
+    options = ("-K", 4, "--tries", 4, "--methods", "fedavg", "--split", "dirichlet(0.1)", "--json")
+    code, out, err = fedac(*small, *options)
+    assert (code, err) == (0, "")
+    found = json.loads(out)
+    assert (found["clients"], found["split"]) == (100, "dirichlet(0.1)")
+
+
 def test_fedavg_in_disguise_is_mentioned_once(fedac):
     small = ("--l2", 1, "-K", 16, "--tries", 4, "--methods", "fedavg,fedac-i")
     code, out, err = fedac(*SMALL, *small, "--json")

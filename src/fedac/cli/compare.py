@@ -58,7 +58,9 @@ def command(
         "module:name. A list of 16 unless given.",
     ),
     clients: int | None = typer.Option(
-        None, help="Clients that hold rows of their own; 100 unless given."
+        None,
+        help="Clients that hold rows of their own; 100 unless given, or those that a file of "
+        "--split names.",
     ),
     split: str | None = typer.Option(None, help=SPLIT),
     split_seed: int = typer.Option(0, help="Seed of the split."),

@@ -63,8 +63,8 @@ def compare(
     rounds : int
         Of every run.
     clients, split, split_seed : int, str and int
-        How many clients hold rows of their own, and how rows are split among them; 100 clients
-        unless given.
+        How many clients hold rows of their own, and how rows are split among them. 100 clients
+        unless given; where split is a file of client names, as many as it names.
     workers : int, optional
         In place of clients: M workers that draw from all rows.
     participation, batch, weighting
@@ -126,8 +126,9 @@ def compare(
     if workers is not None:
         values["workers"] = (workers,)
     else:
-        values |= {"clients": (100,) if clients is None else (clients,), "split": (split,)}
-        values["split_seed"] = split_seed
+        values |= {"split": (split,), "split_seed": split_seed}
+        if clients is not None:
+            values["clients"] = (clients,)
     question = Question.ask(
         values, rounds=rounds, link=as_link(link), target=target, tries=tries, repeats=repeats,
         budget=None if budget is None else Budget.parse(budget),
