@@ -84,6 +84,7 @@ def test_nothing_reaches_the_target(fedac):
     code, out, _ = fedac(*SMALL, "--target", 1e-9)
     assert code == 0
     assert "Nothing reached a suboptimality of 1e-09 with all seeds in 20 rounds." in out
+    assert "MB: sent and received by a client that always takes part." in " ".join(out.split())
     assert "not reached" in out
 
 
