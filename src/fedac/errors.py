@@ -33,6 +33,10 @@ class NotAcceleratedWarning(UserWarning):
     """FedAc is FedAvg with these settings; the message says which ones accelerate."""
 
 
+class NotLinearWarning(UserWarning):
+    """An algorithm of one's own is not linear; the message says which runtimes can run it."""
+
+
 class ColumnsWarning(UserWarning):
     """A test set has columns that the training data do not have."""
 

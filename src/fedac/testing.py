@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from importlib.util import find_spec
 from typing import Any
@@ -9,8 +10,10 @@ from typing import Any
 import numpy as np
 
 from fedac.algorithms import Algorithm
+from fedac.algorithms.boundaries import boundary_form
 from fedac.algorithms.contract import check_functions, couple
-from fedac.errors import InputError
+from fedac.algorithms.linear import linear_form
+from fedac.errors import InputError, NotLinearWarning
 from fedac.objectives import Objective
 
 
@@ -21,6 +24,11 @@ def check_algorithm(mine: Algorithm, *, eta: float = 0.01, mu: float = 0.1) -> N
     They must return as many sequences as the record names, of the shape they get, and leave
     their arguments as they are; an `InputError` says what is wrong, and what would be right.
     `eta` and `mu` are a step size and a strong convexity that its coupling accepts.
+
+    A `NotLinearWarning` says if some runtimes will refuse the record. A step (`query` and `update`)
+    that is not linear in state and gradient, as with clipping or signs, works in the reference
+    engine of `simulate` only. If only `enter`, `leave` or `first_memory` is not linear, PyTorch
+    works too, but not the fast engine and Flower. What `serve` does may be anything.
 
     Examples
     --------
@@ -39,6 +47,11 @@ sequence (w), not float
         hp = couple(mine, eta=eta, mu=mu, K=K)
         for w_0 in _vectors():
             check_functions(mine, hp, w_0)
+    try:
+        linear_form(mine, hp)
+        boundary_form(mine, hp, K)
+    except InputError as reason:
+        warnings.warn(str(reason), NotLinearWarning, stacklevel=2)
 
 
 def check_objective(mine: Objective) -> None:

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from fedac.algorithms import ALGORITHMS, FEDAC_I, FEDAVG, fedac
-from fedac.errors import InputError
-from fedac.objectives import NoisyQuadratic
+from fedac.errors import InputError, NotLinearWarning
+from fedac.objectives import LogisticRegression, NoisyQuadratic
 from fedac.simulation import simulate
 from fedac.testing import check_algorithm
 
@@ -121,6 +121,56 @@ def test_mistakes_are_explained(mistake: str) -> None:
 def test_what_only_the_full_check_finds(changes: dict, message: str) -> None:
     with pytest.raises(InputError, match=message):
         check_algorithm(replace(FEDAVG, name="mine", **changes))
+
+
+def _signs(state, w_md, g, hp):
+    return (w_md - hp.eta * g / abs(g),)  # 0/0 where we try g = 0: no warning of NumPy's
+
+
+def _shorter(local, sequences, memory, hp, steps):
+    (w,), (sent,) = local, sequences
+    return (sent + (w - sent) / (1 + (w - sent) * (w - sent)),), memory
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"update": _signs},
+            "'mine' is not linear in its state and gradient .*; only the reference engine of "
+            "simulate can run it, not the fast one, PyTorch or Flower$",
+        ),
+        (
+            {"leave": _shorter},
+            "'mine' does not enter and leave a round linearly; only PyTorch and the reference "
+            "engine of simulate can run it, not the fast one or Flower$",
+        ),
+    ],
+)
+def test_a_warning_says_which_runtimes_refuse_a_record(changes: dict, message: str) -> None:
+    mine = replace(FEDAVG, name="mine", **changes)
+    with pytest.warns(NotLinearWarning, match=message) as caught:
+        check_algorithm(mine)
+    assert [warning.filename for warning in caught] == [__file__]
+    # It is as the warning says.
+    F = LogisticRegression(np.eye(2), np.array([1.0, -1.0]), l2=0.1)
+    settings = {"M": 2, "K": 2, "T": 4, "eta": 0.01}
+    assert simulate(F, mine, engine="reference", **settings).runs[0].status == "ok"
+    with pytest.raises(InputError, match=message.removesuffix("$")):
+        simulate(F, mine, engine="fast", **settings)
+
+
+@pytest.mark.skipif(not find_spec("torch"), reason="needs PyTorch")
+def test_pytorch_takes_what_only_leaves_a_round_in_another_way() -> None:
+    import torch
+
+    from fedac.torch import LocalOptimizer
+
+    how = {"lr": 0.1, "mu": 0.1, "local_steps": 2}
+    w = torch.nn.Parameter(torch.ones(2))
+    LocalOptimizer([w], replace(FEDAVG, name="mine", leave=_shorter), **how)
+    with pytest.raises(InputError, match="only the reference engine"):
+        LocalOptimizer([w], replace(FEDAVG, name="mine", update=_signs), **how)
 
 
 def test_only_records_are_checked() -> None:

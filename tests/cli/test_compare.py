@@ -44,6 +44,15 @@ def test_json_is_the_contract(fedac):
     assert found["link"].endswith("stragglers=lognormal(0.5)")
 
 
+def test_a_split_needs_no_number_of_clients(fedac):
+    small = [word for word in SMALL if word not in ("--clients", 10)]
+    options = ("-K", 4, "--tries", 4, "--methods", "fedavg", "--split", "dirichlet(0.1)", "--json")
+    code, out, err = fedac(*small, *options)
+    assert (code, err) == (0, "")
+    found = json.loads(out)
+    assert (found["clients"], found["split"]) == (100, "dirichlet(0.1)")
+
+
 def test_fedavg_in_disguise_is_mentioned_once(fedac):
     small = ("--l2", 1, "-K", 16, "--tries", 4, "--methods", "fedavg,fedac-i")
     code, out, err = fedac(*SMALL, *small, "--json")
@@ -75,6 +84,7 @@ def test_nothing_reaches_the_target(fedac):
     code, out, _ = fedac(*SMALL, "--target", 1e-9)
     assert code == 0
     assert "Nothing reached a suboptimality of 1e-09 with all seeds in 20 rounds." in out
+    assert "MB: sent and received by a client that always takes part." in " ".join(out.split())
     assert "not reached" in out
 
 

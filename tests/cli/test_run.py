@@ -490,3 +490,13 @@ def test_out_of_memory(fedac, monkeypatch):
     code, out, err = fedac("run")
     assert (code, out) == (1, "")
     assert err.startswith("fedac: out of memory; ")
+
+
+def test_tables_say_which_megabytes(fedac, small):
+    sent = fedac("run", "--dataset", small, "-M", 2, "-K", 2, "-T", 4).out
+    assert "MB sent per worker" in " ".join(sent.split())
+    problem = ("--dataset", small, "--l2", 0.1, "-M", 2)
+    planned = fedac("plan", *problem, "-T", 64).out
+    assert "MB: sent by one worker, not what it receives." in " ".join(planned.split())
+    measured = fedac("plan", *problem, "--target", 0.05, "--calibrate").out
+    assert "MB: sent and received by one worker." in " ".join(measured.split())

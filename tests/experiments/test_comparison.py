@@ -332,6 +332,19 @@ def test_bad_arguments_of_compare(dataset, methods, error):
         compare(dataset, methods)
 
 
+def test_a_hundred_clients_unless_a_file_names_them(tmp_path):
+    assert Question.ask({"dataset": "synthetic"}).grid.clients == (100,)
+    assert Question.ask({"dataset": "synthetic", "workers": (4,)}).grid.clients == ()
+    assert ask(clients=(), split=("dirichlet(0.1)",)).grid.clients == (100,)
+    names = tmp_path / "names.txt"
+    names.write_text("rome\nrome\noslo\noslo\n")
+    assert ask(clients=(), split=(str(names),)).grid.clients == ()
+    data = Dataset("four", np.array([[1.0], [2.0], [-1.0], [0.5]]), np.array([1.0, -1, 1, -1]))
+    small = {"K": 1, "rounds": 2, "tries": 4, "repeats": 2, "l2": 0.1}
+    rows = compare(data, ["fedavg"], split=str(names), **small)  # without "contradicts"
+    assert len(rows) == 1
+
+
 def test_a_budget_ends_with_the_longest_run(found):
     comparison, _, folder = found
     with open_store(folder) as store:

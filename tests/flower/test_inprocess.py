@@ -465,6 +465,26 @@ def test_workers_are_processes_that_share_nodes_and_cores(monkeypatch):
     assert not any(alive(pid) for pid in pids)
 
 
+class SlowToLoad:
+    """Takes seconds to arrive in another process."""
+
+    def __reduce__(self):
+        return (time.sleep, (4.0,))
+
+
+@pytest.mark.slow
+def test_no_deadline_counts_the_start_of_workers():
+    thing = SlowToLoad()
+
+    def train(message: Message, context: Context) -> Message:
+        return reply_with(message, said=context.node_config["partition-id"], thing=str(thing))
+
+    with InProcessGrid(app_of(train), 3, workers=2) as grid:
+        assert said(grid.send_and_receive(ask(grid), timeout=3.0)) == [0, 1, 2]
+        grid.close()  # they start anew with the next message
+        assert said(grid.send_and_receive(ask(grid), timeout=3.0)) == [0, 1, 2]
+
+
 @pytest.mark.slow
 def test_a_killed_worker_is_replaced():
     with InProcessGrid(process_app(), 4, workers=2) as grid:

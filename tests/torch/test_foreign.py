@@ -389,7 +389,16 @@ BAD = {
     "say how often to synchronize SGD: local_steps=64, for example": {"local_steps": None},
     "local_steps must be a whole number, at least 1, got 0": {"local_steps": 0},
     "unknown state 'mean'; known: average, local, reset": {"state": "mean"},
-    "unknown piece 'bogus'": {"server": "bogus"},
+    "unknown server rule 'bogus'; known: accelerated, adagrad, adam, momentum, nesterov": {
+        "server": "bogus"
+    },
+    "unknown server rule 'nestrov'; did you mean 'nesterov'? known:": {"server": "nestrov(1,0.3)"},
+    "unknown server rule 'locals'; known: accelerated": {"server": "locals"},
+    "'diloco' is a whole method; its server rule alone is 'nesterov'": {"server": "diloco"},
+    "'FedAvgM(1,0.9)' is a whole method; its server rule alone is 'momentum(1,0.9)'": {
+        "server": "FedAvgM(1,0.9)"
+    },
+    "'local' is a memory, not a server rule such as nesterov(0.7,0.9)": {"server": "local"},
     "'cv' is a memory, not a server rule such as nesterov(0.7,0.9)": {"server": "cv"},
     "state='average' and overlap=True do not go together": {"state": "average", "overlap": True},
 }

@@ -323,6 +323,22 @@ def several(rank: int, runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [steps(rank, **run) for run in runs]
 
 
+def evaluated(rank: int, algorithm: str) -> list[list[float]]:
+    """Evaluate in the middle of a round, after ending it early, and return both outputs."""
+    w = nn.Parameter(torch.zeros(2, dtype=torch.float64))
+    optimizer, averages = begin([w], algorithm, lr=0.1, mu=0.5, local_steps=4)
+    outputs = []
+    for t in range(5):
+        w.grad = torch.full_like(w, (1.0 + rank) * (1.0 + t))  # control variates know the rank
+        optimizer.step()
+    for end_round in (lambda: None, averages.synchronize):
+        end_round()
+        optimizer.eval()
+        outputs.append(w.tolist())
+        optimizer.train()
+    return outputs
+
+
 def quadratics(
     rank: int,
     curvature: list[list[float]],
@@ -838,6 +854,7 @@ JOBS = {
         logistic,
         steps,
         several,
+        evaluated,
         quadratics,
         foreign,
         twins,

@@ -125,13 +125,14 @@ def boundary_form(algorithm: Algorithm, hp: Hyperparameters, steps: int) -> Boun
         return _matrix(partial(leave, steps=steps), L + T + P)
 
     try:
-        firsts, entered = _matrix(first_memory, T), _matrix(enter, T + P)
-        left, slope = left_after(steps), _slope(left_after)
+        with np.errstate(all="ignore"):  # 0/0 at our probes says nothing about the user's run
+            firsts, entered = _matrix(first_memory, T), _matrix(enter, T + P)
+            left, slope = left_after(steps), _slope(left_after)
     except Exception as error:  # a user's functions may fail on our probes in any way
         check_functions(algorithm, hp, np.ones(2))
         raise InputError(
-            f"algorithm '{algorithm.name}' does not enter and leave a round linearly; only the "
-            "reference engine of simulate can run it"
+            f"algorithm '{algorithm.name}' does not enter and leave a round linearly; only "
+            "PyTorch and the reference engine of simulate can run it, not the fast one or Flower"
         ) from error
     slope_message, slope_memory = (None, None) if slope is None else (slope[:T], slope[T:])
     return Boundary(firsts, entered, left[:T], left[T:], steps, slope_message, slope_memory)

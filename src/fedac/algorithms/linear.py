@@ -49,16 +49,18 @@ def linear_form(algorithm: Algorithm, hp: Hyperparameters) -> Linear:
     """
     S = len(algorithm.local_sequences)
     try:
-        query, update = _step(algorithm, np.eye(S + 2), hp)
-        query = query[:S]
-        exact = len(update) == S and _is_exact(query, update, algorithm, hp)
+        with np.errstate(all="ignore"):  # 0/0 at our probes says nothing about the user's run
+            query, update = _step(algorithm, np.eye(S + 2), hp)
+            query = query[:S]
+            exact = len(update) == S and _is_exact(query, update, algorithm, hp)
     except Exception:  # a user's functions may fail on our probes in any way
         exact = False
     if not exact:
         check_functions(algorithm, hp, np.ones(2))  # a broken record has a better reason
         raise InputError(
             f"algorithm '{algorithm.name}' is not linear in its state and gradient (or its numbers "
-            "overflow); only the reference engine of simulate can run it"
+            "overflow); only the reference engine of simulate can run it, not the fast one, "
+            "PyTorch or Flower"
         )
     return Linear(query=tuple(query.tolist()), update=tuple(map(tuple, update.tolist())))
 

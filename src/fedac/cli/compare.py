@@ -58,7 +58,9 @@ def command(
         "module:name. A list of 16 unless given.",
     ),
     clients: int | None = typer.Option(
-        None, help="Clients that hold rows of their own; 100 unless given."
+        None,
+        help="Clients that hold rows of their own; 100 unless given, or those that a file of "
+        "--split names.",
     ),
     split: str | None = typer.Option(None, help=SPLIT),
     split_seed: int = typer.Option(0, help="Seed of the split."),
@@ -80,7 +82,7 @@ def command(
     budget: str | None = typer.Option(
         None,
         help="Also show what is reached within '100 rounds', '2MB' or '60s'; by default within "
-        "the time in which every run ends.",
+        "the time in which every run ends. MB: sent and received by a client.",
     ),
     tries: int = typer.Option(13, help="Settings tried for each method, K and wire."),
     seed: int = typer.Option(1, help="Seed of the draws while tuning; the next are fresh ones."),
@@ -188,7 +190,7 @@ def print_comparison(found: Comparison) -> None:
     question, target = found.question, found.question.target
     wires = len(question.grid.wire) > 1
     served = any(row.server_step is not None for row in found.best_rows)
-    megabytes = " MB: up and down, of a client that always takes part." if target else ""
+    megabytes = " MB: sent and received by a client that always takes part." if target else ""
     table = new_table(
         "method",
         *(["wire"] if wires else []),

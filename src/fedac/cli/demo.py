@@ -52,7 +52,7 @@ def _print_rounds(curves: pd.DataFrame) -> None:
 
     paper = CLAIMS[0]
     table = new_table(
-        "algorithm", "rounds", "K", "step size", "F - F*", "MB per worker",
+        "algorithm", "rounds", "K", "step size", "F - F*", "MB sent per worker",
         f"paper, M = {paper.M}",
         words=("algorithm",),
         title=f"Rounds to come within {TARGET:g} of the optimum: {GRID.dataset}, "

@@ -15,7 +15,9 @@ SPLIT = (
     "How rows are split among clients: iid, label, dirichlet(a), power(a), or a file with a "
     "client name per line; iid unless given."
 )
-PARTICIPATION = "The share of clients that takes part in a round; above 1, how many of them."
+PARTICIPATION = (
+    "The share of clients that takes part in a round, rounded to whole clients; above 1, how many."
+)
 BATCH = "Rows per local step, or full: all rows of the client."
 WEIGHTING = "How much clients count: examples, by their rows; or uniform, all the same."
 WIRE = "How messages travel: float32, bfloat16 or int8, the difference to the broadcast rounded."

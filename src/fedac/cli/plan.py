@@ -47,7 +47,9 @@ def command(
     bounded_noise: bool = typer.Option(
         False, "--bounded-noise", help="With --dataset: bound the noise (logistic), not measure it."
     ),
-    dim: int | None = typer.Option(None, min=1, help="Dimension, to compute megabytes."),
+    dim: int | None = typer.Option(
+        None, min=1, help="Dimension, for the megabytes that a worker sends."
+    ),
     workers: int = typer.Option(256, "--workers", "-M", help="Workers, M."),
     steps: int | None = typer.Option(
         None, "--steps", "-T", help=f"Steps per worker, T; {DEFAULT_STEPS} without --target."
@@ -162,7 +164,9 @@ def _print_calibration(found: Comparison, how: dict[str, Any], link: str | None)
         f"{question.repeats} fresh seeds; in brackets, where the mean of as many further seeds "
         "will be with probability 90%. Recommended: the fewest rounds within twice the best "
         "result, or the cheapest way to the target. * the smallest or largest step size tried; a "
-        "better one may lie beyond it.",
+        "better one may lie beyond it."
+        + " MB: sent and received by one worker."
+        * (target is not None),
     )
     for row in sorted(found.rows, key=lambda row: (-row.K, row.suboptimality.middle)):
         if row.eta is None:

@@ -83,7 +83,7 @@ def _table(choices: list[Choice], *, value: str, title: str, caption: str) -> Ta
         *["MB"] * megabytes,
         words={"theorem", "largest term"},
         title=title,
-        caption=caption + " MB: sent by one worker." * megabytes,
+        caption=caption + " MB: sent by one worker, not what it receives." * megabytes,
     )
     for choice in choices:
         table.add_row(

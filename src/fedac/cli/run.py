@@ -276,7 +276,11 @@ def _run_as_json(run: Run, f_star: float) -> dict[str, Any]:
 
 
 def _expenses_as_json(result: Result, run: Run, link: Link) -> dict[str, Any]:
-    """Return what each record cost in rounds, megabytes of a client, and seconds on the link."""
+    """Return what each record cost in rounds, megabytes of a client, and seconds on the link.
+
+    These megabytes are sent and received by a client that always takes part; megabytes_per_worker
+    are sent only, on average over all clients.
+    """
     rounds, megabytes, seconds = (
         values.tolist()
         for values in (
@@ -321,7 +325,7 @@ def _print_table(result: Result, f_star: float, what_is_run: str, link: Link) ->
         *(["algorithm"] if several else []),
         *("eta", "status", f"best {what}", f"final {what}"),
         *(("test loss", "test accuracy") if tested else ()),
-        *("MB per worker", "seconds on link"),
+        *("MB sent per worker", "seconds on link"),
         words={"algorithm", "status"},
         title=f"{escape(what_is_run)}, K={schedule.K}, T={schedule.T}, "
         f"{schedule.rounds} rounds, {'no F*' if no_minimum else f'F*={f_star:.6f}'}",

@@ -46,10 +46,10 @@ def send_and_wait(
     `unanswered` maps earlier messages to their nodes and is updated. A late reply to one of them
     counts, but an error (that the message has expired, say) does not: the new reply may still come.
     """
-    began = time.monotonic()
     accepted = set(grid.push_messages(messages)) if messages else set()
     if not any(accepted):  # too large for one request: send them one by one
         accepted = {name for message in messages for name in grid.push_messages([message])}
+    began = time.monotonic()  # as for the deadline: sending may take long
     sent = {m.metadata.message_id: m.metadata.dst_node_id for m in messages}
     sent = {name: node for name, node in sent.items() if name in accepted}
     unanswered |= sent

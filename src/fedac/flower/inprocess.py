@@ -53,7 +53,8 @@ class InProcessGrid(Grid):
     workers : int, optional
         Run the nodes in so many processes side by side, which share the cores. The app reaches
         them by cloudpickle. Any of them may get a message of any node: what should stay, belongs
-        in ``context.state``. They end with the grid, with ``close()``, and with this process.
+        in ``context.state``. The first message waits until they are ready, which takes seconds and
+        counts towards no deadline. They end with the grid, with ``close()``, and with this process.
 
     Examples
     --------
@@ -177,10 +178,8 @@ class InProcessGrid(Grid):
 
     def _push(self, messages: Iterable[Message], seconds: float) -> list[str]:
         """Send messages whose replies nobody waits for after so many seconds."""
-        if self.workers is not None and self._processes is None:
-            from fedac.flower.processes import Processes
-
-            self._processes = Processes(self.client_app, self.workers)
+        if self.workers is not None:
+            self._start_processes(self.workers)
         pushed = {}
         for message in messages:
             if message.metadata.dst_node_id not in self.configs:
@@ -195,6 +194,14 @@ class InProcessGrid(Grid):
         self._pushed |= pushed
         self._turns.add(pushed.values())
         return list(pushed)
+
+    def _start_processes(self, count: int) -> None:
+        """Wait for processes here, before any clock starts: no deadline is about our imports."""
+        if self._processes is None:
+            from fedac.flower.processes import Processes
+
+            self._processes = Processes(self.client_app, count)
+        self._processes.start(len(self.configs))
 
     def _collect(self, names: Iterable[str]) -> list[Message]:
         found = {name: _reply(self._pushed[name]) for name in names}

@@ -21,7 +21,7 @@ DIED = (OSError, EOFError, ValueError, pickle.UnpicklingError)
 
 
 class Processes:
-    """Up to `count` processes that have a ClientApp, started when they are needed.
+    """Up to `count` processes that have a ClientApp.
 
     The state of a node travels with its messages: any process may answer any of them, and one that
     is killed takes nothing with it.
@@ -40,6 +40,14 @@ class Processes:
         self._all: set[Child] = set()
         # Also when nobody has the grid any more, or the interpreter exits.
         weakref.finalize(self, _end, self._all)
+
+    def start(self, number: int) -> None:
+        """Wait until so many processes are ready, `count` at most, so that no message waits."""
+        children = [self._new() for _ in range(min(number, self._count) - len(self._all))]
+        for child in children:
+            self._load(child)
+        with self._lock:
+            self._idle += children
 
     def answer(
         self, message: Message, context: Context, begin: Callable[[], None]
@@ -70,19 +78,30 @@ class Processes:
         with self._lock:
             self._idle.clear()
             _end(self._all)
+            self._all.clear()
 
     def _take(self) -> Child:
         with self._lock:
             if self._idle:
                 return self._idle.pop()
+        # All others work on messages that take too long.
+        child = self._new()
+        self._load(child)
+        return child
+
+    def _new(self) -> Child:
+        with self._lock:
             child = Child("fedac.flower.worker", self._threads)
             self._all.add(child)
+        return child
+
+    def _load(self, child: Child) -> None:
+        """Give a new process the app; it has imported what it needs when this returns."""
         try:
             child.write(self._app)
             child.read()  # it is ready
         except DIED:
             pass  # the first message will say so
-        return child
 
     def _forget(self, child: Child) -> None:
         child.close()

@@ -152,6 +152,12 @@ class Task:
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> Task:
         """Read a task, or say what is missing in its record."""
+        if "algorithm" not in record:
+            raise InputError(
+                "the server's strategy is none of fedac.flower, whose messages this client needs: "
+                "use fedac.flower.FedAvg(eta=..., local_steps=...), FedAc or LocalStrategy on the "
+                "server, in place of Flower's own"
+            )
         try:
             plain, exact = "local" not in record, record.get("exact", False)
             local = tuple(record["sequences" if plain else "local"])
@@ -174,8 +180,8 @@ class Task:
             )
         except KeyError as missing:
             raise InputError(
-                f"the server's message has no {missing}: does the server use a strategy of "
-                "fedac.flower, and the same version as this client?"
+                f"the server's message has no {missing}: does the server use the same version of "
+                "fedac as this client?"
             ) from None
 
 

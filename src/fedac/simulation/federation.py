@@ -164,12 +164,15 @@ def require_batch(batch: int | str) -> int | None:
 def taking_part(participation: float, M: int) -> int | None:
     """Return how many of M clients take part in a round, None for everybody.
 
-    Numbers up to 1 are shares, larger ones count clients.
+    Numbers up to 1 are shares, rounded to whole clients: halves to the even number, and never to
+    none. Larger ones count clients.
 
     Examples
     --------
     >>> taking_part(0.1, 64), taking_part(20, 64), taking_part(1, 64)
     (6, 20, None)
+    >>> taking_part(0.25, 10), taking_part(0.35, 10), taking_part(0.001, 10)
+    (2, 4, 1)
     """
     require_positive("participation", participation)
     if participation > 1:

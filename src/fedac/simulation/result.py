@@ -54,6 +54,8 @@ class Run:
         The output at the last record.
     status : "ok" or "diverged"
         A diverged run keeps its trace up to there.
+    megabytes_per_worker : float
+        What a worker sends in the whole run; where not all take part, on average over all clients.
     bytes_up, bytes_down : int
         What a client that takes part in a round sends and receives.
     """

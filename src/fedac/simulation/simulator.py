@@ -98,7 +98,8 @@ def simulate(
         Who holds which rows (see `fedac.split`), or the name of every row's client. Each client
         then draws from its own rows only.
     participation : float
-        Which share of the clients takes part in a round; above 1, how many of them.
+        Which share of the clients takes part in a round, rounded to whole clients, at least one;
+        above 1, how many of them.
     batch : int or "full"
         Rows per local step, drawn with replacement. "full" takes the gradient of all rows of the
         client: then nothing is random if everybody takes part.

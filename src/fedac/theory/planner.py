@@ -64,7 +64,7 @@ class Choice:
         the rate, without constants and logarithms: then M workers are M times as good as one.
         None if no number of rounds is enough, if there is no noise, or for one worker.
     megabytes_per_worker : float or None
-        What one worker sends, if the dimension is known.
+        What one worker sends, without what it receives, if the dimension is known.
     vacuous : bool
         Whether the bound is no better than what is known of the start.
     """

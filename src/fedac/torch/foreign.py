@@ -13,9 +13,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedac.algorithms import compose, get
+from fedac.algorithms import Algorithm, compose, get
+from fedac.algorithms.names import parse_piece
+from fedac.algorithms.pieces import MEMORIES, SERVER_RULES, WELL_KNOWN
 from fedac.algorithms.server.rule import ServerRule
-from fedac.errors import InputError
+from fedac.errors import InputError, unknown_name
 from fedac.torch.compiling import uncompiled
 from fedac.torch.inside import Inside
 from fedac.torch.layout import is_half, version
@@ -59,9 +61,7 @@ class ForeignOptimizer(LocalOptimizer):
         server: str | ServerRule | None = None,
         state: str = "local",
     ) -> None:
-        algorithm = get("fedavg") if server is None else compose("fedavg", server)
-        if algorithm.memory:
-            raise InputError(f"'{server}' is a memory, not a server rule such as nesterov(0.7,0.9)")
+        algorithm = _method(server)
         self.inside = Inside(optimizer, state)
         groups = [{"params": group["params"]} for group in optimizer.param_groups]
         # The step size is the user's optimizer's. For server rules that count in units of it, a
@@ -127,6 +127,29 @@ class ForeignOptimizer(LocalOptimizer):
             self.state[p] = dict(previous.state[p])
         for mine, theirs in zip(self.param_groups, previous.param_groups, strict=False):
             mine["taken"] = theirs["taken"]
+
+
+def _method(server: str | ServerRule | None) -> Algorithm:
+    """Return plain averages that pass through a server rule, if one is given."""
+    if server is None:
+        return get("fedavg")
+    if not isinstance(server, ServerRule):
+        _require_server_rule(server)
+    return compose("fedavg", server)
+
+
+def _require_server_rule(text: str) -> None:
+    """Refuse the name of anything else, with what would be right."""
+    name = parse_piece(text).name
+    if name in SERVER_RULES:
+        return
+    if name in MEMORIES:
+        raise InputError(f"'{text}' is a memory, not a server rule such as nesterov(0.7,0.9)")
+    last = WELL_KNOWN[name].pieces[-1] if name in WELL_KNOWN else ""
+    if last in SERVER_RULES:
+        rule = last + text.strip()[len(name) :]
+        raise InputError(f"'{text}' is a whole method; its server rule alone is '{rule}'")
+    raise unknown_name("server rule", name, SERVER_RULES)
 
 
 def _follow(p: Tensor, sequence: Tensor) -> None:

@@ -189,7 +189,13 @@ class LocalOptimizer(SequenceOptimizer):
         return [[state[name] for state in states] for name in self.algorithm.local_sequences]
 
     def eval(self) -> None:
-        """Put the algorithm's output into the parameters, to evaluate or save them."""
+        """Put the algorithm's output into the parameters, to evaluate or save them.
+
+        It asks no other process. Right after a round the output is the same in all of them; in the
+        middle of one it is what this process would have if the round ended now with it alone, and
+        differs from process to process. ``averages.synchronize()``, called in all of them,
+        ends the round early; with overlap it is always needed.
+        """
         self._switch(training=False)
 
     def train(self) -> None:

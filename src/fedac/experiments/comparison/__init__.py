@@ -63,9 +63,9 @@ def compare(
     rounds : int
         Of every run.
     clients : int, optional
-        How many clients hold rows of their own; 100 unless given.
+        How many clients hold rows of their own; 100 unless given, or as many as a file names.
     split : str
-        How rows are split among them, as in `fedac.split`.
+        How rows are split among them, as in `fedac.split`, or a file of client names.
     split_seed : int
         The seed of the split.
     workers : int, optional
@@ -137,8 +137,9 @@ def compare(
     if workers is not None:
         values["workers"] = (workers,)
     else:
-        values |= {"clients": (100,) if clients is None else (clients,), "split": (split,)}
-        values["split_seed"] = split_seed
+        values |= {"split": (split,), "split_seed": split_seed}
+        if clients is not None:
+            values["clients"] = (clients,)
     question = Question.ask(
         values, rounds=rounds, link=as_link(link), target=target, tries=tries, repeats=repeats,
         budget=None if budget is None else Budget.parse(budget),

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedac.algorithms import expand, get
+from fedac.data.splits import is_split
 from fedac.errors import InputError
 from fedac.experiments.comparison.budget import Budget
 from fedac.experiments.comparison.methods import default_methods
@@ -21,6 +22,8 @@ from fedac.simulation.federation import taking_part
 
 # A step size that every method takes, until the data are known.
 ANY_ETA = 1e-3
+# As many as there are unless somebody says otherwise.
+CLIENTS = 100
 # A larger number is more likely a typo than a simulation.
 MOST_STEPS = 10**8
 # More records of a run would not show in a figure.
@@ -90,8 +93,8 @@ class Question:
         given = {"name": "compare", "eta": (ANY_ETA,), **values}
         given.setdefault("l2", 1e-3)
         given.setdefault("local_steps", (8, 32, 128))
-        if not any(given.get(name) for name in ("workers", "clients", "split")):
-            given["clients"] = (100,)
+        if not given.get("workers") and not given.get("clients") and _is_drawn(given):
+            given["clients"] = (CLIENTS,)
         steps = [K for K in given["local_steps"] if isinstance(K, int) and K > 0]
         given["steps"] = how.get("steps") or math.lcm(*steps, 1)
         if given["steps"] > MOST_STEPS:
@@ -120,6 +123,11 @@ class Question:
         """The seeds on which winners are repeated."""
         (seed,) = self.grid.seeds
         return tuple(range(seed + 1, seed + 1 + self.repeats))
+
+
+def _is_drawn(values: Mapping[str, Any]) -> bool:
+    """Say whether rows are split by a rule: a file names the clients, and so says how many."""
+    return all(is_split(by) for by in values.get("split") or ("iid",) if isinstance(by, str))
 
 
 def _names(typed: str, place: Callable[[str], str]) -> list[str]:
