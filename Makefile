@@ -44,15 +44,16 @@ quick: $(VENV)/.dev
 coverage: $(VENV)/.dev
 	$(PYTEST) --cov --cov-report=term:skip-covered
 
-# The core with the lowest versions that pyproject.toml allows, in an environment and a cache of its own. Old
-# packages meet new ones there that deprecate what they use.
+# The core with the lowest versions that pyproject.toml allows, in an environment and a cache of its
+# own. Old packages meet new ones there that deprecate what they use.
 lowest:
 	$(PYTHON) -m venv .venv-lowest
 	$(PYTHON) scripts/lowest.py > .venv-lowest/lowest.txt
 	.venv-lowest/bin/pip install --quiet --constraint .venv-lowest/lowest.txt \
 	  --editable . hypothesis pytest pytest-xdist
-	FEDAC_CACHE=$(CURDIR)/.venv-lowest/cache .venv-lowest/bin/pytest -q --numprocesses=auto --dist=loadscope -m 'not slow' -W ignore::DeprecationWarning \
-	  tests/algorithms tests/cli tests/data tests/objectives tests/simulation tests/theory
+	FEDAC_CACHE=$(CURDIR)/.venv-lowest/cache .venv-lowest/bin/pytest -q --numprocesses=auto \
+	  --dist=loadscope -m 'not slow' -W ignore::DeprecationWarning tests/algorithms tests/cli \
+	  tests/data tests/experiments tests/objectives tests/simulation tests/theory
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff format --check .

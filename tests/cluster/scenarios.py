@@ -24,7 +24,8 @@ Simulation = Callable[..., Result]
 
 def _sparse(n: int, d: int) -> LogisticRegression:
     rng = np.random.default_rng(1)
-    X = sp.random_array((n, d), density=min(1.0, 6 / d), format="csr", rng=rng)
+    # SciPy before 1.15 knows no `rng`; later ones still take `random_state`.
+    X = sp.random_array((n, d), density=min(1.0, 6 / d), format="csr", random_state=rng)
     return LogisticRegression(X, np.where(rng.random(n) < 0.4, -1.0, 1.0), l2=0.01)
 
 

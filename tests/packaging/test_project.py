@@ -56,7 +56,7 @@ def test_every_supported_python_is_tested():
         name[len(prefix) - 2 :] for name in PROJECT["classifiers"] if name.startswith(prefix)
     ]
     assert declared
-    assert set(declared) <= set(matrix["matrix"]["python"])
+    assert declared == matrix["matrix"]["python"]
     assert PROJECT["requires-python"] == f">={declared[0]}"
 
 

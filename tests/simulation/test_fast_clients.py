@@ -27,7 +27,8 @@ def make_objective(kind: str, n: int, d: int, seed: int = 0) -> Objective:
     y = np.where(rng.random(n) < 0.4, -1.0, 1.0)
     if kind == "dense":
         return LeastSquares(rng.standard_normal((n, d)) / d**0.5, y, l2=0.01)
-    X = sp.random_array((n, d), density=min(1.0, 6 / d), format="csr", rng=rng)
+    # SciPy before 1.15 knows no `rng`; later ones still take `random_state`.
+    X = sp.random_array((n, d), density=min(1.0, 6 / d), format="csr", random_state=rng)
     if kind == "ones":
         X.data[:] = 1.0
     F = LogisticRegression(X, y, l2=0.01)

@@ -26,7 +26,8 @@ def make_objective(kind: str, d: int) -> Objective:
     y = np.where(rng.random(N) < 0.4, -1.0, 1.0)
     if kind == "dense":
         return LeastSquares(rng.standard_normal((N, d)) / d**0.5, y, l2=0.01)
-    X = sp.random_array((N, d), density=min(1.0, 6 / d), format="csr", rng=rng)
+    # SciPy before 1.15 knows no `rng`; later ones still take `random_state`.
+    X = sp.random_array((N, d), density=min(1.0, 6 / d), format="csr", random_state=rng)
     return LogisticRegression(X, y, l2=0.01)
 
 

@@ -116,7 +116,8 @@ def _invariant(A: Array, b: Array, places: npt.NDArray[np.bool_]) -> Array:
     if size > 0:
         system = np.vstack([A.T - np.eye(len(b)), b / size])
         wanted = np.append(np.zeros(len(b)), 1.0)
-        found, *_ = np.linalg.lstsq(system, wanted)
+        # NumPy 1 warns unless its newer default is asked for.
+        found, *_ = np.linalg.lstsq(system, wanted, rcond=None)
         if np.allclose(system @ found, wanted, rtol=0, atol=1e-10 * max(1, np.abs(found).max())):
             v[places] = found / size
     return v
