@@ -5,9 +5,7 @@ BIN := $(VENV)/bin
 # Modules are byte-compiled when first imported; most never are. So the bytecode must be kept.
 unexport PYTHONDONTWRITEBYTECODE
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --no-compile
-# One more than there are cores: many tests wait for processes that they started.
-WORKERS := $(shell $(PYTHON) -c 'import os; print((os.cpu_count() or 1) + 1)')
-PYTEST := $(BIN)/pytest -q --numprocesses=$(WORKERS) --dist=loadscope --no-loadscope-reorder
+PYTEST := $(BIN)/pytest -q --numprocesses=auto --dist=loadscope --no-loadscope-reorder
 
 .PHONY: install demo test quick coverage lowest lint format docs notebooks bench federation clean
 

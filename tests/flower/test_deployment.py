@@ -24,7 +24,7 @@ from fedac.algorithms import get
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
-K, ROUNDS, SEED, L2, ETA = 4, 3, 3, 0.05, 0.2
+K, ROUNDS, SEED, L2, ETA = 4, 2, 3, 0.05, 0.2
 
 
 @pytest.fixture(scope="module")
@@ -187,7 +187,9 @@ def test_a_supernode_killed_in_the_middle_of_a_round(deployment, nodes, data):
     run = deployment.start(
         "run",
         "flwr",
-        *deployment.run_options(ROOT / "examples/flower_app", config(data, out, quorum=1)),
+        *deployment.run_options(
+            ROOT / "examples/flower_app", config(data, out, quorum=1, rounds=3)
+        ),
     )
     deployment.wait_for(lambda: deployment.log("node-1").count("ROUND 2]") > before)
     deployment.stop("node-1", signal.SIGKILL)
