@@ -87,6 +87,17 @@ def sample_batch(
     return sample_index(seed, np.asarray(m)[..., None], draws, np.asarray(n)[..., None])
 
 
+def clients_in(share: float, N: int) -> int:
+    """Return how many clients a share of N is: the nearest number, halves to even, at least one.
+
+    Examples
+    --------
+    >>> clients_in(0.25, 10), clients_in(0.35, 10), clients_in(0.001, 10)
+    (2, 4, 1)
+    """
+    return max(1, round(share * N))
+
+
 def participants(seed: int, r: int, N: int, count: int) -> npt.NDArray[np.int64]:
     """Return which `count` of N clients take part in round r, in ascending order.
 

@@ -115,6 +115,13 @@ class Parent:
             os._exit(0)
 
 
+def usable_cores() -> int:
+    """Return how many cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 def _environment(threads: int) -> dict[str, str]:
     """Return the environment of a child: modules from where we have them, and few threads."""
     path = os.pathsep.join(str(Path(folder).absolute()) for folder in sys.path)

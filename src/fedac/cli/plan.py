@@ -156,6 +156,7 @@ def _print_calibration(found: Comparison, how: dict[str, Any], link: str | None)
     cost = "gradients" if link is None else "seconds"
     target = how["target"]
     aim = ("rounds", "MB", cost) if target is not None else ("rounds", "reached")
+    megabytes = " MB: sent and received by one worker." if target is not None else ""
     table = new_table(
         *("algorithm", "K", "eta", *aim),
         words={"algorithm"},
@@ -164,9 +165,7 @@ def _print_calibration(found: Comparison, how: dict[str, Any], link: str | None)
         f"{question.repeats} fresh seeds; in brackets, where the mean of as many further seeds "
         "will be with probability 90%. Recommended: the fewest rounds within twice the best "
         "result, or the cheapest way to the target. * the smallest or largest step size tried; a "
-        "better one may lie beyond it."
-        + " MB: sent and received by one worker."
-        * (target is not None),
+        f"better one may lie beyond it.{megabytes}",
     )
     for row in sorted(found.rows, key=lambda row: (-row.K, row.suboptimality.middle)):
         if row.eta is None:

@@ -13,8 +13,7 @@ from flwr.app import Array, ArrayRecord, Message, RecordDict
 
 def copy_message(message: Message) -> Message:
     """Return a message that has nothing in common with this one that anybody could change."""
-    twin = copy.copy(message)
-    twin.__dict__["_metadata"] = copy.copy(message.metadata)
+    twin = _with_own_metadata(message)
     if message.has_content():
         twin.content = copy_records(message.content)
     return twin
@@ -22,8 +21,7 @@ def copy_message(message: Message) -> Message:
 
 def without_content(message: Message) -> Message:
     """Return a copy that is as good for replies, but small."""
-    twin = copy.copy(message)
-    twin.__dict__["_metadata"] = copy.copy(message.metadata)
+    twin = _with_own_metadata(message)
     twin.content = RecordDict()
     return twin
 
@@ -40,6 +38,12 @@ def copy_records(records: RecordDict) -> RecordDict:
     [8, 4]
     """
     return RecordDict({name: _copy_record(record) for name, record in records.items()})
+
+
+def _with_own_metadata(message: Message) -> Message:
+    twin = copy.copy(message)
+    twin.__dict__["_metadata"] = copy.copy(message.metadata)
+    return twin
 
 
 def _copy_record(record: Any) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import pickle
 import threading
 import weakref
@@ -14,7 +13,7 @@ from flwr.common.constant import ErrorCode
 
 from fedac.errors import InputError
 from fedac.flower.calls import App, error_reply
-from fedac.subprocesses import Child
+from fedac.subprocesses import Child, usable_cores
 
 # What a pipe gives when the process at its other end dies, perhaps in the middle of a message.
 DIED = (OSError, EOFError, ValueError, pickle.UnpicklingError)
@@ -34,7 +33,7 @@ class Processes:
             raise InputError(
                 f"workers= sends the ClientApp to other processes, which failed: {problem}"
             ) from problem
-        self._count, self._threads = count, max(1, _cores() // count)
+        self._count, self._threads = count, max(1, usable_cores() // count)
         self._lock = threading.Lock()
         self._idle: list[Child] = []
         self._all: set[Child] = set()
@@ -113,9 +112,3 @@ def _end(children: Iterable[Child]) -> None:
     for child in children:
         child.kill()
         child.close()
-
-
-def _cores() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1

@@ -16,7 +16,7 @@ from flwr.serverapp import Grid
 from fedac.errors import InputError
 from fedac.flower.exchange import send_and_wait
 from fedac.flower.numbers import number_in, question
-from fedac.sampling import participants
+from fedac.sampling import clients_in, participants
 
 log = logging.getLogger("flwr.fedac")
 
@@ -119,4 +119,4 @@ def count_of(sample: float | None, nodes: int) -> int:
     """
     if sample is None:
         return nodes
-    return max(1, round(sample * nodes)) if isinstance(sample, float) else int(sample)
+    return clients_in(sample, nodes) if isinstance(sample, float) else int(sample)

@@ -14,7 +14,7 @@ from fedac.data.clients import Clients, as_clients
 from fedac.errors import InputError
 from fedac.objectives.base import Objective, RowNumbers
 from fedac.require import require_count, require_positive
-from fedac.sampling import participants, sample_batch
+from fedac.sampling import clients_in, participants, sample_batch
 from fedac.simulation.schedule import Span
 
 FULL = "full"
@@ -164,15 +164,12 @@ def require_batch(batch: int | str) -> int | None:
 def taking_part(participation: float, M: int) -> int | None:
     """Return how many of M clients take part in a round, None for everybody.
 
-    Numbers up to 1 are shares, rounded to whole clients: halves to the even number, and never to
-    none. Larger ones count clients.
+    Numbers up to 1 are shares, rounded as by `clients_in`. Larger ones count clients.
 
     Examples
     --------
     >>> taking_part(0.1, 64), taking_part(20, 64), taking_part(1, 64)
     (6, 20, None)
-    >>> taking_part(0.25, 10), taking_part(0.35, 10), taking_part(0.001, 10)
-    (2, 4, 1)
     """
     require_positive("participation", participation)
     if participation > 1:
@@ -181,5 +178,5 @@ def taking_part(participation: float, M: int) -> int | None:
         if count > M:
             raise InputError(f"participation={count} is more than the {M} clients there are")
     else:
-        count = max(1, round(participation * M))
+        count = clients_in(participation, M)
     return None if count == M else count

@@ -7,6 +7,7 @@ import os
 from collections.abc import Sequence
 
 from fedac.experiments.cost import Cost
+from fedac.subprocesses import usable_cores
 
 # Seconds until a new process has imported what it needs and read the data.
 START = 1.5
@@ -17,9 +18,7 @@ def available_cores() -> int:
     given = os.environ.get("NUMBA_NUM_THREADS", "")
     if given.isdigit() and int(given) > 0:
         return int(given)
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    return usable_cores()
 
 
 def share_out(cores: int, jobs: int) -> list[int]:
