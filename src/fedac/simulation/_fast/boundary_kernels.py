@@ -6,10 +6,9 @@ remembers. The coefficients arrive as tables, a number per lane.
 """
 
 import numpy as np
-from numba.extending import register_jitable
 
 from fedac import rounding
-from fedac.simulation._fast.compiling import compiled
+from fedac.simulation._fast.compiling import compiled, helper
 from fedac.simulation._fast.kernels import (
     WORKERS_PER_SUM,
     draw_rows,
@@ -21,17 +20,17 @@ from fedac.simulation._fast.kernels import (
 from fedac.simulation._fast.simd import load, multiply_add, splat, store
 
 BFLOAT16, INT8 = rounding.WIRES.index(rounding.BFLOAT16), rounding.WIRES.index(rounding.INT8)
-stream = register_jitable(rounding.stream)
-uniform = register_jitable(rounding.uniform)
-scale_of = register_jitable(rounding.scale_of)
-code_of = register_jitable(rounding.code_of)
-nearest_bfloat16 = register_jitable(rounding.nearest_bfloat16)
+stream = helper(rounding.stream)
+uniform = helper(rounding.uniform)
+scale_of = helper(rounding.scale_of)
+code_of = helper(rounding.code_of)
+nearest_bfloat16 = helper(rounding.nearest_bfloat16)
 
 # Coordinates for which a combination is taken at a time: all that it needs stays near.
 BLOCK = 16
 
 
-@register_jitable
+@helper
 def add_terms(lanes, total, terms, slot, source, vectors, first, count):
     """Add the terms of a slot to `total`, for some coordinates: vectors times coefficients.
 
@@ -47,7 +46,7 @@ def add_terms(lanes, total, terms, slot, source, vectors, first, count):
             store(total, j * V, multiply_add(coefficient, vector, load(lanes, total, j * V)))
 
 
-@register_jitable
+@helper
 def round_to_int8(vector, key, largest, V):
     """Replace a vector, a number per coordinate and lane, by what arrives of it as int8."""
     d = np.uint64(vector.size) // V
@@ -65,7 +64,7 @@ def round_to_int8(vector, key, largest, V):
                 vector[j * V + lane] = code * scale
 
 
-@register_jitable
+@helper
 def send(lanes, moved, wire, echoes, key_parts, d, weight, sums, mine):
     """Add to `sums` what arrives of a client's message, and let its memory follow what it sent.
 

@@ -13,12 +13,12 @@ Sparse data are a tuple whose type chooses the code: ``(indptr, indices)`` for r
 
 import numpy as np
 from numba import types
-from numba.extending import overload, register_jitable
+from numba.extending import overload
 
 from fedac import sampling
 from fedac.objectives.formulas import FACTORS
 from fedac.simulation._fast import simd
-from fedac.simulation._fast.compiling import compiled
+from fedac.simulation._fast.compiling import NOT_FROM_C, compiled, helper
 from fedac.simulation._fast.losses import derivative, logarithm, split_loss
 from fedac.simulation._fast.simd import (
     accumulate,
@@ -42,9 +42,9 @@ ROWS_AHEAD, STATE_AHEAD = 6, 3
 # States larger than this (in bytes) do not fit the first caches of a core.
 NEAR_CACHE = 2**18
 
-register_jitable(sampling.mix)
-worker_key = register_jitable(sampling.worker_key)
-row_of = register_jitable(sampling.row_of)
+helper(sampling.mix)
+worker_key = helper(sampling.worker_key)
+row_of = helper(sampling.row_of)
 
 
 def margin(template, data, i, Y):
@@ -52,7 +52,7 @@ def margin(template, data, i, Y):
     raise NotImplementedError("compiled only")
 
 
-@overload(margin)
+@overload(margin, jit_options=NOT_FROM_C)
 def _margin(template, data, i, Y):
     if len(data) == 2:
 
@@ -90,7 +90,7 @@ def add_row(template, data, i, Y, coefficient):
     raise NotImplementedError("compiled only")
 
 
-@overload(add_row)
+@overload(add_row, jit_options=NOT_FROM_C)
 def _add_row(template, data, i, Y, coefficient):
     if len(data) == 2:
 
@@ -112,13 +112,13 @@ def _add_row(template, data, i, Y, coefficient):
     return numbers
 
 
-@register_jitable
+@helper
 def member(draws, place):
     """Return the number of the client at a place among those that take part."""
     return draws.members[place] if draws.members.size else place
 
 
-@register_jitable
+@helper
 def rows_of(draws, m, n):
     """Return the first of the rows that client m draws from, and how many they are."""
     if draws.bounds.size:
@@ -127,7 +127,7 @@ def rows_of(draws, m, n):
     return np.uint64(0), n
 
 
-@register_jitable
+@helper
 def draw_rows(drawn, draws, m, n):
     """List the rows that client m draws in a round; return how many.
 
@@ -150,14 +150,14 @@ def draw_rows(drawn, draws, m, n):
     return count
 
 
-@register_jitable
+@helper
 def prefetch_row(data, y, i):
     """Prefetch a row."""
     simd.prefetch(data[1], np.uint64(data[0][i]))
     simd.prefetch(y, i)
 
 
-@register_jitable
+@helper
 def prefetch_coordinates(template, data, i, array):
     """Prefetch the coordinates of a row in a large state."""
     indptr, indices = data[0], data[1]
@@ -165,7 +165,7 @@ def prefetch_coordinates(template, data, i, array):
         simd.prefetch(array, np.uint64(indices[k]) * np.uint64(len(template)))
 
 
-@register_jitable
+@helper
 def collect_row(template, data, i, start, Y, weight, total):
     """Collect the weighted change of one row's coordinates and reset them.
 
@@ -180,7 +180,7 @@ def collect_row(template, data, i, start, Y, weight, total):
         store(Y, place, origin)
 
 
-@register_jitable
+@helper
 def clear_row(template, data, i, Y):
     """Set the coordinates of one row to zero."""
     indptr, indices = data[0], data[1]
@@ -196,7 +196,7 @@ def take_steps(lanes, sequences, rows, this_round, scratch, weight, drawn_rows, 
     raise NotImplementedError("compiled only")
 
 
-@overload(take_steps, inline="always")
+@overload(take_steps, inline="always", jit_options=NOT_FROM_C)
 def _take_steps(lanes, sequences, rows, this_round, scratch, weight, drawn_rows, sums):
     one_row_a_step = isinstance(scratch[3], types.BaseTuple)
     return _steps_on_rows if one_row_a_step else _steps_on_batches
@@ -351,7 +351,7 @@ def add_rows(sequences, data, steps, total, first_strand, last_strand):
             add_row(sequences, data, i, strand_total, step)
 
 
-@register_jitable
+@helper
 def sweep_up(sequences, start, base, Y, weight, sums):
     """Add how far a worker moved, weighted, to the sums, over all coordinates, and reset it."""
     W = np.uint64(len(sequences))
@@ -361,7 +361,7 @@ def sweep_up(sequences, start, base, Y, weight, sums):
         store(Y, place, load(sequences, start, place))
 
 
-@register_jitable
+@helper
 def flush(sequences, sums, total):
     """Move sums of the local precision to the accumulator."""
     for place in range(np.uint64(0), np.uint64(sums.size), np.uint64(len(sequences))):
@@ -369,7 +369,7 @@ def flush(sequences, sums, total):
         store(sums, place, splat(sequences, 0.0))
 
 
-@register_jitable
+@helper
 def fold(lanes, sequences, columns, Y):
     """Multiply the sequences of every coordinate by a matrix per lane, given by its columns."""
     V, W = len(lanes), len(sequences)

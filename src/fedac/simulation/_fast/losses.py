@@ -3,10 +3,11 @@
 import math
 from typing import NamedTuple
 
-from numba.extending import overload, register_jitable
+from numba.extending import overload
 
 from fedac.objectives import formulas
 from fedac.simulation._fast import simd
+from fedac.simulation._fast.compiling import NOT_FROM_C, helper
 from fedac.simulation._fast.simd import splat
 
 
@@ -16,25 +17,23 @@ class Custom(NamedTuple):
     address: int
 
 
-@overload(formulas.exp)
+@overload(formulas.exp, jit_options=NOT_FROM_C)
 def _exp(x):
     return lambda x: simd.exp(x)
 
 
-@overload(formulas.sigmoid)
+@overload(formulas.sigmoid, jit_options=NOT_FROM_C)
 def _sigmoid(x):
     return lambda x: 1.0 / (simd.exp(-x) + 1.0)
 
 
-@overload(formulas.positive_part)
+@overload(formulas.positive_part, jit_options=NOT_FROM_C)
 def _positive_part(x):
     return lambda x: simd.maximum(x, splat(x, 0.0))
 
 
-_DERIVATIVES = {
-    type(loss): register_jitable(loss.derivative) for loss in formulas.FORMULAS.values()
-}
-_SPLITS = {type(loss): register_jitable(loss.split) for loss in formulas.FORMULAS.values()}
+_DERIVATIVES = {type(loss): helper(loss.derivative) for loss in formulas.FORMULAS.values()}
+_SPLITS = {type(loss): helper(loss.split) for loss in formulas.FORMULAS.values()}
 
 
 def derivative(loss, z, y):
@@ -42,7 +41,7 @@ def derivative(loss, z, y):
     raise NotImplementedError("compiled only")
 
 
-@overload(derivative, inline="always")
+@overload(derivative, inline="always", jit_options=NOT_FROM_C)
 def _derivative(loss, z, y):
     if loss.instance_class is Custom:
 
@@ -56,7 +55,7 @@ def _derivative(loss, z, y):
     return lambda loss, z, y: formula(z, y)
 
 
-@register_jitable
+@helper
 def logarithm(v):
     """Return the natural logarithm in every lane, one lane after the other."""
     for lane in range(len(v)):
@@ -69,7 +68,7 @@ def split_loss(loss, z, y):
     raise NotImplementedError("compiled only")
 
 
-@overload(split_loss)
+@overload(split_loss, jit_options=NOT_FROM_C)
 def _split_loss(loss, z, y):
     formula = _SPLITS[loss.instance_class]
     return lambda loss, z, y: formula(z, y)

@@ -67,8 +67,10 @@ def prepare(model: LinearModel, regularizer: Regularizer, dtype: npt.DTypeLike) 
     X = model.X
     data: tuple[npt.NDArray[Any], ...]
     if isinstance(X, sp.csr_array):
-        # Unsigned indices save the kernels a test for negative ones; short ones save cache.
-        data = (_shortest(X.indptr, X.nnz), _shortest(X.indices, model.dim - 1))
+        # Unsigned indices save the kernels a test for negative ones; short ones save cache. There
+        # are too few row bounds for that, and every type of them would be compiled anew.
+        bounds = X.indptr.astype(np.uint32 if X.nnz < 2**32 else np.uint64)
+        data = (bounds, X.indices.astype(np.min_scalar_type(model.dim - 1)))
         if (X.data != 1.0).any():
             data = (*data, X.data.astype(dtype))
     else:
@@ -78,10 +80,6 @@ def prepare(model: LinearModel, regularizer: Regularizer, dtype: npt.DTypeLike) 
     check_kernel(model)
     loss = FORMULAS[model.kernel] if isinstance(model.kernel, str) else _custom(model.kernel)
     return Rows(data, model.y.astype(dtype), offsets.astype(dtype), loss)
-
-
-def _shortest(numbers: npt.NDArray[Any], largest: int) -> npt.NDArray[Any]:
-    return numbers.astype(np.min_scalar_type(largest))
 
 
 @cache  # keeps the compiled code alive, without which its address is invalid

@@ -30,12 +30,16 @@ from numba.core import cgutils
 from numba.extending import (
     NativeValue,
     intrinsic,
+    lower_builtin,
     models,
     overload,
     register_model,
+    type_callable,
     unbox,
 )
 from numba.np.numpy_support import from_dtype
+
+from fedac.simulation._fast.compiling import NOT_FROM_C
 
 
 class Vector(types.Type):
@@ -82,12 +86,15 @@ class Template:
         return self.lanes
 
 
-@overload(len)
-def _number_of_lanes(x):
-    if isinstance(x, Vector | TemplateType):
-        lanes = _vector_of(x).lanes
-        return lambda x: lanes
-    return None
+@type_callable(len)
+def _type_len(context):
+    return lambda x: types.intp if isinstance(x, Vector | TemplateType) else None
+
+
+@lower_builtin(len, Vector)
+@lower_builtin(len, TemplateType)
+def _number_of_lanes(context, builder, signature, arguments):
+    return context.get_constant(types.intp, _vector_of(signature.args[0]).lanes)
 
 
 def _vector_of(kind):
@@ -175,17 +182,22 @@ def prefetch(typing, array, index):
     return types.void(array, index), generate
 
 
+def _repeat(context, builder, value, given, vector):
+    """Return a vector with a number of type `given` in every lane."""
+    to = context.get_value_type(vector)
+    element = context.cast(builder, value, given, vector.element)
+    zero = ir.Constant(ir.IntType(32), 0)
+    single = builder.insert_element(ir.Constant(to, ir.Undefined), element, zero)
+    return _pick(builder, single, [0] * vector.lanes)
+
+
 @intrinsic
 def splat(typing, model, x):
     """Repeat one number in every lane of a vector like `model`, a vector or a template."""
     vector = _vector_of(model)
 
     def generate(context, builder, signature, arguments):
-        to = context.get_value_type(vector)
-        element = context.cast(builder, arguments[1], signature.args[1], vector.element)
-        zero = ir.Constant(ir.IntType(32), 0)
-        single = builder.insert_element(ir.Constant(to, ir.Undefined), element, zero)
-        return _pick(builder, single, [0] * vector.lanes)
+        return _repeat(context, builder, arguments[1], signature.args[1], vector)
 
     return vector(model, x), generate
 
@@ -280,41 +292,62 @@ def _call_llvm(name, builder, *values):
     return builder.call(function, values)
 
 
-def _overload_operator(function, build):
-    operation = _elementwise(2, build)
+def _lower_operator(function, build):
+    """Give vectors an operator; a number beside a vector is repeated in every lane.
 
-    @overload(function)
-    def vector_operator(a, b):
-        if isinstance(a, Vector) and isinstance(b, Vector):
-            return lambda a, b: operation(a, b)
-        if isinstance(a, Vector) and isinstance(b, types.Number):
-            return lambda a, b: operation(a, splat(a, b))
-        if isinstance(a, types.Number) and isinstance(b, Vector):
-            return lambda a, b: operation(splat(b, a), b)
-        return None
+    Lowered directly: a function for each pair of types, as `overload` makes, takes Numba several
+    times longer to compile, and kernels have dozens.
+    """
+
+    @type_callable(function)
+    def type_operator(context):
+        def result(a, b):
+            if isinstance(a, Vector) and (b == a or isinstance(b, types.Number)):
+                return a
+            if isinstance(a, types.Number) and isinstance(b, Vector):
+                return b
+            return None
+
+        return result
+
+    @lower_builtin(function, Vector, Vector)
+    @lower_builtin(function, Vector, types.Number)
+    @lower_builtin(function, types.Number, Vector)
+    def generate(context, builder, signature, arguments):
+        vector = signature.return_type
+        values = (
+            value if given == vector else _repeat(context, builder, value, given, vector)
+            for given, value in zip(signature.args, arguments, strict=True)
+        )
+        return build(builder, *values)
 
 
-_overload_operator(operator.add, ir.IRBuilder.fadd)
-_overload_operator(operator.sub, ir.IRBuilder.fsub)
-_overload_operator(operator.mul, ir.IRBuilder.fmul)
-_overload_operator(operator.truediv, ir.IRBuilder.fdiv)
+_lower_operator(operator.add, ir.IRBuilder.fadd)
+_lower_operator(operator.sub, ir.IRBuilder.fsub)
+_lower_operator(operator.mul, ir.IRBuilder.fmul)
+_lower_operator(operator.truediv, ir.IRBuilder.fdiv)
+
+
+def _lower_sign(function, build):
+    """Give vectors a function of one of them."""
+
+    @type_callable(function)
+    def type_function(context):
+        return lambda a: a if isinstance(a, Vector) else None
+
+    @lower_builtin(function, Vector)
+    def generate(context, builder, signature, arguments):
+        return build(builder, *arguments)
+
+
+_lower_sign(abs, partial(_call_llvm, "fabs"))
+_lower_sign(operator.neg, ir.IRBuilder.fneg)
 
 
 _floor = _elementwise(1, partial(_call_llvm, "floor"))
-_absolute = _elementwise(1, partial(_call_llvm, "fabs"))
 minimum = _elementwise(2, partial(_call_llvm, "minnum"))
 maximum = _elementwise(2, partial(_call_llvm, "maxnum"))
 multiply_add = _elementwise(3, partial(_call_llvm, "fma"))
-
-
-@overload(abs)
-def _vector_abs(a):
-    return (lambda a: _absolute(a)) if isinstance(a, Vector) else None
-
-
-@overload(operator.neg)
-def _vector_neg(a):
-    return (lambda a: splat(a, -0.0) - a) if isinstance(a, Vector) else None
 
 
 @intrinsic
@@ -369,7 +402,7 @@ def exp(x):
     raise NotImplementedError("compiled only")
 
 
-@overload(exp)
+@overload(exp, jit_options=NOT_FROM_C)
 def _exp(x):
     largest = 87.0 if x.element.bitwidth == 32 else 708.0
 
