@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import bz2
 import gzip
+import io
 import lzma
 import os
 import tempfile
@@ -9,12 +10,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from scipy.sparse import csr_array, issparse
+from sklearn.datasets import load_svmlight_file
 
 from fedac.data import libsvm, load_libsvm
+from fedac.data.libsvm_text import read_entries
 from fedac.errors import DataError
 
 TEXT = b"# header\n+1 1:0.5 4:2  # note\n\n-1 3:1e-3\n+1\n"
@@ -182,6 +185,30 @@ def test_round_trip(X, chunk, data):
     rows = loaded.X.toarray() if issparse(loaded.X) else loaded.X
     np.testing.assert_array_equal(rows, X)
     np.testing.assert_array_equal(loaded.y, y)
+
+
+@settings(max_examples=1000)
+@given(
+    lines=st.lists(
+        st.lists(
+            st.from_regex(r"[-+]?[0-9]{1,2}(\.5)?(e-?1)?|[0-9]{1,2}:-?[.0-9]{1,3}|[ \t01:._#qe]*",
+                          fullmatch=True),
+            max_size=4,
+        ),
+        max_size=3,
+    )
+)  # fmt: skip
+def test_what_is_read_has_no_fault_and_is_what_scikit_learn_reads(lines):
+    text = "\n".join(" ".join(words) for words in lines).encode()
+    entries = read_entries(text)
+    assert (entries is None) == (libsvm._first_fault(text, 1, None) is not None)
+    if entries is None or not entries.labels.size:
+        return
+    X, y = load_svmlight_file(io.BytesIO(text), zero_based=False)
+    np.testing.assert_array_equal(entries.labels, y)
+    np.testing.assert_array_equal(entries.columns - 1, X.indices)
+    np.testing.assert_array_equal(entries.values, X.data)
+    np.testing.assert_array_equal(entries.bounds, X.indptr)
 
 
 def test_a9a(a9a):

@@ -445,7 +445,6 @@ def read(folder, path):
 @pytest.fixture
 def long_grid(make):
     """Give a grid of 48 groups of some tens of milliseconds each."""
-    # Not a file: reading one imports scikit-learn, which takes as long as the whole sweep.
     return make(
         dataset="synthetic", workers=tuple(range(16, 112, 8)), local_steps=(4, 8, 16, 32), steps=64,
         algorithms=("fedac-i", "fedavg+cv+nesterov(1,0.9)"),  # memory, and a server's state

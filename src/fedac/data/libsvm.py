@@ -5,7 +5,6 @@ from __future__ import annotations
 import bz2
 import codecs
 import gzip
-import io
 import lzma
 import math
 import zlib
@@ -17,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedac.data.dataset import Dataset, labels_to_signs
+from fedac.data.libsvm_text import MOST_DIGITS, read_entries
 from fedac.errors import DataError
 
 if TYPE_CHECKING:
@@ -109,22 +109,15 @@ def _parse(
     path: Path, text: bytes, first_line: int, n_features: int | None
 ) -> tuple[Rows, NDArray[np.float64]]:
     from scipy.sparse import csr_array
-    from sklearn.datasets import load_svmlight_file
 
-    try:
-        rows, labels, query_ids = load_svmlight_file(
-            io.BytesIO(text), n_features=n_features, zero_based=False, query_id=True
-        )
-    except (ValueError, OverflowError) as error:
-        fault = _first_fault(text, first_line, n_features) or f"cannot be read: {error}"
-        raise DataError(f"{path}, {fault}") from None
-    # scikit-learn accepts these.
-    finite = np.isfinite(rows.data).all() and np.isfinite(labels).all()
-    if query_ids.size or not finite or rows.shape[1] > (n_features or MOST_COLUMNS):
+    entries = read_entries(text)
+    largest = entries.columns.max(initial=0) if entries else 0
+    if entries is None or largest > (n_features or MOST_COLUMNS):
         raise DataError(f"{path}, {_first_fault(text, first_line, n_features)}")
     # A chunk has far fewer than 2^31 entries, and the kernels need 32-bit indices.
-    indices, indptr = rows.indices.astype(np.int32), rows.indptr.astype(np.int32)
-    return csr_array((rows.data, indices, indptr), shape=rows.shape), labels
+    indices, indptr = (entries.columns - 1).astype(np.int32), entries.bounds.astype(np.int32)
+    shape = (len(entries.labels), n_features or int(largest))
+    return csr_array((entries.values, indices, indptr), shape=shape), entries.labels
 
 
 def _stack(blocks: list[Rows], columns: int) -> Rows | NDArray[np.float64]:
@@ -169,7 +162,7 @@ def _line_fault(tokens: list[bytes], largest: int) -> str | None:
             return f"{_quote(token)}: query ids are not supported"
         if not colon:
             return f"{_quote(token)} is not of the form index:value"
-        if not (head.isdigit() and 1 <= float(head) <= largest):
+        if not (head.isdigit() and len(head) <= MOST_DIGITS and 1 <= int(head) <= largest):
             return f"{_quote(token)}: the feature index must be a whole number from 1 to {largest}"
         if int(head) <= last:
             return f"{_quote(token)}: feature indices must ascend, but {last} came before"
@@ -181,7 +174,7 @@ def _line_fault(tokens: list[bytes], largest: int) -> str | None:
 
 def _is_finite(token: bytes) -> bool:
     try:
-        return math.isfinite(float(token))
+        return b"_" not in token and math.isfinite(float(token))
     except ValueError:
         return False
 
