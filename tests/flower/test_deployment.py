@@ -65,6 +65,17 @@ def config(data: Path, out: Path, **changes) -> dict:
     } | changes  # fmt: skip
 
 
+def changed_app(tmp_path: Path, name: str, old: str, new: str, head: str = "") -> Path:
+    """Return a copy of the example in which one file is changed."""
+    app = tmp_path / "app"
+    shutil.copytree(ROOT / "examples/flower_app", app)
+    file = app / "fedac_app" / name
+    text = file.read_text()
+    assert old in text
+    file.write_text(head + text.replace(old, new))
+    return app
+
+
 def plain(text: str) -> str:
     return re.sub(r"\x1b\[[0-9;]*m", "", text)
 
@@ -146,12 +157,7 @@ OWN = Algorithm(
 
 
 def test_an_own_record_runs_over_flwr_run(deployment, nodes, data, tmp_path):
-    app = tmp_path / "app"
-    shutil.copytree(ROOT / "examples/flower_app", app)
-    server = app / "fedac_app" / "server_app.py"
-    text = server.read_text()
-    assert 'str(config["algorithm"])' in text
-    server.write_text(OWN + text.replace('str(config["algorithm"])', "OWN"))
+    app = changed_app(tmp_path, "server_app.py", 'str(config["algorithm"])', "OWN", head=OWN)
     scope: dict = {}
     exec(OWN, scope)
     assert_matches_the_simulator(deployment, data, scope["OWN"], app)
@@ -160,12 +166,9 @@ def test_an_own_record_runs_over_flwr_run(deployment, nodes, data, tmp_path):
 def test_what_clients_remember_survives_a_resumed_run_in_files_only(
     deployment, nodes, data, tmp_path
 ):
-    app, out, memory = tmp_path / "app", deployment.folder / "resumed", tmp_path / "memory"
-    shutil.copytree(ROOT / "examples/flower_app", app)
-    client = app / "fedac_app" / "client_app.py"
-    text = client.read_text()
-    assert "client_app(load_data, Logistic)" in text
-    client.write_text(text.replace("Logistic)", f"Logistic, memory_folder={str(memory)!r})"))
+    out, memory = deployment.folder / "resumed", tmp_path / "memory"
+    kept = f"Logistic, memory_folder={str(memory)!r})"
+    app = changed_app(tmp_path, "client_app.py", "Logistic)", kept)
     lost = []
     for rounds in (1, 2, 3):
         if rounds == 3:
@@ -180,17 +183,16 @@ def test_what_clients_remember_survives_a_resumed_run_in_files_only(
     assert lost == [[0], [0, 0], [0, 0, 2]]
 
 
-def test_a_supernode_killed_in_the_middle_of_a_round(deployment, nodes, data):
-    """Run this test last: the federation loses a node."""
+def test_a_supernode_killed_in_the_middle_of_a_round(deployment, nodes, data, tmp_path):
+    """Run this test last: the federation loses a node.
+
+    The deadline follows the first round: Flower itself takes a minute to miss the node.
+    """
     out = deployment.folder / "killed"
+    app = changed_app(tmp_path, "server_app.py", 'float(config["deadline"])', '"adaptive"')
     before = deployment.log("node-1").count("ROUND 2]")
-    run = deployment.start(
-        "run",
-        "flwr",
-        *deployment.run_options(
-            ROOT / "examples/flower_app", config(data, out, quorum=1, rounds=3)
-        ),
-    )
+    options = deployment.run_options(app, config(data, out, quorum=1, rounds=3))
+    run = deployment.start("run", "flwr", *options)
     deployment.wait_for(lambda: deployment.log("node-1").count("ROUND 2]") > before)
     deployment.stop("node-1", signal.SIGKILL)
     deployment.wait_for(lambda: run.poll() is not None)
