@@ -35,31 +35,32 @@ def script():
     return runpy.run_path(str(ROOT / "scripts" / "federation.py"))
 
 
-@pytest.fixture
-def bash(script, tmp_path):
-    """Return a function that runs commands in a new folder and returns their output."""
+@pytest.fixture(scope="module")
+def bash(script, tmp_path_factory):
+    """Return a function that runs commands in a new folder, and returns it with their output."""
     if not all(map(shutil.which, ("bash", "openssl", "ssh-keygen"))):
         pytest.skip("the commands need bash, openssl and ssh-keygen")
-    (tmp_path / "examples").symlink_to(ROOT / "examples")
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
 
-    def run(commands: str, **env: str) -> str:
-        with (tmp_path / "log").open("wb") as log:
+    def run(commands: str, **env: str) -> tuple[Path, str]:
+        folder = tmp_path_factory.mktemp("bash")
+        (folder / "examples").symlink_to(ROOT / "examples")
+        env = {"FLWR_HOME": str(folder / "home"), TAG: str(folder), "PATH": path} | env
+        with (folder / "log").open("wb") as log:
             process = subprocess.Popen(
-                ["bash", "-c", f"set -e\n{commands}"], cwd=tmp_path,
-                env={**os.environ, "PATH": path, TAG: str(tmp_path), **env},
+                ["bash", "-c", f"set -e\n{commands}"], cwd=folder, env={**os.environ, **env},
                 stdout=log, stderr=subprocess.STDOUT,
             )  # fmt: skip
         try:
-            script["wait_for"](lambda: process.poll() is not None, lambda: [tmp_path / "log"])
+            script["wait_for"](lambda: process.poll() is not None, lambda: [folder / "log"])
         finally:
-            for pid in tagged(str(tmp_path)):
+            for pid in tagged(str(folder)):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             process.wait()
-        output = (tmp_path / "log").read_text(errors="replace")
+        output = (folder / "log").read_text(errors="replace")
         assert process.returncode == 0, output
-        return output
+        return folder, output
 
     return run
 
@@ -91,35 +92,31 @@ until python -c "import urllib.request as u; u.urlopen('$HEALTH')" 2> /dev/null;
 """
 
 
-@pytest.fixture
-def simulated(script, bash, tmp_path):
-    """Return a function that runs commands beside a SuperLink of their own."""
-
-    def run(commands: str) -> str:
-        return bash(
-            START_SUPERLINK + commands,
-            FLWR_HOME=str(tmp_path / "home"),
-            FLWR_LOCAL_SUPERLINK_HTTP_API_PORT=str(script["free_port"]()),
-            FLWR_LOCAL_CONTROL_API_PORT=str(script["free_port"]()),
-        )
-
-    return run
+@pytest.fixture(scope="module")
+def simulated(script, bash):
+    """Run the simulations of both pages beside one SuperLink; return their folder and output."""
+    page = (ROOT / "docs/flower-quickstart.md").read_text()
+    commands = [blocks_of_the_page()[0], *re.findall(r"```bash\n(.*?)```", page, re.DOTALL)]
+    return bash(
+        START_SUPERLINK + "\n".join(commands),
+        FLWR_LOCAL_SUPERLINK_HTTP_API_PORT=str(script["free_port"]()),
+        FLWR_LOCAL_CONTROL_API_PORT=str(script["free_port"]()),
+    )
 
 
 @pytest.mark.slow
-def test_flwr_run_simulates_the_example(simulated, tmp_path):
-    output = simulated(blocks_of_the_page()[0])
-    history = pd.read_csv(tmp_path / "simulated/history.csv")
+def test_flwr_run_simulates_the_example(simulated):
+    folder, output = simulated
+    history = pd.read_csv(folder / "simulated/history.csv")
     assert history["good"].tolist() == [2, 2], output
     assert history["loss"].iloc[-1] < 0.69
 
 
 @pytest.mark.slow
-def test_flwr_run_simulates_both_quickstarts(simulated, tmp_path):
-    page = (ROOT / "docs/flower-quickstart.md").read_text()
-    output = simulated("\n".join(re.findall(r"```bash\n(.*?)```", page, re.DOTALL)))
+def test_flwr_run_simulates_both_quickstarts(simulated):
+    folder, output = simulated
     first, moved = (
-        json.loads((tmp_path / f"simulated/{name}/accuracy.json").read_text())
+        json.loads((folder / f"simulated/{name}/accuracy.json").read_text())
         for name in ("fedavg", "fedac")
     )
     assert list(first) == list(moved) == ["0", "1", "2", "3"], output
@@ -129,13 +126,13 @@ def test_flwr_run_simulates_both_quickstarts(simulated, tmp_path):
 
 
 @pytest.mark.slow
-def test_the_secured_federation_of_the_docs(script, bash, tmp_path):
+def test_the_secured_federation_of_the_docs(script, bash):
     commands = "trap 'kill $(jobs -p) 2>/dev/null' EXIT\n" + blocks_of_the_page()[1]
     for port in ("8100", "8101", "8102"):
         assert port in commands
         commands = commands.replace(port, str(script["free_port"]()))
-    output = bash(commands)
-    history = pd.read_csv(tmp_path / "federation/result/history.csv")
+    folder, output = bash(commands)
+    history = pd.read_csv(folder / "federation/result/history.csv")
     assert history["good"].tolist() == [2, 2], output
     assert history["loss"].iloc[-1] < 0.69
 
