@@ -7,7 +7,6 @@ from importlib.resources import files
 import pytest
 from chromium import Page
 
-AXE = (files("axe_core_python") / "axe.min.js").read_text(encoding="utf-8")
 wide_and_narrow = pytest.mark.parametrize(
     ("width", "dark"), [(1280, False), (400, True)], ids=["wide and light", "narrow and dark"]
 )
@@ -20,7 +19,9 @@ RUN = """(() => {
 
 def serious_findings(page: Page) -> list[str]:
     """Return rule and places of what axe calls serious or critical on the open page."""
-    page.run(f"{AXE}; 0")
+    # Read here: `make lowest` collects these tests, but has no axe.
+    axe = (files("axe_core_python") / "axe.min.js").read_text(encoding="utf-8")
+    page.run(f"{axe}; 0")
     page.run(RUN)
     page.wait_for("window.found !== null")
     return [
