@@ -46,7 +46,12 @@ sequence (w), not float
     for K in (1, 16):
         hp = couple(mine, eta=eta, mu=mu, K=K)
         for w_0 in _vectors():
-            check_functions(mine, hp, w_0)
+            message = check_functions(mine, hp, w_0)
+            if not all(np.isfinite(np.asarray(vector)).all() for vector in message):
+                raise InputError(
+                    f"algorithm '{mine.name}': a step with the gradient 1 must give finite "
+                    f"numbers, not {message}"
+                )
     try:
         linear_form(mine, hp)
         boundary_form(mine, hp, K)

@@ -49,6 +49,14 @@ MISTAKES = {
         FEDAC_I, {"update": lambda state, w_md, g, hp: (w_md - hp.eta * g,)},
         r"update must return a tuple of 2, one for each sequence \(w_ag, w\), not of 1",
     ),
+    "update with a list": (
+        FEDAVG, {"update": lambda state, w_md, g, hp: [w_md - hp.eta * g]},
+        r"update must return a tuple of 1, one for each sequence \(w\), not list",
+    ),
+    "complex numbers": (
+        FEDAVG, {"update": lambda state, w_md, g, hp: (w_md - 1j * g,)},
+        r"update must return vectors like those it gets, .*not .*complex",
+    ),
     "sequences that are a list": (
         FEDAC_I, {"sequences": ["w_ag", "w"]},
         r"sequences must be a tuple of names, such as \('w',\), not \['w_ag', 'w'\]",
@@ -171,6 +179,13 @@ def test_pytorch_takes_what_only_leaves_a_round_in_another_way() -> None:
     LocalOptimizer([w], replace(FEDAVG, name="mine", leave=_shorter), **how)
     with pytest.raises(InputError, match="only the reference engine"):
         LocalOptimizer([w], replace(FEDAVG, name="mine", update=_signs), **how)
+
+
+@pytest.mark.parametrize("factor", [math.nan, math.inf])
+def test_numbers_that_are_not_finite_are_named(factor: float) -> None:
+    mine = replace(FEDAVG, update=lambda state, w_md, g, hp: (w_md - factor * g,))
+    with pytest.raises(InputError, match="a step with the gradient 1 must give finite numbers"):
+        check_algorithm(mine)
 
 
 def test_only_records_are_checked() -> None:

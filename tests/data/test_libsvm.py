@@ -18,7 +18,7 @@ from sklearn.datasets import load_svmlight_file
 
 from fedac.data import libsvm, load_libsvm
 from fedac.data.libsvm_text import read_entries
-from fedac.errors import DataError
+from fedac.errors import DataError, InputError
 
 TEXT = b"# header\n+1 1:0.5 4:2  # note\n\n-1 3:1e-3\n+1\n"
 DENSE_FORM = [[0.5, 0, 0, 2], [0, 0, 1e-3, 0], [0, 0, 0, 0]]
@@ -76,6 +76,8 @@ LONG = b"x" * 99
 @pytest.mark.parametrize(
     ("line", "message"),
     [
+        (b"+1 3:", "line 3: '3:': there is no value after the colon"),
+        (b"+1 1:2:3", "line 3: '1:2:3' has two colons and is not of the form index:value"),
         (b"one 1:1", "line 3: label 'one' is not a finite number"),
         (b"1,2 1:1", "line 3: label '1,2' is not a finite number"),
         (b"nan 1:1", "line 3: label 'nan' is not a finite number"),
@@ -89,8 +91,6 @@ LONG = b"x" * 99
         (b"1 10:1", "line 3: '10:1': the feature index must be a whole number from 1 to 9"),
         (b"1 5:1 2:1", "line 3: '2:1': feature indices must ascend, but 5 came before"),
         (b"1 5:1 5:1", "line 3: '5:1': feature indices must ascend, but 5 came before"),
-        (b"1 1:", "line 3: '1:': the value is not a finite number"),
-        (b"1 1:2:3", "line 3: '1:2:3': the value is not a finite number"),
         (b"1 1:NaN", "line 3: '1:NaN': the value is not a finite number"),
         (b"1 1:1e999", "line 3: '1:1e999': the value is not a finite number"),
         (b"1 1:" + LONG, "line 3: '1:" + "x" * 38 + "...': the value is not a finite number"),
@@ -152,6 +152,16 @@ def test_damaged_compressed_files(write, suffix, compress):
     assert_refused(write(b"1 1:1\n-1 1:1\n", "plain" + suffix), "cannot be read")
     middle = len(whole) // 2
     assert_refused(write(whole[:middle] + b"????" + whole[middle + 4 :], "bad" + suffix), ": ")
+
+
+def test_labels_alone_are_refused(write):
+    assert_refused(write(b"1\n-1\n"), "no row has a feature")
+
+
+@pytest.mark.parametrize("columns", [0, -1, "3"])
+def test_impossible_numbers_of_columns(write, columns):
+    with pytest.raises(InputError, match="n_features must be a whole number, at least 1"):
+        load_libsvm(write(TEXT), n_features=columns)
 
 
 def test_one_class_is_refused_with_the_file_name(write):

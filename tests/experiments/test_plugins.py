@@ -69,7 +69,8 @@ def test_built_in_names():
     [
         ("gone:mine", "cannot import the module of 'gone:mine' .* No module named 'gone'"),
         (":mine", "cannot import the module of ':mine' .*Empty module name"),
-        ("own_broken:mine", "cannot import .* ZeroDivisionError: division by zero"),
+        ("own_broken:mine", "which fails in own_broken.py, line 1: ZeroDivisionError: division"),
+        ("own_things.py:mine", "name the module without .py, as in 'own_things:mine'"),
         (
             "own_things:mime",
             "unknown algorithm or loss in module own_things, 'mime'; did you mean 'mine'",

@@ -83,10 +83,11 @@ def check_functions(
     hp: Hyperparameters,
     w_0: Vector,
     on_worker: Callable[[Vector], Vector] = lambda vector: vector,
-) -> None:
+) -> tuple[Vector, ...]:
     """Take an algorithm through a round of one step, and explain what is wrong with a function.
 
-    `on_worker` makes of a vector what a client's functions get, if that has another shape.
+    `on_worker` makes of a vector what a client's functions get, if that has another shape. Returns
+    a client's message.
     """
     for field in ("sequences", "local", "memory", "server"):
         names = getattr(algorithm, field)
@@ -122,6 +123,7 @@ def check_functions(
     _require_state(algorithm, "serve", kept, w_0, algorithm.server)
     for t in (0, 1):
         _require_vector(algorithm, "output", _call(algorithm, "output", state, hp, t), w_0)
+    return tuple(message)
 
 
 def _different(algorithm: Algorithm) -> tuple[Vector, ...]:
@@ -165,13 +167,14 @@ def _call(algorithm: Algorithm, function: str, *arguments: Any, **named: Any) ->
 def _equal(a: Any, b: Any) -> bool:
     if isinstance(a, tuple):
         return all(map(_equal, a, b))
-    return bool((a == b).all()) if np.ndim(a) else bool(a == b)
+    same = (a == b) | ((a != a) & (b != b))  # also where both are NaN
+    return bool(same.all()) if np.ndim(a) else bool(same)
 
 
 def _require_state(
     algorithm: Algorithm, function: str, state: Any, model: Vector, names: tuple[str, ...]
 ) -> None:
-    many = isinstance(state, tuple | list)
+    many = isinstance(state, tuple)
     _require(
         many and len(state) == len(names),
         algorithm,
@@ -184,7 +187,9 @@ def _require_state(
 
 def _require_vector(algorithm: Algorithm, function: str, value: Any, model: Vector) -> None:
     _require(
-        isinstance(value, type(model)) and np.shape(value) == np.shape(model),
+        isinstance(value, type(model))
+        and np.shape(value) == np.shape(model)
+        and getattr(value, "dtype", None) == getattr(model, "dtype", None),
         algorithm,
         f"{function} must return vectors like those it gets, {_describe(model)}, "
         f"not {_describe(value)}",
@@ -194,8 +199,9 @@ def _require_vector(algorithm: Algorithm, function: str, value: Any, model: Vect
 def _describe(value: Any) -> str:
     if isinstance(value, tuple) and value:
         return f"a tuple of {_describe(value[0])}"
-    shape = f" of shape {tuple(value.shape)}" if hasattr(value, "shape") else ""
-    return f"{type(value).__name__}{shape}"
+    if not hasattr(value, "shape"):
+        return type(value).__name__
+    return f"{type(value).__name__} of shape {tuple(value.shape)} and type {value.dtype}"
 
 
 def _require(condition: object, algorithm: Algorithm, what: str) -> None:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from fedac.data.dataset import Dataset, labels_to_signs
 from fedac.data.libsvm_text import MOST_DIGITS, read_entries
 from fedac.errors import DataError
+from fedac.require import require_count
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -52,7 +53,7 @@ def load_libsvm(
     path : str or Path
         The file.
     n_features : int, optional
-        Number of columns; by default the largest index found, at most `MOST_COLUMNS`.
+        Number of columns; by default the largest index found, at most 100 million.
     name : str, optional
         Name of the data set; by default the file's name without .gz, .bz2 or .xz.
 
@@ -67,6 +68,8 @@ def load_libsvm(
     ('tiny', (2, 4), array([ 1., -1.]))
     """
     path = Path(path)
+    if n_features is not None:
+        n_features = require_count("n_features", n_features)
     blocks: list[Rows] = []
     labels: list[NDArray[np.float64]] = []
     for first_line, text in _chunks(path):
@@ -76,6 +79,8 @@ def load_libsvm(
     if not sum(len(y) for y in labels):
         raise DataError(f"{path}: the file has no rows")
     columns = n_features or max(block.shape[1] for block in blocks)
+    if not columns:
+        raise DataError(f"{path}: no row has a feature; a line is 'label index:value ...'")
     written = np.concatenate(labels)
     signs = labels_to_signs(written, str(path))
     stem = path.stem if path.suffix in OPENERS else path.name
@@ -159,13 +164,17 @@ def _line_fault(tokens: list[bytes], largest: int) -> str | None:
     for token in tokens[1:]:
         head, colon, tail = token.partition(b":")
         if head == b"qid":
-            return f"{_quote(token)}: query ids are not supported"
+            return f"{_quote(token)}: query ids are not supported; remove them"
         if not colon:
             return f"{_quote(token)} is not of the form index:value"
         if not (head.isdigit() and len(head) <= MOST_DIGITS and 1 <= int(head) <= largest):
             return f"{_quote(token)}: the feature index must be a whole number from 1 to {largest}"
         if int(head) <= last:
             return f"{_quote(token)}: feature indices must ascend, but {last} came before"
+        if not tail:
+            return f"{_quote(token)}: there is no value after the colon"
+        if b":" in tail:
+            return f"{_quote(token)} has two colons and is not of the form index:value"
         if not _is_finite(tail):
             return f"{_quote(token)}: the value is not a finite number"
         last = int(head)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -99,16 +100,22 @@ def _is_plugin(value: Any) -> bool:
 def _import(spec: str) -> Any:
     """Import ``module:name``, from the current folder too."""
     module_name, _, name = spec.partition(":")
+    if module_name.endswith(".py"):
+        right = f"{module_name.removesuffix('.py')}:{name}"
+        raise InputError(f"'{spec}': name the module without .py, as in '{right}'")
     here = str(Path.cwd())
     if here not in sys.path:  # `python -m fedac` has it, the command `fedac` does not
         sys.path.insert(0, here)
     try:
         module = importlib.import_module(module_name)
     except Exception as error:  # a user's module may fail in any way
-        raise InputError(
-            f"cannot import the module of '{spec}' from this folder or the installed packages: "
-            f"{type(error).__name__}: {error}"
-        ) from error
+        reason = f"{type(error).__name__}: {error}"
+        if isinstance(error, ModuleNotFoundError) and error.name == module_name:
+            where = "from this folder or the installed packages"
+        else:
+            last = traceback.extract_tb(error.__traceback__)[-1]
+            where = f"which fails in {Path(last.filename).name}, line {last.lineno}"
+        raise InputError(f"cannot import the module of '{spec}' {where}: {reason}") from error
     if not hasattr(module, name):
         own = [key for key, value in vars(module).items() if _is_plugin(value)]
         raise unknown_name(f"algorithm or loss in module {module_name},", name, own)
