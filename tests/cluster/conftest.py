@@ -103,7 +103,11 @@ def two_nodes() -> Iterator[TwoNodes]:
     # Sockets are in here, and their names must be short.
     folder = tempfile.mkdtemp(prefix="fedac-ray-")
     # Ray would else replace 127.0.0.1 by the address of the machine, and tell other tests of us.
-    environment = os.environ | {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_TMPDIR": folder}
+    environment = os.environ | {
+        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+        "RAY_TMPDIR": folder,
+        "RAY_health_check_period_ms": "1000",  # a killed node is missed sooner
+    }
     with subprocess.Popen(
         [sys.executable, "-c", CLUSTER],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment,
