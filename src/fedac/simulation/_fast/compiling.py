@@ -13,15 +13,14 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 from numba import config as numba_config
-from numba import njit
+from numba import extending, njit
 from numba.core import event
 from numba.core.caching import FunctionCache, IndexDataCacheFile
-from numba.extending import register_jitable
 
 from fedac.cache import cache_dir
 from fedac.errors import CompileCacheWarning
@@ -146,7 +145,8 @@ def _warn_not_kept(folder: str, reason: str) -> None:
 
 # Else Numba makes every function callable from C too, for a tenth of the time to compile.
 NOT_FROM_C: Any = {"no_cfunc_wrapper": True}
-helper = register_jitable(**NOT_FROM_C)
+helper = extending.register_jitable(**NOT_FROM_C)
+overload = partial(extending.overload, jit_options=NOT_FROM_C)
 
 
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:

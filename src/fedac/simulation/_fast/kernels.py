@@ -13,12 +13,11 @@ Sparse data are a tuple whose type chooses the code: ``(indptr, indices)`` for r
 
 import numpy as np
 from numba import types
-from numba.extending import overload
 
 from fedac import sampling
 from fedac.objectives.formulas import FACTORS
 from fedac.simulation._fast import simd
-from fedac.simulation._fast.compiling import NOT_FROM_C, compiled, helper
+from fedac.simulation._fast.compiling import compiled, helper, overload
 from fedac.simulation._fast.losses import derivative, logarithm, split_loss
 from fedac.simulation._fast.simd import (
     accumulate,
@@ -52,7 +51,7 @@ def margin(template, data, i, Y):
     raise NotImplementedError("compiled only")
 
 
-@overload(margin, jit_options=NOT_FROM_C)
+@overload(margin)
 def _margin(template, data, i, Y):
     if len(data) == 2:
 
@@ -90,7 +89,7 @@ def add_row(template, data, i, Y, coefficient):
     raise NotImplementedError("compiled only")
 
 
-@overload(add_row, jit_options=NOT_FROM_C)
+@overload(add_row)
 def _add_row(template, data, i, Y, coefficient):
     if len(data) == 2:
 
@@ -196,7 +195,7 @@ def take_steps(lanes, sequences, rows, this_round, scratch, weight, drawn_rows, 
     raise NotImplementedError("compiled only")
 
 
-@overload(take_steps, inline="always", jit_options=NOT_FROM_C)
+@overload(take_steps, inline="always")
 def _take_steps(lanes, sequences, rows, this_round, scratch, weight, drawn_rows, sums):
     one_row_a_step = isinstance(scratch[3], types.BaseTuple)
     return _steps_on_rows if one_row_a_step else _steps_on_batches

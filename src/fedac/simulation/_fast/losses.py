@@ -3,11 +3,9 @@
 import math
 from typing import NamedTuple
 
-from numba.extending import overload
-
 from fedac.objectives import formulas
 from fedac.simulation._fast import simd
-from fedac.simulation._fast.compiling import NOT_FROM_C, helper
+from fedac.simulation._fast.compiling import helper, overload
 from fedac.simulation._fast.simd import splat
 
 
@@ -17,17 +15,17 @@ class Custom(NamedTuple):
     address: int
 
 
-@overload(formulas.exp, jit_options=NOT_FROM_C)
+@overload(formulas.exp)
 def _exp(x):
     return lambda x: simd.exp(x)
 
 
-@overload(formulas.sigmoid, jit_options=NOT_FROM_C)
+@overload(formulas.sigmoid)
 def _sigmoid(x):
     return lambda x: 1.0 / (simd.exp(-x) + 1.0)
 
 
-@overload(formulas.positive_part, jit_options=NOT_FROM_C)
+@overload(formulas.positive_part)
 def _positive_part(x):
     return lambda x: simd.maximum(x, splat(x, 0.0))
 
@@ -41,7 +39,7 @@ def derivative(loss, z, y):
     raise NotImplementedError("compiled only")
 
 
-@overload(derivative, inline="always", jit_options=NOT_FROM_C)
+@overload(derivative, inline="always")
 def _derivative(loss, z, y):
     if loss.instance_class is Custom:
 
@@ -68,7 +66,7 @@ def split_loss(loss, z, y):
     raise NotImplementedError("compiled only")
 
 
-@overload(split_loss, jit_options=NOT_FROM_C)
+@overload(split_loss)
 def _split_loss(loss, z, y):
     formula = _SPLITS[loss.instance_class]
     return lambda loss, z, y: formula(z, y)

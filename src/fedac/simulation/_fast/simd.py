@@ -32,14 +32,13 @@ from numba.extending import (
     intrinsic,
     lower_builtin,
     models,
-    overload,
     register_model,
     type_callable,
     unbox,
 )
 from numba.np.numpy_support import from_dtype
 
-from fedac.simulation._fast.compiling import NOT_FROM_C
+from fedac.simulation._fast.compiling import overload
 
 
 class Vector(types.Type):
@@ -402,7 +401,7 @@ def exp(x):
     raise NotImplementedError("compiled only")
 
 
-@overload(exp, jit_options=NOT_FROM_C)
+@overload(exp)
 def _exp(x):
     largest = 87.0 if x.element.bitwidth == 32 else 708.0
 
