@@ -332,6 +332,12 @@ def test_bad_arguments_of_compare(dataset, methods, error):
         compare(dataset, methods)
 
 
+@pytest.mark.parametrize("more", [{"clients": 10}, {"split": "label"}])
+def test_workers_have_no_rows_of_their_own(more):
+    with pytest.raises(InputError, match="workers draw from all rows, clients have their own"):
+        compare("synthetic", ["fedavg"], workers=4, **more)
+
+
 def test_a_hundred_clients_unless_a_file_names_them(tmp_path):
     assert Question.ask({"dataset": "synthetic"}).grid.clients == (100,)
     assert Question.ask({"dataset": "synthetic", "workers": (4,)}).grid.clients == ()

@@ -30,7 +30,7 @@ def compare(
     K: int | Iterable[int] = (8, 32, 128),
     rounds: int = 200,
     clients: int | None = None,
-    split: str = "iid",
+    split: str | None = None,
     split_seed: int = 0,
     workers: int | None = None,
     participation: float = 1.0,
@@ -64,8 +64,9 @@ def compare(
         Of every run.
     clients : int, optional
         How many clients hold rows of their own; 100 unless given, or as many as a file names.
-    split : str
-        How rows are split among them, as in `fedac.split`, or a file of client names.
+    split : str, optional
+        How rows are split among them, as in `fedac.split`, or a file of client names; "iid" unless
+        given.
     split_seed : int
         The seed of the split.
     workers : int, optional
@@ -132,14 +133,10 @@ def compare(
         "dataset": data.name if data else str(dataset), "loss": loss, "l2": l2,
         "intercept": intercept, "algorithms": methods, "local_steps": _several(K),
         "participation": (participation,), "batch": (batch,), "weighting": weighting,
-        "wire": _several(wire), "seeds": (seed,),
+        "wire": _several(wire), "seeds": (seed,), "split_seed": split_seed,
     }  # fmt: skip
-    if workers is not None:
-        values["workers"] = (workers,)
-    else:
-        values |= {"split": (split,), "split_seed": split_seed}
-        if clients is not None:
-            values["clients"] = (clients,)
+    given = {"workers": workers, "clients": clients, "split": split}
+    values |= {name: (value,) for name, value in given.items() if value is not None}
     question = Question.ask(
         values, rounds=rounds, link=as_link(link), target=target, tries=tries, repeats=repeats,
         budget=None if budget is None else Budget.parse(budget),
