@@ -7,6 +7,7 @@ meet in a file and communicate over 127.0.0.1 only. With an argument, it is a wo
 
 from __future__ import annotations
 
+import gc
 import importlib
 import json
 import math
@@ -967,6 +968,7 @@ def main() -> None:
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     torch.set_num_threads(1)
     warm_up()
+    gc.freeze()  # or every fork would copy what its garbage collector looks at
     for line in sys.stdin:
         job = json.loads(line)
         pids = []
