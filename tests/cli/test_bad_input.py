@@ -281,7 +281,7 @@ def names(write):
     [
         (["--clients", 6, "-M", 4], "--workers draw from all rows, clients hold their own"),
         (["--split", "iid", "-M", 4], "--workers draw from all rows, clients hold their own"),
-        (["--split", "iid"], "clients is missing"),
+        (["--split", "iid"], "--split iid needs --clients: how many clients there are"),
         (["--clients", 0], "clients must be a whole number, at least 1, got 0"),
         (["--clients", 10**9], "100000000"),
         (["--clients", 6, "--split", "lable"], "unknown split 'lable'; did you mean 'label'?"),

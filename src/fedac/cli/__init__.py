@@ -45,7 +45,6 @@ START = """Where to start:
   fedac compare              which method suits your data, and what it costs
   fedac algorithms           all algorithms, and the pieces to make more
   fedac COMMAND --help       all options of a command
-  README.md and docs/        the guide, in the repository
 """
 
 app = typer.Typer(

@@ -57,6 +57,8 @@ class FederationOptions:
 
         if self.split and self.workers is not None:
             raise InputError("--workers draw from all rows, clients hold their own: give one")
+        if is_split(self.split) and self.clients is None:
+            raise InputError(f"--split {self.split} needs --clients: how many clients there are")
         if self.split:
             check_clients(self.clients, self.split, self.split_seed)
         if self.M is not None:
