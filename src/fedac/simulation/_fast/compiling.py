@@ -147,6 +147,8 @@ def _warn_not_kept(folder: str, reason: str) -> None:
 NOT_FROM_C: Any = {"no_cfunc_wrapper": True}
 helper = extending.register_jitable(**NOT_FROM_C)
 overload = partial(extending.overload, jit_options=NOT_FROM_C)
+# LLVM inlines these. Numba's own inlining compiles a function twice: by itself, and in place.
+inlined_overload = partial(extending.overload, jit_options=NOT_FROM_C | {"forceinline": True})
 
 
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:

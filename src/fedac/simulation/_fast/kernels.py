@@ -17,7 +17,7 @@ from numba import types
 from fedac import sampling
 from fedac.objectives.formulas import FACTORS
 from fedac.simulation._fast import simd
-from fedac.simulation._fast.compiling import compiled, helper, overload
+from fedac.simulation._fast.compiling import compiled, helper, inlined_overload, overload
 from fedac.simulation._fast.losses import derivative, logarithm, split_loss
 from fedac.simulation._fast.simd import (
     accumulate,
@@ -195,7 +195,7 @@ def take_steps(lanes, sequences, rows, this_round, scratch, weight, drawn_rows, 
     raise NotImplementedError("compiled only")
 
 
-@overload(take_steps, inline="always")
+@inlined_overload(take_steps)
 def _take_steps(lanes, sequences, rows, this_round, scratch, weight, drawn_rows, sums):
     one_row_a_step = isinstance(scratch[3], types.BaseTuple)
     return _steps_on_rows if one_row_a_step else _steps_on_batches

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from fedac.objectives import formulas
 from fedac.simulation._fast import simd
-from fedac.simulation._fast.compiling import helper, overload
+from fedac.simulation._fast.compiling import helper, inlined_overload, overload
 from fedac.simulation._fast.simd import splat
 
 
@@ -39,7 +39,7 @@ def derivative(loss, z, y):
     raise NotImplementedError("compiled only")
 
 
-@overload(derivative, inline="always")
+@inlined_overload(derivative)
 def _derivative(loss, z, y):
     if loss.instance_class is Custom:
 
