@@ -5,7 +5,9 @@ BIN := $(VENV)/bin
 # Modules are byte-compiled when first imported; most never are. So the bytecode must be kept.
 unexport PYTHONDONTWRITEBYTECODE
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --no-compile
-PYTEST := $(BIN)/pytest -q --numprocesses=auto --dist=loadscope --no-loadscope-reorder
+# One process more than cores: many tests wait for servers and workers that they have started.
+PROCESSES := $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
+PYTEST := $(BIN)/pytest -q --numprocesses=$(PROCESSES) --dist=loadscope --no-loadscope-reorder
 
 .PHONY: install demo test quick coverage lowest lint format docs notebooks bench federation clean
 
@@ -18,9 +20,10 @@ $(VENV)/.package: pyproject.toml
 	touch $@
 
 # With PyTorch, Flower, Ray and the tools, for the tests.
-$(VENV)/.dev: $(VENV)/.package
+$(VENV)/.dev: pyproject.toml
+	test -d $(VENV) || $(PYTHON) -m venv $(VENV)
 	$(PIP) --editable '.[dev]'
-	touch $@
+	touch $(VENV)/.package $@
 
 # What makes the site reads our sources; it does not import them.
 $(VENV)/.docs: pyproject.toml
