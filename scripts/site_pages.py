@@ -21,6 +21,8 @@ PARTS = re.compile(
     r"<pre\b.*?</pre>|<code>[^<]*</code>|<[^>]*>|\d[\d.]*e-\d+|\bFedAc-I+\b", re.DOTALL
 )
 HYPHENATED = re.compile(r"(?<![\w-])(?=[\w-]{2,24}(?![\w-]))\w*-[\w-]*")
+# The name in a heading of the API reference.
+DOTTED = re.compile(r'class="doc doc-object-name [\w-]+">[\w.]+')
 PICTURE = re.compile(r'<img [^>]*src="([^"]+\.png)"[^>]*>')
 OUTSIDE = re.compile(r"\[([^]]+)\]\((?:\.\./)+([^)#]+)[^)]*\)")
 
@@ -50,9 +52,11 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
 def on_page_content(html: str, **_: Any) -> str:
     """Break no line inside a number or a name with a hyphen, and link pictures to themselves.
 
-    Figures with many panels are made smaller to fit a page; alone, they can be read.
+    On a phone, long names of the API reference break after a dot. Figures with many panels are made
+    smaller to fit a page; alone, they can be read.
     """
-    return PICTURE.sub(r'<a href="\1">\g<0></a>', PARTS.sub(_unbroken, html))
+    html = DOTTED.sub(lambda name: name[0].replace(".", ".<wbr>"), PARTS.sub(_unbroken, html))
+    return PICTURE.sub(r'<a href="\1">\g<0></a>', html)
 
 
 def _unbroken(part: re.Match[str]) -> str:

@@ -23,6 +23,22 @@ def test_nothing_is_wider_than_a_phone(page, pages) -> None:
         assert page.run("document.documentElement.scrollWidth") <= 400, each
 
 
+def test_long_names_break_after_a_dot(page, site) -> None:
+    page.open(site / "api/theory.html", width=400, drawn=LOADED)
+    lines = page.run(
+        """(() => {
+            const name = document.getElementById("fedac.theory.separation.proven_bound");
+            const range = document.createRange();
+            const ends = [...name.querySelector(".doc-object-name").childNodes].map((node) => {
+                range.selectNodeContents(node);
+                return range.getClientRects().length;
+            });
+            return Math.max(...ends);
+        })()"""
+    )
+    assert lines == 1
+
+
 def test_search_works_from_disk(page, site) -> None:
     page.open(site / "index.html", drawn=LOADED)
     page.run(
