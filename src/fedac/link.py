@@ -246,6 +246,8 @@ def _with_unit(value: float, units: dict[str, float], after: str = "", space: st
 
 def as_link(link: Link | str) -> Link:
     """Return a link, also one that is given by its name or as text."""
+    if not isinstance(link, Link | str):
+        raise InputError(f"link must be a Link, or a text such as 'wan', got {link!r}")
     return link if isinstance(link, Link) else Link.parse(link)
 
 

@@ -338,6 +338,22 @@ def test_workers_have_no_rows_of_their_own(more):
         compare("synthetic", ["fedavg"], workers=4, **more)
 
 
+@pytest.mark.parametrize(
+    ("changes", "error"),
+    [
+        ({"methods": "fedavgg"}, "methods: unknown algorithm 'fedavgg'; did you mean 'fedavg'"),
+        ({"K": 2.0}, "K should be a valid integer, got 2.0"),
+        ({"link": 5}, "link must be a Link, or a text such as 'wan', got 5"),
+        ({"budget": 5}, "a budget is a number above 0 with a unit"),
+        ({"seed": 2**63 - 5}, r"seed must be at most 2\^63 - 1 - 5"),
+        ({"workers": 4, "split_seed": 3}, "split_seed: needs a split that is drawn"),
+    ],
+)
+def test_values_that_cannot_be(changes, error):
+    with pytest.raises(InputError, match=error):
+        compare(**{"dataset": "synthetic", "methods": "fedavg"} | changes)
+
+
 def test_a_hundred_clients_unless_a_file_names_them(tmp_path):
     assert Question.ask({"dataset": "synthetic"}).grid.clients == (100,)
     assert Question.ask({"dataset": "synthetic", "workers": (4,)}).grid.clients == ()

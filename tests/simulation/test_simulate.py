@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from fedac.algorithms import ALGORITHMS, fedac
+from fedac.data import load
 from fedac.decay import Decay
 from fedac.errors import (
     InputError,
@@ -405,3 +406,12 @@ def test_every_algorithm_may_have_its_own_step_sizes():
     assert together.runs[2].w.tolist() == alone.best.w.tolist()
     with pytest.raises(InputError, match="eta has no step sizes for 'fedac-i', only for fedavg"):
         simulate(F, ["fedavg", "fedac-i"], eta={"fedavg": 0.1}, **options)
+    with pytest.raises(InputError, match=r"eta has no step sizes for 'fedavg', only for 0\.1"):
+        simulate(F, "fedavg", eta={0.1: 1}, **options)
+
+
+@pytest.mark.parametrize("given", ["a9a", load("synthetic")], ids=["name", "data"])
+def test_data_are_not_an_objective(given) -> None:
+    words = r"such as fedac\.LogisticRegression\(data\.X, data\.y, l2=1e-3\), got (str|Dataset)"
+    with pytest.raises(InputError, match=words):
+        simulate(given, "fedavg", M=4, K=2, T=8, eta=0.1)

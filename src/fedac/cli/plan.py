@@ -8,7 +8,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any
 
+import click
 import typer
+from click.core import ParameterSource
 
 from fedac.cli.parse import LINK, LOSS_NAMES
 from fedac.cli.plan_tables import print_constants, print_plan
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
 
 DEFAULT_STEPS = 4096  # as in the paper's experiments
 FEW_DIVISORS = 5
+# Options that do nothing without another one.
+NEEDS = {"loss": "dataset", "l2": "dataset", "intercept": "dataset", "seed": "calibrate"}
 
 
 def command(
@@ -74,6 +78,7 @@ def command(
     from fedac.theory.constants import Constants, estimate
 
     given = {"smoothness": smoothness, "noise": noise, "distance": distance}
+    _require_needed()
     if dataset is None:
         missing = [f"--{name}" for name, value in given.items() if value is None]
         if missing:
@@ -88,9 +93,9 @@ def command(
         )
     else:
         given |= {"strong-convexity": strong_convexity or None, "third-order": third_order}
-        given |= {"fourth-moment": fourth_moment}
+        given |= {"fourth-moment": fourth_moment, "dim": dim}
         if extra := [f"--{name}" for name, value in given.items() if value is not None]:
-            raise InputError(f"the constants come from the data set; omit {', '.join(extra)}")
+            raise InputError(f"these come from the data set; omit {', '.join(extra)}")
         objective = _objective(dataset, loss, l2, intercept)
         constants, dim = estimate(objective, bounded=bounded_noise), objective.dim
     if calibrate and objective is None:
@@ -117,6 +122,15 @@ def command(
         _print_calibration(found, how, link)
     elif objective is not None:
         notice("--calibrate measures on the data")
+
+
+def _require_needed() -> None:
+    """Refuse options that were typed and would do nothing."""
+    context = click.get_current_context()
+    for name, needed in NEEDS.items():
+        typed = context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+        if typed and not context.params[needed]:
+            raise InputError(f"--{name} needs --{needed}")
 
 
 def _objective(dataset: str, loss: str, l2: float, intercept: bool) -> Objective:

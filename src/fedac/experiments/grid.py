@@ -21,6 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationIn
 
 from fedac.algorithms import Algorithm, expand
 from fedac.algorithms.contract import check_decay, couple
+from fedac.data.splits import is_split
 from fedac.decay import Decay
 from fedac.errors import InputError, look_up, unknown_name
 from fedac.experiments.federations import check_clients
@@ -41,7 +42,8 @@ Text = Annotated[str, Field(min_length=1)]
 Count = Annotated[int, Field(ge=1, le=10**8)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Share = Annotated[float, Field(gt=0, lt=1)]
-Seed = Annotated[int, Field(ge=0, lt=2**63)]  # the integers of SQLite
+LARGEST_SEED = 2**63 - 1  # of SQLite's integers
+Seed = Annotated[int, Field(ge=0, lt=LARGEST_SEED + 1)]
 # A list from TOML becomes a tuple, but "4" does not become 4.
 Several = Annotated[tuple[T, ...], Field(min_length=1, strict=False)]
 
@@ -231,6 +233,14 @@ class Grid(BaseModel):
         for split, N in product(splits, values or (None,)):
             check_clients(N, split)
         return values
+
+    @field_validator("split_seed")
+    @classmethod
+    def _seed_of_a_draw(cls, seed: int, info: ValidationInfo) -> int:
+        splits = info.data.get("split") or ("iid",)
+        if seed and (info.data.get("workers") or not any(map(is_split, splits))):
+            raise InputError("needs a split that is drawn, such as iid")
+        return seed
 
     @field_validator("participation")
     @classmethod

@@ -166,6 +166,11 @@ def simulate(
     >>> result.M, float(result.best.w[0].round(6))
     (2, 1.0)
     """
+    if not isinstance(objective, Objective):
+        raise InputError(
+            "the objective must be a loss on data, such as fedac.LogisticRegression(data.X, "
+            f"data.y, l2=1e-3), got {type(objective).__name__}"
+        )
     schedule = _schedule(K, T)
     federation = make_federation(
         objective, M=M, seed=require_seed(seed), clients=clients, participation=participation,
@@ -293,7 +298,8 @@ def _step_sizes(
     if isinstance(eta, Mapping):
         if algorithm.name not in eta:
             raise InputError(
-                f"eta has no step sizes for '{algorithm.name}', only for {', '.join(eta) or 'none'}"
+                f"eta has no step sizes for '{algorithm.name}', only for "
+                f"{', '.join(map(str, eta)) or 'none'}"
             )
         eta = eta[algorithm.name]
     one = isinstance(eta, Decay) or np.ndim(eta) == 0  # type: ignore[arg-type]

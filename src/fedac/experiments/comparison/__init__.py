@@ -22,10 +22,13 @@ if TYPE_CHECKING:
 
 __all__ = ["Budget", "Comparison", "Question", "answer", "compare", "open_store"]
 
+# What `compare` calls the values of a grid.
+ARGUMENTS = {"algorithms": "methods", "local_steps": "K", "seeds": "seed"}
+
 
 def compare(
     dataset: str | Path | Dataset,
-    methods: Iterable[str] = (),
+    methods: str | Iterable[str] = (),
     *,
     K: int | Iterable[int] = (8, 32, 128),
     rounds: int = 200,
@@ -56,7 +59,7 @@ def compare(
     ----------
     dataset : str or Path or Dataset
         A registered name, a LIBSVM file, or data: ``fedac.Dataset("mine", X, y)``.
-    methods : iterable of str, optional
+    methods : str or several, optional
         Names of any composition; a list of 16 or so unless given.
     K : int or several
         Local steps per round.
@@ -124,7 +127,7 @@ def compare(
     if not isinstance(dataset, str | Path | Dataset):
         kind = type(dataset).__name__
         raise InputError(f"dataset is a name, a path or fedac.Dataset(name, X, y), not {kind}")
-    methods = tuple(methods)
+    methods = _several(methods)
     for method in methods:
         if not isinstance(method, str):
             raise InputError(f"methods are names, your own 'module:name'; got {method!r:.60}")
@@ -138,7 +141,8 @@ def compare(
     given = {"workers": workers, "clients": clients, "split": split}
     values |= {name: (value,) for name, value in given.items() if value is not None}
     question = Question.ask(
-        values, rounds=rounds, link=as_link(link), target=target, tries=tries, repeats=repeats,
+        values, lambda key: ARGUMENTS.get(key, key), rounds=rounds, link=as_link(link),
+        target=target, tries=tries, repeats=repeats,
         budget=None if budget is None else Budget.parse(budget),
     )  # fmt: skip
     with open_store(out) as store:
@@ -158,4 +162,5 @@ def open_store(out: str | Path | None) -> Iterator[Store]:
 
 
 def _several(values: Any) -> tuple[Any, ...]:
-    return (values,) if isinstance(values, str | int) else tuple(values)
+    several = isinstance(values, Iterable) and not isinstance(values, str)
+    return tuple(values) if several else (values,)

@@ -32,7 +32,7 @@ class Budget(NamedTuple):
         >>> Budget.parse("90s"), Budget.parse("1.5 min").amount, Budget.parse("20 rounds").axis
         (Budget(amount=90.0, axis='seconds'), 90.0, 'rounds')
         """
-        found = re.fullmatch(r"\s*([\d.]+(?:e[-+]?\d+)?)\s*([A-Za-z]+)\s*", text)
+        found = re.fullmatch(r"\s*([\d.]+(?:e[-+]?\d+)?)\s*([A-Za-z]+)\s*", str(text))
         try:
             if found is not None and 0 < float(found[1]) < math.inf:
                 axis, factor = UNITS[found[2].lower()]

@@ -13,7 +13,7 @@ from fedac.errors import InputError
 from fedac.experiments.comparison.budget import Budget
 from fedac.experiments.comparison.methods import default_methods
 from fedac.experiments.comparison.tries import FEWEST_TRIES
-from fedac.experiments.grid import Grid
+from fedac.experiments.grid import LARGEST_SEED, Grid
 from fedac.experiments.identity import key_fingerprint
 from fedac.experiments.plugins import find_algorithm
 from fedac.link import DEFAULT_LINK, Link
@@ -77,6 +77,10 @@ class Question:
         for name in ("participation", "batch", "seeds"):
             if len(getattr(self.grid, name)) > 1:
                 raise InputError(f"a comparison has one value of {name}: run it once for each")
+        if self.fresh_seeds[-1] > LARGEST_SEED:
+            raise InputError(
+                f"seed must be at most 2^63 - 1 - {self.repeats}: the next ones are the fresh seeds"
+            )
 
     @classmethod
     def ask(
