@@ -43,7 +43,7 @@ Count = Annotated[int, Field(ge=1, le=10**8)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Share = Annotated[float, Field(gt=0, lt=1)]
 LARGEST_SEED = 2**63 - 1  # of SQLite's integers
-Seed = Annotated[int, Field(ge=0, lt=LARGEST_SEED + 1)]
+Seed = Annotated[int, Field(ge=0, le=LARGEST_SEED)]
 # A list from TOML becomes a tuple, but "4" does not become 4.
 Several = Annotated[tuple[T, ...], Field(min_length=1, strict=False)]
 
