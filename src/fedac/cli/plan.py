@@ -8,9 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any
 
-import click
 import typer
-from click.core import ParameterSource
 
 from fedac.cli.parse import LINK, LOSS_NAMES
 from fedac.cli.plan_tables import print_constants, print_plan
@@ -34,6 +32,7 @@ NEEDS = {"loss": "dataset", "l2": "dataset", "intercept": "dataset", "seed": "ca
 
 
 def command(
+    context: typer.Context,
     dataset: str | None = typer.Option(None, help="A registered name or a LIBSVM file."),
     loss: str = typer.Option(
         "logistic", help=f"With --dataset: {LOSS_NAMES}, or your own class as module:name."
@@ -78,7 +77,7 @@ def command(
     from fedac.theory.constants import Constants, estimate
 
     given = {"smoothness": smoothness, "noise": noise, "distance": distance}
-    _require_needed()
+    _require_needed(context)
     if dataset is None:
         missing = [f"--{name}" for name, value in given.items() if value is None]
         if missing:
@@ -124,12 +123,11 @@ def command(
         notice("--calibrate measures on the data")
 
 
-def _require_needed() -> None:
+def _require_needed(context: typer.Context) -> None:
     """Refuse options that were typed and would do nothing."""
-    context = click.get_current_context()
     for name, needed in NEEDS.items():
-        typed = context.get_parameter_source(name) is ParameterSource.COMMANDLINE
-        if typed and not context.params[needed]:
+        source = context.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE" and not context.params[needed]:
             raise InputError(f"--{name} needs --{needed}")
 
 
