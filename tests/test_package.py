@@ -6,6 +6,7 @@ import ast
 import importlib
 import inspect
 import pkgutil
+import re
 import subprocess
 import sys
 import tomllib
@@ -103,3 +104,23 @@ def test_public_names_are_documented(package: str) -> None:
         found = getattr(module, name)
         if inspect.isclass(found) or inspect.isfunction(found):
             assert found.__doc__, name
+
+
+def test_the_package_imports_only_what_it_declares() -> None:
+    """A package that comes with another one today may not do so tomorrow, as Click with Typer."""
+    project = tomllib.loads((ROOT.parents[1] / "pyproject.toml").read_text())["project"]
+    extras = ("flower", "parquet", "ray", "torch")
+    declared = project["dependencies"] + [
+        package for extra in extras for package in project["optional-dependencies"][extra]
+    ]
+    names = {re.split(r"[\[><=]", package)[0].replace("-", "_") for package in declared}
+    # By another name; what Numba must bring, because its own API consists of it; and what `fedac
+    # bench` measures where it is installed.
+    names |= {"sklearn", "llvmlite", "jax", "fedac"}
+    imported = set()
+    for file in ROOT.rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            modules = [node.module] if isinstance(node, ast.ImportFrom) and node.module else []
+            modules += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            imported |= {module.partition(".")[0] for module in modules}
+    assert imported - names <= sys.stdlib_module_names
