@@ -129,11 +129,16 @@ def rounded(wire: str, x: npt.ArrayLike, keys: npt.ArrayLike) -> npt.NDArray[np.
     return _from_codes(codes, scales)
 
 
-def encode(wire: str, x: npt.ArrayLike, key: int | np.uint64) -> npt.NDArray[np.uint8]:
-    """Return the bytes of one vector; those of int8 begin with the scales."""
+def encode(
+    wire: str, x: npt.ArrayLike, key: int | np.uint64, *, first: int = 0
+) -> npt.NDArray[np.uint8]:
+    """Return the bytes of one vector; those of int8 begin with the scales.
+
+    A long vector may be encoded in chunks of some blocks each: `first` is where x begins in it.
+    """
     values = np.asarray(x, np.float64)
     if wire == INT8:
-        codes, scales = _codes(values, np.uint64(key))
+        codes, scales = _codes(values, np.uint64(key), first)
         with np.errstate(invalid="ignore"):  # where x is not finite, the scale says so
             small = codes.astype(np.int8)
         return np.concatenate([scales.view(np.uint8), small.view(np.uint8)])
@@ -191,7 +196,8 @@ class Sender:
     """A `Rounding` of one client in one round that keeps the bytes of every vector.
 
     With `residuals`, which has what rounding took from every vector so far, it adds that to the
-    vector, and keeps what rounding takes now (error feedback).
+    vector, and keeps what rounding takes now (error feedback). For a chunk of all vectors, `first`
+    is where it begins.
 
     Examples
     --------
@@ -215,6 +221,7 @@ class Sender:
     m: int
     r: int
     residuals: list[npt.NDArray[np.float64]] | None = None
+    first: int = 0
     data: list[npt.NDArray[np.uint8]] = field(default_factory=list)
 
     def __call__(self, x: Vector, t: int) -> Vector:
@@ -222,7 +229,7 @@ class Sender:
         with np.errstate(over="ignore", invalid="ignore"):  # it arrives as not finite
             wanted = x if self.residuals is None else x + self.residuals[t]
             key = np.uint64(keys_of(self.seed, self.m, self.r, t))
-            data = encode(self.wire, wanted, key)
+            data = encode(self.wire, wanted, key, first=self.first)
             self.data.append(data)
             arrives = decode(self.wire, data, len(x))
             if self.residuals is not None:
@@ -241,13 +248,14 @@ def receive(
 
 
 def _codes(
-    x: npt.NDArray[np.float64], keys: npt.NDArray[np.uint64] | np.uint64
+    x: npt.NDArray[np.float64], keys: npt.NDArray[np.uint64] | np.uint64, first: int = 0
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float32]]:
-    """Return the codes, and the scales of all blocks, of vectors."""
+    """Return the codes, and the scales of all blocks, of vectors from coordinate `first` on."""
     starts = np.arange(0, x.shape[-1], BLOCK)
     scales = scale_of(np.maximum.reduceat(np.abs(x), starts, axis=-1))
     with np.errstate(over="ignore", invalid="ignore"):
-        u = uniform(np.asarray(keys)[..., None], np.arange(x.shape[-1], dtype=np.uint64))
+        j = np.arange(first, first + x.shape[-1], dtype=np.uint64)
+        u = uniform(np.asarray(keys)[..., None], j)
         return code_of(x, _by_number(scales, x.shape[-1]), u), scales
 
 

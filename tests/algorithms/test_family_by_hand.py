@@ -128,6 +128,19 @@ def test_adaptive_server_rules(rule: str, v: float) -> None:
     assert after(f"fedavg+{rule}") == pytest.approx(expected, rel=1e-15)
 
 
+def test_adagrad_has_no_momentum_by_default() -> None:
+    # Reddi et al. set b1 = 0 for FedAdagrad. v starts at tau^2 = 1e-6.
+    rule = get("fedadagrad")
+    first = 1 - 0.1 * 3 / (9.000001**0.5 + 0.001)  # the clients move by -3, then by +4
+    second = first + 0.1 * 4 / (25.000001**0.5 + 0.001)
+    (x,), server = rule.serve((-2.0,), (1.0,), rule.start(1.0)[1:], None, 0, 1.0)
+    assert x == pytest.approx(first, rel=1e-14)
+    (x,), server = rule.serve((x + 4,), (x,), server, None, 1, 1.0)
+    assert x == pytest.approx(second, rel=1e-14)
+    # Where the clients stay, so does the server; momentum would carry it on.
+    assert rule.serve((x,), (x,), server, None, 2, 1.0)[0] == (x,)
+
+
 def test_yogi_below_and_at_the_square() -> None:
     rule = get("fedavg+yogi(1, 0.5, 0.75, 1)")
     # delta = x - mean = 2, so its square is 4: above v = 3, v grows; at v = 4 it stays.

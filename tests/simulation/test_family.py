@@ -150,6 +150,15 @@ def test_identities(method: str | Algorithm, twin: str | Algorithm, K: int, engi
 
 
 @both_engines
+def test_slowmo_is_not_fedavgm_where_the_step_size_falls(engine: str) -> None:
+    falls = fedac.Decay(0.3, "1/r")
+    one, other = (
+        run(LOGISTIC, f"{name}(0.8,0.6)", engine, eta=falls) for name in ("slowmo", "fedavgm")
+    )
+    assert np.abs(one.best.w - other.best.w).max() > 1e-3
+
+
+@both_engines
 @pytest.mark.parametrize("rule", ["fedavg", "fedac-i", "momentum(0.9)"])
 def test_control_variates_change_nothing_where_clients_are_alike(rule: str, engine: str) -> None:
     same = sp.vstack([X, X, X]).tocsr()

@@ -39,6 +39,20 @@ def couple(algorithm: Algorithm, *, eta: float, mu: float, K: int) -> Hyperparam
     return hp
 
 
+def needs_mu(algorithm: Algorithm, *, eta: float, K: int) -> bool:
+    """Say whether the hyperparameters of an algorithm depend on mu.
+
+    Examples
+    --------
+    >>> from fedac.algorithms import FEDAC_I, FEDAVG
+    >>> needs_mu(FEDAC_I, eta=0.1, K=4), needs_mu(FEDAVG, eta=0.1, K=4)
+    (True, False)
+    """
+    # So small that FedAc accelerates and no coupling refuses them.
+    one, other = (couple(algorithm, eta=eta, mu=small / eta, K=K) for small in (1e-6, 1e-5))
+    return one != other
+
+
 def check_decay(algorithm: Algorithm, *, eta: float, mu: float, K: int) -> None:
     """Refuse a falling step size where the output is an average that assumes a constant one.
 

@@ -85,7 +85,12 @@ MEMORIES = {
 SERVER_RULES = {
     "step": Piece(Step, "x <- x - gamma delta", "arXiv 1910.06378"),
     "momentum": Piece(Momentum, "u <- beta u + delta; x <- x - gamma u", "arXiv 1909.06335"),
-    "slowmo": Piece(SlowMo, "u <- beta u + delta/eta; x <- x - alpha eta u", "arXiv 1910.00643"),
+    "slowmo": Piece(
+        SlowMo,
+        "u <- beta u + delta/eta; x <- x - alpha eta u; with constant eta the same as "
+        "momentum(alpha, beta)",
+        "arXiv 1910.00643",
+    ),
     "nesterov": Piece(
         Nesterov, "u <- beta u + delta; x <- x - gamma (beta u + delta)", "arXiv 2311.08105"
     ),
@@ -100,7 +105,9 @@ SERVER_RULES = {
         "arXiv 2003.00295",
     ),
     "yogi": Piece(Yogi, "as adam, v <- v - (1-b2) delta^2 sign(v - delta^2)", "arXiv 2003.00295"),
-    "adagrad": Piece(Adagrad, "as adam, v <- v + delta^2", "arXiv 2003.00295"),
+    "adagrad": Piece(
+        Adagrad, "as adam without momentum (b1 = 0), v <- v + delta^2", "arXiv 2003.00295"
+    ),
 }
 SYNONYMS = {"sgd": "fedavg"}
 

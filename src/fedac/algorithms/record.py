@@ -88,7 +88,9 @@ class Algorithm:
         ``leave(local, sequences, memory, hp, steps) -> message, memory`` after so many local steps.
     serve : callable
         ``serve(message, sequences, server, hp, r, share) -> sequences, server``, with the mean
-        message of round r = 0, 1, ..., in which a share of all clients took part.
+        message of round r = 0, 1, ... `share` is the sum of the weights p_m of those who took part
+        (p_m sums to 1 over all clients): rows over all rows, or members over clients where all
+        count the same.
     first_memory : callable, optional
         ``first_memory(sequences) -> memory`` of a client that has none yet; zeros unless given.
     everybody : bool

@@ -58,6 +58,11 @@ class Federation:
         """How many rows a client has at most."""
         return self.n if self.clients is None else int(self.clients.sizes.max())
 
+    @property
+    def batch_rows(self) -> int | RowNumbers:
+        """How many rows a local step takes: of every client, or an array with one for each."""
+        return batch_rows(self.batch, self.n, self.clients)
+
     @cached_property
     def _equal_sizes(self) -> bool:
         return self.clients is not None and int(np.ptp(self.clients.sizes)) == 0
@@ -79,6 +84,19 @@ class Federation:
         sizes = self.sizes(members).astype(np.float64)
         weights: Array = sizes / sizes.sum()
         return weights
+
+    def share(self, r: int) -> float:
+        """Return the total weight of the clients in round r; all clients together weigh 1.
+
+        >>> some = Federation(M=2, n=4, seed=1, clients=Clients([0, 1, 1, 1]), count=1)
+        >>> some.members(0), some.share(0)
+        (array([1]), 0.75)
+        """
+        if self.count is None:
+            return 1.0
+        if self.alike:
+            return self.count / self.M
+        return float(self.sizes(self.members(r)).sum() / self.n)
 
     def mean(self, values: Array, members: RowNumbers) -> Array:
         """Return the weighted mean of an array with a row for each of these clients."""
@@ -159,6 +177,19 @@ def require_batch(batch: int | str) -> int | None:
     if require_count("batch", batch) > LARGEST_BATCH:
         raise InputError(f"batch must be at most {LARGEST_BATCH}, or 'full', got {batch}")
     return batch
+
+
+def batch_rows(batch: int | None, n: int, clients: Clients | None) -> int | RowNumbers:
+    """Return the rows of a batch (None: full) of every client, or an array with one for each.
+
+    Examples
+    --------
+    >>> batch_rows(8, 4, Clients([0, 1, 1, 1])), batch_rows(None, 4, Clients([0, 1, 1, 1]))
+    (8, array([1, 3]))
+    """
+    if batch is not None:
+        return batch
+    return n if clients is None else clients.sizes
 
 
 def taking_part(participation: float, M: int) -> int | None:

@@ -111,6 +111,7 @@ class Recorder:
             megabytes_per_worker=up * rounds / 1e6,
             bytes_up=up,
             bytes_down=bytes_down(algorithm, dim),
+            minibatch=algorithm.minibatch,
         )
 
 

@@ -105,7 +105,7 @@ def run_round(
         if memory is not None:
             memory.store(members, kept)
         mean = tuple(federation.mean(vector, members) for vector in message)
-        share = len(members) / federation.M
+        share = federation.share(this_round.number)
         sequences, server = algorithm.serve(mean, sequences, server, hp, this_round.number, share)
         return (*sequences, *server)
 

@@ -58,6 +58,8 @@ class Run:
         What a worker sends in the whole run; where not all take part, on average over all clients.
     bytes_up, bytes_down : int
         What a client that takes part in a round sends and receives.
+    minibatch : bool
+        Whether a round is one step, on all its samples.
     """
 
     algorithm: str
@@ -74,6 +76,7 @@ class Run:
     megabytes_per_worker: float
     bytes_up: int
     bytes_down: int
+    minibatch: bool
 
     def __repr__(self) -> str:
         """Describe the run on one line, without its arrays."""
@@ -174,7 +177,8 @@ class Result:
         """Return how long it takes on a link until each record of a run."""
         elapsed = as_link(link).elapsed(
             up=run.bytes_up, down=run.bytes_down, gaps=self.schedule.gaps,
-            seed=self.seed, M=self.M, taking_part=self.federation.taking_part,
+            rows=self.federation.batch_rows, minibatch=run.minibatch, seed=self.seed, M=self.M,
+            taking_part=self.federation.taking_part,
         )  # fmt: skip
         seconds: Array = elapsed[self.rounds_of(run)]
         return seconds

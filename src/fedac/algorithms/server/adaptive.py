@@ -14,7 +14,7 @@ from fedac.algorithms.server.rule import ServerRule
 from fedac.require import require_fraction, require_positive
 
 
-class _Adaptive(ServerRule):
+class Adaptive(ServerRule):
     """m <- b1 m - (1 - b1) delta, v by each rule, x <- x + gamma m/(sqrt(v) + tau)."""
 
     gamma: float
@@ -44,7 +44,7 @@ class _Adaptive(ServerRule):
 
 
 @dataclass(frozen=True)
-class Adam(_Adaptive):
+class Adam(Adaptive):
     """v <- b2 v + (1 - b2) delta^2.
 
     Examples
@@ -84,8 +84,8 @@ class Yogi(Adam):
 
 
 @dataclass(frozen=True)
-class Adagrad(_Adaptive):
-    """v <- v + delta^2.
+class Adagrad(Adaptive):
+    """v <- v + delta^2; no momentum by default, as in the paper.
 
     Examples
     --------
@@ -94,7 +94,7 @@ class Adagrad(_Adaptive):
     """
 
     gamma: float = 0.1
-    b1: float = 0.9
+    b1: float = 0.0
     tau: float = 1e-3
 
     def second_moment(self, v: Vector, square: Vector) -> Vector:

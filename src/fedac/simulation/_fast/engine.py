@@ -142,11 +142,11 @@ def _rounds(
     problem: Problem, packs: list[Pack], batch: BatchRounds, local: dict[Pack, LocalRounds]
 ) -> Generator[list[Snapshot]]:
     """Take all packs through the rounds of the schedule, and yield their states."""
-    share = problem.federation.taking_part / problem.federation.M
+    federation = problem.federation
     yield [snapshot for pack in packs for snapshot in pack.snapshots(0)]
     for this_round in problem.schedule:
         r, t, gap = this_round
-        draws = draws_of(problem.federation, this_round)
+        draws = draws_of(federation, this_round)
         for pack in packs:
             pack.enter_round(r)
         # A diverging lane overflows on its way out; that is reported as its status.
@@ -158,6 +158,7 @@ def _rounds(
             for pack in packs:
                 if pack not in in_batch:
                     local[pack].round(pack, draws)
+            share = federation.share(r) if before else 1.0
             for pack, sequences in before.items():
                 pack.serve(sequences, r, share)
             step = t + gap
