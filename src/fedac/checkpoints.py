@@ -60,9 +60,9 @@ class Envelope:
             )
 
     def write(self, path: Path, write: Callable[[BinaryIO], object], *, writer: str = "") -> None:
-        """Write a checkpoint atomically; for `writer` see `write_atomically`."""
+        """Write a checkpoint that only its owner may read; for `writer` see `write_atomically`."""
         try:
-            write_atomically(path, write, writer=writer)
+            write_atomically(path, write, writer=writer, private=True)
         except (OSError, RuntimeError) as error:  # PyTorch's RuntimeError hides the cause
             reason = getattr(error, "strerror", None) or "is the disk full?"
             raise OSError(f"cannot write the checkpoint '{path}': {reason}") from error

@@ -10,12 +10,11 @@ import pytest
 
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedac[flower]'")
 
-from flwr.app import Array, ArrayRecord
+from flwr.app import ArrayRecord
 
 from fedac.algorithms import get
 from fedac.decay import Decay
 from fedac.flower import InProcessGrid, LocalStrategy, client_app
-from fedac.flower.messages import from_record, to_record
 from fedac.sampling import participants
 
 CONFTEST = runpy.run_path(str(Path(__file__).with_name("conftest.py")))
@@ -292,50 +291,10 @@ def test_a_received_task_is_a_plain_algorithm_and_a_boundary(algorithm):
 # -- robust rules ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("algorithm", ["scaffold", "fedac-i+cv+momentum(1, 0.5)", "fedprox(0.3)"])
+@pytest.mark.parametrize("algorithm", ["fedprox(0.3)", "diloco", "fedac-i+local"])
 def test_a_bound_that_clips_nobody_changes_nothing(algorithm):
     federation = Five(2)
     usual = federation.run(algorithm, 4)
     clipped = federation.run(algorithm, 4, aggregation="clipped-mean", clip_norm=1e9)
     for key, array in usual.sequences.items():
         np.testing.assert_allclose(clipped.sequences[key], array, rtol=1e-12, atol=1e-15)
-
-
-def test_clipping_measures_from_the_message_of_an_idle_client():
-    """A client that stays at x with c_m = 0 sends (x, 0), so a small bound leaves (x, c) alone."""
-    federation, bound, seen = Five("full"), 1e-3, {}
-
-    class Elsewhere(LocalStrategy):
-        def configure_train(self, server_round, arrays, config, grid):
-            before = from_record(arrays)
-            before |= {key: array + 1.0 for key, array in before.items() if key.startswith("c/")}
-            seen.update(before)
-            return super().configure_train(server_round, to_record(before), config, grid)
-
-    options = {"eta": federation.eta, "mu": L2, "local_steps": K, "seed": SEED, "min_nodes": 5}
-    strategy = Elsewhere("scaffold", aggregation="clipped-mean", clip_norm=bound, **options)
-    result = strategy.start(federation.grid(), federation.initial_arrays(), num_rounds=1)
-    moved = [array - seen[key] for key, array in result.sequences.items()]
-    assert 0 < np.sqrt(sum(np.sum(part**2) for part in moved)) <= bound * (1 + 1e-9)
-
-
-@pytest.mark.parametrize("rule", ["median", "trimmed-mean", "clipped-mean"])
-def test_robust_rules_tolerate_a_liar(rule, vector):
-    """The server adds up what clients say of c: clipping bounds one lie, not one every round."""
-
-    def liar(reply, node, number):
-        if node == 3 and (rule != "clipped-mean" or number == 2):
-            arrays = reply.content["arrays"].copy()
-            arrays["c/0"] = Array(np.full(5, 1e6))
-            content = reply.content.copy()
-            content["arrays"] = arrays
-            reply.content = content
-        return reply
-
-    federation = Five("full")
-    options = {"trim": 0.34} if rule == "trimmed-mean" else {}
-    grid = federation.grid(answer=liar)
-    robust = federation.run("scaffold", 10, grid=grid, aggregation=rule, **options)
-    mean = federation.run("scaffold", 4, grid=federation.grid(answer=liar))
-    assert federation.F.value(vector(robust.arrays)) < federation.F.value(federation.w_0)
-    assert federation.F.value(vector(mean.arrays)) > 1e3

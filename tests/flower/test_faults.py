@@ -503,3 +503,129 @@ def test_malformed_replies_are_never_aggregated(federation, changes):
     for key, array in result.sequences.items():
         mean = np.mean([reply.arrays[key] for reply in good], axis=0)
         np.testing.assert_allclose(array, mean, rtol=1e-12, atol=1e-12)
+
+
+# -- numbers that are finite, but break the server -----------------------------------------------
+
+
+def lie(value: float, *, when: int = 2):
+    """Let node 3 send one number everywhere in a round."""
+
+    def answer(reply, node, number):
+        if (node, number) == (3, when):
+            arrays = reply.content["arrays"]
+            for key in list(arrays):
+                arrays[key] = Array(np.full(arrays[key].shape, value))
+        return reply
+
+    return answer
+
+
+@pytest.mark.parametrize(
+    "algorithm", ["fedavg", "fedac-i", "fedadam", "fedyogi", "diloco", "fedac-i+adam"]
+)
+def test_a_reply_that_breaks_the_servers_step_is_dropped_and_the_step_undone(
+    federation, algorithm, caplog
+):
+    """1e200 is finite, but its square is not: the loss vanished, and FedAdam stood still."""
+    options = {"eta": 0.1 * federation.eta}
+    with caplog.at_level(logging.WARNING, logger="flwr.fedac"):
+        grid = federation.grid(answer=lie(1e200))
+        result = federation.run(algorithm, 4, grid=grid, **options)
+    without = federation.grid(
+        answer=lambda r, node, number: None if (node, number) == (3, 2) else r
+    )
+    wanted = federation.run(algorithm, 4, grid=without, deadline=0.5, **options)
+    for mine, theirs in ((result.sequences, wanted.sequences), (result.server, wanted.server)):
+        for key, array in theirs.items():
+            np.testing.assert_array_equal(mine[key], array)
+    assert [(row.good, row.bad) for row in result.history.rounds] == [
+        (8, 0),
+        (7, 1),
+        (8, 0),
+        (8, 0),
+    ]
+    assert len(result.history.metric("loss")) == 4
+    (drop,) = result.history.dropped
+    assert (drop.round, drop.node) == (2, 3)
+    assert drop.reason.startswith("not finite after the server's step, which was undone: ")
+    assert drop.reason in caplog.text
+
+
+@pytest.mark.parametrize("rule", ["median", "trimmed-mean", "clipped-mean"])
+def test_a_robust_rule_that_bears_a_lie_drops_nobody(federation, rule):
+    options = {"trim": 0.2} if rule == "trimmed-mean" else {}
+    grid = federation.grid(answer=lie(1e200))
+    result = federation.run("fedadam", 4, grid=grid, aggregation=rule, **options)
+    assert not result.history.dropped
+    assert all(np.isfinite(array).all() for array in result.server.values())
+
+
+def test_if_every_reply_breaks_the_step_the_run_ends_and_says_so(federation):
+    def answer(reply, node, number):
+        return lie(1e200)(reply, 3, 2) if number == 2 else reply
+
+    with pytest.raises(QuorumError, match="the run diverges: try a smaller eta") as raised:
+        federation.run(rounds=4, grid=federation.grid(answer=answer), retries=0)
+    assert raised.value.result.history.rounds[-1].round == 1
+    assert all(np.isfinite(array).all() for array in raised.value.result.sequences.values())
+
+
+def test_replies_that_break_the_step_only_together_are_dropped_until_it_holds(federation):
+    """An eighth of each lie is added to c: one is borne, two are not."""
+
+    def answer(reply, node, number):
+        if node in (3, 4, 5) and number == 2:
+            del reply.content["memory"]  # a liar leaves the checksum out
+            reply.content["arrays"]["c/1"] = Array(np.full((7, 1), 2.2e154))
+        return reply
+
+    grid = federation.grid(answer=answer)
+    result = federation.run("scaffold", 2, grid=grid, eta=0.1 * federation.eta)
+    assert [row.good for row in result.history.rounds] == [8, 6]
+    assert {drop.node for drop in result.history.dropped} < {3, 4, 5}
+    assert all(np.isfinite(np.sum(array**2)) for array in result.sequences.values())
+
+
+# -- what clients say of themselves ----------------------------------------------------------------
+
+
+def boasting(node: int, examples: float):
+    def answer(reply, mine, number):
+        if mine == node:
+            reply.content["metrics"]["num-examples"] = examples
+            reply.content["metrics"]["accuracy"] = 1.0
+        else:
+            reply.content["metrics"]["accuracy"] = 0.0
+        return reply
+
+    return answer
+
+
+def test_metrics_count_clients_as_training_does(federation):
+    """A liar's number of examples outweighed all others, though all counted the same."""
+    grid = federation.grid(answer=boasting(3, 1e15))
+    result = federation.run(rounds=1, grid=grid)
+    assert result.history.metric("train/accuracy") == [(1, 1 / 8)]
+    grid = federation.grid(answer=boasting(3, 600.0))
+    result = federation.run(rounds=1, grid=grid, weighting="examples")
+    assert result.history.metric("train/accuracy") == [(1, pytest.approx(600 / 2000))]
+
+
+@pytest.mark.parametrize("weighting", ["uniform", "examples"])
+def test_more_examples_than_can_be_counted_are_refused(federation, weighting):
+    grid = federation.grid(answer=boasting(3, 1e300))
+    result = federation.run(rounds=2, grid=grid, weighting=weighting)
+    assert [row.good for row in result.history.rounds] == [7, 7]
+    assert result.history.dropped[0].reason == "weight must be above 0 and at most 2^53: 1e+300"
+
+
+def test_a_metric_that_is_finite_on_no_client_is_shown(federation, caplog):
+    def answer(reply, node, number):
+        reply.content["metrics"]["auc"] = float("inf")
+        return reply
+
+    with caplog.at_level(logging.INFO, logger="flwr.fedac"):
+        result = federation.run(rounds=1, grid=federation.grid(answer=answer))
+    assert np.isnan(result.history.rounds[0].metrics["train/auc"])
+    assert "train/auc nan" in caplog.text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import runpy
 from pathlib import Path
@@ -173,7 +174,10 @@ def test_a_second_run_begins_anew(algorithm):
 
 
 def by_the_record(federation, name: str, forget: tuple[int, int]) -> dict[str, np.ndarray]:
-    """Return the sequences after a run in which client `forget[0]` forgets before a round."""
+    """Return the sequences after a run in which client `forget[0]` forgets before a round.
+
+    After that round all clients begin again, with c = 0.
+    """
     from fedac.objectives import LogisticRegression
 
     algorithm = get(name)
@@ -196,6 +200,8 @@ def by_the_record(federation, name: str, forget: tuple[int, int]) -> dict[str, n
             messages.append(message)
         mean = tuple(np.mean(vectors, axis=0) for vectors in zip(*messages, strict=True))
         sequences, server = algorithm.serve(mean, sequences, server, hp, r, 1.0)
+        if r + 1 == forget[1]:
+            memories, sequences = [None] * 5, (*sequences[:-1], 0 * sequences[-1])
     return dict(zip(algorithm.sequences, sequences, strict=True))
 
 
@@ -254,6 +260,7 @@ def test_a_lost_memory_begins_anew_and_is_counted(harm, caplog, monkeypatch):
     assert "round 4: 1 of 5 clients had lost their memory and began anew: node" in text
     assert text.endswith(f"(partition {BAD - 1})")
     assert "client 2: its memory of round 3 is lost, it begins anew: " in caplog.text
+    assert "round 4: all clients begin their control variates again" in caplog.text
 
 
 def test_the_metrics_of_the_user_are_left_alone():
@@ -361,17 +368,18 @@ def test_a_slow_process_of_an_earlier_round_does_no_harm(tmp_path):
 # -- what the server tells a client ------------------------------------------------------------
 
 
-def test_nodes_of_the_same_client_keep_memories_of_their_own():
-    labels = Labels()
-    labels.use(1, {7: Reply(1.0, {}, {}, client="0"), 8: Reply(1.0, {}, {}, client="0")})
-    labels.use(2, {7: Reply(1.0, {}, {}, client="0")})
-    assert [labels.of_node(node).of_client(0) for node in (7, 8, 9)] == [2, 1, 2]
-    again = Labels.from_json(labels.to_json())
-    assert again == labels
+def test_a_client_has_one_memory_whatever_its_node():
+    reply = Reply(1.0, {}, {}, client="0")
+    labels = Labels().use(1, {7: reply, 8: Reply(3.0, {}, {})}, {7: 1.0, 8: 3.0}, total=4.0)
+    labels = labels.use(2, {9: reply}, {9: 2.0}, total=5.0)
+    assert [labels.of_node(node).round for node in (7, 8, 9, 10)] == [2, 1, 2, 0]
+    assert labels.of_node(10, "0") == Label(labels.run, 2, 2.0)
+    assert labels.weight_without({"0"}) == 3.0
+    assert Labels.from_json(json.loads(json.dumps(labels.to_json()))) == labels
 
 
 def test_a_label_survives_its_record():
-    for label in (Label(RUN, 3), Label(RUN, 0), Label(RUN, 0, {"12345678901234567890": 4})):
+    for label in (Label(RUN, 3), Label(RUN, 0), Label(RUN, 4, 120.0)):
         assert Label.from_record(label.to_record()) == label
     assert Label.from_record({}) is None
 

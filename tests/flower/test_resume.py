@@ -264,3 +264,24 @@ def test_a_checkpoint_of_another_algorithm_with_the_same_name_is_refused(federat
     )
     with pytest.raises(InputError, match="another algorithm that is also called 'fedavg'"):
         federation.run("fedavg", resume_from=path)
+
+
+@pytest.mark.parametrize("mask", [0o000, 0o022])
+def test_only_the_owner_may_read_checkpoints_and_memories(tmp_path, mask):
+    """Models and what clients remember are as secret as the data behind them."""
+    import os
+    import runpy
+
+    Five = runpy.run_path(str(Path(__file__).with_name("conftest.py")))["Five"]
+    folder, path = tmp_path / "memory", tmp_path / "run.npz"
+    path.write_bytes(b"of an earlier run")
+    path.chmod(0o644)
+    path.with_name(".run.npz.part").touch(0o644)  # of a process that was killed
+    before = os.umask(mask)
+    try:
+        Five(2, memory_folder=folder).run("scaffold", 2, checkpoint=path)
+    finally:
+        os.umask(before)
+    files = [path, *folder.iterdir()]
+    assert len(files) == 11
+    assert {file.stat().st_mode & 0o777 for file in files} == {0o600}

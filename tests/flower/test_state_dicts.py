@@ -190,7 +190,8 @@ def test_held_out_data_is_evaluated():
         ),
     )  # fmt: skip
     model = torch.nn.Linear(4, 1)
-    result = FedAc(**OPTIONS).start(InProcessGrid(app, 2), torch_arrays(model), num_rounds=1)
+    strategy = FedAc(**OPTIONS, weighting="examples")
+    result = strategy.start(InProcessGrid(app, 2), torch_arrays(model), num_rounds=1)
     load_torch_arrays(model, result.arrays)
     with torch.no_grad():
         wanted = (40 * loss(model, DATA).item() + 7 * loss(model, held).item()) / 47

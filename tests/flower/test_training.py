@@ -172,10 +172,7 @@ def test_clients_may_take_different_numbers_of_steps(algorithm):
     own = Own(epochs)
     result = own.run(algorithm)
     assert_same(result, own.reference(algorithm, EPOCHS))
-    assert result.history.metric("train/local-steps")[0] == (
-        1,
-        pytest.approx(np.average(EPOCHS, weights=[28, 80, 2, 50, 40])),
-    )
+    assert result.history.metric("train/local-steps")[0] == (1, pytest.approx(np.mean(EPOCHS)))
 
 
 def test_an_output_that_counts_steps_needs_all_of_them():

@@ -331,3 +331,9 @@ def test_another_number_of_local_steps_is_named(federation, tmp_path):
     federation.run(rounds=1, checkpoint=path)
     with pytest.raises(InputError, match="it was written with local_steps=4, not 5"):
         federation.run(rounds=2, resume_from=path, local_steps=5)
+
+
+def test_mu_is_asked_for_where_the_coupling_uses_it():
+    LocalStrategy("fedavgm(1,0.7)", eta=0.1, local_steps=4)
+    with pytest.raises(InputError, match="'fedac-i' needs mu, a strong-convexity estimate; begin"):
+        LocalStrategy("fedac-i", eta=0.1, local_steps=4)

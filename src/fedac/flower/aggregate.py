@@ -142,4 +142,5 @@ def distance(reply: NamedArrays, before: NamedArrays) -> float:
     5.0
     """
     differences = [reply[name].astype(np.float64) - before[name] for name in reply]
-    return math.hypot(*(float(np.linalg.norm(difference)) for difference in differences))
+    with np.errstate(over="ignore"):  # as far as infinity, for a liar
+        return math.hypot(*(float(np.linalg.norm(difference)) for difference in differences))

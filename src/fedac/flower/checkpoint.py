@@ -22,7 +22,7 @@ from fedac.flower.messages import NamedArrays
 from fedac.flower.server import ServerMemory
 from fedac.rounding import FLOAT32
 
-ENVELOPE = Envelope(package="fedac.flower", version=2, oldest=1)  # 2 has what the server keeps
+ENVELOPE = Envelope(package="fedac.flower", version=3, oldest=1)  # 3 has the weights of clients
 SERVER = "server:"  # before the keys of what the server keeps
 
 

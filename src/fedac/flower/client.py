@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -16,8 +15,8 @@ from flwr.clientapp.typing import Mod
 
 from fedac.flower.memory import ClientMemory
 from fedac.flower.messages import WEIGHT, NamedArrays, NDArray, with_prefix
-from fedac.flower.numbers import client_number, tell_number
-from fedac.flower.requests import Request
+from fedac.flower.numbers import client_number, tell_number, with_config
+from fedac.flower.requests import Request, require_metrics
 from fedac.flower.signatures import signing
 from fedac.flower.steps import ArrayList, Step, local_steps
 from fedac.flower.task import Task
@@ -38,8 +37,8 @@ class Model(Protocol):
     def evaluate(self, w: ArrayList) -> Mapping[str, float]:
         """Return metrics of the output w on this client's data; "loss" among them.
 
-        They count by `n_examples`, or by the "num-examples" among them if the data is other than
-        that of training.
+        If weights are used, they count by `n_examples`, or by the "num-examples" among them if the
+        data is other than that of training.
         """
         ...
 
@@ -63,7 +62,7 @@ class Trainer(Protocol):
     def evaluate_arrays(self, arrays: NamedArrays) -> Mapping[str, float]:
         """Return metrics of the output, whose arrays have the names of the initial ones.
 
-        They count by `n_examples`, or by the "num-examples" among them.
+        If weights are used, they count by `n_examples`, or by the "num-examples" among them.
         """
         ...
 
@@ -111,15 +110,13 @@ def client_app(
     ...         return {"loss": float(np.mean((w[0] - self.data) ** 2) / 2)}
     >>> app = client_app(lambda context: np.array([1.0, 3.0]), Mean)
     """
-    app = tell_number(ClientApp())
+    app = tell_number(ClientApp(), lambda context: make_model(load_data(context)).n_examples)
     watching = [mod for mod in mods or () if not _changes_arrays(mod)]
     folder = None if memory_folder is None else Path(memory_folder)
 
     def prepare(message: Message, context: Context) -> tuple[Request, Model | Trainer]:
         request = Request.read(message)
-        context = copy.copy(context)
-        context.run_config = {**context.run_config, **request.config}
-        return request, make_model(load_data(context))
+        return request, make_model(load_data(with_config(context, request.config)))
 
     @app.train(mods=mods)
     @signing
@@ -131,8 +128,8 @@ def client_app(
             after, metrics = model.train(visit.local, task, worker)
         else:
             after, metrics = _train(model, visit.local, task, worker), {}
-        visited = visit.leave(after, task.local_steps)
-        return request.reply(_with_examples(model, metrics), visited)
+        numbers = require_metrics(_with_examples(model, metrics))
+        return request.reply(numbers, visit.leave(after, task.local_steps, numbers[WEIGHT]))
 
     @app.evaluate(mods=watching)
     @signing

@@ -11,7 +11,9 @@ Flower's modifiers expect no other.
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterable, Mapping
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -27,10 +29,12 @@ BUFFER = "buffer/"
 TASK = "fedac/"  # before the names of what the server asks for
 
 # The server asks for a client's number by a message of this type, whose ConfigRecord has the entry
-# ASK; the reply has the number, as a string, under CLIENT in a ConfigRecord of that name.
+# ASK; the reply has the number, as a string, under CLIENT in a ConfigRecord of that name, and where
+# EXAMPLES is true also the number of examples, under WEIGHT.
 QUESTION = f"{MessageType.QUERY}.fedac"
-ASK = f"{TASK}ask"
+ASK, EXAMPLES = f"{TASK}ask", f"{TASK}examples"
 CLIENT = "client"
+MOST_EXAMPLES = 2.0**53  # above that a float is no count
 
 
 def with_prefix(sequence: str, arrays: NamedArrays) -> dict[str, NDArray]:
@@ -88,6 +92,16 @@ def buffers_of(arrays: NamedArrays) -> dict[str, NDArray]:
     {'buffer/mean': array([0.])}
     """
     return {key: array for key, array in arrays.items() if key.startswith(BUFFER)}
+
+
+def checksum(record: ArrayRecord) -> int:
+    """Return a checksum of the arrays of a message.
+
+    >>> one, two = (to_record({"w/0": np.full(2, value)}) for value in (1.0, 2.0))
+    >>> checksum(one) == checksum(two)
+    False
+    """
+    return reduce(lambda so_far, key: zlib.crc32(record[key].data, so_far), sorted(record), 0)
 
 
 def count_bytes(messages: Iterable[Message]) -> int:

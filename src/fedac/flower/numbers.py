@@ -1,14 +1,27 @@
-"""A client's own number, which stays the same where Flower gives its node another id."""
+"""A client's own number, which stays when Flower gives its node another id, and its examples."""
 
 from __future__ import annotations
 
+import copy
 import re
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from fedac.errors import InputError
-from fedac.flower.messages import ASK, CLIENT, CONFIG, QUESTION
+from fedac.flower.messages import (
+    ASK,
+    CLIENT,
+    CONFIG,
+    EXAMPLES,
+    MOST_EXAMPLES,
+    QUESTION,
+    WEIGHT,
+    split_config,
+)
+from fedac.require import require_count
 
 NUMBER = re.compile(r"\d{1,20}")
 
@@ -25,12 +38,21 @@ def client_number(context: Context) -> int:
     return int(context.node_config.get("partition-id", context.node_id))
 
 
-def tell_number(app: ClientApp) -> ClientApp:
+def tell_number(app: ClientApp, examples: Callable[[Context], int] | None = None) -> ClientApp:
     """Let a ClientApp of your own tell the server its number when it asks; return the app.
 
     The server draws clients by their numbers (``sample``), so that a run repeats although Flower
     gives nodes other ids every time. `client_app` does it already. The question is a message of a
     type of its own, "query.fedac": it does not meet a query function of yours.
+
+    Parameters
+    ----------
+    app : ClientApp
+        Yours.
+    examples : callable, optional
+        ``examples(context) -> int``, the "num-examples" that the client will reply with. The server
+        asks for it with control variates and ``weighting="examples"``, to know how much of all
+        examples a round has.
 
     Examples
     --------
@@ -39,19 +61,39 @@ def tell_number(app: ClientApp) -> ClientApp:
 
     @app.query(QUESTION.partition(".")[2])
     def tell(message: Message, context: Context) -> Message:
-        asked = message.content.config_records.get(CONFIG, ConfigRecord()).get(ASK)
+        record = message.content.config_records.get(CONFIG, ConfigRecord())
+        asked = record.get(ASK)
         if asked != CLIENT:
             raise InputError(f"the server asks for {asked!r:.40}, which this client does not know")
-        number = ConfigRecord({CLIENT: str(client_number(context))})
-        return Message(RecordDict({CLIENT: number}), reply_to=message)
+        told: dict[str, Any] = {CLIENT: str(client_number(context))}
+        if examples is not None and record.get(EXAMPLES):
+            config, _ = split_config(record)
+            told[WEIGHT] = require_count(WEIGHT, examples(with_config(context, config)))
+        return Message(RecordDict({CLIENT: ConfigRecord(told)}), reply_to=message)
 
     return app
 
 
-def question(node: int) -> Message:
+def with_config(context: Context, config: Mapping[str, Any]) -> Context:
+    """Return a context whose run_config also has what the server sent of the user's."""
+    context = copy.copy(context)
+    context.run_config = {**context.run_config, **config}
+    return context
+
+
+def question(node: int, config: Mapping[str, Any], *, examples: bool) -> Message:
     """Return the message by which the server asks a node for its client's number."""
-    content = RecordDict({CONFIG: ConfigRecord({ASK: CLIENT})})
-    return Message(content, node, QUESTION)
+    record = ConfigRecord({**config, ASK: CLIENT, EXAMPLES: examples})
+    return Message(RecordDict({CONFIG: record}), node, QUESTION)
+
+
+def examples_in(reply: Message) -> float | None:
+    """Return the number of examples in an answer, or None if there is none that can be used."""
+    if reply.has_error():
+        return None
+    told = reply.content.config_records.get(CLIENT, ConfigRecord()).get(WEIGHT)
+    known = isinstance(told, int | float) and 0 < told <= MOST_EXAMPLES
+    return float(told) if known else None  # type: ignore[arg-type]
 
 
 def number_in(reply: Message) -> str | None:

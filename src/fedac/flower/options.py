@@ -11,7 +11,7 @@ from flwr.app import MetricRecord, RecordDict
 
 from fedac.algorithms import Algorithm, get
 from fedac.algorithms.boundaries import boundary_form
-from fedac.algorithms.contract import check_decay
+from fedac.algorithms.contract import check_decay, needs_mu
 from fedac.algorithms.couplings import Hyperparameters
 from fedac.algorithms.linear import linear_form
 from fedac.averaging import require_weighting
@@ -39,7 +39,7 @@ class Options:
         algorithm: str | Algorithm,
         *,
         eta: float | Decay,
-        mu: float,
+        mu: float | None = None,
         local_steps: int,
         seed: int = 0,
         min_nodes: int = 2,
@@ -69,7 +69,13 @@ class Options:
             raise InputError(f"'{self.algorithm.name}' takes no local steps; use local_steps=1")
         self.local_steps = require_count("local_steps", local_steps)
         self.eta = eta if isinstance(eta, Decay) else require_positive("eta", eta)
-        self.mu = require_positive("mu", mu)
+        first = eta.start if isinstance(eta, Decay) else eta
+        if mu is None and needs_mu(self.algorithm, eta=first, K=self.local_steps):
+            raise InputError(
+                f"'{self.algorithm.name}' needs mu, a strong-convexity estimate; begin with "
+                "1/(10 eta local_steps)"
+            )
+        self.mu = 1.0 if mu is None else require_positive("mu", mu)
         if isinstance(eta, Decay):
             check_decay(self.algorithm, eta=eta.start, mu=self.mu, K=self.local_steps)
         self.hp = self.hyperparameters(1)
@@ -96,6 +102,14 @@ class Options:
         self.aggregation = Aggregation(rule=aggregation, trim=trim, clip_norm=clip_norm)
         if weighting == "examples" and aggregation != "mean":
             raise InputError(f"aggregation='{aggregation}' has no weights; use weighting='uniform'")
+        # What clients send adds up, in c or in memories: it must arrive as it was sent.
+        self.adds_up = bool(self.algorithm.changes or self.algorithm.echoes)
+        if self.adds_up and aggregation != "mean":
+            raise InputError(
+                f"aggregation='{aggregation}' and '{self.algorithm.name}' do not go together: "
+                "control variates add up over rounds, and with them what a liar gets past a robust "
+                "rule; use an algorithm without them, 'fedavg' or 'fedac-i' say"
+            )
         self.aggregation.require_quorum(self.quorum_of(asked))
         self.evaluate_every = require_count("evaluate_every", evaluate_every, least=0)
         self.evaluate_sample = require_sample("evaluate_sample", evaluate_sample)

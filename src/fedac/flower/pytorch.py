@@ -38,7 +38,7 @@ class TorchModel:
     metrics : callable, optional
         ``metrics(module, data) -> dict``, reported with the loss in evaluations.
     test : tensors or dataset, optional
-        Held-out data for evaluations, which then count by its rows; `data` by default.
+        Held-out data for evaluations, whose weight is then its rows; `data` by default.
 
     Examples
     --------

@@ -9,7 +9,16 @@ from dataclasses import dataclass, field
 from flwr.app import Array, ConfigRecord, Message, RecordDict
 
 from fedac.flower.checks import BadArraysError, read_like
-from fedac.flower.messages import CLIENT, MEMORY, ROUND, WEIGHT, NamedArrays, NDArray
+from fedac.flower.messages import (
+    CLIENT,
+    MEMORY,
+    MOST_EXAMPLES,
+    ROUND,
+    WEIGHT,
+    NamedArrays,
+    NDArray,
+    checksum,
+)
 from fedac.flower.numbers import as_number
 from fedac.flower.signatures import RAISED, explain
 
@@ -49,13 +58,14 @@ def check_reply(
     server_round: int,
     expected: NamedArrays | None = None,
     read: Reader = read_like,
+    remembered: bool = False,
 ) -> Reply:
     """Return the content of a good reply, or raise `BadReplyError`.
 
-    A good reply has exactly one MetricRecord of finite numbers, with a positive weight. A training
-    reply also has this round's number, and exactly one ArrayRecord with the keys, shapes and types
-    of `expected`, all finite; without `expected`, arrays are ignored. `read` is for replies that
-    are rounded.
+    A good reply has exactly one MetricRecord, with a positive weight. A training reply also has
+    this round's number, and exactly one ArrayRecord with the keys, shapes and types of `expected`,
+    all finite; without `expected`, arrays are ignored. `read` is for replies that are rounded. If
+    clients remember what they sent, it must not have been changed since.
     """
     if message.has_error():
         text, client = explain(message.error)
@@ -64,6 +74,8 @@ def check_reply(
         raise bad
     weight, metrics = _metrics(message.content, server_round, training=expected is not None)
     arrays = {} if expected is None else _arrays(message.content, expected, read)
+    if remembered:
+        _require_unchanged(message.content)
     others = {k: v for k, v in message.content.items() if k not in message.content.array_records}
     return Reply(weight, metrics, arrays, *_memory(message.content), RecordDict(others))
 
@@ -83,13 +95,20 @@ def sort_replies(
     server_round: int,
     expected: NamedArrays | None = None,
     read: Reader = read_like,
+    remembered: bool = False,
 ) -> Sorted:
-    """Tell good replies from bad ones, by node."""
+    """Tell good replies from bad ones, by node; see `check_reply`."""
     found = Sorted()
     for message in sorted(replies, key=lambda reply: reply.metadata.src_node_id):
         node = message.metadata.src_node_id
         try:
-            reply = check_reply(message, server_round=server_round, expected=expected, read=read)
+            reply = check_reply(
+                message,
+                server_round=server_round,
+                expected=expected,
+                read=read,
+                remembered=remembered,
+            )
             found.good[node], client = reply, reply.client
         except BadReplyError as reason:
             found.bad[node], client = str(reason), reason.client
@@ -120,10 +139,9 @@ def _metrics(
         raise BadReplyError(f"not finite: metric {WEIGHT}")
     if reply_round != server_round:
         raise BadReplyError(f"from round {reply_round:g}, not {server_round}")
-    if weight <= 0:
-        raise BadReplyError(f"weight must be above 0: {weight:g}")
-    # An AUC is NaN where a client has one class: the others have a mean, and its arrays count.
-    return weight, {key: value for key, value in numbers.items() if math.isfinite(value)}
+    if not 0 < weight <= MOST_EXAMPLES:
+        raise BadReplyError(f"weight must be above 0 and at most 2^53: {weight:g}")
+    return weight, numbers
 
 
 def _arrays(content: RecordDict, expected: NamedArrays, read: Reader) -> dict[str, NDArray]:
@@ -134,6 +152,17 @@ def _arrays(content: RecordDict, expected: NamedArrays, read: Reader) -> dict[st
         return read(records[0], expected)
     except BadArraysError as reason:
         raise BadReplyError(str(reason)) from reason
+
+
+def _require_unchanged(content: RecordDict) -> None:
+    """Refuse arrays that differ from those that the client remembers having sent."""
+    record = content.config_records.get(MEMORY, ConfigRecord())
+    (arrays,) = content.array_records.values()
+    if "checksum" in record and record["checksum"] != checksum(arrays):
+        raise BadReplyError(
+            "its arrays were changed after training, by a modifier such as LocalDpMod: the client "
+            "remembers others, and the control variates would drift; use an algorithm without them"
+        )
 
 
 def _memory(content: RecordDict) -> tuple[str | None, bool]:

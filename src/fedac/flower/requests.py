@@ -18,6 +18,7 @@ from fedac.flower.messages import (
     ROUND,
     WEIGHT,
     NDArray,
+    checksum,
     from_record,
     split_config,
     to_record,
@@ -64,13 +65,16 @@ class Request:
             records[ARRAYS] = to_record({key: visited.arrays[key] for key in order})
             records[CLIENT] = ConfigRecord({CLIENT: str(visited.client)})
             if self.task.memory:
-                records[MEMORY] = ConfigRecord({"lost": visited.memory_lost})
-        records[METRICS] = MetricRecord({**_numbers(metrics), ROUND: self.task.round})
+                # Of what the client remembers having sent: a modifier may still change it.
+                records[MEMORY] = ConfigRecord(
+                    {"lost": visited.memory_lost, "checksum": checksum(records[ARRAYS])}
+                )
+        records[METRICS] = MetricRecord({**require_metrics(metrics), ROUND: self.task.round})
         return Message(RecordDict(records), reply_to=self.message)
 
 
-def _numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
-    """Return metrics as Python's numbers."""
+def require_metrics(metrics: Mapping[str, Any]) -> dict[str, float]:
+    """Return metrics as Python's numbers, "num-examples" among them."""
     if not isinstance(metrics, Mapping):
         raise InputError(f"metrics must be a dict of numbers, got {type(metrics).__name__}")
     if WEIGHT not in metrics:

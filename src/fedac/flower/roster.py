@@ -8,22 +8,27 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from flwr.serverapp import Grid
 
 from fedac.errors import InputError
 from fedac.flower.exchange import send_and_wait
-from fedac.flower.numbers import number_in, question
+from fedac.flower.numbers import examples_in, number_in, question
 from fedac.sampling import clients_in, participants
 
 log = logging.getLogger("flwr.fedac")
 
+# What follows if clients do not tell their numbers.
+DRAW = "the draw of clients depends on node ids, which Flower makes at random, and will not repeat"
+RETURN = "a client that returns as another node is not recognized and begins its memory again"
+
 
 @dataclass
 class Roster:
-    """The numbers of the clients, by node, as far as they are known.
+    """The numbers of the clients, and of their examples, by node, as far as they are known.
 
     Examples
     --------
@@ -36,6 +41,7 @@ class Roster:
     """
 
     numbers: dict[int, int] = field(default_factory=dict)
+    examples: dict[int, float] = field(default_factory=dict)
     asked: set[int] = field(default_factory=set)
 
     def learn(self, node: int, number: str | None) -> None:
@@ -75,21 +81,53 @@ class Roster:
         order = self.ordered(nodes)
         return random.Random(key).sample(order, max(0, min(count, len(order))))
 
-    def ask(self, grid: Grid, nodes: Iterable[int], seconds: float) -> None:
-        """Ask new nodes for their numbers, and wait for the answers."""
-        new = [node for node in nodes if node not in self.asked and node not in self.numbers]
+    def client(self, node: int) -> str | None:
+        """Return the number of a node's client as it travels, if it is known."""
+        return str(self.numbers[node]) if node in self.numbers else None
+
+    def ask(
+        self,
+        grid: Grid,
+        nodes: Iterable[int],
+        seconds: float,
+        config: Mapping[str, Any],
+        *,
+        drawn: bool,
+        examples: bool,
+    ) -> None:
+        """Ask new nodes for their numbers, perhaps also those of examples, and wait for answers.
+
+        Warn of nodes that do not answer; numbers are for a draw, or to find a client's memory.
+        """
+        new = [
+            node
+            for node in nodes
+            if node not in self.asked
+            and (node not in self.numbers or (examples and node not in self.examples))
+        ]
         if not new:
             return
         self.asked.update(new)
-        answers = send_and_wait(grid, [question(node) for node in new], seconds, {}).replies
+        questions = [question(node, config, examples=examples) for node in new]
+        answers = send_and_wait(grid, questions, seconds, {}).replies
         for node, reply in answers.items():
             self.learn(node, number_in(reply))
+            known = examples_in(reply)
+            if known is not None:
+                self.examples[node] = known
         silent = [node for node in new if node not in self.numbers]
         if silent:
             log.warning(
-                "%d of %d nodes do not tell their number, so the draw of clients depends on node "
-                "ids, which Flower makes at random, and will not repeat: make the app with "
-                "client_app, or call fedac.flower.tell_number(app)",
+                "%d of %d nodes do not tell their number, so %s: make the app with client_app, or "
+                "call fedac.flower.tell_number(app)",
+                len(silent), len(new), DRAW if drawn else RETURN,
+            )  # fmt: skip
+        silent = [node for node in new if node not in self.examples]
+        if examples and silent:
+            log.warning(
+                "%d of %d nodes do not tell how many examples they have: they count among all "
+                "clients from their first reply on. Make the app with client_app, or call "
+                "fedac.flower.tell_number(app, examples=...)",
                 len(silent), len(new),
             )  # fmt: skip
 

@@ -27,7 +27,7 @@ from fedac.flower.messages import count_bytes, from_record, to_record
 from fedac.flower.result import SERVER, TRAIN, FederationResult, QuorumError
 from fedac.flower.roster import Roster
 from fedac.flower.sequences import initial_sequences
-from fedac.flower.server import begin_server
+from fedac.flower.server import begin_server, rescale_changes
 from fedac.flower.wrappers import Wrappers
 
 if TYPE_CHECKING:
@@ -101,6 +101,15 @@ class FederationRun:
                 raise InputError(f"cannot use '{source}': {error}") from error
             strategy.history, finished, arrays = found.history, found.round, dict(found.arrays)
             strategy.server = found.server
+            labels = strategy.server.labels
+            if strategy.algorithm.changes and labels.used and not labels.total:
+                log.warning(
+                    "'%s' is of an earlier fedac, whose c may not be the mean of the clients': all "
+                    "clients begin their control variates again",
+                    source,
+                )
+                arrays = dict(rescale_changes(strategy.algorithm, arrays, 0.0))
+                strategy.server.labels = labels.forget()
             self.wrappers.restore(found.norms)
             self.result.history = strategy.history
             self.result.restore_metrics()

@@ -11,6 +11,7 @@ import numpy as np
 
 from fedac.algorithms import Algorithm
 from fedac.algorithms.couplings import Hyperparameters
+from fedac.algorithms.memory.control_variates import reweigh_sequences
 from fedac.algorithms.record import serve_mean
 from fedac.errors import InputError
 from fedac.flower.labels import Labels
@@ -96,30 +97,40 @@ def serve(
     )
 
 
-def idle_message(
-    algorithm: Algorithm, sequences: NamedArrays, hp: Hyperparameters, steps: int
-) -> NamedArrays:
-    """Return what a client would send that remembers nothing and takes no step.
+def rescale_changes(algorithm: Algorithm, sequences: NamedArrays, factor: float) -> NamedArrays:
+    """Multiply the sequences of which clients send changes, such as the control variates' c.
 
-    Robust rules measure from here how far a client moves: a message need not be a point.
+    They are sums over clients divided by the weight of all clients, whose weight may be new.
 
     Examples
     --------
     >>> from fedac.algorithms import get
-    >>> scaffold = get("scaffold")
-    >>> hp = scaffold.couple(eta=0.1, mu=1.0, K=4)
-    >>> idle_message(scaffold, {"w/0": np.array([3.0]), "c/0": np.array([2.0])}, hp, 4)
-    {'w/0': array([3.]), 'c/0': array([0.])}
+    >>> sequences = {"w/0": np.array([3.0]), "c/0": np.array([2.0])}
+    >>> rescale_changes(get("scaffold"), sequences, 0.5)
+    {'w/0': array([3.]), 'c/0': array([1.])}
     """
-    if algorithm.is_plain:
-        return sequences
-    messages = {}
-    for key, vectors in by_key(algorithm.sequences, sequences).items():
-        memory = algorithm.begin_memory(vectors)
-        local = algorithm.enter(vectors, memory, hp)
-        messages[key], _ = algorithm.leave(local, vectors, memory, hp, steps)
+    states = by_key(algorithm.sequences, sequences)
+    moved = {key: reweigh_sequences(algorithm, x, factor) for key, x in states.items()}
     model = with_prefix(algorithm.sequences[0], sequences)
-    return buffers_of(sequences) | to_named(algorithm.sequences, messages, model)
+    return buffers_of(sequences) | to_named(algorithm.sequences, moved, model)
+
+
+def problem_of(sequences: NamedArrays, kept: NamedArrays) -> str | None:
+    """Say what is wrong with what the server would hold: numbers or lengths that are not finite.
+
+    A model whose squared length overflows has no loss.
+
+    Examples
+    --------
+    >>> problem_of({"w/0": np.array([1e200])}, {"w_v/0": np.array([1.0])})
+    'the squared length of w/0'
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        for key, array in sequences.items():
+            numbers = array.astype(np.result_type(array.dtype, np.float32), copy=False)
+            if not np.isfinite(np.vdot(numbers, numbers)):
+                return f"the squared length of {key}"
+    return next((key for key, array in kept.items() if not np.isfinite(array).all()), None)
 
 
 def output_of(

@@ -8,8 +8,9 @@ aggregates the good ones and moves the server by the algorithm's rule. Flower's 
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
 from typing import Any
 
@@ -20,6 +21,7 @@ from flwr.serverapp.strategy import Strategy
 from fedac.averaging import mean_by_key
 from fedac.decay import Decay
 from fedac.errors import InputError
+from fedac.flower.aggregate import distance
 from fedac.flower.checks import read_like
 from fedac.flower.exchange import wait_for_nodes
 from fedac.flower.history import Dropped, History
@@ -41,7 +43,13 @@ from fedac.flower.replies import Reader, Reply, Sorted, sort_replies
 from fedac.flower.result import FederationResult
 from fedac.flower.roster import Roster, count_of
 from fedac.flower.run import EvaluateFn, FederationRun, OnRound
-from fedac.flower.server import ServerMemory, idle_message, output_of, serve
+from fedac.flower.server import (
+    ServerMemory,
+    output_of,
+    problem_of,
+    rescale_changes,
+    serve,
+)
 from fedac.flower.task import Task
 from fedac.flower.training_round import TrainingRound
 from fedac.flower.wrappers import OWN_LOOP, Wrappers, require_wrappers
@@ -64,8 +72,8 @@ class LocalStrategy(Options, Strategy):
         your own: clients get its coefficients and need nothing else.
     eta : float or Decay
         Step size; a `Decay` falls from round to round.
-    mu : float
-        Strong-convexity estimate, for the coupling.
+    mu : float, optional
+        Strong-convexity estimate, for methods whose coupling needs it (FedAc).
     local_steps : int
         Steps between two synchronizations, K.
     seed : int
@@ -97,7 +105,7 @@ class LocalStrategy(Options, Strategy):
         have just trained.
     train_metrics_aggr_fn : callable, optional
         As in Flower: ``(replies, "num-examples") -> MetricRecord``, with a RecordDict of every good
-        reply, without its arrays. By default means, weighted by the examples.
+        reply, without its arrays. By default means, with the weights of `weighting`.
     evaluate_metrics_aggr_fn : callable, optional
         The same for evaluations.
     wire : "float32" or "bfloat16" or "int8"
@@ -164,8 +172,7 @@ class LocalStrategy(Options, Strategy):
         connected = wait_for_nodes(grid, wanted, self.deadline.seconds)
         if len(connected) < wanted:
             log.warning("round %d: %d of %d nodes connected", server_round, len(connected), wanted)
-        if self.sample is not None:
-            self.roster.ask(grid, connected, self.deadline.seconds)
+        self._ask(grid, connected, {**config, ROUND: server_round})
         nodes = training.choose(connected, self.roster, sample=self.sample, seed=self.seed)
         return self.messages(MessageType.TRAIN, server_round, arrays, config, nodes)
 
@@ -179,22 +186,69 @@ class LocalStrategy(Options, Strategy):
         found = self._sort(server_round, replies, training)
         training.good |= found.good
         self.drop(server_round, found.bad, during="training")
-        if len(training.good) < training.quorum:
-            return None, None
+        while len(training.good) >= training.quorum:
+            step = self._step(training, training.good)
+            if step.problem is None:
+                return self._finish(training, step)
+            self._drop_culprits(training, step)
+        return None, None
+
+    def _step(self, training: TrainingRound, replies: Mapping[int, Reply]) -> _Step:
+        """Return where some replies of a round would take the server."""
+        examples = self.weighting == "examples"
+        weights, total = training.weigh(replies, self.roster, examples=examples)
+        before, r = training.before, training.number - 1
+        hp = self.hyperparameters(training.number)
+        mean = self.aggregation(
+            [replies[node].arrays for node in weights],
+            before,
+            [*weights.values()] if examples else None,
+        )
+        # c is the sum of n_m c_m over the sum of n_m: if the latter is new, so is c.
+        if training.labels.total:
+            before = rescale_changes(self.algorithm, before, training.labels.total / total)
+        share = sum(weights.values()) / total
+        after, kept = serve(self.algorithm, mean, before, training.kept, hp, r, share)
+        return _Step(after, kept, weights, total, problem_of(after, kept))
+
+    def _drop_culprits(self, training: TrainingRound, step: _Step) -> None:
+        """Drop the replies that break the server's step: alone, or else the one that moves most."""
+        good = training.good
+        culprits = [n for n in good if self._step(training, {n: good[n]}).problem is not None]
+        if not culprits:
+            culprits = [max(good, key=lambda node: distance(good[node].arrays, training.before))]
+        for node in culprits:
+            del good[node]
+        reason = f"not finite after the server's step, which was undone: {step.problem}"
+        self.drop(training.number, dict.fromkeys(culprits, reason), during="training")
+
+    def _finish(self, training: TrainingRound, step: _Step) -> tuple[ArrayRecord, MetricRecord]:
+        """Take a step: what the server holds is new, and the memories of its clients count."""
         training.finished = True
         self._warn_of_shared_numbers(training)
-        good = [training.good[node] for node in sorted(training.good)]
-        weights = [reply.weight for reply in good] if self.weighting == "examples" else None
-        hp, before = self.hyperparameters(server_round), training.before
-        idle = idle_message(self.algorithm, before, hp, self.local_steps)
-        mean = self.aggregation([reply.arrays for reply in good], idle, weights)
-        after, self.server.arrays = serve(
-            self.algorithm, mean, before, training.kept, hp, server_round - 1, training.share
-        )
+        labels, after = training.labels, step.after
         if self.algorithm.memory:
-            self.server.labels.use(server_round, training.good)
-            self.warn_of_lost_memory(training)
-        return to_record(after), _metrics(good, self.train_metrics_aggr_fn)
+            self._find_lost_memories(training)
+        lost = self.warn_of_lost_memory(training)
+        self.server.arrays = step.kept
+        if lost and self.adds_up:
+            # Nobody knows the c_m that c still holds a share of: with all c_m = 0, c = 0 is right.
+            log.warning("round %d: all clients begin their control variates again", training.number)
+            after = rescale_changes(self.algorithm, after, 0.0)
+            self.server.labels = labels.forget()
+        else:
+            self.server.labels = labels.use(
+                training.number, training.good, step.weights, step.total
+            )
+        good = [training.good[node] for node in sorted(training.good)]
+        return to_record(after), self._metrics(good, self.train_metrics_aggr_fn)
+
+    def _find_lost_memories(self, training: TrainingRound) -> None:
+        """Mark clients whose memory the server could not name, because it did not know them."""
+        for node, reply in training.good.items():
+            known = training.labels.of_node(node, reply.client).round
+            if training.told.get(node, known) != known:
+                training.good[node] = replace(reply, memory_lost=True)
 
     def without_bad(
         self, server_round: int, replies: list[Message], wrappers: Wrappers
@@ -223,12 +277,12 @@ class LocalStrategy(Options, Strategy):
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
-        """Return the means of the clients' metrics, weighted by their examples."""
+        """Return the means of the clients' metrics, weighted as in training."""
         found = sort_replies(replies, server_round)
         self._learn(found)
         self.drop(server_round, found.bad, during="evaluation")
         good = list(found.good.values())
-        return _metrics(good, self.evaluate_metrics_aggr_fn) if good else None
+        return self._metrics(good, self.evaluate_metrics_aggr_fn) if good else None
 
     def summary(self) -> None:
         """Log the settings of this strategy."""
@@ -325,7 +379,8 @@ class LocalStrategy(Options, Strategy):
         if now is None or now.finished or (now.number, now.sent) != (server_round, arrays):
             quorum = self.quorum_of(self.min_nodes)
             before = from_record(arrays)
-            now = TrainingRound(server_round, arrays, before, self.server.arrays, quorum)
+            server = self.server
+            now = TrainingRound(server_round, arrays, before, server.arrays, server.labels, quorum)
             self.training = now
         return now
 
@@ -337,8 +392,8 @@ class LocalStrategy(Options, Strategy):
             drop = Dropped(round=server_round, node=node, reason=reason, during=during)
             self.history.dropped.append(drop)
 
-    def warn_of_lost_memory(self, training: TrainingRound) -> None:
-        """Log which of the clients that were used had lost their memory."""
+    def warn_of_lost_memory(self, training: TrainingRound) -> list[int]:
+        """Log which of the clients that were used had lost their memory, and return them."""
         nodes = [node for node, reply in sorted(training.good.items()) if reply.memory_lost]
         if nodes:
             log.warning(
@@ -346,6 +401,7 @@ class LocalStrategy(Options, Strategy):
                 training.number, len(nodes), len(training.good),
                 ", ".join(map(self.roster.name, nodes[:5])) + ", ..." * (len(nodes) > 5),
             )  # fmt: skip
+        return nodes
 
     def messages(
         self,
@@ -377,8 +433,12 @@ class LocalStrategy(Options, Strategy):
         def content_for(node: int) -> RecordDict:
             if not self.algorithm.memory or kind != MessageType.TRAIN:
                 return content
-            label = self.server.labels.of_node(node).to_record()
-            return RecordDict({ARRAYS: arrays, CONFIG: with_task(record, label)})
+            label = self.server.labels.of_node(node, self.roster.client(node))
+            if self.training is not None:
+                self.training.told[node] = label.round
+            if self.weighting != "examples":
+                label = replace(label, weight=0.0)
+            return RecordDict({ARRAYS: arrays, CONFIG: with_task(record, label.to_record())})
 
         return [Message(content_for(node), node, kind, group_id=group, ttl=ttl) for node in nodes]
 
@@ -395,10 +455,26 @@ class LocalStrategy(Options, Strategy):
         read: Reader = read_like
         if self.wire != FLOAT32:
             read = partial(unpack, self.algorithm, self.wire)
-        found = sort_replies(replies, server_round, training.before, read)
+        found = sort_replies(replies, server_round, training.before, read, remembered=self.adds_up)
         training.foreign |= found.foreign
         self._learn(found)
+        for node, reply in found.good.items():
+            known = reply.client or self.roster.client(node)
+            found.good[node] = replace(reply, client=known)
+        if self.adds_up:
+            _keep_one_of_each(found, training.good)
         return found
+
+    def _ask(self, grid: Grid, connected: list[int], config: Mapping[str, Any]) -> None:
+        """Ask nodes for what the round depends on: numbers for a draw, or to find a memory."""
+        labels, nodes = self.server.labels, connected
+        examples = bool(self.algorithm.changes) and self.weighting == "examples"
+        if self.sample is None and not examples:
+            returned = self.algorithm.memory and labels.used
+            new = [node for node in connected if labels.name(node) not in labels.used]
+            nodes = new if returned else []
+        drawn = self.sample is not None
+        self.roster.ask(grid, nodes, self.deadline.seconds, config, drawn=drawn, examples=examples)
 
     def _warn_of_shared_numbers(self, training: TrainingRound) -> None:
         """Say once that clients draw the same rows, and have one memory between them."""
@@ -413,6 +489,27 @@ class LocalStrategy(Options, Strategy):
     def _learn(self, found: Sorted) -> None:
         for node, client in found.clients.items():
             self.roster.learn(node, client)
+
+    def _metrics(self, replies: list[Reply], aggregate: MetricsFn | None) -> MetricRecord:
+        """Return the means of metrics over the clients on which they are finite; else NaN.
+
+        An AUC is NaN where a client has one class: the others have a mean.
+        """
+        if aggregate is not None:
+            metrics = aggregate([reply.records for reply in replies], WEIGHT)
+            if not isinstance(metrics, MetricRecord):
+                kind = type(metrics).__name__
+                raise InputError(f"a metrics_aggr_fn must return a MetricRecord, got {kind}")
+            return metrics
+        finite = [
+            {name: value for name, value in reply.metrics.items() if math.isfinite(value)}
+            for reply in replies
+        ]
+        # Weights are what clients say of themselves: they count only where the user wants them to.
+        examples = self.weighting == "examples"
+        means = mean_by_key(finite, [reply.weight if examples else 1.0 for reply in replies])
+        names = dict.fromkeys(name for reply in replies for name in reply.metrics)
+        return MetricRecord({name: float(means.get(name, math.nan)) for name in names})
 
     def _evaluators(self, server_round: int, connected: list[int]) -> list[int]:
         """Return the nodes that evaluate."""
@@ -469,12 +566,24 @@ def _require_start(
         require_callable(name, function)
 
 
-def _metrics(replies: list[Reply], aggregate: MetricsFn | None) -> MetricRecord:
-    if aggregate is not None:
-        metrics = aggregate([reply.records for reply in replies], WEIGHT)
-        if not isinstance(metrics, MetricRecord):
-            kind = type(metrics).__name__
-            raise InputError(f"a metrics_aggr_fn must return a MetricRecord, got {kind}")
-        return metrics
-    means = mean_by_key([reply.metrics for reply in replies], [reply.weight for reply in replies])
-    return MetricRecord({name: float(mean) for name, mean in means.items()})
+@dataclass(frozen=True)
+class _Step:
+    """Where a round's replies take the server, how they and all clients count, what is wrong."""
+
+    after: NamedArrays
+    kept: NamedArrays
+    weights: Mapping[int, float]
+    total: float
+    problem: str | None
+
+
+def _keep_one_of_each(found: Sorted, good: Mapping[int, Reply]) -> None:
+    """Drop replies of a client that has one: two nodes with one number have no memory to share."""
+    owners = {reply.client: node for node, reply in good.items() if reply.client is not None}
+    for node, reply in list(found.good.items()):
+        if reply.client is not None and owners.setdefault(reply.client, node) != node:
+            del found.good[node]
+            found.bad[node] = (
+                f"node {owners[reply.client]} is partition {reply.client} already, and control "
+                "variates need clients of their own; give every node its own partition-id"
+            )

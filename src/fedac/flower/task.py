@@ -63,7 +63,7 @@ class Task:
     wire_seed : int
         The seed of its draws.
     changes, echoes : tuples
-        On a client whose message is rounded, those of the algorithm.
+        On a client, those of the algorithm.
     exact : bool
         On a client, whether the output counts local steps, so that there must be `local_steps`.
 
@@ -129,9 +129,9 @@ class Task:
         if output_counts_steps(algorithm, hp):
             record["exact"] = True
         if self.wire != FLOAT32:
+            record |= {"wire": self.wire, "wire_seed": self.wire_seed}
+        if self.wire != FLOAT32 or algorithm.changes:
             record |= {
-                "wire": self.wire,
-                "wire_seed": self.wire_seed,
                 "changes": list(algorithm.changes),
                 "echoes": [name for pair in algorithm.echoes for name in pair],
             }
@@ -176,7 +176,7 @@ class Task:
                 exact=exact,
                 **{name: record[name] for name in COUNTS},
                 **({} if plain else _crossing(record, len(local))),
-                **(_rounding(record) if "wire" in record else {}),
+                **_sending(record),
             )
         except KeyError as missing:
             raise InputError(
@@ -211,13 +211,13 @@ def _matrices(boundary: Boundary) -> dict[str, Rows]:
     return {name: rows for name, rows in found.items() if rows is not None}
 
 
-def _rounding(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Read what a task says about a message that is rounded."""
-    names = record["echoes"]
+def _sending(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Read what a task says about the message."""
+    names = record.get("echoes", ())
     return {
-        "wire": require_wire(record["wire"]),
-        "wire_seed": record["wire_seed"],
-        "changes": tuple(record["changes"]),
+        "wire": require_wire(record.get("wire", FLOAT32)),
+        "wire_seed": record.get("wire_seed", 0),
+        "changes": tuple(record.get("changes", ())),
         "echoes": tuple(zip(names[::2], names[1::2], strict=True)),
     }
 

@@ -15,9 +15,9 @@ from flwr.app import Context, Message
 from fedac.algorithms.linear import linear_form
 from fedac.errors import InputError
 from fedac.flower.memory import ClientMemory
-from fedac.flower.messages import ROUND, NamedArrays
+from fedac.flower.messages import ROUND, WEIGHT, NamedArrays
 from fedac.flower.numbers import client_number
-from fedac.flower.requests import Request
+from fedac.flower.requests import Request, require_metrics
 from fedac.flower.signatures import signed
 from fedac.flower.task import Task
 from fedac.flower.torch_steps import begin_steps, end_steps, seeded
@@ -79,9 +79,9 @@ class LocalTraining:
             if self._after is None:
                 raise InputError("call local.reply when the block of local_training has ended")
             taken = self._steps.steps - self._task.first_step
-            return self._request.reply(
-                _with_steps(metrics, taken), self._visit.leave(self._after, taken)
-            )
+            numbers = require_metrics(_with_steps(metrics, taken))
+            visited = self._visit.leave(self._after, taken, numbers[WEIGHT])
+            return self._request.reply(numbers, visited)
 
     def close(self) -> None:
         """Take the sequences out of the optimizer, and let the model have the output."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedac.algorithms.boundaries import Boundary
+from fedac.algorithms.memory.control_variates import reweigh_message
 from fedac.algorithms.record import State
 from fedac.errors import InputError
 from fedac.flower.memory import ClientMemory
@@ -53,8 +54,11 @@ class Visit:
         if task.boundary is not None:
             self._enter(task.boundary)
 
-    def leave(self, after: NamedArrays, steps: int) -> Visited:
-        """Return the message after some local steps, and keep what is to be remembered."""
+    def leave(self, after: NamedArrays, steps: int, examples: float) -> Visited:
+        """Return the message after some local steps, and keep what is to be remembered.
+
+        `examples` is the client's weight, if weights are used.
+        """
         task, client = self.task, self.memory.client
         task.require_steps(steps)
         if task.boundary is None:
@@ -68,11 +72,16 @@ class Visit:
                 key: boundary.leave_round(vectors, self._sequences[key], self._kept[key])
                 for key, vectors in by_key(task.algorithm.sequences, after).items()
             }
+            counted = self._found.weight
+            ratio = counted / examples if counted else 1.0
+            messages = {
+                key: reweigh_message(task, leaving, self._kept[key], ratio)
+                for key, (leaving, _) in left.items()
+            }
         message, remembered = pack(
             task,
             client,
-            message=buffers_of(after)
-            | to_named(task.sequences, {key: leaving for key, (leaving, _) in left.items()}, model),
+            message=buffers_of(after) | to_named(task.sequences, messages, model),
             sent=self.sent,
             memory=to_named(task.memory, {key: new for key, (_, new) in left.items()}, model),
         )
@@ -98,6 +107,7 @@ class Visit:
 class _Found:
     arrays: Mapping[str, NDArray]
     made_in: int | None = None
+    weight: float = 0.0
     lost: bool = False
 
 
@@ -110,8 +120,10 @@ def _find(task: Task, memory: ClientMemory, firsts: Mapping[str, NDArray]) -> _F
             "the server's message does not say which memory to use: was it made by "
             "configure_train of fedac.flower, and by the same version as this client?"
         )
-    made_in = task.label.of_client(memory.client)
-    if made_in is None:
+    label = task.label
+    if not label.round:
         return _Found(firsts)
-    arrays = memory.find(task.label.run, made_in, like=firsts)
-    return _Found(firsts, lost=True) if arrays is None else _Found(arrays, made_in)
+    arrays = memory.find(label.run, label.round, like=firsts)
+    if arrays is None:
+        return _Found(firsts, lost=True)
+    return _Found(arrays, label.round, label.weight)

@@ -100,15 +100,17 @@ def require_wrappers(wrapper: object, strategy: Options) -> Wrappers:
             f"a wrapper works on arrays, but with wire='{strategy.wire}' replies are bytes; use "
             "wire='float32'"
         )
-    if any(isinstance(layer, PRIVATE) for layer in layers):
-        _require_private(strategy)
+    private: list[Any] = [layer for layer in layers if isinstance(layer, PRIVATE)]
+    if private:
+        noisy = [layer.num_sampled_clients for layer in private if layer.noise_multiplier]
+        _require_private(strategy, max(noisy, default=0))
     return Wrappers(layers)
 
 
-def _require_private(strategy: Options) -> None:
-    """Refuse what Flower's noise is not made for: a uniform mean of clipped updates."""
+def _require_private(strategy: Options, clients: int) -> None:
+    """Refuse what Flower's noise is not made for: a uniform mean of that many clipped updates."""
     algorithm = strategy.algorithm
-    if algorithm.serve is not serve_mean:
+    if algorithm.serve is not serve_mean or strategy.adds_up:
         raise InputError(
             f"'{algorithm.name}' and differential privacy do not go together: Flower adds its "
             "noise after the server's step, which keeps numbers without noise for later rounds; "
@@ -118,4 +120,12 @@ def _require_private(strategy: Options) -> None:
         raise InputError(
             "differential privacy needs weighting='uniform' and aggregation='mean': Flower's noise "
             "is for clients that count the same"
+        )
+    # Flower divides the noise by num_sampled_clients, but the sum by the replies there are.
+    fewest = strategy.quorum_of(0)
+    if clients > fewest:
+        raise InputError(
+            f"num_sampled_clients={clients}, but a round may have only {fewest} good replies, for "
+            f"which Flower's noise would be too small; give the wrapper num_sampled_clients="
+            f"{fewest}, or the strategy quorum={clients}"
         )
