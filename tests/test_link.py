@@ -7,8 +7,8 @@ import pytest
 
 from fedac import Link, LogisticRegression, load, simulate
 from fedac.errors import InputError
-from fedac.link import LINKS, slowest
-from fedac.sampling import participants
+from fedac.link import _STREAM, LINKS, slowest
+from fedac.sampling import GOLDEN, gaussians, mix, participants, worker_key
 
 
 def test_seconds_by_hand() -> None:
@@ -22,6 +22,55 @@ def test_seconds_by_hand() -> None:
     assert uneven == pytest.approx([0, 0.052, 0.112, 0.166], rel=1e-14)
 
 
+def test_a_step_costs_time_for_every_row_of_its_batch() -> None:
+    link = Link(latency=1.0, gradient="2s", row="500ms", stragglers="lognormal(0.5)")
+    assert link.round_seconds(up=0, down=0, steps=3, rows=8) == 1 + 3 * (2 + 8 * 0.5)
+    assert link.round_seconds(up=0, down=0, steps=3, rows=8, slowest=2.0) == 1 + 2 * 3 * 6
+    alike = link.elapsed(up=0, down=0, gaps=[2, 2], rows=8, seed=5, M=50, taking_part=5)
+    factors = slowest("lognormal(0.5)", 2, seed=5, M=50, taking_part=5)
+    assert np.diff(alike) == pytest.approx(1 + 2 * 6 * factors)
+    same = link.elapsed(up=0, down=0, gaps=[2, 2], rows=[8] * 50, seed=5, M=50, taking_part=5)
+    assert same.tolist() == alike.tolist()
+    with pytest.raises(InputError, match="one number, or one for each of 50 clients; got 3"):
+        link.elapsed(up=0, down=0, gaps=[2, 2], rows=[1, 2, 3], M=50)
+
+
+@pytest.mark.parametrize("taking_part", [2, 5, 6])
+@pytest.mark.parametrize("s", [0, 0.7])
+def test_the_slowest_of_unequal_clients(s: float, taking_part: int) -> None:
+    """By a loop over the members: the slowest has many rows, or a bad round, or both."""
+    sizes, seed = [3, 50, 1, 8, 20, 9], 7
+    link = Link(latency=0.5, gradient=0.2, row=0.1, stragglers=f"lognormal({s})")
+    expected = [0.0]
+    for r in range(20):
+        durations = []
+        for m in participants(seed, r, 6, taking_part):
+            with np.errstate(over="ignore"):
+                stream = worker_key(np.uint64(seed) ^ _STREAM, np.array([m], np.uint64))
+                ((z,),) = gaussians(mix(stream + np.uint64(r) * GOLDEN), 1)
+            durations.append(0.5 + 3 * (0.2 + 0.1 * sizes[m]) * math.exp(s * z))
+        expected.append(expected[-1] + max(durations))
+    found = link.elapsed(
+        up=0, down=0, gaps=[3] * 20, rows=sizes, seed=seed, M=6, taking_part=taking_part
+    )
+    assert found == pytest.approx(expected, rel=1e-12)
+
+
+def test_seconds_of_runs_by_batch() -> None:
+    """Numbers by hand: three clients of 1, 2 and 3 rows."""
+    F = LogisticRegression(np.eye(6), np.array([1, -1, 1, -1, 1, -1]), l2=1e-2)
+    link = Link(latency=1.0, gradient=0.5, row=0.25)
+    for clients, batch, step in (
+        ([0, 1, 1, 2, 2, 2], "full", 0.5 + 3 * 0.25),
+        ([0, 1, 1, 2, 2, 2], 4, 0.5 + 4 * 0.25),
+        (None, "full", 0.5 + 6 * 0.25),
+        (None, 1, 0.5 + 0.25),
+    ):
+        M = None if clients else 3
+        result = simulate(F, "fedavg", M=M, clients=clients, batch=batch, K=2, T=4, eta=0.1)
+        assert result.seconds_of(result.runs[0], link)[-1] == pytest.approx(2 * (1 + 2 * step))
+
+
 def test_a_run_on_a_link_by_hand() -> None:
     data = load("synthetic")
     F = LogisticRegression(data.X, data.y, l2=1e-2)
@@ -31,7 +80,8 @@ def test_a_run_on_a_link_by_hand() -> None:
                           wire=wire, record_every=4, engine="reference")  # fmt: skip
         for run, vectors in zip(result.runs, (1, 2, 1), strict=True):
             up, down = vectors * F.dim * bytes_up, vectors * F.dim * 4
-            a_round = 0.1 + up * 8 / 8e3 + down * 8 / 16e3 + 4 * 0.25
+            steps = 1 if run.minibatch else 4  # its samples are one batch
+            a_round = 0.1 + up * 8 / 8e3 + down * 8 / 16e3 + steps * 0.25
             assert result.seconds_of(run, link) == pytest.approx(a_round * np.arange(4))
             assert result.megabytes_of(run) == pytest.approx((up + down) / 1e6 * np.arange(4))
 
@@ -63,12 +113,19 @@ def test_stragglers_are_log_normal() -> None:
 
 
 def test_a_link_reads_what_it_writes() -> None:
-    for link in (*LINKS.values(), Link.parse("up=1.5MB/s down=300kbit")):
+    for link in (
+        *LINKS.values(),
+        Link.parse("up=1.5MB/s down=300kbit"),
+        Link.parse("latency=1.1ms row=0.3us"),
+    ):
         text = str(link)
         if "unlimited" not in text:
             assert Link.parse(text) == link
     assert str(LINKS["home"]).startswith("latency=30ms up=20Mbit down=100Mbit gradient=10ms")
     assert Link.parse("up=1MB/s").up == 8e6
+    assert Link.parse("wan row=20us") == Link.parse("wan")
+    assert Link(row="30us").in_words().endswith("; a local step takes 0 s plus 30 us per row")
+    assert "row" not in str(Link(latency=1.0)) + Link(latency=1.0).in_words()
 
 
 @pytest.mark.parametrize(
@@ -80,6 +137,9 @@ def test_a_link_reads_what_it_writes() -> None:
         ("latency=fast", "got 'fast'"),
         ("up=20ms", "up is a number with a unit"),
         ("up=0Mbit", "up .bits per second. must be a finite number above 0"),
+        ("row=20", r"row is a number with a unit \(s, ms, us\), such as row=20us"),
+        ("row=2e2e2us", "got '2e2e2us'"),
+        ("row=-5us", "row .seconds. must be a finite number, at least 0"),
         ("latency=-5ms", "latency .seconds. must be a finite number, at least 0"),
         ("speed=3Mbit", "unknown part of a link 'speed'"),
         ("up=1Mbit up=2Mbit", "gives up twice"),

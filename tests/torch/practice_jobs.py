@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import socket
 import warnings
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -392,3 +394,279 @@ def two_groups(rank: int, folder: str) -> list[list[float]]:
     averages.resume(f"{folder}/run.pt")
     assert torch.equal(end, w)
     return [[float(w.sum())]]
+
+
+def sharded(rank: int) -> dict[str, Any]:
+    """Synchronize what every rank has only a part of; return what each attempt says."""
+    from torch.distributed.fsdp import FullyShardedDataParallel
+    from torch.distributed.optim import ZeroRedundancyOptimizer
+
+    device = torch.device("cpu")
+    found = {}
+    for whole in (True, False):  # 20 numbers, of which both ranks have 10
+        inner = nn.Linear(4, 4)
+        model = FullyShardedDataParallel(inner, use_orig_params=whole, device_id=device)
+        sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+        local = LocalSGD(model.parameters(), lr=0.1, local_steps=2)
+        for name, attempt in {
+            "model": lambda m=model, o=sgd: synchronize(o, m, local_steps=2),
+            "no model": lambda o=sgd: synchronize(o, local_steps=2),
+            "ours": lambda o=local: synchronize(o),
+        }.items():
+            found[f"fsdp, {whole}, {name}"] = caught(attempt)
+    # Two parameters of the same shape: each rank has one of them.
+    params = [nn.Parameter(torch.full((3,), float(i))) for i in range(2)]
+    zero = ZeroRedundancyOptimizer(params, torch.optim.SGD, lr=0.1)
+    assert len(zero.optim.param_groups[0]["params"]) == 1
+    for name, optimizer in {"zero": zero, "inside zero": zero.optim}.items():
+        found[name] = caught(lambda o=optimizer: synchronize(o, local_steps=2))
+    z = nn.Parameter(torch.ones(3, dtype=torch.complex64))
+    adamw, ours = torch.optim.AdamW([z]), LocalSGD([z], lr=0.1, local_steps=2)
+    found["complex"] = caught(lambda: synchronize(adamw, local_steps=2, wire="int8"))
+    found["complex, ours"] = caught(lambda: synchronize(ours))
+    return found
+
+
+def reset_layer(
+    rank: int,
+    server: str | None,
+    steps: int,
+    who: list[int],
+    wire: str,
+    ours: bool,
+    path: str,
+    rounding: bool = False,
+) -> dict[str, Any]:
+    """Reset a layer of some ranks after `synchronize`, and train; return what is said and left.
+
+    With `rounding`, it only changes as much as another machine would round it.
+    """
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 1))
+    if ours:
+        name = "fedavg" if server is None else f"fedavg+{server}"
+        optimizer: Any = LocalOptimizer(model.parameters(), name, lr=LR, local_steps=K)
+        averages = synchronize(optimizer, model, wire=wire)
+    else:
+        optimizer = torch.optim.AdamW(model.parameters(), lr=LR)
+        averages = synchronize(optimizer, model, local_steps=K, server=server, wire=wire)
+    if rank in who and rounding:
+        with torch.no_grad():
+            model[1].weight *= 1 + 2**-22
+    elif rank in who:
+        torch.manual_seed(1 + who.index(rank) * (len(who) < 3))  # three reset it in the same way
+        model[1].reset_parameters()
+
+    def train() -> None:
+        for t in range(steps):
+            x = torch.sin(torch.arange(8.0).view(2, 4) * (1 + rank + t))
+            optimizer.zero_grad()
+            model(x).square().sum().backward()
+            optimizer.step()
+
+    messages = caught(train)
+    return {
+        "said": messages or caught(lambda: averages.checkpoint(path)),
+        "w": nn.utils.parameters_to_vector(model.parameters()).detach(),
+        "rounds": averages.rounds,
+    }
+
+
+class Log(list[Any]):
+    """A synchronizer's history that calls a function after every round."""
+
+    def __init__(self, after: Callable[[Any], None]) -> None:
+        super().__init__()
+        self._after = after
+
+    def append(self, row: Any) -> None:
+        super().append(row)
+        self._after(row)
+
+
+def variates(
+    rank: int,
+    algorithm: str,
+    dtype: str,
+    batches: list[int],
+    epochs: int,
+    examples: list[int] | None,
+    nan: list[int] | None = None,
+    lost: bool = False,
+    **options: Any,
+) -> list[dict[str, Any]]:
+    """Train inside `join`; return c and c_m after every round, and by what this rank counted.
+
+    `examples` are fixed; without them, weighting="examples" counts another number every step. With
+    `lost`, the other ranks go on in a group of theirs after the first epoch.
+    """
+    if examples is not None:
+        options["examples"] = examples[rank]
+    w = [nn.Parameter(torch.full((size,), 1.0, dtype=getattr(torch, dtype))) for size in (3, 4)]
+    groups = [{"params": [w[0]]}, {"params": [w[1]], "lr": LR / 2}]
+    optimizer = LocalOptimizer(groups, algorithm, lr=LR, mu=0.1, local_steps=K)
+    averages = synchronize(optimizer, on_nonfinite="skip-worker", **options)
+    rounds: list[dict[str, Any]] = []
+    counted = taken = t = 0
+
+    def look(row: Any) -> None:
+        nonlocal counted, taken
+        name = optimizer.algorithm.sequences.index("c")
+        c, c_m = (
+            torch.cat([optimizer.kept(p, part)[i].double() for p in w])
+            for part, i in (("sent", name), ("memory", -1))
+        )
+        used = taken > 0 and averages.rank not in row.skipped
+        rounds.append({"c": c, "c_m": c_m.clone(), "counted": counted, "used": used})
+        counted = taken = 0
+
+    averages.history = Log(look)
+    for epoch in range(epochs):
+        if lost and epoch == 1:
+            if rank == 3:
+                return rounds
+            averages.rebuild(dist.new_group([0, 1, 2], use_local_synchronization=True))
+        with averages.join():
+            for _ in range(batches[rank]):
+                bad = nan is not None and nan == [rank, t]
+                for p in w:
+                    p.grad = gradient(p, rank, t) * (float("nan") if bad else 1.0)
+                n = 1 + (3 * rank + 5 * t) % 7
+                counted, taken, t = counted + n, taken + 1, t + 1
+                averages.count(n)
+                optimizer.step()
+    return rounds
+
+
+def pooled(
+    rank: int,
+    algorithm: str,
+    curvature: list[list[float]],
+    minimizer: list[list[float]],
+    examples: list[int],
+    batches: list[int],
+    epochs: int,
+    lr: float,
+    weighting: str,
+    fixed: bool,
+) -> Tensor:
+    """Minimize the pooled loss with full gradients, inside `join`; return the output."""
+    a, b = (torch.tensor(rows[rank], dtype=torch.float64) for rows in (curvature, minimizer))
+    w = nn.Parameter(torch.zeros_like(a))
+    optimizer = LocalOptimizer([w], algorithm, lr=lr, mu=0.1, local_steps=K)
+    averages = synchronize(
+        optimizer, weighting=weighting, examples=examples[rank] if fixed else None
+    )
+    for _ in range(epochs):
+        with averages.join():
+            for _ in range(batches[rank]):
+                averages.count(examples[rank])
+                w.grad = a * (w.detach() - b)
+                optimizer.step()
+    optimizer.eval()
+    return w.detach()
+
+
+def meet_at_rank_0(rank: int) -> None:
+    """Form a group whose store is in rank 0's process, and listens on 127.0.0.1 only."""
+    listener, port = None, torch.zeros(1, dtype=torch.int64)
+    if rank == 0:
+        listener = socket.socket()
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        port[0] = listener.getsockname()[1]
+    dist.broadcast(port, 0)
+    world = dist.get_world_size()
+    dist.destroy_process_group()
+    mine = {} if listener is None else {"master_listen_fd": listener.detach()}
+    limit = timedelta(seconds=60)
+    store = dist.TCPStore("127.0.0.1", int(port), world, rank == 0, timeout=limit, **mine)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=world)
+
+
+def lose_the_store(rank: int, method: str, when: str, how: int, timeout: float, path: str) -> str:
+    """Train until rank 0, which has the store, gets a signal; return what the others raise."""
+    meet_at_rank_0(rank)
+
+    def end(*_: Any, **__: Any) -> None:
+        os.kill(os.getpid(), how)
+
+    def end_in(function: Callable[..., Any]) -> Callable[..., Any]:
+        def started(*arguments: Any, **options: Any) -> Any:
+            work = function(*arguments, **options)
+            end()
+            return work
+
+        return started
+
+    if rank == 0 and when == "the start":
+        dist.all_gather = end
+    try:
+        w, optimizer, averages = make(method, rank, timeout=timeout)
+        for t in range(4 * K):
+            if rank == 0 and t == {"the first step": 0, "a round": K + 2}.get(when):
+                end()
+            if rank == 0 and t == 2 * K - 1 and when == "the all-reduce":
+                dist.all_reduce = end_in(dist.all_reduce)
+            w.grad = gradient(w, rank, t)
+            optimizer.step()
+            if t == 2 * K - 1 and when == "between rounds":
+                dist.barrier()
+                if rank == 0:
+                    end()
+            if t == 2 * K - 1 and when == "a checkpoint":
+                if rank == 0:
+                    os.fsync = end
+                averages.checkpoint(path)
+    except WorkerLostError as error:
+        if when == "the start":
+            return str(error)
+        try:  # nor can anything else be done in that group
+            averages.resume(path)
+        except WorkerLostError as again:
+            return f"{error}\n{again}"
+    return "nothing"
+
+
+def replaced_machine(rank: int, method: str, path: str, missing: str) -> dict[str, Any]:
+    """Resume from a checkpoint without rank 1's file, and train on."""
+    options = {"weighting": "examples", "examples": 1 + 2 * rank}
+
+    def train(w: nn.Parameter, optimizer: Any, averages: Synchronizer, steps: int) -> None:
+        for t in range(averages.steps, averages.steps + steps):
+            w.grad = gradient(w, rank, t)
+            optimizer.step()
+
+    def kept(w: nn.Parameter, optimizer: Any, averages: Synchronizer) -> dict[str, Any]:
+        ours = averages.optimizer
+        adam = {n: t.clone() for n, t in optimizer.state[w].items() if ours.inside is not None}
+        parts = ("sent", "memory") if not ours.takes_mean else ()
+        tensors = {part: [t.clone() for t in ours.kept(w, part)] for part in parts}
+        return {
+            "w": w.detach().clone(),
+            "adam": adam,
+            "lr": optimizer.param_groups[0]["lr"],
+        } | tensors
+
+    first = make(method, rank, **options)
+    train(*first, 2 * K)
+    first[1].param_groups[0]["lr"] = LR / 2  # as a scheduler does
+    train(*first, K)
+    first[2].checkpoint(path, note=7)
+    dist.barrier()
+    if rank == 1:
+        Path(f"{path}.rank1.step{3 * K}").unlink()
+    dist.barrier()
+    second = make(method, rank, **options)
+    extra: list[Any] = []
+    said = caught(lambda: extra.append(second[2].resume(path, missing=missing)))
+    after = kept(*second)
+    if extra:
+        train(*second, 2 * K)
+    return {
+        "said": said,
+        "extra": extra,
+        "before": kept(*first),
+        "after": after,
+        "end": state(second[2]),
+    }

@@ -120,15 +120,16 @@ RUNS = {
         {"nan": NAN, "state": "reset", **NESTEROV},
     ),
 }  # fmt: skip
-INT8 = {
+ROUNDED = {
     "int8": run(server="nesterov(0.7,0.9)", wire="int8"),
-    "int8, state averaged": run(state="average", wire="int8"),
+    "bfloat16": run(server="nesterov(0.7,0.9)", wire="bfloat16"),
+    "bfloat16, state averaged": run(server="nesterov(0.7,0.9)", state="average", wire="bfloat16"),
 }
 
 
 @pytest.fixture(scope="module")
 def in_processes(processes):
-    runs = {name: run for name, (run, _) in RUNS.items()} | INT8
+    runs = {name: run for name, (run, _) in RUNS.items()} | ROUNDED
     by_rank = results(processes("foreign", runs=list(runs.values())))
     return dict(zip(runs, zip(*by_rank, strict=True), strict=True))
 
@@ -155,12 +156,24 @@ def test_bytes_count_the_state(in_processes) -> None:
     for name, copies in (("average", 1), ("nesterov", 1), ("state averaged", 3)):
         for rank in in_processes[name]:
             assert rank["bytes"] == 8 * (copies * numbers + header) * rounds
-    for plain, averaged in zip(*(in_processes[name] for name in INT8), strict=True):
+    names = ("bfloat16", "bfloat16, state averaged")
+    for plain, averaged in zip(*(in_processes[name] for name in names), strict=True):
         assert averaged["bytes"] - plain["bytes"] == 8 * 2 * numbers * rounds
 
 
+def test_int8_does_not_take_an_averaged_state() -> None:
+    w = torch.nn.Parameter(torch.zeros(2))
+    with pytest.raises(InputError, match="state='average' and wire='int8' do not go together"):
+        synchronize(torch.optim.AdamW([w]), local_steps=2, state="average", wire="int8")
+
+
 @pytest.mark.parametrize(
-    ("name", "exact"), [("int8", "nesterov"), ("int8, state averaged", "state averaged, plain")]
+    ("name", "exact"),
+    [
+        ("int8", "nesterov"),
+        ("bfloat16", "nesterov"),
+        ("bfloat16, state averaged", "state averaged"),
+    ],
 )
 def test_a_rounded_wire_stays_close(in_processes, name: str, exact: str) -> None:
     for rounded, points in zip(in_processes[name], in_processes[exact], strict=True):

@@ -289,3 +289,47 @@ def test_all_ranks_refuse_what_one_cannot_use(processes, tmp_path: Path, algorit
         reason = f"cannot write the checkpoint '{tmp_path}/run.pt.rank1.step6': No space left on"
         who = "" if rank == 1 else "rank 1 cannot write a checkpoint: "
         assert full == f"{who}{reason} device"
+
+
+LOST = ["scaffold", "fedac-i+cv+nesterov(1,0.3)", "fedac-i+local", "scaffnew", "adamw+step(1)"]
+
+
+@pytest.mark.parametrize("method", LOST)
+def test_a_rank_on_a_new_machine_begins_anew_on_request(processes, tmp_path: Path, method) -> None:
+    path = str(tmp_path / "run.pt")
+    job = {"world": 3, "method": method, "path": path, "missing": "reset"}
+    ended = processes("practice_jobs:replaced_machine", **job)
+    assert [process.code for process in ended] == [0] * 3, ended[0].err
+    ranks = [process.result for process in ended]
+    for m, rank in enumerate(ranks):
+        (warning,) = [text for text in rank["said"] if "its local state is reset" in text]
+        assert "the checkpoint file of rank 1 is missing: its local state is reset" in warning
+        assert rank["extra"] == [{"note": 7}]
+        before, after = rank["before"], rank["after"]
+        assert after["lr"] == before["lr"] == 0.05
+        anew = m == 1 or method == "scaffnew"
+        if method.startswith("adamw"):
+            assert bool(after["adam"]) == (not anew)
+            assert all(torch.equal(before["adam"][name], t) for name, t in after["adam"].items())
+        elif anew:
+            assert not after["memory"][0].any()
+        else:
+            assert all(map(torch.equal, before["memory"], after["memory"]))
+        assert torch.equal(rank["end"], ranks[0]["end"])
+        points = slice(-1) if "cv" in method or method == "scaffold" else slice(None)
+        pairs = zip(before["sent"][points], after["sent"][points], strict=True)
+        assert all(torch.equal(one, other) for one, other in pairs)
+    if "cv" in method or method == "scaffold":
+        wanted = sum((1 + 2 * m) / 9 * r["after"]["memory"][-1] for m, r in enumerate(ranks))
+        for rank in ranks:
+            torch.testing.assert_close(rank["after"]["sent"][-1], wanted, rtol=0, atol=1e-14)
+            assert not torch.equal(rank["after"]["sent"][-1], rank["before"]["sent"][-1])
+
+
+def test_a_rank_on_a_new_machine_is_refused_otherwise(processes, tmp_path: Path) -> None:
+    job = {"world": 3, "method": "scaffold", "path": str(tmp_path / "run.pt")}
+    for missing, said in (("raise", "resume with missing='reset'"), ("no", "unknown missing")):
+        for process in processes("practice_jobs:replaced_machine", missing=missing, **job):
+            assert process.code == 0, process.err
+            assert said in process.result["said"][-1]
+            assert not process.result["extra"]

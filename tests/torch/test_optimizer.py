@@ -942,3 +942,23 @@ def test_a_scheduler_that_ends_the_acceleration_is_announced_once(algorithm: str
         else:
             optimizer.step()
         warm_up.step()
+
+
+@pytest.mark.parametrize("name", ["gpa(0.9,0.9)", "fedavg", "momentum(0.9)+cv+nesterov(1,0.3)"])
+def test_mu_may_be_left_out_where_the_coupling_does_not_use_it(name: str) -> None:
+    ends = []
+    for mu in ({}, {"mu": 0.01}):
+        params = parameters()
+        optimizer = LocalOptimizer(params, name, lr=0.1, local_steps=4, **mu)
+        run(optimizer, params, 5)
+        ends.append(flat(params))
+    assert torch.equal(*ends)
+    assert not torch.equal(ends[0], flat(parameters()))
+
+
+@pytest.mark.parametrize("name", ["fedac-i", "fedac-ii+cv", "fedac-vanilla", "fedavg-weighted"])
+def test_mu_is_asked_for_where_the_coupling_uses_it(name: str) -> None:
+    with pytest.raises(InputError, match=r"needs mu, a strong-convexity estimate"):
+        LocalOptimizer(parameters(), name, lr=0.1, local_steps=4)
+    with pytest.raises(InputError, match="lr must be a finite number"):
+        LocalOptimizer(parameters(), name, lr=-1.0, local_steps=4)

@@ -1,5 +1,8 @@
 """What practitioners do, and what goes wrong: with real processes, compared by hand."""
 
+import signal
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -282,6 +285,86 @@ def test_parameters_in_another_order_are_refused(tmp_path) -> None:
     averages([model[0].weight, model[1].weight]).resume(tmp_path / "run.pt")
 
 
+@pytest.mark.parametrize("steps", [0, 2 * K])
+@pytest.mark.parametrize("who", [[1], [0, 2]])
+@pytest.mark.parametrize(
+    ("rule", "wire", "ours"),
+    [("nesterov(0.7,0.9)", "float32", False), ("step(1)", "float32", True), (None, "int8", False)],
+)
+def test_a_layer_that_ranks_reset_differently_is_refused_by_all(
+    job, tmp_path: Path, steps: int, who: list[int], rule: str | None, wire: str, ours: bool
+) -> None:
+    path = tmp_path / "run.pt"
+    options = {"steps": steps, "who": who, "server": rule, "wire": wire, "ours": ours}
+    for result in job("reset_layer", world=3, path=str(path), **options):
+        (message,) = result["said"]
+        assert "began the round with other values of '1.weight'" in message
+        others = "1, 2" if 0 in who else "1"
+        assert f"rank {others} and rank 0" in message
+        assert result["rounds"] == 0
+    assert not path.exists()
+
+
+@pytest.mark.parametrize(("rule", "who"), [("nesterov(0.7,0.9)", [0, 1, 2]), (None, [1])])
+def test_a_layer_may_be_reset_alike_or_averaged(job, tmp_path: Path, rule, who) -> None:
+    options = {"steps": 2 * K, "who": who, "server": rule, "wire": "float32", "ours": False}
+    first, *others = job("reset_layer", world=3, path=str(tmp_path / "run.pt"), **options)
+    assert first["said"] == []
+    assert first["rounds"] == 2
+    assert all(torch.equal(first["w"], other["w"]) for other in others)
+
+
+def test_machines_may_round_differently(job, tmp_path: Path) -> None:
+    options = {"server": "nesterov(0.7,0.9)", "wire": "float32", "ours": False, "rounding": True}
+    path = str(tmp_path / "run.pt")
+    first, *others = job("reset_layer", world=3, path=path, steps=3 * K, who=[1], **options)
+    assert first["said"] == []
+    assert first["rounds"] == 3
+    assert any(not torch.equal(first["w"], other["w"]) for other in others)
+    for other in others:
+        torch.testing.assert_close(first["w"], other["w"], rtol=0, atol=1e-5)
+
+
+MOMENTS = ["the start", "the first step", "a round", "the all-reduce", "between rounds",
+           "a checkpoint"]  # fmt: skip
+
+
+@pytest.mark.parametrize("method", ["adamw+nesterov(0.7,0.9)", "scaffold", "fedavg"])
+@pytest.mark.parametrize("when", MOMENTS)
+def test_survivors_of_the_stores_host_say_that_a_worker_is_lost(
+    processes, tmp_path: Path, method: str, when: str
+) -> None:
+    path = str(tmp_path / "run.pt")
+    job = {"when": when, "method": method, "how": int(signal.SIGKILL), "timeout": 20, "path": path}
+    first, *others = processes("practice_jobs:lose_the_store", world=3, **job)
+    assert first.code == -signal.SIGKILL
+    for process in others:
+        assert process.code == 0, process.err
+        lines = process.result.splitlines()
+        assert len(lines) == 1 + (when != "the start")
+        assert all("a worker has died, cannot be reached" in line for line in lines)
+
+
+def test_a_store_that_does_not_answer_is_a_lost_worker(processes, tmp_path: Path) -> None:
+    job = {"when": "a round", "method": "scaffold", "how": int(signal.SIGSTOP), "timeout": 3}
+    ended = processes("practice_jobs:lose_the_store", world=3, path=str(tmp_path / "run.pt"), **job)
+    for process in ended[1:]:
+        assert process.code == 0, process.err
+        assert process.result.count("a worker has died, cannot be reached") == 2
+
+
+def test_what_every_rank_has_a_part_of_is_refused(processes) -> None:
+    said = {"fsdp": "parameters are sharded", "zero": "some of the parameters",
+            "inside zero": "some of the parameters", "complex": "complex parameters"}  # fmt: skip
+    for ended in processes("practice_jobs:sharded", world=2):
+        assert ended.code == 0, ended.err
+        assert len(ended.result) == 10
+        for name, messages in ended.result.items():
+            (message,) = messages
+            assert message.startswith("InputError: "), name
+            assert said[name.partition(",")[0]] in message, name
+
+
 # -- one process --------------------------------------------------------------------------------
 
 
@@ -341,14 +424,14 @@ def test_join_cannot_be_used_twice() -> None:
         raise ZeroDivisionError  # the others hear of it by the loss of this process
 
 
-@pytest.mark.parametrize("wire", ["bfloat16", "int8"])
+@pytest.mark.parametrize(("wire", "header"), [("bfloat16", 16), ("int8", 32)])
 @pytest.mark.usefixtures("alone")
-def test_bfloat16_parameters_travel_rounded(wire: str) -> None:
+def test_bfloat16_parameters_travel_rounded(wire: str, header: int) -> None:
     w = nn.Parameter(torch.ones(5120, dtype=torch.bfloat16))
     averages = synchronize(optimizer := FedAc([w], lr=0.1, mu=0.1, local_steps=1), wire=wire)
     w.grad = torch.ones_like(w)
     optimizer.step()
-    assert averages.bytes == 2 * bytes_of(wire, 5120) + 32
+    assert averages.bytes == 2 * bytes_of(wire, 5120) + header
 
 
 # -- error feedback -----------------------------------------------------------------------------

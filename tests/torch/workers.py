@@ -29,18 +29,15 @@ from fedac.algorithms import Algorithm, fedac
 from fedac.algorithms.couplings import Hyperparameters
 from fedac.decay import Decay
 from fedac.errors import InputError
-from fedac.link import Link
 from fedac.torch import (
     FedAc,
     LocalOptimizer,
     NonFiniteStateError,
     Synchronizer,
     synchronize,
-    traffic,
 )
 from fedac.torch.communication import Workers
 from fedac.torch.layout import PARTS
-from fedac.wire import bytes_up
 
 # A job has failed when its processes have used no CPU time for so many seconds, or too much in all:
 # limits that a busy machine does not move.
@@ -547,10 +544,12 @@ def another_lr(rank: int, lr: float, other: float, setting: str = "lr") -> dict[
     }
 
 
-def doomed(rank: int, algorithm: str, victim: int, how: str, limit: float) -> None:
+def doomed(
+    rank: int, algorithm: str, victim: int, how: str, limit: float, wire: str = "float32"
+) -> None:
     """Train without end; one rank dies, or stops, at its tenth step."""
     w = nn.Parameter(torch.zeros(5))
-    optimizer, _ = begin([w], algorithm, lr=0.1, mu=0.1, local_steps=4, timeout=limit)
+    optimizer, _ = begin([w], algorithm, lr=0.1, mu=0.1, local_steps=4, timeout=limit, wire=wire)
     for t in range(10_000):
         if rank == victim and t == 9:
             os.kill(os.getpid(), signal.SIGSTOP) if how == "stops" else os._exit(7)
@@ -663,66 +662,6 @@ def lost_memory(rank: int, folder: str, algorithm: str) -> list[str]:
     assert path.read_bytes() == before
     first[2].checkpoint(path)
     return messages
-
-
-def on_a_link(rank: int, link: dict[str, Any], runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Predict how long rounds take and what they send, and then measure both."""
-    return [time_rounds(rank, link, **run) for run in runs]
-
-
-def time_rounds(
-    rank: int, link: dict[str, Any], *, algorithm: str, wire: str, rounds: int, K: int
-) -> dict[str, Any]:
-    """Make one run of `on_a_link`."""
-    torch.manual_seed(rank)
-    model = nn.Sequential(nn.Linear(500, 400), nn.ReLU(), nn.Linear(400, 1))
-    x = torch.randn(32, 500)
-
-    def begin() -> LocalOptimizer:
-        return LocalOptimizer(model.parameters(), algorithm, lr=1e-4, mu=0.1, local_steps=K)
-
-    def local_steps(optimizer: LocalOptimizer) -> float:
-        """Take K steps and return when they ended, after their synchronization if there is one."""
-        for _ in range(K):
-            # A slow client whose time does not depend on what else this machine has to do. Without
-            # it steps would be too short, beside what is sent, to be seen in the seconds.
-            time.sleep(0.03)
-            optimizer.zero_grad()
-            ((model(x) - x.sum(1, keepdim=True)) ** 2).mean().backward()
-            optimizer.step()
-        return time.perf_counter()
-
-    optimizer = begin()
-    dist.barrier()
-    ends = [time.perf_counter()] + [local_steps(optimizer) for _ in range(3)]
-    gradient = torch.tensor(np.median(np.diff(ends)) / K)
-    dist.all_reduce(gradient, dist.ReduceOp.MAX)  # a round waits for the slowest
-    up = bytes_up(optimizer.algorithm, sum(p.numel() for p in model.parameters()), wire)
-    sent = traffic(up, world_size=dist.get_world_size(), wire=wire)
-    seconds = Link(gradient=gradient.item(), **link).round_seconds(up=sent, down=0, steps=K)
-
-    optimizer = begin()
-    averages = synchronize(optimizer, wire=wire)
-    dist.barrier()
-    before, ends = bytes_of_loopback(), [time.perf_counter()]
-    ends += [local_steps(optimizer) for _ in range(rounds)]
-    dist.barrier()
-    return {
-        "gradient": gradient.item(),
-        "predicted": {"bytes": sent, "seconds": seconds},
-        "bytes": (bytes_of_loopback() - before) / rounds,
-        "seconds": np.diff(ends).tolist(),
-        "headers": averages.bytes / rounds - up,
-    }
-
-
-def bytes_of_loopback() -> int:
-    """Return what has been sent through the loopback device of this network namespace."""
-    for line in Path("/proc/net/dev").read_text().splitlines():
-        name, _, numbers = line.partition(":")
-        if name.strip() == "lo":
-            return int(numbers.split()[8])
-    raise LookupError("there is no loopback device")
 
 
 def fail_to_save(*_: object) -> None:
@@ -867,7 +806,6 @@ JOBS = {
         half_a_checkpoint,
         late,
         lost_memory,
-        on_a_link,
         example,
         program,
         programs,

@@ -15,8 +15,8 @@ try:
 except ModuleNotFoundError as error:  # pragma: no cover
     raise ModuleNotFoundError("fedac.torch needs PyTorch: pip install 'fedac[torch]'") from error
 
-from fedac.torch.averages import traffic
 from fedac.torch.communication import NonFiniteStateError, WorkerLostError
+from fedac.torch.costs import round_seconds, traffic
 from fedac.torch.optimizer import FedAc, LocalOptimizer, LocalSGD
 from fedac.torch.synchronizer import Synchronizer, synchronize
 
@@ -27,6 +27,7 @@ __all__ = [
     "NonFiniteStateError",
     "Synchronizer",
     "WorkerLostError",
+    "round_seconds",
     "synchronize",
     "traffic",
 ]

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import torch
 from torch import Tensor
 
+from fedac.errors import InputError
 from fedac.torch.communication import Workers
-from fedac.torch.flat import flatten, unflatten
+from fedac.torch.flat import checksum, flatten, unflatten
 from fedac.torch.state import SequenceOptimizer
+
+# Sums and norms that differ by less, relative to the norm, are those of equal tensors.
+CLOSE = 1e-5
 
 
 def find_fresh(workers: Workers, optimizer: SequenceOptimizer) -> list[Tensor]:
@@ -39,6 +43,65 @@ def is_alike(workers: Workers, tensors: Sequence[Tensor]) -> bool:
         data = tensor.detach().cpu().reshape(-1).view(torch.uint8).numpy()
         found = zlib.crc32(data.tobytes(), found)
     return len({report["hash"] for report in workers.exchange({"hash": found})}) == 1
+
+
+@torch.no_grad()
+def require_same_start(
+    workers: Workers, optimizer: SequenceOptimizer, params: Sequence[Tensor], names: Sequence[str]
+) -> bool:
+    """Refuse processes that hold different states as of the last round; return if bits differ.
+
+    Rounding differs between machines, by much less than `CLOSE`.
+    """
+    states = [optimizer.snapshot(p) for p in params]
+    sizes = [
+        [[float(t.double().sum()), float(torch.linalg.vector_norm(t.double()))] for t in state]
+        for state in states
+    ]
+    bits = checksum([t for state in states for t in state], workers.device)
+    reports = workers.exchange({"bits": bits, "sizes": sizes})
+    first = reports[0]["sizes"]
+    different = {
+        rank: [
+            name
+            for name, mine, theirs in zip(names, first, report["sizes"], strict=True)
+            if any(map(_differ, mine, theirs))
+        ]
+        for rank, report in enumerate(reports)
+    }
+    if ranks := [str(rank) for rank, found in different.items() if found]:
+        name = different[int(ranks[0])][0]
+        raise InputError(
+            f"rank {', '.join(ranks)} and rank 0 began the round with other values of '{name}': "
+            "something has changed it since the call of synchronize (a layer that was reset, say); "
+            "change parameters before that call. No state was averaged or saved"
+        )
+    return len({report["bits"] for report in reports}) > 1
+
+
+def _differ(mine: list[float], theirs: list[float]) -> bool:
+    """Compare a tensor's sum and norm with those of another process."""
+    return any(abs(x - y) > CLOSE * mine[1] for x, y in zip(mine, theirs, strict=True))
+
+
+@torch.no_grad()
+def recenter(workers: Workers, optimizer: SequenceOptimizer, params: Collection[Tensor]) -> None:
+    """Make c the mean of all c_m by the weights they count with, as if it had always been."""
+    algorithm = optimizer.algorithm
+    pairs = [
+        (algorithm.sequences.index(sequence), algorithm.memory.index(kept))
+        for sequence, kept in algorithm.echoes
+        if sequence in algorithm.changes
+    ]
+    for group in optimizer.param_groups:
+        mine = [p for p in group["params"] if p in params]
+        total = sum(group["counted"])
+        for t, j in pairs if mine and total else ():
+            flat = flatten([optimizer.kept(p, "memory")[j] for p in mine], workers.device)
+            flat *= group["counted"][workers.rank] / total
+            workers.start_sum(flat)
+            workers.finish(flat)
+            unflatten(flat, [optimizer.kept(p, "sent")[t] for p in mine])
 
 
 def take_furthest(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,32 +13,14 @@ import torch
 from torch import Tensor
 
 from fedac.errors import InputError
-from fedac.require import require_count
-from fedac.rounding import FLOAT32
 from fedac.torch.communication import NonFiniteStateError, Workers, require_same
-from fedac.torch.flat import flatten, flatten_again, is_finite, parts, sample, unflatten
+from fedac.torch.flat import CHUNK, flatten, flatten_again, is_finite, parts, sample, unflatten
 from fedac.torch.headers import LENGTH, NOT_FINITE, Header
 from fedac.torch.packets import Packet
 from fedac.torch.settings import require_close
-from fedac.wire import require_wire
 
 # Sums of numbers that are smaller do not overflow float32.
 LARGE = 1e38
-
-
-def traffic(handed_over: int, *, world_size: int, wire: str = FLOAT32) -> int:
-    """Return how many bytes all processes together send if each hands over so many.
-
-    As gloo does it: in an all-reduce every part of the buffer goes around a ring of all processes
-    twice, each time but for the last hop. Rounded messages are gathered: each goes to all others.
-
-    Examples
-    --------
-    >>> traffic(1000, world_size=4), traffic(1000, world_size=4, wire="int8")
-    (6000, 12000)
-    """
-    M = require_count("world_size", world_size)
-    return (2 if require_wire(wire) == FLOAT32 else M) * (M - 1) * handed_over
 
 
 class Mean:
@@ -52,33 +34,32 @@ class Mean:
         Of all workers.
     rank : int
         Which of them this one is.
-    factor : float
-        By which all of them have multiplied what they sent, besides their weights.
+    divisor : float
+        What the sum is to be divided by.
 
     Attributes
     ----------
-    divisor : float
-        What the sum is divided by: the sum of all weights, times the factor.
-    share : float
-        How many of all workers are in the mean.
+    weights : list of float
+        How much every worker counts; at most 0 if it is not in the mean.
     used : bool
         Whether this one is.
     skipped : tuple of int
         Whose tensors were not finite.
     steps : int
         The steps of the worker that took most.
+    agreed : bool
+        Whether all workers had the same settings, and began the round in the same place.
     """
 
     def __init__(
-        self, total: Tensor, headers: Sequence[Header], rank: int, *, factor: float
+        self, total: Tensor, headers: Sequence[Header], rank: int, *, divisor: float
     ) -> None:
-        self._total = total
-        weights = [header.weight for header in headers]
-        self.divisor = sum(weight for weight in weights if weight > 0) * factor
-        self.share = sum(weight > 0 for weight in weights) / len(weights)
+        self._total, self.divisor = total, divisor
+        self.weights = weights = [header.weight for header in headers]
         self.used = weights[rank] > 0
         self.skipped = tuple(m for m, weight in enumerate(weights) if weight == NOT_FINITE)
         self.steps = max(header.steps for header in headers)
+        self.agreed = len({header.settings for header in headers}) == 1
 
     def values(self) -> Tensor:
         """Return the mean as a flat tensor; call it once, and nothing else afterwards."""
@@ -120,9 +101,8 @@ class Average(ABC):
     # Some of the numbers of this worker's message, and how many there are in all.
     _sample: Tensor
     _numbers: int
-    _arriving: Tensor  # what all workers send, once it has arrived
-    # By what workers multiply what they send, besides their weights.
-    _factor = 1.0
+    _arriving: tuple[Tensor, ...]  # what all workers send, once it has arrived
+    buffer: Tensor  # flat, for the next average to reuse
 
     def __init__(
         self,
@@ -145,7 +125,7 @@ class Average(ABC):
     def wait(self) -> float:
         """Wait until all has arrived; return the seconds it took."""
         before = time.perf_counter()
-        self._workers.finish(self._arriving)
+        self._workers.finish(*self._arriving)
         return time.perf_counter() - before
 
     def mean(self, on_nonfinite: str) -> Mean | None:
@@ -169,13 +149,13 @@ class Average(ABC):
             if all(header.finished for header in headers):
                 return None
             raise InputError("no worker counted any examples; call count(examples) every step")
-        flat = self._sum(weights)
+        flat, divisor = self._collect(weights)
         if sum(header.size for header in headers) > LARGE and not is_finite(flat):
             raise NonFiniteStateError(
                 f"the sum of all states overflows {flat.dtype} after {self.steps} steps; no state "
                 "was averaged. Use a smaller lr"
             )
-        return Mean(flat, headers, self._workers.rank, factor=self._factor)
+        return Mean(flat, headers, self._workers.rank, divisor=divisor)
 
     def spread(self, mean: Mean) -> float:
         """Return how far this worker's message was from the mean."""
@@ -227,8 +207,8 @@ class Average(ABC):
         """Return the headers of all workers, as numbers."""
 
     @abstractmethod
-    def _sum(self, weights: list[float]) -> Tensor:
-        """Return the sum of what good workers sent, times their weights."""
+    def _collect(self, weights: list[float]) -> tuple[Tensor, float]:
+        """Return the sum of what good workers sent, and what to divide it by for the mean."""
 
 
 class Reduced(Average):
@@ -255,62 +235,135 @@ class Reduced(Average):
         **more: Any,
     ) -> None:
         super().__init__(workers, header, **more)
-        zeros, tensors = LENGTH * workers.size, [*message, *beside]
-        if workers.size.bit_count() == 1:
-            self._factor = 1 / workers.size
+        tensors = [*message, *beside]
+        self._zeros, self._numbers = LENGTH * workers.size, sum(t.numel() for t in message)
+        self._factor = 1 / workers.size if workers.size.bit_count() == 1 else 1.0
         factor = (header.weight or 1.0) * self._factor
-        self.buffer, norm = flatten_again(
-            tensors, workers.device, zeros=zeros, reuse=reuse, factor=factor
-        )
-        body, self._all_headers = self.buffer[:-zeros], self.buffer[-zeros:].view(-1, LENGTH)
-        self._numbers = sum(tensor.numel() for tensor in message)
-        self._sample = sample(body[: self._numbers]) / factor
-        if all(map(is_finite, (*(() if torch.isfinite(norm) else tensors), *private))):
-            size = min(float(norm), torch.finfo(body.dtype).max)
+        self.buffer, norm = self._fill(tensors, factor, reuse)
+        unsure = () if torch.isfinite(norm) else (*tensors, *self._arriving[:-1])
+        if all(map(is_finite, (*unsure, *private))):
+            size = min(float(norm), torch.finfo(self.buffer.dtype).max)
             self.header = header._replace(size=size)
         else:
             self._own, self.header = None, header._replace(weight=NOT_FINITE)
         if self.header.weight <= 0:
-            body.zero_()  # NaN would spoil the sum
+            for tensor in self._arriving:
+                tensor.zero_()  # NaN would spoil the sum
         mine = torch.tensor(self.header.numbers(), dtype=torch.float64)
         self._all_headers[workers.rank] = mine
-        self.bytes = self.buffer.nbytes
-        self._arriving = self.buffer
-        workers.start_sum(self.buffer)
+        self.bytes = sum(tensor.nbytes for tensor in self._arriving)
+        workers.start_sum(*self._arriving)
+
+    @property
+    def _all_headers(self) -> Tensor:
+        return self.buffer[-self._zeros :].view(-1, LENGTH)
+
+    def _fill(
+        self, tensors: Sequence[Tensor], factor: float, reuse: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """Return the buffer and the norm of what is sent."""
+        device = self._workers.device
+        buffer, norm = flatten_again(tensors, device, zeros=self._zeros, reuse=reuse, factor=factor)
+        self._sample = sample(buffer[: self._numbers]) / factor
+        self._arriving = (buffer,)
+        return buffer, norm
 
     def _headers(self) -> list[list[float]]:
         rows: list[list[float]] = self._all_headers.tolist()
         return rows
 
-    def _sum(self, weights: list[float]) -> Tensor:
-        return self.buffer[: -self._all_headers.numel()]
+    def _collect(self, weights: list[float]) -> tuple[Tensor, float]:
+        return self.buffer[: -self._zeros], _total(weights) * self._factor
+
+
+class Halved(Reduced):
+    """An average by an all-reduce of bfloat16: how far messages are from where the round `began`.
+
+    Sums are rounded to bfloat16 wherever two are added, in the same way for all workers. Buffers,
+    moments and headers are not rounded: they go by a second all-reduce.
+    """
+
+    def __init__(self, *arguments: Any, began: Sequence[Tensor], **more: Any) -> None:
+        self._began = began
+        super().__init__(*arguments, **more)
+
+    def _fill(
+        self, tensors: Sequence[Tensor], factor: float, reuse: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        device = self._workers.device
+        buffer, _ = flatten_again(tensors, device, zeros=self._zeros, reuse=reuse)
+        message, exact = buffer[: self._numbers], buffer[self._numbers :]
+        self._sample = sample(message).clone()
+        self._half = torch.empty(self._numbers, dtype=torch.bfloat16, device=device)
+        exact *= factor
+        squares = [torch.dot(exact, exact)]
+        for ours, half, began in self._in_chunks(message):
+            sent = half.copy_((ours - began) * factor).to(ours)  # it may have become infinite
+            squares.append(torch.dot(sent, sent))
+        self._arriving = (self._half, exact)
+        return buffer, torch.stack(squares).double().sum().sqrt()
+
+    def _collect(self, weights: list[float]) -> tuple[Tensor, float]:
+        total = _total(weights) * self._factor
+        flat = self.buffer[: -self._zeros]
+        for mean, half, began in self._in_chunks(flat[: self._numbers]):
+            torch.add(began, half.to(mean.dtype), alpha=1 / total, out=mean)
+        flat[self._numbers :] /= total
+        return flat, 1.0
+
+    def _in_chunks(self, message: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """Return parts of a message, of what is sent, and of where the round began."""
+        sizes = [tensor.numel() for tensor in self._began]
+        pairs = (torch.split(flat, sizes) for flat in (message, self._half))
+        for began, *ours in zip(self._began, *pairs, strict=True):
+            flat = began.detach().reshape(-1).to(message)
+            yield from zip(*(torch.split(x, CHUNK) for x in (*ours, flat)), strict=True)
 
 
 class Gathered(Average):
-    """An average of packets: every worker gathers the bytes of all, and reads them in float64."""
+    """An average of packets: every worker gathers the bytes of all, and reads them in float64.
 
-    def __init__(self, workers: Workers, header: Header, *, packet: Packet, **more: Any) -> None:
+    `pack` makes the packet of a flat tensor: the `message`, and what is `beside` it.
+    """
+
+    def __init__(
+        self,
+        workers: Workers,
+        header: Header,
+        *,
+        message: Sequence[Tensor],
+        beside: Sequence[Tensor],
+        pack: Callable[..., Packet],
+        reuse: Tensor | None = None,
+        **more: Any,
+    ) -> None:
         super().__init__(workers, header, **more)
-        self._packet = packet
-        self._numbers, self._sample = packet.message_numbers, packet.sample
-        self.residuals = packet.residuals
-        if not packet.finite:
+        tensors = [*message, *beside]
+        self.buffer, _ = flatten_again(tensors, workers.device, zeros=0, reuse=reuse)
+        self._numbers = sum(tensor.numel() for tensor in message)
+        self._sample = sample(self.buffer[: self._numbers]).clone()
+        self._leading = 8 * LENGTH
+        self._packet = pack(self.buffer, leading=self._leading)
+        self.residuals = self._packet.residuals
+        if not self._packet.finite:
             self._own, self.header = None, header._replace(weight=NOT_FINITE)
         numbers = np.array(self.header.numbers(), np.float64)
-        self._leading = numbers.nbytes
-        whole = np.concatenate([numbers.view(np.uint8), packet.data])
-        mine = torch.from_numpy(whole).to(workers.device)
+        self._packet.data[: self._leading] = numbers.view(np.uint8)
+        mine = torch.from_numpy(self._packet.data).to(workers.device)
         self.bytes = mine.nbytes
-        self._arriving = workers.start_gather(mine)
+        self._arriving = (workers.start_gather(mine),)
 
     def _headers(self) -> list[list[float]]:
-        return [
-            row[: self._leading].cpu().numpy().view(np.float64).tolist() for row in self._arriving
-        ]
+        (rows,) = self._arriving
+        return [row[: self._leading].cpu().numpy().view(np.float64).tolist() for row in rows]
 
-    def _sum(self, weights: list[float]) -> Tensor:
-        total = torch.zeros(self._packet.numbers, dtype=torch.float64)
-        for weight, row in zip(weights, self._arriving, strict=True):
-            if weight > 0:
-                total += weight * self._packet.read(row[self._leading :].cpu().numpy())
-        return total.to(self._workers.device)
+    def _collect(self, weights: list[float]) -> tuple[Tensor, float]:
+        (rows,) = self._arriving
+        self._packet.read([row.cpu().numpy() for row in rows], weights, self.buffer)
+        self._arriving = (rows[:, : self._leading].clone(),)  # the rest takes much memory
+        del self._packet
+        return self.buffer, 1.0
+
+
+def _total(weights: Sequence[float]) -> float:
+    return sum(weight for weight in weights if weight > 0)

@@ -21,6 +21,7 @@ from torch import Tensor
 from fedac.checkpoints import Envelope, MissingCheckpointError
 from fedac.errors import InputError
 from fedac.torch.agreement import describe_inside
+from fedac.torch.alike import recenter
 from fedac.torch.buffers import Buffers
 from fedac.torch.communication import Workers
 from fedac.torch.inside import Inside
@@ -93,7 +94,8 @@ def _content(optimizer: LocalOptimizer, buffers: Buffers) -> dict[str, Any]:
         "steps": optimizer.steps,
         "rounds_served": optimizer.rounds,
         "groups": [
-            plain_settings(group) | {"last": group["last"]} for group in optimizer.param_groups
+            plain_settings(group) | {name: group[name] for name in ("last", "counted")}
+            for group in optimizer.param_groups
         ],
         "sequences": [
             [on_its_own(sequence.detach().cpu()) for sequence in optimizer.snapshot(p)]
@@ -112,12 +114,14 @@ def load(
     *,
     names: list[str] | None,
     residuals: bool,
+    missing: str,
     r: Callable[[int], int],
 ) -> tuple[dict[str, Any], Memory]:
     """Put a checkpoint into the optimizers and buffers of all processes; return what it holds.
 
     Rank 0 reads it and sends it to the others, each of which reads its own memory. `residuals` says
-    whether there should be some. `r` is the number of the round that begins after so many steps,
+    whether there should be some. `missing` says what becomes of a rank whose file is missing
+    (`Synchronizer.resume`). `r` is the number of the round that begins after so many steps,
     for an lr that falls. If one process cannot use it, all refuse, and none is changed; if there is
     no file, with `MissingCheckpointError`.
     """
@@ -143,20 +147,26 @@ def load(
             failure = error
     _tell_all(workers, failure, "resume", {})
     content = parse(workers.broadcast_bytes(data))
-    memory = Memory([[] for _ in optimizer.parameters()], content.get("inside"), None)
+    nothing = Memory([[] for _ in optimizer.parameters()], content.get("inside"), None)
+    found: Memory | None = nothing
     try:
         if _ranks_remember(optimizer, residuals=residuals) and "memories" in content:
             fetch_memories(path, workers, steps=content["steps"])
-            memory = read_memory(path, rank=workers.rank, ranks=workers.size, content=content)
+            ranks = {"rank": workers.rank, "ranks": workers.size}
+            found = read_memory(path, **ranks, content=content, missing=missing)
         elif _ranks_remember(optimizer, residuals=False):
             raise InputError(f"cannot use '{path}': it does not say what ranks remember")
-        if optimizer.inside is not None:
-            _require_inside(path, optimizer.inside, memory.inside)
+        if optimizer.inside is not None and found is not None:
+            _require_inside(path, optimizer.inside, found.inside)
     except InputError as error:
         failure = error
-    _tell_all(workers, failure, "resume", {})
+    reports = _tell_all(workers, failure, "resume", {"has": found is not None})
+    has = [reports[leader]["has"] for leader in workers.leaders]
+    memory = nothing if found is None else found
+    if not all(has):
+        memory = _without_some(optimizer, workers, memory, has)
 
-    if optimizer.inside is not None:
+    if optimizer.inside is not None and memory.inside is not None:
         optimizer.inside.load(memory.inside)
     with torch.no_grad():
         for buffer, value in zip(buffers.all(), content["buffers"], strict=True):
@@ -167,8 +177,44 @@ def load(
     saved_by_parameter = zip(content["sequences"], memory.memory, strict=True)
     for p, (sequences, mine) in zip(optimizer.parameters(), saved_by_parameter, strict=True):
         optimizer.set_sequences(p, sequences, mine)
+    if not (all(has) and all(group["counted"] for group in content["groups"])):
+        _recenter(optimizer, workers)
+    if found is None and optimizer.inside is not None and optimizer.inside.state == "local":
+        optimizer.inside.reset()
     optimizer.refresh()
     return content, memory
+
+
+def _without_some(
+    optimizer: LocalOptimizer, workers: Workers, memory: Memory, has: list[bool]
+) -> Memory:
+    """Return what this rank remembers where some ranks begin anew, and warn of it."""
+    lost = ", ".join(str(m) for m, present in enumerate(has) if not present)
+    warnings.warn(
+        f"the checkpoint file of rank {lost} is missing: its local state is reset; all other ranks "
+        "continue from their files",
+        stacklevel=4,
+    )
+    if optimizer.inside is not None and any(has):  # lr, and what all have in common
+        source = has.index(True)
+        file = io.BytesIO()
+        torch.save(memory.inside, file)
+        data = workers.broadcast_bytes(file.getvalue(), source=source)
+        if not has[workers.rank]:
+            inside = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+            memory = memory._replace(inside=inside)
+    if optimizer.algorithm.everybody:  # the sum of what all remember must stay zero
+        memory = memory._replace(memory=[[] for _ in memory.memory])
+    return memory
+
+
+def _recenter(optimizer: LocalOptimizer, workers: Workers) -> None:
+    """Let c be the mean of what ranks remember now, and begin the round with it."""
+    params = [p for p in optimizer.parameters() if optimizer.state.get(p)]
+    if optimizer.algorithm.changes and not optimizer.takes_mean:
+        recenter(workers, optimizer, set(params))
+        for p in params:
+            optimizer.enter(p)
 
 
 def _require_inside(path: Path, inside: Inside, saved: Any) -> None:
@@ -191,6 +237,8 @@ def _load_settings(
     for group, saved in zip(optimizer.param_groups, groups, strict=True):
         K = {"local_steps": mine}
         group.update(plain_settings(saved) | K | {"last": saved["last"] | K, "taken": 0})
+        if len(saved["counted"]) == len(group["counted"]):  # else no rank remembers anything
+            group["counted"] = saved["counted"]
 
 
 def _tell_all(

@@ -32,6 +32,11 @@ class Examples:
         """Whether the number is that of all steps since the last average."""
         return self.weighting == "examples" and self.fixed is None
 
+    @property
+    def first(self) -> float:
+        """How much this process counts before it has taken part in a round."""
+        return 0.0 if self.are_counted else float(self.fixed or 1)
+
     def count(self, examples: int) -> None:
         """Add the examples of a step that is about to be taken."""
         self._since_average += require_count("examples", examples, least=0)

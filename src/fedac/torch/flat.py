@@ -111,6 +111,25 @@ def is_finite(tensor: Tensor) -> bool:
     return bool(torch.isfinite(norm)) or bool(torch.isfinite(tensor).all())
 
 
+@torch.no_grad()
+def checksum(tensors: Sequence[Tensor], device: torch.device) -> int:
+    """Return a sum of the bits of tensors, which takes about half the time of a copy.
+
+    >>> cpu = torch.device("cpu")
+    >>> checksum([torch.ones(2), torch.zeros(3)], cpu) == checksum([torch.ones(2)], cpu)
+    True
+    >>> checksum([torch.tensor(1.0)], cpu) == checksum([torch.tensor(1.0 + 2**-23)], cpu)
+    False
+    """
+    total = torch.zeros((), dtype=torch.int64, device=device)
+    for batch in _batches(_pieces(tensors, device)):
+        part = batch[0] if len(batch) == 1 else torch.cat(batch)
+        # In the type of the bits, as other sums take much longer: it may wrap around.
+        bits = torch.int64 if part.element_size() == 8 else torch.int32
+        total += part.view(bits).sum(dtype=bits)
+    return int(total)
+
+
 def sample(flat: Tensor) -> Tensor:
     """Return some numbers of a flat tensor, from all over it; all of them if there are few.
 

@@ -7,6 +7,8 @@ the parameter itself, so rounds, faults, checkpoints and the wire are those of e
 
 from __future__ import annotations
 
+import gc
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -66,7 +68,7 @@ class ForeignOptimizer(LocalOptimizer):
         groups = [{"params": group["params"]} for group in optimizer.param_groups]
         # The step size is the user's optimizer's. For server rules that count in units of it, a
         # unit is 1.
-        super().__init__(groups, algorithm, lr=1.0, mu=1.0, local_steps=local_steps)
+        super().__init__(groups, algorithm, lr=1.0, local_steps=local_steps)
         self._hooks: list[torch.utils.hooks.RemovableHandle] = []
         if (previous := vars(optimizer).get(OURS)) is not None:
             self._continue(previous)
@@ -160,6 +162,16 @@ def _follow(p: Tensor, sequence: Tensor) -> None:
     sequence.copy_(torch.where(p == sequence.to(p.dtype), sequence, p.to(sequence.dtype)))
 
 
+def _is_zero(optimizer: object) -> bool:
+    """Check for a ZeroRedundancyOptimizer, and for the optimizer that one keeps inside."""
+    module = sys.modules.get("torch.distributed.optim.zero_redundancy_optimizer")
+    if module is None:  # the import takes seconds, so only if the user has made it
+        return False
+    kind = module.ZeroRedundancyOptimizer
+    found = (thing for thing in gc.get_objects() if issubclass(type(thing), kind))
+    return any(optimizer in (zero, zero.optim) for zero in found)
+
+
 def as_local(optimizer: object, **options: Any) -> LocalOptimizer:
     """Return an optimizer of ours as it is, and any other with what synchronization needs.
 
@@ -175,6 +187,11 @@ def as_local(optimizer: object, **options: Any) -> LocalOptimizer:
     wraps = isinstance(optimizer, torch.optim.Optimizer) and HOOKS not in vars(optimizer)
     if wraps:  # hooks of it would never be called, and what it wraps may not be all that it does
         raise InputError(f"{kind} wraps an optimizer; give that one, optimizer.optimizer mostly")
+    if _is_zero(optimizer):
+        raise InputError(
+            "ZeroRedundancyOptimizer lets every process train only some of the parameters, which "
+            "cannot be averaged; give an optimizer of all parameters"
+        )
     if isinstance(optimizer, ForeignOptimizer):
         raise InputError("give your own optimizer, not the one of its synchronizer")
     if isinstance(optimizer, LocalOptimizer):

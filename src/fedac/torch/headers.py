@@ -20,7 +20,7 @@ class Header(NamedTuple):
     weight : float
         How much it counts: 0 if its tensors are not to be used, `NOT_FINITE` if they cannot be.
     settings : int
-        A hash of its settings.
+        A hash of its settings, and of where its round began.
     steps : int
         How many it has taken.
     finished : bool
@@ -60,7 +60,10 @@ class Header(NamedTuple):
 LENGTH = len(Header(1.0, 0, 0).numbers())
 
 
-def hash_of(settings: Sequence[Sequence[float]]) -> int:
-    """Return a hash of settings, rounded so that it seldom differs if the numbers hardly do."""
+def hash_of(settings: Sequence[Sequence[float]], began: int) -> int:
+    """Return a hash of settings and a checksum.
+
+    Settings are rounded, so that it rarely differs if they hardly do.
+    """
     text = " ".join(f"{x:.9g}" for group in settings for x in group)
-    return zlib.crc32(text.encode()) % EXACT
+    return zlib.crc32(f"{text} {began}".encode()) % EXACT

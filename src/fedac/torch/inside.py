@@ -75,8 +75,12 @@ class Inside:
     def end_round(self, *, used: bool) -> None:
         """Reset the state if it is to be, or if it is the reason why this worker was left out."""
         if self.state == "reset" or not (used or _is_finite(self.optimizer.state)):
-            self.optimizer.state.clear()
-            self.optimizer.state.update(_copy(self.first))
+            self.reset()
+
+    def reset(self) -> None:
+        """Return to the first state."""
+        self.optimizer.state.clear()
+        self.optimizer.state.update(_copy(self.first))
 
     def require_fit(self, saved: dict[str, Any]) -> None:
         """Refuse a state dict that is damaged, or has other parameter groups.

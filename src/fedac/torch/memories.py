@@ -64,8 +64,13 @@ def write_memory(
     return _hash(mine)
 
 
-def read_memory(path: Path, *, rank: int, ranks: int, content: dict[str, Any]) -> Memory:
-    """Return what a rank remembers, given the checkpoint's content, or say what is wrong."""
+def read_memory(
+    path: Path, *, rank: int, ranks: int, content: dict[str, Any], missing: str
+) -> Memory | None:
+    """Return what a rank remembers, given the checkpoint's content, or say what is wrong.
+
+    Return None if its file is missing and `missing` is "reset".
+    """
     hashes = content["memories"]
     if len(hashes) != ranks:
         raise InputError(
@@ -85,9 +90,11 @@ def read_memory(path: Path, *, rank: int, ranks: int, content: dict[str, Any]) -
     try:
         return ENVELOPE.read(file, read)
     except MissingCheckpointError:
+        if missing == "reset":
+            return None
         raise InputError(
             f"cannot use '{path}': '{file}' is missing, which holds what rank {rank} remembers; "
-            "keep the files of all ranks beside the checkpoint"
+            "keep the files of all ranks beside the checkpoint, or resume with missing='reset'"
         ) from None
 
 
@@ -106,7 +113,7 @@ def fetch_memories(path: Path, workers: Workers, *, steps: int) -> None:
         mine = workers.leads and workers.rank == sources[0]
         data = workers.broadcast_bytes(file.read_bytes() if mine else b"", source=sources[0])
         if workers.leads and workers.rank == m:
-            write_atomically(file, partial(_write, data))
+            write_atomically(file, partial(_write, data), private=True)
 
 
 def _write(data: bytes, file: BinaryIO) -> None:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from fedac.algorithms import Algorithm, get
-from fedac.algorithms.contract import check_functions
+from fedac.algorithms.contract import check_functions, needs_mu
 from fedac.algorithms.couplings import Hyperparameters
 from fedac.algorithms.linear import Linear, linear_form
 from fedac.decay import Decay
@@ -41,9 +41,9 @@ class LocalOptimizer(SequenceOptimizer):
     lr : float or Decay
         The step size eta. A `Decay` lets it fall with every synchronization. A scheduler may change
         it at any time: the next step couples anew, and a group whose lr is 0 stands still.
-    mu : float
-        Strong-convexity estimate for the coupling. Where lr mu local_steps >= 1, FedAc is FedAvg,
-        and a warning says so once.
+    mu : float, optional
+        Strong-convexity estimate, for algorithms whose coupling uses it (FedAc's). Where
+        lr mu local_steps >= 1, FedAc is FedAvg, and a warning says so once.
     local_steps : int
         Steps between two synchronizations, K.
     weight_decay : float
@@ -78,7 +78,7 @@ class LocalOptimizer(SequenceOptimizer):
         algorithm: str | Algorithm,
         *,
         lr: float | Decay,
-        mu: float,
+        mu: float | None = None,
         local_steps: int,
         weight_decay: float = 0.0,
         foreach: bool = True,
@@ -88,10 +88,17 @@ class LocalOptimizer(SequenceOptimizer):
             raise InputError(f"'{self.algorithm.name}' takes no local steps; use torch.optim.SGD")
         settings = {
             "lr": lr,
-            "mu": mu,
+            "mu": 1.0 if mu is None else mu,
             "local_steps": local_steps,
             "weight_decay": weight_decay,
         }
+        if mu is None:
+            hp = self.hyperparameters(settings | {"mu": 1e-6})  # refuses a bad lr first
+            if needs_mu(self.algorithm, eta=hp.eta, K=local_steps):
+                raise InputError(
+                    f"'{self.algorithm.name}' needs mu, a strong-convexity estimate; begin with "
+                    "1/(10 lr local_steps)"
+                )
         hp = self.hyperparameters(settings)
         linear_form(self.algorithm, hp)  # refuse an algorithm that is not linear
         self.takes_mean = ends_with_mean(self.algorithm)
@@ -101,9 +108,10 @@ class LocalOptimizer(SequenceOptimizer):
         self.foreach, self._batches = foreach, Batches(foreach=foreach)
         self.steps = self.rounds = 0
         self.decays, self.versions, self._group_of = [], {}, {}
-        # Groups also have "last", the settings that their parameters were last set with, and
-        # "taken", the steps that their parameters took since the last average was started.
-        super().__init__(params, {**settings, "training": True, "taken": 0})
+        # Groups also have "last", the settings that their parameters were last set with, "taken",
+        # the steps that their parameters took since the last average was started, and "counted", by
+        # rank how much it counted in the last round that it was in.
+        super().__init__(params, {**settings, "training": True, "taken": 0, "counted": []})
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Take one local step with the gradients at the parameters."""
@@ -392,7 +400,6 @@ class LocalSGD(LocalOptimizer):
             params,
             "fedavg",
             lr=lr,
-            mu=1.0,  # FedAvg has no use for it
             local_steps=local_steps,
             weight_decay=weight_decay,
             foreach=foreach,

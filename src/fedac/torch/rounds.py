@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from fedac.algorithms.couplings import Hyperparameters
+from fedac.algorithms.memory.control_variates import reweigh_message, reweigh_sequences
 from fedac.algorithms.record import State
 from fedac.torch.layout import write
 from fedac.torch.packets import Packet
@@ -25,6 +26,7 @@ from fedac.wire import Sender
 class _Left(NamedTuple):
     """How a worker left the round with one parameter group."""
 
+    group: dict[str, Any]
     params: list[Tensor]
     hp: Hyperparameters
     steps: int
@@ -36,7 +38,8 @@ class Round:
 
     Nothing of the optimizer changes before `serve` or `close`. Where the mean is all that ends a
     round, the message is what local steps work on, and takes the mean's place in the end. A worker
-    that is `idle` has taken no step, unlike others, and its message is not used.
+    that is `idle` has taken no step, unlike others, and its message is not used. Others count by
+    `weight`.
 
     Attributes
     ----------
@@ -46,9 +49,15 @@ class Round:
 
     @torch.no_grad()
     def __init__(
-        self, optimizer: SequenceOptimizer, params: Sequence[Tensor], *, idle: bool = False
+        self,
+        optimizer: SequenceOptimizer,
+        params: Sequence[Tensor],
+        *,
+        rank: int,
+        weight: float,
+        idle: bool = False,
     ) -> None:
-        self._optimizer = optimizer
+        self._optimizer, self._rank, self._weight = optimizer, rank, weight
         self._memory: dict[Tensor, State] = {}
         self._groups: list[_Left] = []
         self.message: list[Tensor] = []
@@ -57,7 +66,7 @@ class Round:
             mine = [p for p in group["params"] if id(p) in trained]
             stood = is_paused(group) if idle else not group["taken"]
             hp = optimizer.hyperparameters(group["last"])
-            left = _Left(mine, hp, group["taken"], stood)
+            left = _Left(group, mine, hp, group["taken"], stood)
             self._groups.append(left)
             for p in mine:
                 self.message += self._leave(p, left)
@@ -75,37 +84,60 @@ class Round:
         """What this worker will remember: it is not sent."""
         return [tensor for memory in self._memory.values() for tensor in memory]
 
+    @property
+    def began(self) -> list[Tensor]:
+        """Where the round began: like the message, one tensor for each of its tensors."""
+        return [s for p, _ in self._each_parameter() for s in self._optimizer.kept(p, "sent")]
+
     @torch.no_grad()
-    def pack(self, sender: Sender, buffers: Sequence[Tensor]) -> Packet:
-        """Round the message for the wire; what this worker will remember follows what arrives."""
-        optimizer, S = self._optimizer, len(self._optimizer.algorithm.sequences)
+    def pack(
+        self, flat: Tensor, *, sender: Sender, residuals: list[Tensor] | None, leading: int
+    ) -> Packet:
+        """Round the message, with which a flat tensor begins, for the wire.
+
+        What this worker will remember follows what arrives.
+        """
+        optimizer = self._optimizer
         params = [p for p, _ in self._each_parameter()]
+        # The packet writes to it. What the optimizer keeps stays as it is until the mean arrives.
+        memory = [
+            tuple(tensor.contiguous() for tensor in self._memory[p])
+            if p in self._memory
+            else tuple(map(torch.clone, optimizer.kept(p, "memory")))
+            for p in params
+        ]
         packet = Packet(
             optimizer.algorithm,
-            message=[tuple(self.message[S * i : S * (i + 1)]) for i in range(len(params))],
+            flat,
             began=[optimizer.kept(p, "sent") for p in params],
-            memory=[self._memory.get(p) or optimizer.kept(p, "memory") for p in params],
-            buffers=buffers,
+            memory=memory,
+            residuals=residuals,
+            leading=leading,
             sender=sender,
         )
-        for p, memory in zip(params, packet.memory, strict=True):
+        for p, mine in zip(params, memory, strict=True):
             if p in self._memory:
-                self._memory[p] = memory
+                self._memory[p] = mine
         return packet
 
     @torch.no_grad()
-    def serve(self, mean: Sequence[Tensor], *, share: float, used: bool) -> None:
+    def serve(self, mean: Sequence[Tensor], *, weights: Sequence[float], used: bool) -> None:
         """Do with the mean message what the server does, and remember the round.
 
         A worker whose message was not used does not: what the others know of it has not changed.
         """
         optimizer, received = self._optimizer, iter(mean)
-        for p, left in self._each_parameter():
-            message = tuple(next(received) for _ in optimizer.algorithm.sequences)
+        algorithm, r = optimizer.algorithm, optimizer.rounds
+        for left in self._groups:
             if not left.stood:
+                share, ratio = count(left.group, weights)
+            for p in left.params:
+                message = tuple(next(received) for _ in algorithm.sequences)
+                if left.stood:
+                    continue
                 sent, server = optimizer.kept(p, "sent"), optimizer.kept(p, "server")
-                serve = optimizer.algorithm.serve
-                after = serve(message, sent, server, left.hp, optimizer.rounds, share)
+                began = reweigh_sequences(algorithm, sent, ratio)
+                after = algorithm.serve(message, began, server, left.hp, r, share)
                 write((*sent, *server), (*after[0], *after[1]))
                 if used:
                     write(optimizer.kept(p, "memory"), self._memory[p])
@@ -138,6 +170,9 @@ class Round:
         if not left.steps:
             return sent
         message, after = optimizer.algorithm.leave(local, sent, memory, left.hp, left.steps)
+        if self._weight > 0:
+            ratio = left.group["counted"][self._rank] / self._weight
+            message = reweigh_message(optimizer.algorithm, message, memory, ratio)
         # Copies: what is remembered may be what local steps move on.
         self._memory[p] = tuple(tensor.clone() for tensor in after)
         return message
@@ -146,6 +181,21 @@ class Round:
         for left in self._groups:
             for p in left.params:
                 yield p, left
+
+
+def count(group: dict[str, Any], weights: Sequence[float]) -> tuple[float, float]:
+    """Note how much workers count in a round; those that are not in it count as before.
+
+    Return the share of those that are, and the old total over the new one.
+
+    >>> group = {"counted": [2.0, 2.0]}
+    >>> count(group, [6.0, 0.0]), group
+    ((0.75, 0.5), {'counted': [6.0, 2.0]})
+    """
+    before = group["counted"]
+    group["counted"] = [w if w > 0 else kept for w, kept in zip(weights, before, strict=True)]
+    total = sum(group["counted"])
+    return sum(w for w in weights if w > 0) / total, sum(before) / total
 
 
 @torch.no_grad()

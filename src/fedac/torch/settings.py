@@ -111,7 +111,8 @@ def upgrade(saved: dict[str, Any], groups: str) -> dict[str, Any]:
     Before version 3, "last" was "shown", None at first, and a paused group had no rule.
     """
     saved = {"rounds_served": saved.get("rounds", 0), **saved}
-    saved[groups] = [{"taken": 0, "weight_decay": 0.0, **group} for group in saved[groups]]
+    more = {"taken": 0, "weight_decay": 0.0, "counted": []}
+    saved[groups] = [more | group for group in saved[groups]]
     for group in saved[groups]:
         if "shown" in group:
             group["last"] = group.pop("shown") or group

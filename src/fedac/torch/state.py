@@ -302,8 +302,13 @@ class SequenceOptimizer(torch.optim.Optimizer):
             hp = self.hyperparameters(self.group_of(p)["last"])
             first = first_values(self.algorithm, p, hp)
             names = () if self.is_own_sequence(p) else self.algorithm.local_sequences
+            # What is new already is not copied: the gaps that it would leave fit nothing else, and
+            # cost as much memory as the model.
+            taken = {p.data_ptr()}
             for name in (*names, *self._kept_names()):
-                state[name] = first[name].clone(memory_format=torch.preserve_format)
+                value = first[name]
+                state[name] = value.clone() if value.data_ptr() in taken else value
+                taken.add(state[name].data_ptr())
             self.versions[p] = version(p)
         return state
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,19 +16,28 @@ from fedac.algorithms.server.rule import ServerRule
 from fedac.checkpoints import MissingCheckpointError
 from fedac.errors import InputError, unknown_name
 from fedac.require import require_positive
-from fedac.rounding import FLOAT32
+from fedac.rounding import BFLOAT16, FLOAT32, INT8
 from fedac.torch import checkpoint as files
 from fedac.torch.agreement import agree_on_state, local_steps_of, require_agreement
-from fedac.torch.alike import find_fresh, is_alike, take_first, take_furthest
-from fedac.torch.averages import Average, Gathered, Mean, Reduced, traffic
+from fedac.torch.alike import (
+    find_fresh,
+    is_alike,
+    recenter,
+    require_same_start,
+    take_first,
+    take_furthest,
+)
+from fedac.torch.averages import Average, Gathered, Halved, Mean, Reduced
 from fedac.torch.buffers import Buffers, forgotten, names_of, parameters_besides, settle
 from fedac.torch.communication import Workers
+from fedac.torch.costs import is_gathered, traffic
 from fedac.torch.examples import Examples
 from fedac.torch.feedback import Feedback
-from fedac.torch.flat import parts
+from fedac.torch.flat import checksum, parts
 from fedac.torch.foreign import ForeignOptimizer, as_local
 from fedac.torch.headers import Header, hash_of
 from fedac.torch.history import Synchronization, warn_of_skipped
+from fedac.torch.layout import sequence_dtype
 from fedac.torch.rounds import Round
 from fedac.torch.schedule import SyncSchedule
 from fedac.torch.settings import adopt, settings_of
@@ -35,6 +45,9 @@ from fedac.torch.turns import Turns
 from fedac.wire import Sender, require_wire, require_wire_seed
 
 ON_NONFINITE = ("raise", "skip-worker")
+MISSING = ("raise", "reset")
+# Attributes of a DTensor, and of the parameters of FullyShardedDataParallel.
+SHARDED = ("placements", "_fsdp_flattened")
 
 
 class Synchronizer:
@@ -84,7 +97,7 @@ class Synchronizer:
         Seconds until a synchronization has failed; the group's own unless given.
     wire : "float32" or "bfloat16" or "int8"
         Whether messages travel as they are, or rounded to half or a quarter of float32's bytes
-        (`fedac.wire`).
+        (`fedac.wire`); "bfloat16" is summed by an all-reduce, except with control variates.
     wire_seed : int
         The seed of the draws by which "int8" rounds.
     error_feedback : bool
@@ -148,6 +161,12 @@ class Synchronizer:
                 "state='average' and overlap=True do not go together: a mean of squares plus later "
                 "progress may be negative; use state='local'"
             )
+        if wire == INT8 and state == "average":
+            raise InputError(
+                "state='average' and wire='int8' do not go together: a byte is too little for "
+                "moments, and as they are they would go to every other worker, so that more is "
+                "sent than in float32; use wire='bfloat16' or state='local'"
+            )
         self.rounds = 0
         self.bytes = 0
         self.seconds = 0.0
@@ -166,6 +185,7 @@ class Synchronizer:
         self._joining = self._finished = self._everyone_finished = False
         self._averaged_at = ours.steps  # when the last average was started
         self._on_disk: dict[Path, int] = {}  # the steps of checkpoints, by file
+        self._rounds_differently = False  # whether equal states of ranks differ in some bits
         self._equal_at: int | None = None  # the step after which all states were equal
         if self.wire != FLOAT32:  # all ranks must know what differences are taken to
             ours.keep_broadcasts()
@@ -200,6 +220,7 @@ class Synchronizer:
                 stacklevel=3,
             )
         self._make_alike()
+        self._count_from_the_start()
         if isinstance(ours, ForeignOptimizer):
             ours.attach()
 
@@ -290,6 +311,8 @@ class Synchronizer:
         waited = average.wait()
         self.seconds += waited
         mean = average.mean(self.on_nonfinite)
+        if mean is not None and not mean.agreed:
+            self._require_same_start()
         self._everyone_finished = self._finished and average.everyone_finished()
         if mean is None:  # no worker has moved since the last one
             return
@@ -335,6 +358,8 @@ class Synchronizer:
                 f"workers differ after {steps} steps; write checkpoints right after a "
                 "synchronization"
             )
+        if self.optimizer.rounds == 0:  # no round has compared the states yet
+            self._compare()
         files.save(
             Path(path),
             self.optimizer,
@@ -349,14 +374,19 @@ class Synchronizer:
         )
         self._on_disk[Path(path).absolute()] = steps
 
-    def resume(self, path: str | Path, *, missing_ok: bool = False) -> dict[str, Any] | None:
+    def resume(
+        self, path: str | Path, *, missing_ok: bool = False, missing: str = "raise"
+    ) -> dict[str, Any] | None:
         """Continue from a checkpoint and return its `extra`; all processes must call it.
 
         Rank 0 reads the file, so the others need no disk in common with it. If one process cannot
         continue, all refuse and none is changed. With `missing_ok`, return None if there is no
-        file: the run starts from scratch.
+        file: the run starts from scratch. With `missing="reset"`, a rank whose own file is missing
+        (its machine was replaced, say) continues with that state reset, and all ranks warn.
         """
         self._require_current()
+        if missing not in MISSING:
+            raise unknown_name("missing", str(missing), MISSING)
         try:
             content, memory = files.load(
                 Path(path),
@@ -365,6 +395,7 @@ class Synchronizer:
                 self._workers,
                 names=self._names,
                 residuals=self._feedback.is_used,
+                missing=missing,
                 r=self._schedule.rounds,
             )
         except MissingCheckpointError:
@@ -391,9 +422,15 @@ class Synchronizer:
         if self._has_nodes:
             raise InputError("nodes cannot be rebuilt; restart from the last checkpoint")
         self._pending = None
+        groups = self.optimizer.param_groups
+        counted = [group["counted"][self.rank] for group in groups]
         self._workers = Workers(group, None, device=self._workers.device)
         self._workers.use_own_groups(self.timeout)
         source, behind = take_furthest(self._workers, self.optimizer, self._trained)
+        reports = self._workers.exchange({"counted": counted})
+        for i, mine in enumerate(groups):
+            mine["counted"] = [report["counted"][i] for report in reports]
+        recenter(self._workers, self.optimizer, set(self._trained))
         if behind:
             self._weight = 0.0
         take_first(self._workers, self._buffers.averaged(), source=source)
@@ -413,6 +450,18 @@ class Synchronizer:
             buffers=self._buffers.averaged(),
             options=self._options,
         )
+
+    def _require_same_start(self) -> None:
+        """Refuse ranks that hold different states as of the last round, which none would mend."""
+        if not (self.optimizer.takes_mean or self._rounds_differently):
+            self._rounds_differently = self._compare()
+
+    def _compare(self) -> bool:
+        params = self.optimizer.parameters()
+        names = self._names or [f"parameter {i}" for i in range(len(params))]
+        named = dict(zip(params, names, strict=True))
+        mine = [named[p] for p in self._trained]
+        return require_same_start(self._workers, self.optimizer, self._trained, mine)
 
     def _make_alike(self) -> None:
         """Give all processes the same state: rank 0's of what has not moved, else the mean."""
@@ -447,7 +496,7 @@ class Synchronizer:
                 tensor.copy_(value + more)
             self.optimizer.lower_lr(r)
         else:
-            this_round.serve(messages, share=mean.share, used=mean.used)
+            this_round.serve(messages, weights=mean.weights, used=mean.used)
             self.optimizer.lower_lr(r)
             this_round.enter_next(progress)
         last = None if progress is None else progress[len(progress) - len(beside) :]
@@ -486,44 +535,70 @@ class Synchronizer:
         if self._has_nodes:
             total = sum(float(p.detach().double().sum()) for p in self._trained)
             self._workers.require_same_in_node(total)
-        this_round = Round(self.optimizer, self._trained, idle=idle)
+        this_round = Round(
+            self.optimizer, self._trained, rank=self.rank, weight=self._weight, idle=idle
+        )
         average = self._average_of(this_round)
         self._pending, self._averaged_at = (this_round, average), self.optimizer.steps
         self.bytes += average.bytes
 
     def _average_of(self, this_round: Round) -> Average:
         settings, steps = settings_of(self.optimizer.param_groups), self.optimizer.steps
-        header = Header(self._weight, hash_of(settings), steps, finished=self._finished)
-        moving = self._moving() if self._schedule.delay else ()
-        if self.wire != FLOAT32:
-            packet = this_round.pack(self._sender(), self._beside())
-            return Gathered(self._workers, header, packet=packet, settings=settings, moving=moving)
-        average = Reduced(
-            self._workers,
-            header,
-            message=this_round.message,
-            beside=self._beside(),
-            private=this_round.private,
-            reuse=self._turns.free,
-            settings=settings,
-            moving=moving,
-        )
+        began = 0
+        if not (self.optimizer.takes_mean or self._rounds_differently):
+            sent = [t for p in self._trained for t in self.optimizer.kept(p, "sent")]
+            began = checksum(sent, self._workers.device)
+        header = Header(self._weight, hash_of(settings, began), steps, finished=self._finished)
+        more: dict[str, Any] = {
+            "message": this_round.message,
+            "beside": self._beside(),
+            "reuse": self._turns.free,
+            "settings": settings,
+            "moving": self._moving() if self._schedule.delay else (),
+        }
+        average: Average
+        if is_gathered(self.wire, self.optimizer.algorithm):
+            pack = partial(this_round.pack, sender=self._sender(), residuals=self._residuals())
+            average = Gathered(self._workers, header, pack=pack, **more)
+        elif self.wire == BFLOAT16:
+            more |= {"private": this_round.private, "began": this_round.began}
+            average = Halved(self._workers, header, **more)
+        else:
+            average = Reduced(self._workers, header, private=this_round.private, **more)
         self._turns.free = average.buffer
         return average
 
     def _sender(self) -> Sender:
-        residuals = self._feedback.residuals(
-            vectors=len(self.optimizer.algorithm.sequences),
-            numbers=sum(p.numel() for p in self._trained),
+        return Sender(self.wire, self.wire_seed, m=self.rank, r=self.optimizer.rounds)
+
+    def _residuals(self) -> list[Tensor] | None:
+        vectors = len(self.optimizer.algorithm.sequences)
+        numbers = sum(p.numel() for p in self._trained)
+        return self._feedback.residuals(
+            vectors=vectors, numbers=numbers, dtype=sequence_dtype(self._trained[0])
         )
-        r = self.optimizer.rounds
-        return Sender(self.wire, self.wire_seed, m=self.rank, r=r, residuals=residuals)
 
     def _next_weight(self) -> float:
         """Return how much this worker counts: all processes of its node, if examples do."""
         weight = self._examples.take(moved=self.optimizer.steps > self._averaged_at)
+        return self._of_node(weight)
+
+    def _of_node(self, weight: float) -> float:
         by_examples = self._examples.weighting == "examples"
-        return self._workers.sum_in_node(weight) if by_examples else weight
+        total = self._workers.sum_in_node(weight) if by_examples else weight
+        return float(torch.tensor(total, dtype=torch.float32))  # headers may be float32
+
+    def _count_from_the_start(self) -> None:
+        """Let workers that took part in no round yet count as they would have."""
+        weight = self._of_node(self._examples.first)
+        reports = self._workers.exchange({"weight": weight})
+        first = [reports[leader]["weight"] for leader in self._workers.leaders]
+        steps, groups = self.optimizer.steps, self.optimizer.param_groups
+        new = [g for g in groups if steps == 0 or len(g["counted"]) != len(first)]
+        for group in new:
+            group["counted"] = list(first)
+        if new and steps:
+            recenter(self._workers, self.optimizer, set(self._trained))
 
     def _record(self, average: Average, mean: Mean, seconds: float, spread: float) -> None:
         M = self.world_size
@@ -533,7 +608,13 @@ class Synchronizer:
                 step=mean.steps,
                 seconds=seconds,
                 bytes=average.bytes,
-                traffic=traffic(average.bytes, world_size=M, wire=self.wire) // M,
+                traffic=traffic(
+                    average.bytes,
+                    world_size=M,
+                    wire=self.wire,
+                    algorithm=self.optimizer.algorithm,
+                )
+                // M,
                 skipped=mean.skipped,
                 spread=spread,
             )
@@ -567,10 +648,14 @@ def synchronize(
 def _require_trainable(params: list[Tensor]) -> list[Tensor]:
     if not params:
         raise InputError("the optimizer has no parameters that require gradients")
-    if any(hasattr(p, "placements") for p in params):
+    if any(hasattr(p, mark) for p in params for mark in SHARDED):
         raise InputError(
-            "the parameters are sharded (DTensor, as FSDP2 and tensor parallelism make them), of "
-            "which every process has a part only; inside a node use DistributedDataParallel, and "
-            "node="
+            "the parameters are sharded (by FSDP or tensor parallelism), of which every process "
+            "has a part only; inside a node use DistributedDataParallel, and node="
+        )
+    if any(p.is_complex() for p in params):
+        raise InputError(
+            "complex parameters cannot be synchronized; train real ones, and use "
+            "torch.view_as_complex(p) in the forward pass"
         )
     return params
