@@ -1,5 +1,7 @@
 """The planner: choices by the paper's bounds."""
 
+from math import sqrt
+
 import pytest
 
 from fedac.errors import InputError
@@ -75,7 +77,6 @@ def test_one_machine_is_a_row_of_its_own() -> None:
     for constants, label in ((STRONG, "ac-sgd"), (CONVEX, "ac-sgd:gcvx")):
         alone = row(plan(constants, M=64, T=4096, dim=1000), label)
         assert (alone.M, alone.K, alone.rounds, alone.speedup_rounds) == (1, 4096, 1, None)
-        assert alone.theorem.paper_constants
         assert alone.megabytes_per_worker == pytest.approx(0.008)
         # It is accelerated minibatch SGD with one worker and one gradient a round.
         same = theorem("mb-" + label).best(**constants.letters, M=1, K=1, T=4096)
@@ -86,24 +87,62 @@ def test_one_machine_is_a_row_of_its_own() -> None:
         assert there.bound.total <= 0.1 < fewer.bound.total
 
 
-def test_only_fedavg_under_asm1_and_minibatch_sgd_have_constants_set_to_1() -> None:
-    found = [*plan(STRONG, M=16, T=1024), *plan(CONVEX, M=16, T=1024)]
-    assert {c.theorem.label for c in found if not c.theorem.paper_constants} == {
-        "fedavg:a1", "mb-sgd", "fedavg:a1:gcvx", "mb-sgd:gcvx",
-    }  # fmt: skip
-
-
-def test_the_floor_is_for_convex_objectives_only() -> None:
+def test_the_floor_is_for_convex_objectives_under_asm1_only() -> None:
     assert plan(STRONG, M=16, T=1024).at_floor is None
     assert {choice.floor for choice in plan(STRONG, M=16, T=1024)} == {None}
     found = plan(CONVEX, M=16, T=1024)
     for choice in found:
         at = {"M": choice.M, "K": choice.K, "T": 1024, "L": 1.0, "sigma": 1.0, "D0": 1.0}
-        assert choice.floor == min_max_floor(**at)
-    assert found.at_floor is not None
-    assert found.at_floor.bound.total == min(
-        c.bound.total for c in found if c.theorem.paper_constants and c.M > 1
+        asm1 = choice.theorem.assumption == 1
+        assert choice.floor == (min_max_floor(**at) if asm1 else None)
+    # With Q = 0 FedAvg's bound under asm2 is good in one round. On all problems of asm1 no method
+    # is, so the floor must not stand beside it.
+    flat = plan(Constants(L=1.0, mu=0.0, sigma=1.0, D0=1.0, Q=0.0), M=1024, T=2**20)
+    once = row(flat, "fedavg:a2:gcvx")
+    assert (once.rounds, once.floor) == (1, None)
+    at = {"L": 1.0, "sigma": 1.0, "D0": 1.0, "M": 1024, "K": 2**20, "T": 2**20}
+    assert min_max_floor(**at) > 10 * once.bound.total
+    assert flat.at_floor is not None
+    assert flat.at_floor.theorem.label == "fedavg:a1:gcvx"
+    assert flat.at_floor.bound.total == min(
+        c.bound.total for c in flat if c.theorem.assumption == 1 and c.M > 1
     )
+    assert flat.at_floor.floor < flat.at_floor.bound.total
+
+
+def test_a_known_start_lowers_the_bounds_for_convex_objectives() -> None:
+    # F(w_0) - F* instead of L D0^2/2, in what is left of the start
+    at = {"L": 1.0, "sigma": 0.0, "M": 16, "K": 1, "T": 64, "D0": 1.0}
+    one = theorem("mb-ac-sgd:gcvx")
+    far, near = (one.at(0.5, 1e-3, **at | more).optimization for more in ({}, {"Psi0": 0.05}))
+    assert far - near == pytest.approx((0.5 - 0.05) * (1 - sqrt(0.5e-3)) ** 64)
+    assert one.at(0.5, 1e-3, **at, Psi0=3.0).optimization == far
+    known = Constants(L=1.0, mu=0.0, sigma=1.0, D0=1.0, Psi0=0.01, Phi0=0.01)
+    for before, after in zip(plan(CONVEX, M=16, T=1024), plan(known, M=16, T=1024), strict=False):
+        if before.theorem.augmented and "fedavg" not in before.theorem.label:
+            assert after.bound.total < before.bound.total
+
+
+def test_lam_may_exceed_L_where_the_noise_asks_for_it() -> None:
+    letters = {"L": 1.0, "sigma": 1e4, "M": 1, "K": 1, "T": 24, "D0": 1.0}
+    for label in ("fedaci:a1:gcvx", "mb-ac-sgd:gcvx", "ac-sgd:gcvx"):
+        best = theorem(label).best(**letters)
+        assert best.lam > 1
+        assert best.bound.total < theorem(label).bound(**letters).total
+        # Not for a bound that says something: lam D0^2/2 is part of it.
+        assert best.bound.total > 1 / 2 > theorem(label).best(**letters | {"sigma": 1.0}).lam / 2
+
+
+def test_a_plan_knows_when_it_never_takes_a_second_local_step() -> None:
+    quiet, noisy = (Constants(L=1.0, mu=1e-2, sigma=sigma, D0=1.0) for sigma in (1.0, 10.0))
+    found = plan(quiet, M=256, T=4096)
+    assert {c.theorem.label: c.K for c in found} == {
+        "fedaci:full": 1, "fedacii:a1:full": 1, "fedavg:a1": 1, "mb-sgd": 8, "mb-ac-sgd": 32,
+        "ac-sgd": 4096,
+    }  # fmt: skip
+    assert found.synchronizes_every_step
+    assert not plan(noisy, M=256, T=4096).synchronizes_every_step
+    assert not plan(quiet, M=256, T=1).synchronizes_every_step  # there is no second step
 
 
 def test_a_target_above_the_start_is_already_reached() -> None:
@@ -173,7 +212,10 @@ def test_megabytes_count_both_sequences() -> None:
     fedac, fedavg = by_name["fedaci:full"], by_name["fedavg:a1"]
     assert fedac.megabytes_per_worker == pytest.approx(8.0 * fedac.rounds)
     assert fedavg.megabytes_per_worker == pytest.approx(4.0 * fedavg.rounds)
-    assert plan(STRONG, M=4, T=64)[0].megabytes_per_worker is None
+    assert fedac.megabytes == pytest.approx(16.0 * fedac.rounds)  # received as well
+    unknown = plan(STRONG, M=4, T=64)[0]
+    assert unknown.megabytes_per_worker is None
+    assert unknown.megabytes is None
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from fedac.cli.parse import LINK, LOSS_NAMES
+from fedac.cli.parse import LINK, LOSS_NAMES, MEGABYTES
 from fedac.cli.plan_tables import print_constants, print_plan
 from fedac.cli.progress import download_bar
 from fedac.cli.streams import new_table, notice, print_table, results_console
@@ -50,9 +50,7 @@ def command(
     bounded_noise: bool = typer.Option(
         False, "--bounded-noise", help="With --dataset: bound the noise (logistic), not measure it."
     ),
-    dim: int | None = typer.Option(
-        None, min=1, help="Dimension, for the megabytes that a worker sends."
-    ),
+    dim: int | None = typer.Option(None, min=1, help="Dimension, for the megabytes of a worker."),
     workers: int = typer.Option(256, "--workers", "-M", help="Workers, M."),
     steps: int | None = typer.Option(
         None, "--steps", "-T", help=f"Steps per worker, T; {DEFAULT_STEPS} without --target."
@@ -168,14 +166,14 @@ def _print_calibration(found: Comparison, how: dict[str, Any], link: str | None)
     cost = "gradients" if link is None else "seconds"
     target = how["target"]
     aim = ("rounds", "MB", cost) if target is not None else ("rounds", "reached")
-    megabytes = " MB: sent and received by one worker." if target is not None else ""
+    megabytes = f" {MEGABYTES}" if target is not None else ""
     table = new_table(
-        *("algorithm", "K", "eta", *aim),
+        *("algorithm", "K", "eta", "mu", *aim),
         words={"algorithm"},
         title="Measured on the data",
-        caption=f"Each algorithm tuned with {question.tries} step sizes, then repeated on "
-        f"{question.repeats} fresh seeds; in brackets, where the mean of as many further seeds "
-        "will be with probability 90%. Recommended: the fewest rounds within twice the best "
+        caption=f"Each algorithm tuned with {question.tries} settings, then repeated on "
+        f"{question.repeats} fresh seeds; brackets: 90% prediction interval for the mean of as "
+        "many further seeds. Recommended: the fewest rounds within twice the best "
         "result, or the cheapest way to the target. * the smallest or largest step size tried; a "
         f"better one may lie beyond it.{megabytes}",
     )
@@ -190,6 +188,7 @@ def _print_calibration(found: Comparison, how: dict[str, Any], link: str | None)
             get(row.algorithm).label,
             f"{row.K}",
             f"{row.eta:.2g}" + ("*" if row.edge else ""),
+            "" if row.mu is None else f"{row.mu:.2g}",
             *cells,
             style="bold" if row is best else None,
         )
@@ -197,6 +196,7 @@ def _print_calibration(found: Comparison, how: dict[str, Any], link: str | None)
     M = question.grid.workers[0]
     fewer = "" if how["M"] == M else f" (measured with {M} workers to save time)"
     what = f"{get(best.algorithm).label} with K={best.K}, eta={best.eta:.3g}"
+    what += "" if best.mu is None else f", mu={best.mu:.3g}"
     reached = f"suboptimality {best.suboptimality.middle:.3g}"
     if target is None:
         said = f"Recommended: {what}: {question.rounds_of(best.K)} rounds, {reached}"
@@ -283,13 +283,13 @@ def _choice_as_json(choice: Choice) -> dict[str, Any]:
         "rounds": choice.rounds,
         "hyperparameters": {"rho": 1.0} | asdict(as_fedac(hp)) | asdict(hp) | lam,
         "bound": bound.total,
-        "constants_known": theorem.paper_constants,
         "closed_form": choice.closed_form and choice.closed_form.total,
         "floor": choice.floor,
         "terms": bound.terms,
         "dominant": bound.dominant,
         "speedup_rounds": choice.speedup_rounds,
         "megabytes_per_worker": choice.megabytes_per_worker,
+        "megabytes": choice.megabytes,
         "vacuous": choice.vacuous,
     }
 
@@ -303,6 +303,7 @@ def _measured_as_json(row: Row, question: Question) -> dict[str, Any]:
         "steps": rounds * row.K,
         "rounds": round(row.rounds.middle) if row.reached else rounds,
         "eta": row.eta,
+        "mu": row.mu,
         "edge": row.edge or None,
         "reached": row.reached,
         "suboptimality": row.suboptimality.middle,

@@ -1,10 +1,11 @@
-"""What `fedac plan` prints: the constants, the bounds, and what is not a bound apart from them."""
+"""What `fedac plan` prints: the constants, the bounds, and what they mean."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from fedac.cli.parse import MEGABYTES
 from fedac.cli.streams import new_table, print_table, results_console
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ def print_constants(constants: Constants) -> None:
 
 
 def print_plan(plan: Plan, constants: Constants, how: dict[str, Any], *, can_measure: bool) -> None:
-    """Print bounds, then rates with constants set to 1, then what there is to say about them."""
+    """Print the bounds, then what there is to say about them."""
     console = results_console()
     aim = f"T={how['T']}" if how["target"] is None else f"target {how['target']:g}"
     if plan.already_reached:
@@ -37,64 +38,86 @@ def print_plan(plan: Plan, constants: Constants, how: dict[str, Any], *, can_mea
         advice = "use --calibrate or a larger target" if can_measure else "use a larger target"
         console.print(f"No bound reaches {aim} within 2^40 steps; {advice}.")
         return
-    if bounds := [choice for choice in plan if choice.theorem.paper_constants]:
-        _print_bounds(bounds, how, f"Bounds, by the paper's lemmas: M={how['M']}, {aim}")
-    if rates := [choice for choice in plan if not choice.theorem.paper_constants]:
-        _print_rates(rates, plan.at_floor)
+    _print_bounds(plan, constants, how, f"Bounds: M={how['M']}, {aim}")
+    if plan.at_floor is not None:
+        console.print(_floor(plan.at_floor))
     _print_left_out(plan.left_out)
+    if how["M"] > 1:
+        console.print(_clients_that_differ(plan))
+    if plan.synchronizes_every_step:
+        where = "--calibrate" if can_measure else "--dataset and --calibrate"
+        console.print(
+            "K = 1 wherever local steps are possible: these worst cases cannot justify a second "
+            "local step, so they only say to synchronize after every step. Real data is rarely "
+            f"that bad: measure how large K can be with {where}."
+        )
     console.print(_speedups(plan, constants, how["M"]))
 
 
-def _print_bounds(choices: list[Choice], how: dict[str, Any], title: str) -> None:
+def _print_bounds(plan: Plan, constants: Constants, how: dict[str, Any], title: str) -> None:
     rule = (
         "K gives the fewest rounds whose bound is at most twice the best."
         if how["target"] is None
         else f"K and T give the least cost, where a round costs {how['round_cost']:g} gradients."
     )
-    tuned = "eta gives" if choices[0].theorem.strongly_convex else "eta and lam give"
+    tuned = "eta gives" if plan[0].theorem.strongly_convex else "eta and lam give"
+    measured = constants.how["sigma"].startswith("measured")
     caption = (
-        f"{rule} {tuned} the least bound. Bounds hold in the worst case; real runs are often "
-        "orders of magnitude better. * not below the error at the start: this bound says nothing "
-        "here. ac-sgd: one worker on its own, which sends its result once."
+        f"{rule} {tuned} the least bound. Bounds are worst cases for workers that draw from one "
+        f"distribution{', and hold if the measured sigma holds everywhere' * measured}; real runs "
+        "are often orders of magnitude better. FedAvg and MB-SGD: the bound is for a weighted "
+        "average of the iterates, and says nothing about the last one. * not below the error at "
+        "the start: this bound says nothing here. ac-sgd: one worker on its own, which sends its "
+        "result once."
     )
-    print_table(_table(choices, value="bound", title=title, caption=caption))
+    print_table(_table(plan, title=title, caption=caption))
 
 
-def _print_rates(choices: list[Choice], at_floor: Choice | None) -> None:
-    caption = "Compare how these grow, not their size, with the bounds above."
-    if at_floor is not None:
-        caption += (
-            " min-max floor: no method does better on every smooth convex problem, at the K and "
-            "rounds of the least bound above (arXiv 2102.01583)."
-        )
-    title = "Not bounds: constants unknown, set to 1"
-    table = _table(choices, value="value", title=title, caption=caption)
-    if at_floor is not None:
-        place = (f"{at_floor.K}", f"{at_floor.rounds}")
-        table.add_row("min-max floor", *place, "", "", f"{at_floor.floor:.2g}")
-    print_table(table)
+def _floor(choice: Choice) -> str:
+    return (
+        f"Min-max floor for K={choice.K} and {choice.rounds} rounds (the row {_name(choice)}): "
+        f"{choice.floor:.2g}. Up to a constant factor, which is unknown and set to 1, no method "
+        "does better on every problem of asm1 (arXiv 2102.01583). Rows under asm2 assume more and "
+        "may be below it."
+    )
 
 
-def _table(choices: list[Choice], *, value: str, title: str, caption: str) -> Table:
+def _clients_that_differ(plan: Plan) -> str:
+    said = (
+        "If clients hold different data, only the bounds of minibatch methods hold, for M clients "
+        "that count the same and all take part in every round"
+    )
+    for choice in plan:
+        if choice.theorem.algorithm == "mb-ac-sgd":
+            said += f": use mb-ac-sgd, K={choice.K}, {choice.rounds} rounds, "
+            said += f"bound {choice.bound.total:.2g}"
+    return said + "."
+
+
+def _name(choice: Choice) -> str:
+    return choice.theorem.title or choice.theorem.label
+
+
+def _table(choices: Sequence[Choice], *, title: str, caption: str) -> Table:
     megabytes = choices[0].megabytes_per_worker is not None
     convex = not choices[0].theorem.strongly_convex
     table = new_table(
-        *("theorem", "K", "rounds", "eta", *["lam"] * convex, value, "largest term"),
+        *("theorem", "K", "rounds", "eta", *["lam"] * convex, "bound", "largest term"),
         *["MB"] * megabytes,
         words={"theorem", "largest term"},
         title=title,
-        caption=caption + " MB: sent by one worker, not what it receives." * megabytes,
+        caption=caption + f" {MEGABYTES}" * megabytes,
     )
     for choice in choices:
         table.add_row(
-            choice.theorem.label,
+            _name(choice),
             f"{choice.K}",
             f"{choice.rounds}",
             f"{choice.step_size.eta:.2g}",
             *([f"{choice.step_size.lam:.2g}"] if convex else []),
-            f"{choice.bound.total:.2g}" + ("*" if choice.vacuous and value == "bound" else ""),
+            f"{choice.bound.total:.2g}" + "*" * choice.vacuous,
             choice.bound.dominant.replace("_", " "),
-            *([f"{choice.megabytes_per_worker:.2g}"] if megabytes else []),
+            *([f"{choice.megabytes:.2g}"] if megabytes else []),
         )
     return table
 
@@ -111,11 +134,11 @@ def _speedups(plan: Plan, constants: Constants, M: int) -> str:
     if constants.sigma == 0:
         return "Speedup: none without noise; there is nothing that averaging over M would reduce."
     rounds = (
-        f"{choice.theorem.label} {choice.speedup_rounds or 'never'}"
+        f"{_name(choice)} {choice.speedup_rounds or 'never'}"
         for choice in plan
         if choice.theorem.communicates
     )
     return (
         "Rounds for linear speedup in M, by the rates without constants and logarithms: "
-        f"{', '.join(rounds)}."
+        f"{'; '.join(rounds)}."
     )

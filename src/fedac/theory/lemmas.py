@@ -3,7 +3,7 @@
 There are three kinds, by the end of their names. ``_perturbed`` bounds progress given the largest
 discrepancy along the way, ``_discrepancy`` bounds that discrepancy, and ``_general_eta`` combines
 the two. The discrepancies are those recorded by `fedac.theory.tracing.trace`. All are as printed;
-`fedac.theory.any_step` has the tightest combination of them. Under asm2 the paper writes sigma for
+`fedac.theory.any_step` has tighter combinations of them. Under asm2 the paper writes sigma for
 two numbers: that of asm1 (c), in the terms of averaged noise, and that of asm2 (b), a fourth
 moment, in the discrepancies. The second is `sigma4` here.
 
@@ -23,7 +23,7 @@ from __future__ import annotations
 from math import exp, inf, log1p, sqrt
 
 from fedac.errors import InputError
-from fedac.theory.letters import checked
+from fedac.theory.letters import checked, require_small
 from fedac.theory.terms import Bound
 
 
@@ -32,7 +32,7 @@ def fedac_i_general_eta(
     *, eta: float, L: float, mu: float, sigma: float, M: float, K: float, T: float, Psi0: float
 ) -> Bound:
     """Bound E[Psi_T] of FedAc-I for any eta <= 1/L (lemma fedaci:general:eta)."""
-    _require_small(eta, 1 / L)
+    require_small(eta, 1 / L)
     return Bound(
         optimization=exp(-_decay(eta, mu, K) * T) * Psi0,
         variance=sigma**2 / (2 * M) * (sqrt(eta / (mu * K)) + eta),
@@ -45,7 +45,7 @@ def fedac_ii_a1_general_eta(
     *, eta: float, L: float, mu: float, sigma: float, M: float, K: float, T: float, Phi0: float
 ) -> Bound:
     """Bound E[Phi_T] of FedAc-II for any eta <= 1/L (lemma fedacii:a1:general:eta)."""
-    _require_small(eta, 1 / L)
+    require_small(eta, 1 / L)
     return Bound(
         optimization=exp(-_decay(eta, mu, K) * T / 3) * Phi0,
         variance=sqrt(eta / (mu * K)) * sigma**2 / M,
@@ -68,7 +68,7 @@ def fedac_ii_a2_general_eta(
     Phi0: float,
 ) -> Bound:
     """Bound E[Phi_T] of FedAc-II for any eta <= 1/L under asm2 (lemma fedacii:a2:general:eta)."""
-    _require_small(eta, 1 / L)
+    require_small(eta, 1 / L)
     return Bound(
         optimization=exp(-_decay(eta, mu, K) * T / 3) * Phi0,
         variance=sqrt(eta / (mu * K)) * sigma**2 / M,
@@ -92,53 +92,11 @@ def fedavg_a2_general_eta(
     D0: float,
 ) -> Bound:
     """Bound FedAvg's weighted average for any eta <= 1/(4L) (lemma fedavg:a2:general:eta)."""
-    _require_small(eta, 1 / (4 * L))
+    require_small(eta, 1 / (4 * L))
     return Bound(
         optimization=exp(-eta * mu * T / 2) * D0**2 / eta,
         variance=eta * sigma**2 / M,
         discrepancy=192 * eta**4 * Q**2 * K**2 * sigma4**4 / mu,
-    )
-
-
-@checked
-def fedavg_a1_general_eta(
-    *, eta: float, L: float, mu: float, sigma: float, M: float, K: float, T: float, D0: float
-) -> Bound:
-    """Bound FedAvg for any eta <= 1/L: the terms of proposition fedavg:a1 with constants 1."""
-    _require_small(eta, 1 / L)
-    return Bound(
-        optimization=exp(-eta * mu * T) * L * D0**2,
-        variance=eta * sigma**2 / M,
-        discrepancy=eta**2 * L * K * sigma**2,
-    )
-
-
-@checked
-def mb_sgd_general_eta(
-    *, eta: float, L: float, mu: float, sigma: float, M: float, K: float, T: float, D0: float
-) -> Bound:
-    """Bound minibatch SGD for any eta <= 1/L: FedAvg with T/K steps of M K samples, constants 1."""
-    _require_small(eta, 1 / L)
-    return Bound(
-        optimization=exp(-eta * mu * T / K) * L * D0**2,
-        variance=eta * sigma**2 / (M * K),
-        discrepancy=0.0,
-    )
-
-
-@checked
-def mb_ac_sgd_general_eta(
-    *, eta: float, L: float, mu: float, sigma: float, M: float, K: float, T: float, D0: float
-) -> Bound:
-    """Bound accelerated minibatch SGD for any eta <= 1/L, constants 1.
-
-    The terms are those of FedAc-I for T/K steps of M K samples with K = 1.
-    """
-    _require_small(eta, 1 / L)
-    return Bound(
-        optimization=exp(-_decay(eta, mu, 1) * T / K) * L * D0**2,
-        variance=sqrt(eta / mu) * sigma**2 / (M * K),
-        discrepancy=0.0,
     )
 
 
@@ -156,7 +114,7 @@ def fedac_i_perturbed(
     discrepancy: float,
 ) -> Bound:
     """Bound E[Psi_T] given the largest expected discrepancy (lemma fedaci:conv:main)."""
-    _require_small(eta, 1 / L)
+    require_small(eta, 1 / L)
     _require_between(eta, gamma, mu)
     return Bound(
         optimization=exp(-gamma * mu * T) * Psi0,
@@ -180,7 +138,7 @@ def fedac_ii_perturbed(
     discrepancy: float,
 ) -> Bound:
     """Bound E[Phi_T] given the largest expected discrepancy (lemma fedacii:conv:main)."""
-    _require_small(eta, 1 / L)
+    require_small(eta, 1 / L)
     _require_between(eta, gamma, mu)
     return Bound(
         optimization=exp(-gamma * mu * T / 3) * Phi0,
@@ -204,7 +162,7 @@ def fedavg_a2_perturbed(
     discrepancy: float,
 ) -> Bound:
     """Bound FedAvg's weighted average given the discrepancy (lemma fedavg:a2:conv:main)."""
-    _require_small(eta, 1 / (4 * L))
+    require_small(eta, 1 / (4 * L))
     return Bound(
         optimization=exp(-eta * mu * T / 2) * D0**2 / eta,
         variance=eta * sigma**2 / M,
@@ -223,7 +181,7 @@ def fedac_ii_a1_discrepancy(
     *, eta: float, gamma: float, L: float, mu: float, sigma: float, K: float
 ) -> float:
     """Bound FedAc-II's discrepancy overhead at any step (lemma fedacii:a1:stab:main)."""
-    _require_small(eta, 1 / L)
+    require_small(eta, 1 / L)
     return _amplified(4 * eta**2 * L**2 * K * sigma**2, eta, gamma, mu, mu, 2 * K)
 
 
@@ -255,11 +213,6 @@ def _amplified(
     if size == 0 or exponent > 700:  # overflow: the bound says nothing
         return inf if size else 0.0
     return size * exp(exponent)
-
-
-def _require_small(eta: float, largest: float) -> None:
-    if eta > largest * (1 + 1e-12):
-        raise InputError(f"this lemma needs eta of at most {largest:.4g}, got {eta:g}")
 
 
 def _require_between(eta: float, gamma: float, mu: float) -> None:

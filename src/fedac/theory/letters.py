@@ -61,6 +61,12 @@ def checked(formula: Callable[P, R]) -> Callable[P, R]:
     return call
 
 
+def require_small(eta: float, largest: float) -> None:
+    """Refuse a step size for which nothing is proven."""
+    if eta > largest * (1 + 1e-12):
+        raise InputError(f"this bound needs eta of at most {largest:.4g}, got {eta:g}")
+
+
 def log_ratio(numerator: float, denominator: float, shift: float = 1.0) -> float:
     """Return log(e^shift + numerator/denominator) without overflow; x/0 is infinite and 0/0 is 0.
 

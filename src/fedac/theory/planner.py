@@ -2,19 +2,18 @@
 
 Bounds are the least over all step sizes, and worst cases: they rank choices and show what limits
 them, but real runs are usually orders of magnitude better. `fedac.experiments.calibration`
-measures on the data instead. Where the paper has no constants they are set to 1, and the result is
-not a bound.
+measures on the data instead. FedAvg's and minibatch SGD's are for an average of their iterates, and
+say nothing about the last one.
 
 >>> constants = Constants(L=1.0, mu=1e-3, sigma=1.0, D0=1.0)
 >>> for choice in plan(constants, M=64, T=2**20):
-...     kind = "bound" if choice.theorem.paper_constants else "constants 1"
-...     print(f"{choice.theorem.label:15} K={choice.K:<7} rounds={choice.rounds:<6} {kind}")
-fedaci:full     K=32      rounds=32768  bound
-fedacii:a1:full K=16      rounds=65536  bound
-fedavg:a1       K=2       rounds=524288 constants 1
-mb-sgd          K=64      rounds=16384  constants 1
-mb-ac-sgd       K=2048    rounds=512    bound
-ac-sgd          K=1048576 rounds=1      bound
+...     print(f"{choice.theorem.label:15} K={choice.K:<7} rounds={choice.rounds}")
+fedaci:full     K=64      rounds=16384
+fedacii:a1:full K=32      rounds=32768
+fedavg:a1       K=8       rounds=131072
+mb-sgd          K=128     rounds=8192
+mb-ac-sgd       K=2048    rounds=512
+ac-sgd          K=1048576 rounds=1
 """
 
 from __future__ import annotations
@@ -53,12 +52,12 @@ class Choice:
     step_size : StepSize
         The hyperparameters with the least bound.
     bound : Bound
-        On the suboptimality, term by term; with constants 1 where the paper has none.
+        On the suboptimality, term by term.
     closed_form : Bound or None
         The theorem as printed, with its own step size; None if it needs more steps.
     floor : float or None
-        The min-max lower bound for this M, K and T, with its constant set to 1; None for strongly
-        convex objectives, for which it does not hold.
+        The min-max lower bound for this M, K and T, with its constant set to 1; None under asm2
+        and for strongly convex objectives, for which it does not hold.
     speedup_rounds : int or None
         The fewest rounds (at this T) for which the noise of M T gradients is the largest term of
         the rate, without constants and logarithms: then M workers are M times as good as one.
@@ -82,6 +81,11 @@ class Choice:
     megabytes_per_worker: float | None
     vacuous: bool
 
+    @property
+    def megabytes(self) -> float | None:
+        """What one worker sends and receives, which is as much again."""
+        return self.megabytes_per_worker and 2 * self.megabytes_per_worker
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan(Sequence[Choice]):
@@ -103,10 +107,16 @@ class Plan(Sequence[Choice]):
 
     @property
     def at_floor(self) -> Choice | None:
-        """The least bound of several workers, for whose K and T the floor is worth knowing."""
-        bounds = (c for c in self if c.theorem.paper_constants and c.theorem.communicates)
-        least = min(bounds, key=lambda choice: choice.bound.total, default=None)
-        return least if least is not None and least.floor is not None else None
+        """The least bound of several workers under asm1, to which the floor can be compared."""
+        bounds = (c for c in self if c.floor is not None and c.theorem.communicates)
+        return min(bounds, key=lambda choice: choice.bound.total, default=None)
+
+    @property
+    def synchronizes_every_step(self) -> bool:
+        """Whether every method that could take several local steps has K = 1."""
+        several = (c for c in self if c.theorem.communicates and c.T > 1)
+        local = [c.K for c in several if not get(c.theorem.algorithm).minibatch]
+        return bool(local) and max(local) == 1
 
     def __len__(self) -> int:
         return len(self.choices)
@@ -270,6 +280,7 @@ def _choice(
     except InputError as error:
         return str(error)
     rounds = T // K
+    has_floor = theorem.assumption == 1 and not theorem.strongly_convex
     of_floor = {letter: letters[letter] for letter in ("L", "sigma", "M", "K", "T", "D0")}
     return Choice(
         theorem=theorem,
@@ -280,7 +291,7 @@ def _choice(
         step_size=step_size,
         bound=bound,
         closed_form=theorem.bound(**letters) if theorem.least_steps <= T else None,
-        floor=None if theorem.strongly_convex else min_max_floor(**of_floor),
+        floor=min_max_floor(**of_floor) if has_floor else None,
         speedup_rounds=_speedup_rounds(theorem, constants, M, T),
         megabytes_per_worker=dim and bytes_up(get(theorem.algorithm), dim) * rounds / 1e6,
         vacuous=bound.total >= constants.start,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from operator import itemgetter
@@ -87,8 +88,8 @@ class Theorem:
         The label of the simplified statement in the main text, if there is one.
     least_steps : int
         `step_size` and `bound` hold from this T on, `best` for every T.
-    paper_constants : bool
-        Whether the bound's constants follow from the paper; if not, they are unknown and set to 1.
+    title : str
+        What ``fedac plan`` calls it, if not by its label.
     augmented : bool
         Whether the algorithm runs on F + lam/2 ||w - w_0||^2.
     communicates : bool
@@ -106,7 +107,7 @@ class Theorem:
     ('0.00054', '0.00046', 'variance')
     >>> best = full.best(**letters)
     >>> f"{best.eta:.2g}", f"{best.bound.total:.2g}"
-    ('2.9e-07', '1.2e-05')
+    ('2.9e-07', '1.1e-05')
     """
 
     label: str
@@ -122,7 +123,7 @@ class Theorem:
     start: str = "D0"
     short_version: str = ""
     least_steps: int = 1
-    paper_constants: bool = True
+    title: str = ""
     augmented: bool = False
     communicates: bool = True
 
@@ -150,12 +151,12 @@ class Theorem:
         steps = {"eta": eta}
         if self.augmented:
             steps["lam"] = require_positive("lam", lam)
-        return evaluate(self.any_step, self._needed(letters) | steps)
+        return evaluate(self.any_step, self._needed(letters) | self._gap(letters) | steps)
 
     def best(self, **letters: float) -> Best:
         """Minimize `at` over all step sizes that it allows, and over lam."""
         minimize = self._best_lam if self.augmented else self._best_eta
-        return evaluate(minimize, self._needed(letters))[1]
+        return evaluate(minimize, self._needed(letters) | self._gap(letters))[1]
 
     def coupled(self, eta: float, lam: float = 0.0, **letters: float) -> StepSize:
         """Return all hyperparameters of the algorithm at a step size."""
@@ -163,13 +164,14 @@ class Theorem:
         mu = needed.get("mu", lam or 1.0)
         return StepSize(get(self.algorithm).couple(eta=eta, mu=mu, K=int(needed["K"])), lam)
 
-    def _best_lam(self, *, L: float, T: float, **letters: float) -> tuple[float, Best]:
+    def _best_lam(self, *, L: float, T: float, D0: float, **letters: float) -> tuple[float, Best]:
         def at_lam(lam: float) -> tuple[float, Best]:
-            return self._best_eta(L=L, T=T, lam=lam, **letters)
+            return self._best_eta(L=L, T=T, D0=D0, lam=lam, **letters)
 
-        # A larger lam would move the optimum as far away as the start is; with a smaller one T
-        # steps go nowhere.
-        return least(at_lam, L / (100 * T**2), L)
+        # With a smaller lam than the least of these T steps go nowhere. The bound is at least
+        # lam D0^2/2, so where it is large, lam above L is worth trying; a larger one is not.
+        largest = max(L, min(2 * at_lam(L)[0] / D0**2, sys.float_info.max))
+        return least(at_lam, L / (100 * T**2), largest)
 
     def _best_eta(self, **letters: float) -> tuple[float, Best]:
         lam = letters.get("lam", 0.0)
@@ -199,6 +201,11 @@ class Theorem:
             return formula(self.rate_formula(T=T, **others), T=T, **others)
 
         return evaluate(with_rate, self._needed(letters))
+
+    def _gap(self, letters: Mapping[str, float]) -> dict[str, float]:
+        """Return the letter gap, a bound on F(w_0) - F*, if a potential at the start is known."""
+        known = [letters[start] for start in ("Psi0", "Phi0") if start in letters]
+        return {"gap": min(known)} if self.augmented and known else {}
 
     def _needed(self, letters: Mapping[str, float]) -> dict[str, float]:
         unknown = [letter for letter in letters if letter not in LETTERS]
