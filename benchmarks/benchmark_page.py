@@ -1,4 +1,4 @@
-"""The benchmark: 16 methods on 4 problems and 4 kinds of clients, on three axes.
+"""The benchmark: all default methods on 4 problems and 4 kinds of clients, on three axes.
 
 Writes docs/images/benchmark-*.png, docs/benchmark.csv and the tables of docs/benchmark.md, between
 its markers: python benchmarks/benchmark_page.py FOLDER
@@ -28,17 +28,20 @@ from sklearn.datasets import load_digits
 
 from fedac import Dataset, load
 from fedac.experiments.comparison import Comparison, Question, answer, open_store
+from fedac.experiments.comparison.baselines import BASELINES
 from fedac.experiments.comparison.budget import AXES
 from fedac.experiments.comparison.figure import LABELS, geometric_mean
-from fedac.experiments.comparison.methods import DEFAULT_METHODS
+from fedac.experiments.comparison.methods import DEFAULT_METHODS, label
+from fedac.experiments.comparison.rows import Row
 from fedac.experiments.comparison.study import Cell
 from fedac.experiments.comparison.table import to_frame
-from fedac.experiments.labels import label_of
+from fedac.experiments.seeds import predict_ratio
 from fedac.link import DEFAULT_LINK
 from fedac.palette import styles
 
 DOCS = Path(__file__).parents[1] / "docs"
 METHODS = DEFAULT_METHODS
+KNOWN = ("fedavg", "fedac-i", "lbfgs")
 CLIENTS = 100
 LOOK: dict[Any, Any] = {"font.size": 7, "axes.titlesize": 8}
 GREY = "0.82"
@@ -86,7 +89,7 @@ def main(folder: Path) -> None:
     for number, case in enumerate(CASES, start=1):
         drawing = draw_case({kind: found[case, kind] for kind in KINDS}, case)
         drawing.savefig(DOCS / "images" / f"benchmark-{number}.png", dpi=130)
-    write_tables(rows)
+    write_tables(rows, found)
 
 
 def compare_all(folder: Path) -> Iterator[tuple[tuple[Case, str], Comparison]]:
@@ -96,7 +99,8 @@ def compare_all(folder: Path) -> Iterator[tuple[tuple[Case, str], Comparison]]:
         for place, (kind, (split, share)) in enumerate(KINDS.items()):
             question = Question.ask(
                 {"dataset": data.name, "l2": case.l2, "clients": (CLIENTS,), "split": (split,),
-                 "participation": (share,), "algorithms": METHODS, "local_steps": case.local_steps},
+                 "participation": (share,), "algorithms": (*METHODS, *BASELINES),
+                 "local_steps": case.local_steps},
                 rounds=case.rounds, target=case.target, link=DEFAULT_LINK,
             )  # fmt: skip
             before = time.monotonic()
@@ -114,35 +118,37 @@ def digits() -> Dataset:
     return Dataset("digits", sp.csr_array(data.data / 16), labels)
 
 
-def best_of(rows: pd.DataFrame, axis: str) -> pd.DataFrame:
-    """Return the cost of the target at each method's best K: a line per method, a column a case."""
+def times_the_best(rows: pd.DataFrame, axis: str) -> pd.DataFrame:
+    """Return the cost of the target at each method's best K, times the best method with clients.
+
+    A line per method, the baselines last, and a column per case.
+    """
     costs = rows.pivot_table(
         index="method", columns=["problem", "clients"], values=axis, aggfunc="min", dropna=False
     )
     columns = [(case.name, kind) for case in CASES for kind in KINDS]
-    return costs.reindex(index=METHODS, columns=pd.MultiIndex.from_tuples(columns))
+    costs = costs.reindex(index=[*METHODS, *BASELINES], columns=pd.MultiIndex.from_tuples(columns))
+    return costs / costs.loc[list(METHODS)].min()
 
 
 def draw_overview(rows: pd.DataFrame) -> Figure:
     """Draw by how much more each method costs than the best one, on every axis."""
     with rc_context(LOOK):
-        drawing = Figure(figsize=(13.5, 5.4), layout="constrained")
+        drawing = Figure(figsize=(13.5, 5.6), layout="constrained")
         panels = drawing.subplots(1, len(AXES), sharey=True)
         for ax, axis in zip(panels, AXES, strict=True):
-            costs = best_of(rows, axis)
-            ratios = (costs / costs.min()).to_numpy()
+            ratios = times_the_best(rows, axis).to_numpy()
             image = ax.imshow(ratios, cmap="viridis_r", norm=LogNorm(1, 10), aspect="auto")
             for (i, j), ratio in np.ndenumerate(ratios):
-                text = (
-                    "-" if math.isnan(ratio) else f"{ratio:.1f}" if ratio < 10 else f"{ratio:.0f}"
-                )
                 light = not math.isnan(ratio) and ratio > 3
                 weight = "bold" if ratio == 1 else "normal"
-                ax.text(j, i, text, ha="center", va="center", fontsize=6, fontweight=weight,
-                        color="white" if light else "black")  # fmt: skip
+                ax.text(j, i, written_ratio(ratio), ha="center", va="center", fontsize=6,
+                        fontweight=weight, color="white" if light else "black")  # fmt: skip
             kinds = [kind for _ in CASES for kind in KINDS]
             ax.set_xticks(range(len(kinds)), kinds, rotation=90)
-            ax.set_yticks(range(len(METHODS)), [label_of(name) for name in METHODS])
+            names = [label(name) for name in (*METHODS, *BASELINES)]
+            ax.set_yticks(range(len(names)), names)
+            ax.axhline(len(METHODS) - 0.5, color="white", linewidth=2)
             for number, case in enumerate(CASES):
                 ax.axvline(4 * number - 0.5, color="white", linewidth=2)
                 name = case.name.replace(", l2", ",\nl2").replace(
@@ -150,15 +156,23 @@ def draw_overview(rows: pd.DataFrame) -> Figure:
                 )
                 ax.text(4 * number + 1.5, -0.75, name, ha="center", va="bottom", fontsize=6)
             ax.set_title(f"{axis} to the target", pad=26)
-        drawing.colorbar(image, ax=panels, label="times the best", ticks=[1, 2, 5, 10],
+        drawing.colorbar(image, ax=panels, label="times the best method", ticks=[1, 2, 5, 10],
                          format="%d", shrink=0.8, pad=0.01)  # fmt: skip
     return drawing
 
 
+def written_ratio(ratio: float) -> str:
+    """Write a ratio in three characters."""
+    if math.isnan(ratio):
+        return "-"
+    return f"{ratio:.0f}" if ratio >= 10 else f"{ratio:.1f}" if ratio >= 1 else f"{ratio:.2g}"[1:]
+
+
 def draw_case(found: dict[str, Comparison], case: Case) -> Figure:
     """Draw suboptimality against each axis, a column for each kind of clients."""
-    best = {row.method for comparison in found.values() for row in comparison.best_rows[:3]}
-    shown = [name for name in METHODS if name in best | {"fedavg", "fedac-i"}]
+    ranked = [[row.method for row in c.best_rows if row.method in METHODS] for c in found.values()]
+    best = {name for methods in ranked for name in methods[:3]} | set(KNOWN)
+    shown = [name for name in (*METHODS, *BASELINES) if name in best]
     looks = dict(zip(shown, styles(shown), strict=True))
     with rc_context(LOOK):
         drawing = Figure(figsize=(11, 7.2), layout="constrained")
@@ -166,17 +180,18 @@ def draw_case(found: dict[str, Comparison], case: Case) -> Figure:
         for column, (kind, comparison) in enumerate(found.items()):
             panels[0][column].set_title(kind)
             for ax, axis in zip(panels[:, column], AXES, strict=True):
-                for name in sorted(METHODS, key=lambda name: name in shown):
+                for name in sorted((*METHODS, *BASELINES), key=lambda name: name in shown):
                     style: dict[str, Any] = {"color": GREY, "linewidth": 0.6}
                     if name in shown:
                         look = looks[name]
                         style = {
                             "color": look.colour, "marker": look.marker, "markersize": 2.5,
-                            "markevery": 0.17, "linewidth": 1.1, "label": label_of(name),
+                            "markevery": 0.17, "linewidth": 1.1, "label": label(name),
                         }  # fmt: skip
                     plot_best(ax, comparison, name, axis, style)
                 ax.axhline(case.target, color="0.35", linestyle="--", linewidth=0.8)
-                ax.set(yscale="log", xlabel=LABELS[axis])
+                # L-BFGS goes on to rounding errors, where nothing else is.
+                ax.set(yscale="log", xlabel=LABELS[axis], ylim=(case.target / 50, None))
                 # Where half of the lines have ended there is little left to compare.
                 ends = [line.get_xdata()[-1] for line in ax.lines if len(line.get_xdata()) > 2]
                 ax.set_xlim(0, float(np.median(ends)))
@@ -198,7 +213,7 @@ def plot_best(
         cost = getattr(row, axis).middle
         return (cost if row.reached else math.inf, row.suboptimality.middle)
 
-    rows = [row for row in comparison.rows if row.method == method and row.eta is not None]
+    rows = [row for row in comparison.rows if row.method == method and not row.diverged]
     if rows:
         best = min(rows, key=rank)
         curves = comparison.curves[Cell(method, best.K, best.wire)]
@@ -206,11 +221,11 @@ def plot_best(
         ax.plot(costs, mean, **style)
 
 
-def write_tables(rows: pd.DataFrame) -> None:
+def write_tables(rows: pd.DataFrame, found: dict[tuple[Case, str], Comparison]) -> None:
     """Replace what is between the markers of docs/benchmark.md."""
     page = DOCS / "benchmark.md"
     text = page.read_text(encoding="utf-8")
-    for name, table in {"winners": winners(rows), "counts": counts(rows)}.items():
+    for name, table in {"winners": winners(found), "counts": counts(rows)}.items():
         begin, end = f"<!-- {name} -->", f"<!-- end of {name} -->"
         pattern = re.compile(f"{re.escape(begin)}.*?{re.escape(end)}", re.DOTALL)
         before, after = pattern.split(text)
@@ -218,34 +233,47 @@ def write_tables(rows: pd.DataFrame) -> None:
     page.write_text(text, encoding="utf-8")
 
 
-def winners(rows: pd.DataFrame) -> str:
-    """Return the best method of every case on every axis, beside FedAvg and FedAc-I."""
+def winners(found: dict[tuple[Case, str], Comparison]) -> str:
+    """Return the best method of every case on every axis, and the costs of well-known methods."""
     heads = ["clients", *(f"fewest {axis}" for axis in AXES)]
-    heads += ["FedAvg: rounds, MB, s", "FedAc-I: rounds, MB, s"]
+    heads += [f"{label(name)}: rounds, MB, s" for name in KNOWN]
     lines = []
     for case in CASES:
         lines += ["", f"**{case.name}, target {case.target:g}**", ""]
         lines += [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
         for kind in KINDS:
-            here = rows[(rows["problem"] == case.name) & (rows["clients"] == kind)]
-            cells = [kind]
-            for axis in AXES:
-                reached = here.dropna(subset=[axis])
-                cells.append("none" if reached.empty else winner(reached, axis))
-            for method in ("fedavg", "fedac-i"):
-                ours = here[here["method"] == method]
-                cells.append(", ".join(cost(ours[axis].min()) for axis in AXES))
+            comparison = found[case, kind]
+            cells = [kind, *(winner(comparison, axis) for axis in AXES)]
+            for method in KNOWN:
+                ours = [row for row in comparison.rows if row.method == method and row.reached]
+                cells.append(
+                    ", ".join(
+                        cost(min((getattr(row, axis).middle for row in ours), default=math.nan))
+                        for axis in AXES
+                    )
+                )
             lines.append(f"| {' | '.join(cells)} |")
     return "\n".join([*lines, ""])
 
 
-def winner(reached: pd.DataFrame, axis: str) -> str:
-    """Name the best method on an axis, and those whose intervals overlap with its own."""
-    best = reached.loc[reached[axis].idxmin()]
-    text = f"**{label_of(best['method'])}**, K={best['K']}: {cost(best[axis])} "
-    text += f"({cost(best[f'{axis}_low'])} to {cost(best[f'{axis}_high'])})"
-    lows = reached[reached["method"] != best["method"]].groupby("method")[f"{axis}_low"].min()
-    level = int((lows < best[f"{axis}_high"]).sum())
+def winner(comparison: Comparison, axis: str) -> str:
+    """Name the best method on an axis, and how many are level: seeds do not tell them apart."""
+    best: dict[str, Row] = {}  # of each method
+    for row in sorted(comparison.rows, key=lambda row: getattr(row, axis).middle):
+        if row.reached and row.method not in BASELINES:
+            best.setdefault(row.method, row)
+    if not best:
+        return "none"
+
+    def costs(row: Row) -> list[float]:
+        curves = comparison.curves[Cell(row.method, row.K, row.wire)]
+        return [curve.cost_of(comparison.question.target or 0.0, axis) for curve in curves]
+
+    first, *others = best.values()
+    band = getattr(first, axis)
+    text = f"**{label(first.method)}**, K={first.K}: {cost(band.middle)} "
+    text += f"({cost(band.low)} to {cost(band.high)})"
+    level = sum(predict_ratio(costs(row), costs(first)).low <= 1 for row in others)
     return text + (f"; {level} level" if level else "")
 
 
@@ -265,13 +293,13 @@ def counts(rows: pd.DataFrame) -> str:
         "reached",
     ]
     lines = [f"| {' | '.join(heads)} |", "|---" + "|---:" * (len(heads) - 1) + "|"]
-    ratios = {axis: best_of(rows, axis) / best_of(rows, axis).min() for axis in AXES}
+    ratios = {axis: times_the_best(rows, axis) for axis in AXES}
     order = sorted(METHODS, key=lambda name: -(ratios["seconds"].loc[name] <= 1.1).sum())
     for name in order:
         best = [str(int((ratios[axis].loc[name] == 1).sum())) for axis in AXES]
         near = [str(int((ratios[axis].loc[name] <= 1.1).sum())) for axis in AXES]
         reached = int(ratios["rounds"].loc[name].notna().sum())
-        cells = [label_of(name), *best, ", ".join(near), f"{reached} of {len(CASES) * len(KINDS)}"]
+        cells = [label(name), *best, ", ".join(near), f"{reached} of {len(CASES) * len(KINDS)}"]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from fedac.experiments.comparison import Budget, Comparison, Question
 from fedac.experiments.comparison.curves import Curve
-from fedac.experiments.comparison.rows import Row, find_costs, find_reached
+from fedac.experiments.comparison.rows import Row, find_costs, find_ratio
 from fedac.experiments.comparison.study import Cell
+from fedac.experiments.seeds import predict
 
 
 @pytest.fixture(scope="session")
@@ -44,11 +47,19 @@ def made_up():
             rows.append(
                 Row(
                     **cell._asdict(), algorithm=cell.method, eta=0.5, server_step=None,
-                    edge="largest" if cell.method == "fedavg" else "", reached=hits == seeds,
-                    seeds_reached=hits, **costs, suboptimality=find_reached(found, budget),
+                    momentum=None, mu=None, edge="largest" if cell.method == "fedavg" else "",
+                    server_edge="", all_clients=False,
+                    reached=None if target is None else hits == seeds, seeds_reached=hits, **costs,
+                    suboptimality=predict([curve.within(budget) for curve in found]),
+                    smallest=predict([curve.smallest_within(budget) for curve in found]),
                 )
             )  # fmt: skip
-        ordered = tuple(sorted(rows, key=lambda row: row.rank))
+        rows.sort(key=lambda row: row.rank)
+        of_rows = [curves[Cell(row.method, row.K, row.wire)] for row in rows]
+        ordered = tuple(
+            replace(row, ratio=find_ratio(found, of_rows[0], target, budget))
+            for row, found in zip(rows, of_rows, strict=True)
+        )
         return Comparison(
             question=question, rows=ordered, budget=budget, curves=curves, runs=7, disguised=2,
             f_star=0.25, dim=3,

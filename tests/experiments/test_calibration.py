@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from fedac.errors import InputError
@@ -55,6 +57,7 @@ def test_too_many_workers_are_reduced():
 def test_if_all_diverge(found):
     from dataclasses import replace
 
-    nothing = replace(found, rows=tuple(replace(row, eta=None) for row in found.rows))
+    gone = found.rows[0].suboptimality._replace(middle=math.inf)
+    nothing = replace(found, rows=tuple(replace(r, suboptimality=gone) for r in found.rows))
     with pytest.raises(InputError, match="every run diverged; use a larger l2"):
         recommended(nothing)

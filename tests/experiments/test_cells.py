@@ -10,6 +10,7 @@ import pytest
 from fedac.experiments.cells import (
     edge_note,
     eta_text,
+    fewest_note,
     fewest_rounds,
     rounds_text,
     seeds_note,
@@ -154,6 +155,18 @@ def test_rounds_over_seeds():
     slow = [run(1, 1.0, seed=seed) for seed in (4, 5, 6)]
     assert rounds_text(rounds(1e-3, *fast, *slow[:1])) == "16 (8 to not reached)"
     assert rounds_text(rounds(1e-3, *fast, *slow)) == "not reached (8 to not reached)"
+
+
+def test_rounds_at_the_edge_of_the_grid_say_so():
+    # With 16 rounds nothing was tried that needs fewer; with 32, 16 rounds were not enough.
+    at_edge, inside = ([run(2, 0.1), run(4, final)] for final in (0.1, 1.0))
+    assert rounds_text(rounds(0.5, *at_edge)) == "16, fewest tried"
+    assert rounds_text(rounds(0.5, *inside)) == "32"
+    assert fewest_note(fewest_rounds(best(*at_edge), 0.5)).startswith("Fewest tried: a larger K")
+    assert fewest_note(fewest_rounds(best(*inside), 0.5)) == ""
+    # Another number of workers is another grid.
+    other = fewest_rounds(best(*inside, run(4, 0.1, M=8)), 0.5)
+    assert other.set_index("M")["text"].to_dict() == {4: "32", 8: "16, fewest tried"}
 
 
 def test_fewest_rounds_of_several_curves():

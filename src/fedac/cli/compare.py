@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shlex
 from collections.abc import Callable
 from contextlib import ExitStack
 from functools import cache
@@ -25,6 +26,7 @@ from fedac.cli.parse import (
     JOBS,
     LINK,
     LOSS_NAMES,
+    MEGABYTES,
     RAY_ADDRESS,
     WAN,
     names,
@@ -33,7 +35,7 @@ from fedac.cli.parse import (
     whole_numbers,
 )
 from fedac.cli.progress import sweep_bar
-from fedac.cli.streams import new_table, notice_compiling, print_table
+from fedac.cli.streams import new_table, notice, notice_compiling, print_table
 from fedac.cli.sweep import load_data, notice_disguised, stoppable
 
 if TYPE_CHECKING:
@@ -48,6 +50,7 @@ OPTIONS = {"algorithms": "--methods", "seeds": "--seed", "steps": "--rounds"}
 
 
 def command(
+    ctx: typer.Context,
     dataset: str = typer.Option("synthetic", help="A registered name or a LIBSVM file."),
     loss: str = typer.Option("logistic", help=f"{LOSS_NAMES}, or your own class as module:name."),
     l2: float = typer.Option(1e-3, help="Regularization strength, above 0."),
@@ -55,7 +58,7 @@ def command(
     methods: str | None = typer.Option(
         None,
         help=f"Separated by commas: {ALGORITHM_NAMES}, any composition, or records of your own as "
-        "module:name. A list of 16 unless given.",
+        "module:name. Default: the built-in list of `fedac.compare`.",
     ),
     clients: int | None = typer.Option(
         None,
@@ -77,15 +80,18 @@ def command(
     wire: str = typer.Option("float32", help=f"{WIRE} Several are separated by commas."),
     link: str = typer.Option(WAN, help=LINK),
     target: float | None = typer.Option(
-        None, help="Suboptimality to reach; without, methods are ranked by what they reach."
+        None,
+        help="Target suboptimality. If omitted, methods are tuned for and ranked by the "
+        "suboptimality within the budget.",
     ),
     budget: str | None = typer.Option(
         None,
-        help="Also show what is reached within '100 rounds', '2MB' or '60s'; by default within "
-        "the time in which every run ends. MB: sent and received by a client.",
+        help="'100 rounds', '2MB' or '60s'. Default: the whole run with --target; without it, the "
+        "time in which every run ends. With --target it ranks only methods that did not reach it. "
+        f"{MEGABYTES}",
     ),
-    tries: int = typer.Option(13, help="Settings tried for each method, K and wire."),
-    seed: int = typer.Option(1, help="Seed of the draws while tuning; the next are fresh ones."),
+    tries: int = typer.Option(20, help="Settings tried for each method, K and wire; at least 4."),
+    seed: int = typer.Option(1, help="First seed of the tuning; the next ones are used too."),
     repeats: int = typer.Option(5, help="Fresh seeds on which the best settings are repeated."),
     out: Path | None = typer.Option(
         None,
@@ -104,12 +110,14 @@ def command(
 ) -> None:
     """Find out which method is best on your data and your link.
 
-    Tunes every method with equally many tries, a coarse grid of step sizes first and then finer
-    around the best, and repeats the best settings on fresh seeds. With --out, a comparison that
-    was stopped continues where it was.
+    Every method gets the same tuning budget: a coarse grid of step sizes, then the neighbours of
+    the best setting, the best of them on three seeds. The winners are repeated on fresh seeds. With
+    --out, a comparison that was stopped continues where it was, and further --methods are added to
+    those that the folder has.
     """
     from fedac.experiments.comparison import Budget, Question, open_store
     from fedac.experiments.comparison.study import require_distance
+    from fedac.experiments.comparison.verdict import proposed_target
     from fedac.experiments.sweep import require_where
     from fedac.experiments.task import prepare
     from fedac.link import Link
@@ -137,7 +145,12 @@ def command(
         repeats=repeats,
     )
     if out is not None:
+        from fedac.experiments.comparison.files import with_earlier_methods
+
         output_folder(out, option="--out")
+        question, added = with_earlier_methods(question, out)
+        if added:
+            notice(f"'{out}' already compares {', '.join(added)}: they stay in the table")
     load_data(question.grid)
     require_distance(question, prepare(question.grid))
     with open_store(out) as store, stoppable("compare", store if out else None):
@@ -153,6 +166,9 @@ def command(
         print(json.dumps(to_json(found), allow_nan=False))
         return
     print_comparison(found)
+    proposed = proposed_target(found)
+    if proposed is not None:
+        print(f"For the cost of getting there: {typed_command(ctx)} --target {proposed:g}")
     if out is not None:
         print(f"Figure, tables and report are in '{out}'.")
 
@@ -160,7 +176,6 @@ def command(
 def answer_with_bars(question: Question, store: Store, **where: Any) -> Comparison:
     """Answer a question, with a progress bar for each stage."""
     from fedac.experiments.comparison import answer
-    from fedac.experiments.comparison.study import STAGES
     from fedac.experiments.sweep import SweepInterrupted
 
     with ExitStack() as bar:
@@ -168,8 +183,8 @@ def answer_with_bars(question: Question, store: Store, **where: Any) -> Comparis
 
         def begin(stage: str) -> None:
             bar.close()
-            name = f"{STAGES.index(stage) + 1}/{len(STAGES)} {stage}"
-            show[:] = [bar.enter_context(sweep_bar(name))]
+            # The best run so far may be a lucky one: the verdict is that of fresh seeds.
+            show[:] = [bar.enter_context(sweep_bar(stage, best=False))]
 
         try:
             return answer(
@@ -180,45 +195,77 @@ def answer_with_bars(question: Question, store: Store, **where: Any) -> Comparis
             raise KeyboardInterrupt from None
 
 
+def typed_command(ctx: typer.Context) -> str:
+    """Return the command as it was typed, with the options that were given."""
+    words = ["fedac", "compare"]
+    for option in ctx.command.params:
+        source = ctx.get_parameter_source(option.name or "")
+        if source is not None and source.name == "COMMANDLINE":
+            value = ctx.params[option.name or ""]
+            words += [option.opts[0]] if value is True else [option.opts[0], str(value)]
+    return shlex.join(words)
+
+
 def print_comparison(found: Comparison) -> None:
     """Print the best row of every method, and in words which one won."""
     from rich.markup import escape
 
+    from fedac.experiments.comparison.curves import LAST
     from fedac.experiments.comparison.figure import title
     from fedac.experiments.comparison.verdict import sentences
 
-    question, target = found.question, found.question.target
+    question, target, rows = found.question, found.question.target, found.best_rows
     wires = len(question.grid.wire) > 1
-    served = any(row.server_step is not None for row in found.best_rows)
-    megabytes = " MB: sent and received by a client that always takes part." if target else ""
+    some = question.grid.participation[0] != 1
+    served = any(row.server_step is not None for row in rows)
+    mu = any(row.mu is not None for row in rows)
+    megabytes = f" {MEGABYTES}" if target is not None else ""
     table = new_table(
         "method",
         *(["wire"] if wires else []),
-        *("K", "eta", *(["server step"] if served else [])),
+        *("K", "eta", *(["server"] if served else []), *(["mu"] if mu else [])),
         *(("rounds", "MB", "seconds") if target is not None else ()),
         f"F - F* within {found.budget}",
+        *(() if target is not None else ("smallest",)),
         words={"method", "wire"},
         title=escape(title(found)) + (f", target {target:g}" if target is not None else ""),
-        caption=f"Each method at its best K. Geometric mean of {question.repeats} fresh seeds; in "
-        "brackets, where that of as many further seeds will be with probability 90%."
-        f"{megabytes} Link: {question.link}.",
+        caption=f"Each method at its best K, after {question.tries} tries for each K. Geometric "
+        f"mean of {question.repeats} fresh seeds; brackets: 90% prediction interval for the mean "
+        f"of another {question.repeats}. F - F*: mean of the last {LAST:.0%} of the records"
+        f"{'' if target else '; smallest: the smallest record'}.{megabytes} "
+        f"{'Server: its step and momentum. ' * served}Link: {question.link}.",
     )
-    for place, row in enumerate(found.best_rows):
+    for place, row in enumerate(rows):
+        server = "" if row.server_step is None else f"{row.server_step:.3g}"
+        server += "*" if row.server_edge else ""
+        server += "" if row.momentum is None else f", {row.momentum:g}"
         table.add_row(
-            escape(row.method),
+            escape(row.method) + " with all clients" * (row.all_clients and some),
             *([row.wire] if wires else []),
             str(row.K),
-            "diverged" if row.eta is None else f"{row.eta:.3g}{'*' if row.edge else ''}",
-            *(["" if row.server_step is None else f"{row.server_step:.3g}"] if served else []),
+            _eta(row),
+            *([server] if served else []),
+            *(["" if row.mu is None else f"{row.mu:.3g}"] if mu else []),
             *(_cost_cells(row, question.repeats) if target is not None else ()),
             band_cell(row.suboptimality, "{:.2e}"),
-            style="bold" if place == 0 else None,
+            *(() if target is not None else (_smallest(row),)),
+            style="bold" if place == 0 or row.level else None,
         )
     print_table(table)
-    if any(row.edge for row in found.best_rows):
-        print("* the smallest or largest step size tried: a better one may lie beyond it.")
+    if any(row.edge or row.server_edge for row in rows):
+        print("* the smallest or largest one tried: a better one may lie beyond it.")
     for sentence in sentences(found):
         print(sentence)
+
+
+def _eta(row: Row) -> str:
+    if row.eta is None:
+        return "diverged" if row.diverged else ""
+    return f"{row.eta:.3g}{'*' if row.edge else ''}"
+
+
+def _smallest(row: Row) -> str:
+    return f"{row.smallest.middle:.2e}" if math.isfinite(row.smallest.middle) else "-"
 
 
 def _cost_cells(row: Row, seeds: int) -> list[str]:

@@ -66,7 +66,7 @@ def planners_question(
     return Question.ask(
         values,
         target=target,
-        link=link or Link(latency=round_cost, gradient=1.0),
+        link=link or Link(latency=round_cost, row=1.0),
         tries=TRIES,
         repeats=REPEATS,
         **how,
@@ -78,7 +78,7 @@ def recommended(comparison: Comparison) -> Row:
 
     As of the planner's bounds, good is what is at most twice the best.
     """
-    rows = [row for row in comparison.rows if row.eta is not None]
+    rows = [row for row in comparison.rows if not row.diverged]
     if not rows:
         raise InputError("every run diverged; use a larger l2 or scale the data")
     if comparison.question.target is not None:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 PROBLEM = ["dataset", "l2", "T", "federation"]
 CURVE = [*PROBLEM, "algorithm", "M"]
 CELL = [*CURVE, "K"]
+FEWEST_TRIED = ", fewest tried"
 
 
 def tuned(frame: pd.DataFrame) -> pd.DataFrame:
@@ -75,11 +76,13 @@ def fewest_rounds(tuned: pd.DataFrame, target: float) -> pd.DataFrame:
 
     Each seed has its own fewest rounds, infinity if it does not reach the target. ``rounds`` is
     their median (of an even number of seeds the upper one, which some seed needed), ``fewest``
-    and ``most`` are their range, ``text`` is all three in words. The other columns are those of
-    `summarize` for the cell with that many rounds, empty if there is none.
+    and ``most`` are their range, ``least`` is the fewest that any run has, ``text`` is all in
+    words. The other columns are those of `summarize` for the cell with that many rounds, empty if
+    there is none.
     """
-    rounds = (tuned["T"] / tuned["K"]).where(tuned["suboptimality"] <= target, math.inf)
-    by_seed = tuned.assign(rounds=rounds).groupby([*CURVE, "seed"])["rounds"].min()
+    made = tuned.assign(made=tuned["T"] / tuned["K"])
+    rounds = made["made"].where(tuned["suboptimality"] <= target, math.inf)
+    by_seed = made.assign(rounds=rounds).groupby([*CURVE, "seed"])["rounds"].min()
     curves = by_seed.groupby(CURVE).agg(
         rounds=lambda values: sorted(values)[len(values) // 2],
         fewest="min",
@@ -88,6 +91,7 @@ def fewest_rounds(tuned: pd.DataFrame, target: float) -> pd.DataFrame:
     )
     cells = summarize(tuned).drop(columns="seeds")
     cells["rounds"] = cells["T"] / cells["K"]
+    curves["least"] = made.groupby(CURVE)["made"].min()
     curves["text"] = [rounds_text(row) for row in curves.itertuples()]
     found = curves.reset_index().merge(cells, how="left", on=[*CURVE, "rounds"])
     return found.assign(step_size=found["step_size"].astype(object).fillna(""))
@@ -99,20 +103,27 @@ def records(frame: pd.DataFrame) -> Iterator[Any]:
 
 
 def rounds_text(row: Any) -> str:
-    """Write a row of `fewest_rounds`: the median, and the range where seeds differ.
+    """Write a row of `fewest_rounds`: the median, the range where seeds differ, and the edge.
 
     Examples
     --------
     >>> from types import SimpleNamespace as Row
-    >>> rounds_text(Row(rounds=64, fewest=32, most=64))
+    >>> rounds_text(Row(rounds=64, fewest=32, most=64, least=16))
     '64 (32 to 64)'
-    >>> rounds_text(Row(rounds=64, fewest=64, most=math.inf))
-    '64 (64 to not reached)'
-    >>> rounds_text(Row(rounds=math.inf, fewest=math.inf, most=math.inf))
+    >>> rounds_text(Row(rounds=64, fewest=64, most=math.inf, least=64))
+    '64 (64 to not reached), fewest tried'
+    >>> rounds_text(Row(rounds=math.inf, fewest=math.inf, most=math.inf, least=16))
     'not reached'
     """
     numbers = (row.rounds, row.fewest, row.most)
-    return band_text(numbers, lambda n: "not reached" if math.isinf(n) else f"{n:.0f}")
+    text = band_text(numbers, lambda n: "not reached" if math.isinf(n) else f"{n:.0f}")
+    return text + FEWEST_TRIED if row.rounds == row.least else text
+
+
+def fewest_note(curves: pd.DataFrame) -> str:
+    """Explain "fewest tried", if a row of `fewest_rounds` says it."""
+    at_edge = (curves["rounds"] == curves["least"]).any()
+    return "Fewest tried: a larger K was not tried, and might need even fewer." if at_edge else ""
 
 
 def eta_text(row: Any) -> str:

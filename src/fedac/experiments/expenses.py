@@ -7,11 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fedac.algorithms import split_names
 from fedac.arrays import Array
+from fedac.errors import InputError
 from fedac.experiments.cells import records
+from fedac.experiments.plugins import find_algorithm
 from fedac.link import Link
 from fedac.rounding import FLOAT32
-from fedac.simulation.federation import taking_part
+from fedac.simulation.federation import FULL, taking_part
 from fedac.wire import bytes_of
 
 if TYPE_CHECKING:
@@ -39,9 +42,28 @@ def elapsed_of(run: Any, link: Link) -> Array:
     up, down = traffic_of(run)
     rounds = math.ceil(run.T / run.K)
     return link.elapsed(
-        up=up, down=down, gaps=(int(run.K),) * rounds, seed=int(run.seed), M=int(run.M),
+        up=up, down=down, gaps=(int(run.K),) * rounds, rows=batch_rows_of(run),
+        minibatch=is_minibatch(run.algorithm), seed=int(run.seed), M=int(run.M),
         taking_part=taking_part(run.participation, run.M) or int(run.M),
     )  # fmt: skip
+
+
+def is_minibatch(algorithm: str) -> bool:
+    """Say whether a stored run takes one step per round; records of others are not at hand."""
+    try:
+        return find_algorithm(split_names(algorithm)[0].partition(" ")[0]).minibatch
+    except InputError:
+        return False
+
+
+def batch_rows_of(run: Any) -> int:
+    """Return the rows of a local step's batch in a stored run.
+
+    The store has no sizes of clients: full batches count as if all held the same number of rows.
+    """
+    if run.batch != FULL:
+        return int(run.batch)
+    return math.ceil(run.n_samples / run.M) if run.split else int(run.n_samples)
 
 
 def traffic_of(run: Any) -> tuple[int, int]:

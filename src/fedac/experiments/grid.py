@@ -142,6 +142,8 @@ class Grid(BaseModel):
         """Read a grid from a file whose keys are the fields of a grid; errors name the line."""
         path = Path(path)
         try:
+            if path.is_char_device() or path.is_block_device():  # /dev/zero never ends
+                raise InputError(f"cannot read '{path}': it is a device")
             text = path.read_text(encoding="utf-8")
             values = tomllib.loads(text)
         except OSError as error:

@@ -71,8 +71,22 @@ def predict(values: Iterable[float], *, slack: float = 0.0) -> Band:
     # The mean of these seeds and that of others both vary: twice the variance of one mean.
     half = stdtrit(n - 1, (1 + PREDICTED) / 2) * np.std(logs, ddof=1) * math.sqrt(2 / n)
     half += math.log1p(slack)
-    middle = float(logs.mean())
-    return Band(*(math.exp(middle + sign * float(half)) for sign in (0, -1, 1)))
+    middle = math.exp(float(logs.mean())) if len(set(numbers)) > 1 else numbers[0]
+    return Band(middle, middle * math.exp(-float(half)), middle * math.exp(float(half)))
+
+
+def predict_ratio(ours: Sequence[float], theirs: Sequence[float]) -> Band:
+    """Return how many times theirs ours are, seed by seed, and where as many further seeds will be.
+
+    Both are of the same seeds, so what a seed does to both cancels.
+
+    Examples
+    --------
+    >>> band = predict_ratio([2.0, 4.4, 8.0], [1.0, 2.0, 4.0])
+    >>> [round(value, 2) for value in band]
+    [2.06, 1.81, 2.35]
+    """
+    return predict([one / other for one, other in zip(ours, theirs, strict=True)])
 
 
 def band_text(band: tuple[float, float, float], write: Callable[[float], str]) -> str:

@@ -54,9 +54,10 @@ def test_loads_from_a_file_and_asks_for_nothing(desktop, report):
     assert desktop.run("document.images.length") == 0
     (verdict,) = texts(desktop, "#verdict")
     assert verdict.startswith("FedAc-I (K = 8, step size 0.5) is the fastest on this link")
-    said, _ = texts(desktop, "#details li")
-    assert said == "Runner-up: FedAvg (K = 8, step size 0.5): not reached (1 of 2 seeds)."
-    assert any("13 tries" in text for text in texts(desktop, "#notes dd"))
+    nobody, said, _ = texts(desktop, "#details li")
+    assert nobody == "No other method reached it with all seeds."
+    assert said == "FedAvg (K = 8, step size 0.5): not reached (1 of 2 seeds)."
+    assert any("20 settings" in text for text in texts(desktop, "#notes dd"))
 
 
 def test_from_seconds_to_rounds_and_megabytes(desktop):
@@ -107,15 +108,16 @@ def test_all_rows_can_be_sorted(desktop):
     cells = f"{rows}.map((row) => [...row.cells].map((cell) => cell.textContent))"
     heads = texts(desktop, "#rows thead th")
     assert heads == [
-        "method", "K", "step size", "rounds", "MB", "seconds", "reached within 4 s",
+        "method", "K", "rounds", "MB", "seconds", "reached within 4 s", "times the best",
+        "step size", "smallest record",
     ]  # fmt: skip
     assert texts(desktop, "#rows [aria-sort=ascending]") == ["seconds"]
     first, second, third, last = desktop.run(cells)
-    assert first[:5] == ["FedAc-I", "8", "0.5", "2 (1.6 to 2.5)", "1 (0.8 to 1.25)"]
-    assert second[:4] == ["FedAc-I", "16", "0.5", "3 (2.57 to 3.5)"]
-    assert third[:6] == [
-        "FedAvg", "8", "0.5 (largest tried)", "not reached (1 of 2 seeds)", "\u2013", "\u2013",
-    ]  # fmt: skip
+    assert first[:4] == ["FedAc-I", "8", "2 (1.6 to 2.5)", "1 (0.8 to 1.25)"]
+    assert first[6:8] == ["1", "0.5"]
+    assert second[:3] == ["FedAc-I", "16", "3 (2.57 to 3.5)"]
+    assert third[:5] == ["FedAvg", "8", "not reached (1 of 2 seeds)", "\u2013", "\u2013"]
+    assert third[7] == "0.5 (largest tried)"
     assert last[-1] == "diverged"
     desktop.run("document.querySelector('#rows [data-key=K] button').focus()")
     desktop.press("Enter", 13)

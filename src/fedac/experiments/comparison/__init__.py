@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from fedac.data import Dataset
 from fedac.errors import InputError
 from fedac.experiments.comparison.budget import Budget
-from fedac.experiments.comparison.question import Question
+from fedac.experiments.comparison.question import TRIES, Question
 from fedac.experiments.comparison.study import Comparison, answer
 from fedac.experiments.comparison.table import to_frame
 from fedac.experiments.store import Store
@@ -46,7 +46,7 @@ def compare(
     loss: str = "logistic",
     l2: float = 1e-3,
     intercept: bool = False,
-    tries: int = 13,
+    tries: int = TRIES,
     seed: int = 1,
     repeats: int = 5,
     out: str | Path | None = None,
@@ -60,7 +60,8 @@ def compare(
     dataset : str or Path or Dataset
         A registered name, a LIBSVM file, or data: ``fedac.Dataset("mine", X, y)``.
     methods : str or several, optional
-        Names of any composition; a list of 16 or so unless given.
+        Names of any composition, and of the baselines ``"lbfgs"`` and ``"agd"``. Default: the
+        methods of docs/compare.md.
     K : int or several
         Local steps per round.
     rounds : int
@@ -85,9 +86,10 @@ def compare(
     link : Link or str
         What a round costs in seconds.
     target : float, optional
-        The suboptimality to reach; without, methods are ranked by what they reach.
+        Target suboptimality. If omitted, methods are tuned for and ranked by the suboptimality
+        within the budget.
     budget : str, optional
-        Within which to say what is reached: "100 rounds", "2MB" or "60s"; by default the time in
+        "100 rounds", "2MB" or "60s". Default: the whole run with a target; without, the time in
         which every run ends.
     loss : str
         The loss of the objective, by name.
@@ -96,14 +98,15 @@ def compare(
     intercept : bool
         Whether to append a column of ones to the rows.
     tries : int
-        Settings that are tried for each method, K and wire: step sizes and, for methods with a
-        server rule, server steps.
+        Settings that are tried for each method, K and wire: step sizes and, where a method has
+        them, server steps, momentum and mu.
     seed : int
-        Of the draws while tuning; the next `repeats` ones are the fresh seeds.
+        The first seed of the tuning; the next `repeats` ones are the fresh seeds.
     repeats : int
         On how many fresh seeds the best settings are repeated.
     out : str or Path, optional
-        A folder to keep all runs in, from which a comparison that was stopped continues.
+        A folder to keep all runs in, from which a comparison that was stopped continues. It
+        returns a table and does not write one.
     jobs : int, optional
         As in `fedac.experiments.sweep.run`.
     on_progress : callable
@@ -113,9 +116,11 @@ def compare(
     -------
     DataFrame
         A row per method, K and wire, the best first. ``rounds``, ``megabytes`` and ``seconds`` are
-        what the target cost, NaN if not all seeds reached it; ``suboptimality`` is what was reached
-        within the budget. Columns ending in ``_low`` and ``_high`` say where the mean of as many
-        further seeds will be, with probability 90%.
+        what the target cost, NaN if not all seeds reached it; ``suboptimality`` is the mean of the
+        last records within the budget, ``smallest`` the smallest. Columns ending in ``_low`` and
+        ``_high`` are 90% prediction intervals for the mean of as many further seeds. ``ratio`` is
+        what a row took, times the first row, seed by seed; rows are ``level`` if its interval
+        contains 1.
 
     Examples
     --------

@@ -11,6 +11,8 @@ from fedac.experiments.comparison.budget import Budget
 
 # Below this a suboptimality is rounding error of F*.
 EXACT = 1e-15
+# A run is judged by the mean of its last records: so large a part of them, at least one.
+LAST = 0.05
 
 
 @dataclass(frozen=True)
@@ -23,7 +25,17 @@ class Curve:
         What the run had cost; megabytes are those of a client that always took part, in both
         directions.
     suboptimality : array
-        The smallest so far, infinite from where the run diverged.
+        At each record; infinite if the run diverged.
+
+    Examples
+    --------
+    >>> axes = [np.array([0.0, 1.0, 2.0])] * 3
+    >>> curve = Curve(*axes, suboptimality=np.array([1.0, 0.1, 0.2]))
+    >>> curve.cost_of(0.1, "rounds"), curve.cost_of(1e-3, "rounds")
+    (1.0, inf)
+    >>> ten = Budget(10, "rounds")
+    >>> curve.within(ten), curve.smallest_within(ten)
+    (0.2, 0.1)
     """
 
     rounds: Array
@@ -32,27 +44,20 @@ class Curve:
     suboptimality: Array
 
     def cost_of(self, target: float, axis: str) -> float:
-        """Return what the run cost until it reached a target; infinity if it did not.
-
-        Examples
-        --------
-        >>> axes = [np.array([0.0, 1.0, 2.0])] * 3
-        >>> curve = Curve(*axes, suboptimality=np.array([1.0, 0.1, 0.01]))
-        >>> curve.cost_of(0.1, "rounds"), curve.cost_of(1e-3, "rounds")
-        (1.0, inf)
-        """
+        """Return what the run cost when a record first met a target; infinity if none did."""
         reached = np.flatnonzero(self.suboptimality <= target)
         return float(getattr(self, axis)[reached[0]]) if reached.size else np.inf
 
     def within(self, budget: Budget) -> float:
-        """Return what the run reached within a budget."""
+        """Return what the run had reached when a budget was spent: the mean of its last records."""
+        found = self._records_within(budget)
+        return float(found[-max(1, round(LAST * len(found))) :].mean())
+
+    def smallest_within(self, budget: Budget) -> float:
+        """Return the smallest suboptimality within a budget."""
+        return float(self._records_within(budget).min())
+
+    def _records_within(self, budget: Budget) -> Array:
         spent: Array = getattr(self, budget.axis)
-        return float(self.suboptimality[np.searchsorted(spent, budget.amount, "right") - 1])
-
-
-def smallest_so_far(suboptimality: Array, *, diverged: bool) -> Array:
-    """Return the smallest suboptimality up to each record; none of a run that diverged counts."""
-    if diverged:
-        return np.full(len(suboptimality), np.inf)
-    smallest: Array = np.minimum.accumulate(np.maximum(suboptimality, EXACT))
-    return smallest
+        # At least the start: a budget may be below the first round.
+        return self.suboptimality[: max(1, int(np.searchsorted(spent, budget.amount, "right")))]

@@ -9,10 +9,10 @@ import numpy as np
 from fedac.arrays import Array
 from fedac.experiments.comparison.budget import AXES
 from fedac.experiments.comparison.curves import Curve
+from fedac.experiments.comparison.methods import label
 from fedac.experiments.comparison.rows import Row
 from fedac.experiments.comparison.study import Cell, Comparison
 from fedac.experiments.figures import GREY, GUIDE, LOOK
-from fedac.experiments.labels import label_of
 from fedac.palette import styles
 
 if TYPE_CHECKING:
@@ -60,6 +60,7 @@ def draw(comparison: Comparison) -> Drawing:
                 )  # fmt: skip
             ends = [c for row in coloured for c in comparison.curves[_cell(row)]]
             ax.set_xlim(0, max(float(getattr(curve, axis)[-1]) for curve in ends))
+            _set_floor(ax, comparison, coloured)
             _finish(ax, axis, comparison)
         panels[0].set_ylabel("suboptimality")
         handles, labels = panels[0].get_legend_handles_labels()
@@ -104,6 +105,14 @@ def _plot(
         ax.fill_between(costs, least, most, color=look["color"], alpha=0.15, lw=0)
 
 
+def _set_floor(ax: Axes, comparison: Comparison, rows: list[Row]) -> None:
+    """End where the methods do: L-BFGS goes on to rounding errors, where nothing else is."""
+    measured = [row for row in rows if not row.all_clients]
+    lows = [c.suboptimality.min() for row in measured for c in comparison.curves[_cell(row)]]
+    if lows and len(measured) < len(rows):
+        ax.set_ylim(bottom=float(min(*lows, comparison.question.target or np.inf)) / 2)
+
+
 def _finish(ax: Axes, axis: str, comparison: Comparison) -> None:
     ax.set(yscale="log", xlabel=LABELS[axis])
     ax.grid(True, which="major", color="0.9", linewidth=0.6)
@@ -123,7 +132,8 @@ def _note(comparison: Comparison, grey: int) -> str:
 
 def _label(row: Row) -> str:
     wire = "" if row.wire == "float32" else f", {row.wire}"
-    return f"{label_of(row.method)}, K={row.K}{wire}"
+    K = "" if row.all_clients else f", K={row.K}"
+    return f"{label(row.method)}{K}{wire}"
 
 
 def _cell(row: Row) -> Cell:

@@ -3,16 +3,49 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
+from fedac.errors import InputError
+from fedac.experiments.comparison.baselines import BASELINES
 from fedac.experiments.comparison.figure import draw
+from fedac.experiments.comparison.question import Question
 from fedac.experiments.comparison.report import write_report
 from fedac.experiments.comparison.study import Comparison
-from fedac.experiments.comparison.table import to_frame, to_json, to_latex
+from fedac.experiments.comparison.table import subject_of, to_frame, to_json, to_latex
 from fedac.experiments.figures import save
 from fedac.files import write_atomically
 
 NAME = "comparison"
+
+
+def with_earlier_methods(question: Question, folder: Path) -> tuple[Question, list[str]]:
+    """Return a question with the methods that a folder already compares, and these.
+
+    A folder has one table: what was in it stays in it.
+    """
+    path = folder / f"{NAME}.json"
+    if not path.exists():
+        return question, []
+    try:
+        before = json.loads(path.read_text(encoding="utf-8"))
+        methods = list(map(str, before["methods"]))
+        now = subject_of(question)
+        subject = {name: before[name] for name in now}
+    except (OSError, ValueError, KeyError, TypeError):
+        raise InputError(f"'{path}' is not the table of a comparison; use another folder") from None
+    for name in now:
+        if subject[name] != now[name]:
+            raise InputError(
+                f"'{folder}' has a comparison with {name} = {subject[name]}, this one has "
+                f"{now[name]}; use another folder"
+            )
+    grid, baselines = question.grid, question.baselines
+    added = [name for name in methods if name not in (*grid.algorithms, *baselines)]
+    of_grid = (name for name in added if name not in BASELINES)
+    grid = grid.model_copy(update={"algorithms": (*grid.algorithms, *of_grid)})
+    baselines = (*baselines, *(name for name in added if name in BASELINES))
+    return replace(question, grid=grid, baselines=baselines), added
 
 
 def write_files(comparison: Comparison, folder: Path) -> list[Path]:

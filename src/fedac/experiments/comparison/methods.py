@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from fedac.algorithms import get
+from fedac.experiments.comparison.baselines import BASELINES
+from fedac.experiments.labels import label_of
 
-# The baselines, what others use, and compositions that have won somewhere (docs/benchmark.md).
+# Minibatch SGD, what others use, and compositions that have won somewhere (docs/benchmark.md).
 DEFAULT_METHODS = (
     "mb-sgd",
     "mb-ac-sgd",
     "fedavg",
     "fedavgm",
-    "slowmo",
     "diloco",
     "outer-nesterov",
     "fedadam",
@@ -25,6 +26,20 @@ DEFAULT_METHODS = (
 )
 
 
+# SlowMo is not in the list: at a constant step size it is FedAvgM.
+
+
+def label(method: str) -> str:
+    """Return what a table calls a method, or a baseline.
+
+    Examples
+    --------
+    >>> label("fedac-i"), label("lbfgs")
+    ('FedAc-I', 'L-BFGS')
+    """
+    return BASELINES.get(method) or label_of(method)
+
+
 def default_methods(*, everybody: bool) -> tuple[str, ...]:
     """Return the methods to compare, where all clients take part in every round or only some.
 
@@ -34,4 +49,5 @@ def default_methods(*, everybody: bool) -> tuple[str, ...]:
     False
     """
     methods = (*DEFAULT_METHODS, "scaffnew")
-    return tuple(name for name in methods if everybody or not get(name).everybody)
+    some = tuple(name for name in methods if everybody or not get(name).everybody)
+    return some + tuple(BASELINES)

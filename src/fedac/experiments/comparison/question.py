@@ -8,11 +8,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedac.algorithms import expand, get
+from fedac.algorithms.server.momentum import Momentum
+from fedac.algorithms.server.slowmo import SlowMo
+from fedac.algorithms.server_steps import server_rule, without_server_rule
 from fedac.data.splits import is_split
 from fedac.errors import InputError
+from fedac.experiments.comparison.baselines import BASELINES
 from fedac.experiments.comparison.budget import Budget
 from fedac.experiments.comparison.methods import default_methods
-from fedac.experiments.comparison.tries import FEWEST_TRIES
+from fedac.experiments.comparison.tuner import FEWEST_TRIES
 from fedac.experiments.grid import LARGEST_SEED, Grid
 from fedac.experiments.identity import key_fingerprint
 from fedac.experiments.plugins import find_algorithm
@@ -24,6 +28,9 @@ from fedac.simulation.federation import taking_part
 ANY_ETA = 1e-3
 # As many as there are unless somebody says otherwise.
 CLIENTS = 100
+TRIES = 20
+# Settings are tried on the first; the best of them also on the others.
+TUNING_SEEDS = 3
 # A larger number is more likely a typo than a simulation.
 MOST_STEPS = 10**8
 # More records of a run would not show in a figure.
@@ -37,7 +44,8 @@ class Question:
     Attributes
     ----------
     grid : Grid
-        Problem, federation, methods, local steps and wire formats; its one seed is for tuning.
+        Problem, federation, methods, local steps and wire formats; its seed is the first for
+        tuning.
     rounds : int
         Of every run.
     steps : int or None
@@ -47,11 +55,14 @@ class Question:
     target : float or None
         The suboptimality to reach; without, methods are ranked by what they reach.
     budget : Budget or None
-        Within which to say what is reached; by default the time in which every run ends.
+        Within which to say what is reached. Default: the whole run with a target; without, the
+        time in which every run ends.
     tries : int
         Settings that are tried for each method, K and wire.
     repeats : int
         Fresh seeds on which the best setting is repeated.
+    baselines : tuple of str
+        Methods without local steps that are compared too, of `BASELINES`.
     """
 
     grid: Grid
@@ -60,8 +71,9 @@ class Question:
     link: Link = DEFAULT_LINK
     target: float | None = None
     budget: Budget | None = None
-    tries: int = 13
+    tries: int = TRIES
     repeats: int = 5
+    baselines: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         require_count("rounds", self.rounds)
@@ -69,6 +81,11 @@ class Question:
         require_count("repeats", self.repeats, least=2)  # one says nothing about the others
         if self.target is not None:
             require_positive("target", self.target)
+        if self.link.is_free:
+            raise InputError(
+                "nothing costs time on the link: give latency, gradient or row, as in "
+                "Link(latency='50ms')"
+            )
         longest = max(K * self.rounds_of(K) for K in self.grid.local_steps)
         if longest > MOST_STEPS:
             raise InputError(
@@ -77,10 +94,9 @@ class Question:
         for name in ("participation", "batch", "seeds"):
             if len(getattr(self.grid, name)) > 1:
                 raise InputError(f"a comparison has one value of {name}: run it once for each")
-        if self.fresh_seeds[-1] > LARGEST_SEED:
-            raise InputError(
-                f"seed must be at most 2^63 - 1 - {self.repeats}: the next ones are the fresh seeds"
-            )
+        if self.tuning_seeds[-1] > LARGEST_SEED:
+            most = f"2^63 - {self.repeats + TUNING_SEEDS}"
+            raise InputError(f"seed must be at most {most}: the next ones are used too")
 
     @classmethod
     def ask(
@@ -106,13 +122,18 @@ class Question:
                 f"{place('local_steps')}: {', '.join(map(str, steps))} have no common multiple up "
                 "to 10^8; take others, powers of two for example"
             )
-        if not given.get("algorithms"):
-            given["algorithms"] = default_methods(everybody=_everybody(given))
-        else:
-            typed = given["algorithms"]
-            given["algorithms"] = tuple(n for name in typed for n in _names(name, place))
-            _require_different(given["algorithms"], place)
-        return cls(grid=Grid.checked(given, place), **how)
+        typed = given.get("algorithms") or default_methods(everybody=_everybody(given))
+        baselines = tuple(dict.fromkeys(name for name in typed if name in BASELINES))
+        given["algorithms"] = tuple(
+            n for name in typed if name not in BASELINES for n in _names(name, place)
+        )
+        if not given["algorithms"]:
+            raise InputError(
+                f"{place('algorithms')}: give a method to compare {' and '.join(baselines)} with, "
+                "such as fedavg"
+            )
+        _require_different(given["algorithms"], place)
+        return cls(grid=Grid.checked(given, place), baselines=baselines, **how)
 
     def rounds_of(self, K: int) -> int:
         """Return how many rounds a run with K local steps has."""
@@ -127,6 +148,13 @@ class Question:
         """The seeds on which winners are repeated."""
         (seed,) = self.grid.seeds
         return tuple(range(seed + 1, seed + 1 + self.repeats))
+
+    @property
+    def tuning_seeds(self) -> tuple[int, ...]:
+        """The seeds on which settings are tried: the first, and those after the fresh ones."""
+        (seed,) = self.grid.seeds
+        after = seed + 1 + self.repeats
+        return (seed, *range(after, after + TUNING_SEEDS - 1))
 
 
 def _is_drawn(values: Mapping[str, Any]) -> bool:
@@ -150,6 +178,17 @@ def _require_different(methods: Sequence[str], place: Callable[[str], str]) -> N
         other = seen.setdefault(key_fingerprint(record) or record.name, name)
         if other is not name:
             raise InputError(f"{place('algorithms')}: {other} and {name} are the same method")
+    # Momentum is tuned, and step sizes are constant here.
+    rules = {name: None if ":" in name else server_rule(name) for name in methods}
+    slowmo = [name for name, rule in rules.items() if isinstance(rule, SlowMo)]
+    heavy_ball = [name for name, rule in rules.items() if isinstance(rule, Momentum)]
+    for one in slowmo:
+        for other in heavy_ball:
+            if without_server_rule(one) == without_server_rule(other):
+                raise InputError(
+                    f"{place('algorithms')}: {one} and {other} are the same method at a constant "
+                    "step size; leave out one"
+                )
 
 
 def _everybody(values: Mapping[str, Any]) -> bool:

@@ -15,7 +15,7 @@ from fedac.experiments.comparison.curves import Curve
 from fedac.experiments.comparison.notes import notes_on
 from fedac.experiments.comparison.rows import Row
 from fedac.experiments.comparison.study import Cell, Comparison
-from fedac.experiments.comparison.verdict import BASELINES, method_labels, sentences
+from fedac.experiments.comparison.verdict import WELL_KNOWN, method_labels, sentences
 from fedac.experiments.page import assemble, write_page
 from fedac.experiments.page.data import columns, rounded
 from fedac.palette import styles
@@ -65,7 +65,7 @@ def _lines(comparison: Comparison, names: Mapping[str, str]) -> list[dict[str, A
     """Return the lines of the figure, the best first, with their looks."""
     best = comparison.best_rows
     looks = dict(zip(names, styles(list(names)), strict=True))
-    baselines = [next((row for row in best if row.method == name), None) for name in BASELINES]
+    baselines = [next((row for row in best if row.method == name), None) for name in WELL_KNOWN]
     seen: Counter[str] = Counter()
     lines = []
     for place, row in enumerate(best):
@@ -90,16 +90,20 @@ def _row(row: Row, comparison: Comparison, names: Mapping[str, str]) -> dict[str
     flat: dict[str, Any] = {
         "line": _line(row, comparison, names),
         "method": names[row.method],
+        "all_clients": row.all_clients,
         # A column without values is not shown.
         "wire": row.wire if several or row.wire != "float32" else "",
         "K": row.K,
         "eta": rounded(row.eta) if row.eta is not None else None,
         "edge": row.edge,
         "server_step": row.server_step,
+        "server_edge": row.server_edge,
+        "momentum": row.momentum,
+        "mu": None if row.mu is None else rounded(row.mu),
         "reached": row.reached,
         "seeds_reached": row.seeds_reached,
     }
-    for name in (*AXES, "suboptimality"):
+    for name in (*AXES, "suboptimality", "smallest", "ratio"):
         flat[name] = [rounded(value) for value in getattr(row, name)]
     curves = comparison.curves.get(Cell(row.method, row.K, row.wire), ())
     return flat | _through(curves)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from fedac.experiments.comparison.budget import AXES, Budget
 from fedac.experiments.comparison.curves import Curve
-from fedac.experiments.seeds import Band, predict
+from fedac.experiments.seeds import Band, predict, predict_ratio
 
 WHOLE = Budget(math.inf, "rounds")
 NOTHING = Band(math.nan, math.nan, math.nan)
@@ -23,21 +23,29 @@ class Row:
     method : str
         As the user named it.
     algorithm : str
-        The tuned one: its server step may differ.
-    eta, server_step : float or None
-        As tuned; no eta if every try diverged, no server step if the server takes the mean.
-    edge : "smallest", "largest" or ""
-        Whether eta is at an edge of those tried.
-    reached : bool
-        Whether all seeds reached the target.
+        The tuned one: the numbers of its server rule may differ.
+    eta, server_step, momentum, mu : float or None
+        As tuned: the clients' step size, the server's step and momentum, and mu of the coupling.
+        None where a method has none, or every try diverged.
+    edge, server_edge : "smallest", "largest" or ""
+        Whether eta, or the server's step, is at an edge of those tried.
+    all_clients : bool
+        Whether its rounds wait for all clients, whatever the participation: the baselines.
+    reached : bool or None
+        Whether all seeds reached the target; None without a target.
     seeds_reached : int
         How many did.
     rounds, megabytes, seconds : Band
         The cost of the target; NaN if not all seeds reached it, or without a target. The middle is
-        the geometric mean over the seeds, from low to high is where that of as many further seeds
-        will be, with probability 90%.
+        the geometric mean over the seeds, from low to high the 90% prediction interval for that of
+        as many further seeds.
     suboptimality : Band
-        The same of what was reached within the budget.
+        The same of what was reached within the budget: the mean of the last records of each run.
+    smallest : Band
+        The same of the smallest record.
+    ratio : Band
+        What this row took, times the first row: seconds to the target or, where that is not
+        reached, suboptimality. Seed by seed, with the same kind of interval.
     """
 
     method: str
@@ -46,13 +54,19 @@ class Row:
     algorithm: str
     eta: float | None
     server_step: float | None
+    momentum: float | None
+    mu: float | None
     edge: str
-    reached: bool
+    server_edge: str
+    all_clients: bool
+    reached: bool | None
     seeds_reached: int
     rounds: Band
     megabytes: Band
     seconds: Band
     suboptimality: Band
+    smallest: Band
+    ratio: Band = NOTHING
 
     @property
     def rank(self) -> tuple[float, float]:
@@ -61,32 +75,40 @@ class Row:
         middle = self.suboptimality.middle
         return seconds, math.inf if math.isnan(middle) else middle
 
+    @property
+    def diverged(self) -> bool:
+        """Whether no setting converged on all seeds."""
+        return not math.isfinite(self.suboptimality.middle)
+
+    @property
+    def level(self) -> bool:
+        """Whether seeds do not tell it from the first row."""
+        return self.ratio.low <= 1
+
 
 def find_costs(curves: Sequence[Curve], target: float | None, every: int) -> dict[str, Band]:
     """Return the cost of a target on every axis; NaN if a seed did not reach it.
 
-    Records are `every` so many rounds apart: a cost is only known to within one record.
+    Records are `every` so many rounds apart, and a cost is known to within one: half a record is
+    added to both sides. 0 if nothing is random.
     """
     if target is None or not curves:
         return dict.fromkeys(AXES, NOTHING)
     costs = {axis: [curve.cost_of(target, axis) for curve in curves] for axis in AXES}
     if math.inf in costs["rounds"]:
         return dict.fromkeys(AXES, NOTHING)
-    slack = every / 2 / max(every, *costs["rounds"])  # half a record, as a share
+    slack = every / 2 / max(every, *costs["rounds"])  # as a share
     return {axis: predict(values, slack=slack) for axis, values in costs.items()}
 
 
-def find_reached(curves: Sequence[Curve], budget: Budget) -> Band:
-    """Return what was reached within a budget."""
-    return predict([curve.within(budget) for curve in curves]) if curves else NOTHING
-
-
-def within_runs(budget: Budget, curves: Sequence[Curve]) -> Budget:
-    """Return a budget that is no larger than what the longest run costs."""
-    ends = [float(getattr(curve, budget.axis)[-1]) for curve in curves]
-    return budget._replace(amount=min(budget.amount, max(ends, default=budget.amount)))
-
-
-def common_budget(curves: Sequence[Curve]) -> Budget:
-    """Return the time in which every run ends."""
-    return Budget(min((float(curve.seconds[-1]) for curve in curves), default=0.0), "seconds")
+def find_ratio(
+    curves: Sequence[Curve], best: Sequence[Curve], target: float | None, budget: Budget
+) -> Band:
+    """Return how many times as much some seeds took as the same seeds of the best row."""
+    if not curves:
+        return NOTHING
+    if target is not None:
+        costs = [[curve.cost_of(target, "seconds") for curve in each] for each in (curves, best)]
+        if math.inf not in costs[1]:
+            return predict_ratio(*costs)
+    return predict_ratio(*([curve.within(budget) for curve in each] for each in (curves, best)))

@@ -6,6 +6,7 @@ import math
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
+from fedac.experiments.comparison.question import Question
 from fedac.experiments.comparison.rows import Row
 from fedac.experiments.comparison.study import Comparison
 from fedac.experiments.seeds import Band
@@ -27,31 +28,42 @@ def to_json(comparison: Comparison) -> dict[str, Any]:
     rows = [{name: _finite(value) for name, value in _flat(row).items()} for row in comparison.rows]
     return {
         "rows": rows,
-        "best": rows[0] if rows and rows[0]["eta"] is not None else None,
-        "dataset": grid.dataset,
-        "loss": grid.loss,
-        "l2": grid.l2,
+        "best": rows[0] if rows and not comparison.rows[0].diverged else None,
+        **subject_of(question),
         "f_star": comparison.f_star,
-        "workers": grid.workers[0] if grid.workers else None,
-        "clients": grid.clients[0] if grid.clients else None,
-        "split": grid.split[0] if grid.split else None,
-        "participation": grid.participation[0],
-        "batch": grid.batch[0],
         "rounds": question.rounds,
         "target": question.target,
         "budget": {"amount": _finite(comparison.budget.amount), "axis": comparison.budget.axis},
         "link": str(question.link),
         "tries": question.tries,
         "tuning_seed": grid.seeds[0],
+        "tuning_seeds": list(question.tuning_seeds),
+        "methods": [*grid.algorithms, *question.baselines],
         "fresh_seeds": list(question.fresh_seeds),
         "runs": comparison.runs,
+    }
+
+
+def subject_of(question: Question) -> dict[str, Any]:
+    """Return what a comparison is about: the problem and who takes part."""
+    grid = question.grid
+    return {
+        "dataset": grid.dataset,
+        "loss": grid.loss,
+        "l2": grid.l2,
+        "workers": grid.workers[0] if grid.workers else None,
+        "clients": grid.clients[0] if grid.clients else None,
+        "split": grid.split[0] if grid.split else None,
+        "participation": grid.participation[0],
+        "batch": grid.batch[0],
+        "weighting": grid.weighting,
     }
 
 
 def to_latex(comparison: Comparison) -> str:
     """Return the best row of every method as a LaTeX table (package booktabs)."""
     reach = comparison.question.target is not None
-    heads = ["method", "$K$", "$\\eta$", "server step"]
+    heads = ["method", "$K$", "$\\eta$", "server step, momentum", "$\\mu$"]
     heads += ["rounds", "MB", "seconds"] if reach else []
     heads += [f"$F - F^*$ within {comparison.budget}"]
     lines = [
@@ -64,7 +76,8 @@ def to_latex(comparison: Comparison) -> str:
     for row in comparison.best_rows:
         cells = [_latex(row.method + f", {row.wire}" * (row.wire != "float32")), str(row.K)]
         cells.append("--" if row.eta is None else f"{row.eta:.3g}")
-        cells.append("" if row.server_step is None else f"{row.server_step:.3g}")
+        server = [f"{value:.3g}" for value in (row.server_step, row.momentum) if value is not None]
+        cells += [", ".join(server), "" if row.mu is None else f"{row.mu:.3g}"]
         bands = [row.rounds, row.megabytes, row.seconds] if reach else []
         cells += [_band(band) for band in (*bands, row.suboptimality)]
         lines.append(" & ".join(cells) + " \\\\")
@@ -80,7 +93,7 @@ def _flat(row: Row) -> dict[str, Any]:
             flat |= {f"{field.name}_low": value.low, f"{field.name}_high": value.high}
         else:
             flat[field.name] = value
-    return flat
+    return flat | {"level": row.level}
 
 
 def _finite(value: Any) -> Any:

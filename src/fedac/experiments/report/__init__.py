@@ -42,7 +42,7 @@ def render(store: Store, band: str = "range", link: Link = DEFAULT_LINK) -> str:
     frame = store.frame()
     if frame.empty:
         raise InputError(f"{store.path} has no runs to report; add some with 'fedac sweep'")
-    title = "Accuracy against communication: " + ", ".join(frame["dataset"].unique())
+    title = "Suboptimality against communication: " + ", ".join(frame["dataset"].unique())
     data = page_data(frame, store.traces(), store.info(), band, link)
     compared = any(value is not None for value in data["cells"]["published"])
     return assemble(title, data, __name__, SCRIPTS, published=PUBLISHED if compared else "")

@@ -24,14 +24,15 @@ function drawFigure(report, Plotly) {
   }
 
   offer("unit", Object.keys(UNITS), "seconds");
-  offerSeveral("K", increasing(report.rows.map(({ K }) => K)), BEST);
+  const local = report.rows.filter(({ all_clients }) => !all_clients);
+  offerSeveral("K", increasing(local.map(({ K }) => K)), BEST);
   addBoxes("lines", report.lines);
   $("plot").closest("section").addEventListener("change", update);
   for (const media of [DARK, NARROW]) media.addEventListener("change", update);
   update();
 }
 
-// The ticked lines with their row at the chosen K; rows come best first.
+// The ticked lines with their row at the chosen K, which baselines do not have; rows come best first.
 function chosenRows({ lines, rows }) {
   const ticked = [...$("lines").querySelectorAll(":checked")].map((box) => box.value);
   const K = $("K").value;
@@ -39,27 +40,34 @@ function chosenRows({ lines, rows }) {
     .filter(({ label }) => ticked.includes(label))
     .map((line) => ({
       line,
-      row: rows.find((row) => row.line === line.label && (K === BEST || String(row.K) === K)),
+      row: rows.find(
+        (row) => row.line === line.label && (K === BEST || row.all_clients || String(row.K) === K),
+      ),
     }));
 }
 
 function lineOf({ line, row }, records) {
   const unit = $("unit").value;
+  const set = row.all_clients ? "full gradients" : `K = ${row.K}`;
   const points = records.map((rounds, i) => {
     const [y, low, high] = [row.middle[i], row.low[i], row.high[i]];
     const costs = { rounds, megabytes: rounds * row.megabytes_per_round, seconds: row.elapsed[i] };
     const height = withBrackets([y, low, high]);
-    return { x: costs[unit], y, low, high, height, ...costs, set: `K = ${row.K}` };
+    return { x: costs[unit], y, low, high, height, ...costs, set };
   });
   const drawn = curve(line, points, HOVER);
-  return { ...drawn, marker: { ...drawn.marker, maxdisplayed: 8 } };
+  return { ...drawn, baseline: row.all_clients, marker: { ...drawn.marker, maxdisplayed: 8 } };
 }
 
 function figureLayout({ target }, lines) {
-  const heights = lines.flatMap(({ customdata }) => customdata.flatMap(({ low, high }) => [low, high]));
+  // L-BFGS goes on to rounding errors, where nothing else is.
+  const measured = lines.filter(({ baseline }) => !baseline);
+  const heights = (measured.length ? measured : lines).flatMap(({ customdata }) =>
+    customdata.flatMap(({ low, high }) => [low, high]),
+  );
   const [low, high] = [Math.min(...heights, target ?? Infinity), Math.max(...heights)];
-  const yaxis = { ...plainAxis("smallest suboptimality so far"), type: "log" };
-  if (lines.length) yaxis.range = [Math.log10(low / 1.3), Math.log10(high * 1.1)];
+  const yaxis = { ...plainAxis("suboptimality"), type: "log" };
+  if (lines.length) yaxis.range = [Math.log10(low / 2), Math.log10(high * 1.1)];
   if (high > 30 * low) yaxis.dtick = 1;
   return {
     ...plainLayout(lines),

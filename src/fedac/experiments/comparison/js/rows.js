@@ -10,28 +10,30 @@ function drawRows({ rows, target, budget, repeats }) {
   const notReached = (row) => `not reached (${row.seeds_reached} of ${repeats} seeds)`;
   const rounds = (value, row) => (value === Infinity ? notReached(row) : withBrackets(value));
   const cost = (value) => (value === Infinity ? "\u2013" : withBrackets(value));
+  const orDiverged = (value) => (value === Infinity ? "diverged" : withBrackets(value));
+  const atEdge = (value, edge) => short(value) + (edge && ` (${edge} tried)`);
   const columns = [
     ["method", "method"],
     ["wire", "wire"],
     ["K", "K"],
-    ["eta", "step size", (eta, { edge }) => short(eta) + (edge && ` (${edge} tried)`)],
-    ["server_step", "server step", short],
     ["rounds", "rounds", rounds],
     ["megabytes", "MB", cost],
     ["seconds", "seconds", cost],
-    [
-      "suboptimality",
-      `reached within ${budget}`,
-      (value) => (value === Infinity ? "diverged" : withBrackets(value)),
-    ],
-  ].filter(([, , format]) => target !== null || ![rounds, cost].includes(format));
+    ["suboptimality", `reached within ${budget}`, orDiverged],
+    ["ratio", "times the best", cost],
+    ["eta", "step size", (eta, { edge }) => atEdge(eta, edge)],
+    ["server_step", "server step", (step, { server_edge }) => atEdge(step, server_edge)],
+    ["momentum", "momentum", short],
+    ["mu", "mu", short],
+    ["smallest", "smallest record", orDiverged],
+  ].filter(([key]) => target !== null || !["rounds", "megabytes", "seconds"].includes(key));
   const order = { key: target === null ? "suboptimality" : "seconds", sign: 1 };
   sortable($("rows"), columns, order)(rows.map(lastIfMissing));
 }
 
 // What was not reached sorts after all that was.
 function lastIfMissing(row) {
-  const names = ["rounds", "megabytes", "seconds", "suboptimality"];
+  const names = ["rounds", "megabytes", "seconds", "suboptimality", "smallest", "ratio"];
   const missing = names.filter((name) => row[name][0] === null);
   return { ...row, ...Object.fromEntries(missing.map((name) => [name, Infinity])) };
 }
