@@ -10,11 +10,14 @@ from typing import BinaryIO
 from fedac.errors import InputError
 
 
-def write_atomically(path: Path, write: Callable[[BinaryIO], object], *, writer: str = "") -> None:
+def write_atomically(
+    path: Path, write: Callable[[BinaryIO], object], *, writer: str = "", private: bool = False
+) -> None:
     """Write to a temporary file in the same folder, then rename it: readers never see half a file.
 
     Processes that write to one path at a time need a name each, `writer`. The temporary name is
-    always the same otherwise, so that a killed process leaves at most one behind.
+    always the same otherwise, so that a killed process leaves at most one behind. A `private` file
+    has mode 0600.
 
     Examples
     --------
@@ -29,7 +32,10 @@ def write_atomically(path: Path, write: Callable[[BinaryIO], object], *, writer:
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = _temporary(path, writer)
     try:
-        with temporary.open("wb") as file:
+        if private:  # one that a killed process left behind may have another mode
+            temporary.unlink(missing_ok=True)
+        mode = 0o600 if private else 0o666
+        with open(temporary, "wb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
             write(file)
             file.flush()
             os.fsync(file.fileno())

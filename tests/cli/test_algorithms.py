@@ -18,6 +18,8 @@ def test_everything_is_listed(fedac):
         assert f"\n  {name}" in out
     for piece in (*LOCAL_RULES.values(), *MEMORIES.values(), *SERVER_RULES.values()):
         assert f"\n      {piece.rule}\n" in out
+    assert "with constant eta the same as momentum(alpha, beta)" in out  # said of SlowMo
+    assert "\n  adagrad(gamma=0.1, b1=0, tau=0.001)\n" in out
     listed = json.loads(fedac("algorithms", "--json").out)
     sizes = {kind: len(entries) for kind, entries in listed.items()}
     assert sizes == {"local_rules": 7, "memories": 3, "server_rules": 8, "methods": 13}

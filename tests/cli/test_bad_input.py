@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import bz2
+import os
+from contextlib import suppress
+from threading import Thread
 
 import pytest
 
@@ -144,6 +147,8 @@ def test_a_name_unlike_any_data_set(assert_refused, name):
         (GOOD + b"+1 1\n", "line 3: '1' is not of the form index:value"),
         (GOOD + b"+1 1:nan\n", "line 3: '1:nan': the value is not a finite number"),
         (GOOD + b"+1 1:-inf\n", "line 3: '1:-inf': the value is not a finite number"),
+        (GOOD + b"+1 1:1e300\n", "line 3: '1:1e300': the value is too large: squares overflow"),
+        (GOOD + b"-1e19 1:1\n", "line 3: label '-1e19' is too large: squares overflow above 1e+18"),
         (GOOD + b"nan 1:1\n", "line 3: label 'nan' is not a finite number"),
         (GOOD + b"+1 1:" + b"9" * 10_000 + b"\n", "line 3: '1:9999"),
         (
@@ -183,6 +188,36 @@ def test_missing_file_and_folder(assert_refused, tmp_path):
         assert_refused("run", "--dataset", path, saying=f"{path}: no such file")
     assert_refused("run", "--dataset", tmp_path, saying="this is a folder; give a LIBSVM file")
     assert_refused("run", "--dataset", tmp_path / ("x" * 5000), saying="cannot be read")
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs /dev/zero")
+def test_a_device_that_never_ends(assert_refused):
+    for option in ("--dataset", "--test"):
+        assert_refused("run", option, "/dev/zero", saying="/dev/zero: this is a device; give a")
+    assert_refused("sweep", "/dev/zero", "--out", "x", saying="cannot read '/dev/zero': it is a")
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+def test_a_pipe_of_endless_zeros(assert_refused, tmp_path):
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+
+    def pour() -> None:
+        with suppress(BrokenPipeError), path.open("wb") as file:
+            while True:
+                file.write(bytes(1 << 20))
+
+    writer = Thread(target=pour)
+    writer.start()
+    assert_refused("run", "--dataset", path, saying=f"{path}, line 1: not text")
+    writer.join()
+
+
+def test_a_huge_file_of_zeros(assert_refused, tmp_path):
+    zeros = tmp_path / "zeros"
+    with zeros.open("wb") as file:
+        file.truncate(1 << 40)  # a sparse file: a terabyte to read, none on disk
+    assert_refused("run", "--dataset", zeros, saying=f"{zeros}, line 1: not text")
 
 
 def test_odd_file_names_do_not_break_the_line(assert_refused, write):
@@ -282,6 +317,8 @@ def names(write):
         (["--clients", 6, "-M", 4], "--workers draw from all rows, clients hold their own"),
         (["--split", "iid", "-M", 4], "--workers draw from all rows, clients hold their own"),
         (["--split", "iid"], "--split iid needs --clients: how many clients there are"),
+        (["--split", ""], "--split is empty: How rows are split"),
+        (["--clients", 6, "--split", ""], "--split is empty: How rows are split"),
         (["--clients", 0], "clients must be a whole number, at least 1, got 0"),
         (["--clients", 10**9], "100000000"),
         (["--clients", 6, "--split", "lable"], "unknown split 'lable'; did you mean 'label'?"),

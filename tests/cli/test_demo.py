@@ -6,7 +6,9 @@ import struct
 
 import pytest
 
+from fedac import LogisticRegression, load, optimum
 from fedac.experiments import demo, task
+from fedac.experiments.published import published_runs
 
 pytestmark = pytest.mark.slow
 
@@ -35,6 +37,15 @@ def test_table_winner_figure_and_report(fedac, monkeypatch, tmp_path):
     assert [line.split()[1] for line in out.splitlines() if line.startswith("│")] == LABELS
     assert "Rounds to come within 10 of the optimum: synthetic, l2 = 0.001, 16 workers" in out
     assert "Median of 2 seeds, range in brackets." in out
+    assert "MB: sent and received by a client that is present in every round." in out
+    # FedAc-I sends and receives two vectors of 123 numbers in each of 8 rounds.
+    assert f"{2 * 2 * 123 * 4 * 8 / 1e6:.3g} │" in next(
+        row for row in out.splitlines() if "FedAc" in row
+    )
+    # Nobody tried more than 4 local steps.
+    assert out.count("8, fewest tried") == 4
+    note = "Fewest tried: a larger K was not tried, and might need even fewer."
+    assert note in " ".join(out.split())
     assert out.count("tried)") == 4  # both step sizes are at an edge
     assert verdict(out) == "Fewest rounds: FedAc-I and MB-AC-SGD and MB-SGD and FedAvg, 8."
     assert out.splitlines()[-2:] == [
@@ -46,6 +57,26 @@ def test_table_winner_figure_and_report(fedac, monkeypatch, tmp_path):
     assert struct.unpack(">II", image[16:24]) == (1050, 630)
     assert 10_000 < len(image) < 1_000_000
     assert (folder / "report.html").read_text().startswith("<!doctype html>")
+
+
+def test_published_rounds_are_those_of_as_many_workers(fedac, monkeypatch, tmp_path):
+    as_published = {
+        "dataset": "a9a", "workers": (512,), "steps": 4096, "local_steps": (64, 256),
+        "eta": (0.05,), "seeds": (1,),
+    }  # fmt: skip
+    monkeypatch.setattr(demo, "GRID", demo.GRID.model_copy(update=as_published))
+    out = fedac("demo", "--out", tmp_path).out
+    assert "8192" not in out
+    rows = [[cell.strip() for cell in line.split("│")] for line in out.splitlines()]
+    found = {row[1]: (row[2], row[3]) for row in rows if len(row) > 3}
+    # With 512 workers the authors' FedAc-I ends below 1e-3 in 64 rounds, and in 16 it does not.
+    runs = published_runs().query("dataset == 'a9a' and l2 == 1e-3 and M == 512 and K in (64, 256)")
+    losses = runs.set_index(["algorithm", "K"])["best_loss"]
+    f_star = optimum(LogisticRegression(load("a9a").X, load("a9a").y, l2=1e-3)).value
+    assert losses["fedac-i", 64] - f_star <= 1e-3 < losses["fedac-i", 256] - f_star
+    assert found["FedAc-I"] == ("64", "64")
+    assert found["FedAvg"] == ("not reached", "not reached")
+    assert losses["fedavg", 64] - f_star > 1e-3
 
 
 def test_a_second_run_computes_nothing(fedac, monkeypatch, tmp_path):

@@ -68,9 +68,19 @@ def test_refusals(assert_refused, folder, tmp_path):
         "export", folder, saying="no output given: pass --csv FILE, --traces FILE or --parquet FILE"
     )
     assert_refused("export", tmp_path / "gone", "--csv", tmp_path / "x.csv", saying="no sweep in")
-    assert_refused(
-        "export", folder, "--csv", tmp_path / "gone" / "x.csv", saying="there is no folder"
-    )
+    # Before any other file is written.
+    gone, kept = tmp_path / "gone" / "x.csv", tmp_path / "kept.csv"
+    saying = f"--traces: cannot write '{gone}': there is no folder '{gone.parent}'"
+    assert_refused("export", folder, "--csv", kept, "--traces", gone, saying=saying)
+    assert not kept.exists()
+
+
+def test_a_report_goes_to_a_folder_that_exists(assert_refused, folder, tmp_path):
+    gone = tmp_path / "gone" / "report.html"
+    assert_refused("report", folder, "--out", gone, saying=f"there is no folder '{gone.parent}'")
+    assert not gone.parent.exists()
+    # Before the store is read.
+    assert_refused("report", tmp_path / "x", "--out", tmp_path, saying=f"'{tmp_path}' is a folder")
 
 
 def test_two_outputs_need_two_files(fedac, folder, tmp_path):

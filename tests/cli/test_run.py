@@ -45,7 +45,7 @@ KEYS = {
     "engine": lambda value: value in ("fast", "reference"),
     "f_star": number,
     "wire": lambda value: value == "float32",
-    "link": lambda value: value == "latency=50ms up=200Mbit down=200Mbit gradient=2ms",
+    "link": lambda value: value == "latency=50ms up=200Mbit down=200Mbit gradient=2ms row=20us",
     "runs": lambda value: isinstance(value, list),
     "best": lambda value: isinstance(value, dict),
     "gradient_queries": count,
@@ -124,11 +124,11 @@ def test_json_is_the_contract(run):
         assert record["final_suboptimality"] == losses[-1] - result["f_star"]
         # 4 bytes a number, 12 numbers a vector, 2 vectors a round, 4 rounds.
         assert record["megabytes_per_worker"] == pytest.approx(4 * 12 * 2 * 4 / 1e6)
-        # Both directions, and a link of 50 ms, 200 Mbit/s and 2 ms a gradient.
+        # Both directions, and a link of 50 ms, 200 Mbit/s, 2 ms a step and 20 us a row.
         rounds, megabytes, seconds = zip(*record["expenses"], strict=True)
         assert rounds == (0, 2, 4)
         assert megabytes == pytest.approx([0, 2 * 192 / 1e6, 4 * 192 / 1e6])
-        a_round = 0.05 + 192 * 8 / 200e6 + 2 * 0.002
+        a_round = 0.05 + 192 * 8 / 200e6 + 2 * (0.002 + 2e-5)
         assert seconds == pytest.approx([0, 2 * a_round, 4 * a_round])
         ends = (record["rounds"], record["megabytes"], record["link_seconds"])
         assert ends == (rounds[-1], megabytes[-1], seconds[-1])
@@ -479,7 +479,7 @@ def test_named_pipe(fedac, small, tmp_path):
 
 
 def test_dev_null(assert_refused):
-    assert_refused("run", "--dataset", os.devnull, saying="no rows")
+    assert_refused("run", "--dataset", os.devnull, saying="this is a device; give a LIBSVM file")
 
 
 def test_out_of_memory(fedac, monkeypatch):
@@ -492,11 +492,20 @@ def test_out_of_memory(fedac, monkeypatch):
     assert err.startswith("fedac: out of memory; ")
 
 
-def test_tables_say_which_megabytes(fedac, small):
-    sent = fedac("run", "--dataset", small, "-M", 2, "-K", 2, "-T", 4).out
-    assert "MB sent per worker" in " ".join(sent.split())
+def test_tables_have_one_kind_of_megabytes(fedac, small):
+    saying = "MB: sent and received by a client that is present in every round."
+    half = ("--clients", 4, "--participation", 0.5, "-K", 2, "-T", 8, "--algorithm", "scaffold")
+    table = fedac("run", "--dataset", small, *half).out
+    assert saying in table
+    # Two vectors of 12 numbers each way in 4 rounds, whoever is present in all of them.
+    assert "0.000768" in table
+    json_run = json.loads(fedac("run", "--dataset", small, *half, "--json").out)["runs"][0]
+    assert json_run["megabytes"] == pytest.approx(2 * 2 * 12 * 4 * 4 / 1e6)
+    assert json_run["megabytes_per_worker"] == pytest.approx(2 * 12 * 4 * 4 / 2 / 1e6)
     problem = ("--dataset", small, "--l2", 0.1, "-M", 2)
     planned = fedac("plan", *problem, "-T", 64).out
-    assert "MB: sent by one worker, not what it receives." in " ".join(planned.split())
+    assert saying in " ".join(planned.split())
     measured = fedac("plan", *problem, "--target", 0.05, "--calibrate").out
-    assert "MB: sent and received by one worker." in " ".join(measured.split())
+    assert "MB: sent and received by a client that is present in every round." in " ".join(
+        measured.split()
+    )

@@ -47,7 +47,7 @@ def test_a_file_names_the_clients(fedac, small, write):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "start"), [("a.png", b"\x89PNG"), ("new/b.PDF", b"%PDF"), ("c.svg", b"<?xml")]
+    ("name", "start"), [("a.png", b"\x89PNG"), ("b.PDF", b"%PDF"), ("c.svg", b"<?xml")]
 )
 def test_the_picture(fedac, small, tmp_path, name, start):
     path = tmp_path / name
@@ -76,6 +76,7 @@ def test_the_picture(fedac, small, tmp_path, name, start):
         (("--clients", 3, "--split-seed", -1), "seed of the split must be"),
         (("--clients", 3, "--figure", "a.txt"), "--figure takes a file that ends in .png"),
         (("--clients", 3, "--figure", ""), "the path is empty"),
+        (("--clients", 3, "--figure", "gone/a.png"), "--figure: cannot write 'gone/a.png': there"),
     ],
 )
 def test_options_are_checked_before_the_data_are_read(

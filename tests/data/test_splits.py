@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -196,6 +197,16 @@ def test_bad_arguments(arguments, saying):
     with pytest.raises(InputError, match=saying) as caught:
         split([1, -1, 1, -1, 1, -1], **arguments)
     assert "\n" not in str(caught.value)
+
+
+def test_a_file_of_names_is_read_by_the_advice_as_printed(tmp_path):
+    file = tmp_path / "names.txt"
+    file.write_text("new york\noslo\nnew york\n")
+    with pytest.raises(InputError, match=f"unknown split '{file}'") as caught:
+        split([1, -1, 1], by=str(file))
+    advice = str(caught.value).partition("to read a file: ")[2]
+    clients = eval(f"split([1, -1, 1], {advice})", {"split": split, "Path": Path})
+    assert (clients.names, clients.sizes.tolist()) == (("new york", "oslo"), [2, 1])
 
 
 @pytest.mark.parametrize(

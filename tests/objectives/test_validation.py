@@ -39,6 +39,13 @@ def test_entries_of_X(model, kind, bad: float) -> None:
 
 @every_model
 @both_kinds
+def test_entries_whose_squares_overflow(model, kind) -> None:
+    with pytest.raises(InputError, match=r"X has an entry of -1e\+300, and squares overflow above"):
+        model(kind(np.array([[1.0, -1e300]])), [1.0])
+
+
+@every_model
+@both_kinds
 @pytest.mark.parametrize("bad", [math.nan, -math.inf])
 def test_entries_of_y(model, kind, bad: float) -> None:
     with pytest.raises(InputError, match="y has NaN or infinite entries"):

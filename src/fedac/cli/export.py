@@ -7,7 +7,7 @@ from pathlib import Path
 
 import typer
 
-from fedac.cli.parse import LINK, WAN, nonempty_path
+from fedac.cli.parse import LINK, WAN, nonempty_path, output_file
 from fedac.errors import InputError
 
 
@@ -38,22 +38,24 @@ def command(
     """
     if csv is None and traces is None and parquet is None:
         raise InputError("no output given: pass --csv FILE, --traces FILE or --parquet FILE")
-    targets = [path for path in (csv, traces, parquet) if path is not None]
-    if len(set(targets)) < len(targets):
+    given = {"--csv": csv, "--traces": traces, "--parquet": parquet}
+    targets = {option: path for option, path in given.items() if path is not None}
+    if len(set(targets.values())) < len(targets):
         raise InputError("two outputs go to the same file; give each its own")
     from fedac.experiments.export import write_csv, write_parquet, write_traces
     from fedac.experiments.store import Store
     from fedac.link import Link
 
     on_link = Link.parse(link)
-
+    for option, target in targets.items():
+        output_file(target, option=option)
     with Store(directory) as store:
-        for path, write, what in (
-            (csv, write_csv, ("run", "runs")),
-            (traces, write_traces, ("recorded loss", "recorded losses")),
-            (parquet, write_parquet, ("run", "runs")),
+        for option, write, what in (
+            ("--csv", write_csv, ("run", "runs")),
+            ("--traces", write_traces, ("recorded loss", "recorded losses")),
+            ("--parquet", write_parquet, ("run", "runs")),
         ):
-            if path is not None:
+            if path := targets.get(option):
                 rows = write(store, path, on_link)
                 where = "stdout" if str(path) == "-" else path
                 print(f"{rows} {what[rows != 1]} written to {where}", file=sys.stderr)

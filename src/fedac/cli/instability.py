@@ -40,7 +40,10 @@ def command(
         help="Synchronization intervals of FedAc-I to compare, separated by commas.",
     ),
     out: Path | None = typer.Option(
-        None, metavar="DIR", parser=nonempty_path, help="Folder for the figure, as PNG and PDF."
+        None,
+        metavar="DIR",
+        parser=nonempty_path,
+        help="Folder for the figure, as PNG and PDF; made if missing.",
     ),
     as_json: bool = typer.Option(False, "--json", help="Print one JSON object."),
 ) -> None:

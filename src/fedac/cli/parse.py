@@ -12,6 +12,7 @@ import typer
 
 from fedac.algorithms import ALGORITHMS, split_names
 from fedac.errors import InputError
+from fedac.files import require_writable
 
 T = TypeVar("T")
 
@@ -25,8 +26,9 @@ RAY_ADDRESS = "The cluster of --on ray; $RAY_ADDRESS, else a Ray on this machine
 WAN = "wan"
 LINK = (
     "What a round costs in seconds: datacenter, wan, home, phone, or numbers such as "
-    "'latency=50ms up=20Mbit down=100Mbit gradient=2ms stragglers=lognormal(0.5)'."
+    "'latency=50ms up=20Mbit down=100Mbit gradient=2ms row=20us stragglers=lognormal(0.5)'."
 )
+MEGABYTES = "MB: sent and received by a client that is present in every round."
 BAND = (
     "How several seeds are shown: range or quartiles, around their median; or confidence, the 95% "
     "confidence interval of their mean."
@@ -79,7 +81,8 @@ def nonempty_path(text: str) -> Path:
 def output_folder(path: Path, *, option: str) -> Path:
     """Return a folder that exists or can be created, so that a command fails before it computes.
 
-    It is not created here: a command that fails for another reason leaves nothing behind.
+    It is not created here: a command that fails for another reason leaves nothing behind. Parents
+    that are missing are created with it.
 
     Examples
     --------
@@ -93,4 +96,23 @@ def output_folder(path: Path, *, option: str) -> Path:
         raise InputError(f"{option} takes a writable folder; '{nearest}' is a file")
     if not os.access(nearest, os.W_OK | os.X_OK):
         raise InputError(f"{option} takes a writable folder; '{nearest}' is not writable")
+    return path
+
+
+def output_file(path: Path, *, option: str) -> Path:
+    """Return the path of a file that can be written, so that a command fails before it computes.
+
+    Its folder must exist: a missing one is more likely a typo. "-" is the standard output.
+
+    Examples
+    --------
+    >>> output_file(Path("gone/figure.png"), option="--figure")
+    Traceback (most recent call last):
+    ...
+    fedac.errors.InputError: --figure: cannot write 'gone/figure.png': there is no folder 'gone'
+    """
+    if not path.parent.is_dir():
+        raise InputError(f"{option}: cannot write '{path}': there is no folder '{path.parent}'")
+    if str(path) != "-" and (path.is_file() or path.is_dir() or not path.exists()):
+        require_writable(path)
     return path

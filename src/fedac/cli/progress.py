@@ -29,8 +29,8 @@ def progress_bar(what: str, total: int) -> Iterator[Callable[[int], object]]:
 
 
 @contextmanager
-def sweep_bar(what: str) -> Iterator[Callable[[Progress], object]]:
-    """Yield a function that shows the progress of a sweep."""
+def sweep_bar(what: str, *, best: bool = True) -> Iterator[Callable[[Progress], object]]:
+    """Yield a function that shows the progress of a sweep, and if wanted its best run so far."""
     start = time.monotonic()
     with _bar(what) as update:
 
@@ -39,7 +39,7 @@ def sweep_bar(what: str) -> Iterator[Callable[[Progress], object]]:
             if progress.running:
                 nodes = ", ".join(f"{node} {count}" for node, count in progress.running.items())
                 note += f", running on {nodes}"
-            if progress.best:
+            if best and progress.best:
                 suboptimality, algorithm, eta = progress.best
                 note += f", best {suboptimality:.2e}: {algorithm}, eta={eta:g}"
             update(completed=progress.work, total=1.0, note=note)

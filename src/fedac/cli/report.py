@@ -6,7 +6,7 @@ from pathlib import Path
 
 import typer
 
-from fedac.cli.parse import BAND, LINK, WAN, nonempty_path
+from fedac.cli.parse import BAND, LINK, WAN, nonempty_path, output_file
 
 
 def command(
@@ -28,6 +28,8 @@ def command(
     from fedac.link import Link
 
     on_link = Link.parse(link)
+    if out is not None:
+        output_file(out, option="--out")
     with Store(directory) as store:
         path = write(store, out or directory / "report.html", band, on_link)
     print(f"Report: {path} ({path.stat().st_size / 1e6:.1f} MB)")

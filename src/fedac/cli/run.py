@@ -28,12 +28,14 @@ from fedac.cli.parse import (
     ALGORITHM_NAMES,
     LINK,
     LOSS_NAMES,
+    MEGABYTES,
     RAY_ADDRESS,
     WAN,
     numbers,
 )
 from fedac.cli.progress import download_bar, progress_bar
 from fedac.cli.streams import new_table, notice, notice_compiling, print_table
+from fedac.errors import InputError
 
 if TYPE_CHECKING:
     from fedac.data import Clients, Dataset
@@ -91,10 +93,14 @@ def command(
 ) -> None:
     """Simulate one algorithm with one or many step sizes."""
     etas = numbers(eta, option="--eta")
+    if split is None:
+        split = "" if clients is None else "iid"
+    elif not split:  # as from an unset variable
+        raise InputError(f"--split is empty: {SPLIT}")
     options = FederationOptions(
         workers=workers,
         clients=clients,
-        split=split or ("" if clients is None else "iid"),
+        split=split,
         split_seed=split_seed,
         participation=participation,
         batch=batch_size(batch),
@@ -105,7 +111,6 @@ def command(
     from fedac.algorithms import expand
     from fedac.algorithms.contract import check_decay
     from fedac.decay import Decay
-    from fedac.errors import InputError
     from fedac.experiments.identity import federation_name
     from fedac.experiments.plugins import find_algorithm, find_loss, make_objective
     from fedac.experiments.testsets import check_test, load_with_test, parse_test
@@ -278,8 +283,8 @@ def _run_as_json(run: Run, f_star: float) -> dict[str, Any]:
 def _expenses_as_json(result: Result, run: Run, link: Link) -> dict[str, Any]:
     """Return what each record cost in rounds, megabytes of a client, and seconds on the link.
 
-    These megabytes are sent and received by a client that always takes part; megabytes_per_worker
-    are sent only, on average over all clients.
+    These megabytes are sent and received by a client that is present in every round;
+    megabytes_per_worker are sent only, on average over all clients.
     """
     rounds, megabytes, seconds = (
         values.tolist()
@@ -325,10 +330,11 @@ def _print_table(result: Result, f_star: float, what_is_run: str, link: Link) ->
         *(["algorithm"] if several else []),
         *("eta", "status", f"best {what}", f"final {what}"),
         *(("test loss", "test accuracy") if tested else ()),
-        *("MB sent per worker", "seconds on link"),
+        *("MB", "seconds on link"),
         words={"algorithm", "status"},
         title=f"{escape(what_is_run)}, K={schedule.K}, T={schedule.T}, "
         f"{schedule.rounds} rounds, {'no F*' if no_minimum else f'F*={f_star:.6f}'}",
+        caption=MEGABYTES,
     )
     for run in result.runs:
         losses = (run.trained_loss, run.final_loss)
@@ -338,7 +344,7 @@ def _print_table(result: Result, f_star: float, what_is_run: str, link: Link) ->
             run.status,
             *("-" if math.isnan(loss) else f"{loss - zero:.4e}" for loss in losses),
             *(_test_cells(run) if tested else ()),
-            f"{run.megabytes_per_worker:.3g}",
+            f"{result.megabytes_of(run)[-1]:.3g}",
             f"{result.seconds_of(run, link)[-1]:.3g}",
             style="bold" if run is result.best else None,
         )

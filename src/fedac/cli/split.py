@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from fedac.cli.parse import nonempty_path
+from fedac.cli.parse import nonempty_path, output_file
 from fedac.cli.progress import download_bar
 from fedac.errors import InputError
 
@@ -39,13 +39,12 @@ def command(
     """Show how a split divides the rows of a data set among clients."""
     from fedac.data import load
     from fedac.experiments.federations import check_clients, load_clients
-    from fedac.files import require_writable
 
     check_clients(clients, by, split_seed)
     if figure is not None:
         if figure.suffix.lower() not in FORMATS:
             raise InputError(f"--figure takes a file that ends in {', '.join(FORMATS)}: '{figure}'")
-        require_writable(figure)
+        output_file(figure, option="--figure")
     with download_bar(dataset) as show:
         data = load(dataset, show)
     found = load_clients(data, clients, by, split_seed)

@@ -72,7 +72,7 @@ def command(
         help="The grid, or the name of one that comes with fedac; or give it by options.",
     ),
     out: Path | None = typer.Option(
-        None, metavar="DIR", parser=nonempty_path, help="Folder of the store."
+        None, metavar="DIR", parser=nonempty_path, help="Folder of the store; made if missing."
     ),
     dry_run: bool = typer.Option(False, "--dry-run", help="Only print how much there is to do."),
     dataset: str | None = typer.Option(None, help="A registered name or a LIBSVM file."),

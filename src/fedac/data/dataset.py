@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from fedac.arrays import signs_advice
 from fedac.errors import DataError
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ class Dataset:
     X : csr_array or ndarray of float64, shape (n_samples, n_features)
         Sparse rows, or dense rows in C order.
     y : ndarray of float64, shape (n_samples,)
-        Labels, each -1 or +1; see `labels_to_signs`.
+        Labels, each -1 or +1.
     classes : pair of float
         The labels as the file writes them, the negative one first.
 
@@ -49,10 +50,7 @@ class Dataset:
         if self.y.shape != (rows,):
             raise DataError(f"{self.name}: {rows} rows but labels of shape {self.y.shape}")
         if not np.all(np.abs(self.y) == 1.0):
-            raise DataError(
-                f"{self.name}: labels must be -1 or +1; fedac.data.dataset.labels_to_signs makes "
-                "them so"
-            )
+            raise DataError(f"{self.name}: labels must be -1 and +1{signs_advice(self.y)}")
 
     @property
     def n_samples(self) -> int:

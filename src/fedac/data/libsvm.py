@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedac.arrays import LARGEST
 from fedac.data.dataset import Dataset, labels_to_signs
 from fedac.data.libsvm_text import MOST_DIGITS, read_entries
 from fedac.errors import DataError
@@ -37,6 +38,8 @@ DENSE_ABOVE = 0.5
 # The widest published sets have 5.5e7 columns. With this many a model takes 0.8 GB; a larger index
 # is more likely a typo.
 MOST_COLUMNS = 10**8
+NEWLINE = b"\n"
+NOT_TEXT = "not text; a line of a LIBSVM file is 'label index:value index:value ...'"
 
 
 def load_libsvm(
@@ -92,13 +95,19 @@ def _chunks(path: Path) -> Iterator[tuple[int, bytes]]:
     """Yield chunks of whole lines, each with the number of its first line."""
     line = 1
     try:
+        if path.is_char_device() or path.is_block_device():  # /dev/zero never ends
+            raise DataError(f"{path}: this is a device; give a LIBSVM file")
         with OPENERS.get(path.suffix, open)(path, "rb") as file:
             while text := file.read(CHUNK_BYTES):
+                # In a file of zeros the search for the end of a line would not end.
+                before, zero, _ = text.partition(b"\0")
+                if zero:
+                    raise DataError(f"{path}, line {line + before.count(NEWLINE)}: {NOT_TEXT}")
                 text += file.readline()
                 if line == 1:
                     text = text.removeprefix(codecs.BOM_UTF8)
                 yield line, text
-                line += text.count(b"\n")
+                line += text.count(NEWLINE)
     except FileNotFoundError:
         raise DataError(f"{path}: no such file") from None
     except IsADirectoryError:
@@ -147,19 +156,19 @@ def _stack(blocks: list[Rows], columns: int) -> Rows | NDArray[np.float64]:
 
 def _first_fault(text: bytes, first_line: int, n_features: int | None) -> str | None:
     """Describe the error in the first bad line; None if all lines are good."""
-    for number, line in enumerate(text.split(b"\n"), first_line):
+    for number, line in enumerate(text.split(NEWLINE), first_line):
         tokens = line.partition(b"#")[0].split()
         fault = _line_fault(tokens, n_features or MOST_COLUMNS)
         if fault:
             if not _is_text(line):
-                fault = "not text; a line of a LIBSVM file is 'label index:value index:value ...'"
+                fault = NOT_TEXT
             return f"line {number}: {fault}"
     return None
 
 
 def _line_fault(tokens: list[bytes], largest: int) -> str | None:
-    if tokens and not _is_finite(tokens[0]):
-        return f"label {_quote(tokens[0])} is not a finite number"
+    if tokens and (fault := _number_fault(tokens[0])):
+        return f"label {_quote(tokens[0])} is {fault}"
     last = 0
     for token in tokens[1:]:
         head, colon, tail = token.partition(b":")
@@ -175,17 +184,22 @@ def _line_fault(tokens: list[bytes], largest: int) -> str | None:
             return f"{_quote(token)}: there is no value after the colon"
         if b":" in tail:
             return f"{_quote(token)} has two colons and is not of the form index:value"
-        if not _is_finite(tail):
-            return f"{_quote(token)}: the value is not a finite number"
+        if fault := _number_fault(tail):
+            return f"{_quote(token)}: the value is {fault}"
         last = int(head)
     return None
 
 
-def _is_finite(token: bytes) -> bool:
+def _number_fault(token: bytes) -> str | None:
     try:
-        return b"_" not in token and math.isfinite(float(token))
+        number = math.nan if b"_" in token else float(token)
     except ValueError:
-        return False
+        number = math.nan
+    if not math.isfinite(number):
+        return "not a finite number"
+    if abs(number) > LARGEST:
+        return f"too large: squares overflow above {LARGEST:g}; scale the data"
+    return None
 
 
 def _quote(token: bytes) -> str:

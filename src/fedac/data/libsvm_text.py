@@ -13,6 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from fedac.arrays import LARGEST
+
 COMMENT = re.compile(rb"#[^\n]*")
 NEWLINE, COLON, SPACE, ZERO = b"\n: 0"
 IS_SPACE = np.isin(np.arange(256), list(b" \t\n\r\v\f"))
@@ -104,11 +106,11 @@ def _take_columns(
 
 
 def _numbers(text: bytearray) -> NDArray[np.float64] | None:
-    """Return the numbers between spaces, all of them finite; None if anything else is there."""
+    """Return the numbers between spaces, none too large; None if anything else is there."""
     with warnings.catch_warnings():
         warnings.simplefilter("error", DeprecationWarning)  # how NumPy says so, for now
         try:
             numbers = np.fromstring(bytes(text), sep=" ")
         except (DeprecationWarning, ValueError):
             return None
-    return numbers if np.isfinite(numbers).all() else None
+    return numbers if (np.abs(numbers) <= LARGEST).all() else None

@@ -6,6 +6,7 @@ until it fits, which may take forever.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
 from typing import Any
@@ -80,7 +81,10 @@ def check_split(clients: int | None, by: str, seed: int) -> tuple[Splitter, floa
     """Return the function, its parameter and the number of clients, or refuse them."""
     key, number = _parse(by)
     if key not in SPLITS:
-        raise unknown_name("split", by, SPLITS)
+        unknown = unknown_name("split", by, SPLITS)
+        if os.path.isfile(by):  # noqa: PTH113 - Path.is_file raises if a name is too long
+            raise InputError(f"{unknown}; to read a file: by=Path({by!r}).read_text().splitlines()")
+        raise unknown
     make, check = SPLITS[key]
     parameter = 0.0
     if check is not None:

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from fedac.arrays import Array, as_numbers
+from fedac.arrays import Array, as_data
 from fedac.errors import ColumnsWarning, InputError
 from fedac.objectives.linear_model import LinearModel, Matrix, as_rows
 
@@ -37,7 +37,7 @@ class HeldOut:
     @classmethod
     def of(cls, model: LinearModel, X: Any, y: npt.ArrayLike) -> HeldOut:
         """Fit rows to a model; sparse ones may have other columns, which count as zeros."""
-        rows, labels = as_rows(X, intercept=False), as_numbers("y of the test set", y)
+        rows, labels = as_rows(X, intercept=False), as_data("y of the test set", y)
         n, given = rows.shape
         columns = model.dim - model.intercept
         if labels.shape != (n,):

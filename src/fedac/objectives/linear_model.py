@@ -18,7 +18,7 @@ import numpy.typing as npt
 import scipy.sparse as sp
 from scipy.sparse.linalg import LinearOperator, eigsh
 
-from fedac.arrays import Array, as_numbers, content_hash
+from fedac.arrays import Array, as_data, content_hash, signs_advice
 from fedac.errors import InputError
 from fedac.objectives.base import Objective, RowNumbers
 from fedac.objectives.kernel import check_kernel
@@ -65,7 +65,7 @@ class LinearModel(Objective):
     ) -> None:
         self.l2 = require_nonnegative("l2", l2)
         self.X = as_rows(X, intercept=intercept)
-        self.y = as_numbers("y", y)
+        self.y = as_data("y", y)
         self.intercept = intercept
         # How much each row counts, 1 on average; None: all the same.
         self.weights: Array | None = None
@@ -73,9 +73,9 @@ class LinearModel(Objective):
         if self.y.shape != (self.n_samples,):
             raise InputError(f"X has {self.n_samples} rows but y has shape {self.y.shape}")
         if isinstance(self.X, sp.csr_array):
-            as_numbers("X", self.X.data)
+            as_data("X", self.X.data)
         if self.needs_signs and not np.isin(self.y, (-1.0, 1.0)).all():
-            raise InputError(f"{type(self).__name__} needs labels -1 and +1")
+            raise InputError(f"{type(self).__name__} needs labels -1 and +1{signs_advice(self.y)}")
         # A subclass may set what its loss needs after this: the fast engine checks again.
         with suppress(AttributeError):
             check_kernel(self)
@@ -251,7 +251,7 @@ def as_rows(X: npt.ArrayLike | sp.sparray | sp.spmatrix, *, intercept: bool) -> 
             rows = rows.copy()  # do not change the caller's matrix
             rows.sum_duplicates()
     else:
-        rows = as_numbers("X", X)
+        rows = as_data("X", X)
     if rows.ndim != 2 or 0 in rows.shape:
         raise InputError(f"X must be a matrix with rows and columns, got shape {rows.shape}")
     if intercept:
