@@ -26,8 +26,13 @@ def test_python_blocks_run(page: Path, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)  # examples may write files
     mpl.use("Agg")
     names: dict[str, object] = {"__name__": page.stem}
-    for block in re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL):
-        exec(compile(block, str(page), "exec", dont_inherit=True), names)
+    # An output right below its block is that of the block.
+    pattern = r"```python\n(.*?)```\n(?:\n```text\n(.*?)```)?"
+    for block, output in re.findall(pattern, page.read_text(), re.DOTALL):
+        with redirect_stdout(StringIO()) as said:
+            exec(compile(block, str(page), "exec", dont_inherit=True), names)
+        if output:
+            same_but_for_rounding(said.getvalue(), output)
     plt.close("all")
 
 
