@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -49,13 +50,13 @@ def _listening(processes: list[int]) -> set[tuple[int, str]]:
     """Return the addresses on which processes listen, with who does."""
     inodes = {}
     for pid in processes:
-        for descriptor in Path(f"/proc/{pid}/fd").iterdir():
-            try:
-                target = str(descriptor.readlink())
-            except OSError:
-                continue
-            if target.startswith("socket:["):
-                inodes[target[8:-1]] = pid
+        # A process may end, or close a file, between listing it and looking at it.
+        with suppress(FileNotFoundError):
+            for descriptor in list(Path(f"/proc/{pid}/fd").iterdir()):
+                with suppress(FileNotFoundError):
+                    target = str(descriptor.readlink())
+                    if target.startswith("socket:["):
+                        inodes[target[8:-1]] = pid
     found = set()
     for table in ("tcp", "tcp6", "udp", "udp6"):
         for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
