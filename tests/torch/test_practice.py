@@ -1,6 +1,8 @@
 """What practitioners do, and what goes wrong: with real processes, compared by hand."""
 
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -481,3 +483,30 @@ def test_feedback_is_for_int8() -> None:
         synchronize(
             LocalSGD([nn.Parameter(torch.ones(2))], lr=0.1, local_steps=2), error_feedback=True
         )
+
+
+# Registered before fedac's own, and therefore called after it.
+EXIT = """
+import atexit
+from pathlib import Path
+
+names = lambda: [task.joinpath("comm").read_text() for task in Path("/proc/self/task").iterdir()]
+atexit.register(lambda: print(sum("gloo" in name for name in names())))
+
+import torch
+import torch.distributed as dist
+from fedac.torch import LocalSGD, synchronize
+
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+model = torch.nn.Linear(2, 1)
+averages = synchronize(LocalSGD(model.parameters(), lr=0.1, local_steps=1), model, timeout=60)
+print(sum("gloo" in name for name in names()) > 0)
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs Linux")
+def test_threads_end_before_the_interpreter() -> None:
+    # One that outlives it aborts the process, if it then drops the last reference to a tensor.
+    done = subprocess.run([sys.executable, "-c", EXIT], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["True", "0"]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import time
 import traceback
+import weakref
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -58,6 +60,7 @@ class Workers:
     _work: tuple[Any, ...] = ()  # sums or a gathering that were started
 
     def __init__(self, group: Any, node: Any, *, device: torch.device) -> None:
+        _users.add(self)
         if not (dist.is_available() and dist.is_initialized()):
             raise InputError(
                 "there is no process group: call torch.distributed.init_process_group first, and "
@@ -275,6 +278,21 @@ def is_group(thing: object) -> bool:
 # group has threads and sockets, so a later synchronizer takes them over.
 _own: dict[Any, Any] = {}
 _made_from: Any = None
+_users: weakref.WeakSet[Workers] = weakref.WeakSet()
+
+
+@atexit.register
+def _end_threads() -> None:
+    """Let our groups end their threads while the interpreter still runs.
+
+    A thread of gloo that drops the last reference to a tensor needs the interpreter. If that is
+    gone, the process aborts: "terminate called without an active exception".
+    """
+    global _made_from
+    for workers in list(_users):
+        workers.group, workers.node, workers._work = None, None, ()
+    _own.clear()
+    _made_from = None
 
 
 def own_group(group: Any, device: torch.device, timeout: float | None) -> Any:
