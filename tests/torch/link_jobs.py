@@ -30,7 +30,7 @@ from fedac.wire import bytes_up
 CLONE_NEWNET = 0x40000000
 TUNSETIFF, IFF_TUN, IFF_NO_PI = 0x400454CA, 0x0001, 0x1000
 # TCP's own slowness does not belong to a link: slow starts, also after a pause, and packets that
-# are sent again because a busy machine has delayed the answer.
+# are sent again because a busy machine has delayed the answer (tail loss probes, timeouts).
 COMMANDS = """
 ip link set lo up
 ip addr add 10.0.0.{address}/24 dev tun0
@@ -38,6 +38,7 @@ ip link set tun0 mtu 9000 up
 ip route replace 10.0.0.0/24 dev tun0 initcwnd 400 initrwnd 400 rto_min 5s
 tc qdisc add dev tun0 root tbf rate {rate} burst 10kb latency 5s
 sysctl -qw net.ipv4.tcp_congestion_control=reno net.ipv4.tcp_slow_start_after_idle=0
+sysctl -qw net.ipv4.tcp_early_retrans=0
 """
 
 
