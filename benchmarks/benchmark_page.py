@@ -29,15 +29,14 @@ from sklearn.datasets import load_digits
 from fedac import Dataset, load
 from fedac.experiments.comparison import Comparison, Question, answer, open_store
 from fedac.experiments.comparison.baselines import BASELINES
-from fedac.experiments.comparison.budget import AXES
-from fedac.experiments.comparison.figure import LABELS, geometric_mean
-from fedac.experiments.comparison.methods import DEFAULT_METHODS, label
+from fedac.experiments.comparison.question import AXES, DEFAULT_METHODS, label
+from fedac.experiments.comparison.report import LABELS, geometric_mean
 from fedac.experiments.comparison.rows import Row
 from fedac.experiments.comparison.study import Cell
 from fedac.experiments.comparison.table import to_frame
-from fedac.experiments.seeds import predict_ratio
-from fedac.link import DEFAULT_LINK
-from fedac.palette import styles
+from fedac.experiments.summary import predict_ratio
+from fedac.federation.link import DEFAULT_LINK
+from fedac.plotting import styles
 
 DOCS = Path(__file__).parents[1] / "docs"
 METHODS = DEFAULT_METHODS

@@ -13,11 +13,11 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from fedac.algorithms import get
-from fedac.experiments.cells import seeds_note, summarize, tuned
 from fedac.experiments.grid import Grid, shipped
 from fedac.experiments.store import Store
+from fedac.experiments.summary import seeds_note, summarize, tuned
 from fedac.experiments.sweep import run
-from fedac.palette import style
+from fedac.plotting import style
 
 OUT = Path(__file__).parents[1] / "docs" / "images" / "clients.png"
 PANELS = {1.0: "everybody takes part", 0.1: "10% take part in a round"}

@@ -24,10 +24,10 @@ from matplotlib.figure import Figure
 
 from fedac.algorithms import get
 from fedac.experiments.grid import Grid
-from fedac.experiments.seeds import over_seeds
 from fedac.experiments.store import Store
+from fedac.experiments.summary import over_seeds
 from fedac.experiments.sweep import run
-from fedac.palette import styles
+from fedac.plotting import styles
 
 OUT = Path(__file__).parents[1] / "docs" / "images" / "family.png"
 BETA = "0.3|0.5|0.7|0.9"

@@ -22,9 +22,9 @@ from matplotlib.figure import Figure
 from fedac.algorithms import FEDAVG
 from fedac.data import load
 from fedac.flower import InProcessGrid, LocalStrategy, Task, client_app, local_steps
-from fedac.flower.messages import count_bytes
+from fedac.flower._arrays import count_bytes
 from fedac.objectives import LogisticRegression, optimum
-from fedac.palette import OTHER, style
+from fedac.plotting import OTHER, style
 
 OUT = Path(__file__).parents[1] / "docs" / "images" / "flower-rounds.png"
 CLIENTS, K, BATCH, ROUNDS, L2 = 10, 8, 1024, 100, 1e-4

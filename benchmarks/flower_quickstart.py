@@ -37,8 +37,8 @@ from flwr.serverapp.strategy import FedAdam, FedAvg, FedAvgM, FedProx, Strategy
 from matplotlib.figure import Figure
 
 from fedac.flower import InProcessGrid, LocalStrategy, QuorumError
-from fedac.flower.messages import count_bytes
-from fedac.palette import styles
+from fedac.flower._arrays import count_bytes
+from fedac.plotting import styles
 
 ROOT = Path(__file__).parents[1]
 BEFORE = ROOT / "examples" / "flower_quickstart"

@@ -15,13 +15,13 @@ from pathlib import Path
 import numpy as np
 
 from fedac.algorithms import FEDAC_I
-from fedac.algorithms.couplings import FedAcHyperparameters
+from fedac.algorithms.hyperparameters import FedAcHyperparameters
+from fedac.federation.federation import Federation
+from fedac.federation.schedule import Schedule
 from fedac.objectives import LeastSquares, optimum
-from fedac.palette import LABEL_COLOURS
-from fedac.simulation.federation import Federation
+from fedac.plotting import LABEL_COLOURS
+from fedac.simulation.engines.reference import run_round
 from fedac.simulation.problem import Lane
-from fedac.simulation.reference import run_round
-from fedac.simulation.schedule import Schedule
 
 OUT = Path(__file__).parents[1] / "docs" / "images" / "fedac-steps.svg"
 M, K, ROUNDS = 3, 5, 2

@@ -18,11 +18,10 @@ from fedac.algorithms import get as get_algorithm
 from fedac.data import load
 from fedac.errors import StepSizeWarning
 from fedac.objectives import LogisticRegression, NoisyQuadratic, optimum
-from fedac.palette import style
+from fedac.plotting import style
 from fedac.simulation import simulate
 from fedac.theory import lemmas
-from fedac.theory.potentials import psi
-from fedac.theory.tracing import trace
+from fedac.theory.tracing import psi, trace
 
 OUT = Path(__file__).parents[1] / "docs" / "images" / "theory-bounds.png"
 SEEDS = range(64)

@@ -157,7 +157,7 @@ def show(curves: np.ndarray) -> None:
 def draw(curves: np.ndarray, path: Path) -> None:
     from matplotlib.figure import Figure
 
-    from fedac.palette import style
+    from fedac.plotting import style
 
     looks = {
         ("ddp", 0.0): style("mb-sgd"),

@@ -303,7 +303,7 @@ def show(curves: dict[str, np.ndarray]) -> None:
 def draw(curves: dict[str, np.ndarray], path: Path) -> None:
     from matplotlib.figure import Figure
 
-    from fedac.palette import styles
+    from fedac.plotting import styles
 
     names = {"ddp": "mb-sgd", "fedac": "fedac-i", "momentum": "fedavg", "post-local": "mb-ac-sgd"}
     looks = styles([names.get(method, method) for method in curves])

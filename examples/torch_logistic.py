@@ -24,7 +24,7 @@ from torch import nn
 from torch.nn.functional import logsigmoid
 
 import fedac
-from fedac.sampling import sample_index
+from fedac.federation.sampling import sample_index
 from fedac.torch import LocalOptimizer, synchronize
 
 WORKERS, K, T, SEED = 4, 64, 1024, 1

@@ -25,7 +25,7 @@ from torch import nn
 from torch.nn.functional import logsigmoid
 
 import fedac
-from fedac.sampling import sample_index
+from fedac.federation.sampling import sample_index
 from fedac.torch import LocalOptimizer, synchronize
 
 WORKERS, K, T, BATCH, L2 = 4, 16, 512, 64, 1e-3

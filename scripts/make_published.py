@@ -1,4 +1,4 @@
-"""Make src/fedac/experiments/published.csv from the tables that the paper's authors published.
+"""Make published.csv of the reproduction from the tables that the authors published.
 
     python scripts/make_published.py FOLDER
 
@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pandas as pd
 
-OUT = Path(__file__).parents[1] / "src/fedac/experiments/published.csv"
+OUT = Path(__file__).parents[1] / "src/fedac/experiments/reproduction/published.csv"
 
 # The step sizes that the paper lists for a problem; the tables have more. It lists none for the
 # instability figure (a9a, l2 = 1e-4), so our sweep tries all that the authors tried.

@@ -7,8 +7,13 @@ from pathlib import Path
 import pytest
 
 from fedac.algorithms import ALGORITHMS, FEDAC_I, FEDAVG, fedac
-from fedac.checkpoints import Envelope, MissingCheckpointError, describe_rule, require_same_rule
 from fedac.errors import InputError
+from fedac.federation.checkpoint import (
+    Envelope,
+    MissingCheckpointError,
+    describe_rule,
+    require_same_rule,
+)
 
 ENVELOPE = Envelope(package="fedac.toy", version=3, oldest=2)
 

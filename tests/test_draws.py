@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from fedac.sampling import sample_index
+from fedac.federation.sampling import sample_index
 
 seeds = st.integers(0, 2**64 - 1)
 counters = st.integers(0, 2**40)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from fedac.errors import InputError
-from fedac.files import require_writable, write_atomically
+from fedac.paths import require_writable, write_atomically
 
 
 def test_a_link_stays_a_link(tmp_path: Path) -> None:

@@ -7,8 +7,8 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from fedac import filesystems
-from fedac.filesystems import file_system, is_network
+from fedac import paths
+from fedac.paths import file_system, is_network
 
 MOUNTS = r"""
 22 27 0:21 / /proc rw,relatime - proc proc rw
@@ -47,13 +47,13 @@ def test_no_mounts():
 def test_is_network(tmp_path, monkeypatch):
     file = tmp_path / "mountinfo"
     file.write_text(MOUNTS)
-    monkeypatch.setattr(filesystems, "MOUNTS", file)
-    paths = ("/home/ada", "/my data", "/scratch/a/b", "/fuse", "/home/ada/fast", "/srv")
-    assert [is_network(Path(path)) for path in paths] == [True, True, True, False, False, False]
+    monkeypatch.setattr(paths, "MOUNTS", file)
+    places = ("/home/ada", "/my data", "/scratch/a/b", "/fuse", "/home/ada/fast", "/srv")
+    assert [is_network(Path(path)) for path in places] == [True, True, True, False, False, False]
     (tmp_path / "link").symlink_to("/home/ada")
     assert is_network(tmp_path / "link" / "runs")
 
 
 def test_a_system_that_does_not_say(tmp_path, monkeypatch):
-    monkeypatch.setattr(filesystems, "MOUNTS", tmp_path / "gone")
+    monkeypatch.setattr(paths, "MOUNTS", tmp_path / "gone")
     assert not is_network(tmp_path)

@@ -7,8 +7,8 @@ import pytest
 
 from fedac import Link, LogisticRegression, load, simulate
 from fedac.errors import InputError
-from fedac.link import _STREAM, LINKS, slowest
-from fedac.sampling import GOLDEN, gaussians, mix, participants, worker_key
+from fedac.federation.link import _STREAM, LINKS, slowest
+from fedac.federation.sampling import GOLDEN, gaussians, mix, participants, worker_key
 
 
 def test_seconds_by_hand() -> None:

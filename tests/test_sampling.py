@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fedac.sampling import GOLDEN, gaussians, mix
+from fedac.federation.sampling import GOLDEN, gaussians, mix
 
 
 def test_the_published_splitmix64_stream_of_seed_zero() -> None:

@@ -8,8 +8,16 @@ from hypothesis.extra.numpy import arrays
 
 from fedac.algorithms import get
 from fedac.errors import InputError
-from fedac.rounding import WIRES
-from fedac.wire import bytes_of, decode, encode, keys_of, require_wire, rounded, send
+from fedac.federation.compression import (
+    WIRES,
+    bytes_of,
+    decode,
+    encode,
+    keys_of,
+    require_wire,
+    rounded,
+    send,
+)
 
 numbers = st.floats(-1e6, 1e6, width=32, allow_subnormal=False)
 

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fedac.algorithms import Algorithm, compose, fedac
     from fedac.data import Clients, Dataset, load, split
-    from fedac.decay import Decay
     from fedac.experiments.comparison import compare
-    from fedac.link import Link
+    from fedac.federation.link import Link
+    from fedac.federation.schedule import Decay
     from fedac.objectives import (
         Augmented,
         LeastSquares,
@@ -65,8 +65,8 @@ def __getattr__(name: str) -> Any:
     # In the order of their weight: whoever needs a `Decay` need not wait for SciPy.
     homes = (
         "algorithms",
-        "decay",
-        "link",
+        "federation.schedule",
+        "federation.link",
         "data",
         "objectives",
         "simulation",

@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 
 from fedac.algorithms import Algorithm
-from fedac.algorithms.boundaries import boundary_form
-from fedac.algorithms.contract import check_functions, couple
-from fedac.algorithms.linear import linear_form
+from fedac.algorithms.checks import check_functions, couple
+from fedac.algorithms.linear import boundary_form, linear_form
 from fedac.errors import InputError, NotLinearWarning
 from fedac.objectives import Objective
 

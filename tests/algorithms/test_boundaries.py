@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fedac.algorithms import get
-from fedac.algorithms.boundaries import boundary_form
+from fedac.algorithms.linear import boundary_form
 from fedac.errors import InputError
 
 K = 4

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 from fedac.algorithms import ALGORITHMS, Algorithm, fedac, get
+from fedac.federation import federation
+from fedac.federation.schedule import Span
 from fedac.objectives import LeastSquares
-from fedac.simulation import federation, reference
+from fedac.simulation.engines import reference
 from fedac.simulation.problem import Lane
-from fedac.simulation.schedule import Span
 
 GENERAL = fedac(gamma=1 / 4, alpha=2, beta=4)
 DRAWS = {0: [0, 1], 1: [1, 1]}  # step -> row of each worker

@@ -10,13 +10,10 @@ import numpy as np
 import pytest
 
 from fedac.algorithms import FEDAC_I, Algorithm, compose, expand, get, split_names
-from fedac.algorithms.boundaries import boundary_form
-from fedac.algorithms.contract import check_functions
-from fedac.algorithms.fingerprints import fingerprint
-from fedac.algorithms.linear import linear_form
-from fedac.algorithms.pieces import LOCAL_RULES, MEMORIES, SERVER_RULES, WELL_KNOWN
-from fedac.algorithms.server.nesterov import Nesterov
-from fedac.algorithms.server.rule import ServerRule
+from fedac.algorithms.catalog import LOCAL_RULES, MEMORIES, SERVER_RULES, WELL_KNOWN
+from fedac.algorithms.checks import check_functions, fingerprint
+from fedac.algorithms.linear import boundary_form, linear_form
+from fedac.algorithms.server import Nesterov, ServerRule
 from fedac.errors import InputError
 
 NUMBERS = {"prox": "(0.1)", "gpa": "(0.9, 0.8)", "step": "(1.5)"}

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedac.algorithms import couplings
-from fedac.algorithms.couplings import (
+from fedac.algorithms import hyperparameters
+from fedac.algorithms.hyperparameters import (
     as_fedac,
     fedac_i,
     fedac_ii,
@@ -170,9 +170,9 @@ def test_long_intervals_leave_no_acceleration(eta, K) -> None:
 def test_every_coupling_is_covered_here() -> None:
     public = {
         name
-        for name, value in vars(couplings).items()
+        for name, value in vars(hyperparameters).items()
         if callable(value)
-        and getattr(value, "__module__", "") == couplings.__name__
+        and getattr(value, "__module__", "") == hyperparameters.__name__
         and not isinstance(value, type)
         and not name.startswith("_")
     }

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fedac.algorithms import ALGORITHMS, FEDAC_I, FEDAVG, fedac
-from fedac.algorithms.fingerprints import fingerprint
+from fedac.algorithms.checks import fingerprint
 
 
 def test_algorithms_that_differ_have_different_fingerprints() -> None:
@@ -69,7 +69,7 @@ def test_functions_that_work_in_place_disturb_no_probe() -> None:
 def test_every_process_finds_the_same() -> None:
     code = (
         "from fedac.algorithms import FEDAC_I; "
-        "from fedac.algorithms.fingerprints import fingerprint; print(fingerprint(FEDAC_I))"
+        "from fedac.algorithms.checks import fingerprint; print(fingerprint(FEDAC_I))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == fingerprint(FEDAC_I)

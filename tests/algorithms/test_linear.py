@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedac.algorithms import ALGORITHMS, FEDAC_I, FEDAVG, fedac
-from fedac.algorithms.couplings import FedAcHyperparameters
+from fedac.algorithms.hyperparameters import FedAcHyperparameters
 from fedac.algorithms.linear import linear_form
 from fedac.errors import InputError
 

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from fedac.algorithms import fedac, get
-from fedac.algorithms.linear import linear_form
-from fedac.algorithms.rebuilt import from_linear
+from fedac.algorithms.linear import from_linear, linear_form
 from fedac.errors import InputError
 
 ETA = 0.25

@@ -4,7 +4,7 @@ import pytest
 
 from fedac.algorithms import ALGORITHMS, FEDAC_I, fedac, get
 from fedac.errors import InputError
-from fedac.wire import bytes_up
+from fedac.federation.compression import bytes_up
 
 
 def test_names_are_those_of_the_command() -> None:

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from fedac.algorithms import ALGORITHMS
-from fedac.algorithms.pieces import LOCAL_RULES, MEMORIES, SERVER_RULES, WELL_KNOWN
+from fedac.algorithms.catalog import LOCAL_RULES, MEMORIES, SERVER_RULES, WELL_KNOWN
 from fedac.experiments.store import Store
 
 

@@ -9,7 +9,7 @@ from threading import Thread
 
 import pytest
 
-from fedac.cli import parse
+from fedac.cli import options
 
 GOOD = b"+1 1:0.5 3:1\n-1 2:1\n"
 
@@ -293,7 +293,7 @@ def test_demo_checks_its_folder_before_it_computes(assert_refused, write, monkey
     assert_refused("demo", "--out", file, saying=f"--out takes a writable folder; '{file}'")
     assert_refused("demo", "--out", file / "x", saying=f"'{file}' is a file")
     # Tests may run as root, who can write anywhere.
-    monkeypatch.setattr(parse.os, "access", lambda path, mode: False)
+    monkeypatch.setattr(options.os, "access", lambda path, mode: False)
     assert_refused("demo", "--out", tmp_path / "new", saying=f"'{tmp_path}' is not writable")
 
 

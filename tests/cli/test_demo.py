@@ -7,8 +7,9 @@ import struct
 import pytest
 
 from fedac import LogisticRegression, load, optimum
-from fedac.experiments import demo, task
-from fedac.experiments.published import published_runs
+from fedac.experiments import task
+from fedac.experiments.reproduction import demo
+from fedac.experiments.reproduction.published import published_runs
 
 pytestmark = pytest.mark.slow
 

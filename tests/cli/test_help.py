@@ -8,7 +8,7 @@ import pytest
 import typer.main
 
 from fedac.cli import app
-from fedac.cli.parse import LOSS_NAMES
+from fedac.cli.options import LOSS_NAMES
 from fedac.objectives import LOSSES
 
 

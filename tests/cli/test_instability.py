@@ -80,7 +80,7 @@ def shown(separation, sequence):
 
 @pytest.mark.parametrize("width", [30, 60, 100])
 def test_a_narrow_terminal_cuts_no_number(fedac, monkeypatch, width):
-    monkeypatch.setattr("fedac.cli.streams.results_console", lambda: Console(width=width))
+    monkeypatch.setattr("fedac.cli.console.results_console", lambda: Console(width=width))
     out = fedac("instability", "--kappa", "1e4", "--blocks", 40, "-K", "1,4,16,64").out
     assert "\u2026" not in out
     for sequence in ("w", "w_ag"):

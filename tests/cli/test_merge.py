@@ -7,7 +7,7 @@ from contextlib import closing
 
 import pytest
 
-from fedac.experiments import network
+from fedac.experiments import store
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def test_refusals(assert_refused, sweep, tmp_path):
 
 def test_a_network_file_system_is_mentioned_once(fedac, sweep, tmp_path, monkeypatch):
     a, b = sweep("a", "0.1"), sweep("b", "0.5")
-    monkeypatch.setattr(network, "is_network", lambda path: True)
+    monkeypatch.setattr(store, "is_network", lambda path: True)
     code, _, err = fedac("merge", tmp_path / "out", a, b)
     assert (code, err) == (
         0,

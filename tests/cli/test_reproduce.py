@@ -10,9 +10,9 @@ import pytest
 
 from fedac.cli import reproduce
 from fedac.experiments import grid, report, task
-from fedac.experiments.cells import tuned
-from fedac.experiments.identity import A9A
+from fedac.experiments.run_key import A9A
 from fedac.experiments.store import Store
+from fedac.experiments.summary import tuned
 
 pytestmark = pytest.mark.slow
 
@@ -181,7 +181,7 @@ def test_comparison_tables(fedac, monkeypatch, tmp_path):
 
 
 def test_help_lists_the_figures(fedac):
-    from fedac.experiments.paper import FIGURES
+    from fedac.experiments.reproduction.paper import FIGURES
 
     said = fedac("reproduce", "--help").out
     for figure in FIGURES.values():

@@ -7,7 +7,7 @@ import re
 import pytest
 from rich.console import Console
 
-from fedac.cli import streams
+from fedac.cli import console
 
 NUMBERS = ["0.0005", "1.2345e-03", "32,561"]
 
@@ -15,7 +15,7 @@ NUMBERS = ["0.0005", "1.2345e-03", "32,561"]
 @pytest.fixture
 def table():
     headings = ("eta", "status", "best suboptimality", "rows")
-    table = streams.new_table(*headings, words={"status"}, title="title", caption="A caption.")
+    table = console.new_table(*headings, words={"status"}, title="title", caption="A caption.")
     table.add_row(NUMBERS[0], "ok", *NUMBERS[1:])
     table.add_row("[b]0.2[/b]", "diverged after a long while", "-", "7")
     return table
@@ -23,8 +23,8 @@ def table():
 
 @pytest.mark.parametrize("width", [5, 20, 40, 48, 60, 80, 200])
 def test_numbers_stay_whole(table, width, monkeypatch, capsys):
-    monkeypatch.setattr(streams, "results_console", lambda: Console(width=width))
-    streams.print_table(table)
+    monkeypatch.setattr(console, "results_console", lambda: Console(width=width))
+    console.print_table(table)
     printed = capsys.readouterr().out
     assert all(number in printed for number in NUMBERS)
     assert "[b]" not in printed

@@ -9,15 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from fedac import (
-    Augmented,
-    Decay,
-    LeastSquares,
-    LogisticRegression,
-    Result,
-    Schedule,
-    simulate,
-)
+from fedac import Augmented, Decay, LeastSquares, LogisticRegression, Result, Schedule, simulate
 
 Simulation = Callable[..., Result]
 

@@ -10,7 +10,7 @@ import pytest
 from fedac import LeastSquares, NoisyQuadratic, simulate
 from fedac.cli import main
 from fedac.errors import InputError
-from fedac.simulation._fast.client_memory import Home, require_space, reserved
+from fedac.simulation.engines.linear.client_memory import Home, require_space, reserved
 
 F = LeastSquares([[1.0], [1.0]], [0.0, 3.0])
 OPTIONS = {"M": 4, "K": 2, "T": 4, "eta": 0.1}

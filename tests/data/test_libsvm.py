@@ -16,8 +16,8 @@ from hypothesis.extra import numpy as hnp
 from scipy.sparse import csr_array, issparse
 from sklearn.datasets import load_svmlight_file
 
-from fedac.data import libsvm, load_libsvm
-from fedac.data.libsvm_text import read_entries
+from fedac.data import load_libsvm, readers
+from fedac.data.readers import read_entries
 from fedac.errors import DataError, InputError
 
 TEXT = b"# header\n+1 1:0.5 4:2  # note\n\n-1 3:1e-3\n+1\n"
@@ -63,7 +63,7 @@ def test_name_and_width_can_be_given(write):
 
 @pytest.mark.parametrize("chunk", [1, 20, 1 << 20])
 def test_full_rows_become_dense(write, monkeypatch, chunk):
-    monkeypatch.setattr(libsvm, "CHUNK_BYTES", chunk)
+    monkeypatch.setattr(readers, "CHUNK_BYTES", chunk)
     data = load_libsvm(write(b"1 1:1 2:2\n0 1:3\n1 1:4 2:5 3:6\n"))
     assert isinstance(data.X, np.ndarray)
     assert data.X.flags.c_contiguous
@@ -100,7 +100,7 @@ LONG = b"x" * 99
 )
 @pytest.mark.parametrize("chunk", [1, 1 << 20])
 def test_a_bad_line_is_named(write, monkeypatch, line, message, chunk):
-    monkeypatch.setattr(libsvm, "CHUNK_BYTES", chunk)
+    monkeypatch.setattr(readers, "CHUNK_BYTES", chunk)
     path = write(b"-1 1:1\n\n" + line + b"\n1 bad\n")
     assert_refused(path, message, n_features=9)
 
@@ -108,14 +108,14 @@ def test_a_bad_line_is_named(write, monkeypatch, line, message, chunk):
 @pytest.mark.parametrize("index", [b"100000001", b"2000000000", b"3000000000"])
 @pytest.mark.parametrize("chunk", [1, 1 << 20])
 def test_an_index_too_large_for_memory(write, monkeypatch, index, chunk):
-    monkeypatch.setattr(libsvm, "CHUNK_BYTES", chunk)
+    monkeypatch.setattr(readers, "CHUNK_BYTES", chunk)
     token = index.decode()
     message = f"line 2: '{token}:1': the feature index must be a whole number from 1 to 100000000"
     assert_refused(write(b"-1 1:1\n1 " + index + b":1\n"), message)
 
 
 def test_the_largest_number_of_columns(write):
-    assert load_libsvm(write(b"-1 1:1\n1 100000000:1\n")).n_features == libsvm.MOST_COLUMNS
+    assert load_libsvm(write(b"-1 1:1\n1 100000000:1\n")).n_features == readers.MOST_COLUMNS
 
 
 def test_compressed_without_its_suffix_is_not_text(write):
@@ -186,7 +186,7 @@ def test_round_trip(X, chunk, data):
         for sign, row in zip(y, X.astype(object), strict=True)
     )
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(libsvm, "CHUNK_BYTES", chunk)
+        patch.setattr(readers, "CHUNK_BYTES", chunk)
         path = Path(folder) / "random"
         path.write_text(text)
         loaded = load_libsvm(path, n_features=d)
@@ -211,7 +211,7 @@ def test_round_trip(X, chunk, data):
 def test_what_is_read_has_no_fault_and_is_what_scikit_learn_reads(lines):
     text = "\n".join(" ".join(words) for words in lines).encode()
     entries = read_entries(text)
-    assert (entries is None) == (libsvm._first_fault(text, 1, None) is not None)
+    assert (entries is None) == (readers._first_fault(text, 1, None) is not None)
     if entries is None or not entries.labels.size:
         return
     X, y = load_svmlight_file(io.BytesIO(text), zero_based=False)

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from fedac.cache import cache_dir
 from fedac.data import load
 from fedac.data.registry import EMBEDDED, SOURCES, Source, describe, fetch, find
 from fedac.errors import DataError, InputError
 from fedac.objectives import LogisticRegression
+from fedac.paths import cache_dir
 
 TEXT = b"".join(b"%d %d:1\n" % (i % 2, 1 + i % 5) for i in range(60_000))
 SHA = hashlib.sha256(TEXT).hexdigest()

@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 
 from fedac.experiments.comparison import Budget, Comparison, Question
-from fedac.experiments.comparison.curves import Curve
-from fedac.experiments.comparison.rows import Row, find_costs, find_ratio
+from fedac.experiments.comparison.rows import Curve, Row, find_costs, find_ratio
 from fedac.experiments.comparison.study import Cell
-from fedac.experiments.seeds import predict
+from fedac.experiments.summary import predict
 
 
 @pytest.fixture(scope="session")

@@ -13,9 +13,9 @@ from fedac import Link, LogisticRegression, load
 from fedac.data import Clients
 from fedac.errors import InputError
 from fedac.experiments.comparison.baselines import BASELINES, baseline_curve
+from fedac.federation.federation import batch_rows
 from fedac.objectives import LeastSquares, NoisyQuadratic, optimum
-from fedac.objectives.over_clients import minimized
-from fedac.simulation.federation import batch_rows
+from fedac.objectives.heterogeneity import minimized
 
 
 class Counted(LogisticRegression):

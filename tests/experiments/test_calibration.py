@@ -10,7 +10,7 @@ from fedac.errors import InputError
 from fedac.experiments import calibration
 from fedac.experiments.calibration import METHODS, planners_question, recommended
 from fedac.experiments.comparison import answer, open_store
-from fedac.link import Link
+from fedac.federation.link import Link
 
 PROBLEM = {"dataset": "synthetic", "l2": 1e-2}
 

@@ -7,7 +7,7 @@ import math
 import pandas as pd
 import pytest
 
-from fedac.experiments.cells import (
+from fedac.experiments.summary import (
     edge_note,
     eta_text,
     fewest_note,

@@ -16,14 +16,13 @@ from fedac.errors import InputError
 from fedac.experiments import task
 from fedac.experiments.comparison import Budget, Question, answer, open_store
 from fedac.experiments.comparison.baselines import BASELINES
-from fedac.experiments.comparison.curves import Curve
-from fedac.experiments.comparison.methods import DEFAULT_METHODS, default_methods
-from fedac.experiments.comparison.rows import find_costs, find_ratio
+from fedac.experiments.comparison.question import DEFAULT_METHODS, default_methods
+from fedac.experiments.comparison.rows import Curve, find_costs, find_ratio
 from fedac.experiments.comparison.study import Cell
 from fedac.experiments.comparison.table import to_frame, to_json, to_latex
 from fedac.experiments.comparison.tuner import Tuner
 from fedac.experiments.comparison.verdict import proposed_target, sentences
-from fedac.experiments.seeds import predict, predict_ratio
+from fedac.experiments.summary import predict, predict_ratio
 
 LINK = Link(latency=0.05, up=20e6, down=100e6, gradient=0.002, stragglers="lognormal(0.5)")
 METHODS = ("fedavg", "fedac-i", "diloco", "mb-ac-sgd")

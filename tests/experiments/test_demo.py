@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
-from fedac.experiments import demo
+from fedac.experiments.reproduction import demo
 
 
 @pytest.fixture

@@ -10,11 +10,11 @@ import pandas as pd
 import pytest
 
 from fedac.errors import InputError
-from fedac.experiments.expenses import with_expenses
+from fedac.experiments.costs import with_expenses
 from fedac.experiments.export import write_csv, write_parquet, write_traces
 from fedac.experiments.grid import Config
 from fedac.experiments.store import Outcome, Store
-from fedac.link import DEFAULT_LINK, Link
+from fedac.federation.link import DEFAULT_LINK, Link
 
 HEADER = (
     "dataset,l2,algorithm,M,K,T,eta,seed,status,best_loss,final_loss,"

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from fedac.data import Dataset, split
+from fedac.data.splits import check_clients, load_clients
 from fedac.errors import InputError
-from fedac.experiments.federations import check_clients, load_clients
 
 DATA = Dataset("six", np.eye(6), np.array([1.0, -1.0, 1.0, -1.0, 1.0, 1.0]))
 

@@ -10,9 +10,9 @@ import pandas as pd
 import pytest
 
 from fedac.experiments import figures
-from fedac.experiments.identity import A9A
-from fedac.experiments.paper import FIGURES
-from fedac.experiments.published import F_STAR
+from fedac.experiments.reproduction.paper import FIGURES
+from fedac.experiments.reproduction.published import F_STAR
+from fedac.experiments.run_key import A9A
 
 SMALL = {"workers": (4, 64, 1024), "local_steps": (1, 8, 64)}
 OVER_M = replace(FIGURES["figure-1"], **SMALL)

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedac.algorithms import ALGORITHMS
-from fedac.algorithms.fingerprints import fingerprint
+from fedac.algorithms.checks import fingerprint
 from fedac.errors import InputError
 from fedac.experiments.grid import Config, Grid, Split, groups, shipped
-from fedac.experiments.identity import SCHEMA_1
+from fedac.experiments.run_key import SCHEMA_1
 
 TOML = """\
 # A comment with eta = 3 in it.

@@ -8,12 +8,7 @@ import pandas as pd
 import pytest
 
 from fedac.data import Dataset, load
-from fedac.experiments.identity import (
-    A9A,
-    A9A_ROWS,
-    rows_hash,
-    with_unique_names,
-)
+from fedac.experiments.run_key import A9A, A9A_ROWS, rows_hash, with_unique_names
 from fedac.objectives import LogisticRegression
 
 DEFAULTS = {

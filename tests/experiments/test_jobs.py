@@ -14,13 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedac.errors import CompileCacheWarning, InputError
-from fedac.experiments import sweep, task
-from fedac.experiments.cost import Cost
+from fedac.experiments import scheduling, sweep, task
 from fedac.experiments.export import write_csv
 from fedac.experiments.grid import Grid
-from fedac.experiments.runners import WorkerLostError, layout
-from fedac.experiments.runners.processes import Processes
-from fedac.experiments.shards import Shard
+from fedac.experiments.merge import Shard
+from fedac.experiments.pool import Processes, WorkerLostError
+from fedac.experiments.scheduling import Cost
 from fedac.experiments.store import Store
 
 linux = pytest.mark.skipif(not Path("/proc/self").exists(), reason="looks for processes in /proc")
@@ -56,18 +55,19 @@ def read(folder):
 def test_the_best_number_of_jobs_is_no_worse_than_any(costs, cores):
     costs = [Cost(*each) for each in costs]
     times = [
-        layout.predict_time(costs, layout.share_out(cores, jobs)) for jobs in range(1, cores + 1)
+        scheduling.predict_time(costs, scheduling.share_out(cores, jobs))
+        for jobs in range(1, cores + 1)
     ]
-    best = layout.best_jobs(costs, cores)
+    best = scheduling.best_jobs(costs, cores)
     assert times[best - 1] == min(times)
-    assert sum(layout.share_out(cores, best)) == cores  # none idle, none twice
+    assert sum(scheduling.share_out(cores, best)) == cores  # none idle, none twice
 
 
 def test_the_time_of_jobs_by_hand():
     costs = [Cost(alone=2.0, shared=4.0), Cost(alone=1.0), Cost(alone=3.0)]
-    assert layout.predict_time(costs, [2]) == (2 + 4 / 2) + 1 + 3
+    assert scheduling.predict_time(costs, [2]) == (2 + 4 / 2) + 1 + 3
     # The longest takes one job for itself, the others follow each other.
-    assert layout.predict_time(costs, [1, 1]) == layout.START + max(6, 3 + 1)
+    assert scheduling.predict_time(costs, [1, 1]) == scheduling.START + max(6, 3 + 1)
 
 
 @pytest.mark.slow
@@ -193,7 +193,7 @@ def test_what_the_input_is_to_blame_for_is_an_input_error(tmp_path, monkeypatch)
 
 @pytest.mark.slow
 def test_a_worker_that_cannot_start_is_an_error_at_once(tmp_path, monkeypatch):
-    monkeypatch.setattr("fedac.experiments.runners.processes.to_bytes", lambda task: b"rubbish")
+    monkeypatch.setattr("fedac.experiments.pool.to_bytes", lambda task: b"rubbish")
     with (
         Store(tmp_path, create=True) as store,
         pytest.raises(WorkerLostError, match="could not start: exit code 1"),

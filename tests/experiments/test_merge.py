@@ -21,8 +21,7 @@ from fedac.experiments import database, sweep
 from fedac.experiments.database import SCHEMA
 from fedac.experiments.export import write_csv, write_traces
 from fedac.experiments.grid import Grid
-from fedac.experiments.merge import merge_stores
-from fedac.experiments.shards import Shard
+from fedac.experiments.merge import Shard, merge_stores
 from fedac.experiments.store import FILE, Store
 
 posix = pytest.mark.skipif(os.name != "posix", reason="needs POSIX signals and permissions")

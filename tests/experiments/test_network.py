@@ -7,13 +7,13 @@ import warnings
 import pytest
 
 from fedac.errors import NetworkFileSystemWarning
-from fedac.experiments import network
+from fedac.experiments import store
 from fedac.experiments.store import Store
 
 
 @pytest.fixture
 def everywhere(monkeypatch):
-    monkeypatch.setattr(network, "is_network", lambda path: True)
+    monkeypatch.setattr(store, "is_network", lambda path: True)
 
 
 def test_writing_warns_and_reading_does_not(everywhere, tmp_path):

@@ -7,10 +7,10 @@ from types import SimpleNamespace
 import pandas as pd
 import pytest
 
-from fedac.experiments.cells import tuned
-from fedac.experiments.identity import A9A
-from fedac.experiments.paper import FIGURES, headlines, judged, published_cells
-from fedac.experiments.published import published_runs
+from fedac.experiments.reproduction.paper import FIGURES, headlines, judged, published_cells
+from fedac.experiments.reproduction.published import published_runs
+from fedac.experiments.run_key import A9A
+from fedac.experiments.summary import tuned
 
 F_STAR = 0.25
 

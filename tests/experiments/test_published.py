@@ -6,8 +6,8 @@ import pandas as pd
 import pytest
 
 from fedac.experiments.grid import Grid, shipped
-from fedac.experiments.identity import A9A
-from fedac.experiments.published import F_STAR, paper_datasets, published_runs
+from fedac.experiments.reproduction.published import F_STAR, paper_datasets, published_runs
+from fedac.experiments.run_key import A9A
 from fedac.objectives import LogisticRegression, optimum
 
 CELL = ["dataset", "l2", "algorithm", "M", "K"]

@@ -14,13 +14,13 @@ import pytest
 from fedac.algorithms import ALGORITHMS
 from fedac.cli import main
 from fedac.errors import InputError
-from fedac.experiments.expenses import elapsed_of
+from fedac.experiments.costs import elapsed_of
 from fedac.experiments.grid import Config
-from fedac.experiments.identity import A9A
-from fedac.experiments.published import F_STAR, published_runs
 from fedac.experiments.report import render, write
+from fedac.experiments.reproduction.published import F_STAR, published_runs
+from fedac.experiments.run_key import A9A
 from fedac.experiments.store import Outcome, Store
-from fedac.link import Link
+from fedac.federation.link import Link
 
 pytestmark = pytest.mark.slow
 

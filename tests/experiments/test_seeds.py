@@ -7,7 +7,7 @@ import math
 import pytest
 
 from fedac.errors import InputError
-from fedac.experiments.seeds import Band, over_seeds
+from fedac.experiments.summary import Band, over_seeds
 
 INF = math.inf
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from fedac.errors import InputError
 from fedac.experiments import sweep
 from fedac.experiments.grid import Grid
-from fedac.experiments.shards import Shard
+from fedac.experiments.merge import Shard
 
 
 def test_parse():

@@ -15,15 +15,15 @@ import numpy as np
 import pytest
 
 from fedac.data import load, split
-from fedac.decay import Decay
+from fedac.data.holdout import hold_out
 from fedac.errors import InputError
 from fedac.experiments import sweep, task
-from fedac.experiments.cells import tuned
 from fedac.experiments.export import write_csv
 from fedac.experiments.grid import Grid
 from fedac.experiments.plugins import make_objective
 from fedac.experiments.store import FILE, Store
-from fedac.experiments.testsets import hold_out
+from fedac.experiments.summary import tuned
+from fedac.federation.schedule import Decay
 from fedac.objectives import LogisticRegression, optimum
 from fedac.simulation import simulate
 
@@ -479,7 +479,7 @@ def test_two_sweeps_share_one_store(long_grid, tmp_path):
 FORKS = """
 import os, signal, sys, time
 import pandas
-import fedac.simulation._fast.engine, fedac.experiments.sweep
+import fedac.simulation.engines.linear.engine, fedac.experiments.sweep
 from fedac.cli import main
 for line in sys.stdin:
     seconds, folder = line.split(maxsplit=1)

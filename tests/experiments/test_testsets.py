@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from fedac.data import Dataset, load
+from fedac.data.holdout import check_test, hold_out, load_with_test, parse_test
 from fedac.errors import InputError
-from fedac.experiments.testsets import check_test, hold_out, load_with_test, parse_test
 
 rng = np.random.default_rng(0)
 DATA = Dataset("small", rng.standard_normal((50, 3)), rng.choice([-1.0, 1.0], 50))

@@ -10,7 +10,7 @@ from hypothesis.extra import numpy as hnp
 
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedac[flower]'")
 
-from fedac.flower.aggregate import RULES, Aggregation, clip
+from fedac.flower._server.aggregate import RULES, Aggregation, clip
 
 LARGEST = 1e150
 FLOATS = st.floats(-LARGEST, LARGEST)

@@ -170,7 +170,7 @@ def test_torch_clients_match_numpy_clients(algorithm, data):
     options = {"eta": 0.05, "mu": 0.5, "local_steps": 3, "min_nodes": 3}
     start = {"weight": np.full((1, 3), 0.1), "bias": np.zeros(1)}
     initial = torch_arrays(torch.nn.Linear(3, 1).double())
-    from fedac.flower.messages import to_record
+    from fedac.flower._arrays import to_record
 
     results = [
         LocalStrategy(algorithm, **options).start(

@@ -10,10 +10,10 @@ import pytest
 
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedac[flower]'")
 
-from fedac.decay import Decay
 from fedac.errors import InputError
+from fedac.federation.sampling import participants
+from fedac.federation.schedule import Decay
 from fedac.flower import Checkpoint, InProcessGrid, LocalStrategy, client_app
-from fedac.sampling import participants
 
 pytestmark = pytest.mark.slow
 CONFTEST = runpy.run_path(str(Path(__file__).with_name("conftest.py")))

@@ -278,8 +278,7 @@ def test_two_nodes_with_one_number_are_told_apart():
 
 def test_a_checkpoint_of_before_begins_its_control_variates_again(tmp_path, caplog):
     """It says nothing of weights, and its c need not be the mean."""
-    from fedac.flower.archive import read_archive, write_archive
-    from fedac.flower.checkpoint import ENVELOPE
+    from fedac.flower._server.checkpoint import ENVELOPE, read_archive, write_archive
 
     federation, path = Five(2), tmp_path / "run.npz"
     grid = federation.grid()

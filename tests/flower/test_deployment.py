@@ -140,7 +140,7 @@ def test_a_deployment_matches_the_simulator(deployment, nodes, data, algorithm):
 
 OWN = """
 from fedac.algorithms import Algorithm
-from fedac.algorithms.couplings import Hyperparameters
+from fedac.algorithms.hyperparameters import Hyperparameters
 
 # With the name of a built-in algorithm, which clients must not run instead.
 OWN = Algorithm(

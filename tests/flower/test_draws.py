@@ -15,8 +15,8 @@ from flwr.app import ArrayRecord
 from flwr.clientapp import ClientApp
 
 from fedac.errors import InputError
+from fedac.federation.sampling import participants
 from fedac.flower import InProcessGrid, tell_number
-from fedac.sampling import participants
 
 CONFTEST = runpy.run_path(str(Path(__file__).with_name("conftest.py")))
 Five = CONFTEST["Five"]

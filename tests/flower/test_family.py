@@ -13,9 +13,9 @@ pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedac[
 from flwr.app import ArrayRecord
 
 from fedac.algorithms import get
-from fedac.decay import Decay
+from fedac.federation.sampling import participants
+from fedac.federation.schedule import Decay
 from fedac.flower import InProcessGrid, LocalStrategy, client_app
-from fedac.sampling import participants
 
 CONFTEST = runpy.run_path(str(Path(__file__).with_name("conftest.py")))
 Five, SEED, K, L2 = (CONFTEST[name] for name in ("Five", "SEED", "K", "L2"))
@@ -268,8 +268,7 @@ def test_a_plain_task_is_that_of_the_first_release():
 
 @pytest.mark.parametrize("algorithm", COMPOSITIONS)
 def test_a_received_task_is_a_plain_algorithm_and_a_boundary(algorithm):
-    from fedac.algorithms.boundaries import boundary_form
-    from fedac.algorithms.linear import linear_form
+    from fedac.algorithms.linear import boundary_form, linear_form
     from fedac.flower import Task
 
     algorithm = get(algorithm)

@@ -15,8 +15,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fedac.flower import QuorumError, check_reply
-from fedac.flower.messages import from_record
-from fedac.flower.replies import BadReplyError, sort_replies
+from fedac.flower._arrays import from_record
+from fedac.flower._server.replies import BadReplyError, sort_replies
 
 pytestmark = pytest.mark.slow
 
@@ -326,7 +326,7 @@ def test_a_full_disk_does_not_stop_the_run(federation, vector, tmp_path, monkeyp
     def full(*_, **__):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("fedac.checkpoints.write_atomically", full)
+    monkeypatch.setattr("fedac.federation.checkpoint.write_atomically", full)
     caplog.set_level(logging.ERROR, "flwr.fedac")
     monkeypatch.setattr(logging.getLogger("flwr"), "propagate", True)
     result = federation.run(rounds=2, checkpoint=tmp_path / "run.npz")

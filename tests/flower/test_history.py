@@ -11,7 +11,7 @@ pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedac[
 
 from fedac.errors import InputError
 from fedac.flower import History
-from fedac.flower.messages import count_bytes
+from fedac.flower._arrays import count_bytes
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedac[
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 
 from fedac.flower import LocalStrategy, QuorumError
-from fedac.flower.messages import from_record, to_record
+from fedac.flower._arrays import from_record, to_record
 
 OPTIONS = {"mu": 0.05, "local_steps": 4, "min_nodes": 8, "seed": 3, "deadline": 60.0}
 

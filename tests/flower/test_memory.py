@@ -17,9 +17,9 @@ from flwr.app import Array, ArrayRecord, RecordDict
 from fedac.algorithms import get
 from fedac.errors import InputError
 from fedac.flower import LocalStrategy, QuorumError, Task
-from fedac.flower.labels import Label, Labels
-from fedac.flower.memory import ClientMemory
-from fedac.flower.replies import Reply
+from fedac.flower._client.labels import Label, Labels
+from fedac.flower._client.memory import ClientMemory
+from fedac.flower._server.replies import Reply
 
 pytestmark = pytest.mark.slow
 CONFTEST = runpy.run_path(str(Path(__file__).with_name("conftest.py")))

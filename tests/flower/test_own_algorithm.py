@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedac[flower]'")
 
 from fedac.algorithms import FEDAC_I, FEDAVG, Algorithm
-from fedac.algorithms.couplings import Hyperparameters
+from fedac.algorithms.hyperparameters import Hyperparameters
 from fedac.flower import LocalStrategy, QuorumError
 
 

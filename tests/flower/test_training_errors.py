@@ -17,7 +17,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg as FlowersOwn
 
 from fedac.flower import InProcessGrid, LocalStrategy, QuorumError, local_training, torch_arrays
-from fedac.flower.signatures import explain
+from fedac.flower._client.signatures import explain
 from fedac.torch import LocalSGD
 
 X = torch.ones(4, 2)

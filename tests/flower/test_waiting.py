@@ -12,7 +12,7 @@ pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedac[
 
 from fedac.errors import InputError
 from fedac.flower import InProcessGrid
-from fedac.flower.waiting import LONGEST, SHORTEST, Deadline
+from fedac.flower._server.waiting import LONGEST, SHORTEST, Deadline
 
 
 @pytest.fixture

@@ -14,9 +14,9 @@ pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedac[
 from flwr.app import Array, ArrayRecord
 
 from fedac.errors import InputError
+from fedac.federation.compression import bytes_of
+from fedac.federation.sampling import participants
 from fedac.flower import Checkpoint, InProcessGrid, LocalStrategy, QuorumError, client_app
-from fedac.sampling import participants
-from fedac.wire import bytes_of
 
 CONFTEST = runpy.run_path(str(Path(__file__).with_name("conftest.py")))
 Five, SEED, K, L2 = (CONFTEST[name] for name in ("Five", "SEED", "K", "L2"))

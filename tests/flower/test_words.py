@@ -16,7 +16,7 @@ from flwr.serverapp import strategy as flower
 
 from fedac.errors import InputError
 from fedac.flower import FedAc, InProcessGrid, LocalStrategy, QuorumError
-from fedac.flower.translation import OURS
+from fedac.flower._server.strategy import OURS
 
 # -- options -----------------------------------------------------------------------------------
 

@@ -68,8 +68,8 @@ def test_links_of_the_project_pages_lead_somewhere():
 
 def test_files_that_security_names_exist():
     text = (ROOT / "SECURITY.md").read_text()
-    for name in re.findall(r"`(?:fedac/flower/)?(\w+\.py)`", text):
-        assert (ROOT / "src" / "fedac" / "flower" / name).exists(), name
+    for name in re.findall(r"`(fedac/[\w/]+\.py)`", text):
+        assert (ROOT / "src" / name).exists(), name
 
 
 def compare(tmp_path, before: float, now: float, *, at_most: bool) -> tuple[int, str]:

@@ -8,13 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedac.algorithms import ALGORITHMS, FEDAVG, fedac
-from fedac.algorithms.couplings import (
+from fedac.algorithms.hyperparameters import (
     AveragedHyperparameters,
     FedAcHyperparameters,
     Hyperparameters,
 )
 from fedac.errors import InputError
-from fedac.simulation._fast.affine import Affine, affine_form, round_tables
+from fedac.simulation.engines.linear.coefficients import Affine, affine_form, round_tables
 from fedac.simulation.problem import Lane
 
 # In the order of `sequences`: [w_ag, w] of FedAc, [w, p] of the weighted average. With FedAc's

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 import fedac
-from fedac.simulation._fast import compiling
-from fedac.simulation._fast.compiling import compiled, compiled_dir
+from fedac.simulation.engines.linear.kernels import compiling
+from fedac.simulation.engines.linear.kernels.compiling import compiled, compiled_dir
 
 pytestmark = pytest.mark.slow
 
@@ -72,7 +72,7 @@ def test_all_that_kernels_import_counts_as_their_source() -> None:
         for folder, names in re.findall(r"^from fedac([\w.]*) import (.+)$", text, re.MULTILINE):
             used |= {f"{folder}.{name}"[1:] for name in names.split(", ")}
     files = {f"{name.replace('.', '/')}.py" for name in used}
-    known = {*compiling.SOURCES, "simulation/_fast/compiling.py", "arrays.py"}
+    known = {*compiling.SOURCES, "simulation/engines/linear/kernels/compiling.py", "arrays.py"}
     assert {file for file in files if (package / file).exists()} <= known
 
 
@@ -82,7 +82,7 @@ SCRIPT = """
 import sys
 import numpy as np, fedac
 from scipy.sparse import csr_array
-from fedac.simulation._fast import kernels
+from fedac.simulation.engines.linear import kernels
 F = fedac.LogisticRegression(csr_array(np.eye(3)), [1.0, -1.0, 1.0], l2=0.1)
 say = lambda: print("compiling", flush=True)
 try:

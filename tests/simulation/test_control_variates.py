@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import fedac
-from fedac.sampling import participants
+from fedac.federation.sampling import participants
 
 N, HALF, SEED, L2 = 10, 5, 3, 0.05
 METHODS = ("scaffold", "fedac-i+cv")
@@ -123,10 +123,10 @@ def test_the_pooled_optimum_is_reached_with_half_of_the_clients_a_round(method, 
 def test_with_int8_it_is_the_mean_of_what_was_decoded(weighting):
     """A client's c_m moves by what the server decoded, so the mean of all c_m is c itself."""
     from fedac.algorithms import get
-    from fedac.simulation.federation import make_federation
+    from fedac.federation.federation import make_federation
+    from fedac.federation.schedule import Span
+    from fedac.simulation.engines.reference import Memory, run_round
     from fedac.simulation.problem import Lane
-    from fedac.simulation.reference import Memory, run_round
-    from fedac.simulation.schedule import Span
 
     scaffold, p = get("scaffold"), weights(weighting)
     lane = Lane(scaffold, scaffold.couple(eta=0.5, mu=L2, K=2))

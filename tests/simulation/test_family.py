@@ -16,7 +16,7 @@ from fedac.algorithms import Algorithm, get
 from fedac.errors import InputError
 from fedac.objectives import LeastSquares, LogisticRegression, optimum
 from fedac.simulation import Result, Schedule
-from fedac.simulation._fast import client_memory
+from fedac.simulation.engines.linear import client_memory
 
 # Of every kind: what travels, what is kept, what the server does.
 COMPOSITIONS = (

@@ -37,7 +37,8 @@ from fedac.objectives import (
     SquaredHinge,
 )
 from fedac.simulation import Record, Result, Schedule, SimulationInterrupted, simulate
-from fedac.simulation._fast import kernels, threads, workers
+from fedac.simulation.engines.linear import threads, workers
+from fedac.simulation.engines.linear.kernels import steps
 
 N, D = 150, 10
 
@@ -306,8 +307,8 @@ def wide() -> LogisticRegression:
     return LogisticRegression(rows, np.where(rng.random(60) < 0.5, -1.0, 1.0), l2=0.01)
 
 
-RUN_WORKERS = kernels.run_workers
-WAYS = (kernels.SWEEP, kernels.TOUCHED, kernels.FAR)
+RUN_WORKERS = steps.run_workers
+WAYS = (steps.SWEEP, steps.TOUCHED, steps.FAR)
 
 
 def watch_collecting(monkeypatch: pytest.MonkeyPatch, *, force: int | None = None) -> list[int]:
@@ -320,15 +321,15 @@ def watch_collecting(monkeypatch: pytest.MonkeyPatch, *, force: int | None = Non
         seen.append(this_round.collect)
         RUN_WORKERS(lanes, sequences, rows, this_round, *others)
 
-    monkeypatch.setattr(kernels, "run_workers", spy)
+    monkeypatch.setattr(steps, "run_workers", spy)
     return seen
 
 
 @pytest.mark.parametrize("lam", [None, 0.1])
-@pytest.mark.parametrize(("K", "way"), [(8, kernels.FAR), (24, kernels.TOUCHED)])
+@pytest.mark.parametrize(("K", "way"), [(8, steps.FAR), (24, steps.TOUCHED)])
 def test_touched_coordinates_only(wide, lam, K: int, way: int, monkeypatch) -> None:
     objective = Augmented(wide, lam=lam, center=np.linspace(-1, 1, 2000)) if lam else wide
-    more = {"K": K, "T": 48, "M": 20 if way == kernels.TOUCHED else 14}
+    more = {"K": K, "T": 48, "M": 20 if way == steps.TOUCHED else 14}
     seen = watch_collecting(monkeypatch)
     touched = fast(objective, "fedac-i", **more)
     assert set(seen) == {way}
@@ -354,7 +355,7 @@ def test_changes_by_row(wide, lam, ones: bool, monkeypatch, request) -> None:
     more = {"K": Schedule.at([8, 16, 24, 26]), "M": 20, "T": None}
     seen = watch_collecting(monkeypatch)
     by_row = fast(objective, **more)
-    assert set(seen) >= {kernels.BY_ROW, kernels.FAR}
+    assert set(seen) >= {steps.BY_ROW, steps.FAR}
     assert_same(by_row, reference(objective, **more))
     assert_bitwise_the_same(by_row, fast(objective, threads=2, **more))
     request.getfixturevalue("never_shared")
@@ -375,7 +376,7 @@ def test_dense_rows_are_shared_or_not(lam, request) -> None:
 def test_long_rounds_sweep(wide, monkeypatch) -> None:
     seen = watch_collecting(monkeypatch)
     result = fast(wide, "fedac-i", K=512, T=512, M=2)
-    assert set(seen) == {kernels.SWEEP}
+    assert set(seen) == {steps.SWEEP}
     assert_same(result, reference(wide, "fedac-i", K=512, T=512, M=2))
 
 
@@ -422,7 +423,7 @@ def test_results_do_not_depend_on_threads(kind, precision: str, parts, monkeypat
 def test_a_batch_smaller_than_the_data_is_listed(model: str, monkeypatch) -> None:
     more = {"K": 1, "T": 3, "M": 30}
     listed = fast(MODELS[model](0.1), **more)
-    monkeypatch.setattr("fedac.simulation._fast.batch.SPARSE_BATCH", 0.0)
+    monkeypatch.setattr("fedac.simulation.engines.linear.minibatch.SPARSE_BATCH", 0.0)
     counted = fast(MODELS[model](0.1), **more)
     assert_same(listed, counted, rel=1e-12)
 
@@ -624,7 +625,7 @@ def test_a_second_call_compiles_nothing() -> None:
     def signatures() -> dict[str, int]:
         return {
             name: len(value.nopython_signatures)
-            for name, value in vars(kernels).items()
+            for name, value in vars(steps).items()
             if hasattr(value, "nopython_signatures")
         }
 
@@ -727,10 +728,10 @@ def test_memory_of_wide_models_is_bounded(monkeypatch) -> None:
 SCRIPT = """
 import numpy as np, fedac
 from scipy.sparse import csr_array
-from fedac.simulation._fast import kernels
+from fedac.simulation.engines.linear import kernels
 F = fedac.LogisticRegression(csr_array(np.eye(3)), [1.0, -1.0, 1.0], l2=0.1)
 result = fedac.simulate(F, "fedavg", M=2, K=2, T=4, eta=0.1, engine="fast")
-hits = sum(kernels.run_workers.stats.cache_hits.values())
+hits = sum(steps.run_workers.stats.cache_hits.values())
 print(fedac.__file__, result.runs[0].final_loss, hits)
 """
 

@@ -12,9 +12,9 @@ from scipy.stats import chisquare
 
 from fedac import Clients, Decay, fedac, optimum, simulate, split
 from fedac.errors import ColumnsWarning, InputError
+from fedac.federation.federation import Federation
+from fedac.federation.sampling import participants, sample_batch, sample_index
 from fedac.objectives import HeldOut, LeastSquares, LogisticRegression, NoisyQuadratic
-from fedac.sampling import participants, sample_batch, sample_index
-from fedac.simulation.federation import Federation
 
 ENGINES = ["reference", "fast"]
 # Two clients with one and three rows: their losses are (w - 0)^2/2 and (w - 6)^2/2 + 3.

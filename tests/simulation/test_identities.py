@@ -9,12 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedac.algorithms import ALGORITHMS, fedac
+from fedac.federation import federation
+from fedac.federation.federation import Federation
+from fedac.federation.sampling import sample_batch
+from fedac.federation.schedule import Span
 from fedac.objectives import LogisticRegression, NoisyQuadratic, Objective
-from fedac.sampling import sample_batch
-from fedac.simulation import Result, Schedule, federation, reference, simulate
-from fedac.simulation.federation import Federation
+from fedac.simulation import Result, Schedule, simulate
+from fedac.simulation.engines import reference
 from fedac.simulation.problem import Lane
-from fedac.simulation.schedule import Span
 
 START = np.array([1.0, -2.0, 0.5, 3.0])
 NOISY = NoisyQuadratic([1.0, 0.5, 0.2, 0.1], optimum=[0.0, 1.0, 2.0, 3.0], sigma=0.5)

@@ -7,9 +7,9 @@ import pytest
 
 from fedac.algorithms import ALGORITHMS, fedac
 from fedac.errors import InputError, StepSizeWarning
-from fedac.link import Link
+from fedac.federation.link import Link
 from fedac.objectives import LogisticRegression, NoisyQuadratic
-from fedac.palette import style
+from fedac.plotting import style
 from fedac.simulation import Result, Schedule, simulate
 
 F = NoisyQuadratic([1.0, 0.25], sigma=0.1)

@@ -10,9 +10,8 @@ from fedac import Decay, LeastSquares, LogisticRegression, Result, simulate, spl
 from fedac.algorithms import MB_AC_SGD, MB_SGD
 from fedac.algorithms.minibatch import on_clients
 from fedac.errors import InputError
+from fedac.federation.compression import WIRES, keys_of, rounded
 from fedac.objectives import Objective
-from fedac.rounding import WIRES
-from fedac.wire import keys_of, rounded
 
 ALGORITHMS = [
     "fedavg", "fedac-i", "scaffold", "fedac-i+cv+nesterov(1,0.3)", "fedac-i+local", "fedadam(0.1)",

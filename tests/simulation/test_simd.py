@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from numba import njit
 
-from fedac.simulation._fast import simd
-from fedac.simulation._fast.simd import (
+from fedac.simulation.engines.linear.kernels import simd
+from fedac.simulation.engines.linear.kernels.simd import (
     Template,
     aligned,
     load,

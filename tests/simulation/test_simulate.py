@@ -8,13 +8,8 @@ import pytest
 
 from fedac.algorithms import ALGORITHMS, fedac
 from fedac.data import load
-from fedac.decay import Decay
-from fedac.errors import (
-    InputError,
-    NotAcceleratedWarning,
-    SlowEngineWarning,
-    StepSizeWarning,
-)
+from fedac.errors import InputError, NotAcceleratedWarning, SlowEngineWarning, StepSizeWarning
+from fedac.federation.schedule import Decay
 from fedac.objectives import LeastSquares, LogisticRegression, NoisyQuadratic
 from fedac.simulation import Record, Schedule, SimulationInterrupted, simulate
 

@@ -15,17 +15,16 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from fedac.algorithms import couplings, fedac
+from fedac.algorithms import fedac, hyperparameters
 from fedac.algorithms import get as get_algorithm
-from fedac.algorithms.couplings import Hyperparameters, as_fedac
+from fedac.algorithms.hyperparameters import Hyperparameters, as_fedac
 from fedac.data import load
 from fedac.objectives import LogisticRegression, NoisyQuadratic, Objective, Optimum, optimum
 from fedac.simulation import Run, simulate
-from fedac.simulation._fast.affine import affine_form
+from fedac.simulation.engines.linear.coefficients import affine_form
 from fedac.simulation.problem import Lane
-from fedac.theory import any_step, lemmas, stability
-from fedac.theory.potentials import phi, psi
-from fedac.theory.tracing import Trace, trace
+from fedac.theory import lemmas, stability, tight_bounds
+from fedac.theory.tracing import Trace, phi, psi, trace
 
 pytestmark = pytest.mark.slow
 
@@ -178,19 +177,19 @@ def _general_eta(
     if algorithm == "fedac-i":
         bounds = {
             "fedac_i_general_eta": lemmas.fedac_i_general_eta(**asm1, Psi0=p.Psi0),
-            "any_step.fedac_i": any_step.fedac_i(**asm1, Psi0=p.Psi0),
+            "any_step.fedac_i": tight_bounds.fedac_i(**asm1, Psi0=p.Psi0),
         }
     elif algorithm == "fedac-ii":
         bounds = {
             "fedac_ii_a1_general_eta": lemmas.fedac_ii_a1_general_eta(**asm1, Phi0=p.Phi0),
             "fedac_ii_a2_general_eta": lemmas.fedac_ii_a2_general_eta(**asm2, Phi0=p.Phi0),
-            "any_step.fedac_ii_a1": any_step.fedac_ii_a1(**asm1, Phi0=p.Phi0),
-            "any_step.fedac_ii_a2": any_step.fedac_ii_a2(**asm2, Phi0=p.Phi0),
+            "any_step.fedac_ii_a1": tight_bounds.fedac_ii_a1(**asm1, Phi0=p.Phi0),
+            "any_step.fedac_ii_a2": tight_bounds.fedac_ii_a2(**asm2, Phi0=p.Phi0),
         }
     else:
         bounds = {
             "fedavg_a2_general_eta": lemmas.fedavg_a2_general_eta(**asm2, D0=p.D0),
-            "any_step.fedavg_a2": any_step.fedavg_a2(**asm2, D0=p.D0),
+            "any_step.fedavg_a2": tight_bounds.fedavg_a2(**asm2, D0=p.D0),
         }
     return {lemma: bound.total for lemma, bound in bounds.items()}
 
@@ -428,10 +427,10 @@ def test_discrepancies_in_many_settings(name: str, algorithm: str) -> None:
 # ---- averaging commutes with a linear update ---------------------------------------------------
 
 GENERAL = {
-    "FedAc-I of K=4": couplings.fedac_i(eta=0.5, mu=0.05, K=4),
-    "FedAc-II of K=4": couplings.fedac_ii(eta=0.5, mu=0.05, K=4),
-    "vanilla": couplings.vanilla(eta=0.5, mu=0.05),
-    "FedAvg": couplings.fedavg(eta=0.5),
+    "FedAc-I of K=4": hyperparameters.fedac_i(eta=0.5, mu=0.05, K=4),
+    "FedAc-II of K=4": hyperparameters.fedac_ii(eta=0.5, mu=0.05, K=4),
+    "vanilla": hyperparameters.vanilla(eta=0.5, mu=0.05),
+    "FedAvg": hyperparameters.fedavg(eta=0.5),
 }
 
 

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedac.algorithms.couplings import fedac_i, fedac_ii, stable_gamma
+from fedac.algorithms.hyperparameters import fedac_i, fedac_ii, stable_gamma
 from fedac.errors import InputError
-from fedac.theory import THEOREMS, any_step, lemmas, stability, theorem
+from fedac.theory import THEOREMS, lemmas, stability, theorem, tight_bounds
 from fedac.theory.agd import propagate
-from fedac.theory.floor import min_max_floor
-from fedac.theory.minimization import least
+from fedac.theory.lower_bound import min_max_floor
+from fedac.theory.theorems.base import least
 
 repeatable = settings(deadline=None, derandomize=True, max_examples=60)
 every_theorem = pytest.mark.parametrize("one", THEOREMS, ids=lambda one: one.label)
@@ -61,10 +61,10 @@ def for_lemma(letters: dict[str, float], *names: str) -> dict[str, float]:
 def test_no_bound_is_above_the_lemma_for_any_step_size(letters, fraction) -> None:
     asm2 = ("sigma4", "Q")
     cases = [
-        (any_step.fedac_i, lemmas.fedac_i_general_eta, ("Psi0",), 1),
-        (any_step.fedac_ii_a1, lemmas.fedac_ii_a1_general_eta, ("Phi0",), 1),
-        (any_step.fedac_ii_a2, lemmas.fedac_ii_a2_general_eta, ("Phi0", *asm2), 1),
-        (any_step.fedavg_a2, lemmas.fedavg_a2_general_eta, ("D0", *asm2), 4),
+        (tight_bounds.fedac_i, lemmas.fedac_i_general_eta, ("Psi0",), 1),
+        (tight_bounds.fedac_ii_a1, lemmas.fedac_ii_a1_general_eta, ("Phi0",), 1),
+        (tight_bounds.fedac_ii_a2, lemmas.fedac_ii_a2_general_eta, ("Phi0", *asm2), 1),
+        (tight_bounds.fedavg_a2, lemmas.fedavg_a2_general_eta, ("D0", *asm2), 4),
     ]
     for tight, printed, names, shortest in cases:
         at = for_lemma(letters, *names) | {"eta": fraction / (shortest * letters["L"])}
@@ -261,12 +261,12 @@ def test_progress_is_the_propositions_step_by_step(T: int) -> None:
     for _ in range(T):
         psi = (1 - gamma * mu) * psi + (eta**2 * L + gamma**2 * mu) / 2 * noise
         phi = (1 - gamma * mu / 3) * phi + (eta**2 * L / 2 + gamma**2 * mu / 6) * noise
-    assert any_step.fedac_i(**of, Psi0=start).total == pytest.approx(psi)
-    assert any_step.fedac_ii_a1(**of, Phi0=start).total == pytest.approx(phi)
+    assert tight_bounds.fedac_i(**of, Psi0=start).total == pytest.approx(psi)
+    assert tight_bounds.fedac_ii_a1(**of, Phi0=start).total == pytest.approx(phi)
     # FedAvg: the squared distance loses eta (F - F*), which is what is averaged.
     weights = (1 - eta * mu / 2) ** np.arange(T)
     averaged = (1 - eta * mu / 2) ** T * start**2 / (eta * weights.sum()) + eta * noise
-    fedavg = any_step.fedavg_a2(**of | {"L": 1.0}, sigma4=sigma, Q=1.0, D0=start)
+    fedavg = tight_bounds.fedavg_a2(**of | {"L": 1.0}, sigma4=sigma, Q=1.0, D0=start)
     assert fedavg.total == pytest.approx(averaged)
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from fedac.theory import THEOREMS as ALL
 from fedac.theory import theorem
-from fedac.theory.terms import TERMS, Bound
+from fedac.theory.bounds import TERMS, Bound
 
 pytestmark = pytest.mark.slow
 

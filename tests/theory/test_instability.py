@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedac.algorithms import couplings
+from fedac.algorithms import hyperparameters
 from fedac.errors import InputError
 from fedac.theory import instability
 from fedac.theory.agd import follow, nesterov, propagate, run_agd
@@ -124,7 +124,7 @@ def test_vanilla_fedac_at_one_over_L_is_agd(knots, root, mu, w_ag, w) -> None:
     ours = run_agd(F, (w_ag, w), nesterov(root, mu), steps=4)
     theirs = agd_of_the_paper(F.gradient, w_ag, w, L, mu, root, 4)
     assert (ours.w_ag[-1], ours.w[-1]) == theirs  # of fractions, so exactly
-    vanilla = couplings.vanilla(eta=1 / float(L), mu=float(mu))
+    vanilla = hyperparameters.vanilla(eta=1 / float(L), mu=float(mu))
     for name in ("eta", "gamma", "alpha", "beta"):
         same = pytest.approx(getattr(vanilla, name), rel=1e-14)
         assert float(getattr(nesterov(root, mu), name)) == same
@@ -399,14 +399,14 @@ def test_fedac_i_without_acceleration_never_separates() -> None:
 
 def test_other_curvatures_separate_fedac_i() -> None:
     # What the note in `fedac_separation` says.
-    hp = couplings.fedac_i(eta=1 / 100, mu=1.0, K=2)
+    hp = hyperparameters.fedac_i(eta=1 / 100, mu=1.0, K=2)
     matrix = np.linalg.multi_dot([step_matrix(hp, F) for F in [100.0] + 8 * [1.0]])
     assert max(abs(np.linalg.eigvals(matrix))) == pytest.approx(1.75, abs=0.01)
 
 
 def test_differences_take_the_steps_of_trajectories() -> None:
     # On a quadratic of any curvature, with the same definition for both.
-    hp = couplings.fedac_i(eta=1 / 50, mu=1.0, K=4)
+    hp = hyperparameters.fedac_i(eta=1 / 50, mu=1.0, K=4)
     first, second = (
         follow(lambda t, w_md: 7 * w_md, start, hp, steps=6) for start in ((3.0, 1.0), (2.0, 4.0))
     )

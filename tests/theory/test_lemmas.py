@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedac.algorithms import couplings
+from fedac.algorithms import hyperparameters
 from fedac.errors import InputError
 from fedac.theory import lemmas, theorem
-from fedac.theory.terms import TERMS
+from fedac.theory.bounds import TERMS
 
 pytestmark = pytest.mark.slow
 
@@ -296,7 +296,7 @@ def test_any_step_size_is_progress_and_discrepancy_together(
     general, perturbed, discrepancy, letters, fraction
 ) -> None:
     letters |= {"eta": fraction / letters["L"] / (4 if general.startswith("fedavg") else 1)}
-    stable = couplings.fedac_i(eta=letters["eta"], mu=letters["mu"], K=letters["K"])
+    stable = hyperparameters.fedac_i(eta=letters["eta"], mu=letters["mu"], K=letters["K"])
     letters |= {"gamma": stable.gamma}
     drift = lemma(discrepancy, **of(discrepancy, letters))
     together = lemma(perturbed, **of(perturbed, letters), discrepancy=drift).total
@@ -420,7 +420,7 @@ def test_extreme_constants(name: str) -> None:
                 letters |= {"sigma4": 1e-12}
                 letters |= {"M": 10**6, "K": K, "T": 10**9, "D0": 1e-6, "Psi0": 1e-12}
                 letters |= {"Phi0": 1e-12, "discrepancy": 1e-12}
-                letters["gamma"] = couplings.fedac_i(eta=eta, mu=letters["mu"], K=K).gamma
+                letters["gamma"] = hyperparameters.fedac_i(eta=eta, mu=letters["mu"], K=K).gamma
                 got = value(name, **of(name, letters))
                 assert 0 <= got < math.inf
 

@@ -7,7 +7,7 @@ import pytest
 from fedac.errors import InputError
 from fedac.theory import theorem
 from fedac.theory.constants import Constants
-from fedac.theory.floor import min_max_floor
+from fedac.theory.lower_bound import min_max_floor
 from fedac.theory.planner import SLACK, Choice, Plan, choose, divisors, plan
 
 STRONG = Constants(L=1.0, mu=1e-2, sigma=1.0, D0=1.0, Q=0.5)

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from fedac.theory.potentials import phi, psi
+from fedac.theory.tracing import phi, psi
 
 
 def test_numbers_by_hand() -> None:

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from fedac import LogisticRegression, NoisyQuadratic, fedac, simulate
-from fedac.theory.recorders import NoiseRecorder, PotentialRecorder
+from fedac.theory.tracing import NoiseRecorder, PotentialRecorder
 
 
 def test_noise_at_every_record() -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedac.algorithms import couplings
+from fedac.algorithms import hyperparameters
 from fedac.errors import InputError
 from fedac.theory import THEOREMS as ALL
 from fedac.theory import StepSize, theorem
@@ -38,13 +38,13 @@ THEOREMS = {
     "ac-sgd:gcvx": CONVEX,
 }
 COUPLINGS = {
-    "fedaci:": couplings.fedac_i,
-    "fedacii:": couplings.fedac_ii,
-    "fedavg:a1": couplings.fedavg,
-    "fedavg:a2": couplings.fedavg_weighted,
-    "mb-sgd": couplings.fedavg,
-    "mb-ac-sgd": couplings.vanilla,
-    "ac-sgd": couplings.vanilla,
+    "fedaci:": hyperparameters.fedac_i,
+    "fedacii:": hyperparameters.fedac_ii,
+    "fedavg:a1": hyperparameters.fedavg,
+    "fedavg:a2": hyperparameters.fedavg_weighted,
+    "mb-sgd": hyperparameters.fedavg,
+    "mb-ac-sgd": hyperparameters.vanilla,
+    "ac-sgd": hyperparameters.vanilla,
 }
 LEAST_STEPS = {
     "fedaci:a1:gcvx": 24,
@@ -392,7 +392,7 @@ def test_step_sizes_have_the_right_units(letters, value, length) -> None:
         one = step_size(name, **of(name, letters))
         other = step_size(name, **of(name, scaled))
         assert other.eta * c / s**2 == pytest.approx(one.eta, rel=1e-9), name
-        gamma, expected = (couplings.as_fedac(each.hp).gamma for each in (other, one))
+        gamma, expected = (hyperparameters.as_fedac(each.hp).gamma for each in (other, one))
         assert gamma * c / s**2 == pytest.approx(expected, rel=1e-9), name
         assert other.lam / c * s**2 == pytest.approx(one.lam, rel=1e-9), name
 
@@ -448,7 +448,7 @@ def test_more_workers_allow_larger_steps(letters) -> None:
 def test_fedac_i_that_synchronizes_at_every_step_is_accelerated_sgd(letters) -> None:
     # gamma = sqrt(eta/mu), alpha = 1/(gamma mu), beta = alpha + 1, the choice of Ghadimi & Lan
     hp = step_size("fedaci:full", **of("fedaci:full", letters) | {"K": 1}).hp
-    assert hp == couplings.vanilla(eta=hp.eta, mu=letters["mu"])
+    assert hp == hyperparameters.vanilla(eta=hp.eta, mu=letters["mu"])
 
 
 @repeatable
@@ -591,7 +591,7 @@ def test_extreme_constants(name: str, sigma: float, K: int, kappa: float) -> Non
         letters = {"L": 1e3, "mu": 1e3 / kappa, "sigma": sigma, "Q": Q, "M": M, "K": K}
         letters |= {"T": 10**9, "D0": scale, "Psi0": scale**2, "Phi0": scale**2}
         chosen = step_size(name, **letters)
-        for value in (asdict(chosen.hp) | asdict(couplings.as_fedac(chosen.hp))).values():
+        for value in (asdict(chosen.hp) | asdict(hyperparameters.as_fedac(chosen.hp))).values():
             assert 0 < value < math.inf
         assert chosen.eta <= 1e-3
         assert 0 <= chosen.lam < math.inf

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedac.theory import tables, theorem
+from fedac.theory.bounds import Bound, Rate
 from fedac.theory.tables import TABLE_1, TABLE_2, Entry, Power
-from fedac.theory.terms import Bound, Rate
 
 LETTERS = {"L": 7.0, "Q": 11.0, "sigma": 1.3, "mu": 0.6, "D0": 1.7, "T": 4096.0, "M": 24.0}
 LETTERS |= {"R": 32.0}

@@ -6,12 +6,11 @@ import numpy as np
 import pytest
 
 from fedac.errors import InputError
+from fedac.federation.sampling import sample_index
 from fedac.objectives import LeastSquares, LogisticRegression, NoisyQuadratic
-from fedac.sampling import sample_index
 from fedac.simulation import simulate
 from fedac.theory import lemmas
-from fedac.theory.recorders import PotentialRecorder
-from fedac.theory.tracing import Trace, trace
+from fedac.theory.tracing import PotentialRecorder, Trace, trace
 
 NAMES = ("fedac-i", "fedac-ii", "fedavg")
 NOISY = NoisyQuadratic([1.0, 0.5, 0.2, 0.1], optimum=[0.0, 1.0, 2.0, 3.0], sigma=0.5)

@@ -23,9 +23,9 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from fedac.link import Link
+from fedac.federation.compression import bytes_up
+from fedac.federation.link import Link
 from fedac.torch import LocalOptimizer, Synchronizer, round_seconds, traffic
-from fedac.wire import bytes_up
 
 CLONE_NEWNET = 0x40000000
 TUNSETIFF, IFF_TUN, IFF_NO_PI = 0x400454CA, 0x0001, 0x1000

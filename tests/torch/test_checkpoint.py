@@ -12,9 +12,9 @@ import torch
 from torch import nn
 
 from fedac.algorithms import Algorithm, fedac
-from fedac.algorithms.couplings import Hyperparameters
-from fedac.decay import Decay
+from fedac.algorithms.hyperparameters import Hyperparameters
 from fedac.errors import InputError
+from fedac.federation.schedule import Decay
 from fedac.torch import FedAc, LocalOptimizer, Synchronizer, synchronize
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("alone")]
@@ -452,7 +452,7 @@ def test_a_process_that_is_being_ended_writes_what_can_be_resumed(
     # torchrun may end a process by an exception, which must not be taken for the algorithm's own.
     training = begin().run(2)
     with monkeypatch.context() as patch:
-        for module in ("fedac.torch.state", "fedac.checkpoints"):
+        for module in ("fedac.torch._state", "fedac.federation.checkpoint"):
             patch.setattr(f"{module}.fingerprint", lambda algorithm: "another")
         training.averages.checkpoint(tmp_path / "a.pt")
     begin().averages.resume(tmp_path / "a.pt")

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from fedac.algorithms import FEDAC_I, FEDAVG, FEDAVG_WEIGHTED, get
 from fedac.algorithms.linear import linear_form
-from fedac.torch.combine import combination, query_program, run, step_program
-from fedac.torch.weight_decay import decayed_form
+from fedac.torch._fused_step import combination, query_program, run, step_program
+from fedac.torch._optimizer import decayed_form
 
 factors = st.sampled_from([0.0, 1.0, -1.0, 0.25, 0.75, 2.0]) | st.floats(1e-6, 3)
 

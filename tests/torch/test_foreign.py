@@ -12,7 +12,7 @@ from torch import nn
 
 from fedac.errors import InputError
 from fedac.torch import FedAc, Synchronizer, synchronize
-from fedac.torch.inside import Inside
+from fedac.torch._state import Inside
 
 pytestmark = pytest.mark.slow
 

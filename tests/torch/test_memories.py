@@ -13,7 +13,7 @@ from torch import nn
 from fedac import Decay
 from fedac.errors import InputError
 from fedac.torch import LocalOptimizer, synchronize
-from fedac.torch.communication import Workers
+from fedac.torch._communication import Workers
 
 pytestmark = pytest.mark.slow
 alone = pytest.mark.usefixtures("alone")

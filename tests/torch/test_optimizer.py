@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from torch import nn
 
 from fedac.algorithms import ALGORITHMS, FEDAC_I, FEDAVG, fedac
-from fedac.decay import Decay
 from fedac.errors import InputError, NotAcceleratedWarning
+from fedac.federation.schedule import Decay
 from fedac.torch import FedAc, LocalOptimizer, LocalSGD
-from fedac.torch.combine import Batches
+from fedac.torch._fused_step import Batches
 
 NUMBERS = {"lr": 0.3, "mu": 0.2, "local_steps": 4}
 LOCAL = {name: record for name, record in ALGORITHMS.items() if not record.minibatch}

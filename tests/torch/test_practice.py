@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 from fedac.errors import InputError
+from fedac.federation.compression import Sender, bytes_of
 from fedac.torch import FedAc, LocalSGD, synchronize
-from fedac.wire import Sender, bytes_of
 
 LR, K = 0.1, 4
 METHODS = [

@@ -14,8 +14,8 @@ from torch import nn
 
 from fedac import LogisticRegression, simulate
 from fedac.algorithms import ALGORITHMS as NAMED
-from fedac.decay import Decay
 from fedac.errors import InputError
+from fedac.federation.schedule import Decay
 from fedac.torch import FedAc, LocalSGD, NonFiniteStateError, Synchronizer, synchronize
 
 WORLD = 4

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from fedac.torch import FedAc, NonFiniteStateError, flat, synchronize
-from fedac.torch.turns import Turns
+from fedac.torch import FedAc, NonFiniteStateError, _flat, synchronize
+from fedac.torch._round import Turns
 
 CPU = torch.device("cpu")
 
@@ -68,7 +68,7 @@ def test_tensors_of_another_kind_get_copies() -> None:
 @pytest.mark.parametrize("chunk", [1, 4, 7, 1000])
 @pytest.mark.parametrize("factor", [1.0, 0.5, 3.0])
 def test_flat_tensors_are_filled_in_chunks(chunk: int, factor: float, monkeypatch) -> None:
-    monkeypatch.setattr(flat, "CHUNK", chunk)
+    monkeypatch.setattr(_flat, "CHUNK", chunk)
     whole = torch.arange(20.0)
     tensors = [
         whole[:3],
@@ -80,11 +80,11 @@ def test_flat_tensors_are_filled_in_chunks(chunk: int, factor: float, monkeypatc
         whole[12:13],
         whole[12:13],
     ]
-    found, norm = flat.flatten_again(tensors, CPU, zeros=2, reuse=None, factor=factor)
+    found, norm = _flat.flatten_again(tensors, CPU, zeros=2, reuse=None, factor=factor)
     expected = factor * torch.cat([*(t.reshape(-1).float() for t in tensors), torch.zeros(2)])
     assert torch.equal(found, expected)
     assert norm.item() == pytest.approx(expected.double().norm().item())
-    again, _ = flat.flatten_again(tensors[::-1], CPU, zeros=2, reuse=found, factor=factor)
+    again, _ = _flat.flatten_again(tensors[::-1], CPU, zeros=2, reuse=found, factor=factor)
     assert again is found
 
 

@@ -10,7 +10,7 @@ from torch import nn
 from fedac.algorithms import FEDAC_I, get
 from fedac.errors import InputError
 from fedac.torch import FedAc, LocalOptimizer, LocalSGD, synchronize
-from fedac.torch.weight_decay import decayed_form
+from fedac.torch._optimizer import decayed_form
 
 LR, MU, K, DECAY, STEPS = 0.3, 0.2, 4, 0.1, 9
 NUMBERS = {"lr": LR, "mu": MU, "local_steps": K, "weight_decay": DECAY}

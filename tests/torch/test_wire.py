@@ -11,8 +11,8 @@ from torch import nn
 from fedac import Clients, LogisticRegression, Schedule, simulate
 from fedac.algorithms import get
 from fedac.errors import InputError
+from fedac.federation.compression import bytes_of, keys_of, rounded
 from fedac.torch import FedAc, LocalOptimizer, LocalSGD, synchronize
-from fedac.wire import bytes_of, keys_of, rounded
 
 OWNERS = np.repeat([2, 0, 3, 1], [1, 6, 13, 25])  # rank 2 has one row, rank 1 has 25
 WORLD, DIM = 4, 300  # more numbers than share a scale

@@ -26,18 +26,12 @@ import torch.distributed as dist
 from torch import nn
 
 from fedac.algorithms import Algorithm, fedac
-from fedac.algorithms.couplings import Hyperparameters
-from fedac.decay import Decay
+from fedac.algorithms.hyperparameters import Hyperparameters
 from fedac.errors import InputError
-from fedac.torch import (
-    FedAc,
-    LocalOptimizer,
-    NonFiniteStateError,
-    Synchronizer,
-    synchronize,
-)
-from fedac.torch.communication import Workers
-from fedac.torch.layout import PARTS
+from fedac.federation.schedule import Decay
+from fedac.torch import FedAc, LocalOptimizer, NonFiniteStateError, Synchronizer, synchronize
+from fedac.torch._communication import Workers
+from fedac.torch._state import PARTS
 
 # A job has failed when its processes have used no CPU time for so many seconds, or too much in all:
 # limits that a busy machine does not move.
@@ -227,7 +221,7 @@ def train_logistic(
     Every rank has all rows, or those that "owners" gives it. `eta` may be the start and the form of
     a decay. With `resume`, another optimizer continues from a checkpoint after so many steps.
     """
-    from fedac.sampling import sample_batch
+    from fedac.federation.sampling import sample_batch
 
     start, mine = data["start"], slice(None)
     if "owners" in data:
@@ -894,7 +888,7 @@ def read_stat(pid: int) -> list[str]:
 
 def warm_up() -> None:
     """Import what PyTorch and the jobs import late, so that no fork has to."""
-    import fedac.sampling  # noqa: F401
+    import fedac.federation.sampling  # noqa: F401
 
     w = nn.Parameter(torch.ones(2))
     for optimizer in (FedAc([w], lr=0.1, mu=0.1, local_steps=1), torch.optim.AdamW([w])):

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from fedac.algorithms.composition import compose
-from fedac.algorithms.general import fedac
+from fedac.algorithms.algorithm import Algorithm, State, Vector
+from fedac.algorithms.catalog import fedac
 from fedac.algorithms.local.fedac import FEDAC_I, FEDAC_II, FEDAC_VANILLA
 from fedac.algorithms.local.fedavg import FEDAVG, FEDAVG_WEIGHTED
 from fedac.algorithms.minibatch import MB_AC_SGD, MB_SGD
-from fedac.algorithms.names import expand, split_names
-from fedac.algorithms.record import Algorithm, State, Vector
-from fedac.algorithms.registry import ALGORITHMS, get, is_known
+from fedac.algorithms.parsing import ALGORITHMS, compose, expand, get, is_known, split_names
 
 __all__ = [
     "ALGORITHMS",

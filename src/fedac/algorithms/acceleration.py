@@ -12,9 +12,9 @@ import math
 from collections.abc import Iterable
 from decimal import ROUND_FLOOR, Context
 
-from fedac.algorithms import couplings
+from fedac.algorithms import hyperparameters
+from fedac.algorithms.algorithm import Algorithm
 from fedac.algorithms.local.fedavg import FEDAVG
-from fedac.algorithms.record import Algorithm
 
 ROUNDING = 1e-9
 SHOWN = 4  # step sizes that a sentence lists
@@ -34,11 +34,11 @@ def is_fedavg(algorithm: Algorithm, *, eta: float, mu: float, K: int) -> bool:
     >>> is_fedavg(get("fedavg"), eta=0.1, mu=0.1, K=100)
     False
     """
-    coupled = (couplings.fedac_i, couplings.fedac_ii, couplings.vanilla)
+    coupled = (hyperparameters.fedac_i, hyperparameters.fedac_ii, hyperparameters.vanilla)
     if algorithm.minibatch or algorithm.couple not in coupled:
         return False
     hp = algorithm.couple(eta=eta, mu=mu, K=K)
-    if couplings.as_fedac(hp).gamma > eta * (1 + ROUNDING):
+    if hyperparameters.as_fedac(hp).gamma > eta * (1 + ROUNDING):
         return False
     try:
         # A record of the user's own may step in another way. From 0 with gradient 1, FedAvg goes
@@ -82,7 +82,7 @@ mu < 0.5 or eta < 2
     etas = sorted({eta for _, eta in found})
     shown = [f"{eta:g}" for eta in etas[:SHOWN]] + ["..."] * (len(etas) > SHOWN)
     # Vanilla FedAc does not look at K.
-    interval = 1 if all(a.couple is couplings.vanilla for a, _ in found) else K
+    interval = 1 if all(a.couple is hyperparameters.vanilla for a, _ in found) else K
     largest_K = math.ceil((1 - ROUNDING) / (etas[-1] * mu)) - 1
     advice = [
         *([f"{K_name} <= {largest_K}"] if largest_K >= 1 else []),
@@ -107,7 +107,7 @@ def largest_mu(*, eta: float, K: int) -> float:
     return 1 / (eta * K)
 
 
-def _iterates(algorithm: Algorithm, hp: couplings.Hyperparameters) -> list[int]:
+def _iterates(algorithm: Algorithm, hp: hyperparameters.Hyperparameters) -> list[int]:
     """Return which of the vectors that local steps work on begin at w_0, as w and w_ag do."""
     sequences, _ = algorithm.split(algorithm.start(1.0))
     local = algorithm.enter(sequences, algorithm.begin_memory(sequences), hp)

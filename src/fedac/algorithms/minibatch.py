@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
+from fedac.algorithms.algorithm import Algorithm, State, Vector
 from fedac.algorithms.local.fedac import FEDAC_VANILLA
 from fedac.algorithms.local.fedavg import FEDAVG
-from fedac.algorithms.record import Algorithm, State, Vector
 
 MB_SGD = replace(FEDAVG, name="mb-sgd", label="MB-SGD", minibatch=True)
 """Minibatch SGD: one step per round, on the mean of M K gradients."""

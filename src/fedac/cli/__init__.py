@@ -33,8 +33,8 @@ from fedac.cli import (
     split,
     sweep,
 )
+from fedac.cli.console import flush_results, notice, prepare_streams
 from fedac.cli.help import add_command
-from fedac.cli.streams import flush_results, notice, prepare_streams
 from fedac.errors import InputError
 
 START = """Where to start:

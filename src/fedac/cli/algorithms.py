@@ -9,7 +9,7 @@ import typer
 
 if TYPE_CHECKING:
     from fedac.algorithms import Algorithm
-    from fedac.algorithms.pieces import Piece
+    from fedac.algorithms.catalog import Piece
 
 KINDS = {
     "local_rules": "Local rules: one step of a client. g is a stochastic gradient at w, unless a "
@@ -55,7 +55,7 @@ def _describe(names: list[str]) -> dict[str, list[dict[str, Any]]]:
 
 def _everything() -> dict[str, list[dict[str, Any]]]:
     from fedac.algorithms import ALGORITHMS
-    from fedac.algorithms.pieces import LOCAL_RULES, MEMORIES, SERVER_RULES, WELL_KNOWN
+    from fedac.algorithms.catalog import LOCAL_RULES, MEMORIES, SERVER_RULES, WELL_KNOWN
 
     baselines = [name for name in ALGORITHMS if name not in LOCAL_RULES]
     return {
@@ -77,7 +77,7 @@ def _everything() -> dict[str, list[dict[str, Any]]]:
 
 def _piece(name: str, piece: Piece, rule: str, *, given: int = 0) -> dict[str, Any]:
     """Describe a piece, by itself and as a part of the simplest method that has it."""
-    from fedac.algorithms.composition import signature
+    from fedac.algorithms.parsing import signature
 
     example = (rule, name) if rule else (name,)
     return {

@@ -6,13 +6,13 @@ import sys
 
 import typer
 
-from fedac.cli.streams import new_table, print_table
+from fedac.cli.console import new_table, print_table
 
 
 def command(as_json: bool = typer.Option(False, "--json", help="Print one JSON object.")) -> None:
     """Compare the speed of the engine with other tools on this machine."""
     from fedac.experiments import bench as experiment
-    from fedac.experiments.machine import describe_machine
+    from fedac.experiments.store import describe_machine
 
     lines = list(experiment.run(lambda what: print(f"measuring: {what}", file=sys.stderr)))
     if as_json:

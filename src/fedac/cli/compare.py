@@ -13,36 +13,33 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from fedac.cli.federation import (
-    BATCH,
-    PARTICIPATION,
-    SPLIT,
-    WEIGHTING,
-    WIRE,
-    batch_size,
-)
-from fedac.cli.parse import (
+from fedac.cli.console import new_table, notice, notice_compiling, print_table, sweep_bar
+from fedac.cli.options import (
     ALGORITHM_NAMES,
+    BATCH,
     JOBS,
     LINK,
     LOSS_NAMES,
     MEGABYTES,
+    PARTICIPATION,
     RAY_ADDRESS,
+    SPLIT,
     WAN,
+    WEIGHTING,
+    WIRE,
+    batch_size,
     names,
     nonempty_path,
     output_folder,
     whole_numbers,
 )
-from fedac.cli.progress import sweep_bar
-from fedac.cli.streams import new_table, notice, notice_compiling, print_table
 from fedac.cli.sweep import load_data, notice_disguised, stoppable
 
 if TYPE_CHECKING:
     from fedac.experiments.comparison import Comparison, Question
     from fedac.experiments.comparison.rows import Row
-    from fedac.experiments.seeds import Band
     from fedac.experiments.store import Store
+    from fedac.experiments.summary import Band
     from fedac.experiments.sweep import Progress
 
 # The options whose values a grid has under other names.
@@ -120,7 +117,7 @@ def command(
     from fedac.experiments.comparison.verdict import proposed_target
     from fedac.experiments.sweep import require_where
     from fedac.experiments.task import prepare
-    from fedac.link import Link
+    from fedac.federation.link import Link
 
     require_where(jobs, on, ray_address)
     values: dict[str, Any] = {
@@ -145,7 +142,7 @@ def command(
         repeats=repeats,
     )
     if out is not None:
-        from fedac.experiments.comparison.files import with_earlier_methods
+        from fedac.experiments.comparison.report import with_earlier_methods
 
         output_folder(out, option="--out")
         question, added = with_earlier_methods(question, out)
@@ -157,7 +154,7 @@ def command(
         found = answer_with_bars(question, store, jobs=jobs, on=on, ray_address=ray_address)
     notice_disguised(found.disguised, found.runs)
     if out is not None:
-        from fedac.experiments.comparison.files import write_files
+        from fedac.experiments.comparison.report import write_files
 
         write_files(found, out)
     if as_json:
@@ -210,8 +207,8 @@ def print_comparison(found: Comparison) -> None:
     """Print the best row of every method, and in words which one won."""
     from rich.markup import escape
 
-    from fedac.experiments.comparison.curves import LAST
-    from fedac.experiments.comparison.figure import title
+    from fedac.experiments.comparison.report import title
+    from fedac.experiments.comparison.rows import LAST
     from fedac.experiments.comparison.verdict import sentences
 
     question, target, rows = found.question, found.question.target, found.best_rows
@@ -279,6 +276,6 @@ def _cost_cells(row: Row, seeds: int) -> list[str]:
 
 def band_cell(band: Band, form: str) -> str:
     """Write a band, or a dash if it does not exist."""
-    from fedac.experiments.seeds import band_text
+    from fedac.experiments.summary import band_text
 
     return "-" if not math.isfinite(band.middle) else band_text(band, form.format)

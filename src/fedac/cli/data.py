@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import typer
 
+from fedac.cli.console import download_bar, new_table, print_table
 from fedac.cli.help import add_command
-from fedac.cli.progress import download_bar
-from fedac.cli.streams import new_table, print_table
 from fedac.errors import InputError
 
 NAME = typer.Argument(help="A registered name; 'fedac data list' shows them.")

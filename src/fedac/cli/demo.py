@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from fedac.cli.parse import MEGABYTES, nonempty_path, output_folder
-from fedac.cli.streams import new_table, print_table
+from fedac.cli.console import new_table, print_table
+from fedac.cli.options import MEGABYTES, nonempty_path, output_folder
 from fedac.cli.sweep import run_grid
 
 if TYPE_CHECKING:
@@ -25,14 +25,14 @@ def command(
     ),
 ) -> None:
     """Show how few rounds each of four algorithms needs on the paper's data set a9a."""
-    from fedac.experiments import demo as experiment
     from fedac.experiments import report
-    from fedac.experiments.cells import tuned
-    from fedac.experiments.expenses import with_expenses
-    from fedac.experiments.paper import headlines, published_cells
-    from fedac.experiments.published import published_runs
+    from fedac.experiments.costs import with_expenses
+    from fedac.experiments.reproduction import demo as experiment
+    from fedac.experiments.reproduction.paper import headlines, published_cells
+    from fedac.experiments.reproduction.published import published_runs
     from fedac.experiments.store import Store
-    from fedac.link import DEFAULT_LINK
+    from fedac.experiments.summary import tuned
+    from fedac.federation.link import DEFAULT_LINK
 
     folder = output_folder(out, option="--out")
     with Store(folder, create=True) as store:
@@ -52,8 +52,8 @@ def command(
 def _print_rounds(curves: pd.DataFrame) -> None:
     """Print a table of the fewest rounds, and who needs the fewest of all."""
     from fedac.algorithms import get
-    from fedac.experiments.cells import fewest_note, records
-    from fedac.experiments.demo import GRID, TARGET
+    from fedac.experiments.reproduction.demo import GRID, TARGET
+    from fedac.experiments.summary import fewest_note, records
 
     table = new_table(
         "algorithm", "rounds", "published", "K", "step size", "F - F*", "MB",

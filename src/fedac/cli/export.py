@@ -7,7 +7,7 @@ from pathlib import Path
 
 import typer
 
-from fedac.cli.parse import LINK, WAN, nonempty_path, output_file
+from fedac.cli.options import LINK, WAN, nonempty_path, output_file
 from fedac.errors import InputError
 
 
@@ -44,7 +44,7 @@ def command(
         raise InputError("two outputs go to the same file; give each its own")
     from fedac.experiments.export import write_csv, write_parquet, write_traces
     from fedac.experiments.store import Store
-    from fedac.link import Link
+    from fedac.federation.link import Link
 
     on_link = Link.parse(link)
     for option, target in targets.items():

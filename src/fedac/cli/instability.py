@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from fedac.cli.parse import nonempty_path, output_folder, whole_numbers
-from fedac.cli.streams import new_table, print_table
+from fedac.cli.console import new_table, print_table
+from fedac.cli.options import nonempty_path, output_folder, whole_numbers
 from fedac.errors import InputError
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def command(
     figures = []
     if folder is not None:
         from fedac.experiments.figures import save
-        from fedac.experiments.instability import draw
+        from fedac.experiments.reproduction.instability import draw
 
         folder.mkdir(parents=True, exist_ok=True)
         figures = save(draw(instance, measured, fedac_i), folder, "instability")

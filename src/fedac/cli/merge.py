@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from fedac.cli.parse import nonempty_path, output_folder
+from fedac.cli.options import nonempty_path, output_folder
 
 if TYPE_CHECKING:
     from fedac.experiments.merge import Joined

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import typer
 
-from fedac.cli.parse import BAND, LINK, WAN, nonempty_path, output_file
+from fedac.cli.options import BAND, LINK, WAN, nonempty_path, output_file
 
 
 def command(
@@ -25,7 +25,7 @@ def command(
     """Write the runs of a sweep as one HTML file with interactive figures."""
     from fedac.experiments.report import write
     from fedac.experiments.store import Store
-    from fedac.link import Link
+    from fedac.federation.link import Link
 
     on_link = Link.parse(link)
     if out is not None:

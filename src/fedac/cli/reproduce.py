@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from fedac.cli.parse import BAND, JOBS, nonempty_path, output_folder, whole_numbers
-from fedac.cli.streams import new_table, notice, print_table
+from fedac.cli.console import new_table, notice, print_table
+from fedac.cli.options import BAND, JOBS, nonempty_path, output_folder, whole_numbers
 from fedac.cli.sweep import counts, run_grid
 from fedac.errors import DataError, unknown_name
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from fedac.experiments.grid import Grid
-    from fedac.experiments.paper import Figure
+    from fedac.experiments.reproduction.paper import Figure
     from fedac.experiments.store import Store
 
 STAND_IN = "synthetic-dense"
@@ -64,8 +64,8 @@ def command(
 
     from fedac.experiments import figures as drawing
     from fedac.experiments import report
-    from fedac.experiments.seeds import find_spread
     from fedac.experiments.store import Store
+    from fedac.experiments.summary import find_spread
     from fedac.experiments.task import prepare
 
     find_spread(band)
@@ -95,7 +95,7 @@ def command(
 
 def _figures(names: list[str]) -> list[Figure]:
     """Look up the figures: each once, in the paper's order."""
-    from fedac.experiments.paper import FIGURES
+    from fedac.experiments.reproduction.paper import FIGURES
 
     for name in names:
         if name not in FIGURES and name != "all":
@@ -136,7 +136,7 @@ def _grid(sweep: str, dataset: str | None, seeds: list[int]) -> Grid:
 
 def _tuned_runs(grid: Grid, store: Store, jobs: int | None) -> pd.DataFrame:
     """Run what the store lacks of a grid and return the best run of each of its cells."""
-    from fedac.experiments.cells import tuned
+    from fedac.experiments.summary import tuned
 
     before = time.perf_counter()
     done = run_grid(grid, store, jobs=jobs)
@@ -147,9 +147,9 @@ def _tuned_runs(grid: Grid, store: Store, jobs: int | None) -> pd.DataFrame:
 
 
 def _print_comparison(runs: pd.DataFrame) -> None:
-    from fedac.experiments.cells import edge_note
-    from fedac.experiments.paper import CLAIMS, headlines, published_cells
-    from fedac.experiments.published import published_runs
+    from fedac.experiments.reproduction.paper import CLAIMS, headlines, published_cells
+    from fedac.experiments.reproduction.published import published_runs
+    from fedac.experiments.summary import edge_note
 
     cells = published_cells(runs, published_runs())
     if cells.empty:
@@ -166,7 +166,7 @@ def _print_comparison(runs: pd.DataFrame) -> None:
 def _print_deviations(cells: pd.DataFrame) -> None:
     from rich.markup import escape
 
-    from fedac.experiments.paper import MANY_WORKERS, judged
+    from fedac.experiments.reproduction.paper import MANY_WORKERS, judged
 
     table = new_table(
         "problem", "cells", f"with M >= {MANY_WORKERS}", "median of these", "95th percentile",
@@ -185,8 +185,8 @@ def _print_worst(cells: pd.DataFrame) -> None:
     from rich.markup import escape
 
     from fedac.algorithms import get
-    from fedac.experiments.cells import records
-    from fedac.experiments.paper import judged
+    from fedac.experiments.reproduction.paper import judged
+    from fedac.experiments.summary import records
 
     table = new_table(
         "problem", "algorithm", "M", "K", "step size", "ours", "published", "log2 ratio",
@@ -205,7 +205,7 @@ def _print_rounds(rounds: pd.DataFrame) -> None:
     from rich.markup import escape
 
     from fedac.algorithms import get
-    from fedac.experiments.cells import fewest_note, records
+    from fedac.experiments.summary import fewest_note, records
 
     table = new_table(
         "target", "algorithm", "ours", "step size", "published", "paper's text",

@@ -11,35 +11,39 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from fedac.cli.cluster import announced
-from fedac.cli.federation import (
+from fedac.cli.console import (
+    announced,
+    download_bar,
+    new_table,
+    notice,
+    notice_compiling,
+    print_table,
+    progress_bar,
+)
+from fedac.cli.options import (
+    ALGORITHM_NAMES,
     BATCH,
     DECAY,
+    LINK,
+    LOSS_NAMES,
+    MEGABYTES,
     PARTICIPATION,
+    RAY_ADDRESS,
     SPLIT,
     TEST,
+    WAN,
     WEIGHTING,
     WIRE,
     WORKERS,
     FederationOptions,
     batch_size,
-)
-from fedac.cli.parse import (
-    ALGORITHM_NAMES,
-    LINK,
-    LOSS_NAMES,
-    MEGABYTES,
-    RAY_ADDRESS,
-    WAN,
     numbers,
 )
-from fedac.cli.progress import download_bar, progress_bar
-from fedac.cli.streams import new_table, notice, notice_compiling, print_table
 from fedac.errors import InputError
 
 if TYPE_CHECKING:
     from fedac.data import Clients, Dataset
-    from fedac.link import Link
+    from fedac.federation.link import Link
     from fedac.objectives import Objective
     from fedac.simulation import Result, Run
 
@@ -109,17 +113,17 @@ def command(
         wire=wire,
     )
     from fedac.algorithms import expand
-    from fedac.algorithms.contract import check_decay
-    from fedac.decay import Decay
-    from fedac.experiments.identity import federation_name
+    from fedac.algorithms.checks import check_decay
+    from fedac.data.holdout import check_test, load_with_test, parse_test
     from fedac.experiments.plugins import find_algorithm, find_loss, make_objective
-    from fedac.experiments.testsets import check_test, load_with_test, parse_test
-    from fedac.link import Link
-    from fedac.objectives.over_clients import minimized
-    from fedac.require import require_count, require_nonnegative, require_positive
+    from fedac.experiments.run_key import federation_name
+    from fedac.federation.federation import make_federation
+    from fedac.federation.link import Link
+    from fedac.federation.schedule import Decay
+    from fedac.objectives.heterogeneity import minimized
     from fedac.simulation import Schedule, SimulationInterrupted, simulate
-    from fedac.simulation.federation import make_federation
-    from fedac.simulation.inputs import require_cluster, require_seed, require_threads
+    from fedac.simulation.problem import require_cluster, require_seed, require_threads
+    from fedac.validate import require_count, require_nonnegative, require_positive
 
     # Report bad options before reading the data, which may take minutes.
     methods = [find_algorithm(name) for name in expand(algorithm)]
@@ -259,7 +263,7 @@ def _federation_as_json(
 
 
 def _run_as_json(run: Run, f_star: float) -> dict[str, Any]:
-    from fedac.algorithms.couplings import as_fedac
+    from fedac.algorithms.hyperparameters import as_fedac
 
     # The coefficients of FedAc, which every algorithm has, then those of its own.
     hp = dataclasses.asdict(as_fedac(run.hyperparameters)) | dataclasses.asdict(run.hyperparameters)

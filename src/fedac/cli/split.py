@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from fedac.cli.parse import nonempty_path, output_file
-from fedac.cli.progress import download_bar
+from fedac.cli.console import download_bar
+from fedac.cli.options import nonempty_path, output_file
 from fedac.errors import InputError
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def command(
 ) -> None:
     """Show how a split divides the rows of a data set among clients."""
     from fedac.data import load
-    from fedac.experiments.federations import check_clients, load_clients
+    from fedac.data.splits import check_clients, load_clients
 
     check_clients(clients, by, split_seed)
     if figure is not None:
@@ -74,7 +74,7 @@ def _as_json(clients: Clients) -> dict[str, Any]:
 def _draw(clients: Clients, path: Path) -> None:
     from matplotlib.figure import Figure
 
-    from fedac.files import write_atomically
+    from fedac.paths import write_atomically
 
     drawing = Figure(figsize=(7, 3.8), layout="constrained")
     clients.plot(drawing.subplots())

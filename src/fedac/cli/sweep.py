@@ -12,22 +12,29 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from fedac.cli.federation import (
+from fedac.cli.console import (
+    download_bar,
+    duration,
+    new_table,
+    notice,
+    notice_compiling,
+    print_table,
+    sweep_bar,
+)
+from fedac.cli.options import (
+    ALGORITHM_NAMES,
+    BAND,
     BATCH,
     DECAY,
+    JOBS,
+    LOSS_NAMES,
     PARTICIPATION,
+    RAY_ADDRESS,
     SPLIT,
     TEST,
     WEIGHTING,
     WIRE,
     batch_size,
-)
-from fedac.cli.parse import (
-    ALGORITHM_NAMES,
-    BAND,
-    JOBS,
-    LOSS_NAMES,
-    RAY_ADDRESS,
     listed,
     names,
     nonempty_path,
@@ -35,8 +42,6 @@ from fedac.cli.parse import (
     output_folder,
     whole_numbers,
 )
-from fedac.cli.progress import download_bar, sweep_bar
-from fedac.cli.streams import duration, new_table, notice, notice_compiling, print_table
 from fedac.errors import InputError
 
 if TYPE_CHECKING:
@@ -160,11 +165,11 @@ def command(
         raise InputError(f"no grid given: pass FILE.toml, or {NEEDED}")
     if out is None and not dry_run:
         raise InputError("--out is missing: the folder in which the runs are kept")
+    from fedac.data.holdout import parse_test
     from fedac.experiments.grid import Grid, shipped
-    from fedac.experiments.seeds import find_spread
-    from fedac.experiments.shards import Shard
+    from fedac.experiments.merge import Shard
+    from fedac.experiments.summary import find_spread
     from fedac.experiments.sweep import require_where
-    from fedac.experiments.testsets import parse_test
 
     find_spread(band)
     require_where(jobs, on, ray_address)
@@ -249,7 +254,7 @@ def run_grid(grid: Grid, store: Store, **where: Any) -> Summary:
 def stoppable(what: str, store: Store | None) -> Iterator[None]:
     """Say what is kept in a store, if it stays, when the sweep in this block stops early."""
     from fedac.experiments import sweep as experiment
-    from fedac.experiments.runners import WorkerLostError
+    from fedac.experiments.pool import WorkerLostError
 
     folder = store and store.path.parent
     # The scheduler of a cluster sends SIGTERM: it stops the sweep as Ctrl-C does.
@@ -288,8 +293,7 @@ def _print_summary(grid: Grid, summary: Summary, runs: pd.DataFrame, band: str) 
     """Print the best cell of every algorithm in every federation, over its seeds."""
     from rich.markup import escape
 
-    from fedac.experiments.cells import records, summarize, tuned
-    from fedac.experiments.seeds import band_text, find_spread
+    from fedac.experiments.summary import band_text, find_spread, records, summarize, tuned
 
     title = f"{grid.name}: {summary.new} runs now, {counts(summary)}, {len(runs)} in all"
     names = ["algorithm", "federation"] if runs["federation"].any() else ["algorithm"]

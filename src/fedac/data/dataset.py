@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedac.arrays import signs_advice
 from fedac.errors import DataError
+from fedac.validate import signs_advice
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array

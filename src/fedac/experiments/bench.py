@@ -29,8 +29,7 @@ from fedac.data import load as load_data
 from fedac.errors import NotAcceleratedWarning, StepSizeWarning
 from fedac.experiments import sweep
 from fedac.experiments.grid import Grid, shipped
-from fedac.experiments.machine import describe_machine
-from fedac.experiments.store import Store
+from fedac.experiments.store import Store, describe_machine
 from fedac.experiments.task import prepare
 from fedac.objectives import LogisticRegression
 from fedac.simulation import simulate

@@ -14,7 +14,7 @@ import numpy as np
 from fedac.errors import InputError
 from fedac.experiments.comparison import Comparison, Question
 from fedac.experiments.comparison.rows import Row
-from fedac.link import Link
+from fedac.federation.link import Link
 from fedac.theory.planner import SLACK, divisors
 
 METHODS = ("fedac-i", "fedac-ii", "fedavg", "mb-sgd", "mb-ac-sgd")

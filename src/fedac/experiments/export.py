@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from fedac.errors import InputError
-from fedac.experiments.expenses import EXPENSES, with_expenses
+from fedac.experiments.costs import EXPENSES, with_expenses
 from fedac.experiments.store import Store
-from fedac.files import write_atomically
-from fedac.link import DEFAULT_LINK, Link
-from fedac.rounding import FLOAT32
+from fedac.federation.compression import FLOAT32
+from fedac.federation.link import DEFAULT_LINK, Link
+from fedac.paths import write_atomically
 
 if TYPE_CHECKING:
     import pandas as pd

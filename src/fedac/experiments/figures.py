@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedac.algorithms import get
-from fedac.experiments.cells import edge_note, seeds_note, summarize
-from fedac.experiments.paper import published_cells
-from fedac.experiments.published import published_runs
-from fedac.palette import style
+from fedac.experiments.reproduction.paper import published_cells
+from fedac.experiments.reproduction.published import published_runs
+from fedac.experiments.summary import edge_note, seeds_note, summarize
+from fedac.plotting import style
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Drawing
 
-    from fedac.experiments.paper import Figure
+    from fedac.experiments.reproduction.paper import Figure
 
 WIDTH, HEIGHT = 7.0, 2.8  # inches: the text width of a paper
 GREY = "0.35"

@@ -20,18 +20,15 @@ from typing import Annotated, Any, Literal, NamedTuple, Self, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
 from fedac.algorithms import Algorithm, expand
-from fedac.algorithms.contract import check_decay, couple
-from fedac.data.splits import is_split
-from fedac.decay import Decay
+from fedac.algorithms.checks import check_decay, couple
+from fedac.data.holdout import check_test
+from fedac.data.splits import check_clients, is_split
 from fedac.errors import InputError, look_up, unknown_name
-from fedac.experiments.federations import check_clients
-from fedac.experiments.identity import key_fingerprint
 from fedac.experiments.plugins import find_algorithm, find_loss
-from fedac.experiments.testsets import check_test
-from fedac.rounding import FLOAT32
-from fedac.simulation.federation import require_batch, taking_part
-from fedac.simulation.schedule import Schedule
-from fedac.wire import require_wire
+from fedac.experiments.run_key import key_fingerprint
+from fedac.federation.compression import FLOAT32, require_wire
+from fedac.federation.federation import require_batch, taking_part
+from fedac.federation.schedule import Decay, Schedule
 
 # In an installed package, and at the root of a checkout.
 SHIPPED = (Path(__file__).parents[1] / "sweeps", Path(__file__).parents[3] / "sweeps")

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from fedac.algorithms import FEDAC_I
+from fedac.federation.sampling import sample_index
 from fedac.objectives import LogisticRegression
-from fedac.sampling import sample_index
 
 
 def make_round(

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from fedac.algorithms import Algorithm, compose, get
-from fedac.algorithms.fingerprints import fingerprint
-from fedac.algorithms.names import split_pieces
+from fedac.algorithms.checks import fingerprint
+from fedac.algorithms.parsing import split_pieces
 from fedac.errors import InputError, look_up, unknown_name
 from fedac.objectives import LOSSES, Objective
 from fedac.testing import check_objective

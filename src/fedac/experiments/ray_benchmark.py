@@ -21,8 +21,8 @@ import numpy as np
 from fedac.data import load
 from fedac.experiments.bench import ETAS, REPEATS
 from fedac.experiments.grid import Config, Grid, groups
-from fedac.experiments.runners import Order
-from fedac.experiments.runners.on_ray import OnRay
+from fedac.experiments.pool import Order
+from fedac.experiments.ray_pool import OnRay
 from fedac.experiments.store import Outcome
 from fedac.experiments.task import Task
 from fedac.objectives import LogisticRegression

@@ -10,23 +10,26 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
+import os
+import platform
 import sys
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
 from fedac import __version__
-from fedac.errors import InputError
-from fedac.experiments.cells import records
-from fedac.experiments.cost import queries
+from fedac.errors import InputError, NetworkFileSystemWarning
 from fedac.experiments.database import explained, open_to_read, open_to_write
 from fedac.experiments.grid import Config, values_of
-from fedac.experiments.identity import with_unique_names
-from fedac.experiments.machine import describe_machine
-from fedac.experiments.network import warn_if_shared
+from fedac.experiments.run_key import with_unique_names
+from fedac.experiments.scheduling import queries
+from fedac.experiments.summary import records
+from fedac.paths import is_network
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -287,3 +290,45 @@ class Store:
         query = f"SELECT {columns} FROM runs WHERE key IN (SELECT value FROM json_each(?))"
         with explained(self.path):
             return self._db.execute(query, (json.dumps(list(keys)),)).fetchall()
+
+
+# --- Stores on network file systems: several machines must not share one there.
+
+
+def warn_if_shared(folder: Path) -> None:
+    """Warn if a store that is opened for writing is on a network file system."""
+    if is_network(folder):
+        warnings.warn(
+            f"'{folder}' is on a network file system, where SQLite's locks do not hold between "
+            "machines: use one store per machine with --shard, and join them with 'fedac merge'",
+            NetworkFileSystemWarning,
+            stacklevel=3,  # where the store is opened
+        )
+
+
+# --- The machine and the versions that a measurement or a run was made with.
+
+
+def describe_machine() -> dict[str, Any]:
+    """Describe the machine and the versions that matter.
+
+    Examples
+    --------
+    >>> list(describe_machine())
+    ['processor', 'cores', 'system', 'python', 'numpy', 'numba']
+    """
+    return {
+        "processor": _processor(),
+        "cores": os.cpu_count(),
+        "system": platform.platform(terse=True),
+        "python": platform.python_version(),
+        **{name: version(name) for name in ("numpy", "numba")},
+    }
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return next(line.split(":")[1].strip() for line in lines if "model name" in line)
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()

@@ -18,14 +18,12 @@ import numpy as np
 from fedac.cluster import require_address
 from fedac.errors import InputError
 from fedac.experiments.grid import Config, Grid
-from fedac.experiments.runners import Answer, Order, Runner
-from fedac.experiments.runners.inline import InThisProcess
-from fedac.experiments.runners.layout import available_cores, best_jobs, predict_time, share_out
-from fedac.experiments.runners.processes import Processes
-from fedac.experiments.shards import Shard
+from fedac.experiments.merge import Shard
+from fedac.experiments.pool import Answer, InThisProcess, Order, Processes, Runner
+from fedac.experiments.scheduling import available_cores, best_jobs, predict_time, share_out
 from fedac.experiments.store import Best, Store
 from fedac.experiments.task import Task, prepare
-from fedac.require import require_count
+from fedac.validate import require_count
 
 Group = tuple[Config, ...]
 # Nobody reads faster, and a small group makes a thousand rounds in this time.
@@ -173,7 +171,7 @@ def choose_runner(
     require_where(jobs, on, ray_address)
     costs = [task.cost(configs) for configs in planned if configs]
     if on is not None:
-        from fedac.experiments.runners.on_ray import OnRay
+        from fedac.experiments.ray_pool import OnRay
 
         return OnRay(task, costs, ray_address, on_compile)
     cores = available_cores()

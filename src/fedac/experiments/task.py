@@ -12,17 +12,17 @@ from typing import Any
 from fedac.algorithms import Algorithm
 from fedac.algorithms.acceleration import is_fedavg
 from fedac.data import Clients, Dataset
-from fedac.decay import Decay
+from fedac.data.holdout import load_with_test
+from fedac.data.splits import load_clients
 from fedac.errors import NotAcceleratedWarning, StepSizeWarning
-from fedac.experiments.cost import Cost, predict_cost, queries
-from fedac.experiments.federations import load_clients
 from fedac.experiments.grid import Config, Grid, Split, groups
-from fedac.experiments.identity import objective_hash, rows_hash
 from fedac.experiments.plugins import make_objective
+from fedac.experiments.run_key import objective_hash, rows_hash
+from fedac.experiments.scheduling import Cost, predict_cost, queries
 from fedac.experiments.store import Outcome
-from fedac.experiments.testsets import load_with_test
+from fedac.federation.schedule import Decay
 from fedac.objectives import Objective, optimum
-from fedac.objectives.over_clients import minimized
+from fedac.objectives.heterogeneity import minimized
 from fedac.simulation import simulate
 
 # The fields of a group that `simulate` takes as they are.

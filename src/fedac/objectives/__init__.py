@@ -2,7 +2,7 @@
 
 from fedac.objectives.augmented import Augmented
 from fedac.objectives.base import Objective
-from fedac.objectives.held_out import HeldOut
+from fedac.objectives.evaluation import HeldOut
 from fedac.objectives.heterogeneity import Heterogeneity
 from fedac.objectives.linear_model import LinearModel
 from fedac.objectives.losses import LOSSES, LeastSquares, LogisticRegression, SquaredHinge

@@ -6,10 +6,9 @@ from functools import cached_property
 
 import numpy.typing as npt
 
-from fedac.arrays import Array, as_numbers, content_hash
 from fedac.errors import InputError
 from fedac.objectives.base import Objective, RowNumbers
-from fedac.require import require_positive
+from fedac.validate import Array, as_numbers, content_hash, require_positive
 
 
 class Augmented(Objective):

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from fedac.arrays import Array
 from fedac.errors import InputError
+from fedac.validate import Array
 
 if TYPE_CHECKING:
     from fedac.data.clients import Clients

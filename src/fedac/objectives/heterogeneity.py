@@ -16,14 +16,13 @@ import numpy.typing as npt
 import scipy.sparse as sp
 from threadpoolctl import threadpool_limits
 
-from fedac.arrays import Array
-from fedac.averaging import require_weighting
 from fedac.data.clients import Clients, as_clients
+from fedac.federation.averaging import require_weighting
 from fedac.objectives.augmented import Augmented
 from fedac.objectives.base import Objective
 from fedac.objectives.linear_model import LinearModel
 from fedac.objectives.minimizer import optimum
-from fedac.objectives.over_clients import minimized
+from fedac.validate import Array
 
 # Numbers in the gradients of the clients that are in memory at a time.
 BLOCK = 10**7
@@ -152,3 +151,24 @@ def _scaled(matrix: sp.csr_array, columns: Array) -> sp.csr_array:
 def _dense(matrix: Any) -> Array:
     dense: Array = matrix if isinstance(matrix, np.ndarray) else matrix.toarray()
     return dense
+
+
+# --- What F is where rows belong to clients.
+
+
+def minimized(objective: Objective, clients: Clients | None, weighting: str) -> Objective:
+    """Return F: the loss over all rows or, with uniform weights, the mean of the clients' losses.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from fedac.objectives import LeastSquares
+    >>> F = LeastSquares([[1.0], [1.0], [1.0]], [0.0, 0.0, 3.0])
+    >>> two = Clients(["a", "a", "b"])
+    >>> w = np.zeros(1)
+    >>> [minimized(F, two, weighting).value(w) for weighting in ("examples", "uniform")]
+    [1.5, 2.25]
+    """
+    if clients is None or weighting != "uniform":
+        return objective
+    return objective.weighted(clients.row_weights)

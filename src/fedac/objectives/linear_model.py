@@ -18,11 +18,10 @@ import numpy.typing as npt
 import scipy.sparse as sp
 from scipy.sparse.linalg import LinearOperator, eigsh
 
-from fedac.arrays import Array, as_data, content_hash, signs_advice
 from fedac.errors import InputError
 from fedac.objectives.base import Objective, RowNumbers
-from fedac.objectives.kernel import check_kernel
-from fedac.require import require_nonnegative
+from fedac.objectives.loss_functions import check_kernel
+from fedac.validate import Array, as_data, content_hash, require_nonnegative, signs_advice
 
 Matrix = Array | sp.csr_array
 

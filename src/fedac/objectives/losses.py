@@ -10,9 +10,9 @@ import math
 import numpy as np
 from scipy.special import expit
 
-from fedac.arrays import Array
-from fedac.objectives.formulas import FACTORS, FORMULAS
 from fedac.objectives.linear_model import LinearModel
+from fedac.objectives.loss_functions import FACTORS, FORMULAS
+from fedac.validate import Array
 
 
 class _BuiltIn(LinearModel):

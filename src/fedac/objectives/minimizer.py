@@ -15,11 +15,10 @@ from pathlib import Path
 
 import numpy as np
 
-from fedac.arrays import Array
-from fedac.cache import cache_dir
 from fedac.errors import NoOptimumError
-from fedac.files import write_atomically
 from fedac.objectives.base import Objective
+from fedac.paths import cache_dir, write_atomically
+from fedac.validate import Array
 
 # Times the gradient norm that is large for the objective.
 GRADIENT_TOLERANCE = 1e-12

@@ -8,11 +8,10 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from fedac.arrays import Array, as_numbers, content_hash
 from fedac.errors import InputError
+from fedac.federation.sampling import gaussians
 from fedac.objectives.base import Objective, RowNumbers
-from fedac.require import require_nonnegative
-from fedac.sampling import gaussians
+from fedac.validate import Array, as_numbers, content_hash, require_nonnegative
 
 
 class NoisyQuadratic(Objective):

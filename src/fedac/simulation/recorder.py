@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from fedac.arrays import Array
 from fedac.errors import InputError
+from fedac.federation.compression import bytes_down, bytes_up
 from fedac.objectives import HeldOut
 from fedac.simulation.problem import ArrayState, Problem, Snapshot
 from fedac.simulation.result import Run
-from fedac.wire import bytes_down, bytes_up
+from fedac.validate import Array
 
 
 @dataclass(frozen=True, slots=True)

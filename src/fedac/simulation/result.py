@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 import numpy.typing as npt
 
-from fedac.algorithms.couplings import Hyperparameters
-from fedac.arrays import Array
+from fedac.algorithms.hyperparameters import Hyperparameters
 from fedac.errors import NoOptimumError, look_up
-from fedac.link import DEFAULT_LINK, Link, as_link
+from fedac.federation.federation import Federation
+from fedac.federation.link import DEFAULT_LINK, Link, as_link
+from fedac.federation.schedule import Schedule
 from fedac.objectives import Objective, Optimum, optimum
-from fedac.palette import styles
-from fedac.simulation.federation import Federation
-from fedac.simulation.schedule import Schedule
+from fedac.plotting import styles
+from fedac.validate import Array
 
 if TYPE_CHECKING:
     import pandas as pd

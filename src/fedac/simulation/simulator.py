@@ -15,26 +15,22 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fedac.algorithms import ALGORITHMS, Algorithm, contract, expand
+from fedac.algorithms import ALGORITHMS, Algorithm, checks, expand
 from fedac.algorithms import get as get_algorithm
 from fedac.algorithms.acceleration import not_accelerated
 from fedac.algorithms.minibatch import on_clients
-from fedac.arrays import Array
 from fedac.data import Clients, Dataset
-from fedac.decay import Decay
 from fedac.errors import InputError, NotAcceleratedWarning, StepSizeWarning
+from fedac.federation.compression import FLOAT32, require_wire
+from fedac.federation.federation import make_federation
+from fedac.federation.schedule import Decay, Schedule
 from fedac.objectives import HeldOut, LinearModel, Objective
-from fedac.objectives.over_clients import minimized
-from fedac.require import require_positive
-from fedac.rounding import FLOAT32
+from fedac.objectives.heterogeneity import minimized
 from fedac.simulation.engines import start_engine
-from fedac.simulation.federation import make_federation
-from fedac.simulation.inputs import require_seed, start_point
-from fedac.simulation.problem import Lane, Problem
+from fedac.simulation.problem import Lane, Problem, require_seed, start_point
 from fedac.simulation.recorder import Record, Recorder
 from fedac.simulation.result import Result
-from fedac.simulation.schedule import Schedule
-from fedac.wire import require_wire
+from fedac.validate import Array, require_positive
 
 StepSizes = float | Decay | Sequence[float | Decay]
 
@@ -122,7 +118,7 @@ def simulate(
         Record the loss at the first synchronization after every so many steps, and always at
         0 and T. By default about eight times along the run.
     callbacks : sequence of callables
-        Each is called with a `Record` at every record (see `fedac.theory.recorders`).
+        Each is called with a `Record` at every record (see `fedac.theory.tracing`).
     engine : "fast" or "reference", optional
         The fast engine unless the objective or an algorithm needs the reference engine; a
         `SlowEngineWarning` then gives the reason.
@@ -266,15 +262,15 @@ def _lanes(
         algorithms = [on_clients(a) if a.minibatch else a for a in algorithms]
     K = schedule.K
     lanes = tuple(
-        Lane(a, contract.couple(a, eta=value.start, mu=mu, K=K), value, mu, K)
+        Lane(a, checks.couple(a, eta=value.start, mu=mu, K=K), value, mu, K)
         if isinstance(value, Decay)
-        else Lane(a, contract.couple(a, eta=value, mu=mu, K=K))
+        else Lane(a, checks.couple(a, eta=value, mu=mu, K=K))
         for a in algorithms
         for value in of_each[a.name]
     )
     for lane in lanes:
         if lane.eta is not None:
-            contract.check_decay(lane.algorithm, eta=lane.eta.start, mu=mu, K=K)
+            checks.check_decay(lane.algorithm, eta=lane.eta.start, mu=mu, K=K)
     L = objective.smoothness
     etas = list(dict.fromkeys(lane.hp.eta for lane in lanes))
     beyond = [value for value in etas if value * L > 1 + 1e-12]
@@ -325,6 +321,6 @@ def _check_own_algorithms(lanes: Sequence[Lane], w_0: Array) -> None:
     for lane in own.values():
         if lane.algorithm not in ALGORITHMS.values():
             # The reference engine calls `query` and `update` with a row per worker.
-            contract.check_functions(
+            checks.check_functions(
                 lane.algorithm, lane.hp, w_0, lambda vector: np.stack([vector, vector])
             )

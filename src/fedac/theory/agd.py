@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from fedac.algorithms import FEDAC_VANILLA, State
-from fedac.algorithms.couplings import FedAcHyperparameters
+from fedac.algorithms.hyperparameters import FedAcHyperparameters
 from fedac.theory.piecewise import Number, PiecewiseQuadratic
 
 

@@ -22,7 +22,7 @@ from numbers import Integral, Real
 from mpmath import MPContext
 
 from fedac.algorithms import State
-from fedac.algorithms.couplings import FedAcHyperparameters
+from fedac.algorithms.hyperparameters import FedAcHyperparameters
 from fedac.errors import InputError
 from fedac.theory.agd import Trajectory, follow, nesterov, propagate, run_agd
 from fedac.theory.piecewise import Number, PiecewiseQuadratic

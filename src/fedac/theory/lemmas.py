@@ -3,7 +3,7 @@
 There are three kinds, by the end of their names. ``_perturbed`` bounds progress given the largest
 discrepancy along the way, ``_discrepancy`` bounds that discrepancy, and ``_general_eta`` combines
 the two. The discrepancies are those recorded by `fedac.theory.tracing.trace`. All are as printed;
-`fedac.theory.any_step` has tighter combinations of them. Under asm2 the paper writes sigma for
+`fedac.theory.tight_bounds` has tighter combinations of them. Under asm2 the paper writes sigma for
 two numbers: that of asm1 (c), in the terms of averaged noise, and that of asm2 (b), a fourth
 moment, in the discrepancies. The second is `sigma4` here.
 
@@ -23,8 +23,8 @@ from __future__ import annotations
 from math import exp, inf, log1p, sqrt
 
 from fedac.errors import InputError
-from fedac.theory.letters import checked, require_small
-from fedac.theory.terms import Bound
+from fedac.theory.bounds import Bound
+from fedac.theory.constants import checked, require_small
 
 
 @checked

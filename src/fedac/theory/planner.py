@@ -26,12 +26,12 @@ from typing import Any, overload
 
 from fedac.algorithms import get
 from fedac.errors import InputError
-from fedac.require import require_count, require_nonnegative, require_positive
+from fedac.federation.compression import bytes_up
+from fedac.theory.bounds import Bound
 from fedac.theory.constants import Constants
-from fedac.theory.floor import min_max_floor
-from fedac.theory.terms import Bound
+from fedac.theory.lower_bound import min_max_floor
 from fedac.theory.theorems import THEOREMS, StepSize, Theorem
-from fedac.wire import bytes_up
+from fedac.validate import require_count, require_nonnegative, require_positive
 
 # To save rounds, accept a bound that is larger than the best by this factor.
 SLACK = 2.0

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from fedac.algorithms import couplings
+from fedac.algorithms import hyperparameters
 from fedac.errors import InputError
 from fedac.theory.agd import Trajectory, propagate
 
@@ -95,7 +95,7 @@ def fedac_separation(kappa: float, blocks: int, *, K: int) -> list[Separation]:
     >>> [round(apart.w, 3) for apart in fedac_separation(100.0, 2, K=16)]
     [1.0, -1.461, -1.105]
     """
-    hp = couplings.fedac_i(eta=1 / kappa, mu=1.0, K=K)
+    hp = hyperparameters.fedac_i(eta=1 / kappa, mu=1.0, K=K)
     return by_block(propagate(hp, curvatures(kappa, blocks)))
 
 

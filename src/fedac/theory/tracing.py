@@ -1,12 +1,11 @@
-"""Potentials and discrepancies at every step, also between synchronizations.
+"""The two potentials that measure progress in the paper.
 
-At a synchronization all workers agree, and `recorders.PotentialRecorder` records the potentials
-there. In between, every worker's state is needed, so a trace runs the reference engine, which
-holds them all (float64, M x d numbers per sequence).
+Right after a synchronization all workers agree, so both are functions of the averaged state.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,17 +14,46 @@ import numpy.typing as npt
 
 from fedac.algorithms import Algorithm
 from fedac.algorithms import get as get_algorithm
-from fedac.algorithms.couplings import as_fedac
-from fedac.arrays import Array
+from fedac.algorithms.hyperparameters import as_fedac
 from fedac.errors import InputError
+from fedac.federation.federation import Federation
+from fedac.federation.schedule import Schedule
 from fedac.objectives import Objective, Optimum, optimum
-from fedac.require import require_count, require_positive
-from fedac.simulation.federation import Federation
-from fedac.simulation.inputs import require_seed, start_point
-from fedac.simulation.problem import ArrayState, Lane
-from fedac.simulation.reference import run_round
-from fedac.simulation.schedule import Schedule
-from fedac.theory.potentials import phi, psi
+from fedac.simulation import Record
+from fedac.simulation.engines.reference import run_round
+from fedac.simulation.problem import ArrayState, Lane, require_seed, start_point
+from fedac.validate import Array, require_count, require_positive
+
+
+def psi(*, suboptimality: float, w: Array, w_star: Array, mu: float) -> float:
+    """Return Psi = F(w_ag) - F* + mu/2 ||w - w*||^2 (eq:fedaci:potential), for FedAc-I.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> psi(suboptimality=1.0, w=np.array([3.0]), w_star=np.array([1.0]), mu=0.5)
+    2.0
+    """
+    return suboptimality + mu / 2 * float((w - w_star) @ (w - w_star))
+
+
+def phi(*, suboptimality: float, w: Array, w_star: Array, mu: float) -> float:
+    """Return Phi = F(w_ag) - F* + mu/6 ||w - w*||^2 (eq:centralied:potential), for FedAc-II.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> phi(suboptimality=1.0, w=np.array([3.0]), w_star=np.array([1.0]), mu=1.5)
+    2.0
+    """
+    return suboptimality + mu / 6 * float((w - w_star) @ (w - w_star))
+
+
+# --- Potentials and discrepancies at every step, also between synchronizations.
+#
+# At a synchronization all workers agree, and `recorders.PotentialRecorder` records the potentials
+# there. In between, every worker's state is needed, so a trace runs the reference engine, which
+# holds them all (float64, M x d numbers per sequence).
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,3 +166,64 @@ def _apart(sequence: Array) -> Array:
 def _norms(vectors: Array) -> Array:
     norms: Array = np.linalg.norm(vectors, axis=1)
     return norms
+
+
+# --- Callbacks for `simulate` that record what the theory tracks.
+#
+# >>> from fedac import NoisyQuadratic, simulate
+# >>> F = NoisyQuadratic([1.0, 0.5], sigma=0.1)
+# >>> potentials = PotentialRecorder(F)
+# >>> result = simulate(F, "fedac-i", M=4, K=2, T=8, eta=0.5, engine="reference",
+# ...                   callbacks=[potentials])
+# >>> len(potentials.psi[0]) == len(result.runs[0].steps)
+# True
+
+
+class NoiseRecorder:
+    """Records sigma^2 at the output of every run.
+
+    Attributes
+    ----------
+    noise : dict of lists
+        By index of the run in its result: sigma^2 at every record.
+    """
+
+    def __init__(self, objective: Objective) -> None:
+        self.objective = objective
+        self.noise: dict[int, list[float]] = defaultdict(list)
+
+    def __call__(self, record: Record) -> None:
+        """Record sigma^2 at the output."""
+        self.noise[record.run].append(self.objective.noise(record.w))
+
+
+class PotentialRecorder:
+    """Records the potentials Psi and Phi of algorithms that keep ``w_ag`` and ``w``.
+
+    Parameters
+    ----------
+    objective : Objective
+        The objective of the simulation.
+    mu : float, optional
+        Strong-convexity estimate; by default the objective's own.
+
+    Attributes
+    ----------
+    psi, phi : dict of lists
+        By index of the run in its result: the potential at every record.
+    """
+
+    def __init__(self, objective: Objective, *, mu: float | None = None) -> None:
+        self.optimum = optimum(objective)
+        self.mu = objective.strong_convexity if mu is None else mu
+        self.psi: dict[int, list[float]] = defaultdict(list)
+        self.phi: dict[int, list[float]] = defaultdict(list)
+
+    def __call__(self, record: Record) -> None:
+        """Record both potentials, if the algorithm keeps both sequences."""
+        if "w_ag" not in record.sequences:
+            return
+        above, w = record.loss - self.optimum.value, record.state[record.sequences.index("w")]
+        at: dict[str, Any] = {"w": w, "w_star": self.optimum.w, "mu": self.mu}
+        self.psi[record.run].append(psi(suboptimality=above, **at))
+        self.phi[record.run].append(phi(suboptimality=above, **at))

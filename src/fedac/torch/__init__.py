@@ -15,10 +15,10 @@ try:
 except ModuleNotFoundError as error:  # pragma: no cover
     raise ModuleNotFoundError("fedac.torch needs PyTorch: pip install 'fedac[torch]'") from error
 
-from fedac.torch.communication import NonFiniteStateError, WorkerLostError
-from fedac.torch.costs import round_seconds, traffic
-from fedac.torch.optimizer import FedAc, LocalOptimizer, LocalSGD
-from fedac.torch.synchronizer import Synchronizer, synchronize
+from fedac.torch._communication import NonFiniteStateError, WorkerLostError
+from fedac.torch._costs import round_seconds, traffic
+from fedac.torch._optimizer import FedAc, LocalOptimizer, LocalSGD
+from fedac.torch._synchronizer import Synchronizer, synchronize
 
 __all__ = [
     "FedAc",

@@ -13,9 +13,9 @@ import pytest
 from accessibility import serious_findings, wide_and_narrow
 
 from fedac.experiments.grid import Config
-from fedac.experiments.identity import A9A
-from fedac.experiments.published import F_STAR
 from fedac.experiments.report import write
+from fedac.experiments.reproduction.published import F_STAR
+from fedac.experiments.run_key import A9A
 from fedac.experiments.store import Outcome, Store
 
 ALGORITHMS = {"fedac-i": 0.1, "mb-ac-sgd": 0.3, "mb-sgd": 1.0, "fedavg": 3.0}

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from fedac.algorithms import couplings
-from fedac.algorithms.couplings import FedAcHyperparameters
-from fedac.algorithms.record import Algorithm, State, Vector
+from fedac.algorithms import hyperparameters
+from fedac.algorithms.algorithm import Algorithm, State, Vector
+from fedac.algorithms.hyperparameters import FedAcHyperparameters
 
 
 def start(w_0: Vector) -> State:
@@ -45,7 +45,7 @@ def output(state: State, hp: FedAcHyperparameters, t: int) -> Vector:
     return state[0]
 
 
-def make_fedac(name: str, label: str, couple: couplings.Coupling) -> Algorithm:
+def make_fedac(name: str, label: str, couple: hyperparameters.Coupling) -> Algorithm:
     """Return FedAc with the given coupling."""
     return Algorithm(
         name=name,
@@ -59,9 +59,9 @@ def make_fedac(name: str, label: str, couple: couplings.Coupling) -> Algorithm:
     )
 
 
-FEDAC_I = make_fedac("fedac-i", "FedAc-I", couplings.fedac_i)
+FEDAC_I = make_fedac("fedac-i", "FedAc-I", hyperparameters.fedac_i)
 """FedAc with the coupling of equation (fedaci)."""
-FEDAC_II = make_fedac("fedac-ii", "FedAc-II", couplings.fedac_ii)
+FEDAC_II = make_fedac("fedac-ii", "FedAc-II", hyperparameters.fedac_ii)
 """FedAc with the coupling of equation (fedacii)."""
-FEDAC_VANILLA = make_fedac("fedac-vanilla", "vanilla FedAc", couplings.vanilla)
+FEDAC_VANILLA = make_fedac("fedac-vanilla", "vanilla FedAc", hyperparameters.vanilla)
 """FedAc with the coupling of accelerated SGD on one machine, whatever K is."""

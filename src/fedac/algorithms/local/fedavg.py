@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Any
 
-from fedac.algorithms import couplings
-from fedac.algorithms.couplings import AveragedHyperparameters, Hyperparameters
-from fedac.algorithms.record import Algorithm, State, Vector
+from fedac.algorithms import hyperparameters
+from fedac.algorithms.algorithm import Algorithm, State, Vector
+from fedac.algorithms.hyperparameters import AveragedHyperparameters, Hyperparameters
+from fedac.validate import require_nonnegative
 
 
 def start(w_0: Vector) -> State:
@@ -25,7 +27,7 @@ def update(state: State, w_md: Vector, g: Vector, hp: Hyperparameters) -> State:
 
     Examples
     --------
-    >>> update((3.0,), 3.0, 2.0, couplings.fedavg(eta=0.5))
+    >>> update((3.0,), 3.0, 2.0, hyperparameters.fedavg(eta=0.5))
     (2.0,)
     """
     return (w_md - hp.eta * g,)
@@ -44,7 +46,7 @@ def weighted_update(state: State, w_md: Vector, g: Vector, hp: AveragedHyperpara
 
     Examples
     --------
-    >>> weighted_update((3.0, 4.0), 3.0, 2.0, couplings.fedavg_weighted(eta=0.5, mu=1.0))
+    >>> weighted_update((3.0, 4.0), 3.0, 2.0, hyperparameters.fedavg_weighted(eta=0.5, mu=1.0))
     (2.0, 6.0)
     """
     w, p = state
@@ -56,7 +58,7 @@ def weighted_average(state: State, hp: AveragedHyperparameters, t: int) -> Vecto
 
     Examples
     --------
-    >>> hp = couplings.fedavg_weighted(eta=0.5, mu=1.0)
+    >>> hp = hyperparameters.fedavg_weighted(eta=0.5, mu=1.0)
     >>> weighted_average((2.0, 3.5), hp, 2)
     2.0
     """
@@ -74,7 +76,7 @@ FEDAVG = Algorithm(
     name="fedavg",
     label="FedAvg",
     sequences=("w",),
-    couple=couplings.fedavg,
+    couple=hyperparameters.fedavg,
     start=start,
     query=query,
     update=update,
@@ -87,9 +89,54 @@ FEDAVG_WEIGHTED = replace(
     name="fedavg-weighted",
     label="FedAvg, weighted average",
     sequences=("w", "p"),
-    couple=couplings.fedavg_weighted,
+    couple=hyperparameters.fedavg_weighted,
     start=lambda w_0: (w_0, 0 * w_0),
     update=weighted_update,
     output=weighted_average,
 )
 """FedAvg whose output is the weighted average of theorem fedavg:a2:full."""
+
+
+# --- FedProx: SGD that a spring ties to the point where the round began (arXiv 1812.06127).
+
+
+@dataclass(frozen=True)
+class _Prox:
+    mu: float
+
+    def update(self, local: State, w_md: Vector, g: Vector, hp: Hyperparameters) -> State:
+        w, anchor = local
+        return (*update((w,), w_md, g + self.mu * (w_md - anchor), hp), anchor)
+
+
+def enter(sequences: State, memory: State, hp: Any) -> State:
+    """Remember for the round where it began."""
+    return sequences[0], sequences[0]
+
+
+def leave(
+    local: State, sequences: State, memory: State, hp: Any, steps: int
+) -> tuple[State, State]:
+    """Send the point alone."""
+    return local[:1], memory
+
+
+def make_prox(mu: float) -> Algorithm:
+    """Step by w <- w - eta (g + mu (w - x)), x the point where the round began.
+
+    Examples
+    --------
+    >>> rule = make_prox(0.5)
+    >>> hp = rule.couple(eta=0.1, mu=1.0, K=1)
+    >>> rule.update(rule.enter((3.0,), (), hp), 3.0, 2.0, hp)
+    (2.8, 3.0)
+    """
+    return replace(
+        FEDAVG,
+        name="prox",
+        label="FedProx",
+        local=("w", "anchor"),
+        update=_Prox(require_nonnegative("mu", mu)).update,
+        enter=enter,
+        leave=leave,
+    )

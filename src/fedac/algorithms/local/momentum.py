@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fedac.algorithms import couplings
-from fedac.algorithms.couplings import Hyperparameters
+from fedac.algorithms import hyperparameters
+from fedac.algorithms.algorithm import Algorithm, State, Vector
+from fedac.algorithms.hyperparameters import Hyperparameters
+from fedac.algorithms.local.fedac import output, start
 from fedac.algorithms.local.fedavg import last_iterate, query
-from fedac.algorithms.record import Algorithm, State, Vector
-from fedac.require import require_fraction
+from fedac.validate import require_fraction
 
 
 @dataclass(frozen=True)
@@ -39,9 +40,53 @@ def make_momentum(beta: float = 0.9) -> Algorithm:
         name="momentum",
         label="momentum SGD",
         sequences=("w", "u"),
-        couple=couplings.fedavg,
+        couple=hyperparameters.fedavg,
         start=rule.start,
         query=query,
         update=rule.update,
         output=last_iterate,
+    )
+
+
+# --- Generalized primal averaging (arXiv 2512.17131): a fast sequence, and an average that it
+# pulls.
+#
+# With mu_x = mu_y it is FedAc with 1/alpha = 0, beta = 1/(1 - mu_x) and eta = gamma/beta.
+
+
+@dataclass(frozen=True)
+class _Gpa:
+    mu_x: float
+    mu_y: float
+
+    def query(self, local: State, hp: Hyperparameters) -> Vector:
+        x, z = local
+        return self.mu_y * x + (1 - self.mu_y) * z
+
+    def update(self, local: State, w_md: Vector, g: Vector, hp: Hyperparameters) -> State:
+        x, z = local
+        z = z - hp.eta * g
+        return self.mu_x * x + (1 - self.mu_x) * z, z
+
+
+def make_gpa(mu_x: float, mu_y: float) -> Algorithm:
+    """Take g at mu_y x + (1 - mu_y) z; z <- z - eta g; x <- mu_x x + (1 - mu_x) z.
+
+    Examples
+    --------
+    >>> rule = make_gpa(0.5, 0.75)
+    >>> hp = rule.couple(eta=0.5, mu=1.0, K=1)
+    >>> rule.query((8.0, 4.0), hp), rule.update((8.0, 4.0), 7.0, 2.0, hp)
+    (7.0, (5.5, 3.0))
+    """
+    rule = _Gpa(require_fraction("mu_x", mu_x), require_fraction("mu_y", mu_y))
+    return Algorithm(
+        name="gpa",
+        label="GPA",
+        sequences=("x", "z"),
+        couple=hyperparameters.fedavg,
+        start=start,
+        query=rule.query,
+        update=rule.update,
+        output=output,
     )

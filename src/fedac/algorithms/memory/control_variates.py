@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from fedac.algorithms.record import Algorithm, State, Vector
+from fedac.algorithms.algorithm import Algorithm, State, Vector
 
 
 def with_control_variates(rule: Algorithm) -> Algorithm:

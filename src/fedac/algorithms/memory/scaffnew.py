@@ -11,9 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from fedac.algorithms.couplings import Hyperparameters
+from fedac.algorithms.algorithm import Algorithm, State, Vector
+from fedac.algorithms.hyperparameters import Hyperparameters
 from fedac.algorithms.local.fedavg import FEDAVG
-from fedac.algorithms.record import Algorithm, State, Vector
 from fedac.errors import InputError
 
 

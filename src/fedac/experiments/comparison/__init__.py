@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from fedac.data import Dataset
 from fedac.errors import InputError
-from fedac.experiments.comparison.budget import Budget
-from fedac.experiments.comparison.question import TRIES, Question
+from fedac.experiments.comparison.question import TRIES, Budget, Question
 from fedac.experiments.comparison.study import Comparison, answer
 from fedac.experiments.comparison.table import to_frame
 from fedac.experiments.store import Store
-from fedac.link import Link, as_link
+from fedac.federation.link import Link, as_link
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -14,11 +14,10 @@ from contextlib import suppress
 import numpy as np
 
 from fedac.algorithms import MB_AC_SGD
-from fedac.algorithms.couplings import FedAcHyperparameters
-from fedac.arrays import Array
+from fedac.algorithms.hyperparameters import FedAcHyperparameters
 from fedac.errors import InputError, look_up
 from fedac.objectives import Objective
-from fedac.require import require_count, require_positive
+from fedac.validate import Array, require_count, require_positive
 
 BASELINES = {"lbfgs": "L-BFGS", "agd": "AGD"}
 """Names and labels; only ``agd`` has a step size."""
@@ -40,7 +39,7 @@ def baseline_curve(
         One of `BASELINES`.
     F : Objective
         The function to minimize. If all clients count the same, that of
-        `fedac.objectives.over_clients.minimized`.
+        `fedac.objectives.heterogeneity.minimized`.
     start : array of shape (d,)
         The starting point.
     rounds : int

@@ -1,28 +1,121 @@
-"""What a comparison is asked: a problem, who takes part, which methods, and what a round costs."""
+"""How much a run may cost: so many rounds, megabytes or seconds."""
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from fedac.algorithms import expand, get
-from fedac.algorithms.server.momentum import Momentum
-from fedac.algorithms.server.slowmo import SlowMo
-from fedac.algorithms.server_steps import server_rule, without_server_rule
+from fedac.algorithms.parsing import server_rule, without_server_rule
+from fedac.algorithms.server import Momentum, SlowMo
 from fedac.data.splits import is_split
 from fedac.errors import InputError
 from fedac.experiments.comparison.baselines import BASELINES
-from fedac.experiments.comparison.budget import Budget
-from fedac.experiments.comparison.methods import default_methods
 from fedac.experiments.comparison.tuner import FEWEST_TRIES
 from fedac.experiments.grid import LARGEST_SEED, Grid
-from fedac.experiments.identity import key_fingerprint
 from fedac.experiments.plugins import find_algorithm
-from fedac.link import DEFAULT_LINK, Link
-from fedac.require import require_count, require_positive
-from fedac.simulation.federation import taking_part
+from fedac.experiments.run_key import key_fingerprint
+from fedac.experiments.summary import label_of
+from fedac.federation.federation import taking_part
+from fedac.federation.link import DEFAULT_LINK, Link
+from fedac.validate import require_count, require_positive
+
+AXES = ("rounds", "megabytes", "seconds")
+UNITS = {
+    "round": ("rounds", 1.0), "rounds": ("rounds", 1.0),
+    "kb": ("megabytes", 1e-3), "mb": ("megabytes", 1.0), "gb": ("megabytes", 1e3),
+    "ms": ("seconds", 1e-3), "s": ("seconds", 1.0), "min": ("seconds", 60.0),
+    "h": ("seconds", 3600.0),
+}  # fmt: skip
+
+
+class Budget(NamedTuple):
+    """An amount on one of the three axes."""
+
+    amount: float
+    axis: str
+
+    @classmethod
+    def parse(cls, text: str) -> Budget:
+        """Read a budget as it is typed.
+
+        Examples
+        --------
+        >>> Budget.parse("90s"), Budget.parse("1.5 min").amount, Budget.parse("20 rounds").axis
+        (Budget(amount=90.0, axis='seconds'), 90.0, 'rounds')
+        """
+        found = re.fullmatch(r"\s*([\d.]+(?:e[-+]?\d+)?)\s*([A-Za-z]+)\s*", str(text))
+        try:
+            if found is not None and 0 < float(found[1]) < math.inf:
+                axis, factor = UNITS[found[2].lower()]
+                return cls(float(found[1]) * factor, axis)
+        except (KeyError, ValueError):
+            pass
+        raise InputError(
+            "a budget is a number above 0 with a unit, such as '100 rounds', '2MB' or '60s' (also "
+            f"kB, GB, ms, min and h), got '{text}'"
+        )
+
+    def __str__(self) -> str:
+        if math.isinf(self.amount):
+            return "the whole run"
+        unit = {"rounds": " rounds", "megabytes": " MB", "seconds": " s"}[self.axis]
+        return f"{self.amount:.4g}{unit}"
+
+
+# --- Which methods are compared unless others are asked for.
+
+# Minibatch SGD, what others use, and compositions that have won somewhere (docs/benchmark.md).
+DEFAULT_METHODS = (
+    "mb-sgd",
+    "mb-ac-sgd",
+    "fedavg",
+    "fedavgm",
+    "diloco",
+    "outer-nesterov",
+    "fedadam",
+    "scaffold",
+    "fedavg+cv+nesterov(1,0.9)",
+    "fedac-i",
+    "fedac-ii",
+    "fedac-i+local",
+    "fedac-i+local+nesterov(1,0.3)",
+    "fedac-i+cv",
+    "fedac-i+cv+nesterov(1,0.3)",
+)
+
+
+# SlowMo is not in the list: at a constant step size it is FedAvgM.
+
+
+def label(method: str) -> str:
+    """Return what a table calls a method, or a baseline.
+
+    Examples
+    --------
+    >>> label("fedac-i"), label("lbfgs")
+    ('FedAc-I', 'L-BFGS')
+    """
+    return BASELINES.get(method) or label_of(method)
+
+
+def default_methods(*, everybody: bool) -> tuple[str, ...]:
+    """Return the methods to compare, where all clients take part in every round or only some.
+
+    Examples
+    --------
+    >>> "scaffnew" in default_methods(everybody=False)
+    False
+    """
+    methods = (*DEFAULT_METHODS, "scaffnew")
+    some = tuple(name for name in methods if everybody or not get(name).everybody)
+    return some + tuple(BASELINES)
+
+
+# --- What a comparison is asked: a problem, who takes part, which methods, and what a round costs.
 
 # A step size that every method takes, until the data are known.
 ANY_ETA = 1e-3

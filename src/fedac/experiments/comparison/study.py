@@ -12,30 +12,35 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedac.algorithms.contract import needs_mu
-from fedac.arrays import Array
+from fedac.algorithms.checks import needs_mu
 from fedac.data import Dataset
 from fedac.errors import InputError
 from fedac.experiments.comparison.baselines import baseline_curve
-from fedac.experiments.comparison.budget import Budget
-from fedac.experiments.comparison.curves import EXACT, Curve
-from fedac.experiments.comparison.question import Question
-from fedac.experiments.comparison.rows import NOTHING, WHOLE, Row, find_costs, find_ratio
+from fedac.experiments.comparison.question import Budget, Question
+from fedac.experiments.comparison.rows import (
+    EXACT,
+    NOTHING,
+    WHOLE,
+    Curve,
+    Row,
+    find_costs,
+    find_ratio,
+)
 from fedac.experiments.comparison.tuner import Try, Tuner
 from fedac.experiments.grid import Config
-from fedac.experiments.identity import key_fingerprint
 from fedac.experiments.plugins import find_algorithm
-from fedac.experiments.seeds import predict
+from fedac.experiments.run_key import key_fingerprint
 from fedac.experiments.store import Store
+from fedac.experiments.summary import predict
 from fedac.experiments.sweep import Progress, run_groups
 from fedac.experiments.task import Task, make_task, prepare
+from fedac.federation.compression import FLOAT32, bytes_down, bytes_of, bytes_up
+from fedac.federation.federation import batch_rows, require_batch, taking_part
 from fedac.objectives import optimum
-from fedac.objectives.over_clients import minimized
-from fedac.rounding import FLOAT32
-from fedac.simulation.federation import batch_rows, require_batch, taking_part
-from fedac.simulation.inputs import start_point
+from fedac.objectives.heterogeneity import minimized
+from fedac.simulation.problem import start_point
 from fedac.simulation.result import edge_of
-from fedac.wire import bytes_down, bytes_of, bytes_up
+from fedac.validate import Array
 
 # How many settings go on to the last of the tuning seeds.
 FINALISTS = 3

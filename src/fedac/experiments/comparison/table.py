@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from fedac.experiments.comparison.question import Question
 from fedac.experiments.comparison.rows import Row
 from fedac.experiments.comparison.study import Comparison
-from fedac.experiments.seeds import Band
+from fedac.experiments.summary import Band
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -15,13 +15,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from fedac.algorithms import Algorithm
-from fedac.algorithms.contract import couple, needs_mu
-from fedac.algorithms.server_steps import (
-    is_adaptive,
-    server_momentum,
-    server_step,
-    with_server_step,
-)
+from fedac.algorithms.checks import couple, needs_mu
+from fedac.algorithms.parsing import is_adaptive, server_momentum, server_step, with_server_step
 from fedac.errors import InputError
 from fedac.experiments.plugins import find_algorithm
 

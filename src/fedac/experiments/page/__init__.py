@@ -11,6 +11,7 @@ import gzip
 import hashlib
 import html
 import json
+import math
 from collections.abc import Sequence
 from functools import cache
 from importlib.resources import files
@@ -20,7 +21,7 @@ from typing import Any
 
 from fedac import __version__
 from fedac.errors import InputError
-from fedac.files import write_atomically
+from fedac.paths import write_atomically
 
 # All that a report's own scripts may use.
 SHARED = ("helpers", "tables", "theme", "lines", "unpack")
@@ -95,3 +96,28 @@ def _digest(script: str) -> str:
 
 def _read(package: str, name: str) -> str:
     return files(package).joinpath(name).read_text(encoding="utf-8")
+
+
+# --- Numbers and tables as a page stores them.
+
+
+def rounded(value: float, digits: int = 6) -> float | None:
+    """Keep the digits that a reader can use; None for NaN and infinity, which JSON lacks.
+
+    Examples
+    --------
+    >>> rounded(0.12345678), rounded(float("nan"))
+    (0.123457, None)
+    """
+    return float(f"{value:.{digits}g}") if math.isfinite(value) else None
+
+
+def columns(records: Sequence[dict[str, Any]]) -> dict[str, list[Any]]:
+    """Return records as columns, which compress better.
+
+    Examples
+    --------
+    >>> columns([{"K": 1, "M": 4}, {"K": 2, "M": 4}])
+    {'K': [1, 2], 'M': [4, 4]}
+    """
+    return {name: [record[name] for record in records] for name in records[0]}

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from fedac.errors import InputError
 from fedac.experiments.page import assemble, write_page
 from fedac.experiments.report.contents import page_data
-from fedac.experiments.seeds import find_spread
-from fedac.link import DEFAULT_LINK, Link
+from fedac.experiments.summary import find_spread
+from fedac.federation.link import DEFAULT_LINK, Link
 
 if TYPE_CHECKING:
     from fedac.experiments.store import Store

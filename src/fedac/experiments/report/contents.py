@@ -6,15 +6,13 @@ import math
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from fedac.experiments.cells import CELL, PROBLEM, summarize, tuned
-from fedac.experiments.expenses import with_expenses
-from fedac.experiments.labels import labels_of
-from fedac.experiments.page.data import rounded
-from fedac.experiments.paper import CLAIMS, MANY_WORKERS, headlines, published_cells
-from fedac.experiments.published import paper_datasets, published_runs
-from fedac.experiments.seeds import find_spread
-from fedac.link import DEFAULT_LINK, Link
-from fedac.palette import STYLES, styles
+from fedac.experiments.costs import with_expenses
+from fedac.experiments.page import rounded
+from fedac.experiments.reproduction.paper import CLAIMS, MANY_WORKERS, headlines, published_cells
+from fedac.experiments.reproduction.published import paper_datasets, published_runs
+from fedac.experiments.summary import CELL, PROBLEM, find_spread, labels_of, summarize, tuned
+from fedac.federation.link import DEFAULT_LINK, Link
+from fedac.plotting import STYLES, styles
 
 if TYPE_CHECKING:
     import pandas as pd

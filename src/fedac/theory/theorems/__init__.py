@@ -7,8 +7,8 @@
 from __future__ import annotations
 
 from fedac.errors import look_up
-from fedac.theory.theorems import fedac_i, fedac_ii, fedavg, minibatch, one_machine
-from fedac.theory.theorems.record import StepSize, Theorem
+from fedac.theory.theorems import fedac_i, fedac_ii, fedavg, minibatch
+from fedac.theory.theorems.base import StepSize, Theorem
 
 __all__ = ["THEOREMS", "StepSize", "Theorem", "theorem"]
 
@@ -21,7 +21,7 @@ THEOREMS = (
     fedavg.FEDAVG_A2_FULL,
     minibatch.MB_SGD,
     minibatch.MB_AC_SGD,
-    one_machine.AC_SGD,
+    minibatch.AC_SGD,
     # for general convex objectives
     fedac_i.FEDACI_A1_GCVX,
     fedac_ii.FEDACII_A1_GCVX,
@@ -30,7 +30,7 @@ THEOREMS = (
     fedavg.FEDAVG_A2_GCVX,
     minibatch.MB_SGD_GCVX,
     minibatch.MB_AC_SGD_GCVX,
-    one_machine.AC_SGD_GCVX,
+    minibatch.AC_SGD_GCVX,
 )
 """All theorems: those for strongly convex objectives, then those for general convex ones."""
 

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from functools import partial
 from math import cbrt, sqrt
 
-from fedac.algorithms import couplings
-from fedac.algorithms.couplings import Hyperparameters
-from fedac.theory import any_step
-from fedac.theory.letters import divide, log_ratio
-from fedac.theory.terms import Rate, accelerated_decay, bound_with_logs
-from fedac.theory.theorems.record import StepSize, Theorem
+from fedac.algorithms import hyperparameters
+from fedac.algorithms.hyperparameters import Hyperparameters
+from fedac.theory import tight_bounds
+from fedac.theory.bounds import Rate, accelerated_decay, bound_with_logs
+from fedac.theory.constants import divide, log_ratio
+from fedac.theory.theorems.base import StepSize, Theorem
 
 FEDACI_FULL = Theorem(
     label="fedaci:full",
@@ -24,7 +24,7 @@ FEDACI_FULL = Theorem(
         discrepancy=L * K**2 * sigma**2 / (mu**2 * T**3),
     ),
     step_size_formula=lambda rate, *, L, mu, K, T, Psi0, **_: StepSize(
-        couplings.fedac_i(
+        hyperparameters.fedac_i(
             eta=min(1 / L, K / (mu * T**2) * log_ratio(Psi0, rate.noise) ** 2), mu=mu, K=K
         )
     ),
@@ -36,7 +36,7 @@ FEDACI_FULL = Theorem(
         variance=(2, 2),
         discrepancy=(400, 4),
     ),
-    any_step=any_step.fedac_i,
+    any_step=tight_bounds.fedac_i,
 )
 
 
@@ -75,7 +75,7 @@ FEDACI_A1_GCVX = Theorem(
     step_size_formula=partial(
         gcvx_step_size,
         full=FEDACI_FULL,
-        couple=couplings.fedac_i,
+        couple=hyperparameters.fedac_i,
         constant=1,
         caps=lambda lam, *, L, sigma, K, T, D0, **_: (
             divide(cbrt(L * K * (D0 / lam) ** 2), T * cbrt(sigma**2)),
@@ -91,6 +91,6 @@ FEDACI_A1_GCVX = Theorem(
         variance=(2, 2, 2),
         discrepancy=(1005, 4, 4),
     ),
-    any_step=any_step.augmented(any_step.fedac_i, start="Psi0"),
+    any_step=tight_bounds.augmented(tight_bounds.fedac_i, start="Psi0"),
     augmented=True,
 )

@@ -10,19 +10,19 @@ from __future__ import annotations
 from functools import partial
 from math import cbrt, exp, sqrt
 
-from fedac.algorithms import couplings
-from fedac.theory import any_step
-from fedac.theory.letters import divide, log_ratio
-from fedac.theory.terms import Rate, accelerated_decay, bound_with_logs
+from fedac.algorithms import hyperparameters
+from fedac.theory import tight_bounds
+from fedac.theory.bounds import Rate, accelerated_decay, bound_with_logs
+from fedac.theory.constants import divide, log_ratio
+from fedac.theory.theorems.base import StepSize, Theorem
 from fedac.theory.theorems.fedac_i import gcvx_step_size
-from fedac.theory.theorems.record import StepSize, Theorem
 
 
 def _full_step_size(
     rate: Rate, *, L: float, mu: float, K: float, T: float, Phi0: float, **_: float
 ) -> StepSize:
     eta = min(1 / L, 9 * K / (mu * T**2) * log_ratio(Phi0, rate.noise) ** 2)
-    return StepSize(couplings.fedac_ii(eta=eta, mu=mu, K=K))
+    return StepSize(hyperparameters.fedac_ii(eta=eta, mu=mu, K=K))
 
 
 FEDACII_A1_FULL = Theorem(
@@ -44,7 +44,7 @@ FEDACII_A1_FULL = Theorem(
         variance=(4, 1),
         discrepancy=(8101, 4),
     ),
-    any_step=any_step.fedac_ii_a1,
+    any_step=tight_bounds.fedac_ii_a1,
 )
 
 FEDACII_A2_FULL = Theorem(
@@ -69,7 +69,7 @@ FEDACII_A2_FULL = Theorem(
         accelerated_variance=(55, 3),
         discrepancy=(exp(18), 8),
     ),
-    any_step=any_step.fedac_ii_a2,
+    any_step=tight_bounds.fedac_ii_a2,
 )
 
 
@@ -87,7 +87,7 @@ FEDACII_A1_GCVX = Theorem(
     step_size_formula=partial(
         gcvx_step_size,
         full=FEDACII_A1_FULL,
-        couple=couplings.fedac_ii,
+        couple=hyperparameters.fedac_ii,
         constant=9,
         caps=lambda lam, *, L, sigma, T, D0, **_: (
             divide(cbrt(L * (D0 / lam) ** 2), cbrt((T * sigma) ** 2)),
@@ -102,7 +102,7 @@ FEDACII_A1_GCVX = Theorem(
         variance=(5, 1),
         discrepancy=(16411, 4, 4),
     ),
-    any_step=any_step.augmented(any_step.fedac_ii_a1, start="Phi0"),
+    any_step=tight_bounds.augmented(tight_bounds.fedac_ii_a1, start="Phi0"),
     augmented=True,
 )
 
@@ -122,7 +122,7 @@ FEDACII_A2_GCVX = Theorem(
     step_size_formula=partial(
         gcvx_step_size,
         full=FEDACII_A2_FULL,
-        couple=couplings.fedac_ii,
+        couple=hyperparameters.fedac_ii,
         constant=9,
         caps=lambda lam, *, L, sigma, M, K, T, D0, **_: (
             divide(cbrt(L * K * M * (D0 / lam) ** 2), T * cbrt(sigma**2)),
@@ -138,6 +138,6 @@ FEDACII_A2_GCVX = Theorem(
         accelerated_variance=(139, 3, 3),
         discrepancy=(exp(19), 8, 8),
     ),
-    any_step=any_step.augmented(any_step.fedac_ii_a2, start="Phi0"),
+    any_step=tight_bounds.augmented(tight_bounds.fedac_ii_a2, start="Phi0"),
     augmented=True,
 )

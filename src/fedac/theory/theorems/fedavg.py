@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from math import cbrt, exp, sqrt
 
-from fedac.algorithms import couplings
-from fedac.theory import any_step
-from fedac.theory.letters import divide, log_ratio
-from fedac.theory.terms import Bound, Rate, bound_with_logs
-from fedac.theory.theorems.record import StepSize, Theorem
+from fedac.algorithms import hyperparameters
+from fedac.theory import tight_bounds
+from fedac.theory.bounds import Bound, Rate, bound_with_logs
+from fedac.theory.constants import divide, log_ratio
+from fedac.theory.theorems.base import StepSize, Theorem
 
 FEDAVG_A1 = Theorem(
     label="fedavg:a1",
@@ -27,7 +27,9 @@ FEDAVG_A1 = Theorem(
         discrepancy=L * K * sigma**2 / (mu**2 * T**2),
     ),
     step_size_formula=lambda rate, *, L, mu, T, D0, **_: StepSize(
-        couplings.fedavg(eta=min(1 / (4 * L), log_ratio(mu * T * D0**2, rate.noise) / (mu * T)))
+        hyperparameters.fedavg(
+            eta=min(1 / (4 * L), log_ratio(mu * T * D0**2, rate.noise) / (mu * T))
+        )
     ),
     # of E[F] - F* for the weighted average. What is left of the start is at most
     # exp(-eta mu T) D0^2/eta; without the limit 1/(4L) that is at most the largest noise.
@@ -38,7 +40,7 @@ FEDAVG_A1 = Theorem(
         variance=(2, 1),
         discrepancy=(2.5, 2),
     ),
-    any_step=any_step.fedavg_a1,
+    any_step=tight_bounds.fedavg_a1,
     shortest=4,
 )
 
@@ -55,7 +57,7 @@ FEDAVG_A1_GCVX = Theorem(
     ),
     # what balances D0^2/(eta T) with each term of noise
     step_size_formula=lambda rate, *, L, sigma, M, K, T, D0: StepSize(
-        couplings.fedavg(
+        hyperparameters.fedavg(
             eta=min(
                 1 / (4 * L),
                 divide(D0 * sqrt(M), sigma * sqrt(T)),
@@ -70,7 +72,7 @@ FEDAVG_A1_GCVX = Theorem(
         variance=2 * rate.variance,
         discrepancy=2.5 * rate.discrepancy,
     ),
-    any_step=any_step.fedavg_a1,
+    any_step=tight_bounds.fedavg_a1,
     shortest=4,
 )
 
@@ -85,7 +87,7 @@ FEDAVG_A2_FULL = Theorem(
         discrepancy=Q**2 * K**2 * sigma4**4 / (mu**5 * T**4),
     ),
     step_size_formula=lambda rate, *, L, mu, T, D0, **_: StepSize(
-        couplings.fedavg_weighted(
+        hyperparameters.fedavg_weighted(
             eta=min(1 / (4 * L), 2 / (mu * T) * log_ratio(mu * T * D0**2, rate.noise)), mu=mu
         )
     ),
@@ -97,7 +99,7 @@ FEDAVG_A2_FULL = Theorem(
         variance=(3, 1),
         discrepancy=(3073, 4),
     ),
-    any_step=any_step.fedavg_a2,
+    any_step=tight_bounds.fedavg_a2,
     shortest=4,
 )
 
@@ -106,7 +108,7 @@ def _gcvx_step_size(rate: Rate, *, L: float, T: float, D0: float, **letters: flo
     lam = max(rate.noise / D0**2, 16 * L / T * log_ratio(T, 1))
     noise = FEDAVG_A2_FULL.rate_formula(mu=lam, T=T, **letters).noise
     eta = min(1 / (4 * (L + lam)), 2 / (lam * T) * log_ratio(lam * T * D0**2, noise))
-    return StepSize(couplings.fedavg_weighted(eta=eta, mu=lam), lam)
+    return StepSize(hyperparameters.fedavg_weighted(eta=eta, mu=lam), lam)
 
 
 def _gcvx_bound(rate: Rate, *, T: float, **_: float) -> Bound:
@@ -138,7 +140,7 @@ FEDAVG_A2_GCVX = Theorem(
     ),
     step_size_formula=_gcvx_step_size,
     bound_formula=_gcvx_bound,
-    any_step=any_step.augmented(any_step.fedavg_a2, start="D0"),
+    any_step=tight_bounds.augmented(tight_bounds.fedavg_a2, start="D0"),
     shortest=4,
     augmented=True,
 )

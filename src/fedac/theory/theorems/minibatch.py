@@ -8,13 +8,15 @@ minibatch SGD, for the average of its iterates with weights (1 - eta mu)^-r.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import exp, sqrt
+from typing import TypeVar
 
-from fedac.algorithms import couplings
-from fedac.theory import any_step
-from fedac.theory.letters import divide, log_ratio
-from fedac.theory.terms import Bound, Rate, bound_with_logs
-from fedac.theory.theorems.record import StepSize, Theorem
+from fedac.algorithms import hyperparameters
+from fedac.theory import tight_bounds
+from fedac.theory.bounds import Bound, Rate, bound_with_logs
+from fedac.theory.constants import divide, log_ratio
+from fedac.theory.theorems.base import StepSize, Theorem
 
 MB_SGD = Theorem(
     label="mb-sgd",
@@ -24,7 +26,7 @@ MB_SGD = Theorem(
     rate_formula=lambda *, mu, sigma, M, T, **_: Rate(variance=sigma**2 / (mu * M * T)),
     # that of fedavg:a1 for T/K steps
     step_size_formula=lambda rate, *, L, mu, K, T, D0, **_: StepSize(
-        couplings.fedavg(
+        hyperparameters.fedavg(
             eta=min(1 / (2 * L), K / (mu * T) * log_ratio(mu * T / K * D0**2, rate.noise))
         )
     ),
@@ -34,7 +36,7 @@ MB_SGD = Theorem(
         potential=mu * T / K * D0**2,
         variance=(2, 1),
     ),
-    any_step=any_step.mb_sgd,
+    any_step=tight_bounds.mb_sgd,
     shortest=2,
 )
 
@@ -46,7 +48,7 @@ MB_AC_SGD = Theorem(
     rate_formula=MB_SGD.rate_formula,
     # that of fedaci:full for T/K steps with K = 1
     step_size_formula=lambda rate, *, L, mu, K, T, Psi0, **_: StepSize(
-        couplings.vanilla(
+        hyperparameters.vanilla(
             eta=min(1 / L, K**2 / (mu * T**2) * log_ratio(Psi0, rate.noise) ** 2), mu=mu
         )
     ),
@@ -58,7 +60,7 @@ MB_AC_SGD = Theorem(
         potential=Psi0,
         variance=(2, 1),
     ),
-    any_step=any_step.mb_ac_sgd,
+    any_step=tight_bounds.mb_ac_sgd,
 )
 
 MB_SGD_GCVX = Theorem(
@@ -71,12 +73,12 @@ MB_SGD_GCVX = Theorem(
         optimization=L * K * D0**2 / T, variance=sigma * D0 / sqrt(M * T)
     ),
     step_size_formula=lambda rate, *, L, sigma, M, K, T, D0: StepSize(
-        couplings.fedavg(eta=min(1 / (2 * L), divide(D0 * K * sqrt(M), sigma * sqrt(T))))
+        hyperparameters.fedavg(eta=min(1 / (2 * L), divide(D0 * K * sqrt(M), sigma * sqrt(T))))
     ),
     bound_formula=lambda rate, **_: Bound(
         optimization=2 * rate.optimization, variance=2 * rate.variance
     ),
-    any_step=any_step.mb_sgd,
+    any_step=tight_bounds.mb_sgd,
     shortest=2,
 )
 
@@ -89,7 +91,7 @@ def _ac_sgd_gcvx_step_size(
     lam = max(rate.noise / D0**2, 2 * L / R**2 * log_ratio(R**2, 1, 2) ** 2)
     noise = MB_AC_SGD.rate_formula(mu=lam, sigma=sigma, M=M, T=T).noise
     eta = min(1 / (L + lam), log_ratio(L * D0**2, noise) ** 2 / (lam * R**2))
-    return StepSize(couplings.vanilla(eta=eta, mu=lam), lam)
+    return StepSize(hyperparameters.vanilla(eta=eta, mu=lam), lam)
 
 
 MB_AC_SGD_GCVX = Theorem(
@@ -111,6 +113,48 @@ MB_AC_SGD_GCVX = Theorem(
         potential=L * D0**2,
         variance=(2, 1),
     ),
-    any_step=any_step.augmented(any_step.mb_ac_sgd, start="Psi0"),
+    any_step=tight_bounds.augmented(tight_bounds.mb_ac_sgd, start="Psi0"),
+    augmented=True,
+)
+
+
+# --- Accelerated SGD on one worker, which the others need not exist for; labels are ours.
+#
+# It is accelerated minibatch SGD with M = K = 1, so its constants follow from the paper too.
+
+R = TypeVar("R")
+
+
+def _alone(formula: Callable[..., R]) -> Callable[..., R]:
+    """Return a formula of accelerated minibatch SGD at M = K = 1."""
+
+    def at_one(*rate: object, M: float, K: float, **letters: float) -> R:
+        return formula(*rate, M=1.0, K=1.0, **letters)
+
+    return at_one
+
+
+AC_SGD = Theorem(
+    label="ac-sgd",
+    name="ac_sgd",
+    algorithm="fedac-vanilla",
+    start="Psi0",
+    communicates=False,
+    rate_formula=_alone(MB_AC_SGD.rate_formula),
+    step_size_formula=_alone(MB_AC_SGD.step_size_formula),
+    bound_formula=_alone(MB_AC_SGD.bound_formula),
+    any_step=tight_bounds.ac_sgd,
+)
+
+AC_SGD_GCVX = Theorem(
+    label="ac-sgd:gcvx",
+    name="ac_sgd_convex",
+    algorithm="fedac-vanilla",
+    strongly_convex=False,
+    communicates=False,
+    rate_formula=_alone(MB_AC_SGD_GCVX.rate_formula),
+    step_size_formula=_alone(MB_AC_SGD_GCVX.step_size_formula),
+    bound_formula=_alone(MB_AC_SGD_GCVX.bound_formula),
+    any_step=tight_bounds.augmented(tight_bounds.ac_sgd, start="Psi0"),
     augmented=True,
 )

@@ -1,0 +1,215 @@
+"""What an algorithm is: a frozen record of plain functions.
+
+The functions use only ``+ - * / **`` on their arguments, so they work on floats, NumPy arrays and
+tensors. The simulator, the PyTorch optimizer and the Flower client all call these functions; no
+update is written anywhere else.
+
+One round of any algorithm::
+
+    sequences                                           broadcast to the clients of the round
+    local = enter(sequences, memory, hp)                on a client
+    K times: w_md = query(local, hp), g taken there, local = update(local, w_md, g, hp)
+    message, memory = leave(local, sequences, memory, hp, steps)
+    sequences, server = serve(mean message, sequences, server, hp, r, share)
+
+By default a client works on the sequences themselves and sends them back, and the server takes
+their mean: the algorithms of the paper. `memory` stays on a client between its rounds, `server` on
+the server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from fedac.algorithms.hyperparameters import Coupling
+from fedac.errors import InputError
+
+Vector = Any
+"""A float, an array or a tensor: anything with + - * / and powers."""
+State = tuple[Vector, ...]
+"""One vector for each sequence of an algorithm."""
+
+
+def enter_whole(sequences: State, memory: State, hp: Any) -> State:
+    """Work on the sequences as they were broadcast."""
+    return sequences
+
+
+def leave_whole(
+    local: State, sequences: State, memory: State, hp: Any, steps: int
+) -> tuple[State, State]:
+    """Send all that the client worked on."""
+    return local, memory
+
+
+def serve_mean(
+    message: State, sequences: State, server: State, hp: Any, r: int, share: float
+) -> tuple[State, State]:
+    """Take the mean of the clients' messages."""
+    return message, server
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Algorithm:
+    """One optimization algorithm, for every runtime.
+
+    Parameters
+    ----------
+    name : str
+        The name users type.
+    label : str
+        The name that figures show.
+    sequences : tuple of str
+        What the server broadcasts. A message from a client has as many vectors.
+    couple : Coupling
+        From ``eta`` (and ``mu``, ``K``) to ``hp``, the algorithm's own frozen record of
+        hyperparameters, which its other functions are given.
+    start : callable
+        ``start(w_0) -> state``, the sequences followed by what the server keeps to itself.
+    query : callable
+        ``query(local, hp) -> w_md``, where the gradient is taken.
+    update : callable
+        ``update(local, w_md, g, hp) -> local``, one local step.
+    output : callable
+        ``output(state, hp, t) -> w``, what is evaluated and reported after t steps.
+    minibatch : bool
+        One step per round, on the mean gradient of all M*K samples of the round.
+    local : tuple of str
+        What a client works on in its local steps; the sequences unless given.
+    memory : tuple of str
+        What a client keeps from one of its rounds to the next.
+    server : tuple of str
+        What the server keeps besides the sequences.
+    enter : callable
+        ``enter(sequences, memory, hp) -> local``, where a client begins a round.
+    leave : callable
+        ``leave(local, sequences, memory, hp, steps) -> message, memory`` after so many local steps.
+    serve : callable
+        ``serve(message, sequences, server, hp, r, share) -> sequences, server``, with the mean
+        message of round r = 0, 1, ... `share` is the sum of the weights p_m of those who took part
+        (p_m sums to 1 over all clients): rows over all rows, or members over clients where all
+        count the same.
+    first_memory : callable, optional
+        ``first_memory(sequences) -> memory`` of a client that has none yet; zeros unless given.
+    everybody : bool
+        Whether all clients must take part in every round.
+    changes : tuple of str
+        Sequences for which a client sends a change, not a new value. Where messages are rounded
+        (`fedac.wire`), other vectors are rounded as differences to what was broadcast.
+    echoes : tuple of pairs of str
+        A sequence and a memory: the client remembers what it sent, so the rounding of the message
+        is in its memory too.
+
+    Examples
+    --------
+    >>> from fedac.algorithms import FEDAVG
+    >>> hp = FEDAVG.couple(eta=0.5, mu=1.0, K=1)
+    >>> state = FEDAVG.start(3.0)
+    >>> w_md = FEDAVG.query(state, hp)
+    >>> FEDAVG.update(state, w_md, 2.0, hp)
+    (2.0,)
+    """
+
+    name: str
+    label: str
+    sequences: tuple[str, ...]
+    couple: Coupling
+    start: Callable[[Vector], State]
+    query: Callable[[State, Any], Vector]
+    update: Callable[[State, Vector, Vector, Any], State]
+    output: Callable[[State, Any, int], Vector]
+    minibatch: bool = False
+    local: tuple[str, ...] = ()
+    memory: tuple[str, ...] = ()
+    server: tuple[str, ...] = ()
+    enter: Callable[[State, State, Any], State] = enter_whole
+    leave: Callable[[State, State, State, Any, int], tuple[State, State]] = leave_whole
+    serve: Callable[[State, State, State, Any, int, float], tuple[State, State]] = serve_mean
+    first_memory: Callable[[State], State] | None = None
+    everybody: bool = False
+    changes: tuple[str, ...] = ()
+    echoes: tuple[tuple[str, str], ...] = ()
+
+    def __post_init__(self) -> None:
+        # PyTorch and Flower find vectors by their names. The contract explains other types.
+        if not all(isinstance(n, tuple) for n in (self.sequences, self.server, self.local)):
+            return
+        for names in (self.state_names, self.local_sequences, self.memory):
+            twice = {name for name in names if names.count(name) > 1}
+            if twice:
+                raise InputError(
+                    f"'{self.name}' has two vectors called '{twice.pop()}'; rename one"
+                )
+
+    def require_all(self, *, some: bool) -> None:
+        """Refuse to let only some clients take part if all must."""
+        if self.everybody and some:
+            raise InputError(
+                f"'{self.name}' needs all clients in every round: it would diverge; use scaffold, "
+                "or cv with another local rule"
+            )
+
+    @property
+    def local_sequences(self) -> tuple[str, ...]:
+        """The names of what a client works on."""
+        return self.local or self.sequences
+
+    @property
+    def state_names(self) -> tuple[str, ...]:
+        """The names of all that the server holds."""
+        return self.sequences + self.server
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether clients work on the sequences as they were broadcast, and send them back."""
+        return self.enter is enter_whole and self.leave is leave_whole
+
+    def split(self, state: State) -> tuple[State, State]:
+        """Return the sequences, and what the server keeps to itself."""
+        S = len(self.sequences)
+        return state[:S], state[S:]
+
+    def begin_memory(self, sequences: State) -> State:
+        """Return the memory of a client that has none yet."""
+        if self.first_memory is not None:
+            return self.first_memory(sequences)
+        return tuple(0 * sequences[0] for _ in self.memory)
+
+    def bases(self, sequences: State) -> State:
+        """Return what the vectors of a message are compared with before they are rounded."""
+        pairs = zip(self.sequences, sequences, strict=True)
+        return tuple(0 * x if name in self.changes else x for name, x in pairs)
+
+    def remember_sent(self, message: State, sent: State, memory: State) -> State:
+        """Return the memory of a client whose message was rounded to `sent`."""
+        after = dict(zip(self.memory, memory, strict=True))
+        for sequence, kept in self.echoes:
+            t = self.sequences.index(sequence)
+            after[kept] = after[kept] + (sent[t] - message[t])
+        return tuple(after.values())
+
+    def __repr__(self) -> str:
+        return f"<Algorithm {self.name}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copy and pickle an algorithm of ours by its name: it is made of functions."""
+        from fedac.algorithms import get, is_known
+
+        if is_known(self):
+            return get, (self.name,)
+        return object.__new__, (type(self),), self.__dict__
+
+    @property
+    def vectors_up(self) -> int:
+        """How many vectors of the model's size a client sends in a round.
+
+        A minibatch algorithm sends its gradient; a local one a vector for each sequence.
+        """
+        return 1 if self.minibatch else len(self.sequences)
+
+    @property
+    def vectors_down(self) -> int:
+        """How many vectors a client receives: of a minibatch algorithm where to take gradients."""
+        return 1 if self.minibatch else len(self.sequences)

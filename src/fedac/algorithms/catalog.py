@@ -1,0 +1,166 @@
+"""All pieces by the names users type, and the well-known methods made of them.
+
+To add a piece, write its file in `local/`, `memory/` or `server/` and its line here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from fedac.algorithms.algorithm import Algorithm
+from fedac.algorithms.hyperparameters import FedAcHyperparameters
+from fedac.algorithms.local.fedac import FEDAC_I, FEDAC_II, FEDAC_VANILLA, make_fedac
+from fedac.algorithms.local.fedavg import FEDAVG, make_prox
+from fedac.algorithms.local.momentum import make_gpa, make_momentum
+from fedac.algorithms.memory.control_variates import with_control_variates
+from fedac.algorithms.memory.local_momentum import keep_at_home
+from fedac.algorithms.memory.scaffnew import with_scaffnew
+from fedac.algorithms.server import (
+    Accelerated,
+    Adagrad,
+    Adam,
+    Momentum,
+    Nesterov,
+    SlowMo,
+    Step,
+    Yogi,
+)
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A piece of a method: what makes it, given the numbers in its parentheses, and its rule."""
+
+    make: Callable[..., Any]
+    rule: str
+    source: str
+
+
+# What a client does in one local step; g is a stochastic gradient at w, unless a rule says where.
+LOCAL_RULES = {
+    "fedavg": Piece(lambda: FEDAVG, "w <- w - eta g", "arXiv 1602.05629"),
+    "fedac-i": Piece(
+        lambda: FEDAC_I,
+        "g at w_md = w/beta + (1-1/beta) w_ag; w_ag <- w_md - eta g; w <- (1-1/alpha) w + "
+        "w_md/alpha - gamma g",
+        "arXiv 2006.08950",
+    ),
+    "fedac-ii": Piece(
+        lambda: FEDAC_II,
+        "as fedac-i, with the paper's second choice of alpha, beta and gamma",
+        "arXiv 2006.08950",
+    ),
+    "fedac-vanilla": Piece(
+        lambda: FEDAC_VANILLA,
+        "as fedac-i, with the alpha, beta and gamma of accelerated SGD",
+        "arXiv 2006.08950",
+    ),
+    "momentum": Piece(make_momentum, "u <- beta u + g; w <- w - eta u", "Polyak, 1964"),
+    "prox": Piece(
+        make_prox, "w <- w - eta (g + mu (w - x)), x where the round began", "arXiv 1812.06127"
+    ),
+    "gpa": Piece(
+        make_gpa,
+        "g at mu_y x + (1-mu_y) z; z <- z - eta g; x <- mu_x x + (1-mu_x) z",
+        "arXiv 2512.17131",
+    ),
+}
+# What a client keeps between its rounds.
+MEMORIES = {
+    "local": Piece(
+        keep_at_home,
+        "only the first sequence travels; the client keeps how far the others are from it",
+        "as DiLoCo's inner optimizer, arXiv 2311.08105",
+    ),
+    "cv": Piece(
+        with_control_variates,
+        "g - c_m + c in place of g; c_m <- mean g of the round; c <- c + share mean(change of c_m)",
+        "arXiv 1910.06378",
+    ),
+    "scaffnew": Piece(
+        with_scaffnew,
+        "g - h_m in place of g; h_m <- h_m + (new x - w_m)/(K eta)",
+        "arXiv 2202.09357",
+    ),
+}
+# How the server moves every sequence x that travels; delta = x - mean(clients).
+SERVER_RULES = {
+    "step": Piece(Step, "x <- x - gamma delta", "arXiv 1910.06378"),
+    "momentum": Piece(Momentum, "u <- beta u + delta; x <- x - gamma u", "arXiv 1909.06335"),
+    "slowmo": Piece(
+        SlowMo,
+        "u <- beta u + delta/eta; x <- x - alpha eta u; with constant eta the same as "
+        "momentum(alpha, beta)",
+        "arXiv 1910.00643",
+    ),
+    "nesterov": Piece(
+        Nesterov, "u <- beta u + delta; x <- x - gamma (beta u + delta)", "arXiv 2311.08105"
+    ),
+    "accelerated": Piece(
+        Accelerated,
+        "u <- x - delta; z <- z - gamma (r+1)/2 delta; x <- (1-t) u + t z, t = 2/(r+3); output u",
+        "arXiv 2509.10439",
+    ),
+    "adam": Piece(
+        Adam,
+        "m <- b1 m - (1-b1) delta; v <- b2 v + (1-b2) delta^2; x <- x + gamma m/(sqrt(v) + tau)",
+        "arXiv 2003.00295",
+    ),
+    "yogi": Piece(Yogi, "as adam, v <- v - (1-b2) delta^2 sign(v - delta^2)", "arXiv 2003.00295"),
+    "adagrad": Piece(
+        Adagrad, "as adam without momentum (b1 = 0), v <- v + delta^2", "arXiv 2003.00295"
+    ),
+}
+SYNONYMS = {"sgd": "fedavg"}
+
+
+@dataclass(frozen=True)
+class WellKnown:
+    """A composition with a name of its own; numbers in parentheses go to its last piece."""
+
+    label: str
+    pieces: tuple[str, ...]
+
+
+WELL_KNOWN = {
+    "fedavgm": WellKnown("FedAvgM", ("fedavg", "momentum")),
+    "slowmo": WellKnown("SlowMo", ("fedavg", "slowmo")),
+    "diloco": WellKnown("DiLoCo", ("fedavg", "nesterov")),
+    "outer-nesterov": WellKnown("outer Nesterov", ("fedavg", "accelerated")),
+    "fedadam": WellKnown("FedAdam", ("fedavg", "adam")),
+    "fedyogi": WellKnown("FedYogi", ("fedavg", "yogi")),
+    "fedadagrad": WellKnown("FedAdagrad", ("fedavg", "adagrad")),
+    "fedprox": WellKnown("FedProx", ("prox",)),
+    "scaffold": WellKnown("SCAFFOLD", ("fedavg", "cv")),
+    "scaffnew": WellKnown("Scaffnew", ("fedavg", "scaffnew")),
+}
+
+
+def fedac(*, gamma: float, alpha: float, beta: float, name: str | None = None) -> Algorithm:
+    """General FedAc with hyperparameters of your own; only ``eta`` is left to choose.
+
+    Examples
+    --------
+    With ``alpha = beta = 1`` and ``gamma = eta`` FedAc is FedAvg:
+
+    >>> algorithm = fedac(gamma=0.5, alpha=1.0, beta=1.0)
+    >>> algorithm.name
+    'fedac(gamma=0.5,alpha=1,beta=1)'
+    >>> hp = algorithm.couple(eta=0.5, mu=1.0, K=8)
+    >>> algorithm.update((3.0, 3.0), 3.0, 2.0, hp)
+    (2.0, 2.0)
+    """
+    couple = partial(_uncoupled, gamma=gamma, alpha=alpha, beta=beta)
+    couple(eta=1.0, mu=1.0, K=1)  # refuse impossible values here, not in the first run
+    coefficients = f"gamma={gamma:.12g},alpha={alpha:.12g},beta={beta:.12g}"
+    label = f"FedAc ({coefficients.replace(',', ', ')})"
+    return make_fedac(name or f"fedac({coefficients})", label if name is None else name, couple)
+
+
+def _uncoupled(
+    *, eta: float, mu: float, K: int, gamma: float, alpha: float, beta: float
+) -> FedAcHyperparameters:
+    return FedAcHyperparameters(eta=eta, gamma=gamma, alpha=alpha, beta=beta)

@@ -1,0 +1,309 @@
+"""What every algorithm record must do, checked by calling it; errors say what would be right."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from copy import deepcopy
+from dataclasses import is_dataclass
+from typing import Any
+
+import numpy as np
+
+from fedac.algorithms.algorithm import Algorithm, State, Vector, serve_mean
+from fedac.algorithms.hyperparameters import Hyperparameters
+from fedac.errors import InputError
+from fedac.validate import Array
+
+SIGNATURES = {
+    "couple": "eta=, mu=, K=",
+    "start": "w_0",
+    "query": "state, hp",
+    "update": "state, w_md, g, hp",
+    "output": "state, hp, t",
+    "first_memory": "sequences",
+    "enter": "sequences, memory, hp",
+    "leave": "local, sequences, memory, hp, steps",
+    "serve": "message, sequences, server, hp, r, share",
+}
+
+
+def couple(algorithm: Algorithm, *, eta: float, mu: float, K: int) -> Hyperparameters:
+    """Return the algorithm's hyperparameters, or explain what is wrong with its `couple`."""
+    hp: Hyperparameters = _call(algorithm, "couple", eta=eta, mu=mu, K=K)
+    frozen = is_dataclass(hp) and type(hp).__hash__ is not None
+    _require(
+        frozen and hasattr(hp, "eta"),
+        algorithm,
+        f"couple must return a frozen dataclass with a field eta, such as "
+        f"Hyperparameters(eta=eta), not {hp!r:.60}",
+    )
+    return hp
+
+
+def needs_mu(algorithm: Algorithm, *, eta: float, K: int) -> bool:
+    """Say whether the hyperparameters of an algorithm depend on mu.
+
+    Examples
+    --------
+    >>> from fedac.algorithms import FEDAC_I, FEDAVG
+    >>> needs_mu(FEDAC_I, eta=0.1, K=4), needs_mu(FEDAVG, eta=0.1, K=4)
+    (True, False)
+    """
+    # So small that FedAc accelerates and no coupling refuses them.
+    one, other = (couple(algorithm, eta=eta, mu=small / eta, K=K) for small in (1e-6, 1e-5))
+    return one != other
+
+
+def check_decay(algorithm: Algorithm, *, eta: float, mu: float, K: int) -> None:
+    """Refuse a falling step size where the output is an average that assumes a constant one.
+
+    Examples
+    --------
+    >>> from fedac.algorithms import FEDAVG_WEIGHTED
+    >>> check_decay(FEDAVG_WEIGHTED, eta=0.5, mu=0.5, K=4)
+    Traceback (most recent call last):
+    ...
+    fedac.errors.InputError: the output of 'fedavg-weighted' assumes a constant step size; use a \
+number, or another algorithm
+    """
+    state = _different(algorithm)
+    outputs = [
+        _call(algorithm, "output", state, couple(algorithm, eta=value, mu=mu, K=K), 16)
+        for value in (eta, eta / 2)
+    ]
+    if outputs[0] != outputs[1]:
+        raise InputError(
+            f"the output of '{algorithm.name}' assumes a constant step size; use a number, or "
+            "another algorithm"
+        )
+
+
+def output_counts_steps(algorithm: Algorithm, hp: Hyperparameters) -> bool:
+    """Check whether the output depends on how many steps were taken, besides the state.
+
+    Examples
+    --------
+    >>> from fedac.algorithms import FEDAVG, FEDAVG_WEIGHTED
+    >>> hp = FEDAVG_WEIGHTED.couple(eta=0.5, mu=0.5, K=4)
+    >>> output_counts_steps(FEDAVG_WEIGHTED, hp), output_counts_steps(FEDAVG, hp)
+    (True, False)
+    """
+    state = _different(algorithm)
+    one, other = (_call(algorithm, "output", state, hp, t) for t in (16, 32))
+    return bool(one != other)
+
+
+def check_functions(
+    algorithm: Algorithm,
+    hp: Hyperparameters,
+    w_0: Vector,
+    on_worker: Callable[[Vector], Vector] = lambda vector: vector,
+) -> tuple[Vector, ...]:
+    """Take an algorithm through a round of one step, and explain what is wrong with a function.
+
+    `on_worker` makes of a vector what a client's functions get, if that has another shape. Returns
+    a client's message.
+    """
+    for field in ("sequences", "local", "memory", "server"):
+        names = getattr(algorithm, field)
+        _require(
+            isinstance(names, tuple)
+            and all(isinstance(name, str) for name in names)
+            and (names or field != "sequences"),
+            algorithm,
+            f"{field} must be a tuple of names, such as ('w',), not {names!r}",
+        )
+    state = _call(algorithm, "start", w_0)
+    _require_state(algorithm, "start", state, w_0, algorithm.state_names)
+    sequences, server = algorithm.split(tuple(state))
+    point = on_worker(w_0)
+    sent = tuple(map(on_worker, sequences))
+    if algorithm.first_memory is not None:
+        memory = _call(algorithm, "first_memory", sent)
+        _require_state(algorithm, "first_memory", memory, point, algorithm.memory)
+    memory = algorithm.begin_memory(sent)
+    local = _call(algorithm, "enter", sent, memory, hp)
+    _require_state(algorithm, "enter", local, point, algorithm.local_sequences)
+    w_md = _call(algorithm, "query", local, hp)
+    _require_vector(algorithm, "query", w_md, point)
+    after = _call(algorithm, "update", local, w_md, 0 * point + 1, hp)
+    _require_state(algorithm, "update", after, point, algorithm.local_sequences)
+    message, memory = _pair(algorithm, "leave", after, sent, memory, hp, 1)
+    _require_state(algorithm, "leave", message, point, algorithm.sequences)
+    _require_state(algorithm, "leave", memory, point, algorithm.memory)
+    # Another point than the sequences: a rule that works in place would not show at the same one.
+    mean = tuple(vector + 1 for vector in sequences)
+    served, kept = _pair(algorithm, "serve", mean, sequences, server, hp, 0, 1.0)
+    _require_state(algorithm, "serve", served, w_0, algorithm.sequences)
+    _require_state(algorithm, "serve", kept, w_0, algorithm.server)
+    for t in (0, 1):
+        _require_vector(algorithm, "output", _call(algorithm, "output", state, hp, t), w_0)
+    return tuple(message)
+
+
+def _different(algorithm: Algorithm) -> tuple[Vector, ...]:
+    """Return a state whose vectors differ."""
+    return tuple(np.array([1.0 + s]) for s in range(len(algorithm.state_names)))
+
+
+def _pair(algorithm: Algorithm, function: str, *arguments: Any) -> tuple[Any, Any]:
+    """Call a function that returns two states."""
+    result = _call(algorithm, function, *arguments)
+    _require(
+        isinstance(result, tuple) and len(result) == 2,
+        algorithm,
+        f"{function} must return two tuples of vectors, not {_describe(result)}",
+    )
+    first, second = result
+    return first, second
+
+
+def _call(algorithm: Algorithm, function: str, *arguments: Any, **named: Any) -> Any:
+    """Call a function of the record on copies, and see that it leaves them as they are."""
+    copies = deepcopy(arguments)
+    try:
+        with np.errstate(all="ignore"):
+            result = getattr(algorithm, function)(*copies, **named)
+    except InputError:
+        raise
+    except Exception as error:
+        given = f", given {_describe(arguments[0])}" if arguments else ""
+        problem = f"fails{given}: {type(error).__name__}: {error}"
+        raise InputError(
+            f"algorithm '{algorithm.name}': {function}({SIGNATURES[function]}) {problem}"
+        ) from error
+    unchanged = all(map(_equal, copies, arguments))
+    _require(
+        unchanged, algorithm, f"{function} changes its arguments in place; it must return new ones"
+    )
+    return result
+
+
+def _equal(a: Any, b: Any) -> bool:
+    if isinstance(a, tuple):
+        return all(map(_equal, a, b))
+    same = (a == b) | ((a != a) & (b != b))  # also where both are NaN
+    return bool(same.all()) if np.ndim(a) else bool(same)
+
+
+def _require_state(
+    algorithm: Algorithm, function: str, state: Any, model: Vector, names: tuple[str, ...]
+) -> None:
+    many = isinstance(state, tuple)
+    _require(
+        many and len(state) == len(names),
+        algorithm,
+        f"{function} must return a tuple of {len(names)}, one for each sequence "
+        f"({', '.join(names)}), not {f'of {len(state)}' if many else _describe(state)}",
+    )
+    for sequence in state:
+        _require_vector(algorithm, function, sequence, model)
+
+
+def _require_vector(algorithm: Algorithm, function: str, value: Any, model: Vector) -> None:
+    _require(
+        isinstance(value, type(model))
+        and np.shape(value) == np.shape(model)
+        and getattr(value, "dtype", None) == getattr(model, "dtype", None),
+        algorithm,
+        f"{function} must return vectors like those it gets, {_describe(model)}, "
+        f"not {_describe(value)}",
+    )
+
+
+def _describe(value: Any) -> str:
+    if isinstance(value, tuple) and value:
+        return f"a tuple of {_describe(value[0])}"
+    if not hasattr(value, "shape"):
+        return type(value).__name__
+    return f"{type(value).__name__} of shape {tuple(value.shape)} and type {value.dtype}"
+
+
+def _require(condition: object, algorithm: Algorithm, what: str) -> None:
+    if not condition:
+        raise InputError(f"algorithm '{algorithm.name}': {what}")
+
+
+# --- Tell algorithms apart by what they compute, not by their names.
+
+# (eta, mu, K) that together meet every case of the couplings.
+COUPLINGS = ((0.3, 0.7, 1), (0.3, 0.007, 1), (0.01, 0.3, 16), (0.002, 0.05, 256))
+# Sizes of the probe vectors: a clipped gradient differs at large ones, a threshold at small ones.
+SIZES = (1e-4, 0.1, 3.0, 1e4)
+STEPS = (0, 1, 7)
+# Machines differ in the last of 16 digits. With more digits than this, one of hundreds of numbers
+# may be rounded up here and down there.
+DIGITS = 9
+
+
+def fingerprint(algorithm: Algorithm) -> str:
+    """Return a short hash of what an algorithm does.
+
+    It calls the algorithm's own functions on fixed values. Algorithms that compute the same
+    numbers have the same fingerprint, whatever their names and however they are written; a
+    changed update or coupling has another.
+
+    Examples
+    --------
+    >>> from fedac.algorithms import FEDAC_I, FEDAC_II, fedac
+    >>> fingerprint(FEDAC_I) == fingerprint(FEDAC_II)
+    False
+    >>> same = [fedac(gamma=0.5, alpha=2.0, beta=3.0, name=name) for name in ("a", "b")]
+    >>> fingerprint(same[0]) == fingerprint(same[1])
+    True
+    """
+    lines = [f"{algorithm.sequences} minibatch={algorithm.minibatch}"]
+    beyond_the_paper = (algorithm.local, algorithm.memory, algorithm.server)
+    if any(beyond_the_paper):
+        lines.append(repr(beyond_the_paper))
+    for coupling in COUPLINGS:
+        lines.append(repr(coupling))
+        try:
+            lines += [_rounded(values) for values in _probe(algorithm, *coupling)]
+        except Exception as error:  # a coupling may refuse a value; so does its twin
+            lines.append(type(error).__name__)
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
+
+
+def _probe(algorithm: Algorithm, eta: float, mu: float, K: int) -> Iterator[Any]:
+    """Yield what every function of the algorithm returns."""
+    hp = algorithm.couple(eta=eta, mu=mu, K=K)
+    S, L = len(algorithm.sequences), len(algorithm.local_sequences)
+    state_size, kept = len(algorithm.state_names), len(algorithm.memory)
+    for size in SIZES:
+        # New vectors for every call: a user's functions may work in place.
+        yield from algorithm.start(*_vectors(1, size))
+        yield algorithm.query(_vectors(L, size), hp)
+        *state, w_md, g = _vectors(L + 2, size)
+        yield from algorithm.update(tuple(state), w_md, g, hp)
+        for t in STEPS:
+            yield algorithm.output(_vectors(state_size, size), hp, t)
+        if not algorithm.is_plain:
+            sequences, memory = _cut(_vectors(S + kept, size), S)
+            yield from algorithm.begin_memory(sequences)
+            yield from algorithm.enter(sequences, memory, hp)
+            local, rest = _cut(_vectors(L + S + kept, size), L)
+            for steps in (1, 7):
+                message, memory = algorithm.leave(local, *_cut(rest, S), hp, steps)
+                yield from (*message, *memory)
+        if algorithm.serve is not serve_mean:
+            message, rest = _cut(_vectors(2 * S + len(algorithm.server), size), S)
+            for r in STEPS:
+                after, server = algorithm.serve(message, *_cut(rest, S), hp, r, 0.3)
+                yield from (*after, *server)
+
+
+def _cut(vectors: State, at: int) -> tuple[State, State]:
+    return vectors[:at], vectors[at:]
+
+
+def _vectors(count: int, size: float) -> tuple[Array, ...]:
+    """Return vectors of numbers that are all different, the same in every process."""
+    numbers = 0.5 + np.arange(3 * count) * 0.6180339887498949 % 1.5
+    return tuple(size * numbers.reshape(count, 3))
+
+
+def _rounded(values: Any) -> str:
+    """Return numbers as text, rounded so that all machines agree."""
+    return " ".join(f"{value:.{DIGITS}g}" for value in np.ravel(values).tolist())

@@ -1,0 +1,173 @@
+"""Couplings: from the step size eta to all hyperparameters of an algorithm.
+
+FedAc has four numbers. A coupling chooses ``(gamma, alpha, beta)`` from ``eta``, the
+strong-convexity estimate ``mu`` and the synchronization interval ``K``, so that ``eta`` alone is
+left to tune.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields
+from typing import Protocol
+
+from fedac.errors import InputError
+from fedac.validate import require_positive
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hyperparameters:
+    """What every algorithm has: a step size. All of it FedAvg needs.
+
+    An algorithm with more hyperparameters declares them in a subclass; all must be above 0.
+    """
+
+    eta: float
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            require_positive(field.name, getattr(self, field.name))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FedAcHyperparameters(Hyperparameters):
+    """The four hyperparameters of algorithm FedAc (label alg:fedac).
+
+    ``eta`` is the step size of ``w_ag``, ``gamma`` that of ``w``; ``alpha`` and ``beta`` are the
+    coupling coefficients between ``w``, ``w_md`` and ``w_ag``.
+    """
+
+    gamma: float
+    alpha: float
+    beta: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AveragedHyperparameters(Hyperparameters):
+    """Those of FedAvg with the averaged output of theorem fedavg:a2."""
+
+    rho: float  # the ratio of the weights of two successive iterates
+
+
+def as_fedac(hp: Hyperparameters) -> FedAcHyperparameters:
+    """Return the FedAc hyperparameters that make the same steps.
+
+    An algorithm that has none of its own steps as FedAvg does, which is FedAc with gamma = eta
+    and alpha = beta = 1.
+
+    Examples
+    --------
+    >>> as_fedac(Hyperparameters(eta=0.5))
+    FedAcHyperparameters(eta=0.5, gamma=0.5, alpha=1.0, beta=1.0)
+    """
+    if isinstance(hp, FedAcHyperparameters):
+        return hp
+    return FedAcHyperparameters(eta=hp.eta, gamma=hp.eta, alpha=1.0, beta=1.0)
+
+
+class Coupling(Protocol):
+    """Choose all hyperparameters from the step size."""
+
+    def __call__(self, *, eta: float, mu: float, K: int) -> Hyperparameters:
+        """Return the hyperparameters for step size `eta`."""
+        ...
+
+
+def fedac_i(*, eta: float, mu: float, K: float) -> FedAcHyperparameters:
+    """Couple as FedAc-I: gamma = max(sqrt(eta/(mu K)), eta), alpha = 1/(gamma mu), beta = alpha+1.
+
+    Paper: equation (fedaci).
+
+    Examples
+    --------
+    >>> fedac_i(eta=0.5, mu=0.5, K=4)
+    FedAcHyperparameters(eta=0.5, gamma=0.5, alpha=4.0, beta=5.0)
+    """
+    _require_coupling(eta, mu, K)
+    gamma = stable_gamma(eta, mu, K)
+    alpha = 1 / (gamma * mu)
+    return FedAcHyperparameters(eta=eta, gamma=gamma, alpha=alpha, beta=alpha + 1)
+
+
+def fedac_ii(*, eta: float, mu: float, K: float) -> FedAcHyperparameters:
+    """Couple as FedAc-II: alpha = 3/(2 gamma mu) - 1/2, beta = (2 alpha^2 - 1)/(alpha - 1).
+
+    ``gamma`` is that of FedAc-I. Needs alpha > 1, that is gamma mu < 1.
+    Paper: equation (fedacii).
+
+    Examples
+    --------
+    >>> hp = fedac_ii(eta=0.25, mu=1.0, K=1)
+    >>> hp.gamma, hp.alpha, round(hp.beta, 6)
+    (0.5, 2.5, 7.666667)
+    """
+    _require_coupling(eta, mu, K)
+    gamma = stable_gamma(eta, mu, K)
+    alpha = 3 / (2 * gamma * mu) - 1 / 2
+    if alpha <= 1:
+        raise InputError(
+            f"FedAc-II needs alpha > 1, that is gamma*mu < 1; eta={eta:g} with mu={mu:g}, K={K} "
+            f"gives alpha={alpha:.4g}. Use eta < 1/mu = {1 / mu:.4g}"
+        )
+    return FedAcHyperparameters(
+        eta=eta, gamma=gamma, alpha=alpha, beta=(2 * alpha**2 - 1) / (alpha - 1)
+    )
+
+
+def vanilla(*, eta: float, mu: float, K: int = 1) -> FedAcHyperparameters:
+    """Couple without the acceleration-stability trade-off: gamma = sqrt(eta/mu), whatever K.
+
+    This is the direct acceleration that the paper warns of ("vanilla FedAc", section on
+    experiments), and what MB-AC-SGD does with its one step per round.
+
+    Examples
+    --------
+    >>> vanilla(eta=0.5, mu=0.5, K=64)
+    FedAcHyperparameters(eta=0.5, gamma=1.0, alpha=2.0, beta=3.0)
+    """
+    gamma = math.sqrt(require_positive("eta", eta) / require_positive("mu", mu))
+    alpha = 1 / (gamma * mu)
+    return FedAcHyperparameters(eta=eta, gamma=gamma, alpha=alpha, beta=alpha + 1)
+
+
+def fedavg(*, eta: float, mu: float = 1.0, K: int = 1) -> Hyperparameters:
+    """Leave the step size as it is: FedAvg has nothing to couple."""
+    return Hyperparameters(eta=eta)
+
+
+def fedavg_weighted(*, eta: float, mu: float, K: int = 1) -> AveragedHyperparameters:
+    """Couple as FedAvg and average with rho_t = (1 - eta mu/2)^(T-t-1).
+
+    Paper: theorem fedavg:a2:full.
+
+    Examples
+    --------
+    >>> fedavg_weighted(eta=0.5, mu=1.0).rho
+    0.75
+    """
+    rho = 1 - require_positive("eta", eta) * require_positive("mu", mu) / 2
+    if rho <= 0:
+        raise InputError(
+            f"the weighted average of FedAvg needs eta < 2/mu = {2 / mu:.4g}, got eta={eta:g}"
+        )
+    return AveragedHyperparameters(eta=eta, rho=rho)
+
+
+def stable_gamma(eta: float, mu: float, K: float) -> float:
+    """Trade acceleration for stability: gamma = max(sqrt(eta/(mu K)), eta).
+
+    Examples
+    --------
+    >>> stable_gamma(0.25, 1.0, 1), stable_gamma(0.25, 1.0, 64)
+    (0.5, 0.25)
+    """
+    return max(math.sqrt(eta / (mu * K)), eta)
+
+
+def _require_coupling(eta: float, mu: float, K: float) -> None:
+    require_positive("eta", eta)
+    require_positive("mu", mu)
+    if not math.isfinite(eta / mu):
+        raise InputError(f"eta={eta:g} is too large for mu={mu:g}: eta/mu must be finite")
+    if K < 1:
+        raise InputError(f"K must be at least 1, got {K}")

@@ -1,0 +1,136 @@
+"""What a sweep costs: a model of how long the engine takes for a group of runs."""
+
+from __future__ import annotations
+
+import heapq
+import math
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fedac.algorithms import Algorithm
+from fedac.experiments.grid import Config
+from fedac.federation.federation import FULL, taking_part
+from fedac.objectives import Objective
+from fedac.processes import usable_cores
+
+# Seconds on one thread, measured on one machine with a9a: so many nonzeros per row, and rows.
+GROUP = 0.015  # one call of the engine
+RECORD = 8e-5  # one loss of one run
+ROUND = 1.3e-4  # one round of one algorithm
+WORKER = 3e-7  # one worker in a round
+DRAW = 2e-9  # one row of a batch
+GRADIENT = 5.5e-8  # one local step of one worker, or one distinct row of a batch
+A9A_NONZEROS, A9A_ROWS = 14, 32_561
+WORTH_A_THREAD = 8192  # rows; fewer of them go through on one thread
+# How much slower a step is, roughly, where only the reference engine can run the objective.
+REFERENCE_ENGINE = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Seconds of a group on one thread: what others can share, and what they cannot."""
+
+    alone: float = 0.0
+    shared: float = 0.0
+
+    def seconds(self, threads: int = 1) -> float:
+        """Return the time on so many threads."""
+        return self.alone + self.shared / threads
+
+
+def predict_cost(
+    objective: Objective, algorithms: Mapping[str, Algorithm], configs: Sequence[Config]
+) -> Cost:
+    """Predict the time for some runs of one group: the proportions matter more than the seconds."""
+    config, n = configs[0], objective.n_samples
+    K, T = config.K, config.T
+    rows = rows_per_step(config, n)
+    X = getattr(objective, "X", None)
+    nonzeros = objective.dim if X is None else X.size / n
+    slower = REFERENCE_ENGINE if getattr(objective, "kernel", None) is None else 1
+    row = slower * nonzeros / A9A_NONZEROS  # the cost of a row, compared with a row of a9a
+    gradient = GRADIENT * row
+    # A whole batch costs a gradient per distinct row; so many are expected.
+    batch = DRAW * rows * K - gradient * n * math.expm1(-rows * K / n)
+    workers = taking_part(config.participation, config.M) or config.M
+    local = WORKER * workers + gradient * rows * K
+    names = {config.algorithm for config in configs}
+    in_batch = sum(
+        algorithms[name].minibatch or (K == 1 and algorithms[name].is_plain) for name in names
+    )
+    rounds = T // K
+    steps = rounds * (in_batch * batch + (len(names) - in_batch) * local)
+    records = len(configs) * (1 + math.ceil(T / max(K, config.record_every)))
+    losses = records * RECORD * row * n / A9A_ROWS
+    alone = GROUP + rounds * len(names) * ROUND
+    # Short rounds are over before another thread is awake.
+    shared = (steps if rows * K >= WORTH_A_THREAD else 0.0) + (losses if n >= WORTH_A_THREAD else 0)
+    return Cost(alone + steps + losses - shared, shared)
+
+
+def queries(run: Any, n: int) -> int:
+    """Return how many gradients of single rows a run takes, on average over who takes part.
+
+    `run` is a `Config` or has its fields; the objective has n rows.
+    """
+    return round(rows_per_step(run, n) * int(run.T))
+
+
+def rows_per_step(run: Any, n: int) -> float:
+    """Return how many rows all who take part in a round use in one step."""
+    workers = taking_part(run.participation, run.M) or run.M
+    if run.batch != FULL:
+        return workers * int(run.batch)
+    # Without clients all have the same rows, and one stands for all.
+    return n * workers / run.M if run.split else n
+
+
+# --- How the cores of a machine are shared out: many groups on one thread each, or few on many.
+
+# Seconds until a new process has imported what it needs and read the data.
+START = 1.5
+
+
+def available_cores() -> int:
+    """Return how many threads the engine would use: ``NUMBA_NUM_THREADS``, or all our cores."""
+    given = os.environ.get("NUMBA_NUM_THREADS", "")
+    if given.isdigit() and int(given) > 0:
+        return int(given)
+    return usable_cores()
+
+
+def share_out(cores: int, jobs: int) -> list[int]:
+    """Return the threads of each job: all cores are used, none twice.
+
+    >>> share_out(8, 3), share_out(2, 4)
+    ([3, 3, 2], [1, 1, 1, 1])
+    """
+    return [max(1, cores // jobs + (job < cores % jobs)) for job in range(jobs)]
+
+
+def best_jobs(costs: Sequence[Cost], cores: int) -> int:
+    """Return how many groups to run side by side, by the predicted time of all of them.
+
+    Threads shorten only what they can share, so many small groups go side by side, and a few
+    large ones one after the other:
+
+    >>> best_jobs([Cost(alone=1.0, shared=0.2)] * 20, cores=4)
+    4
+    >>> best_jobs([Cost(alone=0.1, shared=100.0)] * 5, cores=4)
+    1
+    """
+    most = max(1, min(cores, len(costs)))
+    return min(range(1, most + 1), key=lambda jobs: predict_time(costs, share_out(cores, jobs)))
+
+
+def predict_time(costs: Sequence[Cost], threads: Sequence[int]) -> float:
+    """Predict when all groups are done by jobs of so many threads each, the largest first."""
+    start = START if len(threads) > 1 else 0.0
+    free = [(start, count) for count in threads]
+    heapq.heapify(free)
+    for cost in sorted(costs, key=Cost.seconds, reverse=True):
+        when, count = heapq.heappop(free)
+        heapq.heappush(free, (when + cost.seconds(count), count))
+    return max(when for when, _ in free)

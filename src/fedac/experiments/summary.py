@@ -1,0 +1,337 @@
+"""Compare runs: the best step size of every cell, and how few rounds reach a target.
+
+A cell is one algorithm on one problem with M workers that synchronize every K steps. A federation
+of clients is part of the problem, so two of them never meet in a curve. The demo, the report and
+`fedac reproduce` share these rules:
+
+- The suboptimality of a run is its trained loss minus F*; that of a diverged run is infinite.
+- A run reaches a target if its suboptimality is at most the target.
+- Every seed is tuned separately. Several seeds are reported as `over_seeds` summarizes them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from scipy.special import stdtrit
+
+from fedac.algorithms import split_names
+from fedac.errors import InputError, look_up
+from fedac.experiments.plugins import find_algorithm
+from fedac.simulation.result import edge_of
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+PROBLEM = ["dataset", "l2", "T", "federation"]
+CURVE = [*PROBLEM, "algorithm", "M"]
+CELL = [*CURVE, "K"]
+FEWEST_TRIED = ", fewest tried"
+
+
+def tuned(frame: pd.DataFrame) -> pd.DataFrame:
+    """Keep the run with the best step size of every cell and seed, of those in a `Store.frame`.
+
+    Adds two columns: ``suboptimality``, and ``edge``, which says whether the step size is the
+    "smallest", "largest" or "only one" tried in its cell, or "". If all runs of a cell and seed
+    diverged, its suboptimality is infinite and its step size NaN.
+    """
+    suboptimality = frame["trained_loss"].astype(float) - frame["f_star"]
+    runs = frame.assign(suboptimality=suboptimality.fillna(math.inf))
+    etas = runs.groupby(CELL)["eta"]
+    ends = zip(runs["eta"], etas.transform("min"), etas.transform("max"), strict=True)
+    runs["edge"] = [
+        "only one" if low == high else edge_of(eta, low, high) or "" for eta, low, high in ends
+    ]
+    best = runs.loc[runs.groupby([*CELL, "seed"])["suboptimality"].idxmin()]
+    diverged = np.isinf(best["suboptimality"])
+    best = best.assign(eta=best["eta"].mask(diverged), edge=best["edge"].mask(diverged, ""))
+    return best.reset_index(drop=True)
+
+
+def summarize(tuned: pd.DataFrame, band: str = "range") -> pd.DataFrame:
+    """Return a row per cell: ``middle``, ``low`` and ``high`` of the suboptimality over its seeds.
+
+    `band` says what these are: see `over_seeds`. ``accuracy``, ``accuracy_low`` and
+    ``accuracy_high`` are the same of the accuracy on the test set, missing where there is none.
+    The other columns are those of a seed with the step size that most seeds prefer.
+    ``step_size`` is its text, with a note if it is at an edge of those tried.
+    """
+    votes = tuned.groupby([*CELL, "eta"])["seed"].transform("size")  # NaN where all diverged
+    rows = tuned.assign(votes=votes).sort_values(["votes", "eta"], ascending=[False, True])
+    rows = rows.drop_duplicates(CELL).drop(columns=["votes", "seed", "suboptimality"])
+    rows["step_size"] = [eta_text(row) for row in rows.itertuples()]
+    cells = tuned.groupby(CELL)
+    seeds = cells.agg(seeds=("seed", "nunique")).reset_index()
+    found = [over_seeds(values, band) for _, values in cells["suboptimality"]]
+    seeds[["middle", "low", "high"]] = np.reshape(found, (-1, 3))
+    if "test_accuracy" in tuned:
+        found = [over_seeds(values, band) for _, values in cells["test_accuracy"]]
+        seeds[["accuracy", "accuracy_low", "accuracy_high"]] = np.reshape(found, (-1, 3))
+    return seeds.merge(rows, on=CELL)
+
+
+def fewest_rounds(tuned: pd.DataFrame, target: float) -> pd.DataFrame:
+    """Return how few rounds reach a target: a row per problem, algorithm and number of workers.
+
+    Each seed has its own fewest rounds, infinity if it does not reach the target. ``rounds`` is
+    their median (of an even number of seeds the upper one, which some seed needed), ``fewest``
+    and ``most`` are their range, ``least`` is the fewest that any run has, ``text`` is all in
+    words. The other columns are those of `summarize` for the cell with that many rounds, empty if
+    there is none.
+    """
+    made = tuned.assign(made=tuned["T"] / tuned["K"])
+    rounds = made["made"].where(tuned["suboptimality"] <= target, math.inf)
+    by_seed = made.assign(rounds=rounds).groupby([*CURVE, "seed"])["rounds"].min()
+    curves = by_seed.groupby(CURVE).agg(
+        rounds=lambda values: sorted(values)[len(values) // 2],
+        fewest="min",
+        most="max",
+        seeds="size",
+    )
+    cells = summarize(tuned).drop(columns="seeds")
+    cells["rounds"] = cells["T"] / cells["K"]
+    curves["least"] = made.groupby(CURVE)["made"].min()
+    curves["text"] = [rounds_text(row) for row in curves.itertuples()]
+    found = curves.reset_index().merge(cells, how="left", on=[*CURVE, "rounds"])
+    return found.assign(step_size=found["step_size"].astype(object).fillna(""))
+
+
+def records(frame: pd.DataFrame) -> Iterator[Any]:
+    """Iterate over the rows, whose columns are attributes."""
+    return iter(frame.itertuples())
+
+
+def rounds_text(row: Any) -> str:
+    """Write a row of `fewest_rounds`: the median, the range where seeds differ, and the edge.
+
+    Examples
+    --------
+    >>> from types import SimpleNamespace as Row
+    >>> rounds_text(Row(rounds=64, fewest=32, most=64, least=16))
+    '64 (32 to 64)'
+    >>> rounds_text(Row(rounds=64, fewest=64, most=math.inf, least=64))
+    '64 (64 to not reached), fewest tried'
+    >>> rounds_text(Row(rounds=math.inf, fewest=math.inf, most=math.inf, least=16))
+    'not reached'
+    """
+    numbers = (row.rounds, row.fewest, row.most)
+    text = band_text(numbers, lambda n: "not reached" if math.isinf(n) else f"{n:.0f}")
+    return text + FEWEST_TRIED if row.rounds == row.least else text
+
+
+def fewest_note(curves: pd.DataFrame) -> str:
+    """Explain "fewest tried", if a row of `fewest_rounds` says it."""
+    at_edge = (curves["rounds"] == curves["least"]).any()
+    return "Fewest tried: a larger K was not tried, and might need even fewer." if at_edge else ""
+
+
+def eta_text(row: Any) -> str:
+    """Write a step size, and say so if it is at an edge of those that were tried.
+
+    Examples
+    --------
+    >>> from types import SimpleNamespace as Row
+    >>> eta_text(Row(eta=0.05, edge=""))
+    '0.05'
+    >>> eta_text(Row(eta=10.0, edge="largest"))
+    '10 (largest tried)'
+    """
+    if math.isnan(row.eta):  # all runs diverged
+        return ""
+    return f"{row.eta:g} ({row.edge} tried)" if row.edge else f"{row.eta:g}"
+
+
+def seeds_note(cells: pd.DataFrame, band: str = "range") -> str:
+    """Say what the lines and bands of cells of `summarize` are; nothing if there is one seed.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> seeds_note(pd.DataFrame({"seeds": [5, 5]}), "confidence")
+    'Lines: mean of 5 seeds; bands: 95% confidence interval.'
+    """
+    most = cells["seeds"].max()
+    if not most > 1:
+        return ""
+    spread = find_spread(band)
+    return f"Lines: {spread.middle} of {most} seeds; bands: {spread.band}."
+
+
+def edge_note(cells: pd.DataFrame) -> str:
+    """Say in how many cells of `summarize` the best step size is at an edge of those tried."""
+    edges = cells["edge"].value_counts().drop("", errors="ignore").sort_index()
+    if edges.empty:
+        return ""
+    which = ", ".join(f"the {edge} in {count}" for edge, count in edges.items())
+    return (
+        f"Best step size at an edge of those tried in {edges.sum()} of {len(cells)} cells: {which}."
+    )
+
+
+# --- Several seeds as one number and a band around it.
+
+CONFIDENCE = 0.95
+PREDICTED = 0.90
+
+
+class Band(NamedTuple):
+    """The middle of some values, and from where to where they spread."""
+
+    middle: float
+    low: float
+    high: float
+
+
+class Spread(NamedTuple):
+    """A way to summarize seeds, and what its two parts are called."""
+
+    summarize: Callable[[Sequence[float]], Band]
+    middle: str
+    band: str
+
+
+def over_seeds(values: Iterable[float], band: str = "range") -> Band:
+    """Summarize the results of several seeds; a diverged one is infinite, a missing one NaN.
+
+    ``"range"``, median, smallest and largest; ``"quartiles"``, median and quartiles;
+    ``"confidence"``, mean and the 95% confidence interval of Student's t.
+
+    Examples
+    --------
+    >>> over_seeds([1.0, 2.0, 6.0])
+    Band(middle=2.0, low=1.0, high=6.0)
+    >>> over_seeds([1.0, 2.0, 6.0], "quartiles")
+    Band(middle=2.0, low=1.5, high=4.0)
+    """
+    numbers = [float(value) for value in values]
+    if any(map(math.isnan, numbers)):
+        return Band(math.nan, math.nan, math.nan)
+    return find_spread(band).summarize(numbers)
+
+
+def predict(values: Iterable[float], *, slack: float = 0.0) -> Band:
+    """Return the geometric mean, and where that of as many further seeds will be.
+
+    It will be there with a probability of 90%, if logarithms are normal (Student's t). `slack` is
+    how far off values may be, as a share; an infinite value makes all infinite.
+
+    Examples
+    --------
+    >>> band = predict([1.0, 2.0, 4.0])
+    >>> round(band.middle, 6), round(band.low, 3), round(band.high, 3)
+    (2.0, 0.383, 10.441)
+    """
+    numbers = [float(value) for value in values]
+    if math.inf in numbers:
+        return Band(math.inf, math.inf, math.inf)
+    if min(numbers) <= 0:  # a target that is reached at the start
+        return Band(min(numbers), min(numbers), max(numbers))
+    n, logs = len(numbers), np.log(numbers)
+    # The mean of these seeds and that of others both vary: twice the variance of one mean.
+    half = stdtrit(n - 1, (1 + PREDICTED) / 2) * np.std(logs, ddof=1) * math.sqrt(2 / n)
+    half += math.log1p(slack)
+    middle = math.exp(float(logs.mean())) if len(set(numbers)) > 1 else numbers[0]
+    return Band(middle, middle * math.exp(-float(half)), middle * math.exp(float(half)))
+
+
+def predict_ratio(ours: Sequence[float], theirs: Sequence[float]) -> Band:
+    """Return how many times theirs ours are, seed by seed, and where as many further seeds will be.
+
+    Both are of the same seeds, so what a seed does to both cancels.
+
+    Examples
+    --------
+    >>> band = predict_ratio([2.0, 4.4, 8.0], [1.0, 2.0, 4.0])
+    >>> [round(value, 2) for value in band]
+    [2.06, 1.81, 2.35]
+    """
+    return predict([one / other for one, other in zip(ours, theirs, strict=True)])
+
+
+def band_text(band: tuple[float, float, float], write: Callable[[float], str]) -> str:
+    """Write a middle, and in brackets from where to where, unless all is the same.
+
+    Examples
+    --------
+    >>> band_text(Band(2.0, 1.0, 6.0), "{:g}".format)
+    '2 (1 to 6)'
+    >>> band_text(Band(2.0, 2.0, 2.0), "{:g}".format)
+    '2'
+    """
+    middle, low, high = map(write, band)
+    return middle if low == high else f"{middle} ({low} to {high})"
+
+
+def find_spread(band: str) -> Spread:
+    """Return a way to summarize seeds by its name."""
+    return look_up("band", band, SPREADS)
+
+
+def _range(values: Sequence[float]) -> Band:
+    return Band(_quantile(values, 0.5), min(values), max(values))
+
+
+def _quartiles(values: Sequence[float]) -> Band:
+    return Band(*(_quantile(values, q) for q in (0.5, 0.25, 0.75)))
+
+
+def _confidence(values: Sequence[float]) -> Band:
+    n, mean = len(values), math.fsum(values) / len(values)
+    if n == 1 or math.isinf(mean):  # one seed says nothing about the others
+        return Band(mean, mean, mean)
+    half = stdtrit(n - 1, (1 + CONFIDENCE) / 2) * np.std(values, ddof=1) / math.sqrt(n)
+    return Band(mean, float(mean - half), float(mean + half))
+
+
+def _quantile(values: Sequence[float], q: float) -> float:
+    """Return a quantile, interpolated; NumPy's is NaN beside infinity."""
+    place = q * (len(values) - 1)
+    ordered = sorted(values)
+    below, above = ordered[math.floor(place)], ordered[math.ceil(place)]
+    share = place % 1
+    return below if below == above or not share else below + share * (above - below)
+
+
+SPREADS = {
+    "range": Spread(_range, "median", "range"),
+    "quartiles": Spread(_quartiles, "median", "quartiles"),
+    "confidence": Spread(_confidence, "mean", f"{CONFIDENCE:.0%} confidence interval"),
+}
+
+
+# --- What figures and pages call algorithms.
+
+
+def labels_of(names: Sequence[str]) -> list[str]:
+    """Return the labels of algorithms; no two are the same.
+
+    Examples
+    --------
+    >>> labels_of(["fedac-i+step(2)", "mine"])
+    ['FedAc-I + step(2)', 'mine']
+    """
+    found = [label_of(name) for name in names]
+    return [
+        f"{label} ({name})" if found.count(label) > 1 else label
+        for name, label in zip(names, found, strict=True)
+    ]
+
+
+def label_of(name: str) -> str:
+    """Return the label of an algorithm, with what a store added to its name.
+
+    Examples
+    --------
+    >>> label_of("fedavg, mu=0.1"), label_of("fedac-i+step(2)"), label_of("mine")
+    ('FedAvg, mu=0.1', 'FedAc-I + step(2)', 'mine')
+    """
+    plain = split_names(name)[0].partition(" ")[0]
+    try:
+        label = find_algorithm(plain).label
+    except InputError:  # the user's own, in a store
+        label = plain
+    return label + name.removeprefix(plain)

@@ -1,0 +1,302 @@
+"""How a number is rounded for the wire: formulas for NumPy arrays and compiled kernels alike.
+
+They use operators and a few functions that both know. `fedac.wire` makes messages of them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+import numpy as np
+from fedac.federation.sampling import GOLDEN, mix, worker_key
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+import numpy.typing as npt
+from fedac.algorithms.algorithm import Algorithm, State, Vector
+from fedac.errors import InputError, look_up
+from fedac.validate import require_count
+
+BLOCK = 256  # numbers that share a scale
+FLOAT32, BFLOAT16, INT8 = "float32", "bfloat16", "int8"
+WIRES = (FLOAT32, BFLOAT16, INT8)
+
+_STREAM = np.uint64(0xA24BAED4963EE407)  # any odd number with no pattern
+_ONE, _11 = np.uint64(1), np.uint64(11)
+# The largest number of a block becomes almost 127, whichever way its scale is rounded.
+_SCALE = (1 + 1e-6) / 127
+_TINY = np.float32(1.2e-38)  # so that no scale is zero
+_SPLIT = 2.0**45 + 1
+
+
+def stream(seed: Any, m: Any, r: Any, t: Any) -> Any:
+    """Return the key of the draws for vector t of client m's message in round r; all are uint64."""
+    return mix(mix(worker_key(seed ^ _STREAM, m) + (r + _ONE) * GOLDEN) + (t + _ONE) * GOLDEN)
+
+
+def uniform(key: Any, j: Any) -> Any:
+    """Return the draw for coordinate j, at least 0 and below 1; both are uint64."""
+    return (mix(key + (j + _ONE) * GOLDEN) >> _11) * 2.0**-53
+
+
+def scale_of(largest: Any) -> Any:
+    """Return the float32 scale of a block whose largest absolute value is given."""
+    return np.float32(largest * _SCALE) + _TINY
+
+
+def code_of(x: Any, scale: Any, u: Any) -> Any:
+    """Return the int8 code of x, rounded up if the draw u says so."""
+    return np.floor(x / scale + u)
+
+
+def nearest_bfloat16(x: Any) -> Any:
+    """Return the nearest numbers with 8 significant bits (Veltkamp's splitting, in float64)."""
+    high = x * _SPLIT
+    return high - (high - x)
+
+
+# --- What a client's message looks like on the wire: float32, or rounded to bfloat16 or int8.
+#
+# A client does not round the vector it sends but how far that vector is from the last broadcast,
+# which is small. ``int8`` gives every 256 numbers a scale of their own and rounds up or down at
+# random, so that a message is right on average. ``bfloat16`` keeps 8 significant bits of each number,
+# to the nearest. Broadcasts stay float32: a client that was absent does not have the last one to
+# which a difference could be taken.
+#
+# The draws are pure functions of seed, client, round, vector and coordinate. The formulas are in
+# `fedac.federation.compression`, for NumPy arrays and compiled kernels alike.
+
+# Rounds vector number t of a message.
+Rounding = Callable[[Vector, int], Vector]
+
+
+def require_wire(wire: str) -> str:
+    """Return a known wire format, or say which ones there are.
+
+    Examples
+    --------
+    >>> require_wire("int4")
+    Traceback (most recent call last):
+    ...
+    fedac.errors.InputError: unknown wire format 'int4'; did you mean 'int8'? known: bfloat16, \
+float32, int8
+    """
+    return look_up("wire format", wire, {name: name for name in WIRES})
+
+
+def require_wire_seed(seed: int) -> int:
+    """Return a seed that every runtime can hand over.
+
+    Examples
+    --------
+    >>> require_wire_seed(2**63)
+    Traceback (most recent call last):
+    ...
+    fedac.errors.InputError: wire_seed must be at most 2^63 - 1, got 9223372036854775808
+    """
+    if require_count("wire_seed", seed, least=0) >= 2**63:
+        raise InputError(f"wire_seed must be at most 2^63 - 1, got {seed}")
+    return seed
+
+
+def bytes_of(wire: str, numbers: int) -> int:
+    """Return how many bytes a vector takes.
+
+    Examples
+    --------
+    >>> [bytes_of(wire, 1024) for wire in WIRES]
+    [4096, 2048, 1040]
+    """
+    if wire == INT8:
+        return numbers + 4 * -(-numbers // BLOCK)
+    return numbers * (2 if wire == BFLOAT16 else 4)
+
+
+def bytes_up(algorithm: Algorithm, dim: int, wire: str = FLOAT32) -> int:
+    """Return what a client sends in a round of a model with `dim` parameters.
+
+    Examples
+    --------
+    >>> from fedac.algorithms import get
+    >>> bytes_up(get("fedac-i"), 1024), bytes_up(get("fedac-i"), 1024, "int8")
+    (8192, 2080)
+    """
+    return algorithm.vectors_up * bytes_of(wire, dim)
+
+
+def bytes_down(algorithm: Algorithm, dim: int) -> int:
+    """Return what a client receives in a round."""
+    return algorithm.vectors_down * bytes_of(FLOAT32, dim)
+
+
+def keys_of(seed: int, m: npt.ArrayLike, r: int, t: npt.ArrayLike) -> npt.NDArray[np.uint64]:
+    """Return the keys of the draws for vectors t of messages of clients m in round r."""
+    with np.errstate(over="ignore"):  # wrap-around is the point
+        keys = stream(
+            np.uint64(seed), np.asarray(m).astype(np.uint64), np.uint64(r),
+            np.asarray(t).astype(np.uint64),
+        )  # fmt: skip
+    return np.asarray(keys, np.uint64)
+
+
+def rounded(wire: str, x: npt.ArrayLike, keys: npt.ArrayLike) -> npt.NDArray[np.float64]:
+    """Return what arrives of vectors, the last axis of x; each has a key of its own.
+
+    Examples
+    --------
+    >>> x = np.array([1.0, -0.3, 0.0])
+    >>> rounded("bfloat16", x, 7)
+    array([ 1.        , -0.30078125,  0.        ])
+    >>> many = rounded("int8", np.tile(x, (10_000, 1)), np.arange(10_000))
+    >>> bool(abs(many.mean(axis=0) - x).max() < 1e-4)
+    True
+    """
+    values = np.asarray(x, np.float64)
+    if wire == FLOAT32:
+        return values
+    if wire == BFLOAT16:
+        nearest: npt.NDArray[np.float64] = nearest_bfloat16(values)
+        return nearest
+    codes, scales = _codes(values, np.asarray(keys, np.uint64))
+    return _from_codes(codes, scales)
+
+
+def encode(
+    wire: str, x: npt.ArrayLike, key: int | np.uint64, *, first: int = 0
+) -> npt.NDArray[np.uint8]:
+    """Return the bytes of one vector; those of int8 begin with the scales.
+
+    A long vector may be encoded in chunks of some blocks each: `first` is where x begins in it.
+    """
+    values = np.asarray(x, np.float64)
+    if wire == INT8:
+        codes, scales = _codes(values, np.uint64(key), first)
+        with np.errstate(invalid="ignore"):  # where x is not finite, the scale says so
+            small = codes.astype(np.int8)
+        return np.concatenate([scales.view(np.uint8), small.view(np.uint8)])
+    if wire == BFLOAT16:
+        exact: npt.NDArray[np.float32] = nearest_bfloat16(values).astype(np.float32)
+        return (exact.view(np.uint32) >> 16).astype(np.uint16).view(np.uint8)
+    return values.astype(np.float32).view(np.uint8)
+
+
+def decode(wire: str, data: npt.NDArray[np.uint8], numbers: int) -> npt.NDArray[np.float64]:
+    """Return the vector of so many numbers that `encode` was given, as it arrives.
+
+    Examples
+    --------
+    >>> x = np.array([1.0, -0.3, 0.0])
+    >>> bool((decode("int8", encode("int8", x, 7), 3) == rounded("int8", x, 7)).all())
+    True
+    """
+    if wire == INT8:
+        scales = data[: 4 * -(-numbers // BLOCK)].view(np.float32)
+        codes = data[scales.nbytes :].view(np.int8)
+        return _from_codes(codes.astype(np.float64), scales)
+    if wire == BFLOAT16:
+        halves = data.view(np.uint16).astype(np.uint32)
+        return (halves << 16).view(np.float32).astype(np.float64)
+    return data.view(np.float32).astype(np.float64)
+
+
+def send(
+    algorithm: Algorithm, message: State, sequences: State, memory: State, rounding: Rounding
+) -> tuple[State, State]:
+    """Return a client's message as the server gets it, and the client's memory after it.
+
+    A client knows what it sent, so what it remembers of its message is what arrives.
+
+    Examples
+    --------
+    Whole numbers as a wire, for x and c, and for c_m:
+
+    >>> from fedac.algorithms import get
+    >>> scaffold = get("scaffold")
+    >>> send(scaffold, (2.75, 1.5), (2.5, 8.0), (0.25,), lambda x, t: round(x + 0.1))
+    ((2.5, 2.0), (0.75,))
+    """
+    bases = algorithm.bases(sequences)
+    sent = tuple(
+        base + rounding(vector - base, t)
+        for t, (vector, base) in enumerate(zip(message, bases, strict=True))
+    )
+    return sent, algorithm.remember_sent(message, sent, memory)
+
+
+@dataclass
+class Sender:
+    """A `Rounding` of one client in one round that keeps the bytes of every vector.
+
+    With `residuals`, which has what rounding took from every vector so far, it adds that to the
+    vector, and keeps what rounding takes now (error feedback). For a chunk of all vectors, `first`
+    is where it begins.
+
+    Examples
+    --------
+    >>> from fedac.algorithms import get
+    >>> fedavg, w, base = get("fedavg"), np.array([1.0, -0.3]), np.array([0.9, 0.0])
+    >>> sender = Sender("int8", seed=0, m=2, r=5)
+    >>> sent, _ = send(fedavg, (w,), (base,), (), sender)
+    >>> received = receive(fedavg, "int8", sender.data, (base,))
+    >>> bool((received[0] == sent[0]).all())
+    True
+
+    >>> residuals = [np.array([0.001, 0.0])]
+    >>> sender = Sender("int8", seed=0, m=2, r=6, residuals=residuals)
+    >>> arrived = sender(np.array([0.1, -0.3]), 0)
+    >>> bool(np.allclose(arrived + sender.residuals[0], [0.101, -0.3]))
+    True
+    """
+
+    wire: str
+    seed: int
+    m: int
+    r: int
+    residuals: list[npt.NDArray[np.float64]] | None = None
+    first: int = 0
+    data: list[npt.NDArray[np.uint8]] = field(default_factory=list)
+
+    def __call__(self, x: Vector, t: int) -> Vector:
+        """Return what arrives of vector t."""
+        with np.errstate(over="ignore", invalid="ignore"):  # it arrives as not finite
+            wanted = x if self.residuals is None else x + self.residuals[t]
+            key = np.uint64(keys_of(self.seed, self.m, self.r, t))
+            data = encode(self.wire, wanted, key, first=self.first)
+            self.data.append(data)
+            arrives = decode(self.wire, data, len(x))
+            if self.residuals is not None:
+                self.residuals[t] = wanted - arrives
+            return arrives
+
+
+def receive(
+    algorithm: Algorithm, wire: str, data: Sequence[npt.NDArray[np.uint8]], sequences: State
+) -> State:
+    """Return the message whose vectors have these bytes, given what was broadcast."""
+    bases = algorithm.bases(sequences)
+    return tuple(
+        base + decode(wire, part, len(base)) for part, base in zip(data, bases, strict=True)
+    )
+
+
+def _codes(
+    x: npt.NDArray[np.float64], keys: npt.NDArray[np.uint64] | np.uint64, first: int = 0
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float32]]:
+    """Return the codes, and the scales of all blocks, of vectors from coordinate `first` on."""
+    starts = np.arange(0, x.shape[-1], BLOCK)
+    scales = scale_of(np.maximum.reduceat(np.abs(x), starts, axis=-1))
+    with np.errstate(over="ignore", invalid="ignore"):
+        j = np.arange(first, first + x.shape[-1], dtype=np.uint64)
+        u = uniform(np.asarray(keys)[..., None], j)
+        return code_of(x, _by_number(scales, x.shape[-1]), u), scales
+
+
+def _from_codes(
+    codes: npt.NDArray[np.float64], scales: npt.NDArray[np.float32]
+) -> npt.NDArray[np.float64]:
+    with np.errstate(invalid="ignore"):
+        values: npt.NDArray[np.float64] = codes * _by_number(scales, codes.shape[-1])
+    return values
+
+
+def _by_number(scales: npt.NDArray[np.float32], numbers: int) -> npt.NDArray[np.float32]:
+    """Return the scale of every number."""
+    return np.repeat(scales, BLOCK, axis=-1)[..., :numbers]

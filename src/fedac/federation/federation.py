@@ -1,0 +1,213 @@
+"""Who takes part in a round, what they draw, and how their states are averaged."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from fedac.validate import Array
+from fedac.federation.averaging import require_weighting
+from fedac.data.clients import Clients, as_clients
+from fedac.errors import InputError
+from fedac.objectives.base import Objective, RowNumbers
+from fedac.validate import require_count, require_positive
+from fedac.federation.sampling import clients_in, participants, sample_batch
+from fedac.federation.schedule import Span
+
+FULL = "full"
+# Rows of a step are listed in memory; whoever wants more of them wants all.
+LARGEST_BATCH = 10**6
+
+
+@dataclass(frozen=True, kw_only=True)
+class Federation:
+    """M clients, of which some take part in every round.
+
+    Examples
+    --------
+    Two clients, one row and three rows: the second counts three times.
+
+    >>> some = Federation(M=2, n=4, seed=1, clients=Clients([0, 1, 1, 1]))
+    >>> some.weights(some.members(0))
+    array([0.25, 0.75])
+    """
+
+    M: int
+    n: int  # rows of the objective
+    seed: int
+    clients: Clients | None = None  # without, everybody draws from all rows
+    count: int | None = None  # how many take part in a round; None: everybody
+    batch: int | None = 1  # rows per local step; None: all rows of the client
+    weighting: str = "examples"
+
+    @property
+    def taking_part(self) -> int:
+        """How many take part in a round."""
+        return self.M if self.count is None else self.count
+
+    @property
+    def alike(self) -> bool:
+        """Whether all clients count the same."""
+        return self.clients is None or self.weighting == "uniform" or self._equal_sizes
+
+    @property
+    def largest(self) -> int:
+        """How many rows a client has at most."""
+        return self.n if self.clients is None else int(self.clients.sizes.max())
+
+    @property
+    def batch_rows(self) -> int | RowNumbers:
+        """How many rows a local step takes: of every client, or an array with one for each."""
+        return batch_rows(self.batch, self.n, self.clients)
+
+    @cached_property
+    def _equal_sizes(self) -> bool:
+        return self.clients is not None and int(np.ptp(self.clients.sizes)) == 0
+
+    def members(self, r: int) -> RowNumbers:
+        """Return the numbers of the clients that take part in round r, in ascending order."""
+        return participants(self.seed, r, self.M, self.taking_part)
+
+    def sizes(self, members: RowNumbers) -> RowNumbers:
+        """Return how many rows each of these clients draws from."""
+        if self.clients is None:
+            return np.full(len(members), self.n)
+        return self.clients.bounds[members + 1] - self.clients.bounds[members]
+
+    def weights(self, members: RowNumbers) -> Array:
+        """Return how much each of these clients counts; the sum is 1."""
+        if self.alike:
+            return np.full(len(members), 1 / len(members))
+        sizes = self.sizes(members).astype(np.float64)
+        weights: Array = sizes / sizes.sum()
+        return weights
+
+    def share(self, r: int) -> float:
+        """Return the total weight of the clients in round r; all clients together weigh 1.
+
+        >>> some = Federation(M=2, n=4, seed=1, clients=Clients([0, 1, 1, 1]), count=1)
+        >>> some.members(0), some.share(0)
+        (array([1]), 0.75)
+        """
+        if self.count is None:
+            return 1.0
+        if self.alike:
+            return self.count / self.M
+        return float(self.sizes(self.members(r)).sum() / self.n)
+
+    def mean(self, values: Array, members: RowNumbers) -> Array:
+        """Return the weighted mean of an array with a row for each of these clients."""
+        mean: Array = values.mean(axis=0) if self.alike else self.weights(members) @ values
+        return mean
+
+    def gradients(self, objective: Objective, W: Array, members: RowNumbers, step: int) -> Array:
+        """Return the gradient that each of these clients finds at its row of W."""
+        if self.batch is None:
+            return self._full_gradients(objective, W, members)
+        drawn = sample_batch(self.seed, members, step, self.sizes(members), self.batch)
+        rows = drawn if self.clients is None else self._own_rows(members, drawn)
+        total = objective.stochastic_gradients(W, rows[:, 0])
+        for others in rows.T[1:]:
+            total = total + objective.stochastic_gradients(W, others)
+        return total / self.batch if self.batch > 1 else total
+
+    def queries(self, this_round: Span) -> int:
+        """Return how many gradients of single rows one run takes in a round."""
+        if self.batch is not None:
+            return self.taking_part * self.batch * this_round.gap
+        if self.clients is None:  # all have the same rows: one stands for all
+            return self.n * this_round.gap
+        return int(self.sizes(self.members(this_round.number)).sum()) * this_round.gap
+
+    def _own_rows(self, members: RowNumbers, drawn: RowNumbers) -> RowNumbers:
+        assert self.clients is not None
+        rows: RowNumbers = self.clients.rows[self.clients.bounds[members][:, None] + drawn]
+        return rows
+
+    def _full_gradients(self, objective: Objective, W: Array, members: RowNumbers) -> Array:
+        if self.clients is None:  # all have the same rows, so all are at the same point
+            return np.broadcast_to(objective.gradient(W[0]), W.shape)
+        sizes = self.sizes(members)
+        rows = np.concatenate([self.clients.rows_of(m) for m in members])
+        of_rows = objective.stochastic_gradients(np.repeat(W, sizes, axis=0), rows)
+        firsts = np.concatenate([[0], np.cumsum(sizes[:-1])])
+        gradients: Array = np.add.reduceat(of_rows, firsts, axis=0) / sizes[:, None]
+        return gradients
+
+
+def make_federation(
+    objective: Objective,
+    *,
+    M: int | None,
+    seed: int,
+    clients: Clients | npt.ArrayLike | None,
+    participation: float,
+    batch: int | str,
+    weighting: str,
+) -> Federation:
+    """Check what a user gives `simulate` about the clients."""
+    require_weighting(weighting)
+    if clients is not None:
+        clients = as_clients(clients, objective.n_samples)
+        if M not in (None, len(clients)):
+            raise InputError(f"M={M} contradicts clients, which are {len(clients)}: leave out M")
+        M = len(clients)
+    if M is None:
+        raise InputError("M (workers) is missing; only clients make it unnecessary")
+    return Federation(
+        M=require_count("M (workers)", M),
+        n=objective.n_samples,
+        seed=seed,
+        clients=clients,
+        count=taking_part(participation, M),
+        batch=require_batch(batch),
+        weighting=weighting,
+    )
+
+
+def require_batch(batch: int | str) -> int | None:
+    """Return the rows per local step, None for all rows of the client."""
+    if isinstance(batch, str):
+        if batch != FULL:
+            raise InputError(f"batch must be a whole number or 'full', got {batch!r}")
+        return None
+    if require_count("batch", batch) > LARGEST_BATCH:
+        raise InputError(f"batch must be at most {LARGEST_BATCH}, or 'full', got {batch}")
+    return batch
+
+
+def batch_rows(batch: int | None, n: int, clients: Clients | None) -> int | RowNumbers:
+    """Return the rows of a batch (None: full) of every client, or an array with one for each.
+
+    Examples
+    --------
+    >>> batch_rows(8, 4, Clients([0, 1, 1, 1])), batch_rows(None, 4, Clients([0, 1, 1, 1]))
+    (8, array([1, 3]))
+    """
+    if batch is not None:
+        return batch
+    return n if clients is None else clients.sizes
+
+
+def taking_part(participation: float, M: int) -> int | None:
+    """Return how many of M clients take part in a round, None for everybody.
+
+    Numbers up to 1 are shares, rounded as by `clients_in`. Larger ones count clients.
+
+    Examples
+    --------
+    >>> taking_part(0.1, 64), taking_part(20, 64), taking_part(1, 64)
+    (6, 20, None)
+    """
+    require_positive("participation", participation)
+    if participation > 1:
+        whole = int(participation) if participation == int(participation) else participation
+        count = require_count("participation, a number of clients if above 1,", whole)  # type: ignore[arg-type]
+        if count > M:
+            raise InputError(f"participation={count} is more than the {M} clients there are")
+    else:
+        count = clients_in(participation, M)
+    return None if count == M else count

@@ -1,0 +1,326 @@
+"""What a round costs in seconds: the link between clients and server, and the clients' speed.
+
+A round costs ``latency + bytes up/up + bytes down/down + the slowest client's local steps``; a
+local step costs ``gradient + row x rows of its batch``.
+Nothing is simulated again: a `Link` turns the rounds and bytes of a finished run into seconds.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from decimal import Decimal
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+
+from fedac.validate import Array
+from fedac.errors import InputError, look_up, unknown_name
+from fedac.validate import require_nonnegative, require_positive
+from fedac.federation.sampling import GOLDEN, gaussians, mix, participants, worker_key
+
+SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
+BITS = {"bit": 1.0, "kbit": 1e3, "Mbit": 1e6, "Gbit": 1e9, "kB": 8e3, "MB": 8e6, "GB": 8e9}
+_STREAM = np.uint64(0x8CB92BA72F3D8DD7)  # any odd number with no pattern
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """The way from clients to the server and back, and how fast clients are.
+
+    Every number may also be a text with its unit, such as "50ms" or "20Mbit". What is left out
+    costs no time.
+
+    Parameters
+    ----------
+    latency : float
+        Seconds of a round trip; a round waits for one.
+    up : float
+        Bits per second from a client to the server.
+    down : float
+        Bits per second from the server to a client.
+    gradient : float
+        Seconds of one local step on a client, whatever its batch.
+    row : float
+        Further seconds of a local step for each row of its batch.
+    stragglers : str, optional
+        ``"lognormal(s)"``: in every round each client is slower or faster than that by a factor of
+        e^(s z), where z is a standard normal number. The round waits for the slowest.
+
+    Examples
+    --------
+    >>> Link.parse("latency=50ms up=20Mbit down=100Mbit gradient=2ms stragglers=lognormal(0.5)")
+    Link(latency=0.05, up=20000000.0, down=100000000.0, gradient=0.002, row=0.0, \
+stragglers='lognormal(0.5)')
+    >>> link = Link(latency="50ms", up="20Mbit", down="100Mbit", gradient="2ms", row="20us")
+    >>> link.round_seconds(up=1_000_000, down=1_000_000, steps=10)  # 0.05 + 0.4 + 0.08 + 0.0202
+    0.5502
+    >>> link.round_seconds(up=1_000_000, down=1_000_000, steps=10, rows=50)
+    0.56
+    """
+
+    latency: float = 0.0
+    up: float = math.inf
+    down: float = math.inf
+    gradient: float = 0.0
+    row: float = 0.0
+    stragglers: str = ""
+
+    def __post_init__(self) -> None:
+        for name, example in (("latency", "50ms"), ("gradient", "2ms"), ("row", "20us")):
+            value = _number(name, getattr(self, name), SECONDS, example)
+            object.__setattr__(self, name, require_nonnegative(f"{name} (seconds)", value))
+        for name in ("up", "down"):
+            value = _number(name, getattr(self, name), BITS, "20Mbit")
+            if value != math.inf:  # no limit
+                require_positive(f"{name} (bits per second)", value)
+            object.__setattr__(self, name, value)
+        _spread(self.stragglers)
+
+    @classmethod
+    def parse(cls, text: str) -> Link:
+        """Read a link as it is typed: the name of a preset, or ``name=value`` pairs, or both.
+
+        Examples
+        --------
+        >>> Link.parse("wan") == LINKS["wan"]
+        True
+        >>> Link.parse("wan gradient=10ms").gradient
+        0.01
+        >>> Link.parse("wam")
+        Traceback (most recent call last):
+        ...
+        fedac.errors.InputError: unknown link 'wam'; did you mean 'wan'? known: datacenter, home, \
+phone, wan
+        """
+        words = re.findall(r"[^\s,]+", text)
+        if not words:
+            raise InputError(
+                f"a link is {', '.join(LINKS)}, or numbers such as 'latency=50ms up=20Mbit'"
+            )
+        link = cls()
+        if "=" not in words[0]:
+            link = look_up("link", words.pop(0), LINKS)
+        known = [field.name for field in fields(cls)]
+        values: dict[str, str] = {}
+        for word in words:
+            name, _, value = word.partition("=")
+            if name not in known:
+                raise unknown_name("part of a link", name, known)
+            if name in values:
+                raise InputError(f"the link '{text}' gives {name} twice")
+            values[name] = value
+        link = replace(link, **values)  # type: ignore[arg-type]
+        if link.is_free:
+            raise InputError(
+                f"nothing costs time on the link '{text}': give latency, gradient or row"
+            )
+        return link
+
+    def __str__(self) -> str:
+        parts = [
+            f"latency={_with_unit(self.latency, SECONDS)}",
+            f"up={_with_unit(self.up, BITS)}",
+            f"down={_with_unit(self.down, BITS)}",
+            f"gradient={_with_unit(self.gradient, SECONDS)}",
+        ]
+        if self.row:
+            parts.append(f"row={_with_unit(self.row, SECONDS)}")
+        return " ".join(parts + [f"stragglers={self.stragglers}"] * bool(self.stragglers))
+
+    @property
+    def is_free(self) -> bool:
+        """Whether rounds take no time."""
+        return self.round_seconds(up=1, down=1, steps=1) == 0
+
+    def in_words(self) -> str:
+        """Describe the link to people.
+
+        Examples
+        --------
+        >>> print(Link.parse("wan").in_words())
+        wan: a round trip takes 50 ms, up 200 Mbit/s, down 200 Mbit/s; a local step takes 2 ms \
+plus 20 us per row
+        """
+        name = next((f"{name}: " for name, link in LINKS.items() if link == self), "")
+        up, down = (_with_unit(rate, BITS, "/s", " ") for rate in (self.up, self.down))
+        trip, step = (_with_unit(time, SECONDS, "", " ") for time in (self.latency, self.gradient))
+        text = f"{name}a round trip takes {trip}, up {up}, down {down}; a local step takes {step}"
+        if self.row:
+            text += f" plus {_with_unit(self.row, SECONDS, '', ' ')} per row"
+        if self.stragglers:
+            text += f", times {self.stragglers} in each round; it waits for the slowest client"
+        return text
+
+    def round_seconds(
+        self, *, up: float, down: float, steps: float, rows: float = 1, slowest: float = 1.0
+    ) -> float:
+        """Return the time of a round in which a client sends and receives so many bytes.
+
+        `rows` is the batch of each step. `slowest` is how many times longer than usual the slowest
+        client takes for its steps.
+        """
+        sending = 8 * up / self.up + 8 * down / self.down
+        return self.latency + sending + steps * (self.gradient + self.row * rows) * slowest
+
+    def elapsed(
+        self,
+        *,
+        up: float,
+        down: float,
+        gaps: Sequence[int],
+        rows: npt.ArrayLike = 1,
+        minibatch: bool = False,
+        seed: int = 0,
+        M: int = 1,
+        taking_part: int | None = None,
+    ) -> Array:
+        """Return the seconds that have passed before the first round and after each one.
+
+        Parameters
+        ----------
+        up : float
+            Bytes that a client sends in a round.
+        down : float
+            Bytes that a client receives in a round.
+        gaps : sequence of int
+            The local steps of the rounds.
+        rows : int or array of shape (M,)
+            The rows in the batch of a local step, of every client or of each one: with full
+            batches, clients of many rows take longer.
+        minibatch : bool
+            Whether all batches of a round are one, for a single step: minibatch SGD.
+        seed : int
+            Of the run: it says who takes part in a round, and draws how slow they are.
+        M : int
+            The number of clients.
+        taking_part : int, optional
+            How many of them take part in a round; all unless given.
+
+        Examples
+        --------
+        >>> Link(latency=1.0, gradient=0.5).elapsed(up=0, down=0, gaps=[2, 4])
+        array([0., 2., 5.])
+        >>> Link(latency=1.0, row=0.5).elapsed(up=0, down=0, gaps=[2, 4], rows=[10, 20], M=2)
+        array([ 0., 21., 62.])
+        >>> Link(gradient=1.0, row=0.5).elapsed(up=0, down=0, gaps=[2, 4], minibatch=True)
+        array([0., 2., 5.])
+        """
+        steps = np.asarray(gaps, np.float64)
+        if minibatch:
+            step_times = self.gradient + self.row * float(np.max(rows)) * steps
+            slow = slowest(
+                self.stragglers, len(gaps), seed, M, M if taking_part is None else taking_part
+            )
+            return self._passed(up, down, step_times * slow)
+        step = self.gradient + self.row * np.asarray(rows, np.float64)
+        if step.shape not in ((), (M,)):
+            raise InputError(
+                f"rows must be one number, or one for each of {M} clients; got {step.size}"
+            )
+        longest = float(step.max())
+        slow = slowest(
+            self.stragglers, len(gaps), seed, M, M if taking_part is None else taking_part,
+            paces=tuple(step / longest) if np.ptp(step) else (),
+        )  # fmt: skip
+        return self._passed(up, down, steps * longest * slow)
+
+    def _passed(self, up: float, down: float, local: Array) -> Array:
+        """Add up rounds whose local steps take so long."""
+        rounds = self.round_seconds(up=up, down=down, steps=0) + local
+        return np.concatenate([[0.0], np.cumsum(rounds)])
+
+
+@lru_cache(maxsize=256)  # all methods of a comparison wait for the same clients
+def slowest(
+    stragglers: str,
+    rounds: int,
+    seed: int,
+    M: int,
+    taking_part: int,
+    paces: tuple[float, ...] = (),
+) -> Array:
+    """Return by round how many times longer than usual the slowest client takes.
+
+    It is a pure function of seed, client and round. `paces` says by client how long a step usually
+    takes (default: 1 for all).
+    """
+    spread = _spread(stragglers)
+    if not spread and (not paces or taking_part == M):
+        return np.full(rounds, max(paces, default=1.0))
+    usual = np.log(paces or np.ones(M))
+    found = []
+    for r in range(rounds):
+        members = participants(seed, r, M, taking_part)
+        with np.errstate(over="ignore"):  # wrap-around is the point
+            streams = worker_key(np.uint64(seed) ^ _STREAM, members.astype(np.uint64))
+            z = gaussians(mix(streams + np.uint64(r) * GOLDEN), 1)[:, 0]
+        found.append((usual[members] + spread * z).max())
+    return np.exp(found)
+
+
+def _spread(stragglers: str) -> float:
+    """Return the standard deviation of the logarithm of how slow clients are."""
+    if not stragglers:
+        return 0.0
+    found = re.fullmatch(r"lognormal\(([^()]+)\)", str(stragglers))
+    try:
+        if found is not None:
+            return require_nonnegative("s", float(found[1]))
+    except ValueError:
+        pass
+    raise InputError(f"stragglers must be lognormal(s), s at least 0, got '{stragglers}'")
+
+
+def _number(name: str, value: float | str, units: dict[str, float], example: str) -> float:
+    """Read a number with its unit."""
+    if not isinstance(value, str):
+        return value
+    found = re.fullmatch(r"([-+.\deE]+)\s*([A-Za-z]+)(?:/s)?", value)
+    unit = {known.lower(): factor for known, factor in units.items()}.get(
+        found[2].lower() if found else ""
+    )
+    try:
+        if found is not None and unit is not None:
+            # As a decimal number, so that "20us" is 2e-5 to the last bit.
+            return float(Decimal(found[1]) * Decimal(str(unit)))
+    except ArithmeticError:
+        pass
+    raise InputError(
+        f"{name} is a number with a unit ({', '.join(units)}), such as {name}={example}, "
+        f"got '{value}'"
+    )
+
+
+def _with_unit(value: float, units: dict[str, float], after: str = "", space: str = "") -> str:
+    """Write a number in the unit in which it is shortest."""
+    if value == math.inf:
+        return "unlimited"
+    texts = [
+        f"{value / factor:.6g}{space}{unit}{after}"
+        for unit, factor in units.items()
+        if "B" not in unit
+    ]
+    return min((text for text in texts if "e" not in text), key=len, default=texts[0])
+
+
+def as_link(link: Link | str) -> Link:
+    """Return a link, also one that is given by its name or as text."""
+    if not isinstance(link, Link | str):
+        raise InputError(f"link must be a Link, or a text such as 'wan', got {link!r}")
+    return link if isinstance(link, Link) else Link.parse(link)
+
+
+# A row costs a hundredth of a step: see docs/compare.md.
+LINKS = {
+    "datacenter": Link(latency=0.0005, up=10e9, down=10e9, gradient=0.002, row=2e-5),
+    "wan": Link(latency=0.05, up=200e6, down=200e6, gradient=0.002, row=2e-5),
+    "home": Link(latency=0.03, up=20e6, down=100e6, gradient=0.01, row=1e-4,
+                 stragglers="lognormal(0.5)"),
+    "phone": Link(latency=0.1, up=5e6, down=20e6, gradient=0.05, row=5e-4,
+                  stragglers="lognormal(1)"),
+}  # fmt: skip
+DEFAULT_LINK = LINKS["wan"]

@@ -1,0 +1,168 @@
+"""When workers synchronize: every K steps, or irregularly with gaps of at most K."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple
+from fedac.errors import InputError
+from fedac.validate import require_count
+import math
+import re
+from collections.abc import Callable
+from fedac.validate import require_positive
+
+class Span(NamedTuple):
+    """The steps of one round: its number from 0 on, its first step and its length."""
+
+    number: int
+    t: int
+    gap: int
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """The lengths of the rounds; each ends with a synchronization.
+
+    The theorems only need every gap to be at most K (footnote of theorem fedaci:full), so K
+    of an irregular schedule is its longest gap.
+
+    Examples
+    --------
+    >>> Schedule.every(4, steps=12)
+    Schedule(gaps=(4, 4, 4))
+    >>> irregular = Schedule.at([1, 4, 6])
+    >>> irregular.gaps, irregular.K, irregular.T, irregular.rounds
+    ((1, 3, 2), 3, 6, 3)
+    """
+
+    gaps: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if not self.gaps:
+            raise InputError("a schedule needs at least one round")
+        for gap in self.gaps:
+            require_count("a round's length", gap)
+
+    @classmethod
+    def every(cls, K: int, *, steps: int) -> Schedule:
+        """Synchronize every K of `steps` steps; K must divide them."""
+        require_count("K (local steps)", K)
+        require_count("T (steps)", steps)
+        if steps % K:
+            whole = steps // K * K
+            choices = f"T={whole + K}" if whole == 0 else f"T={whole} or T={whole + K}"
+            raise InputError(
+                f"K={K} does not divide T={steps}: the last round would be cut short. Use {choices}"
+            )
+        return cls((K,) * (steps // K))
+
+    @classmethod
+    def at(cls, synchronizations: Iterable[int]) -> Schedule:
+        """Synchronize after the given step counts, in ascending order; the last one is T."""
+        times = [0, *synchronizations]
+        gaps = tuple(b - a for a, b in pairwise(times))
+        if any(gap < 1 or int(gap) != gap for gap in gaps):
+            raise InputError("synchronizations must be ascending whole step counts from 1 on")
+        return cls(gaps)
+
+    @property
+    def K(self) -> int:
+        """The longest gap between synchronizations."""
+        return max(self.gaps)
+
+    @property
+    def T(self) -> int:
+        """The number of steps."""
+        return sum(self.gaps)
+
+    @property
+    def rounds(self) -> int:
+        """R, the number of synchronizations."""
+        return len(self.gaps)
+
+    def __iter__(self) -> Iterator[Span]:
+        """Yield every round."""
+        t = 0
+        for number, gap in enumerate(self.gaps):
+            yield Span(number, t, gap)
+            t += gap
+
+    def records(self, every: int) -> frozenset[int]:
+        """Return the steps to record: 0, T, and the first synchronization after each `every`.
+
+        Between synchronizations no machine knows the average, so nothing is recorded there.
+
+        Examples
+        --------
+        >>> sorted(Schedule.every(4, steps=20).records(every=6))
+        [0, 8, 12, 20]
+        """
+        require_count("record_every", every)
+        steps = {0, self.T}
+        for _, t, gap in self:
+            if t // every < (t + gap) // every:
+                steps.add(t + gap)
+        return frozenset(steps)
+
+
+# --- Step sizes that fall over rounds, written once for the simulator, PyTorch and Flower.
+
+# How each form depends on the round r = 1, 2, ... and on the number in its parentheses.
+FORMS: dict[str, Callable[[int, float], float]] = {
+    "1/r": lambda r, c: 1 / r,
+    "1/sqrt(r)": lambda r, c: 1 / math.sqrt(r),
+    "inverse(c)": lambda r, c: 1 / (1 + (r - 1) / c),
+    "halve(c)": lambda r, c: 0.5 ** ((r - 1) // c),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Decay:
+    """A step size that falls from round to round; within a round it is constant.
+
+    Parameters
+    ----------
+    start : float
+        The step size of the first round.
+    by : str
+        What it is multiplied by in round r = 1, 2, ...: ``"1/r"``, ``"1/sqrt(r)"``,
+        ``"inverse(c)"``, which is 1/(1 + (r - 1)/c), or ``"halve(c)"``, which halves it every c
+        rounds.
+
+    Examples
+    --------
+    >>> eta = Decay(0.5, "1/sqrt(r)")
+    >>> [eta.at(r) for r in (0, 3, 24)]
+    [0.5, 0.25, 0.1]
+    >>> Decay(0.5, "halve(10)").at(20)
+    0.125
+    """
+
+    start: float
+    by: str
+
+    def __post_init__(self) -> None:
+        require_positive("the start of a decay", self.start)
+        _parse(self.by)
+
+    def at(self, r: int) -> float:
+        """Return the step size of round r, counted from 0."""
+        form, c = _parse(self.by)
+        return self.start * FORMS[form](r + 1, c)
+
+
+def _parse(by: str) -> tuple[str, float]:
+    """Return the form of a decay and its number, 1 for a form without one."""
+    if by in FORMS and "(c)" not in by:
+        return by, 1.0
+    found = re.fullmatch(r"(inverse|halve)\(([^()]+)\)", by) if isinstance(by, str) else None
+    if found:
+        try:
+            return f"{found[1]}(c)", require_positive("c", float(found[2]))
+        except ValueError:  # not a number, or not above 0
+            pass
+    raise InputError(
+        f"unknown decay {by!r}; known: {', '.join(FORMS)}, with a number c of rounds above 0"
+    )

@@ -1,0 +1,1 @@
+"""The client of a federation: its round, its memory, its local steps."""

@@ -1,0 +1,1 @@
+"""Clients as threads or processes of this machine, without Flower deployment."""

@@ -1,0 +1,131 @@
+"""Flower's strategies that wrap another one, differential privacy say, around ours.
+
+Their own `start` is Flower's loop, which knows no quorum, retries, checkpoints or sequences. So
+`LocalStrategy.start(..., wrapper=private)` drives the round through the wrapper's hooks instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from flwr.serverapp import strategy as flower
+from flwr.serverapp.strategy import Strategy
+from flwr.supercore.differential_privacy import KEY_NORM_BIT
+
+from fedac.algorithms.algorithm import serve_mean
+from fedac.errors import InputError
+from fedac.federation.compression import FLOAT32
+from fedac.flower._arrays import NamedArrays
+from fedac.flower._server.aggregate import distance
+from fedac.flower._server.replies import Reply
+
+if TYPE_CHECKING:
+    from fedac.flower._server.strategy import Options
+
+CLIPS_ON_CLIENT: dict[type, str] = {
+    flower.DifferentialPrivacyClientSideFixedClipping: "fixedclipping_mod",
+    flower.DifferentialPrivacyClientSideAdaptiveClipping: "adaptiveclipping_mod",
+}
+PRIVATE = (
+    flower.DifferentialPrivacyServerSideFixedClipping,
+    flower.DifferentialPrivacyServerSideAdaptiveClipping,
+    *CLIPS_ON_CLIENT,
+)
+OWN_LOOP = (
+    "a strategy of fedac.flower is not for Flower's own loop, which has no quorum, retries, "
+    "checkpoints or history: call strategy.start(grid, arrays, ...), and around a wrapper, such as "
+    "differential privacy, strategy.start(grid, arrays, ..., wrapper=private)"
+)
+SLACK = 1 + 1e-5  # float32 rounds the norm of what was clipped
+
+
+@dataclass(frozen=True)
+class Wrappers:
+    """The strategies around one of ours, the outermost first; mostly there are none."""
+
+    layers: Sequence[Any] = ()
+
+    @property
+    def names(self) -> list[str]:
+        """What they are, for checkpoints: a private run must not continue without privacy."""
+        return [type(layer).__name__ for layer in self.layers]
+
+    @property
+    def norms(self) -> list[float | None]:
+        """Their clipping norms, which adaptive ones change from round to round."""
+        return [getattr(layer, "clipping_norm", None) for layer in self.layers]
+
+    def restore(self, norms: Sequence[float | None]) -> None:
+        """Continue with clipping norms of a checkpoint."""
+        for layer, norm in zip(self.layers, norms, strict=True):
+            if norm is not None and "Adaptive" in type(layer).__name__:
+                layer.clipping_norm = norm
+
+    def problem(self, reply: Reply, before: NamedArrays) -> str | None:
+        """Say why a wrapper cannot use a good reply, if it cannot."""
+        private: list[Any] = [layer for layer in self.layers if isinstance(layer, PRIVATE)]
+        if not private:
+            return None
+        moved = distance(reply.arrays, before)
+        if moved == 0:
+            return "it has not moved at all, and Flower's clipping divides by how far it moved"
+        for layer in private:
+            modifier = CLIPS_ON_CLIENT.get(type(layer))
+            if modifier is None:
+                continue
+            unclipped = moved > layer.clipping_norm * SLACK
+            if unclipped or ("adaptive" in modifier and KEY_NORM_BIT not in reply.metrics):
+                return (
+                    f"it moved by {moved:.3g}, the clipping norm is {layer.clipping_norm:.3g}: "
+                    f"does the client have Flower's {modifier}?"
+                )
+        return None
+
+
+def require_wrappers(wrapper: object, strategy: Options) -> Wrappers:
+    """Return what is around a strategy of ours, or say why it cannot be used."""
+    inside, layers = wrapper, list[object]()
+    while inside is not strategy:
+        layers.append(inside)
+        inside = getattr(inside, "strategy", None)
+        if not isinstance(inside, Strategy) or len(layers) > 100:
+            raise InputError(
+                "wrapper must be a strategy around this one, such as "
+                "DifferentialPrivacyServerSideFixedClipping(strategy, ...)"
+            )
+    if layers and strategy.wire != FLOAT32:
+        raise InputError(
+            f"a wrapper works on arrays, but with wire='{strategy.wire}' replies are bytes; use "
+            "wire='float32'"
+        )
+    private: list[Any] = [layer for layer in layers if isinstance(layer, PRIVATE)]
+    if private:
+        noisy = [layer.num_sampled_clients for layer in private if layer.noise_multiplier]
+        _require_private(strategy, max(noisy, default=0))
+    return Wrappers(layers)
+
+
+def _require_private(strategy: Options, clients: int) -> None:
+    """Refuse what Flower's noise is not made for: a uniform mean of that many clipped updates."""
+    algorithm = strategy.algorithm
+    if algorithm.serve is not serve_mean or strategy.adds_up:
+        raise InputError(
+            f"'{algorithm.name}' and differential privacy do not go together: Flower adds its "
+            "noise after the server's step, which keeps numbers without noise for later rounds; "
+            "use an algorithm whose server takes the mean, 'fedavg' or 'fedac-i' say"
+        )
+    if strategy.weighting != "uniform" or strategy.aggregation.rule != "mean":
+        raise InputError(
+            "differential privacy needs weighting='uniform' and aggregation='mean': Flower's noise "
+            "is for clients that count the same"
+        )
+    # Flower divides the noise by num_sampled_clients, but the sum by the replies there are.
+    fewest = strategy.quorum_of(0)
+    if clients > fewest:
+        raise InputError(
+            f"num_sampled_clients={clients}, but a round may have only {fewest} good replies, for "
+            f"which Flower's noise would be too small; give the wrapper num_sampled_clients="
+            f"{fewest}, or the strategy quorum={clients}"
+        )

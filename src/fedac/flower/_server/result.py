@@ -1,0 +1,243 @@
+"""The history of a federation, as a table with one row per round."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from itertools import accumulate
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from flwr.app import MetricRecord
+from flwr.serverapp.strategy import Result
+
+from fedac.errors import InputError
+from fedac.flower._arrays import NamedArrays
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+
+
+@dataclass(kw_only=True)
+class Round:
+    """One round of a run.
+
+    Attributes
+    ----------
+    round : int
+        Its number, from 1 on; 0 is the evaluation before the first round.
+    attempts : int
+        How many times nodes were asked.
+    good, bad, lost : int
+        Replies that were used, that were dropped, and that did not arrive in time.
+    memory_lost : int
+        Replies that were used, of clients that had lost their memory and began anew.
+    bytes_down, bytes_up : int
+        Arrays sent to clients and received from them, evaluation included.
+    seconds : float
+        Duration, evaluation included.
+    metrics : dict
+        Means over the clients, and as "server/<name>" the metrics that `evaluate_fn` returned.
+    """
+
+    round: int
+    attempts: int = 0
+    good: int = 0
+    bad: int = 0
+    lost: int = 0
+    memory_lost: int = 0
+    bytes_down: int = 0
+    bytes_up: int = 0
+    seconds: float = 0.0
+    metrics: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dropped:
+    """A node whose reply was not used, and why."""
+
+    round: int
+    node: int
+    reason: str
+    during: str = "training"
+
+
+@dataclass
+class History:
+    """The rounds of a run, and the replies that were dropped.
+
+    Examples
+    --------
+    >>> history = History()
+    >>> history.rounds.append(Round(round=1, good=2, bytes_up=800, metrics={"loss": 0.5}))
+    >>> history.dropped.append(Dropped(round=1, node=7, reason="not finite: w/0"))
+    >>> history.to_frame()[["round", "good", "bytes_up", "loss"]]
+       round  good  bytes_up  loss
+    0      1     2       800   0.5
+    >>> history.drops_by_node()
+    {7: 1}
+    """
+
+    rounds: list[Round] = field(default_factory=list)
+    dropped: list[Dropped] = field(default_factory=list)
+
+    def drops_by_node(self) -> dict[int, int]:
+        """Return how many replies of each node were dropped."""
+        return dict(Counter(drop.node for drop in self.dropped))
+
+    def metric(self, name: str) -> list[tuple[int, float]]:
+        """Return (round, value) of a metric for the rounds that measured it."""
+        return [(row.round, row.metrics[name]) for row in self.rounds if name in row.metrics]
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return one row per round, with one column per metric."""
+        import pandas as pd
+
+        rows = []
+        for row in self.rounds:
+            flat = asdict(row)
+            metrics = flat.pop("metrics")
+            # A metric with the name of a column gets a suffix.
+            rows.append(flat | {f"{k}_metric" if k in flat else k: v for k, v in metrics.items()})
+        return pd.DataFrame(rows, columns=None if rows else [*asdict(Round(round=0))][:-1])
+
+    def to_csv(self, path: str | Path) -> None:
+        """Write the table as CSV."""
+        self.to_frame().to_csv(path, index=False)
+
+    def plot(
+        self, metric: str = "loss", *, against: str = "rounds", ax: Axes | None = None
+    ) -> Axes:
+        """Plot a metric against rounds or megabytes (both directions, all clients)."""
+        labels = {"rounds": "rounds", "megabytes": "megabytes, all clients, both directions"}
+        if against not in labels:
+            raise InputError(f"against must be 'rounds' or 'megabytes', got {against!r}")
+        if ax is None:
+            import matplotlib.pyplot as plt
+
+            ax = plt.figure(layout="constrained").add_subplot()
+        bytes_so_far = accumulate(row.bytes_down + row.bytes_up for row in self.rounds)
+        points = [
+            (row.round if against == "rounds" else total / 1e6, row.metrics[metric])
+            for row, total in zip(self.rounds, bytes_so_far, strict=True)
+            if metric in row.metrics
+        ]
+        if not points:
+            known = sorted({name for row in self.rounds for name in row.metrics})
+            raise InputError(f"no metric '{metric}'; measured: {', '.join(known) or 'none'}")
+        ax.plot(*zip(*points, strict=True), marker="o", ms=3)
+        ax.set(xlabel=labels[against], ylabel=metric)
+        return ax
+
+
+# --- What comes of a federation: the model, and every round; or why there are too few replies.
+
+TRAIN, SERVER = "train/", "server/"  # before the names of metrics in the history
+SHOWN = 5  # reasons in an error
+
+
+@dataclass(repr=False)
+class FederationResult(Result):
+    """Flower's result, with the history and every sequence.
+
+    Attributes
+    ----------
+    arrays : ArrayRecord
+        The output (w_ag of FedAc), with the names of the initial arrays.
+    history : History
+        The rounds as a table.
+    sequences : dict
+        All sequences after the last round, with keys such as ``w_ag/0``.
+    server : dict
+        What the algorithm keeps on the server, with keys such as ``w_ag_u/0``.
+
+    Examples
+    --------
+    >>> rounds = [Round(round=1, bytes_up=2_000_000, metrics={"loss": 0.5})]
+    >>> FederationResult(history=History(rounds))
+    <FederationResult: 1 rounds, 2.00 MB sent, last loss 0.5>
+    """
+
+    history: History = field(default_factory=History)
+    sequences: NamedArrays = field(default_factory=dict)
+    server: NamedArrays = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        rounds = self.history.rounds
+        sent = sum(row.bytes_down + row.bytes_up for row in rounds) / 1e6
+        last = rounds[-1].metrics if rounds else {}
+        metrics = "".join(f", last {name} {value:.6g}" for name, value in last.items())
+        finished = sum(row.round > 0 for row in rounds)
+        return f"<FederationResult: {finished} rounds, {sent:.2f} MB sent{metrics}>"
+
+    def restore_metrics(self) -> None:
+        """Fill in the metrics of rounds that an earlier process has made, from the history."""
+        for row in self.history.rounds:
+            for prefix, record in (
+                (TRAIN, self.train_metrics_clientapp),
+                (SERVER, self.evaluate_metrics_serverapp),
+                ("", self.evaluate_metrics_clientapp),
+            ):
+                mine = {k: v for k, v in row.metrics.items() if _prefix(k) == prefix}
+                if mine or (prefix == TRAIN and row.round):  # every round trains
+                    plain = {k.removeprefix(prefix): v for k, v in mine.items()}
+                    record[row.round] = MetricRecord(plain)  # type: ignore[arg-type]
+
+
+class QuorumError(RuntimeError):
+    """Too few good replies, after all retries.
+
+    Attributes
+    ----------
+    round : int
+        The round that failed.
+    good : int
+        How many replies were good.
+    quorum : int
+        How many were needed.
+    reasons : dict
+        Why each other node's reply was not used, by node id.
+    result : FederationResult
+        The result of the earlier rounds; it also lists the replies that the failed round dropped.
+    """
+
+    def __init__(
+        self,
+        row: Round,
+        quorum: int,
+        reasons: Mapping[int, str],
+        names: Mapping[int, str],
+        *,
+        question: str = "",
+    ) -> None:
+        by_reason: dict[str, list[str]] = {}
+        for node, reason in reasons.items():
+            by_reason.setdefault(reason, []).append(names[node])
+        details = [f"{_listed(who)}: {reason}" for reason, who in [*by_reason.items()][:SHOWN]]
+        if len(by_reason) > SHOWN:
+            details.append(f"and {len(by_reason) - SHOWN} other reasons")
+        if not reasons:
+            details = [
+                f"Only {row.good} nodes were connected" if row.good else "No node was connected"
+            ]
+        elif all(reason.startswith("not finite") for reason in reasons.values()):
+            details.append("the run diverges: try a smaller eta")
+        if question:
+            details.append(question)
+        super().__init__(
+            f"round {row.round}: {row.good} good replies after {row.attempts} attempts, but the "
+            f"quorum is {quorum}. {'; '.join(details)}"
+        )
+        self.round, self.good, self.quorum, self.reasons = row.round, row.good, quorum, reasons
+        self.result = FederationResult()
+
+
+def _listed(names: list[str]) -> str:
+    more = len(names) - SHOWN
+    return ", ".join(names[:SHOWN]) + f" and {more} more" * (more > 0)
+
+
+def _prefix(name: str) -> str:
+    return next((prefix for prefix in (TRAIN, SERVER) if name.startswith(prefix)), "")

@@ -1,0 +1,156 @@
+"""How long a round waits for its clients."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from flwr.app import Message
+from flwr.serverapp import Grid
+
+from fedac.errors import InputError
+from fedac.validate import require_positive
+
+ADAPTIVE = "adaptive"
+LONGEST, SHORTEST = 600.0, 10.0
+# An adaptive deadline is so many times the slowest reply of the last rounds.
+TIMES, ROUNDS = 3.0, 5
+
+
+@dataclass
+class Deadline:
+    """Seconds to wait for replies: a fixed number, or "adaptive", which follows the times seen.
+
+    An adaptive deadline begins with ten minutes. Then it is three times the slowest reply of the
+    last five rounds, but at least ten seconds; it doubles when a round stays below its quorum.
+
+    Examples
+    --------
+    >>> deadline = Deadline("adaptive")
+    >>> deadline.seconds
+    600.0
+    >>> deadline.saw(20.0)
+    >>> deadline.seconds
+    60.0
+    >>> deadline.missed()
+    >>> deadline.seconds
+    120.0
+    """
+
+    given: float | str = LONGEST
+    _seen: deque[float] = field(default_factory=lambda: deque(maxlen=ROUNDS), repr=False)
+    _factor: float = field(default=1.0, repr=False)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.given, str):
+            self.given = require_positive("deadline", self.given)
+        elif self.given != ADAPTIVE:
+            raise InputError(f"deadline must be seconds or 'adaptive', got {self.given!r}")
+
+    @property
+    def seconds(self) -> float:
+        """How long to wait now."""
+        if not isinstance(self.given, str):
+            return self.given
+        if not self._seen:
+            return LONGEST
+        return min(LONGEST, max(SHORTEST, TIMES * max(self._seen)) * self._factor)
+
+    def saw(self, slowest: float) -> None:
+        """Learn from the slowest reply of a round that succeeded."""
+        self._seen.append(slowest)
+        self._factor = 1.0
+
+    def missed(self) -> None:
+        """Wait longer, after too few replies came in time."""
+        self._factor *= 2.0
+
+    def __str__(self) -> str:
+        return self.given if isinstance(self.given, str) else f"{self.given:g} s"
+
+
+# --- Send messages and wait for their replies, never beyond a deadline.
+
+FIRST_PAUSE, LONGEST_PAUSE = 0.002, 0.5
+
+
+@dataclass
+class Answers:
+    """The replies that came in time, by node, and after how many seconds the last one came."""
+
+    replies: dict[int, Message] = field(default_factory=dict)
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Grace:
+    """Wait no longer than some seconds once there are enough replies that are not errors."""
+
+    seconds: float
+    enough: int
+
+
+def wait_for_nodes(grid: Grid, wanted: int, seconds: float) -> list[int]:
+    """Return the connected nodes, as soon as there are `wanted` or the time is up."""
+    _poll(lambda: len(list(grid.get_node_ids())) >= wanted, seconds)
+    return sorted(grid.get_node_ids())
+
+
+def send_and_wait(
+    grid: Grid,
+    messages: Sequence[Message],
+    seconds: float,
+    unanswered: dict[str, int],
+    grace: Grace | None = None,
+) -> Answers:
+    """Send at most one message per node and return the replies that came in time.
+
+    `unanswered` maps earlier messages to their nodes and is updated. A late reply to one of them
+    counts, but an error (that the message has expired, say) does not: the new reply may still come.
+    """
+    accepted = set(grid.push_messages(messages)) if messages else set()
+    if not any(accepted):  # too large for one request: send them one by one
+        accepted = {name for message in messages for name in grid.push_messages([message])}
+    began = time.monotonic()  # as for the deadline: sending may take long
+    sent = {m.metadata.message_id: m.metadata.dst_node_id for m in messages}
+    sent = {name: node for name, node in sent.items() if name in accepted}
+    unanswered |= sent
+    answers = Answers()
+    replies = answers.replies
+    until: float | None = None  # when the grace period ends
+
+    def complete() -> bool:
+        nonlocal until
+        for reply in grid.pull_messages(list(unanswered)) if unanswered else ():
+            name = reply.metadata.reply_to_message_id
+            node = unanswered.pop(name, None)
+            if node is None or (name not in sent and reply.has_error()):
+                continue
+            # An error may come from the SuperLink; say which node it is about.
+            reply.metadata.__dict__["_src_node_id"] = node
+            replies.setdefault(node, reply)
+            answers.seconds = time.monotonic() - began
+        if all(node in replies for node in sent.values()):
+            return True
+        if grace is None:
+            return False
+        if sum(not reply.has_error() for reply in replies.values()) >= grace.enough:
+            until = until or time.monotonic() + grace.seconds
+        return until is not None and time.monotonic() >= until
+
+    _poll(complete, seconds)
+    return answers
+
+
+def _poll(done: Callable[[], bool], seconds: float) -> None:
+    """Call `done` at growing intervals, until it returns True or the time is up."""
+    until = time.monotonic() + seconds
+    pause = FIRST_PAUSE
+    while not done():
+        left = until - time.monotonic()
+        if left <= 0:
+            return
+        time.sleep(min(pause, left))
+        pause = min(pause * 1.5, LONGEST_PAUSE)

@@ -1,0 +1,142 @@
+"""Atomic file writes."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path, PurePosixPath
+from typing import BinaryIO
+
+from fedac.errors import InputError
+
+
+def write_atomically(
+    path: Path, write: Callable[[BinaryIO], object], *, writer: str = "", private: bool = False
+) -> None:
+    """Write to a temporary file in the same folder, then rename it: readers never see half a file.
+
+    Processes that write to one path at a time need a name each, `writer`. The temporary name is
+    always the same otherwise, so that a killed process leaves at most one behind. A `private` file
+    has mode 0600.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp()) / "new" / "file"
+    >>> write_atomically(path, lambda file: file.write(b"all of it"))
+    >>> path.read_bytes(), [p.name for p in path.parent.iterdir()]
+    (b'all of it', ['file'])
+    """
+    _require_replaceable(path)
+    path = path.resolve()  # keep symbolic links
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = _temporary(path, writer)
+    try:
+        if private:  # one that a killed process left behind may have another mode
+            temporary.unlink(missing_ok=True)
+        mode = 0o600 if private else 0o666
+        with open(temporary, "wb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
+            write(file)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def require_writable(path: Path) -> None:
+    """Fail early if a file cannot be written.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> require_writable(Path(tempfile.mkdtemp()))  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    ...
+    fedac.errors.InputError: '...' is a folder; give the path of a file
+    """
+    _require_replaceable(path)
+    try:
+        path.resolve().parent.mkdir(parents=True, exist_ok=True)
+        temporary = _temporary(path.resolve())
+        temporary.touch()
+        temporary.unlink()
+    except OSError as error:
+        raise InputError(f"'{path}' cannot be written: {error.strerror}") from error
+
+
+def _require_replaceable(path: Path) -> None:
+    if path.is_dir():
+        raise InputError(f"'{path}' is a folder; give the path of a file")
+    if path.exists() and not path.is_file():  # a device or a pipe
+        raise InputError(f"'{path}' is not a regular file")
+
+
+def _temporary(path: Path, writer: str = "") -> Path:
+    return path.with_name(f".{path.name}{writer and '.' + writer}.part")
+
+
+# --- The cache folder: downloaded data sets, optima and compiled code.
+
+
+def cache_dir() -> Path:
+    """Return ``$FEDAC_CACHE`` if set, else the user's cache directory for fedac."""
+    chosen = os.environ.get("FEDAC_CACHE")
+    if chosen:
+        return Path(chosen)
+    import platformdirs
+
+    return Path(platformdirs.user_cache_dir("fedac", appauthor=False))
+
+
+# --- Which file systems are shared between machines: locks and mapped files may fail there.
+
+# The types that Linux lists, without the "fuse." of those that run in user space.
+NETWORK = frozenset({
+    "9p", "afs", "beegfs", "blobfuse2", "ceph", "ceph-fuse", "cifs", "coda", "davfs", "gcsfuse",
+    "glusterfs", "gpfs", "juicefs", "lustre", "mount-s3", "nfs", "nfs4", "orangefs", "panfs",
+    "pvfs2", "rclone", "s3fs", "smb3", "smbfs", "sshfs", "wekafs",
+})  # fmt: skip
+MOUNTS = Path("/proc/self/mountinfo")
+
+
+def is_network(path: Path) -> bool:
+    """Return whether a path, which need not exist, is on a network file system.
+
+    Where the system does not say, as on other systems than Linux, the answer is no.
+    """
+    try:
+        mounts = MOUNTS.read_text(encoding="utf-8", errors="surrogateescape")
+    except OSError:
+        return False
+    return file_system(PurePosixPath(path.resolve()), mounts).removeprefix("fuse.") in NETWORK
+
+
+def file_system(path: PurePosixPath, mounts: str) -> str:
+    """Return the type of file system that an absolute path is on.
+
+    `mounts` is the text of Linux's ``/proc/self/mountinfo``.
+
+    Examples
+    --------
+    >>> mounts = '''
+    ... 27 1 254:0 / / rw,relatime - ext4 /dev/vda rw
+    ... 41 27 0:40 / /home rw,relatime shared:1 - nfs4 server:/home rw
+    ... '''
+    >>> file_system(PurePosixPath("/home/ada"), mounts)
+    'nfs4'
+    """
+    deepest, found = -1, ""
+    for line in mounts.splitlines():
+        before, _, after = line.partition(" - ")
+        fields = before.split(" ")
+        if len(fields) < 5 or not after:
+            continue
+        # Spaces and the like are written as \040.
+        place = PurePosixPath(re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), fields[4]))
+        # Of two that are mounted at one place, the later one hides the other.
+        if path.is_relative_to(place) and len(place.parts) >= deepest:
+            deepest, found = len(place.parts), after.split(" ")[0]
+    return found

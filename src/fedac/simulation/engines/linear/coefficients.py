@@ -1,0 +1,305 @@
+"""The affine form of an algorithm, derived by calling it, and the tables of one round.
+
+Every algorithm here is linear in its state and the gradient. Calling `query` and `update` on
+unit values (`fedac.algorithms.linear`) gives c, A and b with ``w_md = c.S`` and ``S' = A S + b g``.
+A linear model's gradient is ``g = s x + l2 w_md``, so its l2 term goes into A:
+``A <- A + l2 b c'``.
+
+Inside a round write ``S_t = A^t Y_t``. Then ``Y_{t+1} = Y_t + A^-(t+1) b s_t x_t'`` touches only
+the coordinates of one row, and the margin is ``(c' A^t)(Y_t x_t)``: a local step costs O(nnz).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fedac.algorithms.linear import boundary_form, linear_form
+from fedac.simulation.engines.linear.kernels.types import Closing, Tables
+from fedac.simulation.problem import Lane
+from fedac.validate import Array
+
+# How badly A^t may be conditioned before Y is folded back: what rounding is multiplied by.
+SAFE_CONDITION = {np.dtype(np.float32): 16.0, np.dtype(np.float64): 1e4}
+# Steps of a round whose tables, some megabytes at most, are kept for the next simulation.
+LONGEST_KEPT = 4096
+# Beyond these sizes powers of A come near the ends of single precision.
+SAFE_SIZE = 1e12
+
+
+@dataclass(frozen=True, slots=True)
+class Affine:
+    """``w_md = c.S`` and ``S' = A S + b g`` for the S sequences of an algorithm."""
+
+    c: Array
+    A: Array
+    b: Array
+
+    def with_l2(self, l2: float) -> Affine:
+        """Fold the gradient of l2/2 ||w_md||^2 into A."""
+        return Affine(self.c, self.A + l2 * np.outer(self.b, self.c), self.b)
+
+    def padded(self, S: int) -> Affine:
+        """Add sequences that stay at zero, up to S of them."""
+        A, more = np.eye(S), S - len(self.c)
+        A[: len(self.c), : len(self.c)] = self.A
+        return Affine(np.pad(self.c, (0, more)), A, np.pad(self.b, (0, more)))
+
+    def core(self, l2: float) -> Array:
+        """Return A without the sequences that rounding cannot spoil.
+
+        These are constants of a round, such as a control variate, and plain sums that no other
+        sequence depends on: undoing a step multiplies none of their errors.
+        """
+        A = self.with_l2(l2).A
+        unit = np.eye(len(A))
+        constant = (unit == A).all(axis=1) & (self.b == 0)
+        only_summed = (unit == A).all(axis=0) & (self.c == 0)
+        outside = constant | only_summed
+        return np.where(outside[:, None] | outside, unit, A)
+
+
+def affine_form(lane: Lane) -> Affine:
+    """Derive the affine form of a lane, or refuse an algorithm that has none.
+
+    Examples
+    --------
+    >>> from fedac.algorithms import FEDAVG
+    >>> form = affine_form(Lane(FEDAVG, FEDAVG.couple(eta=0.5, mu=1.0, K=1)))
+    >>> form.c, form.A, form.b
+    (array([1.]), array([[1.]]), array([-0.5]))
+    """
+    form = linear_form(lane.algorithm, lane.hp)
+    c, update = np.array(form.query), np.array(form.update)
+    # The step takes w_md as given; here it is a combination of the state.
+    *on_state, on_w_md, on_g = update.T
+    return Affine(c=c, A=np.array(on_state).T + np.outer(on_w_md, c), b=on_g)
+
+
+def round_tables(
+    forms: list[Affine], l2: float, gap: int, dtype: npt.DTypeLike
+) -> tuple[Tables, Closing]:
+    """Tabulate one round of `gap` steps for lanes of equally many sequences.
+
+    The forms are those of the algorithms alone; l2 is folded in here.
+
+    Examples
+    --------
+    One step of FedAvg with eta = 1/2 and l2 = 1, where A = 1/2 and A^-1 b = -1:
+
+    >>> from fedac.algorithms import FEDAVG
+    >>> lane = Lane(FEDAVG, FEDAVG.couple(eta=0.5, mu=1.0, K=1))
+    >>> tables, closing = round_tables([affine_form(lane)], 1.0, 1, np.float64)
+    >>> tables.q.ravel(), tables.r.ravel(), closing.to_state.ravel()
+    (array([1.]), array([-1.]), array([0.5]))
+    """
+    if gap <= LONGEST_KEPT:
+        return _kept_tables(_Forms(tuple(forms)), l2, gap, np.dtype(dtype))
+    return _make_tables(forms, l2, gap, dtype)
+
+
+class _Forms:
+    """Forms that are equal if their numbers are, to find tables by."""
+
+    def __init__(self, forms: tuple[Affine, ...]) -> None:
+        self.forms = forms
+        self._numbers = tuple(
+            (form.c.tobytes(), form.A.tobytes(), form.b.tobytes()) for form in forms
+        )
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Forms) and self._numbers == other._numbers
+
+    def __hash__(self) -> int:
+        return hash(self._numbers)
+
+
+@lru_cache(maxsize=32)  # groups of a sweep that differ in M or seed have the same tables
+def _kept_tables(
+    given: _Forms, l2: float, gap: int, dtype: np.dtype[Any]
+) -> tuple[Tables, Closing]:
+    return _make_tables(given.forms, l2, gap, dtype)
+
+
+def _make_tables(
+    forms: Sequence[Affine], l2: float, gap: int, dtype: npt.DTypeLike
+) -> tuple[Tables, Closing]:
+    A = np.stack([form.with_l2(l2).A for form in forms])  # (V, S, S)
+    b = np.stack([form.b for form in forms])
+    c = np.stack([form.c for form in forms])
+    longest, powers = _safe_powers(A, np.stack([form.core(l2) for form in forms]), gap, dtype)
+    inverses = np.linalg.inv(powers[: longest + 1])
+
+    # A fold needs no inverse for its own step, so a folded stretch is one step longer.
+    stretch = gap + 1 if longest == gap else longest + 1
+    since = np.arange(gap) % stretch
+    fold_after = since == stretch - 1
+    folds = int(fold_after.sum())
+    rest = gap - folds * stretch
+    q = np.einsum("vs,kvst->ktv", c, powers[since])
+    r = np.einsum("kvst,vt->ksv", inverses[np.minimum(since + 1, longest)], b)
+    r[fold_after] = b.T
+    fold_matrix = powers[min(stretch, longest + 1)]
+    kappa = np.zeros((gap + 1, *b.shape))  # S_t = A^t Y_t + kappa_t u', kappa' = A kappa - l2 b
+    for t in range(gap):
+        kappa[t + 1] = np.einsum("vst,vt->vs", A, kappa[t]) - l2 * b
+    tables = Tables(
+        q=q,
+        r=r,
+        e=np.einsum("vs,kvs->kv", c, kappa[:gap]),
+        fold_after=fold_after,
+        folds=np.broadcast_to(fold_matrix.transpose(2, 1, 0), (folds, *A.shape[1:], A.shape[0])),
+    )
+    to_base = np.linalg.matrix_power(fold_matrix, folds).transpose(1, 2, 0)
+    return tables, Closing(to_base, powers[rest].transpose(1, 2, 0), kappa[gap].T)
+
+
+def _safe_powers(A: Array, core: Array, gap: int, dtype: npt.DTypeLike) -> tuple[int, Array]:
+    """Return the largest t <= gap for which all core^t so far can be undone safely in every lane.
+
+    With it come the powers of A from 0 to t + 1, shape (t + 2, V, S, S).
+    """
+    limit = SAFE_CONDITION[np.dtype(dtype)]
+    cores = np.eye(A.shape[1])
+    powers = np.empty((gap + 2, *A.shape))
+    powers[0] = np.eye(A.shape[1])
+    known = 0
+    while known < gap:
+        # In stretches: one decomposition of many matrices, and an early end where one is bad.
+        # What has overflowed is taken for singular.
+        stretch = range(known + 1, min(known + 64, gap) + 1)
+        for t in stretch:
+            powers[t] = A @ powers[t - 1]
+        block = np.empty((len(stretch), *A.shape))
+        for t in range(len(block)):
+            block[t] = cores = core @ cores
+        sizes = np.linalg.svd(np.nan_to_num(block, posinf=0.0, neginf=0.0), compute_uv=False)
+        largest, smallest = sizes[..., 0], sizes[..., -1]
+        safe = (
+            (largest <= limit * smallest) & (largest < SAFE_SIZE) & (smallest > 1 / SAFE_SIZE)
+        ).all(axis=1)
+        if not safe.all():
+            longest = known + int(np.argmin(safe))
+            return longest, powers[: longest + 2]
+        known = stretch[-1]
+    powers[gap + 1] = A @ powers[gap]
+    return gap, powers
+
+
+# --- All that clients do in a round, as coefficients: how they enter, step and leave.
+#
+# Control variates have a client sum its gradients, and the sum would be one more vector to update
+# in
+# every step. But ``S' = A S + b g`` moves as a whole where all its points move alike, so there is
+# a v
+# with ``v A = v`` and ``v b = 1``, and then the sum of g over a round is ``v (S_K - S_0)``. The
+# engine takes it from there (`without_sums`) and steps without it.
+
+# How much rounding of a state of size 1 may show in a mean gradient: a step size that is very
+# small would lose its digits in S_K - S_0.
+SAFE_ROUNDING = 1e-5
+
+
+@dataclass(frozen=True, slots=True)
+class ClientForm:
+    """The coefficients of a lane's clients in a round of some length: T vectors travel, P are kept.
+
+    Attributes
+    ----------
+    steps : Affine
+        One step of the S sequences that a client works on.
+    begin : array, shape (P, T)
+        From what was broadcast to a client's first memory.
+    enter : array, shape (S, T + P)
+        From what was broadcast and the memory to what it works on.
+    leave : array, shape (T + P, S + T + P)
+        From what it worked on, what was broadcast and its memory to its message and memory.
+    """
+
+    steps: Affine
+    begin: Array
+    enter: Array
+    leave: Array
+
+    def padded(self, S: int) -> ClientForm:
+        """Add sequences that stay at zero, up to S of them."""
+        mine = len(self.enter)
+        leave = np.insert(self.leave, [mine] * (S - mine), 0.0, axis=1)
+        enter = np.pad(self.enter, ((0, S - mine), (0, 0)))
+        return ClientForm(self.steps.padded(S), self.begin, enter, leave)
+
+
+def client_form(lane: Lane, gap: int) -> ClientForm:
+    """Find the coefficients of a lane's clients in a round of `gap` steps."""
+    algorithm = lane.algorithm
+    T, P = len(algorithm.sequences), len(algorithm.memory)
+    S = len(algorithm.local_sequences)
+    form = boundary_form(algorithm, lane.hp, gap)
+    return ClientForm(
+        steps=affine_form(lane),
+        begin=np.reshape(form.first_memory, (P, T)),
+        enter=np.reshape(form.enter, (S, T + P)),
+        leave=np.reshape(form.message + form.memory, (T + P, S + T + P)),
+    )
+
+
+def without_sums(form: ClientForm, gap: int, dtype: npt.DTypeLike) -> ClientForm | None:
+    """Return the form without sequences that are sums of gradients; None if they are needed.
+
+    Examples
+    --------
+    >>> from fedac.algorithms import get
+    >>> scaffold = get("scaffold")  # w, the correction, the sum of gradients
+    >>> form = client_form(Lane(scaffold, scaffold.couple(eta=0.5, mu=1.0, K=2)), 2)
+    >>> without_sums(form, 2, np.float64).leave[-1]  # c_m = (x - w)/(K eta) - correction
+    array([-1.,  0.,  1., -1.,  1.])
+    """
+    A, b, c = form.steps.A, form.steps.b, form.steps.c
+    unit = np.eye(len(b))
+    alone = (unit == A).all(axis=1)
+    constant = alone & (b == 0)
+    summed = alone & (unit == A).all(axis=0) & (c == 0) & ~constant
+    if not summed.any():
+        return form
+    moving = ~constant & ~summed
+    if not moving.any():  # the clients of a minibatch algorithm stay where they are
+        return None
+    v = np.where(moving, _invariant(A[np.ix_(moving, moving)], b[moving], moving), 0.0)
+    if not np.abs(v).max() * np.finfo(np.dtype(dtype)).eps / gap <= SAFE_ROUNDING:
+        return None
+    # A constant, such as the correction, moves v S in every step too.
+    drift = np.where(constant, gap * (v @ A), 0.0)
+    at_end = np.outer(b[summed], v[~summed])
+    at_start = unit[summed] - np.outer(b[summed], v + drift)
+    on_local, on_others = form.leave[:, : len(b)], form.leave[:, len(b) :]
+    on_sums = on_local[:, summed]
+    return ClientForm(
+        steps=Affine(c[~summed], A[np.ix_(~summed, ~summed)], b[~summed]),
+        begin=form.begin,
+        enter=form.enter[~summed],
+        leave=np.hstack(
+            [
+                on_local[:, ~summed] + on_sums @ at_end,
+                on_others + on_sums @ at_start @ form.enter,
+            ]
+        ),
+    )
+
+
+def _invariant(A: Array, b: Array, places: npt.NDArray[np.bool_]) -> Array:
+    """Return v with v A = v and v b = 1, in its places; NaN if there is none."""
+    v = np.full(len(places), np.nan)
+    size = np.abs(b).max(initial=0.0)
+    if size > 0:
+        system = np.vstack([A.T - np.eye(len(b)), b / size])
+        wanted = np.append(np.zeros(len(b)), 1.0)
+        # NumPy 1 warns unless its newer default is asked for.
+        found, *_ = np.linalg.lstsq(system, wanted, rcond=None)
+        if np.allclose(system @ found, wanted, rtol=0, atol=1e-10 * max(1, np.abs(found).max())):
+            v[places] = found / size
+    return v

@@ -1,0 +1,260 @@
+"""Work on dense rows by matrix products, which run near the processor's peak.
+
+Within a block of steps a worker moves only along the rows it draws. Its margins need the start
+point times those rows, and the rows times each other (their Gram matrix); what is left is a
+recursion over numbers instead of one over long vectors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fedac.federation.sampling import sample_index
+from fedac.simulation.engines.linear.draws import numbers, sizes
+from fedac.simulation.engines.linear.kernels import steps
+from fedac.simulation.engines.linear.kernels.simd import Template
+from fedac.simulation.engines.linear.kernels.types import (
+    Batch,
+    Block,
+    Draws,
+    LocalRound,
+    Rows,
+    Tables,
+)
+from fedac.simulation.engines.linear.threads import sum_strands
+from fedac.simulation.engines.linear.workers import Workers
+from fedac.validate import Array
+
+Numbers = npt.NDArray[Any]  # of the workers' precision
+Indices = npt.NDArray[np.intp]
+
+# Rows in a block of steps: longer ones spend more on Gram matrices, shorter ones more on updates.
+BLOCK = 64
+# Workers whose rows are gathered at a time: some megabytes for thousands of columns.
+WORKERS_AT_ONCE = 8
+ROWS_AT_ONCE = 512
+
+
+class DenseWorkers(Workers):
+    """Runs workers by products of some workers' rows at a time."""
+
+    def may_share(self, gap: int) -> bool:
+        """Say so for rounds of one block: after it, workers are at different points."""
+        batch = self.full.batch
+        return batch is not None and gap * batch <= BLOCK and super().may_share(gap)
+
+    def how_to_collect(self, gap: int, *, folded: bool) -> int:
+        """Collect over all coordinates: a dense row touches every one."""
+        return steps.SWEEP
+
+    def find_margins(self, first: int, last: int) -> None:
+        """Multiply the rows of some strands by the start."""
+        (X,) = self.rows.data
+        for rows in _pieces(len(X), len(self.total), first, last):
+            np.matmul(X[rows], self._matrix(self.start), out=self._shared.margins[rows])
+
+    def add_rows(self, first: int, last: int) -> None:
+        """Set the total of some strands of rows to what all workers together added of them."""
+        (X,) = self.rows.data
+        self.total[first:last] = 0.0
+        for strand in range(first, last):
+            moved = self._matrix(self.total[strand])
+            for rows in _pieces(len(X), len(self.total), strand, strand + 1):
+                moved += X[rows].T @ sum_strands(self._shared.steps[:, rows]).astype(X.dtype)
+
+    def run_strands(self, first: int, last: int, this_round: LocalRound) -> None:
+        """Run the workers of some strands."""
+        (X,) = self.rows.data
+        draws = this_round.draws
+        shared = this_round.collect == steps.BY_ROW
+        strands = len(this_round.shared.steps if shared else self.total)
+        # The same memory for all rows: allocating large arrays is slow.
+        in_block = min(draws.gap * draws.batch, max(BLOCK, draws.batch))
+        memory = np.empty((WORKERS_AT_ONCE * in_block, X.shape[1]), X.dtype)
+        for strand in range(first, last):
+            end = (strand + 1) * draws.taking_part // strands
+            for place in range(strand * draws.taking_part // strands, end, WORKERS_AT_ONCE):
+                until = min(place + WORKERS_AT_ONCE, end)
+                weights = self._weights(draws, place, until)
+                if draws.batch == 0:
+                    moved = self._matrix(self.total[strand])
+                    for m, weight in zip(numbers(draws, place, until), weights, strict=True):
+                        start = self._matrix(this_round.start).copy()
+                        Y = self._run_on_all_rows(this_round, int(m), start)
+                        moved += weight * (Y - self._matrix(this_round.base))
+                    continue
+                drawn = self._draw(draws, place, until)
+                if shared:
+                    x, P = _gather(X, drawn, memory), this_round.shared.margins[drawn]
+                    C = self._steps(this_round.tables, 0, draws.batch, drawn, x, P)
+                    C *= weights[:, None, None]
+                    steps.scatter(self.sequences, drawn, C, this_round.shared.steps[strand])
+                else:
+                    moved = self._matrix(self.total[strand])
+                    self._run_workers(this_round, drawn, weights, memory, moved)
+
+    def clients_of(
+        self, strand: int, this_round: LocalRound
+    ) -> Iterator[tuple[int, float, Callable[[Numbers], Numbers]]]:
+        """Yield the clients of a strand: number, weight, and what their steps make of their Y."""
+        draws, strands = this_round.draws, len(self.total)
+        first, last = (draws.taking_part * place // strands for place in (strand, strand + 1))
+        weights = self._weights(draws, first, last)
+        for place, m in enumerate(numbers(draws, first, last), start=first):
+            walk = partial(self._walk, this_round, place)
+            yield int(m), float(weights[place - first]), walk
+
+    def _walk(self, this_round: LocalRound, place: int, Y: Numbers) -> Numbers:
+        """Return where the client at a place gets in a round if it starts at Y."""
+        (X,) = self.rows.data
+        draws, tables = this_round.draws, this_round.tables
+        if draws.batch == 0:
+            (m,) = numbers(draws, place, place + 1)
+            return self._run_on_all_rows(this_round, int(m), Y)
+        (drawn,) = self._draw(draws, place, place + 1)
+        batch, next_fold = draws.batch, 0
+        for a, b in _blocks(tables.fold_after, max(1, BLOCK // batch)):
+            rows = drawn[a * batch : b * batch]
+            x = X[rows]
+            (C,) = self._steps(tables, a, batch, rows[None], x[None], (x @ Y)[None])
+            if tables.fold_after[b - 1]:
+                # All but the rows of the last step are added before Y is folded.
+                Y = Y + x[:-batch].T @ C[:-batch]
+                self._fold(tables, next_fold, Y)
+                Y += x[-batch:].T @ C[-batch:]
+                next_fold += 1
+            else:
+                Y = Y + x.T @ C
+        return Y
+
+    def _fold(self, tables: Tables, number: int, Y: Numbers) -> None:
+        columns = tables.folds[number : number + 1]
+        steps.fold_all(self.lanes, self.sequences, columns, Y.reshape(-1))
+
+    def _draw(self, draws: Draws, first: int, last: int) -> Indices:
+        """Return the rows that some workers draw in a round, a line for each worker."""
+        m, n = numbers(draws, first, last)[:, None], len(self.rows.y)
+        size = sizes(draws, first, last, n)[:, None]
+        steps = draws.t * draws.batch + np.arange(draws.gap * draws.batch)
+        drawn = sample_index(int(draws.seed), m, steps, size)
+        return drawn + draws.bounds[m] if draws.bounds.size else drawn
+
+    def _weights(self, draws: Draws, first: int, last: int) -> Numbers:
+        """Return how much some workers count."""
+        if not draws.weighted:
+            return np.ones(last - first, self.rows.dtype)
+        return sizes(draws, first, last, len(self.rows.y)).astype(self.rows.dtype)
+
+    def _run_on_all_rows(self, this_round: LocalRound, m: int, Y: Numbers) -> Numbers:
+        """Move the Y of a worker that takes all its rows at every step, in place; return it."""
+        (X,), bounds, tables = self.rows.data, this_round.draws.bounds, this_round.tables
+        own = slice(bounds[m], bounds[m + 1]) if bounds.size else slice(0, len(X))
+        x, rows = X[own], np.arange(len(X))[None, own]
+        next_fold = 0
+        for k, fold in enumerate(tables.fold_after):
+            (C,) = self._steps(tables, k, len(x), rows, x[None], (x @ Y)[None])
+            if fold:
+                self._fold(tables, next_fold, Y)
+                next_fold += 1
+            Y += x.T @ C
+        return Y
+
+    def _run_workers(
+        self,
+        this_round: LocalRound,
+        drawn: Indices,
+        weights: Numbers,
+        memory: Numbers,
+        moved: Array,
+    ) -> None:
+        """Run the workers that draw some rows and add up how far they moved."""
+        (X,) = self.rows.data
+        tables, gap, batch = this_round.tables, this_round.draws.gap, this_round.draws.batch
+        origin = self._matrix(self.start)
+        d, W = origin.shape
+        Y = np.broadcast_to(origin, (len(drawn), d, W))
+        next_fold = 0
+        steps_in_block = max(1, BLOCK // batch)
+        for a, b in _blocks(tables.fold_after, steps_in_block):
+            rows = drawn[:, a * batch : b * batch]
+            x = _gather(X, rows, memory)
+            # Workers at the same start need only one product.
+            P = (x.reshape(-1, d) @ origin).reshape(*rows.shape, W) if a == 0 else x @ Y
+            C = self._steps(tables, a, batch, rows, x, P)
+            if tables.fold_after[b - 1]:
+                # All but the rows of the last step are added before Y is folded.
+                Y = Y + x[:, :-batch].transpose(0, 2, 1) @ C[:, :-batch]
+                for worker in Y:
+                    self._fold(tables, next_fold, worker)
+                Y += x[:, -batch:].transpose(0, 2, 1) @ C[:, -batch:]
+                next_fold += 1
+            elif b < gap:
+                Y = Y + x.transpose(0, 2, 1) @ C
+            else:
+                C *= weights[:, None, None]
+                moved += x.reshape(-1, d).T @ C.reshape(-1, W)
+        if len(tables.folds) or gap > steps_in_block:
+            moved += (weights[:, None, None] * (Y - self._matrix(this_round.base))).sum(axis=0)
+
+    def _steps(
+        self, tables: Tables, first: int, batch: int, rows: Indices, x: Numbers, P: Numbers
+    ) -> Numbers:
+        """Return what steps on some rows add to the workers' states, in multiples of the rows."""
+        _, y, offsets, loss = self.rows
+        gathered = offsets[rows] if offsets.size else np.zeros((0, 0), x.dtype)
+        # The rows of a single step do not need each other.
+        several = rows.shape[1] > batch
+        gram = x @ x.transpose(0, 2, 1) if several else np.zeros((len(x), 0, 0), x.dtype)
+        block = Block(P, gram, y[rows], gathered)
+        C = np.empty_like(P)
+        steps.gram_steps(self.lanes, self.sequences, loss, tables, first, batch, block, C)
+        return C
+
+    def _matrix(self, flat: Numbers) -> Numbers:
+        """Return a flat state as a matrix: its coordinates by its sequences and lanes."""
+        return flat.reshape(-1, len(self.sequences))
+
+
+def _gather(X: Numbers, rows: Indices, memory: Numbers) -> Numbers:
+    """Copy rows into the given memory."""
+    out = memory[: rows.size].reshape(*rows.shape, X.shape[1])
+    # With `clip`, as opposed to `raise`, NumPy needs no buffer of its own.
+    return np.take(X, rows, axis=0, out=out, mode="clip")
+
+
+def _blocks(fold_after: npt.NDArray[np.bool_], longest: int) -> Iterator[tuple[int, int]]:
+    """Cut a round into blocks that are short and end where Y is folded."""
+    first = 0
+    for k, fold in enumerate(fold_after):
+        if fold or k + 1 - first == longest or k + 1 == len(fold_after):
+            yield first, k + 1
+            first = k + 1
+
+
+def _pieces(n: int, strands: int, first: int, last: int) -> Iterator[slice]:
+    """Cut the rows of some strands into pieces that do not depend on the number of threads."""
+    for strand in range(first, last):
+        end = (strand + 1) * n // strands
+        for a in range(strand * n // strands, end, ROWS_AT_ONCE):
+            yield slice(a, min(a + ROWS_AT_ONCE, end))
+
+
+def sum_gradients(
+    lanes: Template, rows: Rows, batch: Batch, P: Array, total: Array, first: int, last: int
+) -> None:
+    """Do what `steps.sum_gradients` does, for dense rows."""
+    (X,) = rows.data
+    d, V = X.shape[1], len(lanes)
+    for strand in range(first, last):
+        G = total[strand].reshape(d, V)
+        for piece in _pieces(len(batch.drawn), len(total), strand, strand + 1):
+            drawn = batch.drawn[piece]
+            x = X[drawn]
+            Z = x @ P.reshape(d, V)
+            steps.derivatives(lanes, rows.loss, Z, rows.y[drawn], batch.weights[piece])
+            G += x.T @ Z

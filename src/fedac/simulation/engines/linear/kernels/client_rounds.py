@@ -1,0 +1,186 @@
+"""The compiled loops of clients that enter and leave a round in their own way (see `boundary.py`).
+
+A client enters with combinations of what was broadcast and what it remembers, takes its steps as
+every worker does, and leaves with combinations of where it got, what was broadcast and what it
+remembers. The coefficients arrive as tables, a number per lane.
+"""
+
+import numpy as np
+
+from fedac.federation import compression
+from fedac.simulation.engines.linear.kernels.compiling import compiled, helper
+from fedac.simulation.engines.linear.kernels.simd import load, multiply_add, splat, store
+from fedac.simulation.engines.linear.kernels.steps import (
+    WORKERS_PER_SUM,
+    draw_rows,
+    flush,
+    member,
+    rows_of,
+    take_steps,
+)
+
+BFLOAT16, INT8 = (
+    compression.WIRES.index(compression.BFLOAT16),
+    compression.WIRES.index(compression.INT8),
+)
+stream = helper(compression.stream)
+uniform = helper(compression.uniform)
+scale_of = helper(compression.scale_of)
+code_of = helper(compression.code_of)
+nearest_bfloat16 = helper(compression.nearest_bfloat16)
+
+# Coordinates for which a combination is taken at a time: all that it needs stays near.
+BLOCK = 16
+
+
+@helper
+def add_terms(lanes, total, terms, slot, source, vectors, first, count):
+    """Add the terms of a slot to `total`, for some coordinates: vectors times coefficients.
+
+    `source` has so many vectors for each coordinate, and `total` one for each, from its start on.
+    """
+    bounds, inputs, coefficients = terms
+    V = np.uint64(len(lanes))
+    for k in range(bounds[slot], bounds[slot + np.uint64(1)]):
+        coefficient = load(lanes, coefficients, k * V)
+        at = (first * vectors + inputs[k]) * V
+        for j in range(count):
+            vector = load(lanes, source, at + j * vectors * V)
+            store(total, j * V, multiply_add(coefficient, vector, load(lanes, total, j * V)))
+
+
+@helper
+def round_to_int8(vector, key, largest, V):
+    """Replace a vector, a number per coordinate and lane, by what arrives of it as int8."""
+    d = np.uint64(vector.size) // V
+    for first in range(np.uint64(0), d, np.uint64(compression.BLOCK)):
+        last = min(first + np.uint64(compression.BLOCK), d)
+        largest[:] = 0.0
+        for at in range(first * V, last * V):
+            lane = at % V
+            largest[lane] = max(largest[lane], abs(vector[at]))
+        for j in range(first, last):
+            u = uniform(key, j)
+            for lane in range(V):
+                scale = scale_of(largest[lane])
+                code = code_of(np.float64(vector[j * V + lane]), scale, u)
+                vector[j * V + lane] = code * scale
+
+
+@helper
+def send(lanes, moved, wire, echoes, key_parts, d, weight, sums, mine):
+    """Add to `sums` what arrives of a client's message, and let its memory follow what it sent.
+
+    `moved` has one vector after the other, a number per coordinate and lane.
+    """
+    seed, m, r = key_parts
+    V, P = np.uint64(len(lanes)), np.uint64(echoes.size)
+    T = np.uint64(moved.size) // (d * V)
+    largest = np.empty(V, np.float64)
+    for t in range(T):
+        vector = moved[t * d * V : (t + np.uint64(1)) * d * V]
+        meant = vector.copy()
+        if wire == INT8:
+            round_to_int8(vector, stream(seed, m, r, t), largest, V)
+        if wire == BFLOAT16:
+            for at in range(vector.size):
+                vector[at] = nearest_bfloat16(np.float64(vector[at]))
+        for j in range(d):
+            at = (j * T + t) * V
+            sent = load(lanes, vector, j * V)
+            store(sums, at, multiply_add(weight, sent, load(lanes, sums, at)))
+        for p in range(P):
+            if echoes[p] == np.int64(t):
+                for j in range(d):
+                    error = load(lanes, vector, j * V) - load(lanes, meant, j * V)
+                    at = (j * P + p) * V
+                    store(mine, at, load(lanes, mine, at) + error)
+
+
+@compiled
+def run_clients(
+    lanes, sequences, sent, rows, this_round, boundary, kept, scratch, total, first_strand,
+    last_strand,
+):  # fmt: skip
+    """Run the clients of some strands for one round, and sum up their messages.
+
+    What is summed is how far a message is from `boundary.reference`. `kept` is changed in place;
+    every client belongs to one strand.
+    """
+    _, y, _, _ = rows
+    draws, _, _, _, shared, _ = this_round
+    begin, enter, leave, constant, broadcast, reference, center, wire, echoes = boundary
+    memory, started = kept
+    _, steps = shared
+    Y, sums, drawn, _ = scratch
+    n, d, V = np.uint64(len(y)), np.uint64(center.size), np.uint64(len(lanes))
+    S, T = np.uint64(len(sequences)) // V, np.uint64(len(sent)) // V
+    P = np.uint64(constant.size) // V - T
+    zero = splat(lanes, 0.0)
+    block, outputs = np.uint64(BLOCK), np.uint64(constant.size) // V
+    combined = np.empty((outputs + np.uint64(1)) * block * V, Y.dtype)
+    message_moved = np.empty(T * d * V if wire else np.uint64(0), Y.dtype)
+    for strand in range(first_strand, last_strand):
+        strand_total = total[strand]
+        waiting = 0
+        for place in range(
+            strand * draws.taking_part // len(total), (strand + 1) * draws.taking_part // len(total)
+        ):
+            m = member(draws, place)
+            drawn_rows = draw_rows(drawn, draws, m, n)
+            mine = memory[m]
+            is_new, started[m] = not started[m], True
+            for first in range(np.uint64(0), d, block):
+                count = min(block, d - first)
+                for p in range(P if is_new else np.uint64(0)):
+                    for j in range(count):
+                        store(combined, j * V, zero)
+                    add_terms(lanes, combined, begin, p, broadcast, T, first, count)
+                    for j in range(count):
+                        store(mine, ((first + j) * P + p) * V, load(lanes, combined, j * V))
+                for s in range(S):
+                    for j in range(count):
+                        store(combined, j * V, zero)
+                    slot = s * np.uint64(2)
+                    add_terms(lanes, combined, enter, slot, broadcast, T, first, count)
+                    add_terms(lanes, combined, enter, slot + np.uint64(1), mine, P, first, count)
+                    for j in range(count):
+                        store(Y, ((first + j) * S + s) * V, load(lanes, combined, j * V))
+            one = splat(sequences, 1.0)
+            take_steps(
+                lanes, sequences, rows, this_round, scratch, one, drawn_rows, steps[0]
+            )  # fmt: skip
+            weight = splat(lanes, rows_of(draws, m, n)[1] if draws.weighted else 1)
+            for first in range(np.uint64(0), d, block):
+                count = min(block, d - first)
+                # All combinations are taken before any memory is overwritten.
+                for k in range(outputs):
+                    output, slot = combined[k * block * V :], k * np.uint64(3)
+                    multiple = load(lanes, constant, k * V)
+                    for j in range(count):
+                        store(output, j * V, multiple * splat(lanes, center[first + j]))
+                    add_terms(lanes, output, leave, slot, Y, S, first, count)
+                    add_terms(lanes, output, leave, slot + np.uint64(1), broadcast, T, first, count)
+                    add_terms(lanes, output, leave, slot + np.uint64(2), mine, P, first, count)
+                for t in range(T):
+                    for j in range(count):
+                        at = ((first + j) * T + t) * V
+                        message = load(lanes, combined, (t * block + j) * V)
+                        moved = message - load(lanes, reference, at)
+                        if wire:
+                            store(message_moved, (t * d + first + j) * V, moved)
+                        else:
+                            store(sums, at, multiply_add(weight, moved, load(lanes, sums, at)))
+                for p in range(P):
+                    for j in range(count):
+                        kept_now = load(lanes, combined, ((T + p) * block + j) * V)
+                        store(mine, ((first + j) * P + p) * V, kept_now)
+            if wire:
+                keys = (draws.seed, np.uint64(m), np.uint64(draws.r))
+                send(lanes, message_moved, wire, echoes, keys, d, weight, sums, mine)
+            waiting += 1
+            if waiting == WORKERS_PER_SUM:
+                flush(sent, sums, strand_total)
+                waiting = 0
+        if waiting:
+            flush(sent, sums, strand_total)

@@ -1,0 +1,533 @@
+"""The compiled inner loops: local steps of streamed workers, and minibatch gradients.
+
+Layout: a state of S sequences and V lanes over d coordinates is one flat array, element
+``(j * S + s) * V + lane``. Lanes are runs that share every draw; a row of data is read once for
+all of them. Vectors come in two widths, given by two templates: `lanes`, a number per lane, and
+`sequences`, a number per sequence and lane, which is one coordinate of the state. Everything about
+an algorithm arrives as tables (see `affine.py`); no kernel knows one. `records.py` has the other
+arguments.
+
+Sparse data are a tuple whose type chooses the code: ``(indptr, indices)`` for rows of ones,
+``(indptr, indices, values)`` for others. Dense data go through `dense.py`.
+"""
+
+import numpy as np
+from numba import types
+
+from fedac.federation import sampling
+from fedac.objectives.loss_functions import FACTORS
+from fedac.simulation.engines.linear.kernels import simd
+from fedac.simulation.engines.linear.kernels.compiling import (
+    compiled,
+    helper,
+    inlined_overload,
+    overload,
+)
+from fedac.simulation.engines.linear.kernels.losses import derivative, logarithm, split_loss
+from fedac.simulation.engines.linear.kernels.simd import (
+    accumulate,
+    load,
+    multiply_add,
+    splat,
+    store,
+    sum_tiles,
+    tile,
+)
+
+# So many workers' changes are summed in the local precision before they go to the accumulator.
+WORKERS_PER_SUM = 16
+# How a worker's change is collected: over all coordinates; over those it touched; over those and
+# directly into the accumulator, if a sum of some workers is still mostly zeros; or by row (see
+# `workers.py`), where the state is zero before and after a worker.
+SWEEP, TOUCHED, FAR, BY_ROW = range(4)
+
+# How many steps ahead a row, and its coordinates in a large state, are prefetched.
+ROWS_AHEAD, STATE_AHEAD = 6, 3
+# States larger than this (in bytes) do not fit the first caches of a core.
+NEAR_CACHE = 2**18
+
+helper(sampling.mix)
+worker_key = helper(sampling.worker_key)
+row_of = helper(sampling.row_of)
+
+
+def margin(template, data, i, Y):
+    """Return x_i . Y for all sequences and lanes."""
+    raise NotImplementedError("compiled only")
+
+
+@overload(margin)
+def _margin(template, data, i, Y):
+    if len(data) == 2:
+
+        def ones(template, data, i, Y):
+            indptr, indices = data
+            W = np.uint64(len(template))
+            even = splat(template, 0.0)
+            odd = splat(template, 0.0)
+            start, stop = np.uint64(indptr[i]), np.uint64(indptr[i + np.uint64(1)])
+            # Two sums halve the chain of dependent additions.
+            if (stop - start) & np.uint64(1):
+                even = load(template, Y, np.uint64(indices[start]) * W)
+                start += np.uint64(1)
+            for k in range(start, stop, np.uint64(2)):
+                even = even + load(template, Y, np.uint64(indices[k]) * W)
+                odd = odd + load(template, Y, np.uint64(indices[k + np.uint64(1)]) * W)
+            return even + odd
+
+        return ones
+
+    def numbers(template, data, i, Y):
+        indptr, indices, values = data
+        W = np.uint64(len(template))
+        total = splat(template, 0.0)
+        for k in range(np.uint64(indptr[i]), np.uint64(indptr[i + np.uint64(1)])):
+            y = load(template, Y, np.uint64(indices[k]) * W)
+            total = multiply_add(splat(total, values[k]), y, total)
+        return total
+
+    return numbers
+
+
+def add_row(template, data, i, Y, coefficient):
+    """Add coefficient * x_i to Y."""
+    raise NotImplementedError("compiled only")
+
+
+@overload(add_row)
+def _add_row(template, data, i, Y, coefficient):
+    if len(data) == 2:
+
+        def ones(template, data, i, Y, coefficient):
+            indptr, indices = data
+            for k in range(np.uint64(indptr[i]), np.uint64(indptr[i + np.uint64(1)])):
+                place = np.uint64(indices[k]) * np.uint64(len(template))
+                store(Y, place, load(template, Y, place) + coefficient)
+
+        return ones
+
+    def numbers(template, data, i, Y, coefficient):
+        indptr, indices, values = data
+        for k in range(np.uint64(indptr[i]), np.uint64(indptr[i + np.uint64(1)])):
+            place = np.uint64(indices[k]) * np.uint64(len(template))
+            y = load(template, Y, place)
+            store(Y, place, multiply_add(splat(y, values[k]), coefficient, y))
+
+    return numbers
+
+
+@helper
+def member(draws, place):
+    """Return the number of the client at a place among those that take part."""
+    return draws.members[place] if draws.members.size else place
+
+
+@helper
+def rows_of(draws, m, n):
+    """Return the first of the rows that client m draws from, and how many they are."""
+    if draws.bounds.size:
+        first = draws.bounds[m]
+        return np.uint64(first), np.uint64(draws.bounds[m + 1] - first)
+    return np.uint64(0), n
+
+
+@helper
+def draw_rows(drawn, draws, m, n):
+    """List the rows that client m draws in a round; return how many.
+
+    The last one is repeated to look ahead to. If the client takes all its rows at every step, they
+    are listed once.
+    """
+    first, size = rows_of(draws, m, n)
+    if draws.batch == 0:
+        count = size
+        for k in range(count):
+            drawn[k] = first + k
+    else:
+        key = worker_key(draws.seed, np.uint64(m))
+        count = np.uint64(draws.gap * draws.batch)
+        start = np.uint64(draws.t * draws.batch)
+        for k in range(count):
+            drawn[k] = first + row_of(key, start + k, size)
+    for k in range(count, count + np.uint64(ROWS_AHEAD)):
+        drawn[k] = drawn[count - np.uint64(1)]
+    return count
+
+
+@helper
+def prefetch_row(data, y, i):
+    """Prefetch a row."""
+    simd.prefetch(data[1], np.uint64(data[0][i]))
+    simd.prefetch(y, i)
+
+
+@helper
+def prefetch_coordinates(template, data, i, array):
+    """Prefetch the coordinates of a row in a large state."""
+    indptr, indices = data[0], data[1]
+    for k in range(np.uint64(indptr[i]), np.uint64(indptr[i + np.uint64(1)])):
+        simd.prefetch(array, np.uint64(indices[k]) * np.uint64(len(template)))
+
+
+@helper
+def collect_row(template, data, i, start, Y, weight, total):
+    """Collect the weighted change of one row's coordinates and reset them.
+
+    A coordinate that occurs again has been reset and adds nothing, so no list of touched
+    coordinates is needed.
+    """
+    indptr, indices = data[0], data[1]
+    for k in range(np.uint64(indptr[i]), np.uint64(indptr[i + np.uint64(1)])):
+        place = np.uint64(indices[k]) * np.uint64(len(template))
+        origin = load(template, start, place)
+        accumulate(total, place, (load(template, Y, place) - origin) * weight)
+        store(Y, place, origin)
+
+
+@helper
+def clear_row(template, data, i, Y):
+    """Set the coordinates of one row to zero."""
+    indptr, indices = data[0], data[1]
+    for k in range(np.uint64(indptr[i]), np.uint64(indptr[i + np.uint64(1)])):
+        store(Y, np.uint64(indices[k]) * np.uint64(len(template)), splat(template, 0.0))
+
+
+def take_steps(lanes, sequences, rows, this_round, scratch, weight, drawn_rows, sums):
+    """Take a worker through the steps of a round, on the rows that it has drawn.
+
+    If moves are collected by row, `sums` receives how much of every row it added.
+    """
+    raise NotImplementedError("compiled only")
+
+
+@inlined_overload(take_steps)
+def _take_steps(lanes, sequences, rows, this_round, scratch, weight, drawn_rows, sums):
+    one_row_a_step = isinstance(scratch[3], types.BaseTuple)
+    return _steps_on_rows if one_row_a_step else _steps_on_batches
+
+
+def _steps_on_rows(lanes, sequences, rows, this_round, scratch, weight, drawn_rows, sums):
+    data, y, offsets, loss = rows
+    _, tables, start, _, shared, collect = this_round
+    q, r, e, fold_after, folds = tables
+    margins, _ = shared
+    Y, _, drawn, _ = scratch
+    by_row = collect == BY_ROW
+    large = start.nbytes > NEAR_CACHE
+    V, W = np.uint64(len(lanes)), np.uint64(len(sequences))
+    next_fold = 0
+    for k in range(drawn_rows):
+        # The sampler knows the coming rows: fetch them while we work on this one.
+        i = drawn[k]
+        prefetch_row(data, y, drawn[k + np.uint64(ROWS_AHEAD)])
+        if large:
+            prefetch_coordinates(sequences, data, drawn[k + np.uint64(STATE_AHEAD)], Y)
+        x_y = margin(sequences, data, i, Y)
+        if by_row:
+            x_y = x_y + load(sequences, margins, i * W)
+        z = sum_tiles(lanes, load(sequences, q, k * W) * x_y)
+        if offsets.size:
+            z = multiply_add(load(lanes, e, k * V), splat(z, offsets[i]), z)
+        g = derivative(loss, z, y[i])
+        if fold_after[k]:
+            fold(lanes, sequences, folds[next_fold], Y)
+            next_fold += 1
+        step = load(sequences, r, k * W) * tile(sequences, g)
+        add_row(sequences, data, i, Y, step)
+        if by_row:
+            accumulate(sums, i * W, step * weight)
+
+
+def _steps_on_batches(lanes, sequences, rows, this_round, scratch, weight, drawn_rows, sums):
+    data, y, offsets, loss = rows
+    draws, tables, start, _, shared, collect = this_round
+    q, r, e, fold_after, folds = tables
+    margins, _ = shared
+    Y, _, drawn, slopes = scratch
+    by_row = collect == BY_ROW
+    large = start.nbytes > NEAR_CACHE
+    V, W = np.uint64(len(lanes)), np.uint64(len(sequences))
+    rows_a_step = np.uint64(draws.batch) if draws.batch else drawn_rows
+    scale = splat(sequences, 1.0 / rows_a_step)
+    next_fold = 0
+    for k in range(np.uint64(draws.gap)):
+        first = k * rows_a_step if draws.batch else np.uint64(0)
+        # All derivatives are taken at the same point, before any row is added.
+        for j in range(rows_a_step):
+            i = drawn[first + j]
+            prefetch_row(data, y, drawn[first + j + np.uint64(ROWS_AHEAD)])
+            if large:
+                prefetch_coordinates(sequences, data, drawn[first + j + np.uint64(STATE_AHEAD)], Y)
+            x_y = margin(sequences, data, i, Y)
+            if by_row:
+                x_y = x_y + load(sequences, margins, i * W)
+            z = sum_tiles(lanes, load(sequences, q, k * W) * x_y)
+            if offsets.size:
+                z = multiply_add(load(lanes, e, k * V), splat(z, offsets[i]), z)
+            store(slopes, j * V, derivative(loss, z, y[i]))
+        if fold_after[k]:
+            fold(lanes, sequences, folds[next_fold], Y)
+            next_fold += 1
+        length = load(sequences, r, k * W) * scale
+        for j in range(rows_a_step):
+            i = drawn[first + j]
+            step = length * tile(sequences, load(lanes, slopes, j * V))
+            add_row(sequences, data, i, Y, step)
+            if by_row:
+                accumulate(sums, i * W, step * weight)
+
+
+@compiled
+def run_workers(lanes, sequences, rows, this_round, scratch, total, first_strand, last_strand):
+    """Run the workers of some strands for one round and sum up how far they moved.
+
+    Every worker starts from `start`, takes `gap` steps and leaves its weight times ``Y - base`` in
+    the total of its strand, or how much it added of every row in the steps of its strand. Strands
+    are fixed groups of workers, each summed in order: results do not depend on the number of
+    threads.
+    """
+    data, y, _, _ = rows
+    draws, _, start, base, shared, collect = this_round
+    _, steps = shared
+    Y, sums, drawn, _ = scratch
+    by_row = collect == BY_ROW
+    strands = len(steps) if by_row else len(total)
+    W, n = np.uint64(len(sequences)), np.uint64(len(y))
+    if not by_row:
+        for place in range(np.uint64(0), np.uint64(start.size), W):
+            store(Y, place, load(sequences, start, place))
+    for strand in range(first_strand, last_strand):
+        strand_total = total[min(strand, len(total) - 1)]
+        strand_steps = steps[strand] if by_row else steps[0]
+        waiting = 0
+        for place in range(
+            strand * draws.taking_part // strands, (strand + 1) * draws.taking_part // strands
+        ):
+            m = member(draws, place)
+            drawn_rows = draw_rows(drawn, draws, m, n)
+            weight = splat(sequences, rows_of(draws, m, n)[1] if draws.weighted else 1)
+            take_steps(
+                lanes, sequences, rows, this_round, scratch, weight, drawn_rows, strand_steps
+            )
+            if by_row:
+                for k in range(drawn_rows):
+                    clear_row(sequences, data, drawn[k], Y)
+                continue
+            waiting += 1
+            if collect == SWEEP:
+                sweep_up(sequences, start, base, Y, weight, sums)
+            elif collect == TOUCHED:
+                for k in range(drawn_rows):
+                    collect_row(sequences, data, drawn[k], start, Y, weight, sums)
+            else:
+                waiting = 0
+                for k in range(drawn_rows):
+                    ahead = drawn[k + np.uint64(ROWS_AHEAD)]
+                    prefetch_coordinates(sequences, data, ahead, start)
+                    prefetch_coordinates(sequences, data, ahead, strand_total)
+                    collect_row(sequences, data, drawn[k], start, Y, weight, strand_total)
+            if waiting == WORKERS_PER_SUM:
+                flush(sequences, sums, strand_total)
+                waiting = 0
+        if waiting:
+            flush(sequences, sums, strand_total)
+
+
+@compiled
+def find_margins(sequences, data, start, margins, strands, first_strand, last_strand):
+    """Multiply the rows of some strands by the start."""
+    n, W = len(margins), np.uint64(len(sequences))
+    for i in range(np.uint64(first_strand * n // strands), np.uint64(last_strand * n // strands)):
+        store(margins, i * W, margin(sequences, data, i, start))
+
+
+@compiled
+def add_rows(sequences, data, steps, total, first_strand, last_strand):
+    """Add up the rows of some strands, as much of each as all workers together have added."""
+    n, W = steps.shape[1], np.uint64(len(sequences))
+    strands = len(total)
+    for strand in range(first_strand, last_strand):
+        strand_total = total[strand]
+        for i in range(np.uint64(strand * n // strands), np.uint64((strand + 1) * n // strands)):
+            step = load(sequences, steps[0], i * W)
+            for other in range(1, len(steps)):
+                step = step + load(sequences, steps[other], i * W)
+            add_row(sequences, data, i, strand_total, step)
+
+
+@helper
+def sweep_up(sequences, start, base, Y, weight, sums):
+    """Add how far a worker moved, weighted, to the sums, over all coordinates, and reset it."""
+    W = np.uint64(len(sequences))
+    for place in range(np.uint64(0), np.uint64(start.size), W):
+        moved = load(sequences, Y, place) - load(sequences, base, place)
+        store(sums, place, multiply_add(weight, moved, load(sequences, sums, place)))
+        store(Y, place, load(sequences, start, place))
+
+
+@helper
+def flush(sequences, sums, total):
+    """Move sums of the local precision to the accumulator."""
+    for place in range(np.uint64(0), np.uint64(sums.size), np.uint64(len(sequences))):
+        accumulate(total, place, load(sequences, sums, place))
+        store(sums, place, splat(sequences, 0.0))
+
+
+@helper
+def fold(lanes, sequences, columns, Y):
+    """Multiply the sequences of every coordinate by a matrix per lane, given by its columns."""
+    V, W = len(lanes), len(sequences)
+    for first in range(0, Y.size, W):
+        new = splat(sequences, 0.0)
+        for s in range(0, W, V):
+            column = load(sequences, columns, s // V * W)
+            new = multiply_add(column, tile(sequences, load(lanes, Y, first + s)), new)
+        store(Y, first, new)
+
+
+@compiled
+def derivatives(lanes, loss, Z, y, weights):
+    """Replace every row of margins Z by weight * loss'."""
+    V = np.uint64(len(lanes))
+    for i in range(np.uint64(len(y))):
+        store(Z, i * V, derivative(loss, load(lanes, Z, i * V), y[i]) * weights[i])
+
+
+@compiled
+def gram_steps(lanes, sequences, loss, tables, first_step, rows_a_step, block, C):
+    """Take a block of steps of some workers, knowing only products of their rows.
+
+    C receives what each step adds to the state, in multiples of its rows.
+    """
+    P, gram, y, offsets = block
+    q, r, e, _, _ = tables
+    V, W = np.uint64(len(lanes)), np.uint64(len(sequences))
+    first, batch = np.uint64(first_step), np.uint64(rows_a_step)
+    scale = splat(sequences, 1.0 / batch)
+    for m in range(len(P)):
+        P_m, C_m, gram_m = P[m], C[m], gram[m]
+        for k in range(np.uint64(P.shape[1])):
+            step = k // batch
+            x_y = load(sequences, P_m, k * W)
+            for i in range(step * batch):
+                x_y = multiply_add(splat(x_y, gram_m[k, i]), load(sequences, C_m, i * W), x_y)
+            z = sum_tiles(lanes, load(sequences, q, (first + step) * W) * x_y)
+            if offsets.size:
+                z = multiply_add(load(lanes, e, (first + step) * V), splat(z, offsets[m, k]), z)
+            g = derivative(loss, z, y[m, k])
+            length = load(sequences, r, (first + step) * W) * scale
+            store(C_m, k * W, length * tile(sequences, g))
+
+
+@compiled
+def scatter(sequences, drawn, C, steps):
+    """Add what each step adds to the state to the sum of its row."""
+    W = np.uint64(len(sequences))
+    for m in range(len(C)):
+        for k in range(np.uint64(C.shape[1])):
+            accumulate(steps, np.uint64(drawn[m, k]) * W, load(sequences, C[m], k * W))
+
+
+@compiled
+def finish_round(total, state, closing, center, weight, first, last):
+    """Turn the summed changes of a round into the state after it, for some coordinates.
+
+    state <- to_state (to_base state + changes / weight) + constant center', for every lane.
+    """
+    to_base, to_state, constant = closing
+    S, lanes = state.shape[1], state.shape[2]
+    size = total.shape[1] // len(state)
+    # Strand by strand over all numbers: a loop the compiler turns into vectors.
+    moved = total[0]
+    for strand in range(1, len(total)):
+        other = total[strand]
+        for place in range(np.uint64(first * size), np.uint64(last * size)):
+            moved[place] += other[place]
+    averaged = np.empty(S)
+    for j in range(first, last):
+        for lane in range(lanes):
+            for s in range(S):
+                here = moved[j * size + s * (size // S) + lane] / weight
+                for i in range(S):
+                    here += to_base[s, i, lane] * state[j, i, lane]
+                averaged[s] = here
+            for s in range(S):
+                after = constant[s, lane] * center[j]
+                for i in range(S):
+                    after += to_state[s, i, lane] * averaged[i]
+                state[j, s, lane] = after
+
+
+@compiled
+def sum_losses(lanes, rows, P, total, first_strand, last_strand):
+    """Sum the loss over strands of rows, at the points P of all lanes.
+
+    Logarithms of factors in [1, 2] are taken of the product of many (see `formulas.py`).
+    """
+    data, y, _, loss = rows
+    strands = len(total)
+    n = len(y)
+    one = splat(lanes, 1.0)
+    for strand in range(first_strand, last_strand):
+        sums = splat(lanes, 0.0)
+        factors = one
+        waiting = 0
+        for i in range(np.uint64(strand * n // strands), np.uint64((strand + 1) * n // strands)):
+            z = margin(lanes, data, i, P)
+            value, factor = split_loss(loss, z, y[i])
+            sums = sums + value
+            factors = factors * factor
+            waiting += 1
+            if waiting == FACTORS:
+                sums = sums + logarithm(factors)
+                factors = one
+                waiting = 0
+        store(total[strand], 0, sums + logarithm(factors))
+
+
+@compiled
+def fold_all(lanes, sequences, folds, Y):
+    """Apply to Y all folds of a round, as to a worker that never moves."""
+    for k in range(len(folds)):
+        fold(lanes, sequences, folds[k], Y)
+
+
+@compiled
+def count_rows(counts, draws, first_place, last_place):
+    """Count how often some clients draw each row in a round."""
+    n = np.uint64(len(counts))
+    start, draws_each = np.uint64(draws.t * draws.batch), np.uint64(draws.gap * draws.batch)
+    for place in range(first_place, last_place):
+        m = member(draws, place)
+        first, size = rows_of(draws, m, n)
+        key = worker_key(draws.seed, np.uint64(m))
+        for k in range(draws_each):
+            counts[first + row_of(key, start + k, size)] += 1
+
+
+@compiled
+def list_rows(drawn, draws, n):
+    """List the rows that all clients of a round draw."""
+    start, draws_each = np.uint64(draws.t * draws.batch), np.uint64(draws.gap * draws.batch)
+    for place in range(draws.taking_part):
+        m = member(draws, place)
+        first, size = rows_of(draws, m, np.uint64(n))
+        key = worker_key(draws.seed, np.uint64(m))
+        for k in range(draws_each):
+            drawn[np.uint64(place) * draws_each + k] = first + row_of(key, start + k, size)
+
+
+@compiled
+def sum_gradients(lanes, rows, batch, P, total, first_strand, last_strand):
+    """Sum weight * loss' x over strands of a batch, at the points P of all lanes."""
+    data, y, _, loss = rows
+    drawn, weights = batch
+    strands = len(total)
+    for strand in range(first_strand, last_strand):
+        G = total[strand]
+        for place in range(strand * len(drawn) // strands, (strand + 1) * len(drawn) // strands):
+            i = drawn[place]
+            prefetch_row(data, y, drawn[min(place + ROWS_AHEAD, len(drawn) - 1)])
+            z = margin(lanes, data, i, P)
+            s = derivative(loss, z, y[i]) * weights[place]
+            add_row(lanes, data, i, G, s)

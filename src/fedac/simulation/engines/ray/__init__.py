@@ -1,0 +1,1 @@
+"""The linear engine on a Ray cluster."""

@@ -1,0 +1,134 @@
+"""The reference engine: the algorithms as printed, dense, float64, all clients side by side.
+
+Tests compare the fast engine with it, and benchmarks measure speed against it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+
+import numpy as np
+
+from fedac.algorithms import Algorithm
+from fedac.federation.compression import FLOAT32, keys_of, rounded, send
+from fedac.federation.federation import Federation
+from fedac.federation.schedule import Span
+from fedac.objectives.base import Objective, RowNumbers
+from fedac.simulation.problem import ArrayState, Lane, Problem, Snapshot
+from fedac.validate import Array
+
+# Called with the step just taken and every worker's state, arrays of shape (M, d).
+OnStep = Callable[[int, ArrayState], object]
+
+
+def run(problem: Problem) -> Generator[list[Snapshot]]:
+    """Run every lane from start to end, one after the other."""
+    federation = problem.federation
+    for index, lane in enumerate(problem.lanes):
+        state: ArrayState = lane.algorithm.start(problem.start)
+        memory = Memory(lane.algorithm, federation.M, problem.objective.dim)
+        yield [Snapshot(index, 0, state)]
+        for this_round in problem.schedule:
+            now = lane.at(this_round.number)
+            state = run_round(
+                problem.objective, now, state, federation, this_round, memory, wire=problem.wire
+            )
+            problem.on_progress(federation.queries(this_round))
+            step = this_round.t + this_round.gap
+            if now.diverged(state, step):
+                yield [Snapshot(index, step, state, diverged=True)]
+                break
+            if step in problem.records:
+                yield [Snapshot(index, step, state)]
+
+
+def run_round(
+    objective: Objective,
+    lane: Lane,
+    state: ArrayState,
+    federation: Federation,
+    this_round: Span,
+    memory: Memory | None = None,
+    on_step: OnStep | None = None,
+    wire: str = FLOAT32,
+) -> ArrayState:
+    """Broadcast the sequences of `state`, let the members of the round take its steps, serve.
+
+    This is a round as `fedac.algorithms.algorithm` has it; of the paper's algorithms, an iteration
+    of
+    the outer loop of alg:fedac. An algorithm with memory needs `memory`.
+
+    Examples
+    --------
+    >>> from fedac.algorithms import FEDAVG
+    >>> from fedac.objectives import NoisyQuadratic
+    >>> lane = Lane(FEDAVG, FEDAVG.couple(eta=0.5, mu=1.0, K=2))
+    >>> F, start = NoisyQuadratic([1.0]), (np.array([8.0]),)
+    >>> run_round(F, lane, start, Federation(M=3, n=F.n_samples, seed=0), Span(0, t=0, gap=2))
+    (array([2.]),)
+    """
+    algorithm, hp = lane.algorithm, lane.hp
+    members = federation.members(this_round.number)
+    steps = range(this_round.t, this_round.t + this_round.gap)
+
+    def on_workers(vector: Array) -> Array:
+        return np.broadcast_to(vector, (len(members), objective.dim))
+
+    # A diverging lane overflows on its way out; that is reported as its status.
+    with np.errstate(over="ignore", invalid="ignore"):
+        if algorithm.minibatch:  # one step on the mean gradient of all samples of the round
+            w_md = algorithm.query(state, hp)
+            g: Array = np.zeros(objective.dim)
+            for step in steps:
+                found = federation.gradients(objective, on_workers(w_md), members, step)
+                g += federation.mean(found, members)
+            next_state: ArrayState = algorithm.update(state, w_md, g / len(steps), hp)
+            return next_state
+        sequences, server = algorithm.split(state)
+        sent = tuple(on_workers(sequence) for sequence in sequences)
+        kept = () if memory is None else memory.load(members, sent)
+        local = algorithm.enter(sent, kept, hp)
+        for step in steps:
+            w_md = algorithm.query(local, hp)
+            found = federation.gradients(objective, w_md, members, step)
+            local = algorithm.update(local, w_md, found, hp)
+            if on_step is not None:
+                on_step(step + 1, local)
+        message, kept = algorithm.leave(local, sent, kept, hp, len(steps))
+        if wire != FLOAT32:
+
+            def on_wire(differences: Array, t: int) -> Array:
+                keys = keys_of(federation.seed, members, this_round.number, t)
+                return rounded(wire, differences, keys)
+
+            message, kept = send(algorithm, message, sent, kept, on_wire)
+        if memory is not None:
+            memory.store(members, kept)
+        mean = tuple(federation.mean(vector, members) for vector in message)
+        share = federation.share(this_round.number)
+        sequences, server = algorithm.serve(mean, sequences, server, hp, this_round.number, share)
+        return (*sequences, *server)
+
+
+class Memory:
+    """What every client keeps between its rounds."""
+
+    def __init__(self, algorithm: Algorithm, M: int, dim: int) -> None:
+        self._algorithm = algorithm
+        self._kept = tuple(np.zeros((M, dim)) for _ in algorithm.memory)
+        self._started = np.zeros(M, dtype=bool)
+
+    def load(self, members: RowNumbers, sequences: ArrayState) -> ArrayState:
+        """Return the memories of some clients; those without one yet begin it."""
+        if self._kept:
+            firsts = self._algorithm.begin_memory(sequences)
+            new = ~self._started[members]
+            for kept, first in zip(self._kept, firsts, strict=True):
+                kept[members[new]] = first[new]
+            self._started[members] = True
+        return tuple(kept[members] for kept in self._kept)
+
+    def store(self, members: RowNumbers, kept: ArrayState) -> None:
+        """Replace the memories of some clients."""
+        for mine, new in zip(self._kept, kept, strict=True):
+            mine[members] = new

@@ -1,0 +1,260 @@
+"""What a theorem is: a frozen record with its conditions and its formulas."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from math import exp, log, sqrt
+from operator import itemgetter
+from typing import Literal, NamedTuple, TypeVar
+
+from fedac.algorithms import get
+from fedac.algorithms.hyperparameters import Hyperparameters
+from fedac.errors import InputError
+from fedac.theory.bounds import Bound, Rate
+from fedac.theory.constants import evaluate
+from fedac.validate import require_positive
+
+R = TypeVar("R")
+
+LETTERS = ("L", "mu", "sigma", "sigma4", "Q", "M", "K", "T", "D0", "Psi0", "Phi0")
+
+
+@dataclass(frozen=True, slots=True)
+class StepSize:
+    """The hyperparameters that a theorem prescribes.
+
+    Attributes
+    ----------
+    hp : Hyperparameters
+        The algorithm's own record.
+    lam : float
+        The algorithm must run on F + lam/2 ||w - w_0||^2 (eq:aug); 0 means on F itself.
+    """
+
+    hp: Hyperparameters
+    lam: float = 0.0
+
+    @property
+    def eta(self) -> float:
+        """The step size."""
+        return self.hp.eta
+
+
+class Best(NamedTuple):
+    """The least bound over all step sizes, and where it is."""
+
+    eta: float
+    lam: float
+    bound: Bound
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Theorem:
+    """One convergence theorem: what it needs, and its rate, step size and bound.
+
+    Its methods take the paper's letters as keywords: L and mu of the objective, sigma and Q of
+    assumptions asm1 and asm2, M workers, K local steps per round, T steps in total, and the start
+    (Psi0, Phi0, or D0 = ||w_0 - w*||). They ignore letters that the theorem does not need. Under
+    asm2 the discrepancy needs the fourth moment sigma4 >= sigma, which is sigma by default: the
+    paper has one letter for both.
+
+    Parameters
+    ----------
+    label : str
+        The label in the paper's TeX source; for the minibatch baselines, a label of ours.
+    name : str
+        The name in the JSON output of ``fedac plan``.
+    algorithm : str
+        The name of the algorithm that the theorem is about.
+    rate_formula : callable
+        The formula of `rate`.
+    step_size_formula : callable
+        That of `step_size`, which gets the rate as its first argument.
+    bound_formula : callable
+        That of `bound`, which gets the rate as its first argument.
+    any_step : callable
+        The bound for any step size eta, and for any lam where there is one.
+    shortest : float
+        1/(L eta) for the largest eta allowed.
+    strongly_convex : bool
+        For strongly convex objectives; otherwise for general convex ones, where mu is not needed.
+    assumption : 1 or 2
+        Under asm1, or under asm2, which adds the letter Q.
+    start : str
+        The letter that describes the start.
+    short_version : str
+        The label of the simplified statement in the main text, if there is one.
+    least_steps : int
+        `step_size` and `bound` hold from this T on, `best` for every T.
+    title : str
+        What ``fedac plan`` calls it, if not by its label.
+    augmented : bool
+        Whether the algorithm runs on F + lam/2 ||w - w_0||^2.
+    communicates : bool
+        False for one worker on its own, for which M and K do not matter.
+
+    Examples
+    --------
+    >>> from fedac.theory import theorem
+    >>> letters = dict(L=1.0, mu=0.01, sigma=1.0, M=64, K=16, T=2**20, Psi0=1.0)
+    >>> full = theorem("fedaci:full")
+    >>> f"{full.step_size(**letters).eta:.3g}"
+    '2.62e-07'
+    >>> bound = full.bound(**letters)
+    >>> f"{bound.variance:.2g}", f"{bound.discrepancy:.2g}", bound.dominant
+    ('0.00054', '0.00046', 'variance')
+    >>> best = full.best(**letters)
+    >>> f"{best.eta:.2g}", f"{best.bound.total:.2g}"
+    ('2.9e-07', '1.1e-05')
+    """
+
+    label: str
+    name: str
+    algorithm: str
+    rate_formula: Callable[..., Rate]
+    step_size_formula: Callable[..., StepSize]
+    bound_formula: Callable[..., Bound]
+    any_step: Callable[..., Bound]
+    shortest: float = 1.0
+    strongly_convex: bool = True
+    assumption: Literal[1, 2] = 1
+    start: str = "D0"
+    short_version: str = ""
+    least_steps: int = 1
+    title: str = ""
+    augmented: bool = False
+    communicates: bool = True
+
+    @property
+    def letters(self) -> tuple[str, ...]:
+        """The letters that the theorem needs."""
+        needed = {"mu": self.strongly_convex, "Q": self.assumption == 2, "sigma4": False}
+        needed |= {start: start == self.start for start in ("D0", "Psi0", "Phi0")}
+        return tuple(letter for letter in LETTERS if needed.get(letter, True))
+
+    def rate(self, **letters: float) -> Rate:
+        """Return the terms without constants and logarithms."""
+        return evaluate(self.rate_formula, self._needed(letters))
+
+    def step_size(self, **letters: float) -> StepSize:
+        """Return the hyperparameters for which `bound` holds."""
+        return self._evaluate(self.step_size_formula, letters)
+
+    def bound(self, **letters: float) -> Bound:
+        """Return the closed form, term by term. It is a worst case; most runs are far below it."""
+        return self._evaluate(self.bound_formula, letters)
+
+    def at(self, eta: float, lam: float = 0.0, **letters: float) -> Bound:
+        """Return the bound at a step size of your own, and a lam above 0 where there is one."""
+        steps = {"eta": eta}
+        if self.augmented:
+            steps["lam"] = require_positive("lam", lam)
+        return evaluate(self.any_step, self._needed(letters) | self._gap(letters) | steps)
+
+    def best(self, **letters: float) -> Best:
+        """Minimize `at` over all step sizes that it allows, and over lam."""
+        minimize = self._best_lam if self.augmented else self._best_eta
+        return evaluate(minimize, self._needed(letters) | self._gap(letters))[1]
+
+    def coupled(self, eta: float, lam: float = 0.0, **letters: float) -> StepSize:
+        """Return all hyperparameters of the algorithm at a step size."""
+        needed = self._needed(letters)
+        mu = needed.get("mu", lam or 1.0)
+        return StepSize(get(self.algorithm).couple(eta=eta, mu=mu, K=int(needed["K"])), lam)
+
+    def _best_lam(self, *, L: float, T: float, D0: float, **letters: float) -> tuple[float, Best]:
+        def at_lam(lam: float) -> tuple[float, Best]:
+            return self._best_eta(L=L, T=T, D0=D0, lam=lam, **letters)
+
+        # With a smaller lam than the least of these T steps go nowhere. The bound is at least
+        # lam D0^2/2, so where it is large, lam above L is worth trying; a larger one is not.
+        largest = max(L, min(2 * at_lam(L)[0] / D0**2, sys.float_info.max))
+        return least(at_lam, L / (100 * T**2), largest)
+
+    def _best_eta(self, **letters: float) -> tuple[float, Best]:
+        lam = letters.get("lam", 0.0)
+
+        def at_eta(eta: float) -> tuple[float, Best]:
+            bound = self.any_step(eta=eta, **letters)
+            return bound.total, Best(eta, lam, bound)
+
+        largest = 1 / (self.shortest * (letters["L"] + lam))
+        # With steps this small T of them go nowhere.
+        smallest = largest / (100 * letters["T"] ** 2)
+        # FedAc's gamma changes at the kink from sqrt(eta/(mu K)) to eta: the bound may have a
+        # minimum on either side.
+        kink = largest
+        if self.algorithm in ("fedac-i", "fedac-ii"):
+            kink = min(max(1 / (letters.get("mu", lam) * letters["K"]), smallest), largest)
+        sides = [(low, high) for low, high in ((smallest, kink), (kink, largest)) if low < high]
+        return min((least(at_eta, *side) for side in sides), key=itemgetter(0))
+
+    def _evaluate(self, formula: Callable[..., R], letters: Mapping[str, float]) -> R:
+        def with_rate(*, T: float, **others: float) -> R:
+            if self.least_steps > T:
+                raise InputError(
+                    f"theorem {self.label} needs T (steps) of at least {self.least_steps}, "
+                    f"got {T:g}"
+                )
+            return formula(self.rate_formula(T=T, **others), T=T, **others)
+
+        return evaluate(with_rate, self._needed(letters))
+
+    def _gap(self, letters: Mapping[str, float]) -> dict[str, float]:
+        """Return the letter gap, a bound on F(w_0) - F*, if a potential at the start is known."""
+        known = [letters[start] for start in ("Psi0", "Phi0") if start in letters]
+        return {"gap": min(known)} if self.augmented and known else {}
+
+    def _needed(self, letters: Mapping[str, float]) -> dict[str, float]:
+        unknown = [letter for letter in letters if letter not in LETTERS]
+        missing = [letter for letter in self.letters if letter not in letters]
+        for what, wrong in (("unknown", unknown), ("missing", missing)):
+            if wrong:
+                needed = f"theorem {self.label} needs the letters {', '.join(self.letters)}"
+                raise InputError(f"{needed}; {what}: {', '.join(wrong)}")
+        values = {letter: letters[letter] for letter in self.letters}
+        if self.assumption == 2:
+            values["sigma4"] = letters.get("sigma4", values["sigma"])
+        return values
+
+
+# --- Find the step size that minimizes a bound.
+
+Value = TypeVar("Value")
+
+# Step sizes are found to 5%. A bound is flat around its minimum, so it is then much closer.
+PRECISION = 0.05
+GOLDEN = (sqrt(5) - 1) / 2
+
+
+def least(
+    evaluate: Callable[[float], tuple[float, Value]], low: float, high: float
+) -> tuple[float, Value]:
+    """Return the least number between two arguments, and what comes with it.
+
+    `evaluate` returns a pair. Its number must fall and then rise, or only one of the two; the
+    search is by golden sections of the ratio of the two arguments. The end `high` counts too.
+
+    Examples
+    --------
+    >>> number, x = least(lambda x: (x + 4 / x, x), 1e-6, 1e6)
+    >>> round(number, 2), round(x)
+    (4.0, 2)
+    >>> least(lambda x: (1 / x, x), 1e-6, 8.0)
+    (0.125, 8.0)
+    """
+    a, b = log(low), log(high)
+    x, y = b - GOLDEN * (b - a), a + GOLDEN * (b - a)
+    at_x, at_y, at_end = evaluate(exp(x)), evaluate(exp(y)), evaluate(high)
+    while b - a > PRECISION:
+        if at_x[0] <= at_y[0]:
+            b, y, at_y = y, x, at_x
+            x = b - GOLDEN * (b - a)
+            at_x = evaluate(exp(x))
+        else:
+            a, x, at_x = x, y, at_y
+            y = a + GOLDEN * (b - a)
+            at_y = evaluate(exp(y))
+    return min(at_end, at_x, at_y, key=itemgetter(0))

@@ -1,0 +1,127 @@
+"""Costs of a round: bytes between processes, and seconds on a link."""
+
+from __future__ import annotations
+
+import math
+
+from fedac.algorithms import Algorithm, get
+from fedac.federation.compression import BFLOAT16, FLOAT32, INT8, bytes_up, require_wire
+from fedac.federation.link import Link, as_link
+from fedac.validate import require_count, require_nonnegative
+
+# Gloo cuts what it adds up into segments of at most so many bytes.
+SEGMENT = 2**20
+
+
+def is_gathered(wire: str, algorithm: Algorithm) -> bool:
+    """Check whether every worker reads the messages of all, in place of an all-reduce.
+
+    Codes of int8 cannot be added up. Sums of bfloat16 are rounded on their way, and where workers
+    remember what they sent, it must be what arrived: control variates would drift.
+
+    >>> [is_gathered("bfloat16", get(name)) for name in ("fedac-i", "scaffold")]
+    [False, True]
+    """
+    remembers = bool(algorithm.echoes or algorithm.changes)
+    return wire == INT8 or (wire == BFLOAT16 and remembers)
+
+
+def traffic(
+    handed_over: int, *, world_size: int, wire: str = FLOAT32, algorithm: str | Algorithm = "fedavg"
+) -> int:
+    """Return how many bytes all processes together send if each hands over so many.
+
+    As gloo does it: in an all-reduce every part of the buffer goes around a ring of all processes
+    twice, each time but for the last hop. Messages in int8 are gathered: each goes to all others;
+    so are those in bfloat16 of methods with control variates.
+
+    Examples
+    --------
+    >>> traffic(1000, world_size=4), traffic(1000, world_size=4, wire="int8")
+    (6000, 12000)
+    """
+    M = require_count("world_size", world_size)
+    method = get(algorithm) if isinstance(algorithm, str) else algorithm
+    return (M if is_gathered(require_wire(wire), method) else 2) * (M - 1) * handed_over
+
+
+def round_seconds(
+    link: Link | str,
+    numbers: int,
+    *,
+    world_size: int,
+    local_steps: int,
+    algorithm: str | Algorithm = "fedavg",
+    wire: str = FLOAT32,
+    delay_steps: int = 0,
+    rounding: float = 0.0,
+) -> float:
+    """Predict the seconds of a round of gloo processes, each with a link of its own.
+
+    An all-reduce takes 2(M-1) hops around a ring of M workers, and every hop waits for a round
+    trip. But two segments, of a megabyte at most, are on their way at once: where sending one takes
+    longer than a round trip, only two round trips remain. Gathered messages (see `traffic`) go to
+    all others at once, in one round trip. Workers send and receive at the same time, at the slower
+    of the two rates.
+
+    Parameters
+    ----------
+    link : Link or str
+        Between workers: `latency` is a round trip from one to another. Its stragglers do not count.
+    numbers : int
+        Parameters of the model.
+    world_size : int
+        The number of workers, M.
+    local_steps : int
+        Steps between two synchronizations, K.
+    algorithm : str or Algorithm
+        The method; FedAc sends two vectors, DiLoCo and all optimizers of PyTorch send one.
+    wire : "float32" or "bfloat16" or "int8"
+        As for `synchronize`.
+    delay_steps : int
+        Local steps that overlap with the transfer, if `overlap=True`.
+    rounding : float
+        Processor time of a round besides its steps: rounding a message and reading those of all
+        workers (`benchmarks/torch_rounding.py`).
+
+    Examples
+    --------
+    >>> link = Link(latency="50ms", up="20Mbit", gradient="300ms")
+    >>> model = {"numbers": 1_000_000, "world_size": 4, "local_steps": 10}
+    >>> round_seconds(link, **model)  # 10 steps, 6 MB, 2 round trips
+    5.5
+    >>> round(round_seconds(link, **model, wire="int8"), 3)  # 3 MB, 1 round trip
+    4.269
+    >>> [round(round_seconds(link, **model, delay_steps=delay), 3) for delay in (6, 9)]
+    [3.7, 3.0]
+    """
+    link = as_link(link)
+    method = get(algorithm) if isinstance(algorithm, str) else algorithm
+    M, K = require_count("world_size", world_size), require_count("local_steps", local_steps)
+    handed_over = bytes_up(method, require_count("numbers", numbers), wire)
+    if is_gathered(require_wire(wire), method):
+        sending = _gather_seconds(link, handed_over, M)
+    else:
+        sending = _all_reduce_seconds(link, handed_over, M)
+    hidden = require_count("delay_steps", delay_steps, least=0) * link.gradient
+    busy = require_nonnegative("rounding (seconds)", rounding)
+    return K * link.gradient + max(0.0, sending - hidden) + busy
+
+
+def _all_reduce_seconds(link: Link, size: int, M: int) -> float:
+    """Return how long gloo's ring takes: a reduce-scatter, and then an all-gather like it."""
+    if M == 1:
+        return 0.0
+    part = size / M  # what a worker sends in one of the M-1 hops, two segments at a time
+    pairs = max(1, math.ceil(part / (2 * SEGMENT)))
+    a_segment = _sending(link, part / (2 * pairs))
+    waits = link.latency + ((M - 1) * pairs - 1) * max(0.0, link.latency - a_segment)
+    return 2 * ((M - 1) * _sending(link, part) + waits)
+
+
+def _gather_seconds(link: Link, size: int, M: int) -> float:
+    return 0.0 if M == 1 else link.latency + (M - 1) * _sending(link, size)
+
+
+def _sending(link: Link, size: float) -> float:
+    return 8 * size / min(link.up, link.down)
