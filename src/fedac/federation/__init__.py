@@ -1,0 +1,1 @@
+"""Clients, rounds, messages and links: shared by the simulator, PyTorch and Flower."""
