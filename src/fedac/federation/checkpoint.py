@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
 from fedac.algorithms import Algorithm
-from fedac.algorithms.hyperparameters import Hyperparameters
 from fedac.algorithms.checks import fingerprint
+from fedac.algorithms.hyperparameters import Hyperparameters
 from fedac.errors import InputError
 from fedac.paths import write_atomically
 

@@ -5,14 +5,16 @@ They use operators and a few functions that both know. `fedac.wire` makes messag
 
 from __future__ import annotations
 
-from typing import Any
-import numpy as np
-from fedac.federation.sampling import GOLDEN, mix, worker_key
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
 import numpy.typing as npt
+
 from fedac.algorithms.algorithm import Algorithm, State, Vector
 from fedac.errors import InputError, look_up
+from fedac.federation.sampling import GOLDEN, mix, worker_key
 from fedac.validate import require_count
 
 BLOCK = 256  # numbers that share a scale

@@ -8,14 +8,13 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from fedac.validate import Array
-from fedac.federation.averaging import require_weighting
 from fedac.data.clients import Clients, as_clients
 from fedac.errors import InputError
-from fedac.objectives.base import Objective, RowNumbers
-from fedac.validate import require_count, require_positive
+from fedac.federation.averaging import require_weighting
 from fedac.federation.sampling import clients_in, participants, sample_batch
 from fedac.federation.schedule import Span
+from fedac.objectives.base import Objective, RowNumbers
+from fedac.validate import Array, require_count, require_positive
 
 FULL = "full"
 # Rows of a step are listed in memory; whoever wants more of them wants all.

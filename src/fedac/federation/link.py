@@ -17,10 +17,9 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from fedac.validate import Array
 from fedac.errors import InputError, look_up, unknown_name
-from fedac.validate import require_nonnegative, require_positive
 from fedac.federation.sampling import GOLDEN, gaussians, mix, participants, worker_key
+from fedac.validate import Array, require_nonnegative, require_positive
 
 SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
 BITS = {"bit": 1.0, "kbit": 1e3, "Mbit": 1e6, "Gbit": 1e9, "kB": 8e3, "MB": 8e6, "GB": 8e9}

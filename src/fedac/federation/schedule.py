@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
+
 from fedac.errors import InputError
-from fedac.validate import require_count
-import math
-import re
-from collections.abc import Callable
-from fedac.validate import require_positive
+from fedac.validate import require_count, require_positive
+
 
 class Span(NamedTuple):
     """The steps of one round: its number from 0 on, its first step and its length."""
