@@ -59,9 +59,9 @@ def nearest_bfloat16(x: Any) -> Any:
 #
 # A client does not round the vector it sends but how far that vector is from the last broadcast,
 # which is small. ``int8`` gives every 256 numbers a scale of their own and rounds up or down at
-# random, so that a message is right on average. ``bfloat16`` keeps 8 significant bits of each number,
-# to the nearest. Broadcasts stay float32: a client that was absent does not have the last one to
-# which a difference could be taken.
+# random, so that a message is right on average. ``bfloat16`` keeps 8 significant bits of each
+# number, to the nearest. Broadcasts stay float32: a client that was absent does not have the
+# last one to which a difference could be taken.
 #
 # The draws are pure functions of seed, client, round, vector and coordinate. The formulas are in
 # `fedac.federation.compression`, for NumPy arrays and compiled kernels alike.
