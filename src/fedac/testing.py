@@ -67,8 +67,9 @@ def check_objective(mine: Objective) -> None:
     >>> check_objective(NoisyQuadratic([2.0, 1.0]))
     """
     name = type(mine).__name__
-    if not mine.smoothness > 0:
-        raise InputError(f"{name}: smoothness must be above 0, got {mine.smoothness:g}")
+    L: float | None = getattr(mine, "smoothness", None)  # a network has none
+    if L is not None and not L > 0:
+        raise InputError(f"{name}: smoothness must be above 0, got {L:g}")
     w = 0.1 * np.random.default_rng(0).normal(size=mine.dim)
     g = mine.gradient(w)
     size = float(np.linalg.norm(g))

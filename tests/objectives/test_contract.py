@@ -9,15 +9,19 @@ import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedac.errors import InputError
+from fedac.errors import InputError, NoOptimumError
 from fedac.objectives import (
     Augmented,
+    ConvexObjective,
     LeastSquares,
     LogisticRegression,
     NoisyQuadratic,
     Objective,
     SquaredHinge,
+    optimum,
 )
+from fedac.simulation import simulate
+from fedac.testing import check_objective
 
 N, D = 40, 5
 
@@ -154,13 +158,13 @@ def test_the_fourth_moment_is_that_over_all_rows(make, monkeypatch) -> None:
         squares = ((each - each.mean(axis=0)) ** 2).sum(axis=1)
         assert F.fourth_moment(w) == pytest.approx((squares**2).mean(), rel=1e-11)
         # ... also as an objective has it that does not define it
-        assert Objective.fourth_moment(F, w) == pytest.approx((squares**2).mean(), rel=1e-11)
+        assert ConvexObjective.fourth_moment(F, w) == pytest.approx((squares**2).mean(), rel=1e-11)
         assert F.fourth_moment(w) >= F.noise(w) ** 2
 
 
 def test_rows_without_end_are_not_visited() -> None:
     with pytest.raises(InputError, match="NoisyQuadratic has too many rows: define its fourth"):
-        Objective.fourth_moment(QUADRATIC, np.zeros(5))
+        ConvexObjective.fourth_moment(QUADRATIC, np.zeros(5))
 
 
 def test_moments_of_a_weighted_objective() -> None:
@@ -436,7 +440,7 @@ def test_a_loss_without_a_third_derivative_has_no_Q() -> None:
         third_derivative = None
 
     class Plain(NoisyQuadratic):
-        third_order_smoothness = Objective.third_order_smoothness
+        third_order_smoothness = ConvexObjective.third_order_smoothness
 
     assert Unknown(X, TARGETS).third_order_smoothness is None
     assert Plain([1.0]).third_order_smoothness is None
@@ -448,3 +452,32 @@ def test_a_loss_without_a_third_derivative_has_no_Q() -> None:
 def test_a_linear_model_is_described_on_one_line() -> None:
     F = LogisticRegression([[1.0, 0.0], [0.0, 2.0]], [1.0, -1.0], l2=0.5)
     assert repr(F) == "LogisticRegression(2 rows, 2 columns, l2=0.5)"
+
+
+class Double(Objective):
+    """A double well of 8 rows, not convex, with the four methods that every objective has."""
+
+    dim, n_samples = 2, 8
+
+    def value(self, w):
+        return float((w**4 - w**2).sum())
+
+    def gradient(self, w):
+        return 4 * w**3 - 2 * w
+
+    def stochastic_gradients(self, W, rows):
+        return 4 * W**3 - 2 * W + 0.1 * (rows - 3.5)[:, None]
+
+    def fingerprint(self):
+        return "double well"
+
+
+def test_an_objective_without_constants_can_be_simulated() -> None:
+    check_objective(Double())
+    result = simulate(Double(), "fedavg", M=8, K=2, T=200, eta=0.05, start=[0.2, -0.3])
+    assert result.best.w == pytest.approx([math.sqrt(1 / 2), -math.sqrt(1 / 2)], abs=0.05)
+    assert math.isnan(result.f_star)
+    with pytest.raises(NoOptimumError, match="Double"):
+        optimum(Double())
+    with pytest.raises(InputError, match="mu"):
+        simulate(Double(), "fedac-i", M=8, K=2, T=200, eta=0.05)

@@ -11,11 +11,11 @@ from fedac.errors import InputError, NoOptimumError
 from fedac.objectives import (
     LOSSES,
     Augmented,
+    ConvexObjective,
     Heterogeneity,
     LeastSquares,
     LogisticRegression,
     NoisyQuadratic,
-    Objective,
     optimum,
 )
 from fedac.objectives import heterogeneity as module
@@ -89,7 +89,7 @@ def test_what_is_added_for_all_does_not_count():
     assert found.hessians == pytest.approx(expected.hessians, rel=1e-9)
 
 
-class Wrapped(Objective):
+class Wrapped(ConvexObjective):
     """A linear model that does not show its rows."""
 
     def __init__(self, base):

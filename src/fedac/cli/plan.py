@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from fedac.experiments.comparison import Comparison, Question
     from fedac.experiments.comparison.rows import Row
-    from fedac.objectives import Objective
+    from fedac.objectives import ConvexObjective
     from fedac.theory.constants import Constants
     from fedac.theory.planner import Choice, Plan
 
@@ -127,7 +127,7 @@ def _require_needed(context: typer.Context) -> None:
             raise InputError(f"--{name} needs --{needed}")
 
 
-def _objective(dataset: str, loss: str, l2: float, intercept: bool) -> Objective:
+def _objective(dataset: str, loss: str, l2: float, intercept: bool) -> ConvexObjective:
     from fedac.data import load
     from fedac.experiments.plugins import find_loss, make_objective
     from fedac.validate import require_positive

@@ -6,13 +6,13 @@ import importlib
 import sys
 import traceback
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from fedac.algorithms import Algorithm, compose, get
 from fedac.algorithms.checks import fingerprint
 from fedac.algorithms.parsing import split_pieces
 from fedac.errors import InputError, look_up, unknown_name
-from fedac.objectives import LOSSES, Objective
+from fedac.objectives import LOSSES, ConvexObjective, Objective
 from fedac.testing import check_objective
 
 
@@ -52,7 +52,7 @@ def _has_taken_name(own: Algorithm) -> bool:
     return own is not ours and fingerprint(own) != fingerprint(ours)
 
 
-def find_loss(name: str) -> type[Objective]:
+def find_loss(name: str) -> type[ConvexObjective]:
     """Return the class of a built-in objective, or import the user's own.
 
     The user's class must take ``(X, y, l2=..., intercept=...)``, as `LinearModel` does.
@@ -67,10 +67,12 @@ def find_loss(name: str) -> type[Objective]:
     found = _import(name)
     if not (isinstance(found, type) and issubclass(found, Objective)):
         raise InputError(f"'{name}' must be a subclass of fedac.objectives.Objective")
-    return found
+    return cast(type[ConvexObjective], found)
 
 
-def make_objective(loss: str, X: Any, y: Any, *, l2: float, intercept: bool = False) -> Objective:
+def make_objective(
+    loss: str, X: Any, y: Any, *, l2: float, intercept: bool = False
+) -> ConvexObjective:
     """Build an objective with a built-in loss or a class of the user's own.
 
     Examples
@@ -80,7 +82,7 @@ def make_objective(loss: str, X: Any, y: Any, *, l2: float, intercept: bool = Fa
     """
     kind: Any = find_loss(loss)
     try:
-        objective: Objective = kind(X, y, l2=l2, intercept=intercept)
+        objective: ConvexObjective = kind(X, y, l2=l2, intercept=intercept)
         if ":" in loss:
             check_objective(objective)
     except InputError:
@@ -93,7 +95,9 @@ def make_objective(loss: str, X: Any, y: Any, *, l2: float, intercept: bool = Fa
 
 def _is_plugin(value: Any) -> bool:
     return isinstance(value, Algorithm) or (
-        isinstance(value, type) and issubclass(value, Objective) and value is not Objective
+        isinstance(value, type)
+        and issubclass(value, Objective)
+        and value not in (Objective, ConvexObjective)
     )
 
 

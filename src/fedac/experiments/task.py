@@ -21,7 +21,7 @@ from fedac.experiments.run_key import objective_hash, rows_hash
 from fedac.experiments.scheduling import Cost, predict_cost, queries
 from fedac.experiments.store import Outcome
 from fedac.federation.schedule import Decay
-from fedac.objectives import Objective, optimum
+from fedac.objectives import ConvexObjective, optimum
 from fedac.objectives.heterogeneity import minimized
 from fedac.simulation import simulate
 
@@ -36,7 +36,7 @@ SETTINGS = (
 class Task:
     """A grid with its data loaded."""
 
-    objective: Objective
+    objective: ConvexObjective
     algorithms: dict[str, Algorithm]  # by the names of the records
     groups: list[tuple[Config, ...]]
     clients: dict[str, Clients]  # by the hash of their split; none for workers

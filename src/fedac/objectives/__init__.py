@@ -1,7 +1,7 @@
 """The objectives, with values, gradients and the constants of the paper's assumptions."""
 
 from fedac.objectives.augmented import Augmented
-from fedac.objectives.base import Objective
+from fedac.objectives.base import ConvexObjective, Objective
 from fedac.objectives.evaluation import HeldOut
 from fedac.objectives.heterogeneity import Heterogeneity
 from fedac.objectives.linear_model import LinearModel
@@ -12,6 +12,7 @@ from fedac.objectives.quadratic import NoisyQuadratic
 __all__ = [
     "LOSSES",
     "Augmented",
+    "ConvexObjective",
     "HeldOut",
     "Heterogeneity",
     "LeastSquares",

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 from functools import cached_property
+from typing import Self
 
 import numpy.typing as npt
 
 from fedac.errors import InputError
-from fedac.objectives.base import Objective, RowNumbers
+from fedac.objectives.base import ConvexObjective, RowNumbers
 from fedac.validate import Array, as_numbers, content_hash, require_positive
 
 
-class Augmented(Objective):
+class Augmented(ConvexObjective):
     """F(w) + lam/2 ||w - w_0||^2 (equation eq:aug), for the general convex case.
 
     It is lam-strongly convex and (L + lam)-smooth; its noise and Q are those of F.
 
     Parameters
     ----------
-    base : Objective
+    base : ConvexObjective
         F.
     lam : float
         Strength, above 0.
@@ -36,7 +37,7 @@ class Augmented(Objective):
     array([ 4.5, -0.5])
     """
 
-    def __init__(self, base: Objective, *, lam: float, center: npt.ArrayLike) -> None:
+    def __init__(self, base: ConvexObjective, *, lam: float, center: npt.ArrayLike) -> None:
         self.base = base
         self.lam = require_positive("lam", lam)
         self.center = as_numbers("center", center).copy()
@@ -80,9 +81,9 @@ class Augmented(Objective):
         """That of F."""
         return self.base.fourth_moment_bound
 
-    def weighted(self, weights: Array) -> Augmented:
+    def weighted(self, weights: Array) -> Self:
         """Return the same with the rows of F weighted."""
-        return Augmented(self.base.weighted(weights), lam=self.lam, center=self.center)
+        return type(self)(self.base.weighted(weights), lam=self.lam, center=self.center)
 
     def fingerprint(self) -> str:
         """Return a hash of F, lam and the center."""

@@ -1,14 +1,14 @@
-"""What an objective is: F(w) = E f(w; xi), its gradients and its constants.
+"""Objectives F(w) = E f(w; xi): values, gradients and, for convex ones, the paper's constants.
 
-``xi`` is a row number below `n_samples`. Engines draw row numbers only, so one sampler serves
-both data sets and artificial noise.
+``xi`` is a row number below `n_samples`, also where the noise is artificial. Which rows a client
+draws is up to the federation.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -22,18 +22,16 @@ if TYPE_CHECKING:
 
 RowNumbers = npt.NDArray[np.int64]
 
-# Rows whose gradients are held at once, and the most that are worth visiting.
+# `fourth_moment`: row gradients held in memory at once, and the most rows it visits.
 BLOCK = 1024
 MOST_ROWS = 10**8
 
 
 class Objective(ABC):
-    """A convex function F with stochastic gradients.
+    """A function F of `dim` parameters with a gradient for each of its `n_samples` rows.
 
-    Subclasses define ``value``, ``gradient`` and ``stochastic_gradients`` and the constants of
-    the paper's assumptions asm1 and asm2: ``smoothness`` (L), ``strong_convexity`` (mu),
-    ``noise`` (sigma^2) and ``third_order_smoothness`` (Q). ``fourth_moment`` (sigma4^4) is computed
-    from the stochastic gradients unless they define it.
+    A subclass defines ``value``, ``gradient``, ``stochastic_gradients`` and ``fingerprint``. Any
+    method that needs no constants of F can then be simulated.
     """
 
     dim: int
@@ -48,16 +46,62 @@ class Objective(ABC):
         """Return the gradient of F at w."""
 
     @abstractmethod
-    def hessian_product(self, w: Array, v: Array) -> Array:
-        """Return the Hessian of F at w, times v."""
-
-    @abstractmethod
     def stochastic_gradients(self, W: Array, rows: RowNumbers) -> Array:
         """Return the gradient of f(.; rows[m]) at W[m] for every m, an array of W's shape."""
 
     @abstractmethod
+    def fingerprint(self) -> str:
+        """Return a hash of everything that determines F."""
+
+    def weighted(self, weights: Array) -> Self:
+        """Return F with its rows weighted in proportion to `weights`."""
+        raise InputError(f"the rows of {type(self).__name__} cannot be weighted")
+
+    def values(self, W: Array) -> Array:
+        """Return F(W[k]) for every k."""
+        return np.array([self.value(w) for w in W])
+
+    def stochastic_gradient(self, w: Array, row: int) -> Array:
+        """Return the gradient of f(.; row) at w."""
+        gradient: Array = self.stochastic_gradients(w[None, :], np.array([row]))[0]
+        return gradient
+
+
+class ConvexObjective(Objective):
+    """A convex objective with the constants of the paper's assumptions asm1 and asm2.
+
+    Besides what `Objective` asks for, a subclass defines ``hessian_product``, ``smoothness`` (L),
+    ``strong_convexity`` (mu) and ``noise`` (sigma^2), and may define
+    ``third_order_smoothness`` (Q). The default ``fourth_moment`` (sigma4^4) visits all rows.
+    """
+
+    @abstractmethod
+    def hessian_product(self, w: Array, v: Array) -> Array:
+        """Return the Hessian of F at w, times v."""
+
+    @cached_property
+    @abstractmethod
+    def smoothness(self) -> float:
+        """L of asm1 (b)."""
+
+    @property
+    @abstractmethod
+    def strong_convexity(self) -> float:
+        """``mu`` of asm1 (a)."""
+
+    @cached_property
+    def third_order_smoothness(self) -> float | None:
+        """Q of asm2 (a), or None if no closed form is known."""
+        return None
+
+    @abstractmethod
     def noise(self, w: Array) -> float:
         """Return sigma^2 at w: E ||grad f(w; xi) - grad F(w)||^2 (asm1 (c))."""
+
+    @property
+    def noise_bound(self) -> float | None:
+        """An upper bound on `noise` at every w, or None if none is known."""
+        return None
 
     def fourth_moment(self, w: Array) -> float:
         """Return sigma4^4 at w: E ||grad f(w; xi) - grad F(w)||^4 (asm2 (b)).
@@ -76,42 +120,14 @@ class Objective(ABC):
         mean, total = self.gradient(w), 0.0
         for first in range(0, self.n_samples, BLOCK):
             rows = np.arange(first, min(first + BLOCK, self.n_samples))
-            away = self.stochastic_gradients(np.tile(w, (len(rows), 1)), rows) - mean
-            total += float((np.einsum("md,md->m", away, away) ** 2).sum())
+            deviations = self.stochastic_gradients(np.tile(w, (len(rows), 1)), rows) - mean
+            total += float((np.einsum("md,md->m", deviations, deviations) ** 2).sum())
         return total / self.n_samples
-
-    @abstractmethod
-    def fingerprint(self) -> str:
-        """Return a hash of everything that determines F."""
-
-    @cached_property
-    @abstractmethod
-    def smoothness(self) -> float:
-        """L of asm1 (b)."""
-
-    @property
-    @abstractmethod
-    def strong_convexity(self) -> float:
-        """``mu`` of asm1 (a)."""
-
-    @cached_property
-    def third_order_smoothness(self) -> float | None:
-        """Q of asm2 (a), or None if no closed form is known."""
-        return None
-
-    @property
-    def noise_bound(self) -> float | None:
-        """A bound on `noise` at every w, or None if none is known."""
-        return None
 
     @property
     def fourth_moment_bound(self) -> float | None:
-        """A bound on `fourth_moment` at every w, or None if none is known."""
+        """An upper bound on `fourth_moment` at every w, or None if none is known."""
         return None
-
-    def weighted(self, weights: Array) -> Objective:
-        """Return F with rows that count in proportion to some weights."""
-        raise InputError(f"the rows of {type(self).__name__} cannot be weighted")
 
     def heterogeneity(
         self, clients: Clients | npt.ArrayLike, weighting: str = "examples"
@@ -123,8 +139,8 @@ class Objective(ABC):
         clients : Clients or array
             The rows of each client, or the name of every row's client.
         weighting : str
-            Clients count by their ``examples``, or are ``uniform``; then F is the mean of their
-            losses.
+            ``examples`` weights clients by their number of rows; ``uniform`` weights them equally,
+            so that F is the mean of their losses.
 
         Examples
         --------
@@ -138,12 +154,3 @@ class Objective(ABC):
         from fedac.objectives.heterogeneity import measure
 
         return measure(self, clients, weighting)
-
-    def values(self, W: Array) -> Array:
-        """Return F(W[k]) for every k."""
-        return np.array([self.value(w) for w in W])
-
-    def stochastic_gradient(self, w: Array, row: int) -> Array:
-        """Return the gradient of f(.; row) at w."""
-        gradient: Array = self.stochastic_gradients(w[None, :], np.array([row]))[0]
-        return gradient

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -19,10 +19,12 @@ from threadpoolctl import threadpool_limits
 from fedac.data.clients import Clients, as_clients
 from fedac.federation.averaging import require_weighting
 from fedac.objectives.augmented import Augmented
-from fedac.objectives.base import Objective
+from fedac.objectives.base import ConvexObjective, Objective
 from fedac.objectives.linear_model import LinearModel
 from fedac.objectives.minimizer import optimum
 from fedac.validate import Array
+
+F = TypeVar("F", bound=Objective)
 
 # Numbers in the gradients of the clients that are in memory at a time.
 BLOCK = 10**7
@@ -50,9 +52,9 @@ class Heterogeneity:
 
 
 def measure(
-    objective: Objective, clients: Clients | npt.ArrayLike, weighting: str = "examples"
+    objective: ConvexObjective, clients: Clients | npt.ArrayLike, weighting: str = "examples"
 ) -> Heterogeneity:
-    """Compute `Objective.heterogeneity`."""
+    """Compute `ConvexObjective.heterogeneity`."""
     require_weighting(weighting)
     clients = as_clients(clients, objective.n_samples)
     objective = minimized(objective, clients, weighting)
@@ -156,7 +158,7 @@ def _dense(matrix: Any) -> Array:
 # --- What F is where rows belong to clients.
 
 
-def minimized(objective: Objective, clients: Clients | None, weighting: str) -> Objective:
+def minimized(objective: F, clients: Clients | None, weighting: str) -> F:
     """Return F: the loss over all rows or, with uniform weights, the mean of the clients' losses.
 
     Examples

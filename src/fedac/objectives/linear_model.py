@@ -19,7 +19,7 @@ import scipy.sparse as sp
 from scipy.sparse.linalg import LinearOperator, eigsh
 
 from fedac.errors import InputError
-from fedac.objectives.base import Objective, RowNumbers
+from fedac.objectives.base import ConvexObjective, RowNumbers
 from fedac.objectives.loss_functions import check_kernel
 from fedac.validate import Array, as_data, content_hash, require_nonnegative, signs_advice
 
@@ -29,7 +29,7 @@ Matrix = Array | sp.csr_array
 EXACT_SPECTRUM = 1000
 
 
-class LinearModel(Objective):
+class LinearModel(ConvexObjective):
     """A data set, a loss of the margin and an l2 term.
 
     Parameters

@@ -12,11 +12,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 
 from fedac.errors import NoOptimumError
-from fedac.objectives.base import Objective
+from fedac.objectives.base import ConvexObjective, Objective
 from fedac.paths import cache_dir, write_atomically
 from fedac.validate import Array
 
@@ -39,7 +40,8 @@ def optimum(objective: Objective) -> Optimum:
     Raises
     ------
     NoOptimumError
-        When there is no minimum or it cannot be located, as can happen with l2 = 0.
+        If there is no minimum or it cannot be located, as can happen with l2 = 0, and for
+        objectives without `ConvexObjective.hessian_product`, such as networks.
 
     Examples
     --------
@@ -48,16 +50,19 @@ def optimum(objective: Objective) -> Optimum:
     >>> best.w, best.value
     (array([1., 2.]), 0.0)
     """
-    path = cache_dir() / "optimum" / f"{objective.fingerprint()}.npy"
-    w = _read(path, objective)
+    if not hasattr(objective, "hessian_product"):
+        raise NoOptimumError(f"the optimum of {type(objective).__name__} is unknown: not convex")
+    convex = cast(ConvexObjective, objective)
+    path = cache_dir() / "optimum" / f"{convex.fingerprint()}.npy"
+    w = _read(path, convex)
     if w is None:
-        w = _minimize(objective)
+        w = _minimize(convex)
         with suppress(OSError):  # not being able to cache it is no reason to fail
             write_atomically(path, partial(np.save, arr=w, allow_pickle=False))
-    return Optimum(w, objective.value(w))
+    return Optimum(w, convex.value(w))
 
 
-def _minimize(objective: Objective) -> Array:
+def _minimize(objective: ConvexObjective) -> Array:
     from scipy.optimize import minimize
     from scipy.sparse.linalg import LinearOperator, cg
 
@@ -102,7 +107,7 @@ def _minimize(objective: Objective) -> Array:
     )
 
 
-def _read(path: Path, objective: Objective) -> Array | None:
+def _read(path: Path, objective: ConvexObjective) -> Array | None:
     """Return the cached optimum, or None if there is none or it is not optimal."""
     try:
         w: Array = np.load(path, allow_pickle=False)
@@ -114,7 +119,7 @@ def _read(path: Path, objective: Objective) -> Array | None:
     return w if _norm(objective.gradient(w)) <= tolerance else None
 
 
-def _large_gradient(objective: Objective) -> float:
+def _large_gradient(objective: ConvexObjective) -> float:
     """Return a gradient norm that is large for the objective: rounding errors are a share of it.
 
     It is that at zero, or the largest that a function with this L and this F(0) above 0 can have:

@@ -10,11 +10,11 @@ import numpy.typing as npt
 
 from fedac.errors import InputError
 from fedac.federation.sampling import gaussians
-from fedac.objectives.base import Objective, RowNumbers
+from fedac.objectives.base import ConvexObjective, RowNumbers
 from fedac.validate import Array, as_numbers, content_hash, require_nonnegative
 
 
-class NoisyQuadratic(Objective):
+class NoisyQuadratic(ConvexObjective):
     """F(w) = 1/2 sum_j h_j (w_j - w*_j)^2, queried as grad F(w) + noise.
 
     The noise is N(0, sigma^2/d I), so that E||noise||^2 = sigma^2 everywhere. There are 2^62

@@ -253,7 +253,9 @@ def _lanes(
         raise InputError(f"algorithm must be a name, an Algorithm or several, got {algorithm!r}")
     given = [algorithm] if isinstance(algorithm, str | Algorithm) else list(algorithm)
     names = [one for name in given for one in (expand(name) if isinstance(name, str) else [name])]
-    mu = objective.strong_convexity if mu is None else require_positive("mu", mu)
+    # A network has neither mu nor L.
+    default: float = getattr(objective, "strong_convexity", 0.0)
+    mu = default if mu is None else require_positive("mu", mu)
     algorithms = [get_algorithm(name) for name in names]
     of_each = {a.name: _step_sizes(eta, a) for a in algorithms}
     if not all(of_each.values()) or not of_each:
@@ -271,7 +273,7 @@ def _lanes(
     for lane in lanes:
         if lane.eta is not None:
             checks.check_decay(lane.algorithm, eta=lane.eta.start, mu=mu, K=K)
-    L = objective.smoothness
+    L: float = getattr(objective, "smoothness", 0.0)
     etas = list(dict.fromkeys(lane.hp.eta for lane in lanes))
     beyond = [value for value in etas if value * L > 1 + 1e-12]
     if beyond:

@@ -12,7 +12,7 @@ from typing import Any, ParamSpec, TypeVar
 import numpy.typing as npt
 
 from fedac.errors import InputError
-from fedac.objectives import Objective, optimum
+from fedac.objectives import ConvexObjective, optimum
 from fedac.simulation.problem import start_point
 from fedac.theory.tracing import phi, psi
 from fedac.validate import require_nonnegative, require_positive
@@ -200,7 +200,7 @@ class Constants:
 
 
 def estimate(
-    objective: Objective, start: npt.ArrayLike | None = None, *, bounded: bool = False
+    objective: ConvexObjective, start: npt.ArrayLike | None = None, *, bounded: bool = False
 ) -> Constants:
     """Estimate the constants of an objective; the default start is that of the published runs.
 

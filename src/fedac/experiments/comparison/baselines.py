@@ -16,7 +16,7 @@ import numpy as np
 from fedac.algorithms import MB_AC_SGD
 from fedac.algorithms.hyperparameters import FedAcHyperparameters
 from fedac.errors import InputError, look_up
-from fedac.objectives import Objective
+from fedac.objectives import ConvexObjective
 from fedac.validate import Array, require_count, require_positive
 
 BASELINES = {"lbfgs": "L-BFGS", "agd": "AGD"}
@@ -25,7 +25,7 @@ BASELINES = {"lbfgs": "L-BFGS", "agd": "AGD"}
 
 def baseline_curve(
     name: str,
-    F: Objective,
+    F: ConvexObjective,
     start: Array,
     rounds: int,
     eta: float | None = None,
@@ -37,7 +37,7 @@ def baseline_curve(
     ----------
     name : str
         One of `BASELINES`.
-    F : Objective
+    F : ConvexObjective
         The function to minimize. If all clients count the same, that of
         `fedac.objectives.heterogeneity.minimized`.
     start : array of shape (d,)
@@ -78,7 +78,7 @@ class _SpentError(Exception):
     """All rounds are spent, maybe within a line search."""
 
 
-def _lbfgs(F: Objective, start: Array, rounds: int) -> Array:
+def _lbfgs(F: ConvexObjective, start: Array, rounds: int) -> Array:
     from scipy.optimize import OptimizeResult, minimize
 
     values, spent = np.full(rounds + 1, F.value(start)), 0
@@ -106,7 +106,7 @@ def _lbfgs(F: Objective, start: Array, rounds: int) -> Array:
     return values
 
 
-def _agd(F: Objective, start: Array, rounds: int, eta: float, mu: float) -> Array:
+def _agd(F: ConvexObjective, start: Array, rounds: int, eta: float, mu: float) -> Array:
     """Run Nesterov's constant step scheme II (Lectures on Convex Optimization, 2018, (2.2.20)).
 
     Its momentum rises from that of FISTA to the constant one of MB-AC-SGD, which is poor in the
