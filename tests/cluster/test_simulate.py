@@ -32,7 +32,7 @@ import runpy, sys, traceback, warnings
 from pathlib import Path
 import numpy as np
 from fedac.cluster import connect, nodes
-from fedac.simulation.engines.linear import crew
+from fedac.simulation.engines.ray import driver as crew
 
 file, out, *pairs = sys.argv[1:]
 scenarios = runpy.run_path(file)

@@ -82,7 +82,7 @@ SCRIPT = """
 import sys
 import numpy as np, fedac
 from scipy.sparse import csr_array
-from fedac.simulation.engines.linear import kernels
+from fedac.simulation.engines.linear.kernels import steps
 F = fedac.LogisticRegression(csr_array(np.eye(3)), [1.0, -1.0, 1.0], l2=0.1)
 say = lambda: print("compiling", flush=True)
 try:
@@ -90,7 +90,7 @@ try:
 except fedac.simulation.SimulationInterrupted as stopped:
     print("interrupted", len(stopped.result.runs))
     sys.exit(130)
-print(result.runs[0].final_loss, sum(kernels.run_workers.stats.cache_hits.values()))
+print(result.runs[0].final_loss, sum(steps.run_workers.stats.cache_hits.values()))
 """
 
 

@@ -728,7 +728,7 @@ def test_memory_of_wide_models_is_bounded(monkeypatch) -> None:
 SCRIPT = """
 import numpy as np, fedac
 from scipy.sparse import csr_array
-from fedac.simulation.engines.linear import kernels
+from fedac.simulation.engines.linear.kernels import steps
 F = fedac.LogisticRegression(csr_array(np.eye(3)), [1.0, -1.0, 1.0], l2=0.1)
 result = fedac.simulate(F, "fedavg", M=2, K=2, T=4, eta=0.1, engine="fast")
 hits = sum(steps.run_workers.stats.cache_hits.values())
@@ -743,7 +743,9 @@ def test_a_read_only_install_works(tmp_path: Path, writable: bool) -> None:
     source = Path(fedac.__file__).parent
     shutil.copytree(source, package, ignore=shutil.ignore_patterns("__pycache__"))
     # Permissions do not stop root; a file in the way stops everyone.
-    (package / "simulation" / "_fast" / "__pycache__").write_text("not a directory")
+    (package / "simulation" / "engines" / "linear" / "kernels" / "__pycache__").write_text(
+        "not a directory"
+    )
     cache = tmp_path / "cache"
     if not writable:
         cache.write_text("not a directory")

@@ -74,6 +74,9 @@ class Problem:
     on_progress: Callable[[int], object]
     on_compile: Callable[[], object]
     wire: str = FLOAT32
+    precision: str = "float32"  # of the fast engine's local states
+    threads: int | None = None
+    on: str | None = None  # the kind of cluster to run on
 
     @property
     def rounds_messages(self) -> bool:
@@ -100,6 +103,7 @@ class Snapshot:
 # Somewhat more threads than cores do no harm; thousands are a typo.
 THREADS_PER_CORE = 16
 CLUSTERS = ("ray",)
+PRECISIONS = ("float32", "float64")
 
 
 def start_point(objective: Objective, start: npt.ArrayLike | None) -> Array:

@@ -203,8 +203,11 @@ def simulate(
         on_progress=count,
         on_compile=on_compile,
         wire=wire,
+        precision=precision,
+        threads=threads,
+        on=on,
     )
-    chosen, snapshots = start_engine(problem, engine, precision, threads, on)
+    chosen, snapshots = start_engine(problem, engine)
     recorder = Recorder(problem, callbacks, _test_rows(objective, test))
 
     def result(queries: int) -> Result:

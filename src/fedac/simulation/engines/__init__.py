@@ -1,64 +1,55 @@
-"""Choose an engine: the fast one if it can run the problem, else the reference, with a warning."""
+"""The list of engines, and the choice among them."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Generator
+from importlib import import_module
+from typing import TYPE_CHECKING, cast
 
-from fedac.cluster import connect
 from fedac.errors import InputError, SlowEngineWarning, unknown_name
-from fedac.simulation.engines import reference
-from fedac.simulation.problem import Problem, Snapshot, require_cluster, require_threads
+from fedac.simulation.problem import (
+    PRECISIONS,
+    Problem,
+    Snapshot,
+    require_cluster,
+    require_threads,
+)
 
-ENGINES = ("fast", "reference")
-PRECISIONS = ("float32", "float64")
+if TYPE_CHECKING:
+    from fedac.simulation.engines.base import Engine
 
-
-def start_engine(
-    problem: Problem,
-    engine: str | None,
-    precision: str,
-    threads: int | None,
-    on: str | None,
-) -> tuple[str, Generator[list[Snapshot]]]:
-    """Return the name of the chosen engine, and a generator of its snapshots."""
-    if engine not in (None, *ENGINES):
-        raise unknown_name("engine", str(engine), ENGINES)
-    if precision not in PRECISIONS:
-        raise unknown_name("precision", str(precision), PRECISIONS)
-    require_threads(threads)
-    require_cluster(on, engine)
-    if on is not None:
-        engine = "fast"
-    if engine == "reference":
-        return "reference", reference.run(problem)
-    # Imports Numba, which the reference engine does not need.
-    from fedac.simulation.engines.linear import engine as fast
-
-    try:
-        fast.check(problem)
-    except InputError as reason:
-        if engine == "fast":
-            else_use = "on one machine, use engine='reference'" if on else "use engine='reference'"
-            raise InputError(f"{reason}; {else_use}") from None
-        warnings.warn(
-            f"running on the reference engine, up to 500 times slower: {reason}",
-            SlowEngineWarning,
-            stacklevel=3,
-        )
-        return "reference", reference.run(problem)
-    from numba import get_num_threads
-
-    threads = threads or get_num_threads()
-    if on is not None:
-        return "fast", _run_on_ray(problem, precision, threads)
-    return "fast", fast.run(problem, dtype=precision, threads=threads)
+# What users call an engine, and its module, in the order in which engines are tried. Modules are
+# imported when their turn comes: the reference engine must not pay for importing Numba.
+ENGINES = (
+    ("fast", "linear.engine"),
+    ("reference", "reference"),
+)
 
 
-def _run_on_ray(problem: Problem, precision: str, threads: int) -> Generator[list[Snapshot]]:
-    """Run a problem on all nodes of a Ray cluster."""
-    from fedac.simulation.engines.linear import engine
-    from fedac.simulation.engines.ray import driver
-
-    with connect(), driver.Crew(problem, precision, driver.places()) as actors:
-        yield from engine.run(problem, dtype=precision, threads=threads, crew=actors)
+def start_engine(problem: Problem, name: str | None) -> tuple[str, Generator[list[Snapshot]]]:
+    """Choose an engine, or take the named one; return its name and a generator of snapshots."""
+    names = tuple(dict.fromkeys(known for known, _ in ENGINES))
+    if name not in (None, *names):
+        raise unknown_name("engine", str(name), names)
+    if problem.precision not in PRECISIONS:
+        raise unknown_name("precision", str(problem.precision), PRECISIONS)
+    require_threads(problem.threads)
+    require_cluster(problem.on, name)
+    reasons: list[str] = []
+    for known, module in ENGINES:
+        if name not in (None, known):
+            continue
+        engine = cast("Engine", import_module(f"{__name__}.{module}"))
+        reason = engine.refuse(problem)
+        if reason is None:
+            if known == "reference" and reasons:
+                warnings.warn(
+                    f"running on the reference engine, up to 500 times slower: {reasons[0]}",
+                    SlowEngineWarning,
+                    stacklevel=3,
+                )
+            return known, engine.run(problem)
+        reasons.append(reason)
+    where = "on one machine, use" if problem.on else "use"
+    raise InputError(f"{reasons[0]}; {where} engine='reference'")

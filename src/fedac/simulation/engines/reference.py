@@ -21,6 +21,11 @@ from fedac.validate import Array
 OnStep = Callable[[int, ArrayState], object]
 
 
+def refuse(problem: Problem) -> str | None:
+    """Run everything, on this machine."""
+    return f"on='{problem.on}' needs the fast engine" if problem.on else None
+
+
 def run(problem: Problem) -> Generator[list[Snapshot]]:
     """Run every lane from start to end, one after the other."""
     federation = problem.federation

@@ -12,10 +12,12 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
+from numba import get_num_threads
 from threadpoolctl import ThreadpoolController
 
 from fedac.algorithms.linear import boundary_form
+from fedac.cluster import connect
+from fedac.errors import InputError
 from fedac.federation.schedule import Schedule
 from fedac.simulation.engines.linear.client_rounds import BoundaryRounds, KnownCoefficients
 from fedac.simulation.engines.linear.coefficients import affine_form
@@ -39,12 +41,16 @@ def _blas() -> ThreadpoolController:
     return ThreadpoolController()
 
 
-def check(problem: Problem) -> None:
-    """Refuse what only the reference engine can do, with the reason."""
-    split(problem.objective)
-    for lane in problem.lanes:
-        affine_form(lane)
-        boundary_form(lane.algorithm, lane.hp, problem.schedule.K)
+def refuse(problem: Problem) -> str | None:
+    """Run linear models and algorithms that are linear in their state and the gradient."""
+    try:
+        split(problem.objective)
+        for lane in problem.lanes:
+            affine_form(lane)
+            boundary_form(lane.algorithm, lane.hp, problem.schedule.K)
+    except InputError as reason:
+        return str(reason)
+    return None
 
 
 def one_blas_thread(rows: Rows) -> AbstractContextManager[object]:
@@ -56,16 +62,24 @@ def one_blas_thread(rows: Rows) -> AbstractContextManager[object]:
     return _blas().limit(limits=1, user_api="blas") if rows.dense else nullcontext()
 
 
-def run(
-    problem: Problem, *, dtype: npt.DTypeLike, threads: int, crew: Crew | None = None
-) -> Generator[list[Snapshot]]:
-    """Run all lanes side by side, round by round; a crew takes part on other nodes."""
-    engine = Engine(problem, np.dtype(dtype), alone=crew is None)
+def run(problem: Problem) -> Generator[list[Snapshot]]:
+    """Run all lanes side by side, round by round, on this machine or on all nodes of a cluster."""
+    if problem.on is None:
+        yield from _run(problem, None)
+        return
+    from fedac.simulation.engines.ray import driver
+
+    with connect(), driver.Crew(problem, problem.precision, driver.places()) as actors:
+        yield from _run(problem, actors)
+
+
+def _run(problem: Problem, crew: Crew | None) -> Generator[list[Snapshot]]:
+    engine = Engine(problem, np.dtype(problem.precision), alone=crew is None)
     with one_blas_thread(engine.exact_rows):
         run_interruptibly(engine.warm_up, problem.on_compile)
         if crew:
             crew.wait_until_warm()
-        with Threads(threads) as team:
+        with Threads(problem.threads or get_num_threads()) as team:
             yield from engine.snapshots(problem, team, crew)
 
 
