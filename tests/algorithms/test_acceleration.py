@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedac.algorithms import ALGORITHMS, FEDAC_I, fedac, get
+from fedac.algorithms import ALGORITHMS, FEDAC_I, ClientWork, RoundInfo, fedac, get
 from fedac.algorithms.acceleration import is_fedavg, largest_mu, not_accelerated
 from fedac.algorithms.minibatch import MB_AC_SGD, on_clients
 
@@ -41,10 +41,12 @@ def trajectory(name: str, mu: float, steps: int = K) -> np.ndarray:
             for _ in range(steps):
                 w_md = algorithm.query(local, hp)
                 local = algorithm.update(local, w_md, curvatures * (w_md - centre), hp)
-            message, memories[m] = algorithm.leave(local, sequences, memories[m], hp, steps)
+            message, memories[m] = algorithm.leave(
+                local, sequences, memories[m], hp, ClientWork(steps=steps)
+            )
             messages.append(message)
         mean = tuple(sum(vectors) / CLIENTS for vectors in zip(*messages, strict=True))
-        sequences, server = algorithm.serve(mean, sequences, server, hp, r, 1.0)
+        sequences, server = algorithm.serve(mean, sequences, server, hp, RoundInfo(number=r))
         outputs.append(algorithm.output((*sequences, *server), hp, (r + 1) * steps))
     return np.array(outputs)
 

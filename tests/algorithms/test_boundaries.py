@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedac.algorithms import get
+from fedac.algorithms import ClientWork, get
 from fedac.algorithms.linear import boundary_form
 from fedac.errors import InputError
 
@@ -27,7 +27,7 @@ def test_leaving_after_other_steps_is_the_records_own(name, steps):
         for names in (algorithm.local_sequences, algorithm.sequences, algorithm.memory)
     )
     mine = boundary_form(algorithm, hp, K).after(steps).leave_round(local, sent, memory)
-    wanted = algorithm.leave(local, sent, memory, hp, steps)
+    wanted = algorithm.leave(local, sent, memory, hp, ClientWork(steps=steps))
     for one, other in zip(mine, wanted, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-12, atol=1e-14)
 
@@ -42,9 +42,9 @@ def test_with_the_usual_steps_not_a_bit_changes():
 def test_another_dependence_on_the_steps_is_refused(factor):
     scaffold = get("scaffold")
 
-    def leave(local, sequences, memory, hp, steps):
-        message, kept = scaffold.leave(local, sequences, memory, hp, steps)
-        return message, tuple(factor(steps) * vector for vector in kept)
+    def leave(local, sequences, memory, hp, done):
+        message, kept = scaffold.leave(local, sequences, memory, hp, done)
+        return message, tuple(factor(done.steps) * vector for vector in kept)
 
     mine = replace(scaffold, name="mine", leave=leave)
     form = boundary_form(mine, mine.couple(eta=0.3, mu=0.05, K=K), K)

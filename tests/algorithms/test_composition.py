@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from fedac.algorithms import FEDAC_I, Algorithm, compose, expand, get, split_names
+from fedac.algorithms import FEDAC_I, Algorithm, RoundInfo, compose, expand, get, split_names
 from fedac.algorithms.catalog import LOCAL_RULES, MEMORIES, SERVER_RULES, WELL_KNOWN
 from fedac.algorithms.checks import check_functions, fingerprint
 from fedac.algorithms.linear import boundary_form, linear_form
@@ -129,7 +129,7 @@ def test_vectors_have_names_of_their_own() -> None:
 def test_a_server_rule_that_works_in_place_is_noticed() -> None:
     @dataclass(frozen=True)
     class InPlace(ServerRule):
-        def step(self, x, delta, kept, hp, r):
+        def step(self, x, delta, kept, hp, this):
             x -= delta
             return x, kept
 
@@ -163,12 +163,12 @@ def test_a_server_rule_of_your_own() -> None:
     class Signed(ServerRule):
         rate: float
 
-        def step(self, x, delta, kept, hp, r):
+        def step(self, x, delta, kept, hp, this):
             return x - self.rate * (1.0 * (delta > 0) - 1.0 * (delta < 0)), kept
 
     method = compose("fedac-i", "local", Signed(0.5))
     assert method.name == "fedac-i+local+signed(0.5)"
-    assert method.serve((3.0,), (1.0,), (), None, 0, 1.0) == ((1.5,), ())
+    assert method.serve((3.0,), (1.0,), (), None, RoundInfo()) == ((1.5,), ())
 
 
 def test_a_local_rule_of_your_own() -> None:

@@ -135,7 +135,7 @@ def _signs(state, w_md, g, hp):
     return (w_md - hp.eta * g / abs(g),)  # 0/0 where we try g = 0: no warning of NumPy's
 
 
-def _shorter(local, sequences, memory, hp, steps):
+def _shorter(local, sequences, memory, hp, done):
     (w,), (sent,) = local, sequences
     return (sent + (w - sent) / (1 + (w - sent) * (w - sent)),), memory
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import pytest
 
-from fedac.algorithms import Algorithm, compose, fedac, get
+from fedac.algorithms import Algorithm, RoundInfo, compose, fedac, get
 from fedac.objectives import LeastSquares
 from fedac.simulation import Schedule, simulate
 
@@ -133,19 +133,19 @@ def test_adagrad_has_no_momentum_by_default() -> None:
     rule = get("fedadagrad")
     first = 1 - 0.1 * 3 / (9.000001**0.5 + 0.001)  # the clients move by -3, then by +4
     second = first + 0.1 * 4 / (25.000001**0.5 + 0.001)
-    (x,), server = rule.serve((-2.0,), (1.0,), rule.start(1.0)[1:], None, 0, 1.0)
+    (x,), server = rule.serve((-2.0,), (1.0,), rule.start(1.0)[1:], None, RoundInfo())
     assert x == pytest.approx(first, rel=1e-14)
-    (x,), server = rule.serve((x + 4,), (x,), server, None, 1, 1.0)
+    (x,), server = rule.serve((x + 4,), (x,), server, None, RoundInfo(number=1))
     assert x == pytest.approx(second, rel=1e-14)
     # Where the clients stay, so does the server; momentum would carry it on.
-    assert rule.serve((x,), (x,), server, None, 2, 1.0)[0] == (x,)
+    assert rule.serve((x,), (x,), server, None, RoundInfo(number=2))[0] == (x,)
 
 
 def test_yogi_below_and_at_the_square() -> None:
     rule = get("fedavg+yogi(1, 0.5, 0.75, 1)")
     # delta = x - mean = 2, so its square is 4: above v = 3, v grows; at v = 4 it stays.
-    assert rule.serve((1.0,), (3.0,), (0.0, 3.0), None, 0, 1.0)[1] == (-1.0, 4.0)
-    assert rule.serve((1.0,), (3.0,), (0.0, 4.0), None, 0, 1.0)[1] == (-1.0, 4.0)
+    assert rule.serve((1.0,), (3.0,), (0.0, 3.0), None, RoundInfo())[1] == (-1.0, 4.0)
+    assert rule.serve((1.0,), (3.0,), (0.0, 4.0), None, RoundInfo())[1] == (-1.0, 4.0)
 
 
 def test_every_travelling_sequence_has_a_momentum_of_its_own() -> None:

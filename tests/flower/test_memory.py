@@ -14,7 +14,7 @@ pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedac[
 
 from flwr.app import Array, ArrayRecord, RecordDict
 
-from fedac.algorithms import get
+from fedac.algorithms import ClientWork, RoundInfo, get
 from fedac.errors import InputError
 from fedac.flower import LocalStrategy, QuorumError, Task
 from fedac.flower._client.labels import Label, Labels
@@ -196,10 +196,12 @@ def by_the_record(federation, name: str, forget: tuple[int, int]) -> dict[str, n
             for _ in range(K):
                 w_md = algorithm.query(local, hp)
                 local = algorithm.update(local, w_md, own[m].gradient(w_md), hp)
-            message, memories[m] = algorithm.leave(local, sequences, memory, hp, K)
+            message, memories[m] = algorithm.leave(
+                local, sequences, memory, hp, ClientWork(steps=K)
+            )
             messages.append(message)
         mean = tuple(np.mean(vectors, axis=0) for vectors in zip(*messages, strict=True))
-        sequences, server = algorithm.serve(mean, sequences, server, hp, r, 1.0)
+        sequences, server = algorithm.serve(mean, sequences, server, hp, RoundInfo(number=r))
         if r + 1 == forget[1]:
             memories, sequences = [None] * 5, (*sequences[:-1], 0 * sequences[-1])
     return dict(zip(algorithm.sequences, sequences, strict=True))

@@ -15,7 +15,7 @@ pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'feda
 import torch
 from flwr.clientapp import ClientApp
 
-from fedac.algorithms import FEDAC_I, get
+from fedac.algorithms import FEDAC_I, ClientWork, RoundInfo, get
 from fedac.flower import (
     InProcessGrid,
     QuorumError,
@@ -93,10 +93,12 @@ class Own:
                     if clip is not None:
                         g = g * min(1.0, clip / (np.linalg.norm(g) + 1e-6))  # as PyTorch does
                     local = algorithm.update(local, w_md, g, change(hp, i))
-                message, memories[m] = algorithm.leave(local, sequences, memories[m], hp, steps[m])
+                message, memories[m] = algorithm.leave(
+                    local, sequences, memories[m], hp, ClientWork(steps=steps[m])
+                )
                 messages.append(message)
             mean = tuple(np.mean(vectors, axis=0) for vectors in zip(*messages, strict=True))
-            sequences, server = algorithm.serve(mean, sequences, server, hp, r, 1.0)
+            sequences, server = algorithm.serve(mean, sequences, server, hp, RoundInfo(number=r))
         return dict(zip(algorithm.state_names, (*sequences, *server), strict=True))
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from fedac import Decay
-from fedac.algorithms import get
+from fedac.algorithms import ClientWork, RoundInfo, get
 from fedac.errors import InputError
 from fedac.torch import LocalOptimizer, NonFiniteStateError, Synchronizer, synchronize
 
@@ -52,7 +52,8 @@ def by_hand(name, *, gradients, lr, delay, weights):
         good = [m for m in range(WORLD) if np.isfinite(left[m][0]).all()]
         total = sum(weights[m] for m in good)
         mean = tuple(sum(weights[m] * np.stack(left[m][0]) for m in good) / total)
-        sequences, server = algorithm.serve(mean, sequences, server, hp, r, len(good) / WORLD)
+        this = RoundInfo(number=r, share=len(good) / WORLD)
+        sequences, server = algorithm.serve(mean, sequences, server, hp, this)
         r, hp = r + 1, couple(r + 1)
         for m in range(WORLD):
             if m in good:
@@ -74,7 +75,8 @@ def by_hand(name, *, gradients, lr, delay, weights):
             pending = None
         if (t + 1) % NUMBERS["local_steps"] == 0:
             left = [
-                algorithm.leave(local[m], sequences, memory[m], hp, taken) for m in range(WORLD)
+                algorithm.leave(local[m], sequences, memory[m], hp, ClientWork(steps=taken))
+                for m in range(WORLD)
             ]
             pending, taken = (t + 1, left, list(local)), 0
             if not delay:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedac.algorithms.algorithm import Algorithm, State, Vector
+from fedac.algorithms.algorithm import Algorithm, ClientWork, RoundInfo, State, Vector
 from fedac.algorithms.catalog import fedac
 from fedac.algorithms.local.fedac import FEDAC_I, FEDAC_II, FEDAC_VANILLA
 from fedac.algorithms.local.fedavg import FEDAVG, FEDAVG_WEIGHTED
@@ -19,6 +19,8 @@ __all__ = [
     "MB_AC_SGD",
     "MB_SGD",
     "Algorithm",
+    "ClientWork",
+    "RoundInfo",
     "State",
     "Vector",
     "compose",

@@ -9,8 +9,10 @@ One round of any algorithm::
     sequences                                           broadcast to the clients of the round
     local = enter(sequences, memory, hp)                on a client
     K times: w_md = query(local, hp), g taken there, local = update(local, w_md, g, hp)
-    message, memory = leave(local, sequences, memory, hp, steps)
-    sequences, server = serve(mean message, sequences, server, hp, r, share)
+    message, memory = leave(local, sequences, memory, hp, done)
+    sequences, server = serve(mean message, sequences, server, hp, this)
+
+`done` says what the client did, `this` what the server knows of the round.
 
 By default a client works on the sequences themselves and sends them back, and the server takes
 their mean: the algorithms of the paper. `memory` stays on a client between its rounds, `server` on
@@ -32,20 +34,50 @@ State = tuple[Vector, ...]
 """One vector for each sequence of an algorithm."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundInfo:
+    """What the server knows of a round.
+
+    Parameters
+    ----------
+    number : int
+        Rounds before this one: 0 for the first.
+    share : float
+        The sum of the weights p_m of the clients that took part (p_m sums to 1 over all clients):
+        their rows over all rows, or their number over all clients where all count the same.
+    """
+
+    number: int = 0
+    share: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientWork:
+    """What a client did in a round.
+
+    Parameters
+    ----------
+    steps : int
+        Local steps taken.
+    """
+
+    steps: int
+
+
 def enter_whole(sequences: State, memory: State, hp: Any) -> State:
     """Work on the sequences as they were broadcast."""
     return sequences
 
 
 def leave_whole(
-    local: State, sequences: State, memory: State, hp: Any, steps: int
+    local: State, sequences: State, memory: State, hp: Any, done: ClientWork
 ) -> tuple[State, State]:
     """Send all that the client worked on."""
     return local, memory
 
 
 def serve_mean(
-    message: State, sequences: State, server: State, hp: Any, r: int, share: float
+    message: State, sequences: State, server: State, hp: Any, this: RoundInfo
 ) -> tuple[State, State]:
     """Take the mean of the clients' messages."""
     return message, server
@@ -85,12 +117,10 @@ class Algorithm:
     enter : callable
         ``enter(sequences, memory, hp) -> local``, where a client begins a round.
     leave : callable
-        ``leave(local, sequences, memory, hp, steps) -> message, memory`` after so many local steps.
+        ``leave(local, sequences, memory, hp, done) -> message, memory``; `done` is a `ClientWork`.
     serve : callable
-        ``serve(message, sequences, server, hp, r, share) -> sequences, server``, with the mean
-        message of round r = 0, 1, ... `share` is the sum of the weights p_m of those who took part
-        (p_m sums to 1 over all clients): rows over all rows, or members over clients where all
-        count the same.
+        ``serve(message, sequences, server, hp, this) -> sequences, server``, given the mean
+        message; `this` is a `RoundInfo`.
     first_memory : callable, optional
         ``first_memory(sequences) -> memory`` of a client that has none yet; zeros unless given.
     everybody : bool
@@ -125,8 +155,8 @@ class Algorithm:
     memory: tuple[str, ...] = ()
     server: tuple[str, ...] = ()
     enter: Callable[[State, State, Any], State] = enter_whole
-    leave: Callable[[State, State, State, Any, int], tuple[State, State]] = leave_whole
-    serve: Callable[[State, State, State, Any, int, float], tuple[State, State]] = serve_mean
+    leave: Callable[[State, State, State, Any, ClientWork], tuple[State, State]] = leave_whole
+    serve: Callable[[State, State, State, Any, RoundInfo], tuple[State, State]] = serve_mean
     first_memory: Callable[[State], State] | None = None
     everybody: bool = False
     changes: tuple[str, ...] = ()

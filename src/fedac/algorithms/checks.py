@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from fedac.algorithms.algorithm import Algorithm, State, Vector, serve_mean
+from fedac.algorithms.algorithm import Algorithm, ClientWork, RoundInfo, State, Vector, serve_mean
 from fedac.algorithms.hyperparameters import Hyperparameters
 from fedac.errors import InputError
 from fedac.validate import Array
@@ -23,8 +23,8 @@ SIGNATURES = {
     "output": "state, hp, t",
     "first_memory": "sequences",
     "enter": "sequences, memory, hp",
-    "leave": "local, sequences, memory, hp, steps",
-    "serve": "message, sequences, server, hp, r, share",
+    "leave": "local, sequences, memory, hp, done",
+    "serve": "message, sequences, server, hp, this",
 }
 
 
@@ -129,12 +129,12 @@ def check_functions(
     _require_vector(algorithm, "query", w_md, point)
     after = _call(algorithm, "update", local, w_md, 0 * point + 1, hp)
     _require_state(algorithm, "update", after, point, algorithm.local_sequences)
-    message, memory = _pair(algorithm, "leave", after, sent, memory, hp, 1)
+    message, memory = _pair(algorithm, "leave", after, sent, memory, hp, ClientWork(steps=1))
     _require_state(algorithm, "leave", message, point, algorithm.sequences)
     _require_state(algorithm, "leave", memory, point, algorithm.memory)
     # Another point than the sequences: a rule that works in place would not show at the same one.
     mean = tuple(vector + 1 for vector in sequences)
-    served, kept = _pair(algorithm, "serve", mean, sequences, server, hp, 0, 1.0)
+    served, kept = _pair(algorithm, "serve", mean, sequences, server, hp, RoundInfo())
     _require_state(algorithm, "serve", served, w_0, algorithm.sequences)
     _require_state(algorithm, "serve", kept, w_0, algorithm.server)
     for t in (0, 1):
@@ -285,12 +285,16 @@ def _probe(algorithm: Algorithm, eta: float, mu: float, K: int) -> Iterator[Any]
             yield from algorithm.enter(sequences, memory, hp)
             local, rest = _cut(_vectors(L + S + kept, size), L)
             for steps in (1, 7):
-                message, memory = algorithm.leave(local, *_cut(rest, S), hp, steps)
+                message, memory = algorithm.leave(
+                    local, *_cut(rest, S), hp, ClientWork(steps=steps)
+                )
                 yield from (*message, *memory)
         if algorithm.serve is not serve_mean:
             message, rest = _cut(_vectors(2 * S + len(algorithm.server), size), S)
             for r in STEPS:
-                after, server = algorithm.serve(message, *_cut(rest, S), hp, r, 0.3)
+                after, server = algorithm.serve(
+                    message, *_cut(rest, S), hp, RoundInfo(number=r, share=0.3)
+                )
                 yield from (*after, *server)
 
 

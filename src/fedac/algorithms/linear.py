@@ -13,7 +13,7 @@ from operator import add
 
 import numpy as np
 
-from fedac.algorithms.algorithm import Algorithm, State, Vector
+from fedac.algorithms.algorithm import Algorithm, ClientWork, State, Vector
 from fedac.algorithms.checks import check_functions
 from fedac.algorithms.hyperparameters import Hyperparameters
 from fedac.errors import InputError
@@ -228,7 +228,9 @@ def boundary_form(algorithm: Algorithm, hp: Hyperparameters, steps: int) -> Boun
 
     def leave(values: Array, steps: int) -> State:
         local, sequences, memory = values[:L], values[L : L + T], values[L + T :]
-        message, after = algorithm.leave(tuple(local), tuple(sequences), tuple(memory), hp, steps)
+        message, after = algorithm.leave(
+            tuple(local), tuple(sequences), tuple(memory), hp, ClientWork(steps=steps)
+        )
         return (*message, *after)
 
     def left_after(steps: int) -> Rows:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
-from fedac.algorithms.algorithm import Algorithm, State, Vector
+from fedac.algorithms.algorithm import Algorithm, ClientWork, RoundInfo, State, Vector
 from fedac.algorithms.local.fedac import FEDAC_VANILLA
 from fedac.algorithms.local.fedavg import FEDAVG
 
@@ -35,8 +35,8 @@ def on_clients(algorithm: Algorithm) -> Algorithm:
     >>> local = mine.enter(sequences, (), hp)
     >>> for g in (2.0, 4.0):
     ...     local = mine.update(local, 8.0, g, hp)
-    >>> message, _ = mine.leave(local, sequences, (), hp, 2)
-    >>> mine.serve(message, sequences, server, hp, 0, 1.0)  # 8 - 0.5 * 3
+    >>> message, _ = mine.leave(local, sequences, (), hp, ClientWork(steps=2))
+    >>> mine.serve(message, sequences, server, hp, RoundInfo())  # 8 - 0.5 * 3
     ((6.5,), (6.5,))
     """
     mine = _OnClients(algorithm)
@@ -75,12 +75,12 @@ class _OnClients:
         return local[0], local[1] + g
 
     def leave(
-        self, local: State, sequences: State, memory: State, hp: Any, steps: int
+        self, local: State, sequences: State, memory: State, hp: Any, done: ClientWork
     ) -> tuple[State, State]:
-        return (local[1] / steps,), memory
+        return (local[1] / done.steps,), memory
 
     def serve(
-        self, message: State, sequences: State, server: State, hp: Any, r: int, share: float
+        self, message: State, sequences: State, server: State, hp: Any, this: RoundInfo
     ) -> tuple[State, State]:
         after = self.rule.update(server, sequences[0], message[0], hp)
         return (self.rule.query(after, hp),), after

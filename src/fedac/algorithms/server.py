@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from fedac.algorithms.algorithm import Algorithm, State, Vector, serve_mean
+from fedac.algorithms.algorithm import Algorithm, RoundInfo, State, Vector, serve_mean
 from fedac.errors import InputError
 from fedac.validate import require_fraction, require_positive
 
@@ -25,8 +25,10 @@ class ServerRule(ABC):
         return tuple(0 * x for _ in self.keeps)
 
     @abstractmethod
-    def step(self, x: Vector, delta: Vector, kept: State, hp: Any, r: int) -> tuple[Vector, State]:
-        """Return the next x, and what to keep; r counts rounds from 0."""
+    def step(
+        self, x: Vector, delta: Vector, kept: State, hp: Any, this: RoundInfo
+    ) -> tuple[Vector, State]:
+        """Return the next x, and what to keep."""
 
     def output(self, x: Vector, kept: State) -> Vector:
         """Return the point to evaluate."""
@@ -65,10 +67,10 @@ class _Served:
         return (*sequences, *(kept for x in sequences for kept in self.server.start(x)))
 
     def serve(
-        self, message: State, sequences: State, server: State, hp: Any, r: int, share: float
+        self, message: State, sequences: State, server: State, hp: Any, this: RoundInfo
     ) -> tuple[State, State]:
         moved = [
-            self.server.step(x, x - mean, kept, hp, r)
+            self.server.step(x, x - mean, kept, hp, this)
             for x, mean, kept in zip(sequences, message, self._by_sequence(server), strict=True)
         ]
         return tuple(x for x, _ in moved), tuple(vector for _, kept in moved for vector in kept)
@@ -94,7 +96,7 @@ class Step(ServerRule):
 
     Examples
     --------
-    >>> Step(2.0).step(3.0, 0.5, (), None, 0)
+    >>> Step(2.0).step(3.0, 0.5, (), None, RoundInfo())
     (2.0, ())
     """
 
@@ -103,7 +105,9 @@ class Step(ServerRule):
     def __post_init__(self) -> None:
         require_positive("gamma", self.gamma)
 
-    def step(self, x: Vector, delta: Vector, kept: State, hp: Any, r: int) -> tuple[Vector, State]:
+    def step(
+        self, x: Vector, delta: Vector, kept: State, hp: Any, this: RoundInfo
+    ) -> tuple[Vector, State]:
         """Go gamma times as far as the clients did."""
         return x - self.gamma * delta, kept
 
@@ -117,7 +121,7 @@ class Momentum(ServerRule):
 
     Examples
     --------
-    >>> Momentum(gamma=2.0, beta=0.5).step(3.0, 0.5, (1.0,), None, 0)
+    >>> Momentum(gamma=2.0, beta=0.5).step(3.0, 0.5, (1.0,), None, RoundInfo())
     (1.0, (1.0,))
     """
 
@@ -129,7 +133,9 @@ class Momentum(ServerRule):
         require_positive("gamma", self.gamma)
         require_fraction("beta", self.beta)
 
-    def step(self, x: Vector, delta: Vector, kept: State, hp: Any, r: int) -> tuple[Vector, State]:
+    def step(
+        self, x: Vector, delta: Vector, kept: State, hp: Any, this: RoundInfo
+    ) -> tuple[Vector, State]:
         """Add the clients' move to the momentum, and follow it."""
         u = self.beta * kept[0] + delta
         return x - self.gamma * u, (u,)
@@ -144,7 +150,7 @@ class Nesterov(ServerRule):
 
     Examples
     --------
-    >>> Nesterov(gamma=2.0, beta=0.5).step(3.0, 0.5, (1.0,), None, 0)
+    >>> Nesterov(gamma=2.0, beta=0.5).step(3.0, 0.5, (1.0,), None, RoundInfo())
     (1.0, (1.0,))
     """
 
@@ -156,7 +162,9 @@ class Nesterov(ServerRule):
         require_positive("gamma", self.gamma)
         require_fraction("beta", self.beta)
 
-    def step(self, x: Vector, delta: Vector, kept: State, hp: Any, r: int) -> tuple[Vector, State]:
+    def step(
+        self, x: Vector, delta: Vector, kept: State, hp: Any, this: RoundInfo
+    ) -> tuple[Vector, State]:
         """Look ahead along the momentum."""
         u = self.beta * kept[0] + delta
         return x - self.gamma * (self.beta * u + delta), (u,)
@@ -174,7 +182,7 @@ class SlowMo(ServerRule):
     Examples
     --------
     >>> from fedac.algorithms.hyperparameters import Hyperparameters
-    >>> SlowMo(alpha=1.0, beta=0.5).step(3.0, 0.5, (2.0,), Hyperparameters(eta=0.25), 0)
+    >>> SlowMo(alpha=1.0, beta=0.5).step(3.0, 0.5, (2.0,), Hyperparameters(eta=0.25), RoundInfo())
     (2.25, (3.0,))
     """
 
@@ -186,7 +194,9 @@ class SlowMo(ServerRule):
         require_positive("alpha", self.alpha)
         require_fraction("beta", self.beta)
 
-    def step(self, x: Vector, delta: Vector, kept: State, hp: Any, r: int) -> tuple[Vector, State]:
+    def step(
+        self, x: Vector, delta: Vector, kept: State, hp: Any, this: RoundInfo
+    ) -> tuple[Vector, State]:
         """Keep the momentum as a sum of gradients."""
         u = self.beta * kept[0] + delta / hp.eta
         return x - self.alpha * hp.eta * u, (u,)
@@ -203,7 +213,7 @@ class Accelerated(ServerRule):
 
     Examples
     --------
-    >>> Accelerated(gamma=1.0).step(3.0, 0.5, (3.0, 3.0), None, 1)
+    >>> Accelerated(gamma=1.0).step(3.0, 0.5, (3.0, 3.0), None, RoundInfo(number=1))
     (2.5, (2.5, 2.5))
     """
 
@@ -217,12 +227,14 @@ class Accelerated(ServerRule):
         """Start all sequences at the same point."""
         return x, x
 
-    def step(self, x: Vector, delta: Vector, kept: State, hp: Any, r: int) -> tuple[Vector, State]:
+    def step(
+        self, x: Vector, delta: Vector, kept: State, hp: Any, this: RoundInfo
+    ) -> tuple[Vector, State]:
         """Take a short step and a growing one, and go between them."""
         _, z = kept
         u = x - delta
-        z = z - self.gamma * (r + 1) / 2 * delta
-        tau = 2 / (r + 3)
+        z = z - self.gamma * (this.number + 1) / 2 * delta
+        tau = 2 / (this.number + 3)
         return (1 - tau) * u + tau * z, (u, z)
 
     def output(self, x: Vector, kept: State) -> Vector:
@@ -256,7 +268,9 @@ class Adaptive(ServerRule):
     def second_moment(self, v: Vector, square: Vector) -> Vector:
         """Return the next v, given delta^2."""
 
-    def step(self, x: Vector, delta: Vector, kept: State, hp: Any, r: int) -> tuple[Vector, State]:
+    def step(
+        self, x: Vector, delta: Vector, kept: State, hp: Any, this: RoundInfo
+    ) -> tuple[Vector, State]:
         """Divide the momentum by the size that moves usually have."""
         m, v = kept
         m = self.b1 * m - (1 - self.b1) * delta
@@ -270,7 +284,7 @@ class Adam(Adaptive):
 
     Examples
     --------
-    >>> Adam(gamma=1.0, b1=0.5, b2=0.75, tau=1.0).step(3.0, 2.0, (0.0, 0.0), None, 0)
+    >>> Adam(gamma=1.0, b1=0.5, b2=0.75, tau=1.0).step(3.0, 2.0, (0.0, 0.0), None, RoundInfo())
     (2.5, (-1.0, 1.0))
     """
 
@@ -294,7 +308,7 @@ class Yogi(Adam):
 
     Examples
     --------
-    >>> Yogi(gamma=1.0, b1=0.5, b2=0.75, tau=1.0).step(3.0, 2.0, (0.0, 8.0), None, 0)[1]
+    >>> Yogi(gamma=1.0, b1=0.5, b2=0.75, tau=1.0).step(3.0, 2.0, (0.0, 8.0), None, RoundInfo())[1]
     (-1.0, 7.0)
     """
 
@@ -310,7 +324,7 @@ class Adagrad(Adaptive):
 
     Examples
     --------
-    >>> Adagrad(gamma=1.0, b1=0.5, tau=1.0).step(3.0, 2.0, (0.0, 5.0), None, 0)
+    >>> Adagrad(gamma=1.0, b1=0.5, tau=1.0).step(3.0, 2.0, (0.0, 5.0), None, RoundInfo())
     (2.75, (-1.0, 9.0))
     """
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from fedac.algorithms.algorithm import State
+from fedac.algorithms.algorithm import ClientWork, RoundInfo, State
 from fedac.algorithms.hyperparameters import Hyperparameters
 from fedac.algorithms.memory.control_variates import reweigh_message, reweigh_sequences
 from fedac.federation.compression import Sender
@@ -126,17 +126,18 @@ class Round:
         A worker whose message was not used does not: what the others know of it has not changed.
         """
         optimizer, received = self._optimizer, iter(mean)
-        algorithm, r = optimizer.algorithm, optimizer.rounds
+        algorithm = optimizer.algorithm
         for left in self._groups:
             if not left.stood:
                 share, ratio = count(left.group, weights)
+                this = RoundInfo(number=optimizer.rounds, share=share)
             for p in left.params:
                 message = tuple(next(received) for _ in algorithm.sequences)
                 if left.stood:
                     continue
                 sent, server = optimizer.kept(p, "sent"), optimizer.kept(p, "server")
                 began = reweigh_sequences(algorithm, sent, ratio)
-                after = algorithm.serve(message, began, server, left.hp, r, share)
+                after = algorithm.serve(message, began, server, left.hp, this)
                 write((*sent, *server), (*after[0], *after[1]))
                 if used:
                     write(optimizer.kept(p, "memory"), self._memory[p])
@@ -168,7 +169,9 @@ class Round:
         sent, memory = optimizer.kept(p, "sent"), optimizer.kept(p, "memory")
         if not left.steps:
             return sent
-        message, after = optimizer.algorithm.leave(local, sent, memory, left.hp, left.steps)
+        message, after = optimizer.algorithm.leave(
+            local, sent, memory, left.hp, ClientWork(steps=left.steps)
+        )
         if self._weight > 0:
             ratio = left.group["counted"][self._rank] / self._weight
             message = reweigh_message(optimizer.algorithm, message, memory, ratio)
@@ -210,8 +213,10 @@ def output(optimizer: SequenceOptimizer, group: dict[str, Any], p: Tensor) -> Te
         sent, server = optimizer.kept(p, "sent"), optimizer.kept(p, "server")
         if group["taken"]:
             local, memory = tuple(optimizer.sequences(p)), optimizer.kept(p, "memory")
-            message, _ = algorithm.leave(local, sent, memory, hp, group["taken"])
-            sent, server = algorithm.serve(message, sent, server, hp, optimizer.rounds, 1.0)
+            message, _ = algorithm.leave(local, sent, memory, hp, ClientWork(steps=group["taken"]))
+            sent, server = algorithm.serve(
+                message, sent, server, hp, RoundInfo(number=optimizer.rounds)
+            )
         state = (*sent, *server)
     w: Tensor = algorithm.output(state, hp, optimizer.steps)
     return w

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fedac.algorithms import hyperparameters
-from fedac.algorithms.algorithm import Algorithm, State, Vector
+from fedac.algorithms.algorithm import Algorithm, ClientWork, State, Vector
 from fedac.algorithms.hyperparameters import AveragedHyperparameters, Hyperparameters
 from fedac.validate import require_nonnegative
 
@@ -115,7 +115,7 @@ def enter(sequences: State, memory: State, hp: Any) -> State:
 
 
 def leave(
-    local: State, sequences: State, memory: State, hp: Any, steps: int
+    local: State, sequences: State, memory: State, hp: Any, done: ClientWork
 ) -> tuple[State, State]:
     """Send the point alone."""
     return local[:1], memory

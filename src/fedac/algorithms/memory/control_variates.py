@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from fedac.algorithms.algorithm import Algorithm, State, Vector
+from fedac.algorithms.algorithm import Algorithm, ClientWork, RoundInfo, State, Vector
 
 
 def with_control_variates(rule: Algorithm) -> Algorithm:
@@ -27,7 +27,7 @@ def with_control_variates(rule: Algorithm) -> Algorithm:
     >>> local = scaffold.update(local, 3.0, 2.0, hp)
     >>> local  # w, c - c_m, the sum of gradients
     (1.75, 0.5, 2.0)
-    >>> scaffold.leave(local, (3.0, 1.0), (0.5,), hp, 1)
+    >>> scaffold.leave(local, (3.0, 1.0), (0.5,), hp, ClientWork(steps=1))
     ((1.75, 1.5), (2.0,))
     """
     mine = _ControlVariates(rule)
@@ -135,21 +135,21 @@ class _ControlVariates:
         return (*after, correction, gradients + g)
 
     def leave(
-        self, local: State, sequences: State, memory: State, hp: Any, steps: int
+        self, local: State, sequences: State, memory: State, hp: Any, done: ClientWork
     ) -> tuple[State, State]:
         *state, _, gradients = local
         *kept, c_m = memory
-        message, kept_now = self.rule.leave(tuple(state), sequences[:-1], tuple(kept), hp, steps)
-        mean = gradients / steps
+        message, kept_now = self.rule.leave(tuple(state), sequences[:-1], tuple(kept), hp, done)
+        mean = gradients / done.steps
         return (*message, mean - c_m), (*kept_now, mean)
 
     def serve(
-        self, message: State, sequences: State, server: State, hp: Any, r: int, share: float
+        self, message: State, sequences: State, server: State, hp: Any, this: RoundInfo
     ) -> tuple[State, State]:
         *received, moved = message
         *others, c = sequences
-        after, server = self.rule.serve(tuple(received), tuple(others), server, hp, r, share)
-        return (*after, c + share * moved), server
+        after, server = self.rule.serve(tuple(received), tuple(others), server, hp, this)
+        return (*after, c + this.share * moved), server
 
     def output(self, state: State, hp: Any, t: int) -> Vector:
         S = len(self.rule.sequences)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from fedac.algorithms.algorithm import Algorithm, State, Vector
+from fedac.algorithms.algorithm import Algorithm, ClientWork, State, Vector
 from fedac.errors import InputError
 
 
@@ -24,7 +24,7 @@ def keep_at_home(rule: Algorithm) -> Algorithm:
     (('w_ag',), ('w_ag', 'w'), ('kept_w',))
     >>> mine.enter((3.0,), (0.5,), None)
     (3.0, 3.5)
-    >>> mine.leave((2.0, 1.0), (3.0,), (0.5,), None, 4)
+    >>> mine.leave((2.0, 1.0), (3.0,), (0.5,), None, ClientWork(steps=4))
     ((2.0,), (-1.0,))
     """
     first, *others = rule.sequences
@@ -60,7 +60,7 @@ class _AtHome:
         return first, *(fresh + kept for fresh, kept in zip(others, memory, strict=True))
 
     def leave(
-        self, local: State, sequences: State, memory: State, hp: Any, steps: int
+        self, local: State, sequences: State, memory: State, hp: Any, done: ClientWork
     ) -> tuple[State, State]:
         _, *fresh = self.rule.start(local[0])
         return local[:1], tuple(now - new for now, new in zip(local[1:], fresh, strict=True))

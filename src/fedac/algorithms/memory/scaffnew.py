@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from fedac.algorithms.algorithm import Algorithm, State, Vector
+from fedac.algorithms.algorithm import Algorithm, ClientWork, State, Vector
 from fedac.algorithms.hyperparameters import Hyperparameters
 from fedac.algorithms.local.fedavg import FEDAVG
 from fedac.errors import InputError
@@ -78,7 +78,7 @@ def update(local: State, w_md: Vector, g: Vector, hp: ScaffnewHyperparameters) -
 
 
 def leave(
-    local: State, sequences: State, memory: State, hp: Any, steps: int
+    local: State, sequences: State, memory: State, hp: Any, done: ClientWork
 ) -> tuple[State, State]:
     """Send the point, and keep it until the new one is known."""
     w, h = local

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from fedac.algorithms import Algorithm
+from fedac.algorithms import Algorithm, RoundInfo
 from fedac.algorithms.algorithm import serve_mean
 from fedac.algorithms.hyperparameters import Hyperparameters
 from fedac.algorithms.memory.control_variates import reweigh_sequences
@@ -58,10 +58,9 @@ def serve(
     before: NamedArrays,
     kept: NamedArrays,
     hp: Hyperparameters,
-    r: int,
-    share: float,
+    this: RoundInfo,
 ) -> tuple[NamedArrays, NamedArrays]:
-    """Return the next sequences and what the server keeps; `r` counts rounds from 0.
+    """Return the next sequences and what the server keeps.
 
     Examples
     --------
@@ -69,7 +68,7 @@ def serve(
     >>> diloco = get("diloco(2, 0.5)")
     >>> hp = diloco.couple(eta=0.1, mu=1.0, K=1)
     >>> x, mean, u = {"w/0": np.array([3.0])}, {"w/0": np.array([2.5])}, {"w_u/0": np.array([1.0])}
-    >>> serve(diloco, mean, x, u, hp, 0, 1.0)
+    >>> serve(diloco, mean, x, u, hp, RoundInfo())
     ({'w/0': array([1.])}, {'w_u/0': array([1.])})
     """
     if algorithm.serve is serve_mean:
@@ -85,7 +84,7 @@ def serve(
     # A diverging run overflows on its way out; its clients' replies will not be finite.
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         moved = {
-            key: algorithm.serve(messages[key], sequences[key], server.get(key, ()), hp, r, share)
+            key: algorithm.serve(messages[key], sequences[key], server.get(key, ()), hp, this)
             for key in messages
         }
     model = with_prefix(algorithm.sequences[0], before)

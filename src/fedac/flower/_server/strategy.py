@@ -16,7 +16,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricReco
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
-from fedac.algorithms import Algorithm, get
+from fedac.algorithms import Algorithm, RoundInfo, get
 from fedac.algorithms.acceleration import not_accelerated
 from fedac.algorithms.checks import check_decay, needs_mu
 from fedac.algorithms.hyperparameters import Hyperparameters
@@ -414,7 +414,7 @@ class LocalStrategy(Options, Strategy):
         """Return where some replies of a round would take the server."""
         examples = self.weighting == "examples"
         weights, total = training.weigh(replies, self.roster, examples=examples)
-        before, r = training.before, training.number - 1
+        before = training.before
         hp = self.hyperparameters(training.number)
         mean = self.aggregation(
             [replies[node].arrays for node in weights],
@@ -424,8 +424,8 @@ class LocalStrategy(Options, Strategy):
         # c is the sum of n_m c_m over the sum of n_m: if the latter is new, so is c.
         if training.labels.total:
             before = rescale_changes(self.algorithm, before, training.labels.total / total)
-        share = sum(weights.values()) / total
-        after, kept = serve(self.algorithm, mean, before, training.kept, hp, r, share)
+        this = RoundInfo(number=training.number - 1, share=sum(weights.values()) / total)
+        after, kept = serve(self.algorithm, mean, before, training.kept, hp, this)
         return _Step(after, kept, weights, total, problem_of(after, kept))
 
     def _drop_culprits(self, training: TrainingRound, step: _Step) -> None:

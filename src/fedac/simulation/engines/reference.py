@@ -9,7 +9,7 @@ from collections.abc import Callable, Generator
 
 import numpy as np
 
-from fedac.algorithms import Algorithm
+from fedac.algorithms import Algorithm, ClientWork, RoundInfo
 from fedac.federation.compression import FLOAT32, keys_of, rounded, send
 from fedac.federation.federation import Federation
 from fedac.federation.schedule import Span
@@ -99,7 +99,7 @@ def run_round(
             local = algorithm.update(local, w_md, found, hp)
             if on_step is not None:
                 on_step(step + 1, local)
-        message, kept = algorithm.leave(local, sent, kept, hp, len(steps))
+        message, kept = algorithm.leave(local, sent, kept, hp, ClientWork(steps=len(steps)))
         if wire != FLOAT32:
 
             def on_wire(differences: Array, t: int) -> Array:
@@ -110,8 +110,8 @@ def run_round(
         if memory is not None:
             memory.store(members, kept)
         mean = tuple(federation.mean(vector, members) for vector in message)
-        share = federation.share(this_round.number)
-        sequences, server = algorithm.serve(mean, sequences, server, hp, this_round.number, share)
+        this = RoundInfo(number=this_round.number, share=federation.share(this_round.number))
+        sequences, server = algorithm.serve(mean, sequences, server, hp, this)
         return (*sequences, *server)
 
 

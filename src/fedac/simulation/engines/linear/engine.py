@@ -15,6 +15,7 @@ import numpy as np
 from numba import get_num_threads
 from threadpoolctl import ThreadpoolController
 
+from fedac.algorithms import RoundInfo
 from fedac.algorithms.linear import boundary_form
 from fedac.cluster import connect
 from fedac.errors import InputError
@@ -172,9 +173,9 @@ def _rounds(
             for pack in packs:
                 if pack not in in_batch:
                     local[pack].round(pack, draws)
-            share = federation.share(r) if before else 1.0
+            this = RoundInfo(number=r, share=federation.share(r) if before else 1.0)
             for pack, sequences in before.items():
-                pack.serve(sequences, r, share)
+                pack.serve(sequences, this)
             step = t + gap
             snapshots = [snapshot for pack in packs for snapshot in pack.drop_diverged(step)]
         packs = [pack for pack in packs if pack.lanes]

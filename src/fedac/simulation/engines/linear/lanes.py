@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from fedac.algorithms import Algorithm
+from fedac.algorithms import Algorithm, RoundInfo
 from fedac.algorithms.algorithm import serve_mean
 from fedac.algorithms.hyperparameters import Hyperparameters
 from fedac.simulation.problem import DIVERGED, Lane, Problem, Snapshot
@@ -80,7 +80,7 @@ class Pack:
             for s, sequence in enumerate(after):
                 self.state[:, s, where] = sequence
 
-    def serve(self, before: Array, r: int, share: float) -> None:
+    def serve(self, before: Array, this: RoundInfo) -> None:
         """Let the servers of all lanes make of the mean messages, now in `state`, the next state.
 
         `before` are the sequences that were broadcast.
@@ -93,7 +93,7 @@ class Pack:
                 tuple(vectors[:, :, where].transpose(1, 0, 2))
                 for vectors in (self.state, before, self.server[:, :Q])
             )
-            sequences, server = algorithm.serve(message, sequences, server, hp, r, share)
+            sequences, server = algorithm.serve(message, sequences, server, hp, this)
             for s, vector in enumerate(sequences):
                 self.state[:, s, where] = vector
             for q, vector in enumerate(server):
@@ -181,7 +181,7 @@ def _takes_arrays(algorithm: Algorithm, hp: Any) -> bool:
     )
     try:
         after = algorithm.update(local, algorithm.query(local, hp), ones, hp)
-        served, kept = algorithm.serve(sequences, sequences, server, hp, 0, 1.0)
+        served, kept = algorithm.serve(sequences, sequences, server, hp, RoundInfo())
     except Exception:  # a user's functions may fail on arrays in any way
         return False
     return all(np.shape(vector) == ones.shape for vector in (*after, *served, *kept))
