@@ -74,8 +74,8 @@ docs: $(VENV)/.docs
 notebooks: $(VENV)/.dev
 	$(BIN)/python scripts/run_notebooks.py
 
-bench: $(VENV)/.package
-	$(BIN)/fedac bench
+bench: $(VENV)/.dev
+	$(BIN)/python benchmarks/bench.py
 
 federation: $(VENV)/.dev
 	$(BIN)/python scripts/federation.py

@@ -1,4 +1,4 @@
-"""Compare two outputs of `fedac bench --json`, line by line, as a Markdown table.
+"""Compare two outputs of `benchmarks/bench.py --json`, line by line, as a Markdown table.
 
     python scripts/compare_benchmarks.py stored.json measured.json
 

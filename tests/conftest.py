@@ -12,7 +12,7 @@ from hypothesis import settings
 from fedac.data import Dataset, load
 from fedac.simulation.engines.linear.kernels.compiling import compiled_dir
 
-# A busy machine must not fail a test; `fedac bench` measures speed.
+# A busy machine must not fail a test; `make bench` measures speed.
 settings.register_profile("fedac", deadline=None)
 settings.load_profile("fedac")
 # A shell starts background jobs with SIGINT ignored, nohup ignores SIGHUP, and every process of the

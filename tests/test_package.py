@@ -114,9 +114,8 @@ def test_the_package_imports_only_what_it_declares() -> None:
         package for extra in extras for package in project["optional-dependencies"][extra]
     ]
     names = {re.split(r"[\[><=]", package)[0].replace("-", "_") for package in declared}
-    # By another name; what Numba must bring, because its own API consists of it; and what `fedac
-    # bench` measures where it is installed.
-    names |= {"sklearn", "llvmlite", "jax", "fedac"}
+    # What Numba must bring, because its own API consists of it.
+    names |= {"llvmlite", "fedac"}
     imported = set()
     for file in ROOT.rglob("*.py"):
         for node in ast.walk(ast.parse(file.read_text())):

@@ -19,7 +19,6 @@ import typer.core
 from fedac import __version__
 from fedac.cli import (
     algorithms,
-    bench,
     compare,
     data,
     demo,
@@ -61,7 +60,7 @@ app = typer.Typer(
 # In the order of the help page.
 for module in (
     demo, run, compare, algorithms, split, sweep, export, merge, reproduce, report, instability,
-    plan, bench,
+    plan,
 ):  # fmt: skip
     add_command(app, module.__name__.removeprefix("fedac.cli."), module.command)
 app.add_typer(data.app, name="data")

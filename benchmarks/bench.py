@@ -1,11 +1,16 @@
-"""The benchmark: the fast engine against the reference engine and against other tools.
+"""Speed of the fast engine, compared with the reference engine and with other tools.
 
-Each line compares two ways of doing the same work: they run in turn, after a warm-up, and the
-medians of several repeats are compared. Ratios carry over to other machines; seconds do not.
+Each line compares two ways of doing the same work. They take turns, after a warm-up, and the line
+reports the medians of several repeats. Ratios carry over to other machines; seconds do not.
+
+    python benchmarks/bench.py                      # everything, as a table (make bench)
+    python benchmarks/bench.py --json > now.json    # for scripts/compare_benchmarks.py
+    python benchmarks/bench.py --only clients       # lines whose name contains a word
 """
 
 from __future__ import annotations
 
+import argparse
 import importlib.util
 import json
 import os
@@ -24,6 +29,8 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
+from fedac.algorithms import FEDAC_I
+from fedac.cli.console import new_table, print_table
 from fedac.data import dense, split, synthetic
 from fedac.data import load as load_data
 from fedac.errors import NotAcceleratedWarning, StepSizeWarning
@@ -31,6 +38,7 @@ from fedac.experiments import sweep
 from fedac.experiments.grid import Grid, shipped
 from fedac.experiments.store import Store, describe_machine
 from fedac.experiments.task import prepare
+from fedac.federation.sampling import sample_index
 from fedac.objectives import LogisticRegression
 from fedac.simulation import simulate
 
@@ -49,8 +57,8 @@ class Line:
     ours: float
     theirs: float
     unit: str
-    ratio: float  # ours over theirs, or as `what` says
-    bar: float | None  # the ratio should be at least this, or at most
+    ratio: float  # ours over theirs, unless `what` says otherwise
+    bar: float | None  # lower bound on the ratio, or upper bound with `at_most`
     at_most: bool = False
 
     @property
@@ -61,38 +69,48 @@ class Line:
         return self.ratio <= self.bar if self.at_most else self.ratio >= self.bar
 
 
-def run(on_line: Callable[[str], object]) -> Iterator[Line]:
-    """Yield the lines that can be measured here; call `on_line` with the name of each before."""
+def run(only: str = "") -> Iterator[Line]:
+    """Measure the lines whose name contains `only` and whose tools are installed."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", StepSizeWarning)
         warnings.simplefilter("ignore", NotAcceleratedWarning)
         for name, measure in LINES.items():
-            if name not in NEEDS or NEEDS[name]():
-                on_line(name)
+            if only in name and NEEDS.get(name, lambda: True)():
+                print(f"measuring: {name}", file=sys.stderr)
                 yield measure(name)
 
 
 def as_json(lines: list[Line]) -> str:
-    """Return the benchmark as one JSON object."""
     rows = [asdict(line) | {"passed": line.passed} for line in lines]
     return json.dumps({"machine": describe_machine(), "repeats": REPEATS, "lines": rows})
 
 
+def print_lines(lines: list[Line]) -> None:
+    machine = ", ".join(f"{key} {value}" for key, value in describe_machine().items())
+    headings = ("what", "ours", "other", "unit", "ratio", "bar")
+    table = new_table(*headings, words=("what", "unit"), title=machine)
+    for line in lines:
+        bar = "" if line.bar is None else f"{'<=' if line.at_most else '>='} {line.bar:g}"
+        numbers = f"{line.ours:.3g}", f"{line.theirs:.3g}", line.unit, f"{line.ratio:.3g}"
+        table.add_row(line.what, *numbers, bar, style=None if line.passed else "bold red")
+    print_table(table)
+
+
 def _a9a() -> LogisticRegression:
-    """Return the problem of the paper's first figure."""
+    """Return the problem of figure 1."""
     data = load_data("a9a")
     return LogisticRegression(data.X, data.y, l2=1e-3)
 
 
 def _rate(objective: LogisticRegression, algorithm: str = "fedac-i", **how: Any) -> float:
-    """Simulate; return millions of steps per second, those of every step size counted."""
+    """Return millions of simulated steps per second, counting every step size."""
     settings: dict[str, Any] = {"M": M, "K": K, "eta": 0.5, "record_every": 512, **how}
     result = simulate(objective, algorithm, **settings)
     return result.gradient_queries / result.seconds / 1e6
 
 
 def _timed(steps: int, work: Callable[[], object]) -> Speed:
-    """Return the speed of some work that makes so many steps."""
+    """Return a function that measures the speed of `work`, which takes this many steps."""
 
     def speed() -> float:
         before = time.perf_counter()
@@ -110,7 +128,7 @@ def _compare(
     at_most: bool = False,
     unit: str = "M steps/s",
 ) -> Line:
-    """Measure two speeds in turn and compare their medians."""
+    """Measure two speeds, taking turns, and compare their medians."""
     ours(), theirs()
     pairs = [(ours(), theirs()) for _ in range(REPEATS)]
     mine, other = (median(speeds) for speeds in zip(*pairs, strict=True))
@@ -125,7 +143,7 @@ def _memory_of_clients(what: str) -> Line:
 
 
 def _server_rule(what: str) -> Line:
-    """Compare a server rule with the plain mean, by the time they take."""
+    """Compare the time of a server rule with that of the plain mean."""
     mean, rule = (
         partial(_rate, _a9a(), f"fedavg{rule}", M=1024, T=8192, eta=ETAS, record_every=8192)
         for rule in ("", "+nesterov(1,0.9)")
@@ -191,7 +209,7 @@ def _clients(what: str) -> Line:
 
 
 def _participation(what: str) -> Line:
-    """Compare the seconds of a run: a round must not touch the clients that stay away."""
+    """Compare the seconds of a run: a round must not touch absent clients."""
     data = synthetic(200_000)
     objective = LogisticRegression(data.X, data.y, l2=1e-3)
     clients = split(objective, 100_000, "dirichlet(1)")
@@ -205,7 +223,7 @@ def _participation(what: str) -> Line:
 
 
 def _batches(what: str) -> Line:
-    """Compare the rows that go through a step per second."""
+    """Compare rows per second."""
     ours, theirs = (partial(_rate, _a9a(), T=512, eta=ETAS, batch=batch) for batch in (8, 1))
     return _compare(what, ours, theirs, 1)
 
@@ -227,7 +245,7 @@ def _columns(what: str) -> Line:
 
 def _memory(what: str) -> Line:
     def peak(workers: int) -> float:
-        # Linux's high-water mark: getrusage would count the memory of the parent as well.
+        # Linux's high-water mark: getrusage would include the parent's memory.
         code = (
             "from pathlib import Path; from fedac import load, LogisticRegression, simulate;"
             "data = load('synthetic'); F = LogisticRegression(data.X, data.y, l2=1e-3);"
@@ -258,7 +276,7 @@ def _whole_process(what: str) -> Line:
 
 
 def _start(what: str) -> Line:
-    """Time what a group of 52 runs costs besides its rounds and records."""
+    """Time the overhead of a group of 52 runs, apart from its rounds and records."""
     objective = _a9a()
     names = ("fedac-i", "fedavg", "mb-sgd", "mb-ac-sgd")
     settings: dict[str, Any] = {"M": 4, "K": 256, "T": 256, "eta": ETAS}
@@ -283,39 +301,68 @@ def _jobs(what: str) -> Line:
             before = time.perf_counter()
             return sweep.run(grid, store, jobs=jobs).new / (time.perf_counter() - before)
 
-    # It takes long enough to be measured once.
+    # Long enough that one measurement will do.
     two, one = speed(2), speed(1)
     return Line(what, two, one, "runs/s", two / one, 1.7)
 
 
 def _on_ray(script: str, what: str) -> Line:
-    """Let a process of its own, which starts two nodes of one core, compare two numbers."""
-    # Else Ray would replace 127.0.0.1 by an address that others can reach.
+    """Measure in a separate process, which starts its own Ray cluster."""
+    # Otherwise Ray would replace 127.0.0.1 by an address that others can reach.
     environment = os.environ | {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
-    line = [sys.executable, "-m", "fedac.experiments.ray_benchmark", script]
+    line = [sys.executable, str(Path(__file__).with_name("bench_ray.py")), script]
     child = subprocess.run(line, capture_output=True, check=True, env=environment)
     return Line(what, **json.loads(child.stdout.splitlines()[-1]))
 
 
-def _against_jax(what: str) -> Line:
-    from fedac.experiments.jax_baseline import make_round
+def jax_round(
+    objective: LogisticRegression, *, workers: int, local_steps: int, eta: float
+) -> Callable[[], Any]:
+    """Return one round of FedAc-I as a user of JAX would write it: a compiled scan over steps."""
+    import jax
+    import jax.numpy as jnp
 
-    one_round = make_round(_a9a(), workers=M, local_steps=K, eta=0.5)
+    X = jnp.asarray(np.asarray((objective.X @ np.eye(objective.dim)), dtype=np.float32))
+    y = jnp.asarray(objective.y, dtype=jnp.float32)
+    hp = FEDAC_I.couple(eta=eta, mu=objective.l2, K=local_steps)
+    steps = np.arange(local_steps)[:, None]
+    rows = jnp.asarray(sample_index(1, np.arange(workers), steps, objective.n_samples))
+
+    def step(state: Any, rows: Any) -> tuple[Any, None]:
+        w_md = FEDAC_I.query(state, hp)
+        x, labels = X[rows], y[rows]
+        slopes = -labels * jax.nn.sigmoid(-labels * (x * w_md).sum(axis=1))
+        g = slopes[:, None] * x + objective.l2 * w_md
+        return FEDAC_I.update(state, w_md, g, hp), None
+
+    def one_round(w: Any, rows: Any) -> Any:
+        start = jnp.broadcast_to(w, (workers, objective.dim))
+        state, _ = jax.lax.scan(step, FEDAC_I.start(start), rows)
+        return [sequence.mean(axis=0) for sequence in state]
+
+    w_0 = jnp.ones(objective.dim, dtype=jnp.float32)
+    compiled = jax.jit(one_round)
+    return lambda: jax.block_until_ready(compiled(w_0, rows))
+
+
+def _against_jax(what: str) -> Line:
+    one_round = jax_round(_a9a(), workers=M, local_steps=K, eta=0.5)
     return _compare(what, partial(_rate, _a9a(), T=1024), _timed(M * K, one_round), None)
 
 
-def _has_ray() -> bool:
-    return importlib.util.find_spec("ray") is not None
+def _installed(package: str) -> bool:
+    return importlib.util.find_spec(package) is not None
 
 
 PEAK_MEMORY = "peak memory, M=2^20 over M=2^8"
+OVER_SKLEARN = "one core, one step size over scikit-learn's SGDClassifier"
 OVER_JAX = "one step size over a jax.jit scan"
 RAY_TASK = "overhead of a Ray task with 1 MB of results"
 RAY_NODES = "two Ray nodes of one core over two threads, M=2^20, 13 step sizes"
 LINES: dict[str, Callable[[str], Line]] = {
     "13 step sizes over the reference engine": partial(_over_reference, 450, K, ETAS),
     "one step size over the reference engine": partial(_over_reference, 30, K, (0.5,)),
-    "one core, one step size over scikit-learn's SGDClassifier": _against_sklearn,
+    OVER_SKLEARN: _against_sklearn,
     "K=256, 13 step sizes over the reference engine": partial(_over_reference, 450, 256, ETAS),
     "K=16, 13 step sizes over the reference engine": partial(_over_reference, 300, 16, ETAS),
     "MB-SGD over a NumPy minibatch gradient": _against_numpy_minibatch,
@@ -335,10 +382,27 @@ LINES: dict[str, Callable[[str], Line]] = {
     RAY_TASK: partial(_on_ray, "task"),
     RAY_NODES: partial(_on_ray, "nodes"),
 }
-# What a line needs.
+# What a line needs; lines that cannot be measured here are left out.
 NEEDS: dict[str, Callable[[], bool]] = {
     PEAK_MEMORY: Path("/proc/self/status").exists,
-    OVER_JAX: lambda: importlib.util.find_spec("jax") is not None,
-    RAY_TASK: _has_ray,
-    RAY_NODES: _has_ray,
+    OVER_SKLEARN: partial(_installed, "sklearn"),
+    OVER_JAX: partial(_installed, "jax"),
+    RAY_TASK: partial(_installed, "ray"),
+    RAY_NODES: partial(_installed, "ray"),
 }
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description="Measure the speed of the fast engine.")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--only", default="", help="measure lines whose name contains this")
+    options = parser.parse_args(argv)
+    lines = list(run(options.only))
+    if options.json:
+        print(as_json(lines))
+    else:
+        print_lines(lines)
+
+
+if __name__ == "__main__":
+    main()

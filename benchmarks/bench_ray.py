@@ -1,6 +1,6 @@
-"""The lines of the benchmark that need Ray, in a process of their own.
+"""The lines of `bench.py` that need a Ray cluster, measured in a separate process.
 
-``python -m fedac.experiments.ray_benchmark task|nodes`` prints the numbers of a line as JSON.
+`python benchmarks/bench_ray.py task|nodes` prints the numbers of one line as JSON.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from statistics import median
 from typing import Any
 
 import numpy as np
+from bench import ETAS, REPEATS
 
 from fedac.data import load
-from fedac.experiments.bench import ETAS, REPEATS
 from fedac.experiments.grid import Config, Grid, groups
 from fedac.experiments.pool import Order
 from fedac.experiments.ray_pool import OnRay
@@ -28,13 +28,13 @@ from fedac.experiments.task import Task
 from fedac.objectives import LogisticRegression
 from fedac.simulation import simulate
 
-# Groups that are timed.
+# Number of groups to time.
 ORDERS = 60
 
 
 @contextmanager
 def cluster_of(nodes: int) -> Iterator[None]:
-    """Connect to so many nodes of one core each, on the loopback interface."""
+    """Start a cluster of single-core nodes on the loopback interface and connect to it."""
     import ray
     from ray.cluster_utils import Cluster
 
@@ -52,12 +52,12 @@ def cluster_of(nodes: int) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class Finished(Task):
-    """A task that needs no time: all of it is overhead."""
+    """A task that takes no time, so that everything measured is overhead."""
 
     losses: int = 100_000
 
     def run(self, configs: Sequence[Config], *_: Any, **__: Any) -> list[tuple[Config, Outcome]]:
-        """Return about 1 MB for the first of the runs."""
+        """Return about 1 MB of results for the first run."""
         losses = tuple(np.arange(self.losses, dtype=float).tolist())
         outcome = Outcome(
             status="ok", steps=(0,), losses=losses, f_star=0.0, megabytes_per_worker=0.0,
@@ -67,7 +67,7 @@ class Finished(Task):
 
 
 def measure_task() -> dict[str, Any]:
-    """Time groups as Ray tasks, one at a time, that do nothing."""
+    """Time Ray tasks that do nothing, one at a time."""
     grid = Grid(
         name="bench", dataset="one row", l2=1e-2, algorithms=("fedavg",), workers=(1,), eta=(0.1,),
         local_steps=(1,), steps=1, seeds=tuple(range(ORDERS)),
@@ -81,7 +81,7 @@ def measure_task() -> dict[str, Any]:
         for answer in runner.run(orders, lambda order, queries, node: None):
             assert answer.error is None
             times.append(time.perf_counter())
-    # The first starts a process.
+    # The first task starts a process.
     overhead = 1000 * (times[-1] - times[0]) / (len(times) - 1)
     size = len(pickle.dumps(answer.runs)) / 1e6
     return {"ours": overhead, "theirs": size, "unit": "ms, MB", "ratio": overhead, "bar": 30,
@@ -89,7 +89,7 @@ def measure_task() -> dict[str, Any]:
 
 
 def measure_nodes() -> dict[str, Any]:
-    """Compare one simulation over two nodes with the same one on two threads."""
+    """Compare a simulation on two nodes with the same simulation on two threads."""
     data = load("a9a")
     F = LogisticRegression(data.X, data.y, l2=1e-3)
 
