@@ -234,7 +234,7 @@ def test_what_a_server_changes_after_sending_reaches_no_client():
     grid, config = InProcessGrid(app_of(echo), 2), ConfigRecord({"number": 1})
     names = grid.push_messages(ask(grid, content=RecordDict({"config": config})))
     config["number"] = 2
-    grid._turns.wait(grid._pushed.values(), 60.0)
+    grid.pull_seconds = 60.0
     assert said(grid.pull_messages(names)) == [1, 1]
 
 

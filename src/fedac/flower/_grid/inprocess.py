@@ -1,7 +1,4 @@
-"""Copies of messages, as if they had travelled through a network.
-
-The bytes of arrays are immutable and shared, so a copy of a large model costs next to nothing.
-"""
+"""A whole federation in this process, or in a few worker processes, without Flower's deployment."""
 
 from __future__ import annotations
 
@@ -23,250 +20,67 @@ from flwr.serverapp import Grid
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
-from fedac.flower._server.strategy import CLOCK_SKEW
+from fedac.flower._server.waiting import CLOCK_SKEW
 from fedac.validate import require_count
 
 if TYPE_CHECKING:
     from fedac.flower._grid.processes import Processes
 
-
-def copy_message(message: Message) -> Message:
-    """Return a message that has nothing in common with this one that anybody could change."""
-    twin = _with_own_metadata(message)
-    if message.has_content():
-        twin.content = copy_records(message.content)
-    return twin
-
-
-def without_content(message: Message) -> Message:
-    """Return a copy that is as good for replies, but small."""
-    twin = _with_own_metadata(message)
-    twin.content = RecordDict()
-    return twin
-
-
-def copy_records(records: RecordDict) -> RecordDict:
-    """Return a copy of all records.
-
-    Examples
-    --------
-    >>> from flwr.app import ConfigRecord
-    >>> sent = RecordDict({"config": ConfigRecord({"widths": [8, 4]})})
-    >>> copy_records(sent)["config"]["widths"].append(2)
-    >>> sent["config"]["widths"]
-    [8, 4]
-    """
-    return RecordDict({name: _copy_record(record) for name, record in records.items()})
-
-
-def _with_own_metadata(message: Message) -> Message:
-    twin = copy.copy(message)
-    twin.__dict__["_metadata"] = copy.copy(message.metadata)
-    return twin
-
-
-def _copy_record(record: Any) -> Any:
-    twin = record.copy()
-    for key, value in record.items():
-        if isinstance(record, ArrayRecord):
-            twin.__dict__["_data"][key] = _copy_array(value)
-        elif isinstance(value, list):
-            twin.__dict__["_data"][key] = list(value)
-    return twin
-
-
-def _copy_array(array: Array) -> Array:
-    # Not what Flower has cached in it, which cannot be pickled. Its fields have been checked.
-    twin = Array.__new__(Array)
-    fields = {"dtype": array.dtype, "shape": array.shape, "stype": array.stype, "data": array.data}
-    twin.__dict__.update(fields)
-    return twin
-
-
-# --- One call of a ClientApp, as Flower makes it: whatever happens, there is a reply.
+log = logging.getLogger("flwr.fedac")
 
 App = Callable[[Message, Context], Message]
 
-
-def call_app(app: App, message: Message, context: Context) -> tuple[Message, RecordDict]:
-    """Return an app's reply, and the state of its node afterwards.
-
-    A call that fails gives an error with the traceback and leaves the state as it was.
-    """
-    before = copy_records(context.state)
-    try:
-        reply = app(message, context)
-        mine = isinstance(reply, Message) and reply.metadata.reply_to_message_id
-        if mine != message.metadata.message_id:
-            got = "another Message" if isinstance(reply, Message) else f"{reply!r:.80}"
-            raise TypeError(
-                f"a ClientApp must return Message(content, reply_to=message), not {got}"
-            )
-        return copy_message(reply), copy_records(context.state)
-    except BaseException:  # sys.exit too: the node fails, not the federation
-        return error_reply(message, ErrorCode.CLIENT_APP_RAISED_EXCEPTION), before
-
-
-def error_reply(message: Message, code: int, reason: str | None = None) -> Message:
-    """Return a reply with an error; its reason is the current exception unless one is given."""
-    return Message(Error(code, reason or traceback.format_exc()), reply_to=message)
-
-
-def take_identity() -> None:
-    """Let this process make messages, as Flower does in the processes that it starts."""
-    for name in ("_task_id", "_run_id", "_node_id"):
-        if getattr(TaskIdentity, name) is None:
-            setattr(TaskIdentity, name, SUPERLINK_NODE_ID)
-
-
-# --- Who answers when: messages in background threads, in order, a few at a time.
-#
-# One at a time in threads, because client code was written for a process of its own: PyTorch's
-# random
-# numbers, say, are global. But a node that takes too long is left alone, and the next one starts.
-
-log = logging.getLogger("flwr.fedac")
-
-# A node may use this share of the time that is left until the deadline, and these seconds at least.
-# Nodes that take longer could not all make it one after the other anyway.
-SHARE, LEAST = 0.25, 1.0
-TICK = 0.05  # seconds between two looks for nodes that take too long
+# A node may use this share of the time until the deadline, and at least this many seconds, before
+# the next node starts in parallel. If several nodes took longer, not all could meet the deadline.
+SHARE, LEAST_SECONDS = 0.25, 1.0
+POLL_SECONDS = 0.05  # between two checks for overdue nodes
 
 
 @dataclass(eq=False)
-class Turn:
-    """A node's message, and what became of it. Nobody waits for its reply after `until`."""
+class Delivery:
+    """A message on its way to a node and back. The server stops waiting for it at `deadline`."""
 
     node: int
     message: Message
-    until: float
+    deadline: float
     overdue: float = math.inf
     finished: bool = False
     reply: Message | None = None
     problem: BaseException | None = None
 
     def begin(self) -> None:
-        """Note that the node starts to work."""
+        """Start the clock: the node begins to work."""
         now = time.monotonic()
-        self.overdue = now + max(SHARE * (self.until - now), LEAST)
-
-
-class Turns:
-    """Gives every message its turn.
-
-    Parameters
-    ----------
-    answer : callable
-        ``answer(turn) -> reply``, called in a background thread; it calls ``turn.begin()``.
-    side_by_side : int
-        How many at a time. Two messages of the same node never are.
-    """
-
-    def __init__(self, answer: Callable[[Turn], Message | None], side_by_side: int) -> None:
-        self._answer = answer
-        self._side_by_side = side_by_side
-        self._waiting: list[Turn] = []
-        self._running: set[Turn] = set()
-        self._left_alone: set[Turn] = set()
-        self._changed = threading.Condition()
-
-    def add(self, turns: Iterable[Turn]) -> None:
-        """Queue up; return at once."""
-        with self._changed:
-            self._waiting += turns
-            self._start()
-
-    def wait(self, turns: Iterable[Turn], seconds: float) -> None:
-        """Wait until all of these are finished or the time is up."""
-        until, waited_for = time.monotonic() + seconds, list(turns)
-        with self._changed:
-            while not all(turn.finished for turn in waited_for):
-                now = time.monotonic()
-                if now >= until:
-                    return
-                self._leave_alone(now)
-                self._changed.wait(min(until - now, TICK))
-
-    def clear(self) -> None:
-        """Forget those that have not started."""
-        with self._changed:
-            self._waiting.clear()
-
-    def _start(self) -> None:
-        while (turn := self._next()) is not None:
-            threading.Thread(target=self._work, args=(turn,), daemon=True).start()
-
-    def _next(self) -> Turn | None:
-        """Return who starts now, if anybody may. The caller holds the lock, as for all of these."""
-        if len(self._running) >= self._side_by_side:
-            return None
-        busy = {turn.node for turn in self._running | self._left_alone}
-        turn = next((turn for turn in self._waiting if turn.node not in busy), None)
-        if turn is not None:
-            self._waiting.remove(turn)
-            self._running.add(turn)
-        return turn
-
-    def _work(self, turn: Turn | None) -> None:
-        while turn is not None:
-            try:
-                turn.reply = self._answer(turn)
-            except BaseException as problem:  # for those who wait for it
-                turn.problem = problem
-            with self._changed:
-                turn.finished = True
-                self._running.discard(turn)
-                self._left_alone.discard(turn)
-                self._changed.notify_all()
-                turn = self._next()
-
-    def _leave_alone(self, now: float) -> None:
-        """Let the next ones start beside those that take too long."""
-        slow = {turn for turn in self._running if turn.overdue <= now} if self._waiting else set()
-        for turn in slow:
-            log.warning(
-                "node %d takes long: the next one starts beside it. Where client code must not run "
-                "side by side in threads, use workers=, or a longer deadline",
-                turn.node,
-            )
-        self._running -= slow
-        self._left_alone |= slow
-        if slow:
-            self._start()
-
-
-# --- A whole federation in one process, or in a few: the fast way to simulate any Flower app.
-
-log = logging.getLogger("flwr.fedac")
+        self.overdue = now + max(SHARE * (self.deadline - now), LEAST_SECONDS)
 
 
 class InProcessGrid(Grid):
-    """Simulate any Flower app here: no Ray, no network, no start-up time.
+    """Simulate any Flower app in this process: no Ray, no network, no start-up time.
 
-    Give it to a strategy's ``start``, or to a ServerApp (``server_app(grid, context)``). Nodes see
-    what they would see in Flower: a ``context.state`` of their own that stays from message to
-    message, copies of messages, node ids of 64 bits (the same in every run), and errors instead of
-    replies where a client fails. Deadlines hold: the server waits no longer than it says.
+    Pass it to a strategy's ``start``, or to a ServerApp (``server_app(grid, context)``). Nodes see
+    what they would see in Flower: their own ``context.state``, which persists between messages,
+    copies of messages, node ids of 64 bits (the same in every run), and errors instead of replies
+    when a client fails. Deadlines hold: the server never waits longer than it says.
 
-    Without `workers`, nodes run one after the other in a background thread, so that client code
-    needs no locks and random numbers repeat. A node that uses up a quarter of the time until the
-    deadline (or a second, if that is longer) is left alone in its thread, and the next one starts
-    beside it; a warning says so.
+    Without `workers`, nodes run one after the other in a background thread, so client code needs no
+    locks and random numbers repeat. If a node uses more than a quarter of the time until the
+    deadline (and more than a second), the next node starts in parallel, with a warning.
 
     Parameters
     ----------
     client_app : ClientApp
         The app that every node runs.
     nodes : int
-        How many; the i-th of ``get_node_ids()`` gets ``partition-id`` i of ``num-partitions`` in
-        its node_config.
+        Number of nodes. The i-th of ``get_node_ids()`` gets ``partition-id`` i of
+        ``num-partitions`` in its node_config.
     run_config : dict, optional
         What ``flwr run --run-config`` would set.
     workers : int, optional
-        Run the nodes in so many processes side by side, which share the cores. The app reaches
-        them by cloudpickle. Any of them may get a message of any node: what should stay, belongs
-        in ``context.state``. The first message waits until they are ready, which takes seconds and
-        counts towards no deadline. They end with the grid, with ``close()``, and with this process.
+        Run the nodes in this many parallel processes, which share the cores. The app reaches them
+        through cloudpickle. Any process may get any node's message, so keep state that must persist
+        in ``context.state``. The first message waits until the processes are ready, which takes
+        seconds and counts towards no deadline. They end with the grid, with ``close()``, and with
+        this process.
 
     Examples
     --------
@@ -282,7 +96,7 @@ class InProcessGrid(Grid):
     [{'partition-id': 0, 'num-partitions': 2}, {'partition-id': 1, 'num-partitions': 2}]
     """
 
-    # How long pull_messages waits for replies that are not there yet.
+    # How long pull_messages waits for replies that have not arrived yet.
     pull_seconds = 0.1
 
     def __init__(
@@ -303,10 +117,14 @@ class InProcessGrid(Grid):
         self.states: dict[int, RecordDict] = {}
         take_identity()
         self._run = Run.create_empty(TaskIdentity.run_id)
-        self._names = itertools.count(1)
-        self._turns = Turns(self._take_turn, self.workers or 1)
-        self._pushed: dict[str, Turn] = {}
+        self._message_numbers = itertools.count(1)
         self._processes: Processes | None = None
+        self._pushed: dict[str, Delivery] = {}
+        # Deliveries whose node has not started, is working, or is overdue; guarded by the lock.
+        self._queue: list[Delivery] = []
+        self._working: set[Delivery] = set()
+        self._overdue: set[Delivery] = set()
+        self._changed = threading.Condition()
 
     def __enter__(self) -> Self:
         return self
@@ -315,8 +133,9 @@ class InProcessGrid(Grid):
         self.close()
 
     def close(self) -> None:
-        """Forget the messages that no node has started with, and end the worker processes."""
-        self._turns.clear()
+        """Discard messages that no node has started on, and end the worker processes."""
+        with self._changed:
+            self._queue.clear()
         if self._processes is not None:
             self._processes.close()
 
@@ -326,7 +145,7 @@ class InProcessGrid(Grid):
 
     @property
     def run(self) -> Run:
-        """The run; as long as nobody sets one, it has a number and nothing else."""
+        """The run; until one is set, it has a number and nothing else."""
         return self._run
 
     def create_message(
@@ -345,27 +164,22 @@ class InProcessGrid(Grid):
         return list(self.configs)
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
-        """Send messages; return at once, with the ids of those whose node exists."""
+        """Send messages and return at once, with the ids of those whose node exists."""
         return self._push(messages, math.inf)
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
-        """Return the replies that are there, each of them once; errors for messages that expired.
+        """Return each reply that has arrived once; for an expired message, an error.
 
-        If some are missing, wait a moment for them: a server that asks again and again needs no
-        pauses of its own.
+        If some are missing, wait a moment for them, so that a polling server needs no pauses.
         """
-        names = [name for name in message_ids if name in self._pushed]
-        self._turns.wait((self._pushed[name] for name in names), self.pull_seconds)
-        return self._collect(names)
+        return self._collect(message_ids, self.pull_seconds)
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> list[Message]:
-        """Send messages; return all replies, or those that are there after `timeout` seconds."""
+        """Send messages; return all replies, or those that arrive within `timeout` seconds."""
         seconds = math.inf if timeout is None else timeout
-        names = self._push(messages, seconds)
-        self._turns.wait((self._pushed[name] for name in names), seconds)
-        return self._collect(names)
+        return self._collect(self._push(messages, seconds), seconds)
 
     def answer(self, message: Message) -> Message | None:
         """Return a node's reply, or None for no reply. Tests override it to inject faults."""
@@ -379,8 +193,8 @@ class InProcessGrid(Grid):
             state=self.states.get(node, RecordDict()),
             run_config=dict(self.run_config),
         )
-        turn = self._pushed.get(message.metadata.message_id)
-        begin = turn.begin if turn is not None else lambda: None
+        delivery = self._pushed.get(message.metadata.message_id)
+        begin = delivery.begin if delivery is not None else lambda: None
         if self._processes is not None:
             reply, self.states[node] = self._processes.answer(message, context, begin)
         else:
@@ -389,67 +203,164 @@ class InProcessGrid(Grid):
         return reply
 
     def _push(self, messages: Iterable[Message], seconds: float) -> list[str]:
-        """Send messages whose replies nobody waits for after so many seconds."""
-        if self.workers is not None:
-            self._start_processes(self.workers)
+        """Queue messages; the server waits at most `seconds` for their replies."""
+        if self.workers is not None:  # before any clock starts: imports count towards no deadline
+            if self._processes is None:
+                from fedac.flower._grid.processes import Processes
+
+                self._processes = Processes(self.client_app, self.workers)
+            self._processes.start(len(self.configs))
         pushed = {}
         for message in messages:
-            if message.metadata.dst_node_id not in self.configs:
-                log.error(
-                    "there is no node %d: its message is dropped", message.metadata.dst_node_id
-                )
+            node, ttl = message.metadata.dst_node_id, message.metadata.ttl
+            if node not in self.configs:
+                log.error("there is no node %d; its message is dropped", node)
                 continue
-            name = f"message-{next(self._names)}"
+            name = f"message-{next(self._message_numbers)}"
             message.metadata.__dict__["_message_id"] = name  # as Flower does
-            until = time.monotonic() + min(seconds, _seconds_left(message))
-            pushed[name] = Turn(message.metadata.dst_node_id, copy_message(message), until)
+            left = ttl - CLOCK_SKEW if ttl > CLOCK_SKEW else ttl
+            deadline = time.monotonic() + min(seconds, left)
+            pushed[name] = Delivery(node, copy_message(message), deadline)
         self._pushed |= pushed
-        self._turns.add(pushed.values())
+        with self._changed:
+            self._queue += pushed.values()
+            self._start_next()
         return list(pushed)
 
-    def _start_processes(self, count: int) -> None:
-        """Wait for processes here, before any clock starts: no deadline is about our imports."""
-        if self._processes is None:
-            from fedac.flower._grid.processes import Processes
+    def _collect(self, message_ids: Iterable[str], seconds: float) -> list[Message]:
+        """Wait for replies until all have arrived or the time is up; return those that have."""
+        until = time.monotonic() + seconds
+        waiting = {name: self._pushed[name] for name in message_ids if name in self._pushed}
+        with self._changed:
+            while not all(delivery.finished for delivery in waiting.values()):
+                now = time.monotonic()
+                if now >= until:
+                    break
+                self._pass_overdue(now)
+                self._changed.wait(min(until - now, POLL_SECONDS))
+        replies = []
+        for name, delivery in waiting.items():
+            if delivery.problem is not None:
+                raise delivery.problem
+            reply = delivery.reply
+            if _expired(delivery.message):
+                reply = error_reply(
+                    delivery.message, ErrorCode.MESSAGE_UNAVAILABLE, "The message has expired."
+                )
+            if reply is not None:
+                replies.append(reply)
+                del self._pushed[name]
+        return replies
 
-            self._processes = Processes(self.client_app, count)
-        self._processes.start(len(self.configs))
+    def _start_next(self) -> None:
+        """Start as many queued deliveries as may run now. The caller holds the lock."""
+        # One at a time without workers, because client code expects a process of its own:
+        # PyTorch's random numbers, for example, are global. Never two messages of one node.
+        for delivery in list(self._queue):
+            if len(self._working) >= (self.workers or 1):
+                return
+            if delivery.node not in {other.node for other in self._working | self._overdue}:
+                self._queue.remove(delivery)
+                self._working.add(delivery)
+                threading.Thread(target=self._deliver, args=(delivery,), daemon=True).start()
 
-    def _collect(self, names: Iterable[str]) -> list[Message]:
-        found = {name: _reply(self._pushed[name]) for name in names}
-        replies = {name: reply for name, reply in found.items() if reply is not None}
-        for name in replies:
-            del self._pushed[name]
-        return list(replies.values())
+    def _deliver(self, delivery: Delivery) -> None:
+        """Get a node's reply, in a background thread."""
+        # The reply may never be pulled, so keep little of the message. And clients may change it.
+        message, delivery.message = delivery.message, copy_message(delivery.message, empty=True)
+        try:
+            delivery.reply = None if _expired(message) else self.answer(message)
+        except BaseException as problem:  # a fault of the grid, raised where the reply is pulled
+            delivery.problem = problem
+        with self._changed:
+            delivery.finished = True
+            self._working.discard(delivery)
+            self._overdue.discard(delivery)
+            self._start_next()
+            self._changed.notify_all()
 
-    def _take_turn(self, turn: Turn) -> Message | None:
-        if _expired(turn.message):
-            return None
-        # Its reply may never be pulled, so keep little of it. And clients may change messages.
-        message, turn.message = turn.message, without_content(turn.message)
-        return self.answer(message)
+    def _pass_overdue(self, now: float) -> None:
+        """Let the next nodes start in parallel to overdue ones. The caller holds the lock."""
+        overdue = {d for d in self._working if d.overdue <= now} if self._queue else set()
+        for delivery in overdue:
+            log.warning(
+                "node %d is slow: the next node starts in parallel. If client code must not run in "
+                "parallel threads, use workers= or a longer deadline",
+                delivery.node,
+            )
+        self._working -= overdue
+        self._overdue |= overdue
+        if overdue:
+            self._start_next()
 
 
-def _reply(turn: Turn) -> Message | None:
-    """Return what a server gets for its message now."""
-    if turn.problem is not None:
-        raise turn.problem
-    if _expired(turn.message):
-        return error_reply(turn.message, ErrorCode.MESSAGE_UNAVAILABLE, "The message has expired.")
-    return turn.reply
+def call_app(app: App, message: Message, context: Context) -> tuple[Message, RecordDict]:
+    """Call a ClientApp as Flower does: return a reply whatever happens, and the node's new state.
+
+    A call that fails returns an error with the traceback and leaves the state unchanged.
+    """
+    before = copy_records(context.state)
+    try:
+        reply = app(message, context)
+        answered = isinstance(reply, Message) and reply.metadata.reply_to_message_id
+        if answered != message.metadata.message_id:
+            got = "another Message" if isinstance(reply, Message) else f"{reply!r:.80}"
+            raise TypeError(
+                f"a ClientApp must return Message(content, reply_to=message), not {got}"
+            )
+        return copy_message(reply), copy_records(context.state)
+    except BaseException:  # even sys.exit: the node fails, not the federation
+        return error_reply(message, ErrorCode.CLIENT_APP_RAISED_EXCEPTION), before
+
+
+def error_reply(message: Message, code: int, reason: str | None = None) -> Message:
+    """Return a reply with an error. Default reason: the current exception."""
+    return Message(Error(code, reason or traceback.format_exc()), reply_to=message)
+
+
+def take_identity() -> None:
+    """Let this process create messages, as Flower does in the processes that it starts."""
+    for name in ("_task_id", "_run_id", "_node_id"):
+        if getattr(TaskIdentity, name) is None:
+            setattr(TaskIdentity, name, SUPERLINK_NODE_ID)
+
+
+def copy_message(message: Message, *, empty: bool = False) -> Message:
+    """Copy a message as if it had crossed a network; an `empty` copy is only good for replies."""
+    twin = copy.copy(message)
+    twin.__dict__["_metadata"] = copy.copy(message.metadata)
+    if empty:
+        twin.content = RecordDict()
+    elif message.has_content():
+        twin.content = copy_records(message.content)
+    return twin
+
+
+def copy_records(records: RecordDict) -> RecordDict:
+    """Copy all records. The bytes of arrays are immutable, so large models cost next to nothing."""
+    copies: dict[str, Any] = {}
+    for name, record in records.items():
+        copies[name] = record.copy()
+        for key, value in record.items():
+            if isinstance(record, ArrayRecord) or isinstance(value, list):
+                copies[name].__dict__["_data"][key] = _copy_value(value)
+    return RecordDict(copies)
+
+
+def _copy_value(value: Any) -> Any:
+    if isinstance(value, list):
+        return list(value)
+    # Without what Flower has cached in the array, which cannot be pickled.
+    twin = Array.__new__(Array)
+    twin.__dict__.update({k: getattr(value, k) for k in ("dtype", "shape", "stype", "data")})
+    return twin
 
 
 def _expired(message: Message) -> bool:
     return message.metadata.created_at + message.metadata.ttl <= time.time()
 
 
-def _seconds_left(message: Message) -> float:
-    """Return how long the server waits for a reply, as far as the message says."""
-    ttl = message.metadata.ttl
-    return ttl - CLOCK_SKEW if ttl > CLOCK_SKEW else ttl
-
-
 def _node_id(number: int) -> int:
-    """Return a node's id: 64 bits, as Flower draws them, but the same in every run."""
+    """Return a node id: 64 bits as in Flower, but the same in every run."""
     digest = hashlib.sha256(f"fedac node {number}".encode()).digest()
     return int.from_bytes(digest[:8], "big")

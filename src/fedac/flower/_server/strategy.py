@@ -45,7 +45,7 @@ from fedac.flower._server.replies import Reader, Reply, Sorted, read_like, sort_
 from fedac.flower._server.result import Dropped, FederationResult, History
 from fedac.flower._server.round import ServerMemory, output_of, problem_of, rescale_changes, serve
 from fedac.flower._server.run import EvaluateFn, FederationRun, OnRound, TrainingRound
-from fedac.flower._server.waiting import Deadline, wait_for_nodes
+from fedac.flower._server.waiting import CLOCK_SKEW, Deadline, wait_for_nodes
 from fedac.flower._task import Task
 from fedac.validate import require_count, require_positive
 
@@ -274,8 +274,6 @@ def warn_if_not_accelerated(algorithm: Algorithm, *, eta: float, mu: float, K: i
 
 # A child of Flower's logger: `flwr run --stream` and `flwr log` show its lines.
 log = logging.getLogger("flwr.fedac")
-
-CLOCK_SKEW = 60.0  # seconds by which messages outlive their deadline, in case clocks disagree
 
 
 class LocalStrategy(Options, Strategy):

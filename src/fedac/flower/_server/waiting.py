@@ -17,6 +17,7 @@ ADAPTIVE = "adaptive"
 LONGEST, SHORTEST = 600.0, 10.0
 # An adaptive deadline is so many times the slowest reply of the last rounds.
 TIMES, ROUNDS = 3.0, 5
+CLOCK_SKEW = 60.0  # seconds by which messages outlive their deadline, in case clocks disagree
 
 
 @dataclass
