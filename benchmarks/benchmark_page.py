@@ -64,7 +64,7 @@ CASES = (
     Case("synthetic-dense, l2 = 1e-6", "synthetic-dense", 1e-6, 5e-2, 50, (8, 32)),
     Case("digits, 8 against the rest, l2 = 1e-3", "digits", 1e-3, 5e-3),
 )
-# How rows are split, and which share of the clients takes part in a round.
+# The split of the rows, and the participation.
 KINDS = {
     "i.i.d.": ("iid", 1.0),
     "dirichlet(0.3)": ("dirichlet(0.3)", 1.0),
@@ -191,7 +191,7 @@ def draw_case(found: dict[str, Comparison], case: Case) -> Figure:
                 ax.axhline(case.target, color="0.35", linestyle="--", linewidth=0.8)
                 # L-BFGS goes on to rounding errors, where nothing else is.
                 ax.set(yscale="log", xlabel=LABELS[axis], ylim=(case.target / 50, None))
-                # Where half of the lines have ended there is little left to compare.
+                # Beyond the end of half of the lines there is little left to compare.
                 ends = [line.get_xdata()[-1] for line in ax.lines if len(line.get_xdata()) > 2]
                 ax.set_xlim(0, float(np.median(ends)))
                 ax.grid(True, which="major", color="0.92", linewidth=0.5)

@@ -1,7 +1,7 @@
 """FedAc-I, FedAvg and the minibatch baselines on a9a, split among 100 clients.
 
 Writes docs/images/clients.png: python benchmarks/clients_figure.py
-The runs are those of sweeps/a9a-clients.toml; each method has its best step size for every seed.
+Runs sweeps/a9a-clients.toml; each method uses its best step size for every seed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from fedac.experiments.sweep import run
 from fedac.plotting import style
 
 OUT = Path(__file__).parents[1] / "docs" / "images" / "clients.png"
-PANELS = {1.0: "everybody takes part", 0.1: "10% take part in a round"}
+PANELS = {1.0: "everybody takes part", 0.1: "participation 10%"}
 
 
 def main() -> None:

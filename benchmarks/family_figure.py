@@ -1,4 +1,4 @@
-"""Compositions on a9a at equal rounds and at equal megabytes, where workers are alike or differ.
+"""Compositions on a9a at equal rounds and at equal megabytes, homogeneous or heterogeneous.
 
 Writes docs/images/family.png and prints the tables of docs/algorithms.md:
 python benchmarks/family_figure.py [FOLDER]
@@ -137,7 +137,7 @@ def main() -> None:
                 grid = Grid(name=title, **SHARED, **settings, record_every=K)
                 along = traces_of(store, grid)
                 families = list(dict.fromkeys(map(family, grid.algorithms)))
-                # What a method sends that has one vector.
+                # Bytes sent by a method with one vector.
                 budgets = {"rounds": T // K, "kilobytes": along["kilobytes"].min() * (T // K)}
                 for (over, budget), ax in zip(budgets.items(), panels, strict=True):
                     best = chosen(along, over, budget)

@@ -2,10 +2,10 @@
 
 python benchmarks/flower_grids.py [cores]: 50 nodes, logistic regression on scikit-learn's digits,
 Flower's own FedAvg and a plain ClientApp with one local epoch, in PyTorch and in NumPy; then the
-same messages to a client that only sends them back, which shows what the grids themselves cost. All
-ways take turns round by round, so that a busy machine slows them alike. The first round of Ray
-begins with `run_simulation`: its start-up is part of it. Its clients get 2 cores each unless the
-command line says otherwise, as in Flower.
+same messages to a client that only sends them back, which shows the overhead of the grids. The
+variants alternate round by round, so that load on the machine affects all of them equally. The
+first round of Ray includes the start-up of `run_simulation`. Its clients get 2 cores each, as in
+Flower (default; the argument changes it).
 """
 
 from __future__ import annotations

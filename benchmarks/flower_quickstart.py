@@ -6,9 +6,9 @@
 Every method trains the model of examples/flower_quickstart, an epoch a round on every client, and
 counts clients by their examples. Flower's strategies run that app's client, ours the client of
 examples/flower_quickstart_fedac. Each method has twelve settings; for each kind of split it keeps
-the one that reaches 95% of the validation images in the fewest rounds, over three seeds. What is
-reported are five other seeds, and 95% of the test images. The seed is that of the model, of the
-split and of the batches.
+the one that reaches 95% of the validation images in the fewest rounds, over three seeds. The
+report uses five other seeds and 95% of the test images. The seed sets the model, the split and the
+batches.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Find the settings of examples/torch_gpt.py: equally many tries for every method.
+"""Find the settings of examples/torch_gpt.py with the same tuning budget for every method.
 
     python benchmarks/gpt_tuning.py --folder tries
 
 A search begins at START, our guess (DDP and DiLoCo: after a look at six settings each, with larger
 batches), and tries the next value of one number at a time, first in the direction that has just
-helped, and closer when nothing helps, until the tries are used up. The loss is that of the last
-step on the validation files, with seed 0; the example has other files and other seeds. The folder
+helped, and closer when nothing helps, until the tries are used up. The loss is taken after the last
+step on the validation files, with seed 0; the example uses other files and other seeds. The folder
 keeps all tries. Takes about half an hour on two idle cores.
 """
 
@@ -48,7 +48,7 @@ Setting = dict[str, float]
 
 
 def climb(here: Setting, tries: int, loss_of: Callable[[Setting], float]) -> tuple[Setting, float]:
-    """Return the best of so many settings, and its loss.
+    """Return the best of `tries` settings, and its loss.
 
     >>> climb({"lr": 0.004}, 8, lambda setting: abs(setting["lr"] - 0.03))
     ({'lr': 0.032}, 0.0020000000000000018)

@@ -2,8 +2,8 @@
 
 It shares no code with fedac's methods, draws or comparisons: the rules below were typed from the
 papers. From fedac come the rows of a9a and which client holds which rows, both part of the
-problem. Each method that is typed here runs on draws of its own, at its best K and with the
-settings of the page's table, in about ten minutes: python benchmarks/independent.py [benchmark.csv]
+problem. Each method runs on independent draws, at its best K and with the settings of the page's
+table. Takes about ten minutes: python benchmarks/independent.py [benchmark.csv]
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ RUNS = 20  # of this program
 
 
 class Problem(NamedTuple):
-    """Rows times their labels, those of a client one after another, and who has how many."""
+    """Rows times labels, grouped by client, and the number of rows per client."""
 
     rows: Array
     sizes: Array
@@ -201,9 +201,9 @@ def geometric_mean(rounds: Array) -> float:
 
 
 def agrees(row: Row, rounds: Array) -> bool:
-    """Say whether the mean is in the claim's interval.
+    """Return whether the mean lies in the claimed interval.
 
-    Where the page claims no mean, as many runs must reach the target as there, up to chance.
+    If the page claims no mean, the share of runs that reach the target must agree, up to chance.
     """
     if row["reached"]:
         return bool(row["rounds_low"] <= geometric_mean(rounds) <= row["rounds_high"])

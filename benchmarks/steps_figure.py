@@ -26,9 +26,9 @@ from fedac.simulation.problem import Lane
 OUT = Path(__file__).parents[1] / "docs" / "images" / "fedac-steps.svg"
 M, K, ROUNDS = 3, 5, 2
 START, SEED, BATCH = (-5.0, 1.9), 5, 2
-COLOURS = tuple(LABEL_COLOURS[i] for i in (0, 5, 2))  # seen on white and on black alike
+COLOURS = tuple(LABEL_COLOURS[i] for i in (0, 5, 2))  # visible on white and on black
 
-WIDTH, HEIGHT, UNIT = 640, 430, 78  # a unit of w is so many pixels
+WIDTH, HEIGHT, UNIT = 640, 430, 78  # pixels per unit of w
 CENTRE = (528, 205)  # where the optimum is
 LEVELS = (0.1, 0.4, 1.0, 2.0)
 LINES = (HEIGHT - 42, HEIGHT - 16)  # of the words below

@@ -138,7 +138,7 @@ def draw_overheads(ax: Axes) -> None:
     ax.xaxis.set_major_locator(FixedLocator(list(R)))
     ax.xaxis.set_minor_locator(NullLocator())
     ax.xaxis.set_major_formatter(ScalarFormatter())
-    ax.set(yscale="log", xlabel=f"rounds R = T/K, T={T}", ylabel="suboptimality over that of K=1")
+    ax.set(yscale="log", xlabel=f"rounds R = T/K, T={T}", ylabel="suboptimality relative to K=1")
     ax.set_title(
         f"Overhead of rare synchronization\nlogistic, M={M}, step sizes tuned", fontsize=10
     )

@@ -1,6 +1,6 @@
 """Peak memory and the time of a round by wire, for a large model: DiLoCo, AdamW inside.
 
-Every wire has processes of its own, one thread each, on loopback. Memory is the peak of a
+Every wire runs in separate processes, one thread each, on loopback. Memory is the peak of a
 process beyond what it has before the model, in copies of the parameters. Seconds are the processor
 time that a round takes from training: rounding, reading and the server's step, but no waiting.
 Two workers with 100 million parameters take 8 GB and two minutes: python

@@ -1,9 +1,9 @@
-"""What a step of FedAc and a round cost, compared with what PyTorch does, on a CPU or a GPU.
+"""Cost of a FedAc step and of a round, compared with PyTorch, on a CPU or a GPU.
 
-Steps are compared with those of SGD with Nesterov momentum, on many large tensors and on very many
-small ones. The optimizers take turns, because on a noisy machine ratios mean more than times. A
-round is compared with a bare all-reduce of as many numbers; what it takes beyond that is counted in
-copies of the parameters, in all and for each vector that is sent: LocalSGD sends one, FedAc two
+The yardstick of a step is SGD with Nesterov momentum, on many large tensors and on very many
+small ones. The optimizers take turns, because on a noisy machine ratios mean more than times. The
+yardstick of a round is a bare all-reduce of the same size; the excess is counted in copies of the
+parameters, in total and for each vector that is sent: LocalSGD sends one, FedAc two
 (w and w_ag) and sets w_md. Takes about two minutes: python benchmarks/torch_step.py
 """
 
@@ -24,7 +24,7 @@ from torch import nn
 from fedac.torch import FedAc, LocalOptimizer, LocalSGD, synchronize
 
 NUMBERS = {"lr": 0.1, "mu": 0.01, "local_steps": 16}
-SELDOM = {"lr": 0.1, "local_steps": 10**6}  # rounds end when they are told to
+SELDOM = {"lr": 0.1, "local_steps": 10**6}  # rounds end on request
 SHAPES = ((100, 100_000), (1_000, 1_000))
 YARDSTICK = "SGD, Nesterov, foreach"
 

@@ -54,7 +54,7 @@ SETTINGS: dict[str, dict[str, float]] = {
     "ddp": {"lr": 0.004, "beta2": 0.99},
     "post-local": {"lr": 0.512, "momentum": 0.8},
     "diloco": {"lr": 0.008, "outer": 0.3},
-    "diloco-int8": {"lr": 0.008, "outer": 0.3},  # those of DiLoCo
+    "diloco-int8": {"lr": 0.008, "outer": 0.3},  # as in DiLoCo
     "fedac": {"lr": 0.256, "mu": 0.01},
     "fedac-local": {"lr": 0.256, "mu": 0.1, "outer": 0.5},
     "gpa": {"lr": 2.05, "mu_x": 0.9, "mu_y": 0.9},
@@ -131,7 +131,7 @@ def read_texts(context: int) -> dict[str, Tensor]:
     texts: dict[str, bytearray] = {}
     for i, path in enumerate(files):
         use = {8: "validation", 9: "test"}.get(i % 10, str(i % WORKERS))
-        # Only the beginning, so that a few long files do not outweigh the others.
+        # Only the beginning, so that a few long files do not dominate.
         texts.setdefault(use, bytearray()).extend((root / path).read_bytes()[:16_384])
     return {
         use: torch.frombuffer(text, dtype=torch.uint8).unfold(0, context + 1, 1)
@@ -250,7 +250,7 @@ def work_together(folder: str, runs: list[Any], size: list[int]) -> None:
 
 
 def work(rank: int, meeting: str, job: Any, *arguments: Any) -> None:
-    """Join the others, and do a job with them."""
+    """Join the process group and run a job."""
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     dist.init_process_group(
         "gloo", init_method=f"file://{meeting}", rank=rank, world_size=WORKERS,
@@ -276,7 +276,7 @@ def costs(result: dict[str, Any], size: Size) -> np.ndarray:
     gap = 1 if result["method"] == "ddp" else size.K
     rounds = size.steps // gap
     sent = traffic(result["sent"], world_size=WORKERS, wire=wire_of(result["method"])) / WORKERS
-    # Every worker has a link of its own, on which it sends and receives at the same time.
+    # Every worker has a separate full-duplex link.
     link = Link(up="100Mbit", gradient=result["seconds"])
     seconds = link.elapsed(up=sent / rounds, down=0, gaps=[gap] * rounds)
     tokens = steps * WORKERS * size.batch * size.context

@@ -56,7 +56,7 @@ trainer = lightning.Trainer(
     accelerator="cpu",
     strategy=SingleDeviceStrategy("cpu"),  # "ddp" would average gradients in every step
     callbacks=[Averages("run.pt", local_steps=8, server="nesterov(0.7,0.9)", timeout=60)],
-    enable_checkpointing=False,  # run.pt is that of all processes
+    enable_checkpointing=False,  # run.pt belongs to all processes
     enable_progress_bar=dist.get_rank() == 0,
     logger=False,
 )

@@ -22,7 +22,7 @@ def read(path: str) -> dict[str, dict[str, Any]]:
 
 
 def slowdown(before: dict[str, Any], now: dict[str, Any]) -> float:
-    """Return how many times worse a line is; some ratios should be small, the others large."""
+    """Return how many times worse a line is; some ratios should be small, some large."""
     factor: float = now["ratio"] / before["ratio"]
     return factor if now["at_most"] else 1 / factor
 

@@ -179,7 +179,7 @@ class Deployment:
 
     def start(self, name: str, command: str, *options: object) -> subprocess.Popen[bytes]:
         """Start a process, with its log in a file."""
-        # An interrupt between the two statements would leave a process that nobody stops.
+        # An interrupt between the two statements would leave a process running.
         with signals_deferred(), (self.logs / f"{name}.log").open("wb") as log:
             process = subprocess.Popen(
                 [str(BIN / command), *map(str, options)],
@@ -189,7 +189,7 @@ class Deployment:
         return process
 
     def stop(self, name: str, how: int = signal.SIGTERM) -> None:
-        """Stop a process and all that it started, by their ids."""
+        """Stop a process and its descendants, by process id."""
         process = self.processes.pop(name)
         # Flower detaches its child processes: find them now, because they may outlive it.
         family = descendants(process.pid)
@@ -259,7 +259,7 @@ class Deployment:
     def supernode(
         self, name: str, *options: object, part: int = 0, parts: int = 2
     ) -> subprocess.Popen[bytes]:
-        """Start a SuperNode; `options` are those of its authentication."""
+        """Start a SuperNode; `options` configure its authentication."""
         return self.start(
             name, "flower-supernode",
             "--superlink", self.address,

@@ -17,7 +17,7 @@ import pandas as pd
 OUT = Path(__file__).parents[1] / "src/fedac/experiments/reproduction/published.csv"
 
 # The step sizes that the paper lists for a problem; the tables have more. It lists none for the
-# instability figure (a9a, l2 = 1e-4), so our sweep tries all that the authors tried.
+# instability figure (a9a, l2 = 1e-4), so our sweep covers the authors' values.
 A9A = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10)
 ETAS = {
     "a9a_1e-03": A9A,

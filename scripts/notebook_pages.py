@@ -1,6 +1,6 @@
 """A notebook as a page of the site: its text, its code, and the outputs that are stored in it.
 
-So it looks like every other page, and loads no styles or scripts of its own.
+So it looks like every other page, and needs no extra styles or scripts.
 """
 
 from __future__ import annotations

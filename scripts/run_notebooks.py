@@ -19,7 +19,7 @@ NOTEBOOKS = Path(__file__).parents[1] / "docs" / "notebooks"
 
 # A new run of the same code makes the same file: no times, and what is printed in one piece.
 SETTINGS = {"record_timing": False, "coalesce_streams": True, "timeout": 600}
-# Figures go into the notebook, whatever backend the shell has set.
+# Figures go into the notebook, regardless of the shell's backend.
 INLINE = {"MPLBACKEND": "module://matplotlib_inline.backend_inline"}
 
 

@@ -10,8 +10,8 @@ class Objective(BaseObjective):
     """How close to the optimum a solver comes, and with how many rounds.
 
     A solver may use any library: it gets the data as X and y, the strength l2, how many workers
-    there are and how many steps each takes between two rounds. ``run(rounds)`` is a run with so
-    many rounds; the result is the vector w.
+    there are and how many steps each takes between two rounds. ``run(rounds)`` runs
+    that number of rounds; the result is the vector w.
     """
 
     name = "Logistic regression in few rounds"

@@ -7,7 +7,7 @@ import fedac
 
 
 class SimulatedSolver(BaseSolver):
-    """Simulates ``algorithm``; a point of the curve is a run with so many rounds."""
+    """Simulates ``algorithm``; a point of the curve is a run with a given number of rounds."""
 
     algorithm: str
     requirements = ["pip::fedac"]

@@ -1,4 +1,4 @@
-"""A composition: FedAc-I, its momentum kept at home, Nesterov's momentum on the server."""
+"""FedAc-I with local momentum and a Nesterov outer optimizer."""
 
 from benchmark_utils.simulated import SimulatedSolver
 

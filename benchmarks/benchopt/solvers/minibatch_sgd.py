@@ -1,4 +1,4 @@
-"""One step a round with the gradient of all rows that the others use."""
+"""One step per round with the mean gradient of all sampled rows."""
 
 from benchmark_utils.simulated import SimulatedSolver
 

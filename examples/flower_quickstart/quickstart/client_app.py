@@ -1,4 +1,4 @@
-"""The client: train on its own images, evaluate on those that it held out."""
+"""The client: train on its own images, evaluate on its held-out images."""
 
 import torch
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict

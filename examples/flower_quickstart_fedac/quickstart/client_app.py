@@ -1,4 +1,4 @@
-"""The client: train on its own images, evaluate on those that it held out."""
+"""The client: train on its own images, evaluate on its held-out images."""
 
 from flwr.app import Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp

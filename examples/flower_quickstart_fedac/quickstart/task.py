@@ -8,7 +8,7 @@ from sklearn.datasets import load_digits
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-HELD_OUT = 300  # images for validation, and as many for testing
+HELD_OUT = 300  # images for validation, and the same number for testing
 
 
 class Net(nn.Sequential):
