@@ -6,12 +6,13 @@ import hashlib
 import math
 import operator
 from numbers import Real
-from typing import Any
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from fedac.errors import InputError
+
+if TYPE_CHECKING:  # the command checks options before it needs NumPy
+    import numpy as np
+    import numpy.typing as npt
 
 
 def require_positive(name: str, value: float) -> float:
@@ -84,7 +85,7 @@ def _is_finite(value: object) -> bool:
 
 # --- Arrays of numbers: their type, their check, their hash.
 
-Array = npt.NDArray[np.float64]
+Array: TypeAlias = "npt.NDArray[np.float64]"
 
 # The square of a larger number overflows in single precision, in which local states are kept.
 LARGEST = 1e18
@@ -92,6 +93,8 @@ LARGEST = 1e18
 
 def content_hash(header: str, *arrays: npt.NDArray[np.generic]) -> str:
     """Return a hash of a line of text and the bytes of some arrays."""
+    import numpy as np
+
     digest = hashlib.sha256(header.encode())
     for array in arrays:
         digest.update(np.ascontiguousarray(array).data)
@@ -100,6 +103,8 @@ def content_hash(header: str, *arrays: npt.NDArray[np.generic]) -> str:
 
 def as_numbers(name: str, values: Any) -> Array:
     """Return `values` as a contiguous array of finite numbers, or say what they are instead."""
+    import numpy as np
+
     try:
         array: Array = np.ascontiguousarray(values, dtype=np.float64)
     except (TypeError, ValueError):
@@ -120,7 +125,7 @@ def as_data(name: str, values: Any) -> Array:
     fedac.errors.InputError: X has an entry of -1e+300, and squares overflow above 1e+18: scale it
     """
     array = as_numbers(name, values)
-    too_large = array[np.abs(array) > LARGEST]
+    too_large = array[abs(array) > LARGEST]
     if too_large.size:
         raise InputError(
             f"{name} has an entry of {too_large[0]:g}, and squares overflow above {LARGEST:g}: "
@@ -134,9 +139,12 @@ def signs_advice(labels: Array) -> str:
 
     Examples
     --------
+    >>> import numpy as np
     >>> signs_advice(np.array([0.0, 1.0, 1.0]))
     '; two classes become these by y = np.where(y == 1, 1.0, -1.0)'
     """
+    import numpy as np
+
     classes = np.unique(labels)
     if len(classes) != 2:
         return ""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 
 import pytest
-import typer.main
 
 from fedac.cli import app
 from fedac.cli.options import LOSS_NAMES
@@ -27,10 +26,11 @@ def test_no_command_says_where_to_start(fedac):
 
 def commands(group=None, path=()):
     """Yield every command with its path, `data list` included."""
-    group = group or typer.main.get_command(app)
-    for name, command in group.commands.items():
+    group = group or app
+    for name in group.list_commands(None):
+        command = group.get_command(None, name)
         yield (*path, name), command
-        if hasattr(command, "commands"):
+        if hasattr(command, "list_commands"):
             yield from commands(command, (*path, name))
 
 

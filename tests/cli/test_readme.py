@@ -7,7 +7,6 @@ import shlex
 from pathlib import Path
 
 import pytest
-import typer.main
 
 from fedac.cli import app
 from fedac.experiments.grid import Grid
@@ -26,11 +25,11 @@ def documented_commands():
 
 @pytest.mark.parametrize("arguments", list(documented_commands()))
 def test_documented_commands_are_accepted(arguments):
-    command, context = typer.main.get_command(app), None
-    while hasattr(command, "commands"):
+    command, context = app, None
+    while hasattr(command, "get_command"):
         context = command.make_context("fedac", arguments[:1], parent=context)
         name, *arguments = arguments
-        command = command.commands[name]
+        command = command.get_command(context, name)
     command.make_context(name, arguments, parent=context)
 
 

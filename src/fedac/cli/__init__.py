@@ -11,29 +11,13 @@ import gc
 import os
 import sys
 import warnings
-from typing import Any
+from importlib import import_module
 
-import typer
-import typer.core
+import click
 
 from fedac import __version__
-from fedac.cli import (
-    algorithms,
-    compare,
-    data,
-    demo,
-    export,
-    instability,
-    merge,
-    plan,
-    report,
-    reproduce,
-    run,
-    split,
-    sweep,
-)
 from fedac.cli.console import flush_results, notice, prepare_streams
-from fedac.cli.help import add_command
+from fedac.cli.options import Group
 from fedac.errors import InputError
 
 START = """Where to start:
@@ -46,39 +30,34 @@ START = """Where to start:
   fedac COMMAND --help       all options of a command
 """
 
-app = typer.Typer(
-    name="fedac",
-    help="Federated Accelerated SGD: train with few communication rounds.",
+# In the order of the help page; each is the `command` of its module, imported when asked for.
+COMMANDS = (
+    "demo", "run", "compare", "algorithms", "split", "sweep", "export", "merge", "reproduce",
+    "report", "instability", "plan", "data",
+)  # fmt: skip
+
+
+class _Commands(Group):
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        if name not in COMMANDS:
+            return None
+        found: click.Command = import_module(f"fedac.cli.{name}").command
+        return found
+
+
+@click.group(
+    "fedac",
+    cls=_Commands,
     epilog=START,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings={"help_option_names": ["-h", "--help"], "show_default": True},
     no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
 )
-
-# In the order of the help page.
-for module in (
-    demo, run, compare, algorithms, split, sweep, export, merge, reproduce, report, instability,
-    plan,
-):  # fmt: skip
-    add_command(app, module.__name__.removeprefix("fedac.cli."), module.command)
-app.add_typer(data.app, name="data")
-
-
-def _show_version(asked: bool) -> None:
-    if asked:
-        typer.echo(f"fedac {__version__}")
-        raise typer.Exit
-
-
-@app.callback()
-def _root(
-    version: bool = typer.Option(
-        False, "--version", callback=_show_version, is_eager=True, help="Print the version."
-    ),
-) -> None:
-    pass
+@click.version_option(__version__, message="fedac %(version)s", help="Print the version.")
+def app() -> None:
+    """Federated Accelerated SGD: train with few communication rounds."""
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -86,8 +65,6 @@ def main(arguments: list[str] | None = None) -> None:
     prepare_streams()
     # Jupyter sets a backend here that other environments lack; we only write files.
     os.environ["MPLBACKEND"] = "agg"
-    # Our help is plain text, but where Rich is installed Typer escapes its brackets.
-    typer.core.HAS_RICH = False
     with warnings.catch_warnings():
         warnings.showwarning = _show_warning
         warnings.simplefilter("default", UserWarning)
@@ -105,16 +82,17 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def _run(arguments: list[str]) -> int:
-    command = typer.main.get_command(app)
     try:
         # Not app(arguments), which handles interrupts and broken pipes itself.
-        with command.make_context("fedac", list(arguments)) as context:
-            command.invoke(context)
-    except typer.Exit as stop:
+        with app.make_context("fedac", list(arguments)) as context:
+            app.invoke(context)
+    except click.exceptions.Exit as stop:
         return stop.exit_code
+    except click.ClickException as error:
+        return _fail_usage(error)
     except InputError as error:
         return _fail(str(error), 2)
-    except (KeyboardInterrupt, typer.Abort):
+    except (KeyboardInterrupt, click.Abort):
         return _fail("interrupted", 130)
     except BrokenPipeError:  # the reader of our output is gone, as after `| head`
         return 141
@@ -122,11 +100,6 @@ def _run(arguments: list[str]) -> int:
         return _fail(_reason(error), 1)
     except MemoryError:
         return _fail("out of memory; use fewer workers (-M) or columns", 1)
-    except Exception as error:
-        # Typer's own usage errors: an unknown option, a missing value.
-        if hasattr(error, "format_message"):
-            return _fail_usage(error)
-        raise
     return 0
 
 
@@ -139,17 +112,18 @@ def _fail(message: str, code: int) -> int:
     return code
 
 
-def _fail_usage(error: Any) -> int:
-    """Report a bad command line with the accepted commands, or where to find the options."""
-    message: str = error.format_message()
-    context = getattr(error, "ctx", None)
+def _fail_usage(error: click.ClickException) -> int:
+    """Report a bad command line with the known commands, or where to find the options."""
+    message = error.format_message()
+    context = error.ctx if isinstance(error, click.UsageError) else None
     if context is None:
         return _fail(message, 2)
     if message == context.get_help():  # no command given
         print(message, file=sys.stderr)
         return 2
-    commands = getattr(context.command, "commands", None)
-    hint = f"known: {', '.join(commands)}" if commands else f"see '{context.command_path} --help'"
+    hint = f"see '{context.command_path} --help'"
+    if isinstance(context.command, click.Group):
+        hint = f"known: {', '.join(context.command.list_commands(context))}"
     return _fail(f"{message.rstrip('.')}; {hint}", 2)
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-import typer
+import click
+
+from fedac.cli.options import Command, argument
 
 if TYPE_CHECKING:
     from fedac.algorithms import Algorithm
@@ -25,12 +27,15 @@ usual ones above. Values separated by | are several methods: fedavg+nesterov(0.7
 'fedac algorithms NAME' shows what any method sends and keeps."""
 
 
-def command(
-    names: list[str] | None = typer.Argument(
-        None, metavar="[NAME]...", help="Methods to describe; without, all pieces and names."
-    ),
-    as_json: bool = typer.Option(False, "--json", help="Print one JSON object."),
-) -> None:
+@click.command("algorithms", cls=Command)
+@argument(
+    "names",
+    nargs=-1,
+    metavar="[NAME]...",
+    help="Methods to describe; without, all pieces and names.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def command(*, names: tuple[str, ...], as_json: bool) -> None:
     """List pieces and names of methods: their rules, what they send, what they keep."""
     listed = _describe(names) if names else _everything()
     if as_json:
@@ -45,7 +50,7 @@ def command(
         print(HOW)
 
 
-def _describe(names: list[str]) -> dict[str, list[dict[str, Any]]]:
+def _describe(names: tuple[str, ...]) -> dict[str, list[dict[str, Any]]]:
     from fedac.algorithms import expand
     from fedac.experiments.plugins import find_algorithm
 

@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import typer
+import click
 
 from fedac.cli.console import new_table, notice, notice_compiling, print_table, sweep_bar
 from fedac.cli.options import (
@@ -27,6 +27,7 @@ from fedac.cli.options import (
     WAN,
     WEIGHTING,
     WIRE,
+    Command,
     batch_size,
     names,
     nonempty_path,
@@ -46,64 +47,104 @@ if TYPE_CHECKING:
 OPTIONS = {"algorithms": "--methods", "seeds": "--seed", "steps": "--rounds"}
 
 
+@click.command("compare", cls=Command)
+@click.option("--dataset", default="synthetic", help="A registered name or a LIBSVM file.")
+@click.option("--loss", default="logistic", help=f"{LOSS_NAMES}, or your own class as module:name.")
+@click.option("--l2", type=float, default=1e-3, help="Regularization strength, above 0.")
+@click.option("--intercept", is_flag=True, help="Append a column of ones.")
+@click.option(
+    "--methods",
+    help=f"Separated by commas: {ALGORITHM_NAMES}, any composition, or records of your own as "
+    "module:name. Default: the built-in list of `fedac.compare`.",
+)
+@click.option(
+    "--clients",
+    type=int,
+    help="Clients that hold rows of their own; 100 unless given, or those that a file of "
+    "--split names.",
+)
+@click.option("--split", help=SPLIT)
+@click.option("--split-seed", type=int, default=0, help="Seed of the split.")
+@click.option(
+    "--workers", "-M", type=int, help="In place of clients: workers that draw from all rows."
+)
+@click.option("--participation", type=float, default=1.0, help=PARTICIPATION)
+@click.option("--batch", default="1", help=BATCH)
+@click.option("--weighting", default="examples", help=WEIGHTING)
+@click.option(
+    "--local-steps", "-K", default="8,32,128", help="Steps per round, K, separated by commas."
+)
+@click.option("--rounds", type=int, default=200, help="Of every run.")
+@click.option("--wire", default="float32", help=f"{WIRE} Several are separated by commas.")
+@click.option("--link", default=WAN, help=LINK)
+@click.option(
+    "--target",
+    type=float,
+    help="Target suboptimality. If omitted, methods are tuned for and ranked by the "
+    "suboptimality within the budget.",
+)
+@click.option(
+    "--budget",
+    help="'100 rounds', '2MB' or '60s'. Default: the whole run with --target; without it, the "
+    "time in which every run ends. With --target it ranks only methods that did not reach it. "
+    f"{MEGABYTES}",
+)
+@click.option(
+    "--tries", type=int, default=20, help="Settings tried for each method, K and wire; at least 4."
+)
+@click.option(
+    "--seed", type=int, default=1, help="First seed of the tuning; the next ones are used too."
+)
+@click.option(
+    "--repeats", type=int, default=5, help="Fresh seeds on which the best settings are repeated."
+)
+@click.option(
+    "--out",
+    type=nonempty_path,
+    metavar="DIR",
+    help="Keep all runs here, and write figure, tables and report.",
+)
+@click.option("--jobs", "-j", type=int, help=JOBS)
+@click.option(
+    "--on", metavar="ray", help="Run on a Ray cluster instead: needs pip install 'fedac[ray]'."
+)
+@click.option("--ray-address", metavar="HOST:PORT", help=RAY_ADDRESS)
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Print one JSON object; nulls where the target was not reached.",
+)
+@click.pass_context
 def command(
-    ctx: typer.Context,
-    dataset: str = typer.Option("synthetic", help="A registered name or a LIBSVM file."),
-    loss: str = typer.Option("logistic", help=f"{LOSS_NAMES}, or your own class as module:name."),
-    l2: float = typer.Option(1e-3, help="Regularization strength, above 0."),
-    intercept: bool = typer.Option(False, "--intercept", help="Append a column of ones."),
-    methods: str | None = typer.Option(
-        None,
-        help=f"Separated by commas: {ALGORITHM_NAMES}, any composition, or records of your own as "
-        "module:name. Default: the built-in list of `fedac.compare`.",
-    ),
-    clients: int | None = typer.Option(
-        None,
-        help="Clients that hold rows of their own; 100 unless given, or those that a file of "
-        "--split names.",
-    ),
-    split: str | None = typer.Option(None, help=SPLIT),
-    split_seed: int = typer.Option(0, help="Seed of the split."),
-    workers: int | None = typer.Option(
-        None, "--workers", "-M", help="In place of clients: workers that draw from all rows."
-    ),
-    participation: float = typer.Option(1.0, help=PARTICIPATION),
-    batch: str = typer.Option("1", help=BATCH),
-    weighting: str = typer.Option("examples", help=WEIGHTING),
-    local_steps: str = typer.Option(
-        "8,32,128", "--local-steps", "-K", help="Steps per round, K, separated by commas."
-    ),
-    rounds: int = typer.Option(200, help="Of every run."),
-    wire: str = typer.Option("float32", help=f"{WIRE} Several are separated by commas."),
-    link: str = typer.Option(WAN, help=LINK),
-    target: float | None = typer.Option(
-        None,
-        help="Target suboptimality. If omitted, methods are tuned for and ranked by the "
-        "suboptimality within the budget.",
-    ),
-    budget: str | None = typer.Option(
-        None,
-        help="'100 rounds', '2MB' or '60s'. Default: the whole run with --target; without it, the "
-        "time in which every run ends. With --target it ranks only methods that did not reach it. "
-        f"{MEGABYTES}",
-    ),
-    tries: int = typer.Option(20, help="Settings tried for each method, K and wire; at least 4."),
-    seed: int = typer.Option(1, help="First seed of the tuning; the next ones are used too."),
-    repeats: int = typer.Option(5, help="Fresh seeds on which the best settings are repeated."),
-    out: Path | None = typer.Option(
-        None,
-        metavar="DIR",
-        parser=nonempty_path,
-        help="Keep all runs here, and write figure, tables and report.",
-    ),
-    jobs: int | None = typer.Option(None, "--jobs", "-j", help=JOBS),
-    on: str | None = typer.Option(
-        None, metavar="ray", help="Run on a Ray cluster instead: needs pip install 'fedac[ray]'."
-    ),
-    ray_address: str | None = typer.Option(None, metavar="HOST:PORT", help=RAY_ADDRESS),
-    as_json: bool = typer.Option(
-        False, "--json", help="Print one JSON object; nulls where the target was not reached."
-    ),
+    ctx: click.Context,
+    *,
+    dataset: str,
+    loss: str,
+    l2: float,
+    intercept: bool,
+    methods: str | None,
+    clients: int | None,
+    split: str | None,
+    split_seed: int,
+    workers: int | None,
+    participation: float,
+    batch: str,
+    weighting: str,
+    local_steps: str,
+    rounds: int,
+    wire: str,
+    link: str,
+    target: float | None,
+    budget: str | None,
+    tries: int,
+    seed: int,
+    repeats: int,
+    out: Path | None,
+    jobs: int | None,
+    on: str | None,
+    ray_address: str | None,
+    as_json: bool,
 ) -> None:
     """Find out which method is best on your data and your link.
 
@@ -192,7 +233,7 @@ def answer_with_bars(question: Question, store: Store, **where: Any) -> Comparis
             raise KeyboardInterrupt from None
 
 
-def typed_command(ctx: typer.Context) -> str:
+def typed_command(ctx: click.Context) -> str:
     """Return the command as it was typed, with the options that were given."""
     words = ["fedac", "compare"]
     for option in ctx.command.params:

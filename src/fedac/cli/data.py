@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import typer
+import click
 
 from fedac.cli.console import download_bar, new_table, print_table
-from fedac.cli.help import add_command
+from fedac.cli.options import Command, Group, argument
 from fedac.errors import InputError
 
-NAME = typer.Argument(help="A registered name; 'fedac data list' shows them.")
 
-app = typer.Typer(help="List, download and locate data sets.", no_args_is_help=True)
+@click.group("data", cls=Group, no_args_is_help=True)
+def command() -> None:
+    """List, download and locate data sets."""
 
 
+@command.command("list", cls=Command)
 def list_sets() -> None:
     """List the registered data sets and where they are."""
     from rich.markup import escape
@@ -28,7 +30,9 @@ def list_sets() -> None:
     print_table(table)
 
 
-def fetch(name: str = NAME) -> None:
+@command.command("fetch", cls=Command)
+@argument("name", help="A registered name; 'fedac data list' shows them.")
+def fetch(name: str) -> None:
     """Download a data set unless it is already here; print its path."""
     from fedac.data import registry
 
@@ -38,7 +42,9 @@ def fetch(name: str = NAME) -> None:
     print(path)
 
 
-def path(name: str = NAME) -> None:
+@command.command("path", cls=Command)
+@argument("name", help="A registered name; 'fedac data list' shows them.")
+def path(name: str) -> None:
     """Print the path of a data set without downloading it."""
     from fedac.data import registry
 
@@ -51,8 +57,3 @@ def _require_file(name: str) -> None:
 
     if name in GENERATED:
         raise InputError(f"{name} has no file: it is generated; use it as --dataset {name}")
-
-
-add_command(app, "list", list_sets)
-add_command(app, "fetch", fetch)
-add_command(app, "path", path)

@@ -6,24 +6,25 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import typer
+import click
 
 from fedac.cli.console import new_table, print_table
-from fedac.cli.options import MEGABYTES, nonempty_path, output_folder
+from fedac.cli.options import MEGABYTES, Command, nonempty_path, output_folder
 from fedac.cli.sweep import run_grid
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
-def command(
-    out: Path = typer.Option(
-        Path("fedac-demo"),
-        metavar="DIR",
-        parser=nonempty_path,
-        help="Folder for the runs, the figure and the report; made if missing.",
-    ),
-) -> None:
+@click.command("demo", cls=Command)
+@click.option(
+    "--out",
+    type=nonempty_path,
+    default=Path("fedac-demo"),
+    metavar="DIR",
+    help="Folder for the runs, the figure and the report; made if missing.",
+)
+def command(out: Path) -> None:
     """Show how few rounds each of four algorithms needs on the paper's data set a9a."""
     from fedac.experiments import report
     from fedac.experiments.costs import with_expenses

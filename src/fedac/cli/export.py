@@ -5,32 +5,32 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-import typer
+import click
 
-from fedac.cli.options import LINK, WAN, nonempty_path, output_file
+from fedac.cli.options import LINK, WAN, Command, argument, nonempty_path, output_file
 from fedac.errors import InputError
 
 
+@click.command("export", cls=Command)
+@argument("directory", type=nonempty_path, metavar="DIR", help="The --out folder of a sweep.")
+@click.option(
+    "--csv", type=nonempty_path, metavar="FILE", help="Write a line per run to this CSV file."
+)
+@click.option(
+    "--traces",
+    type=nonempty_path,
+    metavar="FILE",
+    help="Write a line per recorded loss to this CSV file.",
+)
+@click.option(
+    "--parquet",
+    type=nonempty_path,
+    metavar="FILE",
+    help="Write the runs, with all columns, to this Parquet file.",
+)
+@click.option("--link", default=WAN, help=LINK)
 def command(
-    directory: Path = typer.Argument(
-        metavar="DIR", parser=nonempty_path, help="The --out folder of a sweep."
-    ),
-    csv: Path | None = typer.Option(
-        None, metavar="FILE", parser=nonempty_path, help="Write a line per run to this CSV file."
-    ),
-    traces: Path | None = typer.Option(
-        None,
-        metavar="FILE",
-        parser=nonempty_path,
-        help="Write a line per recorded loss to this CSV file.",
-    ),
-    parquet: Path | None = typer.Option(
-        None,
-        metavar="FILE",
-        parser=nonempty_path,
-        help="Write the runs, with all columns, to this Parquet file.",
-    ),
-    link: str = typer.Option(WAN, help=LINK),
+    *, directory: Path, csv: Path | None, traces: Path | None, parquet: Path | None, link: str
 ) -> None:
     """Write the runs of a sweep to CSV or Parquet files.
 

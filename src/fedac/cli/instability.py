@@ -8,10 +8,10 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import typer
+import click
 
 from fedac.cli.console import new_table, print_table
-from fedac.cli.options import nonempty_path, output_folder, whole_numbers
+from fedac.cli.options import Command, nonempty_path, output_folder, whole_numbers
 from fedac.errors import InputError
 
 if TYPE_CHECKING:
@@ -30,22 +30,26 @@ AGD: measured. exact: by the formula. proven >=: the lower bound that the proof 
 its coupling for K, under the same curvatures, which are chosen to separate AGD."""
 
 
+@click.command("instability", cls=Command)
+@click.option("--kappa", type=float, default=100.0, help="Condition number L/mu, at least 25.")
+@click.option(
+    "--blocks", type=int, default=20, help="Number of blocks of three steps, from 1 to 100."
+)
+@click.option(
+    "--local-steps",
+    "-K",
+    default="4,16,64",
+    help="Synchronization intervals of FedAc-I to compare, separated by commas.",
+)
+@click.option(
+    "--out",
+    type=nonempty_path,
+    metavar="DIR",
+    help="Folder for the figure, as PNG and PDF; made if missing.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(
-    kappa: float = typer.Option(100.0, help="Condition number L/mu, at least 25."),
-    blocks: int = typer.Option(20, help="Number of blocks of three steps, from 1 to 100."),
-    local_steps: str = typer.Option(
-        "4,16,64",
-        "--local-steps",
-        "-K",
-        help="Synchronization intervals of FedAc-I to compare, separated by commas.",
-    ),
-    out: Path | None = typer.Option(
-        None,
-        metavar="DIR",
-        parser=nonempty_path,
-        help="Folder for the figure, as PNG and PDF; made if missing.",
-    ),
-    as_json: bool = typer.Option(False, "--json", help="Print one JSON object."),
+    *, kappa: float, blocks: int, local_steps: str, out: Path | None, as_json: bool
 ) -> None:
     """Show how AGD separates two nearby runs exponentially fast, and how FedAc-I limits it."""
     intervals = _intervals(local_steps)

@@ -5,22 +5,30 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import typer
+import click
 
-from fedac.cli.options import nonempty_path, output_folder
+from fedac.cli.options import Command, argument, nonempty_path, output_folder
 
 if TYPE_CHECKING:
     from fedac.experiments.merge import Joined
 
 
-def command(
-    out: Path = typer.Argument(
-        metavar="OUT", parser=nonempty_path, help="The folder to add the runs to; made if missing."
-    ),
-    sources: list[Path] = typer.Argument(
-        metavar="DIR...", parser=nonempty_path, help="The --out folders of sweeps."
-    ),
-) -> None:
+@click.command("merge", cls=Command)
+@argument(
+    "out",
+    type=nonempty_path,
+    metavar="OUT",
+    help="The folder to add the runs to; made if missing.",
+)
+@argument(
+    "sources",
+    type=nonempty_path,
+    nargs=-1,
+    required=True,
+    metavar="DIR...",
+    help="The --out folders of sweeps.",
+)
+def command(*, out: Path, sources: tuple[Path, ...]) -> None:
     """Join the runs of several sweeps in one folder.
 
     Runs that are there already are not added again. Where two folders disagree on a run, nothing

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-import typer
+import click
 
 from fedac.algorithms import ALGORITHMS, split_names
 from fedac.errors import InputError
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from fedac.data import Clients, Dataset
 
 T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
 
 ALGORITHM_NAMES = f"{', '.join(ALGORITHMS)}, any other that 'fedac algorithms' lists"
 # Those of fedac.objectives.LOSSES, which is slow to import.
@@ -76,10 +77,67 @@ names = partial(listed, str, "names")
 
 
 def nonempty_path(text: str) -> Path:
-    """Read a path; refuse an empty one, as from an unset variable: it means the current folder."""
+    """Read a path; an empty one, as from an unset variable, would mean the current folder."""
     if not text:
-        raise typer.BadParameter("the path is empty; the current folder is '.'")
+        raise click.BadParameter("the path is empty; the current folder is '.'")
     return Path(text)
+
+
+class Argument(click.Argument):
+    """A positional argument with a help text, which Click has since version 8.5."""
+
+    def __init__(self, declarations: Sequence[str], **settings: Any) -> None:
+        text: str = settings.pop("help")
+        super().__init__(declarations, **settings)
+        self.help = text
+
+
+def argument(name: str, **settings: Any) -> Callable[[F], F]:
+    """Declare a positional argument of a command, with a `help`."""
+    return click.argument(name, cls=Argument, **settings)
+
+
+class Command(click.Command):
+    """A command that lists its arguments before its options."""
+
+    def get_short_help_str(self, limit: int = 45) -> str:
+        """Return the first paragraph of the help whole, however long it is."""
+        return " ".join((self.help or "").partition("\n\n")[0].split())
+
+    def format_arguments(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Leave it to `format_options`, which also works with older versions of Click."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the arguments and the options."""
+        arguments = [
+            (each.make_metavar(ctx), (each.help or "") + ("  [required]" if each.required else ""))
+            for each in self.get_params(ctx)
+            if isinstance(each, Argument)
+        ]
+        if arguments:
+            with formatter.section("Arguments"):
+                formatter.write_dl(arguments)
+        super().format_options(ctx, formatter)
+
+
+class Group(click.Group):
+    """Commands in the order in which they are listed, not of the alphabet."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names of all commands."""
+        return list(self.commands)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find a command; suggest the nearest name, as Click does since version 8.5."""
+        if self.get_command(ctx, args[0]) is None and not args[0].startswith("-"):
+            from difflib import get_close_matches
+
+            near = get_close_matches(args[0], self.list_commands(ctx), n=1)
+            hint = f" Did you mean '{near[0]}'?" if near else ""
+            ctx.fail(f"No such command '{args[0]}'.{hint}")
+        return super().resolve_command(ctx, args)
 
 
 def output_folder(path: Path, *, option: str) -> Path:

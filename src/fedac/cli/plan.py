@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any
 
-import typer
+import click
 
 from fedac.cli.console import download_bar, new_table, notice, print_table, results_console
-from fedac.cli.options import LINK, LOSS_NAMES, MEGABYTES
+from fedac.cli.options import LINK, LOSS_NAMES, MEGABYTES, Command
 from fedac.errors import InputError
 
 if TYPE_CHECKING:
@@ -29,41 +29,76 @@ FEW_DIVISORS = 5
 NEEDS = {"loss": "dataset", "l2": "dataset", "intercept": "dataset", "seed": "calibrate"}
 
 
+@click.command("plan", cls=Command)
+@click.option("--dataset", help="A registered name or a LIBSVM file.")
+@click.option(
+    "--loss",
+    default="logistic",
+    help=f"With --dataset: {LOSS_NAMES}, or your own class as module:name.",
+)
+@click.option(
+    "--l2", type=float, default=1e-3, help="With --dataset: regularization strength, above 0."
+)
+@click.option("--intercept", is_flag=True, help="Append a column of ones.")
+@click.option("--smoothness", type=float, help="L, instead of a data set.")
+@click.option(
+    "--strong-convexity", type=float, default=0.0, help="mu; 0 for a general convex objective."
+)
+@click.option("--noise", type=float, help="sigma, the noise of one gradient.")
+@click.option(
+    "--fourth-moment",
+    type=float,
+    help="sigma4, fourth root of the noise's fourth moment; sigma if not given.",
+)
+@click.option("--distance", type=float, help="D0, from the start to the optimum.")
+@click.option("--third-order", type=float, help="Q, third-order smoothness, if known.")
+@click.option(
+    "--bounded-noise",
+    is_flag=True,
+    help="With --dataset: bound the noise (logistic), not measure it.",
+)
+@click.option("--dim", type=click.IntRange(min=1), help="Dimension, for the megabytes of a worker.")
+@click.option("--workers", "-M", type=int, default=256, help="Workers, M.")
+@click.option(
+    "--steps", "-T", type=int, help=f"Steps per worker, T; {DEFAULT_STEPS} without --target."
+)
+@click.option("--target", type=float, help="Suboptimality to reach, instead of -T.")
+@click.option(
+    "--round-cost",
+    type=float,
+    default=1000.0,
+    help="With --target: cost of one round, in gradients.",
+)
+@click.option("--calibrate", is_flag=True, help="Measure on the data set.")
+@click.option("--seed", type=int, default=1, help="With --calibrate: seed of the random draws.")
+@click.option("--link", help=f"With --calibrate: cost in seconds instead of gradients. {LINK}")
+@click.option("--tables", is_flag=True, help="Print the paper's two tables.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.pass_context
 def command(
-    context: typer.Context,
-    dataset: str | None = typer.Option(None, help="A registered name or a LIBSVM file."),
-    loss: str = typer.Option(
-        "logistic", help=f"With --dataset: {LOSS_NAMES}, or your own class as module:name."
-    ),
-    l2: float = typer.Option(1e-3, help="With --dataset: regularization strength, above 0."),
-    intercept: bool = typer.Option(False, "--intercept", help="Append a column of ones."),
-    smoothness: float | None = typer.Option(None, help="L, instead of a data set."),
-    strong_convexity: float = typer.Option(0.0, help="mu; 0 for a general convex objective."),
-    noise: float | None = typer.Option(None, help="sigma, the noise of one gradient."),
-    fourth_moment: float | None = typer.Option(
-        None, help="sigma4, fourth root of the noise's fourth moment; sigma if not given."
-    ),
-    distance: float | None = typer.Option(None, help="D0, from the start to the optimum."),
-    third_order: float | None = typer.Option(None, help="Q, third-order smoothness, if known."),
-    bounded_noise: bool = typer.Option(
-        False, "--bounded-noise", help="With --dataset: bound the noise (logistic), not measure it."
-    ),
-    dim: int | None = typer.Option(None, min=1, help="Dimension, for the megabytes of a worker."),
-    workers: int = typer.Option(256, "--workers", "-M", help="Workers, M."),
-    steps: int | None = typer.Option(
-        None, "--steps", "-T", help=f"Steps per worker, T; {DEFAULT_STEPS} without --target."
-    ),
-    target: float | None = typer.Option(None, help="Suboptimality to reach, instead of -T."),
-    round_cost: float = typer.Option(
-        1000.0, help="With --target: cost of one round, in gradients."
-    ),
-    calibrate: bool = typer.Option(False, "--calibrate", help="Measure on the data set."),
-    seed: int = typer.Option(1, help="With --calibrate: seed of the random draws."),
-    link: str | None = typer.Option(
-        None, help=f"With --calibrate: cost in seconds instead of gradients. {LINK}"
-    ),
-    tables: bool = typer.Option(False, "--tables", help="Print the paper's two tables."),
-    as_json: bool = typer.Option(False, "--json", help="Print one JSON object."),
+    context: click.Context,
+    *,
+    dataset: str | None,
+    loss: str,
+    l2: float,
+    intercept: bool,
+    smoothness: float | None,
+    strong_convexity: float,
+    noise: float | None,
+    fourth_moment: float | None,
+    distance: float | None,
+    third_order: float | None,
+    bounded_noise: bool,
+    dim: int | None,
+    workers: int,
+    steps: int | None,
+    target: float | None,
+    round_cost: float,
+    calibrate: bool,
+    seed: int,
+    link: str | None,
+    tables: bool,
+    as_json: bool,
 ) -> None:
     """Recommend K, a step size and a number of rounds, by the paper's bounds or by measurement."""
     if tables:
@@ -119,7 +154,7 @@ def command(
         notice("--calibrate measures on the data")
 
 
-def _require_needed(context: typer.Context) -> None:
+def _require_needed(context: click.Context) -> None:
     """Refuse options that were typed and would do nothing."""
     for name, needed in NEEDS.items():
         source = context.get_parameter_source(name)

@@ -4,24 +4,22 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import typer
+import click
 
-from fedac.cli.options import BAND, LINK, WAN, nonempty_path, output_file
+from fedac.cli.options import BAND, LINK, WAN, Command, argument, nonempty_path, output_file
 
 
-def command(
-    directory: Path = typer.Argument(
-        metavar="DIR", parser=nonempty_path, help="The output folder of a sweep."
-    ),
-    out: Path | None = typer.Option(
-        None,
-        metavar="FILE",
-        parser=nonempty_path,
-        help="The file to write; by default DIR/report.html.",
-    ),
-    band: str = typer.Option("range", help=BAND),
-    link: str = typer.Option(WAN, help=LINK),
-) -> None:
+@click.command("report", cls=Command)
+@argument("directory", type=nonempty_path, metavar="DIR", help="The output folder of a sweep.")
+@click.option(
+    "--out",
+    type=nonempty_path,
+    metavar="FILE",
+    help="The file to write; by default DIR/report.html.",
+)
+@click.option("--band", default="range", help=BAND)
+@click.option("--link", default=WAN, help=LINK)
+def command(*, directory: Path, out: Path | None, band: str, link: str) -> None:
     """Write the runs of a sweep as one HTML file with interactive figures."""
     from fedac.experiments.report import write
     from fedac.experiments.store import Store

@@ -7,10 +7,18 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import typer
+import click
 
 from fedac.cli.console import new_table, notice, print_table
-from fedac.cli.options import BAND, JOBS, nonempty_path, output_folder, whole_numbers
+from fedac.cli.options import (
+    BAND,
+    JOBS,
+    Command,
+    argument,
+    nonempty_path,
+    output_folder,
+    whole_numbers,
+)
 from fedac.cli.sweep import counts, run_grid
 from fedac.errors import DataError, unknown_name
 
@@ -30,22 +38,33 @@ WITHOUT_EPSILON = (
 )
 
 
+@click.command("reproduce", cls=Command)
+@argument(
+    "figures", nargs=-1, required=True, metavar="FIGURE...", help="figure-1 to figure-7, or all."
+)
+@click.option(
+    "--out",
+    type=nonempty_path,
+    default=Path("fedac-reproduction"),
+    metavar="DIR",
+    help="Folder for the store, the figures and the report; made if missing.",
+)
+@click.option(
+    "--dataset", help="Use this data set instead of the paper's: a name or a LIBSVM file."
+)
+@click.option(
+    "--seeds", default="1", help="Seeds, separated by commas; several give a line and a band."
+)
+@click.option("--band", default="range", help=BAND)
+@click.option("--jobs", "-j", type=int, help=JOBS)
 def command(
-    figures: list[str] = typer.Argument(metavar="FIGURE...", help="figure-1 to figure-7, or all."),
-    out: Path = typer.Option(
-        Path("fedac-reproduction"),
-        metavar="DIR",
-        parser=nonempty_path,
-        help="Folder for the store, the figures and the report; made if missing.",
-    ),
-    dataset: str | None = typer.Option(
-        None, help="Use this data set instead of the paper's: a name or a LIBSVM file."
-    ),
-    seeds: str = typer.Option(
-        "1", help="Seeds, separated by commas; several give a line and a band."
-    ),
-    band: str = typer.Option("range", help=BAND),
-    jobs: int | None = typer.Option(None, "--jobs", "-j", help=JOBS),
+    *,
+    figures: tuple[str, ...],
+    out: Path,
+    dataset: str | None,
+    seeds: str,
+    band: str,
+    jobs: int | None,
 ) -> None:
     """Draw the paper's figures and compare our runs with the published ones.
 
@@ -93,7 +112,7 @@ def command(
     _print_comparison(pd.concat(drawn).drop_duplicates("key"))
 
 
-def _figures(names: list[str]) -> list[Figure]:
+def _figures(names: tuple[str, ...]) -> list[Figure]:
     """Look up the figures: each once, in the paper's order."""
     from fedac.experiments.reproduction.paper import FIGURES
 

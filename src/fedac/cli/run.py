@@ -9,7 +9,7 @@ import sys
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
-import typer
+import click
 
 from fedac.cli.console import (
     announced,
@@ -35,6 +35,7 @@ from fedac.cli.options import (
     WEIGHTING,
     WIRE,
     WORKERS,
+    Command,
     FederationOptions,
     batch_size,
     numbers,
@@ -51,49 +52,89 @@ if TYPE_CHECKING:
 LARGEST = 10**8
 
 
+@click.command("run", cls=Command)
+@click.option("--dataset", default="synthetic", help="A registered name or a LIBSVM file.")
+@click.option("--loss", default="logistic", help=f"{LOSS_NAMES}, or your own class as module:name.")
+@click.option("--l2", type=float, default=1e-3, help="Regularization strength, at least 0.")
+@click.option("--intercept", is_flag=True, help="Append a column of ones.")
+@click.option(
+    "--algorithm",
+    default="fedac-i",
+    help=f"{ALGORITHM_NAMES}, or your own record as module:name. Several values of a number "
+    "are separated by |, as in 'fedavg+nesterov(0.7|1, 0.9)'.",
+)
+@click.option(
+    "--workers", "-M", type=click.IntRange(max=LARGEST), help=f"Workers, M; {WORKERS} unless given."
+)
+@click.option(
+    "--clients",
+    type=click.IntRange(max=LARGEST),
+    help="In place of workers: clients that hold rows of their own.",
+)
+@click.option("--split", help=SPLIT)
+@click.option("--split-seed", type=int, default=0, help="Seed of the split.")
+@click.option("--participation", type=float, default=1.0, help=PARTICIPATION)
+@click.option("--batch", default="1", help=BATCH)
+@click.option("--weighting", default="examples", help=WEIGHTING)
+@click.option("--local-steps", "-K", type=int, default=16, help="Steps per round, K.")
+@click.option(
+    "--steps", "-T", type=click.IntRange(max=LARGEST), default=1024, help="Steps per worker, T."
+)
+@click.option("--eta", default="0.5", help="Step sizes, separated by commas.")
+@click.option("--decay", help=DECAY)
+@click.option("--wire", default="float32", help=WIRE)
+@click.option("--link", default=WAN, help=LINK)
+@click.option("--mu", type=float, help="Strong-convexity estimate; l2 if not given.")
+@click.option("--seed", type=int, default=1, help="Seed of the random draws.")
+@click.option("--test", help=TEST)
+@click.option(
+    "--record-every", type=int, default=512, help="Record the loss every this many steps."
+)
+@click.option("--engine", help="fast or reference; fast if possible.")
+@click.option("--precision", default="float32", help="Of local states: float32 or float64.")
+@click.option("--threads", type=int, help="Threads; all cores if not given.")
+@click.option(
+    "--on",
+    metavar="ray",
+    help="Share the workers among all nodes of a Ray cluster: needs pip install 'fedac[ray]'.",
+)
+@click.option("--ray-address", metavar="HOST:PORT", help=RAY_ADDRESS)
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Print one JSON object; a diverged run has final_loss null.",
+)
 def command(
-    dataset: str = typer.Option("synthetic", help="A registered name or a LIBSVM file."),
-    loss: str = typer.Option("logistic", help=f"{LOSS_NAMES}, or your own class as module:name."),
-    l2: float = typer.Option(1e-3, help="Regularization strength, at least 0."),
-    intercept: bool = typer.Option(False, "--intercept", help="Append a column of ones."),
-    algorithm: str = typer.Option(
-        "fedac-i",
-        help=f"{ALGORITHM_NAMES}, or your own record as module:name. Several values of a number "
-        "are separated by |, as in 'fedavg+nesterov(0.7|1, 0.9)'.",
-    ),
-    workers: int | None = typer.Option(
-        None, "--workers", "-M", max=LARGEST, help=f"Workers, M; {WORKERS} unless given."
-    ),
-    clients: int | None = typer.Option(
-        None, max=LARGEST, help="In place of workers: clients that hold rows of their own."
-    ),
-    split: str | None = typer.Option(None, help=SPLIT),
-    split_seed: int = typer.Option(0, help="Seed of the split."),
-    participation: float = typer.Option(1.0, help=PARTICIPATION),
-    batch: str = typer.Option("1", help=BATCH),
-    weighting: str = typer.Option("examples", help=WEIGHTING),
-    local_steps: int = typer.Option(16, "--local-steps", "-K", help="Steps per round, K."),
-    steps: int = typer.Option(1024, "--steps", "-T", max=LARGEST, help="Steps per worker, T."),
-    eta: str = typer.Option("0.5", help="Step sizes, separated by commas."),
-    decay: str | None = typer.Option(None, help=DECAY),
-    wire: str = typer.Option("float32", help=WIRE),
-    link: str = typer.Option(WAN, help=LINK),
-    mu: float | None = typer.Option(None, help="Strong-convexity estimate; l2 if not given."),
-    seed: int = typer.Option(1, help="Seed of the random draws."),
-    test: str | None = typer.Option(None, help=TEST),
-    record_every: int = typer.Option(512, help="Record the loss every this many steps."),
-    engine: str | None = typer.Option(None, help="fast or reference; fast if possible."),
-    precision: str = typer.Option("float32", help="Of local states: float32 or float64."),
-    threads: int | None = typer.Option(None, help="Threads; all cores if not given."),
-    on: str | None = typer.Option(
-        None,
-        metavar="ray",
-        help="Share the workers among all nodes of a Ray cluster: needs pip install 'fedac[ray]'.",
-    ),
-    ray_address: str | None = typer.Option(None, metavar="HOST:PORT", help=RAY_ADDRESS),
-    as_json: bool = typer.Option(
-        False, "--json", help="Print one JSON object; a diverged run has final_loss null."
-    ),
+    *,
+    dataset: str,
+    loss: str,
+    l2: float,
+    intercept: bool,
+    algorithm: str,
+    workers: int | None,
+    clients: int | None,
+    split: str | None,
+    split_seed: int,
+    participation: float,
+    batch: str,
+    weighting: str,
+    local_steps: int,
+    steps: int,
+    eta: str,
+    decay: str | None,
+    wire: str,
+    link: str,
+    mu: float | None,
+    seed: int,
+    test: str | None,
+    record_every: int,
+    engine: str | None,
+    precision: str,
+    threads: int | None,
+    on: str | None,
+    ray_address: str | None,
+    as_json: bool,
 ) -> None:
     """Simulate one algorithm with one or many step sizes."""
     etas = numbers(eta, option="--eta")

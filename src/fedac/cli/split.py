@@ -6,10 +6,10 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import typer
+import click
 
 from fedac.cli.console import download_bar
-from fedac.cli.options import nonempty_path, output_file
+from fedac.cli.options import Command, nonempty_path, output_file
 from fedac.errors import InputError
 
 if TYPE_CHECKING:
@@ -18,23 +18,35 @@ if TYPE_CHECKING:
 FORMATS = (".png", ".pdf", ".svg")
 
 
+@click.command("split", cls=Command)
+@click.option("--dataset", default="synthetic", help="A registered name or a LIBSVM file.")
+@click.option(
+    "--clients", type=int, help="Number of clients; a file of client names makes it unnecessary."
+)
+@click.option(
+    "--split",
+    "by",
+    default="iid",
+    help="iid, label, dirichlet(a), power(a), or a file with one client name per line.",
+)
+@click.option("--split-seed", type=int, default=0, help="Seed of the split.")
+@click.option(
+    "--figure", type=nonempty_path, metavar="FILE", help="Draw a picture: .png, .pdf or .svg."
+)
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Print one JSON object: rows and labels of every client.",
+)
 def command(
-    dataset: str = typer.Option("synthetic", help="A registered name or a LIBSVM file."),
-    clients: int | None = typer.Option(
-        None, help="Number of clients; a file of client names makes it unnecessary."
-    ),
-    by: str = typer.Option(
-        "iid",
-        "--split",
-        help="iid, label, dirichlet(a), power(a), or a file with one client name per line.",
-    ),
-    split_seed: int = typer.Option(0, help="Seed of the split."),
-    figure: Path | None = typer.Option(
-        None, metavar="FILE", parser=nonempty_path, help="Draw a picture: .png, .pdf or .svg."
-    ),
-    as_json: bool = typer.Option(
-        False, "--json", help="Print one JSON object: rows and labels of every client."
-    ),
+    *,
+    dataset: str,
+    clients: int | None,
+    by: str,
+    split_seed: int,
+    figure: Path | None,
+    as_json: bool,
 ) -> None:
     """Show how a split divides the rows of a data set among clients."""
     from fedac.data import load

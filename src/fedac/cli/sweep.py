@@ -10,7 +10,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import typer
+import click
 
 from fedac.cli.console import (
     download_bar,
@@ -34,6 +34,8 @@ from fedac.cli.options import (
     TEST,
     WEIGHTING,
     WIRE,
+    Command,
+    argument,
     batch_size,
     listed,
     names,
@@ -69,76 +71,96 @@ LISTS: dict[str, Callable[..., Any]] = {
 WORTH_MEASURING = 20.0
 
 
+@click.command("sweep", cls=Command)
+@argument(
+    "file",
+    type=nonempty_path,
+    required=False,
+    metavar="[FILE.toml]",
+    help="The grid, or the name of one that comes with fedac; or give it by options.",
+)
+@click.option(
+    "--out", type=nonempty_path, metavar="DIR", help="Folder of the store; made if missing."
+)
+@click.option("--dry-run", is_flag=True, help="Only print how much there is to do.")
+@click.option("--dataset", help="A registered name or a LIBSVM file.")
+@click.option(
+    "--loss", help=f"{LOSS_NAMES}, or a class of your own as module:name; logistic unless given."
+)
+@click.option("--l2", type=float, help="Regularization strength, above 0.")
+@click.option("--intercept", is_flag=True, help="Append a column of ones.")
+@click.option("--mu", type=float, help="Strong-convexity estimate; l2 unless given.")
+@click.option(
+    "--algorithms",
+    help=f"Separated by commas: {ALGORITHM_NAMES}, or records of your own as module:name.",
+)
+@click.option("--workers", "-M", help="M, whole numbers separated by commas.")
+@click.option(
+    "--clients",
+    help="In place of workers: numbers of clients that hold rows of their own, separated by "
+    "commas.",
+)
+@click.option("--split", help=f"{SPLIT} Several are separated by commas.")
+@click.option("--split-seed", type=int, help="Seed of the splits; 0 unless given.")
+@click.option(
+    "--participation", help=f"{PARTICIPATION} Several are separated by commas; 1 unless given."
+)
+@click.option("--batch", help=f"{BATCH} Several are separated by commas; 1 unless given.")
+@click.option("--weighting", help=f"{WEIGHTING} examples unless given.")
+@click.option("--local-steps", "-K", help="K, whole numbers separated by commas.")
+@click.option("--steps", "-T", type=int, help="T, steps per worker; 4096 unless given.")
+@click.option("--eta", help="Step sizes, separated by commas.")
+@click.option("--wire", help=f"{WIRE} Several are separated by commas; float32 unless given.")
+@click.option("--decay", help=f"{DECAY} Constant unless given.")
+@click.option("--seeds", help="Seeds, separated by commas; 1 unless given.")
+@click.option("--test", help=TEST)
+@click.option(
+    "--record-every", type=int, help="Steps between two records of the loss; 512 unless given."
+)
+@click.option("--precision", help="Of local states: float32 or float64; float32 unless given.")
+@click.option("--band", default="range", help=BAND)
+@click.option("--jobs", "-j", type=int, help=JOBS)
+@click.option(
+    "--on", metavar="ray", help="Run on a Ray cluster instead: needs pip install 'fedac[ray]'."
+)
+@click.option("--ray-address", metavar="HOST:PORT", help=RAY_ADDRESS)
+@click.option(
+    "--shard",
+    metavar="I/N",
+    help="Run only part I of N, of about equal work; 'fedac merge' joins the stores.",
+)
 def command(
-    file: Path | None = typer.Argument(
-        None,
-        metavar="FILE.toml",
-        parser=nonempty_path,
-        help="The grid, or the name of one that comes with fedac; or give it by options.",
-    ),
-    out: Path | None = typer.Option(
-        None, metavar="DIR", parser=nonempty_path, help="Folder of the store; made if missing."
-    ),
-    dry_run: bool = typer.Option(False, "--dry-run", help="Only print how much there is to do."),
-    dataset: str | None = typer.Option(None, help="A registered name or a LIBSVM file."),
-    loss: str | None = typer.Option(
-        None,
-        help=f"{LOSS_NAMES}, or a class of your own as module:name; logistic unless given.",
-    ),
-    l2: float | None = typer.Option(None, help="Regularization strength, above 0."),
-    intercept: bool = typer.Option(False, "--intercept", help="Append a column of ones."),
-    mu: float | None = typer.Option(None, help="Strong-convexity estimate; l2 unless given."),
-    algorithms: str | None = typer.Option(
-        None,
-        help=f"Separated by commas: {ALGORITHM_NAMES}, or records of your own as module:name.",
-    ),
-    workers: str | None = typer.Option(
-        None, "--workers", "-M", help="M, whole numbers separated by commas."
-    ),
-    clients: str | None = typer.Option(
-        None,
-        help="In place of workers: numbers of clients that hold rows of their own, separated by "
-        "commas.",
-    ),
-    split: str | None = typer.Option(None, help=f"{SPLIT} Several are separated by commas."),
-    split_seed: int | None = typer.Option(None, help="Seed of the splits; 0 unless given."),
-    participation: str | None = typer.Option(
-        None, help=f"{PARTICIPATION} Several are separated by commas; 1 unless given."
-    ),
-    batch: str | None = typer.Option(
-        None, help=f"{BATCH} Several are separated by commas; 1 unless given."
-    ),
-    weighting: str | None = typer.Option(None, help=f"{WEIGHTING} examples unless given."),
-    local_steps: str | None = typer.Option(
-        None, "--local-steps", "-K", help="K, whole numbers separated by commas."
-    ),
-    steps: int | None = typer.Option(
-        None, "--steps", "-T", help="T, steps per worker; 4096 unless given."
-    ),
-    eta: str | None = typer.Option(None, help="Step sizes, separated by commas."),
-    wire: str | None = typer.Option(
-        None, help=f"{WIRE} Several are separated by commas; float32 unless given."
-    ),
-    decay: str | None = typer.Option(None, help=f"{DECAY} Constant unless given."),
-    seeds: str | None = typer.Option(None, help="Seeds, separated by commas; 1 unless given."),
-    test: str | None = typer.Option(None, help=TEST),
-    record_every: int | None = typer.Option(
-        None, help="Steps between two records of the loss; 512 unless given."
-    ),
-    precision: str | None = typer.Option(
-        None, help="Of local states: float32 or float64; float32 unless given."
-    ),
-    band: str = typer.Option("range", help=BAND),
-    jobs: int | None = typer.Option(None, "--jobs", "-j", help=JOBS),
-    on: str | None = typer.Option(
-        None, metavar="ray", help="Run on a Ray cluster instead: needs pip install 'fedac[ray]'."
-    ),
-    ray_address: str | None = typer.Option(None, metavar="HOST:PORT", help=RAY_ADDRESS),
-    shard: str | None = typer.Option(
-        None,
-        metavar="I/N",
-        help="Run only part I of N, of about equal work; 'fedac merge' joins the stores.",
-    ),
+    *,
+    file: Path | None,
+    out: Path | None,
+    dry_run: bool,
+    dataset: str | None,
+    loss: str | None,
+    l2: float | None,
+    intercept: bool,
+    mu: float | None,
+    algorithms: str | None,
+    workers: str | None,
+    clients: str | None,
+    split: str | None,
+    split_seed: int | None,
+    participation: str | None,
+    batch: str | None,
+    weighting: str | None,
+    local_steps: str | None,
+    steps: int | None,
+    eta: str | None,
+    wire: str | None,
+    decay: str | None,
+    seeds: str | None,
+    test: str | None,
+    record_every: int | None,
+    precision: str | None,
+    band: str,
+    jobs: int | None,
+    on: str | None,
+    ray_address: str | None,
+    shard: str | None,
 ) -> None:
     """Run all combinations of a grid of settings.
 
@@ -263,10 +285,10 @@ def stoppable(what: str, store: Store | None) -> Iterator[None]:
         yield
     except experiment.GroupsFailedError as error:
         notice(str(error))
-        raise typer.Exit(1) from error
+        raise click.exceptions.Exit(1) from error
     except WorkerLostError as error:
         notice(f"{error}; finished runs are kept in '{folder}'" if folder else str(error))
-        raise typer.Exit(1) from error
+        raise click.exceptions.Exit(1) from error
     except experiment.SweepInterrupted as stop:
         if folder:
             notice(
