@@ -11,7 +11,7 @@ from abc import abstractmethod
 from contextlib import suppress
 from copy import copy
 from functools import cached_property
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +23,7 @@ from fedac.objectives.base import ConvexObjective, RowNumbers
 from fedac.objectives.loss_functions import check_kernel
 from fedac.validate import Array, as_data, content_hash, require_nonnegative, signs_advice
 
-Matrix = Array | sp.csr_array
+Matrix: TypeAlias = "Array | sp.csr_array"
 
 # Up to this many columns the Gram matrix is small enough for all its eigenvalues.
 EXACT_SPECTRUM = 1000
