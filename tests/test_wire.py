@@ -16,8 +16,8 @@ from fedac.federation.compression import (
     keys_of,
     require_wire,
     rounded,
-    send,
 )
+from fedac.federation.round import compress
 
 numbers = st.floats(-1e6, 1e6, width=32, allow_subnormal=False)
 
@@ -117,12 +117,12 @@ def test_a_client_remembers_what_it_sent() -> None:
 
     # Control variates: c is rounded as it is, and c_m moves with it.
     scaffold = get("scaffold")
-    sent, memory = send(scaffold, (2.75, 1.5), (2.5, 8.0), (4.0,), down)
+    sent, memory = compress(scaffold, (2.75, 1.5), (2.5, 8.0), (4.0,), down)
     assert (sent, memory) == ((2.5, 1.0), (3.5,))
     # Scaffnew keeps its point, FedAc at home a difference that does not depend on it.
-    sent, memory = send(get("scaffnew"), (2.75,), (2.5,), (7.0, 2.75), down)
+    sent, memory = compress(get("scaffnew"), (2.75,), (2.5,), (7.0, 2.75), down)
     assert (sent, memory) == ((2.5,), (7.0, 2.5))
-    sent, memory = send(get("fedac-i+local"), (2.75,), (2.5,), (7.0,), down)
+    sent, memory = compress(get("fedac-i+local"), (2.75,), (2.5,), (7.0,), down)
     assert (sent, memory) == ((2.5,), (7.0,))
 
 

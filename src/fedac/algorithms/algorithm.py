@@ -220,6 +220,42 @@ class Algorithm:
             after[kept] = after[kept] + (sent[t] - message[t])
         return tuple(after.values())
 
+    def reweigh_message(self, message: State, memory: State, ratio: float) -> State:
+        """Return the message of a client whose weight has changed; `ratio` is old over new.
+
+        A change d = c_m' - c_m that weighs n' adds n' d to the sum of n_m c_m, but n' c_m' - n c_m
+        must be added. So the client sends c_m' - ratio c_m. With `reweigh_sequences`, c stays the
+        mean of all c_m by the new weights.
+
+        Examples
+        --------
+        >>> from fedac.algorithms import get
+        >>> get("scaffold").reweigh_message((3.0, 1.5), (0.5,), 0.5)
+        (3.0, 1.75)
+        """
+        if ratio == 1:
+            return message
+        after = dict(zip(self.sequences, message, strict=True))
+        before = dict(zip(self.memory, memory, strict=True))
+        for sequence, kept in self.echoes:
+            if sequence in self.changes:
+                after[sequence] = after[sequence] + (1 - ratio) * before[kept]
+        return tuple(after.values())
+
+    def reweigh_sequences(self, sequences: State, ratio: float) -> State:
+        """Return the sequences for `serve` after the total weight changed; `ratio` is old over new.
+
+        Examples
+        --------
+        >>> from fedac.algorithms import get
+        >>> get("scaffold").reweigh_sequences((3.0, 1.0), 0.5)
+        (3.0, 0.5)
+        """
+        if ratio == 1:
+            return sequences
+        names = zip(self.sequences, sequences, strict=True)
+        return tuple(ratio * x if name in self.changes else x for name, x in names)
+
     def __repr__(self) -> str:
         return f"<Algorithm {self.name}>"
 

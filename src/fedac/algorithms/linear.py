@@ -337,6 +337,53 @@ def from_linear(
     )
 
 
+def with_boundary(
+    rule: Algorithm,
+    boundary: Boundary,
+    *,
+    sequences: tuple[str, ...],
+    memory: tuple[str, ...],
+    changes: tuple[str, ...] = (),
+    echoes: tuple[tuple[str, str], ...] = (),
+) -> Algorithm:
+    """Return the local steps of `rule` between an entry and an exit given by coefficients.
+
+    `sequences`, `memory`, `changes` and `echoes` are those of the original algorithm. The server's
+    part of the round is not known.
+
+    Examples
+    --------
+    >>> from fedac.algorithms import get
+    >>> scaffold = get("scaffold")
+    >>> hp = scaffold.couple(eta=0.5, mu=1.0, K=4)
+    >>> rule = from_linear(
+    ...     "twin", scaffold.local_sequences, (1.0, 0.0, 0.0), linear_form(scaffold, hp), eta=0.5
+    ... )
+    >>> twin = with_boundary(
+    ...     rule, boundary_form(scaffold, hp, 4), sequences=scaffold.sequences, memory=("c_m",)
+    ... )
+    >>> twin.enter((3.0, 1.0), (0.5,), hp)
+    (3.0, 0.5, 0.0)
+    """
+
+    def leave(
+        local: State, sequences: State, memory: State, hp: Hyperparameters, done: ClientWork
+    ) -> tuple[State, State]:
+        return boundary.after(done.steps).leave_round(local, sequences, memory)
+
+    return replace(
+        rule,
+        sequences=sequences,
+        local=rule.sequences,
+        memory=memory,
+        first_memory=boundary.begin_memory,
+        enter=lambda sequences, memory, hp: boundary.enter_round(sequences, memory),
+        leave=leave,
+        changes=changes,
+        echoes=echoes,
+    )
+
+
 def _scaled(rows: Rows, start: Sequence[float], factor: float) -> Rows:
     """Return the coefficients of a step whose size is multiplied by a factor.
 

@@ -5,18 +5,18 @@ They use operators and a few functions that both know. `fedac.wire` makes messag
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from fedac.algorithms.algorithm import Algorithm, State, Vector
+from fedac.algorithms.algorithm import Algorithm, Vector
 from fedac.errors import InputError, look_up
 from fedac.federation.sampling import GOLDEN, mix, worker_key
 from fedac.validate import require_count
 
+Bytes = npt.NDArray[np.uint8]
 BLOCK = 256  # numbers that share a scale
 FLOAT32, BFLOAT16, INT8 = "float32", "bfloat16", "int8"
 WIRES = (FLOAT32, BFLOAT16, INT8)
@@ -65,9 +65,6 @@ def nearest_bfloat16(x: Any) -> Any:
 #
 # The draws are pure functions of seed, client, round, vector and coordinate. The formulas are in
 # `fedac.federation.compression`, for NumPy arrays and compiled kernels alike.
-
-# Rounds vector number t of a message.
-Rounding = Callable[[Vector, int], Vector]
 
 
 def require_wire(wire: str) -> str:
@@ -161,9 +158,7 @@ def rounded(wire: str, x: npt.ArrayLike, keys: npt.ArrayLike) -> npt.NDArray[np.
     return _from_codes(codes, scales)
 
 
-def encode(
-    wire: str, x: npt.ArrayLike, key: int | np.uint64, *, first: int = 0
-) -> npt.NDArray[np.uint8]:
+def encode(wire: str, x: npt.ArrayLike, key: int | np.uint64, *, first: int = 0) -> Bytes:
     """Return the bytes of one vector; those of int8 begin with the scales.
 
     A long vector may be encoded in chunks of some blocks each: `first` is where x begins in it.
@@ -180,7 +175,7 @@ def encode(
     return values.astype(np.float32).view(np.uint8)
 
 
-def decode(wire: str, data: npt.NDArray[np.uint8], numbers: int) -> npt.NDArray[np.float64]:
+def decode(wire: str, data: Bytes, numbers: int) -> npt.NDArray[np.float64]:
     """Return the vector of so many numbers that `encode` was given, as it arrives.
 
     Examples
@@ -199,33 +194,9 @@ def decode(wire: str, data: npt.NDArray[np.uint8], numbers: int) -> npt.NDArray[
     return data.view(np.float32).astype(np.float64)
 
 
-def send(
-    algorithm: Algorithm, message: State, sequences: State, memory: State, rounding: Rounding
-) -> tuple[State, State]:
-    """Return a client's message as the server gets it, and the client's memory after it.
-
-    A client knows what it sent, so what it remembers of its message is what arrives.
-
-    Examples
-    --------
-    Whole numbers as a wire, for x and c, and for c_m:
-
-    >>> from fedac.algorithms import get
-    >>> scaffold = get("scaffold")
-    >>> send(scaffold, (2.75, 1.5), (2.5, 8.0), (0.25,), lambda x, t: round(x + 0.1))
-    ((2.5, 2.0), (0.75,))
-    """
-    bases = algorithm.bases(sequences)
-    sent = tuple(
-        base + rounding(vector - base, t)
-        for t, (vector, base) in enumerate(zip(message, bases, strict=True))
-    )
-    return sent, algorithm.remember_sent(message, sent, memory)
-
-
 @dataclass
 class Sender:
-    """A `Rounding` of one client in one round that keeps the bytes of every vector.
+    """Quantize the vectors of one client's message in one round, and keep their bytes.
 
     With `residuals`, which has what rounding took from every vector so far, it adds that to the
     vector, and keeps what rounding takes now (error feedback). For a chunk of all vectors, `first`
@@ -233,12 +204,9 @@ class Sender:
 
     Examples
     --------
-    >>> from fedac.algorithms import get
-    >>> fedavg, w, base = get("fedavg"), np.array([1.0, -0.3]), np.array([0.9, 0.0])
     >>> sender = Sender("int8", seed=0, m=2, r=5)
-    >>> sent, _ = send(fedavg, (w,), (base,), (), sender)
-    >>> received = receive(fedavg, "int8", sender.data, (base,))
-    >>> bool((received[0] == sent[0]).all())
+    >>> arrived = sender(np.array([0.1, -0.3]), 0)
+    >>> bool((decode("int8", sender.data[0], 2) == arrived).all())
     True
 
     >>> residuals = [np.array([0.001, 0.0])]
@@ -254,7 +222,7 @@ class Sender:
     r: int
     residuals: list[npt.NDArray[np.float64]] | None = None
     first: int = 0
-    data: list[npt.NDArray[np.uint8]] = field(default_factory=list)
+    data: list[Bytes] = field(default_factory=list)
 
     def __call__(self, x: Vector, t: int) -> Vector:
         """Return what arrives of vector t."""
@@ -267,16 +235,6 @@ class Sender:
             if self.residuals is not None:
                 self.residuals[t] = wanted - arrives
             return arrives
-
-
-def receive(
-    algorithm: Algorithm, wire: str, data: Sequence[npt.NDArray[np.uint8]], sequences: State
-) -> State:
-    """Return the message whose vectors have these bytes, given what was broadcast."""
-    bases = algorithm.bases(sequences)
-    return tuple(
-        base + decode(wire, part, len(base)) for part, base in zip(data, bases, strict=True)
-    )
 
 
 def _codes(

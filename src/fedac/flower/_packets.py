@@ -14,7 +14,8 @@ import numpy.typing as npt
 from flwr.app import Array
 
 from fedac.algorithms import Algorithm, State
-from fedac.federation.compression import FLOAT32, Sender, bytes_of, receive, send
+from fedac.federation.compression import FLOAT32, Sender, bytes_of
+from fedac.federation.round import compress, decompress
 from fedac.flower._arrays import NamedArrays, NDArray, buffers_of, with_prefix
 from fedac.flower._server.replies import BadArraysError, read_like, require_keys, require_like
 from fedac.flower._task import Task
@@ -37,7 +38,7 @@ def pack(
     model = with_prefix(algorithm.sequences[0], sent)
     # The server drops replies that are not finite: an overflow needs no warning here.
     with np.errstate(over="ignore", invalid="ignore"):
-        _, after = send(
+        _, after = compress(
             algorithm,
             joined(algorithm.sequences, message, model),
             joined(algorithm.sequences, sent, model),
@@ -60,7 +61,7 @@ def unpack(
     found: dict[str, Any] = read_like(record, buffers_of(sent) | bytes_each)
     with np.errstate(over="ignore", invalid="ignore"):
         data = [found[name] for name in names]
-        arrays = apart(names, receive(algorithm, wire, data, joined(names, sent, model)), model)
+        arrays = apart(names, decompress(algorithm, wire, data, joined(names, sent, model)), model)
     for key, array in arrays.items():
         if not np.isfinite(array).all():
             raise BadArraysError(f"not finite: {key}")

@@ -12,7 +12,6 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -20,10 +19,10 @@ from fedac.algorithms import Algorithm
 from fedac.algorithms.algorithm import State
 from fedac.errors import InputError
 from fedac.federation import compression
-from fedac.federation.compression import BLOCK, INT8
+from fedac.federation.compression import BLOCK, INT8, Bytes
+from fedac.federation.round import compress, decompress
 from fedac.torch._flat import is_finite
 
-Bytes = npt.NDArray[np.uint8]
 # Numbers that are rounded at once: some float64 copies of so many stay in the cache.
 CHUNK = 128 * BLOCK
 
@@ -144,7 +143,7 @@ class Packet:
             if residuals is not None:
                 this.residuals = [each[here].double().numpy() for each in residuals]
             vectors, old = message.read(chunk), remembered.read(chunk)
-            sent, after = compression.send(algorithm, vectors, self._began.read(chunk), old, this)
+            sent, after = compress(algorithm, vectors, self._began.read(chunk), old, this)
             remembered.write(chunk, after)
             for left, new in zip(self.residuals or (), this.residuals or (), strict=True):
                 left[here] = torch.from_numpy(new)
@@ -167,7 +166,7 @@ class Packet:
             mean = tuple(np.zeros(chunk.numbers) for _ in began)
             for share, row in used:
                 data = [row[first : first + length] for first in starts]
-                arrived = compression.receive(self._algorithm, self._wire, data, began)
+                arrived = decompress(self._algorithm, self._wire, data, began)
                 for vector, value in zip(mean, arrived, strict=True):
                     vector += share * value
             message.write(chunk, mean)

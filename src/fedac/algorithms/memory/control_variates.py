@@ -8,7 +8,7 @@ point.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 from fedac.algorithms.algorithm import Algorithm, ClientWork, RoundInfo, State, Vector
 
@@ -49,64 +49,14 @@ def with_control_variates(rule: Algorithm) -> Algorithm:
     )
 
 
-class Names(Protocol):
-    """What vectors are called: an `Algorithm`, or what a Flower client knows of one."""
-
-    @property
-    def sequences(self) -> tuple[str, ...]:
-        """What is broadcast."""
-
-    @property
-    def memory(self) -> tuple[str, ...]:
-        """What a client keeps."""
-
-    @property
-    def changes(self) -> tuple[str, ...]:
-        """Sequences of which clients send a change."""
-
-    @property
-    def echoes(self) -> tuple[tuple[str, str], ...]:
-        """Pairs of a sequence and the memory that follows what was sent."""
-
-
-def reweigh_message(names: Names, message: State, memory: State, ratio: float) -> State:
-    """Return a message whose changes are c_m' - ratio c_m, not c_m' - c_m.
-
-    A client whose weight was n and is now n' sends it with ratio = n/n'. A message d of weight n'
-    adds n' d to the sum of n_m c_m, and what must be added is n' c_m' - n c_m. Together with
-    `reweigh_sequences`, c stays the mean of all c_m by the new weights.
-
-    Examples
-    --------
-    >>> from fedac.algorithms import get
-    >>> reweigh_message(get("scaffold"), (3.0, 1.5), (0.5,), 0.5)
-    (3.0, 1.75)
-    """
-    if ratio == 1:
-        return message
-    after = dict(zip(names.sequences, message, strict=True))
-    before = dict(zip(names.memory, memory, strict=True))
-    for sequence, kept in names.echoes:
-        if sequence in names.changes:
-            after[sequence] = after[sequence] + (1 - ratio) * before[kept]
-    return tuple(after.values())
+def reweigh_message(names: Any, message: State, memory: State, ratio: float) -> State:
+    """Call `Algorithm.reweigh_message`."""
+    return Algorithm.reweigh_message(names, message, memory, ratio)
 
 
 def reweigh_sequences(algorithm: Algorithm, sequences: State, ratio: float) -> State:
-    """Return sequences for `serve` where the total of all weights has changed.
-
-    `ratio` is the old total over the new one, and a message's share is taken of the new one.
-
-    Examples
-    --------
-    >>> from fedac.algorithms import get
-    >>> reweigh_sequences(get("scaffold"), (3.0, 1.0), 0.5)
-    (3.0, 0.5)
-    """
-    if ratio == 1:
-        return sequences
-    names = zip(algorithm.sequences, sequences, strict=True)
-    return tuple(ratio * x if name in algorithm.changes else x for name, x in names)
+    """Call `Algorithm.reweigh_sequences`."""
+    return algorithm.reweigh_sequences(sequences, ratio)
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,9 @@ from collections.abc import Callable, Generator
 import numpy as np
 
 from fedac.algorithms import Algorithm, ClientWork, RoundInfo
-from fedac.federation.compression import FLOAT32, keys_of, rounded, send
+from fedac.federation.compression import FLOAT32, keys_of, rounded
 from fedac.federation.federation import Federation
+from fedac.federation.round import compress, leave, serve
 from fedac.federation.schedule import Span
 from fedac.objectives.base import Objective, RowNumbers
 from fedac.simulation.problem import ArrayState, Lane, Problem, Snapshot
@@ -99,19 +100,19 @@ def run_round(
             local = algorithm.update(local, w_md, found, hp)
             if on_step is not None:
                 on_step(step + 1, local)
-        message, kept = algorithm.leave(local, sent, kept, hp, ClientWork(steps=len(steps)))
+        message, kept = leave(algorithm, local, sent, kept, hp, ClientWork(steps=len(steps)))
         if wire != FLOAT32:
 
-            def on_wire(differences: Array, t: int) -> Array:
+            def quantize(differences: Array, t: int) -> Array:
                 keys = keys_of(federation.seed, members, this_round.number, t)
                 return rounded(wire, differences, keys)
 
-            message, kept = send(algorithm, message, sent, kept, on_wire)
+            message, kept = compress(algorithm, message, sent, kept, quantize)
         if memory is not None:
             memory.store(members, kept)
         mean = tuple(federation.mean(vector, members) for vector in message)
         this = RoundInfo(number=this_round.number, share=federation.share(this_round.number))
-        sequences, server = algorithm.serve(mean, sequences, server, hp, this)
+        sequences, server = serve(algorithm, mean, sequences, server, hp, this)
         return (*sequences, *server)
 
 

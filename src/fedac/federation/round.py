@@ -1,0 +1,102 @@
+"""One round of any algorithm, on plain vectors, for every runtime.
+
+The reference engine calls these functions on arrays with a row for each client, PyTorch on the
+tensors of one parameter, Flower on the arrays of one key. A runtime adds only what is its own:
+where gradients come from, where memories are kept, and how the mean message is computed (a matrix
+product, an all-reduce, a loop over replies). A round, with the first memory of a client given by
+``algorithm.begin_memory(sequences)``::
+
+    local = algorithm.enter(sequences, memory, hp)
+    K times: w_md = algorithm.query(local, hp); g there; algorithm.update(local, w_md, g, hp)
+    message, memory = leave(algorithm, local, sequences, memory, hp, ClientWork(steps=K))
+    message, memory = compress(algorithm, message, sequences, memory, quantize)    optional
+    mean message over the clients
+    sequences, server = serve(algorithm, mean, sequences, server, hp, RoundInfo(...))
+
+A Flower client has coefficients instead of functions: `fedac.algorithms.linear.with_boundary`
+makes an algorithm of them that these functions take like any other.
+
+Where weights may change between rounds (rows that clients gain or lose, clients that join), pass
+`weight_ratio`, the previous weight over the new one: to `leave` that of this client, to `serve`
+that of all clients together. Control variates then stay the weighted mean, c = sum_m p_m c_m.
+
+Examples
+--------
+SCAFFOLD with one client and one local step from x = 3 with c = 1 and c_m = 0.5:
+
+>>> from fedac.algorithms import ClientWork, RoundInfo, get
+>>> scaffold = get("scaffold")
+>>> hp = scaffold.couple(eta=0.5, mu=1.0, K=1)
+>>> sequences, memory = (3.0, 1.0), (0.5,)
+>>> local = scaffold.enter(sequences, memory, hp)
+>>> local = scaffold.update(local, scaffold.query(local, hp), 2.0, hp)
+>>> message, memory = leave(scaffold, local, sequences, memory, hp, ClientWork(steps=1))
+>>> message, memory
+((1.75, 1.5), (2.0,))
+>>> message, memory = compress(scaffold, message, sequences, memory, lambda x, t: round(x))
+>>> message, memory  # x is rounded as its change, -1.25; c_m follows what was sent for c
+((2.0, 2.0), (2.5,))
+>>> serve(scaffold, message, sequences, (), hp, RoundInfo(share=0.5))
+((2.0, 2.0), ())
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from fedac.algorithms.algorithm import Algorithm, ClientWork, RoundInfo, State, Vector
+from fedac.federation.compression import Bytes, decode
+
+Quantize = Callable[[Vector, int], Vector]
+"""Return what arrives of vector number t of a message: ``quantize(vector, t)``."""
+
+
+def leave(
+    algorithm: Algorithm,
+    local: State,
+    sequences: State,
+    memory: State,
+    hp: Any,
+    done: ClientWork,
+    *,
+    weight_ratio: float = 1.0,
+) -> tuple[State, State]:
+    """Return a client's message and its new memory."""
+    message, after = algorithm.leave(local, sequences, memory, hp, done)
+    return algorithm.reweigh_message(message, memory, weight_ratio), after
+
+
+def compress(
+    algorithm: Algorithm, message: State, sequences: State, memory: State, quantize: Quantize
+) -> tuple[State, State]:
+    """Return a message as the server receives it, and the client's memory of what it sent."""
+    bases = algorithm.bases(sequences)
+    sent = tuple(
+        base + quantize(vector - base, t)
+        for t, (vector, base) in enumerate(zip(message, bases, strict=True))
+    )
+    return sent, algorithm.remember_sent(message, sent, memory)
+
+
+def decompress(algorithm: Algorithm, wire: str, data: Sequence[Bytes], sequences: State) -> State:
+    """Return the message whose vectors were encoded as `data`, given what was broadcast."""
+    bases = algorithm.bases(sequences)
+    return tuple(
+        base + decode(wire, part, len(base)) for part, base in zip(data, bases, strict=True)
+    )
+
+
+def serve(
+    algorithm: Algorithm,
+    mean: State,
+    sequences: State,
+    server: State,
+    hp: Any,
+    this: RoundInfo,
+    *,
+    weight_ratio: float = 1.0,
+) -> tuple[State, State]:
+    """Return the next sequences and server state, given the mean message."""
+    sequences = algorithm.reweigh_sequences(sequences, weight_ratio)
+    return algorithm.serve(mean, sequences, server, hp, this)
