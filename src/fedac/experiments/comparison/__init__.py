@@ -1,4 +1,9 @@
-"""Which method, in rounds, megabytes and seconds: by measurement, every method tuned equally."""
+"""Compare methods by measurement, in rounds, megabytes and seconds, with equal tuning.
+
+A `Question` goes to a `Study`. Its tuner proposes settings, the sweep runs them, and the curves of
+the winners on fresh seeds become the rows of a `Comparison` (`table`), from which verdict, figure
+and report are made.
+"""
 
 from __future__ import annotations
 
@@ -11,17 +16,17 @@ from typing import TYPE_CHECKING, Any
 from fedac.data import Dataset
 from fedac.errors import InputError
 from fedac.experiments.comparison.question import TRIES, Budget, Question
-from fedac.experiments.comparison.study import Comparison, answer
-from fedac.experiments.comparison.table import to_frame
+from fedac.experiments.comparison.study import Study
+from fedac.experiments.comparison.table import Comparison, to_frame
 from fedac.experiments.store import Store
 from fedac.federation.link import Link, as_link
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Budget", "Comparison", "Question", "answer", "compare", "open_store"]
+__all__ = ["Budget", "Comparison", "Question", "Study", "compare", "open_store"]
 
-# What `compare` calls the values of a grid.
+# Keywords of `compare` whose fields in a grid have other names.
 ARGUMENTS = {"algorithms": "methods", "local_steps": "K", "seeds": "seed"}
 
 
@@ -52,60 +57,53 @@ def compare(
     jobs: int | None = None,
     on_progress: Callable[[Any], object] = lambda progress: None,
 ) -> pd.DataFrame:
-    """Tune methods equally and compare them on fresh seeds, in rounds, megabytes and seconds.
+    """Compare methods on fresh seeds after equal tuning, in rounds, megabytes and seconds.
 
     Parameters
     ----------
     dataset : str or Path or Dataset
         A registered name, a LIBSVM file, or data: ``fedac.Dataset("mine", X, y)``.
     methods : str or several, optional
-        Names of any composition, and of the baselines ``"lbfgs"`` and ``"agd"``. Default: the
-        methods of docs/compare.md.
+        Any composition, and the baselines ``"lbfgs"`` and ``"agd"``. Default: the methods of
+        docs/compare.md.
     K : int or several
         Local steps per round.
     rounds : int
-        Of every run.
+        Rounds of every run.
     clients : int, optional
-        How many clients hold rows of their own; 100 unless given, or as many as a file names.
+        Number of clients, each with its own rows. Default: 100, or the number in a file of client
+        names.
     split : str, optional
-        How rows are split among them, as in `fedac.split`, or a file of client names; "iid" unless
-        given.
+        Split of the rows among clients, as in `fedac.split`, or a file of client names. Default:
+        "iid".
     split_seed : int
-        The seed of the split.
+        Seed of the split.
     workers : int, optional
-        In place of clients: M workers that draw from all rows.
-    participation : float
-        As in `simulate`.
-    batch : int or "full"
-        As in `simulate`.
-    weighting : "examples" or "uniform"
+        Instead of clients: M workers that draw from all rows.
+    participation, batch, weighting
         As in `simulate`.
     wire : str or several
-        How messages travel; every method is tuned for each.
+        Wire formats of messages; every method is tuned for each.
     link : Link or str
-        What a round costs in seconds.
+        Gives the seconds of a round.
     target : float, optional
-        Target suboptimality. If omitted, methods are tuned for and ranked by the suboptimality
-        within the budget.
+        Target suboptimality. If omitted, methods are tuned for and ranked by suboptimality within
+        the budget.
     budget : str, optional
-        "100 rounds", "2MB" or "60s". Default: the whole run with a target; without, the time in
+        "100 rounds", "2MB" or "60s". Default: the whole run with a target; otherwise the time in
         which every run ends.
-    loss : str
-        The loss of the objective, by name.
-    l2 : float
-        The strength of its l2 term.
-    intercept : bool
-        Whether to append a column of ones to the rows.
+    loss, l2, intercept
+        Loss by name, regularization strength, and whether to append a column of ones.
     tries : int
-        Settings that are tried for each method, K and wire: step sizes and, where a method has
-        them, server steps, momentum and mu.
+        Settings tried for each method, K and wire: step sizes and, where a method has them, server
+        steps, momentum and mu.
     seed : int
-        The first seed of the tuning; the next `repeats` ones are the fresh seeds.
+        First tuning seed; the next `repeats` seeds are the fresh ones.
     repeats : int
-        On how many fresh seeds the best settings are repeated.
+        Number of fresh seeds on which the best settings are repeated.
     out : str or Path, optional
-        A folder to keep all runs in, from which a comparison that was stopped continues. It
-        returns a table and does not write one.
+        Folder that keeps all runs, so that an interrupted comparison can resume. No tables are
+        written to it.
     jobs : int, optional
         As in `fedac.experiments.sweep.run`.
     on_progress : callable
@@ -115,11 +113,11 @@ def compare(
     -------
     DataFrame
         A row per method, K and wire, the best first. ``rounds``, ``megabytes`` and ``seconds`` are
-        what the target cost, NaN if not all seeds reached it; ``suboptimality`` is the mean of the
-        last records within the budget, ``smallest`` the smallest. Columns ending in ``_low`` and
-        ``_high`` are 90% prediction intervals for the mean of as many further seeds. ``ratio`` is
-        what a row took, times the first row, seed by seed; rows are ``level`` if its interval
-        contains 1.
+        the cost of the target, NaN if not all seeds reached it. ``suboptimality`` is the mean of
+        the last records within the budget, ``smallest`` the smallest record. Columns ending in
+        ``_low`` and ``_high`` are 90% prediction intervals for the mean of another `repeats` seeds.
+        ``ratio`` is the cost relative to the first row, seed by seed; rows are ``level`` if its
+        interval contains 1.
 
     Examples
     --------
@@ -130,11 +128,11 @@ def compare(
     """
     if not isinstance(dataset, str | Path | Dataset):
         kind = type(dataset).__name__
-        raise InputError(f"dataset is a name, a path or fedac.Dataset(name, X, y), not {kind}")
+        raise InputError(f"dataset must be a name, a path or fedac.Dataset(name, X, y), not {kind}")
     methods = _several(methods)
     for method in methods:
         if not isinstance(method, str):
-            raise InputError(f"methods are names, your own 'module:name'; got {method!r:.60}")
+            raise InputError(f"methods must be names, or 'module:name' for your own; got {method!r:.60}")
     data = dataset if isinstance(dataset, Dataset) else None
     values: dict[str, Any] = {
         "dataset": data.name if data else str(dataset), "loss": loss, "l2": l2,
@@ -149,14 +147,14 @@ def compare(
         target=target, tries=tries, repeats=repeats,
         budget=None if budget is None else Budget.parse(budget),
     )  # fmt: skip
+    study = Study(question, data)
     with open_store(out) as store:
-        found = answer(question, store, data=data, jobs=jobs, on_progress=on_progress)
-    return to_frame(found)
+        return to_frame(study.answer(store, jobs=jobs, on_progress=on_progress))
 
 
 @contextmanager
 def open_store(out: str | Path | None) -> Iterator[Store]:
-    """Open a store in a folder, or one that is gone afterwards."""
+    """Open a store in a folder, or a temporary one."""
     if out is not None:
         with Store(out, create=True) as store:
             yield store

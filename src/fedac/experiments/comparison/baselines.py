@@ -1,9 +1,7 @@
 """Baselines without local steps: L-BFGS and accelerated gradient descent on full gradients.
 
-A round is one gradient of F and its value. All clients take part; each takes one step on all its
-rows, receives one vector and sends one. The seconds on a `fedac.Link` are therefore
-``link.elapsed(up=4 * d, down=4 * d, gaps=(1,) * rounds, rows=batch_rows(None, n, clients),
-seed=seed, M=M)``.
+A round is one gradient of F and its value. All clients are present: each receives one vector, takes
+one step on all its rows and sends one vector.
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ from fedac.objectives import ConvexObjective
 from fedac.validate import Array, require_count, require_positive
 
 BASELINES = {"lbfgs": "L-BFGS", "agd": "AGD"}
-"""Names and labels; only ``agd`` has a step size."""
+"""Labels by name; only ``agd`` has a step size."""
 
 
 def baseline_curve(
@@ -33,27 +31,9 @@ def baseline_curve(
 ) -> Array:
     """Return F of a baseline's output after 0, 1, .., `rounds` full gradients.
 
-    Parameters
-    ----------
-    name : str
-        One of `BASELINES`.
-    F : ConvexObjective
-        The function to minimize. If all clients count the same, that of
-        `fedac.objectives.heterogeneity.minimized`.
-    start : array of shape (d,)
-        The starting point.
-    rounds : int
-        The number of gradients of F. Every evaluation in a line search is one.
-    eta : float, optional
-        Step size of ``agd``. ``lbfgs`` has none.
-    mu : float, optional
-        Strong convexity that ``agd`` assumes. Default: that of F.
-
-    Returns
-    -------
-    array of shape (rounds + 1,)
-        F (not minus F*) of the last accepted iterate. If the method stops early, its last value
-        repeats; if it diverges, the rest is inf.
+    Every evaluation in a line search counts as a round. The result is F, not F - F*, of the last
+    accepted iterate. If the method stops early, its last value repeats; if it diverges, the rest is
+    inf. ``agd`` takes a step size `eta` and assumes strong convexity `mu` (default: that of F).
 
     Examples
     --------
@@ -61,21 +41,19 @@ def baseline_curve(
     >>> F = NoisyQuadratic([4.0, 1.0], optimum=[1.0, 1.0])
     >>> baseline_curve("agd", F, np.zeros(2), rounds=3, eta=0.25).round(4)
     array([2.5   , 0.2812, 0.1582, 0.0776])
-    >>> bool(baseline_curve("lbfgs", F, np.zeros(2), rounds=12)[-1] < 1e-9)
-    True
     """
     require_count("rounds", rounds)
     if look_up("baseline", name, {one: one for one in BASELINES}) == "agd":
         if eta is None:
-            raise InputError("agd needs a step size: give eta")
+            raise InputError("agd needs a step size: set eta")
         return _agd(F, start, rounds, eta, F.strong_convexity if mu is None else mu)
     if eta is not None or mu is not None:
-        raise InputError("lbfgs has neither step size nor mu: leave out eta and mu")
+        raise InputError("lbfgs has neither a step size nor mu: omit eta and mu")
     return _lbfgs(F, start, rounds)
 
 
 class _SpentError(Exception):
-    """All rounds are spent, maybe within a line search."""
+    """All rounds are spent, possibly within a line search."""
 
 
 def _lbfgs(F: ConvexObjective, start: Array, rounds: int) -> Array:
@@ -100,7 +78,7 @@ def _lbfgs(F: ConvexObjective, start: Array, rounds: int) -> Array:
             jac=True,
             method="L-BFGS-B",
             callback=accept,
-            # Without tolerances it stops where rounding errors hide any further descent.
+            # With zero tolerances it stops where rounding errors hide any further descent.
             options={"ftol": 0.0, "gtol": 0.0, "maxiter": rounds, "maxfun": rounds + 1},
         )
     return values
@@ -109,16 +87,16 @@ def _lbfgs(F: ConvexObjective, start: Array, rounds: int) -> Array:
 def _agd(F: ConvexObjective, start: Array, rounds: int, eta: float, mu: float) -> Array:
     """Run Nesterov's constant step scheme II (Lectures on Convex Optimization, 2018, (2.2.20)).
 
-    Its momentum rises from that of FISTA to the constant one of MB-AC-SGD, which is poor in the
-    first 1/sqrt(eta mu) rounds. So the update is MB-AC-SGD's, with a coupling for each round: a of
-    the book is 1 at first and tends to sqrt(eta mu).
+    Its momentum rises from FISTA's to the constant momentum of MB-AC-SGD, which does poorly in
+    the first 1/sqrt(eta mu) rounds. The update is therefore MB-AC-SGD's with new hyperparameters in
+    every round: the book's a starts at 1 and tends to sqrt(eta mu).
     """
     values = np.full(rounds + 1, math.inf)
     values[0] = F.value(start)
-    # For mu = 0, a number that is lost in rounding; steps above 1/mu have no momentum.
+    # The lower limit, lost in rounding, stands for mu = 0. Steps above 1/mu have no momentum.
     q = min(max(require_positive("eta", eta) * mu, 1e-30), 1.0)
     a, state = 1.0, MB_AC_SGD.start(start)
-    with np.errstate(over="ignore", invalid="ignore"):  # too large a step size
+    with np.errstate(over="ignore", invalid="ignore"):  # the step size may be too large
         for r in range(1, rounds + 1):
             beta = (1 - q) / (a - q) if a < 1 else 1.0
             hp = FedAcHyperparameters(eta=eta, gamma=eta / a, alpha=a / q, beta=beta)

@@ -1,11 +1,12 @@
-"""How much a run may cost: so many rounds, megabytes or seconds."""
+"""The question of a comparison: problem, federation, methods, link, target and budget."""
 
 from __future__ import annotations
 
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any, NamedTuple
 
 from fedac.algorithms import expand, get
@@ -14,11 +15,9 @@ from fedac.algorithms.server import Momentum, SlowMo
 from fedac.data.splits import is_split
 from fedac.errors import InputError
 from fedac.experiments.comparison.baselines import BASELINES
-from fedac.experiments.comparison.tuner import FEWEST_TRIES
 from fedac.experiments.grid import LARGEST_SEED, Grid
 from fedac.experiments.plugins import find_algorithm
 from fedac.experiments.run_key import key_fingerprint
-from fedac.experiments.summary import label_of
 from fedac.federation.federation import taking_part
 from fedac.federation.link import DEFAULT_LINK, Link
 from fedac.validate import require_count, require_positive
@@ -33,19 +32,17 @@ UNITS = {
 
 
 class Budget(NamedTuple):
-    """An amount on one of the three axes."""
+    """A limit in rounds, megabytes or seconds."""
 
     amount: float
     axis: str
 
     @classmethod
     def parse(cls, text: str) -> Budget:
-        """Read a budget as it is typed.
+        """Parse a budget such as "90s", "2MB" or "20 rounds".
 
-        Examples
-        --------
-        >>> Budget.parse("90s"), Budget.parse("1.5 min").amount, Budget.parse("20 rounds").axis
-        (Budget(amount=90.0, axis='seconds'), 90.0, 'rounds')
+        >>> Budget.parse("1.5 min")
+        Budget(amount=90.0, axis='seconds')
         """
         found = re.fullmatch(r"\s*([\d.]+(?:e[-+]?\d+)?)\s*([A-Za-z]+)\s*", str(text))
         try:
@@ -55,7 +52,7 @@ class Budget(NamedTuple):
         except (KeyError, ValueError):
             pass
         raise InputError(
-            "a budget is a number above 0 with a unit, such as '100 rounds', '2MB' or '60s' (also "
+            "a budget is a positive number with a unit, such as '100 rounds', '2MB' or '60s' (also "
             f"kB, GB, ms, min and h), got '{text}'"
         )
 
@@ -66,9 +63,8 @@ class Budget(NamedTuple):
         return f"{self.amount:.4g}{unit}"
 
 
-# --- Which methods are compared unless others are asked for.
-
-# Minibatch SGD, what others use, and compositions that have won somewhere (docs/benchmark.md).
+# Minibatch SGD, methods in common use, and compositions that won somewhere (docs/benchmark.md).
+# Without SlowMo: at a constant step size it is FedAvgM.
 DEFAULT_METHODS = (
     "mb-sgd",
     "mb-ac-sgd",
@@ -88,41 +84,18 @@ DEFAULT_METHODS = (
 )
 
 
-# SlowMo is not in the list: at a constant step size it is FedAvgM.
-
-
-def label(method: str) -> str:
-    """Return what a table calls a method, or a baseline.
-
-    Examples
-    --------
-    >>> label("fedac-i"), label("lbfgs")
-    ('FedAc-I', 'L-BFGS')
-    """
-    return BASELINES.get(method) or label_of(method)
-
-
 def default_methods(*, everybody: bool) -> tuple[str, ...]:
-    """Return the methods to compare, where all clients take part in every round or only some.
-
-    Examples
-    --------
-    >>> "scaffnew" in default_methods(everybody=False)
-    False
-    """
+    """Return the methods for full or for partial participation."""
     methods = (*DEFAULT_METHODS, "scaffnew")
     some = tuple(name for name in methods if everybody or not get(name).everybody)
     return some + tuple(BASELINES)
 
 
-# --- What a comparison is asked: a problem, who takes part, which methods, and what a round costs.
-
-# A step size that every method takes, until the data are known.
+# A step size that every method accepts, to validate a grid before the data is loaded.
 ANY_ETA = 1e-3
-# As many as there are unless somebody says otherwise.
 CLIENTS = 100
-TRIES = 20
-# Settings are tried on the first; the best of them also on the others.
+TRIES, FEWEST_TRIES = 20, 4
+# Every setting runs on the first seed, and the best settings on all of them.
 TUNING_SEEDS = 3
 # A larger number is more likely a typo than a simulation.
 MOST_STEPS = 10**8
@@ -132,30 +105,30 @@ MOST_RECORDS = 200
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """What a comparison is asked.
+    """The question of a comparison.
 
     Attributes
     ----------
     grid : Grid
-        Problem, federation, methods, local steps and wire formats; its seed is the first for
-        tuning.
+        Problem, federation, methods, local steps and wire formats. Its seed is the first tuning
+        seed.
     rounds : int
-        Of every run.
+        Rounds of every run.
     steps : int or None
-        In place of rounds: T, the local steps of every run, which every K divides.
+        Instead of rounds: T, the local steps of every run, a multiple of every K.
     link : Link
-        What a round costs in seconds.
+        Gives the seconds of a round.
     target : float or None
-        The suboptimality to reach; without, methods are ranked by what they reach.
+        Target suboptimality. If omitted, methods are ranked by suboptimality within the budget.
     budget : Budget or None
-        Within which to say what is reached. Default: the whole run with a target; without, the
-        time in which every run ends.
+        Limit within which suboptimality is measured. Default: the whole run with a target;
+        otherwise the time in which every run ends.
     tries : int
-        Settings that are tried for each method, K and wire.
+        Settings tried for each method, K and wire.
     repeats : int
-        Fresh seeds on which the best setting is repeated.
+        Number of fresh seeds on which the best setting is repeated.
     baselines : tuple of str
-        Methods without local steps that are compared too, of `BASELINES`.
+        Methods without local steps to compare too: names of `BASELINES`.
     """
 
     grid: Grid
@@ -171,69 +144,73 @@ class Question:
     def __post_init__(self) -> None:
         require_count("rounds", self.rounds)
         require_count("tries", self.tries, least=FEWEST_TRIES)
-        require_count("repeats", self.repeats, least=2)  # one says nothing about the others
+        require_count("repeats", self.repeats, least=2)  # an interval needs two
         if self.target is not None:
             require_positive("target", self.target)
         if self.link.is_free:
             raise InputError(
-                "nothing costs time on the link: give latency, gradient or row, as in "
-                "Link(latency='50ms')"
+                "the link has zero cost: set latency, gradient or row, as in Link(latency='50ms')"
             )
         longest = max(K * self.rounds_of(K) for K in self.grid.local_steps)
         if longest > MOST_STEPS:
-            raise InputError(
-                f"runs of {longest} steps are too long: take fewer rounds or local steps"
-            )
+            raise InputError(f"runs of {longest} steps are too long: use fewer rounds or a smaller K")
         for name in ("participation", "batch", "seeds"):
             if len(getattr(self.grid, name)) > 1:
-                raise InputError(f"a comparison has one value of {name}: run it once for each")
+                raise InputError(f"a comparison takes one value of {name}: run it once for each")
         if self.tuning_seeds[-1] > LARGEST_SEED:
             most = f"2^63 - {self.repeats + TUNING_SEEDS}"
-            raise InputError(f"seed must be at most {most}: the next ones are used too")
+            raise InputError(f"seed must be at most {most}: the seeds after it are used too")
 
     @classmethod
     def ask(
-        cls,
-        values: Mapping[str, Any],
-        place: Callable[[str], str] = str,
-        **how: Any,
+        cls, values: Mapping[str, Any], place: Callable[[str], str] = str, **how: Any
     ) -> Question:
-        """Make a question of the values of a `Grid`, those that it needs filled in.
+        """Build a question from the values of a `Grid`, with defaults for missing ones.
 
-        `place` returns where the user set a value, for errors; `how` are the attributes besides
-        the grid.
+        `place` returns where the user set a value, for error messages. `how` has the other
+        attributes.
         """
         given = {"name": "compare", "eta": (ANY_ETA,), **values}
         given.setdefault("l2", 1e-3)
         given.setdefault("local_steps", (8, 32, 128))
-        if not given.get("workers") and not given.get("clients") and _is_drawn(given):
+        # A file of client names also determines their number.
+        drawn = all(is_split(by) for by in given.get("split") or () if isinstance(by, str))
+        if not given.get("workers") and not given.get("clients") and drawn:
             given["clients"] = (CLIENTS,)
-        steps = [K for K in given["local_steps"] if isinstance(K, int) and K > 0]
-        given["steps"] = how.get("steps") or math.lcm(*steps, 1)
+        Ks = [K for K in given["local_steps"] if isinstance(K, int) and K > 0]
+        given["steps"] = how.get("steps") or math.lcm(*Ks, 1)
         if given["steps"] > MOST_STEPS:
             raise InputError(
-                f"{place('local_steps')}: {', '.join(map(str, steps))} have no common multiple up "
-                "to 10^8; take others, powers of two for example"
+                f"{place('local_steps')}: {', '.join(map(str, Ks))} have no common multiple up to "
+                "10^8; use other values, for example powers of two"
             )
         typed = given.get("algorithms") or default_methods(everybody=_everybody(given))
         baselines = tuple(dict.fromkeys(name for name in typed if name in BASELINES))
-        given["algorithms"] = tuple(
-            n for name in typed if name not in BASELINES for n in _names(name, place)
-        )
-        if not given["algorithms"]:
+        try:
+            # Every method spelled in one way.
+            methods = tuple(
+                name if ":" in name else get(name).name
+                for each in typed
+                if each not in BASELINES
+                for name in expand(each)
+            )
+            _require_different(methods)
+        except InputError as error:
+            raise InputError(f"{place('algorithms')}: {error}") from None
+        if not methods:
             raise InputError(
-                f"{place('algorithms')}: give a method to compare {' and '.join(baselines)} with, "
+                f"{place('algorithms')}: add a method to compare {' and '.join(baselines)} with, "
                 "such as fedavg"
             )
-        _require_different(given["algorithms"], place)
+        given["algorithms"] = methods
         return cls(grid=Grid.checked(given, place), baselines=baselines, **how)
 
     def rounds_of(self, K: int) -> int:
-        """Return how many rounds a run with K local steps has."""
+        """Return the number of rounds of a run with K local steps."""
         return self.rounds if self.steps is None else self.steps // K
 
     def rounds_between_records(self, K: int) -> int:
-        """Return how many rounds are between two records of a loss."""
+        """Return the number of rounds between two records of the loss."""
         return math.ceil(self.rounds_of(K) / MOST_RECORDS)
 
     @property
@@ -244,48 +221,55 @@ class Question:
 
     @property
     def tuning_seeds(self) -> tuple[int, ...]:
-        """The seeds on which settings are tried: the first, and those after the fresh ones."""
+        """The seeds on which settings are tried: the first, then those after the fresh seeds."""
         (seed,) = self.grid.seeds
         after = seed + 1 + self.repeats
         return (seed, *range(after, after + TUNING_SEEDS - 1))
 
+    @property
+    def subject(self) -> dict[str, Any]:
+        """The problem and the federation; results of another subject do not compare."""
+        grid = self.grid
+        return {
+            "dataset": grid.dataset,
+            "loss": grid.loss,
+            "l2": grid.l2,
+            "workers": grid.workers[0] if grid.workers else None,
+            "clients": grid.clients[0] if grid.clients else None,
+            "split": grid.split[0] if grid.split else None,
+            "participation": grid.participation[0],
+            "batch": grid.batch[0],
+            "weighting": grid.weighting,
+        }
 
-def _is_drawn(values: Mapping[str, Any]) -> bool:
-    """Say whether rows are split by a rule: a file names the clients, and so says how many."""
-    return all(is_split(by) for by in values.get("split") or ("iid",) if isinstance(by, str))
+    def with_methods(self, names: Sequence[str]) -> Question:
+        """Return the question with further methods and baselines."""
+        methods = tuple(name for name in names if name not in BASELINES)
+        grid = self.grid.model_copy(update={"algorithms": (*self.grid.algorithms, *methods)})
+        baselines = (*self.baselines, *(name for name in names if name in BASELINES))
+        return replace(self, grid=grid, baselines=baselines)
 
 
-def _names(typed: str, place: Callable[[str], str]) -> list[str]:
-    """Return the methods that a name stands for, each spelled in one way."""
-    try:
-        return [name if ":" in name else get(name).name for name in expand(typed)]
-    except InputError as error:
-        raise InputError(f"{place('algorithms')}: {error}") from None
-
-
-def _require_different(methods: Sequence[str], place: Callable[[str], str]) -> None:
-    """Refuse one method under two names: it would be its own runner-up."""
+def _require_different(methods: Sequence[str]) -> None:
+    """Reject one method under two names, which would be its own runner-up."""
     seen: dict[str, str] = {}
     for name in methods:
-        record = find_algorithm(name)
-        other = seen.setdefault(key_fingerprint(record) or record.name, name)
+        algorithm = find_algorithm(name)
+        other = seen.setdefault(key_fingerprint(algorithm) or algorithm.name, name)
         if other is not name:
-            raise InputError(f"{place('algorithms')}: {other} and {name} are the same method")
+            raise InputError(f"{other} and {name} are the same method")
     # Momentum is tuned, and step sizes are constant here.
     rules = {name: None if ":" in name else server_rule(name) for name in methods}
-    slowmo = [name for name, rule in rules.items() if isinstance(rule, SlowMo)]
-    heavy_ball = [name for name, rule in rules.items() if isinstance(rule, Momentum)]
-    for one in slowmo:
-        for other in heavy_ball:
-            if without_server_rule(one) == without_server_rule(other):
-                raise InputError(
-                    f"{place('algorithms')}: {one} and {other} are the same method at a constant "
-                    "step size; leave out one"
-                )
+    for one, other in product(rules, rules):
+        same_rule = isinstance(rules[one], SlowMo) and isinstance(rules[other], Momentum)
+        if same_rule and without_server_rule(one) == without_server_rule(other):
+            raise InputError(
+                f"{one} and {other} are the same method at a constant step size; omit one"
+            )
 
 
 def _everybody(values: Mapping[str, Any]) -> bool:
-    """Say whether all clients take part, as far as that is known before the data are."""
+    """Return whether all clients are present, as far as known before the data is loaded."""
     (share, *_) = values.get("participation", (1.0,))
     (M, *_) = values.get("workers") or values.get("clients") or (2,)
     return taking_part(share, M) is None
