@@ -27,14 +27,12 @@ from matplotlib.figure import Figure
 from sklearn.datasets import load_digits
 
 from fedac import Dataset, load
-from fedac.experiments.comparison import Comparison, Question, answer, open_store
+from fedac.experiments.comparison import Comparison, Question, Study, open_store
 from fedac.experiments.comparison.baselines import BASELINES
-from fedac.experiments.comparison.question import AXES, DEFAULT_METHODS, label
-from fedac.experiments.comparison.report import LABELS, geometric_mean
-from fedac.experiments.comparison.rows import Row
-from fedac.experiments.comparison.study import Cell
-from fedac.experiments.comparison.table import to_frame
-from fedac.experiments.summary import predict_ratio
+from fedac.experiments.comparison.question import AXES, DEFAULT_METHODS
+from fedac.experiments.comparison.report import AXIS_LABELS, geometric_mean
+from fedac.experiments.comparison.table import Row, to_frame
+from fedac.experiments.summary import label_of, predict_ratio
 from fedac.federation.link import DEFAULT_LINK
 from fedac.plotting import styles
 
@@ -104,7 +102,7 @@ def compare_all(folder: Path) -> Iterator[tuple[tuple[Case, str], Comparison]]:
             )  # fmt: skip
             before = time.monotonic()
             with open_store(folder / f"{number}-{place}") as store:
-                found = answer(question, store, data=data)
+                found = Study(question, data).answer(store)
             seconds = time.monotonic() - before
             print(f"{case.name}, {kind}: {found.runs} runs, {seconds:.0f} s", flush=True)
             yield (case, kind), found
@@ -115,6 +113,11 @@ def digits() -> Dataset:
     data = load_digits()
     labels = np.where(data.target == 8, 1.0, -1.0)
     return Dataset("digits", sp.csr_array(data.data / 16), labels)
+
+
+def label(method: str) -> str:
+    """Return the label of a method or a baseline."""
+    return BASELINES.get(method) or label_of(method)
 
 
 def times_the_best(rows: pd.DataFrame, axis: str) -> pd.DataFrame:
@@ -190,7 +193,7 @@ def draw_case(found: dict[str, Comparison], case: Case) -> Figure:
                     plot_best(ax, comparison, name, axis, style)
                 ax.axhline(case.target, color="0.35", linestyle="--", linewidth=0.8)
                 # L-BFGS goes on to rounding errors, where nothing else is.
-                ax.set(yscale="log", xlabel=LABELS[axis], ylim=(case.target / 50, None))
+                ax.set(yscale="log", xlabel=AXIS_LABELS[axis], ylim=(case.target / 50, None))
                 # Beyond the end of half of the lines there is little left to compare.
                 ends = [line.get_xdata()[-1] for line in ax.lines if len(line.get_xdata()) > 2]
                 ax.set_xlim(0, float(np.median(ends)))
@@ -215,7 +218,7 @@ def plot_best(
     rows = [row for row in comparison.rows if row.method == method and not row.diverged]
     if rows:
         best = min(rows, key=rank)
-        curves = comparison.curves[Cell(method, best.K, best.wire)]
+        curves = comparison.curves[best.variant]
         costs, mean, _, _ = geometric_mean(curves, axis)
         ax.plot(costs, mean, **style)
 
@@ -265,7 +268,7 @@ def winner(comparison: Comparison, axis: str) -> str:
         return "none"
 
     def costs(row: Row) -> list[float]:
-        curves = comparison.curves[Cell(row.method, row.K, row.wire)]
+        curves = comparison.curves[row.variant]
         return [curve.cost_of(comparison.question.target or 0.0, axis) for curve in curves]
 
     first, *others = best.values()

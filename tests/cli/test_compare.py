@@ -85,7 +85,7 @@ def test_table_and_files(fedac, tmp_path):
 def test_nothing_reaches_the_target(fedac):
     code, out, _ = fedac(*SMALL, "--target", 1e-9)
     assert code == 0
-    assert "Nothing reached a suboptimality of 1e-09 with all seeds in 20 rounds." in out
+    assert "No method reached a suboptimality of 1e-09 on all seeds in 20 rounds." in out
     assert "MB: sent and received by a client that is present in every round." in " ".join(
         out.split()
     )
@@ -97,7 +97,7 @@ def test_without_a_target(fedac):
     assert code == 0
     assert "F - F* within 5 rounds" in out
     assert "came closest to the optimum within 5 rounds: " in out or " are level: " in out
-    (proposed,) = re.findall(r"For the cost of getting there: fedac (compare .*)\n", out)
+    (proposed,) = re.findall(r"To see what that costs: fedac (compare .*)\n", out)
     assert " --budget '5 rounds' " in proposed
     code, out, _ = fedac(*shlex.split(proposed))
     assert code == 0
@@ -113,7 +113,7 @@ def test_further_methods_are_added_to_a_folder(fedac, assert_refused, tmp_path):
     assert "already compares fedavg: they stay in the table" in err
     kept = json.loads((tmp_path / "out" / "comparison.json").read_text())
     assert {row["method"] for row in kept["rows"]} == {"fedavg", "fedac-i", "lbfgs"}
-    saying = "has a comparison with clients = 10, this one has 5; use another folder"
+    saying = "has a comparison with clients = 10, but this one has 5; use another folder"
     assert_refused(*small, *more, "--clients", 5, saying=saying)
     assert json.loads((tmp_path / "out" / "comparison.json").read_text()) == kept
 
@@ -182,11 +182,11 @@ def test_killed_and_continued(fedac, tmp_path, kill):
     [
         (("--link", "wam"), "unknown link 'wam'; did you mean 'wan'"),
         (("--link", "latency=50"), "latency is a number with a unit"),
-        (("--budget", "60"), "a budget is a number above 0 with a unit"),
-        (("--budget", "1e400s"), "a budget is a number above 0 with a unit"),
+        (("--budget", "60"), "a budget is a positive number with a unit"),
+        (("--budget", "1e400s"), "a budget is a positive number with a unit"),
         (("--target", "50"), "the target 50 is already reached at the start, where F - F* is"),
         (("--methods", "scaffold,fedavg+cv"), "--methods: scaffold and fedavg+cv are the same"),
-        (("--link", "stragglers=lognormal(1)"), "nothing costs time on the link"),
+        (("--link", "stragglers=lognormal(1)"), "latency, gradient or row"),
         (("--target", "0"), "target must be a finite number above 0"),
         (("--tries", "2"), "tries must be a whole number, at least 4, got 2"),
         (("--repeats", "1"), "repeats must be a whole number, at least 2, got 1"),

@@ -158,7 +158,7 @@ def test_seconds_wait_for_the_client_with_the_most_rows() -> None:
         ("adg", {"rounds": 3}, "unknown baseline 'adg'; did you mean 'agd'"),
         ("agd", {"rounds": 3}, "agd needs a step size"),
         ("agd", {"rounds": 3, "eta": 0.0}, "eta must be"),
-        ("lbfgs", {"rounds": 3, "eta": 0.1}, "lbfgs has neither step size nor mu"),
+        ("lbfgs", {"rounds": 3, "eta": 0.1}, "lbfgs has neither a step size nor mu"),
         ("lbfgs", {"rounds": 0}, "rounds must be"),
     ],
 )

@@ -9,7 +9,7 @@ import pytest
 from fedac.errors import InputError
 from fedac.experiments import calibration
 from fedac.experiments.calibration import METHODS, planners_question, recommended
-from fedac.experiments.comparison import answer, open_store
+from fedac.experiments.comparison import Study, open_store
 from fedac.federation.link import Link
 
 PROBLEM = {"dataset": "synthetic", "l2": 1e-2}
@@ -18,7 +18,7 @@ PROBLEM = {"dataset": "synthetic", "l2": 1e-2}
 @pytest.fixture(scope="module")
 def found():
     with open_store(None) as store:
-        return answer(planners_question(PROBLEM, M=64, T=256, target=None), store)
+        return Study(planners_question(PROBLEM, M=64, T=256, target=None)).answer(store)
 
 
 def test_every_algorithm_is_measured_at_every_K(found):

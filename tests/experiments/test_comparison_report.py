@@ -69,7 +69,7 @@ def test_the_winner_the_runner_up_and_who_is_known(made_up):
 def test_methods_that_seeds_do_not_tell_apart_are_level(made_up):
     level = {("scaffold", 8, "float32"): [[1.0, 0.5, 0.04, 0.04], [1.0, 0.5, 0.2, 0.04]]}
     first, second, third, *_ = page_data(made_up(REACHED | level))["sentences"]
-    assert first == "FedAc-I and SCAFFOLD are level: 2 seeds do not tell them apart."
+    assert first == "FedAc-I and SCAFFOLD are level: 2 seeds cannot separate them."
     assert second.startswith("FedAc-I (K = 8, step size 0.5): it reached a suboptimality of 0.05")
     assert third.startswith("Runner-up: SCAFFOLD (K = 8, step size 0.5): 6.93 seconds (")
     assert third.endswith(") times as long; level.")
@@ -87,8 +87,8 @@ def test_who_wins_in_rounds_or_megabytes_is_said_where_it_is_another(made_up):
 def test_nothing_reached_the_target(made_up):
     page = page_data(made_up(NOT_REACHED))
     nothing, level, closest, runner_up = page["sentences"]
-    assert nothing == "Nothing reached a suboptimality of 0.05 with all seeds in 2 rounds."
-    assert level == "FedAc-I and FedAvg are level: 2 seeds do not tell them apart."
+    assert nothing == "No method reached a suboptimality of 0.05 on all seeds in 2 rounds."
+    assert level == "FedAc-I and FedAvg are level: 2 seeds cannot separate them."
     assert closest.startswith("FedAc-I (K = 8, step size 0.5): suboptimality 0.2 (")
     assert closest.endswith("; 1 of 2 seeds reached the target.")
     assert runner_up.startswith("Runner-up: FedAvg (K = 8, step size 0.5): suboptimality 0.316 (")
@@ -111,7 +111,7 @@ def test_a_method_that_diverged_has_no_line(made_up):
     page = page_data(made_up({**REACHED, SLOW: [REACHED[SLOW][0], gone]}))
     assert page["rows"]["middle"][1] is None
     assert page["rows"]["suboptimality"][1] == [None] * 3
-    assert page["sentences"][1] == "No other method reached it with all seeds."
+    assert page["sentences"][1] == "No other method reached it on all seeds."
     assert page["sentences"][2] == "FedAvg (K = 8, step size 0.5): not reached (1 of 2 seeds)."
     page = page_data(made_up({FAST: [gone, gone]}))
     assert page["sentences"] == ["Every method diverged."]
@@ -145,8 +145,8 @@ def test_notes_say_how_it_was_made(made_up):
     assert notes["participation"] == "2 in every round"
     assert notes["link"].startswith("wan: a round trip takes 50 ms")
     assert notes["budget"] == "4 s, in which every run ends"
-    assert notes["tuning"].startswith("20 settings for each method, K and wire with seed 1")
-    assert " also with seeds 4 and 5; " in notes["tuning"]
+    assert notes["tuning"].startswith("20 settings for each method, K and wire on seed 1")
+    assert " again on seeds 4 and 5. " in notes["tuning"]
     assert notes["fresh seeds"].startswith("2, 3: ")
     (edge,) = (text for term, text in notes.items() if "edge" in term)
     assert edge.startswith("FedAvg (K = 8, step size 0.5): largest step size")

@@ -6,14 +6,13 @@ import json
 import math
 import shlex
 from collections.abc import Callable
-from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from fedac.cli.console import new_table, notice, notice_compiling, print_table, sweep_bar
+from fedac.cli.console import new_table, notice, notice_compiling, print_table, stage_bars
 from fedac.cli.options import (
     ALGORITHM_NAMES,
     BATCH,
@@ -37,11 +36,10 @@ from fedac.cli.options import (
 from fedac.cli.sweep import load_data, notice_disguised, stoppable
 
 if TYPE_CHECKING:
-    from fedac.experiments.comparison import Comparison, Question
-    from fedac.experiments.comparison.rows import Row
+    from fedac.experiments.comparison import Comparison, Study
+    from fedac.experiments.comparison.table import Row
     from fedac.experiments.store import Store
     from fedac.experiments.summary import Band
-    from fedac.experiments.sweep import Progress
 
 # The options whose values a grid has under other names.
 OPTIONS = {"algorithms": "--methods", "seeds": "--seed", "steps": "--rounds"}
@@ -153,11 +151,9 @@ def command(
     --out, a comparison that was stopped continues where it was, and further --methods are added to
     those that the folder has.
     """
-    from fedac.experiments.comparison import Budget, Question, open_store
-    from fedac.experiments.comparison.study import require_distance
+    from fedac.experiments.comparison import Budget, Question, Study, open_store
     from fedac.experiments.comparison.verdict import proposed_target
     from fedac.experiments.sweep import require_where
-    from fedac.experiments.task import prepare
     from fedac.federation.link import Link
 
     require_where(jobs, on, ray_address)
@@ -190,9 +186,9 @@ def command(
         if added:
             notice(f"'{out}' already compares {', '.join(added)}: they stay in the table")
     load_data(question.grid)
-    require_distance(question, prepare(question.grid))
+    study = Study(question)
     with open_store(out) as store, stoppable("compare", store if out else None):
-        found = answer_with_bars(question, store, jobs=jobs, on=on, ray_address=ray_address)
+        found = answer_with_bars(study, store, jobs=jobs, on=on, ray_address=ray_address)
     notice_disguised(found.disguised, found.runs)
     if out is not None:
         from fedac.experiments.comparison.report import write_files
@@ -206,30 +202,22 @@ def command(
     print_comparison(found)
     proposed = proposed_target(found)
     if proposed is not None:
-        print(f"For the cost of getting there: {typed_command(ctx)} --target {proposed:g}")
+        print(f"To see what that costs: {typed_command(ctx)} --target {proposed:g}")
     if out is not None:
         print(f"Figure, tables and report are in '{out}'.")
 
 
-def answer_with_bars(question: Question, store: Store, **where: Any) -> Comparison:
-    """Answer a question, with a progress bar for each stage."""
-    from fedac.experiments.comparison import answer
+def answer_with_bars(study: Study, store: Store, **where: Any) -> Comparison:
+    """Answer the question of a study, with a progress bar for each stage."""
     from fedac.experiments.sweep import SweepInterrupted
 
-    with ExitStack() as bar:
-        show: list[Callable[[Progress], object]] = []
-
-        def begin(stage: str) -> None:
-            bar.close()
-            # The best run so far may be a lucky one: the verdict is that of fresh seeds.
-            show[:] = [bar.enter_context(sweep_bar(stage, best=False))]
-
+    with stage_bars() as (on_stage, on_progress):
         try:
-            return answer(
-                question, store, **where, on_stage=begin, on_compile=cache(notice_compiling),
-                on_progress=lambda progress: show[0](progress),
+            return study.answer(
+                store, on_stage=on_stage, on_progress=on_progress,
+                on_compile=cache(notice_compiling), **where,
             )  # fmt: skip
-        except SweepInterrupted:  # whose numbers are those of one stage
+        except SweepInterrupted:  # its message would count the runs of one stage only
             raise KeyboardInterrupt from None
 
 
@@ -245,50 +233,50 @@ def typed_command(ctx: click.Context) -> str:
 
 
 def print_comparison(found: Comparison) -> None:
-    """Print the best row of every method, and in words which one won."""
+    """Print the best row of every method, then the verdict."""
     from rich.markup import escape
 
     from fedac.experiments.comparison.report import title
-    from fedac.experiments.comparison.rows import LAST
+    from fedac.experiments.comparison.table import LAST
     from fedac.experiments.comparison.verdict import sentences
 
     question, target, rows = found.question, found.question.target, found.best_rows
-    wires = len(question.grid.wire) > 1
     some = question.grid.participation[0] != 1
-    served = any(row.server_step is not None for row in rows)
-    mu = any(row.mu is not None for row in rows)
-    megabytes = f" {MEGABYTES}" if target is not None else ""
+    columns: dict[str, Callable[[Row], str]] = {
+        "method": lambda row: escape(row.method) + " with all clients" * (row.all_clients and some)
+    }
+    if len(question.grid.wire) > 1:
+        columns["wire"] = lambda row: row.wire
+    columns |= {"K": lambda row: str(row.K), "eta": _eta}
+    notes = [
+        f"Each method at its best K, after {question.tries} tries for each K. Geometric mean of "
+        f"{question.repeats} fresh seeds; brackets: 90% prediction interval for the mean of "
+        f"another {question.repeats}. F - F*: mean of the last {LAST:.0%} of the records."
+    ]
+    if any(row.server_step is not None for row in rows):
+        columns["server"] = _server
+        notes.append("Server: its step and momentum.")
+    if any(row.mu is not None for row in rows):
+        columns["mu"] = lambda row: "" if row.mu is None else f"{row.mu:.3g}"
+    if target is not None:
+        columns["rounds"] = lambda row: _rounds(row, question.repeats)
+        columns["MB"] = lambda row: _cost(row, row.megabytes)
+        columns["seconds"] = lambda row: _cost(row, row.seconds)
+        notes.append(MEGABYTES)
+    columns[f"F - F* within {found.budget}"] = lambda row: scientific(row.suboptimality)
+    if target is None:
+        columns["smallest"] = lambda row: _scientific(row.smallest.middle)
+        notes.append("Smallest: the smallest record.")
     table = new_table(
-        "method",
-        *(["wire"] if wires else []),
-        *("K", "eta", *(["server"] if served else []), *(["mu"] if mu else [])),
-        *(("rounds", "MB", "seconds") if target is not None else ()),
-        f"F - F* within {found.budget}",
-        *(() if target is not None else ("smallest",)),
+        *columns,
         words={"method", "wire"},
         title=escape(title(found)) + (f", target {target:g}" if target is not None else ""),
-        caption=f"Each method at its best K, after {question.tries} tries for each K. Geometric "
-        f"mean of {question.repeats} fresh seeds; brackets: 90% prediction interval for the mean "
-        f"of another {question.repeats}. F - F*: mean of the last {LAST:.0%} of the records"
-        f"{'' if target else '; smallest: the smallest record'}.{megabytes} "
-        f"{'Server: its step and momentum. ' * served}Link: {question.link}.",
+        caption=" ".join([*notes, f"Link: {question.link}."]),
     )
-    for place, row in enumerate(rows):
-        server = "" if row.server_step is None else f"{row.server_step:.3g}"
-        server += "*" if row.server_edge else ""
-        server += "" if row.momentum is None else f", {row.momentum:g}"
-        table.add_row(
-            escape(row.method) + " with all clients" * (row.all_clients and some),
-            *([row.wire] if wires else []),
-            str(row.K),
-            _eta(row),
-            *([server] if served else []),
-            *(["" if row.mu is None else f"{row.mu:.3g}"] if mu else []),
-            *(_cost_cells(row, question.repeats) if target is not None else ()),
-            band_cell(row.suboptimality, "{:.2e}"),
-            *(() if target is not None else (_smallest(row),)),
-            style="bold" if place == 0 or row.level else None,
-        )
+    for row in rows:
+        bold = row is rows[0] or row.level
+        cells = (write(row) for write in columns.values())
+        table.add_row(*cells, style="bold" if bold else None)
     print_table(table)
     if any(row.edge or row.server_edge for row in rows):
         print("* the smallest or largest one tried: a better one may lie beyond it.")
@@ -302,21 +290,30 @@ def _eta(row: Row) -> str:
     return f"{row.eta:.3g}{'*' if row.edge else ''}"
 
 
-def _smallest(row: Row) -> str:
-    return f"{row.smallest.middle:.2e}" if math.isfinite(row.smallest.middle) else "-"
+def _server(row: Row) -> str:
+    step = (
+        "" if row.server_step is None else f"{row.server_step:.3g}{'*' if row.server_edge else ''}"
+    )
+    return step + ("" if row.momentum is None else f", {row.momentum:g}")
 
 
-def _cost_cells(row: Row, seeds: int) -> list[str]:
+def _rounds(row: Row, seeds: int) -> str:
+    some = f", except on {row.seeds_reached} of {seeds} seeds" if row.seeds_reached else ""
+    return _cost(row, row.rounds) if row.reached else f"not reached{some}"
+
+
+def _cost(row: Row, band: Band) -> str:
     from fedac.experiments.comparison.verdict import written
 
-    if not row.reached:
-        partly = f", but {row.seeds_reached} of {seeds}" if row.seeds_reached else ""
-        return [f"not reached{partly}", "-", "-"]
-    return [written(band) for band in (row.rounds, row.megabytes, row.seconds)]
+    return written(band) if row.reached else "-"
 
 
-def band_cell(band: Band, form: str) -> str:
-    """Write a band, or a dash if it does not exist."""
+def scientific(band: Band) -> str:
+    """Write a band with three digits, or a dash if it does not exist."""
     from fedac.experiments.summary import band_text
 
-    return "-" if not math.isfinite(band.middle) else band_text(band, form.format)
+    return "-" if not math.isfinite(band.middle) else band_text(band, _scientific)
+
+
+def _scientific(value: float) -> str:
+    return f"{value:.2e}" if math.isfinite(value) else "-"

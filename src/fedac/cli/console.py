@@ -7,7 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -175,6 +175,20 @@ def sweep_bar(what: str, *, best: bool = True) -> Iterator[Callable[[Progress], 
             update(completed=progress.work, total=1.0, note=note)
 
         yield show
+
+
+@contextmanager
+def stage_bars() -> Iterator[tuple[Callable[[str], object], Callable[[Progress], object]]]:
+    """Yield `on_stage` and `on_progress` of a comparison, with a progress bar for each stage."""
+    with ExitStack() as bar:
+        show: list[Callable[[Progress], object]] = []
+
+        def begin(stage: str) -> None:
+            bar.close()
+            # Without the best run so far, which may be a lucky one: fresh seeds decide.
+            show[:] = [bar.enter_context(sweep_bar(stage, best=False))]
+
+        yield begin, lambda progress: show[0](progress)
 
 
 @contextmanager

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from fedac.experiments.comparison import Comparison, Question
-    from fedac.experiments.comparison.rows import Row
+    from fedac.experiments.comparison.table import Row
     from fedac.objectives import ConvexObjective
     from fedac.theory.constants import Constants
     from fedac.theory.planner import Choice, Plan
@@ -180,18 +180,18 @@ def _calibrate(
     """Compare the paper's algorithms on the data."""
     from fedac.cli.compare import answer_with_bars
     from fedac.experiments.calibration import planners_question
-    from fedac.experiments.comparison import open_store
+    from fedac.experiments.comparison import Study, open_store
     from fedac.federation.link import Link
 
     on_link = None if link is None else Link.parse(link)
     question = planners_question(problem, link=on_link, seed=seed, **how)
     with open_store(None) as store:
-        return answer_with_bars(question, store)
+        return answer_with_bars(Study(question), store)
 
 
 def _print_calibration(found: Comparison, how: dict[str, Any], link: str | None) -> None:
     from fedac.algorithms import get
-    from fedac.cli.compare import band_cell
+    from fedac.cli.compare import scientific
     from fedac.experiments.calibration import recommended
     from fedac.experiments.comparison.verdict import written
 
@@ -213,7 +213,7 @@ def _print_calibration(found: Comparison, how: dict[str, Any], link: str | None)
     for row in sorted(found.rows, key=lambda row: (-row.K, row.suboptimality.middle)):
         if row.eta is None:
             continue
-        cells = [f"{question.rounds_of(row.K)}", band_cell(row.suboptimality, "{:.2e}")]
+        cells = [f"{question.rounds_of(row.K)}", scientific(row.suboptimality)]
         if target is not None:
             bands = (row.rounds, row.megabytes, row.seconds)
             cells = [written(band) if row.reached else "-" for band in bands]

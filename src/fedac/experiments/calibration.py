@@ -13,7 +13,7 @@ import numpy as np
 
 from fedac.errors import InputError
 from fedac.experiments.comparison import Comparison, Question
-from fedac.experiments.comparison.rows import Row
+from fedac.experiments.comparison.table import Row
 from fedac.federation.link import Link
 from fedac.theory.planner import SLACK, divisors
 

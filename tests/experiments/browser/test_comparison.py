@@ -55,7 +55,7 @@ def test_loads_from_a_file_and_asks_for_nothing(desktop, report):
     (verdict,) = texts(desktop, "#verdict")
     assert verdict.startswith("FedAc-I (K = 8, step size 0.5) is the fastest on this link")
     nobody, said, _ = texts(desktop, "#details li")
-    assert nobody == "No other method reached it with all seeds."
+    assert nobody == "No other method reached it on all seeds."
     assert said == "FedAvg (K = 8, step size 0.5): not reached (1 of 2 seeds)."
     assert any("20 settings" in text for text in texts(desktop, "#notes dd"))
 

@@ -132,7 +132,9 @@ def compare(
     methods = _several(methods)
     for method in methods:
         if not isinstance(method, str):
-            raise InputError(f"methods must be names, or 'module:name' for your own; got {method!r:.60}")
+            raise InputError(
+                f"methods must be names, or 'module:name' for your own; got {method!r:.60}"
+            )
     data = dataset if isinstance(dataset, Dataset) else None
     values: dict[str, Any] = {
         "dataset": data.name if data else str(dataset), "loss": loss, "l2": l2,

@@ -153,7 +153,9 @@ class Question:
             )
         longest = max(K * self.rounds_of(K) for K in self.grid.local_steps)
         if longest > MOST_STEPS:
-            raise InputError(f"runs of {longest} steps are too long: use fewer rounds or a smaller K")
+            raise InputError(
+                f"runs of {longest} steps are too long: use fewer rounds or a smaller K"
+            )
         for name in ("participation", "batch", "seeds"):
             if len(getattr(self.grid, name)) > 1:
                 raise InputError(f"a comparison takes one value of {name}: run it once for each")

@@ -209,11 +209,11 @@ def draw(comparison: Comparison) -> Drawing:
             # The best one is drawn last, on top of all others.
             for row, look in reversed(looks.items()):
                 costs, mean, low, high = geometric_mean(curves[row.variant], axis)
-                K = "" if row.all_clients else f", K={row.K}"
-                wire = "" if row.wire == "float32" else f", {row.wire}"
+                name = comparison.labels[row.method] + ("" if row.all_clients else f", K={row.K}")
+                name += "" if row.wire == "float32" else f", {row.wire}"
                 ax.plot(
                     costs, mean, color=look.colour, marker=look.marker, markersize=2.8,
-                    markevery=0.17, linewidth=1.2, label=f"{comparison.labels[row.method]}{K}{wire}",
+                    markevery=0.17, linewidth=1.2, label=name,
                 )  # fmt: skip
                 ax.fill_between(costs, low, high, color=look.colour, alpha=0.15, lw=0)
             ends = [curve for row in coloured for curve in curves[row.variant]]

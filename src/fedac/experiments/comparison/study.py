@@ -173,8 +173,8 @@ class Study:
             if found.status != "ok":  # nothing of a run that diverged counts
                 values = np.full(len(values), np.inf)
             rounds = np.array(found.steps) // variant.K
-            costs = (axis[rounds] for axis in self._costs(variant, seed))
-            self._curves[variant, setting, seed] = Curve(*costs, values)
+            count, megabytes, seconds = (axis[rounds] for axis in self._costs(variant, seed))
+            self._curves[variant, setting, seed] = Curve(count, megabytes, seconds, values)
 
     def _config(self, variant: Variant, setting: Setting, seed: int) -> Config:
         factor, rounds = setting.mu_factor, self.question.rounds_of(variant.K)
@@ -197,7 +197,7 @@ class Study:
         for variant, each in settings.items():
             curves = {one: [self._curves[variant, one, seed] for seed in seeds] for one in each}
             if each:
-                ranked[variant] = sorted(each, key=lambda one: self._score(curves[one]))  # noqa: B023
+                ranked[variant] = sorted(each, key=lambda one: self._score(curves[one]))
         return ranked
 
     def _score(self, curves: Sequence[Curve]) -> tuple[float, ...]:
@@ -219,7 +219,9 @@ class Study:
         curves: dict[Variant, tuple[Curve, ...]] = {}
         for variant in self._variants:
             best = winners.get(variant)
-            if best and all(self._curves[variant, best, s].converged for s in question.tuning_seeds):
+            if best and all(
+                self._curves[variant, best, s].converged for s in question.tuning_seeds
+            ):
                 fresh = (self._curves[variant, best, seed] for seed in question.fresh_seeds)
                 curves[variant] = tuple(fresh)
             else:

@@ -214,13 +214,15 @@ def make_row(
     if curves:
         within = predict([curve.within(budget) for curve in curves])
         smallest = predict([curve.smallest_within(budget) for curve in curves])
+    tuned: dict[str, Any] = {"algorithm": variant.method, **setting}
+    costs: dict[str, Any] = {**find_costs(curves, target, every)}
     return Row(
         **variant._asdict(),
-        **({"algorithm": variant.method} | setting),
+        **tuned,
         all_clients=variant.method in BASELINES,
         reached=None if target is None else bool(reached) and all(reached),
         seeds_reached=sum(reached),
-        **find_costs(curves, target, every),
+        **costs,
         suboptimality=within,
         smallest=smallest,
     )

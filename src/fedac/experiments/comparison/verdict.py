@@ -74,7 +74,7 @@ def _winner(comparison: Comparison) -> list[str]:
     level = [row for row in comparison.best_rows if row.method != best.method and row.level]
     if not level:
         return [f"{name} {won}: {result}."]
-    tied = [comparison.labels[row.method] for row in (best, *level)]
+    tied = list(dict.fromkeys(comparison.labels[row.method] for row in (best, *level)))
     if len(tied) > MOST_NAMED:
         tied[MOST_NAMED - 1 :] = [f"{len(tied) - MOST_NAMED + 1} others"]
     listed = f"{', '.join(tied[:-1])} and {tied[-1]}"
