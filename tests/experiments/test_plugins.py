@@ -9,8 +9,8 @@ import pytest
 from fedac.algorithms import FEDAVG
 from fedac.errors import InputError
 from fedac.experiments.grid import Grid
-from fedac.experiments.plugins import find_algorithm, find_loss, make_objective
 from fedac.objectives import LogisticRegression
+from fedac.plugins import find_algorithm, find_loss, make_objective
 
 MODULE = """
 from dataclasses import replace

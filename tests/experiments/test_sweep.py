@@ -20,11 +20,11 @@ from fedac.errors import InputError
 from fedac.experiments import sweep, task
 from fedac.experiments.export import write_csv
 from fedac.experiments.grid import Grid
-from fedac.experiments.plugins import make_objective
 from fedac.experiments.store import FILE, Store
 from fedac.experiments.summary import tuned
 from fedac.federation.schedule import Decay
 from fedac.objectives import LogisticRegression, optimum
+from fedac.plugins import make_objective
 from fedac.simulation import simulate
 
 posix = pytest.mark.skipif(os.name != "posix", reason="needs POSIX signals and locks")

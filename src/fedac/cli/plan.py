@@ -164,7 +164,7 @@ def _require_needed(context: click.Context) -> None:
 
 def _objective(dataset: str, loss: str, l2: float, intercept: bool) -> ConvexObjective:
     from fedac.data import load
-    from fedac.experiments.plugins import find_loss, make_objective
+    from fedac.plugins import find_loss, make_objective
     from fedac.validate import require_positive
 
     find_loss(loss)

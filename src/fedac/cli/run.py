@@ -156,12 +156,12 @@ def command(
     from fedac.algorithms import expand
     from fedac.algorithms.checks import check_decay
     from fedac.data.holdout import check_test, load_with_test, parse_test
-    from fedac.experiments.plugins import find_algorithm, find_loss, make_objective
     from fedac.experiments.run_key import federation_name
     from fedac.federation.federation import make_federation
     from fedac.federation.link import Link
     from fedac.federation.schedule import Decay
     from fedac.objectives.heterogeneity import minimized
+    from fedac.plugins import find_algorithm, find_loss, make_objective
     from fedac.simulation import Schedule, SimulationInterrupted, simulate
     from fedac.simulation.problem import require_cluster, require_seed, require_threads
     from fedac.validate import require_count, require_nonnegative, require_positive

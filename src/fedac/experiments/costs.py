@@ -9,11 +9,11 @@ import numpy as np
 
 from fedac.algorithms import split_names
 from fedac.errors import InputError
-from fedac.experiments.plugins import find_algorithm
 from fedac.experiments.summary import records
 from fedac.federation.compression import FLOAT32, bytes_of
 from fedac.federation.federation import FULL, taking_part
 from fedac.federation.link import Link
+from fedac.plugins import find_algorithm
 from fedac.validate import Array
 
 if TYPE_CHECKING:

@@ -24,11 +24,11 @@ from fedac.algorithms.checks import check_decay, couple
 from fedac.data.holdout import check_test
 from fedac.data.splits import check_clients, is_split
 from fedac.errors import InputError, look_up, unknown_name
-from fedac.experiments.plugins import find_algorithm, find_loss
 from fedac.experiments.run_key import key_fingerprint
 from fedac.federation.compression import FLOAT32, require_wire
 from fedac.federation.federation import require_batch, taking_part
 from fedac.federation.schedule import Decay, Schedule
+from fedac.plugins import find_algorithm, find_loss
 
 # In an installed package, and at the root of a checkout.
 SHIPPED = (Path(__file__).parents[1] / "sweeps", Path(__file__).parents[3] / "sweeps")

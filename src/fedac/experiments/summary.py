@@ -20,7 +20,7 @@ from scipy.special import stdtrit
 
 from fedac.algorithms import split_names
 from fedac.errors import InputError, look_up
-from fedac.experiments.plugins import find_algorithm
+from fedac.plugins import find_algorithm
 from fedac.simulation.result import edge_of
 
 if TYPE_CHECKING:

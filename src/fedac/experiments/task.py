@@ -16,13 +16,13 @@ from fedac.data.holdout import load_with_test
 from fedac.data.splits import load_clients
 from fedac.errors import NotAcceleratedWarning, StepSizeWarning
 from fedac.experiments.grid import Config, Grid, Split, groups
-from fedac.experiments.plugins import make_objective
 from fedac.experiments.run_key import objective_hash, rows_hash
 from fedac.experiments.scheduling import Cost, predict_cost, queries
 from fedac.experiments.store import Outcome
 from fedac.federation.schedule import Decay
 from fedac.objectives import ConvexObjective, optimum
 from fedac.objectives.heterogeneity import minimized
+from fedac.plugins import make_objective
 from fedac.simulation import simulate
 
 # The fields of a group that `simulate` takes as they are.

@@ -16,10 +16,10 @@ from fedac.data.splits import is_split
 from fedac.errors import InputError
 from fedac.experiments.comparison.baselines import BASELINES
 from fedac.experiments.grid import LARGEST_SEED, Grid
-from fedac.experiments.plugins import find_algorithm
 from fedac.experiments.run_key import key_fingerprint
 from fedac.federation.federation import taking_part
 from fedac.federation.link import DEFAULT_LINK, Link
+from fedac.plugins import find_algorithm
 from fedac.validate import require_count, require_positive
 
 AXES = ("rounds", "megabytes", "seconds")

@@ -30,7 +30,6 @@ from fedac.experiments.comparison.table import (
 )
 from fedac.experiments.comparison.tuner import Setting, Tuner
 from fedac.experiments.grid import Config
-from fedac.experiments.plugins import find_algorithm
 from fedac.experiments.run_key import key_fingerprint
 from fedac.experiments.store import Store
 from fedac.experiments.sweep import Progress, run_groups
@@ -39,6 +38,7 @@ from fedac.federation.compression import FLOAT32, bytes_down, bytes_of, bytes_up
 from fedac.federation.federation import batch_rows, require_batch, taking_part
 from fedac.objectives import optimum
 from fedac.objectives.heterogeneity import minimized
+from fedac.plugins import find_algorithm
 from fedac.simulation.problem import start_point
 from fedac.simulation.result import edge_of
 from fedac.validate import Array
