@@ -1,8 +1,9 @@
-"""A Python process of our own at the other end of two pipes: what pools of workers are made of.
+"""A pool of worker processes, each at the other end of two pipes.
 
-Unlike multiprocessing it never runs the user's script again, guarded by ``__main__`` or not. The
-pipes carry pickles; only these two processes have them. A child ends when its parent does, also
-if that is killed.
+Unlike multiprocessing, a worker never runs the user's script again, guarded by ``__main__`` or not;
+unlike the pools of the standard library, this one survives a worker that is killed. The pipes carry
+pickles, which only parent and worker can write. A worker ends with its parent, even if that is
+killed, and in the middle of its work: it has nothing worth keeping.
 """
 
 from __future__ import annotations
@@ -14,105 +15,215 @@ import signal
 import subprocess
 import sys
 import threading
+import weakref
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+# Runs in the worker: handle(message, send) -> answer, where send(news) reports progress.
+Handler = Callable[[Any, Callable[[object], None]], object]
 
-class Child:
-    """A new process that runs one of our modules, as its parent sees it.
+# What a pipe raises when the process at its other end dies, perhaps in the middle of a message.
+DIED = (OSError, EOFError, ValueError, pickle.UnpicklingError)
+
+
+class WorkerDiedError(RuntimeError):
+    """A worker process died; `started` says whether it was ready for messages before."""
+
+    def __init__(self, message: str, *, started: bool = True) -> None:
+        super().__init__(message)
+        self.started = started
+
+
+class Pool:
+    """Worker processes that answer messages; `call` may be used from several threads.
 
     Parameters
     ----------
-    module : str
-        What it runs; this module talks to us through a `Parent`.
-    threads : int
-        How many threads its numerical libraries use, unless the environment says so already.
+    make_handler : callable
+        ``make_handler(payload, threads) -> handler``, a function of a module, called once in each
+        worker.
+    payload : bytes
+        What the workers need, usually a pickle.
+    threads : sequence of int
+        Threads of each worker's numerical libraries, unless the environment sets them. Its length
+        is the number of workers to keep.
     """
 
-    def __init__(self, module: str, threads: int) -> None:
+    def __init__(
+        self, make_handler: Callable[..., Handler], payload: bytes, threads: Sequence[int]
+    ) -> None:
+        self._make_handler = make_handler
+        self._payload = payload
+        self._threads = threads
+        self._idle: list[_Worker] = []
+        self._workers: set[_Worker] = set()
+        self._closed = False
+        self._lock = threading.Lock()
+        # Also when the pool is garbage collected, or the interpreter exits.
+        weakref.finalize(self, _end, self._workers)
+
+    def start(self, number: int) -> None:
+        """Wait until `number` workers are ready, but at most as many as the pool keeps."""
+        self._closed = False
+        new = [self._new() for _ in range(min(number, len(self._threads)) - len(self._workers))]
+        for worker in new:
+            with suppress(WorkerDiedError):  # its first call starts another one
+                self._wait_until_ready(worker)
+                self._put_back(worker)
+
+    def call(
+        self,
+        message: object,
+        *,
+        on_begin: Callable[[], object] = lambda: None,
+        on_progress: Callable[[Any], object] = lambda news: None,
+    ) -> Any:
+        """Return a worker's answer, or raise `WorkerDiedError`.
+
+        If all workers are busy, another one is started; the surplus ends when work is done.
+        `on_begin` is called when a worker is ready for the message.
+        """
+        with self._lock:
+            worker = self._idle.pop() if self._idle else None
+        if worker is None:
+            worker = self._new()
+            self._wait_until_ready(worker)
+        on_begin()
+        try:
+            worker.write(message)
+            is_answer, news = worker.read()
+            while not is_answer:
+                on_progress(news)
+                is_answer, news = worker.read()
+        except DIED as error:
+            raise WorkerDiedError(self._bury(worker)) from error
+        self._put_back(worker)
+        return news
+
+    def close(self) -> None:
+        """Kill all workers; calls in progress raise `WorkerDiedError`. `start` starts new ones."""
+        with self._lock:
+            self._closed = True
+            self._idle.clear()
+            _end(self._workers)
+            self._workers.clear()
+
+    def _new(self) -> _Worker:
+        with self._lock:
+            if self._closed:
+                raise WorkerDiedError("the pool is closed", started=False)
+            free = list(self._threads)
+            for worker in self._workers:
+                if worker.threads in free:
+                    free.remove(worker.threads)
+            worker = _Worker((free or self._threads)[0])
+            self._workers.add(worker)
+        return worker
+
+    def _wait_until_ready(self, worker: _Worker) -> None:
+        try:
+            worker.write(pickle.dumps((self._make_handler, self._payload, worker.threads)))
+            worker.read()
+        except DIED as error:
+            raise WorkerDiedError(self._bury(worker), started=False) from error
+
+    def _put_back(self, worker: _Worker) -> None:
+        with self._lock:
+            if len(self._idle) < len(self._threads):
+                self._idle.append(worker)
+                return
+        worker.kill()
+        self._bury(worker)
+
+    def _bury(self, worker: _Worker) -> str:
+        """Forget a worker that has died or is dying, and return the reason."""
+        reason = worker.wait()
+        with self._lock:
+            self._workers.discard(worker)
+        return reason
+
+
+class _Worker:
+    """A worker process, as its parent sees it."""
+
+    def __init__(self, threads: int) -> None:
+        self.threads = threads
+        # Modules are found where this process finds them.
+        path = os.pathsep.join(str(Path(folder).absolute()) for folder in sys.path)
+        libraries = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
         self._process = subprocess.Popen(
-            # -P: nothing is imported from the current folder that we would not import from it.
-            [sys.executable, "-P", "-m", module],
+            # -P: the current folder is searched only if this process searches it, too.
+            [sys.executable, "-P", "-m", "fedac.processes"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env=_environment(threads),
+            env=dict.fromkeys(libraries, str(threads)) | os.environ | {"PYTHONPATH": path},
         )
-
-    @property
-    def pid(self) -> int:
-        """The number of the process."""
-        return self._process.pid
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._stdin, self._stdout = self._process.stdin, self._process.stdout
 
     def write(self, message: object) -> None:
-        """Send something to the process; an OSError if it has died."""
-        assert self._process.stdin is not None
-        pickle.dump(message, self._process.stdin)
-        self._process.stdin.flush()
+        pickle.dump(message, self._stdin)
+        self._stdin.flush()
 
     def read(self) -> Any:
-        """Return the next thing that the process sends; an exception if it has died."""
-        assert self._process.stdout is not None
-        return pickle.load(self._process.stdout)
+        return pickle.load(self._stdout)
+
+    def kill(self) -> None:
+        self._process.kill()
 
     def wait(self) -> str:
-        """Wait for a process that is ending by itself, and say why it does."""
+        """Wait for the end of a process that is dying, close its pipes and return the reason."""
         code = self._process.wait()
+        for pipe in (self._stdin, self._stdout):
+            with suppress(OSError):  # a message that it has not read
+                pipe.close()
         if code < 0:
             name = signal.Signals(-code).name
             return f"{name}, perhaps out of memory" if name == "SIGKILL" else name
         return f"exit code {code}"
 
-    def kill(self) -> None:
-        """End the process."""
-        self._process.kill()
-        self._process.wait()
 
-    def close(self) -> None:
-        """Close the pipes of a process that has ended, when no thread reads from them any more."""
-        for pipe in (self._process.stdin, self._process.stdout):
-            assert pipe is not None
-            with suppress(OSError):  # it has not read everything
-                pipe.close()
+def _end(workers: Iterable[_Worker]) -> None:
+    for worker in list(workers):
+        worker.kill()
+        worker.wait()
 
 
-class Parent:
-    """The process that started this one, as a child sees it. A child has one, for all its life.
+def serve_parent() -> None:
+    """Answer the messages of the process that started this one."""
+    # Ctrl-C reaches all processes of a terminal; the parent stops this one.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    messages, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+    # The pipes are for messages only: whatever is printed goes to stderr.
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    os.dup2(2, 1)
+    inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
 
-    A child that is in the middle of its work when the parent ends does not finish it: nothing that
-    it has is worth keeping.
-    """
-
-    def __init__(self) -> None:
-        # Ctrl-C goes to all processes of a terminal; our parent stops us.
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        self._orders, self._answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
-        # The pipes are for messages only: what anybody prints goes to stderr.
-        nothing = os.open(os.devnull, os.O_RDONLY)
-        os.dup2(nothing, 0)
-        os.close(nothing)
-        os.dup2(2, 1)
-        self._inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        threading.Thread(target=self._listen, daemon=True).start()
-
-    def read(self) -> Any:
-        """Return the parent's next message."""
-        return self._inbox.get()
-
-    def write(self, message: object) -> None:
-        """Send something to the parent."""
+    def listen() -> None:
         try:
-            pickle.dump(message, self._answers)
-            self._answers.flush()
+            while True:
+                inbox.put(pickle.load(messages))
+        finally:  # the parent has ended, perhaps in the middle of a message
+            os._exit(0)
+
+    def write(is_answer: bool, news: object) -> None:
+        try:
+            pickle.dump((is_answer, news), answers)
+            answers.flush()
         except BrokenPipeError:
             os._exit(0)
 
-    def _listen(self) -> None:
-        try:
-            while True:
-                self._inbox.put(pickle.load(self._orders))
-        finally:  # the end of the file, or a message cut off
-            os._exit(0)
+    threading.Thread(target=listen, daemon=True).start()
+    make_handler, payload, threads = pickle.loads(inbox.get())
+    handle: Handler = make_handler(payload, threads)
+    write(True, None)
+    while True:
+        write(True, handle(inbox.get(), lambda news: write(False, news)))
 
 
 def usable_cores() -> int:
@@ -122,8 +233,5 @@ def usable_cores() -> int:
     return os.cpu_count() or 1
 
 
-def _environment(threads: int) -> dict[str, str]:
-    """Return the environment of a child: modules from where we have them, and few threads."""
-    path = os.pathsep.join(str(Path(folder).absolute()) for folder in sys.path)
-    libraries = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-    return dict.fromkeys(libraries, str(threads)) | os.environ | {"PYTHONPATH": path}
+if __name__ == "__main__":
+    serve_parent()

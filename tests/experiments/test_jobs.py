@@ -18,9 +18,9 @@ from fedac.experiments import scheduling, sweep, task
 from fedac.experiments.export import write_csv
 from fedac.experiments.grid import Grid
 from fedac.experiments.merge import Shard
-from fedac.experiments.pool import Processes, WorkerLostError
 from fedac.experiments.scheduling import Cost
 from fedac.experiments.store import Store
+from fedac.processes import WorkerDiedError
 
 linux = pytest.mark.skipif(not Path("/proc/self").exists(), reason="looks for processes in /proc")
 
@@ -102,7 +102,7 @@ class Slow(LeastSquares):
 class Deadly(Slow):
     '''Kills the processes of groups of 8 workers.'''
     def stochastic_gradients(self, W, rows):
-        if sys.argv[0].endswith("worker.py") and len(W) == 8:
+        if sys.argv[0].endswith("processes.py") and len(W) == 8:
             os.kill(os.getpid(), signal.SIGKILL)
         return super().stochastic_gradients(W, rows)
 
@@ -196,7 +196,7 @@ def test_a_worker_that_cannot_start_is_an_error_at_once(tmp_path, monkeypatch):
     monkeypatch.setattr("fedac.experiments.pool.to_bytes", lambda task: b"rubbish")
     with (
         Store(tmp_path, create=True) as store,
-        pytest.raises(WorkerLostError, match="could not start: exit code 1"),
+        pytest.raises(WorkerDiedError, match="could not start: exit code 1"),
     ):
         sweep.run(make(), store, jobs=2)
 
@@ -224,7 +224,7 @@ def children(pid):
             state, parent = status.read_text().rpartition(")")[2].split()[:2]
         except OSError:  # it has ended
             continue
-        if int(parent) == pid and "runners.worker" in (status.parent / "cmdline").read_text():
+        if int(parent) == pid and "fedac.processes" in (status.parent / "cmdline").read_text():
             found.append((int(status.parent.name), state))
     return found
 
@@ -313,10 +313,3 @@ def test_killed_workers_and_a_killed_driver_change_no_byte(tmp_path):
     assert read(folder) == quiet
     with Store(folder, create=True) as store:  # no lock is left
         assert sweep.run(grid, store).new == 0
-
-
-def test_processes_end_with_the_block():
-    task = sweep.prepare(make())
-    with Processes(task, [1, 1], lambda: None) as pool:
-        pids = [worker.child.pid for worker in pool._workers]
-    assert [worker for worker in pids if Path(f"/proc/{worker}").exists()] == []

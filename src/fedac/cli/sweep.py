@@ -276,7 +276,7 @@ def run_grid(grid: Grid, store: Store, **where: Any) -> Summary:
 def stoppable(what: str, store: Store | None) -> Iterator[None]:
     """Say what is kept in a store, if it stays, when the sweep in this block stops early."""
     from fedac.experiments import sweep as experiment
-    from fedac.experiments.pool import WorkerLostError
+    from fedac.processes import WorkerDiedError
 
     folder = store and store.path.parent
     # The scheduler of a cluster sends SIGTERM: it stops the sweep as Ctrl-C does.
@@ -286,7 +286,7 @@ def stoppable(what: str, store: Store | None) -> Iterator[None]:
     except experiment.GroupsFailedError as error:
         notice(str(error))
         raise click.exceptions.Exit(1) from error
-    except WorkerLostError as error:
+    except WorkerDiedError as error:
         notice(f"{error}; finished runs are kept in '{folder}'" if folder else str(error))
         raise click.exceptions.Exit(1) from error
     except experiment.SweepInterrupted as stop:

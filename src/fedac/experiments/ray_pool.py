@@ -1,8 +1,8 @@
-"""Runs groups as tasks on a Ray cluster.
+"""Runs the groups of a sweep as tasks on a Ray cluster.
 
-The data go into Ray's object store once; every process of the cluster that runs groups reads them
-from there once. Ray repeats the tasks of processes and nodes that it loses: a group gives the same
-bits wherever it runs. Results are committed here, as they come.
+The data goes into Ray's object store once, and every worker process reads it from there once. Ray
+repeats the tasks of processes and nodes that it loses: a group gives the same bits wherever it
+runs. The driver stores the results as they come in.
 """
 
 from __future__ import annotations
@@ -11,78 +11,67 @@ import pickle
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any, Self
 
 import numpy as np
 
-from fedac.cluster import Node, connect, import_ray, nodes, pin, require_same_version
+from fedac.cluster import connect, import_ray, nodes, pin, require_same_version
 from fedac.errors import InputError
-from fedac.experiments.pool import (
-    Answer,
-    Done,
-    Failed,
-    Order,
-    Report,
-    Throttle,
-    WorkerLostError,
-    run_order,
-    to_answer,
-    to_bytes,
-)
+from fedac.experiments.pool import Answer, Order, Report, Throttle, passed_on, run_order, to_bytes
 from fedac.experiments.scheduling import Cost, best_jobs
-from fedac.experiments.store import Origin, this_origin
+from fedac.experiments.store import this_origin
 from fedac.experiments.task import Task
+from fedac.processes import WorkerDiedError
 
-# How often Ray starts a group again that it lost with its process or node.
+# How often Ray restarts a group that it lost with its process or node.
 RETRIES = 3
-# Seconds between two reports of a task, and between two looks at them.
-REPORTS = 0.5
-# Tasks that wait on the cluster for a free core: it should never have to wait for us.
-AHEAD = 4
+SECONDS_BETWEEN_REPORTS = 0.5
+# Tasks queued beyond the free cores, so that the cluster never waits for the driver.
+QUEUED = 4
 
 
-class Board:
-    """An actor on which tasks note their progress."""
+class ProgressBoard:
+    """Ray actor that collects the progress of tasks until the driver reads it."""
 
     def __init__(self) -> None:
-        self._notes: dict[int, tuple[int, str]] = {}
+        self._progress: dict[int, tuple[int, str]] = {}
         self._compiling = False
 
-    def note(self, number: int, queries: int, node: str) -> None:
-        """Add some gradient queries of an order that runs on a node."""
-        before, _ = self._notes.get(number, (0, ""))
-        self._notes[number] = (before + queries, node)
+    def add(self, number: int, queries: int, node: str) -> None:
+        """Add gradient queries of an order that runs on a node."""
+        before, _ = self._progress.get(number, (0, ""))
+        self._progress[number] = (before + queries, node)
 
-    def note_compiling(self) -> None:
-        """Note that somebody compiles."""
+    def set_compiling(self) -> None:
+        """Note that an engine compiles."""
         self._compiling = True
 
     def read(self) -> tuple[dict[int, tuple[int, str]], bool]:
-        """Return what is new."""
-        found = self._notes, self._compiling
-        self._notes, self._compiling = {}, False
-        return found
+        """Return and forget the progress since the last call."""
+        progress, compiling = self._progress, self._compiling
+        self._progress, self._compiling = {}, False
+        return progress, compiling
 
 
 @lru_cache(maxsize=1)
 def _load(data: Any) -> Task:
-    """Read the data once in a process."""
+    """Read the data, once per process."""
     task: Task = pickle.loads(import_ray().get(data))
     return task
 
 
-def _run(
-    data: list[Any], order: Order, threads: int, board: Any, names: dict[str, str]
-) -> tuple[Done | Failed, Origin]:
+def _run(data: list[Any], order: Order, threads: int, board: Any, names: dict[str, str]) -> Answer:
     """Run an order in a process of the cluster."""
-    ray = import_ray()
-    node = names.get(ray.get_runtime_context().get_node_id(), "a new node")
-    board.note.remote(order.number, 0, node)
-    throttle = Throttle(lambda made: board.note.remote(order.number, made, node), REPORTS)
-    found = run_order(_load(data[0]), order, threads, throttle, board.note_compiling.remote)
-    return found, this_origin()
+    node = names.get(import_ray().get_runtime_context().get_node_id(), "a new node")
+    board.add.remote(order.number, 0, node)
+    throttle = Throttle(
+        lambda queries: board.add.remote(order.number, queries, node), SECONDS_BETWEEN_REPORTS
+    )
+    answer = run_order(_load(data[0]), order, threads, throttle.add, board.set_compiling.remote)
+    return replace(answer, origin=this_origin())
 
 
 class OnRay:
@@ -95,30 +84,34 @@ class OnRay:
         address: str | None,
         on_compile: Callable[[], object],
     ) -> None:
-        self._given = task
+        self._sweep_task = task
         self._costs = costs
         self._address = address
         self._on_compile = on_compile
-        self._tasks: dict[Any, Order] = {}  # those on the cluster
+        self._running: dict[Any, Order] = {}  # by Ray task
 
     def __enter__(self) -> Self:
+        ray = import_ray()
         with ExitStack() as stack:
-            ray = import_ray()
-            with _kept_signals():
-                stack.enter_context(connect(self._address))
+            on_sigterm = signal.getsignal(signal.SIGTERM)
+            stack.enter_context(connect(self._address))
+            if threading.current_thread() is threading.main_thread():
+                signal.signal(signal.SIGTERM, on_sigterm)  # ray.init has replaced it
             cluster = nodes()
             require_same_version(cluster)
             cores = sum(node.cpus for node in cluster)
             if cores == 0:
                 raise InputError("the Ray cluster has no CPUs: start a node with --num-cpus")
-            self._threads = _threads(self._costs, cluster)
+            # Many threads for few large groups, but no more than a node has.
+            threads = max(1, cores // best_jobs(self._costs, cores))
+            self._threads = min(threads, max(node.cpus for node in cluster))
             self._slots = sum(node.cpus // self._threads for node in cluster)
             self._names = {node.id: node.name for node in cluster}
-            # An array of bytes, which processes read where they are.
-            self._data = ray.put(np.frombuffer(to_bytes(self._given), np.uint8))
+            # As an array, which processes read where it is.
+            self._data = ray.put(np.frombuffer(to_bytes(self._sweep_task), np.uint8))
             here = ray.get_runtime_context().get_node_id()
             (driver,) = (node for node in cluster if node.id == here)
-            make = ray.remote(num_cpus=0)(Board).options(scheduling_strategy=pin(driver))
+            make = ray.remote(num_cpus=0)(ProgressBoard).options(scheduling_strategy=pin(driver))
             self._board = make.remote()
             self._task = ray.remote(
                 num_cpus=self._threads, max_retries=RETRIES, scheduling_strategy="SPREAD"
@@ -127,73 +120,54 @@ class OnRay:
         return self
 
     def __exit__(self, *_: object) -> None:
-        # Tasks that still run end with the connection, or if it stays open, here.
+        # Running tasks end with the connection or, if it stays open, here.
         ray = import_ray()
-        for task in self._tasks:
+        for task in self._running:
             ray.cancel(task, force=True)
         ray.kill(self._board)
         self._stack.close()
 
     def run(self, orders: Iterator[Order], report: Report) -> Iterator[Answer]:
-        """Run orders, so many at a time that all cores of the cluster are busy."""
-        try:
-            yield from self._run(orders, report)
-        except import_ray().exceptions.RayError as error:
-            first_line = str(error).strip().splitlines()[0]
-            raise WorkerLostError(f"lost the Ray node of this process ({first_line})") from error
-
-    def _run(self, orders: Iterator[Order], report: Report) -> Iterator[Answer]:
+        """Run enough orders in parallel to keep all cores of the cluster busy."""
         ray = import_ray()
-        more = True
-        while True:
-            while more and len(self._tasks) < self._slots + AHEAD:
-                order = next(orders, None)
-                if order is None:
-                    more = False
-                    break
-                task = self._task.remote(
-                    [self._data], order, self._threads, self._board, self._names
-                )
-                self._tasks[task] = order
-            if not self._tasks:
-                return
-            done, _ = ray.wait(list(self._tasks), num_returns=1, timeout=REPORTS)
-            self._read_board(report)
-            for task in done:
-                order = self._tasks.pop(task)
-                yield self._answer(task, order)
+        try:
+            while True:
+                while len(self._running) < self._slots + QUEUED:
+                    order = next(orders, None)
+                    if order is None:
+                        break
+                    task = self._task.remote(
+                        [self._data], order, self._threads, self._board, self._names
+                    )
+                    self._running[task] = order
+                if not self._running:
+                    return
+                done, _ = ray.wait(list(self._running), timeout=SECONDS_BETWEEN_REPORTS)
+                self._read_board(report)
+                for task in done:
+                    yield self._answer(task, self._running.pop(task))
+        except ray.exceptions.RayError as error:
+            raise WorkerDiedError(
+                f"lost the Ray node of this process ({_first_line(error)})"
+            ) from error
 
     def _answer(self, task: Any, order: Order) -> Answer:
         ray = import_ray()
         try:
-            message, origin = ray.get(task)
+            return passed_on(ray.get(task))
         except ray.exceptions.RayError as error:
-            first_line = str(error).strip().splitlines()[0]
-            what = f"Ray lost it {RETRIES + 1} times ({first_line})"
-            return Answer(order, [], error=WorkerLostError(what))
-        return to_answer(order, message, origin)
+            what = f"Ray lost it {RETRIES + 1} times ({_first_line(error)})"
+            return Answer(order, [], WorkerDiedError(what))
 
     def _read_board(self, report: Report) -> None:
-        orders = {order.number: order for order in self._tasks.values()}
-        notes, compiling = import_ray().get(self._board.read.remote())
+        orders = {order.number: order for order in self._running.values()}
+        progress, compiling = import_ray().get(self._board.read.remote())
         if compiling:
             self._on_compile()
-        for number, (queries, node) in notes.items():
-            if number in orders:  # else it is done, and its last note came late
+        for number, (queries, node) in progress.items():
+            if number in orders:  # otherwise it is done, and its last report came late
                 report(orders[number], queries, node)
 
 
-def _threads(costs: Sequence[Cost], cluster: Sequence[Node]) -> int:
-    """Return the threads of a task: many for few large groups, but no more than a node has."""
-    cores = sum(node.cpus for node in cluster)
-    largest = max(node.cpus for node in cluster)
-    return min(largest, max(1, cores // best_jobs(costs, cores)))
-
-
-@contextmanager
-def _kept_signals() -> Iterator[None]:
-    """Keep our handler of SIGTERM, which `ray.init` replaces."""
-    before = signal.getsignal(signal.SIGTERM)
-    yield
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, before)
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0]

@@ -19,7 +19,7 @@ from fedac.cluster import require_address
 from fedac.errors import InputError
 from fedac.experiments.grid import Config, Grid
 from fedac.experiments.merge import Shard
-from fedac.experiments.pool import Answer, InThisProcess, Order, Processes, Runner
+from fedac.experiments.pool import Answer, InProcesses, InThisProcess, Order, Runner
 from fedac.experiments.scheduling import available_cores, best_jobs, predict_time, share_out
 from fedac.experiments.store import Best, Store
 from fedac.experiments.task import Task, prepare
@@ -178,7 +178,7 @@ def choose_runner(
     threads = share_out(cores, best_jobs(costs, cores) if jobs is None else jobs)
     if len(threads) == 1:
         return nullcontext(InThisProcess(task, threads[0], on_compile))
-    return Processes(task, threads[: max(1, len(costs))], on_compile)
+    return InProcesses(task, threads[: max(1, len(costs))], on_compile)
 
 
 def require_where(jobs: int | None, on: str | None, ray_address: str | None) -> None:
