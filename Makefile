@@ -51,7 +51,7 @@ lowest:
 	$(PYTHON) -m venv .venv-lowest
 	$(PYTHON) scripts/lowest.py > .venv-lowest/lowest.txt
 	.venv-lowest/bin/pip install --quiet --constraint .venv-lowest/lowest.txt \
-	  --editable . hypothesis pytest pytest-xdist
+	  --editable . hypothesis pytest pytest-xdist scikit-learn
 	FEDAC_CACHE=$(CURDIR)/.venv-lowest/cache .venv-lowest/bin/pytest -q --numprocesses=auto \
 	  --dist=loadscope -m 'not slow' -W ignore::DeprecationWarning tests/algorithms tests/cli \
 	  tests/data tests/experiments tests/objectives tests/simulation tests/theory

@@ -1,7 +1,7 @@
 """Print the lowest versions that pyproject.toml allows, as constraints for pip.
 
     python scripts/lowest.py > lowest.txt
-    pip install --constraint lowest.txt . pytest pytest-xdist hypothesis
+    pip install --constraint lowest.txt . hypothesis pytest pytest-xdist scikit-learn
 
 With the names of extras, their packages are printed too.
 """
