@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import cycle
-from typing import NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 class Style(NamedTuple):
@@ -70,3 +74,23 @@ def styles(algorithms: Sequence[str]) -> list[Style]:
     """
     others = cycle(OTHERS)
     return [STYLES[name] if name in STYLES else next(others) for name in algorithms]
+
+
+# Shared by all figures of matplotlib.
+WIDTH = 7.0  # inches: the text width of a paper
+GREY = "0.35"
+GUIDE: dict[str, Any] = {"color": GREY, "linestyle": "--", "linewidth": 0.9, "zorder": 1}
+FONTS: dict[Any, Any] = {
+    "font.size": 8,
+    "axes.titlesize": 8,
+    "figure.titlesize": 9,
+    "axes.axisbelow": True,
+}
+
+
+def save_figure(figure: Figure, folder: Path, name: str) -> list[Path]:
+    """Write PNG and PDF; the same figure always gives the same bytes."""
+    paths = [folder / f"{name}.png", folder / f"{name}.pdf"]
+    figure.savefig(paths[0], dpi=200)
+    figure.savefig(paths[1], metadata={"CreationDate": None})
+    return paths

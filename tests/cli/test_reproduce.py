@@ -65,9 +65,9 @@ def test_two_figures_of_one_sweep(fedac, tmp_path):
     title = "Figure 1: small in place of a9a, l2 = 0.001, over the workers M"
     assert one == f"{title}: {out / 'figures' / 'figure-1.png'}, figure-1.pdf"
     assert three.startswith("Figure 3: small in place of a9a")
-    assert page == f"All of it in one file: {out / 'report.html'}"
+    assert page == f"Everything in one file: {out / 'report.html'}"
     assert (out / "report.html").stat().st_size > 1_000_000
-    assert last == "No published runs to compare these with."
+    assert last == "There are no published runs to compare these with."
     names = ["figure-1.pdf", "figure-1.png", "figure-3.pdf", "figure-3.png"]
     assert pictures(out) == names
     with Store(out) as store:
@@ -102,7 +102,7 @@ def test_all_without_epsilon(fedac, tmp_path):
         f"Figure {number}" for number in range(1, 6)
     ]
     first = err.splitlines()[0]
-    assert first.startswith("fedac: figures 6 and 7 are left out: epsilon is not on this machine")
+    assert first.startswith("fedac: skipping figures 6 and 7: epsilon is not on this machine")
     assert "'fedac data fetch epsilon'" in first
     assert "--dataset synthetic-dense" in first
 
@@ -144,7 +144,7 @@ def test_the_dense_stand_in(fedac, monkeypatch, tmp_path):
     assert code == 0
     title, _, last = said.splitlines()
     assert title.startswith("Figure 6: synthetic-dense in place of epsilon, l2 = 0.0001")
-    assert last == "No published runs to compare these with."
+    assert last == "There are no published runs to compare these with."
     assert "16 runs in" in err  # without the 512 workers
 
 
@@ -181,7 +181,7 @@ def test_comparison_tables(fedac, monkeypatch, tmp_path):
 
 
 def test_help_lists_the_figures(fedac):
-    from fedac.experiments.reproduction.paper import FIGURES
+    from fedac.experiments.reproduction.figures import FIGURES
 
     said = fedac("reproduce", "--help").out
     for figure in FIGURES.values():
@@ -198,7 +198,7 @@ def test_a_file_of_ones_own_called_a9a_is_not_the_papers(fedac, tmp_path, small)
     code, said, _ = fedac("reproduce", "figure-1", "--dataset", own, "--out", tmp_path / "out")
     assert code == 0
     assert re.match(r"Figure 1: a9a \([0-9a-f]{6}\) in place of a9a, l2 = 0.001", said)
-    assert said.endswith("No published runs to compare these with.\n")
+    assert said.endswith("There are no published runs to compare these with.\n")
 
 
 def test_bad_input(assert_refused, tmp_path, write):

@@ -9,10 +9,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from fedac.experiments import figures
-from fedac.experiments.reproduction.paper import FIGURES
+from fedac.experiments.reproduction import figures
+from fedac.experiments.reproduction.figures import FIGURES
 from fedac.experiments.reproduction.published import F_STAR
 from fedac.experiments.run_key import A9A
+from fedac.plotting import save_figure
 
 SMALL = {"workers": (4, 64, 1024), "local_steps": (1, 8, 64)}
 OVER_M = replace(FIGURES["figure-1"], **SMALL)
@@ -161,7 +162,7 @@ def test_the_same_bytes_each_time(tuned, tmp_path):
     made = []
     for folder in (tmp_path / "1", tmp_path / "2"):
         folder.mkdir()
-        paths = figures.save(figures.draw(tuned, OVER_M), folder, "figure-1")
+        paths = save_figure(figures.draw(tuned, OVER_M), folder, "figure-1")
         assert [path.name for path in paths] == ["figure-1.png", "figure-1.pdf"]
         made.append([path.read_bytes() for path in paths])
     assert made[0] == made[1]

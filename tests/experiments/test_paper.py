@@ -7,8 +7,13 @@ from types import SimpleNamespace
 import pandas as pd
 import pytest
 
-from fedac.experiments.reproduction.paper import FIGURES, headlines, judged, published_cells
-from fedac.experiments.reproduction.published import published_runs
+from fedac.experiments.reproduction.figures import FIGURES
+from fedac.experiments.reproduction.published import (
+    headlines,
+    judged,
+    published_cells,
+    published_runs,
+)
 from fedac.experiments.run_key import A9A
 from fedac.experiments.summary import tuned
 

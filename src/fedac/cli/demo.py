@@ -1,4 +1,4 @@
-"""`fedac demo`: the paper's headline on the embedded a9a, no network needed."""
+"""`fedac demo`: the paper's main example on the embedded a9a, without a network."""
 
 from __future__ import annotations
 
@@ -22,15 +22,14 @@ if TYPE_CHECKING:
     type=nonempty_path,
     default=Path("fedac-demo"),
     metavar="DIR",
-    help="Folder for the runs, the figure and the report; made if missing.",
+    help="Folder for the runs, the figure and the report; created if missing.",
 )
 def command(out: Path) -> None:
-    """Show how few rounds each of four algorithms needs on the paper's data set a9a."""
+    """Show how few rounds four algorithms need on the paper's data set a9a."""
     from fedac.experiments import report
     from fedac.experiments.costs import with_expenses
     from fedac.experiments.reproduction import demo as experiment
-    from fedac.experiments.reproduction.paper import headlines, published_cells
-    from fedac.experiments.reproduction.published import published_runs
+    from fedac.experiments.reproduction.published import headlines, published_cells, published_runs
     from fedac.experiments.store import Store
     from fedac.experiments.summary import tuned
     from fedac.federation.link import DEFAULT_LINK
@@ -44,14 +43,14 @@ def command(out: Path) -> None:
         page = report.write(store, folder / "report.html")
     picture = folder / "rounds.png"
     experiment.figure(best).savefig(picture, dpi=150)
-    beside = published_cells(best, published_runs())
-    _print_rounds(headlines(best, beside, [experiment.TARGET]))
+    published = published_cells(best, published_runs())
+    _print_rounds(headlines(best, published, [experiment.TARGET]))
     print(f"Figure: {picture}")
     print(f"Report: {page}")
 
 
 def _print_rounds(curves: pd.DataFrame) -> None:
-    """Print a table of the fewest rounds, and who needs the fewest of all."""
+    """Print the fewest rounds of every algorithm, and the winner."""
     from fedac.algorithms import get
     from fedac.experiments.reproduction.demo import GRID, TARGET
     from fedac.experiments.summary import fewest_note, records
@@ -62,7 +61,7 @@ def _print_rounds(curves: pd.DataFrame) -> None:
         title=f"Rounds to come within {TARGET:g} of the optimum: {GRID.dataset}, "
         f"l2 = {GRID.l2:g}, {GRID.workers[0]} workers",
         caption=f"Median of {len(GRID.seeds)} seeds, range in brackets. Published: the authors' "
-        f"runs with as many workers. {MEGABYTES} {fewest_note(curves)}",
+        f"runs with the same number of workers. {MEGABYTES} {fewest_note(curves)}",
     )  # fmt: skip
     curves = curves.set_index("algorithm", drop=False).loc[list(GRID.algorithms)]
     for row in records(curves):

@@ -1,4 +1,4 @@
-"""`fedac instability`: two runs of AGD that start side by side separate exponentially fast."""
+"""`fedac instability`: two runs of AGD that start close together separate exponentially."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from fedac.theory.instability import Instance
     from fedac.theory.separation import Separation
 
-# More columns do not fit on a terminal, and longer intervals are typos.
+# More columns do not fit on a terminal, and a longer interval is a typo.
 MOST_INTERVALS, LONGEST_INTERVAL = 4, 10**8
 ROWS = 10
 SEQUENCES = {"w": "|w - u| / eps", "w_ag": "|w_ag - u_ag| / eps"}
 LEGEND = """\
-The distance of two runs, in units of their distance eps at the start. One block is three steps.
-AGD: measured. exact: by the formula. proven >=: the lower bound that the proof gives. FedAc-I: with
-its coupling for K, under the same curvatures, which are chosen to separate AGD."""
+Distance between two runs, in units of their initial distance eps. A block is three steps.
+AGD: measured. exact: from the formula. proven >=: the lower bound of the proof. FedAc-I: with its
+hyperparameters for K and the same curvatures, which are chosen to separate AGD."""
 
 
 @click.command("instability", cls=Command)
@@ -45,13 +45,13 @@ its coupling for K, under the same curvatures, which are chosen to separate AGD.
     "--out",
     type=nonempty_path,
     metavar="DIR",
-    help="Folder for the figure, as PNG and PDF; made if missing.",
+    help="Folder for the figure as PNG and PDF; created if missing.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(
     *, kappa: float, blocks: int, local_steps: str, out: Path | None, as_json: bool
 ) -> None:
-    """Show how AGD separates two nearby runs exponentially fast, and how FedAc-I limits it."""
+    """Show how fast two nearby runs of AGD separate, and how FedAc-I limits it."""
     intervals = _intervals(local_steps)
     from mpmath import mp
 
@@ -66,11 +66,11 @@ def command(
     seconds = time.perf_counter() - before
     figures = []
     if folder is not None:
-        from fedac.experiments.figures import save
         from fedac.experiments.reproduction.instability import draw
+        from fedac.plotting import save_figure
 
         folder.mkdir(parents=True, exist_ok=True)
-        figures = save(draw(instance, measured, fedac_i), folder, "instability")
+        figures = save_figure(draw(instance, measured, fedac_i), folder, "instability")
     answer = _answer(instance, measured, fedac_i)
     if as_json:
         answer |= {"figures": [str(path) for path in figures], "seconds": seconds}
@@ -102,7 +102,7 @@ def _answer(
     measured: Sequence[Separation],
     fedac_i: Mapping[int, Sequence[Separation]],
 ) -> dict[str, Any]:
-    """Return what both the tables and the JSON output show."""
+    """Return the numbers of the tables and of the JSON output."""
     from mpmath import mp
 
     from fedac.theory.separation import predicted_separation, proven_bound

@@ -15,7 +15,7 @@ from fedac.cli.options import BAND, LINK, WAN, Command, argument, nonempty_path,
     "--out",
     type=nonempty_path,
     metavar="FILE",
-    help="The file to write; by default DIR/report.html.",
+    help="The file to write. Default: DIR/report.html.",
 )
 @click.option("--band", default="range", help=BAND)
 @click.option("--link", default=WAN, help=LINK)

@@ -1,4 +1,4 @@
-"""`fedac reproduce`: the paper's figures, and our numbers compared with its authors'."""
+"""`fedac reproduce`: the paper's figures, and our runs compared with the published ones."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from fedac.experiments.grid import Grid
-    from fedac.experiments.reproduction.paper import Figure
+    from fedac.experiments.reproduction.figures import Figure
     from fedac.experiments.store import Store
 
 STAND_IN = "synthetic-dense"
-# A dense step costs a hundred times one on a9a: with this many workers it takes minutes.
+# A dense step costs a hundred times as much as one on a9a; 128 workers take minutes.
 STAND_IN_WORKERS = 128
 WITHOUT_EPSILON = (
-    "epsilon is not on this machine and is 12 GB to download: 'fedac data fetch epsilon' gets it; "
-    f"--dataset {STAND_IN} draws figures 6 and 7 from generated data of its shape"
+    "epsilon is not on this machine: 'fedac data fetch epsilon' downloads it (12 GB), or "
+    f"--dataset {STAND_IN} draws figures 6 and 7 from generated data of the same shape"
 )
 
 
@@ -47,13 +47,13 @@ WITHOUT_EPSILON = (
     type=nonempty_path,
     default=Path("fedac-reproduction"),
     metavar="DIR",
-    help="Folder for the store, the figures and the report; made if missing.",
+    help="Folder for the store, the figures and the report; created if missing.",
 )
 @click.option(
     "--dataset", help="Use this data set instead of the paper's: a name or a LIBSVM file."
 )
 @click.option(
-    "--seeds", default="1", help="Seeds, separated by commas; several give a line and a band."
+    "--seeds", default="1", help="Seeds, separated by commas. Several give a line with a band."
 )
 @click.option("--band", default="range", help=BAND)
 @click.option("--jobs", "-j", type=int, help=JOBS)
@@ -68,7 +68,7 @@ def command(
 ) -> None:
     """Draw the paper's figures and compare our runs with the published ones.
 
-    Runs that are already in DIR are not made again. The figures show suboptimality:
+    Runs that are already in DIR are not repeated. The figures show suboptimality:
 
     \b
     figure-1  a9a, l2 = 0.001, against the workers M
@@ -81,11 +81,12 @@ def command(
     """  # noqa: D301 - click leaves lines after a backspace as they are
     import pandas as pd
 
-    from fedac.experiments import figures as drawing
     from fedac.experiments import report
+    from fedac.experiments.reproduction.figures import draw
     from fedac.experiments.store import Store
     from fedac.experiments.summary import find_spread
     from fedac.experiments.task import prepare
+    from fedac.plotting import save_figure
 
     find_spread(band)
     wanted = _figures(figures)
@@ -105,16 +106,16 @@ def command(
     for figure in wanted:
         runs = best[figure.sweep]
         figure = figure.drawn_from(grids[figure.sweep], runs)
-        png, pdf = drawing.save(drawing.draw(runs, figure, band), pictures, figure.name)
+        png, pdf = save_figure(draw(runs, figure, band), pictures, figure.name)
         print(f"{figure.title}: {png}, {pdf.name}")
         drawn.append(figure.select(runs))
-    print(f"All of it in one file: {page}")
+    print(f"Everything in one file: {page}")
     _print_comparison(pd.concat(drawn).drop_duplicates("key"))
 
 
 def _figures(names: tuple[str, ...]) -> list[Figure]:
     """Look up the figures: each once, in the paper's order."""
-    from fedac.experiments.reproduction.paper import FIGURES
+    from fedac.experiments.reproduction.figures import FIGURES
 
     for name in names:
         if name not in FIGURES and name != "all":
@@ -123,7 +124,7 @@ def _figures(names: tuple[str, ...]) -> list[Figure]:
 
 
 def _available(figures: list[Figure], *, skip: bool) -> list[Figure]:
-    """Refuse figures of epsilon if it is not on this machine, or skip them with a notice.
+    """Raise if a figure needs epsilon and it is missing, or skip these figures with a notice.
 
     Other data sets are small: they are downloaded when they are needed.
     """
@@ -136,7 +137,7 @@ def _available(figures: list[Figure], *, skip: bool) -> list[Figure]:
     except DataError:
         if not skip:
             raise DataError(WITHOUT_EPSILON) from None
-        notice(f"figures 6 and 7 are left out: {WITHOUT_EPSILON}")
+        notice(f"skipping figures 6 and 7: {WITHOUT_EPSILON}")
         return [figure for figure in figures if figure.dataset != "epsilon"]
     return figures
 
@@ -166,17 +167,16 @@ def _tuned_runs(grid: Grid, store: Store, jobs: int | None) -> pd.DataFrame:
 
 
 def _print_comparison(runs: pd.DataFrame) -> None:
-    from fedac.experiments.reproduction.paper import CLAIMS, headlines, published_cells
-    from fedac.experiments.reproduction.published import published_runs
+    from fedac.experiments.reproduction import published as paper
     from fedac.experiments.summary import edge_note
 
-    cells = published_cells(runs, published_runs())
+    cells = paper.published_cells(runs, paper.published_runs())
     if cells.empty:
-        print("No published runs to compare these with.")
+        print("There are no published runs to compare these with.")
         return
     _print_deviations(cells)
     _print_worst(cells)
-    rounds = headlines(runs, cells, [claim.target for claim in CLAIMS])
+    rounds = paper.headlines(runs, cells, [claim.target for claim in paper.CLAIMS])
     _print_rounds(rounds.dropna(subset=["paper", "published"]))
     if note := edge_note(cells):
         print(note)
@@ -185,7 +185,7 @@ def _print_comparison(runs: pd.DataFrame) -> None:
 def _print_deviations(cells: pd.DataFrame) -> None:
     from rich.markup import escape
 
-    from fedac.experiments.reproduction.paper import MANY_WORKERS, judged
+    from fedac.experiments.reproduction.published import MANY_WORKERS, judged
 
     table = new_table(
         "problem", "cells", f"with M >= {MANY_WORKERS}", "median of these", "95th percentile",
@@ -204,19 +204,20 @@ def _print_worst(cells: pd.DataFrame) -> None:
     from rich.markup import escape
 
     from fedac.algorithms import get
-    from fedac.experiments.reproduction.paper import judged
+    from fedac.experiments.reproduction.published import judged
     from fedac.experiments.summary import records
 
     table = new_table(
         "problem", "algorithm", "M", "K", "step size", "ours", "published", "log2 ratio",
         words=("problem", "algorithm"),
-        title="The cells that differ most",
+        title="The largest deviations",
     )  # fmt: skip
     for cell in records(judged(cells)[:5]):
-        problem = escape(f"{cell.dataset}, l2 = {cell.l2:g}")
-        where = (problem, get(cell.algorithm).label, str(cell.M), str(cell.K), cell.step_size)
-        values = (f"{cell.middle:.2e}", f"{cell.published:.2e}", f"{cell.log2_ratio:+.2f}")
-        table.add_row(*where, *values)
+        table.add_row(
+            escape(f"{cell.dataset}, l2 = {cell.l2:g}"), get(cell.algorithm).label, str(cell.M),
+            str(cell.K), cell.step_size, f"{cell.middle:.2e}", f"{cell.published:.2e}",
+            f"{cell.log2_ratio:+.2f}",
+        )  # fmt: skip
     print_table(table)
 
 
@@ -229,8 +230,8 @@ def _print_rounds(rounds: pd.DataFrame) -> None:
     table = new_table(
         "target", "algorithm", "ours", "step size", "published", "paper's text",
         words=("target", "algorithm"),
-        title="Rounds to reach a suboptimality",
-        caption="Several seeds: their median, the range in brackets. The paper's 32 rounds end at "
+        title="Rounds to the target suboptimality",
+        caption="Several seeds: median, with the range in brackets. The paper's 32 rounds end at "
         f"1.04e-3 in its authors' own table. {fewest_note(rounds)}",
     )  # fmt: skip
     for row in records(rounds):

@@ -21,10 +21,9 @@ from fedac.experiments.comparison.table import (
     to_latex,
 )
 from fedac.experiments.comparison.verdict import WELL_KNOWN, notes_on, sentences
-from fedac.experiments.figures import GREY, GUIDE, LOOK, save
 from fedac.experiments.page import assemble, columns, rounded, write_page
 from fedac.paths import write_atomically
-from fedac.plotting import styles
+from fedac.plotting import FONTS, GREY, GUIDE, save_figure, styles
 from fedac.validate import Array
 
 if TYPE_CHECKING:
@@ -59,7 +58,7 @@ def write_files(comparison: Comparison, folder: Path) -> None:
         write_atomically(folder / f"{NAME}.{ending}", lambda file: file.write(content))  # noqa: B023
     write_report(comparison, folder / f"{NAME}.html")
     if comparison.curves:
-        save(draw(comparison), folder, NAME)
+        save_figure(draw(comparison), folder, NAME)
 
 
 def with_earlier_methods(question: Question, folder: Path) -> tuple[Question, list[str]]:
@@ -198,7 +197,7 @@ def draw(comparison: Comparison) -> Drawing:
     best = rows[: COLOURED - len(known)]
     coloured = [row for row in rows if row in best or row in known]
     looks = dict(zip(coloured, styles([row.method for row in coloured]), strict=True))
-    with mpl.rc_context(LOOK):
+    with mpl.rc_context(FONTS):
         drawing = Drawing(figsize=(WIDTH, HEIGHT), layout="constrained")
         panels = drawing.subplots(1, len(AXES), sharey=True)
         for ax, axis in zip(panels, AXES, strict=True):

@@ -1,7 +1,7 @@
-"""A page: one HTML file that loads nothing else, for the reports of sweeps and of comparisons.
+"""HTML pages in one file that loads nothing else, for the reports of sweeps and comparisons.
 
-A report has a folder of its own with ``intro.html``, ``main.html`` and scripts in ``js``; what all
-share is here.
+A report has its own folder with ``intro.html``, ``main.html`` and scripts in ``js``. Template,
+style and shared scripts are here.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from fedac import __version__
 from fedac.errors import InputError
 from fedac.paths import write_atomically
 
-# All that a report's own scripts may use.
+# The shared scripts; a report's own scripts follow them.
 SHARED = ("helpers", "tables", "theme", "lines", "unpack")
 
 
@@ -32,17 +32,11 @@ def assemble(
 ) -> str:
     """Return a page: template, style, scripts, plotly and the data in one text.
 
-    The same data give the same bytes. The content security policy lets the browser run these
-    two scripts and no other, and load nothing at all, whatever text the data contain.
+    `package` has the report's own files, `scripts` names its scripts (the one that starts the page
+    last), and `texts` fill the placeholders of ``intro.html``.
 
-    Parameters
-    ----------
-    package : str
-        Whose folder has the report's own files.
-    scripts : sequence of str
-        Their names, the one that starts the page last.
-    **texts : str
-        HTML that ``intro.html`` has a place for.
+    The same data gives the same bytes. The content security policy lets the browser run these two
+    scripts and nothing else, and load nothing at all, even if the data contains HTML.
     """
     parts = [_read(__name__, f"js/{name}.js") for name in SHARED]
     script = "\n".join([*parts, *(_read(package, f"js/{name}.js") for name in scripts)])
@@ -74,6 +68,16 @@ def write_page(text: str, path: str | Path) -> Path:
     return path
 
 
+def rounded(value: float, digits: int = 6) -> float | None:
+    """Round to significant digits; NaN and infinity become None, because JSON has neither."""
+    return float(f"{value:.{digits}g}") if math.isfinite(value) else None
+
+
+def columns(rows: Sequence[dict[str, Any]]) -> dict[str, list[Any]]:
+    """Return rows as columns, which compress better."""
+    return {name: [row[name] for row in rows] for name in rows[0]}
+
+
 def _pack(text: str) -> str:
     """Compress a text into characters that are safe anywhere in HTML, always the same ones."""
     return base64.b64encode(gzip.compress(text.encode(), mtime=0)).decode()
@@ -89,35 +93,10 @@ def _plotly() -> tuple[str, str]:
 
 
 def _digest(script: str) -> str:
-    """Return a script's hash as a content security policy writes it."""
+    """Return a script's hash in the form of a content security policy."""
     digest = hashlib.sha256(script.encode()).digest()
     return f"'sha256-{base64.b64encode(digest).decode()}'"
 
 
 def _read(package: str, name: str) -> str:
     return files(package).joinpath(name).read_text(encoding="utf-8")
-
-
-# --- Numbers and tables as a page stores them.
-
-
-def rounded(value: float, digits: int = 6) -> float | None:
-    """Keep the digits that a reader can use; None for NaN and infinity, which JSON lacks.
-
-    Examples
-    --------
-    >>> rounded(0.12345678), rounded(float("nan"))
-    (0.123457, None)
-    """
-    return float(f"{value:.{digits}g}") if math.isfinite(value) else None
-
-
-def columns(records: Sequence[dict[str, Any]]) -> dict[str, list[Any]]:
-    """Return records as columns, which compress better.
-
-    Examples
-    --------
-    >>> columns([{"K": 1, "M": 4}, {"K": 2, "M": 4}])
-    {'K': [1, 2], 'M': [4, 4]}
-    """
-    return {name: [record[name] for record in records] for name in records[0]}

@@ -1,1 +1,1 @@
-"""The paper's experiments beside the authors' published numbers."""
+"""Reproduction of the paper: its figures, its authors' numbers, the demo and the instability."""

@@ -1,12 +1,12 @@
-"""The demonstration: how few rounds each algorithm needs on the paper's own data."""
+"""The demo: the rounds that four algorithms need on the paper's data."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from fedac.algorithms import get
-from fedac.experiments.figures import plot_cells
 from fedac.experiments.grid import Grid
+from fedac.experiments.reproduction.figures import plot_cells
 from fedac.experiments.summary import edge_note, summarize
 from fedac.plotting import style
 
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-# The problem of the paper's headline, with five seeds of 512 workers instead of one of 8192: that
-# takes about a minute on two cores, compilation included.
+# The paper's main example, with five seeds of 512 workers instead of one of 8192: about a minute on
+# two cores, compilation included.
 GRID = Grid(
     name="demo",
     dataset="a9a",
@@ -31,7 +31,7 @@ TARGET = 1e-3
 
 
 def figure(tuned: pd.DataFrame) -> Figure:
-    """Draw suboptimality against rounds: the median over seeds as a line, their range as a band."""
+    """Draw suboptimality against rounds, with the median over seeds as a line in their range."""
     from matplotlib.figure import Figure
 
     drawing = Figure(figsize=(7, 4.2), layout="constrained")
@@ -43,14 +43,14 @@ def figure(tuned: pd.DataFrame) -> Figure:
         look = {"color": colour, "marker": marker, "label": get(name).label}
         plot_cells(ax, "rounds", cells[cells["algorithm"] == name], **look)
     ax.axhline(TARGET, color="0.4", linestyle=":", linewidth=1)
-    right = ax.get_yaxis_transform()  # the height is a suboptimality, the width a fraction
+    right = ax.get_yaxis_transform()  # x as a fraction of the width, y as data
     ax.text(0.99, TARGET, "target", transform=right, color="0.4", ha="right", va="bottom")
     ax.set_xscale("log", base=2)
     ticks = [GRID.steps // K for K in GRID.local_steps]
     ax.set_xticks(ticks, [str(tick) for tick in ticks])
     ax.set_yscale("log")
-    ax.set_xlabel(f"communication rounds (each worker takes T = {GRID.steps} steps in all)")
-    ax.set_ylabel("suboptimality, best step size")
+    ax.set_xlabel(f"communication rounds (every worker takes T = {GRID.steps} steps in total)")
+    ax.set_ylabel("suboptimality at the best step size")
     ax.set_title(
         f"{GRID.dataset}, l2 = {GRID.l2:g}, {GRID.workers[0]} workers: "
         f"median and range of {len(GRID.seeds)} seeds",
