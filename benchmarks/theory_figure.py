@@ -21,7 +21,8 @@ from fedac.objectives import LogisticRegression, NoisyQuadratic, optimum
 from fedac.plotting import style
 from fedac.simulation import simulate
 from fedac.theory import lemmas
-from fedac.theory.tracing import psi, trace
+from fedac.theory.constants import psi
+from fedac.theory.tracing import trace
 
 OUT = Path(__file__).parents[1] / "docs" / "images" / "theory-bounds.png"
 SEEDS = range(64)

@@ -8,7 +8,7 @@ import struct
 import pytest
 from rich.console import Console
 
-from fedac.theory.separation import fedac_separation, predicted_separation
+from fedac.theory.instability import fedac_separation, predicted_separation
 
 pytestmark = pytest.mark.slow
 

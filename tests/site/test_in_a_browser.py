@@ -27,7 +27,7 @@ def test_long_names_break_after_a_dot(page, site) -> None:
     page.open(site / "api/theory.html", width=400, drawn=LOADED)
     lines = page.run(
         """(() => {
-            const name = document.getElementById("fedac.theory.separation.proven_bound");
+            const name = document.getElementById("fedac.theory.instability.proven_bound");
             const range = document.createRange();
             const ends = [...name.querySelector(".doc-object-name").childNodes].map((node) => {
                 range.selectNodeContents(node);

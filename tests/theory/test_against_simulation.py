@@ -23,8 +23,9 @@ from fedac.objectives import LogisticRegression, NoisyQuadratic, Objective, Opti
 from fedac.simulation import Run, simulate
 from fedac.simulation.engines.linear.coefficients import affine_form
 from fedac.simulation.problem import Lane
-from fedac.theory import lemmas, stability, tight_bounds
-from fedac.theory.tracing import Trace, phi, psi, trace
+from fedac.theory import lemmas, tight_bounds
+from fedac.theory.constants import phi, psi
+from fedac.theory.tracing import Trace, trace
 
 pytestmark = pytest.mark.slow
 
@@ -177,19 +178,19 @@ def _general_eta(
     if algorithm == "fedac-i":
         bounds = {
             "fedac_i_general_eta": lemmas.fedac_i_general_eta(**asm1, Psi0=p.Psi0),
-            "any_step.fedac_i": tight_bounds.fedac_i(**asm1, Psi0=p.Psi0),
+            "tight_bounds.fedac_i": tight_bounds.fedac_i(**asm1, Psi0=p.Psi0),
         }
     elif algorithm == "fedac-ii":
         bounds = {
             "fedac_ii_a1_general_eta": lemmas.fedac_ii_a1_general_eta(**asm1, Phi0=p.Phi0),
             "fedac_ii_a2_general_eta": lemmas.fedac_ii_a2_general_eta(**asm2, Phi0=p.Phi0),
-            "any_step.fedac_ii_a1": tight_bounds.fedac_ii_a1(**asm1, Phi0=p.Phi0),
-            "any_step.fedac_ii_a2": tight_bounds.fedac_ii_a2(**asm2, Phi0=p.Phi0),
+            "tight_bounds.fedac_ii_a1": tight_bounds.fedac_ii_a1(**asm1, Phi0=p.Phi0),
+            "tight_bounds.fedac_ii_a2": tight_bounds.fedac_ii_a2(**asm2, Phi0=p.Phi0),
         }
     else:
         bounds = {
             "fedavg_a2_general_eta": lemmas.fedavg_a2_general_eta(**asm2, D0=p.D0),
-            "any_step.fedavg_a2": tight_bounds.fedavg_a2(**asm2, D0=p.D0),
+            "tight_bounds.fedavg_a2": tight_bounds.fedavg_a2(**asm2, D0=p.D0),
         }
     return {lemma: bound.total for lemma, bound in bounds.items()}
 
@@ -213,30 +214,30 @@ def _discrepancy(
     p: Problem, algorithm: str, hp: Hyperparameters, M: int, K: int, t: int
 ) -> dict[str, float]:
     of = {"eta": hp.eta, "gamma": as_fedac(hp).gamma, "mu": p.mu}
-    # The lemmas are for any step, `stability` for this one.
+    # The lemmas are for any step, a drift for this one.
     if algorithm == "fedac-i":
-        drift = stability.fedac_i(**of, sigma=p.sigma, M=M)
+        drift = tight_bounds.fedac_i_drift(**of, sigma=p.sigma, M=M)
         return {
             "fedac_i_discrepancy": lemmas.fedac_i_discrepancy(**of, K=K, sigma=p.sigma),
-            "stability.fedac_i": drift.after(t % K),
+            "drift.fedac_i": drift.after(t % K),
         }
     if algorithm == "fedac-ii":
         asm1, asm2 = {"L": p.L, "sigma": p.sigma}, {"Q": p.Q, "sigma4": p.sigma4}
         one, two = (
-            stability.fedac_ii_a1(**of, **asm1, M=M),
-            stability.fedac_ii_a2(**of, **asm2, M=M),
+            tight_bounds.fedac_ii_a1_drift(**of, **asm1, M=M),
+            tight_bounds.fedac_ii_a2_drift(**of, **asm2, M=M),
         )
         return {
             "fedac_ii_a1_discrepancy": lemmas.fedac_ii_a1_discrepancy(**of, K=K, **asm1),
             "fedac_ii_a2_discrepancy": lemmas.fedac_ii_a2_discrepancy(**of, K=K, **asm2) + ROUNDING,
-            "stability.fedac_ii_a1": one.after(t % K),
-            "stability.fedac_ii_a2": two.after(t % K) + ROUNDING,
+            "drift.fedac_ii_a1": one.after(t % K),
+            "drift.fedac_ii_a2": two.after(t % K) + ROUNDING,
         }
     noise = {"eta": hp.eta, "sigma4": p.sigma4}
     # The trace has the mean of fourth powers, at least the square of the mean of squares.
     return {
         "fedavg_a2_discrepancy": lemmas.fedavg_a2_discrepancy(**noise, K=K),
-        "stability.fedavg_a2": stability.fedavg_a2(**noise, M=M).after(t % K),
+        "drift.fedavg_a2": tight_bounds.fedavg_a2_drift(**noise, M=M).after(t % K),
     }
 
 
@@ -280,7 +281,7 @@ def test_potentials_stay_below_the_lemmas(name: str, M: int, K: int) -> None:
             hp = run.hyperparameters
             bounds = _general_eta(p, run.algorithm, hp, M, K, T)
             if name == "quadratic":  # so sharp that these seeds cannot tell; the next test can
-                bounds = {lemma: bound for lemma, bound in bounds.items() if "any" not in lemma}
+                bounds = {lemma: bound for lemma, bound in bounds.items() if "tight" not in lemma}
             if K == 1:  # workers never differ, and lemmas without that term are sharper
                 bounds |= _perturbed(p, run.algorithm, hp, M, T, discrepancy=0.0)
             setting = f"{name}, M={M} K={K} T={T} eta={run.eta:.3g}"

@@ -16,15 +16,18 @@ from hypothesis import strategies as st
 from fedac.algorithms import hyperparameters
 from fedac.errors import InputError
 from fedac.theory import instability
-from fedac.theory.agd import follow, nesterov, propagate, run_agd
-from fedac.theory.instability import Instance
-from fedac.theory.piecewise import PiecewiseQuadratic
-from fedac.theory.separation import (
+from fedac.theory.instability import (
+    Instance,
+    PiecewiseQuadratic,
     by_block,
     curvatures,
     fedac_separation,
+    follow,
+    nesterov,
     predicted_separation,
+    propagate,
     proven_bound,
+    run_agd,
 )
 
 pytestmark = pytest.mark.slow

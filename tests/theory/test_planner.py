@@ -6,8 +6,8 @@ import pytest
 
 from fedac.errors import InputError
 from fedac.theory import theorem
+from fedac.theory.bounds import min_max_lower_bound
 from fedac.theory.constants import Constants
-from fedac.theory.lower_bound import min_max_floor
 from fedac.theory.planner import SLACK, Choice, Plan, choose, divisors, plan
 
 STRONG = Constants(L=1.0, mu=1e-2, sigma=1.0, D0=1.0, Q=0.5)
@@ -94,14 +94,14 @@ def test_the_floor_is_for_convex_objectives_under_asm1_only() -> None:
     for choice in found:
         at = {"M": choice.M, "K": choice.K, "T": 1024, "L": 1.0, "sigma": 1.0, "D0": 1.0}
         asm1 = choice.theorem.assumption == 1
-        assert choice.floor == (min_max_floor(**at) if asm1 else None)
+        assert choice.floor == (min_max_lower_bound(**at) if asm1 else None)
     # With Q = 0 FedAvg's bound under asm2 is good in one round. On all problems of asm1 no method
     # is, so the floor must not stand beside it.
     flat = plan(Constants(L=1.0, mu=0.0, sigma=1.0, D0=1.0, Q=0.0), M=1024, T=2**20)
     once = row(flat, "fedavg:a2:gcvx")
     assert (once.rounds, once.floor) == (1, None)
     at = {"L": 1.0, "sigma": 1.0, "D0": 1.0, "M": 1024, "K": 2**20, "T": 2**20}
-    assert min_max_floor(**at) > 10 * once.bound.total
+    assert min_max_lower_bound(**at) > 10 * once.bound.total
     assert flat.at_floor is not None
     assert flat.at_floor.theorem.label == "fedavg:a1:gcvx"
     assert flat.at_floor.bound.total == min(

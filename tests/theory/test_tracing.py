@@ -1,15 +1,17 @@
-"""Traces: potentials and discrepancies at every step, against numbers computed by hand."""
+"""Potentials and discrepancies along a run, against numbers computed by hand."""
 
 from math import exp, sqrt
 
 import numpy as np
 import pytest
 
+from fedac import fedac
 from fedac.errors import InputError
 from fedac.federation.sampling import sample_index
 from fedac.objectives import LeastSquares, LogisticRegression, NoisyQuadratic
 from fedac.simulation import simulate
 from fedac.theory import lemmas
+from fedac.theory.constants import phi, psi
 from fedac.theory.tracing import PotentialRecorder, Trace, trace
 
 NAMES = ("fedac-i", "fedac-ii", "fedavg")
@@ -222,3 +224,46 @@ def test_fedac_ii_stays_under_its_lemmas() -> None:
 def test_fedavg_stays_under_its_lemma() -> None:
     drift = mean_trace("fedavg").discrepancies["fedavg"].max()
     assert 0 < drift <= lemmas.fedavg_a2_discrepancy(eta=ETA, sigma4=0.5 * 1.5**0.25, K=K)
+
+
+def test_potentials_of_a_point_by_hand() -> None:
+    # ||(3, 5) - (1, 2)||^2 = 4 + 9 = 13
+    at = {"w": np.array([3.0, 5.0]), "w_star": np.array([1.0, 2.0]), "mu": 0.5}
+    assert psi(suboptimality=1.0, **at) == pytest.approx(1 + 13 / 4, rel=1e-15)
+    assert phi(suboptimality=1.0, **at) == pytest.approx(1 + 13 / 12, rel=1e-15)
+
+
+def test_both_are_the_suboptimality_at_the_optimum() -> None:
+    w = np.array([1.0, -1.0])
+    assert psi(suboptimality=0.25, w=w, w_star=w, mu=3.0) == 0.25
+    assert phi(suboptimality=0.25, w=w, w_star=w, mu=3.0) == 0.25
+
+
+def test_recorded_potentials_by_hand() -> None:
+    # F = (w - 1)^2 from w = 3, mu = 2. Psi = 4 + 2/2 * 4 and Phi = 4 + 2/6 * 4.
+    # One step: w_md = 3, g = 4, w_ag = 3 - 4/2 = 1, w = 3 - 4/4 = 2.
+    # Psi = 0 + 2/2 * 1, Phi = 0 + 2/6 * 1.
+    algorithm = fedac(gamma=1 / 4, alpha=2.0, beta=4.0)
+    objective = NoisyQuadratic([2.0], optimum=[1.0])
+    of_objective = PotentialRecorder(objective)
+    of_user = PotentialRecorder(objective, mu=1.0)
+    simulate(
+        objective, algorithm, M=4, K=1, T=1, eta=0.5, start=[3.0], engine="reference",
+        callbacks=[of_objective, of_user],
+    )  # fmt: skip
+    assert of_objective.psi[0] == pytest.approx([8.0, 1.0], rel=1e-12)
+    assert of_objective.phi[0] == pytest.approx([16 / 3, 1 / 3], rel=1e-12)
+    # With mu = 1 of the user's own: 4 + 1/2 * 4, 4 + 1/6 * 4, 1/2 and 1/6.
+    assert of_user.psi[0] == pytest.approx([6.0, 0.5], rel=1e-12)
+    assert of_user.phi[0] == pytest.approx([14 / 3, 1 / 6], rel=1e-12)
+
+
+def test_only_algorithms_with_w_ag_have_potentials() -> None:
+    objective = NoisyQuadratic([2.0, 1.0])
+    potentials = PotentialRecorder(objective)
+    names = ["fedavg", "fedac-i", "fedavg-weighted", "mb-sgd"]
+    result = simulate(
+        objective, names, M=2, K=2, T=4, eta=0.25, engine="reference", callbacks=[potentials]
+    )
+    assert set(potentials.psi) == set(potentials.phi) == {1}
+    assert len(potentials.psi[1]) == len(result.runs[1].steps)

@@ -17,8 +17,7 @@ from fedac.errors import InputError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from fedac.theory.instability import Instance
-    from fedac.theory.separation import Separation
+    from fedac.theory.instability import Instance, Separation
 
 # More columns do not fit on a terminal, and a longer interval is a typo.
 MOST_INTERVALS, LONGEST_INTERVAL = 4, 10**8
@@ -55,8 +54,7 @@ def command(
     intervals = _intervals(local_steps)
     from mpmath import mp
 
-    from fedac.theory.instability import construct
-    from fedac.theory.separation import fedac_separation
+    from fedac.theory.instability import construct, fedac_separation
 
     folder = None if out is None else output_folder(out, option="--out")
     before = time.perf_counter()
@@ -105,7 +103,7 @@ def _answer(
     """Return the numbers of the tables and of the JSON output."""
     from mpmath import mp
 
-    from fedac.theory.separation import predicted_separation, proven_bound
+    from fedac.theory.instability import predicted_separation, proven_bound
 
     rows, errors = [], []
     for k in range(1, instance.blocks + 1):

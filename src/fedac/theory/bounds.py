@@ -1,12 +1,12 @@
-"""The terms of a convergence theorem: its rate, without constants and logarithms, and its bound."""
+"""Upper bounds and rates term by term, and the min-max lower bound."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from math import exp, sqrt
+from math import log, sqrt
 
-from fedac.theory.constants import log_ratio
+from fedac.theory.constants import checked, log_ratio
 
 TERMS = ("optimization", "variance", "accelerated_variance", "discrepancy")
 
@@ -18,15 +18,15 @@ class Terms:
     Attributes
     ----------
     optimization : float
-        What remains of the initial error; the only term without noise. It is zero in a rate for
-        strongly convex objectives, where it decays exponentially instead of as a power. For an
+        The remainder of the initial error; the only term without noise. In a rate for strongly
+        convex objectives it is zero, because it decays exponentially instead of as a power. For an
         algorithm that runs on F + lam/2 ||w - w_0||^2 it includes lam/2 D0^2.
     variance : float
         The noise of all M T gradients, which no method with M workers can avoid.
     discrepancy : float
-        The overhead of synchronizing every K steps, in between which workers drift apart.
+        The overhead of synchronizing only every K steps, between which workers drift apart.
     accelerated_variance : float
-        Averaged noise as amplified by acceleration (FedAc-II under assumption asm2).
+        Averaged noise amplified by acceleration (FedAc-II under asm2).
     """
 
     optimization: float = 0.0
@@ -37,13 +37,7 @@ class Terms:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rate(Terms):
-    """The terms without constants and logarithms (tab:conv:rate).
-
-    Examples
-    --------
-    >>> Rate(variance=0.5, discrepancy=2.0).noise
-    2.0
-    """
+    """The terms without constants and logarithms (tab:conv:rate)."""
 
     @property
     def noise(self) -> float:
@@ -81,11 +75,6 @@ class Bound(Terms):
         return max(self.terms, key=lambda name: self.terms[name])
 
 
-def accelerated_decay(L: float, mu: float, K: float, T: float) -> float:
-    """Return the factor by which FedAc at eta = 1/L shrinks a potential in T steps."""
-    return exp(-max(mu / L, sqrt(mu / (L * K))) * T)
-
-
 def bound_with_logs(
     rate: Rate,
     *,
@@ -96,11 +85,9 @@ def bound_with_logs(
 ) -> Bound:
     """Return a bound with noise terms ``constant rate log^power(e^shift + potential/rate)``.
 
-    A shape is (constant, power) or (constant, power, shift); the shift is 1 by default. The first
+    A shape is (constant, power) or (constant, power, shift), by default with shift 1. The first
     term is ``optimization optimization_log``.
 
-    Examples
-    --------
     >>> bound_with_logs(Rate(variance=1.0), optimization=0.5, potential=0.0, variance=(3, 2)).total
     3.5
     """
@@ -111,3 +98,31 @@ def bound_with_logs(
         logs[name] = log_ratio(potential, size, *shift) ** power if size else 1.0
         terms[name] = constant * size * logs[name]
     return Bound(optimization=optimization * optimization_log, logs=logs, **terms)
+
+
+@checked
+def min_max_lower_bound(
+    *, L: float, sigma: float, M: float, K: float, T: float, D0: float
+) -> float:
+    """Return L D0^2/T^2 + sigma D0/sqrt(M T) + min(L D0^2/(R (1 + log M))^2, sigma D0/sqrt(T)).
+
+    No method does better on every smooth, general convex problem of asm1 with M workers that take
+    K stochastic gradients in each of R = T/K rounds. Up to a logarithm it matches the better of
+    accelerated minibatch SGD and accelerated SGD on one worker. The constant is unknown and set
+    to 1, so compare how it grows, not its size. It does not hold for smaller classes of problems:
+    not under asm2 and not for strongly convex objectives. It is capped at L D0^2/2, which
+    F(w_0) - F* never exceeds.
+
+    Source: Woodworth, Bullins, Shamir and Srebro, "The Min-Max Complexity of Distributed Stochastic
+    Convex Optimization with Intermittent Communication" (COLT 2021, arXiv 2102.01583).
+
+    Examples
+    --------
+    1/16 + 1/4 + 1/(1 + log 4)^2:
+
+    >>> round(min_max_lower_bound(L=4.0, sigma=2.0, M=4, K=4, T=4, D0=0.5), 6)
+    0.488111
+    """
+    R, start = T / K, L * D0**2
+    across = min(start / (R * (1 + log(M))) ** 2, sigma * D0 / sqrt(T))
+    return min(start / 2, start / T**2 + sigma * D0 / sqrt(M * T) + across)

@@ -1,4 +1,4 @@
-"""The paper's letters: which values are valid, and arithmetic that allows zero noise."""
+"""The constants of a problem that the theorems need: valid values, estimates and the potentials."""
 
 from __future__ import annotations
 
@@ -12,100 +12,14 @@ from typing import Any, ParamSpec, TypeVar
 import numpy.typing as npt
 
 from fedac.errors import InputError
-from fedac.objectives import ConvexObjective, optimum
+from fedac.objectives import Objective, optimum
 from fedac.simulation.problem import start_point
-from fedac.theory.tracing import phi, psi
-from fedac.validate import require_nonnegative, require_positive
+from fedac.validate import Array, require_nonnegative, require_positive
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
-
-def check(*, K: float, T: float, M: float = 1, mu: float | None = None, **letters: float) -> None:
-    """Refuse constants that no theorem covers.
-
-    Examples
-    --------
-    >>> check(K=8, T=4)
-    Traceback (most recent call last):
-    ...
-    fedac.errors.InputError: K (local steps) must be at most T (steps), got K=8 and T=4
-    """
-    for name, value in letters.items():
-        (require_positive if name in ("L", "eta", "D0") else require_nonnegative)(name, value)
-    for name, value in {"M": M, "K": K, "T": T}.items():
-        if require_positive(name, value) < 1:
-            raise InputError(f"{name} must be at least 1, got {value!r}")
-    if K > T:
-        raise InputError(f"K (local steps) must be at most T (steps), got K={K:g} and T={T:g}")
-    if mu is not None and require_positive("mu", mu) > letters.get("L", inf) * (1 + 1e-12):
-        raise InputError(f"mu must be at most L, got mu={mu:g} and L={letters['L']:g}")
-
-
-def evaluate(formula: Callable[..., R], letters: Mapping[str, float]) -> R:
-    """Check the letters and call a formula with them, as floats.
-
-    NumPy's integers would silently overflow in the eighth power of T.
-    """
-    check(**({"K": 1, "T": letters.get("K", 1)} | dict(letters)))
-    try:
-        return formula(**{name: float(value) for name, value in letters.items()})
-    except InputError:
-        raise
-    except (ArithmeticError, ValueError):  # such as the logarithm of a number that became 0
-        given = ", ".join(f"{name}={value!r:.20}" for name, value in letters.items())
-        raise InputError(f"these numbers are too large or too small together: {given}") from None
-
-
-def checked(formula: Callable[P, R]) -> Callable[P, R]:
-    """Decorate a formula so that every call goes through `evaluate`."""
-
-    @wraps(formula)
-    def call(*args: P.args, **letters: P.kwargs) -> R:
-        numbers: dict[str, Any] = dict(letters)
-        return evaluate(partial(formula, *args), numbers)
-
-    return call
-
-
-def require_small(eta: float, largest: float) -> None:
-    """Refuse a step size for which nothing is proven."""
-    if eta > largest * (1 + 1e-12):
-        raise InputError(f"this bound needs eta of at most {largest:.4g}, got {eta:g}")
-
-
-def log_ratio(numerator: float, denominator: float, shift: float = 1.0) -> float:
-    """Return log(e^shift + numerator/denominator) without overflow; x/0 is infinite and 0/0 is 0.
-
-    Examples
-    --------
-    >>> log_ratio(0.0, 1.0), log_ratio(1.0, 0.0), log_ratio(0.0, 0.0)
-    (1.0, inf, 1.0)
-    >>> round(log_ratio(1e300, 1e-300) / log(10))
-    600
-    """
-    if numerator == 0:
-        return shift
-    if denominator == 0:
-        return inf
-    x = log(numerator) - log(denominator)
-    return max(x, shift) + log1p(exp(-abs(x - shift)))
-
-
-def divide(numerator: float, denominator: float) -> float:
-    """Divide; x/0 is infinite.
-
-    Examples
-    --------
-    >>> divide(1.0, 4.0), divide(1.0, 0.0)
-    (0.25, inf)
-    """
-    return numerator / denominator if denominator else inf
-
-
-# --- The constants of a problem that the theorems need.
-
-# What stands for a letter that was not given, and how that is known.
+# Default values of omitted constants, explained.
 DEFAULTS = {
     "sigma4": "not given: sigma, as if asm2 (b) held with the sigma of asm1 (c)",
     "Psi0": "not given: L D0^2, at least F(w_0) - F* + mu/2 D0^2, FedAc-I's potential",
@@ -116,13 +30,13 @@ ESTIMATES = {
     "L": "largest curvature of the loss times the top eigenvalue of X'X/n, plus l2",
     "mu": "l2; the curvature of the data is not counted",
     "sigma": "measured: the larger of the gradient noise at the start and at the optimum",
-    "sigma4": "measured: the same of its fourth moment, to the power 1/4",
-    "D0": "distance from the start to the optimum, which Newton's method finds",
+    "sigma4": "measured: the same for its fourth moment, to the power 1/4",
+    "D0": "distance from the start to the optimum, found by Newton's method",
     "Q": "largest third derivative of the loss, times top eigenvalue and longest row",
     "Psi0": "F(w_0) - F* + mu/2 D0^2, FedAc-I's potential at the start",
     "Phi0": "F(w_0) - F* + mu/6 D0^2, FedAc-II's potential at the start",
 }
-# ... with ``bounded=True``.
+# The same with ``bounded=True``.
 BOUNDS = {
     "sigma": "bounded at every w: sqrt(mean ||x_i||^2) for logistic regression",
     "sigma4": "bounded at every w: (8 mean ||x_i||^4)^(1/4) for logistic regression",
@@ -131,25 +45,25 @@ BOUNDS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Constants:
-    """The paper's letters for one problem and one start.
+    """The constants of one problem and one starting point, by the paper's letters.
 
     Attributes
     ----------
     L, mu : float
         Smoothness and strong convexity; mu = 0 for a general convex objective.
     sigma : float
-        Bound on the standard deviation of one gradient, of asm1 (c).
+        Bound on the standard deviation of one gradient (asm1 (c)).
     sigma4 : float
-        Fourth root of a bound on the fourth central moment, of asm2 (b); at least sigma, and by
-        default sigma.
+        Fourth root of a bound on the fourth central moment (asm2 (b)), at least sigma.
+        Default: sigma.
     D0 : float
         ||w_0 - w*||.
     Q : float or None
         Third-order smoothness, if known.
     Psi0, Phi0 : float
-        The potentials at the start; by default L D0^2, an upper bound.
+        The potentials at the start. Default: L D0^2, an upper bound.
     how : mapping
-        By letter: how its value is known.
+        How the value of each constant is known, by letter.
 
     Examples
     --------
@@ -193,20 +107,20 @@ class Constants:
 
     @property
     def start(self) -> float:
-        """A bound on F(w_0) - F*: L D0^2/2, or what the potentials say if that is less."""
+        """A bound on F(w_0) - F*: L D0^2/2, or less if the potentials imply less."""
         square = self.D0 * self.D0
         potentials = (self.Psi0 - self.mu / 2 * square, self.Phi0 - self.mu / 6 * square)
         return max(0.0, min(self.L / 2 * square, *potentials))
 
 
 def estimate(
-    objective: ConvexObjective, start: npt.ArrayLike | None = None, *, bounded: bool = False
+    objective: Objective, start: npt.ArrayLike | None = None, *, bounded: bool = False
 ) -> Constants:
-    """Estimate the constants of an objective; the default start is that of the published runs.
+    """Estimate the constants of an objective. Default start: the one of the published runs.
 
-    sigma and sigma4 are measured where a run begins and where it ends. Assumptions asm1 and asm2
-    require them everywhere, which measurements cannot show; `bounded` asks for bounds that hold
-    everywhere, which exist for logistic regression.
+    sigma and sigma4 are measured at the start and at the optimum. Assumptions asm1 and asm2
+    require them to hold everywhere, which no measurement can show. With `bounded` they are upper
+    bounds that hold everywhere; these exist for logistic regression only.
 
     Examples
     --------
@@ -239,7 +153,7 @@ def estimate(
         L=objective.smoothness,
         mu=mu,
         sigma=sigma,
-        # Rounding may make it slightly less where all gradients are equally far from their mean.
+        # Rounding may make it slightly less if all gradients are equally far from their mean.
         sigma4=max(sigma, fourth**0.25),
         D0=math.dist(w_0, best.w),
         Q=objective.third_order_smoothness,
@@ -247,3 +161,93 @@ def estimate(
         Phi0=phi(**at_start),
         how=ESTIMATES | BOUNDS if bounded else ESTIMATES,
     )
+
+
+def psi(*, suboptimality: float, w: Array, w_star: Array, mu: float) -> float:
+    """Return Psi = F(w_ag) - F* + mu/2 ||w - w*||^2 (eq:fedaci:potential), for FedAc-I.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> psi(suboptimality=1.0, w=np.array([3.0]), w_star=np.array([1.0]), mu=0.5)
+    2.0
+    """
+    return suboptimality + mu / 2 * float((w - w_star) @ (w - w_star))
+
+
+def phi(*, suboptimality: float, w: Array, w_star: Array, mu: float) -> float:
+    """Return Phi = F(w_ag) - F* + mu/6 ||w - w*||^2 (eq:centralied:potential), for FedAc-II.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> phi(suboptimality=1.0, w=np.array([3.0]), w_star=np.array([1.0]), mu=1.5)
+    2.0
+    """
+    return suboptimality + mu / 6 * float((w - w_star) @ (w - w_star))
+
+
+def check(*, K: float, T: float, M: float = 1, mu: float | None = None, **letters: float) -> None:
+    """Raise InputError for values that no theorem covers."""
+    for name, value in letters.items():
+        (require_positive if name in ("L", "eta", "D0") else require_nonnegative)(name, value)
+    for name, value in {"M": M, "K": K, "T": T}.items():
+        if require_positive(name, value) < 1:
+            raise InputError(f"{name} must be at least 1, got {value!r}")
+    if K > T:
+        raise InputError(f"K (local steps) must be at most T (steps), got K={K:g} and T={T:g}")
+    if mu is not None and require_positive("mu", mu) > letters.get("L", inf) * (1 + 1e-12):
+        raise InputError(f"mu must be at most L, got mu={mu:g} and L={letters['L']:g}")
+
+
+def evaluate(formula: Callable[..., R], letters: Mapping[str, float]) -> R:
+    """Check the letters and call a formula with them, as floats.
+
+    NumPy's integers would silently overflow in the eighth power of T.
+    """
+    check(**({"K": 1, "T": letters.get("K", 1)} | dict(letters)))
+    try:
+        return formula(**{name: float(value) for name, value in letters.items()})
+    except InputError:
+        raise
+    except (ArithmeticError, ValueError):  # for example the logarithm of a number that underflowed
+        given = ", ".join(f"{name}={value!r:.20}" for name, value in letters.items())
+        raise InputError(f"these numbers are too large or too small together: {given}") from None
+
+
+def checked(formula: Callable[P, R]) -> Callable[P, R]:
+    """Decorate a formula so that every call goes through `evaluate`."""
+
+    @wraps(formula)
+    def call(*args: P.args, **letters: P.kwargs) -> R:
+        values: dict[str, Any] = dict(letters)
+        return evaluate(partial(formula, *args), values)
+
+    return call
+
+
+def require_small(eta: float, largest: float) -> None:
+    """Raise InputError for a step size for which nothing is proven."""
+    if eta > largest * (1 + 1e-12):
+        raise InputError(f"this bound needs eta of at most {largest:.4g}, got {eta:g}")
+
+
+def log_ratio(numerator: float, denominator: float, shift: float = 1.0) -> float:
+    """Return log(e^shift + numerator/denominator) without overflow; x/0 is infinite and 0/0 is 0.
+
+    >>> log_ratio(0.0, 1.0), log_ratio(1.0, 0.0), log_ratio(0.0, 0.0)
+    (1.0, inf, 1.0)
+    >>> round(log_ratio(1e300, 1e-300) / log(10))
+    600
+    """
+    if numerator == 0:
+        return shift
+    if denominator == 0:
+        return inf
+    x = log(numerator) - log(denominator)
+    return max(x, shift) + log1p(exp(-abs(x - shift)))
+
+
+def divide(numerator: float, denominator: float) -> float:
+    """Divide; x/0 is infinite."""
+    return numerator / denominator if denominator else inf

@@ -3,9 +3,16 @@
 Theorem instability:full: for any kappa = L/mu >= 25 and any number of blocks there is a smooth,
 strongly convex F on which two runs of accelerated gradient descent, started eps apart, separate
 by another factor of 2 (1 - 1/sqrt(kappa))^3 > 1.02 in every block of three steps. This is why
-FedAc gives up some acceleration. This module builds that F by the induction of the proof.
+FedAc gives up some acceleration. This module runs AGD, predicts the separation in closed form, and
+builds that F by the induction of the proof.
 
-Units are mu = 1, so that L = kappa: scaling F scales both, and AGD takes the same steps.
+Units are mu = 1, so that L = kappa (scaling F scales both, and AGD takes the same steps), and the
+initial distance eps.
+
+A block is three steps, one of them at curvature L. Which one is the argument `at_L`: 1 in the proof
+of instability:full, which bounds w_ag - u_ag below by 1.02^K eps / 2 and w - u by 1.02^K eps; 0 for
+the constants that the theorem states, which are the other way round. Both constructions separate
+by a factor of 2 (1 - 1/sqrt(kappa))^3 in every block.
 
 The neighbourhoods of the proof shrink with every block. For 60 blocks at kappa = 10^4 they are
 10^-628 wide, but doubles end at 10^-308 and resolve only 10^-16 next to 1, so trajectories are
@@ -16,23 +23,234 @@ working precision.
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
 from numbers import Integral, Real
+from typing import Any, NamedTuple
 
 from mpmath import MPContext
 
-from fedac.algorithms import State
+from fedac.algorithms import FEDAC_VANILLA, State, hyperparameters
 from fedac.algorithms.hyperparameters import FedAcHyperparameters
 from fedac.errors import InputError
-from fedac.theory.agd import Trajectory, follow, nesterov, propagate, run_agd
-from fedac.theory.piecewise import Number, PiecewiseQuadratic
-from fedac.theory.separation import Separation, by_block, curvatures
+
+# A float, a fraction or an mpmath number: anything with + - * / and an order.
+Number = Any
 
 LARGEST_KAPPA = 1e12
 # The bits grow with the square of the blocks: 100 blocks take seconds, 200 would take minutes.
 LARGEST_BLOCKS = 100
 # Bits below eps, so that differences of trajectories have 19 digits.
 GUARD_BITS = 64
+# The proof of instability:full shows at least this growth per block.
+PROVEN_GROWTH = 1.02
+
+
+@dataclass(frozen=True)
+class PiecewiseQuadratic:
+    """F(w) = int_0^w int_0^y H(x) dx dy, where H is L on some intervals and mu elsewhere.
+
+    F is mu-strongly convex and L-smooth, and its minimum is F(0) = 0.
+    Paper: F_k of the claim instability:induction.
+
+    Parameters
+    ----------
+    mu, L : number
+        The two curvatures, 0 < mu <= L.
+    bumps : tuple of (left, right)
+        The closed intervals where H is L: disjoint, in increasing order.
+
+    Examples
+    --------
+    Curvature 3 on [1, 2] and 1 elsewhere, so the slope at 4 is 1 + 3 + 2:
+
+    >>> F = PiecewiseQuadratic(mu=1.0, L=3.0, bumps=((1.0, 2.0),))
+    >>> F.curvature(1.5), F.gradient(4.0)
+    (3.0, 6.0)
+    """
+
+    mu: Number
+    L: Number
+    bumps: tuple[tuple[Number, Number], ...] = ()
+
+    def with_bump(self, centre: Number, radius: Number) -> PiecewiseQuadratic:
+        """Return the objective with curvature L on [centre - radius, centre + radius] as well."""
+        bump = (centre - radius, centre + radius)
+        return PiecewiseQuadratic(self.mu, self.L, tuple(sorted((*self.bumps, bump))))
+
+    def curvature(self, w: Number) -> Number:
+        """Return F''(w) = H(w), which is mu or L."""
+        bump = self._bump_at_or_below(w)
+        return self.L if bump >= 0 and w <= self.bumps[bump][1] else self.mu
+
+    def gradient(self, w: Number) -> Number:
+        """Return F'(w) = mu w + (L - mu) times the signed length of bumps from 0 to w."""
+        return self.mu * w + (self.L - self.mu) * (self._length(w) - self._length_at_0)
+
+    def _bump_at_or_below(self, w: Number) -> int:
+        return bisect_right(self._lefts, w) - 1
+
+    def _length(self, w: Number) -> Number:
+        """Return the total length of the bumps below w."""
+        bump = self._bump_at_or_below(w)
+        if bump < 0:
+            return 0
+        left, right = self.bumps[bump]
+        return self._lengths_before[bump] + min(w, right) - left
+
+    # Cached sums over the bumps, so that a gradient costs one binary search.
+
+    @cached_property
+    def _lefts(self) -> list[Number]:
+        return [left for left, _ in self.bumps]
+
+    @cached_property
+    def _lengths_before(self) -> list[Number]:
+        return list(accumulate((right - left for left, right in self.bumps), initial=0))
+
+    @cached_property
+    def _length_at_0(self) -> Number:
+        return self._length(0)
+
+
+class Trajectory(NamedTuple):
+    """All iterates: `w_ag` and `w` at t = 0..T, and `w_md` at t = 0..T-1."""
+
+    w_ag: tuple[Number, ...]
+    w_md: tuple[Number, ...]
+    w: tuple[Number, ...]
+
+
+def nesterov(root: Number, mu: Number = 1) -> FedAcHyperparameters:
+    """Return the hyperparameters that make FedAc the AGD of algo:agd; `root` is sqrt(kappa).
+
+    They equal `hyperparameters.vanilla` at eta = 1/L, in the number type of `root`.
+    """
+    return FedAcHyperparameters(
+        eta=1 / (mu * root * root), gamma=1 / (mu * root), alpha=root, beta=root + 1
+    )
+
+
+def follow(
+    gradient: Callable[[int, Number], Number], start: State, hp: FedAcHyperparameters, *, steps: int
+) -> Trajectory:
+    """Run FedAc from start = (w_ag, w), with gradient(t, w_md) at step t."""
+    states, queries = [start], []
+    for t in range(steps):
+        w_md = FEDAC_VANILLA.query(states[-1], hp)
+        queries.append(w_md)
+        states.append(FEDAC_VANILLA.update(states[-1], w_md, gradient(t, w_md), hp))
+    w_ag, w = zip(*states, strict=True)
+    return Trajectory(w_ag, tuple(queries), w)
+
+
+def run_agd(
+    objective: PiecewiseQuadratic, start: State, hp: FedAcHyperparameters, *, steps: int
+) -> Trajectory:
+    """Run accelerated gradient descent (algo:agd), which is vanilla FedAc with eta = 1/L.
+
+    Examples
+    --------
+    With w_md = (1/3) 3 + (2/3) 0 = 1 and F'(1) = 4, w_ag' = 1 - 4/4 and w' = 3/2 + 1/2 - 4/2:
+
+    >>> F = PiecewiseQuadratic(mu=1.0, L=4.0, bumps=((0.0, 9.0),))
+    >>> run_agd(F, (0.0, 3.0), nesterov(2.0), steps=1)
+    Trajectory(w_ag=(0.0, 0.0), w_md=(1.0,), w=(3.0, 0.0))
+    """
+    return follow(lambda t, w_md: objective.gradient(w_md), start, hp, steps=steps)
+
+
+def propagate(
+    hp: FedAcHyperparameters, curvatures: Sequence[float], start: State = (1.0, 1.0)
+) -> Trajectory:
+    """Follow the difference of two trajectories, given the curvature between them at each step.
+
+    FedAc is linear in its state and the gradient, so the difference evolves like a trajectory
+    whose gradient is F''(zeta_t) times its own w_md (lemma instability:2).
+
+    Examples
+    --------
+    At curvature L, w becomes 1 - sqrt(kappa) times the previous w_ag:
+
+    >>> propagate(nesterov(4.0), [16.0], start=(1.0, 0.0)).w
+    (0.0, -3.0)
+    """
+    return follow(lambda t, w_md: curvatures[t] * w_md, start, hp, steps=len(curvatures))
+
+
+class Separation(NamedTuple):
+    """The signed distance of two runs, in units of their initial distance."""
+
+    w_ag: float
+    w: float
+
+
+def curvatures(kappa: float, blocks: int, at_L: int = 1) -> list[float]:
+    """Return F'' at the query points of AGD (lemma instability:1): mu, L, mu in every block."""
+    if at_L not in (0, 1):
+        raise InputError(f"at_L must be 0 or 1, got {at_L}")
+    return [kappa if step == at_L else 1.0 for step in range(3)] * blocks
+
+
+def predicted_separation(kappa: float, blocks: int, at_L: int = 1) -> Separation:
+    """Return the separation of AGD after one block or more.
+
+    With g = (-2 (1 - 1/sqrt(kappa))^3)^blocks it is (1 + 1/sqrt(kappa), sqrt(kappa) + 1) g/2
+    (the last display but one in the proof of instability:full), or (1, sqrt(kappa)/2) g for
+    ``at_L=0``.
+
+    >>> predicted_separation(16.0, 1)
+    Separation(w_ag=-0.52734375, w=-2.109375)
+    """
+    root = math.sqrt(kappa)
+    growth = (-2 * (1 - 1 / root) ** 3) ** blocks
+    if at_L == 0:
+        return Separation(growth, growth * root / 2)
+    return Separation(growth * (1 + 1 / root) / 2, growth * (root + 1) / 2)
+
+
+def proven_bound(blocks: int, at_L: int = 1) -> Separation:
+    """Return the proven lower bounds: 1.02^blocks / 2 for w_ag and 1.02^blocks for w.
+
+    For ``at_L=0`` they are swapped, as theorem instability:full states them.
+
+    Examples
+    --------
+    >>> proven_bound(0), proven_bound(0, at_L=0)
+    (Separation(w_ag=0.5, w=1.0), Separation(w_ag=1.0, w=0.5))
+    """
+    growth = PROVEN_GROWTH**blocks
+    return Separation(growth, growth / 2) if at_L == 0 else Separation(growth / 2, growth)
+
+
+def fedac_separation(kappa: float, blocks: int, *, K: int) -> list[Separation]:
+    """Return the separation of two runs of FedAc-I, under the same curvatures, after each block.
+
+    The step size is 1/L, and K is the synchronization interval: K = 1 is AGD; a larger K means a
+    smaller gamma = max(sqrt(eta/(mu K)), eta) (equation fedaci).
+
+    Notes
+    -----
+    These curvatures are chosen to separate AGD. Others are worse for FedAc-I: at kappa = 100 and
+    K = 2 its runs separate by 1.75 in nine steps if the ninth is at L and all others are at mu.
+    Proposition fedaci:stab:bound limits the growth for any curvatures.
+
+    Examples
+    --------
+    >>> [round(apart.w, 3) for apart in fedac_separation(100.0, 2, K=16)]
+    [1.0, -1.461, -1.105]
+    """
+    hp = hyperparameters.fedac_i(eta=1 / kappa, mu=1.0, K=K)
+    return by_block(propagate(hp, curvatures(kappa, blocks)))
+
+
+def by_block(difference: Trajectory) -> list[Separation]:
+    """Return a difference at the start and after every block of three steps."""
+    pairs = zip(difference.w_ag[::3], difference.w[::3], strict=True)
+    return [Separation(float(w_ag), float(w)) for w_ag, w in pairs]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +287,7 @@ class Instance:
 
     @property
     def eps(self) -> Number:
-        """How far apart the two runs of `trajectories` start."""
+        """The initial distance of the two runs of `trajectories`."""
         return self.eps_0 / 2
 
     def trajectories(self) -> tuple[Trajectory, Trajectory]:
@@ -201,7 +419,7 @@ def _radii(pattern: list[float], at_L: int) -> list[int]:
 
 
 def _movement(pattern: list[float], step: int) -> float:
-    """Return how far the bump at a step moves any w_md, in units of its radius."""
+    """Return the largest movement of any w_md by the bump at a step, in units of its radius."""
     kappa = max(pattern)
 
     def gradient(t: int, w_md: float) -> float:
@@ -217,7 +435,7 @@ def _movement(pattern: list[float], step: int) -> float:
 
 
 def _largest_difference(pattern: list[float]) -> float:
-    """Return how far apart w_md can get when both w_ag and w start at most 1 apart."""
+    """Return the largest distance of two w_md if w_ag and w start at most 1 apart."""
     hp = nesterov(math.sqrt(max(pattern)))
     units = [propagate(hp, pattern, start).w_md for start in ((1.0, 0.0), (0.0, 1.0))]
     return float(max(abs(a) + abs(b) for a, b in zip(*units, strict=True)))

@@ -1,11 +1,11 @@
-"""The lemmas behind the theorems: bounds for any step size, and how far workers drift apart.
+"""The lemmas behind the theorems: bounds for any step size, and for the workers' discrepancy.
 
-There are three kinds, by the end of their names. ``_perturbed`` bounds progress given the largest
-discrepancy along the way, ``_discrepancy`` bounds that discrepancy, and ``_general_eta`` combines
-the two. The discrepancies are those recorded by `fedac.theory.tracing.trace`. All are as printed;
-`fedac.theory.tight_bounds` has tighter combinations of them. Under asm2 the paper writes sigma for
-two numbers: that of asm1 (c), in the terms of averaged noise, and that of asm2 (b), a fourth
-moment, in the discrepancies. The second is `sigma4` here.
+There are three kinds, told apart by the end of their names. ``_perturbed`` bounds progress given
+the largest discrepancy along the way, ``_discrepancy`` bounds that discrepancy, and
+``_general_eta`` combines the two. The discrepancies are those that `fedac.theory.tracing.trace`
+measures. All lemmas are as printed; `fedac.theory.tight_bounds` combines them more tightly. Under
+asm2 the paper writes sigma for two numbers: the sigma of asm1 (c), in the terms of averaged noise,
+and a fourth moment (asm2 (b)) in the discrepancies. The second is `sigma4` here.
 
 Examples
 --------
@@ -207,7 +207,7 @@ def _decay(eta: float, mu: float, K: float) -> float:
 def _amplified(
     size: float, eta: float, gamma: float, mu: float, rate: float, steps: float
 ) -> float:
-    """Return a discrepancy as amplified by acceleration; without acceleration it is unchanged."""
+    """Return the discrepancy amplified by acceleration; without acceleration it is unchanged."""
     _require_between(eta, gamma, mu)
     exponent = 0.0 if gamma == eta else steps * log1p(gamma**2 * rate / eta)
     if size == 0 or exponent > 700:  # overflow: the bound says nothing

@@ -27,9 +27,8 @@ from typing import Any, overload
 from fedac.algorithms import get
 from fedac.errors import InputError
 from fedac.federation.compression import bytes_up
-from fedac.theory.bounds import Bound
+from fedac.theory.bounds import Bound, min_max_lower_bound
 from fedac.theory.constants import Constants
-from fedac.theory.lower_bound import min_max_floor
 from fedac.theory.theorems import THEOREMS, StepSize, Theorem
 from fedac.validate import require_count, require_nonnegative, require_positive
 
@@ -291,7 +290,7 @@ def _choice(
         step_size=step_size,
         bound=bound,
         closed_form=theorem.bound(**letters) if theorem.least_steps <= T else None,
-        floor=min_max_floor(**of_floor) if has_floor else None,
+        floor=min_max_lower_bound(**of_floor) if has_floor else None,
         speedup_rounds=_speedup_rounds(theorem, constants, M, T),
         megabytes_per_worker=dim and bytes_up(get(theorem.algorithm), dim) * rounds / 1e6,
         vacuous=bound.total >= constants.start,

@@ -1,7 +1,4 @@
-"""The two potentials that measure progress in the paper.
-
-Right after a synchronization all workers agree, so both are functions of the averaged state.
-"""
+"""Potentials and discrepancies along a run, at every step or at the recorded synchronizations."""
 
 from __future__ import annotations
 
@@ -18,42 +15,12 @@ from fedac.algorithms.hyperparameters import as_fedac
 from fedac.errors import InputError
 from fedac.federation.federation import Federation
 from fedac.federation.schedule import Schedule
-from fedac.objectives import ConvexObjective, Optimum, optimum
+from fedac.objectives import Objective, Optimum, optimum
 from fedac.simulation import Record
 from fedac.simulation.engines.reference import run_round
 from fedac.simulation.problem import ArrayState, Lane, require_seed, start_point
+from fedac.theory.constants import phi, psi
 from fedac.validate import Array, require_count, require_positive
-
-
-def psi(*, suboptimality: float, w: Array, w_star: Array, mu: float) -> float:
-    """Return Psi = F(w_ag) - F* + mu/2 ||w - w*||^2 (eq:fedaci:potential), for FedAc-I.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> psi(suboptimality=1.0, w=np.array([3.0]), w_star=np.array([1.0]), mu=0.5)
-    2.0
-    """
-    return suboptimality + mu / 2 * float((w - w_star) @ (w - w_star))
-
-
-def phi(*, suboptimality: float, w: Array, w_star: Array, mu: float) -> float:
-    """Return Phi = F(w_ag) - F* + mu/6 ||w - w*||^2 (eq:centralied:potential), for FedAc-II.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> phi(suboptimality=1.0, w=np.array([3.0]), w_star=np.array([1.0]), mu=1.5)
-    2.0
-    """
-    return suboptimality + mu / 6 * float((w - w_star) @ (w - w_star))
-
-
-# --- Potentials and discrepancies at every step, also between synchronizations.
-#
-# At a synchronization all workers agree, and `recorders.PotentialRecorder` records the potentials
-# there. In between, every worker's state is needed, so a trace runs the reference engine, which
-# holds them all (float64, M x d numbers per sequence).
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +48,7 @@ class Trace:
 
 
 def trace(
-    objective: ConvexObjective,
+    objective: Objective,
     algorithm: str | Algorithm,
     *,
     M: int,
@@ -93,6 +60,9 @@ def trace(
     seed: int = 1,
 ) -> Trace:
     """Run one algorithm and return its potentials and discrepancies at every step.
+
+    Between synchronizations this needs the states of all workers, so it uses the reference engine,
+    which holds them all (M x d float64 numbers per sequence).
 
     Examples
     --------
@@ -136,7 +106,7 @@ def _as_one_worker(state: ArrayState) -> ArrayState:
 
 
 def _quantities(
-    F: ConvexObjective, best: Optimum, lane: Lane, mu: float, workers: ArrayState
+    F: Objective, best: Optimum, lane: Lane, mu: float, workers: ArrayState
 ) -> tuple[float, ...]:
     """Return Psi, Phi and the discrepancies, given the states of all workers, of shape (M, d)."""
     named = dict(zip(lane.algorithm.sequences, workers, strict=True))
@@ -145,22 +115,21 @@ def _quantities(
     at_mean: dict[str, Any] = {"w": w.mean(axis=0), "w_star": best.w, "mu": mu}
     # FedAc-I's discrepancy is a mean product of distances to the average.
     c = as_fedac(lane.hp).gamma * mu
-    mixed = (_apart(w) + c * _apart(w_ag)) / (1 + c)
+    mixed = (_from_mean(w) + c * _from_mean(w_ag)) / (1 + c)
     # FedAc-II's is how far averaging is from commuting with the gradient.
     mean_gradient = np.mean([F.gradient(point) for point in w_md], axis=0)
     return (
         psi(suboptimality=float(F.values(w_ag).mean()) - best.value, **at_mean),
         phi(suboptimality=F.value(w_ag.mean(axis=0)) - best.value, **at_mean),
-        float((_norms(_apart(w_md)) * _norms(mixed)).mean()),
+        float((_norms(_from_mean(w_md)) * _norms(mixed)).mean()),
         float(np.sum((F.gradient(w_md.mean(axis=0)) - mean_gradient) ** 2)),
-        float((_norms(_apart(w)) ** 4).mean()),
+        float((_norms(_from_mean(w)) ** 4).mean()),
     )
 
 
-def _apart(sequence: Array) -> Array:
-    """Return each worker's difference from the mean."""
-    apart: Array = sequence - sequence.mean(axis=0)
-    return apart
+def _from_mean(sequence: Array) -> Array:
+    difference: Array = sequence - sequence.mean(axis=0)
+    return difference
 
 
 def _norms(vectors: Array) -> Array:
@@ -168,52 +137,33 @@ def _norms(vectors: Array) -> Array:
     return norms
 
 
-# --- Callbacks for `simulate` that record what the theory tracks.
-#
-# >>> from fedac import NoisyQuadratic, simulate
-# >>> F = NoisyQuadratic([1.0, 0.5], sigma=0.1)
-# >>> potentials = PotentialRecorder(F)
-# >>> result = simulate(F, "fedac-i", M=4, K=2, T=8, eta=0.5, engine="reference",
-# ...                   callbacks=[potentials])
-# >>> len(potentials.psi[0]) == len(result.runs[0].steps)
-# True
-
-
-class NoiseRecorder:
-    """Records sigma^2 at the output of every run.
-
-    Attributes
-    ----------
-    noise : dict of lists
-        By index of the run in its result: sigma^2 at every record.
-    """
-
-    def __init__(self, objective: ConvexObjective) -> None:
-        self.objective = objective
-        self.noise: dict[int, list[float]] = defaultdict(list)
-
-    def __call__(self, record: Record) -> None:
-        """Record sigma^2 at the output."""
-        self.noise[record.run].append(self.objective.noise(record.w))
-
-
 class PotentialRecorder:
-    """Records the potentials Psi and Phi of algorithms that keep ``w_ag`` and ``w``.
+    """A callback of `simulate` that records Psi and Phi of algorithms with ``w_ag`` and ``w``.
 
     Parameters
     ----------
-    objective : ConvexObjective
+    objective : Objective
         The objective of the simulation.
     mu : float, optional
-        Strong-convexity estimate; by default the objective's own.
+        Strong-convexity estimate. Default: the objective's own.
 
     Attributes
     ----------
     psi, phi : dict of lists
-        By index of the run in its result: the potential at every record.
+        The potential at every record, by index of the run in its result.
+
+    Examples
+    --------
+    >>> from fedac import NoisyQuadratic, simulate
+    >>> F = NoisyQuadratic([1.0, 0.5], sigma=0.1)
+    >>> potentials = PotentialRecorder(F)
+    >>> how = dict(M=4, K=2, T=8, eta=0.5, engine="reference", callbacks=[potentials])
+    >>> result = simulate(F, "fedac-i", **how)
+    >>> len(potentials.psi[0]) == len(result.runs[0].steps)
+    True
     """
 
-    def __init__(self, objective: ConvexObjective, *, mu: float | None = None) -> None:
+    def __init__(self, objective: Objective, *, mu: float | None = None) -> None:
         self.optimum = optimum(objective)
         self.mu = objective.strong_convexity if mu is None else mu
         self.psi: dict[int, list[float]] = defaultdict(list)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fedac.plotting import FONTS, GREY, GUIDE, WIDTH, style
-from fedac.theory.separation import Separation, predicted_separation, proven_bound
+from fedac.theory.instability import Separation, predicted_separation, proven_bound
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -7,36 +7,36 @@
 from __future__ import annotations
 
 from fedac.errors import look_up
-from fedac.theory.theorems import fedac_i, fedac_ii, fedavg, minibatch
+from fedac.theory.theorems import fedac, fedavg, minibatch
 from fedac.theory.theorems.base import StepSize, Theorem
 
 __all__ = ["THEOREMS", "StepSize", "Theorem", "theorem"]
 
 THEOREMS = (
     # for strongly convex objectives
-    fedac_i.FEDACI_FULL,
-    fedac_ii.FEDACII_A1_FULL,
-    fedac_ii.FEDACII_A2_FULL,
+    fedac.FEDACI_FULL,
+    fedac.FEDACII_A1_FULL,
+    fedac.FEDACII_A2_FULL,
     fedavg.FEDAVG_A1,
     fedavg.FEDAVG_A2_FULL,
     minibatch.MB_SGD,
     minibatch.MB_AC_SGD,
     minibatch.AC_SGD,
     # for general convex objectives
-    fedac_i.FEDACI_A1_GCVX,
-    fedac_ii.FEDACII_A1_GCVX,
-    fedac_ii.FEDACII_A2_GCVX,
+    fedac.FEDACI_A1_GCVX,
+    fedac.FEDACII_A1_GCVX,
+    fedac.FEDACII_A2_GCVX,
     fedavg.FEDAVG_A1_GCVX,
     fedavg.FEDAVG_A2_GCVX,
     minibatch.MB_SGD_GCVX,
     minibatch.MB_AC_SGD_GCVX,
     minibatch.AC_SGD_GCVX,
 )
-"""All theorems: those for strongly convex objectives, then those for general convex ones."""
+"""All theorems: first for strongly convex, then for general convex objectives."""
 
 
 def theorem(label: str) -> Theorem:
-    """Look a theorem up by its label in the paper.
+    """Look up a theorem by its label in the paper.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""What a theorem is: a frozen record with its conditions and its formulas."""
+"""A theorem as a frozen record of its conditions and formulas, and the step size that suits it."""
 
 from __future__ import annotations
 
@@ -19,6 +19,9 @@ from fedac.validate import require_positive
 R = TypeVar("R")
 
 LETTERS = ("L", "mu", "sigma", "sigma4", "Q", "M", "K", "T", "D0", "Psi0", "Phi0")
+# Step sizes are found to 5%. A bound is flat around its minimum, so it is then much closer.
+PRECISION = 0.05
+GOLDEN = (sqrt(5) - 1) / 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +31,7 @@ class StepSize:
     Attributes
     ----------
     hp : Hyperparameters
-        The algorithm's own record.
+        The hyperparameters of the algorithm.
     lam : float
         The algorithm must run on F + lam/2 ||w - w_0||^2 (eq:aug); 0 means on F itself.
     """
@@ -43,7 +46,7 @@ class StepSize:
 
 
 class Best(NamedTuple):
-    """The least bound over all step sizes, and where it is."""
+    """The least bound over all step sizes, with its step size and lam."""
 
     eta: float
     lam: float
@@ -52,36 +55,33 @@ class Best(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Theorem:
-    """One convergence theorem: what it needs, and its rate, step size and bound.
+    """One convergence theorem: its conditions, rate, step size and bound.
 
     Its methods take the paper's letters as keywords: L and mu of the objective, sigma and Q of
     assumptions asm1 and asm2, M workers, K local steps per round, T steps in total, and the start
-    (Psi0, Phi0, or D0 = ||w_0 - w*||). They ignore letters that the theorem does not need. Under
-    asm2 the discrepancy needs the fourth moment sigma4 >= sigma, which is sigma by default: the
-    paper has one letter for both.
+    (Psi0, Phi0, or D0 = ||w_0 - w*||). Letters that the theorem does not need are ignored. Under
+    asm2 the discrepancy needs the fourth moment sigma4 >= sigma. Default: sigma, because the paper
+    has one letter for both.
 
     Parameters
     ----------
     label : str
-        The label in the paper's TeX source; for the minibatch baselines, a label of ours.
+        The label in the paper's TeX source; for the minibatch baselines, our own.
     name : str
         The name in the JSON output of ``fedac plan``.
     algorithm : str
-        The name of the algorithm that the theorem is about.
-    rate_formula : callable
-        The formula of `rate`.
-    step_size_formula : callable
-        That of `step_size`, which gets the rate as its first argument.
-    bound_formula : callable
-        That of `bound`, which gets the rate as its first argument.
-    any_step : callable
-        The bound for any step size eta, and for any lam where there is one.
-    shortest : float
-        1/(L eta) for the largest eta allowed.
+        The name of the algorithm.
+    rate_formula, step_size_formula, bound_formula : callable
+        The formulas of `rate`, `step_size` and `bound`; the latter two also get the rate, as their
+        first argument.
+    at_formula : callable
+        The formula of `at`: the bound for any step size eta (and lam, if augmented).
+    eta_limit : float
+        The largest step size allowed, times L.
     strongly_convex : bool
-        For strongly convex objectives; otherwise for general convex ones, where mu is not needed.
+        Whether it is for strongly convex objectives, or for general convex ones, without mu.
     assumption : 1 or 2
-        Under asm1, or under asm2, which adds the letter Q.
+        Whether it holds under asm1, or needs asm2 with its Q.
     start : str
         The letter that describes the start.
     short_version : str
@@ -89,11 +89,11 @@ class Theorem:
     least_steps : int
         `step_size` and `bound` hold from this T on, `best` for every T.
     title : str
-        What ``fedac plan`` calls it, if not by its label.
+        The name in the tables of ``fedac plan``. Default: the label.
     augmented : bool
         Whether the algorithm runs on F + lam/2 ||w - w_0||^2.
     communicates : bool
-        False for one worker on its own, for which M and K do not matter.
+        False for a single worker, for which M and K do not matter.
 
     Examples
     --------
@@ -116,8 +116,8 @@ class Theorem:
     rate_formula: Callable[..., Rate]
     step_size_formula: Callable[..., StepSize]
     bound_formula: Callable[..., Bound]
-    any_step: Callable[..., Bound]
-    shortest: float = 1.0
+    at_formula: Callable[..., Bound]
+    eta_limit: float = 1.0
     strongly_convex: bool = True
     assumption: Literal[1, 2] = 1
     start: str = "D0"
@@ -147,11 +147,11 @@ class Theorem:
         return self._evaluate(self.bound_formula, letters)
 
     def at(self, eta: float, lam: float = 0.0, **letters: float) -> Bound:
-        """Return the bound at a step size of your own, and a lam above 0 where there is one."""
+        """Return the bound for any step size, and for any lam > 0 if the theorem uses one."""
         steps = {"eta": eta}
         if self.augmented:
             steps["lam"] = require_positive("lam", lam)
-        return evaluate(self.any_step, self._needed(letters) | self._gap(letters) | steps)
+        return evaluate(self.at_formula, self._needed(letters) | self._gap(letters) | steps)
 
     def best(self, **letters: float) -> Best:
         """Minimize `at` over all step sizes that it allows, and over lam."""
@@ -168,28 +168,28 @@ class Theorem:
         def at_lam(lam: float) -> tuple[float, Best]:
             return self._best_eta(L=L, T=T, D0=D0, lam=lam, **letters)
 
-        # With a smaller lam than the least of these T steps go nowhere. The bound is at least
-        # lam D0^2/2, so where it is large, lam above L is worth trying; a larger one is not.
+        # Below the smallest lam, T steps make no progress. The bound is at least lam D0^2/2, so
+        # if it is large, lam above L is worth trying, up to this one.
         largest = max(L, min(2 * at_lam(L)[0] / D0**2, sys.float_info.max))
-        return least(at_lam, L / (100 * T**2), largest)
+        return golden_section(at_lam, L / (100 * T**2), largest)
 
     def _best_eta(self, **letters: float) -> tuple[float, Best]:
         lam = letters.get("lam", 0.0)
 
         def at_eta(eta: float) -> tuple[float, Best]:
-            bound = self.any_step(eta=eta, **letters)
+            bound = self.at_formula(eta=eta, **letters)
             return bound.total, Best(eta, lam, bound)
 
-        largest = 1 / (self.shortest * (letters["L"] + lam))
-        # With steps this small T of them go nowhere.
+        largest = self.eta_limit / (letters["L"] + lam)
+        # T steps of this size make no progress.
         smallest = largest / (100 * letters["T"] ** 2)
-        # FedAc's gamma changes at the kink from sqrt(eta/(mu K)) to eta: the bound may have a
-        # minimum on either side.
+        # FedAc's gamma has a kink where it changes from sqrt(eta/(mu K)) to eta: the bound may
+        # have a minimum on either side.
         kink = largest
         if self.algorithm in ("fedac-i", "fedac-ii"):
             kink = min(max(1 / (letters.get("mu", lam) * letters["K"]), smallest), largest)
         sides = [(low, high) for low, high in ((smallest, kink), (kink, largest)) if low < high]
-        return min((least(at_eta, *side) for side in sides), key=itemgetter(0))
+        return min((golden_section(at_eta, *side) for side in sides), key=itemgetter(0))
 
     def _evaluate(self, formula: Callable[..., R], letters: Mapping[str, float]) -> R:
         def with_rate(*, T: float, **others: float) -> R:
@@ -220,29 +220,17 @@ class Theorem:
         return values
 
 
-# --- Find the step size that minimizes a bound.
+def golden_section(
+    evaluate: Callable[[float], tuple[float, R]], low: float, high: float
+) -> tuple[float, R]:
+    """Minimize the first element of `evaluate(x)` over [low, high]; return the whole pair.
 
-Value = TypeVar("Value")
+    It must be unimodal. The search is over log x, and includes the end `high`.
 
-# Step sizes are found to 5%. A bound is flat around its minimum, so it is then much closer.
-PRECISION = 0.05
-GOLDEN = (sqrt(5) - 1) / 2
-
-
-def least(
-    evaluate: Callable[[float], tuple[float, Value]], low: float, high: float
-) -> tuple[float, Value]:
-    """Return the least number between two arguments, and what comes with it.
-
-    `evaluate` returns a pair. Its number must fall and then rise, or only one of the two; the
-    search is by golden sections of the ratio of the two arguments. The end `high` counts too.
-
-    Examples
-    --------
-    >>> number, x = least(lambda x: (x + 4 / x, x), 1e-6, 1e6)
-    >>> round(number, 2), round(x)
+    >>> value, x = golden_section(lambda x: (x + 4 / x, x), 1e-6, 1e6)
+    >>> round(value, 2), round(x)
     (4.0, 2)
-    >>> least(lambda x: (1 / x, x), 1e-6, 8.0)
+    >>> golden_section(lambda x: (1 / x, x), 1e-6, 8.0)
     (0.125, 8.0)
     """
     a, b = log(low), log(high)

@@ -1,10 +1,10 @@
 """Convergence of FedAvg.
 
 Proposition fedavg:a1 and theorem fedavg:a2:full (strongly convex), fedavg:a1:gcvx and theorem
-fedavg:a2:gcvx (convex). All are about a weighted average of the iterates: under asm2 the output of
-algorithm fedavg-weighted, under asm1 one with weights (1 - eta mu)^-t. The paper has fedavg:a1
-without constants and fedavg:a1:gcvx in table 2 only, from Woodworth et al. 2020 (that label is
-ours); docs/theory.md proves both, with constants.
+fedavg:a2:gcvx (general convex). All bound a weighted average of the iterates: under asm2 the output
+of algorithm fedavg-weighted, under asm1 the average with weights (1 - eta mu)^-t. The paper states
+fedavg:a1 without constants, and fedavg:a1:gcvx (our label) only in table 2, from Woodworth et al.
+2020; docs/theory.md proves both, with constants.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ FEDAVG_A1 = Theorem(
             eta=min(1 / (4 * L), log_ratio(mu * T * D0**2, rate.noise) / (mu * T))
         )
     ),
-    # of E[F] - F* for the weighted average. What is left of the start is at most
-    # exp(-eta mu T) D0^2/eta; without the limit 1/(4L) that is at most the largest noise.
+    # of E[F] - F* for the weighted average. The remainder of the start is at most
+    # exp(-eta mu T) D0^2/eta; without the limit 1/(4L) that is at most the largest noise term.
     bound_formula=lambda rate, *, L, mu, T, D0, **_: bound_with_logs(
         rate,
         optimization=exp(-mu * T / (4 * L)) * 4 * L * D0**2,
@@ -40,8 +40,8 @@ FEDAVG_A1 = Theorem(
         variance=(2, 1),
         discrepancy=(2.5, 2),
     ),
-    any_step=tight_bounds.fedavg_a1,
-    shortest=4,
+    at_formula=tight_bounds.fedavg_a1,
+    eta_limit=1 / 4,
 )
 
 FEDAVG_A1_GCVX = Theorem(
@@ -55,7 +55,7 @@ FEDAVG_A1_GCVX = Theorem(
         variance=sigma * D0 / sqrt(M * T),
         discrepancy=cbrt(L * K * sigma**2 * D0**4 / T**2),
     ),
-    # what balances D0^2/(eta T) with each term of noise
+    # balances D0^2/(eta T) with each noise term
     step_size_formula=lambda rate, *, L, sigma, M, K, T, D0: StepSize(
         hyperparameters.fedavg(
             eta=min(
@@ -65,15 +65,15 @@ FEDAVG_A1_GCVX = Theorem(
             )
         )
     ),
-    # of E[F] - F* for the average of the iterates: D0^2/(eta T) is at most the sum of what it is
-    # at each of the three step sizes
+    # of E[F] - F* for the average of the iterates: D0^2/(eta T) is at most the sum of its values
+    # at the three step sizes
     bound_formula=lambda rate, **_: Bound(
         optimization=4 * rate.optimization,
         variance=2 * rate.variance,
         discrepancy=2.5 * rate.discrepancy,
     ),
-    any_step=tight_bounds.fedavg_a1,
-    shortest=4,
+    at_formula=tight_bounds.fedavg_a1,
+    eta_limit=1 / 4,
 )
 
 FEDAVG_A2_FULL = Theorem(
@@ -99,8 +99,8 @@ FEDAVG_A2_FULL = Theorem(
         variance=(3, 1),
         discrepancy=(3073, 4),
     ),
-    any_step=tight_bounds.fedavg_a2,
-    shortest=4,
+    at_formula=tight_bounds.fedavg_a2,
+    eta_limit=1 / 4,
 )
 
 
@@ -140,7 +140,7 @@ FEDAVG_A2_GCVX = Theorem(
     ),
     step_size_formula=_gcvx_step_size,
     bound_formula=_gcvx_bound,
-    any_step=tight_bounds.augmented(tight_bounds.fedavg_a2, start="D0"),
-    shortest=4,
+    at_formula=tight_bounds.augmented(tight_bounds.fedavg_a2, start="D0"),
+    eta_limit=1 / 4,
     augmented=True,
 )

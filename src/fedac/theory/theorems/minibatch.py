@@ -1,9 +1,10 @@
-"""Minibatch SGD and accelerated minibatch SGD, for comparison with the paper's theorems.
+"""Minibatch SGD, accelerated minibatch SGD and accelerated SGD on one worker, for comparison.
 
-The paper does not state these results; labels are ours. Both methods take T/K steps of M K samples,
-so there is no discrepancy. Accelerated minibatch SGD is FedAc-I on one worker with noise
-sigma^2/(M K), so its constants follow from lemma fedaci:conv:main. docs/theory.md proves those of
-minibatch SGD, for the average of its iterates with weights (1 - eta mu)^-r.
+The paper does not state these results; labels are ours. The minibatch methods take T/K steps of M K
+samples, so there is no discrepancy. Accelerated minibatch SGD is FedAc-I on one worker with noise
+sigma^2/(M K), so its constants follow from lemma fedaci:conv:main; accelerated SGD on one worker is
+the same at M = K = 1. docs/theory.md proves the constants of minibatch SGD, for the average of its
+iterates with weights (1 - eta mu)^-r.
 """
 
 from __future__ import annotations
@@ -18,13 +19,15 @@ from fedac.theory.bounds import Bound, Rate, bound_with_logs
 from fedac.theory.constants import divide, log_ratio
 from fedac.theory.theorems.base import StepSize, Theorem
 
+R = TypeVar("R")
+
 MB_SGD = Theorem(
     label="mb-sgd",
     name="mb_sgd",
     title="MB-SGD, averaged iterate",
     algorithm="mb-sgd",
     rate_formula=lambda *, mu, sigma, M, T, **_: Rate(variance=sigma**2 / (mu * M * T)),
-    # that of fedavg:a1 for T/K steps
+    # as in fedavg:a1, for T/K steps
     step_size_formula=lambda rate, *, L, mu, K, T, D0, **_: StepSize(
         hyperparameters.fedavg(
             eta=min(1 / (2 * L), K / (mu * T) * log_ratio(mu * T / K * D0**2, rate.noise))
@@ -36,8 +39,8 @@ MB_SGD = Theorem(
         potential=mu * T / K * D0**2,
         variance=(2, 1),
     ),
-    any_step=tight_bounds.mb_sgd,
-    shortest=2,
+    at_formula=tight_bounds.mb_sgd,
+    eta_limit=1 / 2,
 )
 
 MB_AC_SGD = Theorem(
@@ -46,21 +49,21 @@ MB_AC_SGD = Theorem(
     algorithm="mb-ac-sgd",
     start="Psi0",
     rate_formula=MB_SGD.rate_formula,
-    # that of fedaci:full for T/K steps with K = 1
+    # as in fedaci:full, for T/K steps with K = 1
     step_size_formula=lambda rate, *, L, mu, K, T, Psi0, **_: StepSize(
         hyperparameters.vanilla(
             eta=min(1 / L, K**2 / (mu * T**2) * log_ratio(Psi0, rate.noise) ** 2), mu=mu
         )
     ),
-    # of E[Psi_T]. The lemma's noise is at most sqrt(eta/mu) sigma^2/(M K), because eta L <= 1; at
-    # this eta that is the rate times the logarithm, and what is left of the start the rate.
+    # of E[Psi_T]. The lemma's noise is at most sqrt(eta/mu) sigma^2/(M K), because eta L <= 1. At
+    # this eta that is the rate times the logarithm, and the remainder of the start is the rate.
     bound_formula=lambda rate, *, L, mu, K, T, Psi0, **_: bound_with_logs(
         rate,
         optimization=exp(-sqrt(mu / L) * T / K) * Psi0,
         potential=Psi0,
         variance=(2, 1),
     ),
-    any_step=tight_bounds.mb_ac_sgd,
+    at_formula=tight_bounds.mb_ac_sgd,
 )
 
 MB_SGD_GCVX = Theorem(
@@ -78,8 +81,8 @@ MB_SGD_GCVX = Theorem(
     bound_formula=lambda rate, **_: Bound(
         optimization=2 * rate.optimization, variance=2 * rate.variance
     ),
-    any_step=tight_bounds.mb_sgd,
-    shortest=2,
+    at_formula=tight_bounds.mb_sgd,
+    eta_limit=1 / 2,
 )
 
 
@@ -104,8 +107,8 @@ MB_AC_SGD_GCVX = Theorem(
     ),
     step_size_formula=_ac_sgd_gcvx_step_size,
     # of E[F] - F*, as in the proof of fedaci:a1:gcvx: lam D0^2/2 is at most half of the first two
-    # terms together, and what is left of the start at most an eighth of the first term and half of
-    # the second. With R rounds that needs exp(-R sqrt(lam/(L + lam))) <= 1/R^2, true for R >= 1.
+    # terms together, and the remainder of the start at most an eighth of the first term and half
+    # of the second. With R rounds that needs exp(-R sqrt(lam/(L + lam))) <= 1/R^2, true for R >= 1.
     bound_formula=lambda rate, *, L, K, T, D0, **_: bound_with_logs(
         rate,
         optimization=2 * rate.optimization,
@@ -113,16 +116,9 @@ MB_AC_SGD_GCVX = Theorem(
         potential=L * D0**2,
         variance=(2, 1),
     ),
-    any_step=tight_bounds.augmented(tight_bounds.mb_ac_sgd, start="Psi0"),
+    at_formula=tight_bounds.augmented(tight_bounds.mb_ac_sgd, start="Psi0"),
     augmented=True,
 )
-
-
-# --- Accelerated SGD on one worker, which the others need not exist for; labels are ours.
-#
-# It is accelerated minibatch SGD with M = K = 1, so its constants follow from the paper too.
-
-R = TypeVar("R")
 
 
 def _alone(formula: Callable[..., R]) -> Callable[..., R]:
@@ -143,7 +139,7 @@ AC_SGD = Theorem(
     rate_formula=_alone(MB_AC_SGD.rate_formula),
     step_size_formula=_alone(MB_AC_SGD.step_size_formula),
     bound_formula=_alone(MB_AC_SGD.bound_formula),
-    any_step=tight_bounds.ac_sgd,
+    at_formula=tight_bounds.ac_sgd,
 )
 
 AC_SGD_GCVX = Theorem(
@@ -155,6 +151,6 @@ AC_SGD_GCVX = Theorem(
     rate_formula=_alone(MB_AC_SGD_GCVX.rate_formula),
     step_size_formula=_alone(MB_AC_SGD_GCVX.step_size_formula),
     bound_formula=_alone(MB_AC_SGD_GCVX.bound_formula),
-    any_step=tight_bounds.augmented(tight_bounds.ac_sgd, start="Psi0"),
+    at_formula=tight_bounds.augmented(tight_bounds.ac_sgd, start="Psi0"),
     augmented=True,
 )

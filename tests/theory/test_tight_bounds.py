@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from fedac.algorithms.hyperparameters import fedac_i, fedac_ii, stable_gamma
 from fedac.errors import InputError
-from fedac.theory import THEOREMS, lemmas, stability, theorem, tight_bounds
-from fedac.theory.agd import propagate
-from fedac.theory.lower_bound import min_max_floor
-from fedac.theory.theorems.base import least
+from fedac.theory import THEOREMS, lemmas, theorem, tight_bounds
+from fedac.theory.bounds import min_max_lower_bound
+from fedac.theory.instability import propagate
+from fedac.theory.theorems.base import golden_section
 
 repeatable = settings(deadline=None, derandomize=True, max_examples=60)
 every_theorem = pytest.mark.parametrize("one", THEOREMS, ids=lambda one: one.label)
@@ -221,7 +221,7 @@ def test_no_step_size_of_a_grid_is_better(one, K: int) -> None:
     least_of_grid = min(
         one.at(eta, lam, **letters).total
         for lam in lams
-        for eta in np.geomspace(1e-9, 1.0, 60) / (one.shortest * (1 + lam) * (1 + 1e-12))
+        for eta in np.geomspace(1e-9, 1.0, 60) * one.eta_limit / ((1 + lam) * (1 + 1e-12))
     )
     assert found.bound.total <= 1.01 * least_of_grid
 
@@ -237,13 +237,13 @@ def test_how_much_tighter_the_minimum_is() -> None:
 def test_without_noise_the_step_size_is_the_largest(one) -> None:
     letters = LETTERS | {"sigma": 0.0, "sigma4": 0.0, "K": 1}
     found = one.best(**letters)
-    assert found.eta == pytest.approx(1 / (one.shortest * (1 + found.lam)), rel=0.05)
+    assert found.eta == pytest.approx(one.eta_limit / (1 + found.lam), rel=0.05)
 
 
 @repeatable
 @given(at=powers_of_ten(-5, 5), width=st.floats(0.1, 3))
 def test_golden_sections_find_the_least(at: float, width: float) -> None:
-    number, x = least(lambda x: (abs(math.log(x / at)) ** width, x), 1e-6, 1e6)
+    number, x = golden_section(lambda x: (abs(math.log(x / at)) ** width, x), 1e-6, 1e6)
     assert abs(math.log(x / at)) <= 0.05
     assert number == abs(math.log(x / at)) ** width
 
@@ -306,18 +306,21 @@ def test_drift_is_the_propositions_step_by_step(K: int, eta: float) -> None:
     fourth = grown(growth, 7 * gamma**2 * sigma4**2)
     averaged = {"eta": eta, "M": M}
     cases = [
-        (stability.fedac_i(**of, sigma=sigma), sqrt(10) * eta / gamma * pairs * two),
+        (tight_bounds.fedac_i_drift(**of, sigma=sigma), sqrt(10) * eta / gamma * pairs * two),
         (
-            stability.fedac_ii_a1(**of, L=L, sigma=sigma),
+            tight_bounds.fedac_ii_a1_drift(**of, L=L, sigma=sigma),
             17 / 9 * (eta * L / gamma) ** 2 * pairs * one,
         ),
         (
-            stability.fedac_ii_a2(**of, sigma4=sigma4, Q=Q),
+            tight_bounds.fedac_ii_a2_drift(**of, sigma4=sigma4, Q=Q),
             289 / 324 * eta**4 * Q**2 / gamma**4 * (pairs * fourth) ** 2,
         ),
-        (stability.fedavg_a1(**averaged, sigma=sigma), 2 * (eta * sigma) ** 2 * pairs * (K - 1)),
         (
-            stability.fedavg_a2(**averaged, sigma4=sigma4),
+            tight_bounds.fedavg_a1_drift(**averaged, sigma=sigma),
+            2 * (eta * sigma) ** 2 * pairs * (K - 1),
+        ),
+        (
+            tight_bounds.fedavg_a2_drift(**averaged, sigma4=sigma4),
             (sqrt(192) * eta**2 * sigma4**2 * pairs * (K - 1)) ** 2,
         ),
     ]
@@ -329,7 +332,7 @@ def test_drift_is_the_propositions_step_by_step(K: int, eta: float) -> None:
 @pytest.mark.parametrize("shrink", [0.0, 1e-9, 1e-4, 0.03, 1.0])
 @pytest.mark.parametrize("growth", [0.0, 1e-9, 1e-5, 0.02, 1.5])
 def test_the_mean_drift_is_that_of_all_steps(growth: float, shrink: float, power: int) -> None:
-    drift = stability.Drift(3.0, growth, power)
+    drift = tight_bounds.Drift(3.0, growth, power)
     for K, T in ((1, 5), (2, 2), (7, 28), (7, 31), (40, 200)):
         weights = (1 - shrink) ** np.arange(T - 1, -1, -1.0)
         each = [drift.after(t % K) for t in range(T)]
@@ -346,11 +349,11 @@ def test_the_mean_drift_is_several_times_smaller_than_the_largest_of_a_pair(M, K
     of = {"eta": eta, "M": M}
     accelerated = of | {"gamma": gamma, "mu": mu}
     for drift, shrink, times in (
-        (stability.fedac_i(**accelerated, sigma=1.0), gamma * mu, 4),
-        (stability.fedac_ii_a1(**accelerated, L=1.0, sigma=1.0), gamma * mu / 3, 4),
-        (stability.fedac_ii_a2(**accelerated, sigma4=1.0, Q=1.0), gamma * mu / 3, 12),
-        (stability.fedavg_a1(**of, sigma=1.0), eta * mu, 4),
-        (stability.fedavg_a2(**of, sigma4=1.0), eta * mu / 2, 12),
+        (tight_bounds.fedac_i_drift(**accelerated, sigma=1.0), gamma * mu, 4),
+        (tight_bounds.fedac_ii_a1_drift(**accelerated, L=1.0, sigma=1.0), gamma * mu / 3, 4),
+        (tight_bounds.fedac_ii_a2_drift(**accelerated, sigma4=1.0, Q=1.0), gamma * mu / 3, 12),
+        (tight_bounds.fedavg_a1_drift(**of, sigma=1.0), eta * mu, 4),
+        (tight_bounds.fedavg_a2_drift(**of, sigma4=1.0), eta * mu / 2, 12),
     ):
         pairs = ((M - 1) / (2 * M)) ** drift.power
         largest_of_a_pair = drift.after(K - 1) / pairs
@@ -360,10 +363,10 @@ def test_the_mean_drift_is_several_times_smaller_than_the_largest_of_a_pair(M, K
 def test_full_acceleration_over_long_rounds_has_no_bound() -> None:
     of = {"eta": 0.25, "gamma": 1.0, "mu": 0.25, "M": 4}
     at = {"shrink": 0.25, "K": 1000, "T": 1000}
-    assert stability.fedac_i(**of, sigma=1.0).mean(**at) == math.inf
-    assert stability.fedac_i(**of, sigma=1.0).after(999) == math.inf
-    assert stability.fedac_i(**of, sigma=0.0).mean(**at) == 0
-    assert stability.fedac_i(**of | {"M": 1}, sigma=1.0).mean(**at) == 0
+    assert tight_bounds.fedac_i_drift(**of, sigma=1.0).mean(**at) == math.inf
+    assert tight_bounds.fedac_i_drift(**of, sigma=1.0).after(999) == math.inf
+    assert tight_bounds.fedac_i_drift(**of, sigma=0.0).mean(**at) == 0
+    assert tight_bounds.fedac_i_drift(**of | {"M": 1}, sigma=1.0).mean(**at) == 0
 
 
 # --- what fedac is compared with ------------------------------------------------------------
@@ -386,13 +389,13 @@ def test_the_floor_by_hand() -> None:
     # L D0^2/T^2 = 1/256; sigma D0/sqrt(M T) = 2/32; R = 4; the smaller of the last two terms
     letters = {"L": 1.0, "sigma": 2.0, "M": 64, "K": 4, "T": 16, "D0": 1.0}
     across = 1 / (16 * (1 + math.log(64)) ** 2)
-    assert min_max_floor(**letters) == pytest.approx(1 / 256 + 1 / 16 + across)
+    assert min_max_lower_bound(**letters) == pytest.approx(1 / 256 + 1 / 16 + across)
     often = letters | {"K": 16, "L": 100.0}
-    assert min_max_floor(**often) == pytest.approx(100 / 256 + 1 / 16 + 2 / 4)
+    assert min_max_lower_bound(**often) == pytest.approx(100 / 256 + 1 / 16 + 2 / 4)
     alone = letters | {"M": 1, "sigma": 1.0}
-    assert min_max_floor(**alone) == pytest.approx(1 / 256 + 1 / 4 + 1 / 16)
+    assert min_max_lower_bound(**alone) == pytest.approx(1 / 256 + 1 / 4 + 1 / 16)
     # The start is at most L D0^2/2.
-    assert min_max_floor(**letters | {"sigma": 1e6}) == 1 / 2
+    assert min_max_lower_bound(**letters | {"sigma": 1e6}) == 1 / 2
 
 
 @repeatable
@@ -400,7 +403,7 @@ def test_the_floor_by_hand() -> None:
 def test_the_floor_is_about_the_better_of_the_two(letters) -> None:
     # Each method's own rate, and at most one logarithm squared below the better of them.
     of = {letter: letters[letter] for letter in ("L", "sigma", "M", "K", "T", "D0")}
-    floor = min_max_floor(**of)
+    floor = min_max_lower_bound(**of)
     rates = [theorem(label).rate(**letters) for label in ("ac-sgd:gcvx", "mb-ac-sgd:gcvx")]
     better = min(rate.optimization + rate.variance for rate in rates)
     assert floor <= better * 2
