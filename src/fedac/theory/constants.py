@@ -12,7 +12,7 @@ from typing import Any, ParamSpec, TypeVar
 import numpy.typing as npt
 
 from fedac.errors import InputError
-from fedac.objectives import Objective, optimum
+from fedac.objectives import ConvexObjective, optimum
 from fedac.simulation.problem import start_point
 from fedac.validate import Array, require_nonnegative, require_positive
 
@@ -114,7 +114,7 @@ class Constants:
 
 
 def estimate(
-    objective: Objective, start: npt.ArrayLike | None = None, *, bounded: bool = False
+    objective: ConvexObjective, start: npt.ArrayLike | None = None, *, bounded: bool = False
 ) -> Constants:
     """Estimate the constants of an objective. Default start: the one of the published runs.
 

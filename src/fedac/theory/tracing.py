@@ -15,7 +15,7 @@ from fedac.algorithms.hyperparameters import as_fedac
 from fedac.errors import InputError
 from fedac.federation.federation import Federation
 from fedac.federation.schedule import Schedule
-from fedac.objectives import Objective, Optimum, optimum
+from fedac.objectives import ConvexObjective, Optimum, optimum
 from fedac.simulation import Record
 from fedac.simulation.engines.reference import run_round
 from fedac.simulation.problem import ArrayState, Lane, require_seed, start_point
@@ -48,7 +48,7 @@ class Trace:
 
 
 def trace(
-    objective: Objective,
+    objective: ConvexObjective,
     algorithm: str | Algorithm,
     *,
     M: int,
@@ -106,7 +106,7 @@ def _as_one_worker(state: ArrayState) -> ArrayState:
 
 
 def _quantities(
-    F: Objective, best: Optimum, lane: Lane, mu: float, workers: ArrayState
+    F: ConvexObjective, best: Optimum, lane: Lane, mu: float, workers: ArrayState
 ) -> tuple[float, ...]:
     """Return Psi, Phi and the discrepancies, given the states of all workers, of shape (M, d)."""
     named = dict(zip(lane.algorithm.sequences, workers, strict=True))
@@ -142,7 +142,7 @@ class PotentialRecorder:
 
     Parameters
     ----------
-    objective : Objective
+    objective : ConvexObjective
         The objective of the simulation.
     mu : float, optional
         Strong-convexity estimate. Default: the objective's own.
@@ -163,7 +163,7 @@ class PotentialRecorder:
     True
     """
 
-    def __init__(self, objective: Objective, *, mu: float | None = None) -> None:
+    def __init__(self, objective: ConvexObjective, *, mu: float | None = None) -> None:
         self.optimum = optimum(objective)
         self.mu = objective.strong_convexity if mu is None else mu
         self.psi: dict[int, list[float]] = defaultdict(list)
