@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import math
 import operator
+import re
 from numbers import Real
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from fedac.errors import InputError
 
@@ -76,6 +77,47 @@ def require_count(name: str, value: int, *, least: int = 1) -> int:
     if isinstance(value, bool) or number < least:
         raise InputError(f"{name} must be a whole number, at least {least}, got {value!r}")
     return number
+
+
+class ParsedPiece(NamedTuple):
+    """A name with numbers in parentheses, by position and by keyword."""
+
+    name: str
+    positional: tuple[float, ...]
+    named: dict[str, float]
+
+
+def parse_piece(text: str) -> ParsedPiece:
+    """Parse ``name(number, ..., keyword=number)``; the parentheses may be missing.
+
+    Examples
+    --------
+    >>> parse_piece("nesterov(1, beta=0.3)")
+    ParsedPiece(name='nesterov', positional=(1.0,), named={'beta': 0.3})
+    """
+    pattern = r"\s*([A-Za-z][\w.:-]*)\s*(?:\((.*)\))?\s*"
+    found = re.fullmatch(pattern, text, re.DOTALL) if isinstance(text, str) else None
+    if found is None:
+        raise InputError(f"'{text}' is not a name with numbers, such as cv or nesterov(1, 0.3)")
+    positional: list[float] = []
+    named: dict[str, float] = {}
+    arguments = (found[2] or "").strip()
+    for argument in arguments.split(",") if arguments else []:
+        key, equals, value = argument.rpartition("=")
+        key = key.strip()
+        try:
+            number = float(value)
+        except ValueError:
+            raise InputError(f"'{text}': '{argument.strip()}' is not a number") from None
+        if key in named:
+            raise InputError(f"'{text}' gives {key} twice")
+        if not equals and named:
+            raise InputError(f"'{text}': numbers by position come before those by keyword")
+        if equals:
+            named[key] = number
+        else:
+            positional.append(number)
+    return ParsedPiece(found[1].lower(), tuple(positional), named)
 
 
 def _is_finite(value: object) -> bool:

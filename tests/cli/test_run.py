@@ -315,8 +315,8 @@ def test_one_warning_for_all_runs_that_are_fedavg(run):
     assert code == 0
     assert [row["eta"] for row in read(out)["runs"]] == [0.1, 0.5, 0.7]
     assert err == (
-        "fedac: warning: FedAc-I is FedAvg at twice the bytes with eta=0.5, 0.7, mu=2, K=2, "
-        "because eta mu K >= 1; to accelerate, use mu < 0.714 or eta < 0.25\n"
+        "fedac: warning: FedAc-I degenerates to FedAvg with eta=0.5, 0.7, mu=2, K=2, because "
+        "eta mu K >= 1; to accelerate, use mu < 1/(eta K) = 0.714\n"
     )
 
 

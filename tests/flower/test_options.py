@@ -139,8 +139,8 @@ def test_fedac_that_is_fedavg_is_announced_once_and_logged(make, caplog) -> None
     with pytest.warns(NotAcceleratedWarning) as caught:
         make(eta=0.1, mu=0.1, local_steps=128)
     text = (
-        "FedAc-I is FedAvg at twice the bytes with eta=0.1, mu=0.1, local_steps=128, because "
-        "eta mu local_steps >= 1; to accelerate, use local_steps <= 99, mu < 0.0781 or eta < 0.0781"
+        "FedAc-I degenerates to FedAvg with eta=0.1, mu=0.1, local_steps=128, because "
+        "eta mu local_steps >= 1; to accelerate, use mu < 1/(eta local_steps) = 0.0781"
     )
     assert [str(one.message) for one in caught] == [text]
     assert [record.message for record in caplog.records] == [text]

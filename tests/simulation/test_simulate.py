@@ -153,9 +153,8 @@ def test_one_warning_for_all_runs_that_are_fedavg() -> None:
     with pytest.warns(NotAcceleratedWarning) as caught:
         result = run(algorithm=several, eta=[0.1, 0.5, 1.0], K=8, engine="reference")
     assert [str(one.message) for one in caught] == [
-        "FedAc-I is FedAvg at twice the bytes, FedAc-I + cv is FedAvg + cv at 1.5 times the bytes "
-        "with eta=0.5, 1, mu=0.25, K=8, because eta mu K >= 1; to accelerate, use K <= 3, "
-        "mu < 0.125 or eta < 0.5"
+        "FedAc-I, FedAc-I + cv degenerate to FedAvg with eta=0.5, 1, mu=0.25, K=8, because "
+        "eta mu K >= 1; to accelerate, use mu < 1/(eta K) = 0.125"
     ]
     assert caught[0].filename.endswith("test_simulate.py"), "points at the caller"
     losses = {(one.algorithm, one.eta): one.loss for one in result.runs}

@@ -919,8 +919,8 @@ def test_fedac_that_is_local_sgd_is_announced_once() -> None:
     with pytest.warns(NotAcceleratedWarning) as caught:
         optimizer = FedAc([w], lr=0.1, mu=0.1, local_steps=128)
     assert [str(one.message) for one in caught] == [
-        "FedAc-I is FedAvg at twice the bytes with lr=0.1, mu=0.1, local_steps=128, because "
-        "lr mu local_steps >= 1; to accelerate, use local_steps <= 99, mu < 0.0781 or lr < 0.0781"
+        "FedAc-I degenerates to FedAvg with lr=0.1, mu=0.1, local_steps=128, because "
+        "lr mu local_steps >= 1; to accelerate, use mu < 1/(lr local_steps) = 0.0781"
     ]
     optimizer.add_param_group({"params": [nn.Parameter(torch.ones(1))], "mu": 0.2})
     for lr in (0.2, 0.3):

@@ -1,8 +1,8 @@
-"""What an algorithm is: a frozen record of plain functions.
+"""An algorithm: a frozen record of plain functions on vectors.
 
 The functions use only ``+ - * / **`` on their arguments, so they work on floats, NumPy arrays and
-tensors. The simulator, the PyTorch optimizer and the Flower client all call these functions; no
-update is written anywhere else.
+tensors. The simulator, PyTorch and Flower all call these functions; no other module has an update
+formula.
 
 One round of any algorithm::
 
@@ -12,11 +12,9 @@ One round of any algorithm::
     message, memory = leave(local, sequences, memory, hp, done)
     sequences, server = serve(mean message, sequences, server, hp, this)
 
-`done` says what the client did, `this` what the server knows of the round.
-
-By default a client works on the sequences themselves and sends them back, and the server takes
-their mean: the algorithms of the paper. `memory` stays on a client between its rounds, `server` on
-the server.
+`done` describes the client's work, `this` the round. `memory` stays on a client between its rounds,
+`server` on the server. By default, as in the paper, a client takes its local steps on the sequences
+and sends them back, and the server takes the mean. `fedac.federation.round` has the whole round.
 """
 
 from __future__ import annotations
@@ -65,14 +63,14 @@ class ClientWork:
 
 
 def enter_whole(sequences: State, memory: State, hp: Any) -> State:
-    """Work on the sequences as they were broadcast."""
+    """Take local steps on the broadcast sequences themselves."""
     return sequences
 
 
 def leave_whole(
     local: State, sequences: State, memory: State, hp: Any, done: ClientWork
 ) -> tuple[State, State]:
-    """Send all that the client worked on."""
+    """Send the local sequences back."""
     return local, memory
 
 
@@ -94,43 +92,43 @@ class Algorithm:
     label : str
         The name that figures show.
     sequences : tuple of str
-        What the server broadcasts. A message from a client has as many vectors.
+        Names of the vectors that the server broadcasts; a client's message has the same ones.
     couple : Coupling
-        From ``eta`` (and ``mu``, ``K``) to ``hp``, the algorithm's own frozen record of
-        hyperparameters, which its other functions are given.
+        ``couple(eta=, mu=, K=) -> hp``, a frozen dataclass with all hyperparameters, which is
+        passed to the other functions.
     start : callable
-        ``start(w_0) -> state``, the sequences followed by what the server keeps to itself.
+        ``start(w_0) -> state``, the sequences followed by the server's own vectors.
     query : callable
         ``query(local, hp) -> w_md``, where the gradient is taken.
     update : callable
         ``update(local, w_md, g, hp) -> local``, one local step.
     output : callable
-        ``output(state, hp, t) -> w``, what is evaluated and reported after t steps.
+        ``output(state, hp, t) -> w``, the point to evaluate after t steps.
     minibatch : bool
-        One step per round, on the mean gradient of all M*K samples of the round.
+        Take one step per round, on the mean gradient of all M*K samples of the round.
     local : tuple of str
-        What a client works on in its local steps; the sequences unless given.
+        Names of the vectors of a client's local steps. Default: the sequences.
     memory : tuple of str
-        What a client keeps from one of its rounds to the next.
+        Names of the vectors that a client keeps between its rounds.
     server : tuple of str
-        What the server keeps besides the sequences.
+        Names of the server's own vectors, such as momentum.
     enter : callable
-        ``enter(sequences, memory, hp) -> local``, where a client begins a round.
+        ``enter(sequences, memory, hp) -> local``, the start of a client's round.
     leave : callable
-        ``leave(local, sequences, memory, hp, done) -> message, memory``; `done` is a `ClientWork`.
+        ``leave(local, sequences, memory, hp, done) -> message, memory``, the end of a client's
+        round; `done` is a `ClientWork`.
     serve : callable
         ``serve(message, sequences, server, hp, this) -> sequences, server``, given the mean
         message; `this` is a `RoundInfo`.
     first_memory : callable, optional
-        ``first_memory(sequences) -> memory`` of a client that has none yet; zeros unless given.
+        ``first_memory(sequences) -> memory`` in a client's first round. Default: zeros.
     everybody : bool
-        Whether all clients must take part in every round.
+        Whether every client must participate in every round.
     changes : tuple of str
-        Sequences for which a client sends a change, not a new value. Where messages are rounded
-        (`fedac.wire`), other vectors are rounded as differences to what was broadcast.
+        Sequences for which clients send a change, not a new value. Compression encodes other
+        vectors as differences from the broadcast ones.
     echoes : tuple of pairs of str
-        A sequence and a memory: the client remembers what it sent, so the rounding of the message
-        is in its memory too.
+        Pairs of a sequence and a memory that holds what was sent for it: compression changes both.
 
     Examples
     --------
@@ -163,7 +161,7 @@ class Algorithm:
     echoes: tuple[tuple[str, str], ...] = ()
 
     def __post_init__(self) -> None:
-        # PyTorch and Flower find vectors by their names. The contract explains other types.
+        # PyTorch and Flower find vectors by name. `check_functions` reports other types.
         if not all(isinstance(n, tuple) for n in (self.sequences, self.server, self.local)):
             return
         for names in (self.state_names, self.local_sequences, self.memory):
@@ -174,46 +172,46 @@ class Algorithm:
                 )
 
     def require_all(self, *, some: bool) -> None:
-        """Refuse to let only some clients take part if all must."""
+        """Raise InputError if only some clients participate but the algorithm needs all."""
         if self.everybody and some:
             raise InputError(
-                f"'{self.name}' needs all clients in every round: it would diverge; use scaffold, "
+                f"'{self.name}' needs all clients in every round and would diverge; use scaffold, "
                 "or cv with another local rule"
             )
 
     @property
     def local_sequences(self) -> tuple[str, ...]:
-        """The names of what a client works on."""
+        """Names of the vectors of a client's local steps."""
         return self.local or self.sequences
 
     @property
     def state_names(self) -> tuple[str, ...]:
-        """The names of all that the server holds."""
+        """Names of all vectors on the server."""
         return self.sequences + self.server
 
     @property
     def is_plain(self) -> bool:
-        """Whether clients work on the sequences as they were broadcast, and send them back."""
+        """Whether clients take local steps on the broadcast sequences and send them back."""
         return self.enter is enter_whole and self.leave is leave_whole
 
     def split(self, state: State) -> tuple[State, State]:
-        """Return the sequences, and what the server keeps to itself."""
+        """Return the sequences and the server's own vectors."""
         S = len(self.sequences)
         return state[:S], state[S:]
 
     def begin_memory(self, sequences: State) -> State:
-        """Return the memory of a client that has none yet."""
+        """Return the memory of a client in its first round."""
         if self.first_memory is not None:
             return self.first_memory(sequences)
         return tuple(0 * sequences[0] for _ in self.memory)
 
     def bases(self, sequences: State) -> State:
-        """Return what the vectors of a message are compared with before they are rounded."""
+        """Return the vectors from which compression takes differences."""
         pairs = zip(self.sequences, sequences, strict=True)
         return tuple(0 * x if name in self.changes else x for name, x in pairs)
 
     def remember_sent(self, message: State, sent: State, memory: State) -> State:
-        """Return the memory of a client whose message was rounded to `sent`."""
+        """Return the memory of a client whose message was compressed to `sent`."""
         after = dict(zip(self.memory, memory, strict=True))
         for sequence, kept in self.echoes:
             t = self.sequences.index(sequence)
@@ -260,7 +258,7 @@ class Algorithm:
         return f"<Algorithm {self.name}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Copy and pickle an algorithm of ours by its name: it is made of functions."""
+        """Copy and pickle built-in algorithms by name, since functions cannot be copied."""
         from fedac.algorithms import get, is_known
 
         if is_known(self):
@@ -269,13 +267,10 @@ class Algorithm:
 
     @property
     def vectors_up(self) -> int:
-        """How many vectors of the model's size a client sends in a round.
-
-        A minibatch algorithm sends its gradient; a local one a vector for each sequence.
-        """
+        """Vectors that a client sends in a round; a minibatch algorithm sends its gradient."""
         return 1 if self.minibatch else len(self.sequences)
 
     @property
     def vectors_down(self) -> int:
-        """How many vectors a client receives: of a minibatch algorithm where to take gradients."""
+        """Vectors that a client receives; a minibatch algorithm broadcasts the query point."""
         return 1 if self.minibatch else len(self.sequences)

@@ -1,6 +1,6 @@
-"""All pieces by the names users type, and the well-known methods made of them.
+"""The pieces of methods by name, and the well-known methods composed of them.
 
-To add a piece, write its file in `local/`, `memory/` or `server/` and its line here.
+To add a piece, write it in `local/`, `memory/` or `server.py` and add a line here.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from fedac.algorithms.local.fedac import FEDAC_I, FEDAC_II, FEDAC_VANILLA, make_
 from fedac.algorithms.local.fedavg import FEDAVG, make_prox
 from fedac.algorithms.local.momentum import make_gpa, make_momentum
 from fedac.algorithms.memory.control_variates import with_control_variates
-from fedac.algorithms.memory.local_momentum import keep_at_home
+from fedac.algorithms.memory.local_momentum import with_local_momentum
 from fedac.algorithms.memory.scaffnew import with_scaffnew
 from fedac.algorithms.server import (
     Accelerated,
@@ -32,14 +32,14 @@ from fedac.algorithms.server import (
 
 @dataclass(frozen=True)
 class Piece:
-    """A piece of a method: what makes it, given the numbers in its parentheses, and its rule."""
+    """A piece of a method: its factory, whose arguments are its numbers, its formula and source."""
 
     make: Callable[..., Any]
     rule: str
     source: str
 
 
-# What a client does in one local step; g is a stochastic gradient at w, unless a rule says where.
+# A local step of a client; g is a stochastic gradient at w unless a rule says otherwise.
 LOCAL_RULES = {
     "fedavg": Piece(lambda: FEDAVG, "w <- w - eta g", "arXiv 1602.05629"),
     "fedac-i": Piece(
@@ -60,7 +60,7 @@ LOCAL_RULES = {
     ),
     "momentum": Piece(make_momentum, "u <- beta u + g; w <- w - eta u", "Polyak, 1964"),
     "prox": Piece(
-        make_prox, "w <- w - eta (g + mu (w - x)), x where the round began", "arXiv 1812.06127"
+        make_prox, "w <- w - eta (g + mu (w - x)), x the start of the round", "arXiv 1812.06127"
     ),
     "gpa": Piece(
         make_gpa,
@@ -68,25 +68,25 @@ LOCAL_RULES = {
         "arXiv 2512.17131",
     ),
 }
-# What a client keeps between its rounds.
+# Vectors that a client keeps between its rounds.
 MEMORIES = {
     "local": Piece(
-        keep_at_home,
-        "only the first sequence travels; the client keeps how far the others are from it",
+        with_local_momentum,
+        "only the first sequence is sent; the client keeps the offsets of the others from it",
         "as DiLoCo's inner optimizer, arXiv 2311.08105",
     ),
     "cv": Piece(
         with_control_variates,
-        "g - c_m + c in place of g; c_m <- mean g of the round; c <- c + share mean(change of c_m)",
+        "g - c_m + c instead of g; c_m <- mean g of the round; c <- c + share mean(change of c_m)",
         "arXiv 1910.06378",
     ),
     "scaffnew": Piece(
         with_scaffnew,
-        "g - h_m in place of g; h_m <- h_m + (new x - w_m)/(K eta)",
+        "g - h_m instead of g; h_m <- h_m + (new x - w_m)/(K eta)",
         "arXiv 2202.09357",
     ),
 }
-# How the server moves every sequence x that travels; delta = x - mean(clients).
+# How the server moves every sequence x that clients send; delta = x - mean(clients).
 SERVER_RULES = {
     "step": Piece(Step, "x <- x - gamma delta", "arXiv 1910.06378"),
     "momentum": Piece(Momentum, "u <- beta u + delta; x <- x - gamma u", "arXiv 1909.06335"),
@@ -119,7 +119,7 @@ SYNONYMS = {"sgd": "fedavg"}
 
 @dataclass(frozen=True)
 class WellKnown:
-    """A composition with a name of its own; numbers in parentheses go to its last piece."""
+    """A composition with its own name; numbers in parentheses go to its last piece."""
 
     label: str
     pieces: tuple[str, ...]
@@ -140,7 +140,7 @@ WELL_KNOWN = {
 
 
 def fedac(*, gamma: float, alpha: float, beta: float, name: str | None = None) -> Algorithm:
-    """General FedAc with hyperparameters of your own; only ``eta`` is left to choose.
+    """Return FedAc with the given coefficients; only ``eta`` is left to choose.
 
     Examples
     --------
@@ -154,7 +154,7 @@ def fedac(*, gamma: float, alpha: float, beta: float, name: str | None = None) -
     (2.0, 2.0)
     """
     couple = partial(_uncoupled, gamma=gamma, alpha=alpha, beta=beta)
-    couple(eta=1.0, mu=1.0, K=1)  # refuse impossible values here, not in the first run
+    couple(eta=1.0, mu=1.0, K=1)  # raises InputError here, not in the first run
     coefficients = f"gamma={gamma:.12g},alpha={alpha:.12g},beta={beta:.12g}"
     label = f"FedAc ({coefficients.replace(',', ', ')})"
     return make_fedac(name or f"fedac({coefficients})", label if name is None else name, couple)

@@ -1,4 +1,4 @@
-"""What every algorithm record must do, checked by calling it; errors say what would be right."""
+"""Checks of an algorithm by calling it: its contract, its properties, its fingerprint."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ import numpy as np
 from fedac.algorithms.algorithm import Algorithm, ClientWork, RoundInfo, State, Vector, serve_mean
 from fedac.algorithms.hyperparameters import Hyperparameters
 from fedac.errors import InputError
-from fedac.validate import Array
 
 SIGNATURES = {
     "couple": "eta=, mu=, K=",
@@ -29,7 +28,7 @@ SIGNATURES = {
 
 
 def couple(algorithm: Algorithm, *, eta: float, mu: float, K: int) -> Hyperparameters:
-    """Return the algorithm's hyperparameters, or explain what is wrong with its `couple`."""
+    """Return the algorithm's hyperparameters; raise InputError if its `couple` is broken."""
     hp: Hyperparameters = _call(algorithm, "couple", eta=eta, mu=mu, K=K)
     frozen = is_dataclass(hp) and type(hp).__hash__ is not None
     _require(
@@ -42,7 +41,7 @@ def couple(algorithm: Algorithm, *, eta: float, mu: float, K: int) -> Hyperparam
 
 
 def needs_mu(algorithm: Algorithm, *, eta: float, K: int) -> bool:
-    """Say whether the hyperparameters of an algorithm depend on mu.
+    """Return whether the hyperparameters of an algorithm depend on mu.
 
     Examples
     --------
@@ -50,13 +49,13 @@ def needs_mu(algorithm: Algorithm, *, eta: float, K: int) -> bool:
     >>> needs_mu(FEDAC_I, eta=0.1, K=4), needs_mu(FEDAVG, eta=0.1, K=4)
     (True, False)
     """
-    # So small that FedAc accelerates and no coupling refuses them.
+    # Small enough that FedAc accelerates and every coupling accepts them.
     one, other = (couple(algorithm, eta=eta, mu=small / eta, K=K) for small in (1e-6, 1e-5))
     return one != other
 
 
 def check_decay(algorithm: Algorithm, *, eta: float, mu: float, K: int) -> None:
-    """Refuse a falling step size where the output is an average that assumes a constant one.
+    """Raise InputError if the output is an average that assumes a constant step size.
 
     Examples
     --------
@@ -67,12 +66,8 @@ def check_decay(algorithm: Algorithm, *, eta: float, mu: float, K: int) -> None:
     fedac.errors.InputError: the output of 'fedavg-weighted' assumes a constant step size; use a \
 number, or another algorithm
     """
-    state = _different(algorithm)
-    outputs = [
-        _call(algorithm, "output", state, couple(algorithm, eta=value, mu=mu, K=K), 16)
-        for value in (eta, eta / 2)
-    ]
-    if outputs[0] != outputs[1]:
+    one, other = (couple(algorithm, eta=value, mu=mu, K=K) for value in (eta, eta / 2))
+    if _probe_output(algorithm, one, 16) != _probe_output(algorithm, other, 16):
         raise InputError(
             f"the output of '{algorithm.name}' assumes a constant step size; use a number, or "
             "another algorithm"
@@ -80,7 +75,7 @@ number, or another algorithm
 
 
 def output_counts_steps(algorithm: Algorithm, hp: Hyperparameters) -> bool:
-    """Check whether the output depends on how many steps were taken, besides the state.
+    """Return whether the output depends on the number of steps taken, besides the state.
 
     Examples
     --------
@@ -89,9 +84,13 @@ def output_counts_steps(algorithm: Algorithm, hp: Hyperparameters) -> bool:
     >>> output_counts_steps(FEDAVG_WEIGHTED, hp), output_counts_steps(FEDAVG, hp)
     (True, False)
     """
-    state = _different(algorithm)
-    one, other = (_call(algorithm, "output", state, hp, t) for t in (16, 32))
-    return bool(one != other)
+    return bool(_probe_output(algorithm, hp, 16) != _probe_output(algorithm, hp, 32))
+
+
+def _probe_output(algorithm: Algorithm, hp: Hyperparameters, t: int) -> Any:
+    """Return the output after t steps for a state whose vectors all differ."""
+    state = tuple(np.array([1.0 + s]) for s in range(len(algorithm.state_names)))
+    return _call(algorithm, "output", state, hp, t)
 
 
 def check_functions(
@@ -100,10 +99,10 @@ def check_functions(
     w_0: Vector,
     on_worker: Callable[[Vector], Vector] = lambda vector: vector,
 ) -> tuple[Vector, ...]:
-    """Take an algorithm through a round of one step, and explain what is wrong with a function.
+    """Run a round of one step and raise InputError that explains a broken function.
 
-    `on_worker` makes of a vector what a client's functions get, if that has another shape. Returns
-    a client's message.
+    `on_worker` converts a server vector to a client vector, if their shapes differ. Returns the
+    client's message.
     """
     for field in ("sequences", "local", "memory", "server"):
         names = getattr(algorithm, field)
@@ -129,12 +128,12 @@ def check_functions(
     _require_vector(algorithm, "query", w_md, point)
     after = _call(algorithm, "update", local, w_md, 0 * point + 1, hp)
     _require_state(algorithm, "update", after, point, algorithm.local_sequences)
-    message, memory = _pair(algorithm, "leave", after, sent, memory, hp, ClientWork(steps=1))
+    message, memory = _call_pair(algorithm, "leave", after, sent, memory, hp, ClientWork(steps=1))
     _require_state(algorithm, "leave", message, point, algorithm.sequences)
     _require_state(algorithm, "leave", memory, point, algorithm.memory)
-    # Another point than the sequences: a rule that works in place would not show at the same one.
+    # Not at the sequences themselves, where a rule that works in place would go unnoticed.
     mean = tuple(vector + 1 for vector in sequences)
-    served, kept = _pair(algorithm, "serve", mean, sequences, server, hp, RoundInfo())
+    served, kept = _call_pair(algorithm, "serve", mean, sequences, server, hp, RoundInfo())
     _require_state(algorithm, "serve", served, w_0, algorithm.sequences)
     _require_state(algorithm, "serve", kept, w_0, algorithm.server)
     for t in (0, 1):
@@ -142,13 +141,7 @@ def check_functions(
     return tuple(message)
 
 
-def _different(algorithm: Algorithm) -> tuple[Vector, ...]:
-    """Return a state whose vectors differ."""
-    return tuple(np.array([1.0 + s]) for s in range(len(algorithm.state_names)))
-
-
-def _pair(algorithm: Algorithm, function: str, *arguments: Any) -> tuple[Any, Any]:
-    """Call a function that returns two states."""
+def _call_pair(algorithm: Algorithm, function: str, *arguments: Any) -> tuple[Any, Any]:
     result = _call(algorithm, function, *arguments)
     _require(
         isinstance(result, tuple) and len(result) == 2,
@@ -160,7 +153,7 @@ def _pair(algorithm: Algorithm, function: str, *arguments: Any) -> tuple[Any, An
 
 
 def _call(algorithm: Algorithm, function: str, *arguments: Any, **named: Any) -> Any:
-    """Call a function of the record on copies, and see that it leaves them as they are."""
+    """Call a function of the algorithm on copies, and check that it does not change them."""
     copies = deepcopy(arguments)
     try:
         with np.errstate(all="ignore"):
@@ -169,13 +162,14 @@ def _call(algorithm: Algorithm, function: str, *arguments: Any, **named: Any) ->
         raise
     except Exception as error:
         given = f", given {_describe(arguments[0])}" if arguments else ""
-        problem = f"fails{given}: {type(error).__name__}: {error}"
         raise InputError(
-            f"algorithm '{algorithm.name}': {function}({SIGNATURES[function]}) {problem}"
+            f"algorithm '{algorithm.name}': {function}({SIGNATURES[function]}) fails{given}: "
+            f"{type(error).__name__}: {error}"
         ) from error
-    unchanged = all(map(_equal, copies, arguments))
     _require(
-        unchanged, algorithm, f"{function} changes its arguments in place; it must return new ones"
+        all(map(_equal, copies, arguments)),
+        algorithm,
+        f"{function} changes its arguments in place; it must return new ones",
     )
     return result
 
@@ -225,24 +219,21 @@ def _require(condition: object, algorithm: Algorithm, what: str) -> None:
         raise InputError(f"algorithm '{algorithm.name}': {what}")
 
 
-# --- Tell algorithms apart by what they compute, not by their names.
-
 # (eta, mu, K) that together meet every case of the couplings.
 COUPLINGS = ((0.3, 0.7, 1), (0.3, 0.007, 1), (0.01, 0.3, 16), (0.002, 0.05, 256))
-# Sizes of the probe vectors: a clipped gradient differs at large ones, a threshold at small ones.
+# Sizes of the probe vectors: clipping shows at large ones only, thresholds at small ones.
 SIZES = (1e-4, 0.1, 3.0, 1e4)
 STEPS = (0, 1, 7)
-# Machines differ in the last of 16 digits. With more digits than this, one of hundreds of numbers
-# may be rounded up here and down there.
+# Machines differ in the 16th digit. With more digits than this, one of hundreds of numbers may be
+# rounded up on one machine and down on another.
 DIGITS = 9
 
 
 def fingerprint(algorithm: Algorithm) -> str:
-    """Return a short hash of what an algorithm does.
+    """Return a short hash of an algorithm's results on fixed values.
 
-    It calls the algorithm's own functions on fixed values. Algorithms that compute the same
-    numbers have the same fingerprint, whatever their names and however they are written; a
-    changed update or coupling has another.
+    Algorithms that compute the same numbers have the same fingerprint, regardless of their names
+    and of how they are written.
 
     Examples
     --------
@@ -260,54 +251,46 @@ def fingerprint(algorithm: Algorithm) -> str:
     for coupling in COUPLINGS:
         lines.append(repr(coupling))
         try:
-            lines += [_rounded(values) for values in _probe(algorithm, *coupling)]
-        except Exception as error:  # a coupling may refuse a value; so does its twin
+            lines += [
+                " ".join(f"{value:.{DIGITS}g}" for value in np.ravel(values).tolist())
+                for values in _probe(algorithm, *coupling)
+            ]
+        except Exception as error:  # a coupling may reject a value; that is part of what it does
             lines.append(type(error).__name__)
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
 
 
 def _probe(algorithm: Algorithm, eta: float, mu: float, K: int) -> Iterator[Any]:
-    """Yield what every function of the algorithm returns."""
+    """Yield the results of every function of the algorithm."""
     hp = algorithm.couple(eta=eta, mu=mu, K=K)
     S, L = len(algorithm.sequences), len(algorithm.local_sequences)
-    state_size, kept = len(algorithm.state_names), len(algorithm.memory)
+    P, Q = len(algorithm.memory), len(algorithm.server)
     for size in SIZES:
         # New vectors for every call: a user's functions may work in place.
         yield from algorithm.start(*_vectors(1, size))
         yield algorithm.query(_vectors(L, size), hp)
-        *state, w_md, g = _vectors(L + 2, size)
-        yield from algorithm.update(tuple(state), w_md, g, hp)
+        *local, w_md, g = _vectors(L + 2, size)
+        yield from algorithm.update(tuple(local), w_md, g, hp)
         for t in STEPS:
-            yield algorithm.output(_vectors(state_size, size), hp, t)
+            yield algorithm.output(_vectors(S + Q, size), hp, t)
         if not algorithm.is_plain:
-            sequences, memory = _cut(_vectors(S + kept, size), S)
-            yield from algorithm.begin_memory(sequences)
-            yield from algorithm.enter(sequences, memory, hp)
-            local, rest = _cut(_vectors(L + S + kept, size), L)
+            vectors = _vectors(S + P, size)
+            yield from algorithm.begin_memory(vectors[:S])
+            yield from algorithm.enter(vectors[:S], vectors[S:], hp)
+            vectors = _vectors(L + S + P, size)
+            sequences, memory = vectors[L : L + S], vectors[L + S :]
             for steps in (1, 7):
-                message, memory = algorithm.leave(
-                    local, *_cut(rest, S), hp, ClientWork(steps=steps)
-                )
-                yield from (*message, *memory)
+                done = ClientWork(steps=steps)
+                yield from sum(algorithm.leave(vectors[:L], sequences, memory, hp, done), ())
         if algorithm.serve is not serve_mean:
-            message, rest = _cut(_vectors(2 * S + len(algorithm.server), size), S)
-            for r in STEPS:
-                after, server = algorithm.serve(
-                    message, *_cut(rest, S), hp, RoundInfo(number=r, share=0.3)
-                )
-                yield from (*after, *server)
+            vectors = _vectors(2 * S + Q, size)
+            for number in STEPS:
+                this = RoundInfo(number=number, share=0.3)
+                message, sequences, server = vectors[:S], vectors[S : 2 * S], vectors[2 * S :]
+                yield from sum(algorithm.serve(message, sequences, server, hp, this), ())
 
 
-def _cut(vectors: State, at: int) -> tuple[State, State]:
-    return vectors[:at], vectors[at:]
-
-
-def _vectors(count: int, size: float) -> tuple[Array, ...]:
-    """Return vectors of numbers that are all different, the same in every process."""
+def _vectors(count: int, size: float) -> State:
+    """Return vectors of numbers that all differ, the same in every process."""
     numbers = 0.5 + np.arange(3 * count) * 0.6180339887498949 % 1.5
     return tuple(size * numbers.reshape(count, 3))
-
-
-def _rounded(values: Any) -> str:
-    """Return numbers as text, rounded so that all machines agree."""
-    return " ".join(f"{value:.{DIGITS}g}" for value in np.ravel(values).tolist())

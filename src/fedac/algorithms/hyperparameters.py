@@ -17,9 +17,9 @@ from fedac.validate import require_positive
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hyperparameters:
-    """What every algorithm has: a step size. All of it FedAvg needs.
+    """Base hyperparameters: the step size, sufficient for FedAvg.
 
-    An algorithm with more hyperparameters declares them in a subclass; all must be above 0.
+    Algorithms with more hyperparameters declare them in a subclass; all must be above 0.
     """
 
     eta: float
@@ -44,16 +44,15 @@ class FedAcHyperparameters(Hyperparameters):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AveragedHyperparameters(Hyperparameters):
-    """Those of FedAvg with the averaged output of theorem fedavg:a2."""
+    """Hyperparameters of FedAvg with the averaged output of theorem fedavg:a2."""
 
-    rho: float  # the ratio of the weights of two successive iterates
+    rho: float  # ratio of the weights of successive iterates
 
 
 def as_fedac(hp: Hyperparameters) -> FedAcHyperparameters:
-    """Return the FedAc hyperparameters that make the same steps.
+    """Return the FedAc hyperparameters with the same steps.
 
-    An algorithm that has none of its own steps as FedAvg does, which is FedAc with gamma = eta
-    and alpha = beta = 1.
+    FedAvg is FedAc with gamma = eta and alpha = beta = 1.
 
     Examples
     --------
@@ -115,10 +114,10 @@ def fedac_ii(*, eta: float, mu: float, K: float) -> FedAcHyperparameters:
 
 
 def vanilla(*, eta: float, mu: float, K: int = 1) -> FedAcHyperparameters:
-    """Couple without the acceleration-stability trade-off: gamma = sqrt(eta/mu), whatever K.
+    """Couple without the acceleration-stability trade-off: gamma = sqrt(eta/mu) for any K.
 
-    This is the direct acceleration that the paper warns of ("vanilla FedAc", section on
-    experiments), and what MB-AC-SGD does with its one step per round.
+    This is the direct acceleration that the paper warns against ("vanilla FedAc", section on
+    experiments). MB-AC-SGD uses it for its one step per round.
 
     Examples
     --------
@@ -131,7 +130,7 @@ def vanilla(*, eta: float, mu: float, K: int = 1) -> FedAcHyperparameters:
 
 
 def fedavg(*, eta: float, mu: float = 1.0, K: int = 1) -> Hyperparameters:
-    """Leave the step size as it is: FedAvg has nothing to couple."""
+    """Keep the step size: FedAvg has nothing to couple."""
     return Hyperparameters(eta=eta)
 
 

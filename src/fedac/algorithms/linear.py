@@ -1,14 +1,15 @@
-"""An algorithm's step as linear combinations, for runtimes that want their own fused operations.
+"""Algorithms as coefficients of linear combinations.
 
-The coefficients are found by calling the algorithm's own functions on unit values, so that no
-runtime writes an update.
+The fast engine and PyTorch fuse a local step into few operations, and a Flower client receives
+numbers instead of code. The coefficients are found by calling the algorithm's own functions on unit
+vectors, so that no runtime has an update formula.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, lru_cache, partial, reduce
+from functools import cache, lru_cache, reduce
 from operator import add
 
 import numpy as np
@@ -19,15 +20,18 @@ from fedac.algorithms.hyperparameters import Hyperparameters
 from fedac.errors import InputError
 from fedac.validate import Array
 
+Rows = tuple[tuple[float, ...], ...]
+"""One row of coefficients for each combination."""
+
 
 @dataclass(frozen=True, slots=True)
 class Linear:
-    """The coefficients of one step.
+    """The coefficients of a local step.
 
     Attributes
     ----------
     query : tuple of float
-        w_md as a combination of the sequences.
+        w_md as a combination of the local sequences.
     update : tuple of tuples of float
         Each next sequence as a combination of the sequences, w_md and g, in this order.
     """
@@ -36,9 +40,9 @@ class Linear:
     update: Rows
 
 
-@lru_cache(maxsize=256)  # called at every step, mostly with the same hyperparameters
+@lru_cache(maxsize=256)  # called at every step, usually with the same hyperparameters
 def linear_form(algorithm: Algorithm, hp: Hyperparameters) -> Linear:
-    """Find the coefficients of an algorithm's step, or refuse one that is not linear.
+    """Find the coefficients of an algorithm's local step, or raise InputError if it is not linear.
 
     Examples
     --------
@@ -49,85 +53,21 @@ def linear_form(algorithm: Algorithm, hp: Hyperparameters) -> Linear:
     Linear(query=(0.75, 0.25), update=((0.0, 0.0, 1.0, -0.5), (0.0, 0.5, 0.5, -1.0)))
     """
     S = len(algorithm.local_sequences)
+
+    def update(values: State) -> State:
+        *local, w_md, g = values
+        return algorithm.update(tuple(local), w_md, g, hp)
+
     try:
-        with np.errstate(all="ignore"):  # 0/0 at our probes says nothing about the user's run
-            query, update = _step(algorithm, np.eye(S + 2), hp)
-            query = query[:S]
-            exact = len(update) == S and _is_exact(query, update, algorithm, hp)
-    except Exception:  # a user's functions may fail on our probes in any way
-        exact = False
-    if not exact:
-        check_functions(algorithm, hp, np.ones(2))  # a broken record has a better reason
+        (query,) = _matrix(lambda local: (algorithm.query(local, hp),), S)
+        return Linear(query=query, update=_matrix(update, S + 2, outputs=S))
+    except Exception as error:  # a user's functions may fail on our probes in any way
+        check_functions(algorithm, hp, np.ones(2))  # finds a better reason if one is broken
         raise InputError(
             f"algorithm '{algorithm.name}' is not linear in its state and gradient (or its numbers "
             "overflow); only the reference engine of simulate can run it, not the fast one, "
             "PyTorch or Flower"
-        )
-    return Linear(query=tuple(query.tolist()), update=tuple(map(tuple, update.tolist())))
-
-
-def _step(algorithm: Algorithm, values: Array, hp: Hyperparameters) -> tuple[Array, Array]:
-    """Return w_md and the next states for every column of states, w_md and g."""
-    # Copies: a user's functions may work in place.
-    *state, _, g = values.copy()
-    w_md = np.broadcast_to(algorithm.query(tuple(state), hp), g.shape)
-    *state, given, g = values.copy()
-    after = algorithm.update(tuple(state), given, g, hp)
-    return w_md, np.stack([np.broadcast_to(sequence, g.shape) for sequence in after])
-
-
-def _is_exact(query: Array, update: Array, algorithm: Algorithm, hp: Hyperparameters) -> bool:
-    """Compare with the algorithm at values of all sizes.
-
-    Clipping shows at large ones only, thresholds at small ones.
-    """
-    S = len(query)
-    scale = np.repeat([1e-9, 1e-4, 1.0, 1e4, 1e9], 4)
-    values = probes(S + 2, len(scale)) * scale
-    # Step sizes may be huge: their multiple of g must not hide all other terms.
-    values[-1] /= max(1.0, np.abs(update[:, -1]).max())
-    w_md, after = _step(algorithm, values, hp)
-    slack = 1e-9 * scale * max(1.0, np.abs(query).max(), np.abs(update[:, :-1]).max())
-    return bool(
-        (np.abs(w_md - query @ values[:S]) <= slack).all()
-        and (np.abs(after - update @ values) <= slack).all()
-    )
-
-
-# --- Linear combinations of vectors, and values to check that a function is one.
-
-# Each row has the coefficients of one combination.
-Rows = tuple[tuple[float, ...], ...]
-
-
-def apply_rows(rows: Rows, vectors: State) -> State:
-    """Return a combination of the vectors for each row.
-
-    Examples
-    --------
-    >>> apply_rows(((1.0, 2.0), (0.0, -1.0)), (3.0, 4.0))
-    (11.0, -4.0)
-    """
-    return tuple(combine(row, vectors) for row in rows)
-
-
-def combine(coefficients: tuple[float, ...], vectors: State) -> Vector:
-    """Return one combination of the vectors."""
-    terms = [c * v for c, v in zip(coefficients, vectors, strict=True) if c]
-    return reduce(add, terms) if terms else 0.0 * vectors[0]
-
-
-@cache  # a step size that falls asks in every round
-def probes(rows: int, columns: int) -> Array:
-    """Return columns of values, the same in every call."""
-    return np.random.default_rng(0).normal(size=(rows, columns))
-
-
-# --- How a client enters and leaves a round, as linear combinations.
-#
-# They are for runtimes that want their own fused operations, and for clients that have only
-# numbers.
-# The coefficients are found by calling the algorithm's own functions on unit values.
+        ) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,17 +77,17 @@ class Boundary:
     Attributes
     ----------
     first_memory : tuple of tuples of float
-        What a client remembers at first, as combinations of the sequences.
+        A client's first memory as combinations of the sequences.
     enter : tuple of tuples of float
-        What it works on, as combinations of the sequences and its memory, in this order.
+        The local sequences as combinations of the sequences and the memory, in this order.
     message, memory : tuple of tuples of float
-        What it sends and what it remembers, as combinations of what it worked on, the sequences
-        and its memory.
+        The message and the new memory as combinations of the local sequences, the sequences and
+        the memory.
     steps : int
-        After how many local steps.
+        The number of local steps to which `message` and `memory` apply.
     slope_message, slope_memory : tuple of tuples of float, optional
-        How `message` and `memory` change with 1/steps. None if they depend on the number of steps
-        in another way.
+        Derivatives of `message` and `memory` with respect to 1/steps; None if they depend on the
+        number of steps in another way.
 
     Examples
     --------
@@ -171,13 +111,13 @@ class Boundary:
     slope_memory: Rows | None
 
     def after(self, steps: int) -> Boundary:
-        """Return the coefficients of leaving after another number of steps."""
+        """Return the coefficients for another number of local steps."""
         if steps == self.steps:
             return self
         if self.slope_message is None or self.slope_memory is None:
             raise InputError(
-                f"this algorithm leaves a round in a way that is known for {self.steps} local "
-                f"steps only, not for {steps}: its leave is not of the form A + B/steps"
+                f"the coefficients of this algorithm's leave are known for {self.steps} local "
+                f"steps only, not for {steps}: they are not of the form A + B/steps"
             )
         return replace(
             self,
@@ -187,26 +127,25 @@ class Boundary:
         )
 
     def _shifted(self, rows: Rows, slope: Rows, steps: int) -> Rows:
-        moved = np.array(rows) + (1 / steps - 1 / self.steps) * np.array(slope)
-        return tuple(map(tuple, moved.tolist()))
+        return _rows(np.array(rows) + (1 / steps - 1 / self.steps) * np.array(slope))
 
     def begin_memory(self, sequences: State) -> State:
-        """Return what a client remembers that has no memory yet."""
+        """Return the memory of a client in its first round."""
         return apply_rows(self.first_memory, sequences)
 
     def enter_round(self, sequences: State, memory: State) -> State:
-        """Return what a client works on."""
+        """Return the local sequences."""
         return apply_rows(self.enter, (*sequences, *memory))
 
     def leave_round(self, local: State, sequences: State, memory: State) -> tuple[State, State]:
-        """Return what a client sends, and what it remembers."""
+        """Return the message and the new memory."""
         vectors = (*local, *sequences, *memory)
         return apply_rows(self.message, vectors), apply_rows(self.memory, vectors)
 
 
 @lru_cache(maxsize=256)
 def boundary_form(algorithm: Algorithm, hp: Hyperparameters, steps: int) -> Boundary:
-    """Find the coefficients of entering a round and of leaving it after some steps.
+    """Find the coefficients of entering a round and of leaving it after some local steps.
 
     Examples
     --------
@@ -220,26 +159,19 @@ def boundary_form(algorithm: Algorithm, hp: Hyperparameters, steps: int) -> Boun
     """
     T, P, L = map(len, (algorithm.sequences, algorithm.memory, algorithm.local_sequences))
 
-    def first_memory(values: Array) -> State:
-        return algorithm.begin_memory(tuple(values))
-
-    def enter(values: Array) -> State:
-        return algorithm.enter(tuple(values[:T]), tuple(values[T:]), hp)
-
-    def leave(values: Array, steps: int) -> State:
-        local, sequences, memory = values[:L], values[L : L + T], values[L + T :]
-        message, after = algorithm.leave(
-            tuple(local), tuple(sequences), tuple(memory), hp, ClientWork(steps=steps)
-        )
-        return (*message, *after)
-
     def left_after(steps: int) -> Rows:
-        return _matrix(partial(leave, steps=steps), L + T + P)
+        def leave(values: State) -> State:
+            local, sequences, memory = values[:L], values[L : L + T], values[L + T :]
+            done = ClientWork(steps=steps)
+            message, after = algorithm.leave(local, sequences, memory, hp, done)
+            return (*message, *after)
+
+        return _matrix(leave, L + T + P)
 
     try:
-        with np.errstate(all="ignore"):  # 0/0 at our probes says nothing about the user's run
-            firsts, entered = _matrix(first_memory, T), _matrix(enter, T + P)
-            left, slope = left_after(steps), _slope(left_after)
+        first_memory = _matrix(algorithm.begin_memory, T)
+        enter = _matrix(lambda values: algorithm.enter(values[:T], values[T:], hp), T + P)
+        left, slope = left_after(steps), _slope(left_after)
     except Exception as error:  # a user's functions may fail on our probes in any way
         check_functions(algorithm, hp, np.ones(2))
         raise InputError(
@@ -247,36 +179,70 @@ def boundary_form(algorithm: Algorithm, hp: Hyperparameters, steps: int) -> Boun
             "PyTorch and the reference engine of simulate can run it, not the fast one or Flower"
         ) from error
     slope_message, slope_memory = (None, None) if slope is None else (slope[:T], slope[T:])
-    return Boundary(firsts, entered, left[:T], left[T:], steps, slope_message, slope_memory)
+    return Boundary(first_memory, enter, left[:T], left[T:], steps, slope_message, slope_memory)
 
 
 def _slope(left_after: Callable[[int], Rows]) -> Rows | None:
-    """Return B if coefficients after some steps are A + B/steps, else None."""
+    """Return B if the coefficients after some steps are A + B/steps, else None."""
     try:
-        one, two, more = (np.array(left_after(steps)) for steps in (1, 2, 7))
+        one, two, seven = (np.array(left_after(steps)) for steps in (1, 2, 7))
     except Exception:  # a user's function may fail at other numbers of steps
         return None
     slope = 2 * (one - two)
     slack = 1e-9 * max(1.0, np.abs(one).max(initial=0.0))
-    if not (np.abs(one + (1 / 7 - 1) * slope - more) <= slack).all():
+    if not (np.abs(one + (1 / 7 - 1) * slope - seven) <= slack).all():
         return None
-    return tuple(map(tuple, slope.tolist()))
+    return _rows(slope)
 
 
-def _matrix(function: Callable[[Array], State], inputs: int) -> Rows:
-    """Return the coefficients of a linear function of so many vectors, or raise ValueError."""
-    units = np.eye(inputs)
-    matrix = np.array([np.broadcast_to(row, inputs) for row in function(units.copy())])
-    matrix = matrix.reshape(-1, inputs)
-    values = probes(inputs, 8)
-    found = np.array([np.broadcast_to(row, 8) for row in function(values.copy())]).reshape(-1, 8)
-    slack = 1e-9 * max(1.0, np.abs(matrix).max(initial=0.0))
-    if not (np.abs(found - matrix @ values) <= slack).all():
+def _matrix(function: Callable[[State], State], inputs: int, outputs: int | None = None) -> Rows:
+    """Return the coefficients of a linear function of vectors; raise ValueError for any other.
+
+    It is tried at values of all sizes: clipping shows at large ones only, thresholds at small ones.
+    """
+
+    def call(values: Array) -> Array:
+        columns = values.shape[1]
+        # Copies: a user's functions may work in place.
+        found = function(tuple(values.copy()))
+        return np.array([np.broadcast_to(row, columns) for row in found]).reshape(-1, columns)
+
+    with np.errstate(all="ignore"):  # 0/0 at our probes says nothing about the user's run
+        matrix = call(np.eye(inputs))
+        scale = np.repeat([1e-9, 1e-4, 1.0, 1e4, 1e9], 4)
+        # Large coefficients, such as a huge step size, must not hide the other terms.
+        sizes = np.maximum(1.0, np.abs(matrix).max(axis=0, initial=0.0))
+        values = _probes(inputs, len(scale)) * scale / sizes[:, None]
+        exact = (np.abs(call(values) - matrix @ values) <= 1e-9 * scale).all()
+    if not exact or outputs not in (None, len(matrix)):
         raise ValueError("not linear")
+    return _rows(matrix)
+
+
+@cache  # a decaying step size asks in every round
+def _probes(rows: int, columns: int) -> Array:
+    return np.random.default_rng(0).normal(size=(rows, columns))
+
+
+def _rows(matrix: Array) -> Rows:
     return tuple(map(tuple, matrix.tolist()))
 
 
-# --- An algorithm's local step rebuilt from its coefficients.
+def apply_rows(rows: Rows, vectors: State) -> State:
+    """Return one combination of the vectors for each row.
+
+    Examples
+    --------
+    >>> apply_rows(((1.0, 2.0), (0.0, -1.0)), (3.0, 4.0))
+    (11.0, -4.0)
+    """
+    return tuple(combine(row, vectors) for row in rows)
+
+
+def combine(coefficients: tuple[float, ...], vectors: State) -> Vector:
+    """Return one combination of the vectors."""
+    terms = [c * v for c, v in zip(coefficients, vectors, strict=True) if c]
+    return reduce(add, terms) if terms else 0.0 * vectors[0]
 
 
 def from_linear(
@@ -288,24 +254,20 @@ def from_linear(
     eta: float,
     scales: bool = True,
 ) -> Algorithm:
-    """Rebuild a local step from its coefficients, for a client that has only these numbers.
-
-    The result is a plain algorithm whose sequences are what a client works on. Its hyperparameters
-    are in the coefficients already. It outputs its first sequence: only the original knows more.
+    """Rebuild an algorithm's local steps from coefficients; its output is its first sequence.
 
     Parameters
     ----------
     name, sequences, start, step
-        Those of the original.
+        Name, local sequences, their initial values for w_0 = 1, and coefficients of the original.
     eta : float
-        The step size that the coefficients are for.
+        The step size of the coefficients.
     scales : bool
-        Whether it may take another step size, as from a scheduler: see `_scaled`.
+        Whether another step size, as from a scheduler, is allowed: see `_scaled`.
 
     Examples
     --------
     >>> from fedac.algorithms import FEDAC_I
-    >>> from fedac.algorithms.linear import linear_form
     >>> hp = FEDAC_I.couple(eta=0.5, mu=0.5, K=4)
     >>> step = linear_form(FEDAC_I, hp)
     >>> twin = from_linear("twin", FEDAC_I.sequences, (1.0, 1.0), step, eta=0.5)
@@ -316,8 +278,8 @@ def from_linear(
     def couple(*, eta: float, mu: float, K: int) -> Hyperparameters:
         if eta != nominal and not scales:
             raise InputError(
-                f"'{name}' needs the step size of the server in all its local steps, {nominal:g}, "
-                f"not {eta:g}; let it fall there instead, with eta=fedac.Decay(...)"
+                f"'{name}' needs the step size of the server in all local steps, {nominal:g}, not "
+                f"{eta:g}; to decay it, pass eta=fedac.Decay(...) to the strategy"
             )
         return Hyperparameters(eta=eta)
 
@@ -346,22 +308,18 @@ def with_boundary(
     changes: tuple[str, ...] = (),
     echoes: tuple[tuple[str, str], ...] = (),
 ) -> Algorithm:
-    """Return the local steps of `rule` between an entry and an exit given by coefficients.
+    """Return an algorithm with the local steps of `rule` that enters and leaves by coefficients.
 
-    `sequences`, `memory`, `changes` and `echoes` are those of the original algorithm. The server's
-    part of the round is not known.
+    `sequences`, `memory`, `changes` and `echoes` are those of the original algorithm.
 
     Examples
     --------
     >>> from fedac.algorithms import get
     >>> scaffold = get("scaffold")
     >>> hp = scaffold.couple(eta=0.5, mu=1.0, K=4)
-    >>> rule = from_linear(
-    ...     "twin", scaffold.local_sequences, (1.0, 0.0, 0.0), linear_form(scaffold, hp), eta=0.5
-    ... )
-    >>> twin = with_boundary(
-    ...     rule, boundary_form(scaffold, hp, 4), sequences=scaffold.sequences, memory=("c_m",)
-    ... )
+    >>> step, boundary = linear_form(scaffold, hp), boundary_form(scaffold, hp, 4)
+    >>> rule = from_linear("twin", scaffold.local_sequences, (1.0, 0.0, 0.0), step, eta=0.5)
+    >>> twin = with_boundary(rule, boundary, sequences=scaffold.sequences, memory=("c_m",))
     >>> twin.enter((3.0, 1.0), (0.5,), hp)
     (3.0, 0.5, 0.0)
     """
@@ -387,13 +345,13 @@ def with_boundary(
 def _scaled(rows: Rows, start: Sequence[float], factor: float) -> Rows:
     """Return the coefficients of a step whose size is multiplied by a factor.
 
-    Iterates, which start at a multiple of w_0, then move by that multiple of the gradient and of
-    momentum, which starts at 0. What is not an iterate adds up gradients as ever. It is exact for
-    SGD, with and without momentum; for FedAc, eta and gamma are both multiplied.
+    Iterates, which start at a multiple of w_0, move by `factor` times the gradient and momentum.
+    Momentum, which starts at 0, sums gradients as before. This is exact for SGD with or without
+    momentum; for FedAc it multiplies both eta and gamma.
     """
     if factor == 1:
         return rows
-    moves = [*(value == 0 for value in start), False, True]  # w_md is an iterate, g is none
+    moves = [*(value == 0 for value in start), False, True]  # w_md is an iterate, g is not
     return tuple(
         tuple(factor * c if move else c for c, move in zip(row, moves, strict=True))
         if start[s]

@@ -1,7 +1,7 @@
 """The minibatch baselines: one step per round on the mean gradient of M*K samples.
 
-They are the updates of FedAvg and of FedAc; what differs is the runtime (T/K steps
-with a batch of M*K, appendix "Additional setup details"), which `minibatch=True` asks for.
+They take the steps of FedAvg and FedAc, but T/K of them with a batch of M*K (appendix "Additional
+setup details"), as `minibatch=True` tells the runtime.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ MB_AC_SGD = replace(FEDAC_VANILLA, name="mb-ac-sgd", label="MB-AC-SGD", minibatc
 """Accelerated minibatch SGD: one accelerated step per round, on the mean of M K gradients."""
 
 
-@cache  # one object for each: runs of one algorithm are advanced together
+@cache  # one object per algorithm: engines group runs by algorithm
 def on_clients(algorithm: Algorithm) -> Algorithm:
-    """Return a minibatch algorithm as its clients see it: they get w_md and send a gradient.
+    """Return a minibatch algorithm in terms of client messages: receive w_md, send a gradient.
 
-    All else stays on the server. It computes the same (where a step size falls, w_md is that of
-    the round before); an engine needs it where every client's message counts by itself.
+    Engines use it where messages are compressed one by one. It computes the same, except that with
+    a decaying step size w_md lags one round behind.
 
     Examples
     --------
@@ -62,7 +62,7 @@ class _OnClients:
     rule: Algorithm
 
     def start(self, w_0: Vector) -> State:
-        return (w_0, *self.rule.start(w_0))  # where all sequences are equal, so is w_md
+        return (w_0, *self.rule.start(w_0))  # all sequences start equal, so w_md equals them
 
     def enter(self, sequences: State, memory: State, hp: Any) -> State:
         (w_md,) = sequences

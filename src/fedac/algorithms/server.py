@@ -1,59 +1,62 @@
-"""What a server rule is, and how it is put on an algorithm."""
+"""Server rules: how the server moves each sequence, given the mean move of the clients.
+
+In all formulas delta = x - mean(clients), the pseudo-gradient of a sequence x.
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar
 
 from fedac.algorithms.algorithm import Algorithm, RoundInfo, State, Vector, serve_mean
 from fedac.errors import InputError
 from fedac.validate import require_fraction, require_positive
 
+Moved = tuple[Vector, State]
+"""The next value of a sequence, and the vectors that the server keeps for it."""
+
 
 class ServerRule(ABC):
-    """How the server moves one sequence, given how far the clients moved it.
+    """How the server moves one sequence.
 
-    A rule is a frozen dataclass whose fields are its numbers, in the order in which they are typed.
+    A rule is a frozen dataclass. Its fields are its numbers, in the order in which users type them.
     """
 
     keeps: ClassVar[tuple[str, ...]] = ()
-    """The names of what the server keeps for each sequence."""
+    """Names of the vectors that the server keeps for each sequence, such as a momentum."""
 
     def start(self, x: Vector) -> State:
-        """Return what the server keeps before the first round; zeros unless a rule says more."""
+        """Return the kept vectors before the first round. Default: zeros."""
         return tuple(0 * x for _ in self.keeps)
 
     @abstractmethod
-    def step(
-        self, x: Vector, delta: Vector, kept: State, hp: Any, this: RoundInfo
-    ) -> tuple[Vector, State]:
-        """Return the next x, and what to keep."""
+    def step(self, x: Vector, delta: Vector, kept: State, hp: Any, this: RoundInfo) -> Moved:
+        """Return the next x and the kept vectors."""
 
     def output(self, x: Vector, kept: State) -> Vector:
-        """Return the point to evaluate."""
+        """Return the point to evaluate. Default: x."""
         return x
 
 
 def with_server(rule: Algorithm, server: ServerRule) -> Algorithm:
-    """Let a server rule move every sequence that an algorithm sends.
+    """Apply a server rule to every sequence of an algorithm.
 
     Examples
     --------
     >>> from fedac.algorithms import FEDAC_I
-    >>> from fedac.algorithms.server import Momentum
     >>> with_server(FEDAC_I, Momentum(gamma=1.0, beta=0.9)).server
     ('w_ag_u', 'w_u')
     """
     if rule.minibatch or rule.serve is not serve_mean:
-        raise InputError(f"'{rule.name}' cannot be given a server rule")
-    mine = _Served(rule, server)
+        raise InputError(f"'{rule.name}' cannot have a server rule")
+    served = _Served(rule, server)
     return replace(
         rule,
         server=tuple(f"{name}_{kept}" for name in rule.sequences for kept in server.keeps),
-        start=mine.start,
-        output=mine.output,
-        serve=mine.serve,
+        start=served.start,
+        output=served.output,
+        serve=served.serve,
     )
 
 
@@ -77,21 +80,23 @@ class _Served:
 
     def output(self, state: State, hp: Any, t: int) -> Vector:
         S = len(self.rule.sequences)
-        sequences, server = state[:S], self._by_sequence(state[S:])
-        points = map(self.server.output, sequences, server)
+        points = map(self.server.output, state[:S], self._by_sequence(state[S:]))
         return self.rule.output(tuple(points), hp, t)
 
     def _by_sequence(self, server: State) -> list[State]:
-        """Cut what the server keeps into what it keeps for each sequence."""
         n = len(self.server.keeps)
         return [server[n * s : n * (s + 1)] for s in range(len(self.rule.sequences))]
 
 
-# --- A longer or shorter step than the mean.
+class _BuiltInRule(ServerRule):
+    def __post_init__(self) -> None:
+        for field in fields(self):  # type: ignore[arg-type]
+            check = require_fraction if field.name in ("beta", "b1", "b2") else require_positive
+            check(field.name, getattr(self, field.name))
 
 
 @dataclass(frozen=True)
-class Step(ServerRule):
+class Step(_BuiltInRule):
     """x <- x - gamma delta.
 
     Examples
@@ -102,22 +107,14 @@ class Step(ServerRule):
 
     gamma: float
 
-    def __post_init__(self) -> None:
-        require_positive("gamma", self.gamma)
-
-    def step(
-        self, x: Vector, delta: Vector, kept: State, hp: Any, this: RoundInfo
-    ) -> tuple[Vector, State]:
-        """Go gamma times as far as the clients did."""
+    def step(self, x: Vector, delta: Vector, kept: State, hp: Any, this: RoundInfo) -> Moved:
+        """Move gamma times as far as the clients."""
         return x - self.gamma * delta, kept
 
 
-# --- Heavy-ball momentum on the server: FedAvgM (arXiv 1909.06335).
-
-
 @dataclass(frozen=True)
-class Momentum(ServerRule):
-    """u <- beta u + delta, x <- x - gamma u.
+class Momentum(_BuiltInRule):
+    """FedAvgM: u <- beta u + delta, x <- x - gamma u (arXiv 1909.06335).
 
     Examples
     --------
@@ -129,24 +126,15 @@ class Momentum(ServerRule):
     beta: float = 0.9
     keeps = ("u",)
 
-    def __post_init__(self) -> None:
-        require_positive("gamma", self.gamma)
-        require_fraction("beta", self.beta)
-
-    def step(
-        self, x: Vector, delta: Vector, kept: State, hp: Any, this: RoundInfo
-    ) -> tuple[Vector, State]:
-        """Add the clients' move to the momentum, and follow it."""
+    def step(self, x: Vector, delta: Vector, kept: State, hp: Any, this: RoundInfo) -> Moved:
+        """Step along the heavy-ball momentum."""
         u = self.beta * kept[0] + delta
         return x - self.gamma * u, (u,)
 
 
-# --- Nesterov's momentum on the server: the outer step of DiLoCo (arXiv 2311.08105).
-
-
 @dataclass(frozen=True)
-class Nesterov(ServerRule):
-    """u <- beta u + delta, x <- x - gamma (beta u + delta).
+class Nesterov(_BuiltInRule):
+    """DiLoCo's outer step: u <- beta u + delta, x <- x - gamma (beta u + delta) (arXiv 2311.08105).
 
     Examples
     --------
@@ -158,26 +146,17 @@ class Nesterov(ServerRule):
     beta: float = 0.9
     keeps = ("u",)
 
-    def __post_init__(self) -> None:
-        require_positive("gamma", self.gamma)
-        require_fraction("beta", self.beta)
-
-    def step(
-        self, x: Vector, delta: Vector, kept: State, hp: Any, this: RoundInfo
-    ) -> tuple[Vector, State]:
-        """Look ahead along the momentum."""
+    def step(self, x: Vector, delta: Vector, kept: State, hp: Any, this: RoundInfo) -> Moved:
+        """Step along the momentum with look-ahead."""
         u = self.beta * kept[0] + delta
         return x - self.gamma * (self.beta * u + delta), (u,)
 
 
-# --- SlowMo: momentum in units of the clients' step size (arXiv 1910.00643).
-
-
 @dataclass(frozen=True)
-class SlowMo(ServerRule):
-    """u <- beta u + delta/eta, x <- x - alpha eta u.
+class SlowMo(_BuiltInRule):
+    """u <- beta u + delta/eta, x <- x - alpha eta u (arXiv 1910.00643).
 
-    With a constant step size it is FedAvgM; where eta falls, the momentum falls with it.
+    Momentum in units of the clients' step size: FedAvgM if eta is constant.
 
     Examples
     --------
@@ -190,26 +169,18 @@ class SlowMo(ServerRule):
     beta: float = 0.7
     keeps = ("u",)
 
-    def __post_init__(self) -> None:
-        require_positive("alpha", self.alpha)
-        require_fraction("beta", self.beta)
-
-    def step(
-        self, x: Vector, delta: Vector, kept: State, hp: Any, this: RoundInfo
-    ) -> tuple[Vector, State]:
+    def step(self, x: Vector, delta: Vector, kept: State, hp: Any, this: RoundInfo) -> Moved:
         """Keep the momentum as a sum of gradients."""
         u = self.beta * kept[0] + delta / hp.eta
         return x - self.alpha * hp.eta * u, (u,)
 
 
-# --- Outer acceleration with growing weights (arXiv 2509.10439).
-
-
 @dataclass(frozen=True)
-class Accelerated(ServerRule):
-    """In round r: u <- x - delta, z <- z - gamma (r+1)/2 delta, x <- (1-tau) u + tau z; output u.
+class Accelerated(_BuiltInRule):
+    """Outer acceleration with growing weights (arXiv 2509.10439).
 
-    tau = 2/(r+3); x, u and z start at the same point.
+    In round r = 0, 1, ...: u <- x - delta, z <- z - gamma (r+1)/2 delta, x <- (1-tau) u + tau z
+    with tau = 2/(r+3). Output: u. All three start at the same point.
 
     Examples
     --------
@@ -220,17 +191,12 @@ class Accelerated(ServerRule):
     gamma: float = 1.0
     keeps = ("u", "z")
 
-    def __post_init__(self) -> None:
-        require_positive("gamma", self.gamma)
-
     def start(self, x: Vector) -> State:
-        """Start all sequences at the same point."""
+        """Start u and z at x."""
         return x, x
 
-    def step(
-        self, x: Vector, delta: Vector, kept: State, hp: Any, this: RoundInfo
-    ) -> tuple[Vector, State]:
-        """Take a short step and a growing one, and go between them."""
+    def step(self, x: Vector, delta: Vector, kept: State, hp: Any, this: RoundInfo) -> Moved:
+        """Interpolate between a short step and a growing one."""
         _, z = kept
         u = x - delta
         z = z - self.gamma * (this.number + 1) / 2 * delta
@@ -238,40 +204,31 @@ class Accelerated(ServerRule):
         return (1 - tau) * u + tau * z, (u, z)
 
     def output(self, x: Vector, kept: State) -> Vector:
-        """Return the sequence of short steps."""
+        """Return u."""
         return kept[0]
 
 
-# --- A step size per coordinate on the server: FedAdam, FedYogi, FedAdagrad (arXiv 2003.00295).
-#
-# There is no bias correction, and v starts at tau^2, as in the paper.
+class Adaptive(_BuiltInRule):
+    """m <- b1 m - (1 - b1) delta, x <- x + gamma m/(sqrt(v) + tau) (arXiv 2003.00295).
 
-
-class Adaptive(ServerRule):
-    """m <- b1 m - (1 - b1) delta, v by each rule, x <- x + gamma m/(sqrt(v) + tau)."""
+    Subclasses update v. As in the paper, v starts at tau^2 and there is no bias correction.
+    """
 
     gamma: float
     b1: float
     tau: float
     keeps = ("m", "v")
 
-    def __post_init__(self) -> None:
-        require_positive("gamma", self.gamma)
-        require_fraction("b1", self.b1)
-        require_positive("tau", self.tau)
-
     def start(self, x: Vector) -> State:
-        """Start v at tau^2."""
+        """Start m at 0 and v at tau^2."""
         return 0 * x, 0 * x + self.tau**2
 
     @abstractmethod
     def second_moment(self, v: Vector, square: Vector) -> Vector:
         """Return the next v, given delta^2."""
 
-    def step(
-        self, x: Vector, delta: Vector, kept: State, hp: Any, this: RoundInfo
-    ) -> tuple[Vector, State]:
-        """Divide the momentum by the size that moves usually have."""
+    def step(self, x: Vector, delta: Vector, kept: State, hp: Any, this: RoundInfo) -> Moved:
+        """Step along the momentum, scaled per coordinate by the typical size of moves."""
         m, v = kept
         m = self.b1 * m - (1 - self.b1) * delta
         v = self.second_moment(v, delta**2)
@@ -293,18 +250,14 @@ class Adam(Adaptive):
     b2: float = 0.99
     tau: float = 1e-3
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_fraction("b2", self.b2)
-
     def second_moment(self, v: Vector, square: Vector) -> Vector:
-        """Forget old squares at the rate b2."""
+        """Average squares exponentially."""
         return self.b2 * v + (1 - self.b2) * square
 
 
 @dataclass(frozen=True)
 class Yogi(Adam):
-    """v <- v - (1 - b2) delta^2 sign(v - delta^2), with the numbers of Adam.
+    """v <- v - (1 - b2) delta^2 sign(v - delta^2), with Adam's defaults.
 
     Examples
     --------
@@ -313,7 +266,7 @@ class Yogi(Adam):
     """
 
     def second_moment(self, v: Vector, square: Vector) -> Vector:
-        """Go towards the square by a share of the square itself, never by a share of v."""
+        """Move v towards the square by a fraction of the square."""
         sign = 1.0 * (v > square) - 1.0 * (v < square)
         return v - (1 - self.b2) * square * sign
 
@@ -333,5 +286,5 @@ class Adagrad(Adaptive):
     tau: float = 1e-3
 
     def second_moment(self, v: Vector, square: Vector) -> Vector:
-        """Add up all squares."""
+        """Sum all squares."""
         return v + square

@@ -17,11 +17,11 @@ from torch import Tensor
 
 from fedac.algorithms import Algorithm, compose, get
 from fedac.algorithms.catalog import MEMORIES, SERVER_RULES, WELL_KNOWN
-from fedac.algorithms.parsing import parse_piece
 from fedac.algorithms.server import ServerRule
 from fedac.errors import InputError, unknown_name
 from fedac.torch._optimizer import LocalOptimizer, uncompiled
 from fedac.torch._state import Inside, is_half, version
+from fedac.validate import parse_piece
 
 # The attribute of a user's optimizer that has ours.
 OURS = "_synchronized_by_fedac"

@@ -1,1 +1,1 @@
-"""Local rules: what a worker does between two synchronizations."""
+"""Local rules: the steps of a client between two synchronizations."""

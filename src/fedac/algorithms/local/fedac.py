@@ -64,4 +64,4 @@ FEDAC_I = make_fedac("fedac-i", "FedAc-I", hyperparameters.fedac_i)
 FEDAC_II = make_fedac("fedac-ii", "FedAc-II", hyperparameters.fedac_ii)
 """FedAc with the coupling of equation (fedacii)."""
 FEDAC_VANILLA = make_fedac("fedac-vanilla", "vanilla FedAc", hyperparameters.vanilla)
-"""FedAc with the coupling of accelerated SGD on one machine, whatever K is."""
+"""FedAc with the coupling of accelerated SGD on one machine, for any K."""

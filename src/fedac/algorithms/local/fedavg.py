@@ -1,4 +1,4 @@
-"""FedAvg, also known as Local SGD (label alg:fedavg), with its two outputs."""
+"""FedAvg, also known as Local SGD (label alg:fedavg), with its two outputs, and FedProx."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def update(state: State, w_md: Vector, g: Vector, hp: Hyperparameters) -> State:
 
 
 def last_iterate(state: State, hp: Hyperparameters, t: int) -> Vector:
-    """Return w_t, what the paper's experiments evaluate."""
+    """Return w_t, the point that the paper's experiments evaluate."""
     return state[0]
 
 
@@ -97,9 +97,6 @@ FEDAVG_WEIGHTED = replace(
 """FedAvg whose output is the weighted average of theorem fedavg:a2:full."""
 
 
-# --- FedProx: SGD that a spring ties to the point where the round began (arXiv 1812.06127).
-
-
 @dataclass(frozen=True)
 class _Prox:
     mu: float
@@ -108,21 +105,18 @@ class _Prox:
         w, anchor = local
         return (*update((w,), w_md, g + self.mu * (w_md - anchor), hp), anchor)
 
+    def enter(self, sequences: State, memory: State, hp: Any) -> State:
+        (x,) = sequences
+        return x, x
 
-def enter(sequences: State, memory: State, hp: Any) -> State:
-    """Remember for the round where it began."""
-    return sequences[0], sequences[0]
-
-
-def leave(
-    local: State, sequences: State, memory: State, hp: Any, done: ClientWork
-) -> tuple[State, State]:
-    """Send the point alone."""
-    return local[:1], memory
+    def leave(
+        self, local: State, sequences: State, memory: State, hp: Any, done: ClientWork
+    ) -> tuple[State, State]:
+        return local[:1], memory
 
 
 def make_prox(mu: float) -> Algorithm:
-    """Step by w <- w - eta (g + mu (w - x)), x the point where the round began.
+    """Return FedProx: w <- w - eta (g + mu (w - x)), x the start of the round (arXiv 1812.06127).
 
     Examples
     --------
@@ -131,12 +125,13 @@ def make_prox(mu: float) -> Algorithm:
     >>> rule.update(rule.enter((3.0,), (), hp), 3.0, 2.0, hp)
     (2.8, 3.0)
     """
+    prox = _Prox(require_nonnegative("mu", mu))
     return replace(
         FEDAVG,
         name="prox",
         label="FedProx",
         local=("w", "anchor"),
-        update=_Prox(require_nonnegative("mu", mu)).update,
-        enter=enter,
-        leave=leave,
+        update=prox.update,
+        enter=prox.enter,
+        leave=prox.leave,
     )

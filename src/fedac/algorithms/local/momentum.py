@@ -1,4 +1,4 @@
-"""SGD with heavy-ball momentum on the client: two sequences, a point and a velocity."""
+"""Local rules with two sequences: heavy-ball momentum and generalized primal averaging."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class _Momentum:
 
 
 def make_momentum(beta: float = 0.9) -> Algorithm:
-    """Take steps with momentum: u <- beta u + g, w <- w - eta u; both are averaged.
+    """Return SGD with momentum: u <- beta u + g, w <- w - eta u; the server averages both.
 
     Examples
     --------
@@ -48,12 +48,6 @@ def make_momentum(beta: float = 0.9) -> Algorithm:
     )
 
 
-# --- Generalized primal averaging (arXiv 2512.17131): a fast sequence, and an average that it
-# pulls.
-#
-# With mu_x = mu_y it is FedAc with 1/alpha = 0, beta = 1/(1 - mu_x) and eta = gamma/beta.
-
-
 @dataclass(frozen=True)
 class _Gpa:
     mu_x: float
@@ -70,7 +64,10 @@ class _Gpa:
 
 
 def make_gpa(mu_x: float, mu_y: float) -> Algorithm:
-    """Take g at mu_y x + (1 - mu_y) z; z <- z - eta g; x <- mu_x x + (1 - mu_x) z.
+    """Return generalized primal averaging (arXiv 2512.17131).
+
+    g at mu_y x + (1 - mu_y) z; z <- z - eta g; x <- mu_x x + (1 - mu_x) z. With mu_x = mu_y it is
+    FedAc with 1/alpha = 0, beta = 1/(1 - mu_x) and eta = gamma/beta.
 
     Examples
     --------

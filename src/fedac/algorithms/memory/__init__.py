@@ -1,1 +1,1 @@
-"""Memories: what a client keeps from one of its rounds to the next."""
+"""Memories: vectors that a client keeps between its rounds."""

@@ -1,8 +1,7 @@
 """Control variates: SCAFFOLD when the local rule is SGD (arXiv 1910.06378).
 
-Client m keeps c_m, what its gradient was on average in its last round, and the server c, the mean
-of all c_m. A client's gradients are corrected by c - c_m, so that all clients head for the same
-point.
+Client m keeps c_m, the mean of its gradients in its last round. The server keeps c, the weighted
+mean of all c_m. Clients add c - c_m to their gradients, so that all head for the same point.
 """
 
 from __future__ import annotations
@@ -14,9 +13,9 @@ from fedac.algorithms.algorithm import Algorithm, ClientWork, RoundInfo, State, 
 
 
 def with_control_variates(rule: Algorithm) -> Algorithm:
-    """Feed a rule g - c_m + c in place of g.
+    """Return a rule that steps with g - c_m + c instead of g.
 
-    A client also sends how far c_m moved. With SGD, c_m is that of SCAFFOLD's option II.
+    A client also sends the change of c_m. With SGD this is SCAFFOLD, option II.
 
     Examples
     --------
@@ -45,7 +44,7 @@ def with_control_variates(rule: Algorithm) -> Algorithm:
         serve=mine.serve,
         first_memory=mine.first_memory,
         changes=(*rule.changes, "c"),
-        echoes=(*rule.echoes, ("c", "c_m")),  # else c would drift away from the mean of all c_m
+        echoes=(*rule.echoes, ("c", "c_m")),  # otherwise c would drift away from the mean of c_m
     )
 
 

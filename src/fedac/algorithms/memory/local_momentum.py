@@ -1,7 +1,7 @@
-"""Momentum kept at home: of the sequences of a local rule only the first one travels.
+"""Local momentum: clients send only the first sequence of a rule and keep the others.
 
-The others stay on the client, as how far they are from where a fresh start would put them. For
-FedAc that is v = w - w_ag.
+The others are stored as offsets from their initial values at the first sequence: for FedAc,
+v = w - w_ag.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from fedac.algorithms.algorithm import Algorithm, ClientWork, State, Vector
 from fedac.errors import InputError
 
 
-def keep_at_home(rule: Algorithm) -> Algorithm:
-    """Let only the first sequence of a rule travel.
+def with_local_momentum(rule: Algorithm) -> Algorithm:
+    """Return a rule of which clients send only the first sequence.
 
     Examples
     --------
     >>> from fedac.algorithms import FEDAC_I
-    >>> mine = keep_at_home(FEDAC_I)
+    >>> mine = with_local_momentum(FEDAC_I)
     >>> mine.sequences, mine.local, mine.memory
     (('w_ag',), ('w_ag', 'w'), ('kept_w',))
     >>> mine.enter((3.0,), (0.5,), None)
@@ -29,13 +29,15 @@ def keep_at_home(rule: Algorithm) -> Algorithm:
     """
     first, *others = rule.sequences
     if not rule.is_plain:
-        raise InputError(f"'local' needs a rule without enter and leave of its own: '{rule.name}'")
+        raise InputError(
+            f"'local' does not work with '{rule.name}', which has its own enter or leave"
+        )
     if not others:
         raise InputError(
-            f"'local' keeps all but one sequence of a rule at home, but '{rule.name}' sends only "
-            "one; use fedac-i, fedac-ii, fedac-vanilla, momentum or gpa"
+            f"'local' needs a rule with several sequences, but '{rule.name}' has only one; use "
+            "fedac-i, fedac-ii, fedac-vanilla, momentum or gpa"
         )
-    mine = _AtHome(rule)
+    mine = _LocalMomentum(rule)
     return replace(
         rule,
         sequences=(first,),
@@ -49,7 +51,7 @@ def keep_at_home(rule: Algorithm) -> Algorithm:
 
 
 @dataclass(frozen=True)
-class _AtHome:
+class _LocalMomentum:
     rule: Algorithm
 
     def start(self, w_0: Vector) -> State:

@@ -1,9 +1,8 @@
 """Scaffnew, also known as ProxSkip for local steps (arXiv 2202.09357).
 
-Client m keeps a control variate h_m and the point y_m it sent. When the next round shows it the
-new x, it learns from how far its own point was off: h_m <- h_m + (x - y_m)/(K eta). So all clients
-must take part in every round: who stays away would see an x of a later round. Where the step size
-falls, eta is that of the new round.
+Client m keeps a control variate h_m and the point y_m that it sent. At the next broadcast x it
+updates h_m <- h_m + (x - y_m)/(K eta). So all clients must participate in every round: an absent
+client would miss an x. If the step size decays, eta is the step size of the new round.
 """
 
 from __future__ import annotations
@@ -19,13 +18,13 @@ from fedac.errors import InputError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScaffnewHyperparameters(Hyperparameters):
-    """A step size and the length of a round: 1/K is ProxSkip's probability to communicate."""
+    """Step size and round length: 1/K is ProxSkip's communication probability."""
 
     K: float
 
 
 def with_scaffnew(rule: Algorithm) -> Algorithm:
-    """Feed SGD g - h_m in place of g.
+    """Return SGD that steps with g - h_m instead of g.
 
     Examples
     --------
@@ -38,7 +37,7 @@ def with_scaffnew(rule: Algorithm) -> Algorithm:
     """
     if rule is not FEDAVG:
         raise InputError(
-            f"'scaffnew' is for the local rule fedavg with the plain average, not for "
+            f"'scaffnew' works only with the local rule fedavg and the plain average, not with "
             f"'{rule.name}'; 'cv' works with every rule"
         )
     return replace(
@@ -51,28 +50,28 @@ def with_scaffnew(rule: Algorithm) -> Algorithm:
         leave=leave,
         first_memory=first_memory,
         everybody=True,
-        echoes=(("w", "y"),),  # else the mean of all h_m would drift away from zero
+        echoes=(("w", "y"),),  # otherwise the mean of h_m would drift away from zero
     )
 
 
 def couple(*, eta: float, mu: float = 1.0, K: int = 1) -> ScaffnewHyperparameters:
-    """Leave the step size as it is."""
+    """Keep the step size."""
     return ScaffnewHyperparameters(eta=eta, K=K)
 
 
 def first_memory(sequences: State) -> State:
-    """Begin without a control variate: as if the client had sent the point it now gets."""
+    """Start with h_m = 0, as if the client had sent the broadcast point."""
     return 0 * sequences[0], sequences[0]
 
 
 def enter(sequences: State, memory: State, hp: ScaffnewHyperparameters) -> State:
-    """Learn from the point that came of the last round."""
+    """Update h_m with the new broadcast point."""
     (x,), (h, y) = sequences, memory
     return x, h + (x - y) / (hp.K * hp.eta)
 
 
 def update(local: State, w_md: Vector, g: Vector, hp: ScaffnewHyperparameters) -> State:
-    """Take a step of SGD with the corrected gradient."""
+    """Take an SGD step with the corrected gradient."""
     w, h = local
     return (*FEDAVG.update((w,), w_md, g - h, hp), h)
 
@@ -80,6 +79,6 @@ def update(local: State, w_md: Vector, g: Vector, hp: ScaffnewHyperparameters) -
 def leave(
     local: State, sequences: State, memory: State, hp: Any, done: ClientWork
 ) -> tuple[State, State]:
-    """Send the point, and keep it until the new one is known."""
+    """Send w, and keep it as y_m."""
     w, h = local
     return (w,), (h, w)
