@@ -11,8 +11,7 @@ from sklearn.datasets import load_breast_cancer
 
 from fedac import Link, LogisticRegression, load
 from fedac.data import Clients
-from fedac.errors import InputError
-from fedac.experiments.comparison.baselines import BASELINES, baseline_curve
+from fedac.experiments.comparison.baselines import agd_curve, lbfgs_curve
 from fedac.federation.federation import batch_rows
 from fedac.objectives import LeastSquares, NoisyQuadratic, optimum
 from fedac.objectives.heterogeneity import minimized
@@ -55,9 +54,9 @@ def test_agd_is_the_scheme_of_the_book(l2, times) -> None:
     F = breast_cancer(l2=l2)
     start = np.linspace(-1, 1, F.dim)
     eta = times / F.smoothness
-    found = baseline_curve("agd", F, start, 60, eta=eta)
+    found = agd_curve(F, start, 60, eta=eta, mu=l2)
     assert found == pytest.approx(nesterov(F, start, 60, eta, l2), rel=1e-10)
-    other = baseline_curve("agd", F, start, 60, eta=eta, mu=10 * l2)
+    other = agd_curve(F, start, 60, eta=eta, mu=10 * l2)
     assert other == pytest.approx(nesterov(F, start, 60, eta, 10 * l2), rel=1e-10)
     assert other[-1] != found[-1]
 
@@ -72,17 +71,17 @@ def test_agd_without_strong_convexity_is_fista() -> None:
         y = x_next + (t - 1) / t_next * (x_next - x)
         x, t = x_next, t_next
         values.append(F.value(x))
-    found = baseline_curve("agd", F, np.zeros(3), 200, eta=eta)
+    found = agd_curve(F, np.zeros(3), 200, eta=eta, mu=0.0)
     assert found == pytest.approx(values, rel=1e-9)
 
 
 def test_agd_with_steps_up_to_divergence() -> None:
     F = NoisyQuadratic([2.0, 2.0])  # 1/mu = 1/L: one step of this size arrives
     start = np.array([1.0, 3.0])
-    assert baseline_curve("agd", F, start, 3, eta=0.5).tolist() == [10.0, 0.0, 0.0, 0.0]
-    slow = baseline_curve("agd", F, start, 3, eta=0.75)  # gradient descent: w becomes -w/2
+    assert agd_curve(F, start, 3, eta=0.5, mu=2.0).tolist() == [10.0, 0.0, 0.0, 0.0]
+    slow = agd_curve(F, start, 3, eta=0.75, mu=2.0)  # gradient descent: w becomes -w/2
     assert slow == pytest.approx(10 / 4.0 ** np.arange(4))
-    far = baseline_curve("agd", F, start, 2000, eta=50.0)
+    far = agd_curve(F, start, 2000, eta=50.0, mu=2.0)
     assert far[-1] == math.inf
     assert not np.isnan(far).any()
 
@@ -92,9 +91,9 @@ def test_lbfgs_spends_its_rounds(rounds) -> None:
     """A record uses the gradients of its rounds only, and is F where one of them was taken."""
     F = breast_cancer(Counted, l2=1e-4)
     start = np.zeros(F.dim)
-    longest = baseline_curve("lbfgs", F, start, 60)
+    longest = lbfgs_curve(F, start, 60)
     F.asked.clear()
-    curve = baseline_curve("lbfgs", F, start, rounds)
+    curve = lbfgs_curve(F, start, rounds)
     assert len(F.asked) == rounds
     assert np.array_equal(F.asked[0], start)
     assert curve.tolist() == longest[: rounds + 1].tolist()
@@ -115,7 +114,7 @@ def test_lbfgs_is_scipys() -> None:
         )  # fmt: skip
         assert found.nfev == found.njev
         ends[found.nfev] = found.fun
-    curve = baseline_curve("lbfgs", F, start, max(ends))
+    curve = lbfgs_curve(F, start, max(ends))
     last = F.value(start)
     for r, value in enumerate(curve):
         last = ends.get(r, last)
@@ -125,11 +124,11 @@ def test_lbfgs_is_scipys() -> None:
 def test_breast_cancer_in_dozens_of_rounds() -> None:
     F = breast_cancer()
     low = optimum(F).value
-    quasi = baseline_curve("lbfgs", F, np.zeros(F.dim), 200) - low
+    quasi = lbfgs_curve(F, np.zeros(F.dim), 200) - low
     assert quasi[24] < 1e-6
     assert abs(quasi[-1]) < 1e-12  # it stops by itself, but not before
     tuned = [
-        baseline_curve("agd", F, np.zeros(F.dim), 30, eta=times / F.smoothness)[-1] - low
+        agd_curve(F, np.zeros(F.dim), 30, eta=times / F.smoothness, mu=1e-2)[-1] - low
         for times in 2.0 ** np.arange(-2, 5)
     ]
     assert min(tuned) < 1e-6
@@ -140,7 +139,7 @@ def test_clients_that_count_the_same() -> None:
     F = LogisticRegression(data.X, data.y, l2=1e-2)
     clients = Clients(np.arange(F.n_samples) < 30)
     mine = minimized(F, clients, "uniform")
-    end = baseline_curve("lbfgs", mine, np.zeros(F.dim), 100)[-1]
+    end = lbfgs_curve(mine, np.zeros(F.dim), 100)[-1]
     assert end == pytest.approx(optimum(mine).value, abs=1e-12)
     assert end != pytest.approx(optimum(F).value, abs=1e-6)
 
@@ -150,19 +149,3 @@ def test_seconds_wait_for_the_client_with_the_most_rows() -> None:
     rows = batch_rows(None, 6, Clients([0, 1, 1, 2, 2, 2]))
     seconds = link.elapsed(up=40, down=40, gaps=(1,) * 3, rows=rows, seed=1, M=3)
     assert seconds == pytest.approx((1 + 40 + 20 + 0.5 + 3 * 0.25) * np.arange(4))
-
-
-@pytest.mark.parametrize(
-    ("name", "given", "error"),
-    [
-        ("adg", {"rounds": 3}, "unknown baseline 'adg'; did you mean 'agd'"),
-        ("agd", {"rounds": 3}, "agd needs a step size"),
-        ("agd", {"rounds": 3, "eta": 0.0}, "eta must be"),
-        ("lbfgs", {"rounds": 3, "eta": 0.1}, "lbfgs has neither a step size nor mu"),
-        ("lbfgs", {"rounds": 0}, "rounds must be"),
-    ],
-)
-def test_bad_baselines(name, given, error) -> None:
-    assert list(BASELINES) == ["lbfgs", "agd"]
-    with pytest.raises(InputError, match=error):
-        baseline_curve(name, NoisyQuadratic([1.0]), np.ones(1), **given)

@@ -239,6 +239,7 @@ def print_comparison(found: Comparison) -> None:
     from fedac.experiments.comparison.report import title
     from fedac.experiments.comparison.table import LAST
     from fedac.experiments.comparison.verdict import sentences
+    from fedac.experiments.summary import Band
 
     question, target, rows = found.question, found.question.target, found.best_rows
     some = question.grid.participation[0] != 1
@@ -265,7 +266,7 @@ def print_comparison(found: Comparison) -> None:
         notes.append(MEGABYTES)
     columns[f"F - F* within {found.budget}"] = lambda row: scientific(row.suboptimality)
     if target is None:
-        columns["smallest"] = lambda row: _scientific(row.smallest.middle)
+        columns["smallest"] = lambda row: scientific(Band(*[row.smallest.middle] * 3))
         notes.append("Smallest: the smallest record.")
     table = new_table(
         *columns,
@@ -312,8 +313,4 @@ def scientific(band: Band) -> str:
     """Write a band with three digits, or a dash if it does not exist."""
     from fedac.experiments.summary import band_text
 
-    return "-" if not math.isfinite(band.middle) else band_text(band, _scientific)
-
-
-def _scientific(value: float) -> str:
-    return f"{value:.2e}" if math.isfinite(value) else "-"
+    return "-" if not math.isfinite(band.middle) else band_text(band, "{:.2e}".format)

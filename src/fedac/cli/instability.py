@@ -51,7 +51,12 @@ def command(
     *, kappa: float, blocks: int, local_steps: str, out: Path | None, as_json: bool
 ) -> None:
     """Show how fast two nearby runs of AGD separate, and how FedAc-I limits it."""
-    intervals = _intervals(local_steps)
+    intervals = whole_numbers(local_steps, option="--local-steps")
+    if len(intervals) > MOST_INTERVALS or not all(1 <= K <= LONGEST_INTERVAL for K in intervals):
+        raise InputError(
+            f"--local-steps takes up to {MOST_INTERVALS} numbers from 1 to {LONGEST_INTERVAL}, got "
+            f"{local_steps:.60}"
+        )
     from mpmath import mp
 
     from fedac.theory.instability import construct, fedac_separation
@@ -82,17 +87,6 @@ def command(
         f"measured and exact agree to {answer['largest_relative_error']:.0e}",
         file=sys.stderr,
     )
-
-
-def _intervals(text: str) -> list[int]:
-    option = "--local-steps"
-    intervals = whole_numbers(text, option=option)
-    if len(intervals) > MOST_INTERVALS:
-        raise InputError(f"{option} takes at most {MOST_INTERVALS} numbers, got {len(intervals)}")
-    for K in intervals:
-        if not 1 <= K <= LONGEST_INTERVAL:
-            raise InputError(f"{option} takes numbers from 1 to {LONGEST_INTERVAL}, got {K}")
-    return intervals
 
 
 def _answer(

@@ -1,7 +1,8 @@
 """Baselines without local steps: L-BFGS and accelerated gradient descent on full gradients.
 
 A round is one gradient of F and its value. All clients are present: each receives one vector, takes
-one step on all its rows and sends one vector.
+one step on all its rows and sends one vector. The curves below are F, not F - F*, after 0, 1, ..,
+`rounds` rounds.
 """
 
 from __future__ import annotations
@@ -13,50 +14,22 @@ import numpy as np
 
 from fedac.algorithms import MB_AC_SGD
 from fedac.algorithms.hyperparameters import FedAcHyperparameters
-from fedac.errors import InputError, look_up
 from fedac.objectives import ConvexObjective
-from fedac.validate import Array, require_count, require_positive
+from fedac.validate import Array
 
 BASELINES = {"lbfgs": "L-BFGS", "agd": "AGD"}
 """Labels by name; only ``agd`` has a step size."""
-
-
-def baseline_curve(
-    name: str,
-    F: ConvexObjective,
-    start: Array,
-    rounds: int,
-    eta: float | None = None,
-    mu: float | None = None,
-) -> Array:
-    """Return F of a baseline's output after 0, 1, .., `rounds` full gradients.
-
-    Every evaluation in a line search counts as a round. The result is F, not F - F*, of the last
-    accepted iterate. If the method stops early, its last value repeats; if it diverges, the rest is
-    inf. ``agd`` takes a step size `eta` and assumes strong convexity `mu` (default: that of F).
-
-    Examples
-    --------
-    >>> from fedac.objectives import NoisyQuadratic
-    >>> F = NoisyQuadratic([4.0, 1.0], optimum=[1.0, 1.0])
-    >>> baseline_curve("agd", F, np.zeros(2), rounds=3, eta=0.25).round(4)
-    array([2.5   , 0.2812, 0.1582, 0.0776])
-    """
-    require_count("rounds", rounds)
-    if look_up("baseline", name, {one: one for one in BASELINES}) == "agd":
-        if eta is None:
-            raise InputError("agd needs a step size: set eta")
-        return _agd(F, start, rounds, eta, F.strong_convexity if mu is None else mu)
-    if eta is not None or mu is not None:
-        raise InputError("lbfgs has neither a step size nor mu: omit eta and mu")
-    return _lbfgs(F, start, rounds)
 
 
 class _SpentError(Exception):
     """All rounds are spent, possibly within a line search."""
 
 
-def _lbfgs(F: ConvexObjective, start: Array, rounds: int) -> Array:
+def lbfgs_curve(F: ConvexObjective, start: Array, rounds: int) -> Array:
+    """Run L-BFGS; every evaluation in a line search is a round.
+
+    A value is F of the last accepted iterate. If the method stops early, its last value repeats.
+    """
     from scipy.optimize import OptimizeResult, minimize
 
     values, spent = np.full(rounds + 1, F.value(start)), 0
@@ -84,17 +57,22 @@ def _lbfgs(F: ConvexObjective, start: Array, rounds: int) -> Array:
     return values
 
 
-def _agd(F: ConvexObjective, start: Array, rounds: int, eta: float, mu: float) -> Array:
+def agd_curve(F: ConvexObjective, start: Array, rounds: int, eta: float, mu: float) -> Array:
     """Run Nesterov's constant step scheme II (Lectures on Convex Optimization, 2018, (2.2.20)).
 
     Its momentum rises from FISTA's to the constant momentum of MB-AC-SGD, which does poorly in
     the first 1/sqrt(eta mu) rounds. The update is therefore MB-AC-SGD's with new hyperparameters in
-    every round: the book's a starts at 1 and tends to sqrt(eta mu).
+    every round: the book's a starts at 1 and tends to sqrt(eta mu). After divergence F is inf.
+
+    >>> from fedac.objectives import NoisyQuadratic
+    >>> F = NoisyQuadratic([4.0, 1.0], optimum=[1.0, 1.0])
+    >>> agd_curve(F, np.zeros(2), rounds=3, eta=0.25, mu=1.0).round(4)
+    array([2.5   , 0.2812, 0.1582, 0.0776])
     """
     values = np.full(rounds + 1, math.inf)
     values[0] = F.value(start)
     # The lower limit, lost in rounding, stands for mu = 0. Steps above 1/mu have no momentum.
-    q = min(max(require_positive("eta", eta) * mu, 1e-30), 1.0)
+    q = min(max(eta * mu, 1e-30), 1.0)
     a, state = 1.0, MB_AC_SGD.start(start)
     with np.errstate(over="ignore", invalid="ignore"):  # the step size may be too large
         for r in range(1, rounds + 1):

@@ -16,7 +16,7 @@ import numpy as np
 from fedac.algorithms.checks import needs_mu
 from fedac.data import Dataset
 from fedac.errors import InputError
-from fedac.experiments.comparison.baselines import BASELINES, baseline_curve
+from fedac.experiments.comparison.baselines import BASELINES, agd_curve, lbfgs_curve
 from fedac.experiments.comparison.question import AXES, Budget, Question
 from fedac.experiments.comparison.table import (
     EXACT,
@@ -270,8 +270,9 @@ class Study:
         self, variant: Variant
     ) -> tuple[list[Setting], Setting | None, tuple[Curve, ...]]:
         """Return the settings tried for a baseline, the best of them and its curves."""
+        F, start, rounds = self._objective, self._start, self.question.rounds_of(variant.K)
         if variant.method == "lbfgs":  # nothing to tune
-            return [], None, self._baseline_curves(variant)
+            return [], None, self._baseline_curves(variant, lbfgs_curve(F, start, rounds))
         found: dict[Setting, tuple[Curve, ...]] = {}
 
         def score(setting: Setting) -> tuple[float, ...]:
@@ -280,16 +281,13 @@ class Study:
         for count in self._tuner.stages:
             best = min(found, key=score, default=None)
             for setting in self._tuner.propose(AGD, 1, found, best, count):
-                found[setting] = self._baseline_curves(
-                    variant, eta=setting.eta, mu=self._mu * setting.mu_factor
-                )
+                values = agd_curve(F, start, rounds, setting.eta, self._mu * setting.mu_factor)
+                found[setting] = self._baseline_curves(variant, values)
         best = min(found, key=score)
         return list(found), best, found[best]
 
-    def _baseline_curves(self, variant: Variant, **setting: float) -> tuple[Curve, ...]:
+    def _baseline_curves(self, variant: Variant, values: Array) -> tuple[Curve, ...]:
         """Return a curve for each fresh seed; they differ only in the clients' speed."""
-        rounds = self.question.rounds_of(variant.K)
-        values = baseline_curve(variant.method, self._objective, self._start, rounds, **setting)
         suboptimality = np.maximum(values - self._f_star, EXACT)
         if not math.isfinite(values[-1]):
             suboptimality[:] = np.inf

@@ -82,45 +82,28 @@ class Curve:
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """The result of a method with one K on fresh seeds.
+    """The result of a method with one K and wire on fresh seeds.
 
-    Attributes
-    ----------
-    method : str
-        As the user named it.
-    algorithm : str
-        Name of the tuned algorithm, with the tuned numbers of its server rule.
-    eta, server_step, momentum, mu : float or None
-        Tuned numbers. None where the method has no such number, or every try diverged.
-    edge, server_edge : "smallest", "largest" or ""
-        Whether eta, or the server's step, is the smallest or largest one tried.
-    all_clients : bool
-        Whether a round waits for all clients regardless of participation (the baselines).
-    reached : bool or None
-        Whether all seeds reached the target; None without a target.
-    seeds_reached : int
-        Number of seeds that reached it.
-    rounds, megabytes, seconds : Band
-        Cost of the target; NaN if not all seeds reached it, or without a target.
-    suboptimality, smallest : Band
-        Within the budget: mean of the last records, and the smallest record.
-    ratio : Band
-        Cost relative to the first row, seed by seed: seconds to the target or, where the first row
-        did not reach it, suboptimality.
+    ``rounds``, ``megabytes`` and ``seconds`` are the cost of the target, NaN if not all seeds
+    reached it. Within the budget, ``suboptimality`` is the mean of the last records, ``smallest``
+    the smallest record. ``ratio`` is the cost relative to the first row, seed by seed: seconds to
+    the target or, where the first row did not reach it, suboptimality.
     """
 
-    method: str
+    method: str  # as the user named it
     K: int
     wire: str
-    algorithm: str
+    algorithm: str  # with the tuned numbers of its server rule
+    # Tuned numbers: None where the method has no such number, or every try diverged.
     eta: float | None = None
     server_step: float | None = None
     momentum: float | None = None
     mu: float | None = None
+    # Whether eta, or the server's step, is the "smallest" or "largest" one tried.
     edge: str = ""
     server_edge: str = ""
-    all_clients: bool
-    reached: bool | None
+    all_clients: bool  # whether rounds wait for all clients regardless of participation: baselines
+    reached: bool | None  # whether all seeds reached the target; None without a target
     seeds_reached: int
     rounds: Band
     megabytes: Band
