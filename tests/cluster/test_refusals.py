@@ -10,7 +10,7 @@ import pytest
 from fedac import LeastSquares, NoisyQuadratic, simulate
 from fedac.cli import main
 from fedac.errors import InputError
-from fedac.simulation.engines.linear.client_memory import Home, require_space, reserved
+from fedac.simulation.engines.linear.client_rounds import MemoryHost, require_space, reserved
 
 F = LeastSquares([[1.0], [1.0]], [0.0, 3.0])
 OPTIONS = {"M": 4, "K": 2, "T": 4, "eta": 0.1}
@@ -40,7 +40,10 @@ def test_a_missing_ray_is_named_with_how_to_install_it(monkeypatch):
 
 def test_a_share_of_the_memories_that_does_not_fit_its_node_is_refused():
     sizes = {"clients": 1000, "numbers": 250, "runs": 4}
-    large, small = Home(0.5, 2_000_000, " on node a"), Home(0.5, 1_000_000, " on node b")
+    large, small = (
+        MemoryHost(0.5, size, f" on node {name}")
+        for name, size in (("a", 2_000_000), ("b", 1_000_000))
+    )
     require_space(sizes, 4, [large, large])
     with pytest.raises(InputError, match=r"4 MB .* 2 MB of it on node b, but only 1 MB are free"):
         require_space(sizes, 4, [large, small])

@@ -32,26 +32,26 @@ import runpy, sys, traceback, warnings
 from pathlib import Path
 import numpy as np
 from fedac.cluster import connect, nodes
-from fedac.simulation.engines.ray import driver as crew
+from fedac.simulation.engines.ray import driver
 
 file, out, *pairs = sys.argv[1:]
 scenarios = runpy.run_path(file)
 warnings.simplefilter("ignore")
 
-class Owners(crew.Owners):
+class CountedMoves(driver.MemoryPlacement):
     def assign(self, members, bounds):
         global moves
         for move in super().assign(members, bounds):
             moves += len(move.clients)
             yield move
 
-crew.Owners = Owners
+driver.MemoryPlacement = CountedMoves
 with connect():
     first, second = nodes()
     cpus = [(first, 0.25), (second, 0.5), (first, 0.25)]
     for pair in pairs:
         name, actors = pair.split("-")
-        crew.places = lambda: [crew.Place(*each) for each in cpus[: int(actors)]]
+        driver.nodes_with_cores = lambda: [driver.NodeShare(*x) for x in cpus[: int(actors)]]
         queries, moves = [], 0
         try:
             result = scenarios["SCENARIOS"][name](on="ray", on_progress=queries.append)

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import fedac
+from fedac.simulation.engines.linear import engine
 from fedac.simulation.engines.linear.kernels import compiling
 from fedac.simulation.engines.linear.kernels.compiling import compiled, compiled_dir
 
@@ -72,7 +73,7 @@ def test_all_that_kernels_import_counts_as_their_source() -> None:
         for folder, names in re.findall(r"^from fedac([\w.]*) import (.+)$", text, re.MULTILINE):
             used |= {f"{folder}.{name}"[1:] for name in names.split(", ")}
     files = {f"{name.replace('.', '/')}.py" for name in used}
-    known = {*compiling.SOURCES, "simulation/engines/linear/kernels/compiling.py", "arrays.py"}
+    known = {*compiling.SOURCES, "simulation/engines/linear/kernels/compiling.py", "validate.py"}
     assert {file for file in files if (package / file).exists()} <= known
 
 
@@ -190,4 +191,4 @@ def test_errors_of_background_work_reach_the_caller() -> None:
         raise RuntimeError("mine")
 
     with pytest.raises(RuntimeError, match="mine"):
-        compiling.run_interruptibly(fail, lambda: None)
+        engine._run_interruptibly(fail, lambda: None)

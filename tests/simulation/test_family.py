@@ -16,7 +16,7 @@ from fedac.algorithms import Algorithm, get
 from fedac.errors import InputError
 from fedac.objectives import LeastSquares, LogisticRegression, optimum
 from fedac.simulation import Result, Schedule
-from fedac.simulation.engines.linear import client_memory
+from fedac.simulation.engines.linear import client_rounds
 
 # Of every kind: what travels, what is kept, what the server does.
 COMPOSITIONS = (
@@ -260,7 +260,7 @@ def test_server_numbers_are_lanes_of_one_pass() -> None:
 
 
 def test_memory_that_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client_memory, "free_bytes", lambda: 10**7)
+    monkeypatch.setattr(client_rounds, "free_bytes", lambda: 10**7)
     expected = r"takes 168 MB \(1,048,576 clients x 10 numbers x 2 runs\), but only 10 MB are free"
     with pytest.raises(InputError, match=expected):
         run(LOGISTIC, "scaffnew", "fast", clients=None, M=2**20)

@@ -37,7 +37,7 @@ from fedac.objectives import (
     SquaredHinge,
 )
 from fedac.simulation import Record, Result, Schedule, SimulationInterrupted, simulate
-from fedac.simulation.engines.linear import threads, workers
+from fedac.simulation.engines.linear import rounds, workers
 from fedac.simulation.engines.linear.kernels import steps
 
 N, D = 150, 10
@@ -341,7 +341,7 @@ def test_touched_coordinates_only(wide, lam, K: int, way: int, monkeypatch) -> N
 
 @pytest.fixture
 def never_shared(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workers, "worth_sharing", lambda *_: False)
+    monkeypatch.setattr(workers, "SHARED_BYTES", 0)
 
 
 @pytest.mark.parametrize("lam", [None, 0.1])
@@ -387,7 +387,7 @@ def test_long_rounds_sweep(wide, monkeypatch) -> None:
 def parts(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     """The strands and the thread of every part of the work; the warm-up's are left out."""
     seen: list[tuple[int, int]] = []
-    plain = threads.Threads.run
+    plain = workers.Threads.run
 
     def run(self, task, **more):
         def watched(first: int, last: int) -> None:
@@ -397,14 +397,14 @@ def parts(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
 
         return plain(self, watched, **more)
 
-    monkeypatch.setattr(threads.Threads, "run", run)
+    monkeypatch.setattr(workers.Threads, "run", run)
     return seen
 
 
 @pytest.mark.parametrize("precision", ["float32", "float64"])
 @pytest.mark.parametrize("kind", [np.asarray, sp.csr_array], ids=["dense", "sparse"])
 def test_results_do_not_depend_on_threads(kind, precision: str, parts, monkeypatch) -> None:
-    monkeypatch.setattr(threads, "WORTH_A_THREAD", 0)
+    monkeypatch.setattr(workers, "WORTH_A_THREAD", 0)
     rng = np.random.default_rng(6)
     rows = rng.standard_normal((3000, D))
     signs = np.where(rows @ CENTER + rng.standard_normal(3000) > 0, 1.0, -1.0)
@@ -423,7 +423,7 @@ def test_results_do_not_depend_on_threads(kind, precision: str, parts, monkeypat
 def test_a_batch_smaller_than_the_data_is_listed(model: str, monkeypatch) -> None:
     more = {"K": 1, "T": 3, "M": 30}
     listed = fast(MODELS[model](0.1), **more)
-    monkeypatch.setattr("fedac.simulation.engines.linear.minibatch.SPARSE_BATCH", 0.0)
+    monkeypatch.setattr(rounds, "SPARSE_BATCH", 0.0)
     counted = fast(MODELS[model](0.1), **more)
     assert_same(listed, counted, rel=1e-12)
 
@@ -443,8 +443,8 @@ def test_work_worth_threads_is_shared(parts) -> None:
 
 def test_long_work_is_cut_even_for_one_thread(parts, monkeypatch) -> None:
     # Lest a progress bar stand still and an interrupt wait.
-    monkeypatch.setattr(threads, "LARGEST_PART", 1000)
-    monkeypatch.setattr(threads, "WORTH_A_THREAD", 0)
+    monkeypatch.setattr(workers, "LARGEST_PART", 1000)
+    monkeypatch.setattr(workers, "WORTH_A_THREAD", 0)
     queries: list[int] = []
     fast(LOGISTIC, "fedac-i", M=4000, K=4, T=4, threads=1, on_progress=queries.append)
     assert len(queries) == 16
@@ -455,7 +455,7 @@ def test_threads_hand_on_errors() -> None:
     def fail(first: int, last: int) -> None:
         raise RuntimeError("mine")
 
-    with threads.Threads(2) as team:
+    with workers.Threads(2) as team:
         for work in (1, 10**9):
             with pytest.raises(RuntimeError, match="mine"):
                 team.run(fail, strands=8, work=work)
@@ -466,7 +466,7 @@ def test_threads_hand_on_errors() -> None:
 def test_every_strand_is_run_once(count: int, strands: int) -> None:
     done: list[int] = []
     reported: list[int] = []
-    with threads.Threads(count) as team:
+    with workers.Threads(count) as team:
         team.run(
             lambda first, last: done.extend(range(first, last)),
             strands=strands,

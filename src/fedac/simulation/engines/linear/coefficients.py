@@ -1,4 +1,4 @@
-"""The affine form of an algorithm, derived by calling it, and the tables of one round.
+"""The coefficients of algorithms: all that kernels know of them.
 
 Every algorithm here is linear in its state and the gradient. Calling `query` and `update` on
 unit values (`fedac.algorithms.linear`) gives c, A and b with ``w_md = c.S`` and ``S' = A S + b g``.
@@ -7,29 +7,36 @@ A linear model's gradient is ``g = s x + l2 w_md``, so its l2 term goes into A:
 
 Inside a round write ``S_t = A^t Y_t``. Then ``Y_{t+1} = Y_t + A^-(t+1) b s_t x_t'`` touches only
 the coordinates of one row, and the margin is ``(c' A^t)(Y_t x_t)``: a local step costs O(nnz).
+
+With control variates a client sums its gradients, which would be one more vector to update in every
+step. But where all points of ``S' = A S + b g`` move in the same way, there is a v with ``v A = v``
+and ``v b = 1``, and the sum of g over a round is ``v (S_K - S_0)``. `without_sums` makes use of it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from fedac.algorithms.linear import boundary_form, linear_form
-from fedac.simulation.engines.linear.kernels.types import Closing, Tables
+from fedac.simulation.engines.linear.kernels.types import Closing, Combinations, Tables
 from fedac.simulation.problem import Lane
 from fedac.validate import Array
 
-# How badly A^t may be conditioned before Y is folded back: what rounding is multiplied by.
+# How badly A^t may be conditioned before Y is folded: rounding is multiplied by it.
 SAFE_CONDITION = {np.dtype(np.float32): 16.0, np.dtype(np.float64): 1e4}
-# Steps of a round whose tables, some megabytes at most, are kept for the next simulation.
-LONGEST_KEPT = 4096
 # Beyond these sizes powers of A come near the ends of single precision.
 SAFE_SIZE = 1e12
+# Rounds of at most so many steps keep their tables, some megabytes, for the next simulation.
+LONGEST_KEPT = 4096
+# How much rounding of a state of size 1 may show in a mean gradient: a step size that is very
+# small would lose its digits in S_K - S_0.
+SAFE_ROUNDING = 1e-5
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +61,7 @@ class Affine:
         """Return A without the sequences that rounding cannot spoil.
 
         These are constants of a round, such as a control variate, and plain sums that no other
-        sequence depends on: undoing a step multiplies none of their errors.
+        sequence depends on: undoing a step does not multiply their errors.
         """
         A = self.with_l2(l2).A
         unit = np.eye(len(A))
@@ -65,7 +72,7 @@ class Affine:
 
 
 def affine_form(lane: Lane) -> Affine:
-    """Derive the affine form of a lane, or refuse an algorithm that has none.
+    """Derive the affine form of a lane; raises InputError for an algorithm that has none.
 
     Examples
     --------
@@ -98,41 +105,22 @@ def round_tables(
     >>> tables.q.ravel(), tables.r.ravel(), closing.to_state.ravel()
     (array([1.]), array([-1.]), array([0.5]))
     """
-    if gap <= LONGEST_KEPT:
-        return _kept_tables(_Forms(tuple(forms)), l2, gap, np.dtype(dtype))
-    return _make_tables(forms, l2, gap, dtype)
-
-
-class _Forms:
-    """Forms that are equal if their numbers are, to find tables by."""
-
-    def __init__(self, forms: tuple[Affine, ...]) -> None:
-        self.forms = forms
-        self._numbers = tuple(
-            (form.c.tobytes(), form.A.tobytes(), form.b.tobytes()) for form in forms
-        )
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Forms) and self._numbers == other._numbers
-
-    def __hash__(self) -> int:
-        return hash(self._numbers)
-
-
-@lru_cache(maxsize=32)  # groups of a sweep that differ in M or seed have the same tables
-def _kept_tables(
-    given: _Forms, l2: float, gap: int, dtype: np.dtype[Any]
-) -> tuple[Tables, Closing]:
-    return _make_tables(given.forms, l2, gap, dtype)
+    A = np.stack([form.with_l2(l2).A for form in forms])  # (V, S, S)
+    core = np.stack([form.core(l2) for form in forms])
+    b, c = np.stack([form.b for form in forms]), np.stack([form.c for form in forms])
+    make = _kept_tables if gap <= LONGEST_KEPT else _make_tables
+    numbers = (A.tobytes(), core.tobytes(), b.tobytes(), c.tobytes())
+    return make(numbers, A.shape[:2], l2, gap, np.dtype(dtype))
 
 
 def _make_tables(
-    forms: Sequence[Affine], l2: float, gap: int, dtype: npt.DTypeLike
+    numbers: tuple[bytes, ...], shape: tuple[int, int], l2: float, gap: int, dtype: np.dtype[Any]
 ) -> tuple[Tables, Closing]:
-    A = np.stack([form.with_l2(l2).A for form in forms])  # (V, S, S)
-    b = np.stack([form.b for form in forms])
-    c = np.stack([form.c for form in forms])
-    longest, powers = _safe_powers(A, np.stack([form.core(l2) for form in forms]), gap, dtype)
+    """Tabulate a round of V lanes with S sequences, from A, core, b and c as hashable bytes."""
+    V, S = shape
+    A, core = (np.frombuffer(matrices).reshape(V, S, S) for matrices in numbers[:2])
+    b, c = (np.frombuffer(vectors).reshape(V, S) for vectors in numbers[2:])
+    longest, powers = _safe_powers(A, core, gap, dtype)
     inverses = np.linalg.inv(powers[: longest + 1])
 
     # A fold needs no inverse for its own step, so a folded stretch is one step longer.
@@ -145,7 +133,7 @@ def _make_tables(
     r = np.einsum("kvst,vt->ksv", inverses[np.minimum(since + 1, longest)], b)
     r[fold_after] = b.T
     fold_matrix = powers[min(stretch, longest + 1)]
-    kappa = np.zeros((gap + 1, *b.shape))  # S_t = A^t Y_t + kappa_t u', kappa' = A kappa - l2 b
+    kappa = np.zeros((gap + 1, V, S))  # S_t = A^t Y_t + kappa_t u', kappa' = A kappa - l2 b
     for t in range(gap):
         kappa[t + 1] = np.einsum("vst,vt->vs", A, kappa[t]) - l2 * b
     tables = Tables(
@@ -153,10 +141,14 @@ def _make_tables(
         r=r,
         e=np.einsum("vs,kvs->kv", c, kappa[:gap]),
         fold_after=fold_after,
-        folds=np.broadcast_to(fold_matrix.transpose(2, 1, 0), (folds, *A.shape[1:], A.shape[0])),
+        folds=np.broadcast_to(fold_matrix.transpose(2, 1, 0), (folds, S, S, V)),
     )
     to_base = np.linalg.matrix_power(fold_matrix, folds).transpose(1, 2, 0)
     return tables, Closing(to_base, powers[rest].transpose(1, 2, 0), kappa[gap].T)
+
+
+# Groups of a sweep that differ in M or seed have the same tables.
+_kept_tables = lru_cache(maxsize=32)(_make_tables)
 
 
 def _safe_powers(A: Array, core: Array, gap: int, dtype: npt.DTypeLike) -> tuple[int, Array]:
@@ -191,34 +183,14 @@ def _safe_powers(A: Array, core: Array, gap: int, dtype: npt.DTypeLike) -> tuple
     return gap, powers
 
 
-# --- All that clients do in a round, as coefficients: how they enter, step and leave.
-#
-# Control variates have a client sum its gradients, and the sum would be one more vector to update
-# in
-# every step. But ``S' = A S + b g`` moves as a whole where all its points move alike, so there is
-# a v
-# with ``v A = v`` and ``v b = 1``, and then the sum of g over a round is ``v (S_K - S_0)``. The
-# engine takes it from there (`without_sums`) and steps without it.
-
-# How much rounding of a state of size 1 may show in a mean gradient: a step size that is very
-# small would lose its digits in S_K - S_0.
-SAFE_ROUNDING = 1e-5
-
-
 @dataclass(frozen=True, slots=True)
 class ClientForm:
     """The coefficients of a lane's clients in a round of some length: T vectors travel, P are kept.
 
-    Attributes
-    ----------
-    steps : Affine
-        One step of the S sequences that a client works on.
-    begin : array, shape (P, T)
-        From what was broadcast to a client's first memory.
-    enter : array, shape (S, T + P)
-        From what was broadcast and the memory to what it works on.
-    leave : array, shape (T + P, S + T + P)
-        From what it worked on, what was broadcast and its memory to its message and memory.
+    `steps` is one step of the S sequences that a client works on. `begin`, of shape (P, T), gives
+    its first memory from the broadcast. `enter`, of shape (S, T + P), gives what it works on from
+    the broadcast and the memory. `leave`, of shape (T + P, S + T + P), gives its message and next
+    memory from what it worked on, the broadcast and the memory.
     """
 
     steps: Affine
@@ -235,7 +207,7 @@ class ClientForm:
 
 
 def client_form(lane: Lane, gap: int) -> ClientForm:
-    """Find the coefficients of a lane's clients in a round of `gap` steps."""
+    """Derive the coefficients of a lane's clients in a round of `gap` steps."""
     algorithm = lane.algorithm
     T, P = len(algorithm.sequences), len(algorithm.memory)
     S = len(algorithm.local_sequences)
@@ -249,7 +221,7 @@ def client_form(lane: Lane, gap: int) -> ClientForm:
 
 
 def without_sums(form: ClientForm, gap: int, dtype: npt.DTypeLike) -> ClientForm | None:
-    """Return the form without sequences that are sums of gradients; None if they are needed.
+    """Return the form without sequences that sum gradients; None if they are needed.
 
     Examples
     --------
@@ -292,7 +264,7 @@ def without_sums(form: ClientForm, gap: int, dtype: npt.DTypeLike) -> ClientForm
 
 
 def _invariant(A: Array, b: Array, places: npt.NDArray[np.bool_]) -> Array:
-    """Return v with v A = v and v b = 1, in its places; NaN if there is none."""
+    """Return v with v A = v and v b = 1 in the given places; NaN if there is none."""
     v = np.full(len(places), np.nan)
     size = np.abs(b).max(initial=0.0)
     if size > 0:
@@ -303,3 +275,38 @@ def _invariant(A: Array, b: Array, places: npt.NDArray[np.bool_]) -> Array:
         if np.allclose(system @ found, wanted, rtol=0, atol=1e-10 * max(1, np.abs(found).max())):
             v[places] = found / size
     return v
+
+
+def to_combinations(coefficients: npt.NDArray[Any], sizes: tuple[int, ...]) -> Combinations:
+    """List the terms of linear combinations that are not zero in all lanes.
+
+    `coefficients` has shape (combinations, vectors, lanes), `sizes` are the vectors of each source.
+
+    >>> some = to_combinations(np.array([[[0.0], [2.0], [0.0]], [[1.0], [0.0], [3.0]]]), (2, 1))
+    >>> some.bounds.tolist(), some.inputs.tolist(), some.coefficients.tolist()
+    ([0, 1, 1, 2, 3], [1, 0, 0], [2.0, 1.0, 3.0])
+    """
+    firsts = np.concatenate([[0], np.cumsum(sizes)])
+    bounds, inputs, kept = [0], [], [np.zeros((0, coefficients.shape[-1]), coefficients.dtype)]
+    for combination in coefficients:
+        for first, last in pairwise(firsts):
+            for i in range(first, last):
+                if combination[i].any():
+                    inputs.append(i - first)
+                    kept.append(combination[i : i + 1])
+            bounds.append(len(inputs))
+    return Combinations(
+        np.array(bounds, np.uint64), np.array(inputs, np.uint64), np.concatenate(kept).reshape(-1)
+    )
+
+
+def to_dense(given: Combinations, sizes: tuple[int, ...], V: int) -> npt.NDArray[Any]:
+    """Undo `to_combinations`."""
+    sources, firsts = len(sizes), np.concatenate([[0], np.cumsum(sizes)])
+    combinations = (len(given.bounds) - 1) // sources
+    dense = np.zeros((combinations, firsts[-1], V), given.coefficients.dtype)
+    for slot, (first, last) in enumerate(pairwise(given.bounds.tolist())):
+        for k in range(first, last):
+            place = firsts[slot % sources] + int(given.inputs[k])
+            dense[slot // sources, place] = given.coefficients[k * V : (k + 1) * V]
+    return dense

@@ -1,33 +1,34 @@
-"""Work on dense rows by matrix products, which run near the processor's peak.
+"""Workers and minibatches on dense rows, by matrix products that run near the processor's peak.
 
 Within a block of steps a worker moves only along the rows it draws. Its margins need the start
-point times those rows, and the rows times each other (their Gram matrix); what is left is a
+point times those rows, and the rows times each other (their Gram matrix). What is left is a
 recursion over numbers instead of one over long vectors.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from fedac.federation.compression import WIRES, keys_of, rounded
 from fedac.federation.sampling import sample_index
-from fedac.simulation.engines.linear.draws import numbers, sizes
+from fedac.simulation.engines.linear.coefficients import to_dense
 from fedac.simulation.engines.linear.kernels import steps
 from fedac.simulation.engines.linear.kernels.simd import Template
 from fedac.simulation.engines.linear.kernels.types import (
-    Batch,
-    Block,
+    ClientCoefficients,
+    DenseBlock,
     Draws,
     LocalRound,
+    Memories,
+    RowBatch,
     Rows,
     Tables,
 )
-from fedac.simulation.engines.linear.threads import sum_strands
-from fedac.simulation.engines.linear.workers import Workers
+from fedac.simulation.engines.linear.workers import StreamedWorkers, sum_strands
 from fedac.validate import Array
 
 Numbers = npt.NDArray[Any]  # of the workers' precision
@@ -40,11 +41,11 @@ WORKERS_AT_ONCE = 8
 ROWS_AT_ONCE = 512
 
 
-class DenseWorkers(Workers):
+class DenseWorkers(StreamedWorkers):
     """Runs workers by products of some workers' rows at a time."""
 
     def may_share(self, gap: int) -> bool:
-        """Say so for rounds of one block: after it, workers are at different points."""
+        """Share in rounds of one block only: after it, workers are at different points."""
         batch = self.full.batch
         return batch is not None and gap * batch <= BLOCK and super().may_share(gap)
 
@@ -55,7 +56,7 @@ class DenseWorkers(Workers):
     def find_margins(self, first: int, last: int) -> None:
         """Multiply the rows of some strands by the start."""
         (X,) = self.rows.data
-        for rows in _pieces(len(X), len(self.total), first, last):
+        for rows in _slices(len(X), len(self.total), first, last):
             np.matmul(X[rows], self._matrix(self.start), out=self._shared.margins[rows])
 
     def add_rows(self, first: int, last: int) -> None:
@@ -64,10 +65,10 @@ class DenseWorkers(Workers):
         self.total[first:last] = 0.0
         for strand in range(first, last):
             moved = self._matrix(self.total[strand])
-            for rows in _pieces(len(X), len(self.total), strand, strand + 1):
+            for rows in _slices(len(X), len(self.total), strand, strand + 1):
                 moved += X[rows].T @ sum_strands(self._shared.steps[:, rows]).astype(X.dtype)
 
-    def run_strands(self, first: int, last: int, this_round: LocalRound) -> None:
+    def worker_kernel(self, first: int, last: int, this_round: LocalRound) -> None:
         """Run the workers of some strands."""
         (X,) = self.rows.data
         draws = this_round.draws
@@ -83,45 +84,73 @@ class DenseWorkers(Workers):
                 weights = self._weights(draws, place, until)
                 if draws.batch == 0:
                     moved = self._matrix(self.total[strand])
-                    for m, weight in zip(numbers(draws, place, until), weights, strict=True):
+                    for m, weight in zip(draws.client_ids(place, until), weights, strict=True):
                         start = self._matrix(this_round.start).copy()
-                        Y = self._run_on_all_rows(this_round, int(m), start)
+                        Y = self._steps_on_all_rows(this_round, int(m), start)
                         moved += weight * (Y - self._matrix(this_round.base))
                     continue
                 drawn = self._draw(draws, place, until)
                 if shared:
                     x, P = _gather(X, drawn, memory), this_round.shared.margins[drawn]
-                    C = self._steps(this_round.tables, 0, draws.batch, drawn, x, P)
+                    C = self._block(this_round.tables, 0, draws.batch, drawn, x, P)
                     C *= weights[:, None, None]
                     steps.scatter(self.sequences, drawn, C, this_round.shared.steps[strand])
                 else:
                     moved = self._matrix(self.total[strand])
                     self._run_workers(this_round, drawn, weights, memory, moved)
 
-    def clients_of(
-        self, strand: int, this_round: LocalRound
-    ) -> Iterator[tuple[int, float, Callable[[Numbers], Numbers]]]:
-        """Yield the clients of a strand: number, weight, and what their steps make of their Y."""
-        draws, strands = this_round.draws, len(self.total)
-        first, last = (draws.taking_part * place // strands for place in (strand, strand + 1))
-        weights = self._weights(draws, first, last)
-        for place, m in enumerate(numbers(draws, first, last), start=first):
-            walk = partial(self._walk, this_round, place)
-            yield int(m), float(weights[place - first]), walk
+    def client_kernel(
+        self,
+        first: int,
+        last: int,
+        this_round: LocalRound,
+        coefficients: ClientCoefficients,
+        memories: Memories,
+    ) -> None:
+        """Run the clients of some strands."""
+        draws, (S, V, T) = this_round.draws, self.widths
+        shape = (self.dim, -1, V)
+        P = coefficients.constant.size // V - T
+        broadcast = coefficients.broadcast.reshape(shape)
+        reference = coefficients.reference.reshape(shape)
+        begin = to_dense(coefficients.begin, (T,), V)
+        enter = to_dense(coefficients.enter, (T, P), V)
+        leave = to_dense(coefficients.leave, (S, T, P), V)
+        constant = coefficients.constant.reshape(-1, V) * coefficients.center[:, None, None]
+        for strand in range(first, last):
+            summed = self.total[strand].reshape(shape)
+            start, end = (draws.taking_part * s // len(self.total) for s in (strand, strand + 1))
+            weights = self._weights(draws, start, end)
+            for place, m in enumerate(draws.client_ids(start, end), start=start):
+                memory = memories.memory[m].reshape(shape)
+                if not memories.started[m]:
+                    memories.started[m] = True
+                    memory[:] = _combine(begin, broadcast)
+                Y = _combine(enter, broadcast, memory)
+                after = self._steps_of_client(this_round, place, Y.reshape(len(Y), -1))
+                left = constant + _combine(leave, after.reshape(shape), broadcast, memory)
+                moved = left[:, :T] - reference
+                memory[:] = left[:, T:]
+                if coefficients.wire:
+                    sent = _on_wire(moved, coefficients.wire, draws, int(m))
+                    for p, t in enumerate(coefficients.echoes):
+                        memory[:, p] += sent[:, t] - moved[:, t] if t >= 0 else 0
+                    moved = sent
+                summed += float(weights[place - start]) * moved
 
-    def _walk(self, this_round: LocalRound, place: int, Y: Numbers) -> Numbers:
+    def _steps_of_client(self, this_round: LocalRound, place: int, Y: Numbers) -> Numbers:
         """Return where the client at a place gets in a round if it starts at Y."""
         (X,) = self.rows.data
         draws, tables = this_round.draws, this_round.tables
         if draws.batch == 0:
-            (m,) = numbers(draws, place, place + 1)
-            return self._run_on_all_rows(this_round, int(m), Y)
+            (m,) = draws.client_ids(place, place + 1)
+            return self._steps_on_all_rows(this_round, int(m), Y)
         (drawn,) = self._draw(draws, place, place + 1)
         batch, next_fold = draws.batch, 0
         for a, b in _blocks(tables.fold_after, max(1, BLOCK // batch)):
             rows = drawn[a * batch : b * batch]
             x = X[rows]
-            (C,) = self._steps(tables, a, batch, rows[None], x[None], (x @ Y)[None])
+            (C,) = self._block(tables, a, batch, rows[None], x[None], (x @ Y)[None])
             if tables.fold_after[b - 1]:
                 # All but the rows of the last step are added before Y is folded.
                 Y = Y + x[:-batch].T @ C[:-batch]
@@ -132,32 +161,14 @@ class DenseWorkers(Workers):
                 Y = Y + x.T @ C
         return Y
 
-    def _fold(self, tables: Tables, number: int, Y: Numbers) -> None:
-        columns = tables.folds[number : number + 1]
-        steps.fold_all(self.lanes, self.sequences, columns, Y.reshape(-1))
-
-    def _draw(self, draws: Draws, first: int, last: int) -> Indices:
-        """Return the rows that some workers draw in a round, a line for each worker."""
-        m, n = numbers(draws, first, last)[:, None], len(self.rows.y)
-        size = sizes(draws, first, last, n)[:, None]
-        steps = draws.t * draws.batch + np.arange(draws.gap * draws.batch)
-        drawn = sample_index(int(draws.seed), m, steps, size)
-        return drawn + draws.bounds[m] if draws.bounds.size else drawn
-
-    def _weights(self, draws: Draws, first: int, last: int) -> Numbers:
-        """Return how much some workers count."""
-        if not draws.weighted:
-            return np.ones(last - first, self.rows.dtype)
-        return sizes(draws, first, last, len(self.rows.y)).astype(self.rows.dtype)
-
-    def _run_on_all_rows(self, this_round: LocalRound, m: int, Y: Numbers) -> Numbers:
+    def _steps_on_all_rows(self, this_round: LocalRound, m: int, Y: Numbers) -> Numbers:
         """Move the Y of a worker that takes all its rows at every step, in place; return it."""
         (X,), bounds, tables = self.rows.data, this_round.draws.bounds, this_round.tables
         own = slice(bounds[m], bounds[m + 1]) if bounds.size else slice(0, len(X))
         x, rows = X[own], np.arange(len(X))[None, own]
         next_fold = 0
         for k, fold in enumerate(tables.fold_after):
-            (C,) = self._steps(tables, k, len(x), rows, x[None], (x @ Y)[None])
+            (C,) = self._block(tables, k, len(x), rows, x[None], (x @ Y)[None])
             if fold:
                 self._fold(tables, next_fold, Y)
                 next_fold += 1
@@ -172,7 +183,7 @@ class DenseWorkers(Workers):
         memory: Numbers,
         moved: Array,
     ) -> None:
-        """Run the workers that draw some rows and add up how far they moved."""
+        """Run the workers that draw some rows, and add up how far they moved."""
         (X,) = self.rows.data
         tables, gap, batch = this_round.tables, this_round.draws.gap, this_round.draws.batch
         origin = self._matrix(self.start)
@@ -185,7 +196,7 @@ class DenseWorkers(Workers):
             x = _gather(X, rows, memory)
             # Workers at the same start need only one product.
             P = (x.reshape(-1, d) @ origin).reshape(*rows.shape, W) if a == 0 else x @ Y
-            C = self._steps(tables, a, batch, rows, x, P)
+            C = self._block(tables, a, batch, rows, x, P)
             if tables.fold_after[b - 1]:
                 # All but the rows of the last step are added before Y is folded.
                 Y = Y + x[:, :-batch].transpose(0, 2, 1) @ C[:, :-batch]
@@ -201,23 +212,52 @@ class DenseWorkers(Workers):
         if len(tables.folds) or gap > steps_in_block:
             moved += (weights[:, None, None] * (Y - self._matrix(this_round.base))).sum(axis=0)
 
-    def _steps(
+    def _block(
         self, tables: Tables, first: int, batch: int, rows: Indices, x: Numbers, P: Numbers
     ) -> Numbers:
-        """Return what steps on some rows add to the workers' states, in multiples of the rows."""
+        """Return what a block of steps adds to the workers' states, in multiples of the rows."""
         _, y, offsets, loss = self.rows
         gathered = offsets[rows] if offsets.size else np.zeros((0, 0), x.dtype)
         # The rows of a single step do not need each other.
         several = rows.shape[1] > batch
         gram = x @ x.transpose(0, 2, 1) if several else np.zeros((len(x), 0, 0), x.dtype)
-        block = Block(P, gram, y[rows], gathered)
+        block = DenseBlock(P, gram, y[rows], gathered)
         C = np.empty_like(P)
         steps.gram_steps(self.lanes, self.sequences, loss, tables, first, batch, block, C)
         return C
 
+    def _fold(self, tables: Tables, number: int, Y: Numbers) -> None:
+        columns = tables.folds[number : number + 1]
+        steps.fold_all(self.lanes, self.sequences, columns, Y.reshape(-1))
+
+    def _draw(self, draws: Draws, first: int, last: int) -> Indices:
+        """Return the rows that some workers draw in a round, a line for each worker."""
+        m, n = draws.client_ids(first, last)[:, None], len(self.rows.y)
+        size = draws.rows_held(first, last, n)[:, None]
+        numbers = draws.t * draws.batch + np.arange(draws.gap * draws.batch)
+        drawn = sample_index(int(draws.seed), m, numbers, size)
+        return drawn + draws.bounds[m] if draws.bounds.size else drawn
+
+    def _weights(self, draws: Draws, first: int, last: int) -> Numbers:
+        if not draws.weighted:
+            return np.ones(last - first, self.rows.dtype)
+        return draws.rows_held(first, last, len(self.rows.y)).astype(self.rows.dtype)
+
     def _matrix(self, flat: Numbers) -> Numbers:
         """Return a flat state as a matrix: its coordinates by its sequences and lanes."""
         return flat.reshape(-1, len(self.sequences))
+
+
+def _combine(coefficients: Numbers, *sources: Numbers) -> Numbers:
+    """Return linear combinations of vectors, by coordinate and lane."""
+    combined: Numbers = np.einsum("kiv,div->dkv", coefficients, np.concatenate(sources, axis=1))
+    return combined
+
+
+def _on_wire(moved: Numbers, wire: int, draws: Draws, m: int) -> npt.NDArray[np.float64]:
+    """Return what arrives of a client's vectors, shape (coordinates, vectors, lanes)."""
+    keys = keys_of(int(draws.seed), m, draws.r, np.arange(moved.shape[1]))
+    return rounded(WIRES[wire], moved.transpose(1, 2, 0), keys[:, None]).transpose(2, 0, 1)
 
 
 def _gather(X: Numbers, rows: Indices, memory: Numbers) -> Numbers:
@@ -236,8 +276,8 @@ def _blocks(fold_after: npt.NDArray[np.bool_], longest: int) -> Iterator[tuple[i
             first = k + 1
 
 
-def _pieces(n: int, strands: int, first: int, last: int) -> Iterator[slice]:
-    """Cut the rows of some strands into pieces that do not depend on the number of threads."""
+def _slices(n: int, strands: int, first: int, last: int) -> Iterator[slice]:
+    """Cut the rows of some strands into slices that do not depend on the number of threads."""
     for strand in range(first, last):
         end = (strand + 1) * n // strands
         for a in range(strand * n // strands, end, ROWS_AT_ONCE):
@@ -245,16 +285,16 @@ def _pieces(n: int, strands: int, first: int, last: int) -> Iterator[slice]:
 
 
 def sum_gradients(
-    lanes: Template, rows: Rows, batch: Batch, P: Array, total: Array, first: int, last: int
+    lanes: Template, rows: Rows, batch: RowBatch, P: Array, total: Array, first: int, last: int
 ) -> None:
     """Do what `steps.sum_gradients` does, for dense rows."""
     (X,) = rows.data
     d, V = X.shape[1], len(lanes)
     for strand in range(first, last):
         G = total[strand].reshape(d, V)
-        for piece in _pieces(len(batch.drawn), len(total), strand, strand + 1):
-            drawn = batch.drawn[piece]
+        for some in _slices(len(batch.drawn), len(total), strand, strand + 1):
+            drawn = batch.drawn[some]
             x = X[drawn]
             Z = x @ P.reshape(d, V)
-            steps.derivatives(lanes, rows.loss, Z, rows.y[drawn], batch.weights[piece])
+            steps.derivatives(lanes, rows.loss, Z, rows.y[drawn], batch.weights[some])
             G += x.T @ Z

@@ -1,15 +1,19 @@
-"""Runs a problem on the fast engine: first a warm-up that compiles, then the rounds.
+"""The fast engine: first a warm-up that compiles, then the rounds.
 
 The package's docstring (`__init__.py`) explains how the parts fit together.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from contextlib import AbstractContextManager, nullcontext
+import atexit
+import os
+import sys
+import threading
+from collections.abc import Callable, Generator
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from dataclasses import replace
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numba import get_num_threads
@@ -20,30 +24,22 @@ from fedac.algorithms.linear import boundary_form
 from fedac.cluster import connect
 from fedac.errors import InputError
 from fedac.federation.schedule import Schedule
-from fedac.simulation.engines.linear.client_rounds import BoundaryRounds, KnownCoefficients
+from fedac.simulation.engines.linear.client_rounds import ClientRounds
 from fedac.simulation.engines.linear.coefficients import affine_form
-from fedac.simulation.engines.linear.draws import draws_of
-from fedac.simulation.engines.linear.evaluate import Evaluator
-from fedac.simulation.engines.linear.kernels.compiling import run_interruptibly
+from fedac.simulation.engines.linear.kernels.compiling import compilation
 from fedac.simulation.engines.linear.kernels.types import Rows
-from fedac.simulation.engines.linear.lanes import Pack, make_packs
-from fedac.simulation.engines.linear.minibatch import BatchRounds
-from fedac.simulation.engines.linear.rounds import KnownTables, LocalRounds
-from fedac.simulation.engines.linear.rows import prepare, split
-from fedac.simulation.engines.linear.threads import Threads
+from fedac.simulation.engines.linear.lanes import LaneGroup, make_groups
+from fedac.simulation.engines.linear.model import Evaluator, prepare, split
+from fedac.simulation.engines.linear.rounds import LocalRounds, MinibatchRounds
+from fedac.simulation.engines.linear.workers import Context, Threads
 from fedac.simulation.problem import Problem, Snapshot
 
 if TYPE_CHECKING:
-    from fedac.simulation.engines.ray.driver import Crew
-
-
-@cache  # finding the libraries takes milliseconds
-def _blas() -> ThreadpoolController:
-    return ThreadpoolController()
+    from fedac.simulation.engines.ray.driver import ActorPool
 
 
 def refuse(problem: Problem) -> str | None:
-    """Run linear models and algorithms that are linear in their state and the gradient."""
+    """Refuse all but linear models and algorithms that are linear in state and gradient."""
     try:
         split(problem.objective)
         for lane in problem.lanes:
@@ -52,6 +48,29 @@ def refuse(problem: Problem) -> str | None:
     except InputError as reason:
         return str(reason)
     return None
+
+
+def run(problem: Problem) -> Generator[list[Snapshot]]:
+    """Run all lanes side by side, on this machine or on all nodes of a Ray cluster."""
+    with ExitStack() as stack:
+        actors = None
+        if problem.on is not None:
+            from fedac.simulation.engines.ray.driver import ActorPool, nodes_with_cores
+
+            stack.enter_context(connect())
+            actors = stack.enter_context(ActorPool(problem, nodes_with_cores()))
+        engine = LinearEngine(problem)
+        stack.enter_context(one_blas_thread(engine.context.rows))
+        _run_interruptibly(engine.warm_up, problem.on_compile)
+        if actors:
+            actors.wait_until_warm()
+        threads = stack.enter_context(Threads(problem.threads or get_num_threads()))
+        yield from engine.snapshots(threads, actors)
+
+
+@cache  # finding the libraries takes milliseconds
+def _blas() -> ThreadpoolController:
+    return ThreadpoolController()
 
 
 def one_blas_thread(rows: Rows) -> AbstractContextManager[object]:
@@ -63,135 +82,138 @@ def one_blas_thread(rows: Rows) -> AbstractContextManager[object]:
     return _blas().limit(limits=1, user_api="blas") if rows.dense else nullcontext()
 
 
-def run(problem: Problem) -> Generator[list[Snapshot]]:
-    """Run all lanes side by side, round by round, on this machine or on all nodes of a cluster."""
-    if problem.on is None:
-        yield from _run(problem, None)
-        return
-    from fedac.simulation.engines.ray import driver
+class LinearEngine:
+    """The data of a problem as the kernels need it, for the warm-up and the run."""
 
-    with connect(), driver.Crew(problem, problem.precision, driver.places()) as actors:
-        yield from _run(problem, actors)
-
-
-def _run(problem: Problem, crew: Crew | None) -> Generator[list[Snapshot]]:
-    engine = Engine(problem, np.dtype(problem.precision), alone=crew is None)
-    with one_blas_thread(engine.exact_rows):
-        run_interruptibly(engine.warm_up, problem.on_compile)
-        if crew:
-            crew.wait_until_warm()
-        with Threads(problem.threads or get_num_threads()) as team:
-            yield from engine.snapshots(problem, team, crew)
-
-
-class Engine:
-    """The data of a problem as the kernels need them, for the warm-up and the run."""
-
-    def __init__(self, problem: Problem, dtype: np.dtype[Any], *, alone: bool) -> None:
-        self.problem = problem
-        self.alone = alone  # else what clients remember is spread over many machines
-        self.model, self.regularizer = split(problem.objective)
-        clients = problem.federation.clients
-        # A client's rows next to each other: near in memory, and known by their bounds.
-        ordered = self.model
+    def __init__(self, problem: Problem) -> None:
+        self.model, regularizer = split(problem.objective)
+        ordered, clients = self.model, problem.federation.clients
         if clients is not None:
+            # A client's rows next to each other: near in memory, and known by their bounds.
             X, y = ordered.X[clients.rows], ordered.y[clients.rows]
             ordered = ordered.derived(X=X, y=y, weights=None)
-        self.exact_rows = prepare(ordered, self.regularizer, np.float64)
-        self.tables: KnownTables = {}
-        self.coefficients: KnownCoefficients = {}
-        self.local_rows = None
-        one_step = set(problem.schedule.gaps) == {1}
-        algorithms = [lane.algorithm for lane in problem.lanes]
-        own_messages = any(not a.is_plain or not (one_step or a.minibatch) for a in algorithms)
-        if own_messages or problem.rounds_messages:
-            self.local_rows = prepare(ordered, self.regularizer, dtype)
+        rows = exact_rows = prepare(ordered, regularizer, np.float64)
+        local = any(takes_local_steps(group, problem) for group in make_groups(problem))
+        if local and problem.precision != "float64":
+            rows = prepare(ordered, regularizer, problem.precision)
+        self.context = Context(
+            problem, problem.federation, rows, exact_rows, regularizer, Threads(1)
+        )
 
     def warm_up(self) -> None:
         """Compile the kernels, by one worker and a round of every length.
 
         This ends before the first snapshot, with which the clock starts.
         """
-        rounds = Schedule(tuple(set(self.problem.schedule.gaps)))
-        one = replace(self.problem.federation, count=1)
+        problem = self.context.problem
         small = replace(
-            self.problem, federation=one, schedule=rounds, on_progress=lambda queries: None
+            problem,
+            federation=replace(problem.federation, count=1),
+            schedule=Schedule(tuple(set(problem.schedule.gaps))),
+            on_progress=lambda queries: None,
         )
-        with Threads(1) as alone:
-            for _ in self._states(small, alone, None):
-                pass
-            self._evaluator(alone).compile(len(small.lanes))
+        for _ in _rounds(replace(self.context, problem=small)):
+            pass
+        self._evaluator(self.context.threads).compile(len(problem.lanes))
 
-    def snapshots(
-        self, problem: Problem, team: Threads, crew: Crew | None
-    ) -> Generator[list[Snapshot]]:
+    def snapshots(self, threads: Threads, actors: ActorPool | None) -> Generator[list[Snapshot]]:
         """Run the rounds of the problem, and evaluate where they lead."""
-        evaluator = self._evaluator(team)
-        for snapshots in self._states(problem, team, crew):
-            yield _evaluated(problem, snapshots, evaluator)
+        evaluator = self._evaluator(threads)
+        lanes = self.context.problem.lanes
+        for snapshots in _rounds(replace(self.context, threads=threads, actors=actors)):
+            alive = [snapshot for snapshot in snapshots if not snapshot.diverged]
+            if alive:
+                W = np.stack([lanes[s.lane].output(s.state, s.step) for s in alive])
+                with np.errstate(over="ignore", invalid="ignore"):
+                    losses = evaluator.losses(W)
+                alive = [replace(s, loss=float(F)) for s, F in zip(alive, losses, strict=True)]
+            yield [snapshot for snapshot in snapshots if snapshot.diverged] + alive
 
-    def _evaluator(self, team: Threads) -> Evaluator:
-        return Evaluator(self.model, self.exact_rows, self.regularizer, team)
-
-    def _states(
-        self, problem: Problem, team: Threads, crew: Crew | None
-    ) -> Generator[list[Snapshot]]:
-        """Run the rounds of the problem, or of a smaller one that takes the same code path."""
-        packs = make_packs(problem)
-        batch = BatchRounds(problem, self.exact_rows, self.regularizer, team, crew)
-        local: dict[Pack, LocalRounds] = {}
-        if self.local_rows is not None:
-            in_steps = [pack for pack in packs if pack.is_plain and not pack.minibatch]
-            others = [pack for pack in packs if not pack.is_plain]
-            given = (problem, self.local_rows, self.regularizer, team)
-            full = self.problem.federation
-            plain = LocalRounds(*given, in_steps, self.tables, full, crew)
-            own = BoundaryRounds(
-                *given, others, self.tables, full, crew, self.coefficients, self.alone
-            )
-            local = dict.fromkeys(in_steps, plain) | dict.fromkeys(others, own)
-        yield from _rounds(problem, packs, batch, local)
+    def _evaluator(self, threads: Threads) -> Evaluator:
+        return Evaluator(self.model, self.context.exact_rows, self.context.regularizer, threads)
 
 
-def _rounds(
-    problem: Problem, packs: list[Pack], batch: BatchRounds, local: dict[Pack, LocalRounds]
-) -> Generator[list[Snapshot]]:
-    """Take all packs through the rounds of the schedule, and yield their states."""
-    federation = problem.federation
-    yield [snapshot for pack in packs for snapshot in pack.snapshots(0)]
+def takes_local_steps(group: LaneGroup, problem: Problem) -> bool:
+    """Say whether any round of a group is run by workers, not as one minibatch."""
+    return not group.minibatch and (problem.schedule.K > 1 or not group.is_plain)
+
+
+def _rounds(context: Context) -> Generator[list[Snapshot]]:
+    """Take all lanes through the rounds of the schedule, and yield their states."""
+    problem, federation = context.problem, context.problem.federation
+    groups = make_groups(problem)
+    local = [group for group in groups if takes_local_steps(group, problem)]
+    rounds: dict[LaneGroup, LocalRounds] = {}
+    for kind, plain in ((LocalRounds, True), (ClientRounds, False)):
+        if some := [group for group in local if group.is_plain == plain]:
+            rounds |= dict.fromkeys(some, kind(context, some))
+    minibatch = None
+    if any(
+        group not in rounds or (1 in problem.schedule.gaps and group.is_plain) for group in groups
+    ):
+        minibatch = MinibatchRounds(context)
+    yield [snapshot for group in groups for snapshot in group.snapshots(0)]
     for this_round in problem.schedule:
         r, t, gap = this_round
-        draws = draws_of(federation, this_round)
-        for pack in packs:
-            pack.enter_round(r)
+        draws = context.draws(this_round)
+        for group in groups:
+            group.enter_round(r)
         # A diverging lane overflows on its way out; that is reported as its status.
         with np.errstate(over="ignore", invalid="ignore"):
-            before = {pack: pack.state.copy() for pack in packs if pack.serves}
-            in_batch = [pack for pack in packs if pack.minibatch or (gap == 1 and pack.is_plain)]
-            if in_batch:
-                batch.round(in_batch, draws)
-            for pack in packs:
-                if pack not in in_batch:
-                    local[pack].round(pack, draws)
-            this = RoundInfo(number=r, share=federation.share(r) if before else 1.0)
-            for pack, sequences in before.items():
-                pack.serve(sequences, this)
+            broadcast = {group: group.state.copy() for group in groups if group.serves}
+            in_batch = [g for g in groups if g.minibatch or (gap == 1 and g.is_plain)]
+            if in_batch and minibatch:
+                minibatch.round(in_batch, draws)
+            for group in groups:
+                if group not in in_batch:
+                    rounds[group].round(group, draws)
+            this = RoundInfo(number=r, share=federation.share(r) if broadcast else 1.0)
+            for group, sequences in broadcast.items():
+                group.serve(sequences, this)
             step = t + gap
-            snapshots = [snapshot for pack in packs for snapshot in pack.drop_diverged(step)]
-        packs = [pack for pack in packs if pack.lanes]
+            snapshots = [snapshot for group in groups for snapshot in group.drop_diverged(step)]
+        groups = [group for group in groups if group.lanes]
         if step in problem.records:
-            snapshots += [snapshot for pack in packs for snapshot in pack.snapshots(step)]
+            snapshots += [snapshot for group in groups for snapshot in group.snapshots(step)]
         if snapshots:
             yield snapshots
 
 
-def _evaluated(problem: Problem, snapshots: list[Snapshot], evaluator: Evaluator) -> list[Snapshot]:
-    """Return the snapshots with the losses of their lanes' outputs."""
-    alive = [snapshot for snapshot in snapshots if not snapshot.diverged]
-    if not alive:
-        return snapshots
-    W = np.stack([problem.lanes[s.lane].output(s.state, s.step) for s in alive])
-    with np.errstate(over="ignore", invalid="ignore"):
-        losses = evaluator.losses(W)
-    dropped = [snapshot for snapshot in snapshots if snapshot.diverged]
-    return dropped + [replace(s, loss=float(loss)) for s, loss in zip(alive, losses, strict=True)]
+def _run_interruptibly(work: Callable[[], object], on_compile: Callable[[], object]) -> None:
+    """Run work that may compile, in another thread, and wait for it.
+
+    Compiling spends seconds inside LLVM, where no Python signal handler runs. The calling thread
+    only waits, so Ctrl-C ends this call at once; the other thread finishes what it compiles.
+    """
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            with compilation(on_compile):
+                work()
+        except BaseException as error:
+            errors.append(error)
+
+    compiler = threading.Thread(target=run, daemon=True, name="fedac-compiler")
+    compiler.start()
+    try:
+        compiler.join()
+    except KeyboardInterrupt:
+        atexit.register(_exit_at_once, compiler)
+        raise
+    if errors:
+        raise errors[0]
+
+
+def _exit_at_once(compiler: threading.Thread) -> None:
+    """End the process if the interrupted compiler is still inside LLVM.
+
+    An ordinary exit would destroy LLVM's data while it is in use, and crash.
+    """
+    if compiler.is_alive():
+        atexit.unregister(_exit_at_once)
+        atexit._run_exitfuncs()  # those of others
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(Exception):  # it may be closed
+                stream.flush()
+        os._exit(130)

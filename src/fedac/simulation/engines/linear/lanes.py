@@ -1,4 +1,4 @@
-"""Lanes packed side by side: one array of states, advanced together."""
+"""Groups of lanes: one array of states, advanced together."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ import numpy as np
 
 from fedac.algorithms import Algorithm, RoundInfo
 from fedac.algorithms.algorithm import serve_mean
-from fedac.algorithms.hyperparameters import Hyperparameters
 from fedac.simulation.problem import DIVERGED, Lane, Problem, Snapshot
 from fedac.validate import Array
 
 
-class Pack:
-    """Lanes that can be advanced together: of equally many vectors, and of one kind of round.
+class LaneGroup:
+    """Lanes that can be advanced together: equally many vectors, and one kind of round.
 
     Attributes
     ----------
@@ -25,14 +24,14 @@ class Pack:
         Which lanes of the problem these are.
     lanes : list of Lane
         The lanes, those of one algorithm next to each other.
-    falling : bool
-        Whether a step size falls over rounds.
+    decays : bool
+        Whether a step size decays over rounds.
     serves : bool
-        Whether the server of a lane does more than to take the mean.
+        Whether the server of a lane does more than take the mean.
     state : array, shape (d, T, number of lanes)
         The sequences after the last round.
     server : array, shape (d, Q, number of lanes)
-        What the server keeps to itself; algorithms that keep less than others use the first ones.
+        What the server keeps to itself; algorithms that keep fewer than Q vectors use the first.
     """
 
     def __init__(self, indices: list[int], problem: Problem) -> None:
@@ -56,7 +55,7 @@ class Pack:
 
     @property
     def is_plain(self) -> bool:
-        """Whether clients work on the sequences as they were broadcast, and send them back.
+        """Whether clients work on the broadcast sequences themselves, and send them back.
 
         Then only the sum of all messages matters, and the kernels need not form any of them.
         """
@@ -81,9 +80,9 @@ class Pack:
                 self.state[:, s, where] = sequence
 
     def serve(self, before: Array, this: RoundInfo) -> None:
-        """Let the servers of all lanes make of the mean messages, now in `state`, the next state.
+        """Turn the mean messages, now in `state`, into the next state by the servers' rules.
 
-        `before` are the sequences that were broadcast.
+        `before` holds the broadcast sequences.
         """
         for algorithm, hp, where in self._stretches:
             if algorithm.serve is serve_mean:
@@ -107,7 +106,7 @@ class Pack:
 
     def drop_diverged(self, step: int) -> list[Snapshot]:
         """Remove the lanes that have diverged, and return them."""
-        # One cheap test of all lanes, which no NaN passes; only suspects are examined one by one.
+        # One cheap test of all lanes, which no NaN passes; only suspects are checked one by one.
         if all(v.min(initial=0) >= -DIVERGED and v.max(initial=0) <= DIVERGED
                for v in (self.state, self.server)):  # fmt: skip
             return []
@@ -128,8 +127,8 @@ class Pack:
         return list(dropped.values())
 
     def enter_round(self, r: int) -> None:
-        """Set the hyperparameters of round r where a step size falls."""
-        if self.falling:
+        """Set the hyperparameters of round r where a step size decays."""
+        if self.decays:
             self._round = r
             self._set_lanes(self.indices)
 
@@ -142,34 +141,29 @@ class Pack:
     def _set_lanes(self, indices: list[int]) -> None:
         """Set the lanes, and find the stretches of them that share an algorithm.
 
-        Their hyperparameters become arrays over lanes: the algorithm's own functions then
-        advance all of them in one call. An algorithm that cannot be called so (it may take
-        ``min`` or ``math.sqrt`` of a hyperparameter) is called lane by lane.
+        Their hyperparameters become arrays over lanes, so that one call of the algorithm's own
+        functions advances all of them. An algorithm that does not take arrays (it may call ``min``
+        or ``math.sqrt`` on a hyperparameter) is called lane by lane.
         """
         self.indices = indices
         self.lanes = [self.problem.lanes[index].at(self._round) for index in indices]
-        self.falling = any(lane.eta is not None for lane in self.lanes)
+        self.decays = any(lane.eta is not None for lane in self.lanes)
         self.serves = any(lane.algorithm.serve is not serve_mean for lane in self.lanes)
         self._stretches: list[tuple[Algorithm, Any, slice]] = []
         first = 0
         for _, group in groupby(self.lanes, key=lambda lane: id(lane.algorithm)):
             lanes: list[Lane] = list(group)
             algorithm, where = lanes[0].algorithm, slice(first, first + len(lanes))
-            hp = _side_by_side([lane.hp for lane in lanes])
+            names = [field.name for field in fields(lanes[0].hp)]
+            hp = SimpleNamespace(
+                **{name: np.array([getattr(lane.hp, name) for lane in lanes]) for name in names}
+            )
             if _takes_arrays(algorithm, hp):
                 self._stretches.append((algorithm, hp, where))
             else:
                 for place, lane in enumerate(lanes, start=first):
                     self._stretches.append((algorithm, lane.hp, slice(place, place + 1)))
             first += len(lanes)
-
-
-def _side_by_side(hyperparameters: list[Hyperparameters]) -> SimpleNamespace:
-    """Return hyperparameters whose values are arrays over lanes."""
-    names = [field.name for field in fields(hyperparameters[0])]
-    return SimpleNamespace(
-        **{name: np.array([getattr(hp, name) for hp in hyperparameters]) for name in names}
-    )
 
 
 def _takes_arrays(algorithm: Algorithm, hp: Any) -> bool:
@@ -187,19 +181,19 @@ def _takes_arrays(algorithm: Algorithm, hp: Any) -> bool:
     return all(np.shape(vector) == ones.shape for vector in (*after, *served, *kept))
 
 
-def make_packs(problem: Problem) -> list[Pack]:
-    """Pack the lanes of a problem by what can be advanced together."""
+def make_groups(problem: Problem) -> list[LaneGroup]:
+    """LaneGroup the lanes of a problem by what can be advanced together."""
     kinds: dict[tuple[object, ...], list[int]] = {}
     for index, lane in enumerate(problem.lanes):
         a = lane.algorithm
         sizes = (len(a.local_sequences), len(a.sequences), len(a.memory))
         kind = (*sizes, a.is_plain, a.minibatch, echoes_of(a))
         kinds.setdefault(kind, []).append(index)
-    return [Pack(indices, problem) for indices in kinds.values()]
+    return [LaneGroup(indices, problem) for indices in kinds.values()]
 
 
 def echoes_of(algorithm: Algorithm) -> tuple[int, ...]:
-    """Return by vector that a client keeps which one of its message it follows, -1 for none.
+    """Return which vector of its message each vector of a client's memory follows; -1: none.
 
     >>> from fedac.algorithms import get
     >>> echoes_of(get("scaffnew")), echoes_of(get("fedac-i+local+cv"))

@@ -1,164 +1,347 @@
-"""All workers of a round, streamed through the kernels: what is left is the sum of their moves.
+"""The local steps of a round: workers streamed through the kernels, shared among threads.
+
+Workers run one after the other, from the same start. What they leave is the sum of their moves, so
+memory does not grow with their number. They are cut into strands, fixed groups with a sum of their
+own that are added up in order: results do not depend on the number of threads.
 
 Workers may draw the same rows many times in a round. Until Y is folded, a worker moves only along
 the rows it draws. So the margin of a row is its margin at the start, which all workers share, plus
-what the worker's own moves add. And the sum of all moves is known from how much of every row the
+what the worker's own moves add. And the sum of all moves follows from how much of every row the
 workers added.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from dataclasses import InitVar, dataclass
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import TYPE_CHECKING
+from itertools import count as counter
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from fedac.federation.federation import Federation
-from fedac.simulation.engines.linear.draws import rows_drawn
-from fedac.simulation.engines.linear.kernels import steps
+from fedac.federation.schedule import Span
+from fedac.simulation.engines.linear.kernels import client_rounds, steps
 from fedac.simulation.engines.linear.kernels.simd import Template, aligned
-from fedac.simulation.engines.linear.kernels.types import Draws, LocalRound, Rows, Shared, Tables
-from fedac.simulation.engines.linear.threads import Task, Threads
-from fedac.simulation.engines.ray.job import Job, Widths
+from fedac.simulation.engines.linear.kernels.types import (
+    ClientCoefficients,
+    Closing,
+    Draws,
+    LocalRound,
+    Memories,
+    Rows,
+    Scratch,
+    Shared,
+    Tables,
+)
 from fedac.simulation.problem import Problem
+from fedac.validate import Array
 
 if TYPE_CHECKING:
-    from fedac.simulation.engines.ray.driver import Crew
+    from fedac.simulation.engines.linear.model import Regularizer
+    from fedac.simulation.engines.ray.driver import ActorPool
 
-# Workers are summed in this many fixed strands, fewer where their totals would fill the caches.
+# Works on a range of strands, given by its first and the one after its last.
+Task = Callable[[int, int], object]
+# Lanes of the problem, and the length of a round.
+RoundKey = tuple[tuple[int, ...], int]
+
+# Workers are summed in this many strands, fewer where their totals would fill the caches.
 STRANDS = 64
 TOTALS_BYTES = 4 * 2**20
 FEWEST_STRANDS = 4
 # The same for sums by row, with the memory that they may take.
 SHARED_STRANDS = 16
 SHARED_BYTES = 2**26
+# Work with fewer steps than this is done before another thread would be awake.
+WORTH_A_THREAD = 8192
+# Parts of at most so many steps let a progress bar move and an interrupt through.
+LARGEST_PART = 2**21
 
 
-def worth_sharing(draws: int, n: int, W: int) -> bool:
-    """Say whether there are far fewer rows than draws, and few enough to keep sums of each."""
-    return draws >= 2 * n and 8 * SHARED_STRANDS * n * W <= SHARED_BYTES
+class Threads:
+    """Runs tasks over ranges of strands, with the help of other threads where that pays."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        # The calling thread works too.
+        self._helpers = ThreadPoolExecutor(max(1, count - 1))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._helpers.shutdown(cancel_futures=True)
+
+    def run(
+        self,
+        task: Task,
+        *,
+        strands: int,
+        work: int,
+        first: int = 0,
+        on_done: Task = lambda first, last: None,
+    ) -> None:
+        """Call ``task(first, last)`` for ranges that cover `strands` strands, from `first` on.
+
+        `on_done` is called with every finished range, by the calling thread. Returns when all
+        ranges are finished.
+        """
+        sharing = 1 if work < WORTH_A_THREAD else self.count
+        largest = max(1, strands * LARGEST_PART // max(work, 1))
+        if sharing == 1 and strands <= largest:
+            task(first, first + strands)
+            on_done(first, first + strands)
+            return
+        ranges = [(first + a, first + b) for a, b in _shrinking(strands, sharing, largest)]
+        finished: deque[tuple[int, int]] = deque()
+        part = counter()  # an idle thread takes the next part
+
+        def help_out(report: Callable[[], object] = lambda: None) -> None:
+            while (mine := next(part)) < len(ranges):
+                task(*ranges[mine])
+                finished.append(ranges[mine])
+                report()
+
+        def report() -> None:
+            while finished:
+                on_done(*finished.popleft())
+
+        helpers = [self._helpers.submit(help_out) for _ in range(min(self.count, len(ranges)) - 1)]
+        try:
+            help_out(report)
+        except BaseException:
+            part = counter(len(ranges))  # no thread starts another one
+            raise
+        finally:
+            for helper in helpers:
+                helper.result()
+        report()
+
+
+def _shrinking(strands: int, sharing: int, largest: int) -> list[tuple[int, int]]:
+    """Cut strands into ranges, large ones first, so that all threads end at about the same time.
+
+    >>> _shrinking(16, sharing=2, largest=16)
+    [(0, 4), (4, 7), (7, 9), (9, 10), (10, 11), (11, 12), (12, 13), (13, 14), (14, 15), (15, 16)]
+    """
+    bounds = [0]
+    while (left := strands - bounds[-1]) > 0:
+        share = left if sharing == 1 else left // (2 * sharing)
+        bounds.append(bounds[-1] + max(1, min(share, largest)))
+    return list(pairwise(bounds))
+
+
+def sum_strands(total: Array) -> Array:
+    """Add the totals of all strands in order.
+
+    NumPy's own sum pairs them up where a strand is a single number: a lane alone would then
+    differ in the last digit from the same lane among others.
+    """
+    summed: Array = total[0].copy()
+    for strand in total[1:]:
+        summed += strand
+    return summed
 
 
 @dataclass(eq=False)
-class Workers(ABC):
-    """Runs the workers of a problem on chunks of V lanes with S sequences, of which T travel.
+class Context:
+    """What all rounds of a simulation share."""
+
+    problem: Problem
+    full: Federation  # that of the real run, which decides the code path: a warm-up has one worker
+    rows: Rows  # in the precision of local steps
+    exact_rows: Rows
+    regularizer: Regularizer
+    threads: Threads
+    actors: ActorPool | None = None  # runs the strands on other nodes instead of threads here
+    tables: dict[RoundKey, tuple[Tables, Closing]] = field(default_factory=dict)
+    coefficients: dict[RoundKey, tuple[ClientCoefficients, Array]] = field(default_factory=dict)
+
+    def draws(self, this_round: Span) -> Draws:
+        """Describe who takes part in a round and what they draw."""
+        federation = self.problem.federation
+        clients, everybody = federation.clients, np.zeros(0, np.int64)
+        # Where all workers take all rows at every step, one stands for all of them.
+        one_for_all = clients is None and federation.batch is None
+        return Draws(
+            seed=np.uint64(federation.seed),
+            r=this_round.number,
+            t=this_round.t,
+            gap=this_round.gap,
+            batch=federation.batch or 0,
+            taking_part=1 if one_for_all else federation.taking_part,
+            members=everybody
+            if one_for_all or federation.count is None
+            else federation.members(this_round.number),
+            bounds=everybody if clients is None else clients.bounds,
+            weighted=not federation.alike,
+        )
+
+
+class Widths(NamedTuple):
+    """The sequences, lanes and travelling vectors that the kernels of some workers compute with."""
+
+    S: int
+    V: int
+    T: int
+
+
+class RemoteRound(NamedTuple):
+    """What an actor on another node is told about a round; it finds out the draws by itself."""
+
+    t: int  # its first step
+    gap: int
+    lanes: tuple[int, ...]  # of the problem
+    widths: Widths
+    tables: Tables | None  # None: as in the last round with these lanes and this length
+    start: npt.NDArray[Any]
+    coefficients: ClientCoefficients | None = None  # of clients that enter and leave differently
+    memory: int = 0  # which of the memories of clients these lanes use
+
+
+class StreamedWorkers(ABC):
+    """Runs the workers of a round on chunks of V lanes with S sequences, of which T travel.
 
     Attributes
     ----------
-    full : Federation
-        That of the real run, which decides the code path; the warm-up has one worker.
     lanes, sequences, sent : Template
         The vectors of V, S V and T V numbers that the kernels compute with.
     start : array, shape (d S V,)
         Where all workers start the next round.
     total : array, shape (strands, d T V)
-        How far they moved in the last one, in strands to be added up.
-    crew : Crew, optional
-        Runs the strands on other nodes, in place of the threads here.
+        How far they moved in the last round, by strand.
     """
 
-    problem: Problem
-    rows: Rows
-    threads: Threads
-    full: Federation
-    S: InitVar[int]
-    V: InitVar[int]
-    T: InitVar[int | None] = None
-    crew: Crew | None = None
-
-    def __post_init__(self, S: int, V: int, T: int | None) -> None:
+    def __init__(self, context: Context, widths: Widths) -> None:
+        self.context = context
+        self.widths = widths
+        self.rows, self.threads, self.full = context.rows, context.threads, context.full
+        S, V, T = widths
         dtype = self.rows.dtype
-        self.widths = Widths(S, V, T or S)
-        self.lanes = Template(dtype, V)
-        self.sequences = Template(dtype, S * V)
-        self.sent = Template(dtype, (T or S) * V)
-        d = self.problem.objective.dim
-        size = d * len(self.sent)
+        self.lanes, self.sequences = Template(dtype, V), Template(dtype, S * V)
+        self.sent = Template(dtype, T * V)
+        self.dim = context.problem.objective.dim
+        size = self.dim * T * V
         strands = min(
             STRANDS,
             max(FEWEST_STRANDS, TOTALS_BYTES // (8 * size)),
-            -(-self.problem.federation.taking_part // steps.WORKERS_PER_SUM),
+            -(-context.problem.federation.taking_part // steps.WORKERS_PER_SUM),
         )
-        self.start = aligned((d * len(self.sequences),), dtype)
+        self.start = aligned((self.dim * S * V,), dtype)
         self.total = aligned((strands, size), np.float64)
-        self.nothing_shared = self._make_shared(0)
+        self._nothing_shared = self._make_shared(0)
 
     def run(self, draws: Draws, tables: Tables, lanes: Sequence[int]) -> None:
-        """Run all workers of some lanes from `start` through a round and leave `total`."""
-        share = self.shares(draws, tables)
+        """Run all workers of some lanes from `start` through a round, and leave `total`."""
+        share = self._shares(draws, tables)
         sums = self._shared.steps if share else self.total
-        if self.crew is None:
-            self.run_some(draws, tables, share, len(lanes), 0, len(sums))
+        actors = self.context.actors
+        if actors is None:
+            self.run_strands(draws, tables, len(lanes), 0, len(sums))
         else:
-            job = Job(draws.t, draws.gap, tuple(lanes), self.widths, tables, self.start)
-            self.crew.run(job, sums, self.report(self.drawn(draws) * len(lanes), len(sums)))
+            told = RemoteRound(draws.t, draws.gap, tuple(lanes), self.widths, tables, self.start)
+            actors.run(told, sums, self.report(draws, len(lanes), len(sums)))
         if share:
             self.threads.run(self.add_rows, strands=len(self.total), work=self._once)
 
-    def run_some(
-        self, draws: Draws, tables: Tables, share: bool, count: int, first: int, last: int
+    def run_strands(
+        self, draws: Draws, tables: Tables, count: int, first: int, last: int
     ) -> npt.NDArray[np.float64]:
         """Run some strands of workers of `count` lanes, and return how far they moved.
 
         If workers share products with all rows, return how much of every row they added.
         """
-        gap, base = draws.gap, self.start
-        if len(tables.folds):
+        share, base = self._shares(draws, tables), self.start
+        folded = len(tables.folds) > 0
+        if folded:
             # Folded by the same code as the workers, an idle one ends at `base` to the bit.
             base = base.copy()
             steps.fold_all(self.lanes, self.sequences, tables.folds, base)
-        this_round = LocalRound(
-            draws,
-            tables,
-            self.start,
-            base,
-            self._shared if share else self.nothing_shared,
-            steps.BY_ROW if share else self.how_to_collect(gap, folded=len(tables.folds) > 0),
-        )
+        sums, shared, collect = self.total, self._nothing_shared, steps.BY_ROW
         if share:
+            sums, shared = self._shared.steps, self._shared
             self.threads.run(self.find_margins, strands=len(self.total), work=self._once)
-        run = partial(self.run_strands, this_round=this_round)
-        sums = self._shared.steps if share else self.total
-        return self.share_strands(run, draws, count, sums, first, last)
+        else:
+            collect = self.how_to_collect(draws.gap, folded=folded)
+        this_round = LocalRound(draws, tables, self.start, base, shared, collect)
+        kernel = partial(self.worker_kernel, this_round=this_round)
+        return self._share_strands(kernel, draws, count, sums, first, last)
 
-    def shares(self, draws: Draws, tables: Tables) -> bool:
+    def run_clients(
+        self,
+        draws: Draws,
+        tables: Tables,
+        coefficients: ClientCoefficients,
+        memories: Memories,
+        count: int,
+        first: int,
+        last: int,
+    ) -> npt.NDArray[np.float64]:
+        """Run some strands of clients, each from its own start; return the sums of messages."""
+        nowhere, alone = self.start, self._nothing_shared
+        this_round = LocalRound(draws, tables, nowhere, nowhere, alone, steps.SWEEP)
+        kernel = partial(
+            self.client_kernel, this_round=this_round, coefficients=coefficients, memories=memories
+        )
+        return self._share_strands(kernel, draws, count, self.total, first, last)
+
+    def report(self, draws: Draws, count: int, strands: int) -> Task:
+        """Return a function that reports the progress of some strands of a round."""
+        queries = draws.rows_drawn(len(self.rows.y)) * count
+
+        def report(first: int, last: int) -> None:
+            # Differences of whole numbers: the parts add up to the queries of the round.
+            made = queries * last // strands - queries * first // strands
+            self.context.problem.on_progress(made)
+
+        return report
+
+    def _share_strands(
+        self,
+        kernel: Task,
+        draws: Draws,
+        count: int,
+        sums: npt.NDArray[np.float64],
+        first: int,
+        last: int,
+    ) -> npt.NDArray[np.float64]:
+        """Let threads run some strands of a round; return what they add up."""
+
+        def task(a: int, b: int) -> None:
+            sums[a:b] = 0.0
+            kernel(a, b)
+
+        self.threads.run(
+            task,
+            first=first,
+            strands=last - first,
+            work=draws.rows_drawn(len(self.rows.y)) * (last - first) // len(sums),
+            on_done=self.report(draws, count, len(sums)),
+        )
+        return sums[first:last]
+
+    def _shares(self, draws: Draws, tables: Tables) -> bool:
         """Say whether workers share products with all rows in a round."""
         return not len(tables.folds) and self.may_share(draws.gap)
 
-    def drawn(self, draws: Draws) -> int:
-        """Return how many rows all workers of a round draw together."""
-        return rows_drawn(draws, len(self.rows.y))
-
     def may_share(self, gap: int) -> bool:
-        """Say whether workers should share products with all rows in a round without folds."""
-        draws = self.full.taking_part * self.rows_per_worker(gap)
-        return worth_sharing(int(draws), len(self.rows.y), len(self.sequences))
+        """Say whether sharing pays: far fewer rows than draws, and few enough to keep sums of."""
+        n, W = len(self.rows.y), len(self.sequences)
+        draws = int(self.full.taking_part * self.rows_per_worker(gap))
+        return draws >= 2 * n and 8 * SHARED_STRANDS * n * W <= SHARED_BYTES
 
     def rows_per_worker(self, gap: int) -> float:
         """Return how many rows a worker draws in a round, on average."""
         n, full = len(self.rows.y), self.full
         each = n if full.clients is None else n / full.M
         return gap * full.batch if full.batch else each * gap
-
-    @abstractmethod
-    def how_to_collect(self, gap: int, *, folded: bool) -> int:
-        """Choose how workers' moves are collected where nothing is shared (see `steps.py`)."""
-
-    @abstractmethod
-    def find_margins(self, first: int, last: int) -> None:
-        """Multiply the rows of some strands by the start."""
-
-    @abstractmethod
-    def run_strands(self, first: int, last: int, this_round: LocalRound) -> None:
-        """Run the workers of some strands, adding to their total or, if shared, their steps."""
-
-    @abstractmethod
-    def add_rows(self, first: int, last: int) -> None:
-        """Set the total of some strands of rows to what all workers together added of them."""
 
     @cached_property
     def _shared(self) -> Shared:
@@ -173,36 +356,113 @@ class Workers(ABC):
         """How much work it is to go over all rows once."""
         return int(len(self.rows.y) * self.rows.nonzeros_per_row)
 
-    def share_strands(
+    @abstractmethod
+    def how_to_collect(self, gap: int, *, folded: bool) -> int:
+        """Choose how workers' moves are collected where nothing is shared (see `steps.py`)."""
+
+    @abstractmethod
+    def find_margins(self, first: int, last: int) -> None:
+        """Multiply the rows of some strands by the start."""
+
+    @abstractmethod
+    def worker_kernel(self, first: int, last: int, this_round: LocalRound) -> None:
+        """Run the workers of some strands: their moves go to `total` or, if shared, to rows."""
+
+    @abstractmethod
+    def client_kernel(
         self,
-        run: Task,
-        draws: Draws,
-        count: int,
-        sums: npt.NDArray[np.float64],
         first: int,
         last: int,
-    ) -> npt.NDArray[np.float64]:
-        """Let threads run some strands of a round of `count` lanes; return what they add up."""
-        drawn = self.drawn(draws)
+        this_round: LocalRound,
+        coefficients: ClientCoefficients,
+        memories: Memories,
+    ) -> None:
+        """Run the clients of some strands: their messages go to `total`."""
 
-        def task(a: int, b: int) -> None:
-            sums[a:b] = 0.0
-            run(a, b)
+    @abstractmethod
+    def add_rows(self, first: int, last: int) -> None:
+        """Set the total of some strands of rows to what all workers together added of them."""
 
-        self.threads.run(
-            task,
-            first=first,
-            strands=last - first,
-            work=drawn * (last - first) // len(sums),
-            on_done=self.report(drawn * count, len(sums)),
+
+class SparseWorkers(StreamedWorkers):
+    """Workers on sparse rows: a step costs as much as its row has nonzeros."""
+
+    def __init__(self, context: Context, widths: Widths) -> None:
+        super().__init__(context, widths)
+        self._scratch: list[Scratch] = []
+        self._blank: list[Scratch] = []  # whose states are zeros before and after a round
+
+    def may_share(self, gap: int) -> bool:
+        """Share only where states are large: nothing is gained in a small one."""
+        return self._sums_are_sparse(gap) and super().may_share(gap)
+
+    def how_to_collect(self, gap: int, *, folded: bool) -> int:
+        """Collect over all coordinates where a worker touches most of them."""
+        if folded or self.dim <= self._touched(gap):
+            return steps.SWEEP
+        return steps.FAR if self._sums_are_sparse(gap) else steps.TOUCHED
+
+    def find_margins(self, first: int, last: int) -> None:
+        """Multiply the rows of some strands by the start."""
+        steps.find_margins(
+            self.sequences, self.rows.data, self.start, self._shared.margins,
+            len(self.total), first, last,
+        )  # fmt: skip
+
+    def worker_kernel(self, first: int, last: int, this_round: LocalRound) -> None:
+        """Run the workers of some strands."""
+        pool = self._blank if this_round.collect == steps.BY_ROW else self._scratch
+        scratch = self._borrow(pool, this_round.draws)
+        steps.run_workers(
+            self.lanes, self.sequences, self.rows, this_round, scratch, self.total, first, last
         )
-        return sums[first:last]
+        pool.append(scratch)
 
-    def report(self, queries: int, strands: int) -> Task:
-        """Return what tells the progress of some strands of a round with so many queries."""
+    def client_kernel(
+        self,
+        first: int,
+        last: int,
+        this_round: LocalRound,
+        coefficients: ClientCoefficients,
+        memories: Memories,
+    ) -> None:
+        """Run the clients of some strands."""
+        scratch = self._borrow(self._scratch, this_round.draws)
+        client_rounds.run_clients(
+            self.lanes, self.sequences, self.sent, self.rows, this_round, coefficients, memories,
+            scratch, self.total, first, last,
+        )  # fmt: skip
+        self._scratch.append(scratch)
 
-        def report(first: int, last: int) -> None:
-            # Differences of whole numbers: the parts add up to the queries of the round.
-            self.problem.on_progress(queries * last // strands - queries * first // strands)
+    def add_rows(self, first: int, last: int) -> None:
+        """Set the total of some strands of rows to what all workers together added of them."""
+        self.total[first:last] = 0.0
+        exact = Template(np.float64, len(self.sequences))
+        steps.add_rows(exact, self.rows.data, self._shared.steps, self.total, first, last)
 
-        return report
+    def _sums_are_sparse(self, gap: int) -> bool:
+        """Say whether even a sum of some workers' moves is mostly zeros."""
+        return self.dim > steps.WORKERS_PER_SUM * self._touched(gap)
+
+    def _touched(self, gap: int) -> float:
+        """Return how many nonzeros a worker's rows have, counting a row whenever it is drawn."""
+        # With batch="full", a client takes the same rows at every step.
+        rows = self.rows_per_worker(gap if self.full.batch else 1)
+        return rows * self.rows.nonzeros_per_row
+
+    def _borrow(self, pool: list[Scratch], draws: Draws) -> Scratch:
+        """Take memory out of a pool that tasks share, with space for the rows drawn."""
+        largest = self.full.largest
+        listed = steps.ROWS_AHEAD + (draws.gap * draws.batch or largest)
+        try:
+            scratch = pool.pop()
+        except IndexError:
+            dtype = self.start.dtype
+            rows_a_step = draws.batch or largest
+            single = draws.batch == 1
+            slopes = () if single else aligned((rows_a_step * len(self.lanes),), dtype)
+            Y, sums = aligned(self.start.shape, dtype), aligned(self.total.shape[1:], dtype)
+            scratch = Scratch(Y, sums, np.zeros(0, np.uint64), slopes)
+        if len(scratch.drawn) < listed:
+            return scratch._replace(drawn=np.zeros(listed, np.uint64))
+        return scratch

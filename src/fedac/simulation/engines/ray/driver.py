@@ -1,84 +1,82 @@
-"""The driver's side of a simulation over many nodes: actors that share the strands of a round.
+"""The driver of a simulation over many nodes: a pool of actors that share the strands of a round.
 
-Every actor holds the data and runs a range of strands, as many as its node has cores. It returns
-the totals of its strands, and the driver adds up those of all as if its own threads had found
-them: the result is the same to the last bit.
+Every actor holds the data and runs a range of strands, in proportion to the cores of its node. It
+returns the totals of its strands, and the driver adds up those of all in order, as if its own
+threads had found them. So the result is the same to the last bit.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import accumulate, pairwise
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from fedac.cluster import Node, import_ray, nodes, pin, require_same_version
 from fedac.errors import InputError, NodeLostError
-from fedac.simulation.engines.linear.client_memory import ClientMemory, Home, require_space
-from fedac.simulation.engines.linear.draws import STRANDS
+from fedac.simulation.engines.linear.client_rounds import ClientMemories, MemoryHost, require_space
 from fedac.simulation.engines.linear.kernels.types import Draws, Tables
-from fedac.simulation.engines.linear.threads import Task
+from fedac.simulation.engines.linear.rounds import BATCH_STRANDS
+from fedac.simulation.engines.linear.workers import RemoteRound, RoundKey, Task
 from fedac.simulation.engines.ray.actor import Actor
-from fedac.simulation.engines.ray.job import Job
-from fedac.simulation.engines.ray.owners import Owners
 from fedac.simulation.problem import Problem
 
+NO_ACTOR = -1
 
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where an actor works, and how many cores of the node are its own."""
+
+class NodeShare(NamedTuple):
+    """The node of an actor, and how many of its cores the actor has."""
 
     node: Node
     cpus: float
 
 
-def places() -> list[Place]:
-    """Return a place on every node that has cores."""
-    found = [Place(node, node.cpus) for node in nodes() if node.cpus]
+def nodes_with_cores() -> list[NodeShare]:
+    """Return all nodes that have cores."""
+    found = [NodeShare(node, node.cpus) for node in nodes() if node.cpus]
     if not found:
         raise InputError("no node of the Ray cluster has CPUs: start one with `ray start`")
     return found
 
 
-def shares(strands: int, places: list[Place]) -> list[int]:
-    """Return the bounds of ranges of strands, in proportion to the cores of places.
+def strand_bounds(strands: int, shares: list[NodeShare]) -> list[int]:
+    """Return the bounds of ranges of strands, in proportion to the cores of actors.
 
-    >>> shares(64, [Place(Node("1", "one", 3), 3), Place(Node("2", "two", 1), 1)])
+    >>> strand_bounds(64, [NodeShare(Node("1", "one", 3), 3), NodeShare(Node("2", "two", 1), 1)])
     [0, 48, 64]
     """
-    cpus = list(accumulate((place.cpus for place in places), initial=0.0))
+    cpus = list(accumulate((share.cpus for share in shares), initial=0.0))
     return [round(strands * before / cpus[-1]) for before in cpus]
 
 
-class Crew:
+class ActorPool:
     """Actors that run the strands of a problem; they end with this context."""
 
-    def __init__(self, problem: Problem, dtype: str, places: list[Place]) -> None:
+    def __init__(self, problem: Problem, shares: list[NodeShare]) -> None:
         self.problem = problem
-        self._dtype = dtype
-        self._places = places
+        self._shares = shares
         self._rounds = {span.t: span.number for span in problem.schedule}
         self._free: list[int | None] = []
-        # The tables that the actors have, by lanes and length of the round.
-        self._sent: dict[tuple[tuple[int, ...], int], Tables] = {}
-        self._owners: dict[ClientMemory, Owners] = {}
+        # The tables that the actors have already.
+        self._sent: dict[RoundKey, Tables] = {}
+        self._placements: dict[ClientMemories, MemoryPlacement] = {}
 
     def __enter__(self) -> Self:
         """Start the actors, which then warm up while the driver does."""
         self._ray = import_ray()
-        require_same_version(list({place.node for place in self._places}))
+        require_same_version(list({share.node for share in self._shares}))
         bare = replace(self.problem, on_progress=_ignore, on_compile=_ignore)
         pickled = self._ray.put(self._ray.cloudpickle.dumps(bare))
         self._actors = [
             self._ray.remote(Actor)
-            .options(num_cpus=place.cpus, scheduling_strategy=pin(place.node))
-            .remote(max(1, int(place.cpus)))
-            for place in self._places
+            .options(num_cpus=share.cpus, scheduling_strategy=pin(share.node))
+            .remote(max(1, int(share.cpus)))
+            for share in self._shares
         ]
-        self._warming = [actor.warm_up.remote(pickled, self._dtype) for actor in self._actors]
+        self._warming = [actor.warm_up.remote(pickled) for actor in self._actors]
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -88,111 +86,108 @@ class Crew:
     def wait_until_warm(self) -> None:
         """Wait until all actors have compiled."""
         free = dict(self._answers(dict(enumerate(self._warming)), "before the first round"))
-        self._free = [free[place] for place in range(len(self._places))]
+        self._free = [free[i] for i in range(len(self._actors))]
 
     def require_space(self, sizes: dict[str, int], itemsize: int) -> None:
-        """Refuse memories of clients of which an actor's share does not fit into its node."""
-        cpus = sum(place.cpus for place in self._places)
-        homes = [
-            Home(place.cpus / cpus, free, f" on node {place.node.name}")
-            for place, free in zip(self._places, self._free, strict=True)
+        """Raise InputError if an actor's share of the clients' memories does not fit its node."""
+        cpus = sum(share.cpus for share in self._shares)
+        hosts = [
+            MemoryHost(share.cpus / cpus, free, f" on node {share.node.name}")
+            for share, free in zip(self._shares, self._free, strict=True)
         ]
-        require_space(sizes, itemsize, homes)
+        require_space(sizes, itemsize, hosts)
 
-    def run(self, job: Job, sums: npt.NDArray[np.float64], on_done: Task) -> None:
+    def run(self, told: RemoteRound, sums: npt.NDArray[np.float64], on_done: Task) -> None:
         """Let the actors run all strands of workers, and fill `sums` with what they return."""
-        bounds = shares(len(sums), self._places)
-        sent = self._ray.put(self._with_news(job))
+        sent = self._ray.put(self._without_known_tables(told))
         asked = {
-            place: self._actors[place].run.remote(sent, first, last)
-            for place, (first, last) in enumerate(pairwise(bounds))
-            if first < last
+            i: self._actors[i].run.remote(sent, first, last)
+            for i, first, last in self._ranges(len(sums))
         }
-        self._fill(sums, asked, bounds, job.t, on_done)
+        self._fill(sums, asked, told.t, on_done)
 
-    def visit(
+    def run_clients(
         self,
-        job: Job,
-        memory: ClientMemory,
+        told: RemoteRound,
+        memories: ClientMemories,
         draws: Draws,
         sums: npt.NDArray[np.float64],
         on_done: Task,
     ) -> None:
         """Let the actors run all strands of clients, and fill `sums` with what they return."""
-        bounds = shares(len(sums), self._places)
-        owners = self._owners.setdefault(memory, Owners(self.problem.federation.M))
-        number = list(self._owners).index(memory)
-        sent = self._ray.put(self._with_news(job._replace(memory=number)))
-        gifts: list[list[Any]] = [[] for _ in self._places]
-        if draws.members.size:  # else everybody takes part, always at the same place
-            of_clients = [draws.taking_part * strand // len(sums) for strand in bounds]
-            for giver, taker, clients in owners.assign(draws.members, of_clients):
-                gifts[taker].append(self._actors[giver].give.remote(sent, clients))
+        placement = self._placements.setdefault(
+            memories, MemoryPlacement(self.problem.federation.M)
+        )
+        number = list(self._placements).index(memories)
+        sent = self._ray.put(self._without_known_tables(told._replace(memory=number)))
+        moved: list[list[Any]] = [[] for _ in self._actors]
+        if draws.members.size:  # otherwise everybody takes part, always at the same place
+            bounds = strand_bounds(len(sums), self._shares)
+            places = [draws.taking_part * strand // len(sums) for strand in bounds]
+            for source, target, clients in placement.assign(draws.members, places):
+                moved[target].append(self._actors[source].hand_over.remote(sent, clients))
         asked = {
-            place: self._actors[place].visit.remote(sent, first, last, *gifts[place])
-            for place, (first, last) in enumerate(pairwise(bounds))
-            if first < last
+            i: self._actors[i].run_clients.remote(sent, first, last, *moved[i])
+            for i, first, last in self._ranges(len(sums))
         }
-        self._fill(sums, asked, bounds, job.t, on_done)
+        self._fill(sums, asked, told.t, on_done)
 
     def count(self, t: int) -> npt.NDArray[np.int64]:
         """Return how often each row is drawn in the round that starts at step t."""
-        bounds = shares(STRANDS, self._places)
         asked = {
-            place: self._actors[place].count.remote(t, first, last)
-            for place, (first, last) in enumerate(pairwise(bounds))
-            if first < last
+            i: self._actors[i].count.remote(t, first, last)
+            for i, first, last in self._ranges(BATCH_STRANDS)
         }
         counts = (counts for _, counts in self._answers(asked, self._when(t)))
         total: npt.NDArray[np.int64] = sum(counts, start=np.zeros((), np.int64))
         return total
 
-    def _with_news(self, job: Job) -> Job:
-        """Leave out tables that the actors have already."""
-        key = job.lanes, job.gap
-        if self._sent.get(key) is job.tables:
-            return job._replace(tables=None)
-        assert job.tables is not None
-        self._sent[key] = job.tables
-        return job
+    def _ranges(self, strands: int) -> list[tuple[int, int, int]]:
+        """Return the actors that get strands, each with its range."""
+        ranges = enumerate(pairwise(strand_bounds(strands, self._shares)))
+        return [(i, first, last) for i, (first, last) in ranges if first < last]
+
+    def _without_known_tables(self, told: RemoteRound) -> RemoteRound:
+        key = told.lanes, told.gap
+        if self._sent.get(key) is told.tables:
+            return told._replace(tables=None)
+        assert told.tables is not None
+        self._sent[key] = told.tables
+        return told
 
     def _fill(
-        self,
-        sums: npt.NDArray[np.float64],
-        asked: dict[int, Any],
-        bounds: list[int],
-        t: int,
-        on_done: Task,
+        self, sums: npt.NDArray[np.float64], asked: dict[int, Any], t: int, on_done: Task
     ) -> None:
-        for place, part in self._answers(asked, self._when(t)):
-            first, last = bounds[place : place + 2]
+        bounds = strand_bounds(len(sums), self._shares)
+        for i, part in self._answers(asked, self._when(t)):
+            first, last = bounds[i : i + 2]
             sums[first:last] = part
             on_done(first, last)
 
     def _answers(self, asked: dict[int, Any], when: str) -> Iterator[tuple[int, Any]]:
-        """Yield places and what their actors answered, as the answers come."""
+        """Yield actors and their answers, as the answers come."""
         ray = self._ray
-        places = {answer: place for place, answer in asked.items()}
-        while places:
-            (answer, *_), _ = ray.wait(list(places))
-            place = places.pop(answer)
+        waiting = {answer: i for i, answer in asked.items()}
+        while waiting:
+            (answer, *_), _ = ray.wait(list(waiting))
+            i = waiting.pop(answer)
             try:
                 value = ray.get(answer)
             except ray.exceptions.RayTaskError as error:
-                if isinstance(error.cause, ray.exceptions.RayError):  # of a gift that was lost
-                    raise self._lost(place, when) from error
+                if isinstance(error.cause, ray.exceptions.RayError):  # moved memories were lost
+                    raise self._lost(i, when) from error
                 raise error.cause from None
             except ray.exceptions.RayError as error:
-                raise self._lost(place, when) from error
-            yield place, value
+                raise self._lost(i, when) from error
+            yield i, value
 
-    def _lost(self, place: int, when: str) -> NodeLostError:
+    def _lost(self, i: int, when: str) -> NodeLostError:
         alive = {node.id for node in nodes()}
-        dead = {p.node.name for p in self._places if p.node.id not in alive}
-        names = ", ".join(sorted(dead)) or self._places[place].node.name
+        dead = {share.node.name for share in self._shares if share.node.id not in alive}
+        names = ", ".join(sorted(dead)) or self._shares[i].node.name
         return NodeLostError(
-            f"lost node {names} {when}; a simulation keeps no checkpoint: run it again, on the "
-            f"nodes that are left or when the node is back"
+            f"lost node {names} {when}; a simulation keeps no checkpoint: run it again on the "
+            f"remaining nodes, or when the node is back"
         )
 
     def _when(self, t: int) -> str:
@@ -200,4 +195,40 @@ class Crew:
 
 
 def _ignore(*_: object) -> None:
-    """Stand for the callbacks of the driver, which stay with it."""
+    """Replace the callbacks of the driver, which stay with it."""
+
+
+class MemoryMove(NamedTuple):
+    """The memories of some clients go from one actor to another."""
+
+    source: int
+    target: int
+    clients: npt.NDArray[np.int64]
+
+
+class MemoryPlacement:
+    """Which actor keeps the memory of which client.
+
+    The members of a round are in ascending order, and every actor runs a range of them. So only
+    clients near the border of a range move to another actor.
+
+    Examples
+    --------
+    >>> placement = MemoryPlacement(6)
+    >>> list(placement.assign(np.array([0, 2, 3, 4]), [0, 2, 4]))
+    []
+    >>> list(placement.assign(np.array([0, 1, 2, 5]), [0, 2, 4]))
+    [MemoryMove(source=0, target=1, clients=array([2]))]
+    """
+
+    def __init__(self, clients: int) -> None:
+        self._actor = np.full(clients, NO_ACTOR, np.int16)
+
+    def assign(self, members: npt.NDArray[np.int64], bounds: list[int]) -> Iterator[MemoryMove]:
+        """Give actor i the members from bounds[i] to bounds[i + 1]; yield what has to move."""
+        for target, (first, last) in enumerate(pairwise(bounds)):
+            clients = members[first:last]
+            before = self._actor[clients]
+            for source in set(np.unique(before).tolist()) - {NO_ACTOR, target}:
+                yield MemoryMove(source, target, clients[before == source])
+            self._actor[clients] = target

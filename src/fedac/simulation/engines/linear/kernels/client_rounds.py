@@ -1,8 +1,8 @@
-"""The compiled loops of clients that enter and leave a round in their own way (see `boundary.py`).
+"""Compiled loops of clients that enter and leave a round in their own way.
 
-A client enters with combinations of what was broadcast and what it remembers, takes its steps as
-every worker does, and leaves with combinations of where it got, what was broadcast and what it
-remembers. The coefficients arrive as tables, a number per lane.
+A client enters with combinations of the broadcast and its memory, takes its steps like any worker,
+and leaves with combinations of where it got, the broadcast and its memory. The coefficients arrive
+as tables, a number per lane (see `linear/client_rounds.py`).
 """
 
 import numpy as np
@@ -29,7 +29,7 @@ scale_of = helper(compression.scale_of)
 code_of = helper(compression.code_of)
 nearest_bfloat16 = helper(compression.nearest_bfloat16)
 
-# Coordinates for which a combination is taken at a time: all that it needs stays near.
+# Coordinates of a combination that are computed at a time: their data stays in the caches.
 BLOCK = 16
 
 
@@ -37,7 +37,7 @@ BLOCK = 16
 def add_terms(lanes, total, terms, slot, source, vectors, first, count):
     """Add the terms of a slot to `total`, for some coordinates: vectors times coefficients.
 
-    `source` has so many vectors for each coordinate, and `total` one for each, from its start on.
+    `source` has `vectors` numbers per coordinate and lane, `total` has one.
     """
     bounds, inputs, coefficients = terms
     V = np.uint64(len(lanes))
@@ -51,7 +51,7 @@ def add_terms(lanes, total, terms, slot, source, vectors, first, count):
 
 @helper
 def round_to_int8(vector, key, largest, V):
-    """Replace a vector, a number per coordinate and lane, by what arrives of it as int8."""
+    """Replace a vector, a number per coordinate and lane, by its int8 approximation."""
     d = np.uint64(vector.size) // V
     for first in range(np.uint64(0), d, np.uint64(compression.BLOCK)):
         last = min(first + np.uint64(compression.BLOCK), d)
@@ -69,9 +69,9 @@ def round_to_int8(vector, key, largest, V):
 
 @helper
 def send(lanes, moved, wire, echoes, key_parts, d, weight, sums, mine):
-    """Add to `sums` what arrives of a client's message, and let its memory follow what it sent.
+    """Round a client's message, add it to `sums`, and let the memory follow what was sent.
 
-    `moved` has one vector after the other, a number per coordinate and lane.
+    `moved` holds one vector after the other, a number per coordinate and lane.
     """
     seed, m, r = key_parts
     V, P = np.uint64(len(lanes)), np.uint64(echoes.size)
@@ -99,18 +99,18 @@ def send(lanes, moved, wire, echoes, key_parts, d, weight, sums, mine):
 
 @compiled
 def run_clients(
-    lanes, sequences, sent, rows, this_round, boundary, kept, scratch, total, first_strand,
-    last_strand,
+    lanes, sequences, sent, rows, this_round, coefficients, memories, scratch, total,
+    first_strand, last_strand,
 ):  # fmt: skip
     """Run the clients of some strands for one round, and sum up their messages.
 
-    What is summed is how far a message is from `boundary.reference`. `kept` is changed in place;
-    every client belongs to one strand.
+    What is summed is how far a message is from the reference. `memories` is changed in place; every
+    client belongs to one strand.
     """
     _, y, _, _ = rows
     draws, _, _, _, shared, _ = this_round
-    begin, enter, leave, constant, broadcast, reference, center, wire, echoes = boundary
-    memory, started = kept
+    begin, enter, leave, constant, broadcast, reference, center, wire, echoes = coefficients
+    memory, started = memories
     _, steps = shared
     Y, sums, drawn, _ = scratch
     n, d, V = np.uint64(len(y)), np.uint64(center.size), np.uint64(len(lanes))

@@ -1,15 +1,13 @@
-"""How kernels are compiled: without the interpreter's lock, interruptibly, and kept on disk."""
+"""Compilation of kernels, and the cache of compiled code on disk."""
 
 # mypy: disallow-untyped-calls=False, warn-return-any=False
 from __future__ import annotations
 
-import atexit
 import hashlib
 import os
 import stat
 import sys
 import tempfile
-import threading
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -42,10 +40,10 @@ SOURCES = (
 
 @cache
 def compiled_dir() -> Path:
-    """Return where compiled code is kept: in ``$NUMBA_CACHE_DIR`` if set, else in our cache.
+    """Return the folder of compiled code: in ``$NUMBA_CACHE_DIR`` if set, else in our cache.
 
-    The folder is named after the sources. Numba itself looks at the kernel's own file only, and
-    would keep using code that was compiled with an older version of the others.
+    It is named after the sources. Numba itself looks at the kernel's own file only, and would keep
+    using code that was compiled with an older version of the others.
     """
     package = Path(__file__).parents[4]
     text = b"".join((package / name).read_bytes() for name in SOURCES)
@@ -54,9 +52,9 @@ def compiled_dir() -> Path:
 
 
 def _own_disk(folder: Path) -> Path:
-    """Return the folder, or a temporary one if it cannot be written or is not this machine's own.
+    """Return the folder, or a temporary one if it is not writable or shared over a network.
 
-    Numba's files do not survive that several machines write them at once.
+    Numba's files do not survive several machines writing them at once.
     """
     if not is_network(folder):
         with suppress(OSError):
@@ -71,24 +69,9 @@ def _own_disk(folder: Path) -> Path:
         found = private.lstat()
     except OSError:
         return folder
-    # What is in there will be executed: nobody else may write it.
+    # Its files will be executed: nobody else may write there.
     safe = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077
     return private if safe else folder
-
-
-@contextmanager
-def _one_at_a_time() -> Iterator[None]:
-    """Let one process fill an empty folder; those that wait then read what it compiled."""
-    folder = compiled_dir()
-    if sys.platform == "win32" or any(folder.rglob("*.nbi")):
-        yield
-        return
-    with ExitStack() as stack:
-        with suppress(OSError):  # nothing can be written, or locked
-            folder.mkdir(parents=True, exist_ok=True)
-            lock = stack.enter_context((folder / "lock").open("ab"))
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
 
 
 class _CheckedFiles(IndexDataCacheFile):
@@ -107,7 +90,7 @@ class _CheckedFiles(IndexDataCacheFile):
 
 
 class _Cache(FunctionCache):
-    """Numba's cache of one function, which survives damaged files and full disks."""
+    """Numba's cache of one function, robust against damaged files and full disks."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__(function)
@@ -116,7 +99,7 @@ class _Cache(FunctionCache):
         self._cache_file = _CheckedFiles(self._cache_path, self._base, stamp)
 
     def load_overload(self, signature: Any, target: Any) -> Any:
-        """Return compiled code, or None if there is none that can be used."""
+        """Return compiled code, or None if there is none or it is damaged."""
         try:
             return super().load_overload(signature, target)
         except Exception:  # a damaged file may raise anything
@@ -126,7 +109,7 @@ class _Cache(FunctionCache):
             return None
 
     def save_overload(self, signature: Any, compiled_code: Any) -> None:
-        """Keep compiled code if the disk allows it."""
+        """Store compiled code, or warn if the disk is full."""
         try:
             super().save_overload(signature, compiled_code)
         except OSError as error:
@@ -142,7 +125,7 @@ def _warn_not_kept(folder: str, reason: str) -> None:
     )
 
 
-# Else Numba makes every function callable from C too, for a tenth of the time to compile.
+# Otherwise Numba makes every function callable from C too, for a tenth of the compile time.
 NOT_FROM_C: Any = {"no_cfunc_wrapper": True}
 helper = extending.register_jitable(**NOT_FROM_C)
 overload = partial(extending.overload, jit_options=NOT_FROM_C)
@@ -151,10 +134,7 @@ inlined_overload = partial(extending.overload, jit_options=NOT_FROM_C | {"forcei
 
 
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compile a kernel on first use; later processes read it from disk.
-
-    Where nothing can be written, every process compiles for itself.
-    """
+    """Compile a kernel on first use; later processes read it from disk if it can be written."""
     kernel: Any = njit(nogil=True, error_model="numpy", **NOT_FROM_C)(function)
     config: Any = numba_config  # its settings are made at run time
     before = config.CACHE_DIR
@@ -181,43 +161,18 @@ class _Announcer(event.Listener):
         pass
 
 
-def run_interruptibly(work: Callable[[], object], on_compile: Callable[[], object]) -> None:
-    """Run work that may compile, in another thread, and wait for it.
+@contextmanager
+def compilation(on_compile: Callable[[], object]) -> Iterator[None]:
+    """Return a context that may compile, and calls `on_compile` if it does, when it starts to.
 
-    Compiling spends seconds inside LLVM, where no Python signal handler runs. The calling thread
-    only waits, so Ctrl-C ends this call at once; the other thread finishes what it compiles. It
-    calls `on_compile` when the first compilation starts.
+    One process at a time fills an empty cache; those that wait then read what it compiled.
     """
-    errors: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            announcer = _Announcer(cache(on_compile))
-            with _one_at_a_time(), event.install_listener("numba:compile", announcer):
-                work()
-        except BaseException as error:
-            errors.append(error)
-
-    compiler = threading.Thread(target=run, daemon=True, name="fedac-compiler")
-    compiler.start()
-    try:
-        compiler.join()
-    except KeyboardInterrupt:
-        atexit.register(_leave_at_once, compiler)
-        raise
-    if errors:
-        raise errors[0]
-
-
-def _leave_at_once(compiler: threading.Thread) -> None:
-    """End the process if the interrupted compiler is still inside LLVM.
-
-    An ordinary exit would destroy LLVM's data while they are in use, and crash.
-    """
-    if compiler.is_alive():
-        atexit.unregister(_leave_at_once)
-        atexit._run_exitfuncs()  # those of others
-        for stream in (sys.stdout, sys.stderr):
-            with suppress(Exception):  # it may be closed
-                stream.flush()
-        os._exit(130)
+    folder = compiled_dir()
+    with ExitStack() as stack:
+        stack.enter_context(event.install_listener("numba:compile", _Announcer(cache(on_compile))))
+        if sys.platform != "win32" and not any(folder.rglob("*.nbi")):
+            with suppress(OSError):  # nothing can be written, or locked
+                folder.mkdir(parents=True, exist_ok=True)
+                lock = stack.enter_context((folder / "lock").open("ab"))
+                fcntl.flock(lock, fcntl.LOCK_EX)
+        yield

@@ -58,7 +58,7 @@ class _VectorModel(models.PrimitiveModel):
 
 
 class TemplateType(types.Type):
-    """The Numba type of a `Template`; its values are nothing at run time."""
+    """The Numba type of a `Template`; it has no value at run time."""
 
     def __init__(self, vector):
         self.vector = vector
@@ -100,6 +100,11 @@ def _vector_of(kind):
     return kind.vector if isinstance(kind, TemplateType) else kind
 
 
+def vector_width(lanes: int) -> int:
+    """Return the smallest power of two that holds so many lanes."""
+    return 1 << (lanes - 1).bit_length()
+
+
 def aligned(shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
     """Return zeros that start on a cache line, so that no vector crosses two."""
     dtype = np.dtype(dtype)
@@ -115,7 +120,7 @@ def _pointer(context, builder, array_type, array, index, to):
 
 
 def _pick(builder, vector, lanes):
-    """Return a vector of the given lanes of another."""
+    """Return a vector made of the given lanes of another."""
     mask = ir.Constant(ir.VectorType(ir.IntType(32), len(lanes)), lanes)
     return builder.shuffle_vector(vector, vector, mask)
 
@@ -128,7 +133,7 @@ def load(typing, template, array, index):
     def generate(context, builder, signature, arguments):
         to = context.get_value_type(vector)
         place = _pointer(context, builder, signature.args[1], arguments[1], arguments[2], to)
-        # Element alignment is enough: unaligned moves cost nothing where data are aligned.
+        # Element alignment is enough: unaligned moves cost nothing where data is aligned.
         return builder.load(place, align=vector.element.bitwidth // 8)
 
     return vector(template, array, index), generate
@@ -192,7 +197,7 @@ def _repeat(context, builder, value, given, vector):
 
 @intrinsic
 def splat(typing, model, x):
-    """Repeat one number in every lane of a vector like `model`, a vector or a template."""
+    """Repeat one number in every lane of a vector of the type of `model`, a vector or template."""
     vector = _vector_of(model)
 
     def generate(context, builder, signature, arguments):
@@ -292,7 +297,7 @@ def _call_llvm(name, builder, *values):
 
 
 def _lower_operator(function, build):
-    """Give vectors an operator; a number beside a vector is repeated in every lane.
+    """Give vectors an operator; a number next to a vector is repeated in every lane.
 
     Lowered directly: a function for each pair of types, as `overload` makes, takes Numba several
     times longer to compile, and kernels have dozens.

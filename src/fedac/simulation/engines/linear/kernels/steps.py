@@ -4,11 +4,10 @@ Layout: a state of S sequences and V lanes over d coordinates is one flat array,
 ``(j * S + s) * V + lane``. Lanes are runs that share every draw; a row of data is read once for
 all of them. Vectors come in two widths, given by two templates: `lanes`, a number per lane, and
 `sequences`, a number per sequence and lane, which is one coordinate of the state. Everything about
-an algorithm arrives as tables (see `affine.py`); no kernel knows one. `records.py` has the other
-arguments.
+an algorithm arrives as tables (`coefficients.py`); `types.py` has the other arguments.
 
-Sparse data are a tuple whose type chooses the code: ``(indptr, indices)`` for rows of ones,
-``(indptr, indices, values)`` for others. Dense data go through `dense.py`.
+Sparse data is a tuple whose type chooses the code: ``(indptr, indices)`` for rows of ones,
+``(indptr, indices, values)`` for others. Dense data goes through `dense.py`.
 """
 
 import numpy as np
@@ -34,9 +33,9 @@ from fedac.simulation.engines.linear.kernels.simd import (
     tile,
 )
 
-# So many workers' changes are summed in the local precision before they go to the accumulator.
+# This many workers' moves are summed in the local precision before they go to the accumulator.
 WORKERS_PER_SUM = 16
-# How a worker's change is collected: over all coordinates; over those it touched; over those and
+# How a worker's move is collected: over all coordinates; over those it touched; over those and
 # directly into the accumulator, if a sum of some workers is still mostly zeros; or by row (see
 # `workers.py`), where the state is zero before and after a worker.
 SWEEP, TOUCHED, FAR, BY_ROW = range(4)
@@ -118,7 +117,7 @@ def _add_row(template, data, i, Y, coefficient):
 
 @helper
 def member(draws, place):
-    """Return the number of the client at a place among those that take part."""
+    """Return the id of the client at a place among those that take part."""
     return draws.members[place] if draws.members.size else place
 
 
@@ -135,7 +134,7 @@ def rows_of(draws, m, n):
 def draw_rows(drawn, draws, m, n):
     """List the rows that client m draws in a round; return how many.
 
-    The last one is repeated to look ahead to. If the client takes all its rows at every step, they
+    The last one is repeated, for prefetching. If the client takes all its rows at every step, they
     are listed once.
     """
     first, size = rows_of(draws, m, n)
@@ -462,7 +461,7 @@ def finish_round(total, state, closing, center, weight, first, last):
 def sum_losses(lanes, rows, P, total, first_strand, last_strand):
     """Sum the loss over strands of rows, at the points P of all lanes.
 
-    Logarithms of factors in [1, 2] are taken of the product of many (see `formulas.py`).
+    Logarithms of factors in [1, 2] are taken of the product of many (see `loss_functions.py`).
     """
     data, y, _, loss = rows
     strands = len(total)

@@ -1,9 +1,9 @@
-"""A linear model as the kernels see it: rows, targets, the loss and the l2 term."""
+"""A linear model as the kernels see it (rows, targets, loss, l2 term), and its evaluation."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -13,9 +13,15 @@ import scipy.sparse as sp
 from fedac.errors import InputError
 from fedac.objectives import Augmented, LinearModel, Objective
 from fedac.objectives.loss_functions import FORMULAS, check_kernel, has_kernel
+from fedac.simulation.engines.linear.kernels import steps
 from fedac.simulation.engines.linear.kernels.losses import Custom
+from fedac.simulation.engines.linear.kernels.simd import Template, aligned, vector_width
 from fedac.simulation.engines.linear.kernels.types import Rows
+from fedac.simulation.engines.linear.workers import Threads, sum_strands
 from fedac.validate import Array
+
+LANES = 16
+STRANDS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,15 +73,15 @@ def prepare(model: LinearModel, regularizer: Regularizer, dtype: npt.DTypeLike) 
     data: tuple[npt.NDArray[Any], ...]
     if isinstance(X, sp.csr_array):
         # Unsigned indices save the kernels a test for negative ones; short ones save cache. There
-        # are too few row bounds for that, and every type of them would be compiled anew.
+        # are too few row bounds for that, and every type of them would have to be compiled.
         bounds = X.indptr.astype(np.uint32 if X.nnz < 2**32 else np.uint64)
         data = (bounds, X.indices.astype(np.min_scalar_type(model.dim - 1)))
         if (X.data != 1.0).any():
             data = (*data, X.data.astype(dtype))
     else:
         data = (np.ascontiguousarray(X, dtype=dtype),)
-    centred = regularizer.center.any()
-    offsets = X @ regularizer.center if centred else np.zeros(0)
+    centered = regularizer.center.any()
+    offsets = X @ regularizer.center if centered else np.zeros(0)
     check_kernel(model)
     loss = FORMULAS[model.kernel] if isinstance(model.kernel, str) else _custom(model.kernel)
     return Rows(data, model.y.astype(dtype), offsets.astype(dtype), loss)
@@ -89,7 +95,7 @@ def _c_function(derivative: Any) -> Any:
 
 
 def _custom(derivative: Any) -> Custom:
-    """Make a loss of the user's compiled derivative."""
+    """Make a loss from the user's derivative."""
     from numba.core.errors import NumbaError
 
     try:
@@ -99,3 +105,71 @@ def _custom(derivative: Any) -> Custom:
         raise InputError(
             f"the kernel must be a function (z, y) -> float that Numba can compile: {first_line}"
         ) from error
+
+
+@dataclass(eq=False)
+class Evaluator:
+    """Evaluates an objective, split into a model and an l2 term, at the outputs of lanes.
+
+    Sparse data with a built-in loss uses a kernel. For dense data, matrix products are as fast. A
+    user's own loss and weighted rows are known to the model only.
+    """
+
+    model: LinearModel
+    rows: Rows
+    regularizer: Regularizer
+    threads: Threads
+
+    def losses(self, W: Array) -> Array:
+        """Return F(W[k]) for every k."""
+        means = self._by_kernel(W) if self._has_kernel else self._by_products(W)
+        return means + self.regularizer.values(W)
+
+    def compile(self, count: int) -> None:
+        """Compile the kernel for `count` lanes by running it on no rows."""
+        if self._has_kernel:
+            d = self.model.dim
+            for V in {vector_width(min(LANES, count - first)) for first in range(0, count, LANES)}:
+                P, total = aligned((d * V,), np.float64), aligned((STRANDS, V), np.float64)
+                steps.sum_losses(Template(np.float64, V), self.rows, P, total, 0, 0)
+
+    @property
+    def _has_kernel(self) -> bool:
+        own = isinstance(self.rows.loss, Custom) or self.model.weights is not None
+        return not (self.rows.dense or own)
+
+    def _by_kernel(self, W: Array) -> Array:
+        n, d = len(self.rows.y), W.shape[1]
+        means = np.empty(len(W))
+        for first in range(0, len(W), LANES):
+            chunk = W[first : first + LANES]
+            V = vector_width(len(chunk))
+            P = aligned((d, V), np.float64)
+            P[:, : len(chunk)] = chunk.T
+            total = aligned((STRANDS, V), np.float64)
+            lanes = Template(np.float64, V)
+            self.threads.run(
+                partial(steps.sum_losses, lanes, self.rows, P.reshape(-1), total),
+                strands=STRANDS,
+                work=n,
+            )
+            means[first : first + LANES] = sum_strands(total)[: len(chunk)] / n
+        return means
+
+    def _by_products(self, W: Array) -> Array:
+        model, P = self.model, np.ascontiguousarray(W.T)
+        n = model.n_samples
+        Z, means = np.empty((n, len(W))), np.empty(len(W))
+
+        def multiply(first: int, last: int) -> None:
+            for strand in range(first, last):
+                rows = slice(n * strand // STRANDS, n * (strand + 1) // STRANDS)
+                Z[rows] = model.X[rows] @ P
+
+        def average(first: int, last: int) -> None:
+            for lane in range(first, last):
+                means[lane] = model.mean_loss(np.ascontiguousarray(Z[:, lane]), model.y)
+
+        self.threads.run(multiply, strands=STRANDS, work=n * len(W))
+        self.threads.run(average, strands=len(W), work=n * len(W))
+        return means
