@@ -49,8 +49,8 @@ state, a combination of the broadcast and its memory, and its message is a combi
 once a round, by the algorithm, on the exact states of all lanes (`lanes`).
 
 **The kernel** is `kernels/steps.run_workers`; `kernels/types` has its arguments. For every worker
-of its strands `draw_rows` lists the rows it draws (by `fedac.federation.sampling`, a pure function of
-seed, worker and step). Then, for each step: the margin of the row, the derivative of the loss
+of its strands `draw_rows` lists the rows it draws (by `fedac.federation.sampling`, a pure function
+of seed, worker and step). Then, for each step: the margin of the row, the derivative of the loss
 (`kernels/losses`), and the row added to Y. A batch first takes all its derivatives, then adds its
 rows; the type of `Scratch.slopes` chooses between the two loops, so that single rows pay nothing
 for it. A worker's move is multiplied by its weight. `finish_round` turns the total into the
