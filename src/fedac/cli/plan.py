@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any
 
@@ -433,7 +433,7 @@ def _name(choice: Choice) -> str:
     return choice.theorem.title or choice.theorem.label
 
 
-def _table(choices: Sequence[Choice], *, title: str, caption: str) -> Table:
+def _table(choices: Plan, *, title: str, caption: str) -> Table:
     megabytes = choices[0].megabytes_per_worker is not None
     convex = not choices[0].theorem.strongly_convex
     table = new_table(

@@ -26,7 +26,6 @@ import math
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import accumulate
 from numbers import Integral, Real
 from typing import Any, NamedTuple
@@ -49,19 +48,12 @@ GUARD_BITS = 64
 PROVEN_GROWTH = 1.02
 
 
-@dataclass(frozen=True)
 class PiecewiseQuadratic:
     """F(w) = int_0^w int_0^y H(x) dx dy, where H is L on some intervals and mu elsewhere.
 
-    F is mu-strongly convex and L-smooth, and its minimum is F(0) = 0.
-    Paper: F_k of the claim instability:induction.
-
-    Parameters
-    ----------
-    mu, L : number
-        The two curvatures, 0 < mu <= L.
-    bumps : tuple of (left, right)
-        The closed intervals where H is L: disjoint, in increasing order.
+    F is mu-strongly convex and L-smooth, and its minimum is F(0) = 0. Paper: F_k of the claim
+    instability:induction. `bumps` are the closed intervals (left, right) where H is L, disjoint
+    and in increasing order.
 
     Examples
     --------
@@ -72,48 +64,34 @@ class PiecewiseQuadratic:
     (3.0, 6.0)
     """
 
-    mu: Number
-    L: Number
-    bumps: tuple[tuple[Number, Number], ...] = ()
+    def __init__(self, mu: Number, L: Number, bumps: Sequence[tuple[Number, Number]] = ()) -> None:
+        self.mu, self.L, self.bumps = mu, L, tuple(bumps)
+        # Sums over the bumps, so that a gradient costs one binary search.
+        self._lefts = [left for left, _ in bumps]
+        self._lengths_before = list(accumulate((right - left for left, right in bumps), initial=0))
+        self._length_at_0 = self._length(0)
 
     def with_bump(self, centre: Number, radius: Number) -> PiecewiseQuadratic:
         """Return the objective with curvature L on [centre - radius, centre + radius] as well."""
         bump = (centre - radius, centre + radius)
-        return PiecewiseQuadratic(self.mu, self.L, tuple(sorted((*self.bumps, bump))))
+        return PiecewiseQuadratic(self.mu, self.L, sorted((*self.bumps, bump)))
 
     def curvature(self, w: Number) -> Number:
         """Return F''(w) = H(w), which is mu or L."""
-        bump = self._bump_at_or_below(w)
+        bump = bisect_right(self._lefts, w) - 1
         return self.L if bump >= 0 and w <= self.bumps[bump][1] else self.mu
 
     def gradient(self, w: Number) -> Number:
         """Return F'(w) = mu w + (L - mu) times the signed length of bumps from 0 to w."""
         return self.mu * w + (self.L - self.mu) * (self._length(w) - self._length_at_0)
 
-    def _bump_at_or_below(self, w: Number) -> int:
-        return bisect_right(self._lefts, w) - 1
-
     def _length(self, w: Number) -> Number:
         """Return the total length of the bumps below w."""
-        bump = self._bump_at_or_below(w)
+        bump = bisect_right(self._lefts, w) - 1
         if bump < 0:
             return 0
         left, right = self.bumps[bump]
         return self._lengths_before[bump] + min(w, right) - left
-
-    # Cached sums over the bumps, so that a gradient costs one binary search.
-
-    @cached_property
-    def _lefts(self) -> list[Number]:
-        return [left for left, _ in self.bumps]
-
-    @cached_property
-    def _lengths_before(self) -> list[Number]:
-        return list(accumulate((right - left for left, right in self.bumps), initial=0))
-
-    @cached_property
-    def _length_at_0(self) -> Number:
-        return self._length(0)
 
 
 class Trajectory(NamedTuple):
@@ -248,14 +226,14 @@ def fedac_separation(kappa: float, blocks: int, *, K: int) -> list[Separation]:
 
 
 def by_block(difference: Trajectory) -> list[Separation]:
-    """Return a difference at the start and after every block of three steps."""
+    """Return the difference at the start and after every block of three steps."""
     pairs = zip(difference.w_ag[::3], difference.w[::3], strict=True)
     return [Separation(float(w_ag), float(w)) for w_ag, w in pairs]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Instance:
-    """An objective on which AGD is unstable, and where to start; made by `construct`.
+    """An objective on which AGD is unstable, and a starting point; made by `construct`.
 
     Attributes
     ----------
@@ -271,7 +249,7 @@ class Instance:
         F'' is constant within `delta` of every w_md, in that trajectory and in all others that
         start within `eps_0` of it.
     eps_0 : mpf
-        The largest distance from `start`, in w_ag and in w, at which another may start.
+        The largest distance from `start`, in w_ag and in w, at which another run may start.
     bits : int
         The precision of all these numbers.
     """
@@ -387,8 +365,8 @@ def _induction(
     """Go from F_0 to F_K by adding one bump of curvature L for every block."""
     centre = run_agd(objective, start, hp, steps=at_L + 1).w_md[at_L]
     for k, radius in enumerate(radii):
-        # A bump changes F' beyond it, and so moves the w_md around which it was put to its
-        # place under F~_{k+1}. Moved there, the bump is still below all earlier w_md.
+        # A bump changes F' beyond it, which moves the w_md at its centre to a new place under
+        # F~_{k+1}. Moved there, the bump is still below all earlier w_md.
         step = 3 * k + at_L
         tilde = run_agd(objective.with_bump(centre, radius), start, hp, steps=step + 1)
         objective = objective.with_bump(tilde.w_md[step], radius)

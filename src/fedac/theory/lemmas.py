@@ -55,18 +55,9 @@ def fedac_ii_a1_general_eta(
 
 @checked
 def fedac_ii_a2_general_eta(
-    *,
-    eta: float,
-    L: float,
-    mu: float,
-    sigma: float,
-    sigma4: float,
-    Q: float,
-    M: float,
-    K: float,
-    T: float,
-    Phi0: float,
-) -> Bound:
+    *, eta: float, L: float, mu: float, sigma: float, sigma4: float, Q: float, M: float, K: float,
+    T: float, Phi0: float,
+) -> Bound:  # fmt: skip
     """Bound E[Phi_T] of FedAc-II for any eta <= 1/L under asm2 (lemma fedacii:a2:general:eta)."""
     require_small(eta, 1 / L)
     return Bound(
@@ -79,18 +70,9 @@ def fedac_ii_a2_general_eta(
 
 @checked
 def fedavg_a2_general_eta(
-    *,
-    eta: float,
-    L: float,
-    mu: float,
-    sigma: float,
-    sigma4: float,
-    Q: float,
-    M: float,
-    K: float,
-    T: float,
-    D0: float,
-) -> Bound:
+    *, eta: float, L: float, mu: float, sigma: float, sigma4: float, Q: float, M: float, K: float,
+    T: float, D0: float,
+) -> Bound:  # fmt: skip
     """Bound FedAvg's weighted average for any eta <= 1/(4L) (lemma fedavg:a2:general:eta)."""
     require_small(eta, 1 / (4 * L))
     return Bound(
@@ -102,17 +84,9 @@ def fedavg_a2_general_eta(
 
 @checked
 def fedac_i_perturbed(
-    *,
-    eta: float,
-    gamma: float,
-    L: float,
-    mu: float,
-    sigma: float,
-    M: float,
-    T: float,
-    Psi0: float,
+    *, eta: float, gamma: float, L: float, mu: float, sigma: float, M: float, T: float, Psi0: float,
     discrepancy: float,
-) -> Bound:
+) -> Bound:  # fmt: skip
     """Bound E[Psi_T] given the largest expected discrepancy (lemma fedaci:conv:main)."""
     require_small(eta, 1 / L)
     _require_between(eta, gamma, mu)
@@ -126,17 +100,9 @@ def fedac_i_perturbed(
 
 @checked
 def fedac_ii_perturbed(
-    *,
-    eta: float,
-    gamma: float,
-    L: float,
-    mu: float,
-    sigma: float,
-    M: float,
-    T: float,
-    Phi0: float,
+    *, eta: float, gamma: float, L: float, mu: float, sigma: float, M: float, T: float, Phi0: float,
     discrepancy: float,
-) -> Bound:
+) -> Bound:  # fmt: skip
     """Bound E[Phi_T] given the largest expected discrepancy (lemma fedacii:conv:main)."""
     require_small(eta, 1 / L)
     _require_between(eta, gamma, mu)
@@ -150,17 +116,9 @@ def fedac_ii_perturbed(
 
 @checked
 def fedavg_a2_perturbed(
-    *,
-    eta: float,
-    L: float,
-    mu: float,
-    sigma: float,
-    Q: float,
-    M: float,
-    T: float,
-    D0: float,
+    *, eta: float, L: float, mu: float, sigma: float, Q: float, M: float, T: float, D0: float,
     discrepancy: float,
-) -> Bound:
+) -> Bound:  # fmt: skip
     """Bound FedAvg's weighted average given the discrepancy (lemma fedavg:a2:conv:main)."""
     require_small(eta, 1 / (4 * L))
     return Bound(

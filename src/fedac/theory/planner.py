@@ -1,9 +1,9 @@
 """The planner: K, step size and number of rounds, by the paper's bounds.
 
-Bounds are the least over all step sizes, and worst cases: they rank choices and show what limits
-them, but real runs are usually orders of magnitude better. `fedac.experiments.calibration`
-measures on the data instead. FedAvg's and minibatch SGD's are for an average of their iterates, and
-say nothing about the last one.
+Bounds are minimized over all step sizes. They are worst cases: they rank choices and show what
+limits them, but real runs are usually orders of magnitude better. `fedac.experiments.calibration`
+measures on the data instead. The bounds of FedAvg and minibatch SGD are for an average of their
+iterates, and say nothing about the last one.
 
 >>> constants = Constants(L=1.0, mu=1e-3, sigma=1.0, D0=1.0)
 >>> for choice in plan(constants, M=64, T=2**20):
@@ -19,10 +19,9 @@ ac-sgd          K=1048576 rounds=1
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, overload
 
 from fedac.algorithms import get
 from fedac.errors import InputError
@@ -34,13 +33,13 @@ from fedac.validate import require_count, require_nonnegative, require_positive
 
 # To save rounds, accept a bound that is larger than the best by this factor.
 SLACK = 2.0
-# Nobody would wait for more.
+# Longer runs are not considered.
 MOST_STEPS = 2**40
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """What the bound of one theorem recommends.
+    """The recommendation of one theorem's bound.
 
     Attributes
     ----------
@@ -51,20 +50,20 @@ class Choice:
     step_size : StepSize
         The hyperparameters with the least bound.
     bound : Bound
-        On the suboptimality, term by term.
+        The bound on the suboptimality, term by term.
     closed_form : Bound or None
         The theorem as printed, with its own step size; None if it needs more steps.
     floor : float or None
-        The min-max lower bound for this M, K and T, with its constant set to 1; None under asm2
-        and for strongly convex objectives, for which it does not hold.
+        The min-max lower bound for this M, K and T, with its constant set to 1. It holds for
+        general convex objectives under asm1; otherwise None.
     speedup_rounds : int or None
         The fewest rounds (at this T) for which the noise of M T gradients is the largest term of
-        the rate, without constants and logarithms: then M workers are M times as good as one.
+        the rate, without constants and logarithms, so that M workers are M times as good as one.
         None if no number of rounds is enough, if there is no noise, or for one worker.
     megabytes_per_worker : float or None
-        What one worker sends, without what it receives, if the dimension is known.
+        Megabytes sent by one worker (without those it receives), if the dimension is known.
     vacuous : bool
-        Whether the bound is no better than what is known of the start.
+        Whether the bound is no better than the known bound on the initial error.
     """
 
     theorem: Theorem
@@ -82,22 +81,22 @@ class Choice:
 
     @property
     def megabytes(self) -> float | None:
-        """What one worker sends and receives, which is as much again."""
+        """Megabytes sent and received by one worker; it receives as much as it sends."""
         return self.megabytes_per_worker and 2 * self.megabytes_per_worker
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan(Sequence[Choice]):
-    """The choices, in the order of the theorems; it is also the sequence of them.
+class Plan:
+    """The choices, in the order of the theorems. A plan is also a sequence of its choices.
 
     Attributes
     ----------
     choices : tuple of Choice
         One per theorem that applies.
     left_out : dict
-        Why each other theorem for such objectives has no choice, by its label.
+        Why each remaining theorem for this kind of objective has no choice, by label.
     already_reached : bool
-        Whether the start is known to be within the target. There are no choices then.
+        Whether the start is known to be within the target. If so, there are no choices.
     """
 
     choices: tuple[Choice, ...]
@@ -120,13 +119,10 @@ class Plan(Sequence[Choice]):
     def __len__(self) -> int:
         return len(self.choices)
 
-    @overload
-    def __getitem__(self, index: int) -> Choice: ...
+    def __iter__(self) -> Iterator[Choice]:
+        return iter(self.choices)
 
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[Choice]: ...
-
-    def __getitem__(self, index: int | slice) -> Choice | Sequence[Choice]:
+    def __getitem__(self, index: int) -> Choice:
         return self.choices[index]
 
 
@@ -144,7 +140,7 @@ def plan(
     Parameters
     ----------
     constants : Constants
-        Of the problem; mu = 0 selects the theorems for general convex objectives.
+        The problem; mu = 0 selects the theorems for general convex objectives.
     M : int
         Workers.
     T : int, optional
@@ -174,44 +170,78 @@ def plan(
             raise InputError(f"T (steps) must be at most 2^40, got {T}")
     if target is not None and require_positive("target", target) >= constants.start:
         return Plan(choices=(), left_out={}, already_reached=True)
-    how = {"T": T, "target": target, "round_cost": round_cost}
     choices, left_out = [], {}
     for theorem in THEOREMS:
-        if theorem.strongly_convex != (constants.mu > 0):
-            continue
-        found = _choice(theorem, constants, M=M, dim=dim, **how)
-        if isinstance(found, str):
-            left_out[theorem.label] = found
-        else:
-            choices.append(found)
+        if theorem.strongly_convex == (constants.mu > 0):
+            found = _choice(theorem, constants, M, T, target, round_cost, dim)
+            if isinstance(found, str):
+                left_out[theorem.label] = found
+            else:
+                choices.append(found)
     return Plan(choices=tuple(choices), left_out=left_out)
 
 
-# The error expected after T steps with interval K: expected(K, T).
-Expected = Callable[[int, int], float]
+def _choice(
+    theorem: Theorem,
+    constants: Constants,
+    M: int,
+    T: int | None,
+    target: float | None,
+    round_cost: float,
+    dim: int | None,
+) -> Choice | str:
+    """Return the choice, or why there is none."""
+    if theorem.assumption == 2 and constants.Q is None:
+        return "needs Q, which is not known"
+    M = M if theorem.communicates else 1
 
+    def total(K: int, T: int) -> float:
+        return theorem.best(**constants.letters, M=M, K=K, T=T).bound.total
 
-def divisors(T: int) -> list[int]:
-    """Return all divisors of T, the possible K.
-
-    Examples
-    --------
-    >>> divisors(12)
-    [1, 2, 3, 4, 6, 12]
-    """
-    small = [K for K in range(1, math.isqrt(T) + 1) if T % K == 0]
-    return sorted({*small, *(T // K for K in small)})
+    chosen: tuple[int, int] | None
+    if theorem.communicates:
+        chosen = choose(total, T=T, target=target, round_cost=round_cost)
+    else:  # a single worker takes all its steps in one round, whose cost does not matter
+        steps = T or _fewest(lambda steps: total(1, steps) <= (target or 0), MOST_STEPS)
+        chosen = (steps, steps) if steps else None
+    if chosen is None:
+        return f"does not reach {target:g} within 2^40 steps"
+    K, T = chosen
+    letters = constants.letters | {"M": M, "K": K, "T": T}
+    eta, lam, bound = theorem.best(**letters)
+    try:
+        step_size = theorem.coupled(eta, lam, **letters)
+    except InputError as error:  # FedAc-II at mu = L has no hyperparameters
+        return str(error)
+    has_floor = theorem.assumption == 1 and not theorem.strongly_convex
+    of_floor = {letter: letters[letter] for letter in ("L", "sigma", "M", "K", "T", "D0")}
+    return Choice(
+        theorem=theorem,
+        M=M,
+        K=K,
+        T=T,
+        rounds=T // K,
+        step_size=step_size,
+        bound=bound,
+        closed_form=theorem.bound(**letters) if theorem.least_steps <= T else None,
+        floor=min_max_lower_bound(**of_floor) if has_floor else None,
+        speedup_rounds=_speedup_rounds(theorem, constants, M, T),
+        megabytes_per_worker=dim and bytes_up(get(theorem.algorithm), dim) * (T // K) / 1e6,
+        vacuous=bound.total >= constants.start,
+    )
 
 
 def choose(
-    expected: Expected,
+    expected: Callable[[int, int], float],
     *,
     T: int | None,
     target: float | None,
     round_cost: float,
     most_steps: int = MOST_STEPS,
 ) -> tuple[int, int] | None:
-    """Choose K and T: given T, the fewest rounds within the slack of the best; else the cheapest.
+    """Choose K and T: for a given T the fewest rounds within the slack, for a target the cheapest.
+
+    `expected(K, T)` is the error after T steps with interval K.
 
     Examples
     --------
@@ -233,85 +263,35 @@ def choose(
 
     cheapest, best = math.inf, None
     for K in (2**power for power in range(most_steps.bit_length())):
-        # More rounds than this are too many, or cost more than what is known.
         most = most_steps // K
-        if cheapest < math.inf:
+        if cheapest < math.inf:  # more rounds than this would cost more than the best so far
             most = min(most, math.ceil(cheapest / (round_cost + K)) - 1)
-        if most >= 1 and reached(K, most):
-            R = _fewest(partial(reached, K), most)
+        R = _fewest(partial(reached, K), most) if most >= 1 else None
+        if R is not None:
             cheapest, best = R * (round_cost + K), (K, K * R)
     return best
 
 
-def _fewest(enough: Callable[[int], bool], R: int) -> int:
-    """Return the fewest rounds that are enough; R rounds are.
+def divisors(T: int) -> list[int]:
+    """Return all divisors of T, the possible K."""
+    small = [K for K in range(1, math.isqrt(T) + 1) if T % K == 0]
+    return sorted({*small, *(T // K for K in small)})
 
-    The middle of two numbers is their geometric mean until they are close, so that few tries are
-    needed however large R is.
+
+def _fewest(enough: Callable[[int], bool], most: int) -> int | None:
+    """Return the least number up to `most` that is enough, by bisection; None if none is.
+
+    The middle is the geometric mean until both ends are close, so that few tries are needed
+    however large `most` is.
     """
-    too_few = 0
-    while R - too_few > 1:
-        middle = math.isqrt(too_few * R) if 2 * too_few < R else (too_few + R) // 2
-        middle = max(middle, too_few + 1)
-        too_few, R = (too_few, middle) if enough(middle) else (middle, R)
-    return R
-
-
-def _choice(
-    theorem: Theorem, constants: Constants, *, M: int, dim: int | None, **how: Any
-) -> Choice | str:
-    """Return the choice, or why there is none."""
-    if theorem.assumption == 2 and constants.Q is None:
-        return "needs Q, which is not known"
-    M = M if theorem.communicates else 1
-
-    def total(K: int, T: int) -> float:
-        return theorem.best(**constants.letters, M=M, K=K, T=T).bound.total
-
-    chosen = choose(total, **how) if theorem.communicates else _alone(total, **how)
-    if chosen is None:
-        return f"does not reach {how['target']:g} within 2^40 steps"
-    K, T = chosen
-    letters = constants.letters | {"M": M, "K": K, "T": T}
-    eta, lam, bound = theorem.best(**letters)
-    try:
-        step_size = theorem.coupled(eta, lam, **letters)
-    except InputError as error:
-        return str(error)
-    rounds = T // K
-    has_floor = theorem.assumption == 1 and not theorem.strongly_convex
-    of_floor = {letter: letters[letter] for letter in ("L", "sigma", "M", "K", "T", "D0")}
-    return Choice(
-        theorem=theorem,
-        M=M,
-        K=K,
-        T=T,
-        rounds=rounds,
-        step_size=step_size,
-        bound=bound,
-        closed_form=theorem.bound(**letters) if theorem.least_steps <= T else None,
-        floor=min_max_lower_bound(**of_floor) if has_floor else None,
-        speedup_rounds=_speedup_rounds(theorem, constants, M, T),
-        megabytes_per_worker=dim and bytes_up(get(theorem.algorithm), dim) * rounds / 1e6,
-        vacuous=bound.total >= constants.start,
-    )
-
-
-def _alone(
-    expected: Expected, *, T: int | None, target: float | None, round_cost: float
-) -> tuple[int, int] | None:
-    """Choose T for one worker: all its steps are one round, whose cost does not matter."""
-    if T is not None:
-        return T, T
-    assert target is not None
-
-    def enough(steps: int) -> bool:
-        return expected(1, steps) <= target
-
-    if not enough(MOST_STEPS):
+    if not enough(most):
         return None
-    steps = _fewest(enough, MOST_STEPS)
-    return steps, steps
+    too_few = 0
+    while most - too_few > 1:
+        middle = math.isqrt(too_few * most) if 2 * too_few < most else (too_few + most) // 2
+        middle = max(middle, too_few + 1)
+        too_few, most = (too_few, middle) if enough(middle) else (middle, most)
+    return most
 
 
 def _speedup_rounds(theorem: Theorem, constants: Constants, M: int, T: int) -> int | None:
@@ -323,6 +303,4 @@ def _speedup_rounds(theorem: Theorem, constants: Constants, M: int, T: int) -> i
         return rate.variance >= max(rate.noise, start)
 
     # Without noise, or with one worker, there is nothing to average.
-    if constants.sigma == 0 or M == 1 or not enough(T):
-        return None
-    return _fewest(enough, T)
+    return None if constants.sigma == 0 or M == 1 else _fewest(enough, T)
