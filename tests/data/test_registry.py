@@ -235,9 +235,9 @@ def test_load_of_paths_and_unknown_names(cache, tmp_path, monkeypatch):
     (tmp_path / "mine").write_bytes(TEXT)
     assert load("mine").name == load("./mine").name == load(Path("mine")).name == "mine"
     for path in ("folder/gone", "data/gone.txt", "gone.txt", "a9a.bz2"):
-        with pytest.raises(DataError, match=f"{path}: no such file"):
+        with pytest.raises(DataError, match=f"{path} cannot be read: No such file"):
             load(path)
-    with pytest.raises(DataError, match="a9a: no such file"):
+    with pytest.raises(DataError, match="a9a cannot be read: No such file"):
         load("./a9a")
     with pytest.raises(InputError, match="unknown data set 'a9b'; did you mean 'a9a'"):
         load("a9b")

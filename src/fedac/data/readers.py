@@ -11,7 +11,6 @@ import re
 import warnings
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,18 +28,21 @@ if TYPE_CHECKING:
 
 OPENERS: dict[str, Any] = {".bz2": bz2.open, ".gz": gzip.open, ".xz": lzma.open}
 
-# Files are read in chunks, so that a bad line is searched for in one chunk only and a dense
-# file of several gigabytes is never in memory both sparse and dense.
+# Files are read in chunks, so that only one chunk is searched for a bad line, and a dense file of
+# several gigabytes is never in memory both sparse and dense.
 CHUNK_BYTES = 1 << 24
 
 # An entry takes 12 bytes in sparse storage and 8 in dense: dense wins from about half full.
 DENSE_ABOVE = 0.5
 
-# The widest published sets have 5.5e7 columns. With this many a model takes 0.8 GB; a larger index
-# is more likely a typo.
+# The widest published sets have 5.5e7 columns. A larger index is more likely a typo: a model with
+# this many columns takes 0.8 GB.
 MOST_COLUMNS = 10**8
-NEWLINE = b"\n"
-NOT_TEXT = "not text; a line of a LIBSVM file is 'label index:value index:value ...'"
+MOST_DIGITS = 15
+
+COMMENT = re.compile(rb"#[^\n]*")
+LINE_END, COLON, SPACE, ZERO = b"\n: 0"
+IS_SPACE = np.isin(np.arange(256), list(b" \t\n\r\v\f"))
 
 
 def load_libsvm(
@@ -57,9 +59,9 @@ def load_libsvm(
     path : str or Path
         The file.
     n_features : int, optional
-        Number of columns; by default the largest index found, at most 100 million.
+        Number of columns. Default: the largest index found, at most 100 million.
     name : str, optional
-        Name of the data set; by default the file's name without .gz, .bz2 or .xz.
+        Name of the data set. Default: the file's name without .gz, .bz2 or .xz.
 
     Examples
     --------
@@ -77,9 +79,11 @@ def load_libsvm(
     blocks: list[Rows] = []
     labels: list[NDArray[np.float64]] = []
     for first_line, text in _chunks(path):
-        block, y = _parse(path, text, first_line, n_features)
-        blocks.append(block)
-        labels.append(y)
+        parsed = parse_lines(text, n_features)
+        if parsed is None:
+            raise DataError(f"{path}, {_first_fault(text, first_line, n_features)}")
+        blocks.append(parsed[0])
+        labels.append(parsed[1])
     if not sum(len(y) for y in labels):
         raise DataError(f"{path}: the file has no rows")
     columns = n_features or max(block.shape[1] for block in blocks)
@@ -96,43 +100,81 @@ def _chunks(path: Path) -> Iterator[tuple[int, bytes]]:
     """Yield chunks of whole lines, each with the number of its first line."""
     line = 1
     try:
-        if path.is_char_device() or path.is_block_device():  # /dev/zero never ends
-            raise DataError(f"{path}: this is a device; give a LIBSVM file")
         with OPENERS.get(path.suffix, open)(path, "rb") as file:
-            while text := file.read(CHUNK_BYTES):
-                # In a file of zeros the search for the end of a line would not end.
-                before, zero, _ = text.partition(b"\0")
-                if zero:
-                    raise DataError(f"{path}, line {line + before.count(NEWLINE)}: {NOT_TEXT}")
-                text += file.readline()
-                if line == 1:
-                    text = text.removeprefix(codecs.BOM_UTF8)
-                yield line, text
-                line += text.count(NEWLINE)
-    except FileNotFoundError:
-        raise DataError(f"{path}: no such file") from None
-    except IsADirectoryError:
-        raise DataError(f"{path}: this is a folder; give a LIBSVM file") from None
-    except EOFError:
-        raise DataError(f"{path}: the compressed file is truncated or damaged") from None
-    except (OSError, lzma.LZMAError, zlib.error) as error:
-        why = getattr(error, "strerror", None) or error
-        raise DataError(f"{path}: cannot be read: {why}") from None
+            while text := file.read(CHUNK_BYTES) + file.readline():
+                yield line, text.removeprefix(codecs.BOM_UTF8) if line == 1 else text
+                line += text.count(b"\n")
+    except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise DataError(f"{path} cannot be read: {reason}") from None
 
 
-def _parse(
-    path: Path, text: bytes, first_line: int, n_features: int | None
-) -> tuple[Rows, NDArray[np.float64]]:
+def parse_lines(text: bytes, n_features: int | None) -> tuple[Rows, NDArray[np.float64]] | None:
+    """Return the rows and labels of whole lines, or None if a line is faulty.
+
+    scikit-learn reads the same files, but importing it takes longer than reading most of them.
+    """
     from scipy.sparse import csr_array
 
-    entries = read_entries(text)
-    largest = entries.columns.max(initial=0) if entries else 0
-    if entries is None or largest > (n_features or MOST_COLUMNS):
-        raise DataError(f"{path}, {_first_fault(text, first_line, n_features)}")
+    if b"#" in text:
+        text = COMMENT.sub(b"", text)
+    characters = np.frombuffer(text, np.uint8)
+    is_space = IS_SPACE[characters]
+    starts = np.flatnonzero(np.diff(is_space, prepend=True) & ~is_space)
+    # The first word of a line is its label, and every other word has one colon.
+    line = np.searchsorted(np.flatnonzero(characters == LINE_END), starts)
+    is_label = np.diff(line, prepend=-1) > 0
+    colons = np.flatnonzero(characters == COLON)
+    word = np.searchsorted(starts, colons, side="right") - 1
+    if not np.array_equal(word, np.flatnonzero(~is_label)):
+        return None
+    others = bytearray(text)
+    columns = _cut_columns(np.frombuffer(others, np.uint8), starts[~is_label], colons)
+    numbers = _numbers(bytes(others)) if starts.size else np.zeros(0)
+    if columns is None or numbers is None or len(numbers) != len(starts):
+        return None
+    bounds = np.append(0, np.cumsum(np.diff(np.flatnonzero(is_label), append=len(starts)) - 1))
+    falls = np.flatnonzero(np.diff(columns) <= 0) + 1  # allowed where a row begins
+    largest = columns.max(initial=0)
+    if columns.min(initial=1) < 1 or largest > (n_features or MOST_COLUMNS):
+        return None
+    if not np.isin(falls, bounds).all():
+        return None
     # A chunk has far fewer than 2^31 entries, and the kernels need 32-bit indices.
-    indices, indptr = (entries.columns - 1).astype(np.int32), entries.bounds.astype(np.int32)
-    shape = (len(entries.labels), n_features or int(largest))
-    return csr_array((entries.values, indices, indptr), shape=shape), entries.labels
+    arrays = (numbers[~is_label], (columns - 1).astype(np.int32), bounds.astype(np.int32))
+    shape = (len(bounds) - 1, n_features or int(largest))
+    return csr_array(arrays, shape=shape), numbers[is_label]
+
+
+def _cut_columns(
+    characters: NDArray[np.uint8], starts: NDArray[np.int64], colons: NDArray[np.int64]
+) -> NDArray[np.int64] | None:
+    """Replace the column numbers, from starts to colons, by spaces; None if one is no number."""
+    length = colons - starts
+    if not 0 < length.min(initial=1) <= length.max(initial=1) <= MOST_DIGITS:
+        return None
+    columns = np.zeros(len(starts), np.int64)
+    for k in range(length.max(initial=0)):
+        longer = length > k
+        places = starts[longer] + k
+        digits = characters[places] - ZERO  # unsigned: what is below "0" becomes large
+        if (digits > 9).any():
+            return None
+        columns[longer] = columns[longer] * 10 + digits
+        characters[places] = SPACE
+    characters[colons] = SPACE
+    return columns
+
+
+def _numbers(text: bytes) -> NDArray[np.float64] | None:
+    """Return numbers separated by spaces; None if one is too large, or not a number."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", DeprecationWarning)
+        try:
+            numbers = np.fromstring(text, sep=" ")
+        except (DeprecationWarning, ValueError):
+            return None
+    return numbers if (np.abs(numbers) <= LARGEST).all() else None
 
 
 def _stack(blocks: list[Rows], columns: int) -> Rows | NDArray[np.float64]:
@@ -140,8 +182,7 @@ def _stack(blocks: list[Rows], columns: int) -> Rows | NDArray[np.float64]:
     from scipy.sparse import csr_array, vstack
 
     n = sum(block.shape[0] for block in blocks)
-    stored = sum(block.nnz for block in blocks)
-    if stored <= DENSE_ABOVE * n * columns:
+    if sum(block.nnz for block in blocks) <= DENSE_ABOVE * n * columns:
         widened = [
             csr_array((b.data, b.indices, b.indptr), shape=(b.shape[0], columns)) for b in blocks
         ]
@@ -157,12 +198,12 @@ def _stack(blocks: list[Rows], columns: int) -> Rows | NDArray[np.float64]:
 
 def _first_fault(text: bytes, first_line: int, n_features: int | None) -> str | None:
     """Describe the error in the first bad line; None if all lines are good."""
-    for number, line in enumerate(text.split(NEWLINE), first_line):
+    for number, line in enumerate(text.split(b"\n"), first_line):
         tokens = line.partition(b"#")[0].split()
         fault = _line_fault(tokens, n_features or MOST_COLUMNS)
         if fault:
-            if not _is_text(line):
-                fault = NOT_TEXT
+            if not {"\0", "\ufffd"}.isdisjoint(line.decode(errors="replace")):
+                fault = "not text; a line of a LIBSVM file is 'label index:value index:value ...'"
             return f"line {number}: {fault}"
     return None
 
@@ -172,19 +213,13 @@ def _line_fault(tokens: list[bytes], largest: int) -> str | None:
         return f"label {_quote(tokens[0])} is {fault}"
     last = 0
     for token in tokens[1:]:
-        head, colon, tail = token.partition(b":")
-        if head == b"qid":
-            return f"{_quote(token)}: query ids are not supported; remove them"
-        if not colon:
+        head, _, tail = token.partition(b":")
+        if token.count(b":") != 1 or not tail:
             return f"{_quote(token)} is not of the form index:value"
         if not (head.isdigit() and len(head) <= MOST_DIGITS and 1 <= int(head) <= largest):
             return f"{_quote(token)}: the feature index must be a whole number from 1 to {largest}"
         if int(head) <= last:
             return f"{_quote(token)}: feature indices must ascend, but {last} came before"
-        if not tail:
-            return f"{_quote(token)}: there is no value after the colon"
-        if b":" in tail:
-            return f"{_quote(token)} has two colons and is not of the form index:value"
         if fault := _number_fault(tail):
             return f"{_quote(token)}: the value is {fault}"
         last = int(head)
@@ -204,119 +239,5 @@ def _number_fault(token: bytes) -> str | None:
 
 
 def _quote(token: bytes) -> str:
-    text = token.decode("utf-8", "backslashreplace")
+    text = token.decode(errors="backslashreplace")
     return f"'{text}'" if len(text) <= 40 else f"'{text[:40]}...'"
-
-
-def _is_text(line: bytes) -> bool:
-    try:
-        return all(c.isprintable() or c.isspace() for c in line.decode())
-    except UnicodeDecodeError:
-        return False
-
-
-# --- The numbers in LIBSVM text, found by NumPy.
-#
-# scikit-learn reads the same files, but to import it takes longer than to read most of them, in
-# every
-# command and in every process of a federation.
-
-COMMENT = re.compile(rb"#[^\n]*")
-LINE_END, COLON, SPACE, ZERO = b"\n: 0"
-IS_SPACE = np.isin(np.arange(256), list(b" \t\n\r\v\f"))
-# Of a column's number: more do not fit every int64, and nobody has so many columns.
-MOST_DIGITS = 15
-
-
-@dataclass(frozen=True, slots=True)
-class Entries:
-    """All rows of a text: their labels, and the entries ``index:value`` of one after the other.
-
-    Attributes
-    ----------
-    labels, values : array of float
-        One number per row, and one per entry.
-    columns : array of int
-        One per entry, counted from 1, ascending within a row.
-    bounds : array of int
-        Row i has the entries ``bounds[i]`` to ``bounds[i + 1]``.
-    """
-
-    labels: NDArray[np.float64]
-    columns: NDArray[np.int64]
-    values: NDArray[np.float64]
-    bounds: NDArray[np.int64]
-
-
-def read_entries(text: bytes) -> Entries | None:
-    r"""Read whole lines; None if any of them is not as it should be.
-
-    Examples
-    --------
-    >>> rows = read_entries(b"+1 1:0.5 4:2  # a comment\n-1 3:1\n")
-    >>> rows.labels, rows.columns, rows.values, rows.bounds
-    (array([ 1., -1.]), array([1, 4, 3]), array([0.5, 2. , 1. ]), array([0, 2, 3]))
-    >>> read_entries(b"+1 4:2 1:0.5") is None
-    True
-    """
-    if b"#" in text:
-        text = COMMENT.sub(b"", text)
-    characters = np.frombuffer(text, np.uint8)
-    is_space = IS_SPACE[characters]
-    starts = np.flatnonzero(np.diff(is_space, prepend=True) & ~is_space)
-    if not starts.size:
-        nothing = np.zeros(0)
-        return Entries(nothing, nothing.astype(int), nothing, np.zeros(1, int))
-    # The first word of a line is a label, and every other one has a colon.
-    line = np.searchsorted(np.flatnonzero(characters == LINE_END), starts)
-    is_label = np.diff(line, prepend=-1) > 0
-    colons = np.flatnonzero(characters == COLON)
-    word = np.searchsorted(starts, colons, side="right") - 1
-    if not np.array_equal(word, np.flatnonzero(~is_label)):
-        return None
-    others = bytearray(text)
-    columns = _take_columns(np.frombuffer(others, np.uint8), starts[~is_label], colons)
-    numbers = _numbers(others) if columns is not None else None
-    if columns is None or numbers is None or numbers.size != starts.size:
-        return None
-    row = np.cumsum(is_label)[~is_label]
-    goes_back = (np.diff(columns) <= 0) & (np.diff(row) == 0)
-    if goes_back.any() or columns.min(initial=1) < 1:
-        return None
-    labels = numbers[is_label]
-    bounds = np.searchsorted(row, np.arange(1, len(labels) + 1), side="right")
-    return Entries(labels, columns, numbers[~is_label], np.concatenate([[0], bounds]))
-
-
-def _take_columns(
-    characters: NDArray[np.uint8], first: NDArray[np.int64], colons: NDArray[np.int64]
-) -> NDArray[np.int64] | None:
-    """Replace what is before the colons, and these, by spaces; return it as whole numbers.
-
-    None if anything there is not a digit, or there are too many of them.
-    """
-    length = colons - first
-    if not 0 < length.min(initial=1) <= length.max(initial=1) <= MOST_DIGITS:
-        return None
-    columns = np.zeros(len(first), np.int64)
-    for k in range(length.max(initial=0)):
-        some = length > k
-        places = first[some] + k
-        digits = characters[places] - ZERO  # below zero is far above nine: they are unsigned
-        if (digits > 9).any():
-            return None
-        columns[some] = columns[some] * 10 + digits
-        characters[places] = SPACE
-    characters[colons] = SPACE
-    return columns
-
-
-def _numbers(text: bytearray) -> NDArray[np.float64] | None:
-    """Return the numbers between spaces, none too large; None if anything else is there."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", DeprecationWarning)  # how NumPy says so, for now
-        try:
-            numbers = np.fromstring(bytes(text), sep=" ")
-        except (DeprecationWarning, ValueError):
-            return None
-    return numbers if (np.abs(numbers) <= LARGEST).all() else None

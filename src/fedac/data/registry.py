@@ -1,4 +1,4 @@
-"""Generated data sets, for tests and for work without a network."""
+"""Data sets by name: generated, embedded in the package, or downloaded."""
 
 from __future__ import annotations
 
@@ -18,6 +18,243 @@ from fedac.errors import DataError, look_up, unknown_name
 from fedac.paths import cache_dir
 from fedac.validate import require_count
 
+LIBSVM_URL = "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/binary/"
+# Files that are part of the package; the README there names their sources and licenses.
+EMBEDDED = Path(__file__).parent / "embedded"
+TIMEOUT_SECONDS = 30
+CHUNK_BYTES = 1 << 16
+
+# Called with the bytes downloaded so far and, if known, the size of the file.
+OnProgress = Callable[[int, int | None], object]
+
+
+@dataclass(frozen=True)
+class Source:
+    """A data set: its shape and, unless it is generated, the file to download.
+
+    ``sha256`` is that of the file as downloaded, or None if it has not been published.
+    """
+
+    name: str
+    file: str
+    n_samples: int
+    n_features: int
+    note: str
+    sha256: str | None = None
+    site: str = LIBSVM_URL
+
+
+A1A_SHA256 = "eb54c45f1bdb51286f803dd092eb8202b44637a858fc6c4e533a2d64a0d94b4e"
+A9A_SHA256 = "f5d5ffd8d865ff41328e7ee043e4b020816914ff6843ff15b98905ddbedce906"
+A9A_NOTE = "census income; the paper's main experiment (UCI Adult, CC BY 4.0)"
+
+SOURCES = {
+    source.name: source
+    for source in (
+        Source("a1a", "a1a", 1_605, 123, "census income, small", A1A_SHA256),
+        Source("a9a", "a9a", 32_561, 123, A9A_NOTE, A9A_SHA256),
+        Source("covtype", "covtype.libsvm.binary.scale.bz2", 581_012, 54, "forest cover, scaled"),
+        Source("epsilon", "epsilon_normalized.xz", 400_000, 2_000, "dense; needs 10 GB of memory"),
+        Source("ijcnn1", "ijcnn1.bz2", 49_990, 22, "IJCNN 2001 challenge"),
+        Source("mushrooms", "mushrooms", 8_124, 112, "edible or poisonous"),
+        Source("phishing", "phishing", 11_055, 68, "phishing web sites"),
+        Source("rcv1", "rcv1_train.binary.bz2", 20_242, 47_236, "news stories, very sparse"),
+        Source("real-sim", "real-sim.bz2", 72_309, 20_958, "Usenet articles, very sparse"),
+        Source("w8a", "w8a", 49_749, 300, "web pages"),
+    )
+}
+
+
+def load(name: str | Path, on_progress: OnProgress = lambda done, total: None) -> Dataset:
+    """Load a data set by name, downloading it if necessary, or from a LIBSVM file.
+
+    Parameters
+    ----------
+    name : str or Path
+        ``synthetic``, ``synthetic-dense``, the name of a published data set (``fedac data list``
+        shows them), or the path of a LIBSVM file. For a file that is named like a data set, write
+        ``./a9a``.
+    on_progress : callable
+        Called during a download with the bytes so far and the total, None if unknown.
+
+    Examples
+    --------
+    >>> load("a9a").n_samples
+    32561
+    """
+    if isinstance(name, Path):
+        return load_libsvm(name)
+    if name in GENERATED:
+        return GENERATED[name]()
+    if name in SOURCES:
+        return _load_source(SOURCES[name], on_progress)
+    # os.path.exists, because Path.exists raises if a name is too long for the system.
+    path = Path(name)
+    if path.name != name or path.suffix or os.path.exists(name):  # noqa: PTH110
+        return load_libsvm(name)
+    raise unknown_name("data set", name, [*SOURCES, *GENERATED])
+
+
+def _load_source(source: Source, on_progress: OnProgress) -> Dataset:
+    path = fetch(source.name, on_progress)
+    again = f"delete {path} and run 'fedac data fetch {source.name}'"
+    try:
+        data = load_libsvm(path, source.n_features, source.name)
+    except DataError as error:
+        raise DataError(f"{error}; {again}") from None
+    if data.n_samples != source.n_samples:
+        raise DataError(
+            f"{path} has {data.n_samples} rows but {source.name} has {source.n_samples}; {again}"
+        )
+    return data
+
+
+def describe() -> list[tuple[Source, str]]:
+    """List every data set that `load` knows by name, and where it is on this machine.
+
+    Examples
+    --------
+    >>> [where for source, where in describe() if source.name == "synthetic"]
+    ['generated']
+    """
+    generated = (
+        Source("synthetic", "", 32_561, 123, "the shape of a9a"),
+        Source("synthetic-dense", "", 4_000, 2_000, "the shape of epsilon, fewer rows"),
+    )
+    listed = [(source, "generated") for source in generated]
+    for source in SOURCES.values():
+        path = _local(source)
+        embedded = path is not None and path.parent == EMBEDDED
+        listed.append((source, "embedded" if embedded else str(path or "not here")))
+    return listed
+
+
+def fetch(name: str, on_progress: OnProgress = lambda done, total: None) -> Path:
+    """Find a data set or download it to the cache, and verify its checksum."""
+    source = look_up("data set", name, SOURCES)
+    path = _local(source)
+    if path is None:
+        path = cache_dir() / "data" / source.file
+        _download(source.site + source.file, path, source.sha256, on_progress)
+        if source.sha256 is None:
+            # Nothing to compare with yet, but later damage will be noticed.
+            _recorded_sha256(path).write_text(f"{_sha256(path)}  {path.name}\n")
+        return path
+    expected = source.sha256 if path.name == source.file else None
+    if expected is None and _recorded_sha256(path).is_file():
+        expected = _recorded_sha256(path).read_text().partition(" ")[0]
+    if expected is not None and expected != (got := _sha256(path)):
+        raise DataError(
+            f"{path} is damaged: expected sha256 {expected}, got {got}; "
+            f"delete it and run 'fedac data fetch {name}'"
+        )
+    return path
+
+
+def find(name: str) -> Path:
+    """Return the local file of a data set; if there is none, the error says how to get it."""
+    source = look_up("data set", name, SOURCES)
+    path = _local(source)
+    if path is None:
+        searched = " or ".join(map(str, _folders()))
+        raise DataError(
+            f"{name} is not on this machine: no {source.file} in {searched}; "
+            f"get it with 'fedac data fetch {name}'"
+        )
+    return path
+
+
+def _folders() -> list[Path]:
+    given = os.environ.get("FEDAC_DATA")
+    return [*([Path(given)] if given else []), cache_dir() / "data"]
+
+
+def _local(source: Source) -> Path | None:
+    """Look for the file in our folders and in the package, in any compression."""
+    suffix = Path(source.file).suffix
+    stem = source.file.removesuffix(suffix) if suffix in OPENERS else source.file
+    names = dict.fromkeys([source.file, stem, *(stem + other for other in OPENERS)])
+    paths = (folder / name for folder in (*_folders(), EMBEDDED) for name in names)
+    return next((path for path in paths if path.is_file()), None)
+
+
+def _recorded_sha256(path: Path) -> Path:
+    return path.with_name(path.name + ".sha256")
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _download(url: str, path: Path, sha256: str | None, on_progress: OnProgress) -> None:
+    """Download ``url`` to ``path``, resuming from ``path.part`` if that exists.
+
+    The file appears at ``path`` only once it is complete and its checksum, if one is given, is
+    right. If the download fails, the partial file is kept; if the checksum is wrong, it is deleted.
+    """
+    part = path.with_name(path.name + ".part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _append_missing(url, part, on_progress)
+        got = _sha256(part)
+        if sha256 in (None, got):
+            part.replace(path)
+            return
+        part.unlink()
+    except OSError as error:
+        resumed = "; the next attempt will resume the partial download" if _size(part) else ""
+        raise DataError(
+            f"cannot download {url}: {_reason(error)}{resumed}. "
+            f"To work offline, put the file at {path} or in the folder $FEDAC_DATA"
+        ) from None
+    raise DataError(f"{url} has changed or was damaged: expected sha256 {sha256}, got {got}")
+
+
+def _append_missing(url: str, part: Path, on_progress: OnProgress) -> None:
+    import requests
+
+    have = _size(part)
+    # Ranges count bytes as sent, so the server must not compress them.
+    headers = {"Accept-Encoding": "identity"}
+    if have:
+        headers["Range"] = f"bytes={have}-"
+    with requests.get(url, headers=headers, stream=True, timeout=TIMEOUT_SECONDS) as response:
+        if have and response.status_code == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
+            if response.headers.get("Content-Range") == f"bytes */{have}":
+                return  # it is already complete
+            part.unlink()  # too long to be a part of this file
+            return _append_missing(url, part, on_progress)
+        response.raise_for_status()
+        if response.status_code != HTTPStatus.PARTIAL_CONTENT:
+            have = 0  # a server without support for ranges sends the whole file
+        length = response.headers.get("Content-Length")
+        total = have + int(length) if length else None
+        with part.open("ab" if have else "wb") as file:
+            for chunk in response.iter_content(CHUNK_BYTES):
+                file.write(chunk)
+                on_progress(file.tell(), total)
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.is_file() else 0
+
+
+def _reason(error: OSError) -> str:
+    """Summarize an error: the network library's own messages fill a screen."""
+    import requests
+
+    if isinstance(error, requests.HTTPError) and error.response is not None:
+        return f"the server answered {error.response.status_code} {error.response.reason}"
+    if isinstance(error, requests.Timeout):
+        return f"no answer within {TIMEOUT_SECONDS} s"
+    if isinstance(error, requests.exceptions.ChunkedEncodingError):
+        return "the connection was lost"
+    if isinstance(error, requests.ConnectionError):
+        return "no connection to the server"
+    return error.strerror or str(error)
+
+
 # Columns per categorical attribute in a9a: age, workclass, ..., native country.
 GROUP_SIZES = (5, 8, 5, 16, 5, 7, 14, 6, 5, 2, 2, 2, 5, 41)
 # Share of rows in which an attribute is unknown: a9a has 13.9 ones a row, not 14.
@@ -34,7 +271,7 @@ WEIGHT_SCALE = 1.9
 def synthetic(n_samples: int = 32561, n_features: int = 123, seed: int = 0) -> Dataset:
     """Generate sparse one-hot data in the shape of a9a.
 
-    Each row has one category of each of 14 attributes, with Zipf frequencies; half of a row's
+    Each row has one category of each of 14 attributes, with Zipf frequencies. Half of a row's
     attributes follow one common draw, so columns are correlated. Labels come from a logistic
     model with fixed weights, whatever the seed, and an intercept that makes 24% of them positive.
     Other numbers of features keep the relative sizes of attributes.
@@ -103,269 +340,4 @@ def _top(scores: NDArray[np.float64], share: float) -> NDArray[np.float64]:
     return signs
 
 
-# --- Downloads that resume where the connection broke.
-
-TIMEOUT_SECONDS = 30
-CHUNK_BYTES = 1 << 16
-
-# Gets the bytes so far and, if known, the size of the whole file.
-OnProgress = Callable[[int, int | None], object]
-
-
-def download_file(url: str, path: Path, sha256: str | None, on_progress: OnProgress) -> None:
-    """Download ``url`` to ``path``, resuming from ``path.part`` if that exists.
-
-    The file appears at ``path`` only once it is complete and its checksum, if one is given, is
-    right. If the download fails, the partial file is kept; if the checksum is wrong, it is deleted.
-    """
-    part = path.with_name(path.name + ".part")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        _resume(url, part, on_progress)
-        got = file_sha256(part)
-        if sha256 in (None, got):
-            part.replace(path)
-            return
-        part.unlink()
-    except OSError as error:
-        kept = "; the next attempt will resume the partial download" if _size(part) else ""
-        raise DataError(
-            f"cannot download {url}: {_reason(error)}{kept}. "
-            f"To work offline, put the file at {path} or in the folder $FEDAC_DATA"
-        ) from None
-    raise DataError(f"{url} has changed or was damaged: expected sha256 {sha256}, got {got}")
-
-
-def _resume(url: str, part: Path, on_progress: OnProgress) -> None:
-    """Append the missing bytes to ``part``."""
-    import requests
-
-    have = _size(part)
-    # Ranges count bytes as sent, so the server must not compress them.
-    headers = {"Accept-Encoding": "identity"}
-    if have:
-        headers["Range"] = f"bytes={have}-"
-    with requests.get(url, headers=headers, stream=True, timeout=TIMEOUT_SECONDS) as response:
-        if have and response.status_code == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
-            if response.headers.get("Content-Range") == f"bytes */{have}":
-                return  # it is already complete
-            part.unlink()  # too long to be a part of this file
-            return _resume(url, part, on_progress)
-        response.raise_for_status()
-        if response.status_code != HTTPStatus.PARTIAL_CONTENT:
-            have = 0  # a server without support for ranges sends the whole file
-        length = response.headers.get("Content-Length")
-        total = have + int(length) if length else None
-        with part.open("ab" if have else "wb") as file:
-            for chunk in response.iter_content(CHUNK_BYTES):
-                file.write(chunk)
-                on_progress(file.tell(), total)
-
-
-def _size(path: Path) -> int:
-    return path.stat().st_size if path.is_file() else 0
-
-
-def file_sha256(path: Path) -> str:
-    """Return the SHA-256 of a file in hexadecimal."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _reason(error: OSError) -> str:
-    """Summarize an error: the network library's own messages fill a screen."""
-    import requests
-
-    if isinstance(error, requests.HTTPError) and error.response is not None:
-        return f"the server answered {error.response.status_code} {error.response.reason}"
-    if isinstance(error, requests.Timeout):
-        return f"no answer within {TIMEOUT_SECONDS} s"
-    if isinstance(error, requests.exceptions.ChunkedEncodingError):
-        return "the connection was lost"
-    if isinstance(error, requests.ConnectionError):
-        return "no connection to the server"
-    return error.strerror or str(error)
-
-
-# --- The data sets fedac knows by name: where they are, and how to get them.
-
-LIBSVM_URL = "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/binary/"
-# Files that are part of the package; the README there names their sources and licenses.
-EMBEDDED = Path(__file__).parent / "embedded"
-
-
-@dataclass(frozen=True)
-class Source:
-    """A data set: its shape and, unless it is generated, the file to download.
-
-    ``sha256`` is that of the file as downloaded, None if nobody published it.
-    """
-
-    name: str
-    file: str
-    n_samples: int
-    n_features: int
-    note: str
-    sha256: str | None = None
-    site: str = LIBSVM_URL
-
-
-A1A_SHA256 = "eb54c45f1bdb51286f803dd092eb8202b44637a858fc6c4e533a2d64a0d94b4e"
-A9A_SHA256 = "f5d5ffd8d865ff41328e7ee043e4b020816914ff6843ff15b98905ddbedce906"
-A9A_NOTE = "census income; the paper's main experiment (UCI Adult, CC BY 4.0)"
-
-SOURCES = {
-    source.name: source
-    for source in (
-        Source("a1a", "a1a", 1_605, 123, "census income, small", A1A_SHA256),
-        Source("a9a", "a9a", 32_561, 123, A9A_NOTE, A9A_SHA256),
-        Source("covtype", "covtype.libsvm.binary.scale.bz2", 581_012, 54, "forest cover, scaled"),
-        Source("epsilon", "epsilon_normalized.xz", 400_000, 2_000, "dense; needs 10 GB of memory"),
-        Source("ijcnn1", "ijcnn1.bz2", 49_990, 22, "IJCNN 2001 challenge"),
-        Source("mushrooms", "mushrooms", 8_124, 112, "edible or poisonous"),
-        Source("phishing", "phishing", 11_055, 68, "phishing web sites"),
-        Source("rcv1", "rcv1_train.binary.bz2", 20_242, 47_236, "news stories, very sparse"),
-        Source("real-sim", "real-sim.bz2", 72_309, 20_958, "Usenet articles, very sparse"),
-        Source("w8a", "w8a", 49_749, 300, "web pages"),
-    )
-}
-
 GENERATED: dict[str, Callable[[], Dataset]] = {"synthetic": synthetic, "synthetic-dense": dense}
-
-
-def find(name: str) -> Path:
-    """Return the local file of a data set: in ``$FEDAC_DATA``, the cache or this package.
-
-    If there is none, the error says how to download it.
-
-    Examples
-    --------
-    >>> find("a10a")
-    Traceback (most recent call last):
-        ...
-    fedac.errors.InputError: unknown data set 'a10a'; did you mean 'a1a'? known: ...
-    """
-    source = look_up("data set", name, SOURCES)
-    path = _local(source)
-    if path is None:
-        searched = " or ".join(str(folder) for folder in _folders())
-        raise DataError(
-            f"{name} is not on this machine: no {source.file} in {searched}; "
-            f"get it with 'fedac data fetch {name}'"
-        )
-    return path
-
-
-def fetch(name: str, on_progress: OnProgress = lambda done, total: None) -> Path:
-    """Find a data set or download it to the cache, and verify its checksum."""
-    source = look_up("data set", name, SOURCES)
-    path = _local(source)
-    if path is None:
-        path = _data_cache() / source.file
-        download_file(source.site + source.file, path, source.sha256, on_progress)
-        if source.sha256 is None:
-            # There is nothing to compare with yet, but later damage will be noticed.
-            _record(path).write_text(f"{file_sha256(path)}  {path.name}\n")
-    else:
-        _verify(source, path)
-    return path
-
-
-def load(name: str | Path, on_progress: OnProgress = lambda done, total: None) -> Dataset:
-    """Load a data set by name, downloading it if necessary, or from a LIBSVM file.
-
-    Parameters
-    ----------
-    name : str or Path
-        ``synthetic``, ``synthetic-dense``, a registered name (see `describe`), or the path of a
-        LIBSVM file. To load a file named like a registered data set, write ``./a9a``.
-    on_progress : callable
-        Called during a download with the bytes so far and the total, None if unknown.
-
-    Examples
-    --------
-    >>> load("a9a").n_samples
-    32561
-    """
-    if isinstance(name, Path):
-        return load_libsvm(name)
-    if name in GENERATED:
-        return GENERATED[name]()
-    if name in SOURCES:
-        return _load_source(SOURCES[name], on_progress)
-    # os.path.exists, because Path.exists raises if a name is too long for the system.
-    path = Path(name)
-    if path.name != name or path.suffix or os.path.exists(name):  # noqa: PTH110
-        return load_libsvm(name)
-    raise unknown_name("data set", name, [*SOURCES, *GENERATED])
-
-
-def describe() -> list[tuple[Source, str]]:
-    """List every data set that `load` knows by name, and where it is on this machine.
-
-    Examples
-    --------
-    >>> [where for source, where in describe() if source.name == "synthetic"]
-    ['generated']
-    """
-    generated = (
-        Source("synthetic", "", 32_561, 123, "the shape of a9a"),
-        Source("synthetic-dense", "", 4_000, 2_000, "the shape of epsilon, fewer rows"),
-    )
-    listed = [(source, "generated") for source in generated]
-    for source in SOURCES.values():
-        path = _local(source)
-        embedded = path is not None and path.parent == EMBEDDED
-        listed.append((source, "embedded" if embedded else str(path or "not here")))
-    return listed
-
-
-def _data_cache() -> Path:
-    return cache_dir() / "data"
-
-
-def _folders() -> list[Path]:
-    given = os.environ.get("FEDAC_DATA")
-    return [Path(given), _data_cache()] if given else [_data_cache()]
-
-
-def _local(source: Source) -> Path | None:
-    """Look for the file, also uncompressed or compressed in another format."""
-    suffix = Path(source.file).suffix
-    stem = source.file.removesuffix(suffix) if suffix in OPENERS else source.file
-    names = dict.fromkeys([source.file, stem, *(stem + other for other in OPENERS)])
-    paths = (folder / name for folder in (*_folders(), EMBEDDED) for name in names)
-    return next((path for path in paths if path.is_file()), None)
-
-
-def _record(path: Path) -> Path:
-    return path.with_name(path.name + ".sha256")
-
-
-def _verify(source: Source, path: Path) -> None:
-    """Compare a file with its published checksum, or with the one recorded at the download."""
-    expected = source.sha256 if path.name == source.file else None
-    if expected is None and _record(path).is_file():
-        expected = _record(path).read_text().partition(" ")[0]
-    if expected is None:
-        return
-    got = file_sha256(path)
-    if got != expected:
-        raise DataError(
-            f"{path} is damaged: expected sha256 {expected}, got {got}; "
-            f"delete it and run 'fedac data fetch {source.name}'"
-        )
-
-
-def _load_source(source: Source, on_progress: OnProgress) -> Dataset:
-    path = fetch(source.name, on_progress)
-    again = f"delete {path} and run 'fedac data fetch {source.name}'"
-    try:
-        data = load_libsvm(path, source.n_features, source.name)
-    except DataError as error:
-        raise DataError(f"{error}; {again}") from None
-    if data.n_samples != source.n_samples:
-        raise DataError(
-            f"{path} has {data.n_samples} rows but {source.name} has {source.n_samples}; {again}"
-        )
-    return data
