@@ -18,25 +18,28 @@ if TYPE_CHECKING:
 Integers = npt.NDArray[np.int64]
 Names = npt.NDArray[Any]  # text or numbers
 
+# The printed table shows this many clients, the first and the last, and the most frequent labels.
+TABLE_CLIENTS, TABLE_LABELS = 12, 5
+
 
 class Clients:
-    """The rows of every client; each row belongs to one, and every client has a row.
+    """The rows of every client: each row belongs to one client, and every client has a row.
 
-    ``print(clients)`` shows a table, `plot` a picture.
+    ``print(clients)`` shows a table, `plot` draws a figure.
 
     Parameters
     ----------
     owners : array of shape (n,)
         The client of each row: any names or numbers.
     labels : array of shape (n,), optional
-        The label of each row, for the table and the picture.
+        The label of each row, for the table and the figure.
     how : str
-        How the rows were split, in words.
+        Description of the split.
 
     Attributes
     ----------
     names : tuple of str
-        The clients' names in their order, which is that of the sorted names.
+        The clients' names, sorted.
     rows : array of int, shape (n,)
         All rows, those of the first client first.
     bounds : array of int, shape (N + 1,)
@@ -49,6 +52,17 @@ class Clients:
     (2, ('oslo', 'rome'), array([0, 2]))
     >>> clients.count_labels()
     {'-1': array([0, 1]), '1': array([1, 1])}
+    >>> print(clients)
+    2 clients, 3 rows (given)
+    <BLANKLINE>
+                       least  median  most
+    rows per client        1     1.5     2
+    share of label -1     0%     25%   50%
+    share of label 1     50%     75%  100%
+    <BLANKLINE>
+    client  rows  label -1  label 1
+    oslo       1         0        1
+    rome       2         1        1
     """
 
     def __init__(
@@ -73,8 +87,26 @@ class Clients:
         return f"Clients({len(self)} clients, {len(self.rows)} rows, {self.how})"
 
     def __str__(self) -> str:
-
-        return format_table(self)
+        counts = self.count_labels(TABLE_LABELS)
+        headings = [
+            label if label.endswith(" others") else f"label {shorten(label)}" for label in counts
+        ]
+        summary = [
+            ["", "least", "median", "most"],
+            ["rows per client", *_quantiles(self.sizes, _number)],
+        ]
+        for heading, rows in zip(headings, counts.values(), strict=True):
+            shares = _quantiles(rows / self.sizes, "{:.0%}".format)
+            summary.append([f"share of {heading}", *shares])
+        lines = [["client", "rows", *headings]]
+        N, half = len(self), TABLE_CLIENTS // 2
+        for m in range(N) if N <= TABLE_CLIENTS else [*range(half), *range(N - half, N)]:
+            numbers = (self.sizes[m], *(rows[m] for rows in counts.values()))
+            lines.append([shorten(self.names[m]), *map(_number, numbers)])
+        if N > TABLE_CLIENTS:
+            lines.insert(1 + half, ["..."] * len(lines[0]))
+        title = f"{N:,} clients, {len(self.rows):,} rows ({self.how})"
+        return "\n".join([title, "", *_aligned(summary), "", *_aligned(lines)])
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -83,7 +115,7 @@ class Clients:
 
     @property
     def sizes(self) -> Integers:
-        """How many rows each client holds."""
+        """The number of rows of each client."""
         return np.diff(self.bounds)
 
     @property
@@ -95,7 +127,7 @@ class Clients:
 
     @property
     def row_weights(self) -> npt.NDArray[np.float64]:
-        """How much each row counts, up to a factor, where all clients count the same."""
+        """Weights of the rows, up to a factor, that give all clients the same weight."""
         weights: npt.NDArray[np.float64] = 1 / self.sizes[self.owners]
         return weights
 
@@ -108,7 +140,7 @@ class Clients:
     def count_labels(self, most: int | None = None) -> dict[str, Integers]:
         """Return for each label how many rows with it every client holds.
 
-        Of more than `most` labels, the rarest are counted together.
+        If there are more than `most` labels, the rarest are counted together.
         """
         if self.labels is None:
             return {}
@@ -119,14 +151,13 @@ class Clients:
             place = np.full(len(keys), len(common))
             place[common] = np.arange(len(common))
             kind = place[kind]
-            others = f"{len(keys) - len(common)} others"
-            keys = (*(keys[k] for k in common), others)
-        cells = self.owners * len(keys) + kind
-        counts = np.bincount(cells, minlength=len(self) * len(keys)).reshape(len(self), -1)
+            keys = (*(keys[k] for k in common), f"{len(keys) - len(common)} others")
+        pairs = self.owners * len(keys) + kind
+        counts = np.bincount(pairs, minlength=len(self) * len(keys)).reshape(len(self), -1)
         return dict(zip(keys, counts.T, strict=True))
 
     def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw how many rows each client has, and below it the shares of their labels."""
+        """Draw the number of rows of each client, and below it the shares of their labels."""
         from fedac.data.plots import draw
 
         return draw(self, ax)
@@ -149,15 +180,7 @@ def as_clients(clients: Clients | npt.ArrayLike, n: int) -> Clients:
 
 
 def as_names(what: str, values: npt.ArrayLike) -> Names:
-    """Return names or numbers, one for each row, as an array.
-
-    Examples
-    --------
-    >>> as_names("clients", ["rome", None])
-    Traceback (most recent call last):
-    ...
-    fedac.errors.InputError: clients must be an array with a name or a number for every row
-    """
+    """Return names or numbers, one for each row, as an array."""
     try:
         array = np.asarray(values)
     except ValueError:  # lists of unequal lengths
@@ -172,13 +195,7 @@ def as_names(what: str, values: npt.ArrayLike) -> Names:
 
 
 def as_text(values: Names) -> tuple[str, ...]:
-    """Return names or numbers as text, whole numbers without a point.
-
-    Examples
-    --------
-    >>> as_text(np.array([-1.0, 0.5])), as_text(np.array([b"rome"]))
-    (('-1', '0.5'), ('rome',))
-    """
+    """Return names or numbers as text, whole numbers without a point."""
     if values.dtype.kind == "S":
         return tuple(value.decode(errors="backslashreplace") for value in values.tolist())
     if values.dtype.kind == "f":
@@ -186,57 +203,13 @@ def as_text(values: Names) -> tuple[str, ...]:
     return tuple(map(str, values.tolist()))
 
 
-# --- Clients as a table: how many rows they hold, and with which labels.
-
-# Of more clients only the first and last are shown, of more labels only the most frequent.
-CLIENTS, LABELS = 12, 5
-ELLIPSIS = "..."
-
-
-def format_table(clients: Clients) -> str:
-    """Return a summary over all clients, then a line for each, at most 25 lines together.
-
-    Examples
-    --------
-    >>> from fedac.data import Clients
-    >>> print(Clients(["rome", "oslo", "rome", "rome"], labels=[1, 1, -1, 1]))
-    2 clients, 4 rows (given)
-    <BLANKLINE>
-                       least  median  most
-    rows per client        1       2     3
-    share of label -1     0%     17%   33%
-    share of label 1     67%     83%  100%
-    <BLANKLINE>
-    client  rows  label -1  label 1
-    oslo       1         0        1
-    rome       3         1        2
-    """
-    counts = clients.count_labels(LABELS)
-    summary = [
-        ["", "least", "median", "most"],
-        ["rows per client", *_spread(clients.sizes, _number)],
-        *(
-            [f"share of {_heading(label)}", *_spread(rows / clients.sizes, "{:.0%}".format)]
-            for label, rows in counts.items()
-        ),
-    ]
-    lines = [["client", "rows", *map(_heading, counts)]]
-    for m in _shown(len(clients)):
-        cells = (clients.sizes[m], *(rows[m] for rows in counts.values()))
-        lines.append([shorten(clients.names[m]), *map(_number, cells)])
-    if len(clients) > CLIENTS:
-        lines.insert(1 + CLIENTS // 2, [ELLIPSIS] * len(lines[0]))
-    title = f"{len(clients):,} clients, {len(clients.rows):,} rows ({clients.how})"
-    return "\n".join([title, "", *_aligned(summary), "", *_aligned(lines)])
+def shorten(name: str, longest: int = 24) -> str:
+    """Return a name on one line, cut if it is long."""
+    line = "".join(c if c.isprintable() else " " for c in name)
+    return line if len(line) <= longest else line[: longest - 3] + "..."
 
 
-def _shown(N: int) -> Sequence[int]:
-    if N <= CLIENTS:
-        return range(N)
-    return [*range(CLIENTS // 2), *range(N - CLIENTS // 2, N)]
-
-
-def _spread(values: Names, text: Callable[[float], str]) -> list[str]:
+def _quantiles(values: Names, text: Callable[[float], str]) -> list[str]:
     return [text(float(value)) for value in np.quantile(values, [0, 0.5, 1])]
 
 
@@ -244,24 +217,8 @@ def _number(value: float) -> str:
     return f"{value:,.1f}".removesuffix(".0")
 
 
-def _heading(label: str) -> str:
-    return label if label.endswith(" others") else f"label {shorten(label)}"
-
-
-def shorten(name: str, longest: int = 24) -> str:
-    """Return a name on one line, cut if it is long.
-
-    Examples
-    --------
-    >>> shorten("university hospital", longest=12)
-    'universit...'
-    """
-    line = "".join(c if c.isprintable() else " " for c in name)
-    return line if len(line) <= longest else line[: longest - len(ELLIPSIS)] + ELLIPSIS
-
-
 def _aligned(lines: Sequence[Sequence[str]]) -> list[str]:
-    """Return lines with the first column to the left and numbers to the right."""
+    """Align the first column to the left and the others to the right."""
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return [
         "  ".join([line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])]).rstrip()

@@ -31,7 +31,7 @@ class Dataset:
     y : ndarray of float64, shape (n_samples,)
         Labels, each -1 or +1.
     classes : pair of float
-        The labels as the file writes them, the negative one first.
+        The labels in the file, the negative one first.
 
     Examples
     --------
@@ -64,24 +64,11 @@ class Dataset:
 
 
 def labels_to_signs(labels: ArrayLike, where: str) -> NDArray[np.float64]:
-    """Map the two classes of ``labels``, {-1, +1}, {0, 1} or {1, 2}, to -1 and +1.
-
-    Errors for other labels start with ``where``, the data set or file.
-
-    Examples
-    --------
-    >>> labels_to_signs([2, 1, 1], "mushrooms")
-    array([ 1., -1., -1.])
-    >>> labels_to_signs([3, 3], "odd.txt")
-    Traceback (most recent call last):
-        ...
-    fedac.errors.DataError: odd.txt: every row has label 3; two classes are needed
-    """
+    """Map the two classes of ``labels``, {-1, +1}, {0, 1} or {1, 2}, to -1 and +1."""
     values = np.asarray(labels, dtype=np.float64)
     classes = np.unique(values).tolist()
     if tuple(classes) in LABEL_PAIRS:
         return np.where(values == classes[1], 1.0, -1.0)
-
     listed = ", ".join(f"{label:g}" for label in classes[:6])
     if len(classes) == 1:
         raise DataError(f"{where}: every row has label {listed}; two classes are needed")

@@ -1,41 +1,31 @@
-"""Test sets: other rows to evaluate a model on, loaded or held out."""
+"""Test sets: loaded from a file, or held out of the training data."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from fedac.data import Dataset, load
-from fedac.data.registry import OnProgress
+from fedac.data.dataset import Dataset
+from fedac.data.registry import OnProgress, load
 from fedac.data.splits import is_split
 from fedac.errors import InputError
 
-# Which rows are held out never changes, so that all runs are tested on the same ones.
+# Held-out rows never change, so that all runs are tested on the same ones.
 SEED = 0
 
 
 def parse_test(text: str) -> float | str:
-    """Read a data set's name, a path, or a share of the rows to hold out.
-
-    Examples
-    --------
-    >>> parse_test("0.2"), parse_test("a9a.t")
-    (0.2, 'a9a.t')
-    >>> parse_test("20")
-    Traceback (most recent call last):
-    ...
-    fedac.errors.InputError: a share to hold out must be between 0 and 1, got 20
-    """
+    """Parse ``--test``: a share of the rows to hold out, a data set's name or a path."""
     try:
         share = float(text)
     except ValueError:
         return text
     if not 0 < share < 1:
-        raise InputError(f"a share to hold out must be between 0 and 1, got {text}")
+        raise InputError(f"the share of rows to hold out must be between 0 and 1, got {text}")
     return share
 
 
 def check_test(test: float | str | None, split: str) -> None:
-    """Refuse to hold out rows of data whose clients a file names line by line."""
+    """Raise `InputError` if rows are held out of data whose clients are named in a file."""
     if isinstance(test, float) and not is_split(split):
         raise InputError(
             f"'{split}' names the clients of all rows, so none can be held out: give the test set "
@@ -46,25 +36,25 @@ def check_test(test: float | str | None, split: str) -> None:
 def load_with_test(
     dataset: str, test: float | str | None, on_progress: OnProgress = lambda done, total: None
 ) -> tuple[Dataset, Dataset | None]:
-    """Load a data set and its test set, or hold out a share of its rows as one."""
+    """Load a data set and its test set, or hold out a share of its rows."""
     data = load(dataset, on_progress)
     if test is None:
         return data, None
     if isinstance(test, float):
         return hold_out(data, test)
     other = load(test)
-    # 1 is the positive label beside 0 or -1, but the negative one beside 2.
+    # 1 is the positive label of {0, 1} and {-1, 1}, but the negative one of {1, 2}.
     if other.classes != data.classes and (1.0, 2.0) in (other.classes, data.classes):
         ours, theirs = ("{:g} and {:g}".format(*each.classes) for each in (data, other))
         raise InputError(
             f"the labels of {data.name} are {ours}, those of the test set {other.name} {theirs}: "
-            "write both alike"
+            "use the same labels in both"
         )
     return data, other
 
 
 def hold_out(data: Dataset, share: float) -> tuple[Dataset, Dataset]:
-    """Return the rows to train on and those to test on, drawn with a fixed seed.
+    """Return training rows and held-out rows, drawn with a fixed seed.
 
     Examples
     --------

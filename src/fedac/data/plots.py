@@ -1,4 +1,4 @@
-"""Clients as a picture: how many rows they hold, and with which labels."""
+"""Figure of clients: how many rows they hold, and with which labels."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ if TYPE_CHECKING:
 
     from fedac.data.clients import Clients, Integers
 
-# Up to this many clients have their names below, and keep their order.
+# Up to this many clients are named on the axis, and keep their order.
 NAMED = 30
-# More columns are too narrow to see: neighbours share one.
+# More columns would be too narrow to see: neighbours share one.
 COLUMNS = 250
 # Sizes further apart than this factor need a logarithmic axis.
 FAR_APART = 20
-# Characters that fit side by side below the axis.
+# Characters that fit below the axis.
 LINE = 75
 
 
 def draw(clients: Clients, ax: Axes | None = None) -> Axes:
-    """Draw the labels of every client, and above it how many rows it has.
+    """Draw the label shares of every client, and above them its number of rows.
 
-    Many clients are sorted by their labels, or by size if the labels differ by chance only. Where
-    several share a column it shows the mean of their shares, and mean and range of their sizes.
+    Many clients are sorted by their labels, or by size if the labels differ by chance only. A
+    column of several clients shows their mean shares, and the mean and range of their sizes.
     """
     if ax is None:
         import matplotlib.pyplot as plt
@@ -60,12 +60,10 @@ def draw(clients: Clients, ax: Axes | None = None) -> Axes:
 
 
 def _panel_above(ax: Axes) -> Axes:
-    """Give the upper third of the place of some axes to new ones."""
+    """Split off the upper third of some axes."""
     place = ax.get_subplotspec()
     if place is None:
-        raise InputError(
-            "ax must come from plt.subplots or add_subplot, which can divide its place"
-        )
+        raise InputError("ax must come from plt.subplots or add_subplot, so that it can be divided")
     halves = place.subgridspec(2, 1, height_ratios=(1, 2), hspace=0.1)
     ax.set_subplotspec(halves[1])
     above = ax.figure.add_subplot(halves[0], sharex=ax)
@@ -74,16 +72,14 @@ def _panel_above(ax: Axes) -> Axes:
 
 
 def _labels_differ(shares: Array, pooled: Array, sizes: Integers) -> bool:
-    """Say whether the labels of clients differ clearly more than by chance.
-
-    This is a chi-squared statistic: 1 is expected of random rows, give or take sqrt(2/N).
-    """
+    """Return whether the labels of clients differ clearly more than by chance."""
+    # A chi-squared statistic: for random rows its mean is 1 and its deviation sqrt(2/N).
     squares = ((shares - pooled[:, None]) ** 2 @ sizes).sum() / len(sizes)
     return bool(squares > (1 + 6 * math.sqrt(2 / len(sizes))) * (pooled * (1 - pooled)).sum())
 
 
 def _by_label(shares: Array, sizes: Integers) -> Integers:
-    """Return the order by most frequent label, then by its share, in turn falling and rising."""
+    """Order clients by most frequent label, then by its share, in turn falling and rising."""
     top = shares.argmax(axis=0)
     key = shares.max(axis=0) * np.where(top % 2, 1, -1)
     order: Integers = np.lexsort((-sizes, key, top))
@@ -101,7 +97,7 @@ def _draw_shares(
 ) -> None:
     heights = np.cumsum(np.add.reduceat(shares, edges[:-1], axis=1) / np.diff(edges), axis=0)
     columns = zip(labels, [*LABEL_COLOURS, OTHER.colour], heights, strict=False)
-    # From the highest down, each over the one before: no seams between them.
+    # From the highest down, each in front of the one before: no seams between them.
     for label, colour, height in reversed(list(columns)):
         ax.stairs(height, edges, fill=True, color=colour, label=label)
     ax.set(xlim=(0, edges[-1]), ylim=(0, 1), ylabel="share of rows")

@@ -1,7 +1,7 @@
-"""Ways to split rows among clients, by name or by an array that names every row's client.
+"""Splits of rows among clients: by name, by a file of client names, or by an array.
 
-Every client gets a row; a split that cannot be made is refused. Nothing is drawn again and again
-until it fits, which may take forever.
+Every client gets at least one row; a split that cannot provide that raises `InputError`. No split
+is redrawn until it fits, which may take forever.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from fedac.validate import Array, require_count, require_nonnegative, require_po
 
 # More shares would take minutes; so many labels are numbers to predict, not classes.
 MOST_SHARES = 10**8
+# A longer line is not a client's name: the file is something else.
+LONGEST_NAME = 200
 
 
 def split(
@@ -32,17 +34,19 @@ def split(
     Parameters
     ----------
     data : Dataset or LinearModel or array
-        What has labels ``y``, or the labels themselves.
+        An object with labels ``y``, or the labels themselves.
     clients : int
-        How many clients; left out where `by` is an array.
+        Number of clients. Omit it if `by` is an array.
     by : str or array
-        ``"iid"``, shuffled and cut into equal parts; ``"label"``, sorted by label and cut into
-        equal parts; ``"dirichlet(a)"``, each label in shares drawn from a Dirichlet distribution,
-        the more uneven the smaller a is, then a row for every client that has none;
-        ``"power(a)"``, shuffled, a row each and the rest in proportion to k^-a for client k; or
-        the name of every row's client.
+        How to split the rows, or an array with the name of every row's client:
+
+        - ``"iid"``: shuffled and cut into equal parts.
+        - ``"label"``: sorted by label and cut into equal parts.
+        - ``"dirichlet(a)"``: each label in shares drawn from a Dirichlet distribution, more uneven
+          for smaller a; then every client without rows gets one.
+        - ``"power(a)"``: shuffled, one row each and the rest in proportion to k^-a for client k.
     seed : int
-        Of the split, not of the draws of a simulation.
+        Seed of the split, independent of the seed of a simulation.
 
     Examples
     --------
@@ -58,28 +62,21 @@ def split(
         if clients not in (None, len(named)):
             raise InputError(f"clients={clients} contradicts by, which names {len(named)} clients")
         return named
-    make, parameter, N = check_split(clients, by, seed)
+    make, a, N = check_split(clients, by, seed)
     if len(labels) < N:
         raise InputError(
             f"{N} clients need at least {N} rows, one for each; there are {len(labels)}"
         )
-    owners = make(labels, N, parameter, np.random.default_rng(seed))
-    return Clients(owners, labels, how=by)
+    return Clients(make(labels, N, a, np.random.default_rng(seed)), labels, how=by)
 
 
 def is_split(by: str) -> bool:
-    """Say whether some text names a split, right or wrong in its parentheses.
-
-    Examples
-    --------
-    >>> is_split("dirichlet(0.1)"), is_split("clients.txt")
-    (True, False)
-    """
+    """Return whether a text names a split, whatever is in its parentheses."""
     return _parse(by)[0] in SPLITS
 
 
 def check_split(clients: int | None, by: str, seed: int) -> tuple[Splitter, float, int]:
-    """Return the function, its parameter and the number of clients, or refuse them."""
+    """Return a split's function, its parameter and the number of clients, or raise `InputError`."""
     key, number = _parse(by)
     if key not in SPLITS:
         unknown = unknown_name("split", by, SPLITS)
@@ -87,10 +84,10 @@ def check_split(clients: int | None, by: str, seed: int) -> tuple[Splitter, floa
             raise InputError(f"{unknown}; to read a file: by=Path({by!r}).read_text().splitlines()")
         raise unknown
     make, check = SPLITS[key]
-    parameter = 0.0
+    a = 0.0
     if check is not None:
         try:
-            parameter = check(f"a of {key}", float(number))
+            a = check(f"a of {key}", float(number))
         except InputError as error:
             raise InputError(f"split {by!r}: {error}") from None
         except ValueError:
@@ -98,123 +95,14 @@ def check_split(clients: int | None, by: str, seed: int) -> tuple[Splitter, floa
     if clients is None:
         raise InputError("clients is missing: give the number of clients")
     require_count("seed of the split", seed, least=0)
-    return make, parameter, require_count("clients", clients)
-
-
-def _parse(by: str) -> tuple[str, str]:
-    """Return a key of `SPLITS`, if it is one, and what stands in the parentheses."""
-    found = re.fullmatch(r"(\w+)\((.*)\)", by.strip())
-    return (f"{found[1]}(a)", found[2]) if found else (by.strip(), "")
-
-
-def _iid(labels: Names, N: int, _: float, rng: np.random.Generator) -> Integers:
-    return _cut(rng.permutation(len(labels)), _sizes(np.ones(N), len(labels)))
-
-
-def _by_label(labels: Names, N: int, _: float, rng: np.random.Generator) -> Integers:
-    shuffled = rng.permutation(len(labels))
-    in_order = shuffled[np.argsort(labels[shuffled], kind="stable")]
-    return _cut(in_order, _sizes(np.ones(N), len(labels)))
-
-
-def _dirichlet(labels: Names, N: int, a: float, rng: np.random.Generator) -> Integers:
-    shuffled = rng.permutation(len(labels))
-    kinds, kind = np.unique(labels[shuffled], return_inverse=True)
-    if len(kinds) * N > MOST_SHARES:
-        raise InputError(
-            f"dirichlet(a) draws a share for every client of every label: {N} clients and "
-            f"{len(kinds)} labels are too many; put similar labels together"
-        )
-    by_label = shuffled[np.argsort(kind, kind="stable")]
-    owners = np.empty(len(labels), np.int64)
-    for rows in np.split(by_label, np.cumsum(np.bincount(kind))[:-1]):
-        sizes = _sizes(_shares(a, N, rng), len(rows), least=0)
-        owners[rows] = np.repeat(np.arange(N), sizes)
-    return _feed(owners, N, rng)
-
-
-def _feed(owners: Integers, N: int, rng: np.random.Generator) -> Integers:
-    """Give a row to each client without one, every time from whoever then has the most."""
-    counts = np.bincount(owners, minlength=N)
-    poor = np.flatnonzero(counts == 0)
-    # The largest size at which cutting larger clients down to it yields enough rows.
-    low, high = 1, int(counts.max())
-    while low < high:
-        middle = (low + high + 1) // 2
-        enough = np.maximum(counts - middle, 0).sum() >= len(poor)
-        low, high = (middle, high) if enough else (low, middle - 1)
-    gifts = np.maximum(counts - low, 0)
-    gifts[np.flatnonzero(gifts)[: gifts.sum() - len(poor)]] -= 1
-    # A client gives the first of its rows in a random order.
-    order = rng.permutation(len(owners))
-    order = order[np.argsort(owners[order], kind="stable")]
-    rank = np.arange(len(owners)) - np.repeat(np.cumsum(counts) - counts, counts)
-    given = order[rank < gifts[owners[order]]]
-    fed = owners.copy()
-    fed[given] = rng.permutation(poor)
-    return fed
-
-
-def _power(labels: Names, N: int, a: float, rng: np.random.Generator) -> Integers:
-    sizes = _sizes(np.arange(1, N + 1, dtype=np.float64) ** -a, len(labels))
-    return _cut(rng.permutation(len(labels)), sizes)
-
-
-def _shares(a: float, N: int, rng: np.random.Generator) -> Array:
-    """Draw shares, up to a factor, from a symmetric Dirichlet distribution.
-
-    A gamma variable of shape a is one of shape a + 1 times U^(1/a); in logarithms, as it underflows
-    for small a. Below the smallest a here one client gets all, too.
-    """
-    logs = np.log(rng.standard_gamma(a + 1, N)) - rng.standard_exponential(N) / max(a, 1e-300)
-    shares: Array = np.exp(logs - logs.max())
-    return shares
-
-
-def _sizes(weights: Array, n: int, *, least: int = 1) -> Integers:
-    """Return whole sizes that add up to n: `least` each, the rest in proportion to weights."""
-    exact = weights / weights.sum() * (n - least * len(weights))
-    sizes: Integers = np.floor(exact).astype(np.int64) + least
-    # What is left goes to those who lost most by rounding.
-    lost: Integers = np.argsort(np.floor(exact) - exact, kind="stable")
-    sizes[lost[: n - sizes.sum()]] += 1
-    return sizes
-
-
-def _cut(order: Integers, sizes: Integers) -> Integers:
-    """Return the owner of each row, given the rows in order and how many each client gets."""
-    owners = np.empty(len(order), np.int64)
-    owners[order] = np.repeat(np.arange(len(sizes)), sizes)
-    return owners
-
-
-Splitter = Callable[[Names, int, float, np.random.Generator], Integers]
-# Each with what checks the number in its parentheses, if it takes one.
-SPLITS: dict[str, tuple[Splitter, Callable[[str, float], float] | None]] = {
-    "iid": (_iid, None),
-    "label": (_by_label, None),
-    "dirichlet(a)": (_dirichlet, require_positive),
-    "power(a)": (_power, require_nonnegative),
-}
-
-
-# --- Clients by name: a split such as ``dirichlet(0.1)``, or a file that names every row's client.
-
-# A longer line is not a name: the file is something else.
-LONGEST_NAME = 200
+    return make, a, require_count("clients", clients)
 
 
 def load_clients(data: Dataset, clients: int | None, by: str, seed: int = 0) -> Clients:
-    """Split the rows of a data set by a spec of `fedac.split`, or by a file.
+    """Split the rows of a data set by the name of a split, or by a file of client names.
 
-    A file has one client name per line, in the order of the rows; names that are all whole numbers
-    are sorted as numbers. A file named like a split is written ``./iid``.
-
-    Examples
-    --------
-    >>> from fedac.data import load
-    >>> load_clients(load("synthetic"), 4, "label")
-    Clients(4 clients, 32561 rows, label)
+    The file has one client name per line, in the order of the rows. If all names are whole numbers,
+    they are sorted as numbers. For a file named like a split, write ``./iid``.
     """
     if not _is_file(by):
         return split(data, clients, by, seed)
@@ -222,7 +110,7 @@ def load_clients(data: Dataset, clients: int | None, by: str, seed: int = 0) -> 
     if len(names) != data.n_samples:
         raise InputError(
             f"{by} has {len(names)} lines, but {data.name} has {data.n_samples} rows; "
-            "give the name of every row's client on a line of its own"
+            "write the name of every row's client on its own line"
         )
     found = Clients(names, data.y, how=Path(by).name)
     if clients not in (None, len(found)):
@@ -231,7 +119,7 @@ def load_clients(data: Dataset, clients: int | None, by: str, seed: int = 0) -> 
 
 
 def check_clients(clients: int | None, by: str, seed: int = 0) -> None:
-    """Refuse what `load_clients` would refuse whatever the data: before they are read."""
+    """Raise the errors of `load_clients` that do not depend on the data, before it is loaded."""
     if not _is_file(by):
         check_split(clients, by, seed)
 
@@ -239,8 +127,7 @@ def check_clients(clients: int | None, by: str, seed: int = 0) -> None:
 def _is_file(by: str) -> bool:
     if is_split(by):
         return False
-    # os.path.isfile, because Path.is_file raises if a name is too long for the system.
-    if not os.path.isfile(by):  # noqa: PTH113
+    if not os.path.isfile(by):  # noqa: PTH113 - Path.is_file raises if a name is too long
         raise InputError(f"{unknown_name('split', by, SPLITS)}; nor is '{by}' a file")
     return True
 
@@ -255,7 +142,95 @@ def _read_names(path: Path) -> npt.NDArray[np.generic]:
         if not 0 < len(name) <= LONGEST_NAME:
             what = f"has {len(name)} characters" if name else "is empty"
             raise InputError(f"{path}, line {number} {what}: one client name per line is needed")
-    # As the same names in an array of numbers: 9 before 10.
+    # Sorted like the same names in an array of numbers: 9 before 10.
     if all(name.isdecimal() and len(name) < 19 and str(int(name)) == name for name in names):
         return np.array(names, dtype=np.int64)
     return np.array(names)
+
+
+def _parse(by: str) -> tuple[str, str]:
+    """Return a key of `SPLITS`, if it is one, and the text in the parentheses."""
+    found = re.fullmatch(r"(\w+)\((.*)\)", by.strip())
+    return (f"{found[1]}(a)", found[2]) if found else (by.strip(), "")
+
+
+def _iid(labels: Names, N: int, _: float, rng: np.random.Generator) -> Integers:
+    return _assign(rng.permutation(len(labels)), _sizes(np.ones(N), len(labels)))
+
+
+def _by_label(labels: Names, N: int, _: float, rng: np.random.Generator) -> Integers:
+    shuffled = rng.permutation(len(labels))
+    in_order = shuffled[np.argsort(labels[shuffled], kind="stable")]
+    return _assign(in_order, _sizes(np.ones(N), len(labels)))
+
+
+def _power(labels: Names, N: int, a: float, rng: np.random.Generator) -> Integers:
+    sizes = _sizes(np.arange(1, N + 1, dtype=np.float64) ** -a, len(labels))
+    return _assign(rng.permutation(len(labels)), sizes)
+
+
+def _dirichlet(labels: Names, N: int, a: float, rng: np.random.Generator) -> Integers:
+    shuffled = rng.permutation(len(labels))
+    kinds, kind = np.unique(labels[shuffled], return_inverse=True)
+    if len(kinds) * N > MOST_SHARES:
+        raise InputError(
+            f"dirichlet(a) draws a share for every client and label: {N} clients and "
+            f"{len(kinds)} labels are too many; group similar labels"
+        )
+    by_label = shuffled[np.argsort(kind, kind="stable")]
+    owners = np.empty(len(labels), np.int64)
+    for rows in np.split(by_label, np.cumsum(np.bincount(kind))[:-1]):
+        # A gamma variable of shape a is one of shape a + 1 times U^(1/a): in logarithms, because it
+        # underflows for small a. Below 1e-300, too, one client gets everything.
+        logs = np.log(rng.standard_gamma(a + 1, N)) - rng.standard_exponential(N) / max(a, 1e-300)
+        sizes = _sizes(np.exp(logs - logs.max()), len(rows), least=0)
+        owners[rows] = np.repeat(np.arange(N), sizes)
+    return _fill_empty_clients(owners, N, rng)
+
+
+def _fill_empty_clients(owners: Integers, N: int, rng: np.random.Generator) -> Integers:
+    """Give a row to each client without one, always from the client that has the most."""
+    counts = np.bincount(owners, minlength=N)
+    empty = np.flatnonzero(counts == 0)
+    # The largest size to which cutting down larger clients frees enough rows.
+    low, high = 1, int(counts.max())
+    while low < high:
+        middle = (low + high + 1) // 2
+        enough = np.maximum(counts - middle, 0).sum() >= len(empty)
+        low, high = (middle, high) if enough else (low, middle - 1)
+    freed = np.maximum(counts - low, 0)
+    freed[np.flatnonzero(freed)[: freed.sum() - len(empty)]] -= 1
+    # A client gives the first of its rows in a random order.
+    order = rng.permutation(len(owners))
+    order = order[np.argsort(owners[order], kind="stable")]
+    rank = np.arange(len(owners)) - np.repeat(np.cumsum(counts) - counts, counts)
+    filled = owners.copy()
+    filled[order[rank < freed[owners[order]]]] = rng.permutation(empty)
+    return filled
+
+
+def _sizes(weights: Array, n: int, *, least: int = 1) -> Integers:
+    """Return whole sizes that add up to n: `least` each, the rest in proportion to weights."""
+    exact = weights / weights.sum() * (n - least * len(weights))
+    sizes: Integers = np.floor(exact).astype(np.int64) + least
+    # The remaining rows go to the clients that lost most by rounding.
+    lost: Integers = np.argsort(np.floor(exact) - exact, kind="stable")
+    sizes[lost[: n - sizes.sum()]] += 1
+    return sizes
+
+
+def _assign(order: Integers, sizes: Integers) -> Integers:
+    """Return the owner of each row, given the rows in order and the size of each client."""
+    owners = np.empty(len(order), np.int64)
+    owners[order] = np.repeat(np.arange(len(sizes)), sizes)
+    return owners
+
+
+Splitter = Callable[[Names, int, float, np.random.Generator], Integers]
+# The function of each split, and the check of the number in its parentheses, if it takes one.
+SPLITS: dict[str, tuple[Splitter, Callable[[str, float], float] | None]] = {
+    "iid": (_iid, None),
+    "label": (_by_label, None),
+    "dirichlet(a)": (_dirichlet, require_positive),
+    "power(a)": (_power, require_nonnegative),
+}
