@@ -3,8 +3,8 @@
 Writes docs/images/benchmark-*.png, docs/benchmark.csv and the tables of docs/benchmark.md, between
 its markers: python benchmarks/benchmark_page.py FOLDER
 
-All runs are kept in the folder, a store for each problem and kind of clients; what is there is not
-run again.
+The folder keeps all runs, with a store for each problem and kind of clients. Stored runs are not
+repeated.
 """
 
 from __future__ import annotations
@@ -121,9 +121,9 @@ def label(method: str) -> str:
 
 
 def times_the_best(rows: pd.DataFrame, axis: str) -> pd.DataFrame:
-    """Return the cost of the target at each method's best K, times the best method with clients.
+    """Return the cost of the target at each method's best K, relative to the best method.
 
-    A line per method, the baselines last, and a column per case.
+    A row per method, the baselines last, and a column per case.
     """
     costs = rows.pivot_table(
         index="method", columns=["problem", "clients"], values=axis, aggfunc="min", dropna=False
@@ -134,7 +134,7 @@ def times_the_best(rows: pd.DataFrame, axis: str) -> pd.DataFrame:
 
 
 def draw_overview(rows: pd.DataFrame) -> Figure:
-    """Draw by how much more each method costs than the best one, on every axis."""
+    """Draw the cost of each method relative to the best one, on every axis."""
     with rc_context(LOOK):
         drawing = Figure(figsize=(13.5, 5.6), layout="constrained")
         panels = drawing.subplots(1, len(AXES), sharey=True)
@@ -158,8 +158,8 @@ def draw_overview(rows: pd.DataFrame) -> Figure:
                 )
                 ax.text(4 * number + 1.5, -0.75, name, ha="center", va="bottom", fontsize=6)
             ax.set_title(f"{axis} to the target", pad=26)
-        drawing.colorbar(image, ax=panels, label="times the best method", ticks=[1, 2, 5, 10],
-                         format="%d", shrink=0.8, pad=0.01)  # fmt: skip
+        drawing.colorbar(image, ax=panels, label="cost relative to the best method",
+                         ticks=[1, 2, 5, 10], format="%d", shrink=0.8, pad=0.01)  # fmt: skip
     return drawing
 
 
@@ -192,7 +192,7 @@ def draw_case(found: dict[str, Comparison], case: Case) -> Figure:
                         }  # fmt: skip
                     plot_best(ax, comparison, name, axis, style)
                 ax.axhline(case.target, color="0.35", linestyle="--", linewidth=0.8)
-                # L-BFGS goes on to rounding errors, where nothing else is.
+                # L-BFGS continues down to rounding errors, where there is nothing else to see.
                 ax.set(yscale="log", xlabel=AXIS_LABELS[axis], ylim=(case.target / 50, None))
                 # Beyond the end of half of the lines there is little left to compare.
                 ends = [line.get_xdata()[-1] for line in ax.lines if len(line.get_xdata()) > 2]
@@ -202,14 +202,14 @@ def draw_case(found: dict[str, Comparison], case: Case) -> Figure:
             row[0].set_ylabel("suboptimality")
         handles, labels = panels[0][0].get_legend_handles_labels()
         drawing.legend(handles, labels, loc="outside lower center", ncols=5, frameon=False)
-        drawing.suptitle(f"{case.name}; dashed: the target")
+        drawing.suptitle(f"{case.name} (dashed: target)")
     return drawing
 
 
 def plot_best(
     ax: Axes, comparison: Comparison, method: str, axis: str, style: dict[str, Any]
 ) -> None:
-    """Draw a method at the K that is best on an axis."""
+    """Draw a method at its best K for an axis."""
 
     def rank(row: Any) -> tuple[float, float]:
         cost = getattr(row, axis).middle
@@ -224,7 +224,7 @@ def plot_best(
 
 
 def write_tables(rows: pd.DataFrame, found: dict[tuple[Case, str], Comparison]) -> None:
-    """Replace what is between the markers of docs/benchmark.md."""
+    """Replace the tables between the markers of docs/benchmark.md."""
     page = DOCS / "benchmark.md"
     text = page.read_text(encoding="utf-8")
     for name, table in {"winners": winners(found), "counts": counts(rows)}.items():
@@ -259,7 +259,7 @@ def winners(found: dict[tuple[Case, str], Comparison]) -> str:
 
 
 def winner(comparison: Comparison, axis: str) -> str:
-    """Name the best method on an axis, and how many are level: seeds do not tell them apart."""
+    """Name the best method on an axis, and the number of methods that are level with it."""
     best: dict[str, Row] = {}  # of each method
     for row in sorted(comparison.rows, key=lambda row: getattr(row, axis).middle):
         if row.reached and row.method not in BASELINES:
@@ -287,7 +287,7 @@ def cost(value: float) -> str:
 
 
 def counts(rows: pd.DataFrame) -> str:
-    """Return how often each method is the best, or within a tenth of it, on every axis."""
+    """Count how often each method is the best, or within a tenth of it, on every axis."""
     heads = [
         "method",
         *(f"best on {axis}" for axis in AXES),
