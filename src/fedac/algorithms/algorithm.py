@@ -34,15 +34,15 @@ State = tuple[Vector, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundInfo:
-    """What the server knows of a round.
+    """A round as the server sees it.
 
     Parameters
     ----------
     number : int
-        Rounds before this one: 0 for the first.
+        Number of the round, from 0.
     share : float
-        The sum of the weights p_m of the clients that took part (p_m sums to 1 over all clients):
-        their rows over all rows, or their number over all clients where all count the same.
+        Total weight of the participants; all clients together weigh 1. With weighting by examples
+        it is their rows over all rows, otherwise their number over the number of clients.
     """
 
     number: int = 0
@@ -51,7 +51,7 @@ class RoundInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientWork:
-    """What a client did in a round.
+    """A client's work in a round.
 
     Parameters
     ----------

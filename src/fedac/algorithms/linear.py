@@ -54,13 +54,15 @@ def linear_form(algorithm: Algorithm, hp: Hyperparameters) -> Linear:
     """
     S = len(algorithm.local_sequences)
 
-    def update(values: State) -> State:
+    def step(values: State) -> State:
         *local, w_md, g = values
-        return algorithm.update(tuple(local), w_md, g, hp)
+        query = algorithm.query(tuple(vector.copy() for vector in local), hp)
+        return (query, *algorithm.update(tuple(local), w_md, g, hp))
 
     try:
-        (query,) = _matrix(lambda local: (algorithm.query(local, hp),), S)
-        return Linear(query=query, update=_matrix(update, S + 2, outputs=S))
+        query, *update = _matrix(step, S + 2)
+        if len(update) != S:
+            raise ValueError("wrong number of sequences")
     except Exception as error:  # a user's functions may fail on our probes in any way
         check_functions(algorithm, hp, np.ones(2))  # finds a better reason if one is broken
         raise InputError(
@@ -68,6 +70,7 @@ def linear_form(algorithm: Algorithm, hp: Hyperparameters) -> Linear:
             "overflow); only the reference engine of simulate can run it, not the fast one, "
             "PyTorch or Flower"
         ) from error
+    return Linear(query=query[:S], update=tuple(update))
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +185,9 @@ def boundary_form(algorithm: Algorithm, hp: Hyperparameters, steps: int) -> Boun
     return Boundary(first_memory, enter, left[:T], left[T:], steps, slope_message, slope_memory)
 
 
+_SCALE = np.repeat([1e-9, 1e-4, 1.0, 1e4, 1e9], 4)
+
+
 def _slope(left_after: Callable[[int], Rows]) -> Rows | None:
     """Return B if the coefficients after some steps are A + B/steps, else None."""
     try:
@@ -195,7 +201,7 @@ def _slope(left_after: Callable[[int], Rows]) -> Rows | None:
     return _rows(slope)
 
 
-def _matrix(function: Callable[[State], State], inputs: int, outputs: int | None = None) -> Rows:
+def _matrix(function: Callable[[State], State], inputs: int) -> Rows:
     """Return the coefficients of a linear function of vectors; raise ValueError for any other.
 
     It is tried at values of all sizes: clipping shows at large ones only, thresholds at small ones.
@@ -209,19 +215,19 @@ def _matrix(function: Callable[[State], State], inputs: int, outputs: int | None
 
     with np.errstate(all="ignore"):  # 0/0 at our probes says nothing about the user's run
         matrix = call(np.eye(inputs))
-        scale = np.repeat([1e-9, 1e-4, 1.0, 1e4, 1e9], 4)
         # Large coefficients, such as a huge step size, must not hide the other terms.
         sizes = np.maximum(1.0, np.abs(matrix).max(axis=0, initial=0.0))
-        values = _probes(inputs, len(scale)) * scale / sizes[:, None]
-        exact = (np.abs(call(values) - matrix @ values) <= 1e-9 * scale).all()
-    if not exact or outputs not in (None, len(matrix)):
+        values = _probes(inputs) / sizes[:, None]
+        exact = (np.abs(call(values) - matrix @ values) <= 1e-9 * _SCALE).all()
+    if not exact:
         raise ValueError("not linear")
     return _rows(matrix)
 
 
 @cache  # a decaying step size asks in every round
-def _probes(rows: int, columns: int) -> Array:
-    return np.random.default_rng(0).normal(size=(rows, columns))
+def _probes(inputs: int) -> Array:
+    values: Array = np.random.default_rng(0).normal(size=(inputs, len(_SCALE))) * _SCALE
+    return values
 
 
 def _rows(matrix: Array) -> Rows:
@@ -310,7 +316,7 @@ def with_boundary(
 ) -> Algorithm:
     """Return an algorithm with the local steps of `rule` that enters and leaves by coefficients.
 
-    `sequences`, `memory`, `changes` and `echoes` are those of the original algorithm.
+    `sequences`, `memory`, `changes` and `echoes` come from the original algorithm.
 
     Examples
     --------

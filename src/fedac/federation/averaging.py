@@ -1,4 +1,4 @@
-"""Weighted means, and the two ways to weight workers."""
+"""Weighted means, and the two ways to weight clients."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ WEIGHTINGS = ("uniform", "examples")
 
 
 def require_weighting(weighting: str) -> str:
-    """Return a known weighting, or say which ones there are.
+    """Return a weighting; raise InputError if it is unknown.
 
     Examples
     --------
@@ -31,9 +31,7 @@ def require_weighting(weighting: str) -> str:
 def weighted_mean(
     values: Sequence[npt.ArrayLike], weights: Sequence[float]
 ) -> npt.NDArray[np.floating[Any]]:
-    """Return the weighted mean in the type of the values, summed in float64.
-
-    In float16, 100 values of 1000 would overflow.
+    """Return the weighted mean in the dtype of the values, summed in float64 to avoid overflow.
 
     Examples
     --------
@@ -52,7 +50,7 @@ def weighted_mean(
 def mean_by_key(
     mappings: Sequence[Mapping[str, Any]], weights: Sequence[float]
 ) -> dict[str, npt.NDArray[np.floating[Any]]]:
-    """Return the weighted mean of every key, over the mappings that have it.
+    """Return the weighted mean for each key, over the mappings that have it.
 
     Examples
     --------

@@ -1,6 +1,12 @@
-"""How a number is rounded for the wire: formulas for NumPy arrays and compiled kernels alike.
+"""Compression of client messages: float32, bfloat16 or int8 with stochastic rounding.
 
-They use operators and a few functions that both know. `fedac.wire` makes messages of them.
+Clients compress the difference of a vector from the last broadcast, which is small. ``int8`` has a
+scale for every 256 numbers and rounds up or down at random, so that messages are unbiased.
+``bfloat16`` rounds to the nearest number with 8 significant bits. Broadcasts stay float32: a client
+that was absent lacks the last broadcast from which a difference could be taken.
+
+Draws are pure functions of seed, client, round, vector and coordinate. The formulas, from `stream`
+to `nearest_bfloat16`, use operators that both NumPy arrays and compiled kernels support.
 """
 
 from __future__ import annotations
@@ -17,35 +23,35 @@ from fedac.federation.sampling import GOLDEN, mix, worker_key
 from fedac.validate import require_count
 
 Bytes = npt.NDArray[np.uint8]
-BLOCK = 256  # numbers that share a scale
+BLOCK = 256  # numbers per scale
 FLOAT32, BFLOAT16, INT8 = "float32", "bfloat16", "int8"
 WIRES = (FLOAT32, BFLOAT16, INT8)
 
 _STREAM = np.uint64(0xA24BAED4963EE407)  # any odd number with no pattern
 _ONE, _11 = np.uint64(1), np.uint64(11)
-# The largest number of a block becomes almost 127, whichever way its scale is rounded.
+# Maps the largest number of a block to almost 127, even if its scale is rounded down.
 _SCALE = (1 + 1e-6) / 127
 _TINY = np.float32(1.2e-38)  # so that no scale is zero
 _SPLIT = 2.0**45 + 1
 
 
 def stream(seed: Any, m: Any, r: Any, t: Any) -> Any:
-    """Return the key of the draws for vector t of client m's message in round r; all are uint64."""
+    """Return the random key of vector t of client m's message in round r; all are uint64."""
     return mix(mix(worker_key(seed ^ _STREAM, m) + (r + _ONE) * GOLDEN) + (t + _ONE) * GOLDEN)
 
 
 def uniform(key: Any, j: Any) -> Any:
-    """Return the draw for coordinate j, at least 0 and below 1; both are uint64."""
+    """Return the draw in [0, 1) for coordinate j; both are uint64."""
     return (mix(key + (j + _ONE) * GOLDEN) >> _11) * 2.0**-53
 
 
 def scale_of(largest: Any) -> Any:
-    """Return the float32 scale of a block whose largest absolute value is given."""
+    """Return the float32 scale of a block, given its largest absolute value."""
     return np.float32(largest * _SCALE) + _TINY
 
 
 def code_of(x: Any, scale: Any, u: Any) -> Any:
-    """Return the int8 code of x, rounded up if the draw u says so."""
+    """Return the int8 code of x, rounded at random by the draw u."""
     return np.floor(x / scale + u)
 
 
@@ -55,20 +61,8 @@ def nearest_bfloat16(x: Any) -> Any:
     return high - (high - x)
 
 
-# --- What a client's message looks like on the wire: float32, or rounded to bfloat16 or int8.
-#
-# A client does not round the vector it sends but how far that vector is from the last broadcast,
-# which is small. ``int8`` gives every 256 numbers a scale of their own and rounds up or down at
-# random, so that a message is right on average. ``bfloat16`` keeps 8 significant bits of each
-# number, to the nearest. Broadcasts stay float32: a client that was absent does not have the
-# last one to which a difference could be taken.
-#
-# The draws are pure functions of seed, client, round, vector and coordinate. The formulas are in
-# `fedac.federation.compression`, for NumPy arrays and compiled kernels alike.
-
-
 def require_wire(wire: str) -> str:
-    """Return a known wire format, or say which ones there are.
+    """Return a wire format; raise InputError if it is unknown.
 
     Examples
     --------
@@ -82,7 +76,7 @@ float32, int8
 
 
 def require_wire_seed(seed: int) -> int:
-    """Return a seed that every runtime can hand over.
+    """Return a seed of compression; raise InputError if it does not fit 63 bits.
 
     Examples
     --------
@@ -97,7 +91,7 @@ def require_wire_seed(seed: int) -> int:
 
 
 def bytes_of(wire: str, numbers: int) -> int:
-    """Return how many bytes a vector takes.
+    """Return the bytes of a vector.
 
     Examples
     --------
@@ -110,7 +104,7 @@ def bytes_of(wire: str, numbers: int) -> int:
 
 
 def bytes_up(algorithm: Algorithm, dim: int, wire: str = FLOAT32) -> int:
-    """Return what a client sends in a round of a model with `dim` parameters.
+    """Return the bytes that a client sends in a round, for a model with `dim` parameters.
 
     Examples
     --------
@@ -122,12 +116,12 @@ def bytes_up(algorithm: Algorithm, dim: int, wire: str = FLOAT32) -> int:
 
 
 def bytes_down(algorithm: Algorithm, dim: int) -> int:
-    """Return what a client receives in a round."""
+    """Return the bytes that a client receives in a round."""
     return algorithm.vectors_down * bytes_of(FLOAT32, dim)
 
 
 def keys_of(seed: int, m: npt.ArrayLike, r: int, t: npt.ArrayLike) -> npt.NDArray[np.uint64]:
-    """Return the keys of the draws for vectors t of messages of clients m in round r."""
+    """Return the random keys of vectors t of clients m in round r."""
     with np.errstate(over="ignore"):  # wrap-around is the point
         keys = stream(
             np.uint64(seed), np.asarray(m).astype(np.uint64), np.uint64(r),
@@ -137,7 +131,7 @@ def keys_of(seed: int, m: npt.ArrayLike, r: int, t: npt.ArrayLike) -> npt.NDArra
 
 
 def rounded(wire: str, x: npt.ArrayLike, keys: npt.ArrayLike) -> npt.NDArray[np.float64]:
-    """Return what arrives of vectors, the last axis of x; each has a key of its own.
+    """Return vectors (the last axis of x) as they arrive; `keys` has one key for each.
 
     Examples
     --------
@@ -159,14 +153,14 @@ def rounded(wire: str, x: npt.ArrayLike, keys: npt.ArrayLike) -> npt.NDArray[np.
 
 
 def encode(wire: str, x: npt.ArrayLike, key: int | np.uint64, *, first: int = 0) -> Bytes:
-    """Return the bytes of one vector; those of int8 begin with the scales.
+    """Encode one vector; int8 starts with the scales.
 
-    A long vector may be encoded in chunks of some blocks each: `first` is where x begins in it.
+    A long vector may be encoded in chunks of whole blocks; `first` is the offset of the chunk x.
     """
     values = np.asarray(x, np.float64)
     if wire == INT8:
         codes, scales = _codes(values, np.uint64(key), first)
-        with np.errstate(invalid="ignore"):  # where x is not finite, the scale says so
+        with np.errstate(invalid="ignore"):  # if x is not finite, neither is its scale
             small = codes.astype(np.int8)
         return np.concatenate([scales.view(np.uint8), small.view(np.uint8)])
     if wire == BFLOAT16:
@@ -176,7 +170,7 @@ def encode(wire: str, x: npt.ArrayLike, key: int | np.uint64, *, first: int = 0)
 
 
 def decode(wire: str, data: Bytes, numbers: int) -> npt.NDArray[np.float64]:
-    """Return the vector of so many numbers that `encode` was given, as it arrives.
+    """Decode a vector of `numbers` numbers.
 
     Examples
     --------
@@ -198,9 +192,8 @@ def decode(wire: str, data: Bytes, numbers: int) -> npt.NDArray[np.float64]:
 class Sender:
     """Quantize the vectors of one client's message in one round, and keep their bytes.
 
-    With `residuals`, which has what rounding took from every vector so far, it adds that to the
-    vector, and keeps what rounding takes now (error feedback). For a chunk of all vectors, `first`
-    is where it begins.
+    `residuals` enables error feedback: the rounding errors of the last message, one array for each
+    vector, are added to this one and replaced by its own. `first` is the offset of a chunk.
 
     Examples
     --------
@@ -225,8 +218,8 @@ class Sender:
     data: list[Bytes] = field(default_factory=list)
 
     def __call__(self, x: Vector, t: int) -> Vector:
-        """Return what arrives of vector t."""
-        with np.errstate(over="ignore", invalid="ignore"):  # it arrives as not finite
+        """Return vector t as it arrives."""
+        with np.errstate(over="ignore", invalid="ignore"):  # an overflow arrives as not finite
             wanted = x if self.residuals is None else x + self.residuals[t]
             key = np.uint64(keys_of(self.seed, self.m, self.r, t))
             data = encode(self.wire, wanted, key, first=self.first)
@@ -240,23 +233,22 @@ class Sender:
 def _codes(
     x: npt.NDArray[np.float64], keys: npt.NDArray[np.uint64] | np.uint64, first: int = 0
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float32]]:
-    """Return the codes, and the scales of all blocks, of vectors from coordinate `first` on."""
+    """Return the codes and scales of vectors from coordinate `first` on."""
     starts = np.arange(0, x.shape[-1], BLOCK)
     scales = scale_of(np.maximum.reduceat(np.abs(x), starts, axis=-1))
     with np.errstate(over="ignore", invalid="ignore"):
         j = np.arange(first, first + x.shape[-1], dtype=np.uint64)
         u = uniform(np.asarray(keys)[..., None], j)
-        return code_of(x, _by_number(scales, x.shape[-1]), u), scales
+        return code_of(x, _per_number(scales, x.shape[-1]), u), scales
 
 
 def _from_codes(
     codes: npt.NDArray[np.float64], scales: npt.NDArray[np.float32]
 ) -> npt.NDArray[np.float64]:
     with np.errstate(invalid="ignore"):
-        values: npt.NDArray[np.float64] = codes * _by_number(scales, codes.shape[-1])
+        values: npt.NDArray[np.float64] = codes * _per_number(scales, codes.shape[-1])
     return values
 
 
-def _by_number(scales: npt.NDArray[np.float32], numbers: int) -> npt.NDArray[np.float32]:
-    """Return the scale of every number."""
+def _per_number(scales: npt.NDArray[np.float32], numbers: int) -> npt.NDArray[np.float32]:
     return np.repeat(scales, BLOCK, axis=-1)[..., :numbers]

@@ -1,8 +1,8 @@
-"""What a round costs in seconds: the link between clients and server, and the clients' speed.
+"""Seconds per round: the link between clients and server, and the speed of clients.
 
-A round costs ``latency + bytes up/up + bytes down/down + the slowest client's local steps``; a
-local step costs ``gradient + row x rows of its batch``.
-Nothing is simulated again: a `Link` turns the rounds and bytes of a finished run into seconds.
+A round takes ``latency + bytes up/up + bytes down/down + the local steps of the slowest client``; a
+local step takes ``gradient + row x rows of its batch``. A `Link` turns the rounds and bytes of a
+finished run into seconds; nothing is simulated again.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from fedac.errors import InputError, look_up, unknown_name
 from fedac.federation.sampling import GOLDEN, gaussians, mix, participants, worker_key
-from fedac.validate import Array, require_nonnegative, require_positive
+from fedac.validate import Array, parse_piece, require_nonnegative, require_positive
 
 SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
 BITS = {"bit": 1.0, "kbit": 1e3, "Mbit": 1e6, "Gbit": 1e9, "kB": 8e3, "MB": 8e6, "GB": 8e9}
@@ -28,26 +28,25 @@ _STREAM = np.uint64(0x8CB92BA72F3D8DD7)  # any odd number with no pattern
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """The way from clients to the server and back, and how fast clients are.
+    """The network between clients and server, and the speed of clients.
 
-    Every number may also be a text with its unit, such as "50ms" or "20Mbit". What is left out
-    costs no time.
+    Numbers may be strings with a unit, such as "50ms" or "20Mbit". Omitted terms count as zero.
 
     Parameters
     ----------
     latency : float
-        Seconds of a round trip; a round waits for one.
+        Seconds of a round trip; one per round.
     up : float
         Bits per second from a client to the server.
     down : float
         Bits per second from the server to a client.
     gradient : float
-        Seconds of one local step on a client, whatever its batch.
+        Seconds of a local step.
     row : float
-        Further seconds of a local step for each row of its batch.
+        Additional seconds of a local step for each row of its batch.
     stragglers : str, optional
-        ``"lognormal(s)"``: in every round each client is slower or faster than that by a factor of
-        e^(s z), where z is a standard normal number. The round waits for the slowest.
+        ``"lognormal(s)"`` multiplies the local steps of each client in each round by e^(s z), where
+        z is standard normal. The round waits for the slowest client.
 
     Examples
     --------
@@ -81,7 +80,7 @@ stragglers='lognormal(0.5)')
 
     @classmethod
     def parse(cls, text: str) -> Link:
-        """Read a link as it is typed: the name of a preset, or ``name=value`` pairs, or both.
+        """Parse a link: a preset, ``name=value`` pairs, or a preset followed by pairs.
 
         Examples
         --------
@@ -114,9 +113,7 @@ phone, wan
             values[name] = value
         link = replace(link, **values)  # type: ignore[arg-type]
         if link.is_free:
-            raise InputError(
-                f"nothing costs time on the link '{text}': give latency, gradient or row"
-            )
+            raise InputError(f"the link '{text}' has zero cost: set latency, gradient or row")
         return link
 
     def __str__(self) -> str:
@@ -132,11 +129,11 @@ phone, wan
 
     @property
     def is_free(self) -> bool:
-        """Whether rounds take no time."""
+        """Whether a round takes no time."""
         return self.round_seconds(up=1, down=1, steps=1) == 0
 
     def in_words(self) -> str:
-        """Describe the link to people.
+        """Describe the link.
 
         Examples
         --------
@@ -157,10 +154,10 @@ plus 20 us per row
     def round_seconds(
         self, *, up: float, down: float, steps: float, rows: float = 1, slowest: float = 1.0
     ) -> float:
-        """Return the time of a round in which a client sends and receives so many bytes.
+        """Return the seconds of a round.
 
-        `rows` is the batch of each step. `slowest` is how many times longer than usual the slowest
-        client takes for its steps.
+        `up` and `down` are the bytes that a client sends and receives, `rows` the batch size and
+        `slowest` the factor of the slowest client.
         """
         sending = 8 * up / self.up + 8 * down / self.down
         return self.latency + sending + steps * (self.gradient + self.row * rows) * slowest
@@ -177,27 +174,11 @@ plus 20 us per row
         M: int = 1,
         taking_part: int | None = None,
     ) -> Array:
-        """Return the seconds that have passed before the first round and after each one.
+        """Return the seconds elapsed before the first round and after each round.
 
-        Parameters
-        ----------
-        up : float
-            Bytes that a client sends in a round.
-        down : float
-            Bytes that a client receives in a round.
-        gaps : sequence of int
-            The local steps of the rounds.
-        rows : int or array of shape (M,)
-            The rows in the batch of a local step, of every client or of each one: with full
-            batches, clients of many rows take longer.
-        minibatch : bool
-            Whether all batches of a round are one, for a single step: minibatch SGD.
-        seed : int
-            Of the run: it says who takes part in a round, and draws how slow they are.
-        M : int
-            The number of clients.
-        taking_part : int, optional
-            How many of them take part in a round; all unless given.
+        `gaps` are the local steps of the rounds and `rows` the rows of a batch, one number or one
+        for each of the M clients. `taking_part` of them (default: all) participate in a round;
+        `seed` determines which, and their speed. If `minibatch`, all batches of a round form one.
 
         Examples
         --------
@@ -208,44 +189,31 @@ plus 20 us per row
         >>> Link(gradient=1.0, row=0.5).elapsed(up=0, down=0, gaps=[2, 4], minibatch=True)
         array([0., 2., 5.])
         """
+        clients = (len(gaps), seed, M, M if taking_part is None else taking_part)
         steps = np.asarray(gaps, np.float64)
         if minibatch:
-            step_times = self.gradient + self.row * float(np.max(rows)) * steps
-            slow = slowest(
-                self.stragglers, len(gaps), seed, M, M if taking_part is None else taking_part
-            )
-            return self._passed(up, down, step_times * slow)
-        step = self.gradient + self.row * np.asarray(rows, np.float64)
-        if step.shape not in ((), (M,)):
-            raise InputError(
-                f"rows must be one number, or one for each of {M} clients; got {step.size}"
-            )
-        longest = float(step.max())
-        slow = slowest(
-            self.stragglers, len(gaps), seed, M, M if taking_part is None else taking_part,
-            paces=tuple(step / longest) if np.ptp(step) else (),
-        )  # fmt: skip
-        return self._passed(up, down, steps * longest * slow)
-
-    def _passed(self, up: float, down: float, local: Array) -> Array:
-        """Add up rounds whose local steps take so long."""
+            local = self.gradient + self.row * float(np.max(rows)) * steps
+            local = local * slowest(self.stragglers, *clients)
+        else:
+            step = self.gradient + self.row * np.asarray(rows, np.float64)
+            if step.shape not in ((), (M,)):
+                raise InputError(
+                    f"rows must be one number, or one for each of {M} clients; got {step.size}"
+                )
+            longest = float(step.max())
+            paces = tuple(step / longest) if np.ptp(step) else ()
+            local = steps * longest * slowest(self.stragglers, *clients, paces)
         rounds = self.round_seconds(up=up, down=down, steps=0) + local
         return np.concatenate([[0.0], np.cumsum(rounds)])
 
 
 @lru_cache(maxsize=256)  # all methods of a comparison wait for the same clients
 def slowest(
-    stragglers: str,
-    rounds: int,
-    seed: int,
-    M: int,
-    taking_part: int,
-    paces: tuple[float, ...] = (),
+    stragglers: str, rounds: int, seed: int, M: int, taking_part: int, paces: tuple[float, ...] = ()
 ) -> Array:
-    """Return by round how many times longer than usual the slowest client takes.
+    """Return, for each round, the factor by which the slowest participant exceeds a usual step.
 
-    It is a pure function of seed, client and round. `paces` says by client how long a step usually
-    takes (default: 1 for all).
+    `paces` has the relative duration of each client's usual step. Default: 1 for all.
     """
     spread = _spread(stragglers)
     if not spread and (not paces or taking_part == M):
@@ -262,31 +230,29 @@ def slowest(
 
 
 def _spread(stragglers: str) -> float:
-    """Return the standard deviation of the logarithm of how slow clients are."""
+    """Return s of "lognormal(s)", or 0 if there are no stragglers."""
     if not stragglers:
         return 0.0
-    found = re.fullmatch(r"lognormal\(([^()]+)\)", str(stragglers))
     try:
-        if found is not None:
-            return require_nonnegative("s", float(found[1]))
+        name, (s,), _ = parse_piece(stragglers)
+        if name == "lognormal":
+            return require_nonnegative("s", s)
     except ValueError:
         pass
-    raise InputError(f"stragglers must be lognormal(s), s at least 0, got '{stragglers}'")
+    raise InputError(f"stragglers must be lognormal(s) with s >= 0, got '{stragglers}'")
 
 
 def _number(name: str, value: float | str, units: dict[str, float], example: str) -> float:
-    """Read a number with its unit."""
+    """Parse a number with a unit."""
     if not isinstance(value, str):
         return value
+    factors = {unit.lower(): factor for unit, factor in units.items()}
     found = re.fullmatch(r"([-+.\deE]+)\s*([A-Za-z]+)(?:/s)?", value)
-    unit = {known.lower(): factor for known, factor in units.items()}.get(
-        found[2].lower() if found else ""
-    )
     try:
-        if found is not None and unit is not None:
+        if found is not None:
             # As a decimal number, so that "20us" is 2e-5 to the last bit.
-            return float(Decimal(found[1]) * Decimal(str(unit)))
-    except ArithmeticError:
+            return float(Decimal(found[1]) * Decimal(str(factors[found[2].lower()])))
+    except (ArithmeticError, KeyError):
         pass
     raise InputError(
         f"{name} is a number with a unit ({', '.join(units)}), such as {name}={example}, "
@@ -307,7 +273,7 @@ def _with_unit(value: float, units: dict[str, float], after: str = "", space: st
 
 
 def as_link(link: Link | str) -> Link:
-    """Return a link, also one that is given by its name or as text."""
+    """Return a link, given as a `Link` or as text for `Link.parse`."""
     if not isinstance(link, Link | str):
         raise InputError(f"link must be a Link, or a text such as 'wan', got {link!r}")
     return link if isinstance(link, Link) else Link.parse(link)

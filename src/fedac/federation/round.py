@@ -16,9 +16,9 @@ product, an all-reduce, a loop over replies). A round, with the first memory of 
 A Flower client has coefficients instead of functions: `fedac.algorithms.linear.with_boundary`
 makes an algorithm of them that these functions take like any other.
 
-Where weights may change between rounds (rows that clients gain or lose, clients that join), pass
-`weight_ratio`, the previous weight over the new one: to `leave` that of this client, to `serve`
-that of all clients together. Control variates then stay the weighted mean, c = sum_m p_m c_m.
+If weights may change between rounds (clients join, or gain or lose rows), pass `weight_ratio`, the
+previous weight over the new one: the client's weight to `leave`, the total weight to `serve`. The
+server's control variate then stays the weighted mean, c = sum_m p_m c_m.
 
 Examples
 --------

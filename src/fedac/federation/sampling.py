@@ -1,12 +1,12 @@
-"""Random draws as pure functions of counters: no state, so order and threads cannot matter.
+"""Random draws as pure functions of counters, independent of order and threads.
 
-`sample_index` says which row worker m draws at step t, `participants` who takes part in a round.
-They are pure functions of (seed, m, t) and (seed, round), written once for every engine and
-runtime: all algorithms and step sizes see the same draws (common random numbers), and the
-simulator, PyTorch and Flower can be compared step for step.
+`sample_index` returns the row that worker m draws at step t, a pure function of (seed, m, t), and
+`participants` the clients of a round, a pure function of (seed, round). All algorithms and step
+sizes see the same draws (common random numbers), and the simulator, PyTorch and Flower can be
+compared step by step.
 
-Arithmetic is that of 64-bit unsigned integers that wrap around. `mix`, `worker_key` and `row_of`
-use operators only, so the same source serves NumPy arrays and compiled kernels.
+The arithmetic is in 64-bit unsigned integers that wrap around. `mix`, `worker_key` and `row_of` use
+only operators that both NumPy arrays and compiled kernels support.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ def mix(z: Any) -> Any:
 
 
 def worker_key(seed: Any, m: Any) -> Any:
-    """Return the start of worker m's stream; all arguments are uint64."""
+    """Return the key of worker m's stream; all arguments are uint64."""
     return mix(mix(seed + GOLDEN) ^ (m * GOLDEN))
 
 
 def row_of(key: Any, t: Any, n: Any) -> Any:
-    """Return the row, below n, that the stream `key` draws at step t; all are uint64.
+    """Return the row below n that the stream `key` draws at step t; all are uint64.
 
-    The remainder favours some rows by at most n/2^64, far below what any run can see.
+    The modulo bias is at most n/2^64, which no run can notice.
     """
     return mix(key + (t + np.uint64(1)) * GOLDEN) % n
 
@@ -55,7 +55,7 @@ def row_of(key: Any, t: Any, n: Any) -> Any:
 def sample_index(
     seed: int, m: npt.ArrayLike, t: npt.ArrayLike, n: npt.ArrayLike
 ) -> npt.NDArray[np.int64]:
-    """Return the rows drawn with replacement from n by worker(s) m at step(s) t.
+    """Return the rows that workers m draw at steps t, with replacement, from n.
 
     Examples
     --------
@@ -73,9 +73,9 @@ def sample_index(
 def sample_batch(
     seed: int, m: npt.ArrayLike, t: int, n: npt.ArrayLike, batch: int
 ) -> npt.NDArray[np.int64]:
-    """Return the `batch` rows that each worker m draws with replacement from n at step t.
+    """Return the `batch` rows that each worker m draws at step t, with replacement, from n.
 
-    The result has one more axis than m and n. Batches of one row are those of `sample_index`.
+    The result has one more axis than m and n. With batch=1 the rows are those of `sample_index`.
 
     Examples
     --------
@@ -88,7 +88,7 @@ def sample_batch(
 
 
 def clients_in(share: float, N: int) -> int:
-    """Return how many clients a share of N is: the nearest number, halves to even, at least one.
+    """Return the number of clients in a share of N: rounded half to even, at least 1.
 
     Examples
     --------
@@ -99,11 +99,10 @@ def clients_in(share: float, N: int) -> int:
 
 
 def participants(seed: int, r: int, N: int, count: int) -> npt.NDArray[np.int64]:
-    """Return which `count` of N clients take part in round r, in ascending order.
+    """Return the `count` of N clients that participate in round r, in ascending order.
 
-    They are the first different ones among independent draws, so every set of `count` clients is
-    equally likely, and the cost does not depend on N. Beyond half of all clients, those who stay
-    away are drawn.
+    They are the first distinct ones among independent draws, so all sets of `count` clients are
+    equally likely and the cost does not depend on N. If count > N/2, the absent clients are drawn.
 
     Examples
     --------
@@ -118,7 +117,7 @@ def participants(seed: int, r: int, N: int, count: int) -> npt.NDArray[np.int64]
             here[participants(seed, r, N, N - count)] = False
         return np.flatnonzero(here)
     with np.errstate(over="ignore"):
-        # A stream that no worker has: their keys are mixed once more.
+        # Not a worker's stream: their keys are mixed once more.
         key = mix(mix(np.array([seed], np.uint64) ^ _PARTICIPATION) + np.uint64(r) * GOLDEN)
     draws = count + count // 4 + 1  # enough for a small share of many clients
     while True:

@@ -1,20 +1,19 @@
-"""When workers synchronize: every K steps, or irregularly with gaps of at most K."""
+"""Synchronization schedules, and step sizes that decay over rounds."""
 
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
 from fedac.errors import InputError
-from fedac.validate import require_count, require_positive
+from fedac.validate import parse_piece, require_count, require_positive
 
 
 class Span(NamedTuple):
-    """The steps of one round: its number from 0 on, its first step and its length."""
+    """One round: its number (from 0), its first step and its length."""
 
     number: int
     t: int
@@ -23,10 +22,10 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """The lengths of the rounds; each ends with a synchronization.
+    """Round lengths; each round ends with a synchronization.
 
-    The theorems only need every gap to be at most K (footnote of theorem fedaci:full), so K
-    of an irregular schedule is its longest gap.
+    The theorems only need gaps of at most K (footnote of theorem fedaci:full), so K of an irregular
+    schedule is its longest gap.
 
     Examples
     --------
@@ -83,7 +82,7 @@ class Schedule:
         return len(self.gaps)
 
     def __iter__(self) -> Iterator[Span]:
-        """Yield every round."""
+        """Yield the rounds."""
         t = 0
         for number, gap in enumerate(self.gaps):
             yield Span(number, t, gap)
@@ -92,7 +91,7 @@ class Schedule:
     def records(self, every: int) -> frozenset[int]:
         """Return the steps to record: 0, T, and the first synchronization after each `every`.
 
-        Between synchronizations no machine knows the average, so nothing is recorded there.
+        Between synchronizations no machine knows the average.
 
         Examples
         --------
@@ -107,10 +106,8 @@ class Schedule:
         return frozenset(steps)
 
 
-# --- Step sizes that fall over rounds, written once for the simulator, PyTorch and Flower.
-
-# How each form depends on the round r = 1, 2, ... and on the number in its parentheses.
-FORMS: dict[str, Callable[[int, float], float]] = {
+# The factor of the step size in round r = 1, 2, ..., given the number in parentheses.
+DECAYS: dict[str, Callable[[int, float], float]] = {
     "1/r": lambda r, c: 1 / r,
     "1/sqrt(r)": lambda r, c: 1 / math.sqrt(r),
     "inverse(c)": lambda r, c: 1 / (1 + (r - 1) / c),
@@ -120,16 +117,15 @@ FORMS: dict[str, Callable[[int, float], float]] = {
 
 @dataclass(frozen=True, slots=True)
 class Decay:
-    """A step size that falls from round to round; within a round it is constant.
+    """A step size that decays from round to round and is constant within a round.
 
     Parameters
     ----------
     start : float
         The step size of the first round.
     by : str
-        What it is multiplied by in round r = 1, 2, ...: ``"1/r"``, ``"1/sqrt(r)"``,
-        ``"inverse(c)"``, which is 1/(1 + (r - 1)/c), or ``"halve(c)"``, which halves it every c
-        rounds.
+        The factor in round r = 1, 2, ...: ``"1/r"``, ``"1/sqrt(r)"``, ``"inverse(c)"`` for
+        1/(1 + (r - 1)/c), or ``"halve(c)"`` to halve it every c rounds.
 
     Examples
     --------
@@ -145,24 +141,17 @@ class Decay:
 
     def __post_init__(self) -> None:
         require_positive("the start of a decay", self.start)
-        _parse(self.by)
+        self.at(0)  # raises InputError if the decay is unknown
 
     def at(self, r: int) -> float:
-        """Return the step size of round r, counted from 0."""
-        form, c = _parse(self.by)
-        return self.start * FORMS[form](r + 1, c)
-
-
-def _parse(by: str) -> tuple[str, float]:
-    """Return the form of a decay and its number, 1 for a form without one."""
-    if by in FORMS and "(c)" not in by:
-        return by, 1.0
-    found = re.fullmatch(r"(inverse|halve)\(([^()]+)\)", by) if isinstance(by, str) else None
-    if found:
+        """Return the step size of round r = 0, 1, ..."""
+        if self.by in ("1/r", "1/sqrt(r)"):
+            return self.start * DECAYS[self.by](r + 1, 1.0)
         try:
-            return f"{found[1]}(c)", require_positive("c", float(found[2]))
-        except ValueError:  # not a number, or not above 0
-            pass
-    raise InputError(
-        f"unknown decay {by!r}; known: {', '.join(FORMS)}, with a number c of rounds above 0"
-    )
+            name, (c,), _ = parse_piece(self.by)
+            return self.start * DECAYS[f"{name}(c)"](r + 1, require_positive("c", c))
+        except (KeyError, ValueError):
+            raise InputError(
+                f"unknown decay {self.by!r}; known: {', '.join(DECAYS)}, where c > 0 is a number "
+                "of rounds"
+            ) from None
