@@ -1,56 +1,67 @@
-"""Which arrays of a model travel, and under which keys; the others stay as they were.
+"""The arrays of a model: as NumPy arrays by name, as vectors, on the wire and in files.
 
-A PyTorch model's `state_dict` has more than its parameters: buffers, of which some are counters,
-and two names for a tensor that two layers share. Outputs have all of its names again.
+Between the user's model and the wire, arrays change their form at most three times:
+
+1. The user's model, a PyTorch `state_dict` or a list of NumPy arrays, becomes **named arrays**: NumPy
+   arrays under the keys ``<sequence>/<name>`` (``w_ag/0``, ``w/0``). A floating-point buffer of the
+   model, such as BatchNorm's running mean, travels once, under ``buffer/<name>``.
+2. Where an algorithm enters, leaves or serves a round, or a message is compressed, named arrays become
+   **vectors**: one flat float64 vector per sequence, as in the simulator (`flatten`).
+3. On the **wire** everything is in one ArrayRecord: the named arrays, or one array of bytes per
+   sequence if the message is compressed. Flower's modifiers allow no second ArrayRecord.
 """
 
 from __future__ import annotations
 
+import json
 import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import reduce
-from typing import Any
+from pathlib import Path
+from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MessageType
+from flwr.app import Array, ArrayRecord, Message
 
 from fedac.algorithms import Algorithm, State
 from fedac.errors import InputError
+from fedac.federation.checkpoint import Envelope
+
+NDArray = npt.NDArray[np.floating[Any]]
+NamedArrays = Mapping[str, NDArray]
+
+BUFFER = "buffer/"
+
+
+# The user's model and named arrays.
 
 
 @dataclass(frozen=True)
 class Layout:
-    """How the names of a model relate to what travels; by default they are the same.
+    """Which arrays of a model travel, and under which keys. Default: all, under their names.
 
     Attributes
     ----------
     keys : dict
-        By name, the key under which an array travels; None if it does not. Names of the same tensor
-        have the same key.
+        The key of each array, by name; None if it does not travel. A PyTorch tensor with two names
+        has one key.
     fixed : dict
-        By name, the arrays that do not travel.
-
-    Examples
-    --------
-    >>> keys = {"a": "a", "b": "a", "mean": "buffer/mean", "count": None}
-    >>> layout = Layout(keys, {"count": np.array(7)})
-    >>> layout.complete({"a": np.array(1.0), "buffer/mean": np.array(2.0)})
-    {'a': array(1.), 'b': array(1.), 'mean': array(2.), 'count': array(7)}
+        The arrays that do not travel, by name.
     """
 
     keys: Mapping[str, str | None] = field(default_factory=dict)
     fixed: NamedArrays = field(default_factory=dict)
 
-    def travelling(self, arrays: NamedArrays) -> dict[str, NDArray]:
-        """Return what travels of a model's arrays."""
+    def select(self, arrays: NamedArrays) -> dict[str, NDArray]:
+        """Return the arrays that travel, by key."""
         if not self.keys:
             return dict(arrays)
         return {key: arrays[name] for name, key in self.keys.items() if key is not None}
 
     def complete(self, arrays: NamedArrays) -> dict[str, NDArray]:
-        """Undo `travelling`: return arrays under all names of the model."""
+        """Undo `select`: return arrays under all names of the model."""
         if not self.keys:
             return dict(arrays)
         return {
@@ -60,13 +71,7 @@ class Layout:
 
 
 class ModelArrays(ArrayRecord):
-    """A model's arrays under the names of its `state_dict`, and their layout.
-
-    Examples
-    --------
-    >>> list(ModelArrays({"weight": np.ones(2)}, Layout()))
-    ['weight']
-    """
+    """A model's arrays under the names of its `state_dict`, and their layout."""
 
     layout: Layout
 
@@ -76,49 +81,47 @@ class ModelArrays(ArrayRecord):
 
 
 def layout_of(record: ArrayRecord) -> Layout:
-    """Return the layout of a run's initial arrays: of a plain ArrayRecord, everything travels."""
+    """Return the layout of a run's initial arrays; everything in a plain ArrayRecord travels."""
     return record.layout if isinstance(record, ModelArrays) else Layout()
 
 
-def travelling(record: ArrayRecord) -> dict[str, NDArray]:
-    """Return what travels of a run's initial arrays."""
-    return layout_of(record).travelling(from_record(record))
+def initial_sequences(algorithm: Algorithm, initial_arrays: ArrayRecord) -> dict[str, NDArray]:
+    """Return the initial sequences, or say why a model cannot be averaged.
 
-
-# --- How models travel: every sequence of an algorithm in one ArrayRecord.
-#
-# The message of a client has the same keys, whatever it computed from the sequences.
-#
-# Arrays have keys ``<sequence>/<name>``: ``w_ag/0`` and ``w/0``, say. A floating-point buffer of
-# the
-# model (such as BatchNorm's running mean) has the key ``buffer/<name>`` and travels once.
-#
-# What the server asks for is in the one ConfigRecord of a message, beside the entries of the
-# user's:
-# Flower's modifiers expect no other.
-
-NDArray = npt.NDArray[np.floating[Any]]
-NamedArrays = Mapping[str, NDArray]
-
-ARRAYS, CONFIG, MEMORY, METRICS = "arrays", "config", "memory", "metrics"
-ROUND, WEIGHT = "server-round", "num-examples"
-BUFFER = "buffer/"
-TASK = "fedac/"  # before the names of what the server asks for
-
-# The server asks for a client's number by a message of this type, whose ConfigRecord has the entry
-# ASK; the reply has the number, as a string, under CLIENT in a ConfigRecord of that name, and where
-# EXAMPLES is true also the number of examples, under WEIGHT.
-QUESTION = f"{MessageType.QUERY}.fedac"
-ASK, EXAMPLES = f"{TASK}ask", f"{TASK}examples"
-CLIENT = "client"
-MOST_EXAMPLES = 2.0**53  # above that a float is no count
+    Examples
+    --------
+    >>> from fedac.algorithms import FEDAC_I
+    >>> initial_sequences(FEDAC_I, ArrayRecord([np.array([0.0])]))
+    {'w_ag/0': array([0.]), 'w/0': array([0.])}
+    """
+    if not isinstance(initial_arrays, ArrayRecord):
+        raise InputError(
+            f"initial_arrays must be an ArrayRecord, got {type(initial_arrays).__name__}; "
+            "use ArrayRecord([w]) for a list of arrays, torch_arrays(model) for a PyTorch model"
+        )
+    initial = layout_of(initial_arrays).select(from_record(initial_arrays))
+    if not initial:
+        raise InputError("initial_arrays is empty: there is nothing to train")
+    for key, array in initial.items():
+        if not np.issubdtype(array.dtype, np.floating):
+            raise InputError(
+                f"initial_arrays['{key}'] is {array.dtype}; only floating-point arrays can be "
+                "averaged. For PyTorch models use fedac.flower.torch_arrays, which skips counters"
+            )
+        if not np.isfinite(array).all():
+            raise InputError(f"initial_arrays['{key}'] has NaN or infinite entries")
+    buffers = buffers_of(initial)
+    model = {key: array for key, array in initial.items() if key not in buffers}
+    if not model:
+        return buffers
+    (w_0,) = flatten(("w",), {f"w/{key}": array for key, array in model.items()}, model)
+    sequences, _ = algorithm.split(algorithm.start(w_0))
+    return buffers | unflatten(algorithm.sequences, sequences, model)
 
 
 def with_prefix(sequence: str, arrays: NamedArrays) -> dict[str, NDArray]:
     """Return the arrays of one sequence, without its prefix.
 
-    Examples
-    --------
     >>> with_prefix("w", {"w_ag/bias": np.zeros(1), "w/bias": np.ones(1)})
     {'bias': array([1.])}
     """
@@ -126,14 +129,48 @@ def with_prefix(sequence: str, arrays: NamedArrays) -> dict[str, NDArray]:
     return {k.removeprefix(prefix): array for k, array in arrays.items() if k.startswith(prefix)}
 
 
-def to_record(arrays: NamedArrays) -> ArrayRecord:
-    """Return arrays as one ArrayRecord.
+def buffers_of(arrays: NamedArrays) -> dict[str, NDArray]:
+    """Return the arrays that are buffers of the model."""
+    return {key: array for key, array in arrays.items() if key.startswith(BUFFER)}
 
-    Examples
-    --------
-    >>> from_record(to_record({"w/0": np.ones(2)}))
-    {'w/0': array([1., 1.])}
+
+# Named arrays and vectors.
+
+
+def flatten(names: tuple[str, ...], arrays: NamedArrays, model: NamedArrays) -> State:
+    """Return one float64 vector per sequence, with the arrays in the order of the model's.
+
+    >>> model = {"0": np.zeros((1, 2)), "1": np.zeros(1)}
+    >>> flatten(("w",), {"w/1": np.ones(1), "w/0": np.zeros((1, 2))}, model)
+    (array([0., 0., 1.]),)
     """
+    return tuple(
+        np.concatenate([np.ravel(arrays[f"{name}/{key}"]).astype(np.float64) for key in model])
+        for name in names
+    )
+
+
+def unflatten(
+    names: tuple[str, ...], vectors: State, model: NamedArrays, dtype: Any = None
+) -> dict[str, NDArray]:
+    """Undo `flatten`. Arrays get the shapes of the model's, and their types unless given.
+
+    >>> unflatten(("w",), (np.arange(3.0),), {"0": np.zeros((1, 2)), "1": np.zeros(1)})
+    {'w/0': array([[0., 1.]]), 'w/1': array([2.])}
+    """
+    ends = np.cumsum([array.size for array in model.values()])
+    return {
+        f"{name}/{key}": part.reshape(array.shape).astype(dtype or array.dtype)
+        for name, vector in zip(names, vectors, strict=True)
+        for (key, array), part in zip(model.items(), np.split(vector, ends[:-1]), strict=True)
+    }
+
+
+# Named arrays and the wire.
+
+
+def to_record(arrays: NamedArrays) -> ArrayRecord:
+    """Return arrays as one ArrayRecord."""
     return ArrayRecord({key: Array(np.asarray(array)) for key, array in arrays.items()})
 
 
@@ -142,42 +179,64 @@ def from_record(record: ArrayRecord) -> dict[str, NDArray]:
     return {key: array.numpy() for key, array in record.items()}
 
 
-def with_task(config: Mapping[str, Any], task: Mapping[str, Any]) -> ConfigRecord:
-    """Return the entries of the user's and those of a task as one record.
+class BadArraysError(Exception):
+    """Arrays from outside that must not be used; the message says why."""
+
+
+def read_like(record: Mapping[str, Array], expected: NamedArrays) -> dict[str, NDArray]:
+    """Read arrays from outside, which must have the keys, shapes and types of `expected`.
+
+    They must also be finite.
 
     Examples
     --------
-    >>> split_config(with_task({"lr": 0.1}, {"local_steps": 4}))
-    ({'lr': 0.1}, {'local_steps': 4})
+    >>> read_like({"w/0": Array(np.ones(3))}, {"w/0": np.zeros(2)})
+    Traceback (most recent call last):
+    ...
+    fedac.flower._arrays.BadArraysError: wrong shape: w/0 is (3,), not (2,)
     """
-    return ConfigRecord({**config, **{f"{TASK}{name}": value for name, value in task.items()}})
+    found = {}
+    require_keys(record, expected)
+    for key in expected:
+        try:
+            found[key] = record[key].numpy()  # Flower's, with pickle off
+        except Exception as error:  # bytes from outside may fail NumPy in any way
+            raise BadArraysError(f"unreadable: {key}: {str(error)[:80]}") from error
+    require_like(found, expected)
+    require_finite(found)
+    return found
 
 
-def split_config(record: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the entries of the user's, and those of the task."""
-    own = {name: value for name, value in record.items() if not name.startswith(TASK)}
-    task = {name.removeprefix(TASK): record[name] for name in record if name not in own}
-    return own, task
+def require_keys(found: Mapping[str, Any], expected: NamedArrays) -> None:
+    """Refuse missing and extra keys."""
+    for problem, keys in (
+        ("missing", expected.keys() - found.keys()),
+        ("extra", found.keys() - expected.keys()),
+    ):
+        if keys:
+            raise BadArraysError(f"{problem} key: {', '.join(sorted(keys))}")
 
 
-def buffers_of(arrays: NamedArrays) -> dict[str, NDArray]:
-    """Return the arrays that are buffers of the model.
+def require_like(found: NamedArrays, expected: NamedArrays) -> None:
+    """Refuse arrays with other keys, types or shapes."""
+    require_keys(found, expected)
+    for key, array in expected.items():
+        mine = found[key]
+        if mine.dtype != array.dtype:
+            raise BadArraysError(f"wrong type: {key} is {mine.dtype}, not {array.dtype}")
+        if mine.shape != array.shape:
+            raise BadArraysError(f"wrong shape: {key} is {mine.shape}, not {array.shape}")
 
-    Examples
-    --------
-    >>> buffers_of({"w/bias": np.ones(1), "buffer/mean": np.zeros(1)})
-    {'buffer/mean': array([0.])}
-    """
-    return {key: array for key, array in arrays.items() if key.startswith(BUFFER)}
+
+def require_finite(arrays: NamedArrays) -> None:
+    """Refuse arrays with NaN or infinite entries."""
+    for key, array in arrays.items():
+        if not np.isfinite(array).all():
+            raise BadArraysError(f"not finite: {key}")
 
 
 def checksum(record: ArrayRecord) -> int:
-    """Return a checksum of the arrays of a message.
-
-    >>> one, two = (to_record({"w/0": np.full(2, value)}) for value in (1.0, 2.0))
-    >>> checksum(one) == checksum(two)
-    False
-    """
+    """Return a checksum of the arrays of a message."""
     return reduce(lambda so_far, key: zlib.crc32(record[key].data, so_far), sorted(record), 0)
 
 
@@ -192,71 +251,33 @@ def count_bytes(messages: Iterable[Message]) -> int:
     )
 
 
-# --- From a model's arrays to the algorithm's sequences of them, and back.
+# Named arrays and a JSON header in a file: one NumPy archive, read without pickle.
+
+HEADER, ARRAY = "header.json", "array:"
 
 
-def initial_sequences(algorithm: Algorithm, initial_arrays: ArrayRecord) -> dict[str, NDArray]:
-    """Return the start of every sequence, or say why a model cannot be averaged.
+def write_archive(
+    envelope: Envelope, path: Path, header: Mapping[str, Any], arrays: NamedArrays
+) -> None:
+    """Write an archive atomically."""
+    whole = envelope.header() | {"keys": list(arrays)} | dict(header)
+    text = np.frombuffer(json.dumps(whole).encode(), dtype=np.uint8)
+    # Numbered, because a parameter's name may not be a valid file name.
+    numbered = {f"{ARRAY}{i}": array for i, array in enumerate(arrays.values())}
 
-    Examples
-    --------
-    >>> from fedac.algorithms import FEDAC_I
-    >>> initial_sequences(FEDAC_I, ArrayRecord([np.array([0.0])]))
-    {'w_ag/0': array([0.]), 'w/0': array([0.])}
-    """
-    if not isinstance(initial_arrays, ArrayRecord):
-        raise InputError(
-            f"initial_arrays must be an ArrayRecord, got {type(initial_arrays).__name__}; "
-            "use ArrayRecord([w]) for a list of arrays, torch_arrays(model) for a PyTorch model"
-        )
-    initial = travelling(initial_arrays)
-    if not initial:
-        raise InputError("initial_arrays is empty: there is nothing to train")
-    for key, array in initial.items():
-        if not np.issubdtype(array.dtype, np.floating):
-            raise InputError(
-                f"initial_arrays['{key}'] is {array.dtype}; only floating-point arrays can be "
-                "averaged. For PyTorch models use fedac.flower.torch_arrays, which knows counters"
-            )
-        if not np.isfinite(array).all():
-            raise InputError(f"initial_arrays['{key}'] has NaN or infinite entries")
-    buffers = buffers_of(initial)
-    starts = {
-        key: algorithm.split(algorithm.start(initial[key]))[0]
-        for key in initial
-        if key not in buffers
-    }
-    return buffers | to_named(algorithm.sequences, starts)
+    def write(file: BinaryIO) -> None:
+        np.savez(file, **{HEADER: text}, **numbered)  # type: ignore[arg-type]
+
+    envelope.write(path, write)
 
 
-def by_key(names: tuple[str, ...], arrays: NamedArrays) -> dict[str, State]:
-    """Return for every array of the model its vectors, one for each name.
+def read_archive(envelope: Envelope, path: Path) -> tuple[dict[str, Any], dict[str, NDArray]]:
+    """Return the header and the arrays of an archive, or say why the file cannot be used."""
 
-    The functions of an algorithm take the vectors of one array at a time.
+    def read(file: BinaryIO) -> tuple[dict[str, Any], dict[str, NDArray]]:
+        with np.load(file, allow_pickle=False) as archive:
+            header: Any = json.loads(archive[HEADER].tobytes()) if HEADER in archive else None
+            envelope.require_header(header)
+            return header, {key: archive[f"{ARRAY}{i}"] for i, key in enumerate(header["keys"])}
 
-    Examples
-    --------
-    >>> by_key(("w", "v"), {"w/bias": np.zeros(1), "v/bias": np.ones(1)})
-    {'bias': (array([0.]), array([1.]))}
-    """
-    if not names:
-        return {}
-    first, *others = [with_prefix(name, arrays) for name in names]
-    return {key: (array, *(other[key] for other in others)) for key, array in first.items()}
-
-
-def to_named(
-    names: tuple[str, ...], vectors: Mapping[str, State], like: NamedArrays | None = None
-) -> dict[str, NDArray]:
-    """Undo `by_key`; with `like`, give every array the type of the model's array of that key.
-
-    Examples
-    --------
-    >>> to_named(("w", "v"), {"bias": (np.zeros(1), np.ones(1))})
-    {'w/bias': array([0.]), 'v/bias': array([1.])}
-    """
-    return {
-        f"{name}/{key}": np.asarray(vector[i], None if like is None else like[key].dtype)
-        for i, name in enumerate(names)
-        for key, vector in vectors.items()
-    }
+    return envelope.read(path, read)

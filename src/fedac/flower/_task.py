@@ -1,67 +1,113 @@
 """What the server asks a client to do in one round.
 
 An algorithm travels as numbers: the coefficients of its local step, and of how a client enters and
-leaves a round. So a client needs no record of it, and a record of your own works like a built-in
+leaves a round. So a client needs no definition of it, and your own algorithm works like a built-in
 one. Code never travels.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
-from flwr.app import ConfigRecord
+from flwr.app import ConfigRecord, MessageType
 
-from fedac.algorithms import Algorithm
+from fedac.algorithms import Algorithm, ClientWork, State
+from fedac.algorithms.algorithm import enter_whole, leave_whole
 from fedac.algorithms.checks import output_counts_steps
 from fedac.algorithms.hyperparameters import Hyperparameters
 from fedac.algorithms.linear import Boundary, Linear, Rows, boundary_form, from_linear, linear_form
 from fedac.errors import InputError
 from fedac.federation.compression import FLOAT32, require_wire
-from fedac.flower._client.labels import Label
+
+# Names of the records of a message, and of entries in them.
+ARRAYS, CONFIG, MEMORY, METRICS = "arrays", "config", "memory", "metrics"
+ROUND, WEIGHT = "server-round", "num-examples"
+# A task is in the one ConfigRecord of a message, with this prefix before the names of its entries,
+# next to the user's entries: Flower's modifiers expect no other.
+TASK = "fedac/"
+
+# The server asks for a client's id in a message of this type, whose ConfigRecord has the entry ASK.
+# The reply has the id, as a string, under CLIENT in a ConfigRecord of that name and, if EXAMPLES is
+# true, the number of examples under WEIGHT.
+QUESTION = f"{MessageType.QUERY}.fedac"
+ASK, EXAMPLES = f"{TASK}ask", f"{TASK}examples"
+CLIENT = "client"
 
 COUNTS = ("round", "first_step", "local_steps", "seed")
-# Coefficients of the boundary have the names of its fields with this prefix.
-BOUNDARY, SLOPE = "boundary_", "slope_"
+BOUNDARY = "boundary_"  # before the names of the boundary's coefficients
+RUN = re.compile(r"[0-9a-f]{16}")  # it becomes part of a file's name on the client
+
+
+@dataclass(frozen=True)
+class MemoryVersion:
+    """Which memory a client should use: that of its last reply which the server used.
+
+    A reply may be lost, late or dropped after the client has updated its memory. So each memory has
+    a version, the run and the round that made it, and the server says which one it knows of.
+
+    Attributes
+    ----------
+    run : str
+        The server's run.
+    round : int
+        The round of this client's last reply that was used; 0 if there is none.
+    weight : float
+        The number of examples of that reply; 0 if all clients count the same.
+    """
+
+    run: str
+    round: int
+    weight: float = 0.0
+
+    def to_record(self) -> dict[str, Any]:
+        """Return the entries of a task's record."""
+        return {
+            "memory_run": self.run,
+            "memory_round": self.round,
+            "memory_weight": float(self.weight),
+        }
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> MemoryVersion | None:
+        """Read the entries of a task's record, if they are there."""
+        if "memory_run" not in record:
+            return None
+        run = record["memory_run"]
+        if not (isinstance(run, str) and RUN.fullmatch(run)):
+            raise InputError(f"the server's run must be 16 hexadecimal digits, got {run!r:.40}")
+        return cls(run, int(record["memory_round"]), float(record["memory_weight"]))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """The part of one client in one round.
+    """What one client does in one round.
 
     Attributes
     ----------
     algorithm : Algorithm
-        Whose `query` and `update` to call. On a client it is rebuilt from coefficients and its
-        sequences are what the client works on.
+        The algorithm. On a client it is rebuilt from coefficients.
     hp : Hyperparameters
-        What `query` and `update` need.
+        Its hyperparameters.
     round : int
         The round, from 1 on.
     local_steps : int
         K.
     seed : int
-        The seed of the draws of all clients.
+        The seed of all clients' draws.
     first_step : int
         t of the first local step; the first step of the run is 0.
-    boundary : Boundary or None
-        On a client, how to enter and leave the round; None if it works on what was sent.
-    sequences : tuple of str
-        With a boundary, the names of what is sent.
-    memory : tuple of str
-        With a boundary, the names of what the client remembers.
-    label : Label or None
+    memory_version : MemoryVersion or None
         Which memory to use, if the algorithm has one.
     wire : str
-        How the client's message travels (`fedac.wire`).
+        How the client's message travels: "float32", "bfloat16" or "int8".
     wire_seed : int
-        The seed of its draws.
-    changes, echoes : tuples
-        On a client, those of the algorithm.
+        The seed of its rounding.
     exact : bool
-        On a client, whether the output counts local steps, so that there must be `local_steps`.
+        On a client, whether it must take exactly `local_steps`, because the output counts them.
 
     Examples
     --------
@@ -79,29 +125,28 @@ class Task:
     first_step: int
     local_steps: int
     seed: int
-    boundary: Boundary | None = None
-    sequences: tuple[str, ...] = ()
-    memory: tuple[str, ...] = ()
-    label: Label | None = None
+    memory_version: MemoryVersion | None = None
     wire: str = FLOAT32
     wire_seed: int = 0
-    changes: tuple[str, ...] = ()
-    echoes: tuple[tuple[str, str], ...] = ()
     exact: bool = False
 
     @property
-    def messenger(self) -> Algorithm:
-        """On a client, a record of what is sent and remembered, for `fedac.wire`."""
+    def local_algorithm(self) -> Algorithm:
+        """The local steps alone, as an algorithm whose sequences are what a client works on."""
         return replace(
             self.algorithm,
-            sequences=self.sequences or self.algorithm.sequences,
-            memory=self.memory,
-            changes=self.changes,
-            echoes=self.echoes,
+            sequences=self.algorithm.local_sequences,
+            local=(),
+            memory=(),
+            changes=(),
+            echoes=(),
+            enter=enter_whole,
+            leave=leave_whole,
+            first_memory=None,
         )
 
     def require_steps(self, steps: int) -> None:
-        """Refuse a number of local steps that the algorithm cannot have."""
+        """Refuse a number of local steps that the algorithm does not allow."""
         if self.exact and steps != self.local_steps:
             raise InputError(
                 f"the output of '{self.algorithm.name}' counts local steps: a client must take "
@@ -109,70 +154,53 @@ class Task:
             )
 
     def to_record(self) -> ConfigRecord:
-        """Return the task of an algorithm as a record of numbers and names, without a label."""
+        """Return the task as a record of numbers and names, without the memory's version."""
         algorithm, hp = self.algorithm, self.hp
         step = linear_form(algorithm, hp)
         sequences, _ = algorithm.split(algorithm.start(1.0))
         start = algorithm.enter(sequences, algorithm.begin_memory(sequences), hp)
-        record = {
+        record: dict[str, Any] = {
             "algorithm": algorithm.name,
+            "sequences": list(algorithm.sequences),
+            "local": list(algorithm.local_sequences),
+            "memory": list(algorithm.memory),
+            "changes": list(algorithm.changes),
+            "echoes": [name for pair in algorithm.echoes for name in pair],
             "start": [float(value) for value in start],
             "query": list(step.query),
             "update": _flat(step.update),
             "eta": float(hp.eta),
+            "exact": output_counts_steps(algorithm, hp),
+            "wire": self.wire,
+            "wire_seed": self.wire_seed,
             **{name: getattr(self, name) for name in COUNTS},
         }
-        if output_counts_steps(algorithm, hp):
-            record["exact"] = True
-        if self.wire != FLOAT32:
-            record |= {"wire": self.wire, "wire_seed": self.wire_seed}
-        if self.wire != FLOAT32 or algorithm.changes:
-            record |= {
-                "changes": list(algorithm.changes),
-                "echoes": [name for pair in algorithm.echoes for name in pair],
-            }
-        if algorithm.is_plain:
-            return ConfigRecord({"sequences": list(algorithm.sequences), **record})
-        # Without "sequences": a client that knows nothing of boundaries says that it is missing.
-        boundary = boundary_form(algorithm, hp, self.local_steps)
-        return ConfigRecord(
-            {
-                **record,
-                "local": list(algorithm.local_sequences),
-                "sent": list(algorithm.sequences),
-                "memory": list(algorithm.memory),
-                **{f"{BOUNDARY}{name}": _flat(rows) for name, rows in _matrices(boundary).items()},
-            }
-        )
+        if not algorithm.is_plain:
+            boundary = boundary_form(algorithm, hp, self.local_steps)
+            for name in _BOUNDARY_FIELDS:
+                rows = getattr(boundary, name)
+                if rows is not None:
+                    record[f"{BOUNDARY}{name}"] = _flat(rows)
+        return ConfigRecord(record)
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> Task:
         """Read a task, or say what is missing in its record."""
         if "algorithm" not in record:
             raise InputError(
-                "the server's strategy is none of fedac.flower, whose messages this client needs: "
-                "use fedac.flower.FedAvg(eta=..., local_steps=...), FedAc or LocalStrategy on the "
-                "server, in place of Flower's own"
+                "the server's strategy is not one of fedac.flower, whose messages this client "
+                "needs: on the server, replace Flower's strategy by "
+                "fedac.flower.FedAvg(eta=..., local_steps=...), FedAc or LocalStrategy"
             )
         try:
-            plain, exact = "local" not in record, record.get("exact", False)
-            local = tuple(record["sequences" if plain else "local"])
-            hp = Hyperparameters(eta=record["eta"])
-            step = Linear(tuple(record["query"]), _rows(record["update"], len(local)))
             return cls(
-                algorithm=from_linear(
-                    record["algorithm"],
-                    local,
-                    record["start"],
-                    step,
-                    eta=hp.eta,
-                    scales=plain and not exact,
-                ),
-                hp=hp,
-                exact=exact,
+                algorithm=_rebuild(record),
+                hp=Hyperparameters(eta=record["eta"]),
+                memory_version=MemoryVersion.from_record(record),
+                wire=require_wire(record["wire"]),
+                wire_seed=record["wire_seed"],
+                exact=record["exact"],
                 **{name: record[name] for name in COUNTS},
-                **({} if plain else _crossing(record, len(local))),
-                **_sending(record),
             )
         except KeyError as missing:
             raise InputError(
@@ -181,41 +209,74 @@ class Task:
             ) from None
 
 
-def _crossing(record: Mapping[str, Any], local: int) -> dict[str, Any]:
-    """Read what a task has beyond the local step."""
-    sent, memory = tuple(record["sent"]), tuple(record["memory"])
-    counts = {"first_memory": len(memory), "enter": local, "message": len(sent)}
-    counts |= {"memory": len(memory)}
-    rows: dict[str, Any] = {
-        name: _rows(record[f"{BOUNDARY}{name}"], count) for name, count in counts.items()
+def with_task(config: Mapping[str, Any], task: Mapping[str, Any]) -> ConfigRecord:
+    """Return the user's entries and those of a task as one record.
+
+    >>> split_config(with_task({"lr": 0.1}, {"local_steps": 4}))
+    ({'lr': 0.1}, {'local_steps': 4})
+    """
+    return ConfigRecord({**config, **{f"{TASK}{name}": value for name, value in task.items()}})
+
+
+def split_config(record: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the user's entries, and those of the task."""
+    own = {name: value for name, value in record.items() if not name.startswith(TASK)}
+    task = {name.removeprefix(TASK): record[name] for name in record if name not in own}
+    return own, task
+
+
+def _rebuild(record: Mapping[str, Any]) -> Algorithm:
+    """Return an algorithm for a client, made of the coefficients of a task."""
+    local, plain = tuple(record["local"]), f"{BOUNDARY}enter" not in record
+    sequences, memory = tuple(record["sequences"]), tuple(record["memory"])
+    step = Linear(tuple(record["query"]), _rows(record["update"], len(local)))
+    algorithm = from_linear(
+        record["algorithm"],
+        local,
+        record["start"],
+        step,
+        eta=record["eta"],
+        scales=plain and not record["exact"],
+    )
+    pairs = record["echoes"]
+    names: dict[str, Any] = {
+        "sequences": sequences,
+        "changes": tuple(record["changes"]),
+        "echoes": tuple(zip(pairs[::2], pairs[1::2], strict=True)),
     }
-    # Servers of before, and algorithms that leave otherwise, have none.
-    for name in ("message", "memory"):
-        slope = record.get(f"{BOUNDARY}{SLOPE}{name}")
-        rows[f"{SLOPE}{name}"] = None if slope is None else _rows(slope, counts[name])
-    return {
-        "boundary": Boundary(**rows, steps=record["local_steps"]),
-        "sequences": sent,
-        "memory": memory,
-        "label": Label.from_record(record),
-    }
+    if plain and not memory and local == sequences:
+        return replace(algorithm, **names)
+    counts = {
+        "first_memory": len(memory), "enter": len(local), "message": len(sequences),
+        "memory": len(memory), "slope_message": len(sequences), "slope_memory": len(memory),
+    }  # fmt: skip
+    coefficients: dict[str, Any] = {}
+    for name, count in counts.items():
+        optional = name.startswith("slope_")  # missing if leave depends on the steps otherwise
+        numbers = record.get(f"{BOUNDARY}{name}") if optional else record[f"{BOUNDARY}{name}"]
+        coefficients[name] = None if numbers is None else _rows(numbers, count)
+    boundary = Boundary(**coefficients, steps=record["local_steps"])
+
+    def enter(sequences: State, memory: State, hp: Any) -> State:
+        return boundary.enter_round(sequences, memory)
+
+    def leave(
+        local: State, sequences: State, memory: State, hp: Any, done: ClientWork
+    ) -> tuple[State, State]:
+        return boundary.after(done.steps).leave_round(local, sequences, memory)
+
+    return replace(
+        algorithm,
+        **names,
+        local=local,
+        memory=memory,
+        enter=enter,
+        leave=leave,
+        first_memory=boundary.begin_memory,
+    )
 
 
-def _matrices(boundary: Boundary) -> dict[str, Rows]:
-    """Return the coefficients of a boundary by name; those that it has."""
-    found = {f.name: getattr(boundary, f.name) for f in fields(boundary) if f.name != "steps"}
-    return {name: rows for name, rows in found.items() if rows is not None}
-
-
-def _sending(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Read what a task says about the message."""
-    names = record.get("echoes", ())
-    return {
-        "wire": require_wire(record.get("wire", FLOAT32)),
-        "wire_seed": record.get("wire_seed", 0),
-        "changes": tuple(record.get("changes", ())),
-        "echoes": tuple(zip(names[::2], names[1::2], strict=True)),
-    }
+_BOUNDARY_FIELDS = [f.name for f in fields(Boundary) if f.name != "steps"]
 
 
 def _flat(rows: Sequence[Sequence[float]]) -> list[float]:
