@@ -16,21 +16,19 @@ try:
 except ModuleNotFoundError as error:  # pragma: no cover
     raise ModuleNotFoundError("fedac.flower needs Flower: pip install 'fedac[flower]'") from error
 
-from fedac.flower._client.app import Model, client_app
-from fedac.flower._client.steps import Step, local_steps
+from fedac.flower._client.app import Model, client_app, tell_number
+from fedac.flower._client.round import Step, local_steps
 from fedac.flower._grid.inprocess import InProcessGrid
 from fedac.flower._server.aggregate import Aggregation
 from fedac.flower._server.checkpoint import Checkpoint
-from fedac.flower._server.nodes import tell_number
 from fedac.flower._server.replies import check_reply
 from fedac.flower._server.result import FederationResult, History, QuorumError
 from fedac.flower._server.strategy import FedAc, FedAvg, LocalStrategy
 from fedac.flower._task import Task
 
 if TYPE_CHECKING:
-    from fedac.flower._client.torch_steps import TorchModel
+    from fedac.flower._client.torch_model import TorchModel, load_torch_arrays, torch_arrays
     from fedac.flower._client.training import local_training
-    from fedac.flower._state_dicts import load_torch_arrays, torch_arrays
 
 __all__ = [
     "Aggregation",
@@ -58,10 +56,10 @@ __all__ = [
 
 # Imported when first used, because a NumPy federation should not need PyTorch.
 NEED_TORCH = {
-    "TorchModel": "_client.torch_steps",
-    "load_torch_arrays": "_state_dicts",
+    "TorchModel": "_client.torch_model",
+    "load_torch_arrays": "_client.torch_model",
     "local_training": "_client.training",
-    "torch_arrays": "_state_dicts",
+    "torch_arrays": "_client.torch_model",
 }
 
 

@@ -2,11 +2,11 @@
 
 Between the user's model and the wire, arrays change their form at most three times:
 
-1. The user's model, a PyTorch `state_dict` or a list of NumPy arrays, becomes **named arrays**: NumPy
-   arrays under the keys ``<sequence>/<name>`` (``w_ag/0``, ``w/0``). A floating-point buffer of the
-   model, such as BatchNorm's running mean, travels once, under ``buffer/<name>``.
-2. Where an algorithm enters, leaves or serves a round, or a message is compressed, named arrays become
-   **vectors**: one flat float64 vector per sequence, as in the simulator (`flatten`).
+1. The user's model, a PyTorch `state_dict` or a list of NumPy arrays, becomes **named arrays**:
+   NumPy arrays under the keys ``<sequence>/<name>`` (``w_ag/0``, ``w/0``). A floating-point buffer
+   of the model, such as BatchNorm's running mean, travels once, under ``buffer/<name>``.
+2. Where an algorithm enters, leaves or serves a round, or a message is compressed, named arrays
+   become **vectors**: one flat float64 vector per sequence, as in the simulator (`flatten`).
 3. On the **wire** everything is in one ArrayRecord: the named arrays, or one array of bytes per
    sequence if the message is compressed. Flower's modifiers allow no second ArrayRecord.
 """
@@ -85,14 +85,16 @@ def layout_of(record: ArrayRecord) -> Layout:
     return record.layout if isinstance(record, ModelArrays) else Layout()
 
 
-def initial_sequences(algorithm: Algorithm, initial_arrays: ArrayRecord) -> dict[str, NDArray]:
-    """Return the initial sequences, or say why a model cannot be averaged.
+def initial_state(
+    algorithm: Algorithm, initial_arrays: ArrayRecord
+) -> tuple[dict[str, NDArray], dict[str, NDArray]]:
+    """Return the initial sequences and server state, or say why a model cannot be averaged.
 
     Examples
     --------
-    >>> from fedac.algorithms import FEDAC_I
-    >>> initial_sequences(FEDAC_I, ArrayRecord([np.array([0.0])]))
-    {'w_ag/0': array([0.]), 'w/0': array([0.])}
+    >>> from fedac.algorithms import get
+    >>> initial_state(get("outer-nesterov"), ArrayRecord([np.array([2.0])]))
+    ({'w/0': array([2.])}, {'w_u/0': array([2.]), 'w_z/0': array([2.])})
     """
     if not isinstance(initial_arrays, ArrayRecord):
         raise InputError(
@@ -100,8 +102,6 @@ def initial_sequences(algorithm: Algorithm, initial_arrays: ArrayRecord) -> dict
             "use ArrayRecord([w]) for a list of arrays, torch_arrays(model) for a PyTorch model"
         )
     initial = layout_of(initial_arrays).select(from_record(initial_arrays))
-    if not initial:
-        raise InputError("initial_arrays is empty: there is nothing to train")
     for key, array in initial.items():
         if not np.issubdtype(array.dtype, np.floating):
             raise InputError(
@@ -113,10 +113,13 @@ def initial_sequences(algorithm: Algorithm, initial_arrays: ArrayRecord) -> dict
     buffers = buffers_of(initial)
     model = {key: array for key, array in initial.items() if key not in buffers}
     if not model:
-        return buffers
+        raise InputError("initial_arrays is empty: there is nothing to train")
     (w_0,) = flatten(("w",), {f"w/{key}": array for key, array in model.items()}, model)
-    sequences, _ = algorithm.split(algorithm.start(w_0))
-    return buffers | unflatten(algorithm.sequences, sequences, model)
+    sequences, server = algorithm.split(algorithm.start(w_0))
+    return (
+        buffers | unflatten(algorithm.sequences, sequences, model),
+        unflatten(algorithm.server, server, model, np.float64),
+    )
 
 
 def with_prefix(sequence: str, arrays: NamedArrays) -> dict[str, NDArray]:

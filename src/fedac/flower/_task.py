@@ -15,11 +15,19 @@ from typing import Any
 import numpy as np
 from flwr.app import ConfigRecord, MessageType
 
-from fedac.algorithms import Algorithm, ClientWork, State
+from fedac.algorithms import Algorithm
 from fedac.algorithms.algorithm import enter_whole, leave_whole
 from fedac.algorithms.checks import output_counts_steps
 from fedac.algorithms.hyperparameters import Hyperparameters
-from fedac.algorithms.linear import Boundary, Linear, Rows, boundary_form, from_linear, linear_form
+from fedac.algorithms.linear import (
+    Boundary,
+    Linear,
+    Rows,
+    boundary_form,
+    from_linear,
+    linear_form,
+    with_boundary,
+)
 from fedac.errors import InputError
 from fedac.federation.compression import FLOAT32, require_wire
 
@@ -177,10 +185,9 @@ class Task:
         }
         if not algorithm.is_plain:
             boundary = boundary_form(algorithm, hp, self.local_steps)
-            for name in _BOUNDARY_FIELDS:
-                rows = getattr(boundary, name)
-                if rows is not None:
-                    record[f"{BOUNDARY}{name}"] = _flat(rows)
+            rows = {f.name: getattr(boundary, f.name) for f in fields(boundary)}
+            del rows["steps"]
+            record |= {f"{BOUNDARY}{k}": _flat(v) for k, v in rows.items() if v is not None}
         return ConfigRecord(record)
 
     @classmethod
@@ -227,56 +234,35 @@ def split_config(record: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, A
 
 def _rebuild(record: Mapping[str, Any]) -> Algorithm:
     """Return an algorithm for a client, made of the coefficients of a task."""
-    local, plain = tuple(record["local"]), f"{BOUNDARY}enter" not in record
-    sequences, memory = tuple(record["sequences"]), tuple(record["memory"])
-    step = Linear(tuple(record["query"]), _rows(record["update"], len(local)))
-    algorithm = from_linear(
+    sequences, local, memory = (tuple(record[key]) for key in ("sequences", "local", "memory"))
+    plain = f"{BOUNDARY}message" not in record
+    steps = from_linear(
         record["algorithm"],
         local,
         record["start"],
-        step,
+        Linear(tuple(record["query"]), _rows(record["update"], len(local))),
         eta=record["eta"],
         scales=plain and not record["exact"],
     )
-    pairs = record["echoes"]
-    names: dict[str, Any] = {
-        "sequences": sequences,
-        "changes": tuple(record["changes"]),
-        "echoes": tuple(zip(pairs[::2], pairs[1::2], strict=True)),
+    if plain:
+        return steps
+    counts = {"first_memory": len(memory), "enter": len(local)}
+    counts |= {"message": len(sequences), "memory": len(memory)}
+    rows: dict[str, Any] = {
+        name: _rows(record[f"{BOUNDARY}{name}"], count) for name, count in counts.items()
     }
-    if plain and not memory and local == sequences:
-        return replace(algorithm, **names)
-    counts = {
-        "first_memory": len(memory), "enter": len(local), "message": len(sequences),
-        "memory": len(memory), "slope_message": len(sequences), "slope_memory": len(memory),
-    }  # fmt: skip
-    coefficients: dict[str, Any] = {}
-    for name, count in counts.items():
-        optional = name.startswith("slope_")  # missing if leave depends on the steps otherwise
-        numbers = record.get(f"{BOUNDARY}{name}") if optional else record[f"{BOUNDARY}{name}"]
-        coefficients[name] = None if numbers is None else _rows(numbers, count)
-    boundary = Boundary(**coefficients, steps=record["local_steps"])
-
-    def enter(sequences: State, memory: State, hp: Any) -> State:
-        return boundary.enter_round(sequences, memory)
-
-    def leave(
-        local: State, sequences: State, memory: State, hp: Any, done: ClientWork
-    ) -> tuple[State, State]:
-        return boundary.after(done.steps).leave_round(local, sequences, memory)
-
-    return replace(
-        algorithm,
-        **names,
-        local=local,
+    for name in ("message", "memory"):  # missing if `leave` is known for one number of steps only
+        slope = record.get(f"{BOUNDARY}slope_{name}")
+        rows[f"slope_{name}"] = None if slope is None else _rows(slope, counts[name])
+    echoes = record["echoes"]
+    return with_boundary(
+        steps,
+        Boundary(**rows, steps=record["local_steps"]),
+        sequences=sequences,
         memory=memory,
-        enter=enter,
-        leave=leave,
-        first_memory=boundary.begin_memory,
+        changes=tuple(record["changes"]),
+        echoes=tuple(zip(echoes[::2], echoes[1::2], strict=True)),
     )
-
-
-_BOUNDARY_FIELDS = [f.name for f in fields(Boundary) if f.name != "steps"]
 
 
 def _flat(rows: Sequence[Sequence[float]]) -> list[float]:

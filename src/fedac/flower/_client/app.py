@@ -1,26 +1,43 @@
-"""The client: K local steps from the sequences it gets, and what its algorithm remembers."""
+"""A ClientApp made of two functions, and what a ClientApp of your own needs."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-import numpy as np
 import numpy.typing as npt
-from flwr.app import Context, Message
+from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.clientapp.mod import LocalDpMod, adaptiveclipping_mod, fixedclipping_mod
 from flwr.clientapp.typing import Mod
 
-from fedac.flower._arrays import WEIGHT, NamedArrays, NDArray, with_prefix
-from fedac.flower._client.memory import ClientMemory
-from fedac.flower._client.requests import Request, require_metrics
-from fedac.flower._client.round import Visit
-from fedac.flower._client.signatures import signing
-from fedac.flower._client.steps import ArrayList, Step, local_steps
-from fedac.flower._server.nodes import client_number, tell_number, with_config
-from fedac.flower._task import Task
+from fedac.errors import InputError
+from fedac.flower._arrays import NamedArrays
+from fedac.flower._client.round import (
+    ArrayList,
+    ClientRound,
+    Step,
+    client_id,
+    named_steps,
+    receive,
+    require_metrics,
+    signed,
+)
+from fedac.flower._task import (
+    ASK,
+    CLIENT,
+    CONFIG,
+    EXAMPLES,
+    METRICS,
+    QUESTION,
+    ROUND,
+    WEIGHT,
+    Task,
+    split_config,
+)
+from fedac.validate import require_count
 
 
 @runtime_checkable
@@ -28,27 +45,25 @@ class Model(Protocol):
     """What `make_model` returns: a NumPy model of one client."""
 
     n_examples: int
-    """How many examples this client has: its weight if weights are used."""
+    """How many examples this client has: its weight with ``weighting="examples"``."""
 
     def gradient(self, w: ArrayList, step: Step) -> Sequence[npt.ArrayLike]:
         """Return the stochastic gradient at w, a list of arrays of the same shapes."""
         ...
 
     def evaluate(self, w: ArrayList) -> Mapping[str, float]:
-        """Return metrics of the output w on this client's data; "loss" among them.
+        """Return metrics of the output w on this client's data, "loss" among them.
 
-        If weights are used, they count by `n_examples`, or by the "num-examples" among them if the
-        data is other than that of training.
+        Their weight is `n_examples`, or "num-examples" among the metrics if they are of other data.
         """
         ...
 
 
 @runtime_checkable
 class Trainer(Protocol):
-    """Or a model that takes its local steps itself; see `TorchModel`.
+    """A model that takes its local steps itself; see `TorchModel`.
 
-    Arrays have keys ``<sequence>/<name>``, as in `fedac.flower._arrays`. The sequences are those
-    of ``task.algorithm``, what this client works on.
+    Arrays have keys ``<sequence>/<name>``; the sequences are ``task.algorithm.local_sequences``.
     """
 
     n_examples: int
@@ -56,14 +71,11 @@ class Trainer(Protocol):
     def train(
         self, arrays: NamedArrays, task: Task, worker: int
     ) -> tuple[NamedArrays, Mapping[str, float]]:
-        """Return the sequences and buffers after the task, and metrics."""
+        """Return the sequences and buffers after the local steps, and metrics."""
         ...
 
     def evaluate_arrays(self, arrays: NamedArrays) -> Mapping[str, float]:
-        """Return metrics of the output, whose arrays have the names of the initial ones.
-
-        If weights are used, they count by `n_examples`, or by the "num-examples" among them.
-        """
+        """Return metrics of the output, whose arrays have the names of the initial ones."""
         ...
 
 
@@ -80,27 +92,28 @@ def client_app(
     ----------
     load_data : callable
         ``load_data(context) -> data``. ``context.node_config`` has this client's "partition-id" and
-        "num-partitions", ``context.run_config`` the configuration of the run and the entries of
-        your own that the server sends (``train_config``, ``evaluate_config``).
+        "num-partitions", ``context.run_config`` the configuration of the run and your own entries
+        that the server sends (``train_config``, ``evaluate_config``).
     make_model : callable
         ``make_model(data) -> model``: a `Model` with ``n_examples``, ``gradient(w, step)`` and
         ``evaluate(w)``, or a `TorchModel`.
     mods : list, optional
-        Flower's modifiers, for training and evaluation; those that change arrays (clipping and
-        local differential privacy) for training only, since an evaluation replies with none.
+        Flower's modifiers for training and evaluation. Those that change arrays (clipping and local
+        differential privacy) are for training only, because evaluations reply with no arrays.
     memory_folder : path, optional
-        A folder of the client's own for what its algorithm remembers (the control variates of
-        "scaffold", say). Without it Flower keeps the memory, but only until the run ends or the
-        node stops. An algorithm without memory writes nothing.
+        A folder for this client's memory (SCAFFOLD's control variates, for example). Without it
+        Flower keeps the memory, but only until the run ends or the node stops. Algorithms without
+        memory write nothing.
 
     Notes
     -----
-    Both functions are called for every message and nothing is kept of what they return. If loading
-    is slow, cache it in `load_data`. Clients get the algorithm from the server, as numbers, so a
-    record of your own needs nothing here.
+    Both functions are called for every message, and nothing that they return is kept. If loading is
+    slow, cache it in `load_data`. Clients get the algorithm from the server, as numbers, so your
+    own algorithm needs nothing here.
 
     Examples
     --------
+    >>> import numpy as np
     >>> class Mean:
     ...     def __init__(self, data):
     ...         self.data, self.n_examples = data, len(data)
@@ -111,58 +124,80 @@ def client_app(
     >>> app = client_app(lambda context: np.array([1.0, 3.0]), Mean)
     """
     app = tell_number(ClientApp(), lambda context: make_model(load_data(context)).n_examples)
-    watching = [mod for mod in mods or () if not _changes_arrays(mod)]
-    folder = None if memory_folder is None else Path(memory_folder)
-
-    def prepare(message: Message, context: Context) -> tuple[Request, Model | Trainer]:
-        request = Request.read(message)
-        return request, make_model(load_data(with_config(context, request.config)))
+    changing = (fixedclipping_mod, adaptiveclipping_mod)
+    watching = [m for m in mods or () if not (m in changing or isinstance(m, LocalDpMod))]
 
     @app.train(mods=mods)
-    @signing
     def train(message: Message, context: Context) -> Message:
-        request, model = prepare(message, context)
-        task, worker = request.task, client_number(context)
-        visit = Visit(request.arrays, task, ClientMemory(context.state, worker, folder))
-        if isinstance(model, Trainer):
-            after, metrics = model.train(visit.local, task, worker)
-        else:
-            after, metrics = _train(model, visit.local, task, worker), {}
-        numbers = require_metrics(_with_examples(model, metrics))
-        return request.reply(numbers, visit.leave(after, task.local_steps, numbers[WEIGHT]))
+        with signed(client_id(context)):
+            this = ClientRound(message, context, memory_folder)
+            model = make_model(load_data(_with_config(context, this.config)))
+            if isinstance(model, Trainer):
+                after, metrics = model.train(this.local, this.task, this.client)
+            else:
+                after, metrics = named_steps(model.gradient, this), {}
+            return this.reply(after, this.task.local_steps, _with_examples(model, metrics))
 
     @app.evaluate(mods=watching)
-    @signing
     def evaluate(message: Message, context: Context) -> Message:
-        request, model = prepare(message, context)
-        if isinstance(model, Trainer):
-            metrics = model.evaluate_arrays(request.arrays)
-        else:
-            metrics = model.evaluate(list(request.arrays.values()))
-        return request.reply(_with_examples(model, metrics))
+        with signed(client_id(context)):
+            task, config, arrays = receive(message)
+            model = make_model(load_data(_with_config(context, config)))
+            if isinstance(model, Trainer):
+                metrics = model.evaluate_arrays(arrays)
+            else:
+                metrics = model.evaluate(list(arrays.values()))
+            numbers = require_metrics(_with_examples(model, metrics))
+            record = MetricRecord({**numbers, ROUND: task.round})
+            return Message(RecordDict({METRICS: record}), reply_to=message)
 
     return app
 
 
-def _changes_arrays(modifier: Mod) -> bool:
-    return modifier in (fixedclipping_mod, adaptiveclipping_mod) or isinstance(modifier, LocalDpMod)
+def tell_number(app: ClientApp, examples: Callable[[Context], int] | None = None) -> ClientApp:
+    """Let your own ClientApp tell the server its client id when asked; return the app.
+
+    The server samples clients (``sample``) by their ids, so that a run repeats although Flower
+    gives nodes new ids every time. `client_app` does this already. The question has a message type
+    of its own, "query.fedac", and does not reach a query function of yours.
+
+    Parameters
+    ----------
+    app : ClientApp
+        Yours.
+    examples : callable, optional
+        ``examples(context) -> int``, the "num-examples" that the client will reply with. With
+        control variates and ``weighting="examples"`` the server asks for it, to know which share of
+        all examples takes part in a round.
+
+    Examples
+    --------
+    >>> app = tell_number(ClientApp())
+    """
+
+    @app.query(QUESTION.partition(".")[2])
+    def tell(message: Message, context: Context) -> Message:
+        record = message.content.config_records.get(CONFIG, ConfigRecord())
+        if record.get(ASK) != CLIENT:
+            asked = f"{record.get(ASK)!r:.40}"
+            raise InputError(f"the server asks for {asked}, which this client does not know")
+        told: dict[str, Any] = {CLIENT: str(client_id(context))}
+        if examples is not None and record.get(EXAMPLES):
+            config, _ = split_config(record)
+            told[WEIGHT] = require_count(WEIGHT, examples(_with_config(context, config)))
+        return Message(RecordDict({CLIENT: ConfigRecord(told)}), reply_to=message)
+
+    return app
+
+
+def _with_config(context: Context, config: Mapping[str, Any]) -> Context:
+    """Return a context whose run_config also has the user's entries that the server sent."""
+    context = copy.copy(context)
+    context.run_config = {**context.run_config, **config}
+    return context
 
 
 def _with_examples(model: Model | Trainer, metrics: Mapping[str, float]) -> Mapping[str, float]:
-    """Add the number of examples, unless the metrics have one: of held-out data, say."""
-    own = isinstance(metrics, Mapping)  # the reply refuses others
+    """Add the number of examples, unless the metrics have one: of held-out data, for example."""
+    own = isinstance(metrics, Mapping)  # `require_metrics` refuses others
     return {WEIGHT: model.n_examples, **metrics} if own else metrics
-
-
-def _train(model: Model, sent: NamedArrays, task: Task, worker: int) -> dict[str, NDArray]:
-    """Return all that the client works on, after the local steps."""
-    sequences = {name: with_prefix(name, sent) for name in task.algorithm.sequences}
-    lists = [list(arrays.values()) for arrays in sequences.values()]
-    # The server drops replies that are not finite: an overflow needs no warning here.
-    with np.errstate(over="ignore", invalid="ignore"):
-        stepped = local_steps(model.gradient, lists, task, worker=worker)
-    return {
-        f"{name}/{key}": array
-        for name, after in zip(sequences, stepped, strict=True)
-        for key, array in zip(sequences[name], after, strict=True)
-    }

@@ -1,128 +1,308 @@
-"""A client's round: it enters, takes local steps, and leaves with a message.
-
-Entering and leaving are coefficients in the task; this module has no formula of its own.
-"""
+"""A client's round: receive, enter, local steps, leave, compress, keep the memory, reply."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
+from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 
-from fedac.algorithms.algorithm import State
-from fedac.algorithms.linear import Boundary
-from fedac.algorithms.memory.control_variates import reweigh_message
+from fedac.algorithms import ClientWork, State
 from fedac.errors import InputError
-from fedac.flower._arrays import NamedArrays, NDArray, buffers_of, by_key, to_named, with_prefix
+from fedac.federation.compression import FLOAT32, Sender
+from fedac.federation.round import compress, leave
+from fedac.federation.sampling import sample_batch
+from fedac.flower._arrays import (
+    NamedArrays,
+    NDArray,
+    buffers_of,
+    checksum,
+    flatten,
+    from_record,
+    require_like,
+    to_record,
+    unflatten,
+    with_prefix,
+)
 from fedac.flower._client.memory import ClientMemory
-from fedac.flower._packets import pack
-from fedac.flower._task import Task
+from fedac.flower._task import (
+    ARRAYS,
+    CLIENT,
+    CONFIG,
+    MEMORY,
+    METRICS,
+    ROUND,
+    WEIGHT,
+    Task,
+    split_config,
+)
+from fedac.validate import require_count
+
+# The arrays of one sequence, in the order of the strategy's initial arrays.
+ArrayList = list[NDArray]
+GradFn = Callable[[ArrayList, "Step"], Sequence[npt.ArrayLike]]
 
 
-@dataclass(frozen=True)
-class Visited:
-    """What a client sends, its number, and whether it had lost its memory."""
-
-    arrays: NamedArrays
-    client: int
-    memory_lost: bool = False
-
-
-class Visit:
-    """A round of one client.
+class ClientRound:
+    """A training round of one client: it enters when it is made, and leaves with `reply`.
 
     Parameters
     ----------
-    sent : dict
-        What the server sent.
-    task : Task
-        What it asks for.
-    memory : ClientMemory
-        Where the client keeps what it remembers.
+    message : Message
+        From the server.
+    context : Context
+        Flower's, which holds the client's memory.
+    memory_folder : path, optional
+        Where to keep the memory in files as well.
 
     Attributes
     ----------
+    task : Task
+        What the server asks for.
+    config : dict
+        The user's entries (``train_config``), and "server-round".
+    client : int
+        The client id.
     local : dict
-        What the client works on: the sequences of ``task.algorithm``, and buffers.
+        What the client works on, as named arrays: the algorithm's local sequences, and buffers.
     """
 
-    def __init__(self, sent: NamedArrays, task: Task, memory: ClientMemory) -> None:
-        self.sent, self.task, self.memory = sent, task, memory
-        self.local = sent
-        if task.boundary is not None:
-            self._enter(task.boundary)
+    def __init__(
+        self, message: Message, context: Context, memory_folder: str | Path | None = None
+    ) -> None:
+        # Receive.
+        self.message, self.client = message, client_id(context)
+        self.task, self.config, self.sent = receive(message)
+        algorithm = self.task.algorithm
+        self._model = with_prefix(algorithm.sequences[0], self.sent)
+        self._memory = ClientMemory(context.state, self.client, memory_folder)
+        self._memory_before: State = ()
+        self._memory_found = self._memory_lost = False
+        self.local: NamedArrays = self.sent
+        if algorithm.is_plain:
+            return
+        # Enter.
+        sequences = flatten(algorithm.sequences, self.sent, self._model)
+        self._memory_before = self._find_memory(algorithm.begin_memory(sequences))
+        local = algorithm.enter(sequences, self._memory_before, self.task.hp)
+        self.local = buffers_of(self.sent) | unflatten(
+            algorithm.local_sequences, local, self._model
+        )
 
-    def leave(self, after: NamedArrays, steps: int, examples: float) -> Visited:
-        """Return the message after some local steps, and keep what is to be remembered.
+    def reply(self, after: NamedArrays, steps: int, metrics: Mapping[str, Any]) -> Message:
+        """Leave the round after some local steps, and return the reply.
 
-        `examples` is the client's weight, if weights are used.
+        `after` is like `local`. `metrics` are numbers, with "num-examples" among them.
         """
-        task, client = self.task, self.memory.client
+        task, algorithm, version = self.task, self.task.algorithm, self.task.memory_version
         task.require_steps(steps)
-        if task.boundary is None:
-            message, _ = pack(task, client, message=after, sent=self.sent, memory={})
-            return Visited(message, client)
-        boundary = task.boundary.after(steps)
-        model = with_prefix(task.sequences[0], self.sent)
-        # The server drops replies that are not finite: an overflow needs no warning here.
-        with np.errstate(over="ignore", invalid="ignore"):
-            left = {
-                key: boundary.leave_round(vectors, self._sequences[key], self._kept[key])
-                for key, vectors in by_key(task.algorithm.sequences, after).items()
-            }
-            counted = self._found.weight
-            ratio = counted / examples if counted else 1.0
-            messages = {
-                key: reweigh_message(task, leaving, self._kept[key], ratio)
-                for key, (leaving, _) in left.items()
-            }
-        message, remembered = pack(
-            task,
-            client,
-            message=buffers_of(after) | to_named(task.sequences, messages, model),
-            sent=self.sent,
-            memory=to_named(task.memory, {key: new for key, (_, new) in left.items()}, model),
-        )
-        if task.label is not None:
-            self.memory.keep(task.label.run, task.round, remembered, before=self._found.made_in)
-        return Visited(message, client, self._found.lost)
-
-    def _enter(self, boundary: Boundary) -> None:
-        task = self.task
-        model = with_prefix(task.sequences[0], self.sent)
-        self._sequences = by_key(task.sequences, self.sent)
-        firsts = {key: boundary.begin_memory(x) for key, x in self._sequences.items()}
-        self._found = _find(task, self.memory, to_named(task.memory, firsts, model))
-        kept = by_key(task.memory, self._found.arrays)
-        self._kept: dict[str, State] = kept or dict.fromkeys(self._sequences, ())
-        entered = {
-            key: boundary.enter_round(x, self._kept[key]) for key, x in self._sequences.items()
+        numbers = require_metrics(metrics)
+        arrays: Mapping[str, Any] = after
+        if not algorithm.is_plain or task.wire != FLOAT32:
+            require_like(after, self.local)  # in bytes the server could not see the difference
+            sequences = flatten(algorithm.sequences, self.sent, self._model)
+            local = flatten(algorithm.local_sequences, after, self._model)
+            # The server drops replies that are not finite: an overflow needs no warning here.
+            with np.errstate(over="ignore", invalid="ignore"):
+                # Leave.
+                known = version is not None and self._memory_found and version.weight
+                message, memory = leave(
+                    algorithm,
+                    local,
+                    sequences,
+                    self._memory_before,
+                    task.hp,
+                    ClientWork(steps=steps),
+                    weight_ratio=known / numbers[WEIGHT] if known else 1.0,
+                )
+                # Compress.
+                if task.wire == FLOAT32:
+                    arrays = unflatten(algorithm.sequences, message, self._model)
+                else:
+                    sender = Sender(task.wire, task.wire_seed, self.client, task.round - 1)
+                    _, memory = compress(algorithm, message, sequences, memory, sender)
+                    arrays = dict(zip(algorithm.sequences, sender.data, strict=True))
+                arrays = buffers_of(after) | arrays
+                # Keep the memory.
+                if version is not None:
+                    self._memory.keep(
+                        version.run,
+                        task.round,
+                        unflatten(algorithm.memory, memory, self._model),
+                        before=version.round if self._memory_found else None,
+                    )
+        # Reply, in the order of what was sent: Flower's modifiers compare arrays one by one.
+        order = [*(key for key in self.sent if key in arrays), *arrays]
+        records: dict[str, Any] = {
+            ARRAYS: to_record({key: arrays[key] for key in order}),
+            CLIENT: ConfigRecord({CLIENT: str(self.client)}),
         }
-        self.local = buffers_of(self.sent) | to_named(task.algorithm.sequences, entered, model)
+        if algorithm.memory:
+            # The checksum of what the memory says was sent: a modifier may still change it.
+            records[MEMORY] = ConfigRecord(
+                {"lost": self._memory_lost, "checksum": checksum(records[ARRAYS])}
+            )
+        records[METRICS] = MetricRecord({**numbers, ROUND: task.round})
+        return Message(RecordDict(records), reply_to=self.message)
+
+    def _find_memory(self, first: State) -> State:
+        """Return the memory that the server names; if there is none, or it is lost, the first."""
+        names, version = self.task.algorithm.memory, self.task.memory_version
+        if not names:
+            return ()
+        if version is None:
+            raise InputError(
+                "the server's message does not say which memory to use: was it made by "
+                "configure_train of fedac.flower, and by the same version as this client?"
+            )
+        if not version.round:
+            return first
+        like = unflatten(names, first, self._model)
+        arrays = self._memory.find(version.run, version.round, like)
+        self._memory_found, self._memory_lost = arrays is not None, arrays is None
+        return first if arrays is None else flatten(names, arrays, self._model)
 
 
-@dataclass(frozen=True)
-class _Found:
-    arrays: Mapping[str, NDArray]
-    made_in: int | None = None
-    weight: float = 0.0
-    lost: bool = False
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """A local step: everything a gradient may depend on besides the arrays.
+
+    Attributes
+    ----------
+    t : int
+        Its number, counted from the start of the run.
+    seed : int
+        The seed of the run.
+    worker : int
+        The client id: its ``partition-id`` or, without one, its node id.
+    """
+
+    t: int
+    seed: int
+    worker: int
+
+    def rows(self, n: int, size: int = 1) -> npt.NDArray[np.int64]:
+        """Draw `size` of n rows with replacement, the same in every runtime.
+
+        They are the batch that the simulator's client with this id draws at step t.
+
+        Examples
+        --------
+        >>> Step(t=0, seed=1, worker=2).rows(100)
+        array([49])
+        """
+        n, size = require_count("the number of rows", n), require_count("size", size)
+        return sample_batch(self.seed, self.worker, self.t, n, size)
 
 
-def _find(task: Task, memory: ClientMemory, firsts: Mapping[str, NDArray]) -> _Found:
-    """Return the memory that the server names; the first one if there is none, or it is lost."""
-    if not task.memory:
-        return _Found({})
-    if task.label is None:
-        raise InputError(
-            "the server's message does not say which memory to use: was it made by "
-            "configure_train of fedac.flower, and by the same version as this client?"
-        )
-    label = task.label
-    if not label.round:
-        return _Found(firsts)
-    arrays = memory.find(label.run, label.round, like=firsts)
-    if arrays is None:
-        return _Found(firsts, lost=True)
-    return _Found(arrays, label.round, label.weight)
+def local_steps(
+    grad_fn: GradFn, sequences: Sequence[ArrayList], task: Task, *, worker: int = 0
+) -> tuple[ArrayList, ...]:
+    """Take the task's local steps over lists of NumPy arrays.
+
+    `sequences` are what the algorithm works on, each a list of arrays; they are not changed.
+    ``grad_fn(w_md, step)`` returns the gradients in the same order. `worker` is the client id, for
+    its draws.
+
+    Examples
+    --------
+    Two steps of FedAvg on w^2/2:
+
+    >>> from fedac.algorithms import FEDAVG
+    >>> hp = FEDAVG.couple(eta=0.5, mu=1.0, K=2)
+    >>> task = Task(algorithm=FEDAVG, hp=hp, round=1, first_step=0, local_steps=2, seed=0)
+    >>> local_steps(lambda w, step: w, [[np.array([8.0])]], task)
+    ([array([2.])],)
+    """
+    algorithm = task.algorithm
+    # query and update get the sequences of one array at a time.
+    states: list[State] = list(zip(*sequences, strict=True))
+    for t in range(task.first_step, task.first_step + task.local_steps):
+        w_md = [np.asarray(algorithm.query(state, task.hp)) for state in states]
+        # Copies, because a gradient may be computed in place.
+        given = grad_fn([w.copy() for w in w_md], Step(t=t, seed=task.seed, worker=worker))
+        if not isinstance(given, Sequence):
+            raise InputError(f"the gradient must be a list of arrays, got {type(given).__name__}")
+        shapes, wanted = [np.shape(g) for g in given], [w.shape for w in w_md]
+        if shapes != wanted:
+            raise InputError(f"the gradient has arrays of shapes {shapes}, not {wanted}")
+        states = [
+            algorithm.update(state, w, np.asarray(g, dtype=w.dtype), task.hp)
+            for state, w, g in zip(states, w_md, given, strict=True)
+        ]
+    return tuple(
+        [np.asarray(after, dtype=before.dtype) for before, after in zip(old, new, strict=True)]
+        for old, new in zip(sequences, zip(*states, strict=True), strict=True)
+    )
+
+
+def named_steps(grad_fn: GradFn, round_: ClientRound) -> dict[str, NDArray]:
+    """Take a round's local steps over its named arrays."""
+    task, names = round_.task, round_.task.algorithm.local_sequences
+    sequences = [with_prefix(name, round_.local) for name in names]
+    lists = [list(arrays.values()) for arrays in sequences]
+    # The server drops replies that are not finite: an overflow needs no warning here.
+    with np.errstate(over="ignore", invalid="ignore"):
+        stepped = local_steps(grad_fn, lists, task, worker=round_.client)
+    return {
+        f"{name}/{key}": array
+        for name, before, after in zip(names, sequences, stepped, strict=True)
+        for key, array in zip(before, after, strict=True)
+    }
+
+
+def client_id(context: Context) -> int:
+    """Return a client's id: its ``partition-id`` or, without one, its node id.
+
+    >>> config = {"partition-id": 3, "num-partitions": 8}
+    >>> client_id(Context(1, 77, config, RecordDict(), {}))
+    3
+    """
+    return int(context.node_config.get("partition-id", context.node_id))
+
+
+def receive(message: Message) -> tuple[Task, dict[str, Any], dict[str, NDArray]]:
+    """Return the task, the user's config entries and the arrays of a message."""
+    config, asked = split_config(message.content.config_records.get(CONFIG, {}))
+    task = Task.from_record(asked)
+    return task, config, from_record(message.content.array_records[ARRAYS])
+
+
+def require_metrics(metrics: Mapping[str, Any]) -> dict[str, float]:
+    """Return metrics as Python numbers, "num-examples" among them."""
+    if not isinstance(metrics, Mapping):
+        raise InputError(f"metrics must be a dict of numbers, got {type(metrics).__name__}")
+    if WEIGHT not in metrics:
+        raise InputError(f"metrics need '{WEIGHT}', how many examples this client has")
+    numbers: dict[str, float] = {}
+    for name, value in metrics.items():
+        try:
+            numbers[name] = float(value)
+        except (TypeError, ValueError, RuntimeError):
+            raise InputError(f"metric '{name}' must be a number, got {value!r:.60}") from None
+    return numbers | {WEIGHT: require_count(WEIGHT, metrics[WEIGHT])}
+
+
+class ClientError(RuntimeError):
+    """An exception on a client; the message begins with the client id."""
+
+
+@contextmanager
+def signed(client: int) -> Iterator[None]:
+    """Put the client id before the text of exceptions, in one line.
+
+    Flower sends only the text to the server. An error without a client id then comes from a
+    ClientApp that does not know our messages, or from Flower.
+    """
+    try:
+        yield
+    except ClientError:  # it has the id already
+        raise
+    except (Exception, SystemExit) as error:
+        text = " ".join(f"{type(error).__name__}: {error}".split())
+        raise ClientError(f"client {client}: {text}") from error

@@ -1,10 +1,10 @@
-"""A training loop of the user's own in a ClientApp of the user's own."""
+"""A training loop of your own in a ClientApp of your own."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +14,10 @@ from flwr.app import Context, Message
 
 from fedac.algorithms.linear import linear_form
 from fedac.errors import InputError
-from fedac.flower._arrays import ROUND, WEIGHT, NamedArrays
-from fedac.flower._client.memory import ClientMemory
-from fedac.flower._client.requests import Request, require_metrics
-from fedac.flower._client.round import Visit
-from fedac.flower._client.signatures import signed
-from fedac.flower._client.torch_steps import begin_steps, end_steps, seeded
-from fedac.flower._server.nodes import client_number
-from fedac.flower._task import Task
+from fedac.flower._arrays import NamedArrays
+from fedac.flower._client.round import ClientRound, client_id, signed
+from fedac.flower._client.torch_model import begin_steps, end_steps, seeded
+from fedac.flower._task import ROUND, Task
 from fedac.torch import LocalOptimizer
 
 log = logging.getLogger("flwr.fedac")
@@ -30,12 +26,12 @@ STEPS = "local-steps"
 
 
 class LocalTraining:
-    """One round of a client that has a training loop of its own; `local_training` makes it.
+    """One round of a client with a training loop of its own; `local_training` makes it.
 
     Attributes
     ----------
     optimizer : LocalOptimizer or torch.optim.Optimizer
-        Whose `step` the loop calls: with the strategy's algorithm, or the one that was given.
+        The optimizer whose `step` the loop calls: the strategy's algorithm, or yours.
     round : int
         The round, from 1 on.
     config : dict
@@ -44,60 +40,51 @@ class LocalTraining:
 
     def __init__(
         self,
-        message: Message,
-        context: Context,
+        this: ClientRound,
         model: torch.nn.Module,
         optimizer: torch.optim.Optimizer | None,
-        memory_folder: str | Path | None,
     ) -> None:
-        self._request = Request.read(message)
-        self._task, self._model = self._request.task, model
+        if optimizer is not None:
+            _require_usable(optimizer, model, this.task)
+        self._this, self._model = this, model
         self._after: NamedArrays | None = None
         self._replied = False
-        if optimizer is not None:
-            _require_usable(optimizer, model, self._task)
-        folder = None if memory_folder is None else Path(memory_folder)
-        memory = ClientMemory(context.state, client_number(context), folder)
-        self._visit = Visit(self._request.arrays, self._task, memory)
-        self._steps = begin_steps(model, self._visit.local, self._task, optimizer)
+        self._steps = begin_steps(model, this.local, this.task, optimizer)
         self._parameters = {*model.parameters()}
         self.optimizer: Any = self._steps if optimizer is None else optimizer
-        self.round, self.config = self._task.round, self._request.config
-
-    def draws(self) -> AbstractContextManager[None]:
-        """Seed PyTorch's draws in a block."""
-        return seeded(self._model, self._task, self._visit.memory.client)
+        self.round, self.config = this.task.round, this.config
 
     def reply(self, metrics: Mapping[str, Any]) -> Message:
         """Return the reply of this round, after the block.
 
-        `metrics` are numbers, with "num-examples", this client's weight if weights are used. They
-        get "local-steps", how many steps the loop took.
+        `metrics` are numbers, among them "num-examples", this client's weight with
+        ``weighting="examples"``. "local-steps", the number of steps that the loop took, is added.
         """
         self._replied = True
-        with signed(self._visit.memory.client):
+        with signed(self._this.client):
             if self._after is None:
                 raise InputError("call local.reply when the block of local_training has ended")
-            taken = self._steps.steps - self._task.first_step
-            numbers = require_metrics(_with_steps(metrics, taken))
-            visited = self._visit.leave(self._after, taken, numbers[WEIGHT])
-            return self._request.reply(numbers, visited)
+            taken = self._steps.steps - self._this.task.first_step
+            if isinstance(metrics, Mapping):
+                for name in (STEPS, ROUND):
+                    if name in metrics:
+                        raise InputError(f"metric '{name}' is added here; give yours another name")
+                metrics = {**metrics, STEPS: taken}
+            return self._this.reply(self._after, taken, metrics)
 
     def close(self) -> None:
-        """Take the sequences out of the optimizer, and let the model have the output."""
-        task, steps = self._task, self._steps.steps - self._task.first_step
+        """Take the sequences out of the optimizer, and load the output into the model."""
+        this, steps = self._this, self._steps.steps - self._this.task.first_step
         if not steps:
-            raise InputError(
-                "the loop took no local step: it must call step of local.optimizer, at least once"
-            )
-        task.require_steps(steps)
+            raise InputError("the loop took no local step: it must call local.optimizer.step()")
+        this.task.require_steps(steps)
         if {*self._model.parameters()} - self._parameters:
             raise InputError(
                 "the model has other parameters than when the block began: a layer was replaced, "
-                "and what replaced it was not trained; change the model before local_training"
+                "and its replacement was not trained; change the model before local_training"
             )
-        self._after = end_steps(self._model, self._visit.local, task, self._steps)
-        if all(np.array_equal(self._visit.local[k], array) for k, array in self._after.items()):
+        self._after = end_steps(self._model, this.local, this.task, self._steps)
+        if all(np.array_equal(this.local[key], array) for key, array in self._after.items()):
             log.warning(
                 "round %d: %d steps changed nothing; was loss.backward() called?", self.round, steps
             )
@@ -105,7 +92,7 @@ class LocalTraining:
             self._steps.eval()
 
     def __del__(self) -> None:
-        # A reply that the user has packed is dropped by the server, with less to say about it.
+        # The server would drop a reply that the user has made, with a less helpful reason.
         if self.__dict__.get("_after") is not None and not self._replied:
             log.warning(
                 "round %d: the block of local_training has ended, but local.reply was not called; "
@@ -123,43 +110,43 @@ def local_training(
     *,
     memory_folder: str | Path | None = None,
 ) -> Iterator[LocalTraining]:
-    """Train with a loop of your own, in a train function of your own.
+    """Train with your own loop, in your own train function.
 
-    On entry the model gets the server's arrays; ``local.optimizer`` takes the local steps of the
-    strategy's algorithm, from the state that the server sent. After the block
-    ``return local.reply({...})`` sends what came of it.
+    On entry the server's arrays are loaded into the model. ``local.optimizer`` takes the local
+    steps of the strategy's algorithm, from the state that the server sent. After the block,
+    ``return local.reply({...})`` sends the result.
 
     Parameters
     ----------
     message : Message
-        That of the train function.
+        The message of the train function.
     context : Context
-        That of the train function.
+        The context of the train function.
     model : Module
         The model, on its device. The server starts from ``torch_arrays`` of the same model.
     optimizer : Optimizer, optional
-        An optimizer of your own over the model's parameters (AdamW, say) instead. It is for
-        algorithms whose clients take steps of plain SGD: "fedavg" with any server rule, such as
-        "fedavgm", "fedadam" or "diloco". The strategy's eta is then not used by clients.
+        Your own optimizer over the model's parameters (AdamW, for example) instead. It is for
+        algorithms whose clients take plain SGD steps: "fedavg" with any server rule, such as
+        "fedavgm", "fedadam" or "diloco". Clients then ignore the strategy's eta.
     memory_folder : path, optional
-        As for `client_app`.
+        As in `client_app`.
 
     Notes
     -----
-    Batches, epochs, clipping, accumulation of gradients and schedulers are yours. The loop may take
-    any number of steps, and clients may differ in it; ``local_steps`` of the strategy is what the
-    algorithm's coefficients are for. "local-steps" in the metrics has what it was.
+    Batches, epochs, clipping, gradient accumulation and schedulers are yours. The loop may take any
+    number of steps, and it may differ between clients; the algorithm's coefficients are for the
+    strategy's ``local_steps``. The metric "local-steps" has the number taken.
 
-    A scheduler may change the lr of ``local.optimizer``: lr over the strategy's eta multiplies the
-    step (eta and gamma of FedAc). Algorithms with control variates, or others that do more than
-    send their sequences, refuse it; let eta fall on the server, with ``eta=fedac.Decay(...)``.
+    A scheduler may change the lr of ``local.optimizer``: the step (eta and gamma of FedAc) is
+    multiplied by lr over the strategy's eta. Algorithms with control variates, and others that send
+    more than their sequences, refuse it; use ``eta=fedac.Decay(...)`` on the server instead.
 
     While training, the parameters hold w_md, where the next gradient is taken. To evaluate within
     the loop, call ``local.optimizer.eval()`` before and ``local.optimizer.train()`` after it. When
     the block has ended, they hold the client's output.
 
-    In the block PyTorch's draws (shuffling, dropout) depend on the run's seed, the client's number
-    and the round only.
+    In the block, PyTorch's draws (shuffling, dropout) depend only on the run's seed, the client id
+    and the round.
 
     Examples
     --------
@@ -184,25 +171,16 @@ def local_training(
     >>> result.history.metric("train/local-steps")
     [(1, 4.0), (2, 4.0)]
     """
-    with signed(client_number(context)):
-        local = LocalTraining(message, context, model, optimizer, memory_folder)
-        with local.draws():
+    with signed(client_id(context)):
+        this = ClientRound(message, context, memory_folder)
+        local = LocalTraining(this, model, optimizer)
+        with seeded(model, this.task, this.client):
             yield local
         local.close()
 
 
-def _with_steps(metrics: Mapping[str, Any], taken: int) -> Mapping[str, Any]:
-    """Add the number of steps to metrics, which must not have the names that are added."""
-    if not isinstance(metrics, Mapping):
-        return metrics  # the reply refuses it
-    for name in (STEPS, ROUND):
-        if name in metrics:
-            raise InputError(f"metric '{name}' is added here; give yours another name")
-    return {**metrics, STEPS: taken}
-
-
 def _require_usable(optimizer: object, model: torch.nn.Module, task: Task) -> None:
-    """Refuse an optimizer of the user's that cannot take the place of the algorithm's steps."""
+    """Refuse an optimizer of the user's that cannot replace the algorithm's local steps."""
     if isinstance(optimizer, LocalOptimizer):
         raise InputError(
             "leave out optimizer: local.optimizer has the strategy's algorithm and its state"
@@ -212,10 +190,10 @@ def _require_usable(optimizer: object, model: torch.nn.Module, task: Task) -> No
     trained = {p for group in optimizer.param_groups for p in group["params"]}
     if trained.isdisjoint(model.parameters()):
         raise InputError("the optimizer has no parameter of the model; make it after the model")
-    form = linear_form(task.algorithm, task.hp)
-    if task.boundary is not None or form.query != (1.0,):
+    form = linear_form(task.local_algorithm, task.hp)
+    if not task.algorithm.is_plain or form.query != (1.0,):
         raise InputError(
             f"'{task.algorithm.name}' has local steps of its own: leave out optimizer, and call "
-            "step of local.optimizer. An optimizer of yours works with 'fedavg' and any server "
-            "rule, such as 'fedavgm', 'fedadam' or 'diloco'"
+            "local.optimizer.step(). Your own optimizer works with 'fedavg' and any server rule, "
+            "such as 'fedavgm', 'fedadam' or 'diloco'"
         )

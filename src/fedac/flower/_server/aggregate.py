@@ -1,14 +1,16 @@
-"""Combine the clients' replies: the mean, and three rules that resist bad clients.
+"""Aggregate the clients' replies, and take the server's step.
 
-- **mean**: what the theorems are about; tolerates no bad client.
+The mean, and three rules that resist bad clients:
+
+- **mean**: what the theorems are about. It tolerates no bad client.
 - **median** of every coordinate: tolerates just under half of the clients, but is noisier than the
-  mean, and where clients' data differ it converges to a different point.
+  mean, and if clients' data differs it converges to a different point.
 - **trimmed-mean**: drops a share `trim` of the replies, rounded down, at both ends of every
-  coordinate, and tolerates that many bad clients; same bias as the median, but smaller.
-- **clipped-mean**: limits how far one client can move the state; a small bound slows everyone down.
+  coordinate, and tolerates that many bad clients. Its bias is that of the median, but smaller.
+- **clipped-mean**: limits how far one client can move the state. A small bound slows everyone down.
 
-Only the mean takes weights, because clients report their own. Replies are taken in the order of
-their nodes, so a run does not depend on who answered first.
+Only the mean takes weights, because clients report their own. Replies are in the order of their
+nodes, so a run does not depend on who answered first.
 """
 
 from __future__ import annotations
@@ -19,9 +21,20 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fedac.algorithms import Algorithm, RoundInfo
+from fedac.algorithms.algorithm import serve_mean
+from fedac.algorithms.hyperparameters import Hyperparameters
 from fedac.errors import InputError, unknown_name
 from fedac.federation.averaging import mean_by_key
-from fedac.flower._arrays import NamedArrays, NDArray
+from fedac.federation.round import serve
+from fedac.flower._arrays import (
+    NamedArrays,
+    NDArray,
+    buffers_of,
+    flatten,
+    unflatten,
+    with_prefix,
+)
 from fedac.validate import require_positive
 
 RULES = ("mean", "median", "trimmed-mean", "clipped-mean")
@@ -35,12 +48,12 @@ class Aggregation:
     Parameters
     ----------
     rule : "mean" or "median" or "trimmed-mean" or "clipped-mean"
-        How; the last three resist bad clients.
+        The rule; the last three resist bad clients.
     trim : float, optional
-        Share of the replies that "trimmed-mean" drops at each end, below 1/2; 0.1 by default.
+        Share of the replies that "trimmed-mean" drops at each end, below 1/2. Default: 0.1.
     clip_norm : float, optional
-        How far "clipped-mean" lets one client move the state; by default the distance that the
-        median client moved.
+        How far "clipped-mean" lets one client move the state. Default: the median distance that the
+        clients moved.
 
     Examples
     --------
@@ -73,8 +86,8 @@ class Aggregation:
                 raise InputError(f"trim must be above 0 and below 1/2, got {self.trim!r}")
 
     def trimmed(self, replies: int) -> int:
-        """Return how many of some replies "trimmed-mean" drops at each end."""
-        # 1/49 of 49 is one, whatever the rounding.
+        """Return how many replies "trimmed-mean" drops at each end."""
+        # 1/49 of 49 is 1, despite rounding.
         return 0 if self.trim is None else math.floor(self.trim * replies + 1e-9)
 
     def require_quorum(self, quorum: int) -> None:
@@ -115,10 +128,8 @@ def clip(
 ) -> list[NamedArrays]:
     """Move every reply towards `before`, to a distance of at most `bound`.
 
-    By default the bound is the median distance. All sequences of a client are scaled by one factor.
+    Default: the median distance. All sequences of a client are scaled by one factor.
 
-    Examples
-    --------
     >>> clip([{"w": np.array([3.0, 4.0])}], {"w": np.zeros(2)}, bound=1.0)
     [{'w': array([0.6, 0.8])}]
     """
@@ -136,11 +147,62 @@ def clip(
 
 
 def distance(reply: NamedArrays, before: NamedArrays) -> float:
-    """Return how far a client has moved, over all arrays.
-
-    >>> distance({"w": np.array([3.0]), "v": np.array([4.0])}, {"w": np.zeros(1), "v": np.zeros(1)})
-    5.0
-    """
+    """Return how far a client has moved, over all arrays."""
     differences = [reply[name].astype(np.float64) - before[name] for name in reply]
-    with np.errstate(over="ignore"):  # as far as infinity, for a liar
+    with np.errstate(over="ignore"):  # a liar may claim any number
         return math.hypot(*(float(np.linalg.norm(difference)) for difference in differences))
+
+
+def server_step(
+    algorithm: Algorithm,
+    mean: NamedArrays,
+    before: NamedArrays,
+    server: NamedArrays,
+    hp: Hyperparameters,
+    this: RoundInfo,
+    *,
+    weight_ratio: float,
+) -> tuple[NamedArrays, NamedArrays]:
+    """Return the next sequences and server state; see `fedac.federation.round.serve`."""
+    if algorithm.serve is serve_mean:
+        return mean, server
+    names, model = algorithm.sequences, with_prefix(algorithm.sequences[0], before)
+    # A diverging run may overflow here; its clients' replies will not be finite.
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        sequences, state = serve(
+            algorithm,
+            flatten(names, mean, model),
+            flatten(names, before, model),
+            flatten(algorithm.server, server, model),
+            hp,
+            this,
+            weight_ratio=weight_ratio,
+        )
+        after = buffers_of(mean) | unflatten(names, sequences, model)
+    return after, unflatten(algorithm.server, state, model, np.float64)
+
+
+def not_finite(sequences: NamedArrays, server: NamedArrays) -> str | None:
+    """Say what the server must not hold, if anything: a number or a length that is not finite.
+
+    A model whose squared length overflows has no loss.
+
+    >>> not_finite({"w/0": np.array([1e200])}, {"w_v/0": np.array([1.0])})
+    'the squared length of w/0'
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        for key, array in sequences.items():
+            numbers = array.astype(np.result_type(array.dtype, np.float32), copy=False)
+            if not np.isfinite(np.vdot(numbers, numbers)):
+                return f"the squared length of {key}"
+    return next((key for key, array in server.items() if not np.isfinite(array).all()), None)
+
+
+def output_of(
+    algorithm: Algorithm, sequences: NamedArrays, server: NamedArrays, hp: Hyperparameters, t: int
+) -> dict[str, NDArray]:
+    """Return the output after t steps, with the names of the initial arrays, and the buffers."""
+    model = with_prefix(algorithm.sequences[0], sequences)
+    state = flatten(algorithm.state_names, {**sequences, **server}, model)
+    output = unflatten(("w",), (algorithm.output(state, hp, t),), model)
+    return with_prefix("w", output) | buffers_of(sequences)

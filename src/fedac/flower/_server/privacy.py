@@ -22,7 +22,7 @@ from fedac.flower._server.aggregate import distance
 from fedac.flower._server.replies import Reply
 
 if TYPE_CHECKING:
-    from fedac.flower._server.strategy import Options
+    from fedac.flower._server.options import Options
 
 CLIPS_ON_CLIENT: dict[type, str] = {
     flower.DifferentialPrivacyClientSideFixedClipping: "fixedclipping_mod",

@@ -1,79 +1,44 @@
-"""Read arrays that came from outside: nothing about them is taken on trust."""
+"""Check every reply before it is used: nothing that a client sends is trusted."""
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from flwr.app import Array, ConfigRecord, Message, RecordDict
+from flwr.app import Array, ConfigRecord, Error, Message, RecordDict
 
+from fedac.algorithms import Algorithm
+from fedac.federation.compression import bytes_of
+from fedac.federation.round import decompress
 from fedac.flower._arrays import (
-    CLIENT,
-    MEMORY,
-    MOST_EXAMPLES,
-    ROUND,
-    WEIGHT,
+    BadArraysError,
     NamedArrays,
     NDArray,
+    buffers_of,
     checksum,
+    flatten,
+    read_like,
+    require_finite,
+    unflatten,
+    with_prefix,
 )
-from fedac.flower._client.signatures import RAISED, explain
-from fedac.flower._server.nodes import as_number
+from fedac.flower._task import CLIENT, MEMORY, ROUND, WEIGHT
 
+MOST_EXAMPLES = 2.0**53  # above that a float is no count
+LONGEST_REASON = 300
+CLIENT_ID = re.compile(r"\d{1,20}")
+SIGNATURE = re.compile(r"client (\d{1,20}): (.*)")
+RAISED = 2  # Flower's code for a ClientApp that raised
+HINT = (
+    "is the client made by client_app, or does it train in local_training and return "
+    "local.reply(...)?"
+)
 
-class BadArraysError(Exception):
-    """Arrays that must not be used; the message says why."""
-
-
-def read_like(record: Mapping[str, Array], expected: NamedArrays) -> dict[str, NDArray]:
-    """Return the arrays of a record that has the keys, shapes and types of `expected`, all finite.
-
-    Examples
-    --------
-    >>> read_like({"w/0": Array(np.ones(3))}, {"w/0": np.zeros(2)})
-    Traceback (most recent call last):
-    ...
-    fedac.flower._server.replies.BadArraysError: wrong shape: w/0 is (3,), not (2,)
-    """
-    require_keys(record, expected)
-    return {key: _array(key, record[key], expected[key]) for key in expected}
-
-
-def require_keys(found: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
-    """Refuse missing and extra keys."""
-    for problem, keys in (
-        ("missing", expected.keys() - found.keys()),
-        ("extra", found.keys() - expected.keys()),
-    ):
-        if keys:
-            raise BadArraysError(f"{problem} key: {', '.join(sorted(keys))}")
-
-
-def require_like(key: str, array: NDArray, expected: NDArray) -> None:
-    """Refuse an array of another type or shape."""
-    if array.dtype != expected.dtype:
-        raise BadArraysError(f"wrong type: {key} is {array.dtype}, not {expected.dtype}")
-    if array.shape != expected.shape:
-        raise BadArraysError(f"wrong shape: {key} is {array.shape}, not {expected.shape}")
-
-
-def _array(key: str, sent: Array, expected: NDArray) -> NDArray:
-    try:
-        array = sent.numpy()
-    except Exception as error:  # bytes from outside may fail NumPy in any way
-        raise BadArraysError(f"unreadable: {key}: {str(error)[:80]}") from error
-    require_like(key, array, expected)
-    if not np.isfinite(array).all():
-        raise BadArraysError(f"not finite: {key}")
-    return array
-
-
-# --- Check every reply before it is used.
-
-# From a record, and what was sent, to arrays like those; raises BadArraysError.
+# From the record of a reply, and what was sent, to arrays like those; raises BadArraysError.
 Reader = Callable[[Mapping[str, Array], NamedArrays], dict[str, NDArray]]
 
 
@@ -81,8 +46,20 @@ Reader = Callable[[Mapping[str, Array], NamedArrays], dict[str, NDArray]]
 class Reply:
     """A reply that can be used.
 
-    A client of ours also says its number, and whether it had to begin its memory anew. `records`
-    is the reply without its arrays, for metrics that are the user's own to aggregate.
+    Attributes
+    ----------
+    weight : float
+        Its "num-examples".
+    metrics : dict
+        Its other metrics.
+    arrays : dict
+        Its named arrays.
+    client : str or None
+        The client id, if the client says it.
+    memory_lost : bool
+        Whether the client has lost its memory and started again.
+    records : RecordDict
+        The reply without its arrays, for the user's own aggregation of metrics.
     """
 
     weight: float
@@ -94,13 +71,33 @@ class Reply:
 
 
 class BadReplyError(Exception):
-    """A reply that must not be used; the message says why.
-
-    The client may have said its number. A `foreign` one may not know our messages at all.
-    """
+    """A reply that must not be used: the reason, and the client id if the client says it."""
 
     client: str | None = None
-    foreign: bool = False
+
+
+@dataclass
+class CheckedReplies:
+    """The good replies, the reasons against the others, and the client ids, all by node."""
+
+    good: dict[int, Reply] = field(default_factory=dict)
+    bad: dict[int, str] = field(default_factory=dict)
+    clients: dict[int, str] = field(default_factory=dict)
+
+
+def check_replies(replies: Iterable[Message], **options: Any) -> CheckedReplies:
+    """Tell good replies from bad ones, in the order of nodes; for options see `check_reply`."""
+    found = CheckedReplies()
+    for message in sorted(replies, key=lambda reply: reply.metadata.src_node_id):
+        node = message.metadata.src_node_id
+        try:
+            found.good[node] = reply = check_reply(message, **options)
+            client = reply.client
+        except BadReplyError as reason:
+            found.bad[node], client = str(reason), reason.client
+        if client is not None:
+            found.clients[node] = client
+    return found
 
 
 def check_reply(
@@ -114,60 +111,79 @@ def check_reply(
     """Return the content of a good reply, or raise `BadReplyError`.
 
     A good reply has exactly one MetricRecord, with a positive weight. A training reply also has
-    this round's number, and exactly one ArrayRecord with the keys, shapes and types of `expected`,
-    all finite; without `expected`, arrays are ignored. `read` is for replies that are rounded. If
-    clients remember what they sent, it must not have been changed since.
+    the number of this round, and exactly one ArrayRecord with the keys, shapes and types of
+    `expected`, all finite. Without `expected`, arrays are ignored. `read` is for compressed
+    replies. If clients remember what they sent, nothing may have changed it since.
     """
     if message.has_error():
-        text, client = explain(message.error)
-        bad = BadReplyError(f"error {message.error.code}: {text}")
-        bad.client, bad.foreign = client, client is None and message.error.code == RAISED
-        raise bad
-    weight, metrics = _metrics(message.content, server_round, training=expected is not None)
-    arrays = {} if expected is None else _arrays(message.content, expected, read)
-    if remembered:
-        _require_unchanged(message.content)
-    others = {k: v for k, v in message.content.items() if k not in message.content.array_records}
-    return Reply(weight, metrics, arrays, *_memory(message.content), RecordDict(others))
-
-
-@dataclass
-class Sorted:
-    """The good replies, why the others are bad, and what they tell of their clients, by node."""
-
-    good: dict[int, Reply] = field(default_factory=dict)
-    bad: dict[int, str] = field(default_factory=dict)
-    clients: dict[int, str] = field(default_factory=dict)
-    foreign: set[int] = field(default_factory=set)
-
-
-def sort_replies(
-    replies: Iterable[Message],
-    server_round: int,
-    expected: NamedArrays | None = None,
-    read: Reader = read_like,
-    remembered: bool = False,
-) -> Sorted:
-    """Tell good replies from bad ones, by node; see `check_reply`."""
-    found = Sorted()
-    for message in sorted(replies, key=lambda reply: reply.metadata.src_node_id):
-        node = message.metadata.src_node_id
+        raise _error(message.error)
+    content = message.content
+    weight, metrics = _metrics(content, server_round, training=expected is not None)
+    arrays: NamedArrays = {}
+    if expected is not None:
+        records = list(content.array_records.values())
+        if len(records) != 1:
+            raise BadReplyError(f"{len(records)} ArrayRecords instead of one")
         try:
-            reply = check_reply(
-                message,
-                server_round=server_round,
-                expected=expected,
-                read=read,
-                remembered=remembered,
-            )
-            found.good[node], client = reply, reply.client
-        except BadReplyError as reason:
-            found.bad[node], client = str(reason), reason.client
-            if reason.foreign:
-                found.foreign.add(node)
-        if client is not None:
-            found.clients[node] = client
-    return found
+            arrays = read(records[0], expected)
+        except BadArraysError as reason:
+            raise BadReplyError(str(reason)) from reason
+    told, memory = (content.config_records.get(k, ConfigRecord()) for k in (CLIENT, MEMORY))
+    if remembered and "checksum" in memory and memory["checksum"] != checksum(records[0]):
+        raise BadReplyError(
+            "its arrays were changed after training, by a modifier such as LocalDpMod: the client "
+            "remembers others, and the control variates would drift; use an algorithm without them"
+        )
+    others = {k: v for k, v in content.items() if k not in content.array_records}
+    return Reply(
+        weight,
+        metrics,
+        arrays,
+        as_client_id(told.get(CLIENT)),
+        memory.get("lost") is True,
+        RecordDict(others),
+    )
+
+
+def read_compressed(
+    record: Mapping[str, Array], sent: NamedArrays, *, algorithm: Algorithm, wire: str
+) -> dict[str, NDArray]:
+    """Return the named arrays of a compressed reply to what was sent."""
+    names = algorithm.sequences
+    model = with_prefix(names[0], sent)
+    length = bytes_of(wire, sum(array.size for array in model.values()))
+    data: dict[str, Any] = dict.fromkeys(names, np.broadcast_to(np.uint8(0), length))
+    found: dict[str, Any] = read_like(record, buffers_of(sent) | data)
+    with np.errstate(over="ignore", invalid="ignore"):
+        sequences = flatten(names, sent, model)
+        vectors = decompress(algorithm, wire, [found[name] for name in names], sequences)
+        arrays = unflatten(names, vectors, model)
+    require_finite(arrays)
+    return buffers_of(found) | arrays
+
+
+def as_client_id(given: object) -> str | None:
+    """Return a client id from outside, or None if it is not one.
+
+    >>> as_client_id("17"), as_client_id("../17"), as_client_id(17)
+    ('17', None, None)
+    """
+    return given if isinstance(given, str) and CLIENT_ID.fullmatch(given) else None
+
+
+def _error(error: Error) -> BadReplyError:
+    """Return one line about an error of Flower's, with the client id that `signed` put in it."""
+    lines = (error.reason or "").strip().removesuffix("'>").splitlines() or ["no reason given"]
+    for line in reversed(lines):
+        if found := SIGNATURE.search(line):
+            bad = BadReplyError(f"error {error.code}: {found[2][:LONGEST_REASON]}")
+            bad.client = found[1]
+            return bad
+    # The last line of a traceback that is not indented names the exception.
+    starts = [i for i, line in enumerate(lines) if line[:1].strip()]
+    text = " ".join(" ".join(lines[starts[-1] if starts else 0 :]).split())[:LONGEST_REASON]
+    hint = f"; {HINT}" if error.code == RAISED else ""  # a client of ours would have signed it
+    return BadReplyError(f"error {error.code}: {text}{hint}")
 
 
 def _metrics(
@@ -180,9 +196,7 @@ def _metrics(
     # Flower's own clients, which may evaluate for us, do not say the round.
     reply_round = numbers.pop(ROUND, None if training else server_round)
     if reply_round is None:
-        bad = BadReplyError(f"missing metric: {ROUND}")
-        bad.foreign = True
-        raise bad
+        raise BadReplyError(f"missing metric: {ROUND}; {HINT}")
     if WEIGHT not in numbers:
         raise BadReplyError(f"missing metric: {WEIGHT}")
     weight = numbers.pop(WEIGHT)
@@ -193,30 +207,3 @@ def _metrics(
     if not 0 < weight <= MOST_EXAMPLES:
         raise BadReplyError(f"weight must be above 0 and at most 2^53: {weight:g}")
     return weight, numbers
-
-
-def _arrays(content: RecordDict, expected: NamedArrays, read: Reader) -> dict[str, NDArray]:
-    records = list(content.array_records.values())
-    if len(records) != 1:
-        raise BadReplyError(f"{len(records)} ArrayRecords instead of one")
-    try:
-        return read(records[0], expected)
-    except BadArraysError as reason:
-        raise BadReplyError(str(reason)) from reason
-
-
-def _require_unchanged(content: RecordDict) -> None:
-    """Refuse arrays that differ from those that the client remembers having sent."""
-    record = content.config_records.get(MEMORY, ConfigRecord())
-    (arrays,) = content.array_records.values()
-    if "checksum" in record and record["checksum"] != checksum(arrays):
-        raise BadReplyError(
-            "its arrays were changed after training, by a modifier such as LocalDpMod: the client "
-            "remembers others, and the control variates would drift; use an algorithm without them"
-        )
-
-
-def _memory(content: RecordDict) -> tuple[str | None, bool]:
-    """Return the client's number if it says so, and whether it has lost its memory."""
-    number, memory = (content.config_records.get(k, ConfigRecord()) for k in (CLIENT, MEMORY))
-    return as_number(number.get(CLIENT)), memory.get("lost") is True

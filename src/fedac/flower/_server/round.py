@@ -1,157 +1,260 @@
-"""What the server keeps from round to round besides the sequences, and how it moves.
+"""The rounds of a federation, one after the other: configure, wait, aggregate, evaluate, save.
 
-The server's rule is called on float64 arrays, whatever the type of the model.
+Flower's own loop has no retries, quorum, checkpoints or history. This one has, and calls the same
+hooks (`fedac.flower._server.hooks`), so that a subclass or a wrapper may override any of them.
 """
 
 from __future__ import annotations
 
+import logging
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
-import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Strategy
 
-from fedac.algorithms import Algorithm, RoundInfo
-from fedac.algorithms.algorithm import serve_mean
-from fedac.algorithms.hyperparameters import Hyperparameters
-from fedac.algorithms.memory.control_variates import reweigh_sequences
 from fedac.errors import InputError
-from fedac.flower._arrays import NamedArrays, NDArray, buffers_of, by_key, to_named, with_prefix
-from fedac.flower._client.labels import Labels
+from fedac.federation.checkpoint import describe_rule
+from fedac.flower._arrays import (
+    ModelArrays,
+    count_bytes,
+    from_record,
+    initial_state,
+    layout_of,
+    to_record,
+)
+from fedac.flower._server.checkpoint import Checkpoint
+from fedac.flower._server.clients import Clients
+from fedac.flower._server.hooks import RoundHooks
+from fedac.flower._server.privacy import Wrappers
+from fedac.flower._server.result import SERVER, TRAIN, FederationResult, History, QuorumError, Round
+from fedac.flower._server.waiting import Grace, send_and_wait
+from fedac.paths import require_writable
+
+log = logging.getLogger("flwr.fedac")
+
+EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
+OnRound = Callable[[Round], object]
 
 
 @dataclass
-class ServerMemory:
-    """What a server keeps to itself; a checkpoint has it.
+class FederationRun:
+    """One call of `LocalStrategy.start`; see there for the fields.
 
-    Attributes
-    ----------
-    arrays : dict
-        The algorithm's server state, with keys such as ``w_u/0``, in float64.
-    labels : Labels
-        Which memories of the clients it knows of.
+    `hooks` is the strategy itself, or the outermost of its `wrappers`.
     """
 
-    arrays: NamedArrays = field(default_factory=dict)
-    labels: Labels = field(default_factory=Labels)
+    strategy: RoundHooks
+    hooks: Strategy
+    wrappers: Wrappers
+    grid: Grid
+    num_rounds: int
+    timeout: float | None
+    train_config: ConfigRecord
+    evaluate_config: ConfigRecord
+    evaluate_fn: EvaluateFn | None
+    on_round: OnRound
+    result: FederationResult = field(default_factory=FederationResult)
+    # The sequences after the last finished round, and its number.
+    _arrays: ArrayRecord = field(default_factory=ArrayRecord)
+    _finished: int = 0
 
+    def start(self, initial_arrays: ArrayRecord) -> FederationResult:
+        """Make the remaining rounds and return the result."""
+        self._begin(initial_arrays)
+        if self._finished > self.num_rounds:
+            log.warning(
+                "%d rounds were requested, but %d are finished", self.num_rounds, self._finished
+            )
+        if self._finished == 0 and self.evaluate_fn is not None:
+            row = Round(round=0, metrics=self._evaluate_on_server(0, self._arrays))
+            self.result.history.rounds.append(row)
+            self.on_round(row)
+        try:
+            while self._finished < self.num_rounds:
+                self._round(self._finished + 1)
+        except QuorumError as error:
+            error.result = self.result
+            raise
+        finally:  # however a run ends, it keeps its rounds
+            result, strategy = self.result, self.strategy
+            result.sequences, result.server = from_record(self._arrays), strategy.server
+            output = strategy.output(self._finished, result.sequences)
+            result.arrays = ModelArrays(output, strategy.layout)
+        return self.result
 
-def begin_server(algorithm: Algorithm, sequences: NamedArrays) -> ServerMemory:
-    """Return what the server keeps at the start of a run, given the sequences at the start.
+    def _begin(self, initial_arrays: ArrayRecord) -> None:
+        """Set the state of the strategy, from the checkpoint if there is one."""
+        strategy, path, source = self.strategy, self.strategy.checkpoint, self.strategy.source
+        strategy.training, strategy.last_round = None, self.num_rounds
+        strategy.history, strategy.clients = History(), Clients()
+        strategy.layout = layout_of(initial_arrays)
+        arrays, strategy.server = initial_state(strategy.algorithm, initial_arrays)
+        if source is not None:
+            found = Checkpoint.load(source)
+            settings = strategy.settings() | {"wrapper": self.wrappers.names}
+            try:
+                found.require_same(
+                    settings, strategy.algorithm, strategy.hp, arrays, strategy.server
+                )
+            except InputError as error:
+                raise InputError(f"cannot use '{source}': {error}") from error
+            arrays, strategy.server = dict(found.arrays), found.server
+            strategy.history, strategy.clients = found.history, Clients.from_json(found.clients)
+            self._finished = found.round
+            self.wrappers.restore(found.norms)
+            log.info("resuming after round %d of '%s'", found.round, source)
+        self._arrays, self.result.history = to_record(arrays), strategy.history
+        self.result.restore_metrics()
+        if path is not None:
+            require_writable(path)
+            if path.exists() and not (source and source.resolve() == path.resolve()):
+                log.warning("overwriting '%s'", path)
 
-    Examples
-    --------
-    >>> from fedac.algorithms import get
-    >>> begin_server(get("outer-nesterov"), {"w/0": np.array([2.0])}).arrays
-    {'w_u/0': array([2.]), 'w_z/0': array([2.])}
-    """
-    if not algorithm.server:
-        return ServerMemory()
-    kept = {
-        key: algorithm.split(algorithm.start(_start_of(algorithm, vectors)))[1]
-        for key, vectors in by_key(algorithm.sequences, _doubled(sequences)).items()
-    }
-    return ServerMemory(to_named(algorithm.server, kept))
+    def _round(self, server_round: int) -> None:
+        """Train, evaluate, save."""
+        began = time.monotonic()
+        row = Round(round=server_round)
+        arrays = self._train(row)
+        try:
+            self._evaluate(row, arrays)
+            row.metrics |= self._evaluate_on_server(server_round, arrays)
+        finally:  # keep what was trained even if an evaluation fails
+            row.seconds = time.monotonic() - began
+            self._save(row, arrays)
+        log.info(
+            "round %d/%d: %d good, %d bad, %d lost, %.2f s%s",
+            server_round, self.num_rounds, row.good, row.bad, row.lost, row.seconds,
+            "".join(f", {name} {value:.6g}" for name, value in row.metrics.items()),
+        )  # fmt: skip
+        self.on_round(row)
 
+    def _train(self, row: Round) -> ArrayRecord:
+        """Ask nodes until there is a quorum; return the aggregate, and count in the row."""
+        strategy, number, arrays = self.strategy, row.round, self._arrays
+        unanswered: dict[str, int] = {}
+        for attempt in range(1, strategy.retries + 2):
+            row.attempts = attempt
+            # Configure.
+            config = self.train_config
+            messages = list(self.hooks.configure_train(number, arrays, config, self.grid))
+            training = strategy.begin_round(number, arrays)  # a subclass may replace the hook
+            if attempt == 1:
+                training.quorum = strategy.quorum_of(len(messages))
+            # Wait. A late reply to an earlier attempt counts as well.
+            good, quorum = training.good, training.quorum
+            unanswered = {m: node for m, node in unanswered.items() if node not in good}
+            replies, slowest = self._exchange(
+                row, messages, "training", unanswered, enough=quorum - len(good)
+            )
+            # Check the replies, take their mean, serve.
+            if self.hooks is not strategy:  # a wrapper may fail on a bad reply, or on none
+                replies = strategy.without_bad(replies, self.wrappers)
+            after, metrics = None, None
+            if replies or self.hooks is strategy:
+                after, metrics = self.hooks.aggregate_train(number, replies)
+            drops = [
+                drop
+                for drop in strategy.history.dropped
+                if (drop.round, drop.during) == (number, "training")
+            ]
+            row.good, row.bad = len(good), len(drops) - row.lost
+            row.memory_lost = sum(reply.memory_lost for reply in good.values())
+            if after is not None:
+                strategy.deadline.saw(slowest)
+                if metrics is not None:
+                    self.result.train_metrics_clientapp[number] = metrics
+                    row.metrics |= _numbers(metrics, prefix=TRAIN)
+                return after
+            strategy.deadline.missed()
+            log.warning(
+                "round %d: %d good replies, the quorum is %d (attempt %d of %d)",
+                number, row.good, quorum, attempt, strategy.retries + 1,
+            )  # fmt: skip
+        reasons = {drop.node: drop.reason for drop in drops if drop.node not in good}
+        names = {node: strategy.clients.name(node) for node in reasons}
+        raise QuorumError(row, quorum, reasons, names)
 
-def serve(
-    algorithm: Algorithm,
-    mean: NamedArrays,
-    before: NamedArrays,
-    kept: NamedArrays,
-    hp: Hyperparameters,
-    this: RoundInfo,
-) -> tuple[NamedArrays, NamedArrays]:
-    """Return the next sequences and what the server keeps.
+    def _evaluate(self, row: Round, arrays: ArrayRecord) -> None:
+        """Evaluate the output on the clients, if the strategy wants to."""
+        config = self.evaluate_config
+        messages = list(self.hooks.configure_evaluate(row.round, arrays, config, self.grid))
+        if not messages:
+            return
+        enough = len(messages) // 2 + 1
+        replies, _ = self._exchange(row, messages, "evaluation", {}, enough=enough)
+        metrics = self.hooks.aggregate_evaluate(row.round, replies)
+        if metrics is None:
+            log.warning(
+                "round %d: no client could evaluate; evaluate_every=0 turns evaluations off",
+                row.round,
+            )
+            return
+        self.result.evaluate_metrics_clientapp[row.round] = metrics
+        row.metrics |= _numbers(metrics)
 
-    Examples
-    --------
-    >>> from fedac.algorithms import get
-    >>> diloco = get("diloco(2, 0.5)")
-    >>> hp = diloco.couple(eta=0.1, mu=1.0, K=1)
-    >>> x, mean, u = {"w/0": np.array([3.0])}, {"w/0": np.array([2.5])}, {"w_u/0": np.array([1.0])}
-    >>> serve(diloco, mean, x, u, hp, RoundInfo())
-    ({'w/0': array([1.])}, {'w_u/0': array([1.])})
-    """
-    if algorithm.serve is serve_mean:
-        return mean, kept
-    messages, sequences, server = (
-        by_key(names, _doubled(arrays))
-        for names, arrays in (
-            (algorithm.sequences, mean),
-            (algorithm.sequences, before),
-            (algorithm.server, kept),
+    def _exchange(
+        self,
+        row: Round,
+        messages: list[Message],
+        during: str,
+        unanswered: dict[str, int],
+        *,
+        enough: int,
+    ) -> tuple[list[Message], float]:
+        """Send messages; return the replies in time, and the seconds until the last of them."""
+        strategy = self.strategy
+        seconds = min(strategy.deadline.seconds, self.timeout or float("inf"))
+        grace = None if strategy.grace is None else Grace(strategy.grace, enough)
+        answers = send_and_wait(self.grid, messages, seconds, unanswered, grace)
+        row.bytes_down += count_bytes(messages)
+        row.bytes_up += count_bytes(answers.replies.values())
+        asked = {message.metadata.dst_node_id for message in messages}
+        silent = sorted(asked - set(answers.replies))
+        strategy.drop(row.round, dict.fromkeys(silent, "no reply in time"), during=during)
+        if during == "training":
+            row.lost += len(silent)
+        return list(answers.replies.values()), answers.seconds
+
+    def _evaluate_on_server(self, server_round: int, arrays: ArrayRecord) -> dict[str, float]:
+        if self.evaluate_fn is None:
+            return {}
+        output = self.strategy.output(server_round, from_record(arrays))
+        metrics = self.evaluate_fn(server_round, to_record(output))
+        if metrics is None:
+            return {}
+        if not isinstance(metrics, MetricRecord):
+            raise InputError(
+                f"evaluate_fn must return a MetricRecord or None, got {type(metrics).__name__}"
+            )
+        self.result.evaluate_metrics_serverapp[server_round] = metrics
+        return _numbers(metrics, prefix=SERVER)
+
+    def _save(self, row: Round, arrays: ArrayRecord) -> None:
+        """Append a finished round to the history, and write the checkpoint if there is one."""
+        strategy = self.strategy
+        strategy.history.rounds.append(row)
+        self._arrays, self._finished = arrays, row.round
+        if strategy.checkpoint is None:
+            return
+        rule = describe_rule(strategy.algorithm, strategy.hp)
+        settings = rule.pop("hyperparameters") | rule | strategy.settings()
+        checkpoint = Checkpoint(
+            round=row.round,
+            arrays=from_record(arrays),
+            settings=settings | {"wrapper": self.wrappers.names},
+            history=strategy.history,
+            server=strategy.server,
+            clients=strategy.clients.to_json(),
+            norms=self.wrappers.norms,
         )
-    )
-    # A diverging run overflows on its way out; its clients' replies will not be finite.
-    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-        moved = {
-            key: algorithm.serve(messages[key], sequences[key], server.get(key, ()), hp, this)
-            for key in messages
-        }
-    model = with_prefix(algorithm.sequences[0], before)
-    after = to_named(algorithm.sequences, {key: x for key, (x, _) in moved.items()}, model)
-    return (
-        buffers_of(mean) | after,
-        to_named(algorithm.server, {key: state for key, (_, state) in moved.items()}),
-    )
+        try:
+            checkpoint.save(strategy.checkpoint)
+        except OSError as error:  # a full disk should not end the run
+            log.error("round %d: %s; continuing", row.round, error)
 
 
-def rescale_changes(algorithm: Algorithm, sequences: NamedArrays, factor: float) -> NamedArrays:
-    """Multiply the sequences of which clients send changes, such as the control variates' c.
-
-    They are sums over clients divided by the weight of all clients, whose weight may be new.
-
-    Examples
-    --------
-    >>> from fedac.algorithms import get
-    >>> sequences = {"w/0": np.array([3.0]), "c/0": np.array([2.0])}
-    >>> rescale_changes(get("scaffold"), sequences, 0.5)
-    {'w/0': array([3.]), 'c/0': array([1.])}
-    """
-    states = by_key(algorithm.sequences, sequences)
-    moved = {key: reweigh_sequences(algorithm, x, factor) for key, x in states.items()}
-    model = with_prefix(algorithm.sequences[0], sequences)
-    return buffers_of(sequences) | to_named(algorithm.sequences, moved, model)
-
-
-def problem_of(sequences: NamedArrays, kept: NamedArrays) -> str | None:
-    """Say what is wrong with what the server would hold: numbers or lengths that are not finite.
-
-    A model whose squared length overflows has no loss.
-
-    Examples
-    --------
-    >>> problem_of({"w/0": np.array([1e200])}, {"w_v/0": np.array([1.0])})
-    'the squared length of w/0'
-    """
-    with np.errstate(over="ignore", invalid="ignore"):
-        for key, array in sequences.items():
-            numbers = array.astype(np.result_type(array.dtype, np.float32), copy=False)
-            if not np.isfinite(np.vdot(numbers, numbers)):
-                return f"the squared length of {key}"
-    return next((key for key, array in kept.items() if not np.isfinite(array).all()), None)
-
-
-def output_of(
-    algorithm: Algorithm, sequences: NamedArrays, kept: NamedArrays, hp: Hyperparameters, t: int
-) -> dict[str, NDArray]:
-    """Return the output after t steps, with the names of the initial arrays, and the buffers."""
-    model, server = with_prefix(algorithm.sequences[0], sequences), by_key(algorithm.server, kept)
-    parameters = {
-        key: np.asarray(algorithm.output((*vectors, *server.get(key, ())), hp, t), model[key].dtype)
-        for key, vectors in by_key(algorithm.sequences, sequences).items()
-    }
-    return parameters | buffers_of(sequences)
-
-
-def _start_of(algorithm: Algorithm, sequences: tuple[NDArray, ...]) -> NDArray:
-    """Return w_0, given the sequences that start at multiples of it."""
-    factors, _ = algorithm.split(algorithm.start(1.0))
-    for factor, sequence in zip(factors, sequences, strict=True):
-        if factor:
-            w_0: NDArray = sequence / factor
-            return w_0
-    raise InputError(f"algorithm '{algorithm.name}': no sequence starts at a multiple of w_0")
-
-
-def _doubled(arrays: NamedArrays) -> NamedArrays:
-    return {key: np.asarray(array, np.float64) for key, array in arrays.items()}
+def _numbers(metrics: MetricRecord, prefix: str = "") -> dict[str, float]:
+    return {f"{prefix}{k}": float(v) for k, v in metrics.items() if isinstance(v, int | float)}

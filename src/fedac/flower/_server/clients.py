@@ -1,0 +1,218 @@
+"""What the server knows of its clients: ids, examples, and which memory each of them has.
+
+Flower draws new node ids for every run. A client's own id, its ``partition-id``, stays: sampled by
+client ids, a run repeats, and a resumed run is the same.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import secrets
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.serverapp import Grid
+
+from fedac.errors import InputError
+from fedac.federation.sampling import clients_in, participants
+from fedac.flower._server.replies import MOST_EXAMPLES, Reply, as_client_id
+from fedac.flower._server.waiting import send_and_wait
+from fedac.flower._task import ASK, CLIENT, CONFIG, EXAMPLES, QUESTION, WEIGHT, MemoryVersion
+
+log = logging.getLogger("flwr.fedac")
+
+
+@dataclass
+class Clients:
+    """The clients of one run, as far as the server knows them.
+
+    The server's control variate c is the sum of n_m c_m over all clients, divided by `total`, the
+    sum of n_m. Here n_m is the weight of the client's last used reply, with which c holds its c_m.
+
+    Attributes
+    ----------
+    run : str
+        A random name, the same for a run and all that resume it.
+    ids : dict
+        Client ids, by node.
+    examples : dict
+        Numbers of examples, by node, for nodes that were asked.
+    used : dict
+        Round and weight of the last used reply, by client (`key`).
+    total : float
+        The weight of all clients when c was last computed; 0 before the first round.
+
+    Examples
+    --------
+    >>> clients = Clients(ids={8123: 4})
+    >>> clients.name(8123), clients.name(97)
+    ('node 8123 (partition 4)', 'node 97')
+    >>> clients.use(3, {8123: 30.0}, total=40.0)
+    >>> clients.learn(97, "4")  # the client has come back as another node
+    >>> clients.memory_version(97).round
+    3
+    """
+
+    run: str = field(default_factory=lambda: secrets.token_hex(8))
+    ids: dict[int, int] = field(default_factory=dict)
+    examples: dict[int, float] = field(default_factory=dict)
+    used: dict[str, tuple[int, float]] = field(default_factory=dict)
+    total: float = 0.0
+    _asked: set[int] = field(default_factory=set)
+
+    def learn(self, node: int, client: str | None) -> None:
+        """Note the client id that a node claims."""
+        if client is not None:
+            self.ids[node] = int(client)
+
+    def name(self, node: int) -> str:
+        """Return what logs call a node."""
+        return f"node {node}" + f" (partition {self.ids.get(node)})" * (node in self.ids)
+
+    def key(self, node: int) -> str:
+        """Return the client id of a node as a string; without one, a name made of the node id."""
+        return str(self.ids[node]) if node in self.ids else f"node {node}"
+
+    def nodes_by_id(self, nodes: Iterable[int]) -> dict[int, list[int]]:
+        """Return the nodes of each client id; more than one is a mistake in the deployment."""
+        found: dict[int, list[int]] = {}
+        for node in sorted(nodes):
+            if node in self.ids:
+                found.setdefault(self.ids[node], []).append(node)
+        return found
+
+    def sample(self, nodes: Iterable[int], count: int, seed: int, r: int) -> list[int]:
+        """Return who takes part in round r, counted from 0, as the simulator does."""
+        order = self._ordered(nodes)
+        if count >= len(order):
+            return order
+        return [order[i] for i in participants(seed, r, N=len(order), count=count)]
+
+    def sample_by_key(self, nodes: Iterable[int], count: int, key: str) -> list[int]:
+        """Return some of the nodes, by a key of the draw."""
+        order = self._ordered(nodes)
+        return random.Random(key).sample(order, max(0, min(count, len(order))))
+
+    def _ordered(self, nodes: Iterable[int]) -> list[int]:
+        """Sort nodes by client id; those without one come last, by node id."""
+        return sorted(nodes, key=lambda n: (n not in self.ids, self.ids.get(n, n), n))
+
+    def weigh(
+        self, replies: Mapping[int, Reply], connected: Iterable[int], *, by_examples: bool
+    ) -> tuple[dict[int, float], float]:
+        """Return the weights of some replies, by node, and the total weight of all clients.
+
+        All clients are those of the replies, those whose replies were used before, and those that
+        are connected. With weights by examples, one that has not told its number counts from its
+        first reply on: until then it has c_m = 0, so c is still a mean of c_m.
+        """
+        weights = {n: replies[n].weight if by_examples else 1.0 for n in sorted(replies)}
+        members = {self.key(node) for node in replies}
+        absent = sum(weight for key, (_, weight) in self.used.items() if key not in members)
+        idle = {self.key(node): node for node in connected}
+        new = [node for key, node in idle.items() if key not in members | self.used.keys()]
+        others = sum(self.examples.get(node, 0.0) if by_examples else 1.0 for node in new)
+        return weights, sum(weights.values()) + absent + others
+
+    def memory_version(self, node: int) -> MemoryVersion:
+        """Return which memory a node should use."""
+        return MemoryVersion(self.run, *self.used.get(self.key(node), (0, 0.0)))
+
+    def use(self, server_round: int, weights: Mapping[int, float], total: float) -> None:
+        """Note that a round used the replies of some nodes with these weights."""
+        self.used |= {self.key(node): (server_round, weight) for node, weight in weights.items()}
+        self.total = total
+
+    def forget_memories(self) -> None:
+        """Let all clients start their memories again."""
+        self.used, self.total = {}, 0.0
+
+    def ask(
+        self,
+        grid: Grid,
+        nodes: Iterable[int],
+        seconds: float,
+        config: Mapping[str, Any],
+        *,
+        sampled: bool,
+        examples: bool,
+    ) -> None:
+        """Ask unknown nodes for their client ids, and perhaps their examples; warn of the silent.
+
+        Ids are needed to sample clients, or to find a client's memory.
+        """
+        new = [
+            node
+            for node in nodes
+            if node not in self._asked
+            and (node not in self.ids or (examples and node not in self.examples))
+        ]
+        if not new:
+            return
+        self._asked.update(new)
+        record = ConfigRecord({**config, ASK: CLIENT, EXAMPLES: examples})
+        questions = [Message(RecordDict({CONFIG: record}), node, QUESTION) for node in new]
+        for node, reply in send_and_wait(grid, questions, seconds, {}).replies.items():
+            if reply.has_error():
+                continue
+            told = reply.content.config_records.get(CLIENT, ConfigRecord())
+            self.learn(node, as_client_id(told.get(CLIENT)))
+            count = told.get(WEIGHT)
+            if isinstance(count, int | float) and 0 < count <= MOST_EXAMPLES:
+                self.examples[node] = float(count)
+        silent = sum(node not in self.ids for node in new)
+        if silent:
+            log.warning(
+                "%d of %d nodes do not tell their client id, so %s: make the app with client_app, "
+                "or call fedac.flower.tell_number(app)",
+                silent, len(new),
+                "sampling uses node ids, which Flower draws at random, and will not repeat"
+                if sampled
+                else "a client that returns as another node starts its memory again",
+            )  # fmt: skip
+        silent = sum(node not in self.examples for node in new)
+        if examples and silent:
+            log.warning(
+                "%d of %d nodes do not tell how many examples they have: they count among all "
+                "clients from their first reply on. Make the app with client_app, or call "
+                "fedac.flower.tell_number(app, examples=...)",
+                silent, len(new),
+            )  # fmt: skip
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what a checkpoint holds."""
+        return {
+            "run": self.run,
+            "ids": [*self.ids.items()],
+            "used": [[key, *used] for key, used in self.used.items()],
+            "total": self.total,
+        }
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> Clients:
+        """Read what a checkpoint holds."""
+        used = {key: (number, weight) for key, number, weight in content["used"]}
+        return cls(content["run"], dict(content["ids"]), used=used, total=content["total"])
+
+
+def require_sample(name: str, sample: float | None) -> float | None:
+    """Return a number of nodes (an int), or a share of them (a float up to 1), or None."""
+    share = isinstance(sample, float) and 0 < sample <= 1
+    count = isinstance(sample, int) and not isinstance(sample, bool) and sample > 0
+    if not (sample is None or share or count):
+        raise InputError(f"{name} must be a number of nodes (10), or a share (0.1), got {sample!r}")
+    return sample
+
+
+def sample_size(sample: float | None, nodes: int) -> int:
+    """Return how many of some nodes are in a sample; a share is rounded as in the simulator.
+
+    >>> sample_size(0.25, 10), sample_size(3, 2), sample_size(None, 7)
+    (2, 3, 7)
+    """
+    if sample is None:
+        return nodes
+    return clients_in(sample, nodes) if isinstance(sample, float) else int(sample)

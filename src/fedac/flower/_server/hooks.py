@@ -1,0 +1,393 @@
+"""Flower's hooks of a round: configure, check replies, take the mean, serve.
+
+`fedac.flower._server.round` calls them round after round. A subclass may override any of them, and
+a strategy of Flower's may wrap them.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Strategy
+
+from fedac.algorithms import RoundInfo
+from fedac.errors import InputError
+from fedac.federation.averaging import mean_by_key
+from fedac.federation.compression import FLOAT32
+from fedac.flower._arrays import (
+    Layout,
+    NamedArrays,
+    NDArray,
+    from_record,
+    read_like,
+    to_record,
+)
+from fedac.flower._server.aggregate import distance, not_finite, output_of, server_step
+from fedac.flower._server.clients import Clients, sample_size
+from fedac.flower._server.options import MetricsFn, Options
+from fedac.flower._server.privacy import OWN_LOOP, Wrappers
+from fedac.flower._server.replies import (
+    CheckedReplies,
+    Reader,
+    Reply,
+    check_replies,
+    read_compressed,
+)
+from fedac.flower._server.result import Dropped, FederationResult, History
+from fedac.flower._server.waiting import CLOCK_SKEW, wait_for_nodes
+from fedac.flower._task import ARRAYS, CONFIG, ROUND, WEIGHT, Task, with_task
+
+# A child of Flower's logger: `flwr run --stream` and `flwr log` show its lines.
+log = logging.getLogger("flwr.fedac")
+
+
+@dataclass
+class TrainingRound:
+    """The training round in progress.
+
+    Attributes
+    ----------
+    number : int
+        Its number, from 1 on.
+    sent : ArrayRecord
+        All sequences, as sent to the clients; `before` has them as named arrays.
+    quorum : int
+        How many good replies it needs.
+    attempts : int
+        How many times nodes were asked.
+    connected, asked : set of int
+        All nodes that were seen in the round, and those that were asked.
+    good : dict
+        The good replies so far, by node.
+    told : dict
+        The round of the memory that each node was told to use.
+    finished : bool
+        Whether the good replies were aggregated.
+    """
+
+    number: int
+    sent: ArrayRecord
+    before: NamedArrays
+    quorum: int
+    attempts: int = 0
+    connected: set[int] = field(default_factory=set)
+    asked: set[int] = field(default_factory=set)
+    good: dict[int, Reply] = field(default_factory=dict)
+    told: dict[int, int] = field(default_factory=dict)
+    finished: bool = False
+
+
+@dataclass(frozen=True)
+class _Step:
+    """The server after some replies, their weights and that of all clients, and what is wrong."""
+
+    after: NamedArrays
+    server: NamedArrays
+    weights: Mapping[int, float]
+    total: float
+    problem: str | None
+
+
+class RoundHooks(Options, Strategy):
+    """The hooks of a `LocalStrategy`, and the state of its run; see there."""
+
+    training: TrainingRound | None = None
+    last_round: int | None = None
+    result = cached_property(lambda self: FederationResult())
+    history = cached_property(lambda self: History())
+    clients = cached_property(lambda self: Clients())
+    server = cached_property[NamedArrays](lambda self: {})
+    layout = cached_property(lambda self: Layout())
+    _running = False
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> list[Message]:
+        """Return the messages of a round; `arrays` holds all sequences.
+
+        Called again with the same arrays, it asks nodes that have no good reply yet.
+        """
+        if not self._running:
+            raise InputError(OWN_LOOP)
+        # Wait for all nodes before the first round, later only for what a round needs.
+        wanted = self.min_nodes if self.training is None else self.training.quorum
+        training = self.begin_round(server_round, arrays)
+        connected = wait_for_nodes(grid, wanted, self.deadline.seconds)
+        if len(connected) < wanted:
+            log.warning("round %d: %d of %d nodes connected", server_round, len(connected), wanted)
+        self._ask_ids(grid, connected, {**config, ROUND: server_round})
+        training.attempts += 1
+        training.connected.update(connected)
+        nodes = self._sample(training, connected)
+        training.asked.update(nodes)
+        return self.messages(MessageType.TRAIN, server_round, arrays, config, sorted(nodes))
+
+    def begin_round(self, server_round: int, arrays: ArrayRecord) -> TrainingRound:
+        """Return the round in progress, or begin a new one if its number or arrays differ."""
+        now = self.training
+        if now is None or now.finished or (now.number, now.sent) != (server_round, arrays):
+            quorum = self.quorum_of(self.min_nodes)
+            now = TrainingRound(server_round, arrays, from_record(arrays), quorum)
+            self.training = now
+        return now
+
+    def _ask_ids(self, grid: Grid, connected: list[int], config: Mapping[str, object]) -> None:
+        """Ask nodes for client ids if they are sampled, or if a memory may have to be found."""
+        sampled, nodes = self.sample is not None, connected
+        examples = bool(self.algorithm.changes) and self.weighting == "examples"
+        if not sampled and not examples:
+            used = self.clients.used if self.algorithm.memory else {}
+            nodes = [node for node in connected if used and self.clients.key(node) not in used]
+        self.clients.ask(
+            grid, nodes, self.deadline.seconds, config, sampled=sampled, examples=examples
+        )
+
+    def _sample(self, training: TrainingRound, connected: Sequence[int]) -> list[int]:
+        """Return the nodes to ask in this attempt; those that were not asked yet go first.
+
+        The sample depends only on the seed, the round, the attempt and the ids of the connected
+        clients. If all are connected, that of the first attempt is the simulator's.
+        """
+        wanted = sample_size(self.sample, len(connected)) - len(training.good)
+        if training.attempts == 1:
+            return self.clients.sample(connected, wanted, self.seed, training.number - 1)
+        key = f"{self.seed}/{training.number}/{training.attempts}"
+        nodes = self.clients.sample_by_key(set(connected) - training.asked, wanted, key)
+        failed = set(connected) & training.asked - set(training.good)
+        return nodes + self.clients.sample_by_key(failed, wanted - len(nodes), key)
+
+    def messages(
+        self,
+        kind: str,
+        server_round: int,
+        arrays: ArrayRecord,
+        config: ConfigRecord,
+        nodes: Iterable[int],
+    ) -> list[Message]:
+        """Return one message per node, with the task of a round.
+
+        If the algorithm has memory, every task says which version the node should use.
+        """
+        task = Task(
+            algorithm=self.algorithm,
+            hp=self.hyperparameters(server_round),
+            round=server_round,
+            first_step=(server_round - 1) * self.local_steps,
+            local_steps=self.local_steps,
+            seed=self.seed,
+            wire=self.wire,
+            wire_seed=self.wire_seed,
+        )
+        # As in Flower, the user's entries come with the number of the round.
+        record = with_task({**config, ROUND: server_round}, task.to_record())
+        content = RecordDict({ARRAYS: arrays, CONFIG: record})
+        group, ttl = str(server_round), self.deadline.seconds + CLOCK_SKEW
+        messages = []
+        for node in nodes:
+            if self.algorithm.memory and kind == MessageType.TRAIN:
+                version = self.clients.memory_version(node)
+                if self.training is not None:
+                    self.training.told[node] = version.round
+                if self.weighting != "examples":
+                    version = replace(version, weight=0.0)
+                own = with_task(record, version.to_record())
+                content = RecordDict({ARRAYS: arrays, CONFIG: own})
+            messages.append(Message(content, node, kind, group_id=group, ttl=ttl))
+        return messages
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Return the aggregate of the round's good replies so far, or None below the quorum."""
+        training = self.training
+        if training is None or training.number != server_round:
+            raise InputError(f"round {server_round}: aggregate_train needs configure_train first")
+        found = self._check(training, replies)
+        training.good |= found.good
+        self.drop(server_round, found.bad, during="training")
+        while len(training.good) >= training.quorum:
+            step = self._step(training, training.good)
+            if step.problem is None:
+                return self._finish(training, step)
+            self._drop_culprits(training, step.problem)
+        return None, None
+
+    def _check(self, training: TrainingRound, replies: Iterable[Message]) -> CheckedReplies:
+        """Tell good replies from bad ones, and learn the ids of their clients."""
+        read: Reader = read_like
+        if self.wire != FLOAT32:
+            read = partial(read_compressed, algorithm=self.algorithm, wire=self.wire)
+        found = check_replies(
+            replies,
+            server_round=training.number,
+            expected=training.before,
+            read=read,
+            remembered=self.adds_up,
+        )
+        for node, client in found.clients.items():
+            self.clients.learn(node, client)
+        if self.adds_up:  # two nodes with one client id would have one memory between them
+            owners = {self.clients.key(node): node for node in training.good}
+            for node in list(found.good):
+                owner = owners.setdefault(self.clients.key(node), node)
+                if owner != node:
+                    del found.good[node]
+                    found.bad[node] = (
+                        f"node {owner} is partition {self.clients.key(node)} already, and control "
+                        "variates need clients of their own; give every node its own partition-id"
+                    )
+        return found
+
+    def without_bad(self, replies: list[Message], wrappers: Wrappers) -> list[Message]:
+        """Drop the training replies that wrappers cannot use; return the others."""
+        if self.training is None:
+            return replies
+        found, before = self._check(self.training, replies), self.training.before
+        problems = {node: wrappers.problem(reply, before) for node, reply in found.good.items()}
+        bad = found.bad | {node: text for node, text in problems.items() if text is not None}
+        self.drop(self.training.number, bad, during="training")
+        return [reply for reply in replies if reply.metadata.src_node_id not in bad]
+
+    def _step(self, training: TrainingRound, replies: Mapping[int, Reply]) -> _Step:
+        """Take the mean of some replies and the server's step, without keeping the result."""
+        by_examples, before = self.weighting == "examples", training.before
+        weights, total = self.clients.weigh(replies, training.connected, by_examples=by_examples)
+        mean = self.aggregation(
+            [replies[node].arrays for node in weights],
+            before,
+            [*weights.values()] if by_examples else None,
+        )
+        after, server = server_step(
+            self.algorithm,
+            mean,
+            before,
+            self.server,
+            self.hyperparameters(training.number),
+            RoundInfo(number=training.number - 1, share=sum(weights.values()) / total),
+            weight_ratio=self.clients.total / total if self.clients.total else 1.0,
+        )
+        return _Step(after, server, weights, total, not_finite(after, server))
+
+    def _drop_culprits(self, training: TrainingRound, problem: str) -> None:
+        """Drop the replies that break the server's step: alone, or else the one that moves most."""
+        good = training.good
+        culprits = [n for n in good if self._step(training, {n: good[n]}).problem is not None]
+        if not culprits:
+            culprits = [max(good, key=lambda node: distance(good[node].arrays, training.before))]
+        for node in culprits:
+            del good[node]
+        reason = f"not finite after the server's step, which was undone: {problem}"
+        self.drop(training.number, dict.fromkeys(culprits, reason), during="training")
+
+    def _finish(self, training: TrainingRound, step: _Step) -> tuple[ArrayRecord, MetricRecord]:
+        """Keep the server's step and the memory versions of its clients."""
+        training.finished, good = True, training.good
+        if training.number == 1:
+            self._warn_of_shared_ids(good)
+        lost = self._lost_memories(training)
+        after, self.server = step.after, step.server
+        if lost and self.adds_up:
+            # c holds shares of c_m that nobody knows any more. With all c_m = 0, c = 0 is right.
+            log.warning("round %d: all clients start their control variates again", training.number)
+            after = {
+                key: 0 * array if key.partition("/")[0] in self.algorithm.changes else array
+                for key, array in after.items()
+            }
+            self.clients.forget_memories()
+        else:
+            self.clients.use(training.number, step.weights, step.total)
+        metrics = self._metrics([good[node] for node in sorted(good)], self.train_metrics_aggr_fn)
+        return to_record(after), metrics
+
+    def _lost_memories(self, training: TrainingRound) -> list[int]:
+        """Return the nodes whose clients started their memory again, and log them."""
+        for node, reply in training.good.items():
+            # The server may have named no memory because it did not know the client yet.
+            known = self.clients.memory_version(node).round if self.algorithm.memory else 0
+            if training.told.get(node, known) != known:
+                training.good[node] = replace(reply, memory_lost=True)
+        nodes = [node for node, reply in sorted(training.good.items()) if reply.memory_lost]
+        if nodes:
+            log.warning(
+                "round %d: %d of %d clients had lost their memory and started again: %s",
+                training.number, len(nodes), len(training.good),
+                ", ".join(map(self.clients.name, nodes[:5])) + ", ..." * (len(nodes) > 5),
+            )  # fmt: skip
+        return nodes
+
+    def _warn_of_shared_ids(self, nodes: Iterable[int]) -> None:
+        shared = {i: n for i, n in self.clients.nodes_by_id(nodes).items() if len(n) > 1}
+        if shared:
+            log.warning(
+                "several nodes have the same partition-id, so they are one client to the server "
+                "and draw the same rows: %s. Give every node its own",
+                "; ".join(f"{client}: {len(n)} nodes" for client, n in shared.items()),
+            )
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> list[Message]:
+        """Return the messages of an evaluation of the output; none if the round has none."""
+        every = self.evaluate_every
+        if not every or (server_round % every and server_round != self.last_round):
+            return []
+        output = to_record(self.output(server_round, from_record(arrays)))
+        connected = list(grid.get_node_ids())
+        if self.evaluate_sample is None:
+            nodes = list(self.training.good if self.training else {}) or connected
+        else:
+            count = sample_size(self.evaluate_sample, len(connected))
+            key = f"{self.seed}/{server_round}/evaluation"
+            nodes = self.clients.sample_by_key(connected, count, key)
+        return self.messages(MessageType.EVALUATE, server_round, output, config, sorted(nodes))
+
+    def aggregate_evaluate(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> MetricRecord | None:
+        """Return the means of the clients' metrics, weighted as in training."""
+        found = check_replies(replies, server_round=server_round)
+        for node, client in found.clients.items():
+            self.clients.learn(node, client)
+        self.drop(server_round, found.bad, during="evaluation")
+        good = list(found.good.values())
+        return self._metrics(good, self.evaluate_metrics_aggr_fn) if good else None
+
+    def output(self, server_round: int, arrays: NamedArrays) -> dict[str, NDArray]:
+        """Return the algorithm's output after a round, with the names of the initial arrays."""
+        t = server_round * self.local_steps
+        return self.layout.complete(output_of(self.algorithm, arrays, self.server, self.hp, t))
+
+    def drop(self, server_round: int, reasons: Mapping[int, str], *, during: str) -> None:
+        """Log the nodes whose replies are not used and why, and list them in the history."""
+        for node, reason in reasons.items():
+            name = self.clients.name(node)
+            log.warning("round %d: %s: dropped %s: %s", server_round, during, name, reason)
+            drop = Dropped(round=server_round, node=node, reason=reason, during=during)
+            self.history.dropped.append(drop)
+
+    def _metrics(self, replies: list[Reply], aggregate: MetricsFn | None) -> MetricRecord:
+        """Return the mean of each metric over the clients on which it is finite; else NaN.
+
+        An AUC is NaN for a client with a single class; the other clients have a mean.
+        """
+        if aggregate is not None:
+            metrics = aggregate([reply.records for reply in replies], WEIGHT)
+            if not isinstance(metrics, MetricRecord):
+                kind = type(metrics).__name__
+                raise InputError(f"a metrics_aggr_fn must return a MetricRecord, got {kind}")
+            return metrics
+        finite = [
+            {name: value for name, value in reply.metrics.items() if math.isfinite(value)}
+            for reply in replies
+        ]
+        # Clients report their own weights: they count only if the user wants them to.
+        by_examples = self.weighting == "examples"
+        means = mean_by_key(finite, [reply.weight if by_examples else 1.0 for reply in replies])
+        names = dict.fromkeys(name for reply in replies for name in reply.metrics)
+        return MetricRecord({name: float(means.get(name, math.nan)) for name in names})

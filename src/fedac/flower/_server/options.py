@@ -1,0 +1,207 @@
+"""The options of a strategy, checked before any node is asked."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import warnings
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from flwr.app import MetricRecord, RecordDict
+
+from fedac.algorithms import Algorithm, get
+from fedac.algorithms.acceleration import not_accelerated
+from fedac.algorithms.checks import check_decay, needs_mu
+from fedac.algorithms.hyperparameters import Hyperparameters
+from fedac.algorithms.linear import boundary_form, linear_form
+from fedac.errors import InputError, NotAcceleratedWarning, unknown_name
+from fedac.federation.averaging import require_weighting
+from fedac.federation.compression import FLOAT32, require_wire, require_wire_seed
+from fedac.federation.schedule import Decay
+from fedac.flower._server.aggregate import Aggregation
+from fedac.flower._server.clients import require_sample, sample_size
+from fedac.flower._server.waiting import Deadline
+from fedac.validate import require_count, require_positive
+
+log = logging.getLogger("flwr.fedac")
+
+# As in Flower: from the replies without their arrays, and the name of the weight, to metrics.
+MetricsFn = Callable[[list[RecordDict], str], MetricRecord]
+T = TypeVar("T")
+
+# What options of Flower's strategies are called here.
+FLOWERS_NAMES = {
+    "fraction_train": "sample={value}, a share of the nodes (or a number of them)",
+    "fraction_evaluate": "evaluate_sample={value} (or evaluate_every=0 for no evaluation)",
+    "min_train_nodes": "quorum={value}, the good replies that a round needs",
+    "min_evaluate_nodes": "evaluate_sample={value}, a number of nodes (or a share of them)",
+    "min_available_nodes": "min_nodes={value}",
+    "weighted_by_key": "weighting='examples' or 'uniform'",
+    "arrayrecord_key": "nothing: the key is 'arrays'",
+    "configrecord_key": "nothing: the key is 'config'",
+    "server_learning_rate": "it in the algorithm's name, such as 'fedavg+step(1.0)'",
+    "server_momentum": "it in the algorithm's name, such as 'fedavgm(1, 0.9)'",
+    "proximal_mu": "it in the algorithm's name, such as 'fedprox(0.1)'",
+    "lr": "eta={value}",
+    "K": "local_steps={value}",
+}
+
+
+class Options:
+    """The options of a `LocalStrategy`; see there."""
+
+    def __init__(
+        self,
+        algorithm: str | Algorithm,
+        *,
+        eta: float | Decay,
+        mu: float | None = None,
+        local_steps: int,
+        seed: int = 0,
+        min_nodes: int = 2,
+        quorum: int | None = None,
+        sample: float | None = None,
+        deadline: float | str = 600.0,
+        grace: float | None = None,
+        retries: int = 2,
+        weighting: str = "uniform",
+        aggregation: str = "mean",
+        trim: float | None = None,
+        clip_norm: float | None = None,
+        evaluate_every: int = 1,
+        evaluate_sample: float | None = None,
+        train_metrics_aggr_fn: MetricsFn | None = None,
+        evaluate_metrics_aggr_fn: MetricsFn | None = None,
+        wire: str = FLOAT32,
+        wire_seed: int = 0,
+        checkpoint: str | Path | None = None,
+        resume: bool = False,
+        resume_from: str | Path | None = None,
+        **others: Any,
+    ) -> None:
+        _refuse_unknown(others)
+        self.algorithm = get(algorithm)
+        if self.algorithm.minibatch:
+            raise InputError(f"'{self.algorithm.name}' takes no local steps; use local_steps=1")
+        self.local_steps = require_count("local_steps", local_steps)
+        self.eta = eta if isinstance(eta, Decay) else require_positive("eta", eta)
+        first = eta.start if isinstance(eta, Decay) else eta
+        if mu is None and needs_mu(self.algorithm, eta=first, K=self.local_steps):
+            raise InputError(
+                f"'{self.algorithm.name}' needs mu, a strong-convexity estimate; begin with "
+                "1/(10 eta local_steps)"
+            )
+        self.mu = 1.0 if mu is None else require_positive("mu", mu)
+        if isinstance(eta, Decay):
+            check_decay(self.algorithm, eta=eta.start, mu=self.mu, K=self.local_steps)
+        self.hp = self.hyperparameters(1)
+        linear_form(self.algorithm, self.hp)  # refuse what cannot be sent
+        boundary_form(self.algorithm, self.hp, self.local_steps)
+        self.seed = require_count("seed", seed, least=0)
+        if self.seed >= 2**63:  # a ConfigRecord cannot hold it
+            raise InputError(f"seed must be at most 2^63 - 1, got {seed}")
+
+        self.min_nodes = require_count("min_nodes", min_nodes)
+        everybody = isinstance(sample, float) and sample == 1
+        self.sample = None if everybody else require_sample("sample", sample)
+        self.algorithm.require_all(some=self.sample is not None)
+        self.quorum = None if quorum is None else require_count("quorum", quorum)
+        asked = min(sample_size(self.sample, self.min_nodes), self.min_nodes)
+        if self.quorum_of(asked) > asked:
+            raise InputError(
+                f"quorum={self.quorum} is impossible: a round may ask only {asked} nodes; give "
+                "min_nodes (and sample) as many or more"
+            )
+        self.deadline = Deadline(deadline)
+        self.grace = None if grace is None else require_positive("grace", grace)
+        self.retries = require_count("retries", retries, least=0)
+
+        self.weighting = require_weighting(weighting)
+        self.aggregation = Aggregation(rule=aggregation, trim=trim, clip_norm=clip_norm)
+        if weighting == "examples" and aggregation != "mean":
+            raise InputError(f"aggregation='{aggregation}' has no weights; use weighting='uniform'")
+        # Messages add up, in c or in memories, so they must arrive as they were sent.
+        self.adds_up = bool(self.algorithm.changes or self.algorithm.echoes)
+        if self.adds_up and aggregation != "mean":
+            raise InputError(
+                f"aggregation='{aggregation}' and '{self.algorithm.name}' do not go together: "
+                "control variates add up over rounds, and so do lies that get past a robust rule; "
+                "use an algorithm without them, such as 'fedavg' or 'fedac-i'"
+            )
+        self.aggregation.require_quorum(self.quorum_of(asked))
+        self.evaluate_every = require_count("evaluate_every", evaluate_every, least=0)
+        self.evaluate_sample = require_sample("evaluate_sample", evaluate_sample)
+        self.train_metrics_aggr_fn = require_callable(
+            "train_metrics_aggr_fn", train_metrics_aggr_fn
+        )
+        self.evaluate_metrics_aggr_fn = require_callable(
+            "evaluate_metrics_aggr_fn", evaluate_metrics_aggr_fn
+        )
+        self.wire, self.wire_seed = require_wire(wire), require_wire_seed(wire_seed)
+
+        self.checkpoint = None if checkpoint is None else Path(checkpoint)
+        if not isinstance(resume, bool):
+            raise InputError(f"resume must be True or False, got {resume!r}; see resume_from")
+        if resume and (self.checkpoint is None or resume_from is not None):
+            raise InputError("resume=True continues from checkpoint=...; give that, and no other")
+        self.resume = resume
+        self.resume_from = None if resume_from is None else Path(resume_from)
+        text = not_accelerated(
+            [(self.algorithm, self.hp.eta)], mu=self.mu, K=self.local_steps, K_name="local_steps"
+        )
+        if text:
+            log.warning("%s", text)  # `flwr run` shows nothing but the log
+            warnings.warn(text, NotAcceleratedWarning, stacklevel=2)
+
+    @property
+    def source(self) -> Path | None:
+        """The checkpoint that a run continues from, if there is one."""
+        if self.resume and self.checkpoint is not None and self.checkpoint.exists():
+            return self.checkpoint
+        return self.resume_from
+
+    def quorum_of(self, asked: int) -> int:
+        """Return how many good replies a round needs that asks this many nodes."""
+        if self.quorum is not None:
+            return self.quorum
+        expected = min(sample_size(self.sample, self.min_nodes), self.min_nodes)
+        return max(asked, expected) // 2 + 1
+
+    def hyperparameters(self, server_round: int) -> Hyperparameters:
+        """Return the algorithm's hyperparameters in a round, counted from 1."""
+        eta = self.eta.at(server_round - 1) if isinstance(self.eta, Decay) else self.eta
+        return self.algorithm.couple(eta=eta, mu=self.mu, K=self.local_steps)
+
+    def settings(self) -> dict[str, Any]:
+        """Return what decides the result of a run besides the algorithm, for checkpoints."""
+        return {
+            "mu": self.mu,
+            "decay": self.eta.by if isinstance(self.eta, Decay) else None,
+            "trim": self.aggregation.trim,
+            "clip_norm": self.aggregation.clip_norm,
+            "aggregation": self.aggregation.rule,
+            **{
+                name: getattr(self, name)
+                for name in ("local_steps", "seed", "sample", "weighting", "wire", "wire_seed")
+            },
+        }
+
+
+def require_callable(name: str, function: T) -> T:
+    """Return a function or None, or say what was given instead."""
+    if function is not None and not callable(function):
+        raise InputError(f"{name} must be a function, got {function!r:.60}")
+    return function
+
+
+def _refuse_unknown(options: Mapping[str, Any]) -> None:
+    """Refuse unknown options; for those of Flower, say what they are called here."""
+    for name, value in options.items():
+        if name == "fraction_evaluate" and value == 0:
+            raise InputError("there is no option 'fraction_evaluate'; write evaluate_every=0")
+        if name not in FLOWERS_NAMES:
+            raise unknown_name("option", name, [*inspect.signature(Options).parameters][1:-1])
+        ours = FLOWERS_NAMES[name].format(value=repr(value))
+        raise InputError(f"there is no option '{name}'; write {ours}")
