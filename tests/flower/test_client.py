@@ -308,7 +308,7 @@ def test_flowers_own_strategy_gets_an_error_that_names_the_cause(federation):
     asked = FlowersOwn().configure_evaluate(1, arrays, ConfigRecord(), grid)
     reply, _ = grid.send_and_receive(asked)
     assert (
-        "the server's strategy is none of fedac.flower, whose messages this client needs"
+        "the server's strategy is not one of fedac.flower, whose messages this client needs"
         in reply.error.reason
     )
 

@@ -263,8 +263,8 @@ def test_a_client_that_comes_back_unrecognized_makes_all_begin_again(tmp_path, c
         strategy.start(grid, federation.initial_arrays(), num_rounds=4, on_round=note)
     assert [row.memory_lost for row in strategy.history.rounds] == [0, 0, 1, 0]
     assert [value > 0 for value in c] == [True, True, False, True]
-    assert "1 of 1 nodes do not tell their number, so a client that returns" in caplog.text
-    assert "round 3: all clients begin their control variates again" in caplog.text
+    assert "1 of 1 nodes do not tell their client id, so a client that returns" in caplog.text
+    assert "round 3: all clients start their control variates again" in caplog.text
 
 
 def test_two_nodes_with_one_number_are_told_apart():
@@ -274,26 +274,6 @@ def test_two_nodes_with_one_number_are_told_apart():
     result = federation.run("scaffold", 2, grid=grid, evaluate_every=0)
     assert [(row.good, row.bad) for row in result.history.rounds] == [(4, 1)] * 2
     assert "node 1 is partition 0 already" in result.history.dropped[0].reason
-
-
-def test_a_checkpoint_of_before_begins_its_control_variates_again(tmp_path, caplog):
-    """It says nothing of weights, and its c need not be the mean."""
-    from fedac.flower._server.checkpoint import ENVELOPE, read_archive, write_archive
-
-    federation, path = Five(2), tmp_path / "run.npz"
-    grid = federation.grid()
-    federation.run("scaffold", 2, grid=grid, checkpoint=path)
-    with path.open("rb") as file:
-        header, arrays = read_archive(ENVELOPE, file)
-    run = header["labels"]["run"]
-    header |= {"version": 2, "labels": {"run": run, "nodes": [[n, 2, str(n - 1)] for n in (1, 2)]}}
-    write_archive(ENVELOPE, path, header, arrays)
-    with caplog.at_level(logging.WARNING, logger="flwr.fedac"):
-        strategy = federation.strategy("scaffold", resume_from=path)
-        resumed = strategy.start(grid, federation.initial_arrays(), num_rounds=2)
-    assert not resumed.sequences["c/0"].any()
-    assert not strategy.server.labels.used
-    assert "begin their control variates again" in caplog.text
 
 
 # -- what control variates do not survive ------------------------------------------------------

@@ -251,23 +251,8 @@ def test_without_memory_nothing_is_sent_or_kept_for_it(algorithm, tmp_path):
     assert not any("memory_" in key for m in asked for key in m.content["config"])
 
 
-def test_a_plain_task_is_that_of_the_first_release():
-    """Clients of the first release understand it."""
-    from fedac.flower import Task
-
-    for name in ("fedac-i", "fedadam"):
-        algorithm = get(name)
-        hp = algorithm.couple(eta=0.5, mu=0.1, K=4)
-        task = Task(algorithm=algorithm, hp=hp, round=1, first_step=0, local_steps=4, seed=0)
-        assert set(task.to_record()) == {
-            "algorithm", "sequences", "start", "query", "update", "eta", "round", "first_step",
-            "local_steps", "seed",
-        }  # fmt: skip
-        assert task.to_record()["start"] == [1.0] * len(algorithm.sequences)
-
-
 @pytest.mark.parametrize("algorithm", COMPOSITIONS)
-def test_a_received_task_is_a_plain_algorithm_and_a_boundary(algorithm):
+def test_a_received_task_is_the_same_algorithm_made_of_numbers(algorithm):
     from fedac.algorithms.linear import boundary_form, linear_form
     from fedac.flower import Task
 
@@ -275,16 +260,14 @@ def test_a_received_task_is_a_plain_algorithm_and_a_boundary(algorithm):
     hp = algorithm.couple(eta=0.5, mu=0.1, K=4)
     task = Task(algorithm=algorithm, hp=hp, round=1, first_step=0, local_steps=4, seed=0)
     received = Task.from_record(task.to_record())
-    assert received.algorithm.is_plain
-    assert received.algorithm.sequences == algorithm.local_sequences
-    assert linear_form(received.algorithm, received.hp) == linear_form(algorithm, hp)
-    if algorithm.is_plain:
-        assert received.boundary is None
-    else:
-        assert received.boundary == boundary_form(algorithm, hp, 4)
-        assert (received.sequences, received.memory) == (algorithm.sequences, algorithm.memory)
-        # A client of the first release asks for this entry, and says that it is missing.
-        assert "sequences" not in task.to_record()
+    found = received.algorithm
+    assert found.is_plain == algorithm.is_plain
+    assert linear_form(found, received.hp) == linear_form(algorithm, hp)
+    assert boundary_form(found, received.hp, 4) == boundary_form(algorithm, hp, 4)
+    for name in ("sequences", "local_sequences", "memory", "changes", "echoes"):
+        assert getattr(found, name) == getattr(algorithm, name)
+    assert received.local_algorithm.is_plain
+    assert received.local_algorithm.sequences == algorithm.local_sequences
 
 
 # -- robust rules ------------------------------------------------------------------------------

@@ -17,9 +17,9 @@ from flwr.app import Array, ArrayRecord, RecordDict
 from fedac.algorithms import ClientWork, RoundInfo, get
 from fedac.errors import InputError
 from fedac.flower import LocalStrategy, QuorumError, Task
-from fedac.flower._client.labels import Label, Labels
 from fedac.flower._client.memory import ClientMemory
-from fedac.flower._server.replies import Reply
+from fedac.flower._server.clients import Clients
+from fedac.flower._task import MemoryVersion
 
 pytestmark = pytest.mark.slow
 CONFTEST = runpy.run_path(str(Path(__file__).with_name("conftest.py")))
@@ -371,25 +371,27 @@ def test_a_slow_process_of_an_earlier_round_does_no_harm(tmp_path):
 
 
 def test_a_client_has_one_memory_whatever_its_node():
-    reply = Reply(1.0, {}, {}, client="0")
-    labels = Labels().use(1, {7: reply, 8: Reply(3.0, {}, {})}, {7: 1.0, 8: 3.0}, total=4.0)
-    labels = labels.use(2, {9: reply}, {9: 2.0}, total=5.0)
-    assert [labels.of_node(node).round for node in (7, 8, 9, 10)] == [2, 1, 2, 0]
-    assert labels.of_node(10, "0") == Label(labels.run, 2, 2.0)
-    assert labels.weight_without({"0"}) == 3.0
-    assert Labels.from_json(json.loads(json.dumps(labels.to_json()))) == labels
+    clients = Clients()
+    clients.learn(7, "0")
+    clients.use(1, {7: 1.0, 8: 3.0}, total=4.0)
+    clients.learn(9, "0")
+    clients.use(2, {9: 2.0}, total=5.0)
+    assert [clients.memory_version(node).round for node in (7, 8, 9, 10)] == [2, 1, 2, 0]
+    clients.learn(10, "0")
+    assert clients.memory_version(10) == MemoryVersion(clients.run, 2, 2.0)
+    assert Clients.from_json(json.loads(json.dumps(clients.to_json()))) == clients
 
 
-def test_a_label_survives_its_record():
-    for label in (Label(RUN, 3), Label(RUN, 0), Label(RUN, 4, 120.0)):
-        assert Label.from_record(label.to_record()) == label
-    assert Label.from_record({}) is None
+def test_a_memory_version_survives_its_record():
+    for version in (MemoryVersion(RUN, 3), MemoryVersion(RUN, 0), MemoryVersion(RUN, 4, 120.0)):
+        assert MemoryVersion.from_record(version.to_record()) == version
+    assert MemoryVersion.from_record({}) is None
 
 
 @pytest.mark.parametrize("name", ["../../etc", "", "0" * 17, "0" * 15 + "/", 3])
 def test_a_run_that_could_leave_the_folder_is_refused(name):
     with pytest.raises(InputError, match="must be 16 hexadecimal digits"):
-        Label.from_record(Label(RUN, 3).to_record() | {"memory_run": name})
+        MemoryVersion.from_record(MemoryVersion(RUN, 3).to_record() | {"memory_run": name})
 
 
 def test_a_client_says_what_it_misses():

@@ -10,7 +10,7 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from fedac.flower import InProcessGrid, tell_number
-from fedac.flower._arrays import ASK, CLIENT, CONFIG, QUESTION
+from fedac.flower._task import ASK, CLIENT, CONFIG, QUESTION
 
 
 def ask(grid, node, what=CLIENT):

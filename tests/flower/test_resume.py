@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import runpy
 import signal
@@ -17,7 +18,7 @@ pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedac[
 
 from flwr.app import ArrayRecord
 
-from fedac.algorithms import FEDAC_I, FEDAC_II, FEDAVG, fedac
+from fedac.algorithms import FEDAC_I, FEDAC_II, FEDAVG
 from fedac.errors import InputError
 from fedac.flower import Checkpoint, History, QuorumError
 
@@ -236,22 +237,16 @@ def test_a_folder_is_not_a_checkpoint(tmp_path):
         Checkpoint.load(tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("name", "algorithm"),
-    [
-        ("fedac-i", "fedac-i"),
-        ("fedavg", "fedavg"),
-        ("fedac", fedac(gamma=0.5, alpha=2.0, beta=3.0)),
-    ],
-)
-def test_checkpoints_of_the_first_release_resume_to_the_same_result(federation, name, algorithm):
-    """The files in data/ were written by fedac 0.1, and so were the sequences after 5 rounds."""
-    data = Path(__file__).with_name("data")
-    resumed = federation.run(algorithm, 5, resume_from=data / f"old-{name}.npz")
-    assert [row.round for row in resumed.history.rounds] == [1, 2, 3, 4, 5]
-    with np.load(data / "old-after-5-rounds.npz") as after:
-        for key, array in resumed.sequences.items():
-            np.testing.assert_allclose(array, after[f"{name}:{key}"], rtol=1e-12)
+def test_a_checkpoint_of_another_version_is_refused(federation, tmp_path):
+    path = tmp_path / "run.npz"
+    federation.run(rounds=1, checkpoint=path)
+    with np.load(path) as archive:
+        content = dict(archive)
+    header = json.loads(content["header.json"].tobytes()) | {"version": 1}
+    content["header.json"] = np.frombuffer(json.dumps(header).encode(), np.uint8)
+    np.savez(path, **content)
+    with pytest.raises(InputError, match="it has version 1"):
+        federation.run(rounds=2, resume_from=path)
 
 
 def test_a_checkpoint_of_another_algorithm_with_the_same_name_is_refused(federation, tmp_path):

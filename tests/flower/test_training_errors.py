@@ -17,7 +17,6 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg as FlowersOwn
 
 from fedac.flower import InProcessGrid, LocalStrategy, QuorumError, local_training, torch_arrays
-from fedac.flower._client.signatures import explain
 from fedac.torch import LocalSGD
 
 X = torch.ones(4, 2)
@@ -90,7 +89,7 @@ def test_a_loop_without_steps():
         return local.reply({"num-examples": 4})
 
     for algorithm in ("fedac-i", "fedavg"):
-        with pytest.raises(QuorumError, match=r"no local step: it must call step of local\.optim"):
+        with pytest.raises(QuorumError, match=r"no local step: it must call local\.optim"):
             run(train, algorithm)
 
 
@@ -147,13 +146,8 @@ def test_an_error_of_the_loop_is_the_users():
 def test_a_server_of_somebody_else():
     grid = InProcessGrid(app_of(with_metrics({"num-examples": 4})), 2)
     asked = FlowersOwn().configure_train(1, torch_arrays(linear()), ConfigRecord(), grid)
-    reply = min(grid.send_and_receive(asked), key=lambda reply: explain(reply.error)[1])
-    assert explain(reply.error) == (
-        "InputError: the server's strategy is none of fedac.flower, whose messages this client "
-        "needs: use fedac.flower.FedAvg(eta=..., local_steps=...), FedAc or LocalStrategy on the "
-        "server, in place of Flower's own",
-        "0",
-    )
+    for reply in grid.send_and_receive(asked):
+        assert "InputError: the server's strategy is not one of fedac.flower" in reply.error.reason
 
 
 def test_another_model():

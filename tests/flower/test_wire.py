@@ -16,7 +16,7 @@ from flwr.app import Array, ArrayRecord
 from fedac.errors import InputError
 from fedac.federation.compression import bytes_of
 from fedac.federation.sampling import participants
-from fedac.flower import Checkpoint, InProcessGrid, LocalStrategy, QuorumError, client_app
+from fedac.flower import InProcessGrid, LocalStrategy, QuorumError, client_app
 
 CONFTEST = runpy.run_path(str(Path(__file__).with_name("conftest.py")))
 Five, SEED, K, L2 = (CONFTEST[name] for name in ("Five", "SEED", "K", "L2"))
@@ -251,16 +251,6 @@ def test_a_checkpoint_of_another_wire_is_refused(tmp_path):
         federation.run(rounds=2, resume_from=path)
     with pytest.raises(InputError, match="it was written with wire_seed=4, not 0"):
         federation.run(rounds=2, resume_from=path, wire="int8")
-
-
-def test_a_checkpoint_from_before_there_were_wires_is_float32(tmp_path):
-    federation, path = Five(3), tmp_path / "run.npz"
-    federation.run(rounds=1, checkpoint=path)
-    found = Checkpoint.load(path)
-    for name in ("wire", "wire_seed"):
-        del found.settings[name]
-    found.save(path)
-    assert len(federation.run(rounds=2, resume_from=path).history.rounds) == 2
 
 
 @pytest.mark.parametrize(

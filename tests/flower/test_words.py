@@ -16,7 +16,7 @@ from flwr.serverapp import strategy as flower
 
 from fedac.errors import InputError
 from fedac.flower import FedAc, InProcessGrid, LocalStrategy, QuorumError
-from fedac.flower._server.strategy import OURS
+from fedac.flower._server.options import FLOWERS_NAMES
 
 # -- options -----------------------------------------------------------------------------------
 
@@ -31,7 +31,7 @@ from fedac.flower._server.strategy import OURS
         ({"weighted_by_key": "num-examples"}, "write weighting='examples'"),
         ({"quorom": 4}, "unknown option 'quorom'; did you mean 'quorum'"),
         ({"fraction_evaluate": 0.0}, "write evaluate_every=0"),
-        ({"on_round": print}, "no option 'on_round'; it belongs to strategy.start"),
+        ({"on_round": print}, "unknown option 'on_round'"),
         ({"lr": 0.1}, r"write eta=0\.1"),
         ({"sample": "0.5"}, "must be a number of nodes"),
         ({"resume": "no"}, "resume must be True or False"),
@@ -45,7 +45,7 @@ def test_flowers_names_are_translated(options, message):
 
 
 def test_every_option_of_flowers_own_strategies_is_known_or_translated():
-    ours = {*inspect.signature(LocalStrategy).parameters, *OURS}
+    ours = {*inspect.signature(LocalStrategy).parameters, *FLOWERS_NAMES}
     theirs = inspect.signature(flower.FedAvg).parameters
     assert set(theirs) <= ours
 
@@ -223,14 +223,9 @@ def test_a_client_that_does_not_know_our_messages_is_explained(federation, caplo
     initial = ArrayRecord(torch.nn.Linear(2, 1).state_dict())
     strategy = federation.strategy(min_nodes=2, retries=1, deadline=20.0)
     question = "is the client made by client_app, or does it train in local_training"
-    with (
-        caplog.at_level(logging.ERROR, logger="flwr.fedac"),
-        pytest.raises(QuorumError, match=rf"Missing key\(s\) in state_dict.*{question}"),
-    ):
+    with pytest.raises(QuorumError, match=rf"Missing key\(s\) in state_dict.*{question}"):
         strategy.start(InProcessGrid(app, 2), initial, num_rounds=1)
-    (record,) = caplog.records
-    assert question in record.message
-    assert "arrays w_ag/weight, w_ag/bias, w/weight, w/bias" in record.message
+    assert question in caplog.text
 
 
 def test_a_client_that_replies_as_to_flower_is_explained(federation):

@@ -188,7 +188,8 @@ class Task:
             rows = {f.name: getattr(boundary, f.name) for f in fields(boundary)}
             del rows["steps"]
             record |= {f"{BOUNDARY}{k}": _flat(v) for k, v in rows.items() if v is not None}
-        return ConfigRecord(record)
+        # Flower's message_size_mod fails on empty lists.
+        return ConfigRecord({name: value for name, value in record.items() if value != []})
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> Task:
@@ -234,7 +235,8 @@ def split_config(record: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, A
 
 def _rebuild(record: Mapping[str, Any]) -> Algorithm:
     """Return an algorithm for a client, made of the coefficients of a task."""
-    sequences, local, memory = (tuple(record[key]) for key in ("sequences", "local", "memory"))
+    sequences, local = tuple(record["sequences"]), tuple(record["local"])
+    memory = tuple(record.get("memory", ()))
     plain = f"{BOUNDARY}message" not in record
     steps = from_linear(
         record["algorithm"],
@@ -248,19 +250,18 @@ def _rebuild(record: Mapping[str, Any]) -> Algorithm:
         return steps
     counts = {"first_memory": len(memory), "enter": len(local)}
     counts |= {"message": len(sequences), "memory": len(memory)}
-    rows: dict[str, Any] = {
-        name: _rows(record[f"{BOUNDARY}{name}"], count) for name, count in counts.items()
-    }
-    for name in ("message", "memory"):  # missing if `leave` is known for one number of steps only
-        slope = record.get(f"{BOUNDARY}slope_{name}")
-        rows[f"slope_{name}"] = None if slope is None else _rows(slope, counts[name])
-    echoes = record["echoes"]
+    rows: dict[str, Any] = {"slope_message": None, "slope_memory": None}
+    if f"{BOUNDARY}slope_message" in record:  # else leaving is known for `local_steps` only
+        counts |= {"slope_message": len(sequences), "slope_memory": len(memory)}
+    for name, count in counts.items():
+        rows[name] = _rows(record[f"{BOUNDARY}{name}"], count) if count else ()
+    echoes = record.get("echoes", ())
     return with_boundary(
         steps,
         Boundary(**rows, steps=record["local_steps"]),
         sequences=sequences,
         memory=memory,
-        changes=tuple(record["changes"]),
+        changes=tuple(record.get("changes", ())),
         echoes=tuple(zip(echoes[::2], echoes[1::2], strict=True)),
     )
 
@@ -270,6 +271,4 @@ def _flat(rows: Sequence[Sequence[float]]) -> list[float]:
 
 
 def _rows(numbers: Sequence[float], count: int) -> Rows:
-    if not count:
-        return ()
     return tuple(map(tuple, np.reshape(numbers, (count, -1)).tolist()))

@@ -80,13 +80,13 @@ class ClientRound:
         self.task, self.config, self.sent = receive(message)
         algorithm = self.task.algorithm
         self._model = with_prefix(algorithm.sequences[0], self.sent)
-        self._memory = ClientMemory(context.state, self.client, memory_folder)
         self._memory_before: State = ()
         self._memory_found = self._memory_lost = False
         self.local: NamedArrays = self.sent
         if algorithm.is_plain:
             return
         # Enter.
+        self._memory = ClientMemory(context.state, self.client, memory_folder)
         sequences = flatten(algorithm.sequences, self.sent, self._model)
         self._memory_before = self._find_memory(algorithm.begin_memory(sequences))
         local = algorithm.enter(sequences, self._memory_before, self.task.hp)

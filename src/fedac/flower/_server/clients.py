@@ -61,12 +61,15 @@ class Clients:
     examples: dict[int, float] = field(default_factory=dict)
     used: dict[str, tuple[int, float]] = field(default_factory=dict)
     total: float = 0.0
-    _asked: set[int] = field(default_factory=set)
+    # Nodes that were asked in this process, and that told their id: a checkpoint's may be old.
+    _asked: set[int] = field(default_factory=set, compare=False)
+    _confirmed: set[int] = field(default_factory=set, compare=False)
 
     def learn(self, node: int, client: str | None) -> None:
         """Note the client id that a node claims."""
         if client is not None:
             self.ids[node] = int(client)
+            self._confirmed.add(node)
 
     def name(self, node: int) -> str:
         """Return what logs call a node."""
@@ -123,7 +126,8 @@ class Clients:
 
     def use(self, server_round: int, weights: Mapping[int, float], total: float) -> None:
         """Note that a round used the replies of some nodes with these weights."""
-        self.used |= {self.key(node): (server_round, weight) for node, weight in weights.items()}
+        now = {self.key(node): (server_round, weight) for node, weight in weights.items()}
+        self.used = self.used | now
         self.total = total
 
     def forget_memories(self) -> None:
@@ -148,7 +152,7 @@ class Clients:
             node
             for node in nodes
             if node not in self._asked
-            and (node not in self.ids or (examples and node not in self.examples))
+            and (node not in self._confirmed or (examples and node not in self.examples))
         ]
         if not new:
             return

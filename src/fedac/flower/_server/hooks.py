@@ -57,6 +57,8 @@ class TrainingRound:
         Its number, from 1 on.
     sent : ArrayRecord
         All sequences, as sent to the clients; `before` has them as named arrays.
+    state : tuple
+        The server state, and what is known of memories, when the round began.
     quorum : int
         How many good replies it needs.
     attempts : int
@@ -74,6 +76,7 @@ class TrainingRound:
     number: int
     sent: ArrayRecord
     before: NamedArrays
+    state: tuple[NamedArrays, dict[str, tuple[int, float]], float]
     quorum: int
     attempts: int = 0
     connected: set[int] = field(default_factory=set)
@@ -132,8 +135,9 @@ class RoundHooks(Options, Strategy):
         """Return the round in progress, or begin a new one if its number or arrays differ."""
         now = self.training
         if now is None or now.finished or (now.number, now.sent) != (server_round, arrays):
+            state = (self.server, self.clients.used, self.clients.total)
             quorum = self.quorum_of(self.min_nodes)
-            now = TrainingRound(server_round, arrays, from_record(arrays), quorum)
+            now = TrainingRound(server_round, arrays, from_record(arrays), state, quorum)
             self.training = now
         return now
 
@@ -208,6 +212,8 @@ class RoundHooks(Options, Strategy):
         training = self.training
         if training is None or training.number != server_round:
             raise InputError(f"round {server_round}: aggregate_train needs configure_train first")
+        # A hook may call this twice: the server moves once.
+        self.server, self.clients.used, self.clients.total = training.state
         found = self._check(training, replies)
         training.good |= found.good
         self.drop(server_round, found.bad, during="training")

@@ -1,6 +1,6 @@
-"""Flower's strategies that wrap another one, differential privacy say, around ours.
+"""Strategies of Flower's that wrap one of ours, such as differential privacy.
 
-Their own `start` is Flower's loop, which knows no quorum, retries, checkpoints or sequences. So
+Their own `start` is Flower's loop, which has no quorum, retries, checkpoints or sequences. So
 `LocalStrategy.start(..., wrapper=private)` drives the round through the wrapper's hooks instead.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from flwr.serverapp import strategy as flower
 from flwr.serverapp.strategy import Strategy
@@ -19,10 +19,8 @@ from fedac.errors import InputError
 from fedac.federation.compression import FLOAT32
 from fedac.flower._arrays import NamedArrays
 from fedac.flower._server.aggregate import distance
+from fedac.flower._server.options import Options
 from fedac.flower._server.replies import Reply
-
-if TYPE_CHECKING:
-    from fedac.flower._server.options import Options
 
 CLIPS_ON_CLIENT: dict[type, str] = {
     flower.DifferentialPrivacyClientSideFixedClipping: "fixedclipping_mod",
@@ -35,7 +33,7 @@ PRIVATE = (
 )
 OWN_LOOP = (
     "a strategy of fedac.flower is not for Flower's own loop, which has no quorum, retries, "
-    "checkpoints or history: call strategy.start(grid, arrays, ...), and around a wrapper, such as "
+    "checkpoints or history: call strategy.start(grid, arrays, ...) or, with a wrapper such as "
     "differential privacy, strategy.start(grid, arrays, ..., wrapper=private)"
 )
 SLACK = 1 + 1e-5  # float32 rounds the norm of what was clipped
@@ -43,13 +41,13 @@ SLACK = 1 + 1e-5  # float32 rounds the norm of what was clipped
 
 @dataclass(frozen=True)
 class Wrappers:
-    """The strategies around one of ours, the outermost first; mostly there are none."""
+    """The strategies around one of ours, the outermost first; usually there are none."""
 
     layers: Sequence[Any] = ()
 
     @property
     def names(self) -> list[str]:
-        """What they are, for checkpoints: a private run must not continue without privacy."""
+        """Their names, for checkpoints: a private run must not continue without privacy."""
         return [type(layer).__name__ for layer in self.layers]
 
     @property
@@ -58,7 +56,7 @@ class Wrappers:
         return [getattr(layer, "clipping_norm", None) for layer in self.layers]
 
     def restore(self, norms: Sequence[float | None]) -> None:
-        """Continue with clipping norms of a checkpoint."""
+        """Continue with the clipping norms of a checkpoint."""
         for layer, norm in zip(self.layers, norms, strict=True):
             if norm is not None and "Adaptive" in type(layer).__name__:
                 layer.clipping_norm = norm
@@ -70,7 +68,7 @@ class Wrappers:
             return None
         moved = distance(reply.arrays, before)
         if moved == 0:
-            return "it has not moved at all, and Flower's clipping divides by how far it moved"
+            return "it has not moved at all, and Flower's clipping divides by the distance"
         for layer in private:
             modifier = CLIPS_ON_CLIENT.get(type(layer))
             if modifier is None:
@@ -85,12 +83,12 @@ class Wrappers:
 
 
 def require_wrappers(wrapper: object, strategy: Options) -> Wrappers:
-    """Return what is around a strategy of ours, or say why it cannot be used."""
-    inside, layers = wrapper, list[object]()
-    while inside is not strategy:
-        layers.append(inside)
-        inside = getattr(inside, "strategy", None)
-        if not isinstance(inside, Strategy) or len(layers) > 100:
+    """Return the strategies around one of ours, or say why they cannot be used."""
+    inner, layers = wrapper, list[Any]()
+    while inner is not strategy:
+        layers.append(inner)
+        inner = getattr(inner, "strategy", None)
+        if not isinstance(inner, Strategy) or len(layers) > 100:
             raise InputError(
                 "wrapper must be a strategy around this one, such as "
                 "DifferentialPrivacyServerSideFixedClipping(strategy, ...)"
@@ -101,27 +99,22 @@ def require_wrappers(wrapper: object, strategy: Options) -> Wrappers:
             "wire='float32'"
         )
     private: list[Any] = [layer for layer in layers if isinstance(layer, PRIVATE)]
-    if private:
-        noisy = [layer.num_sampled_clients for layer in private if layer.noise_multiplier]
-        _require_private(strategy, max(noisy, default=0))
-    return Wrappers(layers)
-
-
-def _require_private(strategy: Options, clients: int) -> None:
-    """Refuse what Flower's noise is not made for: a uniform mean of that many clipped updates."""
-    algorithm = strategy.algorithm
-    if algorithm.serve is not serve_mean or strategy.adds_up:
+    if not private:
+        return Wrappers(layers)
+    # Flower's noise is made for a uniform mean of num_sampled_clients clipped updates.
+    if strategy.algorithm.serve is not serve_mean or strategy.adds_up:
         raise InputError(
-            f"'{algorithm.name}' and differential privacy do not go together: Flower adds its "
-            "noise after the server's step, which keeps numbers without noise for later rounds; "
-            "use an algorithm whose server takes the mean, 'fedavg' or 'fedac-i' say"
+            f"'{strategy.algorithm.name}' and differential privacy do not go together: Flower adds "
+            "its noise after the server's step, which keeps numbers without noise for later "
+            "rounds; use an algorithm whose server takes the mean, such as 'fedavg' or 'fedac-i'"
         )
     if strategy.weighting != "uniform" or strategy.aggregation.rule != "mean":
         raise InputError(
             "differential privacy needs weighting='uniform' and aggregation='mean': Flower's noise "
             "is for clients that count the same"
         )
-    # Flower divides the noise by num_sampled_clients, but the sum by the replies there are.
+    # Flower divides the noise by num_sampled_clients, but the sum by the number of replies.
+    clients = max((p.num_sampled_clients for p in private if p.noise_multiplier), default=0)
     fewest = strategy.quorum_of(0)
     if clients > fewest:
         raise InputError(
@@ -129,3 +122,4 @@ def _require_private(strategy: Options, clients: int) -> None:
             f"which Flower's noise would be too small; give the wrapper num_sampled_clients="
             f"{fewest}, or the strategy quorum={clients}"
         )
+    return Wrappers(layers)

@@ -1,4 +1,4 @@
-"""The history of a federation, as a table with one row per round."""
+"""The result of a federation: the model and its history; or too few good replies."""
 
 from __future__ import annotations
 
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
+TRAIN, SERVER = "train/", "server/"  # before the names of metrics in the history
+SHOWN = 5  # reasons in an error
+
 
 @dataclass(kw_only=True)
 class Round:
@@ -33,13 +36,13 @@ class Round:
     good, bad, lost : int
         Replies that were used, that were dropped, and that did not arrive in time.
     memory_lost : int
-        Replies that were used, of clients that had lost their memory and began anew.
+        Replies that were used, of clients that had lost their memory and started again.
     bytes_down, bytes_up : int
         Arrays sent to clients and received from them, evaluation included.
     seconds : float
         Duration, evaluation included.
     metrics : dict
-        Means over the clients, and as "server/<name>" the metrics that `evaluate_fn` returned.
+        Means over the clients and, as "server/<name>", the metrics that `evaluate_fn` returned.
     """
 
     round: int
@@ -132,12 +135,6 @@ class History:
         return ax
 
 
-# --- What comes of a federation: the model, and every round; or why there are too few replies.
-
-TRAIN, SERVER = "train/", "server/"  # before the names of metrics in the history
-SHOWN = 5  # reasons in an error
-
-
 @dataclass(repr=False)
 class FederationResult(Result):
     """Flower's result, with the history and every sequence.
@@ -151,7 +148,7 @@ class FederationResult(Result):
     sequences : dict
         All sequences after the last round, with keys such as ``w_ag/0``.
     server : dict
-        What the algorithm keeps on the server, with keys such as ``w_ag_u/0``.
+        The algorithm's server state, with keys such as ``w_ag_u/0``.
 
     Examples
     --------
@@ -173,17 +170,19 @@ class FederationResult(Result):
         return f"<FederationResult: {finished} rounds, {sent:.2f} MB sent{metrics}>"
 
     def restore_metrics(self) -> None:
-        """Fill in the metrics of rounds that an earlier process has made, from the history."""
+        """Fill in the metrics of a resumed run's earlier rounds, from the history."""
+        records = {
+            TRAIN: self.train_metrics_clientapp,
+            SERVER: self.evaluate_metrics_serverapp,
+            "": self.evaluate_metrics_clientapp,
+        }
         for row in self.history.rounds:
-            for prefix, record in (
-                (TRAIN, self.train_metrics_clientapp),
-                (SERVER, self.evaluate_metrics_serverapp),
-                ("", self.evaluate_metrics_clientapp),
-            ):
-                mine = {k: v for k, v in row.metrics.items() if _prefix(k) == prefix}
-                if mine or (prefix == TRAIN and row.round):  # every round trains
-                    plain = {k.removeprefix(prefix): v for k, v in mine.items()}
-                    record[row.round] = MetricRecord(plain)  # type: ignore[arg-type]
+            found: dict[str, dict[str, float]] = {TRAIN: {}} if row.round else {}
+            for name, value in row.metrics.items():
+                prefix = next(p for p in records if name.startswith(p))
+                found.setdefault(prefix, {})[name.removeprefix(prefix)] = value
+            for prefix, metrics in found.items():
+                records[prefix][row.round] = MetricRecord(metrics)  # type: ignore[arg-type]
 
 
 class QuorumError(RuntimeError):
@@ -204,18 +203,15 @@ class QuorumError(RuntimeError):
     """
 
     def __init__(
-        self,
-        row: Round,
-        quorum: int,
-        reasons: Mapping[int, str],
-        names: Mapping[int, str],
-        *,
-        question: str = "",
+        self, row: Round, quorum: int, reasons: Mapping[int, str], names: Mapping[int, str]
     ) -> None:
         by_reason: dict[str, list[str]] = {}
         for node, reason in reasons.items():
             by_reason.setdefault(reason, []).append(names[node])
-        details = [f"{_listed(who)}: {reason}" for reason, who in [*by_reason.items()][:SHOWN]]
+        details = []
+        for reason, who in [*by_reason.items()][:SHOWN]:
+            more = f" and {len(who) - SHOWN} more" if len(who) > SHOWN else ""
+            details.append(f"{', '.join(who[:SHOWN])}{more}: {reason}")
         if len(by_reason) > SHOWN:
             details.append(f"and {len(by_reason) - SHOWN} other reasons")
         if not reasons:
@@ -224,20 +220,9 @@ class QuorumError(RuntimeError):
             ]
         elif all(reason.startswith("not finite") for reason in reasons.values()):
             details.append("the run diverges: try a smaller eta")
-        if question:
-            details.append(question)
         super().__init__(
             f"round {row.round}: {row.good} good replies after {row.attempts} attempts, but the "
             f"quorum is {quorum}. {'; '.join(details)}"
         )
         self.round, self.good, self.quorum, self.reasons = row.round, row.good, quorum, reasons
         self.result = FederationResult()
-
-
-def _listed(names: list[str]) -> str:
-    more = len(names) - SHOWN
-    return ", ".join(names[:SHOWN]) + f" and {more} more" * (more > 0)
-
-
-def _prefix(name: str) -> str:
-    return next((prefix for prefix in (TRAIN, SERVER) if name.startswith(prefix)), "")

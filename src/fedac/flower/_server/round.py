@@ -105,9 +105,10 @@ class FederationRun:
             strategy.history, strategy.clients = found.history, Clients.from_json(found.clients)
             self._finished = found.round
             self.wrappers.restore(found.norms)
+            self.result.history = strategy.history
+            self.result.restore_metrics()
             log.info("resuming after round %d of '%s'", found.round, source)
         self._arrays, self.result.history = to_record(arrays), strategy.history
-        self.result.restore_metrics()
         if path is not None:
             require_writable(path)
             if path.exists() and not (source and source.resolve() == path.resolve()):

@@ -14,7 +14,7 @@ from fedac.errors import InputError
 from fedac.federation.schedule import Decay
 from fedac.flower._server.hooks import RoundHooks
 from fedac.flower._server.options import require_callable
-from fedac.flower._server.privacy import require_wrappers
+from fedac.flower._server.privacy import Wrappers, require_wrappers
 from fedac.flower._server.result import FederationResult
 from fedac.flower._server.round import EvaluateFn, FederationRun, OnRound
 from fedac.validate import require_count, require_positive
@@ -175,7 +175,7 @@ class LocalStrategy(RoundHooks):
         run = FederationRun(
             self,
             hooks,
-            require_wrappers(hooks, self),
+            Wrappers() if wrapper is None else require_wrappers(wrapper, self),
             grid,
             num_rounds=require_count("num_rounds", num_rounds, least=0),
             timeout=None if timeout is None else require_positive("timeout", timeout),

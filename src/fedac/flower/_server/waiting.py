@@ -1,4 +1,4 @@
-"""How long a round waits for its clients."""
+"""Deadlines: how long a round waits for nodes and for their replies."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from flwr.serverapp import Grid
 from fedac.errors import InputError
 from fedac.validate import require_positive
 
-ADAPTIVE = "adaptive"
-LONGEST, SHORTEST = 600.0, 10.0
-# An adaptive deadline is so many times the slowest reply of the last rounds.
+LONGEST, SHORTEST = 600.0, 10.0  # seconds of an adaptive deadline
+# An adaptive deadline is this multiple of the slowest reply of the last rounds.
 TIMES, ROUNDS = 3.0, 5
 CLOCK_SKEW = 60.0  # seconds by which messages outlive their deadline, in case clocks disagree
+FIRST_PAUSE, LONGEST_PAUSE = 0.002, 0.5  # seconds between two looks for replies
 
 
 @dataclass
@@ -25,19 +25,7 @@ class Deadline:
     """Seconds to wait for replies: a fixed number, or "adaptive", which follows the times seen.
 
     An adaptive deadline begins with ten minutes. Then it is three times the slowest reply of the
-    last five rounds, but at least ten seconds; it doubles when a round stays below its quorum.
-
-    Examples
-    --------
-    >>> deadline = Deadline("adaptive")
-    >>> deadline.seconds
-    600.0
-    >>> deadline.saw(20.0)
-    >>> deadline.seconds
-    60.0
-    >>> deadline.missed()
-    >>> deadline.seconds
-    120.0
+    last five rounds, but at least ten seconds. It doubles when a round stays below its quorum.
     """
 
     given: float | str = LONGEST
@@ -47,7 +35,7 @@ class Deadline:
     def __post_init__(self) -> None:
         if not isinstance(self.given, str):
             self.given = require_positive("deadline", self.given)
-        elif self.given != ADAPTIVE:
+        elif self.given != "adaptive":
             raise InputError(f"deadline must be seconds or 'adaptive', got {self.given!r}")
 
     @property
@@ -72,14 +60,9 @@ class Deadline:
         return self.given if isinstance(self.given, str) else f"{self.given:g} s"
 
 
-# --- Send messages and wait for their replies, never beyond a deadline.
-
-FIRST_PAUSE, LONGEST_PAUSE = 0.002, 0.5
-
-
 @dataclass
 class Answers:
-    """The replies that came in time, by node, and after how many seconds the last one came."""
+    """The replies that came in time, by node, and the seconds until the last one came."""
 
     replies: dict[int, Message] = field(default_factory=dict)
     seconds: float = 0.0
@@ -87,7 +70,7 @@ class Answers:
 
 @dataclass(frozen=True)
 class Grace:
-    """Wait no longer than some seconds once there are enough replies that are not errors."""
+    """Once there are enough replies that are not errors, wait only this many seconds more."""
 
     seconds: float
     enough: int
@@ -109,12 +92,13 @@ def send_and_wait(
     """Send at most one message per node and return the replies that came in time.
 
     `unanswered` maps earlier messages to their nodes and is updated. A late reply to one of them
-    counts, but an error (that the message has expired, say) does not: the new reply may still come.
+    counts; a late error (the message has expired, for example) does not, as the new reply may
+    still come.
     """
     accepted = set(grid.push_messages(messages)) if messages else set()
     if not any(accepted):  # too large for one request: send them one by one
         accepted = {name for message in messages for name in grid.push_messages([message])}
-    began = time.monotonic()  # as for the deadline: sending may take long
+    began = time.monotonic()  # the deadline starts now, too: sending may take long
     sent = {m.metadata.message_id: m.metadata.dst_node_id for m in messages}
     sent = {name: node for name, node in sent.items() if name in accepted}
     unanswered |= sent
