@@ -71,7 +71,7 @@ def test_from_seconds_to_rounds_and_megabytes(desktop):
     assert axis_title(desktop) == "rounds"
     desktop.choose("unit", "megabytes")
     assert lines(desktop)["FedAc-I"]["x"] == [0, 0.5, 1, 1.5]
-    assert axis_title(desktop) == "megabytes per client, both ways"
+    assert axis_title(desktop) == "megabytes per client, up and down"
     (target,) = desktop.run(
         "document.getElementById('plot').layout.shapes.map(({y0, y1}) => [y0, y1])"
     )
@@ -108,7 +108,8 @@ def test_all_rows_can_be_sorted(desktop):
     cells = f"{rows}.map((row) => [...row.cells].map((cell) => cell.textContent))"
     heads = texts(desktop, "#rows thead th")
     assert heads == [
-        "method", "K", "rounds", "MB", "seconds", "reached within 4 s", "times the best",
+        "method", "K", "rounds", "MB", "seconds", "suboptimality within 4 s",
+        "ratio to the best",
         "step size", "smallest record",
     ]  # fmt: skip
     assert texts(desktop, "#rows [aria-sort=ascending]") == ["seconds"]

@@ -256,7 +256,7 @@ def test_from_rounds_to_megabytes_and_seconds(desktop):
     )
     assert sent["FedAc-I"]["x"] == pytest.approx([2 * mb for mb in sent["FedAvg"]["x"]], rel=1e-5)
     assert sent["FedAc-I"]["y"] == rounds["FedAc-I"]["y"]
-    assert axis_title(desktop) == "megabytes per client, both ways"
+    assert axis_title(desktop) == "megabytes per client, up and down"
     desktop.choose("unit", "seconds")
     waited = curves(desktop)
     # On a wide-area network: 50 ms a round, 2 ms a step, 200 Mbit/s.

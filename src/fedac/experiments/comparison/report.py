@@ -36,7 +36,7 @@ WIDTH, HEIGHT = 9.0, 3.9  # inches
 COLOURED = 8
 AXIS_LABELS = {
     "rounds": "communication rounds",
-    "megabytes": "megabytes up and down per client",
+    "megabytes": "megabytes per client, up and down",
     "seconds": "seconds",
 }
 SCRIPTS = ("rows", "figure", "start")

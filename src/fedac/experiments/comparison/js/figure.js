@@ -1,9 +1,9 @@
-// What every method had reached, and at what cost.
+// The suboptimality of every method against its cost.
 
 const BEST = "best of each method";
 const UNITS = {
   rounds: "rounds",
-  megabytes: "megabytes per client, both ways",
+  megabytes: "megabytes per client, up and down",
   seconds: "seconds",
 };
 const HOVER =
@@ -60,7 +60,7 @@ function lineOf({ line, row }, records) {
 }
 
 function figureLayout({ target }, lines) {
-  // L-BFGS goes on to rounding errors, where nothing else is.
+  // L-BFGS continues down to rounding errors, where there is nothing else to see.
   const measured = lines.filter(({ baseline }) => !baseline);
   const heights = (measured.length ? measured : lines).flatMap(({ customdata }) =>
     customdata.flatMap(({ low, high }) => [low, high]),

@@ -19,8 +19,8 @@ function drawRows({ rows, target, budget, repeats }) {
     ["rounds", "rounds", rounds],
     ["megabytes", "MB", cost],
     ["seconds", "seconds", cost],
-    ["suboptimality", `reached within ${budget}`, orDiverged],
-    ["ratio", "times the best", cost],
+    ["suboptimality", `suboptimality within ${budget}`, orDiverged],
+    ["ratio", "ratio to the best", cost],
     ["eta", "step size", (eta, { edge }) => atEdge(eta, edge)],
     ["server_step", "server step", (step, { server_edge }) => atEdge(step, server_edge)],
     ["momentum", "momentum", short],
@@ -31,7 +31,7 @@ function drawRows({ rows, target, budget, repeats }) {
   sortable($("rows"), columns, order)(rows.map(lastIfMissing));
 }
 
-// What was not reached sorts after all that was.
+// Targets that were not reached sort last.
 function lastIfMissing(row) {
   const names = ["rounds", "megabytes", "seconds", "suboptimality", "smallest", "ratio"];
   const missing = names.filter((name) => row[name][0] === null);

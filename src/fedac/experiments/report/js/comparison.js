@@ -1,4 +1,4 @@
-// Our runs beside the published ones, in a table that can be sorted and filtered.
+// Our runs and the published ones, in a table that can be sorted and filtered.
 
 const COMPARISON_COLUMNS = [
   ["algorithm", "algorithm"],
@@ -43,7 +43,7 @@ function drawComparison(report) {
 }
 
 function summary(deviations) {
-  if (!deviations.length) return "No cell of this choice was published.";
+  if (!deviations.length) return "None of these cells was published.";
   const sorted = deviations.sort((a, b) => a - b);
   const quantile = (q) => {
     const place = q * (sorted.length - 1);

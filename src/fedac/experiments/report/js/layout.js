@@ -1,11 +1,11 @@
-// How the figure looks: its axes, and what a saved picture has besides.
+// Layout of the figure: its axes, and the legend and title of a saved picture.
 
 const AXIS_TITLES = {
   M: "workers M",
   K: "local steps K",
   steps: "steps of each worker",
   rounds: "communication rounds R",
-  megabytes: "megabytes per client, both ways",
+  megabytes: "megabytes per client, up and down",
   seconds: "seconds",
 };
 
