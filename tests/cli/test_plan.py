@@ -219,7 +219,7 @@ def test_one_local_step_everywhere_is_explained(fedac, small) -> None:
 def test_a_narrow_terminal_cuts_no_number(fedac, monkeypatch, width) -> None:
     how = ("plan", *CONSTANTS, "--third-order", 1, "-T", 4096, "--dim", 1000)
     answer = json.loads(fedac(*how, "--json").out)
-    for module in ("plan", "plan_tables", "streams"):
+    for module in ("plan", "console"):
         monkeypatch.setattr(f"fedac.cli.{module}.results_console", lambda: Console(width=width))
     out = fedac(*how).out
     assert "\u2026" not in out
@@ -269,7 +269,7 @@ def test_tables(fedac) -> None:
     [
         ((), "pass a --dataset, or the constants: --smoothness, --noise, --distance missing"),
         (("--smoothness", 1), "--noise, --distance missing"),
-        ((*CONSTANTS, "--calibrate"), "--calibrate needs a --dataset"),
+        ((*CONSTANTS, "--calibrate"), "--calibrate needs --dataset"),
         ((*CONSTANTS, "--link", "wan"), "--link needs --calibrate"),
         ((*CONSTANTS, "--steps", 64, "--target", 0.1), "give either T (steps) or a target"),
         ((*CONSTANTS, "--workers", 0), "M (workers)"),
@@ -287,7 +287,7 @@ def test_tables(fedac) -> None:
         (("--dataset", "synthetic", "--noise", 1), "omit --noise"),
         (("--dataset", "synthetic", "--fourth-moment", 1), "omit --fourth-moment"),
         ((*CONSTANTS, "--fourth-moment", 0.5), "sigma4 must be at least sigma"),
-        ((*CONSTANTS, "--bounded-noise"), "--bounded-noise needs a --dataset"),
+        ((*CONSTANTS, "--bounded-noise"), "--bounded-noise needs --dataset"),
         ((*CONSTANTS, "--l2", 0.1), "--l2 needs --dataset"),
         ((*CONSTANTS, "--intercept"), "--intercept needs --dataset"),
         ((*CONSTANTS, "--loss", "least-squares"), "--loss needs --dataset"),

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -15,8 +14,6 @@ from fedac.cli.options import LINK, LOSS_NAMES, MEGABYTES, Command
 from fedac.errors import InputError
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from fedac.experiments.comparison import Comparison, Question
     from fedac.experiments.comparison.table import Row
     from fedac.objectives import ConvexObjective
@@ -26,7 +23,10 @@ if TYPE_CHECKING:
 DEFAULT_STEPS = 4096  # as in the paper's experiments
 FEW_DIVISORS = 5
 # Options that do nothing without another one.
-NEEDS = {"loss": "dataset", "l2": "dataset", "intercept": "dataset", "seed": "calibrate"}
+NEEDS = {
+    "loss": "dataset", "l2": "dataset", "intercept": "dataset", "bounded_noise": "dataset",
+    "calibrate": "dataset", "seed": "calibrate", "link": "calibrate",
+}  # fmt: skip
 
 
 @click.command("plan", cls=Command)
@@ -75,131 +75,213 @@ NEEDS = {"loss": "dataset", "l2": "dataset", "intercept": "dataset", "seed": "ca
 @click.option("--tables", is_flag=True, help="Print the paper's two tables.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.pass_context
-def command(
-    context: click.Context,
-    *,
-    dataset: str | None,
-    loss: str,
-    l2: float,
-    intercept: bool,
-    smoothness: float | None,
-    strong_convexity: float,
-    noise: float | None,
-    fourth_moment: float | None,
-    distance: float | None,
-    third_order: float | None,
-    bounded_noise: bool,
-    dim: int | None,
-    workers: int,
-    steps: int | None,
-    target: float | None,
-    round_cost: float,
-    calibrate: bool,
-    seed: int,
-    link: str | None,
-    tables: bool,
-    as_json: bool,
-) -> None:
+def command(context: click.Context, /, *, tables: bool, as_json: bool, **options: Any) -> None:
     """Recommend K, a step size and a number of rounds, by the paper's bounds or by measurement."""
     if tables:
         _print_paper_tables(as_json)
         return
     from fedac.theory import planner
-    from fedac.theory.constants import Constants, estimate
+    from fedac.theory.constants import estimate
 
-    given = {"smoothness": smoothness, "noise": noise, "distance": distance}
     _require_needed(context)
-    if dataset is None:
-        missing = [f"--{name}" for name, value in given.items() if value is None]
-        if missing:
-            raise InputError(f"pass a --dataset, or the constants: {', '.join(missing)} missing")
-        if bounded_noise:
-            raise InputError("--bounded-noise needs a --dataset; without one, --noise is the bound")
-        L, sigma, D0 = (float(value) for value in given.values() if value is not None)
-        objective = None
-        sigma4 = math.nan if fourth_moment is None else fourth_moment
-        constants = Constants(
-            L=L, mu=strong_convexity, sigma=sigma, sigma4=sigma4, D0=D0, Q=third_order
-        )
-    else:
-        given |= {"strong-convexity": strong_convexity or None, "third-order": third_order}
-        given |= {"fourth-moment": fourth_moment, "dim": dim}
-        if extra := [f"--{name}" for name, value in given.items() if value is not None]:
-            raise InputError(f"these come from the data set; omit {', '.join(extra)}")
-        objective = _objective(dataset, loss, l2, intercept)
-        constants, dim = estimate(objective, bounded=bounded_noise), objective.dim
-    if calibrate and objective is None:
-        raise InputError("--calibrate needs a --dataset to measure on")
-    if link is not None and not calibrate:
-        raise InputError("--link needs --calibrate: bounds count gradients")
+    steps, target, dim = options["steps"], options["target"], options["dim"]
     if target is None and steps is None:
         steps = DEFAULT_STEPS
-    how: dict[str, Any] = {"M": workers, "T": steps, "target": target, "round_cost": round_cost}
+    if options["dataset"] is None:
+        constants, can_measure = _given_constants(options), False
+    else:
+        objective = _objective(options)
+        constants, can_measure = estimate(objective, bounded=options["bounded_noise"]), True
+        dim = objective.dim
+    how = {"M": options["workers"], "T": steps, "target": target}
+    how["round_cost"] = options["round_cost"]
     plan = planner.plan(constants, dim=dim, **how)
     if not as_json:
-        print_constants(constants)
-        print_plan(plan, constants, how, can_measure=objective is not None)
-    if steps is not None and steps > 1 and len(divisors := planner.divisors(steps)) < FEW_DIVISORS:
-        notice(f"K must divide T={steps}, which has only {len(divisors)} divisors; "
+        _print_constants(constants)
+        _print_plan(plan, constants, how, can_measure=can_measure)
+    if steps is not None and steps > 1 and (count := len(planner.divisors(steps))) < FEW_DIVISORS:
+        notice(f"K must divide T={steps}, which has only {count} divisors; "
                "a power of two has more")  # fmt: skip
-    found = None
-    if calibrate and objective is not None and not plan.already_reached:
-        problem = {"dataset": dataset, "loss": loss, "l2": l2, "intercept": intercept}
-        found = _calibrate(problem, how, link, seed)
+    measured = options["calibrate"] and not plan.already_reached
+    found = _calibrate(options, how) if measured else None
     if as_json:
         print(json.dumps(_as_json(constants, plan, found), allow_nan=False))
     elif found is not None:
-        _print_calibration(found, how, link)
-    elif objective is not None:
+        _print_calibration(found, how, "gradients" if options["link"] is None else "seconds")
+    elif can_measure:
         notice("--calibrate measures on the data")
 
 
 def _require_needed(context: click.Context) -> None:
-    """Refuse options that were typed and would do nothing."""
+    """Raise InputError for options that were typed and would do nothing."""
     for name, needed in NEEDS.items():
         source = context.get_parameter_source(name)
         if source is not None and source.name == "COMMANDLINE" and not context.params[needed]:
-            raise InputError(f"--{name} needs --{needed}")
+            raise InputError(f"--{name.replace('_', '-')} needs --{needed}")
 
 
-def _objective(dataset: str, loss: str, l2: float, intercept: bool) -> ConvexObjective:
+def _given_constants(options: dict[str, Any]) -> Constants:
+    from fedac.theory.constants import Constants
+
+    needed = ("smoothness", "noise", "distance")
+    if missing := [f"--{name}" for name in needed if options[name] is None]:
+        raise InputError(f"pass a --dataset, or the constants: {', '.join(missing)} missing")
+    sigma4 = options["fourth_moment"]
+    return Constants(
+        L=options["smoothness"],
+        mu=options["strong_convexity"],
+        sigma=options["noise"],
+        sigma4=math.nan if sigma4 is None else sigma4,
+        D0=options["distance"],
+        Q=options["third_order"],
+    )
+
+
+def _objective(options: dict[str, Any]) -> ConvexObjective:
     from fedac.data import load
     from fedac.plugins import find_loss, make_objective
     from fedac.validate import require_positive
 
-    find_loss(loss)
-    require_positive("l2", l2)
-    with download_bar(dataset) as show:
-        loaded = load(dataset, show)
-    return make_objective(loss, loaded.X, loaded.y, l2=l2, intercept=intercept)
+    known = ("smoothness", "noise", "distance", "third_order", "fourth_moment", "dim")
+    extra = [name for name in known if options[name] is not None]
+    extra += ["strong_convexity"] * bool(options["strong_convexity"])
+    if extra:
+        typed = ", ".join(f"--{name.replace('_', '-')}" for name in extra)
+        raise InputError(f"these come from the data set; omit {typed}")
+    find_loss(options["loss"])
+    l2 = require_positive("l2", options["l2"])
+    with download_bar(options["dataset"]) as show:
+        loaded = load(options["dataset"], show)
+    intercept = options["intercept"]
+    return make_objective(options["loss"], loaded.X, loaded.y, l2=l2, intercept=intercept)
 
 
-def _calibrate(
-    problem: dict[str, Any], how: dict[str, Any], link: str | None, seed: int
-) -> Comparison:
+def _calibrate(options: dict[str, Any], how: dict[str, Any]) -> Comparison:
     """Compare the paper's algorithms on the data."""
     from fedac.cli.compare import answer_with_bars
     from fedac.experiments.calibration import planners_question
     from fedac.experiments.comparison import Study, open_store
     from fedac.federation.link import Link
 
-    on_link = None if link is None else Link.parse(link)
-    question = planners_question(problem, link=on_link, seed=seed, **how)
+    problem = {name: options[name] for name in ("dataset", "loss", "l2", "intercept")}
+    link = None if options["link"] is None else Link.parse(options["link"])
+    question = planners_question(problem, link=link, seed=options["seed"], **how)
     with open_store(None) as store:
         return answer_with_bars(Study(question), store)
 
 
-def _print_calibration(found: Comparison, how: dict[str, Any], link: str | None) -> None:
+def _print_constants(constants: Constants) -> None:
+    words = ("letter", "how it is known")
+    table = new_table("letter", "value", words[1], words=words, title="The problem's constants")
+    for name, value in constants.letters.items():
+        table.add_row(name, f"{value:.4g}", constants.how[name])
+    print_table(table)
+
+
+def _print_plan(
+    plan: Plan, constants: Constants, how: dict[str, Any], *, can_measure: bool
+) -> None:
+    """Print the bounds, then what they mean."""
+    say, M = results_console().print, how["M"]
+    aim = f"T={how['T']}" if how["target"] is None else f"target {how['target']:g}"
+    if plan.already_reached:
+        say(
+            f"Already reached: F(w_0) - F* is at most {constants.start:.3g} at the start, and the "
+            f"{aim} is not below that."
+        )
+        return
+    if not plan:
+        advice = "use --calibrate or a larger target" if can_measure else "use a larger target"
+        say(f"No bound reaches {aim} within 2^40 steps; {advice}.")
+        return
+    _print_bounds(plan, constants, how, f"Bounds: M={M}, {aim}")
+    if (closest := plan.at_floor) is not None:
+        say(
+            f"Min-max floor for K={closest.K} and {closest.rounds} rounds (the row "
+            f"{_name(closest)}): {closest.floor:.2g}. Up to a constant factor, which is unknown "
+            "and set to 1, no method does better on every problem of asm1 (arXiv 2102.01583). "
+            "Rows under asm2 assume more and may be below it."
+        )
+    for reason in dict.fromkeys(plan.left_out.values()):
+        labels = [label for label, why in plan.left_out.items() if why == reason]
+        say(f"Left out: {', '.join(labels)}: {reason}.")
+    if M > 1:
+        advice = "".join(
+            f": use mb-ac-sgd, K={c.K}, {c.rounds} rounds, bound {c.bound.total:.2g}"
+            for c in plan
+            if c.theorem.algorithm == "mb-ac-sgd"
+        )
+        say(
+            "If clients hold different data, only the bounds of minibatch methods hold, for M "
+            f"clients that count the same and all take part in every round{advice}."
+        )
+    if plan.synchronizes_every_step:
+        where = "--calibrate" if can_measure else "--dataset and --calibrate"
+        say(
+            "K = 1 wherever local steps are possible: these worst cases cannot justify a second "
+            "local step, so they only say to synchronize after every step. Real data is rarely "
+            f"that bad: measure how large K can be with {where}."
+        )
+    if M == 1:
+        say("Speedup: none to speak of with one worker.")
+    elif constants.sigma == 0:
+        say("Speedup: none without noise; there is nothing that averaging over M would reduce.")
+    else:
+        rounds = (
+            f"{_name(c)} {c.speedup_rounds or 'never'}" for c in plan if c.theorem.communicates
+        )
+        say(
+            "Rounds for linear speedup in M, by the rates without constants and logarithms: "
+            f"{'; '.join(rounds)}."
+        )
+
+
+def _print_bounds(plan: Plan, constants: Constants, how: dict[str, Any], title: str) -> None:
+    convex, has_dim = not plan[0].theorem.strongly_convex, plan[0].megabytes is not None
+    rule = "K gives the fewest rounds whose bound is at most twice the best."
+    if how["target"] is not None:
+        cost = f"{how['round_cost']:g} gradients"
+        rule = f"K and T give the least cost, where a round costs {cost}."
+    tuned = "eta and lam give" if convex else "eta gives"
+    measured = constants.how["sigma"].startswith("measured")
+    table = new_table(
+        *("theorem", "K", "rounds", "eta", *["lam"] * convex, "bound", "largest term"),
+        *["MB"] * has_dim,
+        words={"theorem", "largest term"},
+        title=title,
+        caption=f"{rule} {tuned} the least bound. Bounds are worst cases for workers that draw "
+        f"from one distribution{', and hold if the measured sigma holds everywhere' * measured}; "
+        "real runs are often orders of magnitude better. FedAvg and MB-SGD: the bound is for a "
+        "weighted average of the iterates, and says nothing about the last one. * not below the "
+        "error at the start: this bound says nothing here. ac-sgd: one worker on its own, which "
+        f"sends its result once.{f' {MEGABYTES}' * has_dim}",
+    )
+    for choice in plan:
+        table.add_row(
+            _name(choice),
+            f"{choice.K}",
+            f"{choice.rounds}",
+            f"{choice.step_size.eta:.2g}",
+            *([f"{choice.step_size.lam:.2g}"] if convex else []),
+            f"{choice.bound.total:.2g}" + "*" * choice.vacuous,
+            choice.bound.dominant.replace("_", " "),
+            *([f"{choice.megabytes:.2g}"] if has_dim else []),
+        )
+    print_table(table)
+
+
+def _name(choice: Choice) -> str:
+    return choice.theorem.title or choice.theorem.label
+
+
+def _print_calibration(found: Comparison, how: dict[str, Any], unit: str) -> None:
     from fedac.algorithms import get
     from fedac.cli.compare import scientific
     from fedac.experiments.calibration import recommended
     from fedac.experiments.comparison.verdict import written
 
-    question, best = found.question, recommended(found)
-    cost = "gradients" if link is None else "seconds"
-    target = how["target"]
-    aim = ("rounds", "MB", cost) if target is not None else ("rounds", "reached")
-    megabytes = f" {MEGABYTES}" if target is not None else ""
+    question, best, target = found.question, recommended(found), how["target"]
+    aim = ("rounds", "MB", unit) if target is not None else ("rounds", "reached")
     table = new_table(
         *("algorithm", "K", "eta", "mu", *aim),
         words={"algorithm"},
@@ -208,7 +290,7 @@ def _print_calibration(found: Comparison, how: dict[str, Any], link: str | None)
         f"{question.repeats} fresh seeds; brackets: 90% prediction interval for the mean of as "
         "many further seeds. Recommended: the fewest rounds within twice the best "
         "result, or the cheapest way to the target. * the smallest or largest step size tried; a "
-        f"better one may lie beyond it.{megabytes}",
+        f"better one may lie beyond it.{f' {MEGABYTES}' * (target is not None)}",
     )
     for row in sorted(found.rows, key=lambda row: (-row.K, row.suboptimality.middle)):
         if row.eta is None:
@@ -234,10 +316,8 @@ def _print_calibration(found: Comparison, how: dict[str, Any], link: str | None)
     if target is None:
         said = f"Recommended: {what}: {question.rounds_of(best.K)} rounds, {reached}"
     elif best.reached:
-        said = (
-            f"Recommended: {what}: {best.rounds.middle:.0f} rounds and "
-            f"{best.seconds.middle:.3g} {cost} to the target"
-        )
+        cost = f"{best.rounds.middle:.0f} rounds and {best.seconds.middle:.3g} {unit}"
+        said = f"Recommended: {what}: {cost} to the target"
     else:
         said = f"The target was not reached; closest: {what}: {reached} within {found.budget}"
     results_console().print(said + fewer)
@@ -247,40 +327,23 @@ def _print_paper_tables(as_json: bool) -> None:
     from fedac.theory.tables import TABLE_1, TABLE_2
 
     if as_json:
-        rows = {"table_1": TABLE_1, "table_2": TABLE_2}
-        print(json.dumps({name: list(map(_row_as_json, table)) for name, table in rows.items()}))
+        rows = {"table_1": [asdict(row) for row in TABLE_1]}
+        print(json.dumps(rows | {"table_2": [asdict(row) for row in TABLE_2]}))
         return
-    first = _table_of_words(
-        "Table 1: rounds R for linear speedup in M (no constants, no logarithms)",
-        *("assumption", "algorithm", "strongly convex", "general convex", "source"),
-    )
+    headings = ["assumption", "algorithm", "strongly convex", "general convex", "source"]
+    title = "Table 1: rounds R for linear speedup in M (no constants, no logarithms)"
+    table = new_table(*headings, words=headings, title=title)
     for row in TABLE_1:
-        cells = (row.algorithm, row.strongly_convex, row.convex or "", row.reference)
-        first.add_row(f"asm{row.assumption}", *map(str, cells))
-    second = _table_of_words(
-        "Table 2: rates (no constants, no logarithms, no exponential decay)",
-        *("assumption", "algorithm", "rate", "source"),
-    )
+        bounds = (row.strongly_convex, row.convex or "")
+        table.add_row(f"asm{row.assumption}", row.algorithm, *bounds, row.reference)
+    print_table(table)
+    headings = ["assumption", "algorithm", "rate", "source"]
+    title = "Table 2: rates (no constants, no logarithms, no exponential decay)"
+    table = new_table(*headings, words=headings, title=title)
     for rate in TABLE_2:
         what = f"asm{rate.assumption}, mu {'>' if rate.strongly_convex else '='} 0"
-        second.add_row(what, rate.algorithm, str(rate), rate.reference)
-    print_table(first)
-    print_table(second)
-
-
-def _table_of_words(title: str, *headings: str) -> Table:
-    return new_table(*headings, words=headings, title=title)
-
-
-def _row_as_json(row: Any) -> dict[str, Any]:
-    """Return a row of the paper's tables, with its formulas as text."""
-
-    def plain(value: Any) -> Any:
-        if isinstance(value, Mapping):
-            return {name: str(term) for name, term in value.items()}
-        return value if value is None or isinstance(value, int) else str(value)
-
-    return {field.name: plain(getattr(row, field.name)) for field in fields(row)}
+        table.add_row(what, rate.algorithm, str(rate), rate.reference)
+    print_table(table)
 
 
 def _as_json(constants: Constants, plan: Plan, found: Comparison | None) -> dict[str, Any]:
@@ -345,135 +408,3 @@ def _measured_as_json(row: Row, question: Question) -> dict[str, Any]:
         "megabytes": row.megabytes.middle if row.reached else None,
         "cost": row.seconds.middle if row.reached else None,
     }
-
-
-# --- What `fedac plan` prints: the constants, the bounds, and what they mean.
-
-
-def print_constants(constants: Constants) -> None:
-    """Print the letters, their values and how they are known."""
-    words = ("letter", "how it is known")
-    table = new_table("letter", "value", words[1], words=words, title="The problem's constants")
-    for name, value in constants.letters.items():
-        table.add_row(name, f"{value:.4g}", constants.how[name])
-    print_table(table)
-
-
-def print_plan(plan: Plan, constants: Constants, how: dict[str, Any], *, can_measure: bool) -> None:
-    """Print the bounds, then what there is to say about them."""
-    console = results_console()
-    aim = f"T={how['T']}" if how["target"] is None else f"target {how['target']:g}"
-    if plan.already_reached:
-        console.print(
-            f"Already reached: F(w_0) - F* is at most {constants.start:.3g} at the start, and the "
-            f"{aim} is not below that."
-        )
-        return
-    if not plan:
-        advice = "use --calibrate or a larger target" if can_measure else "use a larger target"
-        console.print(f"No bound reaches {aim} within 2^40 steps; {advice}.")
-        return
-    _print_bounds(plan, constants, how, f"Bounds: M={how['M']}, {aim}")
-    if plan.at_floor is not None:
-        console.print(_floor(plan.at_floor))
-    _print_left_out(plan.left_out)
-    if how["M"] > 1:
-        console.print(_clients_that_differ(plan))
-    if plan.synchronizes_every_step:
-        where = "--calibrate" if can_measure else "--dataset and --calibrate"
-        console.print(
-            "K = 1 wherever local steps are possible: these worst cases cannot justify a second "
-            "local step, so they only say to synchronize after every step. Real data is rarely "
-            f"that bad: measure how large K can be with {where}."
-        )
-    console.print(_speedups(plan, constants, how["M"]))
-
-
-def _print_bounds(plan: Plan, constants: Constants, how: dict[str, Any], title: str) -> None:
-    rule = (
-        "K gives the fewest rounds whose bound is at most twice the best."
-        if how["target"] is None
-        else f"K and T give the least cost, where a round costs {how['round_cost']:g} gradients."
-    )
-    tuned = "eta gives" if plan[0].theorem.strongly_convex else "eta and lam give"
-    measured = constants.how["sigma"].startswith("measured")
-    caption = (
-        f"{rule} {tuned} the least bound. Bounds are worst cases for workers that draw from one "
-        f"distribution{', and hold if the measured sigma holds everywhere' * measured}; real runs "
-        "are often orders of magnitude better. FedAvg and MB-SGD: the bound is for a weighted "
-        "average of the iterates, and says nothing about the last one. * not below the error at "
-        "the start: this bound says nothing here. ac-sgd: one worker on its own, which sends its "
-        "result once."
-    )
-    print_table(_table(plan, title=title, caption=caption))
-
-
-def _floor(choice: Choice) -> str:
-    return (
-        f"Min-max floor for K={choice.K} and {choice.rounds} rounds (the row {_name(choice)}): "
-        f"{choice.floor:.2g}. Up to a constant factor, which is unknown and set to 1, no method "
-        "does better on every problem of asm1 (arXiv 2102.01583). Rows under asm2 assume more and "
-        "may be below it."
-    )
-
-
-def _clients_that_differ(plan: Plan) -> str:
-    said = (
-        "If clients hold different data, only the bounds of minibatch methods hold, for M clients "
-        "that count the same and all take part in every round"
-    )
-    for choice in plan:
-        if choice.theorem.algorithm == "mb-ac-sgd":
-            said += f": use mb-ac-sgd, K={choice.K}, {choice.rounds} rounds, "
-            said += f"bound {choice.bound.total:.2g}"
-    return said + "."
-
-
-def _name(choice: Choice) -> str:
-    return choice.theorem.title or choice.theorem.label
-
-
-def _table(choices: Plan, *, title: str, caption: str) -> Table:
-    megabytes = choices[0].megabytes_per_worker is not None
-    convex = not choices[0].theorem.strongly_convex
-    table = new_table(
-        *("theorem", "K", "rounds", "eta", *["lam"] * convex, "bound", "largest term"),
-        *["MB"] * megabytes,
-        words={"theorem", "largest term"},
-        title=title,
-        caption=caption + f" {MEGABYTES}" * megabytes,
-    )
-    for choice in choices:
-        table.add_row(
-            _name(choice),
-            f"{choice.K}",
-            f"{choice.rounds}",
-            f"{choice.step_size.eta:.2g}",
-            *([f"{choice.step_size.lam:.2g}"] if convex else []),
-            f"{choice.bound.total:.2g}" + "*" * choice.vacuous,
-            choice.bound.dominant.replace("_", " "),
-            *([f"{choice.megabytes:.2g}"] if megabytes else []),
-        )
-    return table
-
-
-def _print_left_out(left_out: Mapping[str, str]) -> None:
-    for reason in dict.fromkeys(left_out.values()):
-        labels = [label for label, why in left_out.items() if why == reason]
-        results_console().print(f"Left out: {', '.join(labels)}: {reason}.")
-
-
-def _speedups(plan: Plan, constants: Constants, M: int) -> str:
-    if M == 1:
-        return "Speedup: none to speak of with one worker."
-    if constants.sigma == 0:
-        return "Speedup: none without noise; there is nothing that averaging over M would reduce."
-    rounds = (
-        f"{_name(choice)} {choice.speedup_rounds or 'never'}"
-        for choice in plan
-        if choice.theorem.communicates
-    )
-    return (
-        "Rounds for linear speedup in M, by the rates without constants and logarithms: "
-        f"{'; '.join(rounds)}."
-    )
