@@ -181,7 +181,7 @@ def test_an_l2_that_is_too_small_is_blamed(cache: Path) -> None:
     # One-hot columns of two groups: without l2 weight can move from one group to the other.
     groups = np.array([[i % 2, 1 - i % 2, i % 3 == 0, i % 3 != 0] for i in range(60)], dtype=float)
     signs = np.where(rng.standard_normal(60) > 0, 1.0, -1.0)
-    with pytest.raises(NoOptimumError, match="l2 is too small for these data") as caught:
+    with pytest.raises(NoOptimumError, match="l2 is too small for this data") as caught:
         optimum(LogisticRegression(groups, signs, l2=1e-20))
     assert "should be under" not in str(caught.value)
 

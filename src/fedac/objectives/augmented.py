@@ -1,4 +1,4 @@
-"""The l2-augmented objective, which makes any convex one strongly convex."""
+"""The l2-augmented objective, which makes any convex objective strongly convex."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from fedac.validate import Array, as_numbers, content_hash, require_positive
 class Augmented(ConvexObjective):
     """F(w) + lam/2 ||w - w_0||^2 (equation eq:aug), for the general convex case.
 
-    It is lam-strongly convex and (L + lam)-smooth; its noise and Q are those of F.
+    It is lam-strongly convex and (L + lam)-smooth. The added term is not random and quadratic, so
+    noise and Q are those of F.
 
     Parameters
     ----------
@@ -63,24 +64,6 @@ class Augmented(ConvexObjective):
         """Return the gradients of F's rows plus that of the added term."""
         return self.base.stochastic_gradients(W, rows) + self.lam * (W - self.center)
 
-    def noise(self, w: Array) -> float:
-        """Return sigma^2 of F: the added term is not random."""
-        return self.base.noise(w)
-
-    def fourth_moment(self, w: Array) -> float:
-        """Return sigma4^4 of F: the added term is not random."""
-        return self.base.fourth_moment(w)
-
-    @property
-    def noise_bound(self) -> float | None:
-        """That of F."""
-        return self.base.noise_bound
-
-    @property
-    def fourth_moment_bound(self) -> float | None:
-        """That of F."""
-        return self.base.fourth_moment_bound
-
     def weighted(self, weights: Array) -> Self:
         """Return the same with the rows of F weighted."""
         return type(self)(self.base.weighted(weights), lam=self.lam, center=self.center)
@@ -101,5 +84,23 @@ class Augmented(ConvexObjective):
 
     @cached_property
     def third_order_smoothness(self) -> float | None:
-        """Q of F: a quadratic term adds nothing."""
+        """Q of F."""
         return self.base.third_order_smoothness
+
+    def noise(self, w: Array) -> float:
+        """Return sigma^2 of F."""
+        return self.base.noise(w)
+
+    @property
+    def noise_bound(self) -> float | None:
+        """The bound of F."""
+        return self.base.noise_bound
+
+    def fourth_moment(self, w: Array) -> float:
+        """Return sigma4^4 of F."""
+        return self.base.fourth_moment(w)
+
+    @property
+    def fourth_moment_bound(self) -> float | None:
+        """The bound of F."""
+        return self.base.fourth_moment_bound

@@ -1,4 +1,4 @@
-"""Rows that a linear model was not trained on: its loss and accuracy there."""
+"""Test loss and test accuracy of a linear model."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fedac.validate import Array, as_data
 
 @dataclass(frozen=True, eq=False)
 class HeldOut:
-    """A test set for the points of a model, in the model's columns.
+    """A test set in the columns of a model.
 
     Examples
     --------
@@ -36,7 +36,7 @@ class HeldOut:
 
     @classmethod
     def of(cls, model: LinearModel, X: Any, y: npt.ArrayLike) -> HeldOut:
-        """Fit rows to a model; sparse ones may have other columns, which count as zeros."""
+        """Fit rows to a model; sparse ones may have fewer or more columns."""
         rows, labels = as_rows(X, intercept=False), as_data("y of the test set", y)
         n, given = rows.shape
         columns = model.dim - model.intercept
@@ -47,8 +47,8 @@ class HeldOut:
         if isinstance(rows, sp.csr_array):
             if given > columns:
                 warnings.warn(
-                    f"the test set has {given} columns, the data have {columns}: the others are "
-                    "left out",
+                    f"the test set has {given} columns, the data has {columns}: the others are "
+                    "ignored",
                     ColumnsWarning,
                     stacklevel=4,
                 )
@@ -56,13 +56,13 @@ class HeldOut:
             arrays = (known.data, known.indices, known.indptr)
             rows = sp.csr_array(arrays, shape=(n, columns))
         elif given != columns:
-            raise InputError(f"the test set has {given} columns, but the data have {columns}")
+            raise InputError(f"the test set has {given} columns, but the data has {columns}")
         return cls(model, as_rows(rows, intercept=model.intercept), labels)
 
     def evaluate(self, w: Array) -> tuple[float, float]:
-        """Return the mean loss of w, without the l2 term, and the share of signs it gets right.
+        """Return the mean loss of w, without the l2 term, and its accuracy.
 
-        The share is NaN if labels are not signs.
+        The accuracy is NaN if the labels are not all -1 and +1.
         """
         z = self.X @ w
         signs = bool((np.abs(self.y) == 1).all())

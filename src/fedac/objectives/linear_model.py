@@ -1,7 +1,7 @@
 """Generalized linear models: a scalar loss of the margin x.w, plus l2 regularization.
 
-F(w) = 1/n sum_i loss(x_i.w, y_i) + l2/2 ||w||^2. A new loss is a new subclass with four
-scalar functions; data, constants and noise are handled here.
+F(w) = 1/n sum_i loss(x_i.w, y_i) + l2/2 ||w||^2. A new loss is a subclass with three scalar
+functions and a bound on its curvature; data, constants and noise are handled here.
 """
 
 from __future__ import annotations
@@ -29,13 +29,78 @@ Matrix: TypeAlias = "Array | sp.csr_array"
 EXACT_SPECTRUM = 1000
 
 
-class LinearModel(ConvexObjective):
+class _Rows(ConvexObjective):
+    """The data of a linear model, and what depends on nothing else."""
+
+    X: Matrix
+    y: Array
+    l2: float
+    weights: Array | None  # of the rows, 1 on average; None: all the same
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.n_samples} rows, {self.dim} columns, l2={self.l2:g})"
+
+    def fingerprint(self) -> str:
+        """Return a hash of class, data and l2."""
+        header = f"{type(self).__name__} {self.X.shape} {self.l2!r}"
+        if self.weights is not None:
+            header += f" weights {content_hash('', self.weights)}"
+        if not isinstance(self.X, sp.csr_array):
+            return content_hash(header, self.X, self.y)
+        # The same data may come with 32-bit or 64-bit indices.
+        indptr, indices = self.X.indptr.astype(np.int64), self.X.indices.astype(np.int64)
+        return content_hash(header, indptr, indices, self.X.data, self.y)
+
+    def weighted(self, weights: Array) -> Self:
+        """Return F with rows weighted in proportion to `weights`, all above 0."""
+        return self.derived(weights=weights * (self.n_samples / weights.sum()))
+
+    def derived(self, **changes: Any) -> Self:
+        """Return a copy with some attributes replaced; it shares the rest of the data."""
+        twin = copy(self)
+        for name in ("smoothness", "third_order_smoothness", "_squared_norms", "_top_eigenvalue"):
+            vars(twin).pop(name, None)
+        vars(twin).update(changes)
+        return twin
+
+    def _weigh(self, values: Array) -> Array:
+        return values if self.weights is None else values * self.weights
+
+    @cached_property
+    def _squared_norms(self) -> Array:
+        if isinstance(self.X, sp.csr_array):
+            return np.asarray(self.X.multiply(self.X).sum(axis=1), dtype=np.float64).ravel()
+        norms: Array = np.einsum("nd,nd->n", self.X, self.X)
+        return norms
+
+    @cached_property
+    def _top_eigenvalue(self) -> float:
+        """lambda_max(X'X/n)."""
+        if self.dim <= EXACT_SPECTRUM:
+            weights = sp.diags_array(self._weigh(np.ones(self.n_samples)))
+            product: Any = self.X.T @ (self.X if self.weights is None else weights @ self.X)
+            gram = product if isinstance(product, np.ndarray) else product.toarray()
+            return float(np.linalg.eigvalsh(gram)[-1]) / self.n_samples
+        if not self._squared_norms.any():
+            return 0.0
+        operator = LinearOperator(
+            (self.dim, self.dim),
+            matvec=lambda v: self.X.T @ self._weigh(self.X @ v),
+            dtype=np.float64,
+        )
+        # With a fixed start vector the same data gives the same L in every process.
+        v0 = np.random.default_rng(0).standard_normal(self.dim)
+        top = eigsh(operator, k=1, v0=v0, return_eigenvectors=False)
+        return float(top[0]) / self.n_samples
+
+
+class LinearModel(_Rows):
     """A data set, a loss of the margin and an l2 term.
 
     Parameters
     ----------
     X : ndarray or scipy.sparse matrix, shape (n, d)
-        The rows. Sparse data stay sparse.
+        The rows. Sparse data stays sparse.
     y : array of shape (n,)
         The targets.
     l2 : float
@@ -44,7 +109,7 @@ class LinearModel(ConvexObjective):
         Append a column of ones (regularized like the others).
     """
 
-    # The largest first, second and third derivative of the loss in the margin.
+    # Upper bounds on the first, second and third derivative of the loss in the margin.
     slope: ClassVar[float | None] = None
     curvature: ClassVar[float]
     third_derivative: ClassVar[float | None] = None
@@ -66,16 +131,13 @@ class LinearModel(ConvexObjective):
         self.X = as_rows(X, intercept=intercept)
         self.y = as_data("y", y)
         self.intercept = intercept
-        # How much each row counts, 1 on average; None: all the same.
-        self.weights: Array | None = None
+        self.weights = None
         self.n_samples, self.dim = self.X.shape
         if self.y.shape != (self.n_samples,):
             raise InputError(f"X has {self.n_samples} rows but y has shape {self.y.shape}")
-        if isinstance(self.X, sp.csr_array):
-            as_data("X", self.X.data)
         if self.needs_signs and not np.isin(self.y, (-1.0, 1.0)).all():
             raise InputError(f"{type(self).__name__} needs labels -1 and +1{signs_advice(self.y)}")
-        # A subclass may set what its loss needs after this: the fast engine checks again.
+        # A subclass may set what its loss needs later: the fast engine checks again.
         with suppress(AttributeError):
             check_kernel(self)
 
@@ -91,10 +153,6 @@ class LinearModel(ConvexObjective):
     def second_derivative(self, z: Array, y: Array) -> Array:
         """Return the second derivative of the loss in the margin."""
 
-    def __repr__(self) -> str:
-        """Describe the objective on one line, without its data."""
-        return f"{type(self).__name__}({self.n_samples} rows, {self.dim} columns, l2={self.l2:g})"
-
     def value(self, w: Array) -> float:
         """Return F(w)."""
         return float(self.values(w[None, :])[0])
@@ -107,7 +165,7 @@ class LinearModel(ConvexObjective):
         return values
 
     def mean_loss(self, z: Array, y: Array) -> float:
-        """Return the mean of the loss over margins `z` of all rows."""
+        """Return the mean loss over margins `z` of all rows."""
         return float(self._weigh(self.loss(z, y)).mean())
 
     def gradient(self, w: Array) -> Array:
@@ -143,19 +201,19 @@ class LinearModel(ConvexObjective):
         """Return sigma4^4 at w; the l2 term is the same for every row and cancels."""
         s = self.derivative(self.X @ w, self.y)
         mean = self.X.T @ self._weigh(s) / self.n_samples
-        away = s**2 * self._squared_norms - 2 * s * (self.X @ mean) + mean @ mean
-        return float(self._weigh(away**2).mean())
+        deviations = s**2 * self._squared_norms - 2 * s * (self.X @ mean) + mean @ mean
+        return float(self._weigh(deviations**2).mean())
 
     @property
     def noise_bound(self) -> float | None:
-        """Mean ||x_i||^2 times the largest slope of the loss squared; None without such a slope."""
+        """Mean ||x_i||^2 times the squared bound on the slope; None without such a bound."""
         if self.slope is None:
             return None
         return self.slope**2 * float(self._weigh(self._squared_norms).mean())
 
     @property
     def fourth_moment_bound(self) -> float | None:
-        """8 mean ||x_i||^4 times the largest slope to the fourth; None without such a slope.
+        """8 mean ||x_i||^4 times the bound on the slope to the fourth; None without such a bound.
 
         With m = E X, E ||X - m||^4 = E ||X||^4 + 4 E (X.m)^2 + 2 ||m||^2 E ||X||^2 - 3 ||m||^4
         - 4 E ||X||^2 X.m. As a share of E ||X||^4 this is at most 1 + 6 t^2 + 4 t - 3 t^4, where
@@ -187,59 +245,6 @@ class LinearModel(ConvexObjective):
         longest = math.sqrt(self._squared_norms.max())
         return self.third_derivative * self._top_eigenvalue * longest
 
-    def fingerprint(self) -> str:
-        """Return a hash of class, data and l2."""
-        header = f"{type(self).__name__} {self.X.shape} {self.l2!r}"
-        if self.weights is not None:
-            header += f" weights {content_hash('', self.weights)}"
-        if not isinstance(self.X, sp.csr_array):
-            return content_hash(header, self.X, self.y)
-        # The same data may come with 32-bit or 64-bit indices.
-        indptr, indices = self.X.indptr.astype(np.int64), self.X.indices.astype(np.int64)
-        return content_hash(header, indptr, indices, self.X.data, self.y)
-
-    def weighted(self, weights: Array) -> Self:
-        """Return F with rows that count in proportion to some weights, all above 0."""
-        return self.derived(weights=weights * (self.n_samples / weights.sum()))
-
-    def derived(self, **changes: Any) -> Self:
-        """Return a copy that shares the data, but for some attributes and without constants."""
-        twin = copy(self)
-        for name in ("smoothness", "third_order_smoothness", "_squared_norms", "_top_eigenvalue"):
-            vars(twin).pop(name, None)
-        vars(twin).update(changes)
-        return twin
-
-    def _weigh(self, values: Array) -> Array:
-        return values if self.weights is None else values * self.weights
-
-    @cached_property
-    def _squared_norms(self) -> Array:
-        if isinstance(self.X, sp.csr_array):
-            return np.asarray(self.X.multiply(self.X).sum(axis=1), dtype=np.float64).ravel()
-        norms: Array = np.einsum("nd,nd->n", self.X, self.X)
-        return norms
-
-    @cached_property
-    def _top_eigenvalue(self) -> float:
-        """lambda_max(X'X/n)."""
-        if self.dim <= EXACT_SPECTRUM:
-            weights = sp.diags_array(self._weigh(np.ones(self.n_samples)))
-            product: Any = self.X.T @ (self.X if self.weights is None else weights @ self.X)
-            gram = product if isinstance(product, np.ndarray) else product.toarray()
-            return float(np.linalg.eigvalsh(gram)[-1]) / self.n_samples
-        operator = LinearOperator(
-            (self.dim, self.dim),
-            matvec=lambda v: self.X.T @ self._weigh(self.X @ v),
-            dtype=np.float64,
-        )
-        if not self._squared_norms.any():
-            return 0.0
-        # With a fixed start vector the same data give the same L in every process.
-        v0 = np.random.default_rng(0).standard_normal(self.dim)
-        top = eigsh(operator, k=1, v0=v0, return_eigenvectors=False)
-        return float(top[0]) / self.n_samples
-
 
 def as_rows(X: npt.ArrayLike | sp.sparray | sp.spmatrix, *, intercept: bool) -> Matrix:
     """Return X as float64, CSR or C-contiguous, with the intercept column appended."""
@@ -249,6 +254,7 @@ def as_rows(X: npt.ArrayLike | sp.sparray | sp.spmatrix, *, intercept: bool) -> 
         if not rows.has_canonical_format:
             rows = rows.copy()  # do not change the caller's matrix
             rows.sum_duplicates()
+        as_data("X", rows.data)
     else:
         rows = as_data("X", X)
     if rows.ndim != 2 or 0 in rows.shape:

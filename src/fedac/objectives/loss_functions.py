@@ -1,9 +1,9 @@
-"""The losses of linear models, each formula written once for NumPy and for the compiled kernels.
+"""Loss formulas of linear models, written once for NumPy and for the compiled kernels.
 
-A loss is a type without values: kernels are compiled for one of them. Its functions use operators
-and the few functions below. On arrays these are NumPy's and SciPy's; the fast engine implements
-them for its vectors (`simulation/engines/linear/kernels/losses.py`). The margin is ``z = x.w``,
-the target ``y``.
+A loss is a type without values, and kernels are compiled for one of them. Its functions use
+operators and the few functions below: NumPy's and SciPy's on arrays, those of
+`simulation/engines/linear/kernels/losses.py` on the vectors of the fast engine. The margin is
+``z = x.w``, the target ``y``.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 # Factors of at most 2 in one product: 2^512 is far from overflow.
 FACTORS = 512
+# Margins at which a kernel is compared with the derivative; odd ones, to miss kinks.
+PROBES = (-29.3, -3.1, -0.97, -0.52, -0.11, 0.013, 0.13, 0.48, 1.03, 2.9, 31.7)
 
 
 def exp(x: Any) -> Any:
@@ -45,8 +47,8 @@ class LogisticLoss(NamedTuple):
     def split(z: Any, y: Any) -> tuple[Any, Any]:
         """Return a value and a factor in [1, 2]; the loss is the value plus log(factor).
 
-        log(1 + exp(m)) = max(m, 0) + log(1 + exp(-|m|)). Logarithms of many factors are taken
-        of their product.
+        log(1 + exp(m)) = max(m, 0) + log(1 + exp(-|m|)). Many factors are multiplied before the
+        logarithm is taken.
         """
         m = -y * z
         return positive_part(m), exp(-abs(m)) + 1.0
@@ -93,14 +95,8 @@ FORMULAS: dict[str, Any] = {
 }
 
 
-# --- The kernel of a linear model: its derivative as the fast engine computes it.
-
-# Margins at which a kernel is compared with the derivative; odd ones, to miss kinks.
-PROBES = (-29.3, -3.1, -0.97, -0.52, -0.11, 0.013, 0.13, 0.48, 1.03, 2.9, 31.7)
-
-
 def has_kernel(kind: type[LinearModel]) -> bool:
-    """Say whether there is a kernel for this derivative, not for one it overrides."""
+    """Return whether a class has a kernel for its derivative, not only for an overridden one."""
     for base in kind.__mro__:
         if "kernel" in vars(base):
             return vars(base)["kernel"] is not None
@@ -110,13 +106,13 @@ def has_kernel(kind: type[LinearModel]) -> bool:
 
 
 def check_kernel(model: LinearModel) -> None:
-    """Refuse a kernel that does not compute `derivative`, by trying some margins."""
+    """Raise `InputError` if the kernel and `derivative` differ at some margins."""
     if not has_kernel(type(model)):
         return
     name, kernel = type(model).__name__, type(model).kernel
     if isinstance(kernel, str):
         kernel = look_up("kernel", kernel, FORMULAS).derivative
-    function = getattr(kernel, "py_func", kernel)  # Numba's functions, uncompiled
+    function = getattr(kernel, "py_func", kernel)  # without Numba's compiler
     targets = model.y[:: -(-model.n_samples // 4)]
     z, y = np.tile(PROBES, len(targets)), np.repeat(targets, len(PROBES))
     for z_i, y_i, expected in zip(z, y, model.derivative(z, y), strict=True):

@@ -1,6 +1,6 @@
 """The built-in losses: logistic regression, least squares and squared hinge, all l2-regularized.
 
-The parameters are those of `LinearModel`.
+They take the parameters of `LinearModel`.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class LogisticRegression(_BuiltIn):
     third_derivative = 1 / (6 * math.sqrt(3))  # where sigmoid(z) = 1/2 +- 1/(2 sqrt 3)
 
     def loss(self, z: Array, y: Array) -> Array:
-        """Return log(1 + exp(-y z)), which overflows for no margin."""
+        """Return log(1 + exp(-y z)), without overflow."""
         return np.logaddexp(0.0, -y * z)
 
     def mean_loss(self, z: Array, y: Array) -> float:
@@ -91,7 +91,7 @@ class LeastSquares(_BuiltIn):
 class SquaredHinge(_BuiltIn):
     """F(w) = 1/(2n) sum_i max(0, 1 - y_i x_i.w)^2 + l2/2 ||w||^2 with y_i = -1 or +1.
 
-    A support vector machine with a smooth objective. Its second derivative jumps: no Q exists.
+    A support vector machine with a smooth objective. Its second derivative jumps, so it has no Q.
 
     Examples
     --------

@@ -1,8 +1,8 @@
-"""The optimum of an objective, to a gradient norm below 1e-12 of what is large for it.
+"""The optimum of an objective, to a relative gradient norm below 1e-12.
 
 L-BFGS from zero gets close; Newton steps, each solved by conjugate gradients on Hessian
 products, do the rest. Results are cached on disk under the objective's fingerprint and checked
-again when they are read.
+when they are read.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from fedac.objectives.base import ConvexObjective, Objective
 from fedac.paths import cache_dir, write_atomically
 from fedac.validate import Array
 
-# Times the gradient norm that is large for the objective.
+# Relative to `_large_gradient`.
 GRADIENT_TOLERANCE = 1e-12
 NEWTON_STEPS = 50
 
@@ -41,7 +41,7 @@ def optimum(objective: Objective) -> Optimum:
     ------
     NoOptimumError
         If there is no minimum or it cannot be located, as can happen with l2 = 0, and for
-        objectives without `ConvexObjective.hessian_product`, such as networks.
+        objectives without ``hessian_product``, such as networks.
 
     Examples
     --------
@@ -51,13 +51,13 @@ def optimum(objective: Objective) -> Optimum:
     (array([1., 2.]), 0.0)
     """
     if not hasattr(objective, "hessian_product"):
-        raise NoOptimumError(f"the optimum of {type(objective).__name__} is unknown: not convex")
+        raise NoOptimumError(f"{type(objective).__name__} has no Hessian to find its optimum with")
     convex = cast(ConvexObjective, objective)
     path = cache_dir() / "optimum" / f"{convex.fingerprint()}.npy"
     w = _read(path, convex)
     if w is None:
         w = _minimize(convex)
-        with suppress(OSError):  # not being able to cache it is no reason to fail
+        with suppress(OSError):  # a cache that cannot be written is no reason to fail
             write_atomically(path, partial(np.save, arr=w, allow_pickle=False))
     return Optimum(w, convex.value(w))
 
@@ -68,14 +68,13 @@ def _minimize(objective: ConvexObjective) -> Array:
 
     large = _large_gradient(objective)
     tolerance = GRADIENT_TOLERANCE * large
-    close = minimize(
+    w: Array = minimize(
         objective.value,
         np.zeros(objective.dim),
         jac=objective.gradient,
         method="L-BFGS-B",
         options={"maxiter": 5000, "maxfun": 10000, "ftol": 0.0, "gtol": 1e-8 * large},
-    )
-    w: Array = close.x
+    ).x
     for _ in range(NEWTON_STEPS):
         g = objective.gradient(w)
         hessian = LinearOperator(
@@ -99,7 +98,7 @@ def _minimize(objective: ConvexObjective) -> Array:
         raise NoOptimumError(
             f"no optimum found: the objective is too flat to locate its minimum; at norm "
             f"{_norm(w):.2g} the gradient is nearly zero ({slope:.2g}) but the next step has norm "
-            f"{_norm(step):.2g}. l2 is too small for these data: use a larger one"
+            f"{_norm(step):.2g}. l2 is too small for this data: use a larger one"
         )
     raise NoOptimumError(
         f"no optimum found: at norm {_norm(w):.2g} the gradient norm is still {slope:.2g}, and "
@@ -120,10 +119,10 @@ def _read(path: Path, objective: ConvexObjective) -> Array | None:
 
 
 def _large_gradient(objective: ConvexObjective) -> float:
-    """Return a gradient norm that is large for the objective: rounding errors are a share of it.
+    """Return a large gradient norm of the objective, relative to which rounding errors are small.
 
-    It is that at zero, or the largest that a function with this L and this F(0) above 0 can have:
-    the gradients of rows may be large where their mean is not.
+    It is the norm at zero, or the largest that a nonnegative function with this L and F(0) can
+    have: the gradients of rows may be large where their mean is not.
     """
     zero = np.zeros(objective.dim)
     by_value = math.sqrt(2 * objective.smoothness * abs(objective.value(zero)))

@@ -15,18 +15,18 @@ from fedac.validate import Array, as_numbers, content_hash, require_nonnegative
 
 
 class NoisyQuadratic(ConvexObjective):
-    """F(w) = 1/2 sum_j h_j (w_j - w*_j)^2, queried as grad F(w) + noise.
+    """F(w) = 1/2 sum_j h_j (w_j - w*_j)^2 with stochastic gradients grad F(w) + noise.
 
     The noise is N(0, sigma^2/d I), so that E||noise||^2 = sigma^2 everywhere. There are 2^62
-    rows, and the noise of a row is a pure function of its number: the quadratic can be sampled,
-    and runs repeated and compared, exactly as with a data set.
+    rows, and the noise of a row is a pure function of its number. So the quadratic is sampled
+    like a data set, and runs are exactly repeatable.
 
     Parameters
     ----------
     curvatures : array of shape (d,)
         The eigenvalues h_j of the Hessian, at least 0.
     optimum : array of shape (d,), optional
-        w*; zero by default.
+        w*. Default: zero.
     sigma : float
         Square root of the noise's variance.
 
@@ -74,24 +74,6 @@ class NoisyQuadratic(ConvexObjective):
             gradients += self.sigma / math.sqrt(self.dim) * gaussians(rows, self.dim)
         return gradients
 
-    def noise(self, w: Array) -> float:
-        """Return sigma^2, the same everywhere."""
-        return self.noise_bound
-
-    def fourth_moment(self, w: Array) -> float:
-        """Return sigma^4 (1 + 2/d), the same everywhere."""
-        return self.fourth_moment_bound
-
-    @property
-    def noise_bound(self) -> float:
-        """The noise, which is the same everywhere."""
-        return self.sigma**2
-
-    @property
-    def fourth_moment_bound(self) -> float:
-        """The fourth moment, which is the same everywhere."""
-        return self.sigma**4 * (1 + 2 / self.dim)
-
     def fingerprint(self) -> str:
         """Return a hash of curvatures, optimum and sigma."""
         return content_hash(f"quadratic {self.sigma!r}", self.curvatures, self.optimum)
@@ -105,3 +87,21 @@ class NoisyQuadratic(ConvexObjective):
     def strong_convexity(self) -> float:
         """The smallest curvature."""
         return float(self.curvatures.min())
+
+    def noise(self, w: Array) -> float:
+        """Return sigma^2, the same everywhere."""
+        return self.noise_bound
+
+    @property
+    def noise_bound(self) -> float:
+        """``sigma^2``."""
+        return self.sigma**2
+
+    def fourth_moment(self, w: Array) -> float:
+        """Return sigma^4 (1 + 2/d), the same everywhere."""
+        return self.fourth_moment_bound
+
+    @property
+    def fourth_moment_bound(self) -> float:
+        """``sigma^4 (1 + 2/d)``."""
+        return self.sigma**4 * (1 + 2 / self.dim)
