@@ -36,7 +36,7 @@ def test_a_tiny_l2_is_refused_before_the_simulation(assert_refused, monkeypatch,
 
     monkeypatch.setattr("fedac.simulation.simulate", simulate)
     arguments = ("--dataset", "synthetic", "--algorithm", "fedavg", "--l2", l2)
-    assert_refused("run", *arguments, saying="l2 is too small for these data: use a larger one")
+    assert_refused("run", *arguments, saying="l2 is too small for this data: use a larger one")
 
 
 @pytest.mark.parametrize(
