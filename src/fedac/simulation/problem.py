@@ -1,4 +1,4 @@
-"""What an engine gets, and what it yields."""
+"""The input of an engine, its output, and the checks of options that commands share."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from fedac.federation.schedule import Decay, Schedule
 from fedac.objectives.base import Objective
 from fedac.validate import Array, as_numbers, require_count
 
-# Beyond this size an iterate will overflow, in single and double precision alike.
+# Beyond this size an iterate will overflow, in single and in double precision.
 DIVERGED = 1e10
 
 ArrayState = tuple[Array, ...]
@@ -28,31 +28,31 @@ ArrayState = tuple[Array, ...]
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """One run among others on the same draws: an algorithm with its hyperparameters.
+    """One run among several on the same draws: an algorithm with its hyperparameters.
 
-    Where the step size falls, `hp` is that of one round, and `at` gives the lane in another one.
+    If the step size decays, `hp` belongs to one round, and `at` returns the lane of another round.
     """
 
     algorithm: Algorithm
     hp: Hyperparameters
-    eta: Decay | None = None  # a step size that falls, with the mu and K to couple it with
+    eta: Decay | None = None  # a decaying step size, with the mu and K to couple it with
     mu: float = 0.0
     K: int = 1
 
     def at(self, r: int) -> Lane:
-        """Return the lane in round r, counted from 0."""
+        """Return the lane of round r, counted from 0."""
         if self.eta is None:
             return self
         hp = couple(self.algorithm, eta=self.eta.at(r), mu=self.mu, K=self.K)
         return replace(self, hp=hp)
 
     def output(self, state: ArrayState, t: int) -> Array:
-        """Return the point that is evaluated after t steps."""
+        """Return the output after t steps."""
         w: Array = self.algorithm.output(state, self.hp, t)
         return w
 
     def diverged(self, state: ArrayState, t: int) -> bool:
-        """Say whether the query point or the output is out of bounds."""
+        """Return whether the query point or the output is out of bounds."""
         algorithm = self.algorithm
         with np.errstate(over="ignore", invalid="ignore"):
             sequences, _ = algorithm.split(state)
@@ -63,7 +63,7 @@ class Lane:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """All that determines a simulation, checked."""
+    """A validated simulation."""
 
     objective: Objective
     lanes: tuple[Lane, ...]
@@ -80,15 +80,15 @@ class Problem:
 
     @property
     def rounds_messages(self) -> bool:
-        """Whether messages lose digits on the wire, so that each client's own message counts."""
+        """Whether messages are rounded, so that each client's message must be formed."""
         return self.wire != FLOAT32
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """All that the server holds of a lane after a round; the last one if it diverged.
+    """Server state of one lane after a round; the last one if the lane diverged.
 
-    An engine that evaluates many lanes at once also gives the loss of the lane's output.
+    An engine that evaluates many lanes at once also sets `loss`, F of the lane's output.
     """
 
     lane: int
@@ -98,16 +98,14 @@ class Snapshot:
     loss: float | None = None
 
 
-# --- Checks of what users give `simulate`, shared with the commands that call it.
-
-# Somewhat more threads than cores do no harm; thousands are a typo.
+# Somewhat more threads than cores are fine; thousands are a typo.
 THREADS_PER_CORE = 16
 CLUSTERS = ("ray",)
 PRECISIONS = ("float32", "float64")
 
 
 def start_point(objective: Objective, start: npt.ArrayLike | None) -> Array:
-    """Return w_0, by default that of the published runs."""
+    """Return w_0 (default: the start of the published runs)."""
     if start is None:
         return np.random.RandomState(1).randn(objective.dim)
     w_0 = as_numbers("start", start).copy()
@@ -120,22 +118,14 @@ def start_point(objective: Objective, start: npt.ArrayLike | None) -> Array:
 
 
 def require_seed(seed: int) -> int:
-    """Return a valid seed, or say what is wrong with it."""
+    """Return a valid seed; raises InputError otherwise."""
     if isinstance(seed, bool) or not hasattr(seed, "__index__") or not 0 <= seed < 2**64:
         raise InputError(f"seed must be a whole number from 0 to 2^64 - 1, got {seed!r}")
     return int(seed)
 
 
 def require_threads(threads: int | None) -> None:
-    """Refuse an implausible number of threads, given here or by ``NUMBA_NUM_THREADS``.
-
-    Examples
-    --------
-    >>> require_threads(10**6)
-    Traceback (most recent call last):
-    ...
-    fedac.errors.InputError: threads must be at most ...: this machine has ..., got 1000000
-    """
+    """Raise InputError if `threads`, or else ``NUMBA_NUM_THREADS``, is no plausible number."""
     name, asked = "threads", threads
     if asked is None:
         # Numba ignores text that is not a number, and fails with a traceback below 1.
@@ -154,15 +144,7 @@ def require_threads(threads: int | None) -> None:
 
 
 def require_cluster(on: str | None, engine: str | None) -> None:
-    """Refuse an unknown kind of cluster, one that is not installed, or an engine it cannot run.
-
-    Examples
-    --------
-    >>> require_cluster("ray", "reference")
-    Traceback (most recent call last):
-    ...
-    fedac.errors.InputError: on='ray' needs the fast engine, not engine='reference'
-    """
+    """Raise InputError for an unknown cluster, if Ray is missing, or for the reference engine."""
     if on is None:
         return
     if on not in CLUSTERS:

@@ -1,4 +1,4 @@
-"""Turns the snapshots that an engine yields into runs."""
+"""The recorder: turns the snapshots of an engine into runs, and calls the callbacks."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from fedac.validate import Array
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What a callback gets at every record."""
+    """The argument of a callback: one run at one recorded step."""
 
-    run: int  # which of the runs of the result, counted from 0
+    run: int  # index in the runs of the result
     algorithm: str
     eta: float
-    sequences: tuple[str, ...]  # the names of all that the server holds
+    sequences: tuple[str, ...]  # names of the vectors in `state`
     step: int  # steps taken so far
     loss: float  # F of the output
     w: Array  # the output
-    state: ArrayState  # all that it holds, in the order of their names
+    state: ArrayState  # sequences and server state
 
 
 class Recorder:
@@ -50,10 +50,6 @@ class Recorder:
         for snapshot in snapshots:
             if not snapshot.diverged:
                 self._add(snapshot)
-
-    def runs(self) -> tuple[Run, ...]:
-        """Return a run for every lane that has a record."""
-        return tuple(self._run(i) for i, trace in enumerate(self._traces) if trace.steps)
 
     def _add(self, snapshot: Snapshot) -> None:
         lane, trace = self.problem.lanes[snapshot.lane], self._traces[snapshot.lane]
@@ -89,11 +85,14 @@ class Recorder:
         for callback in self.callbacks:
             callback(record)
 
+    def runs(self) -> tuple[Run, ...]:
+        """Return a run for every lane that has a record."""
+        return tuple(self._run(i) for i, trace in enumerate(self._traces) if trace.steps)
+
     def _run(self, index: int) -> Run:
         lane, trace = self.problem.lanes[index], self._traces[index]
         algorithm, records = lane.algorithm, len(trace.losses)
         federation, dim = self.problem.federation, self.problem.objective.dim
-        # Averaged over all clients: one that stays away sends nothing.
         up = bytes_up(algorithm, dim, self.problem.wire)
         rounds = self.problem.schedule.rounds * federation.taking_part / federation.M
         return Run(
@@ -108,6 +107,7 @@ class Recorder:
             test_accuracy=np.array(trace.test_accuracy[:records]),
             state=dict(zip(algorithm.state_names, trace.state, strict=True)),
             w=lane.output(trace.state, trace.steps[-1]),
+            # Averaged over all clients: absent ones send nothing.
             megabytes_per_worker=up * rounds / 1e6,
             bytes_up=up,
             bytes_down=bytes_down(algorithm, dim),

@@ -1,4 +1,4 @@
-"""What a simulation returns: one `Run` per algorithm and step size, together a `Result`."""
+"""The result of a simulation: one `Run` per algorithm and step size, together a `Result`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Edge = Literal["smallest", "largest"]
 
 
 def edge_of(eta: float, smallest: float, largest: float) -> Edge | None:
-    """Say whether a step size is at an edge of those tried: a better one may lie beyond it."""
+    """Return which edge of the tried range a step size is at: a better one may lie beyond it."""
     if smallest == largest:
         return None
     return "smallest" if eta == smallest else "largest" if eta == largest else None
@@ -42,24 +42,23 @@ class Run:
     Attributes
     ----------
     steps, loss : array
-        The trace: F of the output after so many steps.
+        The trace: recorded steps, and F of the output there.
     test_loss, test_accuracy : array
-        The same on the test set: the mean loss, without the l2 term, and the share of rows whose
-        sign the output gets right. Empty without a test set.
+        Mean loss (without the l2 term) and accuracy on the test set. Empty without a test set.
     decay : str or None
-        How the step size falls; `eta` and `hyperparameters` are then those of the first round.
+        The decay of the step size; `eta` and `hyperparameters` then belong to the first round.
     state : dict
         The averaged sequences at the last record, by name.
     w : array
         The output at the last record.
     status : "ok" or "diverged"
-        A diverged run keeps its trace up to there.
+        A diverged run keeps its trace up to that point.
     megabytes_per_worker : float
-        What a worker sends in the whole run; where not all take part, on average over all clients.
+        Megabytes that a worker sends in the whole run, on average over all clients.
     bytes_up, bytes_down : int
-        What a client that takes part in a round sends and receives.
+        Bytes that a client sends and receives in one round.
     minibatch : bool
-        Whether a round is one step, on all its samples.
+        Whether a round is one step on all its samples.
     """
 
     algorithm: str
@@ -79,7 +78,7 @@ class Run:
     minibatch: bool
 
     def __repr__(self) -> str:
-        """Describe the run on one line, without its arrays."""
+        """Summarize the run in one line."""
         trace = f"loss {self.loss[0]:.6g} to {self.loss[-1]:.6g} in {self.steps[-1]} steps"
         return f"<Run {self.algorithm}, eta={self.eta:g}, {self.status}: {trace}>"
 
@@ -90,12 +89,12 @@ class Run:
 
     @property
     def best_loss(self) -> float:
-        """The smallest recorded loss, the start point and diverged runs included."""
+        """The smallest recorded loss, including the start point and diverged runs."""
         return float(self.loss.min())
 
     @property
     def trained_loss(self) -> float:
-        """The score of the run: its smallest loss after at least one step; NaN if it diverged."""
+        """The score of the run: its smallest loss after the start; NaN if it diverged."""
         trained = self.loss[self.steps > 0]
         return float(trained.min()) if self.status == "ok" and trained.size else math.nan
 
@@ -119,7 +118,7 @@ class Result:
     seconds: float
 
     def __repr__(self) -> str:
-        """Describe the result in a few lines."""
+        """Summarize the result in a few lines."""
         best, diverged = self.best, sum(run.status == "diverged" for run in self.runs)
         return "\n".join(
             [
@@ -132,7 +131,7 @@ class Result:
 
     @property
     def M(self) -> int:
-        """The number of workers, or of clients."""
+        """The number of workers or clients."""
         return self.federation.M
 
     @property
@@ -142,12 +141,12 @@ class Result:
 
     @cached_property
     def optimum(self) -> Optimum:
-        """w* and F* of the objective, computed when first asked for."""
+        """w* and F* of the objective, computed on first access."""
         return optimum(self.objective)
 
     @cached_property
     def f_star(self) -> float:
-        """F*, the minimum of the objective; NaN if it has none."""
+        """F*, the minimum of the objective; NaN if there is none."""
         try:
             return self.optimum.value
         except NoOptimumError:
@@ -161,20 +160,20 @@ class Result:
 
     @property
     def edge(self) -> Edge | None:
-        """Which edge of the step sizes tried the best one is at, if any."""
+        """The edge of the tried step sizes that the best one is at, if any."""
         best, etas = self.best, [run.eta for run in self.runs]
         return None if best is None else edge_of(best.eta, min(etas), max(etas))
 
     def rounds_of(self, run: Run) -> npt.NDArray[np.int64]:
-        """Return the number of synchronizations before each record of a run."""
+        """Return the rounds before each record of a run."""
         return np.searchsorted(np.cumsum((0, *self.schedule.gaps)), run.steps)
 
     def megabytes_of(self, run: Run) -> Array:
-        """Return what a client has sent and received before each record, if it always took part."""
+        """Return the megabytes sent and received before each record by an always present client."""
         return self.rounds_of(run).astype(np.float64) * (run.bytes_up + run.bytes_down) / 1e6
 
     def seconds_of(self, run: Run, link: Link | str) -> Array:
-        """Return how long it takes on a link until each record of a run."""
+        """Return the seconds before each record of a run on a link."""
         elapsed = as_link(link).elapsed(
             up=run.bytes_up, down=run.bytes_down, gaps=self.schedule.gaps,
             rows=self.federation.batch_rows, minibatch=run.minibatch, seed=self.seed, M=self.M,
@@ -184,11 +183,11 @@ class Result:
         return seconds
 
     def suboptimality(self, run: Run) -> Array:
-        """Return loss - F* along the trace of a run; NaN if the objective has no minimum."""
+        """Return loss - F* at each record of a run; NaN if the objective has no minimum."""
         return run.loss - self.f_star
 
     def to_frame(self) -> pd.DataFrame:
-        """Return the traces as a table, a row per run and record."""
+        """Return the traces as a DataFrame, one row per run and record."""
         import pandas as pd
 
         frames = []
@@ -210,10 +209,10 @@ class Result:
     def plot(
         self, ax: Axes | None = None, *, against: str = "rounds", link: Link | str = DEFAULT_LINK
     ) -> Axes:
-        """Draw suboptimality against rounds, a line per run, and return the axes.
+        """Plot suboptimality against rounds, one line per run, and return the axes.
 
-        `against` may also be "megabytes", those of a client that always takes part, or "seconds"
-        on a link. Where the objective has no minimum, losses are drawn instead.
+        `against` may also be "megabytes" of an always present client, or "seconds" on a link. If
+        the objective has no minimum, losses are plotted instead.
         """
         costs: dict[str, Callable[[Run], Array | npt.NDArray[np.int64]]] = {
             "rounds": self.rounds_of,

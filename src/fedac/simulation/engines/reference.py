@@ -28,7 +28,7 @@ def refuse(problem: Problem) -> str | None:
 
 
 def run(problem: Problem) -> Generator[list[Snapshot]]:
-    """Run every lane from start to end, one after the other."""
+    """Run every lane from start to end, lane by lane."""
     federation = problem.federation
     for index, lane in enumerate(problem.lanes):
         state: ArrayState = lane.algorithm.start(problem.start)

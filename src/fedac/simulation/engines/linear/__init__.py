@@ -8,9 +8,9 @@ group at a time: S sequences of V lanes, S*V numbers per coordinate side by side
 vector registers (`kernels/simd` has the vector type, and the templates that give a kernel its
 width).
 
-**Clients.** `kernels/types.Draws` says who takes part in a round and what each of them draws. Rows
-are sorted by client, so that a client's rows lie between two bounds. Absent clients cost nothing.
-Below, a worker is a client that takes part.
+**Clients.** `kernels/types.Draws` holds the participants of a round and their draws. Rows are
+sorted by client, so that a client's rows lie between two bounds. Absent clients cost nothing.
+Below, a worker is a participating client.
 
 **Rounds.** `engine._rounds` walks through the schedule. A round of one step, and every round of a
 minibatch algorithm, is one gradient at the averaged state, over the histogram of drawn rows
@@ -29,21 +29,20 @@ and ``A^-(t+1) b`` for every step t.
 **Folding.** When A^t becomes so ill-conditioned that rounding would show, Y is folded: multiplied
 by A^t once, over all coordinates, and t starts again at 0. The tables say at which steps.
 
-**Workers and strands.** Workers are streamed: one after the other starts at the same state, takes
-its steps, and adds its move to a total, so memory does not grow with M (`workers`; `dense` for
-dense data). Workers are cut into strands, fixed groups with a total of their own. Threads share the
-strands, and totals are added in order: results do not depend on the number of threads, to the last
-bit.
+**Workers and strands.** Workers are streamed: each starts at the same state, takes its steps, and
+adds its move to a total, so memory does not grow with M (`workers`; `dense` for dense data). They
+are cut into strands, fixed groups with separate totals. Threads share the strands, and totals are
+added in order: results do not depend on the number of threads, to the last bit.
 
 **Shared rows.** With more draws in a round than rows in the data, the products of all rows with
 the start are computed once, and workers note how much of each row they added instead of moving a
-total (`workers`).
+total.
 
 **Dense rows** go through matrix products: within a block of steps a worker needs its rows times
 the start and times each other (`dense`).
 
-**Clients with memory.** A method may let clients enter and leave a round in their own way, and keep
-vectors between their rounds (`fedac.algorithms.algorithm`). Then every client starts from its own
+**Clients with memory.** A method may have its own `enter` and `leave`, and clients may keep vectors
+between their rounds (`fedac.algorithms.algorithm`). Then every client starts from its own
 state, a combination of the broadcast and its memory, and its message is a combination too
 (`client_rounds`; the kernel is `kernels/client_rounds.run_clients`). The server's rule is called
 once a round, by the algorithm, on the exact states of all lanes (`lanes`).
@@ -59,8 +58,8 @@ averaged state.
 **Many nodes.** With ``on="ray"`` the strands of a round are shared among actors on the nodes of a
 cluster, not among threads here (`engines/ray`: `driver` and `actor`). All else stays with the
 driver, which adds up the totals of all strands in order. So results do not depend on the number of
-nodes either. An actor keeps the memories of its own clients; a client that moves to another actor
-takes its memory along.
+nodes either. Actors keep the memories of clients; a client that moves to another actor takes its
+memory along.
 
 **Warm-up.** Kernels are compiled when first called and kept on disk (`kernels/compiling`). Before
 the run, one worker takes a round of each length through the same code path; the clock starts after

@@ -1,8 +1,8 @@
-"""Rounds of methods whose clients enter and leave in their own way, and the clients' memories.
+"""Rounds of methods with their own `enter` and `leave`, and the memories of their clients.
 
 Such a client starts from its own state, a combination of the broadcast sequences and its memory, so
-clients share nothing but the data. Its message and its next memory are combinations of where its
-steps led, the sequences, and its memory before. All coefficients are found by calling the algorithm
+clients share nothing but the data. Its message and its next memory are combinations of its final
+state, the sequences, and its memory. All coefficients are found by calling the algorithm
 (`fedac.algorithms.linear.boundary_form`).
 """
 
@@ -48,7 +48,7 @@ MAP_NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)
 
 
 class ClientRounds(LocalRounds):
-    """Takes groups of lanes through rounds that clients enter and leave in their own way."""
+    """Takes groups of lanes through rounds with their own `enter` and `leave`."""
 
     def __init__(self, context: Context, groups: list[LaneGroup]) -> None:
         self._without_sums = {
@@ -96,7 +96,7 @@ class ClientRounds(LocalRounds):
             actors.require_space(sizes, dtype.itemsize)
         elif problem.on is None:
             require_space(sizes, dtype.itemsize, [MemoryHost(1.0, free_bytes(), "")])
-        # Actors keep the memories of their own clients; this process then has none.
+        # With actors, this process keeps no memories.
         here = 0 if actors else N
         return [
             ClientMemories(group.indices[a:b], here, size, V, dtype, sparse=problem.on is not None)
@@ -134,7 +134,7 @@ class ClientRounds(LocalRounds):
     ) -> tuple[ClientCoefficients, Array]:
         """Return the coefficients of a round, and the matrices from the sequences to the reference.
 
-        What changes from round to round is missing: broadcast and reference.
+        Broadcast and reference are left empty: they change from round to round.
         """
         known, key = self.context.coefficients, (tuple(group.indices[where]), gap)
         if key in known and not group.decays:
@@ -186,8 +186,8 @@ class ClientRounds(LocalRounds):
 class ClientMemories:
     """The memories of all clients in the lanes that share a vector.
 
-    Pages of zeros take no space until a client first takes part. With `sparse`, they may add up to
-    more space than there is: every actor has a place for all clients, and pages for its own only.
+    Pages of zeros take no space before a client's first round. With `sparse`, they may add up to
+    more space than there is: every actor has an array for all clients, and uses a part of it.
     """
 
     def __init__(
@@ -213,7 +213,7 @@ class ClientMemories:
         N, numbers = self.kept.memory.shape
         memory = self.kept.memory.reshape(N, numbers // self.V, self.V)
         for first in range(0, N, AT_ONCE):
-            # Pages of clients that never took part must not be touched.
+            # Pages of clients that were never sampled must not be touched.
             if self.kept.started[first : first + AT_ONCE].any():
                 some = memory[first : first + AT_ONCE]
                 some[..., : len(columns)] = some[..., columns]

@@ -1,4 +1,4 @@
-"""The coefficients of algorithms: all that kernels know of them.
+"""The coefficients of algorithms: kernels know nothing else about them.
 
 Every algorithm here is linear in its state and the gradient. Calling `query` and `update` on
 unit values (`fedac.algorithms.linear`) gives c, A and b with ``w_md = c.S`` and ``S' = A S + b g``.
@@ -32,10 +32,10 @@ from fedac.validate import Array
 SAFE_CONDITION = {np.dtype(np.float32): 16.0, np.dtype(np.float64): 1e4}
 # Beyond these sizes powers of A come near the ends of single precision.
 SAFE_SIZE = 1e12
-# Rounds of at most so many steps keep their tables, some megabytes, for the next simulation.
+# Steps of the longest round whose tables, some megabytes, are kept for the next simulation.
 LONGEST_KEPT = 4096
-# How much rounding of a state of size 1 may show in a mean gradient: a step size that is very
-# small would lose its digits in S_K - S_0.
+# The largest error of a mean gradient due to rounding of a state of size 1: with a very small step
+# size, S_K - S_0 loses its digits.
 SAFE_ROUNDING = 1e-5
 
 
@@ -93,7 +93,7 @@ def round_tables(
 ) -> tuple[Tables, Closing]:
     """Tabulate one round of `gap` steps for lanes of equally many sequences.
 
-    The forms are those of the algorithms alone; l2 is folded in here.
+    The forms do not include l2, which is folded in here.
 
     Examples
     --------
@@ -163,7 +163,7 @@ def _safe_powers(A: Array, core: Array, gap: int, dtype: npt.DTypeLike) -> tuple
     known = 0
     while known < gap:
         # In stretches: one decomposition of many matrices, and an early end where one is bad.
-        # What has overflowed is taken for singular.
+        # Overflow counts as singular.
         stretch = range(known + 1, min(known + 64, gap) + 1)
         for t in stretch:
             powers[t] = A @ powers[t - 1]

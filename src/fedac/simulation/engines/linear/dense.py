@@ -1,8 +1,8 @@
 """Workers and minibatches on dense rows, by matrix products that run near the processor's peak.
 
 Within a block of steps a worker moves only along the rows it draws. Its margins need the start
-point times those rows, and the rows times each other (their Gram matrix). What is left is a
-recursion over numbers instead of one over long vectors.
+point times those rows, and the rows times each other (their Gram matrix). So the recursion is over
+numbers instead of long vectors.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ ROWS_AT_ONCE = 512
 class DenseWorkers(StreamedWorkers):
     """Runs workers by products of some workers' rows at a time."""
 
-    def may_share(self, gap: int) -> bool:
-        """Share in rounds of one block only: after it, workers are at different points."""
-        batch = self.full.batch
-        return batch is not None and gap * batch <= BLOCK and super().may_share(gap)
-
     def how_to_collect(self, gap: int, *, folded: bool) -> int:
-        """Collect over all coordinates: a dense row touches every one."""
-        return steps.SWEEP
+        """Choose how the moves of workers are collected (see `steps.py`).
+
+        By row in rounds of one block only: after it, workers are at different points.
+        """
+        batch = self.full.batch
+        one_block = batch is not None and gap * batch <= BLOCK
+        return steps.BY_ROW if one_block and not folded and self.rows_repeat(gap) else steps.SWEEP
 
     def find_margins(self, first: int, last: int) -> None:
         """Multiply the rows of some strands by the start."""
@@ -60,7 +60,7 @@ class DenseWorkers(StreamedWorkers):
             np.matmul(X[rows], self._matrix(self.start), out=self._shared.margins[rows])
 
     def add_rows(self, first: int, last: int) -> None:
-        """Set the total of some strands of rows to what all workers together added of them."""
+        """Set the totals of some strands of rows to the sum of all workers' moves along them."""
         (X,) = self.rows.data
         self.total[first:last] = 0.0
         for strand in range(first, last):
@@ -139,7 +139,7 @@ class DenseWorkers(StreamedWorkers):
                 summed += float(weights[place - start]) * moved
 
     def _steps_of_client(self, this_round: LocalRound, place: int, Y: Numbers) -> Numbers:
-        """Return where the client at a place gets in a round if it starts at Y."""
+        """Return the last Y of the client at a place, from its first."""
         (X,) = self.rows.data
         draws, tables = this_round.draws, this_round.tables
         if draws.batch == 0:
@@ -162,7 +162,7 @@ class DenseWorkers(StreamedWorkers):
         return Y
 
     def _steps_on_all_rows(self, this_round: LocalRound, m: int, Y: Numbers) -> Numbers:
-        """Move the Y of a worker that takes all its rows at every step, in place; return it."""
+        """Move the Y of a worker that takes all its rows at every step in place, and return it."""
         (X,), bounds, tables = self.rows.data, this_round.draws.bounds, this_round.tables
         own = slice(bounds[m], bounds[m + 1]) if bounds.size else slice(0, len(X))
         x, rows = X[own], np.arange(len(X))[None, own]
@@ -183,7 +183,7 @@ class DenseWorkers(StreamedWorkers):
         memory: Numbers,
         moved: Array,
     ) -> None:
-        """Run the workers that draw some rows, and add up how far they moved."""
+        """Run the workers that draw some rows, and add up their moves."""
         (X,) = self.rows.data
         tables, gap, batch = this_round.tables, this_round.draws.gap, this_round.draws.batch
         origin = self._matrix(self.start)
@@ -215,7 +215,7 @@ class DenseWorkers(StreamedWorkers):
     def _block(
         self, tables: Tables, first: int, batch: int, rows: Indices, x: Numbers, P: Numbers
     ) -> Numbers:
-        """Return what a block of steps adds to the workers' states, in multiples of the rows."""
+        """Return the multiples of the rows that a block of steps adds to the workers' states."""
         _, y, offsets, loss = self.rows
         gathered = offsets[rows] if offsets.size else np.zeros((0, 0), x.dtype)
         # The rows of a single step do not need each other.
@@ -231,7 +231,7 @@ class DenseWorkers(StreamedWorkers):
         steps.fold_all(self.lanes, self.sequences, columns, Y.reshape(-1))
 
     def _draw(self, draws: Draws, first: int, last: int) -> Indices:
-        """Return the rows that some workers draw in a round, a line for each worker."""
+        """Return the rows that some workers draw in a round, one line per worker."""
         m, n = draws.client_ids(first, last)[:, None], len(self.rows.y)
         size = draws.rows_held(first, last, n)[:, None]
         numbers = draws.t * draws.batch + np.arange(draws.gap * draws.batch)
@@ -255,7 +255,7 @@ def _combine(coefficients: Numbers, *sources: Numbers) -> Numbers:
 
 
 def _on_wire(moved: Numbers, wire: int, draws: Draws, m: int) -> npt.NDArray[np.float64]:
-    """Return what arrives of a client's vectors, shape (coordinates, vectors, lanes)."""
+    """Return a client's vectors as they arrive, shape (coordinates, vectors, lanes)."""
     keys = keys_of(int(draws.seed), m, draws.r, np.arange(moved.shape[1]))
     return rounded(WIRES[wire], moved.transpose(1, 2, 0), keys[:, None]).transpose(2, 0, 1)
 
@@ -263,7 +263,7 @@ def _on_wire(moved: Numbers, wire: int, draws: Draws, m: int) -> npt.NDArray[np.
 def _gather(X: Numbers, rows: Indices, memory: Numbers) -> Numbers:
     """Copy rows into the given memory."""
     out = memory[: rows.size].reshape(*rows.shape, X.shape[1])
-    # With `clip`, as opposed to `raise`, NumPy needs no buffer of its own.
+    # With `clip`, as opposed to `raise`, NumPy needs no buffer.
     return np.take(X, rows, axis=0, out=out, mode="clip")
 
 
@@ -287,7 +287,7 @@ def _slices(n: int, strands: int, first: int, last: int) -> Iterator[slice]:
 def sum_gradients(
     lanes: Template, rows: Rows, batch: RowBatch, P: Array, total: Array, first: int, last: int
 ) -> None:
-    """Do what `steps.sum_gradients` does, for dense rows."""
+    """Sum gradients like `steps.sum_gradients`, for dense rows."""
     (X,) = rows.data
     d, V = X.shape[1], len(lanes)
     for strand in range(first, last):

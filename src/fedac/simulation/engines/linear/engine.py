@@ -51,7 +51,7 @@ def refuse(problem: Problem) -> str | None:
 
 
 def run(problem: Problem) -> Generator[list[Snapshot]]:
-    """Run all lanes side by side, on this machine or on all nodes of a Ray cluster."""
+    """Run all lanes together, on this machine or on all nodes of a Ray cluster."""
     with ExitStack() as stack:
         actors = None
         if problem.on is not None:
@@ -76,7 +76,7 @@ def _blas() -> ThreadpoolController:
 def one_blas_thread(rows: Rows) -> AbstractContextManager[object]:
     """Return a context in which a task's matrix products get one thread.
 
-    More would compete with the other tasks, and sum in an order of their own. For a whole run:
+    More would compete with the other tasks, and change the order of sums. Use it for a whole run:
     switching costs more than the products.
     """
     return _blas().limit(limits=1, user_api="blas") if rows.dense else nullcontext()
@@ -101,10 +101,7 @@ class LinearEngine:
         )
 
     def warm_up(self) -> None:
-        """Compile the kernels, by one worker and a round of every length.
-
-        This ends before the first snapshot, with which the clock starts.
-        """
+        """Compile the kernels before the clock starts: one worker takes a round of every length."""
         problem = self.context.problem
         small = replace(
             problem,
@@ -117,7 +114,7 @@ class LinearEngine:
         self._evaluator(self.context.threads).compile(len(problem.lanes))
 
     def snapshots(self, threads: Threads, actors: ActorPool | None) -> Generator[list[Snapshot]]:
-        """Run the rounds of the problem, and evaluate where they lead."""
+        """Run the rounds of the problem, and evaluate their snapshots."""
         evaluator = self._evaluator(threads)
         lanes = self.context.problem.lanes
         for snapshots in _rounds(replace(self.context, threads=threads, actors=actors)):
@@ -134,7 +131,7 @@ class LinearEngine:
 
 
 def takes_local_steps(group: LaneGroup, problem: Problem) -> bool:
-    """Say whether any round of a group is run by workers, not as one minibatch."""
+    """Return whether workers run any round of a group, not only minibatches."""
     return not group.minibatch and (problem.schedule.K > 1 or not group.is_plain)
 
 
@@ -212,7 +209,7 @@ def _exit_at_once(compiler: threading.Thread) -> None:
     """
     if compiler.is_alive():
         atexit.unregister(_exit_at_once)
-        atexit._run_exitfuncs()  # those of others
+        atexit._run_exitfuncs()  # of other modules
         for stream in (sys.stdout, sys.stderr):
             with suppress(Exception):  # it may be closed
                 stream.flush()

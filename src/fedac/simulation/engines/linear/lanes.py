@@ -23,7 +23,7 @@ class LaneGroup:
     indices : list of int
         Which lanes of the problem these are.
     lanes : list of Lane
-        The lanes, those of one algorithm next to each other.
+        The lanes, sorted by algorithm.
     decays : bool
         Whether a step size decays over rounds.
     serves : bool
@@ -50,7 +50,7 @@ class LaneGroup:
 
     @property
     def minibatch(self) -> bool:
-        """Whether these lanes take one step per round, whatever its length."""
+        """Whether these lanes take one step per round."""
         return self.lanes[0].algorithm.minibatch
 
     @property
@@ -133,7 +133,7 @@ class LaneGroup:
             self._set_lanes(self.indices)
 
     def _state_of(self, place: int) -> tuple[Array, ...]:
-        """Return all that the server holds of a lane."""
+        """Return the sequences and server state of a lane."""
         Q = len(self.lanes[place].algorithm.server)
         state = np.concatenate([self.state[:, :, place], self.server[:, :Q, place]], axis=1)
         return tuple(state.T.copy())
@@ -167,7 +167,7 @@ class LaneGroup:
 
 
 def _takes_arrays(algorithm: Algorithm, hp: Any) -> bool:
-    """Say whether an algorithm can advance several lanes in one call."""
+    """Return whether an algorithm can advance several lanes in one call."""
     ones = np.ones((1, len(hp.eta)))
     local, sequences, server = (
         (ones,) * len(names)

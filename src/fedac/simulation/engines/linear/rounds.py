@@ -20,7 +20,6 @@ from fedac.simulation.engines.linear.lanes import LaneGroup
 from fedac.simulation.engines.linear.workers import (
     STRANDS,
     Context,
-    SparseWorkers,
     StreamedWorkers,
     Threads,
     Widths,
@@ -33,15 +32,15 @@ LANES = {np.dtype(np.float32): 16, np.dtype(np.float64): 8}
 # Lanes in one vector of a minibatch, whose gradients are summed in double precision.
 BATCH_LANES = 16
 BATCH_STRANDS = 16
-# Minibatches smaller than this share of the data are listed, not counted.
+# Smaller minibatches, relative to the rows of the data, are listed instead of counted.
 SPARSE_BATCH = 0.25
-# Draws from which on other nodes, with the way there and back, count sooner than this one.
+# Draws that make counting on other nodes worth the round trip.
 WORTH_SENDING = 2**22
 
 
 def make_workers(context: Context, widths: Widths) -> StreamedWorkers:
     """Return workers for the kind of rows that the context has."""
-    kind = dense.DenseWorkers if context.rows.dense else SparseWorkers
+    kind = dense.DenseWorkers if context.rows.dense else StreamedWorkers
     return kind(context, widths)
 
 
@@ -123,8 +122,7 @@ class MinibatchRounds:
     """Rounds of one step on all samples: minibatch algorithms, and K = 1 of plain ones.
 
     A minibatch of M*K draws with replacement is a histogram of rows: each distinct row is visited
-    once, with its count as weight. Where clients differ, a row also counts as much as the client
-    that holds it.
+    once, with its count as weight. If clients have weights, a row is also weighted by its client.
     """
 
     def __init__(self, context: Context) -> None:
@@ -144,7 +142,7 @@ class MinibatchRounds:
         points = [group.query() for group in groups]
         g = self._gradient(np.concatenate(points, axis=1), self._draw(draws))
         n, regularizer = len(self.rows.y), self.context.regularizer
-        # A client's rows count as much as the client, all together.
+        # The weights of a client's rows add up to the client's weight.
         g /= draws.total_weight(n) * (draws.gap * draws.batch or 1)
         queries = draws.rows_drawn(n)
         first = 0

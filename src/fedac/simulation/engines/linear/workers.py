@@ -1,18 +1,17 @@
 """The local steps of a round: workers streamed through the kernels, shared among threads.
 
-Workers run one after the other, from the same start. What they leave is the sum of their moves, so
-memory does not grow with their number. They are cut into strands, fixed groups with a sum of their
-own that are added up in order: results do not depend on the number of threads.
+Workers are streamed: each starts from the same state, and only the sum of their moves is kept, so
+memory does not grow with their number. They are cut into strands, fixed groups whose sums are added
+up in order: results do not depend on the number of threads.
 
 Workers may draw the same rows many times in a round. Until Y is folded, a worker moves only along
 the rows it draws. So the margin of a row is its margin at the start, which all workers share, plus
-what the worker's own moves add. And the sum of all moves follows from how much of every row the
-workers added.
+the contribution of the worker's moves. And the sum of all moves follows from the multiples of every
+row that the workers added.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -47,21 +46,21 @@ if TYPE_CHECKING:
     from fedac.simulation.engines.linear.model import Regularizer
     from fedac.simulation.engines.ray.driver import ActorPool
 
-# Works on a range of strands, given by its first and the one after its last.
+# Works on the strands from the first argument up to, and without, the second.
 Task = Callable[[int, int], object]
 # Lanes of the problem, and the length of a round.
 RoundKey = tuple[tuple[int, ...], int]
 
-# Workers are summed in this many strands, fewer where their totals would fill the caches.
+# Strands of workers; fewer where their totals would fill the caches.
 STRANDS = 64
 TOTALS_BYTES = 4 * 2**20
 FEWEST_STRANDS = 4
-# The same for sums by row, with the memory that they may take.
+# The same for sums by row, and the memory that they may take.
 SHARED_STRANDS = 16
 SHARED_BYTES = 2**26
-# Work with fewer steps than this is done before another thread would be awake.
+# Work with fewer steps than this is done before another thread wakes up.
 WORTH_A_THREAD = 8192
-# Parts of at most so many steps let a progress bar move and an interrupt through.
+# Steps of the largest part: the progress bar moves, and interrupts are handled, between parts.
 LARGEST_PART = 2**21
 
 
@@ -152,10 +151,10 @@ def sum_strands(total: Array) -> Array:
 
 @dataclass(eq=False)
 class Context:
-    """What all rounds of a simulation share."""
+    """Everything that the rounds of a simulation share."""
 
     problem: Problem
-    full: Federation  # that of the real run, which decides the code path: a warm-up has one worker
+    full: Federation  # of the real run, which decides the code path: a warm-up has one worker
     rows: Rows  # in the precision of local steps
     exact_rows: Rows
     regularizer: Regularizer
@@ -165,10 +164,10 @@ class Context:
     coefficients: dict[RoundKey, tuple[ClientCoefficients, Array]] = field(default_factory=dict)
 
     def draws(self, this_round: Span) -> Draws:
-        """Describe who takes part in a round and what they draw."""
+        """Return the participants of a round and their draws."""
         federation = self.problem.federation
         clients, everybody = federation.clients, np.zeros(0, np.int64)
-        # Where all workers take all rows at every step, one stands for all of them.
+        # If all workers take all rows at every step, one represents all of them.
         one_for_all = clients is None and federation.batch is None
         return Draws(
             seed=np.uint64(federation.seed),
@@ -194,7 +193,7 @@ class Widths(NamedTuple):
 
 
 class RemoteRound(NamedTuple):
-    """What an actor on another node is told about a round; it finds out the draws by itself."""
+    """A round as sent to an actor on another node, which computes the draws itself."""
 
     t: int  # its first step
     gap: int
@@ -206,8 +205,10 @@ class RemoteRound(NamedTuple):
     memory: int = 0  # which of the memories of clients these lanes use
 
 
-class StreamedWorkers(ABC):
+class StreamedWorkers:
     """Runs the workers of a round on chunks of V lanes with S sequences, of which T travel.
+
+    Here rows are sparse: a step costs as much as its row has nonzeros. Dense rows have a subclass.
 
     Attributes
     ----------
@@ -216,7 +217,7 @@ class StreamedWorkers(ABC):
     start : array, shape (d S V,)
         Where all workers start the next round.
     total : array, shape (strands, d T V)
-        How far they moved in the last round, by strand.
+        The sums of their moves in the last round, by strand.
     """
 
     def __init__(self, context: Context, widths: Widths) -> None:
@@ -236,40 +237,41 @@ class StreamedWorkers(ABC):
         )
         self.start = aligned((self.dim * S * V,), dtype)
         self.total = aligned((strands, size), np.float64)
-        self._nothing_shared = self._make_shared(0)
+        self._nothing_shared = _make_shared(self.rows, 0, S * V)
+        self._all_rows = int(len(self.rows.y) * self.rows.nonzeros_per_row)  # work of one pass
+        self._scratch: list[Scratch] = []
+        self._blank: list[Scratch] = []  # with states that are zero before and after a round
 
     def run(self, draws: Draws, tables: Tables, lanes: Sequence[int]) -> None:
         """Run all workers of some lanes from `start` through a round, and leave `total`."""
-        share = self._shares(draws, tables)
-        sums = self._shared.steps if share else self.total
+        by_row = self.how_to_collect(draws.gap, folded=len(tables.folds) > 0) == steps.BY_ROW
+        sums = self._shared.steps if by_row else self.total
         actors = self.context.actors
         if actors is None:
             self.run_strands(draws, tables, len(lanes), 0, len(sums))
         else:
             told = RemoteRound(draws.t, draws.gap, tuple(lanes), self.widths, tables, self.start)
             actors.run(told, sums, self.report(draws, len(lanes), len(sums)))
-        if share:
-            self.threads.run(self.add_rows, strands=len(self.total), work=self._once)
+        if by_row:
+            self.threads.run(self.add_rows, strands=len(self.total), work=self._all_rows)
 
     def run_strands(
         self, draws: Draws, tables: Tables, count: int, first: int, last: int
     ) -> npt.NDArray[np.float64]:
-        """Run some strands of workers of `count` lanes, and return how far they moved.
+        """Run some strands of workers of `count` lanes, and return the sum of their moves.
 
-        If workers share products with all rows, return how much of every row they added.
+        If moves are collected by row, return how much of every row the workers added.
         """
-        share, base = self._shares(draws, tables), self.start
-        folded = len(tables.folds) > 0
+        folded, base = len(tables.folds) > 0, self.start
         if folded:
             # Folded by the same code as the workers, an idle one ends at `base` to the bit.
             base = base.copy()
             steps.fold_all(self.lanes, self.sequences, tables.folds, base)
-        sums, shared, collect = self.total, self._nothing_shared, steps.BY_ROW
-        if share:
+        sums, shared = self.total, self._nothing_shared
+        collect = self.how_to_collect(draws.gap, folded=folded)
+        if collect == steps.BY_ROW:
             sums, shared = self._shared.steps, self._shared
-            self.threads.run(self.find_margins, strands=len(self.total), work=self._once)
-        else:
-            collect = self.how_to_collect(draws.gap, folded=folded)
+            self.threads.run(self.find_margins, strands=len(self.total), work=self._all_rows)
         this_round = LocalRound(draws, tables, self.start, base, shared, collect)
         kernel = partial(self.worker_kernel, this_round=this_round)
         return self._share_strands(kernel, draws, count, sums, first, last)
@@ -312,7 +314,7 @@ class StreamedWorkers(ABC):
         first: int,
         last: int,
     ) -> npt.NDArray[np.float64]:
-        """Let threads run some strands of a round; return what they add up."""
+        """Let threads run some strands of a round; return their sums."""
 
         def task(a: int, b: int) -> None:
             sums[a:b] = 0.0
@@ -327,80 +329,36 @@ class StreamedWorkers(ABC):
         )
         return sums[first:last]
 
-    def _shares(self, draws: Draws, tables: Tables) -> bool:
-        """Say whether workers share products with all rows in a round."""
-        return not len(tables.folds) and self.may_share(draws.gap)
+    def how_to_collect(self, gap: int, *, folded: bool) -> int:
+        """Choose how the moves of workers are collected (see `steps.py`)."""
+        touched = self._nonzeros_drawn(gap)
+        if folded or self.dim <= touched:
+            return steps.SWEEP
+        # A large state: even the sum of some workers' moves is sparse.
+        if self.dim > steps.WORKERS_PER_SUM * touched:
+            return steps.BY_ROW if self.rows_repeat(gap) else steps.FAR
+        return steps.TOUCHED
 
-    def may_share(self, gap: int) -> bool:
-        """Say whether sharing pays: far fewer rows than draws, and few enough to keep sums of."""
+    def rows_repeat(self, gap: int) -> bool:
+        """Return whether rows are drawn many times, and few enough for a sum of each."""
         n, W = len(self.rows.y), len(self.sequences)
-        draws = int(self.full.taking_part * self.rows_per_worker(gap))
+        draws = int(self.full.taking_part * self._rows_per_worker(gap))
         return draws >= 2 * n and 8 * SHARED_STRANDS * n * W <= SHARED_BYTES
 
-    def rows_per_worker(self, gap: int) -> float:
-        """Return how many rows a worker draws in a round, on average."""
+    def _rows_per_worker(self, gap: int) -> float:
+        """Return how many rows a worker draws in a round on average."""
         n, full = len(self.rows.y), self.full
         each = n if full.clients is None else n / full.M
         return gap * full.batch if full.batch else each * gap
 
+    def _nonzeros_drawn(self, gap: int) -> float:
+        """Return how many nonzeros a worker's rows have, counting a row whenever it is drawn."""
+        # With batch="full", a client takes the same rows at every step.
+        return self._rows_per_worker(gap if self.full.batch else 1) * self.rows.nonzeros_per_row
+
     @cached_property
     def _shared(self) -> Shared:
-        return self._make_shared(len(self.rows.y))
-
-    def _make_shared(self, n: int) -> Shared:
-        W = len(self.sequences)
-        return Shared(np.zeros((n, W), self.rows.dtype), np.zeros((SHARED_STRANDS, n, W)))
-
-    @property
-    def _once(self) -> int:
-        """How much work it is to go over all rows once."""
-        return int(len(self.rows.y) * self.rows.nonzeros_per_row)
-
-    @abstractmethod
-    def how_to_collect(self, gap: int, *, folded: bool) -> int:
-        """Choose how workers' moves are collected where nothing is shared (see `steps.py`)."""
-
-    @abstractmethod
-    def find_margins(self, first: int, last: int) -> None:
-        """Multiply the rows of some strands by the start."""
-
-    @abstractmethod
-    def worker_kernel(self, first: int, last: int, this_round: LocalRound) -> None:
-        """Run the workers of some strands: their moves go to `total` or, if shared, to rows."""
-
-    @abstractmethod
-    def client_kernel(
-        self,
-        first: int,
-        last: int,
-        this_round: LocalRound,
-        coefficients: ClientCoefficients,
-        memories: Memories,
-    ) -> None:
-        """Run the clients of some strands: their messages go to `total`."""
-
-    @abstractmethod
-    def add_rows(self, first: int, last: int) -> None:
-        """Set the total of some strands of rows to what all workers together added of them."""
-
-
-class SparseWorkers(StreamedWorkers):
-    """Workers on sparse rows: a step costs as much as its row has nonzeros."""
-
-    def __init__(self, context: Context, widths: Widths) -> None:
-        super().__init__(context, widths)
-        self._scratch: list[Scratch] = []
-        self._blank: list[Scratch] = []  # whose states are zeros before and after a round
-
-    def may_share(self, gap: int) -> bool:
-        """Share only where states are large: nothing is gained in a small one."""
-        return self._sums_are_sparse(gap) and super().may_share(gap)
-
-    def how_to_collect(self, gap: int, *, folded: bool) -> int:
-        """Collect over all coordinates where a worker touches most of them."""
-        if folded or self.dim <= self._touched(gap):
-            return steps.SWEEP
-        return steps.FAR if self._sums_are_sparse(gap) else steps.TOUCHED
+        return _make_shared(self.rows, len(self.rows.y), len(self.sequences))
 
     def find_margins(self, first: int, last: int) -> None:
         """Multiply the rows of some strands by the start."""
@@ -435,23 +393,13 @@ class SparseWorkers(StreamedWorkers):
         self._scratch.append(scratch)
 
     def add_rows(self, first: int, last: int) -> None:
-        """Set the total of some strands of rows to what all workers together added of them."""
+        """Set the totals of some strands of rows to the sum of all workers' moves along them."""
         self.total[first:last] = 0.0
         exact = Template(np.float64, len(self.sequences))
         steps.add_rows(exact, self.rows.data, self._shared.steps, self.total, first, last)
 
-    def _sums_are_sparse(self, gap: int) -> bool:
-        """Say whether even a sum of some workers' moves is mostly zeros."""
-        return self.dim > steps.WORKERS_PER_SUM * self._touched(gap)
-
-    def _touched(self, gap: int) -> float:
-        """Return how many nonzeros a worker's rows have, counting a row whenever it is drawn."""
-        # With batch="full", a client takes the same rows at every step.
-        rows = self.rows_per_worker(gap if self.full.batch else 1)
-        return rows * self.rows.nonzeros_per_row
-
     def _borrow(self, pool: list[Scratch], draws: Draws) -> Scratch:
-        """Take memory out of a pool that tasks share, with space for the rows drawn."""
+        """Take working memory from a pool, with space for the rows drawn."""
         largest = self.full.largest
         listed = steps.ROWS_AHEAD + (draws.gap * draws.batch or largest)
         try:
@@ -466,3 +414,7 @@ class SparseWorkers(StreamedWorkers):
         if len(scratch.drawn) < listed:
             return scratch._replace(drawn=np.zeros(listed, np.uint64))
         return scratch
+
+
+def _make_shared(rows: Rows, n: int, W: int) -> Shared:
+    return Shared(np.zeros((n, W), rows.dtype), np.zeros((SHARED_STRANDS, n, W)))

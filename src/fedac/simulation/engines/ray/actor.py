@@ -1,4 +1,4 @@
-"""The actor on a node: an engine of its own that runs some strands of every round."""
+"""The actor on a node, an engine that runs some strands of every round."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Tuple = TypeVar("Tuple", bound=tuple[Any, ...])
 class Actor:
     """Runs the strands that the driver asks for, with the threads of its node.
 
-    It handles the driver's messages one after the other, in order.
+    It handles the driver's messages in order.
     """
 
     def __init__(self, threads: int) -> None:
@@ -43,8 +43,7 @@ class Actor:
 
     def warm_up(self, pickled: bytes) -> int | None:
         """Prepare the data of a problem, compile, and return how many bytes are free here."""
-        # Unpickled from bytes, all arrays are our own: Ray's are read-only, and Numba would compile
-        # everything again for them.
+        # Unpickled from bytes, arrays are writable: Numba would compile again for Ray's.
         self.problem: Problem = pickle.loads(pickled)
         self._spans = {span.t: span for span in self.problem.schedule}
         engine = LinearEngine(self.problem)
@@ -105,7 +104,7 @@ class Actor:
         return self._tables[key]
 
     def _memories_of(self, told: RemoteRound) -> ClientMemories:
-        """Return the memories of some lanes, without those that have diverged since."""
+        """Return the memories of some lanes, without lanes that have diverged."""
         assert told.coefficients is not None
         indices, (_, V, T) = list(told.lanes), told.widths
         if told.memory not in self._memories:

@@ -1,8 +1,8 @@
 """The driver of a simulation over many nodes: a pool of actors that share the strands of a round.
 
 Every actor holds the data and runs a range of strands, in proportion to the cores of its node. It
-returns the totals of its strands, and the driver adds up those of all in order, as if its own
-threads had found them. So the result is the same to the last bit.
+returns their totals, and the driver adds up all totals in order, as if its own threads had computed
+them. So the result is the same to the last bit.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ class ActorPool:
         number = list(self._placements).index(memories)
         sent = self._ray.put(self._without_known_tables(told._replace(memory=number)))
         moved: list[list[Any]] = [[] for _ in self._actors]
-        if draws.members.size:  # otherwise everybody takes part, always at the same place
+        if draws.members.size:  # otherwise all clients participate, always at the same place
             bounds = strand_bounds(len(sums), self._shares)
             places = [draws.taking_part * strand // len(sums) for strand in bounds]
             for source, target, clients in placement.assign(draws.members, places):

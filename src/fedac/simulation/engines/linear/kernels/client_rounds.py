@@ -1,8 +1,8 @@
-"""Compiled loops of clients that enter and leave a round in their own way.
+"""Compiled loops of methods with their own `enter` and `leave`.
 
 A client enters with combinations of the broadcast and its memory, takes its steps like any worker,
-and leaves with combinations of where it got, the broadcast and its memory. The coefficients arrive
-as tables, a number per lane (see `linear/client_rounds.py`).
+and leaves with combinations of its final state, the broadcast and its memory. The coefficients
+arrive as tables, a number per lane (see `linear/client_rounds.py`).
 """
 
 import numpy as np
@@ -104,8 +104,8 @@ def run_clients(
 ):  # fmt: skip
     """Run the clients of some strands for one round, and sum up their messages.
 
-    What is summed is how far a message is from the reference. `memories` is changed in place; every
-    client belongs to one strand.
+    The reference is subtracted from each message. `memories` is changed in place; every client
+    belongs to one strand.
     """
     _, y, _, _ = rows
     draws, _, _, _, shared, _ = this_round

@@ -42,8 +42,8 @@ SOURCES = (
 def compiled_dir() -> Path:
     """Return the folder of compiled code: in ``$NUMBA_CACHE_DIR`` if set, else in our cache.
 
-    It is named after the sources. Numba itself looks at the kernel's own file only, and would keep
-    using code that was compiled with an older version of the others.
+    It is named after a hash of all sources. Numba itself checks the kernel's file only, and would
+    keep using code that was compiled with older versions of its imports.
     """
     package = Path(__file__).parents[4]
     text = b"".join((package / name).read_bytes() for name in SOURCES)
@@ -69,7 +69,7 @@ def _own_disk(folder: Path) -> Path:
         found = private.lstat()
     except OSError:
         return folder
-    # Its files will be executed: nobody else may write there.
+    # Its files will be executed: no other user may write there.
     safe = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077
     return private if safe else folder
 
@@ -163,9 +163,9 @@ class _Announcer(event.Listener):
 
 @contextmanager
 def compilation(on_compile: Callable[[], object]) -> Iterator[None]:
-    """Return a context that may compile, and calls `on_compile` if it does, when it starts to.
+    """Return a context that calls `on_compile` when compilation starts in it, if any.
 
-    One process at a time fills an empty cache; those that wait then read what it compiled.
+    One process at a time fills an empty cache; the next ones read the compiled code from there.
     """
     folder = compiled_dir()
     with ExitStack() as stack:

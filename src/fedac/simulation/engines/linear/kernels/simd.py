@@ -78,7 +78,7 @@ class Template:
 
     def __init__(self, dtype: npt.DTypeLike, lanes: int) -> None:
         self.lanes = lanes
-        # Where Numba looks for the type of a value it does not know.
+        # Numba looks here for the type of an unknown value.
         self._numba_type_ = TemplateType(Vector(from_dtype(np.dtype(dtype)), lanes))
 
     def __len__(self) -> int:
@@ -101,7 +101,7 @@ def _vector_of(kind):
 
 
 def vector_width(lanes: int) -> int:
-    """Return the smallest power of two that holds so many lanes."""
+    """Return the smallest power of two that holds the lanes."""
     return 1 << (lanes - 1).bit_length()
 
 
@@ -154,7 +154,7 @@ def store(typing, array, index, value):
 
 @intrinsic
 def accumulate(typing, array, index, value):
-    """Add a vector to `array`, of its own or of double precision, from flat `index` on."""
+    """Add a vector to `array`, of the same or of double precision, from flat `index` on."""
 
     def generate(context, builder, signature, arguments):
         element = context.get_value_type(array.dtype)

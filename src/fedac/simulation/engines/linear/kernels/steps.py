@@ -35,9 +35,9 @@ from fedac.simulation.engines.linear.kernels.simd import (
 
 # This many workers' moves are summed in the local precision before they go to the accumulator.
 WORKERS_PER_SUM = 16
-# How a worker's move is collected: over all coordinates; over those it touched; over those and
-# directly into the accumulator, if a sum of some workers is still mostly zeros; or by row (see
-# `workers.py`), where the state is zero before and after a worker.
+# How a worker's move is collected: SWEEP goes over all coordinates, TOUCHED over the coordinates of
+# its rows, FAR over these too but directly into the accumulator, which pays if even the sum of some
+# workers is sparse. BY_ROW (see `workers.py`) keeps the state at zero before and after a worker.
 SWEEP, TOUCHED, FAR, BY_ROW = range(4)
 
 # How many steps ahead a row, and its coordinates in a large state, are prefetched.
@@ -117,7 +117,7 @@ def _add_row(template, data, i, Y, coefficient):
 
 @helper
 def member(draws, place):
-    """Return the id of the client at a place among those that take part."""
+    """Return the id of the client at a place among the participants."""
     return draws.members[place] if draws.members.size else place
 
 
@@ -278,12 +278,10 @@ def _steps_on_batches(lanes, sequences, rows, this_round, scratch, weight, drawn
 
 @compiled
 def run_workers(lanes, sequences, rows, this_round, scratch, total, first_strand, last_strand):
-    """Run the workers of some strands for one round and sum up how far they moved.
+    """Run the workers of some strands for one round and sum up their moves.
 
-    Every worker starts from `start`, takes `gap` steps and leaves its weight times ``Y - base`` in
-    the total of its strand, or how much it added of every row in the steps of its strand. Strands
-    are fixed groups of workers, each summed in order: results do not depend on the number of
-    threads.
+    Every worker starts from `start`, takes `gap` steps and adds its weight times ``Y - base`` to
+    the total of its strand or, collected by row, its multiples of rows to the steps of its strand.
     """
     data, y, _, _ = rows
     draws, _, start, base, shared, collect = this_round

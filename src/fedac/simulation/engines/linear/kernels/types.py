@@ -23,7 +23,7 @@ class Rows(NamedTuple):
     offsets: npt.NDArray[np.floating[Any]]
     """``center . x_i`` by row; empty if the l2 term is centered at zero."""
     loss: tuple[int, ...]
-    """One of `fedac.objectives.loss_functions`, or the user's own (`losses.py`)."""
+    """One of `fedac.objectives.loss_functions`, or a user's (`losses.Custom`)."""
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -42,7 +42,7 @@ class Rows(NamedTuple):
 
 
 class Draws(NamedTuple):
-    """Who takes part in a round, and what they draw.
+    """The participants of a round and their draws.
 
     Rows are sorted by client, so a client's rows are those between two bounds.
     """
@@ -52,14 +52,14 @@ class Draws(NamedTuple):
     t: int  # the first step of the round
     gap: int  # how many steps it has
     batch: int  # rows per step; 0: all rows of the client
-    taking_part: int  # how many clients take part
-    members: npt.NDArray[np.int64]  # their ids; empty if everybody takes part
+    taking_part: int  # number of participants
+    members: npt.NDArray[np.int64]  # their ids; empty if all clients participate
     bounds: npt.NDArray[np.int64]
-    """The rows of client m are bounds[m] to bounds[m + 1]; empty if everybody has all rows."""
+    """The rows of client m are bounds[m] to bounds[m + 1]; empty if every client has all rows."""
     weighted: bool  # whether clients count by their rows
 
     def client_ids(self, first: int, last: int) -> npt.NDArray[np.int64]:
-        """Return the ids of some clients, given by their places among those that take part."""
+        """Return the ids of some clients, given by their places among the participants."""
         return self.members[first:last] if self.members.size else np.arange(first, last)
 
     def rows_held(self, first: int, last: int, n: int) -> npt.NDArray[np.int64]:
@@ -108,7 +108,7 @@ class Shared(NamedTuple):
 
     margins: npt.NDArray[Any]  # every row times the start, shape (n, W)
     steps: npt.NDArray[np.float64]
-    """How much of every row each strand has added to its states, shape (strands, n, W)."""
+    """The multiples of every row that each strand has added, shape (strands, n, W)."""
 
 
 class LocalRound(NamedTuple):
@@ -147,8 +147,8 @@ class ClientCoefficients(NamedTuple):
     """The multiples of the center of the l2 term in both, shape (T + P, V)."""
     broadcast: npt.NDArray[Any]  # the sequences, shape (d, T, V)
     reference: npt.NDArray[Any]
-    """What messages are compared with, of the same shape: the message of a client without memory
-    that takes no step or, where messages are rounded, the point that rounding starts from."""
+    """Subtracted from messages, of the same shape: the message of a client without memory that
+    takes no step or, if messages are rounded, the point that rounding starts from."""
     center: npt.NDArray[Any]  # the center of the l2 term, shape (d,)
     wire: int  # the format of messages, an index of `fedac.federation.compression.WIRES`
     echoes: npt.NDArray[np.int64]
