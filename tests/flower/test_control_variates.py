@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import runpy
 from pathlib import Path
@@ -222,9 +223,9 @@ def test_a_newcomer_is_told_nothing_of_others(tmp_path):
 
     def note(message):
         if message.metadata.message_type == MessageType.TRAIN:
-            sent = message.content["config"].items()
-            entries = {k.partition("_")[2]: v for k, v in sent if k.startswith("fedac/memory_")}
-            told[message.metadata.dst_node_id, int(message.metadata.group_id)] = entries
+            task = json.loads(message.content["config"]["fedac/task"])
+            key = message.metadata.dst_node_id, int(message.metadata.group_id)
+            told[key] = task["memory_version"]
         return answer(message)
 
     def join(row):

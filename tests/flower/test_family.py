@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import runpy
 from pathlib import Path
 
@@ -248,7 +249,8 @@ def test_without_memory_nothing_is_sent_or_kept_for_it(algorithm, tmp_path):
     assert not any(state for state in grid.states.values())
     assert not list(tmp_path.iterdir())
     assert {tuple(reply.content) for reply in seen} == {("arrays", "client", "metrics")}
-    assert not any("memory_" in key for m in asked for key in m.content["config"])
+    tasks = [json.loads(m.content["config"]["fedac/task"]) for m in asked]
+    assert all(task["memory_version"] is None for task in tasks)
 
 
 @pytest.mark.parametrize("algorithm", COMPOSITIONS)
@@ -259,7 +261,7 @@ def test_a_received_task_is_the_same_algorithm_made_of_numbers(algorithm):
     algorithm = get(algorithm)
     hp = algorithm.couple(eta=0.5, mu=0.1, K=4)
     task = Task(algorithm=algorithm, hp=hp, round=1, first_step=0, local_steps=4, seed=0)
-    received = Task.from_record(task.to_record())
+    received = Task.from_json(task.to_json())
     found = received.algorithm
     assert found.is_plain == algorithm.is_plain
     assert linear_form(found, received.hp) == linear_form(algorithm, hp)

@@ -16,7 +16,7 @@ from flwr.app import Array, ArrayRecord, RecordDict
 
 from fedac.algorithms import ClientWork, RoundInfo, get
 from fedac.errors import InputError
-from fedac.flower import LocalStrategy, QuorumError, Task
+from fedac.flower import LocalStrategy, QuorumError
 from fedac.flower._client.memory import ClientMemory
 from fedac.flower._server.clients import Clients
 from fedac.flower._task import MemoryVersion
@@ -382,37 +382,26 @@ def test_a_client_has_one_memory_whatever_its_node():
     assert Clients.from_json(json.loads(json.dumps(clients.to_json()))) == clients
 
 
-def test_a_memory_version_survives_its_record():
-    for version in (MemoryVersion(RUN, 3), MemoryVersion(RUN, 0), MemoryVersion(RUN, 4, 120.0)):
-        assert MemoryVersion.from_record(version.to_record()) == version
-    assert MemoryVersion.from_record({}) is None
-
-
 @pytest.mark.parametrize("name", ["../../etc", "", "0" * 17, "0" * 15 + "/", 3])
 def test_a_run_that_could_leave_the_folder_is_refused(name):
     with pytest.raises(InputError, match="must be 16 hexadecimal digits"):
-        MemoryVersion.from_record(MemoryVersion(RUN, 3).to_record() | {"memory_run": name})
+        MemoryVersion(name, 3)
 
 
-def test_a_client_says_what_it_misses():
-    algorithm = get("scaffold")
-    hp = algorithm.couple(eta=0.1, mu=1.0, K=2)
-    task = Task(algorithm=algorithm, hp=hp, round=1, first_step=0, local_steps=2, seed=0)
-    record = dict(task.to_record())
-    del record["boundary_enter"]
-    with pytest.raises(InputError, match=r"no 'boundary_enter': does the server use the same"):
-        Task.from_record(record)
-
-    class NoLabel(LocalStrategy):
+def test_a_message_that_names_no_memory_is_refused():
+    class NoVersion(LocalStrategy):
         def configure_train(self, server_round, arrays, config, grid):
             messages = super().configure_train(server_round, arrays, config, grid)
             for message in messages:
-                message.content["config"].pop("fedac/memory_run", None)
+                task = json.loads(message.content["config"]["fedac/task"])
+                assert task.pop("memory_version")["round"] == 0
+                changed = json.dumps(task | {"memory_version": None})
+                message.content["config"]["fedac/task"] = changed
             return messages
 
     federation = Five(1)
-    strategy = NoLabel("scaffold", eta=0.1, mu=0.1, local_steps=2, retries=0, min_nodes=5)
-    with pytest.raises(QuorumError, match="does not say which memory to use"):
+    strategy = NoVersion("scaffold", eta=0.1, mu=0.1, local_steps=2, retries=0, min_nodes=5)
+    with pytest.raises(QuorumError, match="does not name the memory to use"):
         strategy.start(federation.grid(), federation.initial_arrays())
 
 

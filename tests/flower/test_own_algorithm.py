@@ -104,10 +104,10 @@ def test_a_client_that_cannot_read_the_algorithm_says_why(federation):
         def configure_train(self, server_round, arrays, config, grid):
             messages = super().configure_train(server_round, arrays, config, grid)
             for message in messages:
-                message.content["config"].pop("fedac/query", None)
+                message.content["config"]["fedac/task"] = '{"algorithm": "fedac-i"}'
             return messages
 
     strategy = NameOnly("fedac-i", eta=0.1, mu=0.1, local_steps=2, retries=0)
-    reason = "the server's message has no 'query': does the server use the same version"
+    reason = "the server's message has no '.*': does the server use the same version"
     with pytest.raises(QuorumError, match=f"error 2: InputError: {reason}"):
         strategy.start(federation.grid(nodes=2), federation.initial_arrays())

@@ -7,13 +7,13 @@ one. Code never travels.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-import numpy as np
-from flwr.app import ConfigRecord, MessageType
+from flwr.app import MessageType
 
 from fedac.algorithms import Algorithm
 from fedac.algorithms.algorithm import enter_whole, leave_whole
@@ -34,60 +34,39 @@ from fedac.federation.compression import FLOAT32, require_wire
 # Names of the records of a message, and of entries in them.
 ARRAYS, CONFIG, MEMORY, METRICS = "arrays", "config", "memory", "metrics"
 ROUND, WEIGHT = "server-round", "num-examples"
-# A task is in the one ConfigRecord of a message, with this prefix before the names of its entries,
-# next to the user's entries: Flower's modifiers expect no other.
-TASK = "fedac/"
+# A message has one ConfigRecord, because Flower's modifiers allow no other. It holds the user's
+# entries, and ours with this prefix.
+PREFIX = "fedac/"
+TASK = f"{PREFIX}task"
 
-# The server asks for a client's id in a message of this type, whose ConfigRecord has the entry ASK.
-# The reply has the id, as a string, under CLIENT in a ConfigRecord of that name and, if EXAMPLES is
-# true, the number of examples under WEIGHT.
+# To learn a client id, the server sends a message of this type, whose ConfigRecord has the entry
+# ASK. The reply has the id, as a string, under CLIENT in a ConfigRecord of that name and, if
+# EXAMPLES is true, the number of examples under WEIGHT.
 QUESTION = f"{MessageType.QUERY}.fedac"
-ASK, EXAMPLES = f"{TASK}ask", f"{TASK}examples"
+ASK, EXAMPLES = f"{PREFIX}ask", f"{PREFIX}examples"
 CLIENT = "client"
 
-COUNTS = ("round", "first_step", "local_steps", "seed")
-BOUNDARY = "boundary_"  # before the names of the boundary's coefficients
+COUNTS = ("round", "first_step", "local_steps", "seed", "wire_seed")
 RUN = re.compile(r"[0-9a-f]{16}")  # it becomes part of a file's name on the client
 
 
 @dataclass(frozen=True)
 class MemoryVersion:
-    """Which memory a client should use: that of its last reply which the server used.
+    """The memory that a client should use: the one of its last reply that the server used.
 
     A reply may be lost, late or dropped after the client has updated its memory. So each memory has
-    a version, the run and the round that made it, and the server says which one it knows of.
-
-    Attributes
-    ----------
-    run : str
-        The server's run.
-    round : int
-        The round of this client's last reply that was used; 0 if there is none.
-    weight : float
-        The number of examples of that reply; 0 if all clients count the same.
+    a version, the run and the round that made it, and the server names the one to use.
     """
 
     run: str
-    round: int
-    weight: float = 0.0
+    round: int  # 0: no reply of this client was used yet
+    weight: float = 0.0  # number of examples of that reply; 0 if all clients count the same
 
-    def to_record(self) -> dict[str, Any]:
-        """Return the entries of a task's record."""
-        return {
-            "memory_run": self.run,
-            "memory_round": self.round,
-            "memory_weight": float(self.weight),
-        }
-
-    @classmethod
-    def from_record(cls, record: Mapping[str, Any]) -> MemoryVersion | None:
-        """Read the entries of a task's record, if they are there."""
-        if "memory_run" not in record:
-            return None
-        run = record["memory_run"]
-        if not (isinstance(run, str) and RUN.fullmatch(run)):
-            raise InputError(f"the server's run must be 16 hexadecimal digits, got {run!r:.40}")
-        return cls(run, int(record["memory_round"]), float(record["memory_weight"]))
+    def __post_init__(self) -> None:
+        if not (isinstance(self.run, str) and RUN.fullmatch(self.run)):
+            raise InputError(
+                f"the server's run must be 16 hexadecimal digits, got {self.run!r:.40}"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,7 +88,7 @@ class Task:
     first_step : int
         t of the first local step; the first step of the run is 0.
     memory_version : MemoryVersion or None
-        Which memory to use, if the algorithm has one.
+        The memory to use, if the algorithm has one.
     wire : str
         How the client's message travels: "float32", "bfloat16" or "int8".
     wire_seed : int
@@ -122,7 +101,7 @@ class Task:
     >>> from fedac.algorithms import FEDAVG
     >>> hp = FEDAVG.couple(eta=0.5, mu=1.0, K=8)
     >>> task = Task(algorithm=FEDAVG, hp=hp, round=2, first_step=8, local_steps=8, seed=1)
-    >>> received = Task.from_record(task.to_record())
+    >>> received = Task.from_json(task.to_json())
     >>> received.algorithm.update((3.0,), 3.0, 2.0, received.hp)
     (2.0,)
     """
@@ -140,7 +119,7 @@ class Task:
 
     @property
     def local_algorithm(self) -> Algorithm:
-        """The local steps alone, as an algorithm whose sequences are what a client works on."""
+        """The local steps alone: an algorithm whose sequences are the client's local ones."""
         return replace(
             self.algorithm,
             sequences=self.algorithm.local_sequences,
@@ -161,54 +140,45 @@ class Task:
                 f"the strategy's local_steps={self.local_steps}, not {steps}"
             )
 
-    def to_record(self) -> ConfigRecord:
-        """Return the task as a record of numbers and names, without the memory's version."""
-        algorithm, hp = self.algorithm, self.hp
-        step = linear_form(algorithm, hp)
+    def to_json(self) -> str:
+        """Return the task as names and numbers."""
+        algorithm, hp, version = self.algorithm, self.hp, self.memory_version
         sequences, _ = algorithm.split(algorithm.start(1.0))
         start = algorithm.enter(sequences, algorithm.begin_memory(sequences), hp)
-        record: dict[str, Any] = {
+        boundary = None
+        if not algorithm.is_plain:
+            boundary = asdict(boundary_form(algorithm, hp, self.local_steps))
+        content = {
             "algorithm": algorithm.name,
-            "sequences": list(algorithm.sequences),
-            "local": list(algorithm.local_sequences),
-            "memory": list(algorithm.memory),
-            "changes": list(algorithm.changes),
-            "echoes": [name for pair in algorithm.echoes for name in pair],
+            "sequences": algorithm.sequences,
+            "local": algorithm.local_sequences,
+            "memory": algorithm.memory,
+            "changes": algorithm.changes,
+            "echoes": algorithm.echoes,
             "start": [float(value) for value in start],
-            "query": list(step.query),
-            "update": _flat(step.update),
+            "step": asdict(linear_form(algorithm, hp)),
+            "boundary": boundary,
             "eta": float(hp.eta),
             "exact": output_counts_steps(algorithm, hp),
             "wire": self.wire,
-            "wire_seed": self.wire_seed,
+            "memory_version": None if version is None else asdict(version),
             **{name: getattr(self, name) for name in COUNTS},
         }
-        if not algorithm.is_plain:
-            boundary = boundary_form(algorithm, hp, self.local_steps)
-            rows = {f.name: getattr(boundary, f.name) for f in fields(boundary)}
-            del rows["steps"]
-            record |= {f"{BOUNDARY}{k}": _flat(v) for k, v in rows.items() if v is not None}
-        # Flower's message_size_mod fails on empty lists.
-        return ConfigRecord({name: value for name, value in record.items() if value != []})
+        return json.dumps(content)
 
     @classmethod
-    def from_record(cls, record: Mapping[str, Any]) -> Task:
-        """Read a task, or say what is missing in its record."""
-        if "algorithm" not in record:
-            raise InputError(
-                "the server's strategy is not one of fedac.flower, whose messages this client "
-                "needs: on the server, replace Flower's strategy by "
-                "fedac.flower.FedAvg(eta=..., local_steps=...), FedAc or LocalStrategy"
-            )
+    def from_json(cls, text: str) -> Task:
+        """Read a task, or raise InputError with what is missing in it."""
+        content = json.loads(text)
         try:
+            version = content["memory_version"]
             return cls(
-                algorithm=_rebuild(record),
-                hp=Hyperparameters(eta=record["eta"]),
-                memory_version=MemoryVersion.from_record(record),
-                wire=require_wire(record["wire"]),
-                wire_seed=record["wire_seed"],
-                exact=record["exact"],
-                **{name: record[name] for name in COUNTS},
+                algorithm=_rebuild(content),
+                hp=Hyperparameters(eta=content["eta"]),
+                memory_version=None if version is None else MemoryVersion(**version),
+                wire=require_wire(content["wire"]),
+                exact=content["exact"],
+                **{name: content[name] for name in COUNTS},
             )
         except KeyError as missing:
             raise InputError(
@@ -217,58 +187,35 @@ class Task:
             ) from None
 
 
-def with_task(config: Mapping[str, Any], task: Mapping[str, Any]) -> ConfigRecord:
-    """Return the user's entries and those of a task as one record.
-
-    >>> split_config(with_task({"lr": 0.1}, {"local_steps": 4}))
-    ({'lr': 0.1}, {'local_steps': 4})
-    """
-    return ConfigRecord({**config, **{f"{TASK}{name}": value for name, value in task.items()}})
+def users_entries(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the user's entries of a message's config."""
+    return {name: value for name, value in config.items() if not name.startswith(PREFIX)}
 
 
-def split_config(record: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the user's entries, and those of the task."""
-    own = {name: value for name, value in record.items() if not name.startswith(TASK)}
-    task = {name.removeprefix(TASK): record[name] for name in record if name not in own}
-    return own, task
-
-
-def _rebuild(record: Mapping[str, Any]) -> Algorithm:
+def _rebuild(content: Mapping[str, Any]) -> Algorithm:
     """Return an algorithm for a client, made of the coefficients of a task."""
-    sequences, local = tuple(record["sequences"]), tuple(record["local"])
-    memory = tuple(record.get("memory", ()))
-    plain = f"{BOUNDARY}message" not in record
-    steps = from_linear(
-        record["algorithm"],
-        local,
-        record["start"],
-        Linear(tuple(record["query"]), _rows(record["update"], len(local))),
-        eta=record["eta"],
-        scales=plain and not record["exact"],
+    step, boundary = content["step"], content["boundary"]
+    algorithm = from_linear(
+        content["algorithm"],
+        tuple(content["local"]),
+        content["start"],
+        Linear(tuple(step["query"]), _rows(step["update"])),
+        eta=content["eta"],
+        scales=boundary is None and not content["exact"],
     )
-    if plain:
-        return steps
-    counts = {"first_memory": len(memory), "enter": len(local)}
-    counts |= {"message": len(sequences), "memory": len(memory)}
-    rows: dict[str, Any] = {"slope_message": None, "slope_memory": None}
-    if f"{BOUNDARY}slope_message" in record:  # else leaving is known for `local_steps` only
-        counts |= {"slope_message": len(sequences), "slope_memory": len(memory)}
-    for name, count in counts.items():
-        rows[name] = _rows(record[f"{BOUNDARY}{name}"], count) if count else ()
-    echoes = record.get("echoes", ())
+    if boundary is None:
+        return algorithm
+    steps = boundary.pop("steps")
+    rows: dict[str, Any] = {k: None if v is None else _rows(v) for k, v in boundary.items()}
     return with_boundary(
-        steps,
-        Boundary(**rows, steps=record["local_steps"]),
-        sequences=sequences,
-        memory=memory,
-        changes=tuple(record.get("changes", ())),
-        echoes=tuple(zip(echoes[::2], echoes[1::2], strict=True)),
+        algorithm,
+        Boundary(**rows, steps=steps),
+        sequences=tuple(content["sequences"]),
+        memory=tuple(content["memory"]),
+        changes=tuple(content["changes"]),
+        echoes=tuple((sequence, kept) for sequence, kept in content["echoes"]),
     )
 
 
-def _flat(rows: Sequence[Sequence[float]]) -> list[float]:
-    return [number for row in rows for number in row]
-
-
-def _rows(numbers: Sequence[float], count: int) -> Rows:
-    return tuple(map(tuple, np.reshape(numbers, (count, -1)).tolist()))
+def _rows(rows: Sequence[Sequence[float]]) -> Rows:
+    return tuple(map(tuple, rows))

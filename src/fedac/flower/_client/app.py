@@ -35,7 +35,7 @@ from fedac.flower._task import (
     ROUND,
     WEIGHT,
     Task,
-    split_config,
+    users_entries,
 )
 from fedac.validate import require_count
 
@@ -183,8 +183,8 @@ def tell_number(app: ClientApp, examples: Callable[[Context], int] | None = None
             raise InputError(f"the server asks for {asked}, which this client does not know")
         told: dict[str, Any] = {CLIENT: str(client_id(context))}
         if examples is not None and record.get(EXAMPLES):
-            config, _ = split_config(record)
-            told[WEIGHT] = require_count(WEIGHT, examples(_with_config(context, config)))
+            context = _with_config(context, users_entries(record))
+            told[WEIGHT] = require_count(WEIGHT, examples(context))
         return Message(RecordDict({CLIENT: ConfigRecord(told)}), reply_to=message)
 
     return app

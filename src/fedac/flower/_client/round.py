@@ -37,9 +37,10 @@ from fedac.flower._task import (
     MEMORY,
     METRICS,
     ROUND,
+    TASK,
     WEIGHT,
     Task,
-    split_config,
+    users_entries,
 )
 from fedac.validate import require_count
 
@@ -156,10 +157,7 @@ class ClientRound:
         if not names:
             return ()
         if version is None:
-            raise InputError(
-                "the server's message does not say which memory to use: was it made by "
-                "configure_train of fedac.flower, and by the same version as this client?"
-            )
+            raise InputError("the server's message does not name the memory to use")
         if not version.round:
             return first
         like = unflatten(names, first, self._model)
@@ -268,9 +266,15 @@ def client_id(context: Context) -> int:
 
 def receive(message: Message) -> tuple[Task, dict[str, Any], dict[str, NDArray]]:
     """Return the task, the user's config entries and the arrays of a message."""
-    config, asked = split_config(message.content.config_records.get(CONFIG, {}))
-    task = Task.from_record(asked)
-    return task, config, from_record(message.content.array_records[ARRAYS])
+    config: Mapping[str, Any] = message.content.config_records.get(CONFIG, {})
+    if TASK not in config:
+        raise InputError(
+            "the server's strategy is not one of fedac.flower, whose messages this client needs: "
+            "on the server, replace Flower's strategy by "
+            "fedac.flower.FedAvg(eta=..., local_steps=...), FedAc or LocalStrategy"
+        )
+    arrays = from_record(message.content.array_records[ARRAYS])
+    return Task.from_json(config[TASK]), users_entries(config), arrays
 
 
 def require_metrics(metrics: Mapping[str, Any]) -> dict[str, float]:

@@ -41,7 +41,7 @@ from fedac.flower._server.replies import (
 )
 from fedac.flower._server.result import Dropped, FederationResult, History
 from fedac.flower._server.waiting import CLOCK_SKEW, wait_for_nodes
-from fedac.flower._task import ARRAYS, CONFIG, ROUND, WEIGHT, Task, with_task
+from fedac.flower._task import ARRAYS, CONFIG, ROUND, TASK, WEIGHT, Task
 
 # A child of Flower's logger: `flwr run --stream` and `flwr log` show its lines.
 log = logging.getLogger("flwr.fedac")
@@ -188,11 +188,8 @@ class RoundHooks(Options, Strategy):
             wire=self.wire,
             wire_seed=self.wire_seed,
         )
-        # As in Flower, the user's entries come with the number of the round.
-        record = with_task({**config, ROUND: server_round}, task.to_record())
-        content = RecordDict({ARRAYS: arrays, CONFIG: record})
-        group, ttl = str(server_round), self.deadline.seconds + CLOCK_SKEW
-        messages = []
+        ttl = self.deadline.seconds + CLOCK_SKEW
+        text, messages = task.to_json(), []
         for node in nodes:
             if self.algorithm.memory and kind == MessageType.TRAIN:
                 version = self.clients.memory_version(node)
@@ -200,9 +197,11 @@ class RoundHooks(Options, Strategy):
                     self.training.told[node] = version.round
                 if self.weighting != "examples":
                     version = replace(version, weight=0.0)
-                own = with_task(record, version.to_record())
-                content = RecordDict({ARRAYS: arrays, CONFIG: own})
-            messages.append(Message(content, node, kind, group_id=group, ttl=ttl))
+                text = replace(task, memory_version=version).to_json()
+            # As in Flower, the user's entries come with the number of the round.
+            record = ConfigRecord({**config, ROUND: server_round, TASK: text})
+            content = RecordDict({ARRAYS: arrays, CONFIG: record})
+            messages.append(Message(content, node, kind, group_id=str(server_round), ttl=ttl))
         return messages
 
     def aggregate_train(
