@@ -38,7 +38,7 @@ CLIPPED = replace(
         ({"aggregation": "median", "weighting": "examples"}, "has no weights"),
         ({"aggregation": "trimmed-mean", "trim": 0.5}, "trim must be above 0 and below 1/2"),
         ({"aggregation": "trimmed-mean", "trim": "0.2"}, "trim must be a finite number"),
-        ({"aggregation": "trimmed-mean"}, r"would drop nobody .* needs a trim of at least 0\.2$"),
+        ({"aggregation": "trimmed-mean"}, r"would drop no reply .* needs a trim of at least 0\.2$"),
         (
             {"aggregation": "trimmed-mean", "quorum": 2},
             "quorum of 2; it needs a quorum of at least 3",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import logging
 
 import numpy as np
@@ -106,7 +105,7 @@ def test_a_reply_before_the_block_has_ended():
         run(train)
 
 
-def test_a_reply_that_was_forgotten(caplog):
+def test_a_reply_that_was_forgotten():
     def train(message, context):
         model = linear()
         with local_training(message, context, model) as local:
@@ -115,22 +114,10 @@ def test_a_reply_that_was_forgotten(caplog):
         content = {"arrays": ArrayRecord(model.state_dict()), "metrics": metrics}
         return Message(RecordDict(content), reply_to=message)
 
-    with (
-        caplog.at_level(logging.WARNING),
-        pytest.raises(
-            QuorumError, match=r"server-round; .*does it train in local_training and return"
-        ),
+    with pytest.raises(
+        QuorumError, match=r"server-round; .*does it train in local_training and return"
     ):
         run(train)
-    gc.collect()
-    assert "round 1: the block of local_training has ended, but local.reply was not" in caplog.text
-    caplog.clear()
-    with caplog.at_level(logging.WARNING):
-        run(with_metrics({"num-examples": 4}))
-        with pytest.raises(QuorumError):  # here there is a better reason
-            run(with_metrics(None))
-        gc.collect()
-    assert "local.reply was not called" not in caplog.text
 
 
 def test_an_error_of_the_loop_is_the_users():
@@ -160,7 +147,7 @@ def test_another_model():
     with pytest.raises(
         QuorumError,
         match=r"array '0.weight': the server's is \(1, 2\), the model's missing: .* "
-        "Only the server has: 0.bias, 0.weight; only the model has: bias, weight",
+        r"Only the server has: \['0.bias', '0.weight'\]; only the model has: \['bias', 'weight'\]",
     ):
         run(train, start=torch_arrays(torch.nn.Sequential(linear())))
 
@@ -218,7 +205,7 @@ def adamw(model):
 def test_an_optimizer_where_the_algorithm_has_its_own_steps(algorithm):
     name = algorithm.partition("(")[0]
     with pytest.raises(
-        QuorumError, match=rf"'{name}.*' has local steps of its own: .* 'fedavg' .* 'diloco'"
+        QuorumError, match=rf"'{name}.*' has its own local steps: .* 'fedavg' .* 'diloco'"
     ):
         run(with_optimizer(adamw), algorithm)
 

@@ -36,7 +36,7 @@ from fedac.flower._server.options import FLOWERS_NAMES
         ({"sample": "0.5"}, "must be a number of nodes"),
         ({"resume": "no"}, "resume must be True or False"),
         ({"train_metrics_aggr_fn": "mean"}, "train_metrics_aggr_fn must be a function"),
-        ({"quorum": 4}, "a round may ask only 2 nodes; give min_nodes"),
+        ({"quorum": 4}, "a round may ask only 2 nodes; give a larger min_nodes"),
     ],
 )
 def test_flowers_names_are_translated(options, message):

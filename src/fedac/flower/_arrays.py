@@ -5,8 +5,8 @@ Between the user's model and the wire, arrays change their form at most three ti
 1. The user's model, a PyTorch `state_dict` or a list of NumPy arrays, becomes **named arrays**:
    NumPy arrays under the keys ``<sequence>/<name>`` (``w_ag/0``, ``w/0``). A floating-point buffer
    of the model, such as BatchNorm's running mean, travels once, under ``buffer/<name>``.
-2. Where an algorithm enters, leaves or serves a round, or a message is compressed, named arrays
-   become **vectors**: one flat float64 vector per sequence, as in the simulator (`flatten`).
+2. To enter, leave or serve a round, and to compress a message, named arrays become **vectors**:
+   one flat float64 vector per sequence, as in the simulator (`flatten`).
 3. On the **wire** everything is in one ArrayRecord: the named arrays, or one array of bytes per
    sequence if the message is compressed. Flower's modifiers allow no second ArrayRecord.
 """
@@ -33,26 +33,16 @@ NDArray = npt.NDArray[np.floating[Any]]
 NamedArrays = Mapping[str, NDArray]
 
 BUFFER = "buffer/"
-
-
-# The user's model and named arrays.
+HEADER, ARRAY = "header.json", "array:"  # names in an archive
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Which arrays of a model travel, and under which keys. Default: all, under their names.
+    """The arrays of a model that travel, and their keys. Default: all, under their names."""
 
-    Attributes
-    ----------
-    keys : dict
-        The key of each array, by name; None if it does not travel. A PyTorch tensor with two names
-        has one key.
-    fixed : dict
-        The arrays that do not travel, by name.
-    """
-
+    # The key of each array by name; None if it does not travel. A tensor with two names has one.
     keys: Mapping[str, str | None] = field(default_factory=dict)
-    fixed: NamedArrays = field(default_factory=dict)
+    fixed: NamedArrays = field(default_factory=dict)  # arrays that do not travel, by name
 
     def select(self, arrays: NamedArrays) -> dict[str, NDArray]:
         """Return the arrays that travel, by key."""
@@ -88,7 +78,7 @@ def layout_of(record: ArrayRecord) -> Layout:
 def initial_state(
     algorithm: Algorithm, initial_arrays: ArrayRecord
 ) -> tuple[dict[str, NDArray], dict[str, NDArray]]:
-    """Return the initial sequences and server state, or say why a model cannot be averaged.
+    """Return the initial sequences and server state, if the model can be averaged.
 
     Examples
     --------
@@ -137,9 +127,6 @@ def buffers_of(arrays: NamedArrays) -> dict[str, NDArray]:
     return {key: array for key, array in arrays.items() if key.startswith(BUFFER)}
 
 
-# Named arrays and vectors.
-
-
 def flatten(names: tuple[str, ...], arrays: NamedArrays, model: NamedArrays) -> State:
     """Return one float64 vector per sequence, with the arrays in the order of the model's.
 
@@ -156,7 +143,7 @@ def flatten(names: tuple[str, ...], arrays: NamedArrays, model: NamedArrays) -> 
 def unflatten(
     names: tuple[str, ...], vectors: State, model: NamedArrays, dtype: Any = None
 ) -> dict[str, NDArray]:
-    """Undo `flatten`. Arrays get the shapes of the model's, and their types unless given.
+    """Undo `flatten`: arrays get the shapes of the model's, and their types (default) or `dtype`.
 
     >>> unflatten(("w",), (np.arange(3.0),), {"0": np.zeros((1, 2)), "1": np.zeros(1)})
     {'w/0': array([[0., 1.]]), 'w/1': array([2.])}
@@ -167,9 +154,6 @@ def unflatten(
         for name, vector in zip(names, vectors, strict=True)
         for (key, array), part in zip(model.items(), np.split(vector, ends[:-1]), strict=True)
     }
-
-
-# Named arrays and the wire.
 
 
 def to_record(arrays: NamedArrays) -> ArrayRecord:
@@ -183,16 +167,12 @@ def from_record(record: ArrayRecord) -> dict[str, NDArray]:
 
 
 class BadArraysError(Exception):
-    """Arrays from outside that must not be used; the message says why."""
+    """Arrays from outside that must not be used, and the reason."""
 
 
 def read_like(record: Mapping[str, Array], expected: NamedArrays) -> dict[str, NDArray]:
-    """Read arrays from outside, which must have the keys, shapes and types of `expected`.
+    """Read arrays from outside, which must be finite and have the keys and types of `expected`.
 
-    They must also be finite.
-
-    Examples
-    --------
     >>> read_like({"w/0": Array(np.ones(3))}, {"w/0": np.zeros(2)})
     Traceback (most recent call last):
     ...
@@ -254,15 +234,10 @@ def count_bytes(messages: Iterable[Message]) -> int:
     )
 
 
-# Named arrays and a JSON header in a file: one NumPy archive, read without pickle.
-
-HEADER, ARRAY = "header.json", "array:"
-
-
 def write_archive(
     envelope: Envelope, path: Path, header: Mapping[str, Any], arrays: NamedArrays
 ) -> None:
-    """Write an archive atomically."""
+    """Write named arrays and a JSON header to one NumPy archive, atomically."""
     whole = envelope.header() | {"keys": list(arrays)} | dict(header)
     text = np.frombuffer(json.dumps(whole).encode(), dtype=np.uint8)
     # Numbered, because a parameter's name may not be a valid file name.
@@ -275,7 +250,7 @@ def write_archive(
 
 
 def read_archive(envelope: Envelope, path: Path) -> tuple[dict[str, Any], dict[str, NDArray]]:
-    """Return the header and the arrays of an archive, or say why the file cannot be used."""
+    """Return the header and the arrays of an archive, read without pickle."""
 
     def read(file: BinaryIO) -> tuple[dict[str, Any], dict[str, NDArray]]:
         with np.load(file, allow_pickle=False) as archive:

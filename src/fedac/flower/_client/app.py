@@ -1,4 +1,4 @@
-"""A ClientApp made of two functions, and what a ClientApp of your own needs."""
+"""`client_app` makes a ClientApp of two functions; `tell_number` is for your own ClientApp."""
 
 from __future__ import annotations
 
@@ -158,8 +158,8 @@ def tell_number(app: ClientApp, examples: Callable[[Context], int] | None = None
     """Let your own ClientApp tell the server its client id when asked; return the app.
 
     The server samples clients (``sample``) by their ids, so that a run repeats although Flower
-    gives nodes new ids every time. `client_app` does this already. The question has a message type
-    of its own, "query.fedac", and does not reach a query function of yours.
+    gives nodes new ids every time. `client_app` does this already. The question has the message
+    type "query.fedac" and does not reach your query function.
 
     Parameters
     ----------
@@ -167,8 +167,8 @@ def tell_number(app: ClientApp, examples: Callable[[Context], int] | None = None
         Yours.
     examples : callable, optional
         ``examples(context) -> int``, the "num-examples" that the client will reply with. With
-        control variates and ``weighting="examples"`` the server asks for it, to know which share of
-        all examples takes part in a round.
+        control variates and ``weighting="examples"`` the server asks for it, to know a round's
+        share of all examples.
 
     Examples
     --------

@@ -78,7 +78,7 @@ class ClientMemory:
         try:
             header = {"client": self.client, "run": run, "round": made_in}
             write_archive(ENVELOPE, self._path(self.folder, run, made_in), header, arrays)
-            # A slow process may still write the file of an earlier round, which does no harm.
+            # A slow process may write the file of an earlier round later: it stays unused.
             for path in self.folder.glob(f"client-{self.client}-{run}-*.npz"):
                 number = path.stem.rpartition("-")[2]
                 if number.isdigit() and int(number) < (before or made_in):

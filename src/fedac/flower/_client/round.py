@@ -52,25 +52,8 @@ GradFn = Callable[[ArrayList, "Step"], Sequence[npt.ArrayLike]]
 class ClientRound:
     """A training round of one client: it enters when it is made, and leaves with `reply`.
 
-    Parameters
-    ----------
-    message : Message
-        From the server.
-    context : Context
-        Flower's, which holds the client's memory.
-    memory_folder : path, optional
-        Where to keep the memory in files as well.
-
-    Attributes
-    ----------
-    task : Task
-        What the server asks for.
-    config : dict
-        The user's entries (``train_config``), and "server-round".
-    client : int
-        The client id.
-    local : dict
-        What the client works on, as named arrays: the algorithm's local sequences, and buffers.
+    It has the server's `task`, the user's `config` entries, the `client` id, and as named arrays
+    what the server `sent` and what to work on: the algorithm's `local` sequences and buffers.
     """
 
     def __init__(
@@ -168,7 +151,7 @@ class ClientRound:
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """A local step: everything a gradient may depend on besides the arrays.
+    """A local step: everything a gradient may depend on, except the arrays.
 
     Attributes
     ----------

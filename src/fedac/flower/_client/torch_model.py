@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Literal
 
@@ -31,7 +31,6 @@ from fedac.validate import require_count
 
 Loss = Callable[[torch.nn.Module, Any], Tensor]
 EVALUATION_BATCH = 1024
-NAMES_SHOWN = 3
 
 
 def torch_arrays(module: torch.nn.Module) -> ModelArrays:
@@ -56,7 +55,6 @@ def torch_arrays(module: torch.nn.Module) -> ModelArrays:
     return ModelArrays(arrays, Layout(layout, fixed))
 
 
-@torch.no_grad()
 def load_torch_arrays(module: torch.nn.Module, arrays: ArrayRecord | NamedArrays) -> None:
     """Load an output, such as the result of a run, into a model.
 
@@ -174,13 +172,12 @@ def begin_steps(
     task: Task,
     own: torch.optim.Optimizer | None = None,
 ) -> LocalOptimizer:
-    """Load named arrays into a model and its optimizer.
-
-    With the user's `own` optimizer, return one of ours that follows its steps.
-    """
+    """Load named arrays into a model and its optimizer; a user's `own` one is wrapped."""
     algorithm = task.local_algorithm
     names = algorithm.sequences
-    _load_sent(module, with_prefix(names[0], arrays) | buffers_of(arrays))
+    sent = with_prefix(names[0], arrays) | buffers_of(arrays)
+    fixed = _masks(module) - set(sent)
+    _copy(sent, {key: t for key, t in _sent_tensors(module).items() if key not in fixed})
     params = _sent_parameters(module)
     optimizer: LocalOptimizer
     if own is None:
@@ -202,10 +199,7 @@ def begin_steps(
 def end_steps(
     module: torch.nn.Module, arrays: NamedArrays, task: Task, optimizer: LocalOptimizer
 ) -> dict[str, NDArray]:
-    """Return the named arrays after the local steps.
-
-    Parameters that the user's own optimizer does not have keep their values.
-    """
+    """Return the named arrays after the local steps."""
     trained, after = set(optimizer.parameters()), dict(arrays)
     for key, p in _sent_parameters(module).items():
         if p in trained:
@@ -216,13 +210,6 @@ def end_steps(
             after[key] = _to_numpy(tensor)
     # Copies: on a CPU, arrays share the memory of tensors.
     return {key: np.array(array, arrays[key].dtype) for key, array in after.items()}
-
-
-@torch.no_grad()
-def _load_sent(module: torch.nn.Module, arrays: NamedArrays) -> None:
-    """Load the arrays that travel into a model."""
-    tensors, fixed = _sent_tensors(module), _masks(module) - set(arrays)
-    _copy(arrays, {key: tensor for key, tensor in tensors.items() if key not in fixed})
 
 
 def _sent_tensors(module: torch.nn.Module) -> dict[str, Tensor]:
@@ -258,6 +245,7 @@ def _masks(module: torch.nn.Module) -> set[str]:
     return {key for key, t in buffers if key.startswith(BUFFER) and not t.isfinite().all()}
 
 
+@torch.no_grad()
 def _copy(arrays: NamedArrays, tensors: dict[str, Tensor]) -> None:
     """Copy arrays into tensors, if they have the same names and shapes."""
     for name in (*arrays, *tensors):
@@ -267,16 +255,11 @@ def _copy(arrays: NamedArrays, tensors: dict[str, Tensor]) -> None:
             raise InputError(
                 f"array '{name}': the server's is {sent}, the model's {own}: does the server "
                 "start from torch_arrays(model) of the same model? "
-                f"Only the server has: {_list(arrays.keys() - tensors.keys())}; only the model "
-                f"has: {_list(tensors.keys() - arrays.keys())}"
+                f"Only the server has: {sorted(arrays.keys() - tensors.keys())[:3]}; only the "
+                f"model has: {sorted(tensors.keys() - arrays.keys())[:3]}"
             )
     for name, tensor in tensors.items():
         tensor.copy_(torch.tensor(arrays[name]))
-
-
-def _list(names: Set[str]) -> str:
-    shown = ", ".join(sorted(names)[:NAMES_SHOWN]) + ", ..." * (len(names) > NAMES_SHOWN)
-    return shown or "none"
 
 
 def _to_numpy(tensor: Tensor) -> NDArray:

@@ -1,4 +1,4 @@
-"""A training loop of your own in a ClientApp of your own."""
+"""`local_training`: your own training loop in your own ClientApp."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ STEPS = "local-steps"
 
 
 class LocalTraining:
-    """One round of a client with a training loop of its own; `local_training` makes it.
+    """One round of a client with its own training loop, made by `local_training`.
 
     Attributes
     ----------
@@ -48,7 +48,6 @@ class LocalTraining:
             _require_usable(optimizer, model, this.task)
         self._this, self._model = this, model
         self._after: NamedArrays | None = None
-        self._replied = False
         self._steps = begin_steps(model, this.local, this.task, optimizer)
         self._parameters = {*model.parameters()}
         self.optimizer: Any = self._steps if optimizer is None else optimizer
@@ -60,7 +59,6 @@ class LocalTraining:
         `metrics` are numbers, among them "num-examples", this client's weight with
         ``weighting="examples"``. "local-steps", the number of steps that the loop took, is added.
         """
-        self._replied = True
         with signed(self._this.client):
             if self._after is None:
                 raise InputError("call local.reply when the block of local_training has ended")
@@ -90,15 +88,6 @@ class LocalTraining:
             )
         if self.optimizer is self._steps:
             self._steps.eval()
-
-    def __del__(self) -> None:
-        # The server would drop a reply that the user has made, with a less helpful reason.
-        if self.__dict__.get("_after") is not None and not self._replied:
-            log.warning(
-                "round %d: the block of local_training has ended, but local.reply was not called; "
-                "return local.reply({...}) from the train function",
-                self.round,
-            )
 
 
 @contextmanager
@@ -193,7 +182,7 @@ def _require_usable(optimizer: object, model: torch.nn.Module, task: Task) -> No
     form = linear_form(task.local_algorithm, task.hp)
     if not task.algorithm.is_plain or form.query != (1.0,):
         raise InputError(
-            f"'{task.algorithm.name}' has local steps of its own: leave out optimizer, and call "
+            f"'{task.algorithm.name}' has its own local steps: leave out optimizer, and call "
             "local.optimizer.step(). Your own optimizer works with 'fedavg' and any server rule, "
             "such as 'fedavgm', 'fedadam' or 'diloco'"
         )

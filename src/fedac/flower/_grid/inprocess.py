@@ -30,8 +30,8 @@ log = logging.getLogger("flwr.fedac")
 
 App = Callable[[Message, Context], Message]
 
-# A node may use this share of the time until the deadline, and at least this many seconds, before
-# the next node starts in parallel. If several nodes took longer, not all could meet the deadline.
+# The next node starts in parallel when one has used this share of the time until the deadline, and
+# at least LEAST_SECONDS. If several nodes took longer, not all could meet the deadline.
 SHARE, LEAST_SECONDS = 0.25, 1.0
 POLL_SECONDS = 0.05  # between two checks for overdue nodes
 
@@ -62,7 +62,7 @@ class InProcessGrid(Grid):
     copies of messages, node ids of 64 bits (the same in every run), and errors instead of replies
     when a client fails. Deadlines hold: the server never waits longer than it says.
 
-    Without `workers`, nodes run one after the other in a background thread, so client code needs no
+    Without `workers`, nodes run one at a time in a background thread, so client code needs no
     locks and random numbers repeat. If a node uses more than a quarter of the time until the
     deadline (and more than a second), the next node starts in parallel, with a warning.
 
@@ -76,7 +76,7 @@ class InProcessGrid(Grid):
     run_config : dict, optional
         What ``flwr run --run-config`` would set.
     workers : int, optional
-        Run the nodes in this many parallel processes, which share the cores. The app reaches them
+        Number of parallel processes for the nodes, which share the cores. The app reaches them
         through cloudpickle. Any process may get any node's message, so keep state that must persist
         in ``context.state``. The first message waits until the processes are ready, which takes
         seconds and counts towards no deadline. They end with the grid, with ``close()``, and with
@@ -177,7 +177,7 @@ class InProcessGrid(Grid):
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> list[Message]:
-        """Send messages; return all replies, or those that arrive within `timeout` seconds."""
+        """Send messages; return the replies that arrive within `timeout` seconds (default: all)."""
         seconds = math.inf if timeout is None else timeout
         return self._collect(self._push(messages, seconds), seconds)
 
@@ -228,7 +228,7 @@ class InProcessGrid(Grid):
         return list(pushed)
 
     def _collect(self, message_ids: Iterable[str], seconds: float) -> list[Message]:
-        """Wait for replies until all have arrived or the time is up; return those that have."""
+        """Wait until all replies have arrived or the time is up; return what has arrived."""
         until = time.monotonic() + seconds
         waiting = {name: self._pushed[name] for name in message_ids if name in self._pushed}
         with self._changed:
@@ -253,8 +253,8 @@ class InProcessGrid(Grid):
         return replies
 
     def _start_next(self) -> None:
-        """Start as many queued deliveries as may run now. The caller holds the lock."""
-        # One at a time without workers, because client code expects a process of its own:
+        """Start the queued deliveries that may run now. The caller holds the lock."""
+        # One at a time without workers, because client code expects to be alone in its process:
         # PyTorch's random numbers, for example, are global. Never two messages of one node.
         for delivery in list(self._queue):
             if len(self._working) >= (self.workers or 1):
@@ -295,9 +295,9 @@ class InProcessGrid(Grid):
 
 
 def call_app(app: App, message: Message, context: Context) -> tuple[Message, RecordDict]:
-    """Call a ClientApp as Flower does: return a reply whatever happens, and the node's new state.
+    """Call a ClientApp as Flower does; return its reply and the node's new state.
 
-    A call that fails returns an error with the traceback and leaves the state unchanged.
+    If it fails, the reply is an error with the traceback, and the state is unchanged.
     """
     before = copy_records(context.state)
     try:

@@ -6,7 +6,7 @@ The mean, and three rules that resist bad clients:
 - **median** of every coordinate: tolerates just under half of the clients, but is noisier than the
   mean, and if clients' data differs it converges to a different point.
 - **trimmed-mean**: drops a share `trim` of the replies, rounded down, at both ends of every
-  coordinate, and tolerates that many bad clients. Its bias is that of the median, but smaller.
+  coordinate, and tolerates the same share of bad clients. It has a smaller bias than the median.
 - **clipped-mean**: limits how far one client can move the state. A small bound slows everyone down.
 
 Only the mean takes weights, because clients report their own. Replies are in the order of their
@@ -91,12 +91,12 @@ class Aggregation:
         return 0 if self.trim is None else math.floor(self.trim * replies + 1e-9)
 
     def require_quorum(self, quorum: int) -> None:
-        """Refuse a "trimmed-mean" that would drop nobody from a quorum: it is the plain mean."""
+        """Refuse a "trimmed-mean" that would drop no reply of a quorum: it is the plain mean."""
         if self.rule == "trimmed-mean" and not self.trimmed(quorum):
             least = math.ceil(1000 / quorum) / 1000
             needed = "a quorum of at least 3" if quorum < 3 else f"a trim of at least {least}"
             raise InputError(
-                f"'trimmed-mean' would drop nobody from a quorum of {quorum}; it needs {needed}"
+                f"'trimmed-mean' would drop no reply of a quorum of {quorum}; it needs {needed}"
             )
 
     def __call__(

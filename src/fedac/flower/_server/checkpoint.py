@@ -74,7 +74,7 @@ class Checkpoint:
 
     @classmethod
     def load(cls, path: str | Path) -> Checkpoint:
-        """Read a checkpoint, or say why the file cannot be used."""
+        """Read a checkpoint; raises InputError with the reason if the file cannot be used."""
         header, arrays = read_archive(ENVELOPE, Path(path))
         server = [key for key in arrays if key.startswith(SERVER)]
         return cls(
@@ -96,7 +96,7 @@ class Checkpoint:
         server: NamedArrays,
     ) -> None:
         """Refuse to continue with another algorithm, other settings or another model."""
-        # Compare what the user has given first: gamma, alpha and beta follow from it.
+        # Compare the user's options first: gamma, alpha and beta follow from them.
         if self.settings["algorithm"] == algorithm.name:
             for key, value in settings.items():
                 if self.settings.get(key) != value:

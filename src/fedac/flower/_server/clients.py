@@ -32,19 +32,6 @@ class Clients:
     The server's control variate c is the sum of n_m c_m over all clients, divided by `total`, the
     sum of n_m. Here n_m is the weight of the client's last used reply, with which c holds its c_m.
 
-    Attributes
-    ----------
-    run : str
-        A random name, the same for a run and all that resume it.
-    ids : dict
-        Client ids, by node.
-    examples : dict
-        Numbers of examples, by node, for nodes that were asked.
-    used : dict
-        Round and weight of the last used reply, by client (`key`).
-    total : float
-        The weight of all clients when c was last computed; 0 before the first round.
-
     Examples
     --------
     >>> clients = Clients(ids={8123: 4})
@@ -56,12 +43,12 @@ class Clients:
     3
     """
 
-    run: str = field(default_factory=lambda: secrets.token_hex(8))
-    ids: dict[int, int] = field(default_factory=dict)
-    examples: dict[int, float] = field(default_factory=dict)
-    used: dict[str, tuple[int, float]] = field(default_factory=dict)
-    total: float = 0.0
-    # Nodes that were asked in this process, and that told their id: a checkpoint's may be old.
+    run: str = field(default_factory=lambda: secrets.token_hex(8))  # a resumed run keeps its name
+    ids: dict[int, int] = field(default_factory=dict)  # by node
+    examples: dict[int, float] = field(default_factory=dict)  # by node, if the server asked
+    used: dict[str, tuple[int, float]] = field(default_factory=dict)  # last round, weight, by `key`
+    total: float = 0.0  # weight of all clients when c was last computed
+    # Nodes that the server asked, and that replied with an id: one from a checkpoint may be old.
     _asked: set[int] = field(default_factory=set, compare=False)
     _confirmed: set[int] = field(default_factory=set, compare=False)
 
@@ -79,23 +66,15 @@ class Clients:
         """Return the client id of a node as a string; without one, a name made of the node id."""
         return str(self.ids[node]) if node in self.ids else f"node {node}"
 
-    def nodes_by_id(self, nodes: Iterable[int]) -> dict[int, list[int]]:
-        """Return the nodes of each client id; more than one is a mistake in the deployment."""
-        found: dict[int, list[int]] = {}
-        for node in sorted(nodes):
-            if node in self.ids:
-                found.setdefault(self.ids[node], []).append(node)
-        return found
-
     def sample(self, nodes: Iterable[int], count: int, seed: int, r: int) -> list[int]:
-        """Return who takes part in round r, counted from 0, as the simulator does."""
+        """Sample the nodes of round r, counted from 0, as the simulator does."""
         order = self._ordered(nodes)
         if count >= len(order):
             return order
         return [order[i] for i in participants(seed, r, N=len(order), count=count)]
 
     def sample_by_key(self, nodes: Iterable[int], count: int, key: str) -> list[int]:
-        """Return some of the nodes, by a key of the draw."""
+        """Sample some of the nodes; the key seeds the draw."""
         order = self._ordered(nodes)
         return random.Random(key).sample(order, max(0, min(count, len(order))))
 
@@ -108,8 +87,8 @@ class Clients:
     ) -> tuple[dict[int, float], float]:
         """Return the weights of some replies, by node, and the total weight of all clients.
 
-        All clients are those of the replies, those whose replies were used before, and those that
-        are connected. With weights by examples, one that has not told its number counts from its
+        The total covers the clients of the replies, of earlier replies that were used, and of
+        connected nodes. With weights by examples, a client whose number is unknown counts from its
         first reply on: until then it has c_m = 0, so c is still a mean of c_m.
         """
         weights = {n: replies[n].weight if by_examples else 1.0 for n in sorted(replies)}
@@ -121,7 +100,7 @@ class Clients:
         return weights, sum(weights.values()) + absent + others
 
     def memory_version(self, node: int) -> MemoryVersion:
-        """Return which memory a node should use."""
+        """Return the memory that a node should use."""
         return MemoryVersion(self.run, *self.used.get(self.key(node), (0, 0.0)))
 
     def use(self, server_round: int, weights: Mapping[int, float], total: float) -> None:
@@ -144,7 +123,7 @@ class Clients:
         sampled: bool,
         examples: bool,
     ) -> None:
-        """Ask unknown nodes for their client ids, and perhaps their examples; warn of the silent.
+        """Ask unknown nodes for their client ids, and optionally their numbers of examples.
 
         Ids are needed to sample clients, or to find a client's memory.
         """
@@ -187,7 +166,7 @@ class Clients:
             )  # fmt: skip
 
     def to_json(self) -> dict[str, Any]:
-        """Return what a checkpoint holds."""
+        """Return the content for a checkpoint."""
         return {
             "run": self.run,
             "ids": [*self.ids.items()],
@@ -197,7 +176,7 @@ class Clients:
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Clients:
-        """Read what a checkpoint holds."""
+        """Read the content of a checkpoint."""
         used = {key: (number, weight) for key, number, weight in content["used"]}
         return cls(content["run"], dict(content["ids"]), used=used, total=content["total"])
 

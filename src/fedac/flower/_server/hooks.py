@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -49,46 +50,25 @@ log = logging.getLogger("flwr.fedac")
 
 @dataclass
 class TrainingRound:
-    """The training round in progress.
+    """The training round in progress."""
 
-    Attributes
-    ----------
-    number : int
-        Its number, from 1 on.
-    sent : ArrayRecord
-        All sequences, as sent to the clients; `before` has them as named arrays.
-    state : tuple
-        The server state, and what is known of memories, when the round began.
-    quorum : int
-        How many good replies it needs.
-    attempts : int
-        How many times nodes were asked.
-    connected, asked : set of int
-        All nodes that were seen in the round, and those that were asked.
-    good : dict
-        The good replies so far, by node.
-    told : dict
-        The round of the memory that each node was told to use.
-    finished : bool
-        Whether the good replies were aggregated.
-    """
-
-    number: int
+    number: int  # from 1 on
     sent: ArrayRecord
-    before: NamedArrays
+    before: NamedArrays  # the sequences in `sent`
+    # The server state, and the memories and their total weight, when the round began.
     state: tuple[NamedArrays, dict[str, tuple[int, float]], float]
     quorum: int
     attempts: int = 0
     connected: set[int] = field(default_factory=set)
     asked: set[int] = field(default_factory=set)
     good: dict[int, Reply] = field(default_factory=dict)
-    told: dict[int, int] = field(default_factory=dict)
+    versions: dict[int, int] = field(default_factory=dict)  # memory version sent to each node
     finished: bool = False
 
 
 @dataclass(frozen=True)
 class _Step:
-    """The server after some replies, their weights and that of all clients, and what is wrong."""
+    """The server after some replies; their weights, and the total of all clients; a problem."""
 
     after: NamedArrays
     server: NamedArrays
@@ -118,7 +98,7 @@ class RoundHooks(Options, Strategy):
         """
         if not self._running:
             raise InputError(OWN_LOOP)
-        # Wait for all nodes before the first round, later only for what a round needs.
+        # Wait for all nodes before the first round, later only for a quorum.
         wanted = self.min_nodes if self.training is None else self.training.quorum
         training = self.begin_round(server_round, arrays)
         connected = wait_for_nodes(grid, wanted, self.deadline.seconds)
@@ -153,10 +133,10 @@ class RoundHooks(Options, Strategy):
         )
 
     def _sample(self, training: TrainingRound, connected: Sequence[int]) -> list[int]:
-        """Return the nodes to ask in this attempt; those that were not asked yet go first.
+        """Return the nodes to ask in this attempt; nodes that were not asked yet go first.
 
         The sample depends only on the seed, the round, the attempt and the ids of the connected
-        clients. If all are connected, that of the first attempt is the simulator's.
+        clients. If all are connected, the first attempt samples as the simulator does.
         """
         wanted = sample_size(self.sample, len(connected)) - len(training.good)
         if training.attempts == 1:
@@ -174,10 +154,7 @@ class RoundHooks(Options, Strategy):
         config: ConfigRecord,
         nodes: Iterable[int],
     ) -> list[Message]:
-        """Return one message per node, with the task of a round.
-
-        If the algorithm has memory, every task says which version the node should use.
-        """
+        """Return one message per node, with the task of a round."""
         task = Task(
             algorithm=self.algorithm,
             hp=self.hyperparameters(server_round),
@@ -194,7 +171,7 @@ class RoundHooks(Options, Strategy):
             if self.algorithm.memory and kind == MessageType.TRAIN:
                 version = self.clients.memory_version(node)
                 if self.training is not None:
-                    self.training.told[node] = version.round
+                    self.training.versions[node] = version.round
                 if self.weighting != "examples":
                     version = replace(version, weight=0.0)
                 text = replace(task, memory_version=version).to_json()
@@ -244,13 +221,13 @@ class RoundHooks(Options, Strategy):
                 if owner != node:
                     del found.good[node]
                     found.bad[node] = (
-                        f"node {owner} is partition {self.clients.key(node)} already, and control "
-                        "variates need clients of their own; give every node its own partition-id"
+                        f"node {owner} is partition {self.clients.key(node)} already; with control "
+                        "variates, every node needs its own partition-id"
                     )
         return found
 
     def without_bad(self, replies: list[Message], wrappers: Wrappers) -> list[Message]:
-        """Drop the training replies that wrappers cannot use; return the others."""
+        """Drop the training replies that wrappers cannot use; return the rest."""
         if self.training is None:
             return replies
         found, before = self._check(self.training, replies), self.training.before
@@ -293,12 +270,18 @@ class RoundHooks(Options, Strategy):
     def _finish(self, training: TrainingRound, step: _Step) -> tuple[ArrayRecord, MetricRecord]:
         """Keep the server's step and the memory versions of its clients."""
         training.finished, good = True, training.good
-        if training.number == 1:
-            self._warn_of_shared_ids(good)
+        ids = Counter(self.clients.ids[node] for node in good if node in self.clients.ids)
+        shared = [f"{client}: {count} nodes" for client, count in ids.items() if count > 1]
+        if training.number == 1 and shared:
+            log.warning(
+                "several nodes have the same partition-id, so they are one client to the server "
+                "and draw the same rows: %s. Give every node its own",
+                "; ".join(shared),
+            )
         lost = self._lost_memories(training)
         after, self.server = step.after, step.server
         if lost and self.adds_up:
-            # c holds shares of c_m that nobody knows any more. With all c_m = 0, c = 0 is right.
+            # c holds shares of c_m that are lost. With all c_m = 0, c = 0 is right.
             log.warning("round %d: all clients start their control variates again", training.number)
             after = {
                 key: 0 * array if key.partition("/")[0] in self.algorithm.changes else array
@@ -315,7 +298,7 @@ class RoundHooks(Options, Strategy):
         for node, reply in training.good.items():
             # The server may have named no memory because it did not know the client yet.
             known = self.clients.memory_version(node).round if self.algorithm.memory else 0
-            if training.told.get(node, known) != known:
+            if training.versions.get(node, known) != known:
                 training.good[node] = replace(reply, memory_lost=True)
         nodes = [node for node, reply in sorted(training.good.items()) if reply.memory_lost]
         if nodes:
@@ -325,15 +308,6 @@ class RoundHooks(Options, Strategy):
                 ", ".join(map(self.clients.name, nodes[:5])) + ", ..." * (len(nodes) > 5),
             )  # fmt: skip
         return nodes
-
-    def _warn_of_shared_ids(self, nodes: Iterable[int]) -> None:
-        shared = {i: n for i, n in self.clients.nodes_by_id(nodes).items() if len(n) > 1}
-        if shared:
-            log.warning(
-                "several nodes have the same partition-id, so they are one client to the server "
-                "and draw the same rows: %s. Give every node its own",
-                "; ".join(f"{client}: {len(n)} nodes" for client, n in shared.items()),
-            )
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -377,9 +351,9 @@ class RoundHooks(Options, Strategy):
             self.history.dropped.append(drop)
 
     def _metrics(self, replies: list[Reply], aggregate: MetricsFn | None) -> MetricRecord:
-        """Return the mean of each metric over the clients on which it is finite; else NaN.
+        """Return the mean of each metric over the clients with a finite value; NaN without any.
 
-        An AUC is NaN for a client with a single class; the other clients have a mean.
+        An AUC, for example, is NaN for a client with a single class.
         """
         if aggregate is not None:
             metrics = aggregate([reply.records for reply in replies], WEIGHT)

@@ -97,7 +97,7 @@ class Options:
         if isinstance(eta, Decay):
             check_decay(self.algorithm, eta=eta.start, mu=self.mu, K=self.local_steps)
         self.hp = self.hyperparameters(1)
-        linear_form(self.algorithm, self.hp)  # refuse what cannot be sent
+        linear_form(self.algorithm, self.hp)  # raises if the algorithm cannot travel
         boundary_form(self.algorithm, self.hp, self.local_steps)
         self.seed = require_count("seed", seed, least=0)
         if self.seed >= 2**63:  # a ConfigRecord cannot hold it
@@ -112,7 +112,7 @@ class Options:
         if self.quorum_of(asked) > asked:
             raise InputError(
                 f"quorum={self.quorum} is impossible: a round may ask only {asked} nodes; give "
-                "min_nodes (and sample) as many or more"
+                "a larger min_nodes (and sample)"
             )
         self.deadline = Deadline(deadline)
         self.grace = None if grace is None else require_positive("grace", grace)
@@ -163,7 +163,7 @@ class Options:
         return self.resume_from
 
     def quorum_of(self, asked: int) -> int:
-        """Return how many good replies a round needs that asks this many nodes."""
+        """Return how many good replies a round needs if it asks `asked` nodes."""
         if self.quorum is not None:
             return self.quorum
         expected = min(sample_size(self.sample, self.min_nodes), self.min_nodes)
@@ -175,7 +175,7 @@ class Options:
         return self.algorithm.couple(eta=eta, mu=self.mu, K=self.local_steps)
 
     def settings(self) -> dict[str, Any]:
-        """Return what decides the result of a run besides the algorithm, for checkpoints."""
+        """Return the settings, apart from the algorithm, that a resumed run must share."""
         return {
             "mu": self.mu,
             "decay": self.eta.by if isinstance(self.eta, Decay) else None,
@@ -197,7 +197,7 @@ def require_callable(name: str, function: T) -> T:
 
 
 def _refuse_unknown(options: Mapping[str, Any]) -> None:
-    """Refuse unknown options; for those of Flower, say what they are called here."""
+    """Refuse unknown options; translate Flower's."""
     for name, value in options.items():
         if name == "fraction_evaluate" and value == 0:
             raise InputError("there is no option 'fraction_evaluate'; write evaluate_every=0")

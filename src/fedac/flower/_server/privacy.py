@@ -62,7 +62,7 @@ class Wrappers:
                 layer.clipping_norm = norm
 
     def problem(self, reply: Reply, before: NamedArrays) -> str | None:
-        """Say why a wrapper cannot use a good reply, if it cannot."""
+        """Return the reason why a wrapper cannot use a good reply, or None."""
         private: list[Any] = [layer for layer in self.layers if isinstance(layer, PRIVATE)]
         if not private:
             return None
@@ -83,7 +83,7 @@ class Wrappers:
 
 
 def require_wrappers(wrapper: object, strategy: Options) -> Wrappers:
-    """Return the strategies around one of ours, or say why they cannot be used."""
+    """Return the strategies around one of ours; raise InputError if they do not fit."""
     inner, layers = wrapper, list[Any]()
     while inner is not strategy:
         layers.append(inner)

@@ -44,41 +44,25 @@ Reader = Callable[[Mapping[str, Array], NamedArrays], dict[str, NDArray]]
 
 @dataclass(frozen=True)
 class Reply:
-    """A reply that can be used.
+    """A reply that can be used."""
 
-    Attributes
-    ----------
-    weight : float
-        Its "num-examples".
-    metrics : dict
-        Its other metrics.
-    arrays : dict
-        Its named arrays.
-    client : str or None
-        The client id, if the client says it.
-    memory_lost : bool
-        Whether the client has lost its memory and started again.
-    records : RecordDict
-        The reply without its arrays, for the user's own aggregation of metrics.
-    """
-
-    weight: float
-    metrics: Mapping[str, float]
+    weight: float  # its "num-examples"
+    metrics: Mapping[str, float]  # the other metrics
     arrays: NamedArrays
-    client: str | None = None
-    memory_lost: bool = False
-    records: RecordDict = field(default_factory=RecordDict)
+    client: str | None = None  # the client id, if it is in the reply
+    memory_lost: bool = False  # the client started its memory again
+    records: RecordDict = field(default_factory=RecordDict)  # the reply without its arrays
 
 
 class BadReplyError(Exception):
-    """A reply that must not be used: the reason, and the client id if the client says it."""
+    """A reply that must not be used: the reason, and the client id if it is known."""
 
     client: str | None = None
 
 
 @dataclass
 class CheckedReplies:
-    """The good replies, the reasons against the others, and the client ids, all by node."""
+    """The good replies, the reasons why replies are bad, and the client ids, all by node."""
 
     good: dict[int, Reply] = field(default_factory=dict)
     bad: dict[int, str] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""The rounds of a federation, one after the other: configure, wait, aggregate, evaluate, save.
+"""The rounds of a federation: configure, wait, check and aggregate, evaluate, save.
 
 Flower's own loop has no retries, quorum, checkpoints or history. This one has, and calls the same
 hooks (`fedac.flower._server.hooks`), so that a subclass or a wrapper may override any of them.

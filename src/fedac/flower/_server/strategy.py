@@ -28,57 +28,56 @@ class LocalStrategy(RoundHooks):
     Parameters
     ----------
     algorithm : str or Algorithm
-        A name ("fedac-i", "scaffold", "fedac-i+cv+nesterov(1,0.3)", ...), or a record, also one of
-        your own: clients get its coefficients and need nothing else.
+        A name ("fedac-i", "scaffold", "fedac-i+cv+nesterov(1,0.3)", ...), or an `Algorithm`, built
+        in or yours: clients get its coefficients and need nothing else.
     eta : float or Decay
-        Step size; a `Decay` falls from round to round.
+        Step size; with a `Decay` it falls from round to round.
     mu : float, optional
         Strong-convexity estimate, for methods whose coupling needs it (FedAc).
     local_steps : int
         Steps between two synchronizations, K.
     seed : int
-        Seed of the clients' draws and of the choice of clients.
+        Seed of the clients' draws and of client sampling.
     min_nodes : int
-        How many nodes to wait for before the first round, n.
+        Number of nodes to wait for before the first round, n.
     quorum : int, optional
-        How many good replies a round needs; by default more than half of the nodes that it asks
-        (and of `min_nodes`, if fewer have come).
+        Number of good replies that a round needs. Default: more than half of the nodes that it
+        asks (and of `min_nodes`, if fewer are connected).
     sample : int or float, optional
-        How many nodes to ask in a round, or which share of those that are connected; by default
-        all of them. They are drawn by the clients' own numbers, as in the simulator.
+        Client sampling: the number of nodes to ask in a round, or a share of the connected ones.
+        Default: all. Clients are sampled by their ids, as in the simulator.
     deadline : float or "adaptive"
-        Seconds that a round's training, and its evaluation, wait for replies; also how long to
-        wait for nodes. "adaptive" follows the times seen (`fedac.flower._server.waiting`).
+        Seconds to wait for the replies of a round's training, of its evaluation, and for nodes.
+        "adaptive" follows the times seen (`fedac.flower._server.waiting`).
     grace : float, optional
-        Seconds to wait for further replies once there is a quorum, instead of the whole deadline.
+        Seconds to wait for more replies after the quorum. Default: until the deadline.
     retries : int
-        Extra attempts of a round below the quorum, before `QuorumError`; unasked nodes go first.
+        Extra attempts of a round below the quorum, before `QuorumError`. They ask new nodes first.
     weighting : "uniform" or "examples"
-        The algorithm averages uniformly; "examples" weights clients by their "num-examples".
+        "uniform" weights all clients equally, "examples" by their "num-examples".
     aggregation : "mean" or "median" or "trimmed-mean" or "clipped-mean"
-        See `fedac.flower._server.aggregate` for what the robust rules cost, and for `trim` and
-        `clip_norm`.
+        See `Aggregation` for the robust rules and for `trim` and `clip_norm`.
     evaluate_every : int
-        Rounds between evaluations of the output on the clients; the last round is always
+        Rounds between evaluations of the output on the clients. The last round is always
         evaluated, unless this is 0.
     evaluate_sample : int or float, optional
-        How many nodes evaluate, or which share of those that are connected; by default those that
+        Number of nodes that evaluate, or a share of the connected ones. Default: the nodes that
         have just trained.
     train_metrics_aggr_fn : callable, optional
         As in Flower: ``(replies, "num-examples") -> MetricRecord``, with a RecordDict of every good
-        reply, without its arrays. By default means, with the weights of `weighting`.
+        reply, without its arrays. Default: means, weighted by `weighting`.
     evaluate_metrics_aggr_fn : callable, optional
         The same for evaluations.
     wire : "float32" or "bfloat16" or "int8"
-        Whether clients reply with arrays as they are, or rounded to half or a quarter of float32's
-        bytes (`fedac.wire`).
+        Whether clients reply with arrays as they are, or compressed to half or a quarter of
+        float32's bytes.
     wire_seed : int
-        The seed of the draws by which "int8" rounds.
+        Seed of the stochastic rounding of "int8".
     checkpoint : path, optional
         File to write after every round.
     resume : bool
-        Whether to continue from `checkpoint` if it exists, and to start otherwise; `initial_arrays`
-        then only has to be of the same model.
+        Continue from `checkpoint` if it exists, otherwise start. `initial_arrays` only has to be
+        of the same model.
     resume_from : path, optional
         Another checkpoint to continue from.
 
@@ -89,17 +88,9 @@ class LocalStrategy(RoundHooks):
     history : History
         The rounds of the last run.
     result : FederationResult
-        What the run in progress has so far, or what the last one had, however it ended.
-    training : TrainingRound or None
-        The training round in progress, for the hooks.
-    roster : Roster
-        The numbers of the clients, as far as they are known.
-    server : ServerMemory
-        What the server keeps besides the sequences, which the hooks move from round to round.
-    layout : Layout
-        How the names of the initial arrays relate to what travels.
-    last_round : int or None
-        The last round of the run, which is always evaluated.
+        The result so far of the run in progress, or of the last one, however it ended.
+    server : dict
+        The algorithm's server state, with keys such as ``w_u/0``.
 
     Examples
     --------
@@ -142,28 +133,28 @@ class LocalStrategy(RoundHooks):
         grid : Grid
             From Flower, which passes it to the ServerApp.
         initial_arrays : ArrayRecord
-            The initial model, all floating-point; use `torch_arrays` for PyTorch.
+            The initial model, all floating-point. For PyTorch use `torch_arrays`.
         num_rounds : int
-            Rounds of the whole run; a resumed run makes only the remaining ones.
+            Rounds of the whole run. A resumed run makes only the remaining ones.
         timeout : float, optional
             A shorter deadline for this run.
         train_config : ConfigRecord, optional
-            Entries of your own for the clients in training: in the message's "config" and, for
+            Your entries for the clients in training: in the message's "config" and, with
             `client_app`, in ``context.run_config``.
         evaluate_config : ConfigRecord, optional
-            The same in evaluations.
+            The same for evaluations.
         evaluate_fn : callable, optional
             ``evaluate_fn(round, arrays) -> MetricRecord``, called with the output on the server.
         on_round : callable, optional
-            ``on_round(row)``, called after every round with its row of the history, when its
-            metrics are in and the checkpoint is written.
+            ``on_round(row)``, called with the history's row after every round, once the checkpoint
+            is written.
         wrapper : Strategy, optional
-            A strategy around this one, Flower's differential privacy say, whose hooks are called.
+            A strategy around this one, such as Flower's differential privacy. Its hooks are called.
 
         Raises
         ------
         QuorumError
-            If a round has too few good replies after all retries; its `result` holds the earlier
+            If a round has too few good replies after all retries. Its `result` holds the earlier
             rounds.
         """
         hooks: Strategy = self if wrapper is None else wrapper
@@ -196,7 +187,7 @@ class LocalStrategy(RoundHooks):
 class FedAc(LocalStrategy):
     """FedAc-I (label alg:fedac), short for ``LocalStrategy("fedac-i", ...)``.
 
-    Parameters are those of `LocalStrategy`.
+    It has the parameters of `LocalStrategy`.
 
     Examples
     --------

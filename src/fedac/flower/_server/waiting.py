@@ -70,7 +70,7 @@ class Answers:
 
 @dataclass(frozen=True)
 class Grace:
-    """Once there are enough replies that are not errors, wait only this many seconds more."""
+    """A grace period: seconds to wait after enough replies that are not errors."""
 
     seconds: float
     enough: int
@@ -113,7 +113,7 @@ def send_and_wait(
             node = unanswered.pop(name, None)
             if node is None or (name not in sent and reply.has_error()):
                 continue
-            # An error may come from the SuperLink; say which node it is about.
+            # An error may come from the SuperLink; name the node instead.
             reply.metadata.__dict__["_src_node_id"] = node
             replies.setdefault(node, reply)
             answers.seconds = time.monotonic() - began
