@@ -3,18 +3,30 @@
 from __future__ import annotations
 
 import copy
+import math
 import pickle
-from dataclasses import dataclass
+from dataclasses import FrozenInstanceError, dataclass
 
 import numpy as np
 import pytest
 
-from fedac.algorithms import FEDAC_I, Algorithm, RoundInfo, compose, expand, get, split_names
-from fedac.algorithms.catalog import LOCAL_RULES, MEMORIES, SERVER_RULES, WELL_KNOWN
+from fedac.algorithms import (
+    ALGORITHMS,
+    FEDAC_I,
+    Algorithm,
+    RoundInfo,
+    compose,
+    expand,
+    fedac,
+    get,
+    split_names,
+)
+from fedac.algorithms.catalog import LOCAL_RULES, SERVER_RULES, WELL_KNOWN
 from fedac.algorithms.checks import check_functions, fingerprint
 from fedac.algorithms.linear import boundary_form, linear_form
 from fedac.algorithms.server import Nesterov, ServerRule
 from fedac.errors import InputError
+from fedac.federation.compression import bytes_up
 
 NUMBERS = {"prox": "(0.1)", "gpa": "(0.9, 0.8)", "step": "(1.5)"}
 RULES = [name + NUMBERS.get(name, "") for name in LOCAL_RULES]
@@ -22,34 +34,35 @@ SERVERS = [name + NUMBERS.get(name, "") for name in SERVER_RULES]
 TWO_SEQUENCES = ("fedac-i", "fedac-ii", "fedac-vanilla", "momentum", "gpa(0.9, 0.8)")
 
 
-def everything() -> list[str]:
-    """Name every composition that can be made."""
-    names = ["scaffnew"]
-    for rule in RULES:
-        memories = [[], ["cv"], *([["local"], ["local", "cv"]] if rule in TWO_SEQUENCES else [])]
-        names += [
-            "+".join([rule, *memory, *server])
-            for memory in memories
-            for server in [[], *([server] for server in SERVERS)]
-        ]
-    return names
+def compositions(rule: str) -> list[str]:
+    """Name every composition of a local rule."""
+    memories = [[], ["cv"], *([["local"], ["local", "cv"]] if rule in TWO_SEQUENCES else [])]
+    return [
+        "+".join([rule, *memory, *server])
+        for memory in memories
+        for server in [[], *([server] for server in SERVERS)]
+    ]
 
 
-@pytest.mark.parametrize("name", everything())
-def test_every_composition_keeps_the_contract(name: str) -> None:
-    method = get(name)
-    for K in (1, 4):
-        hp = method.couple(eta=0.01, mu=0.1, K=K)
-        check_functions(method, hp, np.array([1.0, -2.0]), lambda w: np.stack([w, w]))
-        linear_form(method, hp)
-        boundary_form(method, hp, K)
-    assert get(method.name) is method
-    assert pickle.loads(pickle.dumps(method)) is method
-    assert copy.deepcopy(method) is method
+EVERYTHING = {"scaffnew": ["scaffnew"]} | {rule: compositions(rule) for rule in RULES}
+
+
+@pytest.mark.parametrize("rule", EVERYTHING)
+def test_every_composition_keeps_the_contract(rule: str) -> None:
+    for name in EVERYTHING[rule]:
+        method = get(name)
+        for K in (1, 4):
+            hp = method.couple(eta=0.01, mu=0.1, K=K)
+            check_functions(method, hp, np.array([1.0, -2.0]), lambda w: np.stack([w, w]))
+            linear_form(method, hp)
+            boundary_form(method, hp, K)
+        assert get(method.name) is method
+        assert pickle.loads(pickle.dumps(method)) is method
+        assert copy.deepcopy(method) is method
 
 
 def test_all_compositions_compute_different_things() -> None:
-    names = {get(name).name for name in everything()}
+    names = {get(name).name for names in EVERYTHING.values() for name in names}
     assert len({fingerprint(get(name)) for name in names}) == len(names)
 
 
@@ -176,9 +189,63 @@ def test_a_local_rule_of_your_own() -> None:
     assert compose(mine, "local", "cv", "step(2)").name == "mine+local+cv+step(2)"
 
 
-@pytest.mark.parametrize("memory", MEMORIES)
-def test_what_travels(memory: str) -> None:
-    rule = "fedavg" if memory == "scaffnew" else "fedac-i"
-    up = {"local": 1, "cv": 3, "scaffnew": 1}[memory]
-    method = get(f"{rule}+{memory}")
-    assert (method.vectors_up, method.vectors_down) == (up, up)
+def test_names_are_those_of_the_command() -> None:
+    assert sorted(ALGORITHMS) == [
+        "fedac-i",
+        "fedac-ii",
+        "fedac-vanilla",
+        "fedavg",
+        "fedavg-weighted",
+        "mb-ac-sgd",
+        "mb-sgd",
+    ]
+    assert all(get(name).name == name for name in ALGORITHMS)
+
+
+def test_an_algorithm_passes_through() -> None:
+    assert get(FEDAC_I) is FEDAC_I
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"), [("fedac-1", "fedac-i"), ("fedacii", "fedac-ii"), ("mbsgd", "mb-sgd")]
+)
+def test_an_unknown_name_is_answered_with_the_nearest(typed: str, meant: str) -> None:
+    with pytest.raises(InputError, match=rf"unknown algorithm '{typed}'; did you mean '{meant}'"):
+        get(typed)
+
+
+def test_a_name_like_no_other_gets_the_list() -> None:
+    with pytest.raises(
+        InputError, match=r"unknown algorithm 'qqq'; known: diloco, fedac-i, .*mb-sgd"
+    ):
+        get("qqq")
+
+
+def test_megabytes() -> None:
+    # A vector of 250,000 numbers is a megabyte.
+    methods = [*ALGORITHMS, "fedac-i+local", "fedac-i+cv", "scaffnew"]
+    assert {name: bytes_up(get(name), 250_000) / 1e6 for name in methods} == {
+        "fedac-i": 2,
+        "fedac-ii": 2,
+        "fedac-vanilla": 2,
+        "fedavg": 1,
+        "fedavg-weighted": 2,
+        "mb-sgd": 1,
+        "mb-ac-sgd": 1,
+        "fedac-i+local": 1,
+        "fedac-i+cv": 3,
+        "scaffnew": 1,
+    }
+
+
+def test_records_are_frozen() -> None:
+    with pytest.raises(FrozenInstanceError):
+        FEDAC_I.name = "other"  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("name", ["gamma", "alpha", "beta"])
+def test_general_fedac_refuses_impossible_values_at_once(name: str) -> None:
+    good = {"gamma": 1.0, "alpha": 2.0, "beta": 3.0}
+    for value in (0.0, math.nan, math.inf):
+        with pytest.raises(InputError, match=rf"{name} must be a finite number above 0"):
+            fedac(**(good | {name: value}))

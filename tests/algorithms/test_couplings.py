@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedac.algorithms import hyperparameters
 from fedac.algorithms.hyperparameters import (
     as_fedac,
     fedac_i,
@@ -55,41 +54,27 @@ def test_fedavg_is_fedac_with_one_step_size_and_no_coupling() -> None:
 
 
 @pytest.mark.parametrize("couple", ALL)
-@pytest.mark.parametrize("eta", [0.0, -1.0, math.nan, math.inf])
-def test_eta_must_be_positive_and_finite(couple, eta: float) -> None:
-    with pytest.raises(InputError, match=r"eta must be a finite number above 0, got"):
-        couple(eta=eta, mu=1.0, K=1)
-
-
-@pytest.mark.parametrize("couple", [fedac_i, fedac_ii, vanilla, fedavg_weighted])
-@pytest.mark.parametrize("mu", [0.0, -1.0, math.nan, math.inf])
-def test_mu_must_be_positive_and_finite(couple, mu: float) -> None:
-    with pytest.raises(InputError, match=r"mu must be a finite number above 0, got"):
-        couple(eta=0.1, mu=mu, K=1)
+def test_eta_and_mu_must_be_positive_and_finite(couple) -> None:
+    for value in (0.0, -1.0, math.nan, math.inf, "0.1", None):
+        with pytest.raises(InputError, match=r"eta must be a finite number above 0, got"):
+            couple(eta=value, mu=1.0, K=1)
+        if couple is not fedavg:
+            with pytest.raises(InputError, match=r"mu must be a finite number above 0, got"):
+                couple(eta=0.1, mu=value, K=1)
 
 
 @pytest.mark.parametrize("couple", [fedac_i, fedac_ii])
-@pytest.mark.parametrize("K", [0, -3])
-def test_K_must_be_at_least_one(couple, K: int) -> None:
-    with pytest.raises(InputError, match=rf"K must be at least 1, got {K}"):
-        couple(eta=0.1, mu=1.0, K=K)
-
-
-@pytest.mark.parametrize("couple", [fedac_i, fedac_ii])
-def test_eta_over_mu_must_be_finite(couple) -> None:
+def test_K_and_the_ratio_of_eta_and_mu_have_bounds(couple) -> None:
+    for K in (0, -3):
+        with pytest.raises(InputError, match=rf"K must be at least 1, got {K}"):
+            couple(eta=0.1, mu=1.0, K=K)
     with pytest.raises(InputError, match=r"eta=1e\+200 is too large for mu=1e-200"):
         couple(eta=1e200, mu=1e-200, K=1)
 
 
-@pytest.mark.parametrize("value", ["0.1", None])
-def test_non_numbers_are_refused(value: object) -> None:
-    with pytest.raises(InputError, match="eta must be a finite number above 0"):
-        fedavg(eta=value)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("mu", [np.float32(0.5), np.int64(1)])
-def test_numpy_numbers_are_numbers(mu: float) -> None:
-    assert fedac_i(eta=0.25, mu=mu, K=2) == fedac_i(eta=0.25, mu=float(mu), K=2)
+def test_numpy_numbers_are_numbers() -> None:
+    for mu in (np.float32(0.5), np.int64(1)):
+        assert fedac_i(eta=0.25, mu=mu, K=2) == fedac_i(eta=0.25, mu=float(mu), K=2)
 
 
 @pytest.mark.parametrize("eta", [0.25, 0.3, 4.0])
@@ -165,15 +150,3 @@ def test_couplings_have_the_right_units(eta, product, K, power) -> None:
 def test_long_intervals_leave_no_acceleration(eta, K) -> None:
     # eta mu = 1/2, so from K = 2 on sqrt(eta/(mu K)) is at most eta.
     assert fedac_i(eta=eta, mu=0.5 / eta, K=K).gamma == eta
-
-
-def test_every_coupling_is_covered_here() -> None:
-    public = {
-        name
-        for name, value in vars(hyperparameters).items()
-        if callable(value)
-        and getattr(value, "__module__", "") == hyperparameters.__name__
-        and not isinstance(value, type)
-        and not name.startswith("_")
-    }
-    assert public - {"as_fedac", "stable_gamma"} == {couple.__name__ for couple in ALL}

@@ -1,4 +1,4 @@
-"""The coefficients of a step say what the algorithm's own functions say."""
+"""Coefficients say what the algorithm's own functions say, and rebuild it."""
 
 from dataclasses import replace
 
@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedac.algorithms import ALGORITHMS, FEDAC_I, FEDAVG, fedac
+from fedac.algorithms import ALGORITHMS, FEDAC_I, FEDAVG, ClientWork, fedac, get
 from fedac.algorithms.hyperparameters import FedAcHyperparameters
-from fedac.algorithms.linear import linear_form
+from fedac.algorithms.linear import boundary_form, from_linear, linear_form, with_boundary
 from fedac.errors import InputError
 
 LOCAL = [algorithm for algorithm in ALGORITHMS.values() if not algorithm.minibatch]
@@ -97,3 +97,107 @@ def test_a_sequence_may_stay_zero() -> None:
     algorithm = replace(FEDAC_I, update=lambda state, w_md, g, hp: (w_md - g, 0.0))
     hp = FEDAC_I.couple(eta=0.5, mu=0.5, K=4)
     assert linear_form(algorithm, hp).update == ((0, 0, 1, -1), (0, 0, 0, 0))
+
+
+K = 4
+
+
+@pytest.mark.parametrize(
+    "name", ["scaffold", "scaffnew", "fedac-i+cv", "fedac-i+local", "fedac-i+local+cv"]
+)
+@pytest.mark.parametrize("steps", [1, 3, 1000])
+def test_a_round_from_coefficients_is_the_algorithms_own(name, steps):
+    """Also with another number of steps than the coefficients are for."""
+    algorithm = get(name)
+    hp = algorithm.couple(eta=0.3, mu=0.05, K=K)
+    rng = np.random.default_rng(0)
+    local, sent, memory = (
+        tuple(rng.normal(size=(len(names), 3)))
+        for names in (algorithm.local_sequences, algorithm.sequences, algorithm.memory)
+    )
+    start = (1.0,) * len(local)
+    rule = from_linear("twin", algorithm.local, start, linear_form(algorithm, hp), eta=0.3)
+    names = {name: getattr(algorithm, name) for name in ("sequences", "memory", "echoes")}
+    twin = with_boundary(rule, boundary_form(algorithm, hp, K), **names)
+
+    def round_of(a):
+        entered = a.enter(sent, memory, hp)
+        w_md = a.query(local, hp)
+        stepped = a.update(local, w_md, w_md + 1, hp)
+        message, after = a.leave(local, sent, memory, hp, ClientWork(steps=steps))
+        return (*a.begin_memory(sent), *entered, *stepped, *message, *after)
+
+    for mine, wanted in zip(round_of(twin), round_of(algorithm), strict=True):
+        np.testing.assert_allclose(mine, wanted, rtol=1e-12, atol=1e-14)
+
+
+def test_with_the_usual_steps_not_a_bit_changes():
+    scaffold = get("scaffold")
+    form = boundary_form(scaffold, scaffold.couple(eta=0.3, mu=0.05, K=3), 3)
+    assert form.after(3) is form
+
+
+@pytest.mark.parametrize("factor", [lambda steps: 1 / steps**2, lambda steps: 1 / (steps - 2)])
+def test_another_dependence_on_the_steps_is_refused(factor):
+    scaffold = get("scaffold")
+
+    def leave(local, sequences, memory, hp, done):
+        message, kept = scaffold.leave(local, sequences, memory, hp, done)
+        return message, tuple(factor(done.steps) * vector for vector in kept)
+
+    mine = replace(scaffold, name="mine", leave=leave)
+    form = boundary_form(mine, mine.couple(eta=0.3, mu=0.05, K=K), K)
+    assert form.after(K).memory[0][2] == pytest.approx(factor(K) / K)
+    with pytest.raises(InputError, match=r"for 4 local steps only, not for 5: .* A \+ B/steps"):
+        form.after(5)
+
+
+ETA = 0.25
+
+
+def twin_of(algorithm, **options):
+    step = linear_form(algorithm, algorithm.couple(eta=ETA, mu=0.1, K=4))
+    start = algorithm.start(1.0)
+    return from_linear("twin", algorithm.sequences, start, step, eta=ETA, **options)
+
+
+def state_of(algorithm):
+    return tuple(np.random.default_rng(0).normal(size=(len(algorithm.sequences) + 1, 5)))
+
+
+@pytest.mark.parametrize("name", ["fedavg", "momentum(0.9)", "gpa(0.5, 0.7)"])
+@pytest.mark.parametrize("eta", [ETA, ETA / 3, 2 * ETA])
+def test_another_step_size_is_the_algorithms_own(name, eta):
+    """Here nothing but the step size depends on eta."""
+    algorithm = get(name)
+    twin, (*state, g) = twin_of(algorithm), state_of(algorithm)
+    own, mine = (a.couple(eta=eta, mu=0.1, K=4) for a in (algorithm, twin))
+    w_md = algorithm.query(tuple(state), own)
+    np.testing.assert_allclose(
+        twin.update(tuple(state), w_md, g, mine),
+        algorithm.update(tuple(state), w_md, g, own),
+        rtol=1e-14,
+        atol=1e-15,
+    )
+
+
+def test_both_step_sizes_of_fedac_follow():
+    factor = 0.4
+    usual, other = (
+        fedac(gamma=scale * 0.5, alpha=2.0, beta=4.0, name="mine") for scale in (1, factor)
+    )
+    twin, (*state, g) = twin_of(usual), state_of(usual)
+    hp = other.couple(eta=factor * ETA, mu=0.1, K=4)
+    w_md = other.query(tuple(state), hp)
+    np.testing.assert_allclose(
+        twin.update(tuple(state), w_md, g, twin.couple(eta=factor * ETA, mu=1.0, K=1)),
+        other.update(tuple(state), w_md, g, hp),
+        rtol=1e-14,
+    )
+
+
+def test_another_step_size_may_be_refused():
+    twin = twin_of(get("fedac-i"), scales=False)
+    assert twin.couple(eta=ETA, mu=1.0, K=1).eta == ETA
+    with pytest.raises(InputError, match=r"'twin' needs .* 0\.25, not 0\.1; .*eta=fedac\.Decay"):
+        twin.couple(eta=0.1, mu=1.0, K=1)

@@ -224,12 +224,6 @@ class Algorithm:
         A change d = c_m' - c_m that weighs n' adds n' d to the sum of n_m c_m, but n' c_m' - n c_m
         must be added. So the client sends c_m' - ratio c_m. With `reweigh_sequences`, c stays the
         mean of all c_m by the new weights.
-
-        Examples
-        --------
-        >>> from fedac.algorithms import get
-        >>> get("scaffold").reweigh_message((3.0, 1.5), (0.5,), 0.5)
-        (3.0, 1.75)
         """
         if ratio == 1:
             return message
@@ -241,14 +235,7 @@ class Algorithm:
         return tuple(after.values())
 
     def reweigh_sequences(self, sequences: State, ratio: float) -> State:
-        """Return the sequences for `serve` after the total weight changed; `ratio` is old over new.
-
-        Examples
-        --------
-        >>> from fedac.algorithms import get
-        >>> get("scaffold").reweigh_sequences((3.0, 1.0), 0.5)
-        (3.0, 0.5)
-        """
+        """Return the sequences for `serve` if the total weight changed; `ratio` is old over new."""
         if ratio == 1:
             return sequences
         names = zip(self.sequences, sequences, strict=True)

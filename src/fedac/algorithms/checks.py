@@ -75,15 +75,7 @@ number, or another algorithm
 
 
 def output_counts_steps(algorithm: Algorithm, hp: Hyperparameters) -> bool:
-    """Return whether the output depends on the number of steps taken, besides the state.
-
-    Examples
-    --------
-    >>> from fedac.algorithms import FEDAVG, FEDAVG_WEIGHTED
-    >>> hp = FEDAVG_WEIGHTED.couple(eta=0.5, mu=0.5, K=4)
-    >>> output_counts_steps(FEDAVG_WEIGHTED, hp), output_counts_steps(FEDAVG, hp)
-    (True, False)
-    """
+    """Return whether the output depends on the number of steps taken, besides the state."""
     return bool(_probe_output(algorithm, hp, 16) != _probe_output(algorithm, hp, 32))
 
 

@@ -148,18 +148,7 @@ class Boundary:
 
 @lru_cache(maxsize=256)
 def boundary_form(algorithm: Algorithm, hp: Hyperparameters, steps: int) -> Boundary:
-    """Find the coefficients of entering a round and of leaving it after some local steps.
-
-    Examples
-    --------
-    >>> from fedac.algorithms import get
-    >>> scaffold = get("scaffold")
-    >>> form = boundary_form(scaffold, scaffold.couple(eta=0.5, mu=1.0, K=4), 4)
-    >>> form.enter  # w, the correction and the sum of gradients, of w, c and c_m
-    ((1.0, 0.0, 0.0), (0.0, 1.0, -1.0), (0.0, 0.0, 0.0))
-    >>> form.memory  # c_m
-    ((0.0, 0.0, 0.25, 0.0, 0.0, 0.0),)
-    """
+    """Find the coefficients of entering a round and of leaving it after some local steps."""
     T, P, L = map(len, (algorithm.sequences, algorithm.memory, algorithm.local_sequences))
 
     def left_after(steps: int) -> Rows:
@@ -235,13 +224,7 @@ def _rows(matrix: Array) -> Rows:
 
 
 def apply_rows(rows: Rows, vectors: State) -> State:
-    """Return one combination of the vectors for each row.
-
-    Examples
-    --------
-    >>> apply_rows(((1.0, 2.0), (0.0, -1.0)), (3.0, 4.0))
-    (11.0, -4.0)
-    """
+    """Return one combination of the vectors for each row."""
     return tuple(combine(row, vectors) for row in rows)
 
 
@@ -317,17 +300,6 @@ def with_boundary(
     """Return an algorithm with the local steps of `rule` that enters and leaves by coefficients.
 
     `sequences`, `memory`, `changes` and `echoes` come from the original algorithm.
-
-    Examples
-    --------
-    >>> from fedac.algorithms import get
-    >>> scaffold = get("scaffold")
-    >>> hp = scaffold.couple(eta=0.5, mu=1.0, K=4)
-    >>> step, boundary = linear_form(scaffold, hp), boundary_form(scaffold, hp, 4)
-    >>> rule = from_linear("twin", scaffold.local_sequences, (1.0, 0.0, 0.0), step, eta=0.5)
-    >>> twin = with_boundary(rule, boundary, sequences=scaffold.sequences, memory=("c_m",))
-    >>> twin.enter((3.0, 1.0), (0.5,), hp)
-    (3.0, 0.5, 0.0)
     """
 
     def leave(

@@ -117,13 +117,7 @@ def _replace_well_known(first: str) -> list[str]:
 
 
 def split_pieces(name: str) -> list[str]:
-    """Split a name at the plus signs outside parentheses.
-
-    Examples
-    --------
-    >>> split_pieces("fedac-i + cv + adam(1e+0)")
-    ['fedac-i', 'cv', 'adam(1e+0)']
-    """
+    """Split a name at the plus signs outside parentheses."""
     return _split(name, "+")
 
 
@@ -267,14 +261,7 @@ def _with_numbers(name: str, values: tuple[Any, ...], comma: str = ",") -> str:
 
 
 def signature(name: str, make: Callable[..., Any], *, given: int = 0) -> str:
-    """Write a piece with its parameters and their defaults, without the first `given` ones.
-
-    Examples
-    --------
-    >>> from fedac.algorithms.server import Nesterov
-    >>> signature("nesterov", Nesterov)
-    'nesterov(gamma=0.7, beta=0.9)'
-    """
+    """Write a piece with its parameters and their defaults, without the first `given` ones."""
     parameters = list(inspect.signature(make).parameters.values())[given:]
     shown = [p.name if p.default is p.empty else f"{p.name}={p.default:g}" for p in parameters]
     return f"{name}({', '.join(shown)})" if shown else name
@@ -294,24 +281,12 @@ def _bind(make: Callable[..., Any], text: str, *, given: int = 0) -> tuple[float
 
 
 def server_rule(method: str) -> ServerRule | None:
-    """Return the server rule of a method; None if the server takes the mean.
-
-    Examples
-    --------
-    >>> server_rule("diloco")
-    Nesterov(gamma=0.7, beta=0.9)
-    """
+    """Return the server rule of a method; None if the server takes the mean."""
     return _without_server_rule(method)[1]
 
 
 def without_server_rule(method: str) -> str:
-    """Return a method without its server rule.
-
-    Examples
-    --------
-    >>> without_server_rule("diloco"), without_server_rule("fedac-i+cv+nesterov(1,0.3)")
-    ('fedavg', 'fedac-i+cv')
-    """
+    """Return a method without its server rule."""
     return compose(*_without_server_rule(method)[0]).name
 
 

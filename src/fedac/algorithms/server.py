@@ -97,13 +97,7 @@ class _BuiltInRule(ServerRule):
 
 @dataclass(frozen=True)
 class Step(_BuiltInRule):
-    """x <- x - gamma delta.
-
-    Examples
-    --------
-    >>> Step(2.0).step(3.0, 0.5, (), None, RoundInfo())
-    (2.0, ())
-    """
+    """x <- x - gamma delta."""
 
     gamma: float
 
@@ -114,13 +108,7 @@ class Step(_BuiltInRule):
 
 @dataclass(frozen=True)
 class Momentum(_BuiltInRule):
-    """FedAvgM: u <- beta u + delta, x <- x - gamma u (arXiv 1909.06335).
-
-    Examples
-    --------
-    >>> Momentum(gamma=2.0, beta=0.5).step(3.0, 0.5, (1.0,), None, RoundInfo())
-    (1.0, (1.0,))
-    """
+    """FedAvgM: u <- beta u + delta, x <- x - gamma u (arXiv 1909.06335)."""
 
     gamma: float = 1.0
     beta: float = 0.9
@@ -157,12 +145,6 @@ class SlowMo(_BuiltInRule):
     """u <- beta u + delta/eta, x <- x - alpha eta u (arXiv 1910.00643).
 
     Momentum in units of the clients' step size: FedAvgM if eta is constant.
-
-    Examples
-    --------
-    >>> from fedac.algorithms.hyperparameters import Hyperparameters
-    >>> SlowMo(alpha=1.0, beta=0.5).step(3.0, 0.5, (2.0,), Hyperparameters(eta=0.25), RoundInfo())
-    (2.25, (3.0,))
     """
 
     alpha: float = 1.0
@@ -181,11 +163,6 @@ class Accelerated(_BuiltInRule):
 
     In round r = 0, 1, ...: u <- x - delta, z <- z - gamma (r+1)/2 delta, x <- (1-tau) u + tau z
     with tau = 2/(r+3). Output: u. All three start at the same point.
-
-    Examples
-    --------
-    >>> Accelerated(gamma=1.0).step(3.0, 0.5, (3.0, 3.0), None, RoundInfo(number=1))
-    (2.5, (2.5, 2.5))
     """
 
     gamma: float = 1.0
@@ -237,13 +214,7 @@ class Adaptive(_BuiltInRule):
 
 @dataclass(frozen=True)
 class Adam(Adaptive):
-    """v <- b2 v + (1 - b2) delta^2.
-
-    Examples
-    --------
-    >>> Adam(gamma=1.0, b1=0.5, b2=0.75, tau=1.0).step(3.0, 2.0, (0.0, 0.0), None, RoundInfo())
-    (2.5, (-1.0, 1.0))
-    """
+    """v <- b2 v + (1 - b2) delta^2."""
 
     gamma: float = 0.1
     b1: float = 0.9
@@ -257,13 +228,7 @@ class Adam(Adaptive):
 
 @dataclass(frozen=True)
 class Yogi(Adam):
-    """v <- v - (1 - b2) delta^2 sign(v - delta^2), with Adam's defaults.
-
-    Examples
-    --------
-    >>> Yogi(gamma=1.0, b1=0.5, b2=0.75, tau=1.0).step(3.0, 2.0, (0.0, 8.0), None, RoundInfo())[1]
-    (-1.0, 7.0)
-    """
+    """v <- v - (1 - b2) delta^2 sign(v - delta^2), with Adam's defaults."""
 
     def second_moment(self, v: Vector, square: Vector) -> Vector:
         """Move v towards the square by a fraction of the square."""
@@ -273,13 +238,7 @@ class Yogi(Adam):
 
 @dataclass(frozen=True)
 class Adagrad(Adaptive):
-    """v <- v + delta^2; no momentum by default, as in the paper.
-
-    Examples
-    --------
-    >>> Adagrad(gamma=1.0, b1=0.5, tau=1.0).step(3.0, 2.0, (0.0, 5.0), None, RoundInfo())
-    (2.75, (-1.0, 9.0))
-    """
+    """v <- v + delta^2; no momentum by default, as in the paper."""
 
     gamma: float = 0.1
     b1: float = 0.0
