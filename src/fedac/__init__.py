@@ -59,10 +59,10 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name when it is first used: `fedac --help` should not wait for SciPy."""
+    """Import a public name when it is first used: ``fedac --help`` must not wait for SciPy."""
     if name not in __all__:
         raise AttributeError(f"module 'fedac' has no attribute '{name}'")
-    # In the order of their weight: whoever needs a `Decay` need not wait for SciPy.
+    # Light packages first: importing a `Decay` must not import SciPy.
     homes = (
         "algorithms",
         "federation.schedule",

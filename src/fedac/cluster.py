@@ -1,4 +1,4 @@
-"""A Ray cluster: how to connect to it, its nodes, and whether they all run this version."""
+"""Ray clusters: connecting to one, its nodes, and whether they all run this version."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from typing import Any
 
 from fedac.errors import InputError
 
-# Seconds for a cluster to answer at its address.
-PATIENCE = 30
+# For the cluster at an address to answer.
+TIMEOUT_SECONDS = 30
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A machine of the cluster, or what Ray takes for one."""
+    """A node of the cluster."""
 
     id: str
     name: str
@@ -28,10 +28,10 @@ class Node:
 
 @contextmanager
 def connect(address: str | None = None) -> Iterator[None]:
-    """Use the cluster that this process is connected to, or connect to one while this lasts.
+    """Connect to a Ray cluster for the duration of a ``with`` block, unless already connected.
 
-    Without `address`, and without ``RAY_ADDRESS`` in the environment, Ray is started on this
-    machine, and stopped afterwards. It then listens on the loopback interface only.
+    Without `address`, and without ``RAY_ADDRESS`` in the environment, start Ray on this machine
+    and stop it afterwards. It then listens on the loopback interface only.
     """
     ray = import_ray()
     if ray.is_initialized():
@@ -41,7 +41,7 @@ def connect(address: str | None = None) -> Iterator[None]:
     address = address or os.environ.get("RAY_ADDRESS")
     if address:
         _require_answer(address)
-    # Our results go to stdout, where Ray would print what happens on the nodes.
+    # Ray would print what happens on the nodes to stdout, where results go.
     quiet: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
     try:
         with warnings.catch_warnings():
@@ -49,7 +49,7 @@ def connect(address: str | None = None) -> Iterator[None]:
             if address:
                 ray.init(address, **quiet)
             else:
-                # Without "local", Ray would join any cluster that somebody runs on this machine.
+                # Without "local", Ray would join any cluster that runs on this machine.
                 alone = {"include_dashboard": False, "_node_ip_address": "127.0.0.1"}
                 with _on_loopback_only():
                     ray.init("local", **quiet, **alone)
@@ -64,17 +64,28 @@ def connect(address: str | None = None) -> Iterator[None]:
 
 
 def require_address(address: str | None) -> None:
-    """Refuse an empty address, as an unset variable of a shell gives: it is not "this machine"."""
+    """Raise `InputError` for an empty address, as from an unset shell variable."""
     if address == "":
         raise InputError("the address of the Ray cluster is empty: give HOST:PORT, or leave it out")
+
+
+def _require_answer(address: str) -> None:
+    """Raise `InputError` if no cluster listens at an address: Ray would try for minutes."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if port.isdigit():  # unlike "auto"
+        try:
+            socket.create_connection((host, int(port)), timeout=TIMEOUT_SECONDS).close()
+        except OSError as error:
+            reason = error.strerror or error
+            raise InputError(f"cannot use Ray at {address}: {reason}") from error
 
 
 @contextmanager
 def _on_loopback_only() -> Iterator[None]:
     """Keep Ray from replacing 127.0.0.1 by an address that other machines can reach.
 
-    It does so where it can form clusters: this switch of Windows and macOS says that it cannot. The
-    processes that it starts read the environment.
+    It does so where it can form clusters. This switch, off on Windows and macOS, says that it
+    cannot; the processes that it starts read it from the environment.
     """
     from ray._private import ray_constants
 
@@ -92,7 +103,7 @@ def _on_loopback_only() -> Iterator[None]:
 
 
 def nodes() -> list[Node]:
-    """Return the nodes that are alive, in the order of their names."""
+    """Return the nodes that are alive, sorted by name."""
     alive = [
         Node(node["NodeID"], _name(node), int(node["Resources"].get("CPU", 0)))
         for node in import_ray().nodes()
@@ -101,15 +112,16 @@ def nodes() -> list[Node]:
     return sorted(alive, key=lambda node: (node.name, node.id))
 
 
+def _name(node: dict[str, Any]) -> str:
+    """Return the name that a node was given, else its host name."""
+    address, name = str(node["NodeManagerAddress"]), str(node.get("NodeName") or "")
+    return name if name not in ("", address) else str(node["NodeManagerHostname"])
+
+
 def require_same_version(nodes: Sequence[Node]) -> None:
-    """Refuse nodes whose fedac or Numba differs from ours, or is missing.
+    """Raise `InputError` if fedac or Numba is missing on a node, or differs from ours.
 
-    Both decide the bits of a result. Ray itself refuses another version of Python.
-
-    Raises
-    ------
-    InputError
-        With the name of the node and both versions.
+    Both decide the bits of a result. Ray itself checks the version of Python.
     """
     ray = import_ray()
 
@@ -154,20 +166,3 @@ def import_ray() -> Any:
     except ModuleNotFoundError:
         raise InputError("Ray is not installed: pip install 'fedac[ray]'") from None
     return ray
-
-
-def _require_answer(address: str) -> None:
-    """Refuse an address at which nobody listens: Ray would try for minutes."""
-    host, _, port = address.removeprefix("ray://").rpartition(":")
-    if port.isdigit():  # not so "auto"
-        try:
-            socket.create_connection((host, int(port)), timeout=PATIENCE).close()
-        except OSError as error:
-            reason = error.strerror or error
-            raise InputError(f"cannot use Ray at {address}: {reason}") from error
-
-
-def _name(node: dict[str, Any]) -> str:
-    """Return the name somebody gave a node, else that of its machine."""
-    address, name = str(node["NodeManagerAddress"]), str(node.get("NodeName") or "")
-    return name if name not in ("", address) else str(node["NodeManagerHostname"])

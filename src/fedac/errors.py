@@ -1,4 +1,4 @@
-"""Errors and warnings that say what was wrong, where, and what would be right."""
+"""Errors and warnings: what is wrong, where, and what to do."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 class InputError(ValueError):
-    """The user's input is unusable; the message says what is accepted."""
+    """Invalid input; the message says what is accepted."""
 
 
 class DataError(InputError):
@@ -18,11 +18,11 @@ class DataError(InputError):
 
 
 class NoOptimumError(InputError):
-    """An objective has no minimum, or one that cannot be located: there is no F*."""
+    """An objective has no minimum, or one that cannot be located."""
 
 
 class NodeLostError(ConnectionError):
-    """A node of a cluster was lost; the message says when, and what to do."""
+    """A node of a cluster was lost; the message says when and what to do."""
 
 
 class StepSizeWarning(UserWarning):
@@ -30,15 +30,15 @@ class StepSizeWarning(UserWarning):
 
 
 class NotAcceleratedWarning(UserWarning):
-    """FedAc is FedAvg with these settings; the message says which ones accelerate."""
+    """FedAc degenerates to FedAvg; the message has settings that accelerate."""
 
 
 class NotLinearWarning(UserWarning):
-    """An algorithm of one's own is not linear; the message says which runtimes can run it."""
+    """A user's algorithm is not linear; the message names the runtimes that support it."""
 
 
 class ColumnsWarning(UserWarning):
-    """A test set has columns that the training data do not have."""
+    """A test set has columns that the training data does not have."""
 
 
 class SlowEngineWarning(UserWarning):
@@ -46,15 +46,15 @@ class SlowEngineWarning(UserWarning):
 
 
 class CompileCacheWarning(UserWarning):
-    """Compiled kernels cannot be kept on disk; the message gives the reason."""
+    """Compiled kernels cannot be cached on disk; the message gives the reason."""
 
 
 class NetworkFileSystemWarning(UserWarning):
-    """A store is on a file system where SQLite's locks do not hold between machines."""
+    """A store is on a file system where SQLite's locks do not work between machines."""
 
 
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> InputError:
-    """Build the error for an unknown name; it suggests the closest known one.
+    """Return the error for an unknown name, which suggests the closest known one.
 
     Examples
     --------

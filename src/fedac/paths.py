@@ -1,4 +1,4 @@
-"""Atomic file writes."""
+"""The cache folder, atomic writes, and network file systems."""
 
 from __future__ import annotations
 
@@ -10,15 +10,33 @@ from typing import BinaryIO
 
 from fedac.errors import InputError
 
+# Network file systems as Linux names them, without the "fuse." of those in user space.
+NETWORK = frozenset({
+    "9p", "afs", "beegfs", "blobfuse2", "ceph", "ceph-fuse", "cifs", "coda", "davfs", "gcsfuse",
+    "glusterfs", "gpfs", "juicefs", "lustre", "mount-s3", "nfs", "nfs4", "orangefs", "panfs",
+    "pvfs2", "rclone", "s3fs", "smb3", "smbfs", "sshfs", "wekafs",
+})  # fmt: skip
+MOUNTS = Path("/proc/self/mountinfo")
+
+
+def cache_dir() -> Path:
+    """Return ``$FEDAC_CACHE`` if set, else the user's cache directory for fedac."""
+    chosen = os.environ.get("FEDAC_CACHE")
+    if chosen:
+        return Path(chosen)
+    import platformdirs
+
+    return Path(platformdirs.user_cache_dir("fedac", appauthor=False))
+
 
 def write_atomically(
     path: Path, write: Callable[[BinaryIO], object], *, writer: str = "", private: bool = False
 ) -> None:
-    """Write to a temporary file in the same folder, then rename it: readers never see half a file.
+    """Write to a temporary file in the same folder and rename it: readers never see half a file.
 
-    Processes that write to one path at a time need a name each, `writer`. The temporary name is
-    always the same otherwise, so that a killed process leaves at most one behind. A `private` file
-    has mode 0600.
+    Processes that write to the same path at the same time need different names in `writer`. The
+    temporary name is otherwise fixed, so that a killed process leaves at most one file behind. A
+    `private` file has mode 0600.
 
     Examples
     --------
@@ -47,16 +65,7 @@ def write_atomically(
 
 
 def require_writable(path: Path) -> None:
-    """Fail early if a file cannot be written.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> require_writable(Path(tempfile.mkdtemp()))  # doctest: +ELLIPSIS
-    Traceback (most recent call last):
-    ...
-    fedac.errors.InputError: '...' is a folder; give the path of a file
-    """
+    """Raise `InputError` early if a file cannot be written."""
     _require_replaceable(path)
     try:
         path.resolve().parent.mkdir(parents=True, exist_ok=True)
@@ -78,34 +87,10 @@ def _temporary(path: Path, writer: str = "") -> Path:
     return path.with_name(f".{path.name}{writer and '.' + writer}.part")
 
 
-# --- The cache folder: downloaded data sets, optima and compiled code.
-
-
-def cache_dir() -> Path:
-    """Return ``$FEDAC_CACHE`` if set, else the user's cache directory for fedac."""
-    chosen = os.environ.get("FEDAC_CACHE")
-    if chosen:
-        return Path(chosen)
-    import platformdirs
-
-    return Path(platformdirs.user_cache_dir("fedac", appauthor=False))
-
-
-# --- Which file systems are shared between machines: locks and mapped files may fail there.
-
-# The types that Linux lists, without the "fuse." of those that run in user space.
-NETWORK = frozenset({
-    "9p", "afs", "beegfs", "blobfuse2", "ceph", "ceph-fuse", "cifs", "coda", "davfs", "gcsfuse",
-    "glusterfs", "gpfs", "juicefs", "lustre", "mount-s3", "nfs", "nfs4", "orangefs", "panfs",
-    "pvfs2", "rclone", "s3fs", "smb3", "smbfs", "sshfs", "wekafs",
-})  # fmt: skip
-MOUNTS = Path("/proc/self/mountinfo")
-
-
 def is_network(path: Path) -> bool:
     """Return whether a path, which need not exist, is on a network file system.
 
-    Where the system does not say, as on other systems than Linux, the answer is no.
+    Locks and mapped files may fail there. Only Linux tells; elsewhere the answer is no.
     """
     try:
         mounts = MOUNTS.read_text(encoding="utf-8", errors="surrogateescape")
@@ -115,7 +100,7 @@ def is_network(path: Path) -> bool:
 
 
 def file_system(path: PurePosixPath, mounts: str) -> str:
-    """Return the type of file system that an absolute path is on.
+    """Return the type of an absolute path's file system.
 
     `mounts` is the text of Linux's ``/proc/self/mountinfo``.
 
@@ -134,9 +119,9 @@ def file_system(path: PurePosixPath, mounts: str) -> str:
         fields = before.split(" ")
         if len(fields) < 5 or not after:
             continue
-        # Spaces and the like are written as \040.
+        # Spaces and the like are written as \\040.
         place = PurePosixPath(re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), fields[4]))
-        # Of two that are mounted at one place, the later one hides the other.
+        # Of two file systems mounted at one place, the later one hides the other.
         if path.is_relative_to(place) and len(place.parts) >= deepest:
             deepest, found = len(place.parts), after.split(" ")[0]
     return found

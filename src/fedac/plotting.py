@@ -12,10 +12,7 @@ if TYPE_CHECKING:
 
 
 class Style(NamedTuple):
-    """A colour, and a marker that also works in black and white.
-
-    `marker` is matplotlib's name of it, `symbol` is plotly's, `glyph` is it as text.
-    """
+    """A colour and a marker: its name in matplotlib, in plotly, and as text."""
 
     colour: str
     marker: str
@@ -54,18 +51,12 @@ LABEL_COLOURS = (
 
 
 def style(algorithm: str) -> Style:
-    """Return the style of an algorithm; one that has none of its own gets a grey star.
-
-    Examples
-    --------
-    >>> style("fedavg")
-    Style(colour='#0072B2', marker='D', symbol='diamond', glyph='◆')
-    """
+    """Return the style of an algorithm. Default: a grey star."""
     return STYLES.get(algorithm, OTHER)
 
 
 def styles(algorithms: Sequence[str]) -> list[Style]:
-    """Return the styles of algorithms in one figure; those without one of their own differ too.
+    """Return different styles for the algorithms of one figure.
 
     Examples
     --------

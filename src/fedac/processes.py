@@ -29,7 +29,7 @@ DIED = (OSError, EOFError, ValueError, pickle.UnpicklingError)
 
 
 class WorkerDiedError(RuntimeError):
-    """A worker process died; `started` says whether it was ready for messages before."""
+    """A worker process died; not `started` if it was not ready for messages yet."""
 
     def __init__(self, message: str, *, started: bool = True) -> None:
         super().__init__(message)
@@ -197,7 +197,7 @@ def serve_parent() -> None:
     # Ctrl-C reaches all processes of a terminal; the parent stops this one.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     messages, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
-    # The pipes are for messages only: whatever is printed goes to stderr.
+    # The pipes are for messages only: printed text goes to stderr.
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.close(nothing)

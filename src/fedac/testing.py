@@ -1,4 +1,4 @@
-"""Checks for what users add to fedac, to be called from their own tests."""
+"""Checks of user-defined algorithms and objectives, to call from your tests."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from fedac.objectives import Objective
 
 
 def check_algorithm(mine: Algorithm, *, eta: float = 0.01, mu: float = 0.1) -> None:
-    """Check that a record of your own keeps the contract of `fedac.Algorithm`.
+    """Check that a user-defined algorithm keeps the contract of `fedac.Algorithm`.
 
     Calls each of its functions on floats, on arrays and, if PyTorch is installed, on tensors.
-    They must return as many sequences as the record names, of the shape they get, and leave
-    their arguments as they are; an `InputError` says what is wrong, and what would be right.
-    `eta` and `mu` are a step size and a strong convexity that its coupling accepts.
+    They must return one vector for each of its sequences, keep the shapes and leave their
+    arguments unchanged; otherwise an `InputError` says what is wrong. `eta` and `mu` are a step
+    size and a strong convexity that its coupling accepts.
 
-    A `NotLinearWarning` says if some runtimes will refuse the record. A step (`query` and `update`)
-    that is not linear in state and gradient, as with clipping or signs, works in the reference
-    engine of `simulate` only. If only `enter`, `leave` or `first_memory` is not linear, PyTorch
-    works too, but not the fast engine and Flower. What `serve` does may be anything.
+    Issues a `NotLinearWarning` if some runtimes cannot run the algorithm. If its step (`query` and
+    `update`) is not linear in state and gradient, as with clipping or signs, only the reference
+    engine of `simulate` can. If only `enter`, `leave` or `first_memory` is not linear, PyTorch can,
+    too, but not the fast engine and Flower. `serve` may be any function.
 
     Examples
     --------
@@ -48,7 +48,7 @@ sequence (w), not float
             message = check_functions(mine, hp, w_0)
             if not all(np.isfinite(np.asarray(vector)).all() for vector in message):
                 raise InputError(
-                    f"algorithm '{mine.name}': a step with the gradient 1 must give finite "
+                    f"algorithm '{mine.name}': a step with gradient 1 must give finite "
                     f"numbers, not {message}"
                 )
     try:
@@ -59,7 +59,7 @@ sequence (w), not float
 
 
 def check_objective(mine: Objective) -> None:
-    """Check that an objective of your own is consistent: its gradient is the slope of its value.
+    """Check that the gradient of an objective is the slope of its value.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Checks of the user's numbers."""
+"""Checks of numbers and arrays that users pass in: they return them or raise `InputError`."""
 
 from __future__ import annotations
 
@@ -15,9 +15,14 @@ if TYPE_CHECKING:  # the command checks options before it needs NumPy
     import numpy as np
     import numpy.typing as npt
 
+Array: TypeAlias = "npt.NDArray[np.float64]"
+
+# Squares of larger numbers overflow in single precision, in which local states are kept.
+LARGEST = 1e18
+
 
 def require_positive(name: str, value: float) -> float:
-    """Return `value` as a float if it is finite and above zero, else raise `InputError`.
+    """Return a finite number above zero as a float.
 
     Examples
     --------
@@ -32,43 +37,26 @@ def require_positive(name: str, value: float) -> float:
 
 
 def require_nonnegative(name: str, value: float) -> float:
-    """Return `value` as a float if it is finite and at least zero, else raise `InputError`.
-
-    Examples
-    --------
-    >>> require_nonnegative("l2", 0)
-    0.0
-    """
+    """Return a finite number that is at least zero as a float."""
     if not (_is_finite(value) and value >= 0):
         raise InputError(f"{name} must be a finite number, at least 0, got {value!r}")
     return float(value)
 
 
 def require_fraction(name: str, value: float) -> float:
-    """Return `value` as a float if it is at least zero and below one, else raise `InputError`.
-
-    Examples
-    --------
-    >>> require_fraction("beta", 1.0)
-    Traceback (most recent call last):
-    ...
-    fedac.errors.InputError: beta must be a number at least 0 and below 1, got 1.0
-    """
+    """Return a number that is at least zero and below one as a float."""
     if not (_is_finite(value) and 0 <= value < 1):
         raise InputError(f"{name} must be a number at least 0 and below 1, got {value!r}")
     return float(value)
 
 
-def require_count(name: str, value: int, *, least: int = 1) -> int:
-    """Return `value` if it is a whole number, at least `least`, else raise `InputError`.
+def _is_finite(value: object) -> bool:
+    # NumPy's scalars are Real too; True is not a number here.
+    return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
 
-    Examples
-    --------
-    >>> require_count("K", 2.5)
-    Traceback (most recent call last):
-    ...
-    fedac.errors.InputError: K must be a whole number, at least 1, got 2.5
-    """
+
+def require_count(name: str, value: int, *, least: int = 1) -> int:
+    """Return a whole number that is at least `least`."""
     try:
         number = operator.index(value)
     except TypeError:
@@ -120,31 +108,8 @@ def parse_piece(text: str) -> ParsedPiece:
     return ParsedPiece(found[1].lower(), tuple(positional), named)
 
 
-def _is_finite(value: object) -> bool:
-    # NumPy's scalars are Real too; True is not a number here.
-    return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
-
-
-# --- Arrays of numbers: their type, their check, their hash.
-
-Array: TypeAlias = "npt.NDArray[np.float64]"
-
-# The square of a larger number overflows in single precision, in which local states are kept.
-LARGEST = 1e18
-
-
-def content_hash(header: str, *arrays: npt.NDArray[np.generic]) -> str:
-    """Return a hash of a line of text and the bytes of some arrays."""
-    import numpy as np
-
-    digest = hashlib.sha256(header.encode())
-    for array in arrays:
-        digest.update(np.ascontiguousarray(array).data)
-    return digest.hexdigest()
-
-
 def as_numbers(name: str, values: Any) -> Array:
-    """Return `values` as a contiguous array of finite numbers, or say what they are instead."""
+    """Return `values` as a contiguous array of finite numbers."""
     import numpy as np
 
     try:
@@ -157,15 +122,7 @@ def as_numbers(name: str, values: Any) -> Array:
 
 
 def as_data(name: str, values: Any) -> Array:
-    """Return `values` as `as_numbers` does; refuse what no local state can be multiplied with.
-
-    Examples
-    --------
-    >>> as_data("X", [1.0, -1e300])
-    Traceback (most recent call last):
-    ...
-    fedac.errors.InputError: X has an entry of -1e+300, and squares overflow above 1e+18: scale it
-    """
+    """Return `values` as a contiguous array of numbers up to `LARGEST`."""
     array = as_numbers(name, values)
     too_large = array[abs(array) > LARGEST]
     if too_large.size:
@@ -177,17 +134,20 @@ def as_data(name: str, values: Any) -> Array:
 
 
 def signs_advice(labels: Array) -> str:
-    """Say how to write two classes as -1 and +1; nothing for any other number of classes.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> signs_advice(np.array([0.0, 1.0, 1.0]))
-    '; two classes become these by y = np.where(y == 1, 1.0, -1.0)'
-    """
+    """Return how to convert the labels to -1 and +1 if there are two classes, else nothing."""
     import numpy as np
 
     classes = np.unique(labels)
     if len(classes) != 2:
         return ""
-    return f"; two classes become these by y = np.where(y == {classes[1]:.17g}, 1.0, -1.0)"
+    return f"; convert two classes by y = np.where(y == {classes[1]:.17g}, 1.0, -1.0)"
+
+
+def content_hash(header: str, *arrays: npt.NDArray[np.generic]) -> str:
+    """Return a hash of a text and the bytes of some arrays."""
+    import numpy as np
+
+    digest = hashlib.sha256(header.encode())
+    for array in arrays:
+        digest.update(np.ascontiguousarray(array).data)
+    return digest.hexdigest()

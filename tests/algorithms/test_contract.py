@@ -184,7 +184,7 @@ def test_pytorch_takes_what_only_leaves_a_round_in_another_way() -> None:
 @pytest.mark.parametrize("factor", [math.nan, math.inf])
 def test_numbers_that_are_not_finite_are_named(factor: float) -> None:
     mine = replace(FEDAVG, update=lambda state, w_md, g, hp: (w_md - factor * g,))
-    with pytest.raises(InputError, match="a step with the gradient 1 must give finite numbers"):
+    with pytest.raises(InputError, match="a step with gradient 1 must give finite numbers"):
         check_algorithm(mine)
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 Integers = npt.NDArray[np.int64]
 Names = npt.NDArray[Any]  # text or numbers
 
-# The printed table shows this many clients, the first and the last, and the most frequent labels.
+# Most clients and labels in the printed table: the first and last clients, the commonest labels.
 TABLE_CLIENTS, TABLE_LABELS = 12, 5
 
 
@@ -41,7 +41,7 @@ class Clients:
     names : tuple of str
         The clients' names, sorted.
     rows : array of int, shape (n,)
-        All rows, those of the first client first.
+        All rows, sorted by client.
     bounds : array of int, shape (N + 1,)
         Client m holds ``rows[bounds[m]:bounds[m + 1]]``.
 
@@ -218,7 +218,7 @@ def _number(value: float) -> str:
 
 
 def _aligned(lines: Sequence[Sequence[str]]) -> list[str]:
-    """Align the first column to the left and the others to the right."""
+    """Align the first column to the left and all numbers to the right."""
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return [
         "  ".join([line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])]).rstrip()

@@ -47,7 +47,7 @@ def load_with_test(
     if other.classes != data.classes and (1.0, 2.0) in (other.classes, data.classes):
         ours, theirs = ("{:g} and {:g}".format(*each.classes) for each in (data, other))
         raise InputError(
-            f"the labels of {data.name} are {ours}, those of the test set {other.name} {theirs}: "
+            f"the labels of {data.name} are {ours}, but in the test set {other.name} {theirs}: "
             "use the same labels in both"
         )
     return data, other

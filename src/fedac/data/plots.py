@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from fedac.data.clients import Clients, Integers
 
-# Up to this many clients are named on the axis, and keep their order.
+# Most clients that are named on the axis, in their order.
 NAMED = 30
 # More columns would be too narrow to see: neighbours share one.
 COLUMNS = 250

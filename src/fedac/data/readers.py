@@ -35,8 +35,8 @@ CHUNK_BYTES = 1 << 24
 # An entry takes 12 bytes in sparse storage and 8 in dense: dense wins from about half full.
 DENSE_ABOVE = 0.5
 
-# The widest published sets have 5.5e7 columns. A larger index is more likely a typo: a model with
-# this many columns takes 0.8 GB.
+# The widest published sets have 5.5e7 columns. A larger index is more likely a typo, and a model
+# with 1e8 columns takes 0.8 GB.
 MOST_COLUMNS = 10**8
 MOST_DIGITS = 15
 

@@ -32,7 +32,7 @@ OnProgress = Callable[[int, int | None], object]
 class Source:
     """A data set: its shape and, unless it is generated, the file to download.
 
-    ``sha256`` is that of the file as downloaded, or None if it has not been published.
+    ``sha256`` is the checksum of the file as downloaded, None if none was published.
     """
 
     name: str
@@ -273,7 +273,7 @@ def synthetic(n_samples: int = 32561, n_features: int = 123, seed: int = 0) -> D
 
     Each row has one category of each of 14 attributes, with Zipf frequencies. Half of a row's
     attributes follow one common draw, so columns are correlated. Labels come from a logistic
-    model with fixed weights, whatever the seed, and an intercept that makes 24% of them positive.
+    model whose weights do not depend on the seed, with an intercept that makes 24% positive.
     Other numbers of features keep the relative sizes of attributes.
 
     Examples
@@ -286,7 +286,7 @@ def synthetic(n_samples: int = 32561, n_features: int = 123, seed: int = 0) -> D
 
     require_count("n_samples", n_samples, least=2)  # one of each class
     require_count("n_features", n_features)
-    # Only uniform draws: of all that NumPy offers they are the least likely to change.
+    # Only uniform draws: they are the least likely to change in a new version of NumPy.
     rng = np.random.default_rng(seed)
     relative = np.cumsum((0, *GROUP_SIZES)) / sum(GROUP_SIZES)
     edges = np.unique(np.rint(relative * n_features).astype(np.int32))

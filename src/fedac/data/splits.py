@@ -20,7 +20,7 @@ from fedac.data.dataset import Dataset
 from fedac.errors import InputError, unknown_name
 from fedac.validate import Array, require_count, require_nonnegative, require_positive
 
-# More shares would take minutes; so many labels are numbers to predict, not classes.
+# More shares would take minutes, and the labels are probably targets of a regression.
 MOST_SHARES = 10**8
 # A longer line is not a client's name: the file is something else.
 LONGEST_NAME = 200
@@ -71,7 +71,7 @@ def split(
 
 
 def is_split(by: str) -> bool:
-    """Return whether a text names a split, whatever is in its parentheses."""
+    """Return whether a text names a split; its parentheses are not checked."""
     return _parse(by)[0] in SPLITS
 
 

@@ -15,8 +15,8 @@ from fedac.validate import Array, as_numbers, content_hash, require_positive
 class Augmented(ConvexObjective):
     """F(w) + lam/2 ||w - w_0||^2 (equation eq:aug), for the general convex case.
 
-    It is lam-strongly convex and (L + lam)-smooth. The added term is not random and quadratic, so
-    noise and Q are those of F.
+    It is lam-strongly convex and (L + lam)-smooth. The added term is quadratic and
+    not random, so noise and Q do not change.
 
     Parameters
     ----------
@@ -61,7 +61,7 @@ class Augmented(ConvexObjective):
         return self.base.hessian_product(w, v) + self.lam * v
 
     def stochastic_gradients(self, W: Array, rows: RowNumbers) -> Array:
-        """Return the gradients of F's rows plus that of the added term."""
+        """Return the gradients of F's rows plus the gradient of the added term."""
         return self.base.stochastic_gradients(W, rows) + self.lam * (W - self.center)
 
     def weighted(self, weights: Array) -> Self:

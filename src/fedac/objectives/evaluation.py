@@ -47,7 +47,7 @@ class HeldOut:
         if isinstance(rows, sp.csr_array):
             if given > columns:
                 warnings.warn(
-                    f"the test set has {given} columns, the data has {columns}: the others are "
+                    f"the test set has {given} columns, the data has {columns}: the rest is "
                     "ignored",
                     ColumnsWarning,
                     stacklevel=4,

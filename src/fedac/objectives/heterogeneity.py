@@ -36,7 +36,7 @@ ROUNDING = 1e-12
 
 @dataclass(frozen=True, slots=True)
 class Heterogeneity:
-    """The distance of the clients' gradients and Hessians to those of F.
+    """Distances between the gradients and Hessians of the clients and of F.
 
     Attributes
     ----------
@@ -115,7 +115,7 @@ def _client_gradients(objective: Objective, w: Array, means: sp.csr_array) -> It
 
 
 def _hessian_distance(objective: LinearModel, w: Array, means: sp.csr_array, p: Array) -> float:
-    """Return the largest spectral norm of a client's Hessian minus that of F; l2 cancels."""
+    """Return the largest spectral norm of F_m'' - F'' over all clients; l2 cancels."""
     curvature = objective.second_derivative(objective.X @ w, objective.y)
     scaled = _scaled(means, curvature)
     # A client's Hessian is the Gram matrix of its scaled rows; the first client's rows come first.

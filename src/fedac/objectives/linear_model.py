@@ -25,7 +25,7 @@ from fedac.validate import Array, as_data, content_hash, require_nonnegative, si
 
 Matrix: TypeAlias = "Array | sp.csr_array"
 
-# Up to this many columns the Gram matrix is small enough for all its eigenvalues.
+# Most columns for which all eigenvalues of the Gram matrix are computed.
 EXACT_SPECTRUM = 1000
 
 
@@ -106,7 +106,7 @@ class LinearModel(_Rows):
     l2 : float
         Regularization strength, at least 0.
     intercept : bool
-        Append a column of ones (regularized like the others).
+        Append a column of ones (regularized like all columns).
     """
 
     # Upper bounds on the first, second and third derivative of the loss in the margin.

@@ -1,8 +1,8 @@
 """Loss formulas of linear models, written once for NumPy and for the compiled kernels.
 
 A loss is a type without values, and kernels are compiled for one of them. Its functions use
-operators and the few functions below: NumPy's and SciPy's on arrays, those of
-`simulation/engines/linear/kernels/losses.py` on the vectors of the fast engine. The margin is
+operators and the few functions below, which call NumPy and SciPy on arrays and are overloaded for
+the vectors of the fast engine (`simulation/engines/linear/kernels/losses.py`). The margin is
 ``z = x.w``, the target ``y``.
 """
 
