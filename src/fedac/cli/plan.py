@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +21,11 @@ if TYPE_CHECKING:
 
 DEFAULT_STEPS = 4096  # as in the paper's experiments
 FEW_DIVISORS = 5
+# The option of each constant.
+LETTERS = {
+    "L": "smoothness", "mu": "strong_convexity", "sigma": "noise", "sigma4": "fourth_moment",
+    "D0": "distance", "Q": "third_order",
+}  # fmt: skip
 # Options that do nothing without another one.
 NEEDS = {
     "loss": "dataset", "l2": "dataset", "intercept": "dataset", "bounded_noise": "dataset",
@@ -123,18 +127,12 @@ def _require_needed(context: click.Context) -> None:
 def _given_constants(options: dict[str, Any]) -> Constants:
     from fedac.theory.constants import Constants
 
-    needed = ("smoothness", "noise", "distance")
-    if missing := [f"--{name}" for name in needed if options[name] is None]:
+    given = {letter: options[name] for letter, name in LETTERS.items() if options[name] is not None}
+    if missing := [
+        f"--{LETTERS[letter]}" for letter in ("L", "sigma", "D0") if letter not in given
+    ]:
         raise InputError(f"pass a --dataset, or the constants: {', '.join(missing)} missing")
-    sigma4 = options["fourth_moment"]
-    return Constants(
-        L=options["smoothness"],
-        mu=options["strong_convexity"],
-        sigma=options["noise"],
-        sigma4=math.nan if sigma4 is None else sigma4,
-        D0=options["distance"],
-        Q=options["third_order"],
-    )
+    return Constants(**given)
 
 
 def _objective(options: dict[str, Any]) -> ConvexObjective:
@@ -142,12 +140,10 @@ def _objective(options: dict[str, Any]) -> ConvexObjective:
     from fedac.plugins import find_loss, make_objective
     from fedac.validate import require_positive
 
-    known = ("smoothness", "noise", "distance", "third_order", "fourth_moment", "dim")
-    extra = [name for name in known if options[name] is not None]
-    extra += ["strong_convexity"] * bool(options["strong_convexity"])
-    if extra:
-        typed = ", ".join(f"--{name.replace('_', '-')}" for name in extra)
-        raise InputError(f"these come from the data set; omit {typed}")
+    given = options | {"strong_convexity": options["strong_convexity"] or None}
+    known = (*LETTERS.values(), "dim")
+    if extra := [f"--{name.replace('_', '-')}" for name in known if given[name] is not None]:
+        raise InputError(f"these come from the data set; omit {', '.join(extra)}")
     find_loss(options["loss"])
     l2 = require_positive("l2", options["l2"])
     with download_bar(options["dataset"]) as show:

@@ -1,7 +1,7 @@
-"""The planner's second opinion: a comparison of the paper's algorithms on the data.
+"""Calibration of a plan: a comparison of the paper's algorithms on the data.
 
-It asks `fedac.experiments.comparison` in the planner's words: M workers that draw from all rows, T
-steps or a target, and what a round costs in gradients.
+It translates a plan (M workers that draw from all rows, T steps or a target, the cost of a round in
+gradients) into a question for `fedac.experiments.comparison`.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from fedac.theory.planner import SLACK, divisors
 
 METHODS = ("fedac-i", "fedac-ii", "fedavg", "mb-sgd", "mb-ac-sgd")
 TRIES, REPEATS = 9, 3
-# With T: so many divisors of it. With a target: these K, and the rounds of each run.
+# Number of divisors of T to try as K; with a target instead of T, these K and this many rounds.
 MOST_K = 5
 TARGET_K, TARGET_ROUNDS = (1, 8, 64, 512), 200
-# Gradients to spend: about half a minute on two cores. Fewer workers than asked for save time.
+# Total number of gradients, about half a minute on two cores. Fewer workers save time.
 QUERIES = 4e9
 FEWEST_WORKERS = 16
 
@@ -37,21 +37,11 @@ def planners_question(
     link: Link | None = None,
     seed: int = 1,
 ) -> Question:
-    """Return the question that a planner asks.
+    """Return the question for `problem`: ``dataset``, ``loss``, ``l2`` and ``intercept`` of a grid.
 
-    Parameters
-    ----------
-    problem : dict
-        ``dataset``, ``loss``, ``l2`` and ``intercept`` of a `Grid`.
-    M, T, target, round_cost
-        As of `fedac.theory.planner.plan`.
-    link : Link, optional
-        What a round costs in seconds; without, a second is a gradient.
-    seed : int
-        Of the draws while tuning.
+    M, T, target and round_cost are as in `fedac.theory.planner.plan`. Without a link, a second is
+    a gradient. `seed` is the seed of the tuning.
 
-    Examples
-    --------
     >>> question = planners_question({"dataset": "synthetic", "l2": 1e-2}, M=64, T=256, target=None)
     >>> question.grid.local_steps, question.steps
     ((1, 4, 16, 64, 256), 256)
@@ -74,9 +64,9 @@ def planners_question(
 
 
 def recommended(comparison: Comparison) -> Row:
-    """Return the cheapest way to the target or, for T steps, the fewest rounds that are good.
+    """Return the cheapest row that reaches the target or, for T steps, the one with fewest rounds.
 
-    As of the planner's bounds, good is what is at most twice the best.
+    As in the planner, only rows within twice the best result qualify.
     """
     rows = [row for row in comparison.rows if not row.diverged]
     if not rows:
@@ -89,7 +79,7 @@ def recommended(comparison: Comparison) -> Row:
 
 
 def _affordable(M: int, steps: int) -> int:
-    """Halve the workers until all runs together are affordable."""
+    """Halve the workers until all runs together fit into `QUERIES`."""
     each = QUERIES / (len(METHODS) * (TRIES + REPEATS) * steps)
     while each < M and M >= 2 * FEWEST_WORKERS:
         M //= 2

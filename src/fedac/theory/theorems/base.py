@@ -72,8 +72,8 @@ class Theorem:
     algorithm : str
         The name of the algorithm.
     rate_formula, step_size_formula, bound_formula : callable
-        The formulas of `rate`, `step_size` and `bound`; the latter two also get the rate, as their
-        first argument.
+        The formulas of `rate`, `step_size` and `bound`. The rate is the first argument of the last
+        two.
     at_formula : callable
         The formula of `at`: the bound for any step size eta (and lam, if augmented).
     eta_limit : float

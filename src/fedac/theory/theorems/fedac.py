@@ -10,20 +10,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from math import cbrt, exp, sqrt
-from typing import Any
 
 from fedac.algorithms import hyperparameters
 from fedac.algorithms.hyperparameters import Hyperparameters
 from fedac.theory import tight_bounds
-from fedac.theory.bounds import Bound, Rate, bound_with_logs
+from fedac.theory.bounds import (
+    Rate,
+    accelerated_decay,
+    augmented_bound_with_logs,
+    bound_with_logs,
+)
 from fedac.theory.constants import divide, log_ratio
 from fedac.theory.theorems.base import StepSize, Theorem
-
-
-def _decay(L: float, mu: float, K: float, T: float) -> float:
-    """Return the factor by which FedAc at eta = 1/L shrinks a potential in T steps."""
-    return exp(-max(mu / L, sqrt(mu / (L * K))) * T)
-
 
 FEDACI_FULL = Theorem(
     label="fedaci:full",
@@ -43,7 +41,7 @@ FEDACI_FULL = Theorem(
     # of E[Psi_T]
     bound_formula=lambda rate, *, L, mu, K, T, Psi0, **_: bound_with_logs(
         rate,
-        optimization=_decay(L, mu, K, T) * Psi0,
+        optimization=accelerated_decay(L, mu, K, T) * Psi0,
         potential=Psi0,
         variance=(2, 2),
         discrepancy=(400, 4),
@@ -59,14 +57,6 @@ def _fedac_ii_step_size(
     return StepSize(hyperparameters.fedac_ii(eta=eta, mu=mu, K=K))
 
 
-def _fedac_ii_bound(
-    shapes: Any, rate: Rate, *, L: float, mu: float, K: float, T: float, Phi0: float, **_: float
-) -> Bound:
-    """Bound E[Phi_T]."""
-    left = _decay(L, mu, K, T / 3) * Phi0
-    return bound_with_logs(rate, optimization=left, potential=Phi0, **shapes)
-
-
 FEDACII_A1_FULL = Theorem(
     label="fedacii:a1:full",
     short_version="fedac:a1",  # part (b)
@@ -78,7 +68,14 @@ FEDACII_A1_FULL = Theorem(
         discrepancy=L**2 * K**3 * sigma**2 / (mu**3 * T**4),
     ),
     step_size_formula=_fedac_ii_step_size,
-    bound_formula=partial(_fedac_ii_bound, {"variance": (4, 1), "discrepancy": (8101, 4)}),
+    # of E[Phi_T]
+    bound_formula=lambda rate, *, L, mu, K, T, Phi0, **_: bound_with_logs(
+        rate,
+        optimization=accelerated_decay(L, mu, K, T / 3) * Phi0,
+        potential=Phi0,
+        variance=(4, 1),
+        discrepancy=(8101, 4),
+    ),
     at_formula=tight_bounds.fedac_ii_a1,
 )
 
@@ -95,9 +92,14 @@ FEDACII_A2_FULL = Theorem(
         discrepancy=Q**2 * K**6 * sigma4**4 / (mu**5 * T**8),
     ),
     step_size_formula=_fedac_ii_step_size,
-    bound_formula=partial(
-        _fedac_ii_bound,
-        {"variance": (4, 1), "accelerated_variance": (55, 3), "discrepancy": (exp(18), 8)},
+    # of E[Phi_T]
+    bound_formula=lambda rate, *, L, mu, K, T, Phi0, **_: bound_with_logs(
+        rate,
+        optimization=accelerated_decay(L, mu, K, T / 3) * Phi0,
+        potential=Phi0,
+        variance=(4, 1),
+        accelerated_variance=(55, 3),
+        discrepancy=(exp(18), 8),
     ),
     at_formula=tight_bounds.fedac_ii_a2,
 )
@@ -124,19 +126,6 @@ def _gcvx_step_size(
     return StepSize(couple(eta=eta, mu=lam, K=K), lam)
 
 
-def _gcvx_bound(
-    constant: float, shapes: Any, rate: Rate, *, L: float, K: float, T: float, D0: float, **_: float
-) -> Bound:
-    """Bound E[F] - F*."""
-    return bound_with_logs(
-        rate,
-        optimization=constant * rate.optimization,
-        optimization_log=log_ratio(T**2, K, 2) ** 2,
-        potential=L * D0**2,
-        **shapes,
-    )
-
-
 FEDACI_A1_GCVX = Theorem(
     label="fedaci:a1:gcvx",
     name="fedac_i_a1_convex",
@@ -158,7 +147,9 @@ FEDACI_A1_GCVX = Theorem(
             divide((L * K * D0**2 / lam**3) ** 0.25, T * sqrt(sigma)),
         ),
     ),
-    bound_formula=partial(_gcvx_bound, 2, {"variance": (2, 2, 2), "discrepancy": (1005, 4, 4)}),
+    bound_formula=partial(
+        augmented_bound_with_logs, 2, {"variance": (2, 2, 2), "discrepancy": (1005, 4, 4)}
+    ),
     at_formula=tight_bounds.augmented(tight_bounds.fedac_i, start="Psi0"),
     augmented=True,
 )
@@ -183,7 +174,9 @@ FEDACII_A1_GCVX = Theorem(
             divide(cbrt(L * (D0 / lam) ** 2), cbrt((T * sigma) ** 2)),
         ),
     ),
-    bound_formula=partial(_gcvx_bound, 10, {"variance": (5, 1), "discrepancy": (16411, 4, 4)}),
+    bound_formula=partial(
+        augmented_bound_with_logs, 10, {"variance": (5, 1), "discrepancy": (16411, 4, 4)}
+    ),
     at_formula=tight_bounds.augmented(tight_bounds.fedac_ii_a1, start="Phi0"),
     augmented=True,
 )
@@ -211,7 +204,7 @@ FEDACII_A2_GCVX = Theorem(
         ),
     ),
     bound_formula=partial(
-        _gcvx_bound,
+        augmented_bound_with_logs,
         10,
         {"variance": (5, 1), "accelerated_variance": (139, 3, 3), "discrepancy": (exp(19), 8, 8)},
     ),

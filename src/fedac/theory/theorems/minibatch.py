@@ -123,11 +123,7 @@ MB_AC_SGD_GCVX = Theorem(
 
 def _alone(formula: Callable[..., R]) -> Callable[..., R]:
     """Return a formula of accelerated minibatch SGD at M = K = 1."""
-
-    def at_one(*rate: object, M: float, K: float, **letters: float) -> R:
-        return formula(*rate, M=1.0, K=1.0, **letters)
-
-    return at_one
+    return lambda *rate, M, K, **letters: formula(*rate, M=1.0, K=1.0, **letters)
 
 
 AC_SGD = Theorem(
