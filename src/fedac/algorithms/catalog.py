@@ -24,8 +24,8 @@ from fedac.algorithms.server import (
     Adam,
     Momentum,
     Nesterov,
+    ServerStep,
     SlowMo,
-    Step,
     Yogi,
 )
 
@@ -88,7 +88,7 @@ MEMORIES = {
 }
 # How the server moves every sequence x that clients send; delta = x - mean(clients).
 SERVER_RULES = {
-    "step": Piece(Step, "x <- x - gamma delta", "arXiv 1910.06378"),
+    "step": Piece(ServerStep, "x <- x - gamma delta", "arXiv 1910.06378"),
     "momentum": Piece(Momentum, "u <- beta u + delta; x <- x - gamma u", "arXiv 1909.06335"),
     "slowmo": Piece(
         SlowMo,

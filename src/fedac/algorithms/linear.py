@@ -26,18 +26,10 @@ Rows = tuple[tuple[float, ...], ...]
 
 @dataclass(frozen=True, slots=True)
 class Linear:
-    """The coefficients of a local step.
+    """The coefficients of a local step."""
 
-    Attributes
-    ----------
-    query : tuple of float
-        w_md as a combination of the local sequences.
-    update : tuple of tuples of float
-        Each next sequence as a combination of the sequences, w_md and g, in this order.
-    """
-
-    query: tuple[float, ...]
-    update: Rows
+    query: tuple[float, ...]  # w_md, of the local sequences
+    update: Rows  # the next local sequences, of the local sequences, w_md and g
 
 
 @lru_cache(maxsize=256)  # called at every step, usually with the same hyperparameters
@@ -75,22 +67,10 @@ def linear_form(algorithm: Algorithm, hp: Hyperparameters) -> Linear:
 
 @dataclass(frozen=True, slots=True)
 class Boundary:
-    """The coefficients of entering and leaving a round.
+    """The coefficients of entering a round, and of leaving it after `steps` local steps.
 
-    Attributes
-    ----------
-    first_memory : tuple of tuples of float
-        A client's first memory as combinations of the sequences.
-    enter : tuple of tuples of float
-        The local sequences as combinations of the sequences and the memory, in this order.
-    message, memory : tuple of tuples of float
-        The message and the new memory as combinations of the local sequences, the sequences and
-        the memory.
-    steps : int
-        The number of local steps to which `message` and `memory` apply.
-    slope_message, slope_memory : tuple of tuples of float, optional
-        Derivatives of `message` and `memory` with respect to 1/steps; None if they depend on the
-        number of steps in another way.
+    The slopes are derivatives of `message` and `memory` with respect to 1/steps; None if these
+    depend on the number of steps in another way.
 
     Examples
     --------
@@ -105,10 +85,10 @@ class Boundary:
     ((1.0, 0.5), (1.0,))
     """
 
-    first_memory: Rows
-    enter: Rows
-    message: Rows
-    memory: Rows
+    first_memory: Rows  # a client's first memory, of the sequences
+    enter: Rows  # the local sequences, of the sequences and the memory
+    message: Rows  # of the local sequences, the sequences and the memory
+    memory: Rows  # the new memory, of the same vectors
     steps: int
     slope_message: Rows | None
     slope_memory: Rows | None
@@ -245,14 +225,8 @@ def from_linear(
 ) -> Algorithm:
     """Rebuild an algorithm's local steps from coefficients; its output is its first sequence.
 
-    Parameters
-    ----------
-    name, sequences, start, step
-        Name, local sequences, their initial values for w_0 = 1, and coefficients of the original.
-    eta : float
-        The step size of the coefficients.
-    scales : bool
-        Whether another step size, as from a scheduler, is allowed: see `_scaled`.
+    `sequences` are the local ones, `start` their initial values for w_0 = 1, and `eta` the step
+    size of the coefficients. Another one, as from a scheduler, is allowed if `scales`.
 
     Examples
     --------

@@ -196,7 +196,7 @@ one; use fedac-i, fedac-ii, fedac-vanilla, momentum or gpa
             continue
         if server is not None:
             raise InputError(
-                f"a method has one server rule, got {_server_names(server)[0]} and {piece}"
+                f"a method has one server rule, got {_server_name(server)} and {piece}"
             )
         server = piece if isinstance(piece, ServerRule) else make_server_rule(piece)
     if "scaffnew" in memories and (len(memories) > 1 or server is not None):
@@ -210,11 +210,11 @@ one; use fedac-i, fedac-ii, fedac-vanilla, momentum or gpa
         method = with_server(method, server)
     for memory in outer:
         method = MEMORIES[memory].make(method)
-    server_name, server_label = ("", "") if server is None else _server_names(server)
+    others = [*inner, *outer, *([] if server is None else [_server_name(server)])]
     return replace(
         method,
-        name="+".join(filter(None, (name, *inner, *outer, server_name))),
-        label=" + ".join(filter(None, (label, *inner, *outer, server_label))),
+        name="+".join([name, *others]),
+        label=" + ".join([label, *(other.replace(",", ", ") for other in others)]),
     )
 
 
@@ -231,7 +231,8 @@ def _local_rule(local: str | Algorithm) -> tuple[Algorithm, str, str]:
     make = LOCAL_RULES[key].make
     values = _bind(make, local)
     rule: Algorithm = make(*values)
-    return rule, _with_numbers(key, values), _with_numbers(rule.label, values, ", ")
+    numbers = _write_numbers(values)
+    return rule, key + numbers, rule.label + numbers.replace(",", ", ")
 
 
 def make_server_rule(text: str) -> ServerRule:
@@ -248,16 +249,14 @@ def make_server_rule(text: str) -> ServerRule:
     return rule
 
 
-def _server_names(rule: ServerRule) -> tuple[str, str]:
-    """Return the name and the label of a server rule: those typed, or its class's name."""
+def _server_name(rule: ServerRule) -> str:
     names = {piece.make: name for name, piece in SERVER_RULES.items()}
     name = names.get(type(rule), type(rule).__name__.lower())
-    values = astuple(rule) if is_dataclass(rule) else ()
-    return _with_numbers(name, values), _with_numbers(name, values, ", ")
+    return name + _write_numbers(astuple(rule) if is_dataclass(rule) else ())
 
 
-def _with_numbers(name: str, values: tuple[Any, ...], comma: str = ",") -> str:
-    return f"{name}({comma.join(f'{value:.12g}' for value in values)})" if values else name
+def _write_numbers(values: tuple[Any, ...]) -> str:
+    return f"({','.join(f'{value:.12g}' for value in values)})" if values else ""
 
 
 def signature(name: str, make: Callable[..., Any], *, given: int = 0) -> str:

@@ -96,7 +96,7 @@ class _BuiltInRule(ServerRule):
 
 
 @dataclass(frozen=True)
-class Step(_BuiltInRule):
+class ServerStep(_BuiltInRule):
     """x <- x - gamma delta."""
 
     gamma: float
