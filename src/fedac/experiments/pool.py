@@ -79,18 +79,7 @@ class InThisProcess:
             def on_progress(queries: int, order: Order = order) -> None:
                 report(order, queries, "")
 
-            try:
-                runs = self.task.run(
-                    order.configs,
-                    order.f_star,
-                    threads=self.threads,
-                    on_progress=on_progress,
-                    on_compile=self.on_compile,
-                )
-            except Exception as error:  # from a user's own objective or algorithm, for example
-                yield Answer(order, [], error)
-            else:
-                yield Answer(order, runs)
+            yield passed_on(run_order(self.task, order, self.threads, on_progress, self.on_compile))
 
 
 class InProcesses:
@@ -182,7 +171,7 @@ def run_order(
     on_progress: Callable[[int], object],
     on_compile: Callable[[], object],
 ) -> Answer:
-    """Run a group in a worker; an error is answered as text, as its class may be the user's."""
+    """Run a group; its error becomes text, because a class of the user's may not be picklable."""
     try:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("default", UserWarning)
@@ -194,11 +183,11 @@ def run_order(
                 on_compile=on_compile,
             )
     except Exception as error:
-        relayed: Exception
+        relayed: Exception = RuntimeError(f"{type(error).__name__}: {error}")
         if isinstance(error, InputError):
             relayed = InputError(str(error))
-        else:
-            relayed = RuntimeError(f"{type(error).__name__}: {error}")
+        elif isinstance(error, MemoryError):
+            relayed = RuntimeError("out of memory")
         relayed.add_note(traceback.format_exc())
         return Answer(order, [], relayed)
     return Answer(order, runs, warnings=tuple((str(w.message), w.category) for w in caught))

@@ -288,7 +288,7 @@ class _Sweep:
         if not self._failed:
             return
         named = [
-            f"{_name(failed.order.configs[0])}: {_reason(failed.error)}"
+            f"{_name(failed.order.configs[0])}: {failed.error}"
             for failed in self._failed[:NAMED_FAILURES]
         ]
         failed, groups = len(self._failed), len(self.planned)
@@ -380,10 +380,3 @@ def _name(config: Config) -> str:
     """Name the group of a run."""
     clients = f"{config.split}, " if config.split else ""
     return f"{config.dataset}, {clients}M={config.M}, K={config.K}, seed={config.seed}"
-
-
-def _reason(error: Exception | None) -> str:
-    if isinstance(error, MemoryError):
-        return "out of memory"
-    plain = isinstance(error, InputError | RuntimeError)
-    return str(error) if plain else f"{type(error).__name__}: {error}"
