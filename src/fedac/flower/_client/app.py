@@ -20,7 +20,6 @@ from fedac.flower._client.round import (
     ClientRound,
     Step,
     client_id,
-    named_steps,
     receive,
     require_metrics,
     signed,
@@ -135,7 +134,7 @@ def client_app(
             if isinstance(model, Trainer):
                 after, metrics = model.train(this.local, this.task, this.client)
             else:
-                after, metrics = named_steps(model.gradient, this), {}
+                after, metrics = this.take_steps(model.gradient), {}
             return this.reply(after, this.task.local_steps, _with_examples(model, metrics))
 
     @app.evaluate(mods=watching)

@@ -78,6 +78,20 @@ class ClientRound:
             algorithm.local_sequences, local, self._model
         )
 
+    def take_steps(self, grad_fn: GradFn) -> dict[str, NDArray]:
+        """Take the local steps of a NumPy model; return the named arrays after them."""
+        names = self.task.algorithm.local_sequences
+        sequences = [with_prefix(name, self.local) for name in names]
+        # The server drops replies that are not finite: an overflow needs no warning here.
+        with np.errstate(over="ignore", invalid="ignore"):
+            lists = [list(arrays.values()) for arrays in sequences]
+            stepped = local_steps(grad_fn, lists, self.task, worker=self.client)
+        return {
+            f"{name}/{key}": array
+            for name, before, after in zip(names, sequences, stepped, strict=True)
+            for key, array in zip(before, after, strict=True)
+        }
+
     def reply(self, after: NamedArrays, steps: int, metrics: Mapping[str, Any]) -> Message:
         """Leave the round after some local steps, and return the reply.
 
@@ -91,8 +105,7 @@ class ClientRound:
             require_like(after, self.local)  # in bytes the server could not see the difference
             sequences = flatten(algorithm.sequences, self.sent, self._model)
             local = flatten(algorithm.local_sequences, after, self._model)
-            # The server drops replies that are not finite: an overflow needs no warning here.
-            with np.errstate(over="ignore", invalid="ignore"):
+            with np.errstate(over="ignore", invalid="ignore"):  # as above
                 # Leave.
                 known = version is not None and self._memory_found and version.weight
                 message, memory = leave(
@@ -220,21 +233,6 @@ def local_steps(
         [np.asarray(after, dtype=before.dtype) for before, after in zip(old, new, strict=True)]
         for old, new in zip(sequences, zip(*states, strict=True), strict=True)
     )
-
-
-def named_steps(grad_fn: GradFn, round_: ClientRound) -> dict[str, NDArray]:
-    """Take a round's local steps over its named arrays."""
-    task, names = round_.task, round_.task.algorithm.local_sequences
-    sequences = [with_prefix(name, round_.local) for name in names]
-    lists = [list(arrays.values()) for arrays in sequences]
-    # The server drops replies that are not finite: an overflow needs no warning here.
-    with np.errstate(over="ignore", invalid="ignore"):
-        stepped = local_steps(grad_fn, lists, task, worker=round_.client)
-    return {
-        f"{name}/{key}": array
-        for name, before, after in zip(names, sequences, stepped, strict=True)
-        for key, array in zip(before, after, strict=True)
-    }
 
 
 def client_id(context: Context) -> int:

@@ -138,7 +138,8 @@ class Clients:
         self._asked.update(new)
         record = ConfigRecord({**config, ASK: CLIENT, EXAMPLES: examples})
         questions = [Message(RecordDict({CONFIG: record}), node, QUESTION) for node in new]
-        for node, reply in send_and_wait(grid, questions, seconds, {}).replies.items():
+        replies, _ = send_and_wait(grid, questions, seconds, {})
+        for node, reply in replies.items():
             if reply.has_error():
                 continue
             told = reply.content.config_records.get(CLIENT, ConfigRecord())

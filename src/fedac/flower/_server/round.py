@@ -30,7 +30,7 @@ from fedac.flower._server.clients import Clients
 from fedac.flower._server.hooks import RoundHooks
 from fedac.flower._server.privacy import Wrappers
 from fedac.flower._server.result import SERVER, TRAIN, FederationResult, History, QuorumError, Round
-from fedac.flower._server.waiting import Grace, send_and_wait
+from fedac.flower._server.waiting import send_and_wait
 from fedac.paths import require_writable
 
 log = logging.getLogger("flwr.fedac")
@@ -141,7 +141,9 @@ class FederationRun:
             # Configure.
             config = self.train_config
             messages = list(self.hooks.configure_train(number, arrays, config, self.grid))
-            training = strategy.begin_round(number, arrays)  # a subclass may replace the hook
+            training = strategy.training
+            if training is None or training.number != number:  # a subclass replaced the hook
+                training = strategy.begin_round(number, arrays)
             if attempt == 1:
                 training.quorum = strategy.quorum_of(len(messages))
             # Wait. A late reply to an earlier attempt counts as well.
@@ -208,16 +210,17 @@ class FederationRun:
         """Send messages; return the replies in time, and the seconds until the last of them."""
         strategy = self.strategy
         seconds = min(strategy.deadline.seconds, self.timeout or float("inf"))
-        grace = None if strategy.grace is None else Grace(strategy.grace, enough)
-        answers = send_and_wait(self.grid, messages, seconds, unanswered, grace)
+        replies, slowest = send_and_wait(
+            self.grid, messages, seconds, unanswered, grace=strategy.grace, enough=enough
+        )
         row.bytes_down += count_bytes(messages)
-        row.bytes_up += count_bytes(answers.replies.values())
+        row.bytes_up += count_bytes(replies.values())
         asked = {message.metadata.dst_node_id for message in messages}
-        silent = sorted(asked - set(answers.replies))
+        silent = sorted(asked - set(replies))
         strategy.drop(row.round, dict.fromkeys(silent, "no reply in time"), during=during)
         if during == "training":
             row.lost += len(silent)
-        return list(answers.replies.values()), answers.seconds
+        return list(replies.values()), slowest
 
     def _evaluate_on_server(self, server_round: int, arrays: ArrayRecord) -> dict[str, float]:
         if self.evaluate_fn is None:

@@ -60,22 +60,6 @@ class Deadline:
         return self.given if isinstance(self.given, str) else f"{self.given:g} s"
 
 
-@dataclass
-class Answers:
-    """The replies that came in time, by node, and the seconds until the last one came."""
-
-    replies: dict[int, Message] = field(default_factory=dict)
-    seconds: float = 0.0
-
-
-@dataclass(frozen=True)
-class Grace:
-    """A grace period: seconds to wait after enough replies that are not errors."""
-
-    seconds: float
-    enough: int
-
-
 def wait_for_nodes(grid: Grid, wanted: int, seconds: float) -> list[int]:
     """Return the connected nodes, as soon as there are `wanted` or the time is up."""
     _poll(lambda: len(list(grid.get_node_ids())) >= wanted, seconds)
@@ -87,13 +71,16 @@ def send_and_wait(
     messages: Sequence[Message],
     seconds: float,
     unanswered: dict[str, int],
-    grace: Grace | None = None,
-) -> Answers:
+    *,
+    grace: float | None = None,
+    enough: int = 0,
+) -> tuple[dict[int, Message], float]:
     """Send at most one message per node and return the replies that came in time.
 
-    `unanswered` maps earlier messages to their nodes and is updated. A late reply to one of them
-    counts; a late error (the message has expired, for example) does not, as the new reply may
-    still come.
+    They are by node, with the seconds until the last of them. After `enough` replies that are not
+    errors, wait `grace` more seconds. `unanswered` maps earlier messages to their nodes and is
+    updated. A late reply to one of them counts; a late error (the message has expired, for example)
+    does not, as the new reply may still come.
     """
     accepted = set(grid.push_messages(messages)) if messages else set()
     if not any(accepted):  # too large for one request: send them one by one
@@ -102,12 +89,12 @@ def send_and_wait(
     sent = {m.metadata.message_id: m.metadata.dst_node_id for m in messages}
     sent = {name: node for name, node in sent.items() if name in accepted}
     unanswered |= sent
-    answers = Answers()
-    replies = answers.replies
+    replies: dict[int, Message] = {}
+    slowest = 0.0
     until: float | None = None  # when the grace period ends
 
     def complete() -> bool:
-        nonlocal until
+        nonlocal until, slowest
         for reply in grid.pull_messages(list(unanswered)) if unanswered else ():
             name = reply.metadata.reply_to_message_id
             node = unanswered.pop(name, None)
@@ -116,17 +103,17 @@ def send_and_wait(
             # An error may come from the SuperLink; name the node instead.
             reply.metadata.__dict__["_src_node_id"] = node
             replies.setdefault(node, reply)
-            answers.seconds = time.monotonic() - began
+            slowest = time.monotonic() - began
         if all(node in replies for node in sent.values()):
             return True
         if grace is None:
             return False
-        if sum(not reply.has_error() for reply in replies.values()) >= grace.enough:
-            until = until or time.monotonic() + grace.seconds
+        if sum(not reply.has_error() for reply in replies.values()) >= enough:
+            until = until or time.monotonic() + grace
         return until is not None and time.monotonic() >= until
 
     _poll(complete, seconds)
-    return answers
+    return replies, slowest
 
 
 def _poll(done: Callable[[], bool], seconds: float) -> None:
