@@ -16,7 +16,6 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from functools import reduce
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -36,43 +35,20 @@ BUFFER = "buffer/"
 HEADER, ARRAY = "header.json", "array:"  # names in an archive
 
 
-@dataclass(frozen=True)
-class Layout:
-    """The arrays of a model that travel, and their keys. Default: all, under their names."""
-
-    # The key of each array by name; None if it does not travel. A tensor with two names has one.
-    keys: Mapping[str, str | None] = field(default_factory=dict)
-    fixed: NamedArrays = field(default_factory=dict)  # arrays that do not travel, by name
-
-    def select(self, arrays: NamedArrays) -> dict[str, NDArray]:
-        """Return the arrays that travel, by key."""
-        if not self.keys:
-            return dict(arrays)
-        return {key: arrays[name] for name, key in self.keys.items() if key is not None}
-
-    def complete(self, arrays: NamedArrays) -> dict[str, NDArray]:
-        """Undo `select`: return arrays under all names of the model."""
-        if not self.keys:
-            return dict(arrays)
-        return {
-            name: self.fixed[name] if key is None else arrays[key]
-            for name, key in self.keys.items()
-        }
-
-
 class ModelArrays(ArrayRecord):
-    """A model's arrays under the names of its `state_dict`, and their layout."""
+    """A model's arrays under the names of its `state_dict`, and the keys under which they travel.
 
-    layout: Layout
+    The key is None for an array that does not travel. A tensor with two names has one key.
+    """
 
-    def __init__(self, arrays: NamedArrays, layout: Layout) -> None:
+    def __init__(self, arrays: NamedArrays, keys: Mapping[str, str | None]) -> None:
         super().__init__({name: Array(np.asarray(array)) for name, array in arrays.items()})
-        self.layout = layout
+        self.travel_keys = keys
 
 
-def layout_of(record: ArrayRecord) -> Layout:
-    """Return the layout of a run's initial arrays; everything in a plain ArrayRecord travels."""
-    return record.layout if isinstance(record, ModelArrays) else Layout()
+def travel_keys(record: ArrayRecord) -> Mapping[str, str | None]:
+    """Return the keys under which a run's initial arrays travel, by name."""
+    return record.travel_keys if isinstance(record, ModelArrays) else {n: n for n in record}
 
 
 def initial_state(
@@ -91,7 +67,8 @@ def initial_state(
             f"initial_arrays must be an ArrayRecord, got {type(initial_arrays).__name__}; "
             "use ArrayRecord([w]) for a list of arrays, torch_arrays(model) for a PyTorch model"
         )
-    initial = layout_of(initial_arrays).select(from_record(initial_arrays))
+    arrays, keys = from_record(initial_arrays), travel_keys(initial_arrays)
+    initial = {key: arrays[name] for name, key in keys.items() if key is not None}
     for key, array in initial.items():
         if not np.issubdtype(array.dtype, np.floating):
             raise InputError(

@@ -14,7 +14,6 @@ from torch import Tensor
 from fedac.errors import InputError
 from fedac.flower._arrays import (
     BUFFER,
-    Layout,
     ModelArrays,
     NamedArrays,
     NDArray,
@@ -50,9 +49,7 @@ def torch_arrays(module: torch.nn.Module) -> ModelArrays:
     """
     keys, masks = _keys(module), _masks(module)
     arrays = {name: _to_numpy(tensor) for name, tensor in _named(module).items()}
-    layout = {name: None if keys.get(name) in masks else keys.get(name) for name in arrays}
-    fixed = {name: array for name, array in arrays.items() if layout[name] is None}
-    return ModelArrays(arrays, Layout(layout, fixed))
+    return ModelArrays(arrays, {n: None if keys.get(n) in masks else keys.get(n) for n in arrays})
 
 
 def load_torch_arrays(module: torch.nn.Module, arrays: ArrayRecord | NamedArrays) -> None:

@@ -22,12 +22,12 @@ from fedac.errors import InputError
 from fedac.federation.averaging import mean_by_key
 from fedac.federation.compression import FLOAT32
 from fedac.flower._arrays import (
-    Layout,
     NamedArrays,
     NDArray,
     from_record,
     read_like,
     to_record,
+    travel_keys,
 )
 from fedac.flower._server.aggregate import distance, not_finite, output_of, server_step
 from fedac.flower._server.clients import Clients, sample_size
@@ -86,7 +86,7 @@ class RoundHooks(Options, Strategy):
     history = cached_property(lambda self: History())
     clients = cached_property(lambda self: Clients())
     server = cached_property[NamedArrays](lambda self: {})
-    layout = cached_property(lambda self: Layout())
+    initial_arrays = cached_property(lambda self: ArrayRecord())
     _running = False
 
     def configure_train(
@@ -339,8 +339,12 @@ class RoundHooks(Options, Strategy):
 
     def output(self, server_round: int, arrays: NamedArrays) -> dict[str, NDArray]:
         """Return the algorithm's output after a round, with the names of the initial arrays."""
-        t = server_round * self.local_steps
-        return self.layout.complete(output_of(self.algorithm, arrays, self.server, self.hp, t))
+        t, initial = server_round * self.local_steps, self.initial_arrays
+        output = output_of(self.algorithm, arrays, self.server, self.hp, t)
+        return {
+            name: initial[name].numpy() if key is None else output[key]
+            for name, key in travel_keys(initial).items()
+        }
 
     def drop(self, server_round: int, reasons: Mapping[int, str], *, during: str) -> None:
         """Log the nodes whose replies are not used and why, and list them in the history."""

@@ -22,8 +22,8 @@ from fedac.flower._arrays import (
     count_bytes,
     from_record,
     initial_state,
-    layout_of,
     to_record,
+    travel_keys,
 )
 from fedac.flower._server.checkpoint import Checkpoint
 from fedac.flower._server.clients import Clients
@@ -82,7 +82,7 @@ class FederationRun:
             result, strategy = self.result, self.strategy
             result.sequences, result.server = from_record(self._arrays), strategy.server
             output = strategy.output(self._finished, result.sequences)
-            result.arrays = ModelArrays(output, strategy.layout)
+            result.arrays = ModelArrays(output, travel_keys(initial_arrays))
         return self.result
 
     def _begin(self, initial_arrays: ArrayRecord) -> None:
@@ -90,7 +90,7 @@ class FederationRun:
         strategy, path, source = self.strategy, self.strategy.checkpoint, self.strategy.source
         strategy.training, strategy.last_round = None, self.num_rounds
         strategy.history, strategy.clients = History(), Clients()
-        strategy.layout = layout_of(initial_arrays)
+        strategy.initial_arrays = initial_arrays
         arrays, strategy.server = initial_state(strategy.algorithm, initial_arrays)
         if source is not None:
             found = Checkpoint.load(source)
