@@ -104,7 +104,7 @@ def survive(rank: int, method: str, victim: int, at: int, steps: int) -> dict[st
             averages.rebuild(dist.new_group(survivors, use_local_synchronization=True))
             spread = state(averages).tolist()
     end = {"end": state(averages), "after": spread, "lost": lost, "ranks": averages.world_size}
-    averages._workers.exchange({})  # nobody leaves before the others
+    averages._rounds.workers.exchange({})  # nobody leaves before the others
     return end
 
 
@@ -192,21 +192,6 @@ def meet_other_messages(rank: int) -> dict[str, Any]:
         optimizer.step()
         dist.all_reduce(mine)
     return {"w": w.tolist(), "mine": mine.tolist()}
-
-
-def warn_of_buffers(rank: int) -> list[list[str]]:
-    """Synchronize with and without the model."""
-    model = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))
-    plain = nn.Linear(2, 3)
-
-    def optimizer(of: nn.Module) -> torch.optim.Optimizer:
-        return torch.optim.SGD(of.parameters(), lr=0.1)
-
-    return [
-        caught(lambda: synchronize(optimizer(model), local_steps=2)),
-        caught(lambda: synchronize(optimizer(model), model, local_steps=2)),
-        caught(lambda: synchronize(optimizer(plain), local_steps=2)),
-    ]
 
 
 def variance(rank: int) -> list[float]:
@@ -639,7 +624,7 @@ def replaced_machine(rank: int, method: str, path: str, missing: str) -> dict[st
 
     def kept(w: nn.Parameter, optimizer: Any, averages: Synchronizer) -> dict[str, Any]:
         ours = averages.optimizer
-        adam = {n: t.clone() for n, t in optimizer.state[w].items() if ours.inside is not None}
+        adam = {n: t.clone() for n, t in optimizer.state[w].items() if ours.inner is not None}
         parts = ("sent", "memory") if not ours.takes_mean else ()
         tensors = {part: [t.clone() for t in ours.kept(w, part)] for part in parts}
         return {

@@ -14,8 +14,7 @@ from torch import nn
 from fedac.algorithms import Algorithm, fedac
 from fedac.algorithms.hyperparameters import Hyperparameters
 from fedac.errors import InputError
-from fedac.federation.schedule import Decay
-from fedac.torch import FedAc, LocalOptimizer, Synchronizer, synchronize
+from fedac.torch import FedAc, Synchronizer, synchronize
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("alone")]
 NUMBERS = {"lr": 0.1, "mu": 0.1, "local_steps": 2}
@@ -362,7 +361,7 @@ def damaged(key, value):
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (damaged("version", 1), "it has version 1; this fedac reads versions 2 to 5"),
+        (damaged("version", 5), "it has version 5; this fedac reads version 6"),
         (damaged("version", "two"), "it has version 'two'"),
         (damaged("format", "other"), "not a checkpoint of fedac.torch"),
         (lambda content: content.pop("groups"), "not a checkpoint of fedac.torch"),
@@ -383,12 +382,12 @@ def test_damaged_contents(written: Path, begin, damage, message) -> None:
 @pytest.mark.parametrize(
     "damage",
     [
-        lambda content: content.pop("inside"),
-        damaged("inside", 3),
-        lambda content: content["inside"].pop("state"),
-        lambda content: content["inside"].pop("param_groups"),
-        lambda content: content["inside"]["param_groups"][0].pop("params"),
-        lambda content: content["inside"].update(state={0: 5}),
+        lambda content: content.pop("inner"),
+        damaged("inner", 3),
+        lambda content: content["inner"].pop("state"),
+        lambda content: content["inner"].pop("param_groups"),
+        lambda content: content["inner"]["param_groups"][0].pop("params"),
+        lambda content: content["inner"].update(state={0: 5}),
     ],
 )
 def test_damaged_states_of_an_optimizer(tmp_path: Path, algorithm, damage) -> None:
@@ -465,84 +464,3 @@ def test_flipped_bytes_are_detected(written: Path, begin) -> None:
     whole[whole.index(weight)] ^= 1
     written.write_bytes(bytes(whole))
     assert_refused(begin, written, "it is damaged, or not a checkpoint of fedac.torch")
-
-
-# -- checkpoints of older versions -------------------------------------------------------------
-
-DATA = Path(__file__).parent / "data"
-VERSION_2, VERSION_3 = DATA / "version-2", DATA / "version-3"
-OLD = {
-    "fedac-i": "fedac-i",
-    "fedac-ii": "fedac-ii",
-    "general": fedac(gamma=0.3, alpha=3.0, beta=4.0),
-    "fedavg": "fedavg",
-}
-
-
-class Small(nn.Module):
-    """The model of the files in data, which older versions wrote after four steps."""
-
-    def __init__(self, dtype: torch.dtype) -> None:
-        super().__init__()
-        values = torch.linspace(-1, 2, 6, dtype=torch.float64)
-        self.weight = nn.Parameter(values.reshape(2, 3).to(dtype))
-        self.bias = nn.Parameter(torch.linspace(0, 1, 2, dtype=torch.float64).to(dtype))
-        self.register_buffer("statistic", torch.tensor([0.5, 0.25], dtype=torch.float64))
-
-    def run(self, optimizer, scheduler, steps: int) -> None:
-        for _ in range(steps):
-            for p in self.parameters():
-                numbers = torch.arange(p.numel(), dtype=torch.float64).reshape(p.shape)
-                noise = numbers / 8 - optimizer.steps / 4
-                p.grad = (0.5 * p.detach().double() + noise).to(p.dtype)
-            self.statistic.mul_(0.5).add_(1)
-            optimizer.step()
-            scheduler.step()
-
-
-@pytest.mark.parametrize("dtype", ["float64", "bfloat16"])
-@pytest.mark.parametrize(
-    ("folder", "name"),
-    [*((VERSION_2, name) for name in OLD), (VERSION_3, "fedac-i"), (VERSION_3, "fedavg")],
-)
-@pytest.mark.parametrize("kind", ["checkpoint", "state dict"])
-def test_older_files_continue_bit_for_bit(folder: Path, name: str, dtype: str, kind: str) -> None:
-    model = Small(getattr(torch, dtype))
-    optimizer = LocalOptimizer(model.parameters(), OLD[name], **NUMBERS)
-    averages = synchronize(optimizer, model)
-    scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.75)
-    if kind == "checkpoint":
-        extra = averages.resume(folder / f"{name}-{dtype}.pt")
-        assert extra["note"] == ("by fedac 0.1" if folder == VERSION_2 else "by version 3")
-        assert averages.rounds == 2
-        scheduler.load_state_dict(extra["scheduler"])
-    else:
-        saved = torch.load(folder / f"{name}-{dtype}-state.pt", weights_only=True)
-        for part, key in ((model, "model"), (optimizer, "optimizer"), (scheduler, "scheduler")):
-            part.load_state_dict(saved[key])
-        optimizer.train()  # it was saved while evaluating
-    assert optimizer.steps == 4
-    model.run(optimizer, scheduler, 3)
-    found = [s for p in model.parameters() for s in optimizer.sequences(p)]
-    found += [*model.parameters(), model.statistic]
-    wanted = torch.load(folder / "expected.pt", weights_only=True)[f"{name}-{dtype}"]
-    assert same([tensor.detach() for tensor in found], wanted)
-
-
-def test_a_run_of_fedac_0_1_may_continue_with_a_decay() -> None:
-    model = Small(torch.float64)
-    decay = Decay(0.2, "1/r")
-    optimizer = LocalOptimizer(model.parameters(), "fedac-i", **NUMBERS | {"lr": decay})
-    averages = synchronize(optimizer, model)
-    averages.resume(VERSION_2 / "fedac-i-float64.pt")
-    assert averages.rounds == 2
-    assert optimizer.param_groups[0]["lr"] == decay.at(2)
-    optimizer.eval()  # the parameters match the sequences
-    optimizer.train()
-
-
-def test_a_file_of_fedac_0_1_with_other_coefficients_is_refused() -> None:
-    model = Small(torch.float64)
-    other = LocalOptimizer(model.parameters(), fedac(gamma=0.4, alpha=3.0, beta=4.0), **NUMBERS)
-    with pytest.raises(InputError, match=r"written with gamma=0\.3, not 0\.4"):
-        synchronize(other, model).resume(VERSION_2 / "general-float64.pt")

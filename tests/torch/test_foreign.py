@@ -12,7 +12,7 @@ from torch import nn
 
 from fedac.errors import InputError
 from fedac.torch import FedAc, Synchronizer, synchronize
-from fedac.torch._state import Inside
+from fedac.torch._any_optimizer import InnerOptimizer
 
 pytestmark = pytest.mark.slow
 
@@ -337,7 +337,7 @@ def test_any_form_of_state_is_followed(tmp_path: Path) -> None:
 def test_a_state_that_is_not_finite_is_reset_with_its_worker() -> None:
     w = nn.Parameter(torch.ones(2))
     for gradient in (torch.ones(2), torch.full((2,), torch.nan)):
-        inside = Inside(Unusual([w], lr=0.1), "local")
+        inside = InnerOptimizer(Unusual([w], lr=0.1), "local")
         w.grad = gradient
         inside.optimizer.step()
         inside.end_round(used=True)
@@ -369,7 +369,7 @@ def test_added_parameters_need_a_second_call() -> None:
 
 def test_a_parameter_without_state_counts_as_zero() -> None:
     w, v = (nn.Parameter(torch.ones(2)) for _ in range(2))
-    inside = Inside(torch.optim.SGD([w, v], lr=0.1, momentum=0.9), "average")
+    inside = InnerOptimizer(torch.optim.SGD([w, v], lr=0.1, momentum=0.9), "average")
     w.grad = torch.full((2,), 3.0)
     inside.optimizer.step()
     inside.names = inside.find_names()
@@ -454,7 +454,7 @@ def test_a_wrapped_optimizer_is_refused(make) -> None:
     # Lightning's even has the class of what it wraps.
     disguised = type("Disguised", (Wrapper, type(optimizer)), {})
     for kind in (Wrapper, disguised):
-        with pytest.raises(InputError, match=f"{kind.__name__} wraps an optimizer; give that one"):
+        with pytest.raises(InputError, match=f"{kind.__name__} wraps an optimizer; pass that one"):
             synchronize(kind(optimizer), **options)
     synchronize(kind(optimizer).optimizer, **options)
 
@@ -466,7 +466,7 @@ def test_what_only_your_optimizer_can_do() -> None:
         averages.optimizer.step()
     with pytest.raises(InputError, match="there is nothing to switch"):
         averages.optimizer.eval()
-    with pytest.raises(InputError, match="give your own optimizer"):
+    with pytest.raises(InputError, match="pass your own optimizer"):
         synchronize(averages.optimizer)
 
 

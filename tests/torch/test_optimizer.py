@@ -17,7 +17,7 @@ from fedac.algorithms import ALGORITHMS, FEDAC_I, FEDAVG, fedac
 from fedac.errors import InputError, NotAcceleratedWarning
 from fedac.federation.schedule import Decay
 from fedac.torch import FedAc, LocalOptimizer, LocalSGD
-from fedac.torch._fused_step import Batches
+from fedac.torch._local_step import Batches
 
 NUMBERS = {"lr": 0.3, "mu": 0.2, "local_steps": 4}
 LOCAL = {name: record for name, record in ALGORITHMS.items() if not record.minibatch}
@@ -427,7 +427,7 @@ def test_every_group_falls_by_its_own_decay() -> None:
     again = copy.deepcopy(optimizer)
     assert [group["lr"] for group in optimizer.param_groups] == [0.5, 0.1, 0.4]
     for each in (optimizer, again):
-        each.begin_round(3)
+        each.lower_lr(3)
         assert [group["lr"] for group in each.param_groups] == [0.25, 0.1, 0.05]
 
 
@@ -438,7 +438,8 @@ def test_a_saved_decay_continues(dtype, tmp_path) -> None:
         params = parameters(dtype)
         optimizer = FedAc(params, **NUMBERS | {"lr": Decay(0.3, "1/r")})
         for r in range(4):
-            optimizer.begin_round(r)
+            optimizer.lower_lr(r)
+            optimizer.refresh()
             if save and r == 2:  # with the lr of this round, and its w_md
                 torch.save(optimizer.state_dict(), tmp_path / "state.pt")
                 optimizer = FedAc(params, **NUMBERS | {"lr": Decay(0.3, "1/r")})

@@ -160,7 +160,7 @@ def test_a_start_that_differs_is_refused(processes) -> None:
     for process in processes("late", world=2):
         assert process.code == 0, process.err
         served, averaged = process.result
-        assert served.startswith("processes differ in what the last round ended with (sums of all")
+        assert served.startswith("processes differ in state after the last round (sums of")
         assert averaged == "accepted"  # the next mean makes them equal
 
 

@@ -397,7 +397,7 @@ def test_a_missing_process_group_is_explained() -> None:
     ("options", "message"),
     [
         ({"weighting": "size"}, "unknown weighting 'size'; known: examples, uniform"),
-        ({"examples": 5}, "examples is for weighting='examples' only"),
+        ({"examples": 5}, "examples needs weighting='examples'"),
         ({"weighting": "examples", "examples": 0}, "examples must be a whole number, at least 1"),
         ({"on_nonfinite": "skip"}, "unknown on_nonfinite 'skip'; did you mean 'skip-worker'"),
         (
@@ -409,7 +409,7 @@ def test_a_missing_process_group_is_explained() -> None:
             "delay_steps must be a whole number, at least 1, got 0",
         ),
         ({"overlap": True, "delay_steps": "1"}, "delay_steps must be a whole number"),
-        ({"delay_steps": 2}, "delay_steps is for overlap=True only"),
+        ({"delay_steps": 2}, "delay_steps needs overlap=True"),
         ({"at": [2, 8]}, "6 steps apart, more than local_steps=4"),
         ({"at": []}, "at is empty; give at least one step"),
         ({"at": [0, 2]}, "every step in at must be a whole number, at least 1, got 0"),
@@ -513,9 +513,7 @@ def test_new_parameters_need_a_new_synchronizer() -> None:
     optimizer.add_param_group({"params": [nn.Parameter(torch.ones(2))]})
     w.grad = torch.ones(3)
     optimizer.step()
-    with pytest.raises(
-        InputError, match=r"parameters were added or unfrozen; make a new Synchronizer"
-    ):
+    with pytest.raises(InputError, match=r"parameters were added or unfrozen; create"):
         averages.synchronize()
 
 
@@ -603,7 +601,7 @@ def test_local_steps_cannot_change_during_training() -> None:
     w.grad = torch.ones(3)
     for _ in range(3):
         optimizer.step()
-    with pytest.raises(InputError, match="local_steps has changed; make a new Synchronizer"):
+    with pytest.raises(InputError, match="local_steps has changed; create a new Synchronizer"):
         optimizer.step()
 
 

@@ -10,7 +10,7 @@ from torch import nn
 from fedac.algorithms import FEDAC_I, get
 from fedac.errors import InputError
 from fedac.torch import FedAc, LocalOptimizer, LocalSGD, synchronize
-from fedac.torch._optimizer import decayed_form
+from fedac.torch._local_step import decayed_form
 
 LR, MU, K, DECAY, STEPS = 0.3, 0.2, 4, 0.1, 9
 NUMBERS = {"lr": LR, "mu": MU, "local_steps": K, "weight_decay": DECAY}
@@ -265,25 +265,6 @@ def test_a_resumed_run_is_bit_identical(name: str, dtype, tmp_path) -> None:
     run(third, loaded, K + 1)
     assert torch.equal(whole, resumed)
     assert torch.equal(whole, loaded)
-
-
-def test_a_state_from_before_there_was_weight_decay_has_none() -> None:
-    w = new()
-    optimizer = FedAc([w], **NUMBERS | {"weight_decay": 0.0})
-    run(optimizer, w, 3)
-    saved = optimizer.state_dict()
-    (group,), (rule,) = saved["param_groups"], saved["rules"]
-    group["last"] = dict(group["last"])
-    rule["settings"] = dict(rule["settings"])
-    for settings in (group, group["last"], rule["settings"]):
-        del settings["weight_decay"]
-    other = nn.Parameter(w.detach().clone())
-    continued = FedAc([other], **NUMBERS)
-    continued.load_state_dict(saved)
-    for each, p in ((optimizer, w), (continued, other)):
-        run(each, p, 3)
-    assert torch.equal(w, other)
-    assert continued.param_groups[0]["weight_decay"] == 0.0
 
 
 def test_processes_follow_a_plain_loop(processes) -> None:

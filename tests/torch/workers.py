@@ -160,7 +160,7 @@ def kept(optimizer: LocalOptimizer) -> dict[str, list[list[float]]]:
 def everything(optimizer: LocalOptimizer) -> dict[str, Any]:
     """Return all that a rank has."""
     counts = {"rounds": optimizer.rounds, "taken": [g["taken"] for g in optimizer.param_groups]}
-    inside = optimizer.inside and plain(optimizer.inside.optimizer.state_dict())
+    inside = optimizer.inner and plain(optimizer.inner.optimizer.state_dict())
     return {"local": sequences(optimizer), "inside": inside, **kept(optimizer), **counts}
 
 

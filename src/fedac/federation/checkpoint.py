@@ -54,10 +54,10 @@ class Envelope:
             raise InputError(f"it is not a checkpoint of {self.package}")
         version = header.get("version")
         if not (isinstance(version, int) and self.oldest <= version <= self.version):
-            raise InputError(
-                f"it has version {version!r}; this fedac reads versions {self.oldest} to "
-                f"{self.version}"
-            )
+            reads = f"version {self.version}"
+            if self.oldest < self.version:
+                reads = f"versions {self.oldest} to {self.version}"
+            raise InputError(f"it has version {version!r}; this fedac reads {reads}")
 
     def write(self, path: Path, write: Callable[[BinaryIO], object], *, writer: str = "") -> None:
         """Write a checkpoint that only its owner may read; for `writer` see `write_atomically`."""

@@ -1,7 +1,8 @@
-"""What processes must have in common, as texts to compare and to show in errors."""
+"""Agreement between processes: what must be the same, and how all start from the same state."""
 
 from __future__ import annotations
 
+import math
 import zlib
 from collections.abc import Collection, Sequence
 from typing import Any
@@ -10,9 +11,15 @@ import torch
 from torch import Tensor
 
 from fedac.errors import InputError
-from fedac.torch._communication import Workers, require_close, require_same, settings_of
-from fedac.torch._flat import checksum, flatten, unflatten
-from fedac.torch._state import Inside, SequenceOptimizer
+from fedac.torch._any_optimizer import InnerOptimizer
+from fedac.torch._averaging import Header, checksum, flatten, unflatten
+from fedac.torch._communication import Workers, require_same
+from fedac.torch._state import SequenceOptimizer, plain_settings
+
+# Processes compute their lr with different roundings: on other hardware, or by other formulas.
+TOLERANCE = 1e-9
+# Tensors whose sums and norms differ by less, relative to the norm, count as equal.
+CLOSE = 1e-5
 
 
 def require_agreement(
@@ -25,7 +32,7 @@ def require_agreement(
 ) -> None:
     """Refuse processes that differ now: later they would wait for each other."""
     mine = {
-        "optimizer": describe_inside(optimizer),
+        "optimizer": describe_inner(optimizer),
         "algorithm": optimizer.algorithm.name,
         "local_steps": local_steps_of(optimizer),
         "settings": settings_of(optimizer.param_groups),
@@ -36,7 +43,9 @@ def require_agreement(
         **options,
         "steps": optimizer.steps,
         "rounds": optimizer.rounds,
-        "what the last round ended with (sums of all sizes)": describe_server(optimizer, trained),
+        "state after the last round (sums of absolute values)": _describe_server(
+            optimizer, trained
+        ),
     }
     reports = workers.exchange(mine)
     differences = []
@@ -50,18 +59,83 @@ def require_agreement(
         raise InputError(". And ".join(differences))
 
 
-def agree_on_state(workers: Workers, inside: Inside) -> None:
-    """Find what of the optimizers' state is averaged; refuse processes where it differs."""
-    names = inside.find_names()
+def require_same_steps(headers: Sequence[Header]) -> None:
+    """Refuse workers that have taken different numbers of steps, unless they have finished."""
+    if len({header.steps for header in headers if not header.finished}) > 1:
+        try:
+            require_same("how many steps they have taken", [h.steps for h in headers])
+        except InputError as error:
+            raise InputError(
+                f"{error}. All ranks must take the same number of steps, or train inside "
+                "averages.join(). No state was averaged"
+            ) from None
+
+
+def agree_on_settings(
+    workers: Workers, headers: Sequence[Header], settings: list[list[float]], *, steps: int
+) -> list[list[float]]:
+    """Return the settings of the workers that train, or refuse those that differ.
+
+    A worker that has finished may have other settings.
+    """
+    if len({header.digest for header in headers}) == 1:
+        return settings
+    # All workers see that digests differ, so all of them exchange their settings.
+    reports = workers.exchange({"settings": settings})
+    by_worker = [reports[leader]["settings"] for leader in workers.leaders]
+    furthest = max(range(len(headers)), key=lambda m: headers[m].steps)
+    training = [s for s, h in zip(by_worker, headers, strict=True) if not h.finished]
+    training = training or [by_worker[furthest]]
+    try:
+        require_close(f"lr after {steps} steps", training)
+    except InputError as error:
+        raise InputError(
+            f"{error}. Schedulers must do the same in all processes. No state was averaged"
+        ) from None
+    found: list[list[float]] = training[0]
+    return found
+
+
+def agree_on_state(workers: Workers, inner: InnerOptimizer) -> None:
+    """Find which state of the optimizers is averaged; refuse processes where it differs."""
+    names = inner.find_names()
     reports = workers.exchange({"names": names})
     require_same("the state of their optimizers", [theirs["names"] for theirs in reports])
-    inside.names = names
+    inner.names = names
 
 
-def describe_inside(optimizer: SequenceOptimizer) -> str:
-    """Say who takes the local steps."""
-    inside = optimizer.inside
-    return "an optimizer of fedac.torch" if inside is None else inside.title
+def settings_of(groups: Sequence[dict[str, Any]]) -> list[list[float]]:
+    """Return lr, mu and weight_decay of all groups, which processes must have in common."""
+    names = ("lr", "mu", "weight_decay")
+    return [[float(group[name]) for name in names] for group in groups]
+
+
+def adopt(groups: Sequence[dict[str, Any]], settings: Sequence[Sequence[float]]) -> None:
+    """Take over the settings of another process."""
+    for group, (lr, mu, weight_decay) in zip(groups, settings, strict=True):
+        group.update(lr=lr, mu=mu, weight_decay=weight_decay)
+        group["last"] = plain_settings(group)
+
+
+def require_close(name: str, by_rank: Sequence[list[list[float]]]) -> None:
+    """Refuse processes whose lr, mu or weight_decay differ by more than rounding."""
+    first, *others = ([x for group in settings for x in group] for settings in by_rank)
+    for other in others:
+        pairs = zip(first, other, strict=False)
+        close = all(math.isclose(x, y, rel_tol=TOLERANCE) for x, y in pairs)
+        if not close or len(first) != len(other):
+            require_same(name, [" | ".join(map(_describe, settings)) for settings in by_rank])
+
+
+def _describe(settings: list[float]) -> str:
+    lr, mu, weight_decay = settings
+    return f"lr={lr!r} mu={mu!r}" + (f" weight_decay={weight_decay!r}" if weight_decay else "")
+
+
+def describe_inner(optimizer: SequenceOptimizer) -> str:
+    """Say which optimizer takes the local steps."""
+    inner = optimizer.inner
+    return "an optimizer of fedac.torch" if inner is None else inner.title
 
 
 def local_steps_of(optimizer: SequenceOptimizer) -> int:
@@ -73,33 +147,22 @@ def local_steps_of(optimizer: SequenceOptimizer) -> int:
 
 
 def describe_tensors(tensors: Sequence[Tensor]) -> str:
-    """Return types and shapes.
-
-    >>> import torch
-    >>> describe_tensors([torch.ones(2, 3), torch.ones(2)])
-    'float32 [2, 3], float32 [2]'
-    """
+    """Return types and shapes: "float32 [2, 3], float32 [2]"."""
     return ", ".join(f"{t.dtype} {list(t.shape)}".removeprefix("torch.") for t in tensors)
 
 
-def describe_server(optimizer: SequenceOptimizer, params: Sequence[Tensor]) -> str:
-    """Return sizes of what the server holds, where every process plays the server.
+def _describe_server(optimizer: SequenceOptimizer, params: Sequence[Tensor]) -> str:
+    """Return sums over the server's view of all parameters.
 
-    Six digits show a different start. Rounding, which differs between machines, does not show.
+    Six digits show a different start, but not rounding, which differs between machines.
     """
     # Before the first step all processes take rank 0's start; a mean makes them equal anyway.
     if optimizer.steps == 0 or optimizer.takes_mean:
-        return "made equal"
+        return "equal after the start"
     state = [optimizer.snapshot(p) for p in params if optimizer.state.get(p)]
     return " ".join(
         f"{sum(float(t.double().abs().sum()) for t in ts):.6g}" for ts in zip(*state, strict=True)
     )
-
-
-# --- Giving all processes the same state, where no round has done so.
-
-# Sums and norms that differ by less, relative to the norm, are those of equal tensors.
-CLOSE = 1e-5
 
 
 def find_fresh(workers: Workers, optimizer: SequenceOptimizer) -> list[Tensor]:
@@ -113,15 +176,15 @@ def find_fresh(workers: Workers, optimizer: SequenceOptimizer) -> list[Tensor]:
     return [p for p, somewhere in zip(params, anywhere, strict=True) if not somewhere]
 
 
-def take_first(workers: Workers, tensors: Sequence[Tensor], *, source: int = 0) -> None:
-    """Take the tensors of rank 0, as DistributedDataParallel does, or of another rank."""
+def broadcast(workers: Workers, tensors: Sequence[Tensor], *, source: int = 0) -> None:
+    """Take the tensors of one rank."""
     if tensors:
         flat = flatten(tensors, workers.device)
         workers.broadcast(flat, source=source)
         unflatten(flat, tensors)
 
 
-def is_alike(workers: Workers, tensors: Sequence[Tensor]) -> bool:
+def are_equal(workers: Workers, tensors: Sequence[Tensor]) -> bool:
     """Check whether all processes have the same tensors, bit for bit."""
     found = 0
     for tensor in tensors:
@@ -132,35 +195,29 @@ def is_alike(workers: Workers, tensors: Sequence[Tensor]) -> bool:
 
 @torch.no_grad()
 def require_same_start(
-    workers: Workers, optimizer: SequenceOptimizer, params: Sequence[Tensor], names: Sequence[str]
+    workers: Workers, optimizer: SequenceOptimizer, named: dict[Tensor, str]
 ) -> bool:
-    """Refuse processes that hold different states as of the last round; return if bits differ.
+    """Refuse processes that began the round with different states; return whether bits differ.
 
     Rounding differs between machines, by much less than `CLOSE`.
     """
-    states = [optimizer.snapshot(p) for p in params]
+    states = [optimizer.snapshot(p) for p in named]
     sizes = [
         [[float(t.double().sum()), float(torch.linalg.vector_norm(t.double()))] for t in state]
         for state in states
     ]
     bits = checksum([t for state in states for t in state], workers.device)
     reports = workers.exchange({"bits": bits, "sizes": sizes})
-    first = reports[0]["sizes"]
-    different = {
-        rank: [
-            name
-            for name, mine, theirs in zip(names, first, report["sizes"], strict=True)
-            if any(map(_differ, mine, theirs))
-        ]
-        for rank, report in enumerate(reports)
-    }
-    if ranks := [str(rank) for rank, found in different.items() if found]:
-        name = different[int(ranks[0])][0]
-        raise InputError(
-            f"rank {', '.join(ranks)} and rank 0 began the round with other values of '{name}': "
-            "something has changed it since the call of synchronize (a layer that was reset, say); "
-            "change parameters before that call. No state was averaged or saved"
-        )
+    for rank, report in enumerate(reports):
+        pairs = zip(named.values(), reports[0]["sizes"], report["sizes"], strict=True)
+        for name, ours, theirs in pairs:
+            if any(map(_differ, ours, theirs)):
+                raise InputError(
+                    f"rank {rank} and rank 0 began the round with different values of '{name}': "
+                    "something has changed it since the call of synchronize (a layer that was "
+                    "reset, for example); change parameters before that call. No state was "
+                    "averaged or saved"
+                )
     return len({report["bits"] for report in reports}) > 1
 
 
@@ -171,7 +228,7 @@ def _differ(mine: list[float], theirs: list[float]) -> bool:
 
 @torch.no_grad()
 def recenter(workers: Workers, optimizer: SequenceOptimizer, params: Collection[Tensor]) -> None:
-    """Make c the mean of all c_m by the weights they count with, as if it had always been."""
+    """Set c to the weighted mean of all c_m, as if it had always been."""
     algorithm = optimizer.algorithm
     pairs = [
         (algorithm.sequences.index(sequence), algorithm.memory.index(kept))
@@ -192,20 +249,19 @@ def recenter(workers: Workers, optimizer: SequenceOptimizer, params: Collection[
 def take_furthest(
     workers: Workers, optimizer: SequenceOptimizer, params: Sequence[Tensor]
 ) -> tuple[int, bool]:
-    """Let all processes be in the same round, that of the one that has ended most.
+    """Move all processes to the round of the one that has ended most rounds.
 
-    A process that is behind begins it anew. Return the rank whose round it is, and whether this
-    process was behind.
+    A process that is behind begins that round from its start. Return the rank whose round it is,
+    and whether this process was behind.
     """
-    mine = {"rounds": optimizer.rounds, "steps": optimizer.steps}
-    reports = workers.exchange(mine)
+    reports = workers.exchange({"rounds": optimizer.rounds, "steps": optimizer.steps})
     ahead = max(report["rounds"] for report in reports)
     behind = optimizer.rounds < ahead
     source = next(m for m, report in enumerate(reports) if report["rounds"] == ahead)
     optimizer.steps = max(r["steps"] for r in reports if r["rounds"] == ahead)
     if any(report["rounds"] < ahead for report in reports):
         for p in params:
-            take_first(workers, optimizer.snapshot(p), source=source)
+            broadcast(workers, optimizer.snapshot(p), source=source)
     if behind:
         optimizer.rounds = ahead
         for group in optimizer.param_groups:

@@ -1,4 +1,4 @@
-"""Weighted means over all workers: by one all-reduce, or of bytes that all of them gather."""
+"""Weighted means over all workers: flat buffers, one all-reduce, or gathered bytes."""
 
 from __future__ import annotations
 
@@ -7,235 +7,130 @@ import time
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from functools import reduce
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fedac.errors import InputError
-from fedac.torch._communication import NonFiniteStateError, Workers, require_close, require_same
+from fedac.algorithms import Algorithm
+from fedac.federation.compression import BFLOAT16, INT8
+from fedac.torch._communication import Workers
 from fedac.torch._compression import Packet
-from fedac.torch._flat import CHUNK, flatten, flatten_again, is_finite, parts, sample, unflatten
 
-# Sums of numbers that are smaller do not overflow float32.
-LARGE = 1e38
+# Numbers copied at a time, so that they are still in the cache when they are read again.
+CHUNK = 2**18
+# The size of a sample, and the number of stretches it consists of.
+SAMPLED, STRETCHES = 2**16, 64
+# Sent in place of the weight by a worker whose tensors are not finite.
+NOT_FINITE = -1.0
+# Whole numbers below 2**24 are exact in float32.
+EXACT = 2**24
 
 
-class Mean:
-    """What came of an average.
+class Header(NamedTuple):
+    """What a worker sends ahead of its tensors.
 
-    Parameters
-    ----------
-    total : Tensor
-        The sum of what good workers sent, times their weights, as a flat tensor.
-    headers : list of Header
-        Of all workers.
-    rank : int
-        Which of them this one is.
-    divisor : float
-        What the sum is to be divided by.
-
-    Attributes
-    ----------
-    weights : list of float
-        How much every worker counts; at most 0 if it is not in the mean.
-    used : bool
-        Whether this one is.
-    skipped : tuple of int
-        Whose tensors were not finite.
-    steps : int
-        The steps of the worker that took most.
-    agreed : bool
-        Whether all workers had the same settings, and began the round in the same place.
+    >>> header = Header(weight=1.0, digest=7, steps=128, finished=True, size=2.5)
+    >>> header.numbers()
+    [1.0, 7, -129, 2.5]
+    >>> Header.read(header.numbers(), near=100) == header
+    True
     """
 
-    def __init__(
-        self, total: Tensor, headers: Sequence[Header], rank: int, *, divisor: float
-    ) -> None:
-        self._total, self.divisor = total, divisor
-        self.weights = weights = [header.weight for header in headers]
-        self.used = weights[rank] > 0
-        self.skipped = tuple(m for m, weight in enumerate(weights) if weight == NOT_FINITE)
-        self.steps = max(header.steps for header in headers)
-        self.agreed = len({header.settings for header in headers}) == 1
+    weight: float  # 0 without a step, `NOT_FINITE` if its tensors are not
+    digest: int  # a hash of its settings and of where its round began
+    steps: int
+    finished: bool = False  # whether it has run out of batches
+    size: float = 0.0  # a bound on the numbers it sends
 
-    def values(self) -> Tensor:
-        """Return the mean as a flat tensor; call it once, and nothing else afterwards."""
-        if self.divisor != 1:
-            self._total /= self.divisor
-        return self._total
+    def numbers(self) -> list[float]:
+        counted = self.steps % (EXACT // 2) + 1
+        return [self.weight, self.digest, -counted if self.finished else counted, self.size]
 
-    def copy_to(self, tensors: Sequence[Tensor]) -> None:
-        """Copy the mean into tensors."""
-        unflatten(self._total, tensors, divisor=self.divisor)
+    @classmethod
+    def read(cls, numbers: Sequence[float], *, near: int) -> Header:
+        """Return a worker's header; its steps are less than four million from `near`."""
+        weight, digest, counted, size = numbers
+        half = EXACT // 4
+        ahead = (int(abs(counted)) - 1 - near + half) % (EXACT // 2) - half
+        return cls(weight, int(digest), near + ahead, counted < 0, size)
 
-    def distance(self, own: Tensor, numbers: int) -> float:
-        """Return the distance from other `numbers`, of which `own` is a sample."""
-        difference = own - sample(self._total[:numbers]) / self.divisor
-        norm = float(torch.linalg.vector_norm(difference, dtype=torch.float64))
-        return norm * math.sqrt(numbers / max(own.numel(), 1))
+
+LENGTH = len(Header(1.0, 0, 0).numbers())
+
+
+def digest_of(settings: Sequence[Sequence[float]], began: int) -> int:
+    """Return a hash of rounded settings, and of the checksum of where the round began."""
+    text = " ".join(f"{x:.9g}" for group in settings for x in group)
+    return zlib.crc32(f"{text} {began}".encode()) % EXACT
 
 
 class Average(ABC):
-    """A weighted mean of tensors, which is started when it is made.
+    """A weighted mean over all workers, started when it is created.
 
-    Every rank hands over its header, and what it wants to have averaged. Of the tensors in `moving`
-    a copy is kept, for `progress`.
-
-    Attributes
-    ----------
-    header : Header
-        This worker's.
-    settings : list of list of float
-        Its lr and mu by group; if it has finished, those of the workers that train, after `mean`.
-    bytes : int
-        How many this process hands over.
+    Every worker sends a header, its message, and the `exact` tensors (buffers of the model, state
+    of the user's optimizer), which are never rounded.
     """
 
-    header: Header
-    bytes: int
-    # What rounding takes from this worker's message, with error feedback.
-    residuals: list[Any] | None = None
-    # Some of the numbers of this worker's message, and how many there are in all.
-    _sample: Tensor
-    _numbers: int
-    _arriving: tuple[Tensor, ...]  # what all workers send, once it has arrived
-    buffer: Tensor  # flat, for the next average to reuse
+    bytes: int  # handed over by this process
+    buffer: Tensor  # flat memory, for the next average to reuse
+    residuals: list[Tensor] | None = None  # rounding errors of the message, with error feedback
+    _sample: Tensor  # of this worker's message
+    _arriving: tuple[Tensor, ...]  # what all workers send
 
-    def __init__(
-        self,
-        workers: Workers,
-        header: Header,
-        *,
-        settings: list[list[float]],
-        moving: Sequence[Tensor] = (),
-    ) -> None:
-        self.header = header
-        self.settings = settings
-        self._workers = workers
-        self._own = flatten(moving, workers.device) if moving else None
-
-    @property
-    def steps(self) -> int:
-        """How many steps this worker had taken when the average was started."""
-        return self.header.steps
+    def __init__(self, workers: Workers, header: Header, message: Sequence[Tensor]) -> None:
+        self.header, self._workers = header, workers
+        self._numbers = sum(tensor.numel() for tensor in message)
 
     def wait(self) -> float:
-        """Wait until all has arrived; return the seconds it took."""
+        """Wait until everything has arrived; return the seconds it took."""
         before = time.perf_counter()
         self._workers.finish(*self._arriving)
         return time.perf_counter() - before
 
-    def mean(self, on_nonfinite: str) -> Mean | None:
-        """Return the mean, or say why there is none; None if all have finished and none has moved.
+    def headers(self) -> list[Header]:
+        """Return the headers of all workers."""
+        return [Header.read(row, near=self.header.steps) for row in self._header_rows()]
 
-        A worker that has finished may have other settings than those that train.
-        """
-        headers = [Header.read(row, near=self.steps) for row in self._headers()]
-        self._require_same_steps(headers)
-        self._require_same_settings(headers)
-        weights = [header.weight for header in headers]
-        bad = [str(m) for m, weight in enumerate(weights) if weight == NOT_FINITE]
-        total = sum(weight for weight in weights if weight > 0)
-        if bad and (on_nonfinite == "raise" or total <= 0):
-            advice = ", or on_nonfinite='skip-worker'" if on_nonfinite == "raise" else ""
-            raise NonFiniteStateError(
-                f"the state of rank {', '.join(bad)} holds NaN or infinity after {self.steps} "
-                f"steps; no state was averaged. Use a smaller lr{advice}"
-            )
-        if total <= 0:
-            if all(header.finished for header in headers):
-                return None
-            raise InputError("no worker counted any examples; call count(examples) every step")
-        flat, divisor = self._collect(weights)
-        if sum(header.size for header in headers) > LARGE and not is_finite(flat):
-            raise NonFiniteStateError(
-                f"the sum of all states overflows {flat.dtype} after {self.steps} steps; no state "
-                "was averaged. Use a smaller lr"
-            )
-        return Mean(flat, headers, self._workers.rank, divisor=divisor)
-
-    def spread(self, mean: Mean) -> float:
-        """Return how far this worker's message was from the mean."""
-        return mean.distance(self._sample, self._numbers)
-
-    def progress(self, moving: Sequence[Tensor]) -> list[Tensor]:
-        """Return how far this worker has moved since; 0 if it was not finite then."""
-        if self._own is None:
-            return [torch.zeros_like(tensor) for tensor in moving]
-        since = parts(self._own, moving)  # the copy is needed no more, so this takes its place
-        for then, now in zip(since, moving, strict=True):
-            torch.sub(now.detach(), then, out=then)
-        return since
-
-    def everyone_finished(self) -> bool:
-        """Check whether all workers have run out of batches."""
-        return all(Header.read(row, near=0).finished for row in self._headers())
-
-    def _require_same_steps(self, headers: Sequence[Header]) -> None:
-        training = [header for header in headers if not header.finished]
-        if len({header.steps for header in training}) > 1:
-            try:
-                require_same("how many steps they have taken", [h.steps for h in headers])
-            except InputError as error:
-                raise InputError(
-                    f"{error}. All ranks must take the same number of steps, or train inside "
-                    "averages.join(). No state was averaged"
-                ) from None
-
-    def _require_same_settings(self, headers: Sequence[Header]) -> None:
-        if len({header.settings for header in headers}) == 1:
-            return
-        # All workers see it, so all of them ask what the numbers are.
-        reports = self._workers.exchange({"settings": self.settings})
-        by_worker = [reports[leader]["settings"] for leader in self._workers.leaders]
-        furthest = max(range(len(headers)), key=lambda m: headers[m].steps)
-        training = [s for s, h in zip(by_worker, headers, strict=True) if not h.finished]
-        training = training or [by_worker[furthest]]
-        try:
-            require_close(f"lr after {self.steps} steps", training)
-        except InputError as error:
-            raise InputError(
-                f"{error}. Schedulers must do the same in all processes. No state was averaged"
-            ) from None
-        self.settings = training[0]
+    def distance(self, flat: Tensor, divisor: float) -> float:
+        """Return how far this worker's message was from the mean; an estimate if it is large."""
+        difference = self._sample - sample(flat[: self._numbers]) / divisor
+        norm = float(torch.linalg.vector_norm(difference, dtype=torch.float64))
+        return norm * math.sqrt(self._numbers / max(self._sample.numel(), 1))
 
     @abstractmethod
-    def _headers(self) -> list[list[float]]:
-        """Return the headers of all workers, as numbers."""
+    def _header_rows(self) -> list[list[float]]: ...
 
     @abstractmethod
-    def _collect(self, weights: list[float]) -> tuple[Tensor, float]:
-        """Return the sum of what good workers sent, and what to divide it by for the mean."""
+    def collect(self, weights: Sequence[float]) -> tuple[Tensor, float]:
+        """Return a flat sum over the workers with positive weights, and the divisor of the mean."""
 
 
-class Reduced(Average):
-    """An average by one all-reduce.
+class AllReduce(Average):
+    """A mean by one all-reduce.
 
-    The buffer ends with the headers of all workers. Every one fills in its own and leaves the
-    others 0, so that the sum has them all. Before them are the tensors times the weight: the
-    `message`, and what is `beside` it. Tensors in `private` are not sent, but must be finite as
-    well. `reuse` may be the buffer of an earlier average.
+    The buffer ends with the headers of all workers. Every worker fills in its own and leaves the
+    others 0, so the sum has them all. `private` tensors are not sent but must be finite too.
 
-    Where the number of workers is a power of two, they divide by it before they send: it rounds
-    nothing, and the sum is mostly the mean then.
+    If the number of workers is a power of two, they divide by it before they send: that rounds
+    nothing, and the sum is usually the mean.
     """
 
     def __init__(
         self,
         workers: Workers,
         header: Header,
-        *,
         message: Sequence[Tensor],
-        beside: Sequence[Tensor],
+        exact: Sequence[Tensor],
+        *,
         private: Sequence[Tensor] = (),
         reuse: Tensor | None = None,
-        **more: Any,
     ) -> None:
-        super().__init__(workers, header, **more)
-        tensors = [*message, *beside]
-        self._zeros, self._numbers = LENGTH * workers.size, sum(t.numel() for t in message)
+        super().__init__(workers, header, message)
+        tensors = [*message, *exact]
+        self._zeros = LENGTH * workers.size
         self._factor = 1 / workers.size if workers.size.bit_count() == 1 else 1.0
         factor = (header.weight or 1.0) * self._factor
         self.buffer, norm = self._fill(tensors, factor, reuse)
@@ -244,7 +139,7 @@ class Reduced(Average):
             size = min(float(norm), torch.finfo(self.buffer.dtype).max)
             self.header = header._replace(size=size)
         else:
-            self._own, self.header = None, header._replace(weight=NOT_FINITE)
+            self.header = header._replace(weight=NOT_FINITE)
         if self.header.weight <= 0:
             for tensor in self._arriving:
                 tensor.zero_()  # NaN would spoil the sum
@@ -267,24 +162,24 @@ class Reduced(Average):
         self._arriving = (buffer,)
         return buffer, norm
 
-    def _headers(self) -> list[list[float]]:
+    def _header_rows(self) -> list[list[float]]:
         rows: list[list[float]] = self._all_headers.tolist()
         return rows
 
-    def _collect(self, weights: list[float]) -> tuple[Tensor, float]:
+    def collect(self, weights: Sequence[float]) -> tuple[Tensor, float]:
         return self.buffer[: -self._zeros], _total(weights) * self._factor
 
 
-class Halved(Reduced):
-    """An average by an all-reduce of bfloat16: how far messages are from where the round `began`.
+class BFloat16AllReduce(AllReduce):
+    """A mean by an all-reduce in bfloat16 of how far messages are from where the round `began`.
 
-    Sums are rounded to bfloat16 wherever two are added, in the same way for all workers. Buffers,
-    moments and headers are not rounded: they go by a second all-reduce.
+    Sums are rounded to bfloat16 wherever two are added, in the same way for all workers. Exact
+    tensors and headers go by a second all-reduce.
     """
 
-    def __init__(self, *arguments: Any, began: Sequence[Tensor], **more: Any) -> None:
+    def __init__(self, *arguments: Any, began: Sequence[Tensor], **options: Any) -> None:
         self._began = began
-        super().__init__(*arguments, **more)
+        super().__init__(*arguments, **options)
 
     def _fill(
         self, tensors: Sequence[Tensor], factor: float, reuse: Tensor | None
@@ -302,7 +197,7 @@ class Halved(Reduced):
         self._arriving = (self._half, exact)
         return buffer, torch.stack(squares).double().sum().sqrt()
 
-    def _collect(self, weights: list[float]) -> tuple[Tensor, float]:
+    def collect(self, weights: Sequence[float]) -> tuple[Tensor, float]:
         total = _total(weights) * self._factor
         flat = self.buffer[: -self._zeros]
         for mean, half, began in self._in_chunks(flat[: self._numbers]):
@@ -319,44 +214,41 @@ class Halved(Reduced):
             yield from zip(*(torch.split(x, CHUNK) for x in (*ours, flat)), strict=True)
 
 
-class Gathered(Average):
-    """An average of packets: every worker gathers the bytes of all, and reads them in float64.
+class Gather(Average):
+    """A mean of compressed messages: every worker gathers the bytes of all and decodes them.
 
-    `pack` makes the packet of a flat tensor: the `message`, and what is `beside` it.
+    `compress` returns the packet of a flat tensor that has the message and the exact tensors.
     """
 
     def __init__(
         self,
         workers: Workers,
         header: Header,
-        *,
         message: Sequence[Tensor],
-        beside: Sequence[Tensor],
-        pack: Callable[..., Packet],
+        exact: Sequence[Tensor],
+        *,
+        compress: Callable[[Tensor, int], Packet],
         reuse: Tensor | None = None,
-        **more: Any,
     ) -> None:
-        super().__init__(workers, header, **more)
-        tensors = [*message, *beside]
-        self.buffer, _ = flatten_again(tensors, workers.device, zeros=0, reuse=reuse)
-        self._numbers = sum(tensor.numel() for tensor in message)
+        super().__init__(workers, header, message)
+        self.buffer, _ = flatten_again([*message, *exact], workers.device, zeros=0, reuse=reuse)
         self._sample = sample(self.buffer[: self._numbers]).clone()
-        self._leading = 8 * LENGTH
-        self._packet = pack(self.buffer, leading=self._leading)
+        self._leading = 8 * LENGTH  # bytes of the header
+        self._packet = compress(self.buffer, self._leading)
         self.residuals = self._packet.residuals
         if not self._packet.finite:
-            self._own, self.header = None, header._replace(weight=NOT_FINITE)
+            self.header = header._replace(weight=NOT_FINITE)
         numbers = np.array(self.header.numbers(), np.float64)
         self._packet.data[: self._leading] = numbers.view(np.uint8)
         mine = torch.from_numpy(self._packet.data).to(workers.device)
         self.bytes = mine.nbytes
         self._arriving = (workers.start_gather(mine),)
 
-    def _headers(self) -> list[list[float]]:
+    def _header_rows(self) -> list[list[float]]:
         (rows,) = self._arriving
         return [row[: self._leading].cpu().numpy().view(np.float64).tolist() for row in rows]
 
-    def _collect(self, weights: list[float]) -> tuple[Tensor, float]:
+    def collect(self, weights: Sequence[float]) -> tuple[Tensor, float]:
         (rows,) = self._arriving
         self._packet.read([row.cpu().numpy() for row in rows], weights, self.buffer)
         self._arriving = (rows[:, : self._leading].clone(),)  # the rest takes much memory
@@ -368,66 +260,194 @@ def _total(weights: Sequence[float]) -> float:
     return sum(weight for weight in weights if weight > 0)
 
 
-# --- The numbers that every rank sends ahead of its tensors.
+def is_gathered(wire: str, algorithm: Algorithm) -> bool:
+    """Check whether workers gather the messages of all, instead of an all-reduce.
 
-# Sent in place of the weight by a worker whose tensors are not finite.
-NOT_FINITE = -1.0
-# Whole numbers below 2**24 are exact in float32.
-EXACT = 2**24
+    Codes of int8 cannot be added. Sums of bfloat16 are rounded on their way, and where workers
+    remember what they sent, it must be what arrived: control variates would drift.
+
+    >>> from fedac.algorithms import get
+    >>> [is_gathered("bfloat16", get(name)) for name in ("fedac-i", "scaffold")]
+    [False, True]
+    """
+    remembers = bool(algorithm.echoes or algorithm.changes)
+    return wire == INT8 or (wire == BFLOAT16 and remembers)
 
 
-class Header(NamedTuple):
-    """What one rank says of itself when a round ends.
+@torch.no_grad()
+def flatten(tensors: Sequence[Tensor], device: torch.device) -> Tensor:
+    """Concatenate tensors into one of the most precise of their types, at least float32."""
+    zeros = torch.zeros(0, dtype=torch.float32, device=device)
+    return torch.cat([zeros, *_pieces(tensors, device)])
 
-    Parameters
-    ----------
-    weight : float
-        How much it counts: 0 if its tensors are not to be used, `NOT_FINITE` if they cannot be.
-    settings : int
-        A hash of its settings, and of where its round began.
-    steps : int
-        How many it has taken.
-    finished : bool
-        Whether it has run out of batches and only waits for the others.
-    size : float
-        No number that it sends is larger.
 
-    Examples
-    --------
-    >>> header = Header(weight=1.0, settings=7, steps=128, finished=True, size=2.5)
-    >>> header.numbers()
-    [1.0, 7, -129, 2.5]
-    >>> Header.read(header.numbers(), near=100) == header
-    True
+@torch.no_grad()
+def flatten_again(
+    tensors: Sequence[Tensor],
+    device: torch.device,
+    *,
+    zeros: int,
+    reuse: Tensor | None,
+    factor: float = 1.0,
+) -> tuple[Tensor, Tensor]:
+    """Flatten tensors times a factor into one that ends with `zeros` zeros; return it and its norm.
+
+    If `reuse` has the size and type of the result, it becomes the result: allocating takes longer
+    than copying. The norm is computed while the numbers are in the cache.
+    """
+    pieces = _pieces(tensors, device)
+    numbers = zeros + sum(piece.numel() for piece in pieces)
+    dtype = reduce(torch.promote_types, {piece.dtype for piece in pieces}, torch.float32)
+    flat = reuse
+    if flat is None or (flat.numel(), flat.dtype, flat.device) != (numbers, dtype, device):
+        with torch.inference_mode(False):  # the state may move into it
+            flat = torch.empty(numbers, dtype=dtype, device=device)
+    end = numbers - zeros
+    flat[end:] = 0
+    squares = [torch.zeros((), dtype=dtype, device=device)]
+    # From the end, which the last step has left in the cache, to the beginning, which is then in
+    # the cache when the mean is read.
+    for batch in reversed(_batches(pieces)):
+        sizes = [piece.numel() for piece in batch]
+        part = flat[end - sum(sizes) : end]
+        end -= sum(sizes)
+        targets = torch.split(part, sizes)
+        if factor == 1:
+            torch._foreach_copy_(targets, batch)
+        else:
+            for target, piece in zip(targets, batch, strict=True):
+                torch.mul(piece.to(dtype), factor, out=target)
+        squares.append(torch.dot(part, part))
+    return flat, torch.stack(squares).double().sum().sqrt()
+
+
+def parts(flat: Tensor, tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Split a flat tensor into tensors like the given ones."""
+    cut = torch.split(flat, [tensor.numel() for tensor in tensors])
+    return [part.view_as(like).to(like) for part, like in zip(cut, tensors, strict=True)]
+
+
+@torch.no_grad()
+def unflatten(flat: Tensor, tensors: Sequence[Tensor], *, divisor: float = 1.0) -> None:
+    """Copy the parts of a flat tensor, divided by a number, into tensors."""
+    cut = torch.split(flat, [tensor.numel() for tensor in tensors])
+    values = [part.view_as(tensor) for part, tensor in zip(cut, tensors, strict=True)]
+    if divisor == 1:
+        torch._foreach_copy_(list(tensors), values)
+        return
+    for value, tensor in zip(values, tensors, strict=True):
+        if value.device == tensor.device:  # both in one pass over memory
+            torch.div(value, divisor, out=tensor)
+        else:
+            tensor.copy_(value / divisor)
+
+
+def is_finite(tensor: Tensor) -> bool:
+    """Check for NaN and infinity, usually in one pass over memory."""
+    # If the norm is finite, so are all numbers; if not, it may have overflowed.
+    norm = torch.linalg.vector_norm(tensor)
+    return bool(torch.isfinite(norm)) or bool(torch.isfinite(tensor).all())
+
+
+@torch.no_grad()
+def checksum(tensors: Sequence[Tensor], device: torch.device) -> int:
+    """Return a sum of the bits of tensors, in about half the time of a copy."""
+    total = torch.zeros((), dtype=torch.int64, device=device)
+    for batch in _batches(_pieces(tensors, device)):
+        part = batch[0] if len(batch) == 1 else torch.cat(batch)
+        # Sums in the type of the bits are much faster than others; they may wrap around.
+        bits = torch.int64 if part.element_size() == 8 else torch.int32
+        total += part.view(bits).sum(dtype=bits)
+    return int(total)
+
+
+def sample(flat: Tensor) -> Tensor:
+    """Return a sample of the numbers of a flat tensor; all of them if there are few."""
+    if len(flat) <= SAMPLED:
+        return flat
+    rows = flat[: len(flat) // STRETCHES * STRETCHES].view(STRETCHES, -1)
+    return rows[:, : SAMPLED // STRETCHES]
+
+
+def _pieces(tensors: Sequence[Tensor], device: torch.device) -> list[Tensor]:
+    """Return flat views of tensors; neighbours in memory share one."""
+    joined = (
+        run[0] if len(run) == 1 else run[0].as_strided((sum(t.numel() for t in run),), (1,))
+        for run in _neighbours(tensors)
+    )
+    pieces = [piece.reshape(-1) for piece in joined]
+    return [piece if piece.device == device else piece.to(device) for piece in pieces]
+
+
+def _neighbours(tensors: Sequence[Tensor]) -> list[list[Tensor]]:
+    """Group tensors of one type that are neighbours in the same storage."""
+    runs: list[list[Tensor]] = []
+    end = limit = -1  # of the last tensor, and of its storage once that is needed
+    for tensor in tensors:
+        start, length, in_order = tensor.data_ptr(), tensor.nbytes, tensor.is_contiguous()
+        follows = start == end and tensor.dtype == runs[-1][0].dtype
+        if follows and limit < 0:
+            memory = runs[-1][0].untyped_storage()
+            limit = memory.data_ptr() + memory.nbytes()
+        # Tensors in another memory format (channels last) have no neighbours.
+        if follows and start + length <= limit and in_order:
+            runs[-1].append(tensor)
+        else:
+            runs.append([tensor])
+            limit = -1
+        end = start + length if in_order else -1
+    return runs
+
+
+def _batches(pieces: Sequence[Tensor]) -> list[list[Tensor]]:
+    """Return lists of tensors that fill the cache together; large ones are split."""
+    batches: list[list[Tensor]] = []
+    numbers = CHUNK
+    for piece in pieces:
+        for part in torch.split(piece, CHUNK) if piece.numel() > CHUNK else (piece,):
+            if numbers >= CHUNK:
+                batches.append([])
+                numbers = 0
+            batches[-1].append(part)
+            numbers += part.numel()
+    return batches
+
+
+class DoubleBuffer:
+    """Double buffering: the state moves into the mean's memory instead of being copied.
+
+    The next round fills the memory that the state has left. So a round that fails has changed
+    nothing but the buffer it filled.
+
+    >>> double, mean, w, buffer = DoubleBuffer(), torch.arange(3.0), torch.zeros(2), torch.zeros(1)
+    >>> double.settle(mean, [w], [buffer])
+    >>> w, buffer, w.data_ptr() == mean.data_ptr()
+    (tensor([0., 1.]), tensor([2.]), True)
     """
 
-    weight: float
-    settings: int
-    steps: int
-    finished: bool = False
-    size: float = 0.0
+    free: Tensor | None = None  # for the next round
 
-    def numbers(self) -> list[float]:
-        """Return what is sent."""
-        counted = self.steps % (EXACT // 2) + 1
-        return [self.weight, self.settings, -counted if self.finished else counted, self.size]
+    @torch.no_grad()
+    def settle(self, mean: Tensor, state: Sequence[Tensor], exact: Sequence[Tensor]) -> None:
+        """Let the state live in a flat mean from now on; exact tensors, which follow, get copies.
 
-    @classmethod
-    def read(cls, numbers: Sequence[float], *, near: int) -> Header:
-        """Return the header of some rank, whose steps are less than four million from `near`."""
-        weight, settings, counted, size = numbers
-        half = EXACT // 4
-        ahead = (int(abs(counted)) - 1 - near + half) % (EXACT // 2) - half
-        return cls(weight, int(settings), near + ahead, counted < 0, size)
-
-
-LENGTH = len(Header(1.0, 0, 0).numbers())
-
-
-def hash_of(settings: Sequence[Sequence[float]], began: int) -> int:
-    """Return a hash of settings and a checksum.
-
-    Settings are rounded, so that it rarely differs if they hardly do.
-    """
-    text = " ".join(f"{x:.9g}" for group in settings for x in group)
-    return zlib.crc32(f"{text} {began}".encode()) % EXACT
+        So do state tensors of another type or memory format (channels last). All state tensors that
+        share memory must move together.
+        """
+        left: Tensor | None = None
+        dtype, device = mean.dtype, mean.device
+        sizes = [tensor.numel() for tensor in (*state, *exact)]
+        parts = iter(torch.split(mean, sizes))
+        for tensor, part in zip(state, parts, strict=False):
+            value, same_kind = part.view_as(tensor), tensor.dtype == dtype
+            if same_kind and tensor.device == device and tensor.is_contiguous():
+                if left is None:
+                    left = torch.empty(0, dtype=dtype, device=device)
+                    left.set_(tensor.untyped_storage())
+                tensor.data = value
+            else:
+                tensor.copy_(value)
+        for tensor, part in zip(exact, parts, strict=True):
+            tensor.copy_(part.view_as(tensor))
+        if left is not None:
+            self.free = left

@@ -1,8 +1,7 @@
-"""What a worker hands over at the end of a round if its rounded message is gathered (`fedac.wire`).
+"""Compressed messages that all workers gather: how they are encoded, and how their mean is decoded.
 
 All parameters of a sequence, one after the other, are one vector of the message, as in the
-simulator. Messages are rounded and read chunk by chunk, in float64, so that no copy of the model is
-made. Buffers of the model are not rounded.
+simulator. Messages are rounded and decoded chunk by chunk in float64, without a copy of the model.
 """
 
 from __future__ import annotations
@@ -17,55 +16,46 @@ from torch import Tensor
 
 from fedac.algorithms import Algorithm
 from fedac.algorithms.algorithm import State
-from fedac.errors import InputError
-from fedac.federation import compression
-from fedac.federation.compression import BLOCK, INT8, Bytes
+from fedac.federation.compression import BLOCK, Bytes, Sender, bytes_of
 from fedac.federation.round import compress, decompress
-from fedac.torch._flat import is_finite
 
-# Numbers that are rounded at once: some float64 copies of so many stay in the cache.
+# Numbers rounded at a time: their float64 copies stay in the cache.
 CHUNK = 128 * BLOCK
 
 
 class Chunk(NamedTuple):
-    """Some numbers that follow each other in every vector of a message."""
+    """A range of numbers of every vector of a message."""
 
     first: int
     numbers: int
-    pieces: list[tuple[int, slice]]  # in which parameters they lie, and where
+    spans: list[tuple[int, slice]]  # the parameters it covers, and which part of each
 
 
 def chunks(sizes: Sequence[int], numbers: int = CHUNK) -> Iterator[Chunk]:
-    """Cut vectors into chunks of so many numbers, given how many every parameter has.
+    """Split vectors into chunks, given the sizes of all parameters.
 
     >>> for chunk in chunks([2, 3], numbers=4):
-    ...     print(chunk.first, chunk.numbers, chunk.pieces)
+    ...     print(chunk.first, chunk.numbers, chunk.spans)
     0 4 [(0, slice(0, 2, None)), (1, slice(0, 2, None))]
     4 1 [(1, slice(2, 3, None))]
     """
-    first, free, pieces = 0, numbers, list[tuple[int, slice]]()
+    first, free, spans = 0, numbers, list[tuple[int, slice]]()
     for i, size in enumerate(sizes):
         start = 0
         while start < size:
             end = min(size, start + free)
-            pieces.append((i, slice(start, end)))
+            spans.append((i, slice(start, end)))
             free -= end - start
             start = end
             if not free:
-                yield Chunk(first, numbers, pieces)
-                first, free, pieces = first + numbers, numbers, []
-    if pieces:
-        yield Chunk(first, numbers - free, pieces)
+                yield Chunk(first, numbers, spans)
+                first, free, spans = first + numbers, numbers, []
+    if spans:
+        yield Chunk(first, numbers - free, spans)
 
 
 class Vectors:
-    """Vectors in pieces: of every parameter a tuple of tensors, one for each vector.
-
-    >>> x = Vectors([(torch.ones(1, 2), torch.zeros(1, 2)), (torch.ones(1), torch.zeros(1))])
-    >>> (whole,) = chunks([2, 1])
-    >>> x.read(whole)
-    (array([1., 1., 1.]), array([0., 0., 0.]))
-    """
+    """Vectors made of tensors: for every parameter a tuple with a tensor for each vector."""
 
     def __init__(self, tensors: Sequence[State]) -> None:
         columns = zip(*tensors, strict=True)
@@ -74,7 +64,7 @@ class Vectors:
     def read(self, chunk: Chunk) -> State:
         """Return a chunk of every vector, as float64 arrays."""
         return tuple(
-            torch.cat([column[i][where] for i, where in chunk.pieces]).cpu().double().numpy()
+            torch.cat([column[i][where] for i, where in chunk.spans]).cpu().double().numpy()
             for column in self._columns
         )
 
@@ -82,39 +72,18 @@ class Vectors:
         """Replace a chunk of every vector; its tensors must be contiguous."""
         for column, value in zip(self._columns, values, strict=True):
             rest = torch.from_numpy(value)
-            for i, where in chunk.pieces:
+            for i, where in chunk.spans:
                 numbers = where.stop - where.start
                 column[i][where] = rest[:numbers]
                 rest = rest[numbers:]
 
 
 class Packet:
-    """The bytes of one worker's message, and how to read those of every worker.
+    """The bytes of one worker's message, and how to decode those of all workers.
 
-    Parameters
-    ----------
-    algorithm : Algorithm
-        Whose message it is.
-    flat : Tensor
-        What is sent: the message, parameter by parameter, and then what is not to be rounded.
-    began, memory : sequences of tuples of tensors
-        For every parameter where the round began, and what is remembered of it. The memory is
-        changed: it follows what arrives.
-    residuals : list of tensors, optional
-        What rounding took from every vector so far, with error feedback.
-    leading : int
-        How many bytes to leave free for a header.
-    sender : Sender
-        What rounds the message.
-
-    Attributes
-    ----------
-    data : array of uint8
-        The bytes.
-    residuals : list of tensors, optional
-        What rounding took from every vector.
-    finite : bool
-        Whether all numbers that arrive, and all that are remembered, are finite.
+    `flat` has the message, parameter by parameter, and then the exact tensors; `began` and `memory`
+    have for every parameter where the round began, and the worker's memory, which is updated to
+    what the server receives. The bytes start with `leading` free ones, for a header.
     """
 
     def __init__(
@@ -126,7 +95,7 @@ class Packet:
         memory: Sequence[State],
         residuals: list[Tensor] | None,
         leading: int,
-        sender: compression.Sender,
+        sender: Sender,
     ) -> None:
         self._algorithm, self._wire, self._leading = algorithm, sender.wire, leading
         self._sizes = [tensors[0].numel() for tensors in began]
@@ -134,9 +103,9 @@ class Packet:
         remembered, (message, exact) = Vectors(memory), self._split(flat)
         self.residuals = residuals and [torch.empty_like(each) for each in residuals]
         last = exact.cpu().numpy().view(np.uint8)
-        S, wired = len(algorithm.sequences), compression.bytes_of(sender.wire, sum(self._sizes))
-        self.data: Bytes = np.empty(leading + S * wired + len(last), np.uint8)
-        self.finite, end = is_finite(exact), leading
+        S, encoded = len(algorithm.sequences), bytes_of(sender.wire, sum(self._sizes))
+        self.data: Bytes = np.empty(leading + S * encoded + len(last), np.uint8)
+        self.finite, end = bool(torch.isfinite(exact).all()), leading
         for chunk in self._chunks:
             here = slice(chunk.first, chunk.first + chunk.numbers)
             this = replace(sender, first=chunk.first, data=[])
@@ -154,13 +123,13 @@ class Packet:
         self.data[end:] = last
 
     def read(self, rows: Sequence[Bytes], weights: Sequence[float], flat: Tensor) -> None:
-        """Write the weighted mean of what all workers have sent into a flat tensor."""
+        """Decode the packets of all workers, and write their weighted mean into a flat tensor."""
         total = sum(weight for weight in weights if weight > 0)
         used = [(w / total, row) for w, row in zip(weights, rows, strict=True) if w > 0]
         (message, exact), start = self._split(flat), self._leading
         for chunk in self._chunks:
             began = self._began.read(chunk)
-            length = compression.bytes_of(self._wire, chunk.numbers)
+            length = bytes_of(self._wire, chunk.numbers)
             starts = [start + length * t for t in range(len(began))]
             start += length * len(began)
             mean = tuple(np.zeros(chunk.numbers) for _ in began)
@@ -175,48 +144,8 @@ class Packet:
             exact += share * torch.from_numpy(row[start:]).view(exact.dtype).to(exact.device)
 
     def _split(self, flat: Tensor) -> tuple[Vectors, Tensor]:
-        """Return the message in a flat tensor, and what follows it."""
+        """Return the message in a flat tensor, and the exact tensors after it."""
         S = len(self._algorithm.sequences)
         numbers = S * sum(self._sizes)
         views = iter(torch.split(flat[:numbers], [n for n in self._sizes for _ in range(S)]))
         return Vectors([tuple(next(views) for _ in range(S)) for _ in self._sizes]), flat[numbers:]
-
-
-# --- What rounding took from this worker's messages, to be sent with the next one.
-
-
-class Feedback:
-    """The residuals of every vector of a message, or none without `error_feedback`.
-
-    Examples
-    --------
-    >>> feedback = Feedback(True, wire="int8")
-    >>> feedback.residuals(vectors=2, numbers=3, dtype=torch.float32)
-    [tensor([0., 0., 0.]), tensor([0., 0., 0.])]
-    """
-
-    def __init__(self, error_feedback: bool, *, wire: str) -> None:
-        if error_feedback and wire != INT8:
-            raise InputError("error_feedback is for wire='int8' only, which rounds at random")
-        self.is_used = error_feedback
-        self._residuals: list[Tensor] = []  # those of the last message that arrived
-
-    def residuals(self, *, vectors: int, numbers: int, dtype: torch.dtype) -> list[Tensor] | None:
-        """Return those of so many vectors of so many numbers; they are not to be changed."""
-        if not self.is_used:
-            return None
-        # Older checkpoints have them in float64.
-        kept = [residual.to(dtype) for residual in self._residuals]
-        return kept or [torch.zeros(numbers, dtype=dtype)] * vectors
-
-    def keep(self, residuals: list[Tensor] | None) -> None:
-        """Keep what a message that arrived has left."""
-        self._residuals = residuals or []
-
-    def tensors(self) -> list[Tensor] | None:
-        """Return what a checkpoint holds."""
-        return self._residuals if self.is_used else None
-
-    def load(self, tensors: list[Tensor] | None) -> None:
-        """Continue from a checkpoint; one that has none begins with zeros."""
-        self._residuals = list(tensors or ())

@@ -5,25 +5,13 @@ from __future__ import annotations
 import math
 
 from fedac.algorithms import Algorithm, get
-from fedac.federation.compression import BFLOAT16, FLOAT32, INT8, bytes_up, require_wire
+from fedac.federation.compression import FLOAT32, bytes_up, require_wire
 from fedac.federation.link import Link, as_link
+from fedac.torch._averaging import is_gathered
 from fedac.validate import require_count, require_nonnegative
 
 # Gloo cuts what it adds up into segments of at most so many bytes.
 SEGMENT = 2**20
-
-
-def is_gathered(wire: str, algorithm: Algorithm) -> bool:
-    """Check whether every worker reads the messages of all, in place of an all-reduce.
-
-    Codes of int8 cannot be added up. Sums of bfloat16 are rounded on their way, and where workers
-    remember what they sent, it must be what arrived: control variates would drift.
-
-    >>> [is_gathered("bfloat16", get(name)) for name in ("fedac-i", "scaffold")]
-    [False, True]
-    """
-    remembers = bool(algorithm.echoes or algorithm.changes)
-    return wire == INT8 or (wire == BFLOAT16 and remembers)
 
 
 def traffic(

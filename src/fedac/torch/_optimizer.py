@@ -1,114 +1,74 @@
-"""What `torch.compile` leaves alone."""
+"""The local steps of an algorithm as a PyTorch optimizer: `LocalOptimizer`, `FedAc`, `LocalSGD`.
+
+While training, the parameters hold w_md, where the next gradient is taken. `eval` replaces it by
+the output (w_ag of FedAc), and `train` puts w_md back.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from functools import lru_cache
 from typing import Any, TypeVar, cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fedac.algorithms import Algorithm, get
+from fedac.algorithms import Algorithm, ClientWork, RoundInfo, get
+from fedac.algorithms.algorithm import State
 from fedac.algorithms.checks import check_functions, needs_mu
 from fedac.algorithms.hyperparameters import Hyperparameters
 from fedac.algorithms.linear import Linear, linear_form
 from fedac.errors import InputError
+from fedac.federation.round import leave, serve
 from fedac.federation.schedule import Decay
-from fedac.torch._communication import is_paused, plain_settings
-from fedac.torch._fused_step import Batches, Program, query_program, run, step_program
-from fedac.torch._round import output
-from fedac.torch._state import SequenceOptimizer, ends_with_mean, is_half, sequence_dtype, version
+from fedac.torch._local_step import Batches, combine, decayed_form, take_step
+from fedac.torch._state import (
+    SequenceOptimizer,
+    ends_with_mean,
+    is_half,
+    is_paused,
+    plain_settings,
+    sequence_dtype,
+    version,
+    warn_if_not_accelerated,
+)
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def uncompiled(function: Function) -> Function:
-    """Let `torch.compile` call a function as it is, with all that it calls.
+    """Exclude a function from `torch.compile`, with all that it calls.
 
-    Counts, hashes and step sizes change all the time: each would compile the program anew.
+    Counts, hashes and step sizes change all the time: each would compile the program again.
     """
     disabled: Function = torch.compiler.disable(function)  # type: ignore[no-untyped-call]
     return disabled
 
 
-# --- Decoupled weight decay: iterates shrink, apart from the gradient's step.
-#
-# As in AdamW, parameters shrink by lr * weight_decay in every step, whatever the gradient is. An
-# algorithm with several sequences lets all of its iterates shrink alike, and so w_md too, which is
-# an
-# average of them.
-
-
-@lru_cache(maxsize=256)
-def decayed_form(algorithm: Algorithm, hp: Hyperparameters, weight_decay: float) -> Linear:
-    """Return the coefficients of a step with weight decay.
-
-    Every step makes an iterate an average of iterates plus a multiple of the gradient. The average
-    is multiplied by 1 - eta * weight_decay, the gradient is not.
-
-    An iterate is a sequence that starts at w_0 (or at a multiple of it). Others start at 0:
-    momentum, sums of gradients or of iterates, corrections. They take their steps as ever. So does
-    a sequence that no step moves, such as the point where the round began.
-
-    Examples
-    --------
-    >>> from fedac.algorithms import FEDAVG, get
-    >>> hp = FEDAVG.couple(eta=0.5, mu=1.0, K=1)
-    >>> decayed_form(FEDAVG, hp, 0.1).update  # of w, w_md and g: w <- 0.95 w_md - 0.5 g
-    ((0.0, 0.95, -0.5),)
-    >>> decayed_form(get("momentum(0.9)"), hp, 0.1).update  # w <- 0.95 w - 0.5 u; u <- 0.9 u + g
-    ((0.0, -0.45, 0.95, -0.5), (0.0, 0.9, 0.0, 1.0))
-    """
-    form = linear_form(algorithm, hp)
-    if weight_decay == 0:
-        return form
-    sequences, _ = algorithm.split(algorithm.start(1.0))
-    starts = algorithm.enter(sequences, algorithm.begin_memory(sequences), hp)
-    is_iterate = [*(start != 0 for start in starts), True, False]  # w_md is one, g is none
-    keep = 1 - hp.eta * weight_decay
-    rows = []
-    for s, row in enumerate(form.update):
-        stays = all(factor == (column == s) for column, factor in enumerate(row))
-        if is_iterate[s] and not stays:
-            pairs = zip(row, is_iterate, strict=True)
-            row = tuple(keep * factor if iterate else factor for factor, iterate in pairs)
-        rows.append(row)
-    return Linear(query=form.query, update=tuple(rows))
-
-
-# --- The local steps of an algorithm as a PyTorch optimizer.
-#
-# While training, the parameters hold w_md, where the next gradient is taken. `eval` replaces it by
-# the output (w_ag of FedAc), and `train` puts w_md back.
-
-
 class LocalOptimizer(SequenceOptimizer):
-    """The local steps of an algorithm; `FedAc` and `LocalSGD` are short names for the usual ones.
+    """The local steps of any algorithm; `FedAc` and `LocalSGD` are shorthands for the usual ones.
 
     Parameters
     ----------
     params : iterable
-        Parameters or groups of them, as for every optimizer. A group may have its own lr, mu and
+        Parameters or parameter groups, as for every optimizer. A group may have its own lr, mu and
         weight_decay.
     algorithm : str or Algorithm
-        A name, such as "fedac-ii" or "fedac-i+cv+nesterov(1,0.3)", or a record of your own.
+        A name, such as "fedac-ii" or "fedac-i+cv+nesterov(1,0.3)", or your own `Algorithm`.
     lr : float or Decay
-        The step size eta. A `Decay` lets it fall with every synchronization. A scheduler may change
-        it at any time: the next step couples anew, and a group whose lr is 0 stands still.
+        The step size eta. A `Decay` lowers it with every synchronization. A scheduler may change it
+        at any time: the next step couples again, and a group whose lr is 0 does not move.
     mu : float, optional
-        Strong-convexity estimate, for algorithms whose coupling uses it (FedAc's). Where
+        Strong-convexity estimate, for algorithms whose coupling uses it (FedAc). Where
         lr mu local_steps >= 1, FedAc is FedAvg, and a warning says so once.
     local_steps : int
         Steps between two synchronizations, K.
     weight_decay : float
         Decoupled weight decay, as in AdamW: every step multiplies w_ag and w (all iterates, but no
-        momentum) by 1 - lr * weight_decay, apart from what the gradient does
-        (`fedac.torch._optimizer`).
+        momentum) by 1 - lr * weight_decay, independently of the gradient.
     foreach : bool
-        Whether to work on many tensors at once: all of them on a GPU, as many as fit into the
-        cache on a CPU.
+        Whether to process many tensors at once: all of them on a GPU, as many as fit into the cache
+        on a CPU.
 
     Attributes
     ----------
@@ -149,14 +109,14 @@ class LocalOptimizer(SequenceOptimizer):
             "weight_decay": weight_decay,
         }
         if mu is None:
-            hp = self.hyperparameters(settings | {"mu": 1e-6})  # refuses a bad lr first
+            hp = self.hyperparameters(plain_settings(settings | {"mu": 1e-6}))  # a bad lr first
             if needs_mu(self.algorithm, eta=hp.eta, K=local_steps):
                 raise InputError(
                     f"'{self.algorithm.name}' needs mu, a strong-convexity estimate; begin with "
                     "1/(10 lr local_steps)"
                 )
-        hp = self.hyperparameters(settings)
-        linear_form(self.algorithm, hp)  # refuse an algorithm that is not linear
+        hp = self.hyperparameters(plain_settings(settings))
+        linear_form(self.algorithm, hp)  # raises if the local steps are not linear
         self.takes_mean = ends_with_mean(self.algorithm)
         if not self.takes_mean:
             check_functions(self.algorithm, hp, np.ones(2))
@@ -164,9 +124,8 @@ class LocalOptimizer(SequenceOptimizer):
         self.foreach, self._batches = foreach, Batches(foreach=foreach)
         self.steps = self.rounds = 0
         self.decays, self.versions, self._group_of = [], {}, {}
-        # Groups also have "last", the settings that their parameters were last set with, "taken",
-        # the steps that their parameters took since the last average was started, and "counted", by
-        # rank how much it counted in the last round that it was in.
+        # Groups also have "last", the settings of their last step; "taken", the steps since the
+        # last average was started; and "counted", by rank its weight in its last round.
         super().__init__(params, {**settings, "training": True, "taken": 0, "counted": []})
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -186,18 +145,17 @@ class LocalOptimizer(SequenceOptimizer):
             with torch.enable_grad():
                 loss = closure()
         # Check everything before anything moves, so that a refused step changes nothing.
-        groups = [group for group in self.param_groups if not is_paused(group)]
-        coefficients = [self._step_form(group) for group in groups]
-        for group in groups:
-            self._require_ready(group)
-        for group, now in zip(groups, coefficients, strict=True):
-            before = linear_form(self.algorithm, self.hyperparameters(group["last"]))
-            self._enter_again(group)
+        ready = [self._prepare(group) for group in self.param_groups if not is_paused(group)]
+        for group, settings, hp in ready:
+            is_new = settings != group["last"]
+            if is_new and not group["taken"]:
+                self._enter_again(group, hp)
+            form = decayed_form(self.algorithm, hp, settings["weight_decay"])
             for batch in self._batches.split([p for p in group["params"] if p.grad is not None]):
-                self._move(batch, now, before)
-            if group["last"] != (settings := plain_settings(group)):
+                self._move(batch, form, group["last"])
+            if is_new:
                 group["last"] = settings
-                # The others' w_md follows a new lr too.
+                # The w_md of parameters without gradients follows a new lr too.
                 self._place(group, [p for p in group["params"] if p.grad is None])
             group["taken"] += 1
         self.steps += 1
@@ -205,15 +163,14 @@ class LocalOptimizer(SequenceOptimizer):
             self.after_step()
         return loss
 
-    def _step_form(self, group: dict[str, Any]) -> Linear:
-        """Return the coefficients of a group's step."""
-        hp, settings = self.hyperparameters(group), plain_settings(group)
+    def _prepare(
+        self, group: dict[str, Any]
+    ) -> tuple[dict[str, Any], dict[str, Any], Hyperparameters]:
+        """Return a group with its settings and hyperparameters, or refuse to take a step."""
+        settings = plain_settings(group)
+        hp = self.hyperparameters(settings)
         if settings != group["last"]:  # a scheduler may have raised lr
-            self.warn_if_not_accelerated(settings)
-        return decayed_form(self.algorithm, hp, settings["weight_decay"])
-
-    def _require_ready(self, group: dict[str, Any]) -> None:
-        """Refuse gradients that no step can use, and parameters that something else has changed."""
+            warn_if_not_accelerated(self, settings)
         last = self.versions.get
         for p in group["params"]:
             if (g := p.grad) is not None and g.layout != torch.strided:
@@ -223,42 +180,40 @@ class LocalOptimizer(SequenceOptimizer):
             if last(p) != version(p):
                 self._batches.forget()  # it may have another type now
                 self._require_unchanged(group, p)
+        return group, settings, hp
 
-    def _move(self, params: list[Tensor], now: Linear, before: Linear) -> None:
-        """Update the sequences of some parameters, then put their next w_md into them.
-
-        sequences <- update(sequences, w_md, g), p <- query(sequences), as in the algorithm.
-        """
-        half, many = is_half(params[0]), len(params) > 1
-        sequences = self._lists_of_sequences(params)
+    def _move(self, params: list[Tensor], form: Linear, last: dict[str, Any]) -> None:
+        """Take a step with some parameters of one type; `last` are the settings of the last one."""
         w_md, g = params, cast(list[Tensor], [p.grad for p in params])
-        program = step_program(now, in_place=self.in_place and not half, many=many)
-        if half:  # the parameters hold w_md rounded, so recompute it from the sequences
-            program = (*query_program(before.query), *program)
+        sequences = self._lists_of_sequences(params)
+        if half := is_half(params[0]):
+            # The parameters hold w_md rounded, so compute it again from the sequences.
             w_md = [torch.empty_like(sequence) for sequence in sequences[0]]
+            before = linear_form(self.algorithm, self.hyperparameters(last))
+            combine(w_md, zip(before.query, sequences, strict=True))
             g = [gradient.float() for gradient in g]
-        slots = [*sequences, w_md, g]
-        while len(slots) <= max((operation.out for operation in program), default=0):
-            slots.append([torch.empty_like(sequence) for sequence in sequences[0]])
-        run(program, slots)
+        take_step(form, sequences, w_md, g)
         if half:
             torch._foreach_copy_(params, w_md)
         self.versions.update(zip(params, map(version, params), strict=True))
 
     def _lists_of_sequences(self, params: list[Tensor]) -> list[list[Tensor]]:
-        """Return by sequence those of some parameters, which are all of one type."""
+        """Return by sequence those of some parameters of one type, in training mode."""
         if self.is_own_sequence(params[0]):
-            return [[self.sequences(p)[0] for p in params]]
+            if not self.takes_mean:
+                for p in params:
+                    self._started(p)
+            return [params]
         states = list(map(self._started, params))
         return [[state[name] for state in states] for name in self.algorithm.local_sequences]
 
     def eval(self) -> None:
         """Put the algorithm's output into the parameters, to evaluate or save them.
 
-        It asks no other process. Right after a round the output is the same in all of them; in the
-        middle of one it is what this process would have if the round ended now with it alone, and
-        differs from process to process. ``averages.synchronize()``, called in all of them,
-        ends the round early; with overlap it is always needed.
+        It does not communicate. Right after a round the output is the same in all processes. In the
+        middle of a round it is what this process would have if the round ended now with it alone,
+        and differs between processes. ``averages.synchronize()``, called in all of them, ends the
+        round early; with overlap it is always needed.
         """
         self._switch(training=False)
 
@@ -267,20 +222,15 @@ class LocalOptimizer(SequenceOptimizer):
         self._switch(training=True)
 
     def restart(self) -> None:
-        """Start all sequences at the parameters as they are now."""
+        """Start all sequences at the current parameters."""
         self.state.clear()
         self.versions.clear()
         self.rounds = 0
         for group in self.param_groups:
             group.update(training=True, taken=0)
 
-    def begin_round(self, r: int) -> None:
-        """Set every lr that falls to that of round r, counted from 0, and update the parameters."""
-        self.lower_lr(r)
-        self.refresh()
-
     def lower_lr(self, r: int) -> None:
-        """Set every lr that falls to that of round r; call `refresh` afterwards."""
+        """Set every lr with a `Decay` to that of round r = 0, 1, ...; call `refresh` afterwards."""
         for group, decay in zip(self.param_groups, self.decays, strict=True):
             if decay is not None:
                 group["lr"] = decay.at(r)
@@ -303,62 +253,69 @@ class LocalOptimizer(SequenceOptimizer):
             self._place(group, group["params"])
 
     def _place(self, group: dict[str, Any], params: Sequence[Tensor]) -> None:
-        """Put w_md into parameters of a group while training, else the output."""
-        # The others have not moved, or need nothing but themselves.
+        """Put w_md into parameters of a group in training mode, else the output."""
+        # Parameters without a state have not moved, or are their own sequence.
         params = [p for p in params if self.state.get(p)]
+        name = self.algorithm.local_sequences[0]
+        own = [p for p in params if self.is_own_sequence(p)]
         if group["training"]:
-            self._place_query(group, params)
+            for p in own:
+                if name in self.state[p]:  # set aside in eval mode
+                    p.copy_(self.state[p].pop(name))
+            self._place_query(group, [p for p in params if not self.is_own_sequence(p)])
         else:
+            for p in own:
+                if name not in self.state[p]:  # the output is about to overwrite the sequence
+                    with torch.inference_mode(False):
+                        self.state[p][name] = p.detach().clone()
             for p in params:
-                self._keep_sequence(p)
-                p.copy_(output(self, group, p))
+                p.copy_(self._output(group, p))
         self.versions.update(zip(params, map(version, params), strict=True))
 
     def _place_query(self, group: dict[str, Any], params: Sequence[Tensor]) -> None:
-        """Put w_md into parameters that have a state."""
-        program = self._query_program(group)
+        query = linear_form(self.algorithm, self.hyperparameters(group["last"])).query
         for batch in self._batches.split(params):
-            if self.is_own_sequence(batch[0]):
-                self._put_sequence_back(batch)
-                continue
             sequences, w_md = self._lists_of_sequences(batch), batch
             if half := is_half(batch[0]):
                 w_md = [torch.empty_like(sequence) for sequence in sequences[0]]
-            run(program, [*sequences, w_md])
+            combine(w_md, zip(query, sequences, strict=True))
             if half:
                 torch._foreach_copy_(batch, w_md)
 
-    def _keep_sequence(self, p: Tensor) -> None:
-        """Copy a parameter that is its own sequence, before the output overwrites it."""
-        (name, *_) = self.algorithm.local_sequences
-        if self.is_own_sequence(p) and name not in self.state[p]:
-            with torch.inference_mode(False):
-                self.state[p][name] = p.detach().clone()
+    @torch.no_grad()
+    def _output(self, group: dict[str, Any], p: Tensor) -> Tensor:
+        """Return the algorithm's output for one parameter.
 
-    def _put_sequence_back(self, params: Sequence[Tensor]) -> None:
-        """Undo `_keep_sequence`."""
-        (name, *_) = self.algorithm.local_sequences
-        for p in params:
-            if name in self.state[p]:
-                p.copy_(self.state[p].pop(name))
+        In the middle of a round, end it as if this worker were alone.
+        """
+        algorithm, hp = self.algorithm, self.hyperparameters(group["last"])
+        if self.takes_mean:
+            state: State = tuple(self.sequences(p))
+        else:
+            sent, server = self.kept(p, "sent"), self.kept(p, "server")
+            if group["taken"]:
+                local, memory = tuple(self.sequences(p)), self.kept(p, "memory")
+                done, this = ClientWork(steps=group["taken"]), RoundInfo(number=self.rounds)
+                message, _ = leave(algorithm, local, sent, memory, hp, done)
+                sent, server = serve(algorithm, message, sent, server, hp, this)
+            state = (*sent, *server)
+        w: Tensor = algorithm.output(state, hp, self.steps)
+        return w
 
     def _point(self, group: dict[str, Any], p: Tensor) -> Tensor:
         """Return what a parameter should hold."""
         if not group["training"]:
-            return output(self, group, p)
+            return self._output(group, p)
         sequences = self.sequences(p)
         w_md = torch.empty_like(sequences[0])
-        run(self._query_program(group), [[tensor] for tensor in (*sequences, w_md)])
+        query = linear_form(self.algorithm, self.hyperparameters(group["last"])).query
+        combine([w_md], [(factor, [s]) for factor, s in zip(query, sequences, strict=True)])
         return w_md
 
-    def _query_program(self, group: dict[str, Any]) -> Program:
-        hp = self.hyperparameters(group["last"])
-        return query_program(linear_form(self.algorithm, hp).query)
-
     def _works_in_place(self, hp: Hyperparameters) -> bool:
-        """Check whether the only sequence is start and query point at once, and the output too.
+        """Check whether the parameter is the only sequence, the query point and the output.
 
-        With a server rule the output may differ: while evaluating, there is a copy.
+        With a server rule the output may differ: in eval mode there is a copy.
         """
         algorithm, start = self.algorithm, self.algorithm.start(1.0)
         sequences, _ = algorithm.split(start)
@@ -369,14 +326,12 @@ class LocalOptimizer(SequenceOptimizer):
         same_output = not self.takes_mean or algorithm.output(start, hp, 1) == 1.0
         return algorithm.is_plain and local == (1.0,) and w_md == 1.0 and same_output
 
-    def _enter_again(self, group: dict[str, Any]) -> None:
+    def _enter_again(self, group: dict[str, Any], hp: Hyperparameters) -> None:
         """Begin the round with the lr of its first step, which may be newer than the broadcast."""
-        if self.algorithm.is_plain or group["taken"] or group["last"] == plain_settings(group):
-            return
-        hp = self.hyperparameters(group)
-        for p in group["params"]:
-            if self.state.get(p):
-                self.enter(p, hp)
+        if not self.algorithm.is_plain:
+            for p in group["params"]:
+                if self.state.get(p):
+                    self.enter(p, hp)
 
     def _require_unchanged(self, group: dict[str, Any], p: Tensor) -> None:
         """Refuse a parameter that something else has changed: its sequences would not match."""

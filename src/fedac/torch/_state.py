@@ -1,13 +1,12 @@
-"""What is kept of one parameter: names, types and first values."""
+"""Optimizer state: an algorithm's sequences for every parameter, saved and loaded."""
 
 from __future__ import annotations
 
-import copy
 import warnings
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from functools import cached_property
-from typing import Any
+from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -18,24 +17,58 @@ from fedac.algorithms.acceleration import not_accelerated
 from fedac.algorithms.algorithm import serve_mean
 from fedac.algorithms.checks import check_decay, fingerprint
 from fedac.algorithms.hyperparameters import Hyperparameters
-from fedac.errors import InputError, NotAcceleratedWarning, unknown_name
+from fedac.errors import InputError, NotAcceleratedWarning
 from fedac.federation.checkpoint import require_same_rule
 from fedac.federation.schedule import Decay
-from fedac.torch._communication import (
-    plain_settings,
-    require_supported,
-    require_weight_decay,
-    upgrade,
-)
-from fedac.torch._fused_step import Batches
-from fedac.validate import require_count, require_positive
+from fedac.torch._local_step import Batches
+from fedac.validate import require_count, require_nonnegative, require_positive
 
-# What is kept from round to round, and the field of the record with its names.
+if TYPE_CHECKING:
+    from fedac.torch._any_optimizer import InnerOptimizer
+
+# Parts of the state kept from round to round, and the field of the algorithm that names them.
 PARTS = {"sent": "sequences", "memory": "memory", "server": "server"}
+SETTINGS = ("lr", "mu", "local_steps", "weight_decay")
+# Schedulers end near 0, not at 0: LinearLR at -5e-19, for example.
+ROUNDING = 1e-12
+# Options of other optimizers that ours would silently ignore.
+UNSUPPORTED = ("momentum", "dampening", "nesterov", "betas", "maximize", "foreach")
+
+
+def plain_settings(group: dict[str, Any]) -> dict[str, Any]:
+    """Return lr, mu, local_steps and weight_decay of a group as Python numbers.
+
+    NumPy's numbers and tensors cannot be saved. The lr of a `Decay` is that of the first round.
+    """
+    settings = {name: group[name] for name in SETTINGS}
+    if isinstance(settings["lr"], Decay):
+        settings["lr"] = settings["lr"].start
+    return {n: v.item() if hasattr(v, "item") else v for n, v in settings.items()}
+
+
+@lru_cache(maxsize=256, typed=True)
+def couple(
+    algorithm: Algorithm, lr: float, mu: float, local_steps: int, weight_decay: float
+) -> Hyperparameters:
+    """Return the hyperparameters of an algorithm; cached, so settings are checked once."""
+    require_positive("lr", lr)
+    if lr * require_nonnegative("weight_decay", weight_decay) >= 1:
+        raise InputError(
+            f"lr * weight_decay must be below 1, got {lr} * {weight_decay}: a step would flip the "
+            "signs of the parameters"
+        )
+    return algorithm.couple(
+        eta=lr, mu=require_positive("mu", mu), K=require_count("local_steps", local_steps)
+    )
+
+
+def is_paused(group: dict[str, Any]) -> bool:
+    """Check whether lr is 0, up to a scheduler's rounding."""
+    return bool(abs(group["lr"]) <= ROUNDING * group.get("initial_lr", 0.0))
 
 
 def ends_with_mean(algorithm: Algorithm) -> bool:
-    """Check whether the mean of what workers work on is all that ends a round.
+    """Check whether a round ends with the mean of the local sequences and nothing else.
 
     >>> from fedac.algorithms import get
     >>> [ends_with_mean(get(name)) for name in ("fedac-i", "fedprox(0.1)", "scaffold", "diloco")]
@@ -47,25 +80,14 @@ def ends_with_mean(algorithm: Algorithm) -> bool:
 
 @torch.no_grad()
 def write(tensors: Sequence[Tensor], values: Sequence[Tensor]) -> None:
-    """Copy values into tensors; some values may be tensors that are written to.
-
-    >>> x, y = torch.tensor([1.0]), torch.tensor([2.0])
-    >>> write([x, y], [y, x])
-    >>> x, y
-    (tensor([2.]), tensor([1.]))
-    """
+    """Copy values into tensors; a value may be one of the tensors."""
     copies = values if len(values) == 1 else [value.clone() for value in values]
     for tensor, value in zip(tensors, copies, strict=True):
         tensor.copy_(value)
 
 
-def on_its_own(tensor: Tensor) -> Tensor:
-    """Return a tensor to be saved: a copy if its memory holds more, which would be saved too.
-
-    >>> w = torch.zeros(1000)[:2]
-    >>> w.untyped_storage().nbytes(), on_its_own(w).untyped_storage().nbytes()
-    (4000, 8)
-    """
+def without_storage_of_others(tensor: Tensor) -> Tensor:
+    """Return a tensor to save: a copy if its storage holds more, which would be saved too."""
     return tensor if tensor.untyped_storage().nbytes() == tensor.nbytes else tensor.clone()
 
 
@@ -80,24 +102,12 @@ def sequence_dtype(p: Tensor) -> torch.dtype:
 
 
 def version(p: Tensor) -> tuple[int, int]:
-    """Return what changes when a parameter is written to, or its memory replaced."""
+    """Return a value that changes when a parameter is written to or its memory replaced."""
     return p._version, p.data_ptr()
 
 
-def first_values(algorithm: Algorithm, p: Tensor, hp: Hyperparameters) -> dict[str, Tensor]:
-    """Return what is kept of a parameter at first, by name."""
-    sequences, server = algorithm.split(algorithm.start(p.detach().to(sequence_dtype(p))))
-    memory = algorithm.begin_memory(sequences)
-    return {
-        **dict(zip(algorithm.local_sequences, algorithm.enter(sequences, memory, hp), strict=True)),
-        **dict(zip(keys(algorithm, "sent"), sequences, strict=True)),
-        **dict(zip(keys(algorithm, "memory"), memory, strict=True)),
-        **dict(zip(keys(algorithm, "server"), server, strict=True)),
-    }
-
-
 def keys(algorithm: Algorithm, part: str) -> list[str]:
-    """Return the names in `state[p]` of a part of what is kept from round to round.
+    """Return the keys in `state[p]` of one part of the state.
 
     >>> from fedac.algorithms import get
     >>> keys(get("scaffold"), "sent"), keys(get("scaffold"), "memory")
@@ -106,162 +116,36 @@ def keys(algorithm: Algorithm, part: str) -> list[str]:
     return [f"{part}/{name}" for name in getattr(algorithm, PARTS[part])]
 
 
-def is_complete(state: dict[str, Tensor], local: set[str], others: set[str], own: bool) -> bool:
-    """Check for all tensors of a parameter, and no others; its `own` sequence is in itself."""
-    missing = (local | others) - set(state)
-    return set(state) <= local | others and (not missing or (own and missing == local))
+def all_keys(algorithm: Algorithm) -> list[str]:
+    """Return the keys of all parts."""
+    return [key for part in PARTS for key in keys(algorithm, part)]
 
 
-def all_equal(values: Sequence[Tensor], others: Sequence[Tensor]) -> bool:
-    """Compare tensors pairwise."""
-    return len(values) == len(others) and all(map(torch.equal, values, others))
-
-
-# --- What becomes of the state of a user's own optimizer (momentum, say) when a round ends.
-
-STATES = ("local", "average", "reset")
-
-
-class Inside:
-    """An optimizer of the user's, which takes the local steps, and the state that it keeps.
-
-    Parameters
-    ----------
-    optimizer : torch.optim.Optimizer
-        The user's.
-    state : "local" or "average" or "reset"
-        Whether its state stays as it is when a round ends, is averaged too, or becomes what it is
-        now: empty, for most optimizers that have taken no step.
-
-    Attributes
-    ----------
-    names : list of list of str, optional
-        By parameter group, what of the state is averaged, once all ranks have agreed on it.
-
-    Examples
-    --------
-    >>> w = torch.nn.Parameter(torch.ones(2))
-    >>> inside = Inside(torch.optim.SGD([w], lr=0.5, momentum=0.9), "average")
-    >>> w.grad = torch.ones(2)
-    >>> inside.optimizer.step()
-    >>> inside.find_names()
-    [['momentum_buffer']]
-    """
-
-    names: list[list[str]] | None = None
-
-    def __init__(self, optimizer: torch.optim.Optimizer, state: str) -> None:
-        if state not in STATES:
-            raise unknown_name("state", str(state), STATES)
-        self.optimizer, self.state = optimizer, state
-        # Some optimizers, Adagrad for one, make their state at the start and only there.
-        self.first = _copy(optimizer.state)
-
-    @property
-    def title(self) -> str:
-        """What processes and checkpoints must have in common."""
-        return f"{type(self.optimizer).__name__} with state='{self.state}'"
-
-    def find_names(self) -> list[list[str]]:
-        """Return by parameter group the names of tensors with the shapes of their parameters."""
-        state = self.optimizer.state
-        return [
-            sorted({n for p in g["params"] for n in state.get(p, {}) if self._is_like(p, n)})
-            for g in self.optimizer.param_groups
-        ]
-
-    def averaged(self, trained: Collection[Tensor]) -> list[Tensor]:
-        """Return what travels with a message; zeros where this rank has no state (yet)."""
-        return [
-            self.optimizer.state[p][n] if self._is_like(p, n) else torch.zeros_like(p)
-            for group, names in zip(self.optimizer.param_groups, self.names or (), strict=False)
-            for p in group["params"]
-            if p in trained
-            for n in names
-        ]
-
-    def end_round(self, *, used: bool) -> None:
-        """Reset the state if it is to be, or if it is the reason why this worker was left out."""
-        if self.state == "reset" or not (used or _is_finite(self.optimizer.state)):
-            self.reset()
-
-    def reset(self) -> None:
-        """Return to the first state."""
-        self.optimizer.state.clear()
-        self.optimizer.state.update(_copy(self.first))
-
-    def require_fit(self, saved: dict[str, Any]) -> None:
-        """Refuse a state dict that is damaged, or has other parameter groups.
-
-        A process that fails otherwise would leave the others waiting, and be half changed.
-        """
-        try:
-            indices = [index for group in saved["param_groups"] for index in group["params"]]
-            states = [saved["state"].get(index, {}) for index in indices]
-            damaged = not all(isinstance(state, dict) for state in states)
-            theirs = [len(group["params"]) for group in saved["param_groups"]]
-        except (AttributeError, KeyError, TypeError):
-            damaged = True
-        if damaged:
-            raise InputError("the state of its optimizer is damaged")
-        mine = [len(group["params"]) for group in self.optimizer.param_groups]
-        if theirs != mine:
-            raise InputError(f"its groups have {theirs} parameters, not {mine}")
-
-    def load(self, saved: dict[str, Any]) -> None:
-        """Continue from a state dict, bit for bit."""
-        self.optimizer.load_state_dict(saved)
-        self.names = None
-        params = [p for group in self.optimizer.param_groups for p in group["params"]]
-        indices = [index for group in saved["param_groups"] for index in group["params"]]
-        for p, index in zip(params, indices, strict=True):
-            mine = self.optimizer.state.get(p, {})
-            for name, value in saved["state"].get(index, {}).items():
-                # PyTorch has converted it to the type of the parameter.
-                if isinstance(value, Tensor) and mine[name].dtype != value.dtype:
-                    mine[name] = value.to(mine[name].device, copy=True)
-        if self.state == "reset":  # a checkpoint is written when a round has just reset it
-            self.first = _copy(self.optimizer.state)
-
-    def _is_like(self, p: Tensor, name: str) -> bool:
-        """Check for a tensor like its parameter; a scalar's count of steps is not one."""
-        value = self.optimizer.state.get(p, {}).get(name)
-        floating = isinstance(value, Tensor) and value.is_floating_point()
-        return floating and value.shape == p.shape and name != "step"
-
-
-def _copy(state: Any) -> dict[Tensor, Any]:
-    return {p: copy.deepcopy(mine) for p, mine in state.items()}
-
-
-def _is_finite(value: Any) -> bool:
-    """Check all tensors in a state; an optimizer may keep lists, or numbers beside parameters."""
-    if isinstance(value, Mapping):
-        return all(map(_is_finite, value.values()))
-    if isinstance(value, list | tuple):
-        return all(map(_is_finite, value))
-    return not isinstance(value, Tensor) or bool(torch.isfinite(value).all())
-
-
-# --- What an optimizer keeps by parameter and by group, and how it is saved and loaded.
+def initial_state(algorithm: Algorithm, p: Tensor, hp: Hyperparameters) -> dict[str, Tensor]:
+    """Return the state of a parameter before its first step."""
+    sequences, server = algorithm.split(algorithm.start(p.detach().to(sequence_dtype(p))))
+    memory = algorithm.begin_memory(sequences)
+    local = algorithm.enter(sequences, memory, hp)
+    names = (*algorithm.local_sequences, *all_keys(algorithm))
+    return dict(zip(names, (*local, *sequences, *memory, *server), strict=True))
 
 
 class SequenceOptimizer(torch.optim.Optimizer):
     """Keeps the sequences of an algorithm for every parameter; `LocalOptimizer` moves them.
 
-    From the first step on, `state[p]` holds one tensor for each of what local steps work on, by its
-    name. An algorithm that works on the parameter itself, such as FedAvg, keeps none (`in_place`).
+    From the first step on, `state[p]` holds one tensor for each local sequence, by its name. An
+    algorithm that works on the parameter itself, such as FedAvg, needs none (`in_place`).
 
-    If more than the mean ends a round, `state[p]` also holds where the round began ("sent/w"), what
-    this worker remembers ("memory/c_m") and what the server keeps to itself ("server/w_u"). Every
-    worker plays the server, so "sent" and "server" are the same in all processes.
+    If a round ends with more than the mean, `state[p]` also holds where the round began ("sent/w"),
+    this worker's memory ("memory/c_m") and the server's state ("server/w_u"). Every worker plays
+    the server, so "sent" and "server" are the same in all processes.
 
     A round may move tensors of `state[p]` to other memory, where they lie next to each other
-    (`fedac.torch._round`).
+    (`fedac.torch._averaging.DoubleBuffer`).
     """
 
     algorithm: Algorithm
-    # Whether the mean of what workers work on is all that ends a round, and all that is kept of it.
+    # Whether a round ends with the mean of the local sequences, so that nothing else is kept.
     takes_mean: bool
     in_place: bool
     foreach: bool
@@ -274,13 +158,13 @@ class SequenceOptimizer(torch.optim.Optimizer):
     # By parameter, the number of its group.
     _group_of: dict[Tensor, int]
     _batches: Batches
-    # Called at the end of every step: `synchronize` sets it. Copies of the optimizer have none.
+    # Called at the end of every step; set by `synchronize`. Copies of the optimizer have none.
     after_step: Callable[[], object] | None = None
     # The user's optimizer, if it takes the local steps.
-    inside: Inside | None = None
-    # Whether a later one follows the user's optimizer now.
+    inner: InnerOptimizer | None = None
+    # Whether a later call of `synchronize` follows the user's optimizer now.
     is_replaced = False
-    # Whether it has said that FedAc does not accelerate.
+    # Whether it has warned that FedAc does not accelerate.
     _has_warned = False
 
     def parameters(self) -> list[Tensor]:
@@ -297,29 +181,29 @@ class SequenceOptimizer(torch.optim.Optimizer):
             p for p in self.parameters() if p.requires_grad or p in self.state or p in self.versions
         ]
 
-    def sequences(self, p: Tensor) -> list[Tensor]:
-        """Return what the local steps of one parameter work on, in the algorithm's order."""
-        names = self.algorithm.local_sequences
-        if self.is_own_sequence(p):
-            state = {} if self.takes_mean else self._started(p)
-            return [state.get(names[0], p)]  # while evaluating there is a copy
-        state = self._started(p)
-        return [state[name] for name in names]
-
-    def kept(self, p: Tensor, part: str) -> tuple[Tensor, ...]:
-        """Return what is kept of one parameter from round to round; for `part` see `PARTS`."""
-        state = self._started(p)
-        return tuple(state[name] for name in keys(self.algorithm, part))
-
     def is_own_sequence(self, p: Tensor) -> bool:
         """Check whether local steps work on a parameter itself."""
         return self.in_place and not is_half(p)
 
+    def sequences(self, p: Tensor) -> list[Tensor]:
+        """Return the local sequences of one parameter, in the algorithm's order."""
+        names = self.algorithm.local_sequences
+        if self.is_own_sequence(p):
+            state = {} if self.takes_mean else self._started(p)
+            return [state.get(names[0], p)]  # in eval mode there is a copy
+        state = self._started(p)
+        return [state[name] for name in names]
+
+    def kept(self, p: Tensor, part: str) -> tuple[Tensor, ...]:
+        """Return one part of a parameter's state: "sent", "memory" or "server"."""
+        state = self._started(p)
+        return tuple(state[key] for key in keys(self.algorithm, part))
+
     @torch.no_grad()
     def keep_broadcasts(self) -> None:
-        """From now on keep where a round began, also if the mean is all that ends it.
+        """Keep where each round began from now on, even if the round ends with the mean.
 
-        The last round ended with what local steps work on now.
+        The last round ended with the current local sequences.
         """
         if self.takes_mean:
             now = {p: self.sequences(p) for p in self.trained_parameters()}
@@ -329,7 +213,7 @@ class SequenceOptimizer(torch.optim.Optimizer):
                 self.state[p] |= {n: s.clone() for n, s in zip(names, sequences, strict=True)}
 
     def snapshot(self, p: Tensor) -> list[Tensor]:
-        """Return what the server holds of one parameter, as of the last round; only to be read.
+        """Return the server's view of one parameter as of the last round, not to be changed.
 
         A parameter that never moved gets no copies.
         """
@@ -345,10 +229,12 @@ class SequenceOptimizer(torch.optim.Optimizer):
     ) -> None:
         """Replace the sequences of one parameter; call `refresh` when all are set.
 
-        What the server keeps to itself may follow them. Without `memory`, it begins anew.
+        `values` are those of `snapshot`; the server's state may be missing. If omitted, `memory` is
+        reset.
         """
         frozen = not p.requires_grad and not self.state.get(p)
-        if frozen and all_equal(values, self.algorithm.start(values[0])):
+        first = self.algorithm.start(values[0]) if frozen else ()
+        if len(first) == len(values) and all(map(torch.equal, values, first)):
             p.copy_(values[0])  # it does not move, so it needs no copies
             return
         if self.takes_mean:
@@ -364,56 +250,41 @@ class SequenceOptimizer(torch.optim.Optimizer):
 
     @torch.no_grad()
     def enter(self, p: Tensor, hp: Hyperparameters | None = None) -> None:
-        """Begin a round with what was broadcast, and what this worker remembers of a parameter."""
+        """Begin a round with one parameter: `Algorithm.enter`."""
         hp = hp or self.hyperparameters(self.group_of(p)["last"])
         local = self.algorithm.enter(self.kept(p, "sent"), self.kept(p, "memory"), hp)
         write(self.sequences(p), local)
 
-    def hyperparameters(self, group: dict[str, Any]) -> Hyperparameters:
-        """Return the algorithm's hyperparameters for a group, or say which setting is wrong."""
-        settings = plain_settings(group)
-        require_weight_decay(settings)
-        return self.algorithm.couple(
-            eta=require_positive("lr", settings["lr"]),
-            mu=require_positive("mu", settings["mu"]),
-            K=require_count("local_steps", settings["local_steps"]),
-        )
-
-    def warn_if_not_accelerated(self, settings: dict[str, Any]) -> None:
-        """Say once, and in one process, that a group's settings make FedAc FedAvg."""
-        if self._has_warned or (dist.is_available() and dist.is_initialized() and dist.get_rank()):
-            return
-        text = not_accelerated(
-            [(self.algorithm, settings["lr"])], mu=settings["mu"], K=settings["local_steps"],
-            eta_name="lr", K_name="local_steps",
-        )  # fmt: skip
-        if text:
-            self._has_warned = True
-            warnings.warn(text, NotAcceleratedWarning, stacklevel=5)  # who made the optimizer
+    def hyperparameters(self, settings: dict[str, Any]) -> Hyperparameters:
+        """Return the algorithm's hyperparameters for the settings of a group."""
+        return couple(self.algorithm, *(settings[name] for name in SETTINGS))
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add parameters; their settings are checked like those of the first group."""
-        require_supported(param_group)
+        for name in UNSUPPORTED:
+            if param_group.get(name):
+                raise InputError(f"a parameter group can set lr, mu and weight_decay, not {name}")
         given = self.defaults | param_group
         settings = plain_settings(given)
-        self.hyperparameters(settings)  # refuse what is impossible
-        self.warn_if_not_accelerated(settings)
+        self.hyperparameters(settings)  # raises if a setting is invalid
+        warn_if_not_accelerated(self, settings)
         decay = given["lr"] if isinstance(given["lr"], Decay) else None
         if decay is not None:
             mu, K = settings["mu"], settings["local_steps"]
             check_decay(self.algorithm, eta=decay.start, mu=mu, K=K)
         super().add_param_group(param_group | settings | {"last": settings})
         self.decays.append(decay)
-        self._find_groups()
+        number = len(self.param_groups) - 1
+        self._group_of |= dict.fromkeys(self.param_groups[number]["params"], number)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return all that `load_state_dict` needs, steps and rounds included.
+        """Return the state for `load_state_dict`, steps and rounds included.
 
-        What a worker remembers is its own: with memory, every process saves and loads its own.
+        Memory differs between workers, so with memory every process saves and loads its own.
         """
         saved = super().state_dict()
         saved["state"] = {
-            index: {name: on_its_own(tensor) for name, tensor in state.items()}
+            index: {name: without_storage_of_others(tensor) for name, tensor in state.items()}
             for index, state in saved["state"].items()
         }
         for group in saved["param_groups"]:
@@ -425,11 +296,11 @@ class SequenceOptimizer(torch.optim.Optimizer):
 
         Load the model as well, before or after; the next step checks that they match.
         """
-        if not {"state", "param_groups", "steps"} < set(state_dict):
+        saved = state_dict
+        if not {"state", "param_groups", "steps", "rounds_served", "rules"} <= set(saved):
             raise InputError("this is not the state of an optimizer of fedac.torch")
-        saved = upgrade(state_dict, "param_groups")
         try:
-            self.require_same_rules(saved["rules"])
+            require_same_rules(self, saved["rules"])
         except InputError as error:
             raise InputError(f"cannot load this state: {error}") from None
         indices = [index for group in saved["param_groups"] for index in group["params"]]
@@ -437,14 +308,17 @@ class SequenceOptimizer(torch.optim.Optimizer):
         local = set(self.algorithm.local_sequences)
         began = set(keys(self.algorithm, "sent"))
         keeps_more = self.takes_mean and any(began <= set(state) for state in states)
-        others = began if keeps_more else set(self._kept_names())
+        others = set() if self.takes_mean else set(all_keys(self.algorithm))
+        others = began if keeps_more else others
         if saved["steps"] and others == began and not any(began & set(s) for s in states):
             raise InputError(
                 "cannot load this state: it was saved with wire='float32', which keeps less; load "
                 "it before the call of synchronize"
             )
         for p, state in zip(self.parameters(), states, strict=False):
-            complete = is_complete(state, local, others, self.is_own_sequence(p))
+            missing = (local | others) - set(state)
+            in_parameter = self.is_own_sequence(p) and missing == local
+            complete = set(state) <= local | others and (not missing or in_parameter)
             if state and not (complete and all(v.shape == p.shape for v in state.values())):
                 raise InputError("cannot load this state: it belongs to another model")
         self.takes_mean = self.takes_mean and not keeps_more
@@ -459,11 +333,11 @@ class SequenceOptimizer(torch.optim.Optimizer):
 
     @cached_property
     def fingerprint(self) -> str:
-        """What identifies the algorithm, found once.
+        """A fingerprint of the algorithm's functions, computed once.
 
-        It takes a while, and an exception meanwhile counts as the algorithm's own. So no process
-        should look for it in the middle of a run: torchrun ends some by an exception, and a
-        checkpoint that they still write would seem to be of another algorithm.
+        It takes a while, and an exception meanwhile counts as the algorithm's own. So it must not
+        be computed in the middle of a run: torchrun ends processes by an exception, and a
+        checkpoint written then would seem to be of another algorithm.
         """
         return fingerprint(self.algorithm)
 
@@ -479,11 +353,6 @@ class SequenceOptimizer(torch.optim.Optimizer):
             for group in self.param_groups
         ]
 
-    def require_same_rules(self, rules: Sequence[dict[str, Any]]) -> None:
-        """Refuse the rules of another algorithm."""
-        for rule in rules:
-            require_same_rule(rule, self.algorithm, self.hyperparameters(rule["settings"]))
-
     def __getstate__(self) -> dict[str, Any]:
         own = ("algorithm", "takes_mean", "in_place", "foreach", "steps", "rounds", "decays")
         return super().__getstate__() | {name: getattr(self, name) for name in own}
@@ -492,29 +361,43 @@ class SequenceOptimizer(torch.optim.Optimizer):
         super().__setstate__(state)
         self.versions = {}  # the parameters are copies now: compare them by value once
         self._batches = Batches(foreach=self.foreach)
-        self._find_groups()
-
-    def _find_groups(self) -> None:
         numbered = enumerate(self.param_groups)
         self._group_of = {p: i for i, group in numbered for p in group["params"]}
 
     def _started(self, p: Tensor) -> dict[str, Tensor]:
-        """Return the state of a parameter, which starts when it is first asked for."""
+        """Return the state of a parameter, created when it is first asked for."""
         state: dict[str, Tensor] = self.state[p]
         if not state:
             hp = self.hyperparameters(self.group_of(p)["last"])
-            first = first_values(self.algorithm, p, hp)
+            first = initial_state(self.algorithm, p, hp)
             names = () if self.is_own_sequence(p) else self.algorithm.local_sequences
-            # What is new already is not copied: the gaps that it would leave fit nothing else, and
-            # cost as much memory as the model.
+            others = () if self.takes_mean else all_keys(self.algorithm)
+            # New tensors are not copied: the gaps left behind fit nothing else, and cost as much
+            # memory as the model.
             taken = {p.data_ptr()}
-            for name in (*names, *self._kept_names()):
+            for name in (*names, *others):
                 value = first[name]
                 state[name] = value.clone() if value.data_ptr() in taken else value
                 taken.add(state[name].data_ptr())
             self.versions[p] = version(p)
         return state
 
-    def _kept_names(self) -> list[str]:
-        """Return the names in `state[p]` of all that is kept from round to round."""
-        return [] if self.takes_mean else [n for part in PARTS for n in keys(self.algorithm, part)]
+
+def warn_if_not_accelerated(optimizer: SequenceOptimizer, settings: dict[str, Any]) -> None:
+    """Warn once, in one process, if a group's settings reduce FedAc to FedAvg."""
+    in_group = dist.is_available() and dist.is_initialized()
+    if optimizer._has_warned or (in_group and dist.get_rank()):
+        return
+    text = not_accelerated(
+        [(optimizer.algorithm, settings["lr"])], mu=settings["mu"], K=settings["local_steps"],
+        eta_name="lr", K_name="local_steps",
+    )  # fmt: skip
+    if text:
+        optimizer._has_warned = True
+        warnings.warn(text, NotAcceleratedWarning, stacklevel=5)  # where the optimizer was made
+
+
+def require_same_rules(optimizer: SequenceOptimizer, rules: Sequence[dict[str, Any]]) -> None:
+    """Refuse the rules of another algorithm."""
+    for rule in rules:
+        require_same_rule(rule, optimizer.algorithm, optimizer.hyperparameters(rule["settings"]))

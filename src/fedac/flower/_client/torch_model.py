@@ -24,7 +24,7 @@ from fedac.flower._arrays import (
 from fedac.flower._client.round import Step
 from fedac.flower._task import WEIGHT, Task
 from fedac.torch import LocalOptimizer
-from fedac.torch._any_optimizer import ForeignOptimizer
+from fedac.torch._any_optimizer import WrappedOptimizer
 from fedac.torch._state import is_half
 from fedac.validate import require_count
 
@@ -182,7 +182,7 @@ def begin_steps(
             params.values(), algorithm, lr=task.hp.eta, mu=1.0, local_steps=task.local_steps
         )
     else:
-        optimizer = ForeignOptimizer(own, local_steps=task.local_steps)
+        optimizer = WrappedOptimizer(own, local_steps=task.local_steps)
         optimizer.attach()
     optimizer.steps = task.first_step
     trained = set(optimizer.parameters())

@@ -1,4 +1,4 @@
-"""The state lives in two flat buffers that take turns: nothing but the memory changes."""
+"""Double buffering: the state alternates between two flat buffers, with the same values."""
 
 import copy
 import io
@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from fedac.torch import FedAc, NonFiniteStateError, _flat, synchronize
-from fedac.torch._round import Turns
+from fedac.torch import FedAc, NonFiniteStateError, _averaging, synchronize
+from fedac.torch._averaging import DoubleBuffer
 
 CPU = torch.device("cpu")
 
@@ -55,20 +55,20 @@ def test_tensors_of_another_kind_get_copies() -> None:
         torch.zeros(2, 2),
     ]
     places = [tensor.data_ptr() for tensor in ours]
-    turns, mean, other = Turns(), torch.arange(15.0), torch.zeros(1)
-    turns.settle(mean, ours, [other])
+    double, mean, other = DoubleBuffer(), torch.arange(15.0), torch.zeros(1)
+    double.settle(mean, ours, [other])
     values = torch.cat([*(tensor.reshape(-1).float() for tensor in ours), other])
     assert torch.equal(values, mean)
     assert [t.data_ptr() == place for t, place in zip(ours, places, strict=True)] == [1, 1, 0]
     assert ours[1].is_contiguous(memory_format=torch.channels_last)
-    assert turns.free is not None
-    assert turns.free.data_ptr() == places[2]
+    assert double.free is not None
+    assert double.free.data_ptr() == places[2]
 
 
 @pytest.mark.parametrize("chunk", [1, 4, 7, 1000])
 @pytest.mark.parametrize("factor", [1.0, 0.5, 3.0])
 def test_flat_tensors_are_filled_in_chunks(chunk: int, factor: float, monkeypatch) -> None:
-    monkeypatch.setattr(_flat, "CHUNK", chunk)
+    monkeypatch.setattr(_averaging, "CHUNK", chunk)
     whole = torch.arange(20.0)
     tensors = [
         whole[:3],
@@ -80,11 +80,11 @@ def test_flat_tensors_are_filled_in_chunks(chunk: int, factor: float, monkeypatc
         whole[12:13],
         whole[12:13],
     ]
-    found, norm = _flat.flatten_again(tensors, CPU, zeros=2, reuse=None, factor=factor)
+    found, norm = _averaging.flatten_again(tensors, CPU, zeros=2, reuse=None, factor=factor)
     expected = factor * torch.cat([*(t.reshape(-1).float() for t in tensors), torch.zeros(2)])
     assert torch.equal(found, expected)
     assert norm.item() == pytest.approx(expected.double().norm().item())
-    again, _ = _flat.flatten_again(tensors[::-1], CPU, zeros=2, reuse=found, factor=factor)
+    again, _ = _averaging.flatten_again(tensors[::-1], CPU, zeros=2, reuse=found, factor=factor)
     assert again is found
 
 
@@ -92,7 +92,7 @@ def test_flat_tensors_are_filled_in_chunks(chunk: int, factor: float, monkeypatc
 
 
 @pytest.mark.usefixtures("alone")
-def test_two_buffers_take_turns() -> None:
+def test_two_buffers_alternate() -> None:
     params = new_params()
     optimizer = train(params)
     averages = synchronize(optimizer)
