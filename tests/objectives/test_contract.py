@@ -9,7 +9,7 @@ import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedac.errors import InputError, NoOptimumError
+from fedac.errors import InputError, NoOptimumError, StepSizeWarning
 from fedac.objectives import (
     Augmented,
     ConvexObjective,
@@ -481,3 +481,31 @@ def test_an_objective_without_constants_can_be_simulated() -> None:
         optimum(Double())
     with pytest.raises(InputError, match="mu"):
         simulate(Double(), "fedac-i", M=8, K=2, T=200, eta=0.05)
+
+
+class Bowl(Double):
+    """A convex objective that does not say so by its base class, as there was only one."""
+
+    smoothness, strong_convexity = 1.0, 1.0
+
+    def value(self, w):
+        return float(w @ w) / 2
+
+    def gradient(self, w):
+        return w
+
+    def hessian_product(self, w, v):
+        return v
+
+    def stochastic_gradients(self, W, rows):
+        return W + 0.1 * (rows - 3.5)[:, None]
+
+    def fingerprint(self):
+        return "bowl"
+
+
+def test_constants_count_whatever_the_base_class() -> None:
+    with pytest.warns(StepSizeWarning, match="1/L = 1"):
+        result = simulate(Bowl(), "fedac-i", M=8, K=2, T=8, eta=[1.5, 0.1], mu=0.1, start=[1, 1])
+    assert result.f_star == 0.0
+    assert result.best.final_loss < 1.0

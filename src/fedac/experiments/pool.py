@@ -120,20 +120,23 @@ class InProcesses:
                     raise news
 
     def _run(self, order: Order) -> None:
+        """Put an answer into the inbox, or an exception that `run` raises."""
+        news: Answer | Exception
         for attempt in range(1, RETRIES + 2):
             try:
-                answer = self._pool.call(
+                news = self._pool.call(
                     order, on_progress=lambda news: self._inbox.put((order, news))
                 )
-            except WorkerDiedError as died:
-                if not died.started:
-                    answer = WorkerDiedError(f"a worker process could not start: {died}")
-                else:
-                    what = f"its process died {attempt} times ({died})"
-                    answer = Answer(order, [], WorkerDiedError(what))
-            else:
                 break
-        self._inbox.put((order, answer))
+            except WorkerDiedError as died:
+                what = f"its process died {attempt} times ({died})"
+                news = Answer(order, [], WorkerDiedError(what))
+                if not died.started:
+                    news = WorkerDiedError(f"a worker process could not start: {died}")
+            except Exception as error:
+                news = error
+                break
+        self._inbox.put((order, news))
 
 
 def make_handler(task_bytes: bytes, threads: int) -> Handler:
