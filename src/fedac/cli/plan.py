@@ -52,21 +52,26 @@ NEEDS = {
 @click.option(
     "--fourth-moment",
     type=float,
-    help="sigma4, fourth root of the noise's fourth moment; sigma if not given.",
+    help="sigma4, fourth root of the noise's fourth moment. Default: sigma.",
 )
-@click.option("--distance", type=float, help="D0, from the start to the optimum.")
+@click.option("--distance", type=float, help="D0, distance from the start to the optimum.")
 @click.option("--third-order", type=float, help="Q, third-order smoothness, if known.")
 @click.option(
     "--bounded-noise",
     is_flag=True,
-    help="With --dataset: bound the noise (logistic), not measure it.",
+    help="With --dataset: bound the noise instead of measuring it (logistic only).",
 )
-@click.option("--dim", type=click.IntRange(min=1), help="Dimension, for the megabytes of a worker.")
+@click.option(
+    "--dim", type=click.IntRange(min=1), help="Dimension of the model, for the megabytes."
+)
 @click.option("--workers", "-M", type=int, default=256, help="Workers, M.")
 @click.option(
-    "--steps", "-T", type=int, help=f"Steps per worker, T; {DEFAULT_STEPS} without --target."
+    "--steps",
+    "-T",
+    type=int,
+    help=f"Steps per worker, T. Default: {DEFAULT_STEPS} if there is no --target.",
 )
-@click.option("--target", type=float, help="Suboptimality to reach, instead of -T.")
+@click.option("--target", type=float, help="Target suboptimality, instead of -T.")
 @click.option(
     "--round-cost",
     type=float,
@@ -283,8 +288,8 @@ def _print_calibration(found: Comparison, how: dict[str, Any], unit: str) -> Non
         words={"algorithm"},
         title="Measured on the data",
         caption=f"Each algorithm tuned with {question.tries} settings, then repeated on "
-        f"{question.repeats} fresh seeds; brackets: 90% prediction interval for the mean of as "
-        "many further seeds. Recommended: the fewest rounds within twice the best "
+        f"{question.repeats} fresh seeds; brackets: 90% prediction interval for the mean of "
+        f"another {question.repeats}. Recommended: the fewest rounds within twice the best "
         "result, or the cheapest way to the target. * the smallest or largest step size tried; a "
         f"better one may lie beyond it.{f' {MEGABYTES}' * (target is not None)}",
     )

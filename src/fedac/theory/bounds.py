@@ -48,14 +48,7 @@ class Rate(Terms):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bound(Terms):
-    """An upper bound: the sum of its terms. `logs` has the logarithmic factor of each term.
-
-    Examples
-    --------
-    >>> bound = Bound(optimization=0.5, variance=0.25)
-    >>> bound.total, bound.dominant
-    (0.75, 'optimization')
-    """
+    """An upper bound: the sum of its terms. `logs` has the logarithmic factor of each term."""
 
     logs: Mapping[str, float] = field(default_factory=dict, compare=False, repr=False)
 
@@ -88,9 +81,6 @@ def bound_with_logs(
 
     A shape is (constant, power) or (constant, power, shift), by default with shift 1. The first
     term is ``optimization optimization_log``.
-
-    >>> bound_with_logs(Rate(variance=1.0), optimization=0.5, potential=0.0, variance=(3, 2)).total
-    3.5
     """
     terms, logs = {}, {"optimization": optimization_log}
     for name, (constant, power, *shift) in shapes.items():
@@ -134,13 +124,6 @@ def min_max_lower_bound(
 
     Source: Woodworth, Bullins, Shamir and Srebro, "The Min-Max Complexity of Distributed Stochastic
     Convex Optimization with Intermittent Communication" (COLT 2021, arXiv 2102.01583).
-
-    Examples
-    --------
-    1/16 + 1/4 + 1/(1 + log 4)^2:
-
-    >>> round(min_max_lower_bound(L=4.0, sigma=2.0, M=4, K=4, T=4, D0=0.5), 6)
-    0.488111
     """
     R, start = T / K, L * D0**2
     across = min(start / (R * (1 + log(M))) ** 2, sigma * D0 / sqrt(T))

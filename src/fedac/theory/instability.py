@@ -4,20 +4,15 @@ Theorem instability:full: for any kappa = L/mu >= 25 and any number of blocks th
 strongly convex F on which two runs of accelerated gradient descent, started eps apart, separate
 by another factor of 2 (1 - 1/sqrt(kappa))^3 > 1.02 in every block of three steps. This is why
 FedAc gives up some acceleration. This module runs AGD, predicts the separation in closed form, and
-builds that F by the induction of the proof.
+builds that F by the induction of the proof. Units are mu = 1, so that L = kappa, and eps.
 
-Units are mu = 1, so that L = kappa (scaling F scales both, and AGD takes the same steps), and the
-initial distance eps.
-
-A block is three steps, one of them at curvature L. Which one is the argument `at_L`: 1 in the proof
-of instability:full, which bounds w_ag - u_ag below by 1.02^K eps / 2 and w - u by 1.02^K eps; 0 for
-the constants that the theorem states, which are the other way round. Both constructions separate
-by a factor of 2 (1 - 1/sqrt(kappa))^3 in every block.
+One of the three steps of a block has curvature L. Which one is the argument `at_L`: 1 in the proof,
+which bounds w_ag - u_ag below by 1.02^K eps / 2 and w - u by 1.02^K eps; 0 for the constants that
+the theorem states, which are the other way round.
 
 The neighbourhoods of the proof shrink with every block. For 60 blocks at kappa = 10^4 they are
-10^-628 wide, but doubles end at 10^-308 and resolve only 10^-16 next to 1, so trajectories are
-computed with mpmath. The required eps is known before the first step, and determines the
-working precision.
+10^-628 wide, but doubles end at 10^-308, so trajectories are computed with mpmath. The required eps
+is known before the first step, and determines the working precision.
 """
 
 from __future__ import annotations
@@ -54,14 +49,6 @@ class PiecewiseQuadratic:
     F is mu-strongly convex and L-smooth, and its minimum is F(0) = 0. Paper: F_k of the claim
     instability:induction. `bumps` are the closed intervals (left, right) where H is L, disjoint
     and in increasing order.
-
-    Examples
-    --------
-    Curvature 3 on [1, 2] and 1 elsewhere, so the slope at 4 is 1 + 3 + 2:
-
-    >>> F = PiecewiseQuadratic(mu=1.0, L=3.0, bumps=((1.0, 2.0),))
-    >>> F.curvature(1.5), F.gradient(4.0)
-    (3.0, 6.0)
     """
 
     def __init__(self, mu: Number, L: Number, bumps: Sequence[tuple[Number, Number]] = ()) -> None:
@@ -128,16 +115,7 @@ def follow(
 def run_agd(
     objective: PiecewiseQuadratic, start: State, hp: FedAcHyperparameters, *, steps: int
 ) -> Trajectory:
-    """Run accelerated gradient descent (algo:agd), which is vanilla FedAc with eta = 1/L.
-
-    Examples
-    --------
-    With w_md = (1/3) 3 + (2/3) 0 = 1 and F'(1) = 4, w_ag' = 1 - 4/4 and w' = 3/2 + 1/2 - 4/2:
-
-    >>> F = PiecewiseQuadratic(mu=1.0, L=4.0, bumps=((0.0, 9.0),))
-    >>> run_agd(F, (0.0, 3.0), nesterov(2.0), steps=1)
-    Trajectory(w_ag=(0.0, 0.0), w_md=(1.0,), w=(3.0, 0.0))
-    """
+    """Run accelerated gradient descent (algo:agd), which is vanilla FedAc with eta = 1/L."""
     return follow(lambda t, w_md: objective.gradient(w_md), start, hp, steps=steps)
 
 
@@ -148,13 +126,6 @@ def propagate(
 
     FedAc is linear in its state and the gradient, so the difference evolves like a trajectory
     whose gradient is F''(zeta_t) times its own w_md (lemma instability:2).
-
-    Examples
-    --------
-    At curvature L, w becomes 1 - sqrt(kappa) times the previous w_ag:
-
-    >>> propagate(nesterov(4.0), [16.0], start=(1.0, 0.0)).w
-    (0.0, -3.0)
     """
     return follow(lambda t, w_md: curvatures[t] * w_md, start, hp, steps=len(curvatures))
 
@@ -179,9 +150,6 @@ def predicted_separation(kappa: float, blocks: int, at_L: int = 1) -> Separation
     With g = (-2 (1 - 1/sqrt(kappa))^3)^blocks it is (1 + 1/sqrt(kappa), sqrt(kappa) + 1) g/2
     (the last display but one in the proof of instability:full), or (1, sqrt(kappa)/2) g for
     ``at_L=0``.
-
-    >>> predicted_separation(16.0, 1)
-    Separation(w_ag=-0.52734375, w=-2.109375)
     """
     root = math.sqrt(kappa)
     growth = (-2 * (1 - 1 / root) ** 3) ** blocks
@@ -278,13 +246,7 @@ class Instance:
         return first, second
 
     def separation(self) -> list[Separation]:
-        """Measure the distance of the two `trajectories` after 0, 1, ..., `blocks` blocks.
-
-        Examples
-        --------
-        >>> [round(apart.w, 3) for apart in construct(100.0, 2).separation()]
-        [1.0, -8.019, 11.692]
-        """
+        """Measure the distance of the two `trajectories` after 0, 1, ..., `blocks` blocks."""
         runs = zip(*self.trajectories(), strict=True)
         apart = (tuple((w - u) / self.eps for w, u in zip(*run, strict=True)) for run in runs)
         return by_block(Trajectory(*apart))
@@ -309,11 +271,8 @@ def construct(kappa: float, blocks: int, *, at_L: int = 1) -> Instance:
     >>> F, (w, u) = instance.objective, instance.trajectories()
     >>> [int(F.curvature(w_md)) for w_md in w.w_md]
     [1, 25, 1]
-    >>> construct(16.0, 1)
-    Traceback (most recent call last):
-    ...
-    fedac.errors.InputError: kappa must be a number from 25 to 1e+12, got 16.0: \
-the theorem needs L/mu >= 25
+    >>> [round(apart.w, 3) for apart in construct(100.0, 2).separation()]
+    [1.0, -8.019, 11.692]
     """
     if not isinstance(kappa, Real) or not 25 <= kappa <= LARGEST_KAPPA:
         raise InputError(

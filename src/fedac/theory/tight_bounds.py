@@ -189,12 +189,6 @@ class Drift:
     The propositions are about one pair of workers. The mean squared distance to the average is
     (M - 1)/(2M) times the mean over all pairs of their squared distances, hence that factor in
     `size`, which is 0 for one worker.
-
-    >>> drift = fedac_i_drift(eta=0.5, gamma=0.5, mu=1.0, sigma=2.0, M=4)
-    >>> drift.after(0), round(drift.after(1), 3)  # lemma fedaci:stab:main has 14 for K = 2
-    (0.0, 2.372)
-    >>> round(drift.mean(shrink=0.5, K=2, T=4), 3)  # 2 of 4 steps, with weights 1/4 and 1 of 15/8
-    1.581
     """
 
     size: float

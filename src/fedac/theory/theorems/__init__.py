@@ -13,25 +13,13 @@ from fedac.theory.theorems.base import StepSize, Theorem
 __all__ = ["THEOREMS", "StepSize", "Theorem", "theorem"]
 
 THEOREMS = (
-    # for strongly convex objectives
-    fedac.FEDACI_FULL,
-    fedac.FEDACII_A1_FULL,
-    fedac.FEDACII_A2_FULL,
-    fedavg.FEDAVG_A1,
-    fedavg.FEDAVG_A2_FULL,
-    minibatch.MB_SGD,
-    minibatch.MB_AC_SGD,
-    minibatch.AC_SGD,
-    # for general convex objectives
-    fedac.FEDACI_A1_GCVX,
-    fedac.FEDACII_A1_GCVX,
-    fedac.FEDACII_A2_GCVX,
-    fedavg.FEDAVG_A1_GCVX,
-    fedavg.FEDAVG_A2_GCVX,
-    minibatch.MB_SGD_GCVX,
-    minibatch.MB_AC_SGD_GCVX,
-    minibatch.AC_SGD_GCVX,
-)
+    fedac.FEDACI_FULL, fedac.FEDACII_A1_FULL, fedac.FEDACII_A2_FULL,
+    fedavg.FEDAVG_A1, fedavg.FEDAVG_A2_FULL,
+    minibatch.MB_SGD, minibatch.MB_AC_SGD, minibatch.AC_SGD,
+    fedac.FEDACI_A1_GCVX, fedac.FEDACII_A1_GCVX, fedac.FEDACII_A2_GCVX,
+    fedavg.FEDAVG_A1_GCVX, fedavg.FEDAVG_A2_GCVX,
+    minibatch.MB_SGD_GCVX, minibatch.MB_AC_SGD_GCVX, minibatch.AC_SGD_GCVX,
+)  # fmt: skip
 """All theorems: first for strongly convex, then for general convex objectives."""
 
 
