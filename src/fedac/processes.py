@@ -124,14 +124,16 @@ class Pool:
 
     def _wait_until_ready(self, worker: _Worker) -> None:
         try:
-            worker.write(pickle.dumps((self._make_handler, self._payload, worker.threads)))
+            # As bytes, so that it is imported in the worker's main thread.
+            worker.write(pickle.dumps(self._make_handler))
+            worker.write((self._payload, worker.threads))
             worker.read()
         except DIED as error:
             raise WorkerDiedError(self._bury(worker), started=False) from error
 
     def _put_back(self, worker: _Worker) -> None:
         with self._lock:
-            if len(self._idle) < len(self._threads):
+            if worker in self._workers and len(self._idle) < len(self._threads):
                 self._idle.append(worker)
                 return
         worker.kill()
@@ -219,8 +221,8 @@ def serve_parent() -> None:
             os._exit(0)
 
     threading.Thread(target=listen, daemon=True).start()
-    make_handler, payload, threads = pickle.loads(inbox.get())
-    handle: Handler = make_handler(payload, threads)
+    make_handler = pickle.loads(inbox.get())
+    handle: Handler = make_handler(*inbox.get())
     write(True, None)
     while True:
         write(True, handle(inbox.get(), lambda news: write(False, news)))
