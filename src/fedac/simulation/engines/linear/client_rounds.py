@@ -118,14 +118,15 @@ class ClientRounds(LocalRounds):
         )
         lanes, total = tuple(group.indices[where]), workers.total
         if context.actors is None:
-            workers.run_clients(draws, tables, coefficients, memory.kept, count, 0, len(total))
+            clients = (coefficients, memory.kept)
+            workers.run_strands(draws, tables, count, 0, len(total), clients)
         else:
             start = np.zeros(0)  # every client has its own
             told = RemoteRound(
                 draws.t, draws.gap, lanes, workers.widths, tables, start, coefficients
             )
             report = workers.report(draws, count, len(total))
-            context.actors.run_clients(told, memory, draws, total, report)
+            context.actors.run(told, draws, total, report, memory)
         moved = sum_strands(total).reshape(*state.shape[:2], V)[:, :, :count]
         state[:] = reference + moved / draws.total_weight(len(context.rows.y))
 

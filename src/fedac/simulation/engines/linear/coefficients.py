@@ -72,15 +72,7 @@ class Affine:
 
 
 def affine_form(lane: Lane) -> Affine:
-    """Derive the affine form of a lane; raises InputError for an algorithm that has none.
-
-    Examples
-    --------
-    >>> from fedac.algorithms import FEDAVG
-    >>> form = affine_form(Lane(FEDAVG, FEDAVG.couple(eta=0.5, mu=1.0, K=1)))
-    >>> form.c, form.A, form.b
-    (array([1.]), array([[1.]]), array([-0.5]))
-    """
+    """Derive the affine form of a lane; raises InputError for an algorithm that has none."""
     form = linear_form(lane.algorithm, lane.hp)
     c, update = np.array(form.query), np.array(form.update)
     # The step takes w_md as given; here it is a combination of the state.
@@ -94,16 +86,6 @@ def round_tables(
     """Tabulate one round of `gap` steps for lanes of equally many sequences.
 
     The forms do not include l2, which is folded in here.
-
-    Examples
-    --------
-    One step of FedAvg with eta = 1/2 and l2 = 1, where A = 1/2 and A^-1 b = -1:
-
-    >>> from fedac.algorithms import FEDAVG
-    >>> lane = Lane(FEDAVG, FEDAVG.couple(eta=0.5, mu=1.0, K=1))
-    >>> tables, closing = round_tables([affine_form(lane)], 1.0, 1, np.float64)
-    >>> tables.q.ravel(), tables.r.ravel(), closing.to_state.ravel()
-    (array([1.]), array([-1.]), array([0.5]))
     """
     A = np.stack([form.with_l2(l2).A for form in forms])  # (V, S, S)
     core = np.stack([form.core(l2) for form in forms])

@@ -28,7 +28,7 @@ from fedac.simulation.engines.linear.kernels.types import (
     Rows,
     Tables,
 )
-from fedac.simulation.engines.linear.workers import StreamedWorkers, sum_strands
+from fedac.simulation.engines.linear.workers import ClientData, StreamedWorkers, sum_strands
 from fedac.validate import Array
 
 Numbers = npt.NDArray[Any]  # of the workers' precision
@@ -68,8 +68,13 @@ class DenseWorkers(StreamedWorkers):
             for rows in _slices(len(X), len(self.total), strand, strand + 1):
                 moved += X[rows].T @ sum_strands(self._shared.steps[:, rows]).astype(X.dtype)
 
-    def worker_kernel(self, first: int, last: int, this_round: LocalRound) -> None:
-        """Run the workers of some strands."""
+    def kernel(
+        self, first: int, last: int, this_round: LocalRound, clients: ClientData | None
+    ) -> None:
+        """Run the workers of some strands: add their moves or messages to the sums."""
+        if clients is not None:
+            self._run_clients(first, last, this_round, *clients)
+            return
         (X,) = self.rows.data
         draws = this_round.draws
         shared = this_round.collect == steps.BY_ROW
@@ -99,7 +104,7 @@ class DenseWorkers(StreamedWorkers):
                     moved = self._matrix(self.total[strand])
                     self._run_workers(this_round, drawn, weights, memory, moved)
 
-    def client_kernel(
+    def _run_clients(
         self,
         first: int,
         last: int,
@@ -107,7 +112,6 @@ class DenseWorkers(StreamedWorkers):
         coefficients: ClientCoefficients,
         memories: Memories,
     ) -> None:
-        """Run the clients of some strands."""
         draws, (S, V, T) = this_round.draws, self.widths
         shape = (self.dim, -1, V)
         P = coefficients.constant.size // V - T

@@ -18,20 +18,9 @@ from fedac.validate import Array
 class LaneGroup:
     """Lanes that can be advanced together: equally many vectors, and one kind of round.
 
-    Attributes
-    ----------
-    indices : list of int
-        Which lanes of the problem these are.
-    lanes : list of Lane
-        The lanes, sorted by algorithm.
-    decays : bool
-        Whether a step size decays over rounds.
-    serves : bool
-        Whether the server of a lane does more than take the mean.
-    state : array, shape (d, T, number of lanes)
-        The sequences after the last round.
-    server : array, shape (d, Q, number of lanes)
-        What the server keeps to itself; algorithms that keep fewer than Q vectors use the first.
+    `state`, of shape (d, T, number of lanes), holds the sequences after the last round. `server`,
+    of shape (d, Q, number of lanes), is the server's own state; algorithms with fewer than Q
+    vectors use the first ones. `indices` are the lanes in the problem.
     """
 
     def __init__(self, indices: list[int], problem: Problem) -> None:
@@ -193,11 +182,6 @@ def make_groups(problem: Problem) -> list[LaneGroup]:
 
 
 def echoes_of(algorithm: Algorithm) -> tuple[int, ...]:
-    """Return which vector of its message each vector of a client's memory follows; -1: none.
-
-    >>> from fedac.algorithms import get
-    >>> echoes_of(get("scaffnew")), echoes_of(get("fedac-i+local+cv"))
-    ((-1, 0), (-1, 1))
-    """
+    """Return which vector of its message each vector of a client's memory follows; -1: none."""
     follows = {kept: algorithm.sequences.index(sequence) for sequence, kept in algorithm.echoes}
     return tuple(follows.get(kept, -1) for kept in algorithm.memory)

@@ -40,15 +40,7 @@ class Regularizer:
 
 
 def split(objective: Objective) -> tuple[LinearModel, Regularizer]:
-    """Split an objective into a linear model and one quadratic term.
-
-    Examples
-    --------
-    >>> from fedac.objectives import LeastSquares
-    >>> F = Augmented(LeastSquares([[1.0]], [1.0], l2=1.0), lam=3.0, center=[4.0])
-    >>> split(F)[1]
-    Regularizer(l2=4.0, center=array([3.]), constant=6.0)
-    """
+    """Split an objective into a linear model and one quadratic term."""
     strength, pull, squares = 0.0, np.zeros(objective.dim), 0.0
     while isinstance(objective, Augmented):
         strength += objective.lam

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import count as counter
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
@@ -50,6 +50,8 @@ if TYPE_CHECKING:
 Task = Callable[[int, int], object]
 # Lanes of the problem, and the length of a round.
 RoundKey = tuple[tuple[int, ...], int]
+# Of clients that start a round from their own state.
+ClientData = tuple[ClientCoefficients, Memories]
 
 # Strands of workers; fewer where their totals would fill the caches.
 STRANDS = 64
@@ -65,7 +67,7 @@ LARGEST_PART = 2**21
 
 
 class Threads:
-    """Runs tasks over ranges of strands, with the help of other threads where that pays."""
+    """Runs tasks over ranges of strands, with other threads where that pays."""
 
     def __init__(self, count: int) -> None:
         self.count = count
@@ -209,15 +211,8 @@ class StreamedWorkers:
     """Runs the workers of a round on chunks of V lanes with S sequences, of which T travel.
 
     Here rows are sparse: a step costs as much as its row has nonzeros. Dense rows have a subclass.
-
-    Attributes
-    ----------
-    lanes, sequences, sent : Template
-        The vectors of V, S V and T V numbers that the kernels compute with.
-    start : array, shape (d S V,)
-        Where all workers start the next round.
-    total : array, shape (strands, d T V)
-        The sums of their moves in the last round, by strand.
+    All workers start a round at `start`, of shape (d S V,). It ends with the sums of their moves by
+    strand in `total`, of shape (strands, d T V).
     """
 
     def __init__(self, context: Context, widths: Widths) -> None:
@@ -251,48 +246,65 @@ class StreamedWorkers:
             self.run_strands(draws, tables, len(lanes), 0, len(sums))
         else:
             told = RemoteRound(draws.t, draws.gap, tuple(lanes), self.widths, tables, self.start)
-            actors.run(told, sums, self.report(draws, len(lanes), len(sums)))
+            actors.run(told, draws, sums, self.report(draws, len(lanes), len(sums)))
         if by_row:
             self.threads.run(self.add_rows, strands=len(self.total), work=self._all_rows)
 
     def run_strands(
-        self, draws: Draws, tables: Tables, count: int, first: int, last: int
+        self,
+        draws: Draws,
+        tables: Tables,
+        count: int,
+        first: int,
+        last: int,
+        clients: ClientData | None = None,
     ) -> npt.NDArray[np.float64]:
         """Run some strands of workers of `count` lanes, and return the sum of their moves.
 
-        If moves are collected by row, return how much of every row the workers added.
+        If moves are collected by row, return how much of every row the workers added. With
+        `clients`, each starts from its own state; return the sum of their messages.
         """
-        folded, base = len(tables.folds) > 0, self.start
-        if folded:
-            # Folded by the same code as the workers, an idle one ends at `base` to the bit.
-            base = base.copy()
-            steps.fold_all(self.lanes, self.sequences, tables.folds, base)
-        sums, shared = self.total, self._nothing_shared
-        collect = self.how_to_collect(draws.gap, folded=folded)
+        base, sums, shared, collect = self.start, self.total, self._nothing_shared, steps.SWEEP
+        if clients is None:
+            collect = self.how_to_collect(draws.gap, folded=len(tables.folds) > 0)
+            if len(tables.folds):
+                # Folded by the same code as the workers, an idle one ends at `base` to the bit.
+                base = base.copy()
+                steps.fold_all(self.lanes, self.sequences, tables.folds, base)
         if collect == steps.BY_ROW:
             sums, shared = self._shared.steps, self._shared
             self.threads.run(self.find_margins, strands=len(self.total), work=self._all_rows)
         this_round = LocalRound(draws, tables, self.start, base, shared, collect)
-        kernel = partial(self.worker_kernel, this_round=this_round)
-        return self._share_strands(kernel, draws, count, sums, first, last)
 
-    def run_clients(
-        self,
-        draws: Draws,
-        tables: Tables,
-        coefficients: ClientCoefficients,
-        memories: Memories,
-        count: int,
-        first: int,
-        last: int,
-    ) -> npt.NDArray[np.float64]:
-        """Run some strands of clients, each from its own start; return the sums of messages."""
-        nowhere, alone = self.start, self._nothing_shared
-        this_round = LocalRound(draws, tables, nowhere, nowhere, alone, steps.SWEEP)
-        kernel = partial(
-            self.client_kernel, this_round=this_round, coefficients=coefficients, memories=memories
+        def task(a: int, b: int) -> None:
+            sums[a:b] = 0.0
+            self.kernel(a, b, this_round, clients)
+
+        self.threads.run(
+            task,
+            first=first,
+            strands=last - first,
+            work=draws.rows_drawn(len(self.rows.y)) * (last - first) // len(sums),
+            on_done=self.report(draws, count, len(sums)),
         )
-        return self._share_strands(kernel, draws, count, self.total, first, last)
+        return sums[first:last]
+
+    def kernel(
+        self, first: int, last: int, this_round: LocalRound, clients: ClientData | None
+    ) -> None:
+        """Run the workers of some strands: add their moves or messages to the sums."""
+        pool = self._blank if this_round.collect == steps.BY_ROW else self._scratch
+        scratch = self._borrow(pool, this_round.draws)
+        if clients is None:
+            steps.run_workers(
+                self.lanes, self.sequences, self.rows, this_round, scratch, self.total, first, last
+            )
+        else:
+            client_rounds.run_clients(
+                self.lanes, self.sequences, self.sent, self.rows, this_round, *clients,
+                scratch, self.total, first, last,
+            )  # fmt: skip
+        pool.append(scratch)
 
     def report(self, draws: Draws, count: int, strands: int) -> Task:
         """Return a function that reports the progress of some strands of a round."""
@@ -304,30 +316,6 @@ class StreamedWorkers:
             self.context.problem.on_progress(made)
 
         return report
-
-    def _share_strands(
-        self,
-        kernel: Task,
-        draws: Draws,
-        count: int,
-        sums: npt.NDArray[np.float64],
-        first: int,
-        last: int,
-    ) -> npt.NDArray[np.float64]:
-        """Let threads run some strands of a round; return their sums."""
-
-        def task(a: int, b: int) -> None:
-            sums[a:b] = 0.0
-            kernel(a, b)
-
-        self.threads.run(
-            task,
-            first=first,
-            strands=last - first,
-            work=draws.rows_drawn(len(self.rows.y)) * (last - first) // len(sums),
-            on_done=self.report(draws, count, len(sums)),
-        )
-        return sums[first:last]
 
     def how_to_collect(self, gap: int, *, folded: bool) -> int:
         """Choose how the moves of workers are collected (see `steps.py`)."""
@@ -366,31 +354,6 @@ class StreamedWorkers:
             self.sequences, self.rows.data, self.start, self._shared.margins,
             len(self.total), first, last,
         )  # fmt: skip
-
-    def worker_kernel(self, first: int, last: int, this_round: LocalRound) -> None:
-        """Run the workers of some strands."""
-        pool = self._blank if this_round.collect == steps.BY_ROW else self._scratch
-        scratch = self._borrow(pool, this_round.draws)
-        steps.run_workers(
-            self.lanes, self.sequences, self.rows, this_round, scratch, self.total, first, last
-        )
-        pool.append(scratch)
-
-    def client_kernel(
-        self,
-        first: int,
-        last: int,
-        this_round: LocalRound,
-        coefficients: ClientCoefficients,
-        memories: Memories,
-    ) -> None:
-        """Run the clients of some strands."""
-        scratch = self._borrow(self._scratch, this_round.draws)
-        client_rounds.run_clients(
-            self.lanes, self.sequences, self.sent, self.rows, this_round, coefficients, memories,
-            scratch, self.total, first, last,
-        )  # fmt: skip
-        self._scratch.append(scratch)
 
     def add_rows(self, first: int, last: int) -> None:
         """Set the totals of some strands of rows to the sum of all workers' moves along them."""

@@ -16,7 +16,6 @@ from fedac.simulation.engines.linear.kernels.types import Draws, Tables
 from fedac.simulation.engines.linear.rounds import RowCounts, make_workers
 from fedac.simulation.engines.linear.workers import (
     RemoteRound,
-    RoundKey,
     StreamedWorkers,
     Threads,
     Widths,
@@ -38,7 +37,7 @@ class Actor:
         self._threads = Threads(threads)
         self._workers: dict[Widths, StreamedWorkers] = {}
         self._memories: dict[int, ClientMemories] = {}
-        self._tables: dict[RoundKey, Tables] = {}
+        self._tables: dict[tuple[Any, ...], Tables] = {}
         self._draws: Draws | None = None
 
     def warm_up(self, pickled: bytes) -> int | None:
@@ -53,29 +52,28 @@ class Actor:
         self._counts = RowCounts(self._threads, self.problem.objective.n_samples)
         return free_bytes()
 
-    def run(self, told: RemoteRound, first: int, last: int) -> npt.NDArray[np.float64]:
-        """Run the workers of some strands and return what each adds to the sums of the round."""
-        workers = self._workers_of(told)
-        workers.start[:] = told.start
-        draws, tables = self._draws_at(told.t), self._tables_of(told)
-        return workers.run_strands(draws, tables, len(told.lanes), first, last)
-
-    def run_clients(
+    def run(
         self, told: RemoteRound, first: int, last: int, *moved: MovedMemories
     ) -> npt.NDArray[np.float64]:
-        """Run the clients of some strands and return the sums of their messages.
+        """Run the workers of some strands and return what each adds to the sums of the round.
 
         `moved` holds memories that other actors kept until now.
         """
-        assert told.coefficients is not None
-        coefficients, memories = writable_copy(told.coefficients), self._memories_of(told).kept
-        for clients, memory in moved:
-            memories.memory[clients] = memory
-            memories.started[clients] = True
-        draws, tables = self._draws_at(told.t), self._tables_of(told)
-        return self._workers_of(told).run_clients(
-            draws, tables, coefficients, memories, len(told.lanes), first, last
-        )
+        if told.widths not in self._workers:
+            self._workers[told.widths] = make_workers(self._context, told.widths)
+        workers, draws, key = self._workers[told.widths], self._draws_at(told.t), told[1:3]
+        if told.tables is not None:
+            self._tables[key] = writable_copy(told.tables)
+        clients = None
+        if told.coefficients is None:
+            workers.start[:] = told.start
+        else:
+            memories = self._memories_of(told).kept
+            for ids, memory in moved:
+                memories.memory[ids] = memory
+                memories.started[ids] = True
+            clients = (writable_copy(told.coefficients), memories)
+        return workers.run_strands(draws, self._tables[key], len(told.lanes), first, last, clients)
 
     def hand_over(self, told: RemoteRound, clients: npt.NDArray[np.int64]) -> MovedMemories:
         """Return the memories of some clients, and leave them to another actor."""
@@ -87,21 +85,10 @@ class Actor:
         """Return how often each row is drawn in some strands of the round that starts at t."""
         return self._counts.count(self._draws_at(t), first, last)
 
-    def _workers_of(self, told: RemoteRound) -> StreamedWorkers:
-        if told.widths not in self._workers:
-            self._workers[told.widths] = make_workers(self._context, told.widths)
-        return self._workers[told.widths]
-
     def _draws_at(self, t: int) -> Draws:
         if self._draws is None or self._draws.t != t:
             self._draws = self._context.draws(self._spans[t])
         return self._draws
-
-    def _tables_of(self, told: RemoteRound) -> Tables:
-        key = told.lanes, told.gap
-        if told.tables is not None:
-            self._tables[key] = writable_copy(told.tables)
-        return self._tables[key]
 
     def _memories_of(self, told: RemoteRound) -> ClientMemories:
         """Return the memories of some lanes, without lanes that have diverged."""
@@ -120,15 +107,7 @@ class Actor:
 
 
 def writable_copy(given: Tuple) -> Tuple:
-    """Copy all arrays of a tuple: Ray's are read-only, and Numba would compile again for them.
-
-    >>> frozen = np.arange(2.0)
-    >>> frozen.flags.writeable = False
-    >>> writable_copy((frozen, 7))
-    (array([0., 1.]), 7)
-    >>> writable_copy((frozen, 7))[0].flags.writeable
-    True
-    """
+    """Copy all arrays of a tuple: Ray's are read-only, and Numba would compile again for them."""
 
     def copy(part: Any) -> Any:
         if isinstance(part, np.ndarray):

@@ -97,40 +97,44 @@ class ActorPool:
         ]
         require_space(sizes, itemsize, hosts)
 
-    def run(self, told: RemoteRound, sums: npt.NDArray[np.float64], on_done: Task) -> None:
-        """Let the actors run all strands of workers, and fill `sums` with what they return."""
-        sent = self._ray.put(self._without_known_tables(told))
-        asked = {
-            i: self._actors[i].run.remote(sent, first, last)
-            for i, first, last in self._ranges(len(sums))
-        }
-        self._fill(sums, asked, told.t, on_done)
-
-    def run_clients(
+    def run(
         self,
         told: RemoteRound,
-        memories: ClientMemories,
         draws: Draws,
         sums: npt.NDArray[np.float64],
         on_done: Task,
+        memories: ClientMemories | None = None,
     ) -> None:
-        """Let the actors run all strands of clients, and fill `sums` with what they return."""
-        placement = self._placements.setdefault(
-            memories, MemoryPlacement(self.problem.federation.M)
-        )
-        number = list(self._placements).index(memories)
-        sent = self._ray.put(self._without_known_tables(told._replace(memory=number)))
+        """Let the actors run all strands of a round, and fill `sums` with what they return.
+
+        `memories` stands for the memories of the clients, which the actors keep.
+        """
+        bounds = strand_bounds(len(sums), self._shares)
+        key = told.lanes, told.gap
+        if self._sent.get(key) is told.tables:
+            told = told._replace(tables=None)
+        elif told.tables is not None:
+            self._sent[key] = told.tables
         moved: list[list[Any]] = [[] for _ in self._actors]
-        if draws.members.size:  # otherwise all clients participate, always at the same place
-            bounds = strand_bounds(len(sums), self._shares)
-            places = [draws.taking_part * strand // len(sums) for strand in bounds]
-            for source, target, clients in placement.assign(draws.members, places):
-                moved[target].append(self._actors[source].hand_over.remote(sent, clients))
+        if memories is None:
+            sent = self._ray.put(told)
+        else:
+            clients = self.problem.federation.M
+            placement = self._placements.setdefault(memories, MemoryPlacement(clients))
+            number = list(self._placements).index(memories)
+            sent = self._ray.put(told._replace(memory=number))
+            if draws.members.size:  # otherwise all clients participate, always at the same place
+                places = [draws.taking_part * strand // len(sums) for strand in bounds]
+                for source, target, ids in placement.assign(draws.members, places):
+                    moved[target].append(self._actors[source].hand_over.remote(sent, ids))
         asked = {
-            i: self._actors[i].run_clients.remote(sent, first, last, *moved[i])
+            i: self._actors[i].run.remote(sent, first, last, *moved[i])
             for i, first, last in self._ranges(len(sums))
         }
-        self._fill(sums, asked, told.t, on_done)
+        for i, part in self._answers(asked, self._when(told.t)):
+            first, last = bounds[i : i + 2]
+            sums[first:last] = part
+            on_done(first, last)
 
     def count(self, t: int) -> npt.NDArray[np.int64]:
         """Return how often each row is drawn in the round that starts at step t."""
@@ -146,23 +150,6 @@ class ActorPool:
         """Return the actors that get strands, each with its range."""
         ranges = enumerate(pairwise(strand_bounds(strands, self._shares)))
         return [(i, first, last) for i, (first, last) in ranges if first < last]
-
-    def _without_known_tables(self, told: RemoteRound) -> RemoteRound:
-        key = told.lanes, told.gap
-        if self._sent.get(key) is told.tables:
-            return told._replace(tables=None)
-        assert told.tables is not None
-        self._sent[key] = told.tables
-        return told
-
-    def _fill(
-        self, sums: npt.NDArray[np.float64], asked: dict[int, Any], t: int, on_done: Task
-    ) -> None:
-        bounds = strand_bounds(len(sums), self._shares)
-        for i, part in self._answers(asked, self._when(t)):
-            first, last = bounds[i : i + 2]
-            sums[first:last] = part
-            on_done(first, last)
 
     def _answers(self, asked: dict[int, Any], when: str) -> Iterator[tuple[int, Any]]:
         """Yield actors and their answers, as the answers come."""
