@@ -15,8 +15,7 @@ GOOD = b"+1 1:0.5 3:1\n-1 2:1\n"
 @pytest.mark.parametrize("option", ["--eta", "--mu"])
 @pytest.mark.parametrize("value", ["nan", "inf", "-inf", "0", "-1"])
 def test_numbers_must_be_finite_and_positive(assert_refused, option, value):
-    name = option.removeprefix("--")
-    assert_refused("run", option, value, saying=f"{name} must be a finite number above 0, got ")
+    assert_refused("run", option, value, saying=f"{option} must be a finite number above 0, got ")
 
 
 @pytest.mark.parametrize("value", ["nan", "inf", "-inf", "-1"])
@@ -34,7 +33,7 @@ def test_a_tiny_l2_is_refused_before_the_simulation(assert_refused, monkeypatch,
     def simulate(*_, **__):
         raise AssertionError("the simulation must not start")
 
-    monkeypatch.setattr("fedac.simulation.simulate", simulate)
+    monkeypatch.setattr("fedac.experiments.task.run_problem", simulate)
     arguments = ("--dataset", "synthetic", "--algorithm", "fedavg", "--l2", l2)
     assert_refused("run", *arguments, saying="l2 is too small for this data: use a larger one")
 
@@ -76,8 +75,7 @@ def test_fedac_ii_needs_alpha_above_one(assert_refused):
 
 
 @pytest.mark.parametrize(
-    ("option", "named"),
-    [("-M", "M (workers)"), ("-K", "K (local steps)"), ("-T", "T (steps)")],
+    ("option", "named"), [("-M", "--workers"), ("-K", "--local-steps"), ("-T", "--steps")]
 )
 @pytest.mark.parametrize("value", ["0", "-1", f"{-(10**20)}"])
 def test_counts_start_at_one(assert_refused, option, named, value):
@@ -91,15 +89,15 @@ def test_counts_are_whole(assert_refused, option, value):
     assert_refused("run", option, value, saying=f"{option}'")
 
 
-@pytest.mark.parametrize("option", ["-M", "-T"])
+@pytest.mark.parametrize("option", ["-M", "-K", "-T"])
 @pytest.mark.parametrize("value", [10**8 + 1, 10**18, 2**63, 10**30])
 def test_counts_have_a_limit(assert_refused, option, value):
-    assert_refused("run", "-K", 1, option, value, saying="100000000")
+    assert_refused("run", option, value, saying="must be at most 100000000")
 
 
 @pytest.mark.parametrize(
     ("K", "T", "choices"),
-    [(3, 8, "Use T=6 or T=9"), (8, 3, "Use T=8"), (10**18, 8, f"Use T={10**18}")],
+    [(3, 8, "Use T=6 or T=9"), (8, 3, "Use T=8"), (10**8, 8, f"Use T={10**8}")],
 )
 def test_k_must_divide_t(assert_refused, K, T, choices):
     assert_refused("run", "-K", K, "-T", T, saying=choices)
@@ -130,7 +128,7 @@ def test_unknown_data_set_names_the_nearest(assert_refused, name, nearest):
     assert_refused("run", "--dataset", name, saying=f"did you mean '{nearest}'?")
 
 
-@pytest.mark.parametrize("name", ["", "?", "x" * 5000])
+@pytest.mark.parametrize("name", ["?", "x" * 5000])
 def test_a_name_unlike_any_data_set(assert_refused, name):
     assert_refused("run", "--dataset", name, saying="known: a1a, a9a, ")
 
@@ -274,8 +272,8 @@ def test_options_are_checked_before_the_data_are_read(assert_refused):
     arguments = ("run", "--dataset", "no-such-folder/no-such-file")
     assert_refused(*arguments, "-K", 3, "-T", 8, saying="K=3 does not divide T=8")
     assert_refused(*arguments, "--eta", "-1", saying="eta must be")
-    assert_refused(*arguments, "-M", "0", saying="M (workers) must be")
-    assert_refused(*arguments, "--record-every", "0", saying="record_every must be")
+    assert_refused(*arguments, "-M", "0", saying="--workers must be")
+    assert_refused(*arguments, "--record-every", "0", saying="--record-every must be")
 
 
 @pytest.fixture
@@ -287,9 +285,10 @@ def names(write):
 @pytest.mark.parametrize(
     ("arguments", "saying"),
     [
-        (["--clients", 6, "-M", 4], "--workers draw from all rows, clients hold their own"),
-        (["--split", "iid", "-M", 4], "--workers draw from all rows, clients hold their own"),
+        (["--clients", 6, "-M", 4], "use either --workers, who draw from all rows, or --clients, --split"),
+        (["--split", "iid", "-M", 4], "use either --workers, who draw from all rows, or --clients, --split"),
         (["--split", "iid"], "--split iid needs --clients: how many clients there are"),
+        (["--dataset", ""], "--dataset is empty: A registered name"),
         (["--split", ""], "--split is empty: How rows are split"),
         (["--clients", 6, "--split", ""], "--split is empty: How rows are split"),
         (["--clients", 0], "clients must be a whole number, at least 1, got 0"),

@@ -82,7 +82,7 @@ def test_published_rounds_are_those_of_as_many_workers(fedac, monkeypatch, tmp_p
 
 def test_a_second_run_computes_nothing(fedac, monkeypatch, tmp_path):
     first = fedac("demo", "--out", tmp_path)
-    monkeypatch.setattr(task, "simulate", None)
+    monkeypatch.setattr(task, "run_problem", None)
     assert fedac("demo", "--out", tmp_path) == first
 
 
@@ -99,7 +99,7 @@ def test_interrupt(fedac, monkeypatch, tmp_path):
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(task, "simulate", interrupted)
+    monkeypatch.setattr(task, "run_problem", interrupted)
     code, out, err = fedac("demo", "--out", tmp_path)
     assert (code, out) == (130, "")
     first, last = err.splitlines()

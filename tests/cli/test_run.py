@@ -486,7 +486,7 @@ def test_out_of_memory(fedac, monkeypatch):
     def simulate(*_, **__):
         raise MemoryError
 
-    monkeypatch.setattr("fedac.simulation.simulate", simulate)
+    monkeypatch.setattr("fedac.experiments.task.run_problem", simulate)
     code, out, err = fedac("run")
     assert (code, out) == (1, "")
     assert err.startswith("fedac: out of memory; ")

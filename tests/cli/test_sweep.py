@@ -261,7 +261,7 @@ def test_large_step_sizes_are_mentioned_once(fedac, options, tmp_path):
 
 
 def test_dry_run(fedac, grid, tmp_path, monkeypatch):
-    monkeypatch.delattr(task, "simulate")  # a small sweep is predicted without running any
+    monkeypatch.delattr(task, "run_problem")  # a small sweep is predicted without running any
     code, out, err = fedac("sweep", grid, "--dry-run", "--out", tmp_path / "out")
     assert (code, err) == (0, "")
     assert out.startswith("cells: 16, missing: 16\ngradient queries: 1.536e+03\nexpected time: ")
@@ -355,7 +355,7 @@ def test_an_interrupt_says_what_is_kept(fedac, grid, tmp_path, monkeypatch):
             raise KeyboardInterrupt
         return whole(*arguments, **how)
 
-    monkeypatch.setattr(task, "simulate", third_time)
+    monkeypatch.setattr(task, "run_problem", third_time)
     out = tmp_path / "out"
     code, said, err = fedac("sweep", grid, "--out", out)
     assert (code, said) == (130, "")

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from fedac.errors import InputError
-from fedac.experiments.costs import with_expenses
+from fedac.experiments.costs import with_costs
 from fedac.experiments.export import write_csv, write_parquet, write_traces
 from fedac.experiments.grid import Config
 from fedac.experiments.store import Outcome, Store
@@ -198,7 +198,7 @@ def test_seconds_of_stored_batches(tmp_path, batch, split, rows):
     config = replace(CONFIG, batch=batch, split=split, split_hash="1" * 64 if split else "")
     with Store(tmp_path / "store", create=True) as store:
         store.add([(config, replace(OUTCOME, n_samples=61))])
-        runs = with_expenses(store.frame(), Link(row=1.0))
+        runs = with_costs(store.frame(), Link(row=1.0))
     assert runs["link_seconds"].tolist() == [8.0 * rows]
 
 
@@ -239,7 +239,7 @@ def test_parquet(store, tmp_path):
     pytest.importorskip("pyarrow")
     write_parquet(store, tmp_path / "runs.parquet")
     pd.testing.assert_frame_equal(
-        pd.read_parquet(tmp_path / "runs.parquet"), with_expenses(store.frame(), DEFAULT_LINK)
+        pd.read_parquet(tmp_path / "runs.parquet"), with_costs(store.frame(), DEFAULT_LINK)
     )
 
 

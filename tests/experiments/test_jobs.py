@@ -179,7 +179,7 @@ def test_what_the_input_is_to_blame_for_is_an_input_error(tmp_path, monkeypatch)
     def refuse(*_, **__):
         raise InputError("what the clients remember takes 9,999 MB")
 
-    monkeypatch.setattr(task, "simulate", refuse)
+    monkeypatch.setattr(task, "run_problem", refuse)
     with (
         Store(tmp_path, create=True) as store,
         pytest.raises(

@@ -14,7 +14,7 @@ import pytest
 from fedac.algorithms import ALGORITHMS
 from fedac.cli import main
 from fedac.errors import InputError
-from fedac.experiments.costs import elapsed_of
+from fedac.experiments.costs import costs_of
 from fedac.experiments.grid import Config
 from fedac.experiments.report import render, write
 from fedac.experiments.reproduction.published import F_STAR, published_runs
@@ -126,7 +126,7 @@ def test_seconds_end_where_those_of_the_runs_end(store):
     runs = store(
         *(run(eta=eta, seed=seed, final=eta) for eta, seed in [(1e-3, 1), (1e-4, 1), (1e-3, 2)])
     )
-    ends = {each.seed: elapsed_of(each, home)[-1] for each in runs.frame().itertuples()}
+    ends = {each.seed: costs_of(each, home).seconds[-1] for each in runs.frame().itertuples()}
     assert ends[1] != ends[2]
     page = data(render(runs, link=home))
     assert page["traces"]["seed"] == [1, 1, 2]

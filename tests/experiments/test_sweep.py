@@ -81,7 +81,7 @@ def calls(monkeypatch):
         calls.append((names, how["M"], how["K"], how["eta"]))
         return simulate(objective, algorithms, engine="reference", **how)
 
-    monkeypatch.setattr(task, "simulate", counted)
+    monkeypatch.setattr(task, "run_problem", counted)
     return calls
 
 

@@ -53,12 +53,10 @@ def test_an_objective_without_strong_convexity_needs_a_mu() -> None:
     assert run(objective=flat, algorithm=["fedavg", "mb-sgd"]).runs[0].status == "ok"
 
 
-@pytest.mark.parametrize(
-    ("name", "label"), [("M", r"M \(workers\)"), ("K", r"K \(local steps\)"), ("T", r"T \(steps\)")]
-)
+@pytest.mark.parametrize("name", ["M", "K", "T"])
 @pytest.mark.parametrize("value", [0, -1, 2.0, 1.5, "2", True, math.nan])
-def test_counts(name: str, label: str, value: object) -> None:
-    with pytest.raises(InputError, match=rf"{label} must be a whole number, at least 1, got"):
+def test_counts(name: str, value: object) -> None:
+    with pytest.raises(InputError, match=rf"{name} must be a whole number, at least 1, got"):
         run(**{name: value})
 
 
@@ -74,7 +72,7 @@ def test_K_must_divide_T() -> None:
 
 
 def test_T_must_be_given_once() -> None:
-    with pytest.raises(InputError, match=r"T \(steps\) is missing"):
+    with pytest.raises(InputError, match="T is missing"):
         run(T=None)
     with pytest.raises(InputError, match="T=9 contradicts the schedule, which ends after 8 steps"):
         run(K=Schedule.at([3, 8]), T=9)

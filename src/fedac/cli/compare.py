@@ -12,28 +12,26 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fedac.cli.console import new_table, notice, notice_compiling, print_table, stage_bars
+from fedac.cli.console import (
+    download_bar,
+    new_table,
+    notice,
+    notice_compiling,
+    print_table,
+    stage_bars,
+)
 from fedac.cli.options import (
-    ALGORITHM_NAMES,
-    BATCH,
     JOBS,
-    LINK,
-    LOSS_NAMES,
     MEGABYTES,
-    PARTICIPATION,
     RAY_ADDRESS,
-    SPLIT,
-    WAN,
-    WEIGHTING,
-    WIRE,
     Command,
-    batch_size,
-    names,
     nonempty_path,
     output_folder,
-    whole_numbers,
+    read_values,
+    spec_options,
 )
-from fedac.cli.sweep import load_data, notice_disguised, stoppable
+from fedac.cli.sweep import notice_disguised, stoppable
+from fedac.experiments.surfaces import COMPARE
 
 if TYPE_CHECKING:
     from fedac.experiments.comparison import Comparison, Study
@@ -46,56 +44,7 @@ OPTIONS = {"algorithms": "--methods", "seeds": "--seed", "steps": "--rounds"}
 
 
 @click.command("compare", cls=Command)
-@click.option("--dataset", default="synthetic", help="A registered name or a LIBSVM file.")
-@click.option("--loss", default="logistic", help=f"{LOSS_NAMES}, or your own class as module:name.")
-@click.option("--l2", type=float, default=1e-3, help="Regularization strength, above 0.")
-@click.option("--intercept", is_flag=True, help="Append a column of ones.")
-@click.option(
-    "--methods",
-    help=f"Separated by commas: {ALGORITHM_NAMES}, any composition, or records of your own as "
-    "module:name. Default: the built-in list of `fedac.compare`.",
-)
-@click.option(
-    "--clients",
-    type=int,
-    help="Clients that hold rows of their own; 100 unless given, or those that a file of "
-    "--split names.",
-)
-@click.option("--split", help=SPLIT)
-@click.option("--split-seed", type=int, default=0, help="Seed of the split.")
-@click.option(
-    "--workers", "-M", type=int, help="In place of clients: workers that draw from all rows."
-)
-@click.option("--participation", type=float, default=1.0, help=PARTICIPATION)
-@click.option("--batch", default="1", help=BATCH)
-@click.option("--weighting", default="examples", help=WEIGHTING)
-@click.option(
-    "--local-steps", "-K", default="8,32,128", help="Steps per round, K, separated by commas."
-)
-@click.option("--rounds", type=int, default=200, help="Of every run.")
-@click.option("--wire", default="float32", help=f"{WIRE} Several are separated by commas.")
-@click.option("--link", default=WAN, help=LINK)
-@click.option(
-    "--target",
-    type=float,
-    help="Target suboptimality. If omitted, methods are tuned for and ranked by the "
-    "suboptimality within the budget.",
-)
-@click.option(
-    "--budget",
-    help="'100 rounds', '2MB' or '60s'. Default: the whole run with --target; without it, the "
-    "time in which every run ends. With --target it ranks only methods that did not reach it. "
-    f"{MEGABYTES}",
-)
-@click.option(
-    "--tries", type=int, default=20, help="Settings tried for each method, K and wire; at least 4."
-)
-@click.option(
-    "--seed", type=int, default=1, help="First seed of the tuning; the next ones are used too."
-)
-@click.option(
-    "--repeats", type=int, default=5, help="Fresh seeds on which the best settings are repeated."
-)
+@spec_options(COMPARE)
 @click.option(
     "--out",
     type=nonempty_path,
@@ -116,33 +65,14 @@ OPTIONS = {"algorithms": "--methods", "seeds": "--seed", "steps": "--rounds"}
 @click.pass_context
 def command(
     ctx: click.Context,
+    /,
     *,
-    dataset: str,
-    loss: str,
-    l2: float,
-    intercept: bool,
-    methods: str | None,
-    clients: int | None,
-    split: str | None,
-    split_seed: int,
-    workers: int | None,
-    participation: float,
-    batch: str,
-    weighting: str,
-    local_steps: str,
-    rounds: int,
-    wire: str,
-    link: str,
-    target: float | None,
-    budget: str | None,
-    tries: int,
-    seed: int,
-    repeats: int,
     out: Path | None,
     jobs: int | None,
     on: str | None,
     ray_address: str | None,
     as_json: bool,
+    **given: Any,
 ) -> None:
     """Find out which method is best on your data and your link.
 
@@ -151,32 +81,23 @@ def command(
     --out, a comparison that was stopped continues where it was, and further --methods are added to
     those that the folder has.
     """
+    from fedac.data import load
     from fedac.experiments.comparison import Budget, Question, Study, open_store
     from fedac.experiments.comparison.verdict import proposed_target
     from fedac.experiments.sweep import require_where
     from fedac.federation.link import Link
 
     require_where(jobs, on, ray_address)
-    values: dict[str, Any] = {
-        "dataset": dataset, "loss": loss, "l2": l2, "intercept": intercept,
-        "split_seed": split_seed, "participation": (participation,),
-        "batch": (batch_size(batch),), "weighting": weighting, "seeds": (seed,),
-        "local_steps": tuple(whole_numbers(local_steps, option="--local-steps")),
-        "wire": tuple(names(wire, option="--wire")),
-    }  # fmt: skip
-    given = {"workers": workers, "clients": clients, "split": split}
-    values |= {name: (value,) for name, value in given.items() if value is not None}
-    if methods is not None:
-        values["algorithms"] = tuple(names(methods, option="--methods"))
+    values = read_values(COMPARE, given)
+    how = {"rounds": values.pop("rounds", 200), "target": values.pop("target", None)}
+    how |= {name: values.pop(name) for name in ("tries", "repeats") if name in values}
+    how["link"] = Link.parse(values.pop("link", "wan"))
+    how["budget"] = Budget.parse(values.pop("budget")) if "budget" in values else None
+    names = {"methods": "algorithms", "seed": "seeds"}
     question = Question.ask(
-        values,
+        {names.get(name, name): value for name, value in values.items()},
         lambda key: OPTIONS.get(key, f"--{key.replace('_', '-')}"),
-        rounds=rounds,
-        link=Link.parse(link),
-        target=target,
-        budget=None if budget is None else Budget.parse(budget),
-        tries=tries,
-        repeats=repeats,
+        **how,
     )
     if out is not None:
         from fedac.experiments.comparison.report import with_earlier_methods
@@ -185,8 +106,8 @@ def command(
         question, added = with_earlier_methods(question, out)
         if added:
             notice(f"'{out}' already compares {', '.join(added)}: they stay in the table")
-    load_data(question.grid)
-    study = Study(question)
+    with download_bar(question.grid.dataset) as show:
+        study = Study(question, load(question.grid.dataset, show))
     with open_store(out) as store, stoppable("compare", store if out else None):
         found = answer_with_bars(study, store, jobs=jobs, on=on, ray_address=ray_address)
     notice_disguised(found.disguised, found.runs)
@@ -242,11 +163,11 @@ def print_comparison(found: Comparison) -> None:
     from fedac.experiments.summary import Band
 
     question, target, rows = found.question, found.question.target, found.best_rows
-    some = question.grid.participation[0] != 1
+    some = question.grid.participation != 1
     columns: dict[str, Callable[[Row], str]] = {
         "method": lambda row: escape(row.method) + " with all clients" * (row.all_clients and some)
     }
-    if len(question.grid.wire) > 1:
+    if len(question.grid.several("wire")) > 1:
         columns["wire"] = lambda row: row.wire
     columns |= {"K": lambda row: str(row.K), "eta": _eta}
     notes = [

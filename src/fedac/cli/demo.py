@@ -10,7 +10,7 @@ import click
 
 from fedac.cli.console import new_table, print_table
 from fedac.cli.options import MEGABYTES, Command, nonempty_path, output_folder
-from fedac.cli.sweep import run_grid
+from fedac.cli.sweep import run_with_bar
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -27,18 +27,20 @@ if TYPE_CHECKING:
 def command(out: Path) -> None:
     """Show how few rounds four algorithms need on the paper's data set a9a."""
     from fedac.experiments import report
-    from fedac.experiments.costs import with_expenses
+    from fedac.experiments.costs import with_costs
     from fedac.experiments.reproduction import demo as experiment
     from fedac.experiments.reproduction.published import headlines, published_cells, published_runs
     from fedac.experiments.store import Store
     from fedac.experiments.summary import tuned
+    from fedac.experiments.task import prepare
     from fedac.federation.link import DEFAULT_LINK
 
     folder = output_folder(out, option="--out")
+    loaded = prepare(experiment.GRID)
     with Store(folder, create=True) as store:
-        done = run_grid(experiment.GRID, store)
+        done = run_with_bar("demo", *loaded, store)
         runs = store.frame()
-        runs = with_expenses(runs[runs["key"].isin(done.keys)], DEFAULT_LINK)
+        runs = with_costs(runs[runs["key"].isin(done.keys)], DEFAULT_LINK)
         best = tuned(runs.drop(columns="rounds"))
         page = report.write(store, folder / "report.html")
     picture = folder / "rounds.png"
@@ -59,11 +61,11 @@ def _print_rounds(curves: pd.DataFrame) -> None:
         "algorithm", "rounds", "published", "K", "step size", "F - F*", "MB",
         words=("algorithm",),
         title=f"Rounds to come within {TARGET:g} of the optimum: {GRID.dataset}, "
-        f"l2 = {GRID.l2:g}, {GRID.workers[0]} workers",
-        caption=f"Median of {len(GRID.seeds)} seeds, range in brackets. Published: the authors' "
-        f"runs with the same number of workers. {MEGABYTES} {fewest_note(curves)}",
+        f"l2 = {GRID.l2:g}, {GRID.workers} workers",
+        caption=f"Median of {len(GRID.several('seed'))} seeds, range in brackets. Published: the "
+        f"authors' runs with the same number of workers. {MEGABYTES} {fewest_note(curves)}",
     )  # fmt: skip
-    curves = curves.set_index("algorithm", drop=False).loc[list(GRID.algorithms)]
+    curves = curves.set_index("algorithm", drop=False).loc[list(GRID.several("algorithm"))]
     for row in records(curves):
         numbers = (f"{row.K:.0f}", row.step_size, f"{row.middle:.2e}", f"{row.megabytes:.3g}")
         published = row.published if isinstance(row.published, str) else ""

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import click
 
 from fedac.algorithms import ALGORITHMS, split_names
 from fedac.errors import InputError
+from fedac.federation.spec import Option, Spec, Surface, command_option, group_of
 from fedac.paths import require_writable
-
-if TYPE_CHECKING:
-    from fedac.data import Clients, Dataset
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -117,7 +115,16 @@ class Command(click.Command):
         if arguments:
             with formatter.section("Arguments"):
                 formatter.write_dl(arguments)
-        super().format_options(ctx, formatter)
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for each in self.get_params(ctx):
+            line = each.get_help_record(ctx)
+            if line is not None and not isinstance(each, Argument):
+                heading = each.heading if isinstance(each, SpecOption) else "Options"
+                sections.setdefault(heading, []).append(line)
+        sections["Options"] = sections.pop("Options")  # the last one
+        for heading, lines in sections.items():
+            with formatter.section(heading):
+                formatter.write_dl(lines)
 
 
 class Group(click.Group):
@@ -180,86 +187,81 @@ def output_file(path: Path, *, option: str) -> Path:
     return path
 
 
-# --- The options of `fedac run` and `fedac sweep` that say who takes part and what they hold.
+class SpecOption(click.Option):
+    """An option that comes from a field of the Spec, under the heading of its group."""
 
-WORKERS = 256
-SPLIT = (
-    "How rows are split among clients: iid, label, dirichlet(a), power(a), or a file with a "
-    "client name per line; iid unless given."
-)
-PARTICIPATION = (
-    "The share of clients that takes part in a round, rounded to whole clients; above 1, how many."
-)
-BATCH = "Rows per local step, or full: all rows of the client."
-WEIGHTING = "How much clients count: examples, by their rows; or uniform, all the same."
-WIRE = "How messages travel: float32, bfloat16 or int8, the difference to the broadcast rounded."
-DECAY = "How step sizes fall over rounds: 1/r, 1/sqrt(r), inverse(c) or halve(c)."
-TEST = "Also evaluate on this data set or LIBSVM file, or hold out a share of the rows, as 0.2."
+    heading = ""
 
 
-@dataclass(frozen=True, kw_only=True)
-class FederationOptions:
-    """What was given to `fedac run`: workers that draw from all rows, or clients."""
+def spec_options(surface: Surface) -> Callable[[F], F]:
+    """Give a command the options of a surface; `read_spec` makes a Spec of their values."""
 
-    workers: int | None
-    clients: int | None
-    split: str  # of the rows among clients; empty for workers
-    split_seed: int
-    participation: float
-    batch: int | str
-    weighting: str
-    decay: str | None
-    wire: str
+    def decorate(function: F) -> F:
+        for name, option in reversed(surface.options().items()):
+            if name != "name":
+                function = _spec_option(surface, name, option)(function)
+        return function
 
-    @property
-    def M(self) -> int | None:
-        """How many there are; None if only a file of clients says so."""
-        if self.split:
-            return self.clients
-        return WORKERS if self.workers is None else self.workers
-
-    def check(self) -> None:
-        """Refuse what cannot be, whatever the data."""
-        from fedac.data.splits import check_clients, is_split
-        from fedac.federation.averaging import require_weighting
-        from fedac.federation.compression import require_wire
-        from fedac.federation.federation import require_batch, taking_part
-        from fedac.validate import require_count
-
-        if self.split and self.workers is not None:
-            raise InputError("--workers draw from all rows, clients hold their own: give one")
-        if is_split(self.split) and self.clients is None:
-            raise InputError(f"--split {self.split} needs --clients: how many clients there are")
-        if self.split:
-            check_clients(self.clients, self.split, self.split_seed)
-        if self.M is not None:
-            taking_part(self.participation, require_count("M (workers)", self.M))
-        if self.split_seed and not is_split(self.split):
-            raise InputError("--split-seed needs a split that is drawn, such as --split iid")
-        require_batch(self.batch)
-        require_wire(self.wire)
-        require_weighting(self.weighting)
-        if self.weighting != "examples" and not self.split:
-            raise InputError("--weighting needs --clients: workers all count the same")
-
-    def load(self, data: Dataset) -> Clients | None:
-        """Return the clients, None for workers."""
-        from fedac.data.splits import load_clients
-
-        if not self.split:
-            return None
-        return load_clients(data, self.clients, self.split, self.split_seed)
+    return decorate
 
 
-def batch_size(text: str) -> int | str:
-    """Read a number of rows; other text stays as it is.
+def _spec_option(surface: Surface, name: str, option: Option) -> Callable[[F], F]:
+    spelled = command_option(surface.names.get(name, name))
+    settings: dict[str, Any] = {"cls": type("_", (SpecOption,), {"heading": group_of(name)})}
+    text = option.help.replace("{algorithms}", ", ".join(ALGORITHMS))
+    default = surface.default(name)
+    if option.kind == (bool,):
+        settings["is_flag"] = True
+    elif name in surface.several:
+        text += " Several values are separated by commas."
+    elif option.kind in ((int,), (float,)):
+        (settings["type"],) = option.kind
+    if name not in surface.needed and default is not None and option.kind != (bool,):
+        values = default if isinstance(default, tuple) else (default,)
+        text += f"  [default: {','.join(map(str, values))}]"
+    declared = [spelled, option.short] if option.short else [spelled]
+    return click.option(*declared, help=text, **settings)
 
-    Examples
-    --------
-    >>> batch_size("4"), batch_size("full")
-    (4, 'full')
-    """
-    try:
-        return int(text)
-    except ValueError:
-        return text
+
+def read_spec(surface: Surface, given: Mapping[str, Any]) -> Spec:
+    """Return the Spec of the options that were given; the others are None."""
+    from fedac.federation.rules import check_spec
+
+    return check_spec(replace(surface, spell=command_option), read_values(surface, given))
+
+
+def read_values(surface: Surface, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of the options that were given, by the surface's names."""
+    values = {}
+    for name, option in surface.options().items():
+        external = surface.names.get(name, name)
+        value = given.get(external)
+        if value is None or value is False:
+            continue
+        if isinstance(value, str) and name in surface.several:
+            kinds: dict[tuple[type, ...], str] = {
+                (int,): "whole numbers",
+                (float,): "numbers",
+                (str,): "names",
+            }
+            what = kinds.get(option.kind) or f"numbers or {' or '.join(option.words)}"
+            value = listed(_reader(option), what, value, option=command_option(external))
+        elif isinstance(value, str):
+            value = _reader(option)(value)
+        values[external] = value
+    return values
+
+
+def _reader(option: Option) -> Callable[[str], Any]:
+    """Return what makes a value of a text: a number if it is one, else text where that is valid."""
+    first, *others = option.kind
+
+    def read(text: str) -> Any:
+        try:
+            return first(text)
+        except ValueError:
+            if others:
+                return text
+            raise
+
+    return read

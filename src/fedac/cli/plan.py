@@ -309,7 +309,7 @@ def _print_calibration(found: Comparison, how: dict[str, Any], unit: str) -> Non
             style="bold" if row is best else None,
         )
     print_table(table)
-    M = question.grid.workers[0]
+    M = question.grid.workers
     fewer = "" if how["M"] == M else f" (measured with {M} workers to save time)"
     what = f"{get(best.algorithm).label} with K={best.K}, eta={best.eta:.3g}"
     what += "" if best.mu is None else f", mu={best.mu:.3g}"
@@ -395,7 +395,7 @@ def _measured_as_json(row: Row, question: Question) -> dict[str, Any]:
     rounds = question.rounds_of(row.K)
     return {
         "algorithm": row.algorithm,
-        "workers": question.grid.workers[0],
+        "workers": question.grid.workers,
         "local_steps": row.K,
         "steps": rounds * row.K,
         "rounds": round(row.rounds.middle) if row.reached else rounds,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,15 +20,16 @@ from fedac.cli.options import (
     output_folder,
     whole_numbers,
 )
-from fedac.cli.sweep import counts, run_grid
+from fedac.cli.sweep import counts, run_with_bar
 from fedac.errors import DataError, unknown_name
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from fedac.experiments.grid import Grid
     from fedac.experiments.reproduction.figures import Figure
     from fedac.experiments.store import Store
+    from fedac.experiments.task import Group, Task
+    from fedac.federation.spec import Spec
 
 STAND_IN = "synthetic-dense"
 # A dense step costs a hundred times as much as one on a9a; 128 workers take minutes.
@@ -97,9 +99,9 @@ def command(
     pictures = output_folder(out / "figures", option="--out")
     grids = {figure.sweep: _grid(figure.sweep, dataset, seed_list) for figure in wanted}
     # Load the data first: if that fails, no empty store is left behind.
-    prepare(next(iter(grids.values())))
+    loaded = {name: prepare(grid) for name, grid in grids.items()}
     with Store(folder, create=True) as store:
-        best = {name: _tuned_runs(grid, store, jobs) for name, grid in grids.items()}
+        best = {name: _tuned_runs(name, *each, store, jobs) for name, each in loaded.items()}
         page = report.write(store, folder / "report.html", band)
     pictures.mkdir(exist_ok=True)
     drawn = []
@@ -142,26 +144,32 @@ def _available(figures: list[Figure], *, skip: bool) -> list[Figure]:
     return figures
 
 
-def _grid(sweep: str, dataset: str | None, seeds: list[int]) -> Grid:
+def _grid(sweep: str, dataset: str | None, seeds: list[int]) -> Spec:
     """Return a shipped grid with these seeds, on another data set if one is given."""
-    from fedac.experiments.grid import Grid, shipped
+    from fedac.experiments.grid import given_values, read_grid, shipped
+    from fedac.experiments.surfaces import SWEEP
+    from fedac.federation.rules import check_spec
+    from fedac.federation.spec import command_option
 
-    values = Grid.from_toml(shipped(sweep)).model_dump(exclude_unset=True) | {"seeds": seeds}
+    grid = read_grid(shipped(sweep))
+    values = {**given_values(grid), "seeds": seeds}
     if dataset is not None:
         values["dataset"] = dataset
     if dataset == STAND_IN:
-        values["workers"] = tuple(M for M in values["workers"] if M <= STAND_IN_WORKERS)
-    return Grid.checked(values, lambda key: f"--{key}")
+        values["workers"] = [M for M in grid.several("workers") if M <= STAND_IN_WORKERS]
+    return check_spec(replace(SWEEP, spell=command_option), values)
 
 
-def _tuned_runs(grid: Grid, store: Store, jobs: int | None) -> pd.DataFrame:
+def _tuned_runs(
+    name: str, task: Task, groups: list[Group], store: Store, jobs: int | None
+) -> pd.DataFrame:
     """Run what the store lacks of a grid and return the best run of each of its cells."""
     from fedac.experiments.summary import tuned
 
     before = time.perf_counter()
-    done = run_grid(grid, store, jobs=jobs)
+    done = run_with_bar(name, task, groups, store, jobs=jobs)
     seconds = time.perf_counter() - before
-    print(f"{grid.name}: {done.new} runs in {seconds:.0f} s, {counts(done)}", file=sys.stderr)
+    print(f"{name}: {done.new} runs in {seconds:.0f} s, {counts(done)}", file=sys.stderr)
     runs = store.frame()
     return tuned(runs[runs["key"].isin(done.keys)])
 

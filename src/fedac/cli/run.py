@@ -6,7 +6,7 @@ import dataclasses
 import json
 import math
 import sys
-from itertools import product
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -20,27 +20,9 @@ from fedac.cli.console import (
     print_table,
     progress_bar,
 )
-from fedac.cli.options import (
-    ALGORITHM_NAMES,
-    BATCH,
-    DECAY,
-    LINK,
-    LOSS_NAMES,
-    MEGABYTES,
-    PARTICIPATION,
-    RAY_ADDRESS,
-    SPLIT,
-    TEST,
-    WAN,
-    WEIGHTING,
-    WIRE,
-    WORKERS,
-    Command,
-    FederationOptions,
-    batch_size,
-    numbers,
-)
+from fedac.cli.options import MEGABYTES, RAY_ADDRESS, Command, read_spec, spec_options
 from fedac.errors import InputError
+from fedac.federation.spec import FederationOptions, MethodOptions, Spec, Surface, options
 
 if TYPE_CHECKING:
     from fedac.data import Clients, Dataset
@@ -48,51 +30,17 @@ if TYPE_CHECKING:
     from fedac.objectives import Objective
     from fedac.simulation import Result, Run
 
-# A larger number is more likely a typo than a simulation.
-LARGEST = 10**8
+RUN = Surface(
+    without=("name", "rounds", "target", "budget", "tries", "repeats"),
+    several=("eta",),
+    defaults={"workers": 256, "steps": 1024},
+)
 
 
 @click.command("run", cls=Command)
-@click.option("--dataset", default="synthetic", help="A registered name or a LIBSVM file.")
-@click.option("--loss", default="logistic", help=f"{LOSS_NAMES}, or your own class as module:name.")
-@click.option("--l2", type=float, default=1e-3, help="Regularization strength, at least 0.")
-@click.option("--intercept", is_flag=True, help="Append a column of ones.")
-@click.option(
-    "--algorithm",
-    default="fedac-i",
-    help=f"{ALGORITHM_NAMES}, or your own record as module:name. Several values of a number "
-    "are separated by |, as in 'fedavg+nesterov(0.7|1, 0.9)'.",
-)
-@click.option(
-    "--workers", "-M", type=click.IntRange(max=LARGEST), help=f"Workers, M; {WORKERS} unless given."
-)
-@click.option(
-    "--clients",
-    type=click.IntRange(max=LARGEST),
-    help="In place of workers: clients that hold rows of their own.",
-)
-@click.option("--split", help=SPLIT)
-@click.option("--split-seed", type=int, default=0, help="Seed of the split.")
-@click.option("--participation", type=float, default=1.0, help=PARTICIPATION)
-@click.option("--batch", default="1", help=BATCH)
-@click.option("--weighting", default="examples", help=WEIGHTING)
-@click.option("--local-steps", "-K", type=int, default=16, help="Steps per round, K.")
-@click.option(
-    "--steps", "-T", type=click.IntRange(max=LARGEST), default=1024, help="Steps per worker, T."
-)
-@click.option("--eta", default="0.5", help="Step sizes, separated by commas.")
-@click.option("--decay", help=DECAY)
-@click.option("--wire", default="float32", help=WIRE)
-@click.option("--link", default=WAN, help=LINK)
-@click.option("--mu", type=float, help="Strong-convexity estimate; l2 if not given.")
-@click.option("--seed", type=int, default=1, help="Seed of the random draws.")
-@click.option("--test", help=TEST)
-@click.option(
-    "--record-every", type=int, default=512, help="Record the loss every this many steps."
-)
-@click.option("--engine", help="fast or reference; fast if possible.")
-@click.option("--precision", default="float32", help="Of local states: float32 or float64.")
-@click.option("--threads", type=int, help="Threads; all cores if not given.")
+@spec_options(RUN)
+@click.option("--engine", help="fast or reference (default: fast if possible).")
+@click.option("--threads", type=int, help="Threads (default: all cores).")
 @click.option(
     "--on",
     metavar="ray",
@@ -107,140 +55,68 @@ LARGEST = 10**8
 )
 def command(
     *,
-    dataset: str,
-    loss: str,
-    l2: float,
-    intercept: bool,
-    algorithm: str,
-    workers: int | None,
-    clients: int | None,
-    split: str | None,
-    split_seed: int,
-    participation: float,
-    batch: str,
-    weighting: str,
-    local_steps: int,
-    steps: int,
-    eta: str,
-    decay: str | None,
-    wire: str,
-    link: str,
-    mu: float | None,
-    seed: int,
-    test: str | None,
-    record_every: int,
     engine: str | None,
-    precision: str,
     threads: int | None,
     on: str | None,
     ray_address: str | None,
     as_json: bool,
+    **given: Any,
 ) -> None:
     """Simulate one algorithm with one or many step sizes."""
-    etas = numbers(eta, option="--eta")
-    if split is None:
-        split = "" if clients is None else "iid"
-    elif not split:  # as from an unset variable
-        raise InputError(f"--split is empty: {SPLIT}")
-    options = FederationOptions(
-        workers=workers,
-        clients=clients,
-        split=split,
-        split_seed=split_seed,
-        participation=participation,
-        batch=batch_size(batch),
-        weighting=weighting,
-        decay=decay,
-        wire=wire,
-    )
-    from fedac.algorithms import expand
-    from fedac.algorithms.checks import check_decay
-    from fedac.data.holdout import check_test, load_with_test, parse_test
+    # All options are checked before the data is read, which may take minutes.
+    spec = read_spec(RUN, given)
+    from fedac.data.holdout import load_with_test
     from fedac.experiments.run_key import federation_name
-    from fedac.federation.federation import make_federation
+    from fedac.experiments.task import make_task
     from fedac.federation.link import Link
-    from fedac.federation.schedule import Decay
+    from fedac.federation.schedule import Schedule
     from fedac.objectives.heterogeneity import minimized
-    from fedac.plugins import find_algorithm, find_loss, make_objective
-    from fedac.simulation import Schedule, SimulationInterrupted, simulate
-    from fedac.simulation.problem import require_cluster, require_seed, require_threads
-    from fedac.validate import require_count, require_nonnegative, require_positive
+    from fedac.simulation import SimulationInterrupted
+    from fedac.simulation.problem import require_cluster, require_threads
 
-    # Report bad options before reading the data, which may take minutes.
-    methods = [find_algorithm(name) for name in expand(algorithm)]
-    find_loss(loss)
-    require_nonnegative("l2", l2)
-    options.check()
-    on_link = Link.parse(link)
-    test_rows = None if test is None else parse_test(test)
-    check_test(test_rows, options.split or "iid")
-    require_seed(seed)
-    require_count("record_every", record_every)
     require_threads(threads)
     require_cluster(on, engine)
     if ray_address is not None and on is None:
         raise InputError("--ray-address needs --on ray")
-    schedule = Schedule.every(local_steps, steps=steps)
-    if mu is not None:
-        require_positive("mu", mu)
-    for step_size, method in product(etas, methods):
-        require_positive("eta", step_size)
-        coupled: dict[str, Any] = {"mu": l2 if mu is None else mu, "K": schedule.K}
-        try:
-            method.couple(eta=step_size, **coupled)
-        except InputError:
-            if mu is None and l2 == 0:
-                raise InputError(f"{algorithm} needs mu > 0: with --l2 0, pass --mu") from None
-            raise
-        if decay is not None:
-            check_decay(method, eta=Decay(step_size, decay).start, **coupled)
-    with download_bar(dataset) as show:
-        loaded, tested = load_with_test(dataset, test_rows, show)
-    objective = make_objective(loss, loaded.X, loaded.y, l2=l2, intercept=intercept)
-    parts = options.load(loaded)
-    f_star = _f_star(minimized(objective, parts, weighting), l2)
-    how: dict[str, Any] = {
-        "M": None if parts else options.M, "clients": parts, "participation": participation,
-        "batch": options.batch, "weighting": weighting, "seed": seed,
-    }  # fmt: skip
-    federation = make_federation(objective, **how)
-    in_rounds = [federation.queries(span) * len(etas) * len(methods) for span in schedule]
+    with download_bar(spec.dataset) as show:
+        data, test = load_with_test(spec.dataset, spec.test, show)
+    task = make_task(spec, data, test)
+    federation = task.federation(spec)
+    clients = federation.clients
+    f_star = _f_star(minimized(task.objective, clients, spec.weighting), spec.l2)
+    runs = spec.expand()
+    schedule = Schedule.every(spec.local_steps, steps=spec.steps or 0)
+    in_rounds = [federation.queries(span) * len(runs) for span in schedule]
     interrupted = False
+    algorithm, link = given["algorithm"] or spec.algorithm, Link.parse(spec.link)
     with (
         progress_bar(algorithm, total=sum(in_rounds)) as advance,
         announced(on, ray_address, in_rounds, advance) as (clock, advance),
     ):
         try:
-            result = simulate(
-                objective,
-                methods,
-                K=schedule,
-                eta=etas if decay is None else [Decay(each, decay) for each in etas],
-                mu=mu or l2 or None,
-                test=tested,
-                record_every=record_every,
-                engine=engine,
-                precision=precision,
-                wire=wire,
-                threads=threads,
-                on=on,
-                callbacks=clock,
-                on_progress=advance,
-                on_compile=notice_compiling,
-                **how,
-            )
+            result = task.simulate(
+                runs, federation, engine=engine, threads=threads, on=on, callbacks=clock,
+                on_progress=advance, on_compile=notice_compiling,
+            )  # fmt: skip
         except SimulationInterrupted as stop:
             result, interrupted = stop.result, True
     if as_json:
-        shape = {"n_samples": loaded.n_samples, "n_features": loaded.n_features}
-        problem = {"dataset": {"name": loaded.name, **shape}, "loss": loss, "l2": l2}
-        record = _as_json(result, f_star, on_link) | {"interrupted": interrupted}
-        record |= _federation_as_json(options, parts, tested)
-        print(json.dumps({**problem, "algorithm": algorithm, **record}, allow_nan=False))
+        shape = {"n_samples": data.n_samples, "n_features": data.n_features}
+        answer = {
+            "dataset": {"name": data.name, **shape},
+            "loss": spec.loss,
+            "l2": spec.l2,
+            "algorithm": algorithm,
+            **_as_json(result, f_star, link),
+            "interrupted": interrupted,
+            **_federation_as_json(spec, clients, test),
+        }
+        print(json.dumps(answer, allow_nan=False))
     elif result.runs:
-        who = f"{len(parts)} clients" if parts else f"M={result.M}"
-        title = ", ".join(filter(None, (who, federation_name(options))))
-        _print_table(result, f_star, f"{loaded.name}: {title}", on_link)
+        who = f"{len(clients)} clients" if clients else f"M={result.M}"
+        named = replace(spec, split=clients.how if clients else None)
+        title = ", ".join(filter(None, (who, federation_name(named))))
+        _print_table(result, f_star, f"{data.name}: {title}", link)
     if interrupted:
         raise KeyboardInterrupt
 
@@ -289,16 +165,16 @@ def _as_json(result: Result, f_star: float, link: Link) -> dict[str, Any]:
 
 
 def _federation_as_json(
-    options: FederationOptions, clients: Clients | None, test: Dataset | None
+    spec: Spec, clients: Clients | None, test: Dataset | None
 ) -> dict[str, Any]:
-    return {
+    named = (options(FederationOptions) | options(MethodOptions)).items()
+    values = {name: getattr(spec, name) for name, option in named if option.json}
+    for name in ("workers", "algorithm", "local_steps", "eta", "wire"):  # those of the result
+        del values[name]
+    return values | {
         "clients": clients and len(clients),
         "split": clients and clients.how,
-        "split_seed": clients and options.split_seed,
-        "participation": options.participation,
-        "batch": options.batch,
-        "weighting": options.weighting,
-        "decay": options.decay,
+        "split_seed": clients and spec.split_seed,
         "test": test and {"name": test.name, "n_samples": test.n_samples},
     }
 

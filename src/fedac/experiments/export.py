@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from fedac.errors import InputError
-from fedac.experiments.costs import EXPENSES, with_expenses
-from fedac.experiments.store import Store
-from fedac.federation.compression import FLOAT32
+from fedac.experiments.costs import COSTS, with_costs
+from fedac.experiments.store import TRAFFIC, Store
 from fedac.federation.link import DEFAULT_LINK, Link
+from fedac.federation.spec import stored_options
 from fedac.paths import write_atomically
 
 if TYPE_CHECKING:
@@ -27,8 +27,8 @@ def write_csv(store: Store, path: Path, link: Link = DEFAULT_LINK) -> int:
 
     Options that are rarely set get a column only where they are.
     """
-    runs = with_expenses(store.frame(), link)
-    columns = [*CONFIGURATION, *RESULTS, *_options(runs), *_metrics(runs), *EXPENSES]
+    runs = with_costs(store.frame(), link)
+    columns = [*CONFIGURATION, *RESULTS, *_options(runs), *_metrics(runs), *COSTS]
     return _write_csv(runs[columns], path)
 
 
@@ -37,10 +37,10 @@ def write_traces(store: Store, path: Path, link: Link = DEFAULT_LINK) -> int:
     runs = store.frame()
     # Those of the traces take the place of those at the end.
     points = runs.drop(columns=METRICS).merge(store.traces(), on="key", sort=False)
-    points = with_expenses(points, link, at="step")
+    points = with_costs(points, link, at="step")
     points["suboptimality"] = points["loss"] - points["f_star"]
     columns = ["key", *CONFIGURATION, *_options(runs), "status", "step", "loss", "suboptimality"]
-    return _write_csv(points[[*columns, *_metrics(runs), *EXPENSES]], path)
+    return _write_csv(points[[*columns, *_metrics(runs), *COSTS]], path)
 
 
 def write_parquet(store: Store, path: Path, link: Link = DEFAULT_LINK) -> int:
@@ -49,30 +49,23 @@ def write_parquet(store: Store, path: Path, link: Link = DEFAULT_LINK) -> int:
         import_module("pyarrow")
     except ImportError:
         raise InputError("Parquet needs pyarrow: pip install 'fedac[parquet]'") from None
-    runs = with_expenses(store.frame(), link)
+    runs = with_costs(store.frame(), link).drop(columns=TRAFFIC)
     _write(path, lambda file: runs.to_parquet(file, engine="pyarrow", index=False))
     return len(runs)
 
 
 def _options(runs: pd.DataFrame) -> list[str]:
     """Return the options that are needed to tell the runs apart, or not left at their defaults."""
-    used = {
-        "objective": runs["objective"] != "logistic",
-        "intercept": runs["intercept"],
-        "mu": runs["mu"] != runs["l2"],
-        "precision": runs["precision"] != "float32",
-        "split": runs["split"] != "",
-        "split_seed": runs["split_seed"] != 0,
-        "participation": runs["participation"] != 1,
-        "batch": runs["batch"] != "1",
-        "weighting": runs["weighting"] != "examples",
-        "decay": runs["decay"] != "",
-        "wire": runs["wire"] != FLOAT32,
-        "test": runs["test"] != "",
-    }
-    names = [name for name, values in used.items() if values.any()]
-    alike = runs.duplicated([*CONFIGURATION, *names]).any()
-    return [*names, "record_every"] if alike else names
+    names = []
+    for name, option in stored_options().items():
+        column = option.column or name
+        usual = {"mu": runs["l2"], "precision": "float32"}.get(name, option.absent)
+        if usual is not ... and column in runs:
+            values = runs[column].astype(str) if len(option.kind) > 1 else runs[column]
+            if (values != (str(usual) if len(option.kind) > 1 else usual)).any():
+                names.append(column)
+    twins = runs.duplicated([*CONFIGURATION, *names]).any()
+    return [*names, "record_every"] if twins else names
 
 
 def _metrics(runs: pd.DataFrame) -> list[str]:

@@ -6,6 +6,7 @@ Nothing is overwritten. Where two stores disagree on a run, nothing of the sourc
 
 from __future__ import annotations
 
+import json
 import re
 import sqlite3
 from collections.abc import Callable, Iterable, Sequence
@@ -32,7 +33,7 @@ WHERE NOT EXISTS (
 """
 # A run that the stores disagree on, with the first step; without one if the traces are equal.
 DISAGREEMENT = f"""
-SELECT algorithm, M, K, eta, seed, min(step) FROM main.runs JOIN (
+SELECT spec, min(step) FROM main.runs JOIN (
     {POINTS.format("main", "ours", "source", "theirs")}
     UNION ALL
     {POINTS.format("source", "theirs", "main", "ours")}
@@ -90,9 +91,9 @@ def merge_stores(
     --------
     >>> from tempfile import TemporaryDirectory
     >>> from fedac.experiments import sweep
-    >>> from fedac.experiments.grid import Grid
-    >>> grid = Grid(name="tiny", dataset="synthetic", l2=1e-2, algorithms=("fedac-i", "mb-sgd"),
-    ...             workers=(4,), local_steps=(8,), steps=16, eta=(0.1, 0.5))
+    >>> from fedac.experiments.grid import make_grid
+    >>> grid = make_grid(dataset="synthetic", l2=1e-2, algorithms=["fedac-i", "mb-sgd"],
+    ...                  workers=4, local_steps=8, steps=16, eta=[0.1, 0.5])
     >>> with TemporaryDirectory() as folder:
     ...     with Store(f"{folder}/part", create=True) as store:
     ...         _ = sweep.run(grid, store)
@@ -139,11 +140,12 @@ def _join(db: sqlite3.Connection, out: Path, source: Path) -> Joined:
 def _require_agreement(db: sqlite3.Connection, out: Path, source: Path) -> None:
     found = db.execute(DISAGREEMENT).fetchone()
     if found is not None:
-        algorithm, M, K, eta, seed, step = found
+        spec, step = json.loads(found[0]), found[1]
         where = "in its status or F*" if step is None else f"first at step {step}"
         raise InputError(
-            f"'{out}' and '{source}' disagree on {algorithm} with M={M}, K={K}, eta={eta:g}, "
-            f"seed={seed}, {where}: nothing of '{source}' was added; use another folder for it"
+            f"'{out}' and '{source}' disagree on {spec['algorithm']} with M={spec['M']}, "
+            f"K={spec['K']}, eta={spec['eta']:g}, seed={spec['seed']}, {where}: nothing of "
+            f"'{source}' was added; use another folder for it"
         )
 
 

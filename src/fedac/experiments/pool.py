@@ -17,15 +17,15 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Protocol, Self
 
 import cloudpickle
 
 from fedac.errors import InputError
-from fedac.experiments.grid import Config
 from fedac.experiments.store import Origin, Outcome
 from fedac.experiments.task import Task
+from fedac.federation.spec import RunSpec
 from fedac.processes import Handler, Pool, WorkerDiedError
 
 # How often a group is started again after its process died.
@@ -38,7 +38,7 @@ class Order:
     """A group to run: those of its runs that the store lacks."""
 
     number: int
-    configs: tuple[Config, ...]
+    configs: tuple[RunSpec, ...]
     f_star: float
 
 
@@ -47,7 +47,7 @@ class Answer:
     """The runs of an order, or the error that it raised."""
 
     order: Order
-    runs: list[tuple[Config, Outcome]]
+    runs: list[tuple[RunSpec, Outcome]]
     error: Exception | None = None
     warnings: tuple[tuple[str, type[Warning]], ...] = ()
     origin: Origin | None = None  # None: this machine
@@ -211,7 +211,7 @@ def to_bytes(task: Task) -> bytes:
     would compile all kernels again for them.
     """
     with _sent_as_code(task):
-        return bytes(cloudpickle.dumps(replace(task, groups=[])))
+        return bytes(cloudpickle.dumps(task))
 
 
 @contextmanager

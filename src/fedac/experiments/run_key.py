@@ -1,4 +1,4 @@
-"""Tell results apart by what they are: data by their content, algorithms by what they compute.
+"""Tell results apart by what they are: data by its content, algorithms by what they compute.
 
 Names are not enough. Two files may both be called ``train``, a file of the user's own may be
 called ``a9a``, and an algorithm may change under its name.
@@ -16,14 +16,14 @@ import numpy as np
 from fedac.algorithms import Algorithm
 from fedac.algorithms.checks import fingerprint
 from fedac.data import Dataset
-from fedac.federation.compression import FLOAT32
+from fedac.federation.spec import FederationOptions, MethodOptions, options
 from fedac.objectives import LeastSquares, Objective
 
 if TYPE_CHECKING:
     import pandas as pd
 
-# The algorithms of schema 1, whose keys had no fingerprint. Never edit a line.
-SCHEMA_1 = {
+# The first algorithms, which keys name without a fingerprint. Never edit a line.
+WITHOUT_FINGERPRINT = {
     "fedac-i": "16689dda8adb3293",
     "fedac-ii": "d752af7bacfc6082",
     "fedac-vanilla": "046de6b8dbc410a0",
@@ -32,7 +32,7 @@ SCHEMA_1 = {
     "mb-sgd": "a26a1845dbb6576b",
     "mb-ac-sgd": "0e5c90f6879c1230",
 }
-# The paper's a9a: the hash of its rows, and those of its objectives, for stores of schema 1.
+# The paper's a9a: the hash of its rows, and those of its objectives.
 A9A_ROWS = "bb924b51cf55f0ae4f9b0ad2e7c31b239997d6d21ba09a232778848a19fc2cce"
 A9A = {
     1e-2: "781a5f51cd736b9931abc1b21710dcac2be19d3bde4e17fbf1ec25e8903d8011",
@@ -43,9 +43,9 @@ A9A = {
 
 @lru_cache(maxsize=4096)  # a comparison asks for every run
 def key_fingerprint(algorithm: Algorithm) -> str:
-    """Return what identifies an algorithm in keys besides its name; empty if schema 1 had it."""
+    """Return what identifies an algorithm in keys besides its name; empty for the first ones."""
     found = fingerprint(algorithm)
-    return "" if SCHEMA_1.get(algorithm.name) == found else found
+    return "" if WITHOUT_FINGERPRINT.get(algorithm.name) == found else found
 
 
 def objective_hash(objective: Objective, *, own: bool) -> str:
@@ -75,51 +75,44 @@ def with_unique_names(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def federation_name(run: Any) -> str:
-    """Name what tells a federation from workers that draw single rows from all data.
+    """Name the options of clients and method that are not at their usual values.
 
-    `run` is a `Config` or has its fields.
+    `run` is a Spec, or a row with its columns.
 
     Examples
     --------
-    >>> from types import SimpleNamespace as Run
-    >>> usual = {"split_seed": 0, "weighting": "examples", "decay": "", "wire": "float32"}
-    >>> federation_name(Run(split="label", participation=0.1, batch=4, **usual))
+    >>> from fedac.federation.spec import Spec
+    >>> federation_name(Spec(split="label", participation=0.1, batch=4))
     'split label, participation 0.1, batch 4'
-    >>> federation_name(Run(split="", participation=1.0, batch=1, **usual))
+    >>> federation_name(Spec())
     ''
     """
-    parts = {
-        "split": run.split,
-        "split seed": run.split_seed or "",
-        "participation": "" if run.participation == 1 else f"{run.participation:g}",
-        "batch": "" if str(run.batch) == "1" else run.batch,
-        "weighting": "" if run.weighting == "examples" else run.weighting,
-        "decay": run.decay,
-        "wire": "" if run.wire == FLOAT32 else run.wire,
-    }
-    return ", ".join(f"{name} {value}" for name, value in parts.items() if value)
+    parts = []
+    for name, option in (options(FederationOptions) | options(MethodOptions)).items():
+        if option.absent is not ...:
+            value = getattr(run, name)
+            usual = value is None or value == option.absent or str(value) == str(option.absent)
+            text = f"{value:g}" if isinstance(value, float) else str(value)
+            parts += [] if usual else [f"{name.replace('_', ' ')} {text}"]
+    return ", ".join(parts)
 
 
 def _dataset_names(runs: pd.DataFrame) -> list[str]:
     columns = ["dataset", "data_hash", "rows_hash", "l2", "objective", "intercept"]
     problems: list[Any] = list(runs[columns].drop_duplicates().itertuples())
-    # Schema 1 stored no hash of the rows, but equal objectives have equal rows.
-    rows = {p.data_hash: p.rows_hash for p in problems if p.rows_hash}
     # Two data sets share a name if their rows differ, or the objectives with the same options do.
     same_name, same_options = defaultdict(set), defaultdict(set)
     for p in problems:
-        same_name[p.dataset].add(rows.get(p.data_hash))
+        same_name[p.dataset].add(p.rows_hash)
         same_options[p.dataset, p.l2, p.objective, p.intercept].add(p.data_hash)
-    shared = {name for name, hashes in same_name.items() if len(hashes - {None}) > 1}
+    shared = {name for name, hashes in same_name.items() if len(hashes) > 1}
     shared |= {name for (name, *_), hashes in same_options.items() if len(hashes) > 1}
     names = {}
     for p in problems:
-        name, found = p.dataset, rows.get(p.data_hash)
-        if name == "a9a":  # the name of the paper's data set is its own
-            other = found != A9A_ROWS if found else p.data_hash != A9A.get(p.l2, p.data_hash)
-        else:
-            other = name in shared
-        name += f" ({(found or p.data_hash)[:6]})" if other else ""
+        # The name of the paper's data set is its own.
+        papers = p.rows_hash == A9A_ROWS or p.data_hash in A9A.values()
+        other = not papers if p.dataset == "a9a" else p.dataset in shared
+        name = p.dataset + (f" ({p.rows_hash[:6]})" if other else "")
         name += f", {p.objective}" if p.objective != "logistic" else ""
         names[p.dataset, p.data_hash] = name + (", intercept" if p.intercept else "")
     return [names[pair] for pair in zip(runs["dataset"], runs["data_hash"], strict=True)]

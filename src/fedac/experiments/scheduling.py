@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedac.algorithms import Algorithm
-from fedac.experiments.grid import Config
-from fedac.federation.federation import FULL, taking_part
+from fedac.federation.federation import taking_part
+from fedac.federation.spec import FULL, RunSpec
 from fedac.objectives import Objective
 from fedac.processes import usable_cores
 
@@ -41,12 +41,12 @@ class Cost:
 
 
 def predict_cost(
-    objective: Objective, algorithms: Mapping[str, Algorithm], configs: Sequence[Config]
+    objective: Objective, algorithms: Mapping[str, Algorithm], runs: Sequence[RunSpec]
 ) -> Cost:
     """Predict the time for some runs of one group: the proportions matter more than the seconds."""
-    config, n = configs[0], objective.n_samples
-    K, T = config.K, config.T
-    rows = rows_per_step(config, n)
+    run, n = runs[0], objective.n_samples
+    K, T = run.K, run.T
+    rows = rows_per_step(run, n)
     X = getattr(objective, "X", None)
     nonzeros = objective.dim if X is None else X.size / n
     slower = REFERENCE_ENGINE if getattr(objective, "kernel", None) is None else 1
@@ -54,15 +54,15 @@ def predict_cost(
     gradient = GRADIENT * row
     # A whole batch costs a gradient per distinct row; so many are expected.
     batch = DRAW * rows * K - gradient * n * math.expm1(-rows * K / n)
-    workers = taking_part(config.participation, config.M) or config.M
+    workers = taking_part(run.participation, run.M) or run.M
     local = WORKER * workers + gradient * rows * K
-    names = {config.algorithm for config in configs}
+    names = {run.algorithm for run in runs}
     in_batch = sum(
         algorithms[name].minibatch or (K == 1 and algorithms[name].is_plain) for name in names
     )
     rounds = T // K
     steps = rounds * (in_batch * batch + (len(names) - in_batch) * local)
-    records = len(configs) * (1 + math.ceil(T / max(K, config.record_every)))
+    records = len(runs) * (1 + math.ceil(T / max(K, run.record_every)))
     losses = records * RECORD * row * n / A9A_ROWS
     alone = GROUP + rounds * len(names) * ROUND
     # Short rounds are over before another thread is awake.
@@ -73,7 +73,7 @@ def predict_cost(
 def queries(run: Any, n: int) -> int:
     """Return how many gradients of single rows a run takes, on average over who takes part.
 
-    `run` is a `Config` or has its fields; the objective has n rows.
+    `run` is a RunSpec or has its columns; the objective has n rows.
     """
     return round(rows_per_step(run, n) * int(run.T))
 

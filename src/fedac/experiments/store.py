@@ -25,10 +25,12 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 from fedac import __version__
 from fedac.errors import InputError, NetworkFileSystemWarning
 from fedac.experiments.database import explained, open_to_read, open_to_write
-from fedac.experiments.grid import Config, values_of
 from fedac.experiments.run_key import with_unique_names
 from fedac.experiments.scheduling import queries
 from fedac.experiments.summary import records
+from fedac.federation.costs import megabytes_sent
+from fedac.federation.federation import taking_part
+from fedac.federation.spec import RunSpec, stored_options
 from fedac.paths import is_network
 
 if TYPE_CHECKING:
@@ -39,43 +41,41 @@ if sys.platform != "win32":
 
 FILE = "runs.sqlite"
 
-# A diverged run has no result: its final loss is the last one before it diverged.
-IF_OK = "CASE status WHEN 'ok' THEN {} END"
-FINAL = IF_OK.format("final_loss")
-# The score of a run, as `Run.trained_loss`: the start point does not count.
-TRAINED = IF_OK.format("(SELECT min(loss) FROM traces WHERE run = runs.id AND step > 0)")
-# Of the model at the end, like the final loss.
-AT_THE_END = "(SELECT {0} FROM traces WHERE run = runs.id ORDER BY step DESC LIMIT 1)"
-TEST = ", ".join(
-    f"{IF_OK.format(AT_THE_END.format(name))} AS {name}" for name in ("test_loss", "test_accuracy")
-)
-FRAME = f"""
-SELECT key, dataset, l2, algorithm, M, K, T, eta, seed, status, best_loss,
-    {FINAL} AS final_loss, best_loss - f_star AS best_suboptimality,
-    {FINAL} - f_star AS final_suboptimality, f_star, megabytes_per_worker, n_samples, n_features,
-    record_every, precision, seconds, version, created,
-    {TRAINED} AS trained_loss, data_hash, coalesce(mu, l2) AS mu, objective, intercept,
-    fingerprint, rows_hash, split, split_seed, split_hash, participation, batch, weighting, decay,
-    wire, test, {TEST}
-FROM runs JOIN origins ON origin = origins.id
--- Of two runs that differ in their test sets only, the one that has one comes first: it is shown.
--- The key makes the order unique: two data sets may have one name.
-ORDER BY dataset, l2, algorithm, M, K, T, eta, seed, split, participation, batch, test DESC, key
-"""
-# The parts of an outcome that go into the table of traces.
-TRACE = ("steps", "losses", "test_losses", "test_accuracies")
 Origin = tuple[str, str]  # the version of fedac and the machine, as JSON
 Best = tuple[float, str, float]  # suboptimality, algorithm and eta of a run
-# What SQLite gives as nulls or integers, above all in an empty table.
-TYPES = {
-    "final_loss": "float64",
-    "final_suboptimality": "float64",
-    "trained_loss": "float64",
-    "intercept": "bool",
-    "participation": "float64",
-    "test_loss": "float64",
-    "test_accuracy": "float64",
-}
+# The score of a run, as `Run.trained_loss`: the start point does not count.
+TRAINED = """
+CASE status WHEN 'ok' THEN (SELECT min(loss) FROM traces WHERE run = runs.id AND step > 0) END
+"""
+# The model at the end, on the test set.
+AT_THE_END = """
+(SELECT {0} FROM traces WHERE run = runs.id AND status = 'ok' ORDER BY step DESC LIMIT 1) AS {0}
+"""
+FRAME = f"""
+SELECT key, spec, status, best_loss, CASE status WHEN 'ok' THEN final_loss END AS final_loss,
+    f_star, bytes_up, bytes_down, minibatch, n_samples, n_features, seconds, version, created,
+    {TRAINED} AS trained_loss, {AT_THE_END.format("test_loss")},
+    {AT_THE_END.format("test_accuracy")}
+FROM runs JOIN origins ON origin = origins.id
+"""
+# What determines the order of a table. Of two runs that differ in their test sets only, the one
+# that has one comes first: it is shown. Two data sets may have one name, so the key comes last.
+ORDER = ["dataset", "l2", "algorithm", "M", "K", "T", "eta", "seed", "split", "participation",
+         "batch", "test", "key"]  # fmt: skip
+# The columns of a table, in this order; options that are not among them come before the test set.
+COLUMNS = [
+    "key", "dataset", "l2", "algorithm", "M", "K", "T", "eta", "seed", "status", "best_loss",
+    "final_loss", "best_suboptimality", "final_suboptimality", "f_star", "megabytes_per_worker",
+    "n_samples", "n_features", "record_every", "precision", "seconds", "version", "created",
+    "trained_loss", "data_hash", "mu",
+]  # fmt: skip
+# What a table is made from and does not show, and what costs are computed from.
+HASHES = ["fingerprint", "rows_hash", "split_hash", "test_hash"]
+TRAFFIC = ["bytes_up", "bytes_down", "minibatch"]
+# The parts of an outcome that are columns.
+OUTCOME = ("status", "f_star", *TRAFFIC, "n_samples", "n_features", "seconds")
+# SQLite returns these as nulls where there are none.
+FLOATS = ["final_loss", "trained_loss", "test_loss", "test_accuracy"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +88,9 @@ class Outcome:
     test_losses: tuple[float, ...] = ()  # on the test set, if there is one
     test_accuracies: tuple[float, ...] = ()
     f_star: float
-    megabytes_per_worker: float  # sent in all rounds together
+    bytes_up: int  # sent and received in a round by a client that takes part in it
+    bytes_down: int
+    minibatch: bool = False  # whether a round is one step, on all its samples
     n_samples: int
     n_features: int
     seconds: float  # the run's share of the engine's time for its group
@@ -111,23 +113,20 @@ class Store:
     """All runs in a directory, for reading or, with `create`, for writing too.
 
     With `create`, the directory and its ``runs.sqlite`` are made if they do not exist. A store
-    that is damaged, newer than this program, or cannot be written raises `InputError`.
+    that is damaged, of another layout, or cannot be written raises `InputError`.
 
     Examples
     --------
     >>> from tempfile import TemporaryDirectory
-    >>> config = Config(
-    ...     dataset="tiny", data_hash="0" * 64, l2=1e-3, algorithm="fedavg", M=4, K=2, T=8,
-    ...     eta=0.5, seed=1, record_every=8, precision="float32",
-    ... )
+    >>> run = RunSpec(dataset="tiny", algorithm="fedavg", M=4, local_steps=2, steps=8)
     >>> outcome = Outcome(
-    ...     status="ok", steps=(0, 8), losses=(0.75, 0.5), f_star=0.25, megabytes_per_worker=0.1,
+    ...     status="ok", steps=(0, 8), losses=(0.75, 0.5), f_star=0.25, bytes_up=48, bytes_down=48,
     ...     n_samples=60, n_features=12, seconds=0.01,
     ... )
     >>> with TemporaryDirectory() as folder, Store(folder, create=True) as store:
-    ...     store.add([(config, outcome)]), store.add([(config, outcome)])
-    ...     store.missing([config])
-    ...     store.best([config.key])
+    ...     store.add([(run, outcome)]), store.add([(run, outcome)])
+    ...     store.missing([run])
+    ...     store.best([run.key])
     (1, 0)
     []
     (0.25, 'fedavg', 0.5)
@@ -158,18 +157,21 @@ class Store:
     def __exit__(self, *_: object) -> None:
         self._open.close()
 
-    def missing(self, configs: Sequence[Config]) -> list[Config]:
-        """Return the configurations that are not in the store, in the order given."""
-        found = {key for (key,) in self._select("key", [config.key for config in configs])}
-        return [config for config in configs if config.key not in found]
+    def missing(self, runs: Sequence[RunSpec]) -> list[RunSpec]:
+        """Return the runs that are not in the store, in the order given."""
+        found = {key for (key,) in self._select("key", [run.key for run in runs])}
+        return [run for run in runs if run.key not in found]
 
     def best(self, keys: Iterable[str]) -> Best | None:
         """Return suboptimality, algorithm and eta of the best run; None if all diverged."""
         # SQLite takes the other columns from the row of the minimum.
-        [best] = self._select(f"min({TRAINED} - f_star), algorithm, eta", keys)
-        return None if best[0] is None else best
+        [(suboptimality, text)] = self._select(f"min({TRAINED} - f_star), spec", keys)
+        if suboptimality is None:
+            return None
+        spec = json.loads(text)
+        return suboptimality, spec["algorithm"], spec["eta"]
 
-    def add(self, results: Sequence[tuple[Config, Outcome]], origin: Origin | None = None) -> int:
+    def add(self, results: Sequence[tuple[RunSpec, Outcome]], origin: Origin | None = None) -> int:
         """Store some runs and their traces, all or none; return how many are new.
 
         They were made here, unless `origin` says otherwise.
@@ -184,20 +186,25 @@ class Store:
             db.execute("INSERT OR IGNORE INTO origins (version, machine) VALUES (?, ?)", origin)
             query = "SELECT id FROM origins WHERE version = ? AND machine = ?"
             (origin_id,) = db.execute(query, origin).fetchone()
-            for config, outcome in results:
-                values = values_of(config) | values_of(outcome) | {"key": config.key}
-                trace = [values.pop(name) for name in TRACE]
-                losses = outcome.losses
-                values |= {"best_loss": min(losses), "final_loss": losses[-1]}
-                values |= {"created": created, "origin": origin_id}
+            for run, outcome in results:
+                trace = (outcome.losses, outcome.test_losses, outcome.test_accuracies)
+                values = {name: getattr(outcome, name) for name in OUTCOME} | {
+                    "key": run.key,
+                    "spec": json.dumps(run.stored(), sort_keys=True),
+                    "best_loss": min(outcome.losses),
+                    "final_loss": outcome.losses[-1],
+                    "created": created,
+                    "origin": origin_id,
+                }
                 names = f"({', '.join(values)}) VALUES (:{', :'.join(values)})"
                 insert = f"INSERT INTO runs {names} ON CONFLICT (key) DO NOTHING"
                 inserted = db.execute(insert, values)
                 if inserted.rowcount:
                     new += 1
                     points = f"INSERT INTO traces VALUES ({inserted.lastrowid}, ?, ?, ?, ?)"
-                    none = (None,) * len(losses)  # where there is no test set
-                    db.executemany(points, zip(*(each or none for each in trace), strict=True))
+                    none = (None,) * len(outcome.steps)  # where there is no test set
+                    columns = (outcome.steps, *(each or none for each in trace))
+                    db.executemany(points, zip(*columns, strict=True))
         return new
 
     def frame(self) -> pd.DataFrame:
@@ -207,11 +214,34 @@ class Store:
         if it diverged. ``test_loss`` and ``test_accuracy`` are those at the end. ``dataset``,
         ``algorithm``, ``split`` and ``federation`` are unique: see `with_unique_names`.
         """
+        runs = with_unique_names(self._table())
+        known = [*COLUMNS, "test", "test_loss", "test_accuracy", *HASHES, *TRAFFIC, "federation"]
+        others = [name for name in runs if name not in known]
+        return runs[
+            [*COLUMNS, *others, "test", "test_loss", "test_accuracy", *TRAFFIC, "federation"]
+        ]
+
+    def _table(self) -> pd.DataFrame:
+        """Return a table with a row per run: what is stored of its Spec, and its results."""
         import pandas as pd
 
         with explained(self.path):
-            runs = pd.read_sql_query(FRAME, self._db, dtype=TYPES)
-        return with_unique_names(runs).drop(columns=["fingerprint", "rows_hash", "split_hash"])
+            runs = pd.read_sql_query(FRAME, self._db, dtype=dict.fromkeys(FLOATS, "float64"))
+        specs = [json.loads(text) for text in runs["spec"]]
+        columns = {}
+        for name, option in stored_options().items():
+            column, absent = option.column or name, None if option.absent is ... else option.absent
+            values = [spec.get(column, absent) for spec in specs]
+            if len(option.kind) > 1:  # text in any case
+                values = [str(value) for value in values]
+            columns[column] = pd.Series(values, dtype=option.kind[-1])
+        runs = runs.drop(columns="spec").assign(**columns)
+        runs["mu"] = runs["mu"].fillna(runs["l2"])
+        for which in ("best", "final"):
+            runs[f"{which}_suboptimality"] = runs[f"{which}_loss"] - runs["f_star"]
+        runs["megabytes_per_worker"] = [megabytes_of(run) for run in records(runs)]
+        ascending = [name != "test" for name in ORDER]
+        return runs.sort_values(ORDER, ascending=ascending, ignore_index=True)
 
     def traces(self) -> pd.DataFrame:
         """Return the losses along all runs: key, step, loss, test_loss, test_accuracy."""
@@ -248,11 +278,10 @@ class Store:
         ``seconds`` are those in the engine, ``gradient_queries`` as `cost.queries` counts them,
         ``versions`` those of fedac, and ``machines`` as `describe_machine` returns them.
         """
-        import pandas as pd
-
-        query = "SELECT * FROM runs JOIN origins ON origin = origins.id ORDER BY origin"
+        runs = self._table()
+        query = "SELECT machine FROM origins WHERE id IN (SELECT origin FROM runs) ORDER BY id"
         with explained(self.path):
-            runs = pd.read_sql_query(query, self._db)
+            machines = [json.loads(machine) for (machine,) in self._db.execute(query)]
         return {
             "runs": len(runs),
             "diverged": int((runs["status"] == "diverged").sum()),
@@ -262,7 +291,7 @@ class Store:
             "first": runs["created"].min(),
             "last": runs["created"].max(),
             "versions": runs["version"].unique().tolist(),
-            "machines": [json.loads(machine) for machine in runs["machine"].unique()],
+            "machines": machines,
         }
 
     @contextmanager
@@ -292,7 +321,10 @@ class Store:
             return self._db.execute(query, (json.dumps(list(keys)),)).fetchall()
 
 
-# --- Stores on network file systems: several machines must not share one there.
+def megabytes_of(run: Any) -> float:
+    """Return the megabytes that a worker of a stored run sends, on average over all clients."""
+    present = taking_part(run.participation, run.M) or run.M
+    return megabytes_sent(run.bytes_up, run.T // run.K, present=present, M=run.M)
 
 
 def warn_if_shared(folder: Path) -> None:
@@ -304,9 +336,6 @@ def warn_if_shared(folder: Path) -> None:
             NetworkFileSystemWarning,
             stacklevel=3,  # where the store is opened
         )
-
-
-# --- The machine and the versions that a measurement or a run was made with.
 
 
 def describe_machine() -> dict[str, Any]:

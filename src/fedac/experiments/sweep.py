@@ -12,20 +12,20 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
 from fedac.cluster import require_address
 from fedac.errors import InputError
-from fedac.experiments.grid import Config, Grid
 from fedac.experiments.merge import Shard
 from fedac.experiments.pool import Answer, InProcesses, InThisProcess, Order, Runner
 from fedac.experiments.scheduling import available_cores, best_jobs, predict_time, share_out
 from fedac.experiments.store import Best, Store
-from fedac.experiments.task import Task, prepare
+from fedac.experiments.task import Group, Task, prepare
+from fedac.federation.spec import RunSpec, Spec
 from fedac.validate import require_count
 
-Group = tuple[Config, ...]
 # Nobody reads faster, and a small group makes a thousand rounds in this time.
 SECONDS_BETWEEN_REPORTS = 0.1
 # How many groups `measure_speed` runs, and about how long each.
@@ -73,61 +73,25 @@ class GroupsFailedError(RuntimeError):
     """Some groups of a sweep could not be run; all others are in the store."""
 
 
-def run(
-    grid: Grid,
-    store: Store,
-    *,
-    jobs: int | None = None,
-    on: str | None = None,
-    ray_address: str | None = None,
-    shard: Shard | None = None,
-    on_progress: Callable[[Progress], object] = lambda progress: None,
-    on_compile: Callable[[], object] = lambda: None,
-) -> Summary:
-    """Run what the store lacks of a grid; Ctrl-C raises `SweepInterrupted`.
+def run(grid: Spec, store: Store, *, shard: Shard | None = None, **where: Any) -> Summary:
+    """Load the data of a grid and run what the store lacks of it.
 
-    Parameters
-    ----------
-    grid : Grid
-        What to run.
-    store : Store
-        Where runs are kept; opened with ``create=True``.
-    jobs : int, optional
-        How many groups run side by side, in processes that share the cores. By default the number
-        that uses this machine best. 1: in this process, on all cores.
-    on : "ray", optional
-        Run groups as tasks of a Ray cluster instead.
-    ray_address : str, optional
-        Of the cluster; ``RAY_ADDRESS``, else a Ray on this machine, unless given.
-    shard : Shard, optional
-        Which part of the grid is ours; the whole unless given.
-    on_progress : callable
-        Called with a `Progress` after every group and a few times a second.
-    on_compile : callable
-        Called when the engine starts to compile.
-
-    Raises
-    ------
-    GroupsFailedError
-        If groups could not be run, when all others are in the store; an `InputError` if the input
-        was to blame.
+    `shard` is the part of the grid to run (default: all of it); `where` are the keywords of
+    `run_groups`.
 
     Examples
     --------
     >>> from tempfile import TemporaryDirectory
-    >>> grid = Grid(name="tiny", dataset="synthetic", l2=1e-2, algorithms=("fedac-i", "mb-sgd"),
-    ...             workers=(4,), local_steps=(8,), steps=16, eta=(0.1, 0.5))
+    >>> from fedac.experiments.grid import make_grid
+    >>> grid = make_grid(dataset="synthetic", l2=1e-2, algorithms=["fedac-i", "mb-sgd"],
+    ...                  workers=4, local_steps=8, steps=16, eta=[0.1, 0.5])
     >>> with TemporaryDirectory() as folder, Store(folder, create=True) as store:
     ...     first, second = run(grid, store), run(grid, store)
     >>> first.new, second.new, second.before
     (4, 0, 4)
     """
-    task = prepare(grid)
-    groups, _ = plan(grid, None, shard)
-    return run_groups(
-        task, groups, store, jobs=jobs, on=on, ray_address=ray_address, on_progress=on_progress,
-        on_compile=on_compile,
-    )  # fmt: skip
+    task, groups = prepare(grid)
+    return run_groups(task, select(task, groups, shard), store, **where)
 
 
 def run_groups(
@@ -141,7 +105,34 @@ def run_groups(
     on_progress: Callable[[Progress], object] = lambda progress: None,
     on_compile: Callable[[], object] = lambda: None,
 ) -> Summary:
-    """Run what a store lacks of some groups of a task, as `run` does for those of its grid."""
+    """Run what the store lacks of some groups; Ctrl-C raises `SweepInterrupted`.
+
+    Parameters
+    ----------
+    task : Task
+        The data of the runs.
+    groups : sequence of Group
+        The runs.
+    store : Store
+        Where runs are kept; opened with ``create=True``.
+    jobs : int, optional
+        Parallel groups, in processes that share the cores. Default: the number that uses this
+        machine best. 1: in this process, on all cores.
+    on : "ray", optional
+        Run groups as tasks of a Ray cluster instead.
+    ray_address : str, optional
+        Of the cluster. Default: ``RAY_ADDRESS``, else a Ray on this machine.
+    on_progress : callable
+        Called with a `Progress` after every group and a few times a second.
+    on_compile : callable
+        Called when the engine starts to compile.
+
+    Raises
+    ------
+    GroupsFailedError
+        If groups could not be run, when all others are in the store; an `InputError` if the input
+        was to blame.
+    """
     planned = [tuple(store.missing(configs)) for configs in groups]
     keys = tuple(config.key for configs in groups for config in configs)
     before = len(keys) - sum(map(len, planned))
@@ -161,7 +152,7 @@ def run_groups(
 
 def choose_runner(
     task: Task,
-    planned: Sequence[Sequence[Config]],
+    planned: Sequence[Sequence[RunSpec]],
     jobs: int | None,
     on: str | None,
     ray_address: str | None,
@@ -196,38 +187,31 @@ def require_where(jobs: int | None, on: str | None, ray_address: str | None) -> 
         raise InputError(f"jobs must be at most {MOST_JOBS}, got {jobs}")
 
 
-def plan(
-    grid: Grid, store: Store | None, shard: Shard | None = None
-) -> tuple[list[Group], list[Group]]:
-    """Return the groups of a grid or of its shard, and what a store lacks of each."""
-    task = prepare(grid)
-    groups = shard.select(task.groups, task.seconds) if shard else task.groups
-    if store is None:
-        return groups, groups
-    return groups, [tuple(store.missing(configs)) for configs in groups]
+def select(task: Task, groups: list[Group], shard: Shard | None) -> list[Group]:
+    """Return the groups of a shard; all if there is none."""
+    return shard.select(groups, task.seconds) if shard else groups
 
 
 def predict_seconds(
-    grid: Grid, planned: Sequence[Sequence[Config]], jobs: int | None = None
+    task: Task, planned: Sequence[Sequence[RunSpec]], jobs: int | None = None
 ) -> float:
     """Predict how long this machine takes for a plan, from the cost model alone."""
-    costs = [prepare(grid).cost(configs) for configs in planned if configs]
+    costs = [task.cost(runs) for runs in planned if runs]
     cores = available_cores()
     return predict_time(costs, share_out(cores, jobs or best_jobs(costs, cores))) if costs else 0.0
 
 
-def measure_speed(grid: Grid, planned: Sequence[Sequence[Config]]) -> float:
+def measure_speed(task: Task, planned: Sequence[Sequence[RunSpec]]) -> float:
     """Run a few short groups of a plan; return how many times longer they take than predicted."""
-    task = prepare(grid)
-    predicted = np.cumsum([task.seconds(configs) for configs in planned])
+    predicted = np.cumsum([task.seconds(runs) for runs in planned])
     # Each stands for the same share of the predicted time.
     quantiles = predicted[-1] * (np.arange(TRIALS) + 0.5) / TRIALS
     ratios = []
-    for configs in (planned[place] for place in np.searchsorted(predicted, quantiles)):
-        K, T = configs[0].K, configs[0].T
-        rounds = math.ceil(T / K * TRIAL_SECONDS / task.seconds(configs))
-        short = [replace(config, T=min(T, K * rounds)) for config in configs]
-        task.run([replace(config, T=K) for config in configs], 0.0)  # compiles
+    for runs in (planned[place] for place in np.searchsorted(predicted, quantiles)):
+        K, T = runs[0].K, runs[0].T
+        rounds = math.ceil(T / K * TRIAL_SECONDS / task.seconds(runs))
+        short = [replace(run, steps=min(T, K * rounds)) for run in runs]
+        task.run([replace(run, steps=K) for run in runs], 0.0)  # compiles
         before = time.perf_counter()
         task.run(short, 0.0, threads=1)
         ratios.append((time.perf_counter() - before) / task.seconds(short))
@@ -272,7 +256,7 @@ class _Sweep:
 
     def run(self, groups: Sequence[Group], runner: Runner) -> None:
         """Run all groups; first those that no other sweep is running."""
-        f_star = self.task.minima()
+        f_star = self.task.minima(groups)
         # The largest first, so that all jobs end at about the same time.
         todo = sorted(range(len(groups)), key=lambda number: -self._weights[number])
         # Leave a group to the sweep that is running it; the second pass waits for that sweep, or
@@ -305,7 +289,7 @@ class _Sweep:
         self,
         groups: Sequence[Group],
         todo: Sequence[int],
-        f_star: dict[str, float],
+        f_star: dict[tuple[str, str], float],
         wait: bool,
     ) -> Iterator[Order]:
         """Claim one group after the other."""
@@ -323,7 +307,8 @@ class _Sweep:
                 continue
             self._claims[number] = claim
             self._running[number] = _Running(self.task.queries(missing))
-            yield Order(number, missing, f_star[configs[0].split_hash])
+            which = configs[0].split_hash, configs[0].weighting
+            yield Order(number, missing, f_star[which])
 
     def _advance(self, order: Order, queries: int, node: str) -> None:
         """Count the gradient queries that a group has made."""
@@ -376,7 +361,7 @@ class _Running:
     node: str = ""
 
 
-def _name(config: Config) -> str:
+def _name(config: RunSpec) -> str:
     """Name the group of a run."""
     clients = f"{config.split}, " if config.split else ""
     return f"{config.dataset}, {clients}M={config.M}, K={config.K}, seed={config.seed}"

@@ -1,11 +1,11 @@
-"""A grid with its data loaded: everything that is needed to run its groups."""
+"""A Spec with its data loaded: what its runs need, and the list of these runs."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import product
 from typing import Any
 
@@ -13,150 +13,211 @@ from fedac.algorithms import Algorithm
 from fedac.algorithms.acceleration import is_fedavg
 from fedac.data import Clients, Dataset
 from fedac.data.holdout import load_with_test
+from fedac.data.registry import OnProgress
 from fedac.data.splits import load_clients
 from fedac.errors import NotAcceleratedWarning, StepSizeWarning
-from fedac.experiments.grid import Config, Grid, Split, groups
-from fedac.experiments.run_key import objective_hash, rows_hash
+from fedac.experiments.run_key import key_fingerprint, objective_hash, rows_hash
 from fedac.experiments.scheduling import Cost, predict_cost, queries
 from fedac.experiments.store import Outcome
-from fedac.federation.schedule import Decay
+from fedac.federation.federation import Federation, make_federation, taking_part
+from fedac.federation.schedule import Decay, Schedule
+from fedac.federation.spec import RunSpec, Spec
 from fedac.objectives import ConvexObjective, optimum
 from fedac.objectives.heterogeneity import minimized
-from fedac.plugins import make_objective
-from fedac.simulation import simulate
+from fedac.plugins import find_algorithm, make_objective
+from fedac.simulation import Result
+from fedac.simulation.problem import Problem, start_point
+from fedac.simulation.simulator import make_lanes, run_problem, warn_about
 
-# The fields of a group that `simulate` takes as they are.
-SETTINGS = (
-    "K", "T", "mu", "seed", "record_every", "precision", "participation", "batch", "weighting",
-    "wire",
-)  # fmt: skip
+# Runs that share data, federation, K and seed, so draws: one call of the engine runs them all.
+Group = tuple[RunSpec, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A grid with its data loaded."""
+    """The objective, the clients, the algorithms and the test set of some runs."""
 
     objective: ConvexObjective
-    algorithms: dict[str, Algorithm]  # by the names of the records
-    groups: list[tuple[Config, ...]]
+    algorithms: dict[str, Algorithm]  # by name
     clients: dict[str, Clients]  # by the hash of their split; none for workers
-    weighting: str
+    splits: dict[
+        tuple[int | None, str | None], str
+    ]  # these hashes, by the Spec's clients and split
     test: Dataset | None
 
-    def cost(self, configs: Sequence[Config]) -> Cost:
+    def cost(self, runs: Sequence[RunSpec]) -> Cost:
         """Predict the time for some runs of one group."""
-        return predict_cost(self.objective, self.algorithms, configs) if configs else Cost()
+        return predict_cost(self.objective, self.algorithms, runs) if runs else Cost()
 
-    def seconds(self, configs: Sequence[Config]) -> float:
+    def seconds(self, runs: Sequence[RunSpec]) -> float:
         """Predict the time for some runs of one group on one thread."""
-        return self.cost(configs).seconds()
+        return self.cost(runs).seconds()
 
-    def queries(self, configs: Iterable[Config]) -> int:
+    def queries(self, runs: Iterable[RunSpec]) -> int:
         """Return how many gradients of single rows some runs take."""
-        return sum(queries(config, self.objective.n_samples) for config in configs)
+        return sum(queries(run, self.objective.n_samples) for run in runs)
 
-    def disguised(self, configs: Iterable[Config]) -> int:
+    def disguised(self, runs: Iterable[RunSpec]) -> int:
         """Return how many of some runs are FedAvg to their end, though their method is FedAc."""
         return sum(
             is_fedavg(
-                self.algorithms[one.algorithm], eta=_last_eta(one), mu=one.mu or one.l2, K=one.K
+                self.algorithms[run.algorithm], eta=_last_eta(run), mu=run.mu or run.l2, K=run.K
             )
-            for one in configs
+            for run in runs
         )
 
-    def minima(self) -> dict[str, float]:
-        """Return F* by the hash of the split."""
-        if self.weighting == "examples":
-            return dict.fromkeys(self.clients or [""], optimum(self.objective).value)
-        return {
-            found: optimum(minimized(self.objective, clients, self.weighting)).value
-            for found, clients in self.clients.items()
-        }
+    def minimized(self, run: RunSpec) -> ConvexObjective:
+        """Return the objective of a run, which depends on how its clients are weighted."""
+        return minimized(self.objective, self.clients.get(run.split_hash), run.weighting)
+
+    def minima(self, groups: Iterable[Group]) -> dict[tuple[str, str], float]:
+        """Return F* of all runs, by the hash of their split and their weighting."""
+        first = {(group[0].split_hash, group[0].weighting): group[0] for group in groups if group}
+        return {which: optimum(self.minimized(run)).value for which, run in first.items()}
+
+    def federation(self, spec: Spec) -> Federation:
+        """Return the federation of a run."""
+        if isinstance(spec, RunSpec):
+            found = spec.split_hash
+        else:
+            found = self.splits.get((spec.clients, spec.split), "")
+        return make_federation(self.objective, spec, self.clients.get(found))
+
+    def simulate(
+        self,
+        specs: Sequence[Spec],
+        federation: Federation,
+        *,
+        quiet: bool = False,
+        engine: str | None = None,
+        callbacks: Sequence[Callable[[Any], object]] = (),
+        **how: Any,
+    ) -> Result:
+        """Simulate runs that differ in algorithm and step size only, in one call of the engine.
+
+        `how` are the fields of a `Problem` that do not belong to a Spec. `quiet`: do not warn of
+        step sizes.
+        """
+        spec, schedule = specs[0], Schedule.every(specs[0].local_steps, steps=specs[0].steps or 0)
+        objective = minimized(self.objective, federation.clients, spec.weighting)
+        mu = spec.mu or objective.strong_convexity
+        pairs = (
+            (
+                self.algorithms.get(one.algorithm) or find_algorithm(one.algorithm),
+                Decay(one.eta, one.decay) if one.decay else one.eta,
+            )
+            for one in specs
+        )
+        lanes = make_lanes(pairs, mu=mu, K=schedule.K, wire=spec.wire)
+        with warnings.catch_warnings() if quiet else nullcontext():
+            if quiet:
+                warnings.simplefilter("ignore", StepSizeWarning)
+                warnings.simplefilter("ignore", NotAcceleratedWarning)
+            warn_about(lanes, objective, mu, schedule.K)
+        problem = Problem(
+            objective=objective,
+            lanes=lanes,
+            federation=federation,
+            schedule=schedule,
+            start=start_point(objective, None),
+            records=schedule.records(spec.record_every),
+            wire=spec.wire,
+            precision=spec.precision,
+            **how,
+        )
+        return run_problem(problem, engine=engine, callbacks=callbacks, test=self.test)
 
     def run(
         self,
-        configs: Sequence[Config],
+        runs: Sequence[RunSpec],
         f_star: float,
         *,
         threads: int | None = None,
         on_progress: Callable[[int], object] = lambda queries: None,
         on_compile: Callable[[], object] = lambda: None,
-    ) -> list[tuple[Config, Outcome]]:
-        """Run some cells of one group, in one call of the engine."""
-        cells = {(config.algorithm, config.eta): config for config in configs}
-        etas: dict[str, list[float]] = {}
-        for name, eta in cells:
-            etas.setdefault(name, []).append(eta)
-        with warnings.catch_warnings():
-            # Tuning tries too large step sizes as well; `Summary` counts them.
-            warnings.simplefilter("ignore", StepSizeWarning)
-            warnings.simplefilter("ignore", NotAcceleratedWarning)
-            result = simulate(
-                self.objective,
-                [self.algorithms[name] for name in etas],
-                **self._settings(configs[0], etas),
-                threads=threads,
-                on_progress=on_progress,
-                on_compile=on_compile,
-            )
-        results = []
-        for one in result.runs:
-            outcome = Outcome(
-                status=one.status,
-                steps=tuple(one.steps.tolist()),
-                losses=tuple(one.loss.tolist()),
-                test_losses=tuple(one.test_loss.tolist()),
-                test_accuracies=tuple(one.test_accuracy.tolist()),
+    ) -> list[tuple[RunSpec, Outcome]]:
+        """Run some runs of one group."""
+        federation = self.federation(runs[0])
+        # Tuning tries too large step sizes as well; the sweep's summary counts them.
+        result = self.simulate(
+            runs, federation, quiet=True, threads=threads, on_progress=on_progress,
+            on_compile=on_compile,
+        )  # fmt: skip
+        seconds = result.seconds / len(result.runs)
+        outcomes = [
+            Outcome(
+                status=found.status,
+                steps=tuple(found.steps.tolist()),
+                losses=tuple(found.loss.tolist()),
+                test_losses=tuple(found.test_loss.tolist()),
+                test_accuracies=tuple(found.test_accuracy.tolist()),
                 f_star=f_star,
-                megabytes_per_worker=one.megabytes_per_worker,
+                bytes_up=found.bytes_up,
+                bytes_down=found.bytes_down,
+                minibatch=self.algorithms[run.algorithm].minibatch,
                 n_samples=self.objective.n_samples,
                 n_features=self.objective.dim,
-                seconds=result.seconds / len(result.runs),
+                seconds=seconds,
             )
-            results.append((cells[one.algorithm, one.eta], outcome))
-        return results
-
-    def _settings(self, config: Config, etas: Mapping[str, Sequence[float]]) -> dict[str, Any]:
-        """Return what `simulate` takes for a group, one of whose cells is given."""
-        settings: dict[str, Any] = {name: getattr(config, name) for name in SETTINGS}
-        if config.split:
-            settings["clients"] = self.clients[config.split_hash]
-        else:
-            settings["M"] = config.M
-        settings["eta"] = {
-            name: [Decay(eta, config.decay) if config.decay else eta for eta in of_one]
-            for name, of_one in etas.items()
-        }
-        return settings | {"test": self.test}
+            for run, found in zip(runs, result.runs, strict=True)
+        ]
+        return list(zip(runs, outcomes, strict=True))
 
 
-def _last_eta(config: Config) -> float:
-    last = config.T // config.K - 1
-    return Decay(config.eta, config.decay).at(last) if config.decay else config.eta
+def _last_eta(run: RunSpec) -> float:
+    last = run.T // run.K - 1
+    return Decay(run.eta, run.decay).at(last) if run.decay else run.eta
 
 
-@lru_cache(maxsize=1)
-def prepare(grid: Grid) -> Task:
-    """Load the data and list the groups, once for planning, measuring and running."""
-    data, test = load_with_test(grid.dataset, grid.test)
-    return make_task(grid, data, test)
+def prepare(
+    spec: Spec, on_progress: OnProgress = lambda done, total: None
+) -> tuple[Task, list[Group]]:
+    """Load the data of a Spec, and list its runs in groups."""
+    data, test = load_with_test(spec.dataset, spec.test, on_progress)
+    task = make_task(spec, data, test)
+    return task, list_groups(spec, task, data)
 
 
-def make_task(grid: Grid, data: Dataset, test: Dataset | None = None) -> Task:
-    """List the groups of a grid on data that are loaded."""
-    objective = make_objective(grid.loss, data.X, data.y, l2=grid.l2, intercept=grid.intercept)
-    kinds = () if grid.workers else product(grid.split or ("iid",), grid.clients or (None,))
-    federations = [load_clients(data, N, by, grid.split_seed) for by, N in kinds]
-    splits = [Split(len(each), each.how, each.fingerprint()) for each in federations]
-    listed = groups(
-        grid,
-        dataset=data.name,
-        data_hash=objective_hash(objective, own=":" in grid.loss),
-        rows_hash=rows_hash(data),
-        mu=grid.mu or objective.strong_convexity,
-        splits=splits,
-        test=test.name if test else "",
-        test_hash=rows_hash(test) if test else "",
-    )
-    clients = {split.hash: each for split, each in zip(splits, federations, strict=True)}
-    return Task(objective, grid.records(), listed, clients, grid.weighting, test)
+def make_task(spec: Spec, data: Dataset, test: Dataset | None = None) -> Task:
+    """Build what the runs of a Spec need from data that is loaded."""
+    objective = make_objective(spec.loss, data.X, data.y, l2=spec.l2, intercept=spec.intercept)
+    algorithms = {each.name: each for each in map(find_algorithm, spec.several("algorithm"))}
+    clients, splits = {}, {}
+    if spec.workers is None:
+        kinds = product(spec.several("clients") or (None,), spec.several("split") or (None,))
+        for N, by in kinds:
+            found = load_clients(data, N, by or "iid", spec.split_seed)
+            splits[N, by] = found.fingerprint()
+            clients[splits[N, by]] = found
+    return Task(objective, algorithms, clients, splits, test)
+
+
+def list_groups(spec: Spec, task: Task, data: Dataset) -> list[Group]:
+    """List the runs of a Spec in groups, those with few clients first."""
+    mu = spec.mu or task.objective.strong_convexity
+    found = {
+        "dataset": data.name,
+        "data_hash": objective_hash(task.objective, own=":" in spec.loss),
+        "rows_hash": rows_hash(data),
+        "test": task.test.name if task.test else None,
+        "test_hash": rows_hash(task.test) if task.test else "",
+        "mu": None if mu == spec.l2 else mu,  # a key leaves out the usual one
+    }
+    algorithms = {name: find_algorithm(name) for name in spec.several("algorithm")}
+    groups: dict[tuple[Any, ...], dict[str, RunSpec]] = {}
+    for one in spec.expand():
+        values = vars(one) | found
+        values |= {"M": one.workers, "split_hash": ""}
+        if one.workers is None:
+            split_hash = task.splits[one.clients, one.split]
+            clients = task.clients[split_hash]
+            values |= {"M": len(clients), "split": clients.how, "split_hash": split_hash}
+        # Several numbers may all mean everybody: it is the same run.
+        if taking_part(one.participation, values["M"]) is None:
+            values["participation"] = 1.0
+        shared = tuple(values[name] for name in values if name not in ("algorithm", "eta"))
+        algorithm = algorithms[one.algorithm]
+        values |= {"algorithm": algorithm.name, "fingerprint": key_fingerprint(algorithm)}
+        run = RunSpec(**values)
+        groups.setdefault(shared, {})[run.key] = run
+    return sorted((tuple(group.values()) for group in groups.values()), key=lambda g: g[0].M)

@@ -6,19 +6,14 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-import numpy.typing as npt
 
-from fedac.data.clients import Clients, as_clients
+from fedac.data.clients import Clients
 from fedac.errors import InputError
-from fedac.federation.averaging import require_weighting
 from fedac.federation.sampling import clients_in, participants, sample_batch
 from fedac.federation.schedule import Span
+from fedac.federation.spec import FULL, Spec
 from fedac.objectives.base import Objective, RowNumbers
 from fedac.validate import Array, require_count, require_positive
-
-FULL = "full"
-# Rows of a step are listed in memory; whoever wants more of them wants all.
-LARGEST_BATCH = 10**6
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,45 +132,24 @@ class Federation:
         return gradients
 
 
-def make_federation(
-    objective: Objective,
-    *,
-    M: int | None,
-    seed: int,
-    clients: Clients | npt.ArrayLike | None,
-    participation: float,
-    batch: int | str,
-    weighting: str,
-) -> Federation:
-    """Check what a user gives `simulate` about the clients."""
-    require_weighting(weighting)
-    if clients is not None:
-        clients = as_clients(clients, objective.n_samples)
-        if M not in (None, len(clients)):
-            raise InputError(f"M={M} contradicts clients, which are {len(clients)}: leave out M")
-        M = len(clients)
-    if M is None:
-        raise InputError("M (workers) is missing; only clients make it unnecessary")
+def make_federation(objective: Objective, spec: Spec, clients: Clients | None) -> Federation:
+    """Build the federation of a checked Spec: its clients, or workers."""
+    M = len(clients) if clients is not None else spec.workers
+    assert M is not None
     return Federation(
-        M=require_count("M (workers)", M),
+        M=M,
         n=objective.n_samples,
-        seed=seed,
+        seed=spec.seed,
         clients=clients,
-        count=taking_part(participation, M),
-        batch=require_batch(batch),
-        weighting=weighting,
+        count=taking_part(spec.participation, M),
+        batch=batch_size(spec.batch),
+        weighting=spec.weighting,
     )
 
 
-def require_batch(batch: int | str) -> int | None:
+def batch_size(batch: int | str) -> int | None:
     """Return the rows per local step, None for all rows of the client."""
-    if isinstance(batch, str):
-        if batch != FULL:
-            raise InputError(f"batch must be a whole number or 'full', got {batch!r}")
-        return None
-    if require_count("batch", batch) > LARGEST_BATCH:
-        raise InputError(f"batch must be at most {LARGEST_BATCH}, or 'full', got {batch}")
-    return batch
+    return None if batch == FULL else int(batch)
 
 
 def batch_rows(batch: int | None, n: int, clients: Clients | None) -> int | RowNumbers:

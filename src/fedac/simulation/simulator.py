@@ -10,6 +10,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -20,18 +21,27 @@ from fedac.algorithms import get as get_algorithm
 from fedac.algorithms.acceleration import not_accelerated
 from fedac.algorithms.minibatch import on_clients
 from fedac.data import Clients, Dataset
+from fedac.data.clients import as_clients
 from fedac.errors import InputError, NotAcceleratedWarning, StepSizeWarning
-from fedac.federation.compression import FLOAT32, require_wire
 from fedac.federation.federation import make_federation
+from fedac.federation.rules import check_spec
 from fedac.federation.schedule import Decay, Schedule
+from fedac.federation.spec import FLOAT32, Surface
 from fedac.objectives import HeldOut, LinearModel, Objective
 from fedac.objectives.heterogeneity import minimized
 from fedac.simulation.engines import start_engine
-from fedac.simulation.problem import Lane, Problem, require_seed, start_point
+from fedac.simulation.problem import Lane, Problem, start_point
 from fedac.simulation.recorder import Record, Recorder
 from fedac.simulation.result import Result
 from fedac.validate import Array, require_positive
 
+# Problem, algorithms, step sizes and clients may be objects, which enter as they are.
+SURFACE = Surface(
+    without=("dataset", "loss", "l2", "intercept", "clients", "split", "split_seed", "algorithm",
+             "eta", "decay", "test", "rounds", "link", "target", "budget", "tries", "repeats"),
+    names={"workers": "M", "local_steps": "K", "steps": "T"},
+    needed=("workers", "steps"),
+)  # fmt: skip
 StepSizes = float | Decay | Sequence[float | Decay]
 
 
@@ -167,55 +177,77 @@ def simulate(
             "the objective must be a loss on data, such as fedac.LogisticRegression(data.X, "
             f"data.y, l2=1e-3), got {type(objective).__name__}"
         )
-    schedule = _schedule(K, T)
-    federation = make_federation(
-        objective, M=M, seed=require_seed(seed), clients=clients, participation=participation,
-        batch=batch, weighting=weighting,
-    )  # fmt: skip
-    if wire != FLOAT32 and federation.batch is None and federation.clients is None:
-        raise InputError(
-            "with batch='full' all workers are one and the same, so their messages cannot differ "
-            f"by rounding: give clients, or leave out wire='{wire}'"
-        )
+    schedule = K if isinstance(K, Schedule) else None
+    if schedule is not None and T not in (None, schedule.T):
+        raise InputError(f"T={T} contradicts the schedule, which ends after {schedule.T} steps")
+    if clients is not None:
+        clients = as_clients(clients, objective.n_samples)
+        if M not in (None, len(clients)):
+            raise InputError(f"M={M} contradicts clients, which are {len(clients)}: omit M")
+    given: dict[str, Any] = {
+        "M": M, "participation": participation, "batch": batch, "weighting": weighting,
+        "wire": wire, "mu": mu, "seed": seed, "precision": precision,
+    }  # fmt: skip
+    given |= {} if record_every is None else {"record_every": record_every}
+    given |= {} if schedule is not None else {"K": K, "T": T}
+    surface = SURFACE if clients is None else replace(SURFACE, needed=())
+    if schedule is not None:
+        surface = replace(surface, needed=tuple(n for n in surface.needed if n != "steps"))
+    spec = check_spec(surface, given)
+    if schedule is None:
+        schedule = Schedule.every(spec.local_steps, steps=spec.steps or 0)
+    federation = make_federation(objective, spec, clients)
     objective = minimized(objective, federation.clients, federation.weighting)
-    lanes = _lanes(objective, algorithm, eta, mu, schedule, require_wire(wire))
-    for lane in lanes:
-        lane.algorithm.require_all(some=federation.count is not None)
-    if record_every is None:
-        record_every = max(1, schedule.T // 8)
+    # A network has neither mu nor L.
+    mu = getattr(objective, "strong_convexity", 0.0) if spec.mu is None else spec.mu
+    pairs = _pairs(algorithm, eta)
+    lanes = make_lanes(pairs, mu=mu, K=schedule.K, wire=spec.wire)
+    warn_about(lanes, objective, mu, schedule.K)
+    problem = Problem(
+        objective=objective,
+        lanes=lanes,
+        federation=federation,
+        schedule=schedule,
+        start=start_point(objective, start),
+        records=schedule.records(spec.record_every if record_every else max(1, schedule.T // 8)),
+        on_progress=on_progress,
+        on_compile=on_compile,
+        wire=spec.wire,
+        precision=spec.precision,
+        threads=threads,
+        on=on,
+    )
+    return run_problem(problem, engine=engine, callbacks=callbacks, test=test)
+
+
+def run_problem(
+    problem: Problem,
+    *,
+    engine: str | None = None,
+    callbacks: Sequence[Callable[[Record], object]] = (),
+    test: Dataset | tuple[Any, Any] | None = None,
+) -> Result:
+    """Run a problem on an engine, and collect its runs."""
     started: float | None = None
     queries = 0
 
     def count(made: int) -> None:
         nonlocal queries
         queries += made
-        on_progress(made)
+        problem.on_progress(made)
 
-    w_0 = start_point(objective, start)
-    _check_own_algorithms(lanes, w_0)
-    problem = Problem(
-        objective=objective,
-        lanes=lanes,
-        federation=federation,
-        schedule=schedule,
-        start=w_0,
-        records=schedule.records(record_every),
-        on_progress=count,
-        on_compile=on_compile,
-        wire=wire,
-        precision=precision,
-        threads=threads,
-        on=on,
-    )
-    chosen, snapshots = start_engine(problem, engine)
-    recorder = Recorder(problem, callbacks, _test_rows(objective, test))
+    for lane in problem.lanes:
+        lane.algorithm.require_all(some=problem.federation.count is not None)
+    _check_own_algorithms(problem.lanes, problem.start)
+    chosen, snapshots = start_engine(replace(problem, on_progress=count), engine)
+    recorder = Recorder(problem, callbacks, _test_rows(problem.objective, test))
 
     def result(queries: int) -> Result:
         return Result(
-            objective=objective,
-            schedule=schedule,
-            federation=federation,
-            wire=wire,
+            objective=problem.objective,
+            schedule=problem.schedule,
+            federation=problem.federation,
+            wire=problem.wire,
             engine=chosen,
             runs=recorder.runs(),
             gradient_queries=queries,
@@ -231,51 +263,29 @@ def simulate(
                 recorder.add(together)
     except KeyboardInterrupt:
         raise SimulationInterrupted(result(queries)) from None
-    return result(sum(map(federation.queries, schedule)) * len(lanes))
+    made = sum(map(problem.federation.queries, problem.schedule)) * len(problem.lanes)
+    return result(made)
 
 
-def _schedule(K: int | Schedule, T: int | None) -> Schedule:
-    if isinstance(K, Schedule):
-        if T is not None and T != K.T:
-            raise InputError(f"T={T} contradicts the schedule, which ends after {K.T} steps")
-        return K
-    if T is None:
-        raise InputError("T (steps) is missing; only a Schedule as K makes it unnecessary")
-    return Schedule.every(K, steps=T)
-
-
-def _lanes(
-    objective: Objective,
-    algorithm: str | Algorithm | Sequence[str | Algorithm],
-    eta: StepSizes | Mapping[str, StepSizes],
-    mu: float | None,
-    schedule: Schedule,
-    wire: str,
+def make_lanes(
+    pairs: Iterable[tuple[Algorithm, float | Decay]], *, mu: float, K: int, wire: str
 ) -> tuple[Lane, ...]:
-    if not isinstance(algorithm, str | Algorithm | Iterable):
-        raise InputError(f"algorithm must be a name, an Algorithm or several, got {algorithm!r}")
-    given = [algorithm] if isinstance(algorithm, str | Algorithm) else list(algorithm)
-    names = [one for name in given for one in (expand(name) if isinstance(name, str) else [name])]
-    # A network has neither mu nor L.
-    default: float = getattr(objective, "strong_convexity", 0.0)
-    mu = default if mu is None else require_positive("mu", mu)
-    algorithms = [get_algorithm(name) for name in names]
-    of_each = {a.name: _step_sizes(eta, a) for a in algorithms}
-    if not all(of_each.values()) or not of_each:
-        raise InputError("give at least one algorithm and at least one step size eta")
-    if wire != FLOAT32:
-        algorithms = [on_clients(a) if a.minibatch else a for a in algorithms]
-    K = schedule.K
-    lanes = tuple(
-        Lane(a, checks.couple(a, eta=value.start, mu=mu, K=K), value, mu, K)
-        if isinstance(value, Decay)
-        else Lane(a, checks.couple(a, eta=value, mu=mu, K=K))
-        for a in algorithms
-        for value in of_each[a.name]
-    )
-    for lane in lanes:
-        if lane.eta is not None:
-            checks.check_decay(lane.algorithm, eta=lane.eta.start, mu=mu, K=K)
+    """Return a lane for each pair of an algorithm and a step size."""
+    lanes = []
+    for algorithm, eta in pairs:
+        if wire != FLOAT32 and algorithm.minibatch:
+            algorithm = on_clients(algorithm)
+        if isinstance(eta, Decay):
+            checks.check_decay(algorithm, eta=eta.start, mu=mu, K=K)
+            hp = checks.couple(algorithm, eta=eta.start, mu=mu, K=K)
+            lanes.append(Lane(algorithm, hp, eta, mu, K))
+        else:
+            lanes.append(Lane(algorithm, checks.couple(algorithm, eta=eta, mu=mu, K=K)))
+    return tuple(lanes)
+
+
+def warn_about(lanes: Sequence[Lane], objective: Objective, mu: float, K: int) -> None:
+    """Warn about step sizes beyond 1/L, and about FedAc that does not accelerate."""
     L: float = getattr(objective, "smoothness", 0.0)
     etas = list(dict.fromkeys(lane.hp.eta for lane in lanes))
     beyond = [value for value in etas if value * L > 1 + 1e-12]
@@ -289,7 +299,22 @@ def _lanes(
     runs = ((lane.algorithm, lane.hp.eta) for lane in lanes)
     if text := not_accelerated(runs, mu=mu, K=K):
         warnings.warn(text, NotAcceleratedWarning, stacklevel=3)
-    return lanes
+
+
+def _pairs(
+    algorithm: str | Algorithm | Sequence[str | Algorithm],
+    eta: StepSizes | Mapping[str, StepSizes],
+) -> list[tuple[Algorithm, float | Decay]]:
+    """Return every algorithm with each of its step sizes."""
+    if not isinstance(algorithm, str | Algorithm | Iterable):
+        raise InputError(f"algorithm must be a name, an Algorithm or several, got {algorithm!r}")
+    given = [algorithm] if isinstance(algorithm, str | Algorithm) else list(algorithm)
+    names = [one for name in given for one in (expand(name) if isinstance(name, str) else [name])]
+    algorithms = [get_algorithm(name) for name in names]
+    of_each = {a.name: _step_sizes(eta, a) for a in algorithms}
+    if not all(of_each.values()) or not of_each:
+        raise InputError("give at least one algorithm and at least one step size eta")
+    return [(a, value) for a in algorithms for value in of_each[a.name]]
 
 
 def _step_sizes(

@@ -15,10 +15,12 @@ from fedac.algorithms.server import Momentum, SlowMo
 from fedac.data.splits import is_split
 from fedac.errors import InputError
 from fedac.experiments.comparison.baselines import BASELINES
-from fedac.experiments.grid import LARGEST_SEED, Grid
 from fedac.experiments.run_key import key_fingerprint
+from fedac.experiments.surfaces import LARGEST_STORED, SWEEP
 from fedac.federation.federation import taking_part
 from fedac.federation.link import DEFAULT_LINK, Link
+from fedac.federation.rules import check_spec
+from fedac.federation.spec import Spec
 from fedac.plugins import find_algorithm
 from fedac.validate import require_count, require_positive
 
@@ -109,7 +111,7 @@ class Question:
 
     Attributes
     ----------
-    grid : Grid
+    grid : Spec
         Problem, federation, methods, local steps and wire formats. Its seed is the first tuning
         seed.
     rounds : int
@@ -131,7 +133,7 @@ class Question:
         Methods without local steps to compare too: names of `BASELINES`.
     """
 
-    grid: Grid
+    grid: Spec
     rounds: int = 200
     steps: int | None = None
     link: Link = DEFAULT_LINK
@@ -151,15 +153,15 @@ class Question:
             raise InputError(
                 "the link has zero cost: set latency, gradient or row, as in Link(latency='50ms')"
             )
-        longest = max(K * self.rounds_of(K) for K in self.grid.local_steps)
+        longest = max(K * self.rounds_of(K) for K in self.grid.several("local_steps"))
         if longest > MOST_STEPS:
             raise InputError(
                 f"runs of {longest} steps are too long: use fewer rounds or a smaller K"
             )
-        for name in ("participation", "batch", "seeds"):
-            if len(getattr(self.grid, name)) > 1:
+        for name in ("participation", "batch", "seed"):
+            if len(self.grid.several(name)) > 1:
                 raise InputError(f"a comparison takes one value of {name}: run it once for each")
-        if self.tuning_seeds[-1] > LARGEST_SEED:
+        if self.tuning_seeds[-1] > LARGEST_STORED:
             most = f"2^63 - {self.repeats + TUNING_SEEDS}"
             raise InputError(f"seed must be at most {most}: the seeds after it are used too")
 
@@ -167,19 +169,22 @@ class Question:
     def ask(
         cls, values: Mapping[str, Any], place: Callable[[str], str] = str, **how: Any
     ) -> Question:
-        """Build a question from the values of a `Grid`, with defaults for missing ones.
+        """Build a question from the keys of a sweep, with defaults for missing ones.
 
         `place` returns where the user set a value, for error messages. `how` has the other
         attributes.
         """
         given = {"name": "compare", "eta": (ANY_ETA,), **values}
+        given.setdefault("dataset", "synthetic")
         given.setdefault("l2", 1e-3)
         given.setdefault("local_steps", (8, 32, 128))
         # A file of client names also determines their number.
-        drawn = all(is_split(by) for by in given.get("split") or () if isinstance(by, str))
+        drawn = is_split(_first(given.get("split")) or "iid")
         if not given.get("workers") and not given.get("clients") and drawn:
             given["clients"] = (CLIENTS,)
-        Ks = [K for K in given["local_steps"] if isinstance(K, int) and K > 0]
+        Ks = given["local_steps"]
+        Ks = [K for K in (Ks if isinstance(Ks, list | tuple) else [Ks]) if isinstance(K, int)]
+        Ks = [K for K in Ks if K > 0]
         given["steps"] = how.get("steps") or math.lcm(*Ks, 1)
         if given["steps"] > MOST_STEPS:
             raise InputError(
@@ -205,7 +210,8 @@ class Question:
                 "such as fedavg"
             )
         given["algorithms"] = methods
-        return cls(grid=Grid.checked(given, place), baselines=baselines, **how)
+        surface = replace(SWEEP, spell=place)
+        return cls(grid=check_spec(surface, given), baselines=baselines, **how)
 
     def rounds_of(self, K: int) -> int:
         """Return the number of rounds of a run with K local steps."""
@@ -218,13 +224,13 @@ class Question:
     @property
     def fresh_seeds(self) -> tuple[int, ...]:
         """The seeds on which winners are repeated."""
-        (seed,) = self.grid.seeds
+        (seed,) = self.grid.several("seed")
         return tuple(range(seed + 1, seed + 1 + self.repeats))
 
     @property
     def tuning_seeds(self) -> tuple[int, ...]:
         """The seeds on which settings are tried: the first, then those after the fresh seeds."""
-        (seed,) = self.grid.seeds
+        (seed,) = self.grid.several("seed")
         after = seed + 1 + self.repeats
         return (seed, *range(after, after + TUNING_SEEDS - 1))
 
@@ -236,18 +242,18 @@ class Question:
             "dataset": grid.dataset,
             "loss": grid.loss,
             "l2": grid.l2,
-            "workers": grid.workers[0] if grid.workers else None,
-            "clients": grid.clients[0] if grid.clients else None,
-            "split": grid.split[0] if grid.split else None,
-            "participation": grid.participation[0],
-            "batch": grid.batch[0],
+            **{
+                name: (grid.several(name) or (None,))[0]
+                for name in ("workers", "clients", "split", "participation", "batch")
+            },
             "weighting": grid.weighting,
         }
 
     def with_methods(self, names: Sequence[str]) -> Question:
         """Return the question with further methods and baselines."""
         methods = tuple(name for name in names if name not in BASELINES)
-        grid = self.grid.model_copy(update={"algorithms": (*self.grid.algorithms, *methods)})
+        algorithms: Any = (*self.grid.several("algorithm"), *methods)
+        grid = replace(self.grid, algorithm=algorithms)
         baselines = (*self.baselines, *(name for name in names if name in BASELINES))
         return replace(self, grid=grid, baselines=baselines)
 
@@ -272,6 +278,9 @@ def _require_different(methods: Sequence[str]) -> None:
 
 def _everybody(values: Mapping[str, Any]) -> bool:
     """Return whether all clients are present, as far as known before the data is loaded."""
-    (share, *_) = values.get("participation", (1.0,))
-    (M, *_) = values.get("workers") or values.get("clients") or (2,)
-    return taking_part(share, M) is None
+    share, M = (_first(values.get(name)) for name in ("participation", "workers"))
+    return taking_part(share or 1.0, M or _first(values.get("clients")) or 2) is None
+
+
+def _first(value: Any) -> Any:
+    return value[0] if isinstance(value, list | tuple) else value

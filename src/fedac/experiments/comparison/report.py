@@ -81,7 +81,7 @@ def with_earlier_methods(question: Question, folder: Path) -> tuple[Question, li
                 f"'{folder}' has a comparison with {name} = {subject[name]}, but this one has "
                 f"{value}; use another folder"
             )
-    known = (*question.grid.algorithms, *question.baselines)
+    known = (*question.grid.several("algorithm"), *question.baselines)
     added = [name for name in methods if name not in known]
     return question.with_methods(added), added
 
@@ -142,13 +142,13 @@ def _lines(comparison: Comparison) -> list[dict[str, Any]]:
 
 
 def _line(row: Row, comparison: Comparison) -> str:
-    several = len(comparison.question.grid.wire) > 1
+    several = len(comparison.question.grid.several("wire")) > 1
     return comparison.labels[row.method] + (f", {row.wire}" if several else "")
 
 
 def _row(row: Row, comparison: Comparison) -> dict[str, Any]:
     """Return a row of the page's table with the points of its line."""
-    several = len(comparison.question.grid.wire) > 1
+    several = len(comparison.question.grid.several("wire")) > 1
     names = ("all_clients", "K", "edge", "server_step", "server_edge", "momentum", "reached",
              "seeds_reached")  # fmt: skip
     flat: dict[str, Any] = {name: getattr(row, name) for name in names}
@@ -237,12 +237,12 @@ def title(comparison: Comparison) -> str:
     """Return the data set and the federation in one line."""
     grid = comparison.question.grid
     if grid.workers:
-        who = f"{grid.workers[0]} workers"
+        who = f"{grid.workers} workers"
     else:
-        who = f"{grid.clients[0]} clients" if grid.clients else "clients"
-        who += f", split {grid.split[0] if grid.split else 'iid'}"
-    if grid.participation[0] != 1:
-        who += f", participation {grid.participation[0]:g}"
+        who = f"{grid.clients} clients" if grid.clients else "clients"
+        who += f", split {grid.split if grid.split else 'iid'}"
+    if grid.participation != 1:
+        who += f", participation {grid.participation:g}"
     return f"{grid.dataset}, l2 = {grid.l2:g}: {who}"
 
 

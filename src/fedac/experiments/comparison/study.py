@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from fedac.algorithms.checks import needs_mu
-from fedac.data import Dataset
+from fedac.data import Dataset, load
 from fedac.errors import InputError
 from fedac.experiments.comparison.baselines import BASELINES, agd_curve, lbfgs_curve
 from fedac.experiments.comparison.question import AXES, Budget, Question
@@ -29,13 +29,14 @@ from fedac.experiments.comparison.table import (
     rank_rows,
 )
 from fedac.experiments.comparison.tuner import Setting, Tuner
-from fedac.experiments.grid import Config
 from fedac.experiments.run_key import key_fingerprint
 from fedac.experiments.store import Store
 from fedac.experiments.sweep import Progress, run_groups
-from fedac.experiments.task import make_task, prepare
+from fedac.experiments.task import list_groups, make_task
 from fedac.federation.compression import FLOAT32, bytes_down, bytes_of, bytes_up
-from fedac.federation.federation import batch_rows, require_batch, taking_part
+from fedac.federation.costs import run_costs
+from fedac.federation.federation import batch_rows, batch_size, taking_part
+from fedac.federation.spec import RunSpec
 from fedac.objectives import optimum
 from fedac.objectives.heterogeneity import minimized
 from fedac.plugins import find_algorithm
@@ -64,14 +65,15 @@ class Study:
 
     def __init__(self, question: Question, data: Dataset | None = None) -> None:
         self.question = question
-        self.task = prepare(question.grid) if data is None else make_task(question.grid, data)
         grid = question.grid
+        data = data or load(grid.dataset)
+        self.task = make_task(grid, data)
         # All runs of a comparison share these fields.
-        self._template = self.task.groups[0][0]
+        self._template = list_groups(grid, self.task, data)[0][0]
         self._clients = self.task.clients.get(self._template.split_hash)
         self._objective = minimized(self.task.objective, self._clients, grid.weighting)
         self._start = start_point(self._objective, None)
-        self._f_star = self.task.minima()[self._template.split_hash]
+        self._f_star = optimum(self._objective).value
         self._mu = self._template.mu or self._objective.strong_convexity
         away = self._objective.value(self._start) - self._f_star
         if question.target is not None and question.target >= away:
@@ -88,9 +90,9 @@ class Study:
         )
         self._variants = [
             Variant(method, K, wire)
-            for wire in grid.wire
-            for K in grid.local_steps
-            for method in grid.algorithms
+            for wire in grid.several("wire")
+            for K in grid.several("local_steps")
+            for method in grid.several("algorithm")
         ]
         self._costs = cache(self._compute_costs)
         self._curves: dict[tuple[Variant, Setting, int], Curve] = {}
@@ -150,9 +152,9 @@ class Study:
 
     def _run(self, store: Store, settings: Settings, seeds: Sequence[int], **how: Any) -> None:
         """Run settings on seeds, and keep their curves."""
-        configs: dict[tuple[Variant, Setting, int], Config] = {}
+        configs: dict[tuple[Variant, Setting, int], RunSpec] = {}
         # One call of the engine runs all settings that share K, wire, mu and seed.
-        groups: dict[tuple[int, str, float, int], list[Config]] = {}
+        groups: dict[tuple[int, str, float, int], list[RunSpec]] = {}
         for variant, each in settings.items():
             for setting in each:
                 for seed in seeds:
@@ -162,7 +164,7 @@ class Study:
                     groups.setdefault(shared, []).append(config)
         listed = [tuple(group) for group in groups.values()]
         algorithms = {one.algorithm.name: one.algorithm for _, one, _ in configs}
-        task = replace(self.task, algorithms=algorithms, groups=listed)
+        task = replace(self.task, algorithms=algorithms)
         done = run_groups(task, listed, store, **how)
         self._runs += len(done.keys)
         self._disguised += done.disguised
@@ -176,14 +178,14 @@ class Study:
             count, megabytes, seconds = (axis[rounds] for axis in self._costs(variant, seed))
             self._curves[variant, setting, seed] = Curve(count, megabytes, seconds, values)
 
-    def _config(self, variant: Variant, setting: Setting, seed: int) -> Config:
+    def _config(self, variant: Variant, setting: Setting, seed: int) -> RunSpec:
         factor, rounds = setting.mu_factor, self.question.rounds_of(variant.K)
         return replace(
             self._template,
             algorithm=setting.algorithm.name,
             fingerprint=key_fingerprint(setting.algorithm),
-            K=variant.K,
-            T=variant.K * rounds,
+            local_steps=variant.K,
+            steps=variant.K * rounds,
             eta=setting.eta,
             mu=self._template.mu if factor == 1 else self._mu * factor,
             seed=seed,
@@ -321,7 +323,7 @@ class Study:
         """Return the rounds, megabytes and seconds spent before the first round and after each."""
         dim, M, template = self.task.objective.dim, self._template.M, self._template
         rounds = self.question.rounds_of(variant.K)
-        n, batch = self.task.objective.n_samples, require_batch(template.batch)
+        n, batch = self.task.objective.n_samples, batch_size(template.batch)
         members, minibatch = taking_part(template.participation, M), False
         if variant.method in self.question.baselines:  # a vector each way, all rows of all clients
             up = down = bytes_of(FLOAT32, dim)
@@ -330,12 +332,12 @@ class Study:
             algorithm = find_algorithm(variant.method)
             up, down = bytes_up(algorithm, dim, variant.wire), bytes_down(algorithm, dim)
             minibatch = algorithm.minibatch
-        elapsed = self.question.link.elapsed(
-            up=up, down=down, gaps=(variant.K,) * rounds, seed=seed, M=M, taking_part=members,
-            rows=batch_rows(batch, n, self._clients), minibatch=minibatch,
+        costs = run_costs(
+            bytes_up=up, bytes_down=down, gaps=(variant.K,) * rounds, link=self.question.link,
+            seed=seed, M=M, taking_part=members, rows=batch_rows(batch, n, self._clients),
+            minibatch=minibatch,
         )  # fmt: skip
-        count = np.arange(rounds + 1.0)
-        return count, count * (up + down) / 1e6, elapsed
+        return costs.rounds.astype(float), costs.megabytes, costs.seconds
 
 
 def _edge(value: float | None, tried: Sequence[float]) -> str:

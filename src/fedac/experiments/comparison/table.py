@@ -179,7 +179,7 @@ class Comparison:
         """Labels of the methods, in the order of the rows."""
         methods = list(dict.fromkeys(row.method for row in self.rows))
         labels = dict(zip(methods, labels_of(methods), strict=True))
-        who = "" if self.question.grid.participation[0] == 1 else " with all clients"
+        who = "" if self.question.grid.participation == 1 else " with all clients"
         return labels | {name: BASELINES[name] + who for name in BASELINES if name in labels}
 
 
@@ -277,7 +277,7 @@ def to_json(comparison: Comparison) -> dict[str, Any]:
         "tries": question.tries,
         "tuning_seed": question.tuning_seeds[0],
         "tuning_seeds": list(question.tuning_seeds),
-        "methods": [*grid.algorithms, *question.baselines],
+        "methods": [*grid.several("algorithm"), *question.baselines],
         "fresh_seeds": list(question.fresh_seeds),
         "runs": comparison.runs,
     }

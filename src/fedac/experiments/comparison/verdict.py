@@ -51,7 +51,7 @@ def sentences(comparison: Comparison) -> list[str]:
             first = min(reached, key=lambda row: getattr(row, axis).middle)
             if first is not best:
                 said.append(f"Fewest {axis}: {described(first, comparison)}, {_cost(first, axis)}.")
-    Ks = question.grid.local_steps
+    Ks = question.grid.several("local_steps")
     edge = None if best.all_clients else edge_of(best.K, min(Ks), max(Ks))
     if edge:
         said.append(f"K = {best.K} is the {edge} tried: another may be better.")
@@ -161,8 +161,8 @@ def notes_on(comparison: Comparison) -> list[tuple[str, str]]:
         ("data", f"{grid.dataset}, {comparison.dim} parameters"),
         ("loss", f"{grid.loss}, l2 = {grid.l2:g}, F* = {comparison.f_star:.10g}"),
         *_federation(comparison),
-        ("batch", str(grid.batch[0])),
-        ("wire", ", ".join(grid.wire)),
+        ("batch", str(grid.batch)),
+        ("wire", ", ".join(grid.several("wire"))),
         ("link", question.link.in_words()),
         ("budget", budget),
         ("rounds", f"{question.rounds} in every run"),
@@ -197,14 +197,14 @@ def notes_on(comparison: Comparison) -> list[tuple[str, str]]:
 
 def _federation(comparison: Comparison) -> list[tuple[str, str]]:
     grid = comparison.question.grid
-    share = grid.participation[0]
+    share = grid.participation
     if grid.workers:
-        M: int | None = grid.workers[0]
+        M: int | None = grid.workers
         notes = [("workers", f"{M}, each drawing from all rows")]
     else:
-        M = grid.clients[0] if grid.clients else None  # a file of client names has the number
+        M = grid.clients if grid.clients else None  # a file of client names has the number
         notes = [("clients", str(M))] if M is not None else []
-        notes += [("split", grid.split[0] if grid.split else "iid"), ("weighting", grid.weighting)]
+        notes += [("split", grid.split if grid.split else "iid"), ("weighting", grid.weighting)]
     if share == 1:
         return [*notes, ("participation", "all in every round")]
     some = f"{share:g}" if M is None else f"{taking_part(share, M) or M} in every round"

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedac.errors import InputError
-from fedac.experiments.costs import with_expenses
+from fedac.experiments.costs import with_costs
 from fedac.experiments.page import assemble, rounded, write_page
 from fedac.experiments.reproduction.published import (
     CLAIMS,
@@ -80,7 +80,7 @@ def page_data(
     text and to its algorithm by label, a trace to its cell by number. A trace has its total seconds
     on the link, a cell the mean over its seeds.
     """
-    frame = with_expenses(frame, link).drop(columns="rounds")
+    frame = with_costs(frame, link).drop(columns="rounds")
     best = tuned(frame)
     # Replaces the computing time, whose sum is in `info`.
     best["seconds"] = best.groupby(CELL)["link_seconds"].transform("mean")

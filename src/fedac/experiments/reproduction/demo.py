@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fedac.algorithms import get
-from fedac.experiments.grid import Grid
+from fedac.experiments.grid import make_grid
 from fedac.experiments.reproduction.figures import plot_cells
 from fedac.experiments.summary import edge_note, summarize
 from fedac.plotting import style
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 # The paper's main example, with five seeds of 512 workers instead of one of 8192: about a minute on
 # two cores, compilation included.
-GRID = Grid(
+GRID = make_grid(
     name="demo",
     dataset="a9a",
     l2=1e-3,
@@ -38,7 +38,7 @@ def figure(tuned: pd.DataFrame) -> Figure:
     ax = drawing.add_subplot()
     cells = summarize(tuned)
     cells["rounds"] = cells["T"] // cells["K"]
-    for name in GRID.algorithms:
+    for name in GRID.several("algorithm"):
         colour, marker, *_ = style(name)
         look = {"color": colour, "marker": marker, "label": get(name).label}
         plot_cells(ax, "rounds", cells[cells["algorithm"] == name], **look)
@@ -46,14 +46,14 @@ def figure(tuned: pd.DataFrame) -> Figure:
     right = ax.get_yaxis_transform()  # x as a fraction of the width, y as data
     ax.text(0.99, TARGET, "target", transform=right, color="0.4", ha="right", va="bottom")
     ax.set_xscale("log", base=2)
-    ticks = [GRID.steps // K for K in GRID.local_steps]
+    ticks = [GRID.steps // K for K in GRID.several("local_steps")]
     ax.set_xticks(ticks, [str(tick) for tick in ticks])
     ax.set_yscale("log")
     ax.set_xlabel(f"communication rounds (every worker takes T = {GRID.steps} steps in total)")
     ax.set_ylabel("suboptimality at the best step size")
     ax.set_title(
-        f"{GRID.dataset}, l2 = {GRID.l2:g}, {GRID.workers[0]} workers: "
-        f"median and range of {len(GRID.seeds)} seeds",
+        f"{GRID.dataset}, l2 = {GRID.l2:g}, {GRID.workers} workers: "
+        f"median and range of {len(GRID.several('seed'))} seeds",
         fontsize=11,
     )
     ax.grid(True, which="major", color="0.9")

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Drawing
 
-    from fedac.experiments.grid import Grid
+    from fedac.federation.spec import Spec
 
 Axis = Literal["M", "K"]
 # Panels for these values of the other axis: those in the paper's text, or spread over the grid.
@@ -84,16 +84,16 @@ class Figure:
         over = "the workers M" if self.over == "M" else "the local steps K"
         return f"{self.name.capitalize().replace('-', ' ')}: {data}, l2 = {self.l2:g}, over {over}"
 
-    def drawn_from(self, grid: Grid, runs: pd.DataFrame) -> Figure:
+    def drawn_from(self, grid: Spec, runs: pd.DataFrame) -> Figure:
         """Return the same figure for the runs of another grid, possibly on other data."""
         dataset, paper = runs["dataset"].iloc[0], paper_datasets(runs).iloc[0]
         return replace(
             self,
             dataset=dataset,
             l2=grid.l2,
-            workers=tuple(grid.workers),
-            local_steps=tuple(grid.local_steps),
-            T=grid.steps,
+            workers=grid.several("workers"),
+            local_steps=grid.several("local_steps"),
+            T=grid.steps or self.T,
             stands_in_for="" if paper == self.dataset else self.dataset,
         )
 

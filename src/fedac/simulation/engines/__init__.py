@@ -47,7 +47,7 @@ def start_engine(problem: Problem, name: str | None) -> tuple[str, Generator[lis
                 warnings.warn(
                     f"running on the reference engine, up to 500 times slower: {reasons[0]}",
                     SlowEngineWarning,
-                    stacklevel=3,
+                    stacklevel=4,
                 )
             return known, engine.run(problem)
         reasons.append(reason)

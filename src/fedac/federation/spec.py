@@ -1,0 +1,371 @@
+"""The Spec: every option of a run, a sweep or a comparison, declared once.
+
+The options of `fedac run`, `fedac sweep` and `fedac compare` with their help, the keys of a TOML
+file, the checks, the columns of an export and the key of a stored run all follow from the fields
+below. To add an option, add a field here and the code that uses it.
+
+- A *surface* is a place where users spell options: a command, a TOML file, a Python function. It
+  says which fields it has, what it calls them and which of them take several values::
+
+      SWEEP = Surface(several=("algorithm", "eta", ...), names={"algorithm": "algorithms"})
+      spec = fedac.federation.rules.check_spec(SWEEP, {"algorithms": ["fedavg"], "eta": [0.1, 0.5]})
+
+- A Spec whose fields hold tuples is a *grid*: ``spec.expand()`` lists its runs, each a Spec
+  without tuples; ``spec.several("eta")`` is a tuple in any case.
+- A `RunSpec` is a run with the hashes of what was loaded. Its `key` identifies it in a store.
+
+This module is light: it does not import NumPy. The checks are in `fedac.federation.rules`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import Field, dataclass, field, fields, replace
+from functools import cache, cached_property
+from itertools import product
+from typing import Any, Self
+
+# A larger count is more likely a typo than a simulation.
+LARGEST_COUNT = 10**8
+LARGEST_SEED = 2**64 - 1
+FULL = "full"
+FLOAT32 = "float32"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Option:
+    """What the surfaces, the checks and the store need to know about a field."""
+
+    help: str
+    short: str = ""
+    kind: tuple[type, ...] = (str,)
+    above: float | None = None
+    least: int | None = None
+    most: int | None = None
+    words: tuple[str, ...] = ()  # known words: instead of a number, or all there are
+    column: str = ""  # its name in the store and the export, if that is not the field's
+    stored: bool = True
+    in_key: bool = True
+    json: bool = True  # whether `fedac run --json` prints it
+    # A key, a stored run and a federation's name leave out values that equal `absent`. It must
+    # never change, or stored runs are not found; the default of a field may.
+    absent: Any = ...
+
+
+def _option(default: Any, help: str, *kind: type, **settings: Any) -> Any:  # noqa: A002
+    option = Option(help=help, kind=kind or (str,), **settings)
+    return field(default=default, metadata={"option": option})
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProblemOptions:
+    """Problem."""
+
+    dataset: str = _option("synthetic", "A registered name or a LIBSVM file.")
+    loss: str = _option(
+        "logistic",
+        "logistic, least-squares, squared-hinge, or your own class as module:name.",
+        column="objective", absent="logistic", in_key=False,
+    )  # fmt: skip
+    l2: float = _option(1e-3, "Regularization strength.", float, least=0)
+    intercept: bool = _option(
+        False, "Append a column of ones.", bool, absent=False, in_key=False, json=False
+    )
+    mu: float | None = _option(
+        None, "Strong-convexity estimate (default: l2).", float, above=0, absent=None, json=False
+    )
+    precision: str = _option(
+        "float32", "Of local states: float32 or float64.", words=("float32", "float64"), json=False
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class FederationOptions:
+    """Clients."""
+
+    workers: int | None = _option(
+        None, "Workers, M, that all draw from all rows.", int,
+        short="-M", least=1, most=LARGEST_COUNT, stored=False,
+    )  # fmt: skip
+    clients: int | None = _option(
+        None, "Instead of workers: clients that hold rows of their own.", int,
+        least=1, most=LARGEST_COUNT, stored=False,
+    )  # fmt: skip
+    split: str | None = _option(
+        None,
+        "How rows are split among clients: iid, label, dirichlet(a), power(a), or a file with one "
+        "client name per line (default: iid).",
+        absent="",
+    )
+    split_seed: int = _option(
+        0, "Seed of the split.", int, least=0, most=2**63 - 1, absent=0, in_key=False
+    )
+    participation: float = _option(
+        1.0,
+        "Share of the clients that takes part in a round, rounded to whole clients; above 1, the "
+        "number of clients.",
+        float,
+        above=0,
+        absent=1.0,
+    )
+    batch: int | str = _option(
+        1, "Rows per local step, or full: all rows of the client.", int, str,
+        least=1, words=(FULL,), absent=1,
+    )  # fmt: skip
+    weighting: str = _option(
+        "examples",
+        "How much clients count: examples, by their number of rows; or uniform, all the same.",
+        words=("examples", "uniform"),
+        absent="examples",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class MethodOptions:
+    """Method."""
+
+    algorithm: str = _option(
+        "fedac-i",
+        "{algorithms}, any other that 'fedac algorithms' lists, or your own Algorithm as "
+        "module:name. Several values of a number are separated by |, as in "
+        "'fedavg+nesterov(0.7|1, 0.9)'.",
+    )
+    local_steps: int = _option(
+        16, "Steps per round, K.", int, short="-K", least=1, most=LARGEST_COUNT, column="K"
+    )
+    eta: float = _option(0.5, "Step size.", float, above=0)
+    decay: str | None = _option(
+        None,
+        "How step sizes fall over rounds: 1/r, 1/sqrt(r), inverse(c) or halve(c) (default: they "
+        "are constant).",
+        absent="",
+    )
+    wire: str = _option(
+        FLOAT32,
+        "How messages travel: float32, or the difference to the broadcast rounded to bfloat16 or "
+        "int8.",
+        absent=FLOAT32,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class LengthOptions:
+    """Length, seed and records."""
+
+    steps: int | None = _option(
+        None, "Steps per worker, T.", int, short="-T", least=1, most=LARGEST_COUNT, column="T"
+    )
+    rounds: int | None = _option(
+        None, "Rounds of every run.", int, least=1, most=LARGEST_COUNT, stored=False
+    )
+    seed: int = _option(1, "Seed of the random draws.", int, least=0, most=LARGEST_SEED)
+    test: float | str | None = _option(
+        None,
+        "Also evaluate on this data set or LIBSVM file, or hold out a share of the rows, as 0.2.",
+        float, str, absent="", in_key=False,
+    )  # fmt: skip
+    record_every: int = _option(
+        512, "Record the loss every N steps.", int, least=1, most=LARGEST_COUNT, json=False
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class CostOptions:
+    """Costs."""
+
+    link: str = _option(
+        "wan",
+        "What a round costs in seconds: datacenter, wan, home, phone, or numbers such as "
+        "'latency=50ms up=20Mbit down=100Mbit gradient=2ms row=20us stragglers=lognormal(0.5)'.",
+        stored=False,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class TuningOptions:
+    """Tuning and ranking."""
+
+    target: float | None = _option(
+        None,
+        "Target suboptimality. If omitted, methods are tuned for and ranked by the suboptimality "
+        "within the budget.",
+        float,
+        above=0,
+        stored=False,
+    )
+    budget: str | None = _option(
+        None,
+        "'100 rounds', '2MB' or '60s'. Default: the whole run with --target; without it, the time "
+        "in which every run ends. With --target it ranks only methods that did not reach it. MB: "
+        "sent and received by a client that is present in every round.",
+        stored=False,
+    )
+    tries: int = _option(
+        20, "Settings tried for each method, K and wire; at least 4.", int, least=4, stored=False
+    )
+    # One seed would say nothing about the others.
+    repeats: int = _option(
+        5, "Fresh seeds on which the best settings are repeated.", int, least=2, stored=False
+    )
+
+
+GROUPS = (
+    ProblemOptions, FederationOptions, MethodOptions, LengthOptions, CostOptions, TuningOptions
+)  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spec(
+    TuningOptions, CostOptions, LengthOptions, MethodOptions, FederationOptions, ProblemOptions
+):
+    """All options of a run or, where fields hold tuples, of a grid of runs.
+
+    Examples
+    --------
+    >>> grid = Spec(eta=(0.1, 0.5), workers=4)
+    >>> [(one.eta, one.workers) for one in grid.expand()]
+    [(0.1, 4), (0.5, 4)]
+    >>> grid.several("eta"), grid.several("workers"), grid.several("clients")
+    ((0.1, 0.5), (4,), ())
+    """
+
+    name: str = _option("sweep", "Title in progress bars and figures.", stored=False, json=False)
+
+    def several(self, name: str) -> tuple[Any, ...]:
+        """Return the values of a field as a tuple, empty for None."""
+        value = getattr(self, name)
+        if isinstance(value, tuple):
+            return value
+        return () if value is None else (value,)
+
+    def expand(self) -> list[Self]:
+        """Return a Spec for every combination of values: seeds, K, methods and step sizes last."""
+        lists = [name for name in options() if isinstance(getattr(self, name), tuple)]
+        last = ("seed", "local_steps", "algorithm", "eta")
+        lists.sort(key=lambda name: last.index(name) if name in last else -1)
+        combinations = product(*(getattr(self, name) for name in lists))
+        return [replace(self, **dict(zip(lists, values, strict=True))) for values in combinations]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSpec(Spec):
+    """One run, with what was found when its data was loaded.
+
+    ``dataset``, ``split`` and ``test`` are the names of what was loaded.
+    """
+
+    M: int = _option(1, "Number of workers or clients.", int)
+    data_hash: str = _option("", "Of the objective: rows, loss, l2 and intercept.")
+    rows_hash: str = _option("", "Of the rows alone.", absent="", in_key=False)
+    split_hash: str = _option("", "Of the clients' rows.", absent="")
+    test_hash: str = _option("", "Of the test rows.", absent="")
+    fingerprint: str = _option("", "Of the algorithm.", absent="")
+
+    @property
+    def K(self) -> int:
+        """The local steps of a round."""
+        return self.local_steps
+
+    @property
+    def T(self) -> int:
+        """The steps of the run."""
+        return self.steps or 0
+
+    def stored(self) -> dict[str, Any]:
+        """Return what a store keeps of the run, by the names of the columns."""
+        return {
+            option.column or name: float(value) if option.kind == (float,) else value
+            for name, option in stored_options().items()
+            if (value := getattr(self, name)) not in (option.absent, None)
+        }
+
+    @cached_property
+    def key(self) -> str:
+        """The hash that identifies the run: change anything that matters and it is another run."""
+        kept = self.stored()
+        values = {name: value for name, value in kept.items() if name in _key_columns()}
+        canonical = json.dumps(values, sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(canonical.encode()).hexdigest()
+
+
+@cache
+def options(spec: type = Spec) -> dict[str, Option]:
+    """Return the options of a class by the names of its fields."""
+    return {each.name: _metadata(each) for each in fields(spec)}
+
+
+@cache
+def stored_options() -> dict[str, Option]:
+    """Return the fields that a store keeps."""
+    return {name: option for name, option in options(RunSpec).items() if option.stored}
+
+
+@cache
+def _key_columns() -> frozenset[str]:
+    return frozenset(o.column or name for name, o in stored_options().items() if o.in_key)
+
+
+def _metadata(each: Field[Any]) -> Option:
+    option: Option = each.metadata["option"]
+    return option
+
+
+@cache
+def default_of(name: str) -> Any:
+    """Return the default of a field."""
+    (found,) = (each.default for each in fields(Spec) if each.name == name)
+    return found
+
+
+@cache
+def group_of(name: str) -> str:
+    """Return the heading under which a field stands in the help."""
+    for group in GROUPS:
+        if name in options(group):
+            return (group.__doc__ or "").rstrip(".")
+    return "Options"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Surface:
+    """A place where users spell options, and how."""
+
+    without: tuple[str, ...] = ()  # fields that it does not have
+    several: tuple[str, ...] = ()  # fields that take several values
+    names: Mapping[str, str] = field(default_factory=dict)  # what it calls some fields
+    defaults: Mapping[str, Any] = field(default_factory=dict)  # other than those of the Spec
+    needed: tuple[str, ...] = ()  # fields without a default
+    overrides: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # of their Option
+    spell: Callable[[str], str] = str  # how messages write a name: --local-steps
+    locate: Callable[[str], str] = lambda name: ""  # what messages begin with: file and line
+
+    def options(self) -> dict[str, Option]:
+        """Return the options that it has by the names of the fields."""
+        return {
+            name: replace(option, **self.overrides.get(name, {}))
+            for name, option in options().items()
+            if name not in self.without
+        }
+
+    def default(self, name: str) -> Any:
+        """Return the value of a field that is not given."""
+        return self.defaults.get(name, default_of(name))
+
+    def write(self, name: str) -> str:
+        """Return how a message writes the name of a field."""
+        return self.spell(self.names.get(name, name))
+
+    def write_all(self, names: Iterable[str]) -> str:
+        """Return several names as a message lists them."""
+        return ", ".join(map(self.write, names))
+
+
+def command_option(name: str) -> str:
+    """Spell a name as an option of the command.
+
+    >>> command_option("local_steps")
+    '--local-steps'
+    """
+    return f"--{name.replace('_', '-')}"
