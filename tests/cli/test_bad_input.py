@@ -285,8 +285,14 @@ def names(write):
 @pytest.mark.parametrize(
     ("arguments", "saying"),
     [
-        (["--clients", 6, "-M", 4], "use either --workers, who draw from all rows, or --clients, --split"),
-        (["--split", "iid", "-M", 4], "use either --workers, who draw from all rows, or --clients, --split"),
+        (
+            ["--clients", 6, "-M", 4],
+            "use either --workers, who draw from all rows, or",
+        ),
+        (
+            ["--split", "iid", "-M", 4],
+            "use either --workers, who draw from all rows, or",
+        ),
         (["--split", "iid"], "--split iid needs --clients: how many clients there are"),
         (["--dataset", ""], "--dataset is empty: A registered name"),
         (["--split", ""], "--split is empty: How rows are split"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from dataclasses import replace
 
 import pytest
 
@@ -19,10 +20,10 @@ LABELS = ["FedAc-I", "MB-AC-SGD", "MB-SGD", "FedAvg"]
 @pytest.fixture(autouse=True)
 def _tiny_grid(monkeypatch):
     small = {
-        "dataset": "synthetic", "workers": (16,), "steps": 32, "local_steps": (1, 4),
-        "eta": (0.2, 0.5), "seeds": (1, 2),
+        "dataset": "synthetic", "workers": 16, "steps": 32, "local_steps": (1, 4),
+        "eta": (0.2, 0.5), "seed": (1, 2),
     }  # fmt: skip
-    monkeypatch.setattr(demo, "GRID", demo.GRID.model_copy(update=small))
+    monkeypatch.setattr(demo, "GRID", replace(demo.GRID, **small))
 
 
 def verdict(out):
@@ -62,10 +63,10 @@ def test_table_winner_figure_and_report(fedac, monkeypatch, tmp_path):
 
 def test_published_rounds_are_those_of_as_many_workers(fedac, monkeypatch, tmp_path):
     as_published = {
-        "dataset": "a9a", "workers": (512,), "steps": 4096, "local_steps": (64, 256),
-        "eta": (0.05,), "seeds": (1,),
+        "dataset": "a9a", "workers": 512, "steps": 4096, "local_steps": (64, 256),
+        "eta": (0.05,), "seed": (1,),
     }  # fmt: skip
-    monkeypatch.setattr(demo, "GRID", demo.GRID.model_copy(update=as_published))
+    monkeypatch.setattr(demo, "GRID", replace(demo.GRID, **as_published))
     out = fedac("demo", "--out", tmp_path).out
     assert "8192" not in out
     rows = [[cell.strip() for cell in line.split("│")] for line in out.splitlines()]

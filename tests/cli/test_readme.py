@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fedac.cli import app
-from fedac.experiments.grid import Grid
+from fedac.experiments.grid import read_grid
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
@@ -42,8 +42,8 @@ def example(write):
 
 
 def test_the_sweep_can_be_read(example):
-    grid = Grid.from_toml(example)
-    assert (grid.dataset, grid.steps, grid.seeds) == ("a9a", 1024, (1, 2))
+    grid = read_grid(example)
+    assert (grid.dataset, grid.steps, grid.seed) == ("a9a", 1024, (1, 2))
 
 
 def test_the_sweep_can_be_run(fedac, example, tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
+from dataclasses import replace
 
 import pandas as pd
 import pytest
@@ -161,10 +162,9 @@ def test_comparison_tables(fedac, monkeypatch, tmp_path):
     }
     rows = [row | {"key": str(K), "K": K, "eta": 0.1, "trained_loss": v} for K, v in values.items()]
     best = tuned(pd.DataFrame(rows))
-    monkeypatch.setattr(reproduce, "_tuned_runs", lambda grid, store, jobs: best)
-    paper = grid.Grid.from_toml(grid.shipped("a9a-l2-1e-3")).model_copy(
-        update={"workers": (8192,), "local_steps": tuple(values), "steps": 4096}
-    )
+    monkeypatch.setattr(reproduce, "_tuned_runs", lambda *_: best)
+    paper = grid.read_grid(grid.shipped("a9a-l2-1e-3"))
+    paper = replace(paper, workers=8192, local_steps=tuple(values), steps=4096)
     monkeypatch.setattr(reproduce, "_grid", lambda *_: paper)
     monkeypatch.setattr(report, "write", lambda store, path, band: path)
     code, said, _ = fedac("reproduce", "figure-3", "--out", tmp_path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -11,8 +12,9 @@ from fedac.algorithms import ALGORITHMS
 from fedac.cli import sweep as command
 from fedac.experiments import sweep as experiment
 from fedac.experiments import task
-from fedac.experiments.grid import Grid
+from fedac.experiments.grid import read_grid
 from fedac.experiments.store import FILE, Store
+from fedac.experiments.surfaces import SWEEP
 from fedac.objectives import LOSSES
 
 OPTIONS = {
@@ -174,19 +176,19 @@ def test_one_seed_has_no_band(fedac, options, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "saying"),
     [
-        ({"clients": 6}, "--clients: workers draw from all rows, clients have their own"),
-        ({"workers": None}, "--clients: give workers, or clients: how many there are"),
+        ({"clients": 6}, "use either --workers, who draw from all rows, or --clients"),
+        ({"workers": None}, "--workers is missing, or --clients"),
         ({"workers": None, "clients": "6,"}, "--clients takes whole numbers separated by commas"),
-        ({"workers": None, "clients": 6, "split": "lable"}, "--split: unknown split 'lable'"),
+        ({"workers": None, "clients": 6, "split": "lable"}, "unknown split 'lable'"),
         ({"participation": "0.5,a"}, "--participation takes numbers separated by commas"),
-        ({"participation": "5"}, "--participation: participation=5 is more than the 4 clients"),
-        ({"batch": "4,half"}, "--batch: batch must be a whole number or 'full', got 'half'"),
+        ({"participation": "5"}, "participation=5 is more than the 4 clients"),
+        ({"batch": "4,half"}, "--batch must be a whole number or 'full', got 'half'"),
         ({"batch": "4,4"}, "--batch: 4 is listed twice"),
-        ({"weighting": "uniform"}, "--weighting: workers count the same"),
-        ({"weighting": "rows"}, "--weighting should be 'examples' or 'uniform', got 'rows'"),
-        ({"decay": "1/t"}, "--decay: unknown decay '1/t'"),
+        ({"weighting": "uniform"}, "--weighting needs --clients"),
+        ({"weighting": "rows"}, "unknown weighting 'rows'; known: examples, uniform"),
+        ({"decay": "1/t"}, "unknown decay '1/t'"),
         ({"test": "2"}, "a share to hold out must be between 0 and 1, got 2"),
-        ({"test": "gone.t"}, "gone.t: no such file"),
+        ({"test": "gone.t"}, "gone.t cannot be read"),
         ({"band": "iqr"}, "unknown band 'iqr'; known: confidence, quartiles, range"),
     ],
 )
@@ -241,7 +243,7 @@ def test_help_lists_algorithms_and_keys(fedac):
     for name in (*ALGORITHMS, *LOSSES):
         assert name in text
     keys = text.partition("Keys of FILE.toml: ")[2].partition(". ")[0]
-    assert keys.split(", ") == list(Grid.model_fields)
+    assert keys.split(", ") == [SWEEP.names.get(name, name) for name in SWEEP.options()]
 
 
 def test_a_name_is_printed_as_it_is(fedac, grid, tmp_path):
@@ -306,12 +308,12 @@ def test_what_is_missing(assert_refused, options, grid, tmp_path):
     [
         ("workers", "4,8.5", "--workers takes whole numbers separated by commas, got '4,8.5'"),
         ("local_steps", "", "--local-steps takes whole numbers separated by commas, got ''"),
-        ("local_steps", "3", "--local-steps: K=3 does not divide T=16"),
-        ("seeds", "-1", "--seeds should be greater than or equal to 0, got -1"),
+        ("local_steps", "3", "K=3 does not divide T=16"),
+        ("seeds", "-1", "--seeds must be a whole number, at least 0, got -1"),
         ("eta", "x", "--eta takes numbers separated by commas, got 'x'"),
-        ("eta", "0", "--eta should be greater than 0, got 0.0"),
-        ("l2", "0", "--l2 should be greater than 0, got 0.0"),
-        ("algorithms", "fedag", "--algorithms: unknown algorithm 'fedag'; did you mean 'fedavg'?"),
+        ("eta", "0", "--eta must be a finite number above 0, got 0.0"),
+        ("l2", "0", "--l2 must be a finite number above 0, got 0.0"),
+        ("algorithms", "fedag", "unknown algorithm 'fedag'; did you mean 'fedavg'?"),
         ("workers", "4,8,4", "--workers: 4 is listed twice"),
         ("local_steps", "1,1", "--local-steps: 1 is listed twice"),
         ("eta", "0.5,.5", "--eta: 0.5 is listed twice"),
@@ -337,7 +339,7 @@ def test_an_interrupt(fedac, grid, tmp_path, monkeypatch):
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(experiment, "run", interrupted)
+    monkeypatch.setattr(experiment, "run_groups", interrupted)
     code, out, err = fedac("sweep", grid, "--out", tmp_path / "out")
     assert (code, out) == (130, "")
     kept, last = err.splitlines()
@@ -346,7 +348,7 @@ def test_an_interrupt(fedac, grid, tmp_path, monkeypatch):
 
 
 def test_an_interrupt_says_what_is_kept(fedac, grid, tmp_path, monkeypatch):
-    whole = task.simulate
+    whole = task.run_problem
     calls = []
 
     def third_time(*arguments, **how):
@@ -374,7 +376,7 @@ def test_runs_that_another_sweep_made_meanwhile_are_counted(fedac, grid, tmp_pat
     def overtaken(*given):
         """Before anything that is planned is run, let another sweep have half of the grid."""
         monkeypatch.setattr(experiment, "choose_runner", choose)
-        half = Grid.from_toml(grid).model_copy(update={"workers": (4,)})
+        half = replace(read_grid(grid), workers=4)
         with Store(out, create=True) as store:
             experiment.run(half, store)
         return choose(*given)
@@ -418,7 +420,7 @@ def test_shards_and_jobs(fedac, grid, tmp_path):
         (["--ray-address", "127.0.0.1:1"], "needs on='ray'"),
         (["--on", "ray", "--ray-address", ""], "the address of the Ray cluster is empty"),
         (["--shard", "0/3"], "there is no shard 0/3"),
-        (["--dry-run", "--on", "ray"], "leave out --on"),
+        (["--dry-run", "--on", "ray"], "omit --on"),
     ],
 )
 def test_where_a_sweep_cannot_run(assert_refused, grid, tmp_path, options, saying):

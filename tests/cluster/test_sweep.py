@@ -12,13 +12,13 @@ import pytest
 
 from fedac.experiments import sweep
 from fedac.experiments.export import write_csv
-from fedac.experiments.grid import Grid
+from fedac.experiments.grid import make_grid
 from fedac.experiments.store import Store
 
 pytest.importorskip("ray", reason="Ray is not installed: pip install 'fedac[ray]'")
 pytestmark = pytest.mark.slow
 
-GRID = Grid(
+GRID = make_grid(
     name="grid", dataset="synthetic", l2=1e-2, algorithms=("fedac-i", "scaffold"),
     workers=tuple(range(4, 36, 4)), local_steps=(4, 8), steps=2**11, eta=(0.1, 0.5),
 )  # fmt: skip
@@ -140,9 +140,9 @@ def test_a_signal_stops_the_tasks_and_keeps_what_is_finished(two_nodes, tmp_path
 CLIENTS = """
 import sys
 from fedac.experiments import sweep
-from fedac.experiments.grid import Grid
+from fedac.experiments.grid import make_grid
 from fedac.experiments.store import Store
-grid = Grid(name="clients", dataset="synthetic", l2=1e-2, clients=(8,), split=("dirichlet(1)",),
+grid = make_grid(dataset="synthetic", l2=1e-2, clients=8, split="dirichlet(1)",
             algorithms=("fedac-i", "scaffold", "mb-sgd"), local_steps=(4,), steps=16, eta=(0.1,))
 say = lambda: print("compiling")
 for where in ({"jobs": 1}, {"on": "ray"}):
@@ -165,10 +165,10 @@ mine = replace(FEDAVG, name="mine", update=lambda state, w, g, hp: (w - hp.eta *
 OWN_SWEEP = """
 import os, sys
 from fedac.experiments import sweep  # noqa: E402
-from fedac.experiments.grid import Grid
+from fedac.experiments.grid import make_grid
 from fedac.experiments.store import Store
 os.chdir(sys.argv[1])
-grid = Grid(name="own", dataset="synthetic", l2=1e-2, algorithms=("own_on_ray:mine",), workers=(4,),
+grid = make_grid(dataset="synthetic", l2=1e-2, algorithms="own_on_ray:mine", workers=4,
             local_steps=(4,), steps=16, eta=(0.1,))
 with Store("out", create=True) as store:
     print(sweep.run(grid, store, on="ray").new)

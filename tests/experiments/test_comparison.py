@@ -307,7 +307,7 @@ def test_a_round_of_minibatch_sgd_is_one_batch():
 
 def test_the_same_question_is_answered_from_the_store(found, monkeypatch):
     comparison, runs, folder = found
-    monkeypatch.setattr(task, "simulate", None)
+    monkeypatch.setattr(task, "run_problem", None)
     with open_store(folder) as store:
         again = Study(ask()).answer(store)
         # Another target or link needs no new run if the same settings win.
@@ -489,7 +489,7 @@ def test_the_winners_figure_on_further_seeds():
         ({"algorithms": ("scaffnew",)}, "'scaffnew' needs all clients in every round"),
         ({"participation": (0.5, 0.1)}, "one value of participation"),
         ({"wire": ("int4",)}, "unknown wire format 'int4'"),
-        ({"local_steps": (0,)}, "greater than or equal to 1"),
+        ({"local_steps": (0,)}, "must be a whole number, at least 1"),
     ],
 )
 def test_bad_questions(changes, error):
@@ -519,7 +519,9 @@ def test_bad_arguments_of_compare(dataset, methods, error):
 
 @pytest.mark.parametrize("more", [{"clients": 10}, {"split": "label"}])
 def test_workers_have_no_rows_of_their_own(more):
-    with pytest.raises(InputError, match="workers draw from all rows, clients have their own"):
+    with pytest.raises(
+        InputError, match="use either workers, who draw from all rows, or clients, split"
+    ):
         compare("synthetic", ["fedavg"], workers=4, **more)
 
 
@@ -527,11 +529,11 @@ def test_workers_have_no_rows_of_their_own(more):
     ("changes", "error"),
     [
         ({"methods": "fedavgg"}, "methods: unknown algorithm 'fedavgg'; did you mean 'fedavg'"),
-        ({"K": 2.0}, "K should be a valid integer, got 2.0"),
+        ({"K": 2.0}, "K must be a whole number, at least 1, got 2.0"),
         ({"link": 5}, "link must be a Link, or a text such as 'wan', got 5"),
         ({"budget": 5}, "a budget is a positive number with a unit"),
         ({"seed": 2**63 - 5}, r"seed must be at most 2\^63 - 8"),
-        ({"workers": 4, "split_seed": 3}, "split_seed: needs a split that is drawn"),
+        ({"workers": 4, "split_seed": 3}, "split_seed needs a split that is drawn"),
     ],
 )
 def test_values_that_cannot_be(changes, error):
@@ -540,12 +542,12 @@ def test_values_that_cannot_be(changes, error):
 
 
 def test_a_hundred_clients_unless_a_file_names_them(tmp_path):
-    assert Question.ask({"dataset": "synthetic"}).grid.clients == (100,)
-    assert Question.ask({"dataset": "synthetic", "workers": (4,)}).grid.clients == ()
-    assert ask(clients=(), split=("dirichlet(0.1)",)).grid.clients == (100,)
+    assert Question.ask({"dataset": "synthetic"}).grid.clients == 100
+    assert Question.ask({"dataset": "synthetic", "workers": (4,)}).grid.clients is None
+    assert ask(clients=None, split=("dirichlet(0.1)",)).grid.clients == 100
     names = tmp_path / "names.txt"
     names.write_text("rome\nrome\noslo\noslo\n")
-    assert ask(clients=(), split=(str(names),)).grid.clients == ()
+    assert ask(clients=None, split=(str(names),)).grid.clients is None
     data = Dataset("four", np.array([[1.0], [2.0], [-1.0], [0.5]]), np.array([1.0, -1, 1, -1]))
     small = {"K": 1, "rounds": 2, "tries": 4, "repeats": 2, "l2": 0.1}
     rows = compare(data, ["fedavg"], split=str(names), **small)  # without "contradicts"

@@ -10,20 +10,20 @@ import pytest
 
 from fedac.algorithms import ALGORITHMS
 from fedac.experiments import scheduling
-from fedac.experiments.grid import Config
+from fedac.federation.spec import RunSpec
 from fedac.objectives import LogisticRegression
 from fedac.simulation import simulate
 
 rng = np.random.default_rng(0)
 F = LogisticRegression(rng.standard_normal((60, 12)), rng.choice([-1.0, 1.0], 60), l2=1e-2)
-CONFIG = Config(
+CONFIG = RunSpec(
     dataset="tiny",
     data_hash="0" * 64,
     l2=1e-2,
     algorithm="fedavg",
     M=4,
-    K=2,
-    T=8,
+    local_steps=2,
+    steps=8,
     eta=0.1,
     seed=1,
     record_every=4,

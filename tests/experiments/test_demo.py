@@ -25,7 +25,7 @@ def tuned() -> pd.DataFrame:
             "edge": "largest" if K == 256 else "",
             "suboptimality": seed * K * 1e-4,
         }
-        for name in demo.GRID.algorithms
+        for name in demo.GRID.several("algorithm")
         for K in demo.GRID.local_steps
         for seed in (1, 2, 6)
     )

@@ -53,8 +53,6 @@ def algorithms(*runs):
 
 def test_one_data_set_keeps_its_name():
     assert datasets({}, {"l2": 1e-2, "data_hash": "b" * 64}) == ["train", "train"]
-    # Of schema 1 and of schema 2.
-    assert datasets({}, {"rows_hash": "c" * 64}) == ["train", "train"]
 
 
 def test_two_data_sets_of_one_name():
@@ -62,8 +60,6 @@ def test_two_data_sets_of_one_name():
     assert datasets({}, other) == ["train (aaaaaa)", "train (bbbbbb)"]
     both = ({"rows_hash": "1" * 64}, other | {"rows_hash": "2" * 64, "l2": 1e-2})
     assert datasets(*both) == ["train (111111)", "train (222222)"]
-    # The run of schema 1 is on the same objective, so on the same rows.
-    assert datasets({}, *both) == ["train (111111)", "train (111111)", "train (222222)"]
     assert datasets({"dataset": "test"}, *both)[0] == "test"
 
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from fedac.errors import CompileCacheWarning, InputError
 from fedac.experiments import scheduling, sweep, task
 from fedac.experiments.export import write_csv
-from fedac.experiments.grid import Grid
+from fedac.experiments.grid import make_grid
 from fedac.experiments.merge import Shard
 from fedac.experiments.scheduling import Cost
 from fedac.experiments.store import Store
@@ -31,7 +31,7 @@ def make(**values):
         "name": "small", "dataset": "synthetic", "l2": 1e-2, "algorithms": ("fedac-i", "scaffold"),
         "workers": (4, 8, 16), "local_steps": (4, 8), "steps": 64, "eta": (0.1, 0.5),
     }  # fmt: skip
-    return Grid(**usual | values)
+    return make_grid(**usual | values)
 
 
 def exported(grid, folder, **where):
@@ -126,7 +126,6 @@ def own(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     monkeypatch.delitem(sys.modules, "own_jobs", raising=False)
-    task.prepare.cache_clear()
 
 
 @pytest.mark.slow

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import pandas as pd
 import pytest
 
@@ -16,6 +14,7 @@ from fedac.experiments.reproduction.published import (
 )
 from fedac.experiments.run_key import A9A
 from fedac.experiments.summary import tuned
+from fedac.federation.spec import Spec
 
 F_STAR = 0.25
 
@@ -69,7 +68,7 @@ def test_the_seven_figures():
 
 
 def test_a_figure_of_another_grid():
-    grid = SimpleNamespace(l2=0.5, workers=[2, 4], local_steps=[2, 8], steps=16)
+    grid = Spec(l2=0.5, workers=(2, 4), local_steps=(2, 8), steps=16)
     runs = pd.DataFrame([run(4, 1, 0.1, dataset="mine", data_hash="0")])
     over_M, over_K = (FIGURES[name].drawn_from(grid, runs) for name in ("figure-6", "figure-7"))
     assert over_M.title == "Figure 6: mine in place of epsilon, l2 = 0.5, over the workers M"
@@ -81,7 +80,7 @@ def test_a_figure_of_another_grid():
 def test_a_file_of_ones_own_called_a9a_is_not_compared_with_the_papers():
     runs = [run(64, 1, 0.5, data_hash="0" * 64)]
     assert compared(runs, [theirs(64, 1, 1.0)]).empty
-    grid = SimpleNamespace(l2=1e-3, workers=[64], local_steps=[1], steps=4096)
+    grid = Spec(l2=1e-3, workers=64, local_steps=1, steps=4096)
     figure = FIGURES["figure-1"].drawn_from(grid, pd.DataFrame(runs))
     assert figure.stands_in_for == "a9a"
     renamed = [run(64, 1, 0.5, dataset="adult")]

@@ -8,7 +8,7 @@ import pytest
 
 from fedac.algorithms import FEDAVG
 from fedac.errors import InputError
-from fedac.experiments.grid import Grid
+from fedac.experiments.grid import make_grid
 from fedac.objectives import LogisticRegression
 from fedac.plugins import find_algorithm, find_loss, make_objective
 
@@ -89,7 +89,7 @@ def test_a_grid_explains_what_is_wrong_with_a_record():
     values = {"name": "own", "dataset": "tiny", "l2": 1e-3, "algorithms": ("own_things:uncoupled",),
               "workers": (4,), "local_steps": (1,), "eta": (0.1,)}  # fmt: skip
     with pytest.raises(InputError, match="algorithm 'uncoupled': couple"):
-        Grid.checked(values, lambda key: f"--{key}")
+        make_grid(**values)
 
 
 @pytest.mark.usefixtures("here")

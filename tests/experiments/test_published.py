@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
-from fedac.experiments.grid import Grid, shipped
+from fedac.experiments.grid import read_grid, shipped
 from fedac.experiments.reproduction.published import F_STAR, paper_datasets, published_runs
 from fedac.experiments.run_key import A9A
 from fedac.objectives import LogisticRegression, optimum
@@ -45,7 +45,7 @@ def test_pinned(table, cell, eta, loss):
 
 @pytest.mark.parametrize("sweep", ["a9a-l2-1e-3", "a9a-l2-1e-4", "epsilon-l2-1e-4"])
 def test_tuned_over_the_step_sizes_of_our_sweep(table, sweep):
-    grid = Grid.from_toml(shipped(sweep))
+    grid = read_grid(shipped(sweep))
     etas = set(table.loc[grid.dataset, grid.l2]["eta"])
     assert etas <= set(grid.eta)
 

@@ -15,12 +15,12 @@ from fedac.algorithms import ALGORITHMS
 from fedac.cli import main
 from fedac.errors import InputError
 from fedac.experiments.costs import costs_of
-from fedac.experiments.grid import Config
 from fedac.experiments.report import render, write
 from fedac.experiments.reproduction.published import F_STAR, published_runs
 from fedac.experiments.run_key import A9A
 from fedac.experiments.store import Outcome, Store
 from fedac.federation.link import Link
+from fedac.federation.spec import RunSpec
 
 pytestmark = pytest.mark.slow
 
@@ -36,12 +36,14 @@ def run(eta=0.5, seed=1, final=2e-3, losses=None, status="ok", shape=(32_561, 12
         "K": 8, "T": 4096, "eta": eta, "seed": seed, "record_every": 2048, "precision": "float32",
     } | changes  # fmt: skip
     f_star = F_STAR["a9a", 1e-3]
-    return Config(**config), Outcome(
+    names = {"K": "local_steps", "T": "steps", "objective": "loss"}
+    return RunSpec(**{names.get(name, name): value for name, value in config.items()}), Outcome(
         status=status,
         steps=STEPS,
         losses=losses or (f_star + 1, f_star + 0.1, f_star + final),
         f_star=f_star,
-        megabytes_per_worker=2 * 492 * config["T"] / config["K"] / 1e6,  # two vectors up
+        bytes_up=2 * 492,  # two vectors
+        bytes_down=2 * 492,
         n_samples=shape[0],
         n_features=shape[1],
         seconds=0.25,

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from fedac.errors import InputError
 from fedac.experiments import sweep
-from fedac.experiments.grid import Grid
+from fedac.experiments.grid import make_grid
 from fedac.experiments.merge import Shard
 
 
@@ -59,12 +59,12 @@ def test_another_rounding_of_the_last_bit_changes_nothing(seconds, of):
 
 @pytest.mark.parametrize("of", [1, 3, 16, 100])
 def test_a_grid(of):
-    grid = Grid(
+    grid = make_grid(
         name="tiny", dataset="synthetic", l2=1e-2, algorithms=("fedac-i", "mb-sgd"),
         workers=(4, 64, 1024), local_steps=(1, 8), steps=16, eta=(0.1, 0.5), seeds=(1, 2, 3),
     )  # fmt: skip
-    task = sweep.prepare(grid)
-    parts = [Shard(part, of).select(task.groups, task.seconds) for part in range(1, of + 1)]
-    assert sum(map(len, parts)) == len(task.groups) == 18
-    assert {group for part in parts for group in part} == set(task.groups)
+    task, groups = sweep.prepare(grid)
+    parts = [Shard(part, of).select(groups, task.seconds) for part in range(1, of + 1)]
+    assert sum(map(len, parts)) == len(groups) == 18
+    assert {group for part in parts for group in part} == set(groups)
     assert [len(part) for part in parts].count(0) == max(0, of - 18)

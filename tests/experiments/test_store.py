@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import sqlite3
 import subprocess
@@ -19,21 +18,22 @@ import pytest
 from fedac import __version__
 from fedac.errors import InputError
 from fedac.experiments import database, sweep
-from fedac.experiments.database import SCHEMA
+from fedac.experiments.database import LAYOUT
 from fedac.experiments.export import write_csv, write_traces
-from fedac.experiments.grid import Config, Grid
+from fedac.experiments.grid import make_grid
 from fedac.experiments.store import FILE, Outcome, Store
+from fedac.federation.spec import RunSpec
 
 posix = pytest.mark.skipif(os.name != "posix", reason="needs POSIX signals and permissions")
 
-CONFIG = Config(
+CONFIG = RunSpec(
     dataset="tiny",
     data_hash="0" * 64,
     l2=1e-3,
     algorithm="fedavg",
     M=4,
-    K=2,
-    T=8,
+    local_steps=2,
+    steps=8,
     eta=0.1,
     seed=1,
     record_every=4,
@@ -44,18 +44,18 @@ OUTCOME = Outcome(
     steps=(0, 4, 8),
     losses=(0.7, 0.1, 0.3),
     f_star=0.05,
-    megabytes_per_worker=0.001,
+    bytes_up=48,
+    bytes_down=48,
     n_samples=60,
     n_features=12,
     seconds=0.01,
 )
 DATA = Path(__file__).parent / "data"
-OLD = DATA / "schema-1"
 GROUP = [(replace(CONFIG, eta=eta), OUTCOME) for eta in (10.0, 0.2, 0.1)]
-NEXT_GROUP = [(replace(config, K=4), outcome) for config, outcome in GROUP]
+NEXT_GROUP = [(replace(config, local_steps=4), outcome) for config, outcome in GROUP]
 
 
-def before_expenses(path):
+def before_costs(path):
     """Return a CSV file without its last columns, which came later."""
     return b"".join(line.rsplit(b",", 3)[0] + b"\n" for line in path.read_bytes().splitlines())
 
@@ -94,7 +94,7 @@ def test_round_trip(folder):
         "megabytes_per_worker", "n_samples", "n_features", "record_every", "precision", "seconds",
         "version", "created", "trained_loss", "data_hash", "mu", "objective", "intercept", "split",
         "split_seed", "participation", "batch", "weighting", "decay", "wire", "test",
-        "test_loss", "test_accuracy", "federation",
+        "test_loss", "test_accuracy", "bytes_up", "bytes_down", "minibatch", "federation",
     ]  # fmt: skip
     assert list(frame.eta) == [0.1, 0.2, 10.0]
     row = frame.iloc[0]
@@ -142,7 +142,7 @@ def test_a_group_is_all_or_nothing(folder):
     broken = replace(OUTCOME, f_star=float("nan"))
     with Store(folder, create=True) as store:
         with pytest.raises(InputError, match="NOT NULL"):
-            store.add([*NEXT_GROUP, (replace(CONFIG, K=8), broken)])
+            store.add([*NEXT_GROUP, (replace(CONFIG, local_steps=8), broken)])
         assert len(store.frame()) == 3
         assert store.add(NEXT_GROUP) == 3
 
@@ -161,9 +161,12 @@ def test_a_diverged_run_and_the_start_point_have_no_score(folder):
     assert (last.best_loss, last.trained_loss) == (0.02, 0.3)
 
 
-def test_what_schema_2_adds(folder):
+def test_options_of_the_problem(folder):
     options = {"mu": 0.5, "objective": "least-squares", "intercept": True}
-    config = replace(CONFIG, K=4, data_hash="1", fingerprint="f" * 16, **options)
+    config = replace(
+        CONFIG, local_steps=4, data_hash="1", fingerprint="f" * 16, mu=0.5, loss="least-squares",
+        intercept=True,
+    )  # fmt: skip
     with Store(folder, create=True) as store:
         assert store.add([(config, OUTCOME)]) == 1
         frame = store.frame().set_index("key")
@@ -172,7 +175,7 @@ def test_what_schema_2_adds(folder):
     assert frame.loc[CONFIG.key, list(options)].to_dict() == usual
 
 
-def test_what_schema_3_adds(folder):
+def test_options_of_clients_and_test_sets(folder):
     options = {
         "split": "label", "split_seed": 3, "participation": 0.5, "batch": "full",
         "weighting": "uniform", "decay": "1/r", "test": "tiny.t",
@@ -203,16 +206,10 @@ def test_what_schema_3_adds(folder):
     assert traces[traces.key == CONFIG.key].test_loss.isna().all()
 
 
-@pytest.fixture
-def old(tmp_path):
-    """Give a copy of a store that was written by schema 1, with its data set beside."""
-    return shutil.copytree(OLD, tmp_path / "old")
-
-
 def old_grid(**values):
     defaults = {
         "name": "old",
-        "dataset": str(OLD / "small"),
+        "dataset": str(DATA / "small"),
         "l2": 1e-2,
         "algorithms": ("fedac-i", "fedac-ii", "fedac-vanilla", "fedavg", "fedavg-weighted",
                        "mb-sgd", "mb-ac-sgd"),
@@ -222,59 +219,33 @@ def old_grid(**values):
         "record_every": 8,
         "eta": (0.1, 1.0, 90.0),
     }  # fmt: skip
-    return Grid(**defaults | values)
+    return make_grid(**defaults | values)
 
 
-def test_an_old_store_is_read_without_a_change(old, tmp_path):
-    before = (old / FILE).read_bytes()
-    with Store(old) as store:
-        frame = store.frame()
-        write_csv(store, tmp_path / "runs.csv")
-    assert before_expenses(tmp_path / "runs.csv") == (old / "runs.csv").read_bytes()
-    assert (old / FILE).read_bytes() == before
-    assert len(frame) == 46
-    assert frame.trained_loss.isna().equals(frame.status == "diverged")
-
-
-def test_a_store_of_schema_2(tmp_path):
-    old = shutil.copytree(DATA / "schema-2", tmp_path / "old")
-    before = (old / FILE).read_bytes()
-
-    def exports_the_same(store):
+def export(folder, tmp_path, *grids):
+    """Run grids and return what is exported of them: runs and traces."""
+    with Store(folder, create=True) as store:
+        for grid in grids:
+            sweep.run(grid, store)
         for write, name in ((write_csv, "runs.csv"), (write_traces, "traces.csv")):
             write(store, tmp_path / name)
-            assert before_expenses(tmp_path / name) == (old / name).read_bytes()
-
-    with Store(old) as store:
-        exports_the_same(store)
-    assert (old / FILE).read_bytes() == before
-    usual = {"algorithms": ("fedac-i", "mb-sgd"), "seeds": (1, 2)}
-    other = {"algorithms": ("fedavg",), "seeds": (1, 2), "eta": (0.1,), "mu": 0.05,
-             "loss": "squared-hinge", "intercept": True, "precision": "float64"}  # fmt: skip
-    with Store(old, create=True) as store:
-        assert [sweep.run(old_grid(**how), store).before for how in (usual, other)] == [24, 4]
-        exports_the_same(store)
-        assert sweep.run(old_grid(**usual, test=0.5), store).new == 24
+    return [before_costs(tmp_path / name) for name in ("runs.csv", "traces.csv")]
 
 
-def test_an_old_sweep_finds_all_its_runs(old, tmp_path):
-    other = {"algorithms": ("fedavg", "mb-sgd"), "local_steps": (4,), "eta": (0.5, 1e9)}
-    with Store(old, create=True) as store:
-        first = sweep.run(old_grid(), store)
-        assert (first.new, first.before) == (0, 42)
-        second = sweep.run(old_grid(l2=1.0, record_every=512, **other), store)
-        assert (second.new, second.before) == (0, 4)
-        write_csv(store, tmp_path / "runs.csv")
-        assert before_expenses(tmp_path / "runs.csv") == (old / "runs.csv").read_bytes()
+def test_runs_keys_and_exports_never_change(tmp_path):
+    """These files were written by the first versions; a trace has the keys of its run."""
+    usual = old_grid(algorithms=("fedac-i", "mb-sgd"), seeds=(1, 2))
+    other = old_grid(
+        algorithms=("fedavg",), seeds=(1, 2), eta=(0.1,), mu=0.05, loss="squared-hinge",
+        intercept=True, precision="float64",
+    )  # fmt: skip
+    runs, traces = export(tmp_path / "second", tmp_path, usual, other)
+    assert runs == (DATA / "runs-2.csv").read_bytes()
+    assert traces == (DATA / "traces-2.csv").read_bytes()
+    runs, _ = export(tmp_path / "first", tmp_path, old_grid())
+    assert runs.splitlines() == (DATA / "runs-1.csv").read_bytes().splitlines()[:43]
+    with Store(tmp_path / "first", create=True) as store:
         assert sweep.run(old_grid(mu=0.02, eta=(0.1,)), store).new == 14
-
-
-def test_the_same_sweep_exports_the_same_bytes(old, tmp_path):
-    with Store(tmp_path / "new", create=True) as store:
-        sweep.run(old_grid(), store)
-        write_csv(store, tmp_path / "runs.csv")
-    expected = (old / "runs.csv").read_bytes().splitlines()[:43]
-    assert before_expenses(tmp_path / "runs.csv").splitlines() == expected
 
 
 def test_no_store(tmp_path):
@@ -303,12 +274,13 @@ def test_damage_in_the_middle(folder, create):
 
 
 @pytest.mark.parametrize("create", [False, True])
-def test_a_newer_schema(folder, create):
+@pytest.mark.parametrize("layout", [4, LAYOUT + 1])
+def test_another_layout(folder, create, layout):
     db = sqlite3.connect(folder / FILE)
-    db.execute(f"PRAGMA user_version = {SCHEMA + 1}")
+    db.execute(f"PRAGMA user_version = {layout}")
     db.close()
     content = (folder / FILE).read_bytes()
-    with pytest.raises(InputError, match=r"newer fedac \(schema 5, this one knows 4\); upgrade"):
+    with pytest.raises(InputError, match=rf"another version of fedac \(layout {layout}, this one"):
         Store(folder, create=create)
     assert (folder / FILE).read_bytes() == content
 

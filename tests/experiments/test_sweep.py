@@ -19,13 +19,14 @@ from fedac.data.holdout import hold_out
 from fedac.errors import InputError
 from fedac.experiments import sweep, task
 from fedac.experiments.export import write_csv
-from fedac.experiments.grid import Grid
+from fedac.experiments.grid import make_grid
 from fedac.experiments.store import FILE, Store
 from fedac.experiments.summary import tuned
 from fedac.federation.schedule import Decay
 from fedac.objectives import LogisticRegression, optimum
 from fedac.plugins import make_objective
 from fedac.simulation import simulate
+from fedac.simulation.simulator import run_problem
 
 posix = pytest.mark.skipif(os.name != "posix", reason="needs POSIX signals and locks")
 
@@ -60,7 +61,7 @@ def make(data):
             "record_every": 8,
         }
         given = {**defaults, **values}  # None leaves out a default
-        return Grid(**{name: value for name, value in given.items() if value is not None})
+        return make_grid(**{name: value for name, value in given.items() if value is not None})
 
     return make
 
@@ -76,10 +77,12 @@ def calls(monkeypatch):
     """Record the calls of the engine, and use the one that need not be compiled."""
     calls = []
 
-    def counted(objective, algorithms, **how):
-        names = tuple(algorithm.name for algorithm in algorithms)
-        calls.append((names, how["M"], how["K"], how["eta"]))
-        return simulate(objective, algorithms, engine="reference", **how)
+    def counted(problem, **how):
+        etas = {}
+        for lane in problem.lanes:
+            etas.setdefault(lane.algorithm.name, []).append(lane.hp.eta)
+        calls.append((tuple(etas), problem.federation.M, problem.schedule.K, etas))
+        return run_problem(problem, **how | {"engine": "reference"})
 
     monkeypatch.setattr(task, "run_problem", counted)
     return calls
@@ -98,7 +101,7 @@ def test_runs_are_those_of_simulate(make, store):
     assert set(frame.key) == set(summary.keys)
     loaded = load(grid.dataset)
     F = LogisticRegression(loaded.X, loaded.y, l2=grid.l2)
-    result = simulate(F, grid.algorithms, M=8, K=4, T=16, eta=grid.eta, seed=1, record_every=8)
+    result = simulate(F, grid.algorithm, M=8, K=4, T=16, eta=grid.eta, seed=1, record_every=8)
     rows = frame[(frame.M == 8) & (frame.K == 4)].set_index(["algorithm", "eta"])
     traces = store.traces()
     for run in result.runs:
@@ -145,7 +148,6 @@ def test_changed_data_are_other_runs(make, store, data, tmp_path):
     sweep.run(make(dataset=str(copy)), store)
     assert sweep.run(make(), store).new == 0  # the same data elsewhere
     copy.write_text(data.read_text().replace("+1 ", "-1 ", 1))
-    sweep.prepare.cache_clear()
     assert sweep.run(make(dataset=str(copy)), store).new == 16
 
 
@@ -161,7 +163,7 @@ def test_changed_data_are_other_runs(make, store, data, tmp_path):
 )
 def test_options_reach_the_simulation(make, store, values):
     grid = make(algorithms=("fedac-i",), workers=(4,), local_steps=(4,), eta=(0.1,))
-    other = grid.model_copy(update=values)
+    other = replace(grid, **values)
     assert (sweep.run(grid, store).new, sweep.run(other, store).new) == (1, 1)
     data = load(grid.dataset)
     F = make_objective(other.loss, data.X, data.y, l2=other.l2, intercept=other.intercept)
@@ -203,11 +205,11 @@ def test_clients_reach_the_simulation(make, store, values):
     if grid.test is not None:
         train, test = hold_out(train, 0.25)
     F = LogisticRegression(train.X, train.y, l2=grid.l2)
-    by, seed = (*grid.split, "iid")[0], grid.split_seed
+    by, seed = grid.split or "iid", grid.split_seed
     who = {"M": 6} if grid.workers else {"clients": split(train, 6, by, seed)}
     result = simulate(
-        F, grid.algorithms, K=4, T=16, eta=Decay(0.1, grid.decay) if grid.decay else 0.1, seed=1,
-        participation=grid.participation[0], batch=grid.batch[0], weighting=grid.weighting,
+        F, grid.algorithm, K=4, T=16, eta=Decay(0.1, grid.decay) if grid.decay else 0.1, seed=1,
+        participation=grid.participation, batch=grid.batch, weighting=grid.weighting,
         test=test, record_every=8, **who,
     )  # fmt: skip
     frame, traces = store.frame().set_index("algorithm"), store.traces()
@@ -251,7 +253,6 @@ def test_clients_named_by_a_file(make, store, tmp_path):
     assert (set(frame.M), set(frame.split)) == ({5}, {"users.txt"})
     # Other clients under the same name are another federation.
     names.write_text("".join(f"user-{row // 12}\n" for row in range(60)))
-    sweep.prepare.cache_clear()
     assert sweep.run(grid, store).new == 2
     assert store.frame().split.nunique() == store.frame().federation.nunique() == 2
     with pytest.raises(InputError, match=r"participation=9 is more than the 5 clients"):
@@ -384,27 +385,26 @@ def test_progress(make, store, monkeypatch):
 
 @pytest.mark.usefixtures("calls")
 def test_plan(make, store):
-    seconds = sweep.prepare(make()).seconds
-    everything, _ = sweep.plan(make(), None)
-    assert list(map(len, everything)) == [4, 4, 4, 4]
+    task, groups = sweep.prepare(make())
+    assert list(map(len, groups)) == [4, 4, 4, 4]
     sweep.run(make(workers=(4,)), store)
-    groups, rest = sweep.plan(make(), store)
-    assert groups == everything
-    assert rest == [(), (), *everything[2:]]
-    assert 0 < sum(map(seconds, rest)) < sum(map(seconds, everything))
-    sweep.run(make(), store)
-    assert sum(map(seconds, sweep.plan(make(), store)[1])) == 0
+    rest = [tuple(store.missing(runs)) for runs in groups]
+    assert rest == [(), (), *groups[2:]]
+    assert 0 < sum(map(task.seconds, rest)) < sum(map(task.seconds, groups))
+    assert 0 < sweep.predict_seconds(task, rest, jobs=1) < sweep.predict_seconds(task, groups, 1)
+    assert sweep.predict_seconds(task, []) == 0
 
 
 def test_the_speed_is_measured_on_short_groups(make, calls, monkeypatch):
     monkeypatch.setattr(sweep, "TRIAL_SECONDS", 1e-3)
     grid = make(steps=2**14)
     before = time.perf_counter()
-    ratio = sweep.measure_speed(grid, sweep.plan(grid, None)[1])
+    task, groups = sweep.prepare(grid)
+    ratio = sweep.measure_speed(task, groups)
     took = time.perf_counter() - before
     assert len(calls) == 2 * sweep.TRIALS  # once to compile, once to measure
     # The whole groups would take more than all of it.
-    assert 0 < took < ratio * sum(map(sweep.prepare(grid).seconds, sweep.plan(grid, None)[1]))
+    assert 0 < took < ratio * sum(map(task.seconds, groups))
 
 
 def arguments(grid):
@@ -412,11 +412,11 @@ def arguments(grid):
     options = {
         "--dataset": grid.dataset,
         "--l2": grid.l2,
-        "--algorithms": grid.algorithms,
-        "--workers": grid.workers,
-        "--local-steps": grid.local_steps,
+        "--algorithms": grid.several("algorithm"),
+        "--workers": grid.several("workers"),
+        "--local-steps": grid.several("local_steps"),
         "--steps": grid.steps,
-        "--eta": grid.eta,
+        "--eta": grid.several("eta"),
     }
     line = ["sweep"]
     for option, value in options.items():
@@ -560,7 +560,7 @@ def runs(folder):
 def test_signals_end_a_sweep_with_130(long_grid, tmp_path, number):
     folder = tmp_path / "out"
     # Long enough not to end before the signal, even on a busy machine.
-    process = start(long_grid.model_copy(update={"steps": 2**14}), folder)
+    process = start(replace(long_grid, steps=2**14), folder)
     while not runs(folder) and process.poll() is None:
         time.sleep(0.01)
     process.send_signal(number)

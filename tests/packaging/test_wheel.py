@@ -36,8 +36,8 @@ print(json.dumps([fedac.__file__, missing]))
 SMALL_DEMO = """
 from fedac.cli import main
 from fedac.experiments import demo
-small = {"workers": (16,), "steps": 32, "local_steps": (1, 4), "eta": (0.2, 0.5), "seeds": (1, 2)}
-demo.GRID = demo.GRID.model_copy(update=small)
+small = {"workers": 16, "steps": 32, "local_steps": (1, 4), "eta": (0.2, 0.5), "seed": (1, 2)}
+demo.GRID = replace(demo.GRID, **small)
 main(["demo", "--out", "demo"])
 """
 

@@ -123,16 +123,17 @@ def test_the_pooled_optimum_is_reached_with_half_of_the_clients_a_round(method, 
 def test_with_int8_it_is_the_mean_of_what_was_decoded(weighting):
     """A client's c_m moves by what the server decoded, so the mean of all c_m is c itself."""
     from fedac.algorithms import get
+    from fedac.data import Clients
     from fedac.federation.federation import make_federation
     from fedac.federation.schedule import Span
+    from fedac.federation.spec import Spec
     from fedac.simulation.engines.reference import Memory, run_round
     from fedac.simulation.problem import Lane
 
     scaffold, p = get("scaffold"), weights(weighting)
     lane = Lane(scaffold, scaffold.couple(eta=0.5, mu=L2, K=2))
-    federation = make_federation(
-        F, M=None, seed=SEED, clients=OWNERS, participation=HALF, batch="full", weighting=weighting
-    )
+    spec = Spec(seed=SEED, participation=HALF, batch="full", weighting=weighting)
+    federation = make_federation(F, spec, Clients(OWNERS))
     memory = Memory(scaffold, N, F.dim)
     state = scaffold.start(np.ones(F.dim))
     for r in range(30):

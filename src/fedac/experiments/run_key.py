@@ -112,7 +112,7 @@ def _dataset_names(runs: pd.DataFrame) -> list[str]:
         # The name of the paper's data set is its own.
         papers = p.rows_hash == A9A_ROWS or p.data_hash in A9A.values()
         other = not papers if p.dataset == "a9a" else p.dataset in shared
-        name = p.dataset + (f" ({p.rows_hash[:6]})" if other else "")
+        name = p.dataset + (f" ({(p.rows_hash or p.data_hash)[:6]})" if other else "")
         name += f", {p.objective}" if p.objective != "logistic" else ""
         names[p.dataset, p.data_hash] = name + (", intercept" if p.intercept else "")
     return [names[pair] for pair in zip(runs["dataset"], runs["data_hash"], strict=True)]

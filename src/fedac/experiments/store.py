@@ -279,9 +279,9 @@ class Store:
         ``versions`` those of fedac, and ``machines`` as `describe_machine` returns them.
         """
         runs = self._table()
-        query = "SELECT machine FROM origins WHERE id IN (SELECT origin FROM runs) ORDER BY id"
+        query = "SELECT version, machine FROM origins WHERE id IN (SELECT origin FROM runs)"
         with explained(self.path):
-            machines = [json.loads(machine) for (machine,) in self._db.execute(query)]
+            origins = self._db.execute(f"{query} ORDER BY id").fetchall()
         return {
             "runs": len(runs),
             "diverged": int((runs["status"] == "diverged").sum()),
@@ -290,8 +290,8 @@ class Store:
             "seeds": sorted(runs["seed"].unique().tolist()),
             "first": runs["created"].min(),
             "last": runs["created"].max(),
-            "versions": runs["version"].unique().tolist(),
-            "machines": machines,
+            "versions": list(dict.fromkeys(version for version, _ in origins)),
+            "machines": [json.loads(each) for each in dict.fromkeys(m for _, m in origins)],
         }
 
     @contextmanager

@@ -194,14 +194,13 @@ def make_task(spec: Spec, data: Dataset, test: Dataset | None = None) -> Task:
 
 def list_groups(spec: Spec, task: Task, data: Dataset) -> list[Group]:
     """List the runs of a Spec in groups, those with few clients first."""
-    mu = spec.mu or task.objective.strong_convexity
     found = {
         "dataset": data.name,
         "data_hash": objective_hash(task.objective, own=":" in spec.loss),
         "rows_hash": rows_hash(data),
         "test": task.test.name if task.test else None,
         "test_hash": rows_hash(task.test) if task.test else "",
-        "mu": None if mu == spec.l2 else mu,  # a key leaves out the usual one
+        "mu": spec.mu or task.objective.strong_convexity,
     }
     algorithms = {name: find_algorithm(name) for name in spec.several("algorithm")}
     groups: dict[tuple[Any, ...], dict[str, RunSpec]] = {}

@@ -286,6 +286,8 @@ class RunSpec(Spec):
         """The hash that identifies the run: change anything that matters and it is another run."""
         kept = self.stored()
         values = {name: value for name, value in kept.items() if name in _key_columns()}
+        if self.mu == self.l2:  # the usual one, however it was given
+            values.pop("mu", None)
         canonical = json.dumps(values, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()
 

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 from accessibility import serious_findings, wide_and_narrow
 
-from fedac.experiments.grid import Config
 from fedac.experiments.report import write
 from fedac.experiments.reproduction.published import F_STAR
 from fedac.experiments.run_key import A9A
 from fedac.experiments.store import Outcome, Store
+from fedac.federation.spec import RunSpec
 
 ALGORITHMS = {"fedac-i": 0.1, "mb-ac-sgd": 0.3, "mb-sgd": 1.0, "fedavg": 3.0}
 LABELS = ["FedAc-I", "MB-AC-SGD", "MB-SGD", "FedAvg"]
@@ -36,7 +36,7 @@ def made_up(dataset, l2, algorithm, M, K, T, eta, seed, f_star):
     suboptimality *= 1 + np.log(eta / BEST_ETA) ** 2 + 0.1 * RNG.random()
     every = T // 8
     vectors = 2 if algorithm == "fedac-i" else 1
-    config = Config(
+    config = RunSpec(
         dataset=dataset, data_hash=A9A[1e-3] if dataset == "a9a" else "0" * 64, l2=l2,
         algorithm=algorithm, M=M, K=K, T=T, eta=eta, seed=seed, record_every=every,
         precision="float32",
