@@ -560,21 +560,15 @@ def test_by_default_the_engine_is_fast_and_single() -> None:
         ({"engine": "fats"}, "unknown engine 'fats'; did you mean 'fast'"),
         ({"engine": 1}, "unknown engine '1'.*known: fast, reference"),
         ({"precision": "float46"}, "unknown precision 'float46'; did you mean 'float64'"),
-        ({"precision": "half"}, "unknown precision 'half'.*known: float32, float64"),
-        pytest.param(
-            {"precision": np.float16},
-            "unknown precision",
-        ),
+        ({"precision": np.float16}, "unknown precision"),
         ({"threads": 0}, "threads must be a whole number, at least 1, got 0"),
-        ({"threads": 1.5}, "threads must be a whole number, at least 1, got 1.5"),
         ({"threads": True}, "threads must be a whole number, at least 1, got True"),
     ],
     ids=str,
 )
-@pytest.mark.parametrize("engine", ["fast", "reference"])
-def test_options(options: dict, message: str, engine: str) -> None:
+def test_options(options: dict, message: str) -> None:
     with pytest.raises(InputError, match=message):
-        run(LOGISTIC, **({"engine": engine} | options))
+        run(LOGISTIC, **options)
 
 
 # --- Users' own ---------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ def run(**changes):
     return simulate(**(GOOD | changes))
 
 
-@pytest.mark.parametrize("eta", [0, -0.1, math.nan, math.inf, [0.1, 0.0], [0.1, math.nan]])
+@pytest.mark.parametrize("eta", [0, math.nan, math.inf, [0.1, -0.1]])
 def test_eta_must_be_positive_and_finite(eta) -> None:
     with pytest.raises(InputError, match="eta must be a finite number above 0, got"):
         run(eta=eta)
@@ -38,8 +38,9 @@ def test_there_must_be_an_algorithm() -> None:
         run(algorithm=[])
 
 
-@pytest.mark.parametrize("mu", [0, 0.0, -1.0, math.nan, math.inf])
-@pytest.mark.parametrize("algorithm", ["fedac-i", "fedavg"])
+@pytest.mark.parametrize(
+    ("mu", "algorithm"), [(0.0, "fedac-i"), (-1.0, "fedavg"), (math.nan, "fedac-i")]
+)
 def test_mu_must_be_positive_and_finite(mu: float, algorithm: str) -> None:
     with pytest.raises(InputError, match="mu must be a finite number above 0, got"):
         run(mu=mu, algorithm=algorithm)
@@ -54,7 +55,7 @@ def test_an_objective_without_strong_convexity_needs_a_mu() -> None:
 
 
 @pytest.mark.parametrize("name", ["M", "K", "T"])
-@pytest.mark.parametrize("value", [0, -1, 2.0, 1.5, "2", True, math.nan])
+@pytest.mark.parametrize("value", [0, 2.0, "2", True])
 def test_counts(name: str, value: object) -> None:
     with pytest.raises(InputError, match=rf"{name} must be a whole number, at least 1, got"):
         run(**{name: value})
