@@ -30,8 +30,8 @@ def test_by_constants(fedac) -> None:
     [minibatch] = [line.split() for line in out.splitlines() if "mb-ac-sgd  " in line]
     K, rounds, bound = minibatch[3], minibatch[5], minibatch[9]
     assert (
-        "If clients hold different data, only the bounds of minibatch methods hold, for M clients "
-        "that count the same and all take part in every round: "
+        "If clients hold different data, only the bounds of minibatch methods hold, for M equally "
+        "weighted clients that are present in every round: "
         f"use mb-ac-sgd, K={K}, {rounds} rounds, bound {bound}."
     ) in out
     assert "Left out: fedacii:a2:full, fedavg:a2:full: needs Q, which is not known." in out

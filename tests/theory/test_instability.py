@@ -279,16 +279,16 @@ def test_growth_falls_short_below_25() -> None:
 
 
 @pytest.mark.parametrize(("kappa", "blocks", "at_L"), BOTH)
-@pytest.mark.parametrize("corner", [(0, 0), (-1, -1), (1, 1), (1, -1), (-1, 1)])
-def test_curvature_conditions_of_lemma_instability_1(kappa, blocks, at_L, corner) -> None:
+def test_curvature_conditions_of_lemma_instability_1(kappa, blocks, at_L) -> None:
     instance = construct(kappa, blocks, at_L)
-    F, delta = instance.objective, instance.delta
-    start = tuple(w + sign * instance.eps_0 for w, sign in zip(instance.start, corner, strict=True))
+    F, delta, eps_0 = instance.objective, instance.delta, instance.eps_0
     knots = [knot for bump in F.bumps for knot in bump]
-    for t, w_md in enumerate(run_agd(F, start, instance.hp, steps=3 * blocks).w_md):
-        expected = F.L if t % 3 == at_L else F.mu
-        assert {F.curvature(w_md + shift) for shift in (-delta, 0, delta)} == {expected}
-        assert not any(abs(knot - w_md) < delta for knot in knots)
+    for corner in [(0, 0), (-1, -1), (1, 1), (1, -1), (-1, 1)]:
+        start = tuple(w + sign * eps_0 for w, sign in zip(instance.start, corner, strict=True))
+        for t, w_md in enumerate(run_agd(F, start, instance.hp, steps=3 * blocks).w_md):
+            expected = F.L if t % 3 == at_L else F.mu
+            assert {F.curvature(w_md + shift) for shift in (-delta, 0, delta)} == {expected}
+            assert not any(abs(knot - w_md) < delta for knot in knots)
 
 
 @pytest.mark.parametrize(("kappa", "blocks"), CASES)

@@ -367,13 +367,12 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize(
-    ("name", "letter"), [(name, letter) for name in LEMMAS for letter in LEMMAS[name]]
-)
-def test_impossible_letters_are_refused_by_name(name: str, letter: str) -> None:
-    for value in BAD[letter]:
-        with pytest.raises(InputError, match=rf"^{letter} "):
-            lemma(name, **LEMMAS[name] | {letter: value})
+@pytest.mark.parametrize("name", LEMMAS)
+def test_impossible_letters_are_refused_by_name(name: str) -> None:
+    for letter in LEMMAS[name]:
+        for value in BAD[letter]:
+            with pytest.raises(InputError, match=rf"^{letter} "):
+                lemma(name, **LEMMAS[name] | {letter: value})
 
 
 @pytest.mark.parametrize("name", [name for name in LEMMAS if "gamma" in LEMMAS[name]])

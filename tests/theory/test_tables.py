@@ -236,26 +236,17 @@ def test_minibatches_have_no_discrepancy(name: str, optimization: float, varianc
     assert rate.noise == rate.variance
 
 
-@pytest.mark.parametrize(
-    ("name", "letter"),
-    [
-        (name, letter)
-        for name in ROWS
-        for letter in ("R", "M", "T", "L", "mu", "sigma", "Q", "D0")
-        if letter != "mu" or not name.endswith(":gcvx")
-    ],
-)
-def test_bounds_have_the_exponents_of_the_table(name: str, letter: str) -> None:
-    # R at fixed T varies K = T/R; T at fixed R varies K as well.
-    one, two = (
-        bound_of(name, LETTERS | {letter: value})
-        for value in (LETTERS[letter], 2 * LETTERS[letter])
-    )
-    for term, power in own(name).items():
-        logs = (each.logs.get(term, 1.0) for each in (one, two))
-        before, after = (getattr(b, term) / log for b, log in zip((one, two), logs, strict=True))
-        slope = log2(after / before)
-        assert slope == pytest.approx(float(exponents(power).get(letter, 0)), abs=1e-3), term
+@every_theorem
+def test_bounds_have_the_exponents_of_the_table(name: str) -> None:
+    letters = ["R", "M", "T", "L", "sigma", "Q", "D0", *["mu"] * (not name.endswith(":gcvx"))]
+    one = bound_of(name, LETTERS)
+    for letter in letters:
+        # R at fixed T varies K = T/R; T at fixed R varies K as well.
+        two = bound_of(name, LETTERS | {letter: 2 * LETTERS[letter]})
+        for term, power in own(name).items():
+            before, after = (getattr(b, term) / b.logs.get(term, 1.0) for b in (one, two))
+            expected = float(exponents(power).get(letter, 0))
+            assert log2(after / before) == pytest.approx(expected, abs=1e-3), (letter, term)
 
 
 @every_theorem

@@ -214,7 +214,7 @@ def _print_plan(
         )
         say(
             "If clients hold different data, only the bounds of minibatch methods hold, for M "
-            f"clients that count the same and all take part in every round{advice}."
+            f"equally weighted clients that are present in every round{advice}."
         )
     if plan.synchronizes_every_step:
         where = "--calibrate" if can_measure else "--dataset and --calibrate"
