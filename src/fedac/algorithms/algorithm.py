@@ -1,4 +1,4 @@
-"""An algorithm: a frozen record of plain functions on vectors.
+"""An algorithm: a frozen dataclass of plain functions on vectors.
 
 The functions use only ``+ - * / **`` on their arguments, so they work on floats, NumPy arrays and
 tensors. The simulator, PyTorch and Flower all call these functions; no other module has an update
