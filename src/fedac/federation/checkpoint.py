@@ -1,9 +1,9 @@
 """The checkpoint envelope that PyTorch and Flower share.
 
 A checkpoint is a zip archive, written atomically. It holds a header (`Envelope.header`), a
-description of the algorithm (`describe_rule`), and what its package adds. To read one, a package
-passes `Envelope.read` a function that loads the archive without pickle and calls
-`Envelope.require_header` on what it found; then `require_same_rule` compares the algorithms.
+description of the algorithm (`describe_rule`) and the package's own content. To read one, pass
+`Envelope.read` a function that loads the archive without pickle and calls `Envelope.require_header`
+on its header. Then `require_same_rule` compares the algorithms.
 """
 
 from __future__ import annotations
@@ -30,37 +30,25 @@ class MissingCheckpointError(InputError):
 
 @dataclass(frozen=True, kw_only=True)
 class Envelope:
-    """How to recognize the checkpoints of one package.
-
-    It writes `version` and reads `oldest` and newer.
-
-    Examples
-    --------
-    >>> Envelope(package="fedac.torch", version=3, oldest=2).header()
-    {'format': 'fedac.torch checkpoint', 'version': 3}
-    """
+    """The format of one package's checkpoints; other versions cannot be read."""
 
     package: str
     version: int
-    oldest: int
 
     def header(self) -> dict[str, Any]:
-        """Return what every checkpoint starts with."""
+        """Return the header of every checkpoint."""
         return {"format": f"{self.package} checkpoint", "version": self.version}
 
     def require_header(self, header: Any) -> None:
-        """Refuse the header of another format or of a version we cannot read."""
+        """Raise InputError if a header has another format or version."""
         if not isinstance(header, Mapping) or header.get("format") != self.header()["format"]:
             raise InputError(f"it is not a checkpoint of {self.package}")
         version = header.get("version")
-        if not (isinstance(version, int) and self.oldest <= version <= self.version):
-            reads = f"version {self.version}"
-            if self.oldest < self.version:
-                reads = f"versions {self.oldest} to {self.version}"
-            raise InputError(f"it has version {version!r}; this fedac reads {reads}")
+        if version != self.version:
+            raise InputError(f"it has version {version!r}; this fedac reads version {self.version}")
 
     def write(self, path: Path, write: Callable[[BinaryIO], object], *, writer: str = "") -> None:
-        """Write a checkpoint that only its owner may read; for `writer` see `write_atomically`."""
+        """Write a checkpoint with owner-only permissions; see `write_atomically` for `writer`."""
         try:
             write_atomically(path, write, writer=writer, private=True)
         except (OSError, RuntimeError) as error:  # PyTorch's RuntimeError hides the cause
@@ -68,7 +56,7 @@ class Envelope:
             raise OSError(f"cannot write the checkpoint '{path}': {reason}") from error
 
     def read(self, path: Path, load: Callable[[BinaryIO], Content]) -> Content:
-        """Return what `load` finds in a checkpoint; errors name the file and what is wrong."""
+        """Return the result of `load` on a checkpoint; errors name the file and the reason."""
         try:
             file = path.open("rb")
         except FileNotFoundError:
@@ -81,23 +69,23 @@ class Envelope:
                 return load(file)
             except InputError as error:
                 raise InputError(f"cannot use '{path}': {error}") from error
-            except Exception as error:  # foreign and damaged files fail the loaders in many ways
+            except Exception as error:  # loaders fail on other and damaged files in many ways
                 raise InputError(
                     f"cannot use '{path}': it is damaged, or not a checkpoint of {self.package}"
                 ) from error
 
 
 def _require_checksums(file: BinaryIO) -> None:
-    """Refuse a damaged archive: PyTorch writes checksums but does not check them."""
+    """Raise ValueError if an archive is damaged; PyTorch does not check its checksums."""
     with zipfile.ZipFile(file) as archive:
         damaged = archive.testzip()
     if damaged is not None:
-        raise ValueError(f"record '{damaged}' is damaged")
+        raise ValueError(f"entry '{damaged}' is damaged")
     file.seek(0)
 
 
 def describe_rule(algorithm: Algorithm, hp: Hyperparameters) -> dict[str, Any]:
-    """Return what identifies an algorithm: two may have the same name.
+    """Return the identity of an algorithm, since two may have the same name.
 
     Examples
     --------
@@ -113,9 +101,7 @@ def describe_rule(algorithm: Algorithm, hp: Hyperparameters) -> dict[str, Any]:
 
 
 def require_same_rule(saved: Mapping[str, Any], algorithm: Algorithm, hp: Hyperparameters) -> None:
-    """Refuse a checkpoint that another algorithm wrote.
-
-    `saved` is what `describe_rule` returned; checkpoints of older versions have no "fingerprint".
+    """Raise InputError if `saved`, a result of `describe_rule`, is of another algorithm.
 
     Examples
     --------
@@ -128,12 +114,11 @@ def require_same_rule(saved: Mapping[str, Any], algorithm: Algorithm, hp: Hyperp
     """
     mine = describe_rule(algorithm, hp)
     name = saved["algorithm"]
-    # Older versions called every FedAc with coefficients of its own "fedac".
-    if name != algorithm.name and not (name == "fedac" and algorithm.name.startswith("fedac(")):
+    if name != algorithm.name:
         raise InputError(f"it was written by algorithm {name!r}, not '{algorithm.name}'")
     for key, value in mine["hyperparameters"].items():
         theirs = saved["hyperparameters"].get(key)
         if theirs is None or not math.isclose(value, theirs, rel_tol=1e-9):
             raise InputError(f"it was written with {key}={theirs}, not {value}")
-    if saved.get("fingerprint", mine["fingerprint"]) != mine["fingerprint"]:
+    if saved["fingerprint"] != mine["fingerprint"]:
         raise InputError(f"it was written by another algorithm that is also called {name!r}")

@@ -34,8 +34,8 @@ from fedac.torch._optimizer import LocalOptimizer
 from fedac.torch._round import Rounds
 from fedac.torch._state import plain_settings, require_same_rules, without_storage_of_others
 
-ENVELOPE = Envelope(package="fedac.torch", version=6, oldest=6)
-RANK_ENVELOPE = Envelope(package="fedac.torch (the state of one rank)", version=2, oldest=2)
+ENVELOPE = Envelope(package="fedac.torch", version=6)
+RANK_ENVELOPE = Envelope(package="fedac.torch (the state of one rank)", version=2)
 # Exceptions that are relayed to the other ranks, by name.
 ERRORS = {"missing": MissingCheckpointError, "input": InputError, "file": OSError}
 # What `torch.load` reads without running code, besides lists, tuples and dicts of these.

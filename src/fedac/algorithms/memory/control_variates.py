@@ -48,16 +48,6 @@ def with_control_variates(rule: Algorithm) -> Algorithm:
     )
 
 
-def reweigh_message(names: Any, message: State, memory: State, ratio: float) -> State:
-    """Call `Algorithm.reweigh_message`."""
-    return Algorithm.reweigh_message(names, message, memory, ratio)
-
-
-def reweigh_sequences(algorithm: Algorithm, sequences: State, ratio: float) -> State:
-    """Call `Algorithm.reweigh_sequences`."""
-    return algorithm.reweigh_sequences(sequences, ratio)
-
-
 @dataclass(frozen=True)
 class _ControlVariates:
     rule: Algorithm

@@ -26,7 +26,7 @@ from fedac.flower._arrays import (
 
 log = logging.getLogger("flwr.fedac")
 
-ENVELOPE = Envelope(package="fedac.flower memory", version=1, oldest=1)
+ENVELOPE = Envelope(package="fedac.flower memory", version=1)
 STATE = "fedac-memory"
 
 

@@ -14,7 +14,7 @@ from fedac.federation.checkpoint import Envelope, require_same_rule
 from fedac.flower._arrays import NamedArrays, read_archive, write_archive
 from fedac.flower._server.result import Dropped, History, Round
 
-ENVELOPE = Envelope(package="fedac.flower", version=4, oldest=4)
+ENVELOPE = Envelope(package="fedac.flower", version=4)
 SERVER = "server:"  # before the keys of the server's state
 
 
