@@ -9,6 +9,7 @@ import numpy as np
 
 from fedac.errors import InputError
 from fedac.federation.compression import bytes_down, bytes_up
+from fedac.federation.costs import megabytes_sent
 from fedac.objectives import HeldOut
 from fedac.simulation.problem import ArrayState, Problem, Snapshot
 from fedac.simulation.result import Run
@@ -94,7 +95,7 @@ class Recorder:
         algorithm, records = lane.algorithm, len(trace.losses)
         federation, dim = self.problem.federation, self.problem.objective.dim
         up = bytes_up(algorithm, dim, self.problem.wire)
-        rounds = self.problem.schedule.rounds * federation.taking_part / federation.M
+        rounds, present = self.problem.schedule.rounds, federation.taking_part
         return Run(
             algorithm=algorithm.name,
             label=algorithm.label,
@@ -107,8 +108,7 @@ class Recorder:
             test_accuracy=np.array(trace.test_accuracy[:records]),
             state=dict(zip(algorithm.state_names, trace.state, strict=True)),
             w=lane.output(trace.state, trace.steps[-1]),
-            # Averaged over all clients: absent ones send nothing.
-            megabytes_per_worker=up * rounds / 1e6,
+            megabytes_per_worker=megabytes_sent(up, rounds, present=present, M=federation.M),
             bytes_up=up,
             bytes_down=bytes_down(algorithm, dim),
             minibatch=algorithm.minibatch,

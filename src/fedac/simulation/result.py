@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from fedac.algorithms.hyperparameters import Hyperparameters
 from fedac.errors import NoOptimumError, look_up
+from fedac.federation.costs import Costs, run_costs
 from fedac.federation.federation import Federation
 from fedac.federation.link import DEFAULT_LINK, Link, as_link
 from fedac.federation.schedule import Schedule
@@ -170,17 +171,19 @@ class Result:
 
     def megabytes_of(self, run: Run) -> Array:
         """Return the megabytes sent and received before each record by an always present client."""
-        return self.rounds_of(run).astype(np.float64) * (run.bytes_up + run.bytes_down) / 1e6
+        return self._costs(run, Link()).megabytes[self.rounds_of(run)]
 
     def seconds_of(self, run: Run, link: Link | str) -> Array:
         """Return the seconds before each record of a run on a link."""
-        elapsed = as_link(link).elapsed(
-            up=run.bytes_up, down=run.bytes_down, gaps=self.schedule.gaps,
+        seconds: Array = self._costs(run, as_link(link)).seconds[self.rounds_of(run)]
+        return seconds
+
+    def _costs(self, run: Run, link: Link) -> Costs:
+        return run_costs(
+            bytes_up=run.bytes_up, bytes_down=run.bytes_down, gaps=self.schedule.gaps, link=link,
             rows=self.federation.batch_rows, minibatch=run.minibatch, seed=self.seed, M=self.M,
             taking_part=self.federation.taking_part,
         )  # fmt: skip
-        seconds: Array = elapsed[self.rounds_of(run)]
-        return seconds
 
     def suboptimality(self, run: Run) -> Array:
         """Return loss - F* at each record of a run; NaN if the objective has no minimum."""
