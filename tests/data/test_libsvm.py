@@ -98,20 +98,17 @@ LONG = b"x" * 99
         (b"1 1:2\x00", "line 3: not text"),
     ],
 )
-@pytest.mark.parametrize("chunk", [1, 1 << 20])
-def test_a_bad_line_is_named(write, monkeypatch, line, message, chunk):
-    monkeypatch.setattr(readers, "CHUNK_BYTES", chunk)
+def test_a_bad_line_is_named(write, monkeypatch, line, message):
     path = write(b"-1 1:1\n\n" + line + b"\n1 bad\n")
-    assert_refused(path, message, n_features=9)
+    for chunk in (1, 1 << 20):
+        monkeypatch.setattr(readers, "CHUNK_BYTES", chunk)
+        assert_refused(path, message, n_features=9)
 
 
-@pytest.mark.parametrize("index", [b"100000001", b"2000000000", b"3000000000"])
-@pytest.mark.parametrize("chunk", [1, 1 << 20])
-def test_an_index_too_large_for_memory(write, monkeypatch, index, chunk):
-    monkeypatch.setattr(readers, "CHUNK_BYTES", chunk)
-    token = index.decode()
-    message = f"line 2: '{token}:1': the feature index must be a whole number from 1 to 100000000"
-    assert_refused(write(b"-1 1:1\n1 " + index + b":1\n"), message)
+@pytest.mark.parametrize("index", ["100000001", "3000000000", "9" * 30])
+def test_an_index_too_large_for_memory(write, index):
+    message = f"line 2: '{index}:1': the feature index must be a whole number from 1 to 100000000"
+    assert_refused(write(f"-1 1:1\n1 {index}:1\n".encode()), message)
 
 
 def test_the_largest_number_of_columns(write):

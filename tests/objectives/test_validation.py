@@ -17,119 +17,78 @@ from fedac.objectives import (
 
 X = np.array([[1.0, 0.0], [0.0, 2.0], [3.0, 0.0]])
 y = np.array([1.0, -1.0, 1.0])
-
-every_model = pytest.mark.parametrize("model", [LogisticRegression, LeastSquares, SquaredHinge])
-both_kinds = pytest.mark.parametrize("kind", [np.array, sp.csr_array], ids=["dense", "sparse"])
+HUGE = np.array([[1.0, -1e300], [1.0, 1.0], [1.0, 1.0]])
 
 
-@every_model
-@pytest.mark.parametrize("l2", [-1e-9, math.nan, math.inf])
-def test_l2(model, l2: float) -> None:
-    with pytest.raises(InputError, match="l2 must be a finite number, at least 0, got"):
-        model(X, y, l2=l2)
+@pytest.mark.parametrize("model", [LogisticRegression, LeastSquares, SquaredHinge])
+@pytest.mark.parametrize("kind", [np.array, sp.csr_array], ids=["dense", "sparse"])
+@pytest.mark.parametrize(
+    ("X", "y", "l2", "reason"),
+    [
+        (X, y, -1e-9, "l2 must be a finite number, at least 0, got"),
+        (X, y, math.nan, "l2 must be a finite number, at least 0, got"),
+        (X + math.inf, y, 0.0, "X has NaN or infinite entries"),
+        (X + math.nan, y, 0.0, "X has NaN or infinite entries"),
+        (HUGE, y, 0.0, r"X has an entry of -1e\+300, and squares overflow above"),
+        (np.ones((0, 2)), y[:0], 0.0, "X must be a matrix with rows and columns, got shape"),
+        (np.ones((3, 0)), y, 0.0, "X must be a matrix with rows and columns, got shape"),
+        (X, [1.0, math.nan, 1.0], 0.0, "y has NaN or infinite entries"),
+        (X, [1.0, -math.inf, 1.0], 0.0, "y has NaN or infinite entries"),
+        (X, y[:2], 0.0, "X has 3 rows but y has shape"),
+        (X, y[:, None], 0.0, "X has 3 rows but y has shape"),
+        (X, 1.0, 0.0, "X has 3 rows but y has shape"),
+    ],
+)
+def test_data(model, kind, X, y, l2: float, reason: str) -> None:
+    with pytest.raises(InputError, match=reason):
+        model(kind(X), y, l2=l2)
 
 
-@every_model
-@both_kinds
-@pytest.mark.parametrize("bad", [math.nan, math.inf])
-def test_entries_of_X(model, kind, bad: float) -> None:
-    with pytest.raises(InputError, match="X has NaN or infinite entries"):
-        model(kind(np.array([[1.0, bad]])), [1.0])
+@pytest.mark.parametrize("shape", [(3,), (3, 2, 1)])
+def test_dense_data_has_two_dimensions(shape: tuple[int, ...]) -> None:
+    with pytest.raises(InputError, match="X must be a matrix with rows and columns, got shape"):
+        LeastSquares(np.ones(shape), y)
 
 
-@every_model
-@both_kinds
-def test_entries_whose_squares_overflow(model, kind) -> None:
-    with pytest.raises(InputError, match=r"X has an entry of -1e\+300, and squares overflow above"):
-        model(kind(np.array([[1.0, -1e300]])), [1.0])
-
-
-@every_model
-@both_kinds
-@pytest.mark.parametrize("bad", [math.nan, -math.inf])
-def test_entries_of_y(model, kind, bad: float) -> None:
-    with pytest.raises(InputError, match="y has NaN or infinite entries"):
-        model(kind(X), [1.0, bad, 1.0])
-
-
-@every_model
-@both_kinds
-@pytest.mark.parametrize("shape", [(2,), (4,), (3, 1), ()])
-def test_shape_of_y(model, kind, shape: tuple[int, ...]) -> None:
-    with pytest.raises(InputError, match="X has 3 rows but y has shape"):
-        model(kind(X), np.ones(shape))
-
-
-@both_kinds
 @pytest.mark.parametrize("label", [0.0, 2.0, 0.5])
-def test_labels(kind, label: float) -> None:
+def test_labels(label: float) -> None:
     for model in (LogisticRegression, SquaredHinge):
         with pytest.raises(InputError, match=r"needs labels -1 and \+1"):
-            model(kind(X), [1.0, label, -1.0])
-    LeastSquares(kind(X), [1.0, label, -1.0])
-
-
-@every_model
-@pytest.mark.parametrize("shape", [(0, 2), (3, 0), (3,), (3, 2, 1)])
-def test_shape_of_X(model, shape: tuple[int, ...]) -> None:
-    with pytest.raises(InputError, match="X must be a matrix with rows and columns, got shape"):
-        model(np.ones(shape), y[: shape[0]])
-
-
-@every_model
-@pytest.mark.parametrize("shape", [(0, 2), (3, 0)])
-def test_shape_of_sparse_X(model, shape: tuple[int, int]) -> None:
-    with pytest.raises(InputError, match="X must be a matrix with rows and columns"):
-        model(sp.csr_array(shape), y[: shape[0]])
+            model(X, [1.0, label, -1.0])
+    LeastSquares(X, [1.0, label, -1.0])
 
 
 @pytest.mark.parametrize(
-    ("curvatures", "reason"),
+    ("curvatures", "more", "reason"),
     [
-        ([1.0, -1e-9], "must be one or more finite numbers, at least 0"),
-        ([], "must be one or more finite numbers, at least 0"),
-        ([[1.0, 2.0]], "must be one or more finite numbers, at least 0"),
-        ([math.nan], "has NaN or infinite entries"),
-        ([math.inf, 1.0], "has NaN or infinite entries"),
-        (["steep"], "must be numbers in an array, got"),
+        ([1.0, -1e-9], {}, "curvatures must be one or more finite numbers, at least 0"),
+        ([], {}, "curvatures must be one or more finite numbers, at least 0"),
+        ([[1.0, 2.0]], {}, "curvatures must be one or more finite numbers, at least 0"),
+        ([math.inf, 1.0], {}, "curvatures has NaN or infinite entries"),
+        (["steep"], {}, "curvatures must be numbers in an array, got"),
+        ([1.0], {"sigma": -0.1}, "sigma must be a finite number, at least 0, got"),
+        ([1.0], {"sigma": math.nan}, "sigma must be a finite number, at least 0, got"),
+        ([1.0, 2.0], {"optimum": [1.0, 2.0, 3.0]}, r"optimum must have shape \(2,\), got \(3,\)"),
+        ([1.0], {"optimum": [math.nan]}, "optimum has NaN or infinite entries"),
+        ([1.0], {"optimum": None}, "optimum has NaN or infinite entries"),
     ],
 )
-def test_curvatures(curvatures: list, reason: str) -> None:
-    with pytest.raises(InputError, match=f"curvatures {reason}"):
-        NoisyQuadratic(curvatures)
-
-
-@pytest.mark.parametrize("sigma", [-0.1, math.nan, math.inf])
-def test_sigma(sigma: float) -> None:
-    with pytest.raises(InputError, match="sigma must be a finite number, at least 0, got"):
-        NoisyQuadratic([1.0], sigma=sigma)
+def test_quadratics(curvatures: list, more: dict, reason: str) -> None:
+    with pytest.raises(InputError, match=reason):
+        NoisyQuadratic(curvatures, **more)
 
 
 @pytest.mark.parametrize(
-    ("curvatures", "optimum", "reason"),
+    ("lam", "center", "reason"),
     [
-        ([1.0, 2.0], [1.0, 2.0, 3.0], r"must have shape \(2,\), got \(3,\)"),
-        ([1.0], [math.nan], "has NaN or infinite entries"),
-        ([1.0], None, "has NaN or infinite entries"),
+        (0.0, [0.0, 0.0], "lam must be a finite number above 0"),
+        (math.inf, [0.0, 0.0], "lam must be a finite number above 0"),
+        (1.0, [1.0], r"center must have shape \(2,\), got"),
+        (1.0, 0.0, r"center must have shape \(2,\), got"),
+        (1.0, [[1.0, 2.0]], r"center must have shape \(2,\), got"),
+        (1.0, [math.nan, 1.0], "center has NaN or infinite entries"),
     ],
 )
-def test_the_optimum_of_a_quadratic(curvatures: list, optimum: object, reason: str) -> None:
-    with pytest.raises(InputError, match=f"optimum {reason}"):
-        NoisyQuadratic(curvatures, optimum=optimum)
-
-
-@pytest.mark.parametrize("lam", [0.0, -1.0, math.nan, math.inf])
-def test_lam(lam: float) -> None:
-    with pytest.raises(InputError, match="lam must be a finite number above 0"):
-        Augmented(NoisyQuadratic([1.0]), lam=lam, center=[0.0])
-
-
-@pytest.mark.parametrize("center", [[1.0], [1.0, 2.0, 3.0], 0.0, [[1.0, 2.0]]])
-def test_shape_of_center(center: object) -> None:
-    with pytest.raises(InputError, match=r"center must have shape \(2,\), got"):
-        Augmented(NoisyQuadratic([1.0, 1.0]), lam=1.0, center=center)
-
-
-def test_entries_of_center() -> None:
-    with pytest.raises(InputError, match="center"):
-        Augmented(NoisyQuadratic([1.0]), lam=1.0, center=[math.nan])
+def test_augmented(lam: float, center: object, reason: str) -> None:
+    with pytest.raises(InputError, match=reason):
+        Augmented(NoisyQuadratic([1.0, 1.0]), lam=lam, center=center)

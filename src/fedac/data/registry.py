@@ -136,16 +136,9 @@ def fetch(name: str, on_progress: OnProgress = lambda done, total: None) -> Path
     if path is None:
         path = cache_dir() / "data" / source.file
         _download(source.site + source.file, path, source.sha256, on_progress)
-        if source.sha256 is None:
-            # Nothing to compare with yet, but later damage will be noticed.
-            _recorded_sha256(path).write_text(f"{_sha256(path)}  {path.name}\n")
-        return path
-    expected = source.sha256 if path.name == source.file else None
-    if expected is None and _recorded_sha256(path).is_file():
-        expected = _recorded_sha256(path).read_text().partition(" ")[0]
-    if expected is not None and expected != (got := _sha256(path)):
+    elif source.sha256 and path.name == source.file and (got := _sha256(path)) != source.sha256:
         raise DataError(
-            f"{path} is damaged: expected sha256 {expected}, got {got}; "
+            f"{path} is damaged: expected sha256 {source.sha256}, got {got}; "
             f"delete it and run 'fedac data fetch {name}'"
         )
     return path
@@ -176,10 +169,6 @@ def _local(source: Source) -> Path | None:
     names = dict.fromkeys([source.file, stem, *(stem + other for other in OPENERS)])
     paths = (folder / name for folder in (*_folders(), EMBEDDED) for name in names)
     return next((path for path in paths if path.is_file()), None)
-
-
-def _recorded_sha256(path: Path) -> Path:
-    return path.with_name(path.name + ".sha256")
 
 
 def _sha256(path: Path) -> str:
@@ -248,10 +237,8 @@ def _reason(error: OSError) -> str:
         return f"the server answered {error.response.status_code} {error.response.reason}"
     if isinstance(error, requests.Timeout):
         return f"no answer within {TIMEOUT_SECONDS} s"
-    if isinstance(error, requests.exceptions.ChunkedEncodingError):
-        return "the connection was lost"
-    if isinstance(error, requests.ConnectionError):
-        return "no connection to the server"
+    if isinstance(error, requests.ConnectionError | requests.exceptions.ChunkedEncodingError):
+        return "the server cannot be reached, or the connection was lost"
     return error.strerror or str(error)
 
 
