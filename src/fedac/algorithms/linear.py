@@ -22,6 +22,7 @@ from fedac.validate import Array
 
 Rows = tuple[tuple[float, ...], ...]
 """One row of coefficients for each combination."""
+_SCALE = np.repeat([1e-9, 1e-4, 1.0, 1e4, 1e9], 4)  # of the probes
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,12 +78,10 @@ class Boundary:
     >>> from fedac.algorithms import get
     >>> scaffold = get("scaffold")
     >>> form = boundary_form(scaffold, scaffold.couple(eta=0.5, mu=1.0, K=4), 4)
-    >>> form.enter_round((3.0, 1.0), (0.5,))  # x and c; c_m
-    (3.0, 0.5, 0.0)
-    >>> form.leave_round((1.0, 0.5, 8.0), (3.0, 1.0), (0.5,))
-    ((1.0, 1.5), (2.0,))
-    >>> form.after(8).leave_round((1.0, 0.5, 8.0), (3.0, 1.0), (0.5,))  # a mean of 8 gradients
-    ((1.0, 0.5), (1.0,))
+    >>> form.enter  # w, the correction and the sum of gradients, of w, c and c_m
+    ((1.0, 0.0, 0.0), (0.0, 1.0, -1.0), (0.0, 0.0, 0.0))
+    >>> form.memory, form.after(8).memory  # c_m is the mean gradient
+    (((0.0, 0.0, 0.25, 0.0, 0.0, 0.0),), ((0.0, 0.0, 0.125, 0.0, 0.0, 0.0),))
     """
 
     first_memory: Rows  # a client's first memory, of the sequences
@@ -112,19 +111,6 @@ class Boundary:
     def _shifted(self, rows: Rows, slope: Rows, steps: int) -> Rows:
         return _rows(np.array(rows) + (1 / steps - 1 / self.steps) * np.array(slope))
 
-    def begin_memory(self, sequences: State) -> State:
-        """Return the memory of a client in its first round."""
-        return apply_rows(self.first_memory, sequences)
-
-    def enter_round(self, sequences: State, memory: State) -> State:
-        """Return the local sequences."""
-        return apply_rows(self.enter, (*sequences, *memory))
-
-    def leave_round(self, local: State, sequences: State, memory: State) -> tuple[State, State]:
-        """Return the message and the new memory."""
-        vectors = (*local, *sequences, *memory)
-        return apply_rows(self.message, vectors), apply_rows(self.memory, vectors)
-
 
 @lru_cache(maxsize=256)
 def boundary_form(algorithm: Algorithm, hp: Hyperparameters, steps: int) -> Boundary:
@@ -152,9 +138,6 @@ def boundary_form(algorithm: Algorithm, hp: Hyperparameters, steps: int) -> Boun
         ) from error
     slope_message, slope_memory = (None, None) if slope is None else (slope[:T], slope[T:])
     return Boundary(first_memory, enter, left[:T], left[T:], steps, slope_message, slope_memory)
-
-
-_SCALE = np.repeat([1e-9, 1e-4, 1.0, 1e4, 1e9], 4)
 
 
 def _slope(left_after: Callable[[int], Rows]) -> Rows | None:
@@ -203,13 +186,11 @@ def _rows(matrix: Array) -> Rows:
     return tuple(map(tuple, matrix.tolist()))
 
 
-def apply_rows(rows: Rows, vectors: State) -> State:
-    """Return one combination of the vectors for each row."""
-    return tuple(combine(row, vectors) for row in rows)
+def _apply(rows: Rows, vectors: State) -> State:
+    return tuple(_combine(row, vectors) for row in rows)
 
 
-def combine(coefficients: tuple[float, ...], vectors: State) -> Vector:
-    """Return one combination of the vectors."""
+def _combine(coefficients: tuple[float, ...], vectors: State) -> Vector:
     terms = [c * v for c, v in zip(coefficients, vectors, strict=True) if c]
     return reduce(add, terms) if terms else 0.0 * vectors[0]
 
@@ -227,15 +208,6 @@ def from_linear(
 
     `sequences` are the local ones, `start` their initial values for w_0 = 1, and `eta` the step
     size of the coefficients. Another one, as from a scheduler, is allowed if `scales`.
-
-    Examples
-    --------
-    >>> from fedac.algorithms import FEDAC_I
-    >>> hp = FEDAC_I.couple(eta=0.5, mu=0.5, K=4)
-    >>> step = linear_form(FEDAC_I, hp)
-    >>> twin = from_linear("twin", FEDAC_I.sequences, (1.0, 1.0), step, eta=0.5)
-    >>> twin.update((8.0, 4.0), 7.0, 2.0, hp) == FEDAC_I.update((8.0, 4.0), 7.0, 2.0, hp)
-    True
     """
 
     def couple(*, eta: float, mu: float, K: int) -> Hyperparameters:
@@ -247,7 +219,7 @@ def from_linear(
         return Hyperparameters(eta=eta)
 
     def update(state: State, w_md: Vector, g: Vector, hp: Hyperparameters) -> State:
-        return apply_rows(_scaled(step.update, start, hp.eta / nominal), (*state, w_md, g))
+        return _apply(_scaled(step.update, start, hp.eta / nominal), (*state, w_md, g))
 
     nominal = eta
     return Algorithm(
@@ -256,7 +228,7 @@ def from_linear(
         sequences=sequences,
         couple=couple,
         start=lambda w_0: tuple(coefficient * w_0 for coefficient in start),
-        query=lambda state, hp: combine(step.query, state),
+        query=lambda state, hp: _combine(step.query, state),
         update=update,
         output=lambda state, hp, t: state[0],
     )
@@ -279,15 +251,16 @@ def with_boundary(
     def leave(
         local: State, sequences: State, memory: State, hp: Hyperparameters, done: ClientWork
     ) -> tuple[State, State]:
-        return boundary.after(done.steps).leave_round(local, sequences, memory)
+        form, vectors = boundary.after(done.steps), (*local, *sequences, *memory)
+        return _apply(form.message, vectors), _apply(form.memory, vectors)
 
     return replace(
         rule,
         sequences=sequences,
         local=rule.sequences,
         memory=memory,
-        first_memory=boundary.begin_memory,
-        enter=lambda sequences, memory, hp: boundary.enter_round(sequences, memory),
+        first_memory=lambda sequences: _apply(boundary.first_memory, sequences),
+        enter=lambda sequences, memory, hp: _apply(boundary.enter, (*sequences, *memory)),
         leave=leave,
         changes=changes,
         echoes=echoes,
