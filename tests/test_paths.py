@@ -13,6 +13,22 @@ from fedac.errors import InputError
 from fedac.paths import file_system, is_network, require_writable, write_atomically
 
 
+def test_folders_are_made_and_nothing_else_is_left(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "file"
+    write_atomically(path, lambda file: file.write(b"all of it"))
+    assert path.read_bytes() == b"all of it"
+    assert list(path.parent.iterdir()) == [path]
+
+    def fail(file) -> None:
+        file.write(b"half")
+        raise OSError("the disk is full")
+
+    with pytest.raises(OSError, match="full"):
+        write_atomically(path, fail)
+    assert path.read_bytes() == b"all of it"
+    assert list(path.parent.iterdir()) == [path]
+
+
 def test_a_link_stays_a_link(tmp_path: Path) -> None:
     (tmp_path / "far").mkdir()
     target, link = tmp_path / "far" / "target", tmp_path / "link"

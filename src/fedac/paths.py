@@ -37,14 +37,6 @@ def write_atomically(
     Processes that write to the same path at the same time need different names in `writer`. The
     temporary name is otherwise fixed, so that a killed process leaves at most one file behind. A
     `private` file has mode 0600.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> path = Path(tempfile.mkdtemp()) / "new" / "file"
-    >>> write_atomically(path, lambda file: file.write(b"all of it"))
-    >>> path.read_bytes(), [p.name for p in path.parent.iterdir()]
-    (b'all of it', ['file'])
     """
     _require_replaceable(path)
     path = path.resolve()  # keep symbolic links
@@ -100,19 +92,7 @@ def is_network(path: Path) -> bool:
 
 
 def file_system(path: PurePosixPath, mounts: str) -> str:
-    """Return the type of an absolute path's file system.
-
-    `mounts` is the text of Linux's ``/proc/self/mountinfo``.
-
-    Examples
-    --------
-    >>> mounts = '''
-    ... 27 1 254:0 / / rw,relatime - ext4 /dev/vda rw
-    ... 41 27 0:40 / /home rw,relatime shared:1 - nfs4 server:/home rw
-    ... '''
-    >>> file_system(PurePosixPath("/home/ada"), mounts)
-    'nfs4'
-    """
+    """Return the type of an absolute path's file system, given ``/proc/self/mountinfo``."""
     deepest, found = -1, ""
     for line in mounts.splitlines():
         before, _, after = line.partition(" - ")

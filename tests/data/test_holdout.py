@@ -29,6 +29,13 @@ def test_the_same_rows_every_time():
     assert {tuple(row) for row in first[1].X} < larger
 
 
+def test_held_out_rows_never_change():
+    train, test = hold_out(Dataset("ten", np.arange(10.0)[:, None], np.ones(10)), 0.3)
+    assert (train.name, test.name) == ("ten, 70% of its rows", "30% of ten")
+    assert train.X.ravel().tolist() == [0, 1, 3, 5, 7, 8, 9]
+    assert test.X.ravel().tolist() == [2, 4, 6]
+
+
 def test_sparse_rows_stay_sparse():
     train, test = load_with_test("a9a", 0.25)
     assert test is not None

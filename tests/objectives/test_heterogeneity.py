@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from fedac.data import load, split
+from fedac.data import Clients, load, split
 from fedac.errors import InputError, NoOptimumError
 from fedac.objectives import (
     LOSSES,
@@ -214,3 +214,10 @@ def test_without_an_optimum_or_rows_there_is_none():
         LogisticRegression([[1.0], [2.0]], [1.0, 1.0]).heterogeneity([0, 1])
     with pytest.raises(InputError, match="clients need rows"):
         NoisyQuadratic([1.0]).heterogeneity([0, 1])
+
+
+def test_uniform_weights_give_the_mean_over_clients():
+    F = LeastSquares([[1.0], [1.0], [1.0]], [0.0, 0.0, 3.0])
+    two, w = Clients(["a", "a", "b"]), np.zeros(1)
+    values = [module.minimized(F, two, by).value(w) for by in ("examples", "uniform")]
+    assert values == [1.5, 2.25]

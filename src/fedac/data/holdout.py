@@ -54,15 +54,7 @@ def load_with_test(
 
 
 def hold_out(data: Dataset, share: float) -> tuple[Dataset, Dataset]:
-    """Return training rows and held-out rows, drawn with a fixed seed.
-
-    Examples
-    --------
-    >>> data = Dataset("ten", np.arange(10.0)[:, None], np.ones(10))
-    >>> train, test = hold_out(data, 0.3)
-    >>> train.name, train.X.ravel(), test.X.ravel()
-    ('ten, 70% of its rows', array([0., 1., 3., 5., 7., 8., 9.]), array([2., 4., 6.]))
-    """
+    """Return training rows and held-out rows, drawn with a fixed seed."""
     n, count = data.n_samples, round(share * data.n_samples)
     if not 0 < count < n:
         raise InputError(f"a share of {share:g} of {n} rows leaves none to train or to test on")

@@ -110,13 +110,7 @@ def _load_source(source: Source, on_progress: OnProgress) -> Dataset:
 
 
 def describe() -> list[tuple[Source, str]]:
-    """List every data set that `load` knows by name, and where it is on this machine.
-
-    Examples
-    --------
-    >>> [where for source, where in describe() if source.name == "synthetic"]
-    ['generated']
-    """
+    """List every data set that `load` knows by name, and where it is on this machine."""
     generated = (
         Source("synthetic", "", 32_561, 123, "the shape of a9a"),
         Source("synthetic-dense", "", 4_000, 2_000, "the shape of epsilon, fewer rows"),

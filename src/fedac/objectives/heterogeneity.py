@@ -52,16 +52,7 @@ class Heterogeneity:
 
 
 def minimized(objective: F, clients: Clients | None, weighting: str) -> F:
-    """Return F: the mean loss over all rows or, with uniform weights, over all clients.
-
-    Examples
-    --------
-    >>> from fedac.objectives import LeastSquares
-    >>> F = LeastSquares([[1.0], [1.0], [1.0]], [0.0, 0.0, 3.0])
-    >>> two = Clients(["a", "a", "b"])
-    >>> [minimized(F, two, by).value(np.zeros(1)) for by in ("examples", "uniform")]
-    [1.5, 2.25]
-    """
+    """Return F: the mean loss over all rows or, with uniform weights, over all clients."""
     if clients is None or weighting != "uniform":
         return objective
     return objective.weighted(clients.row_weights)
