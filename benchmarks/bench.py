@@ -19,7 +19,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -35,7 +35,7 @@ from fedac.data import dense, split, synthetic
 from fedac.data import load as load_data
 from fedac.errors import NotAcceleratedWarning, StepSizeWarning
 from fedac.experiments import sweep
-from fedac.experiments.grid import Grid, shipped
+from fedac.experiments.grid import read_grid, shipped
 from fedac.experiments.store import Store, describe_machine
 from fedac.experiments.task import prepare
 from fedac.federation.sampling import sample_index
@@ -292,14 +292,15 @@ def _start(what: str) -> Line:
 
 def _jobs(what: str) -> Line:
     """Compare the runs per second of a sweep of small groups."""
-    whole = Grid.from_toml(shipped("a9a-l2-1e-3"))
-    grid = whole.model_copy(update={"workers": tuple(M for M in whole.workers if M <= 256)})
-    prepare(grid)
+    whole = read_grid(shipped("a9a-l2-1e-3"))
+    few = tuple(M for M in whole.several("workers") if M <= 256)
+    task, groups = prepare(replace(whole, workers=few))
 
     def speed(jobs: int) -> float:
         with TemporaryDirectory() as folder, Store(folder, create=True) as store:
             before = time.perf_counter()
-            return sweep.run(grid, store, jobs=jobs).new / (time.perf_counter() - before)
+            done = sweep.run_groups(task, groups, store, jobs=jobs)
+            return done.new / (time.perf_counter() - before)
 
     # Long enough that one measurement will do.
     two, one = speed(2), speed(1)

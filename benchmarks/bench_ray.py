@@ -20,11 +20,11 @@ import numpy as np
 from bench import ETAS, REPEATS
 
 from fedac.data import load
-from fedac.experiments.grid import Config, Grid, groups
 from fedac.experiments.pool import Order
 from fedac.experiments.ray_pool import OnRay
 from fedac.experiments.store import Outcome
 from fedac.experiments.task import Task
+from fedac.federation.spec import RunSpec
 from fedac.objectives import LogisticRegression
 from fedac.simulation import simulate
 
@@ -56,11 +56,11 @@ class Finished(Task):
 
     losses: int = 100_000
 
-    def run(self, configs: Sequence[Config], *_: Any, **__: Any) -> list[tuple[Config, Outcome]]:
+    def run(self, configs: Sequence[RunSpec], *_: Any, **__: Any) -> list[tuple[RunSpec, Outcome]]:
         """Return about 1 MB of results for the first run."""
         losses = tuple(np.arange(self.losses, dtype=float).tolist())
         outcome = Outcome(
-            status="ok", steps=(0,), losses=losses, f_star=0.0, megabytes_per_worker=0.0,
+            status="ok", steps=(0,), losses=losses, f_star=0.0, bytes_up=0, bytes_down=0,
             n_samples=1, n_features=1, seconds=0.0,
         )  # fmt: skip
         return [(configs[0], outcome)]
@@ -68,15 +68,11 @@ class Finished(Task):
 
 def measure_task() -> dict[str, Any]:
     """Time Ray tasks that do nothing, one at a time."""
-    grid = Grid(
-        name="bench", dataset="one row", l2=1e-2, algorithms=("fedavg",), workers=(1,), eta=(0.1,),
-        local_steps=(1,), steps=1, seeds=tuple(range(ORDERS)),
-    )  # fmt: skip
     F = LogisticRegression([[1.0]], [1.0], l2=1e-2)
-    listed = groups(grid, dataset="one row", data_hash="0" * 64)
-    task = Finished(F, grid.records(), listed, {}, "examples", None)
+    task = Finished(F, {}, {}, {}, None)
+    runs = [RunSpec(algorithm="fedavg", local_steps=1, steps=1, seed=n) for n in range(ORDERS)]
     with cluster_of(1), OnRay(task, [], None, lambda: None) as runner:
-        orders = (Order(number, configs, 0.0) for number, configs in enumerate(task.groups))
+        orders = (Order(number, (run,), 0.0) for number, run in enumerate(runs))
         times = []
         for answer in runner.run(orders, lambda order, queries, node: None):
             assert answer.error is None

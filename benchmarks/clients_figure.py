@@ -13,7 +13,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from fedac.algorithms import get
-from fedac.experiments.grid import Grid, shipped
+from fedac.experiments.grid import read_grid, shipped
 from fedac.experiments.store import Store
 from fedac.experiments.summary import seeds_note, summarize, tuned
 from fedac.experiments.sweep import run
@@ -25,16 +25,20 @@ PANELS = {1.0: "everybody takes part", 0.1: "participation 10%"}
 
 def main() -> None:
     """Run the sweep and draw a panel for each participation."""
-    grid = Grid.from_toml(shipped("a9a-clients"))
+    grid = read_grid(shipped("a9a-clients"))
     with TemporaryDirectory() as folder, Store(folder, create=True) as store:
         run(grid, store)
         cells = summarize(tuned(store.frame()))
     figure = Figure(figsize=(8, 3.6), layout="constrained")
-    places = np.arange(len(grid.split))
+    places = np.arange(len(grid.several("split")))
     for ax, participation in zip(figure.subplots(1, 2, sharey=True), PANELS, strict=True):
         panel = cells[cells["participation"] == participation]
-        for name in grid.algorithms:
-            line = panel[panel["algorithm"] == name].set_index("split").loc[list(grid.split)]
+        for name in grid.several("algorithm"):
+            line = (
+                panel[panel["algorithm"] == name]
+                .set_index("split")
+                .loc[list(grid.several("split"))]
+            )
             look = style(name)
             ax.plot(
                 places, line["middle"], color=look.colour, marker=look.marker,

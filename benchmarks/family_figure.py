@@ -23,10 +23,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from fedac.algorithms import get
-from fedac.experiments.grid import Grid
+from fedac.experiments.grid import make_grid
 from fedac.experiments.store import Store
 from fedac.experiments.summary import over_seeds
 from fedac.experiments.sweep import run
+from fedac.federation.spec import Spec
 from fedac.plotting import styles
 
 OUT = Path(__file__).parents[1] / "docs" / "images" / "family.png"
@@ -78,7 +79,7 @@ def family(algorithm: str) -> str:
     return re.sub(r"(momentum\(|nesterov\(1,)[^)]*\)", r"\1β)", algorithm)
 
 
-def traces_of(store: Store, grid: Grid) -> pd.DataFrame:
+def traces_of(store: Store, grid: Spec) -> pd.DataFrame:
     """Run a grid; return the losses of its runs, a row for each record after the start."""
     keys = run(grid, store).keys
     runs = store.frame().set_index("key").loc[list(keys)].reset_index()
@@ -134,9 +135,9 @@ def main() -> None:
             columns: dict[str, dict[str, dict[str, str]]] = {"rounds": {}, "kilobytes": {}}
             for settings in grids:
                 (K,), T = settings["local_steps"], settings["steps"]
-                grid = Grid(name=title, **SHARED, **settings, record_every=K)
+                grid = make_grid(name=title, **SHARED, **settings, record_every=K)
                 along = traces_of(store, grid)
-                families = list(dict.fromkeys(map(family, grid.algorithms)))
+                families = list(dict.fromkeys(map(family, grid.several("algorithm"))))
                 # Bytes sent by a method with one vector.
                 budgets = {"rounds": T // K, "kilobytes": along["kilobytes"].min() * (T // K)}
                 for (over, budget), ax in zip(budgets.items(), panels, strict=True):

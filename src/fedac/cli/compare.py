@@ -23,6 +23,7 @@ from fedac.cli.console import (
 from fedac.cli.options import (
     JOBS,
     MEGABYTES,
+    ON_RAY,
     RAY_ADDRESS,
     Command,
     nonempty_path,
@@ -52,9 +53,7 @@ OPTIONS = {"algorithms": "--methods", "seeds": "--seed", "steps": "--rounds"}
     help="Keep all runs here, and write figure, tables and report.",
 )
 @click.option("--jobs", "-j", type=int, help=JOBS)
-@click.option(
-    "--on", metavar="ray", help="Run on a Ray cluster instead: needs pip install 'fedac[ray]'."
-)
+@click.option("--on", metavar="ray", help=ON_RAY)
 @click.option("--ray-address", metavar="HOST:PORT", help=RAY_ADDRESS)
 @click.option(
     "--json",

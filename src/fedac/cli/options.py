@@ -1,4 +1,4 @@
-"""Values of options: lists, names and paths."""
+"""Options of commands: those of the Spec, lists, paths, and how help pages show them."""
 
 from __future__ import annotations
 
@@ -13,48 +13,33 @@ import click
 
 from fedac.algorithms import ALGORITHMS, split_names
 from fedac.errors import InputError
-from fedac.federation.spec import Option, Spec, Surface, command_option, group_of
+from fedac.federation.spec import Option, Spec, Surface, command_option, group_of, options
 from fedac.paths import require_writable
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 
-ALGORITHM_NAMES = f"{', '.join(ALGORITHMS)}, any other that 'fedac algorithms' lists"
-# Those of fedac.objectives.LOSSES, which is slow to import.
 LOSS_NAMES = "logistic, least-squares, squared-hinge"
-JOBS = (
-    "Groups of runs side by side, in processes that share the cores; the best number unless given."
-)
-RAY_ADDRESS = "The cluster of --on ray; $RAY_ADDRESS, else a Ray on this machine, unless given."
-WAN = "wan"
-LINK = (
-    "What a round costs in seconds: datacenter, wan, home, phone, or numbers such as "
-    "'latency=50ms up=20Mbit down=100Mbit gradient=2ms row=20us stragglers=lognormal(0.5)'."
-)
+JOBS = "Parallel groups of runs, in processes that share the cores (default: chosen automatically)."
+ON_RAY = "Run on a Ray cluster instead; requires pip install 'fedac[ray]'."
+RAY_ADDRESS = "Address of the cluster (default: $RAY_ADDRESS, else Ray on this machine)."
+LINK, WAN = options()["link"].help, "wan"
 MEGABYTES = "MB: sent and received by a client that is present in every round."
 BAND = (
-    "How several seeds are shown: range or quartiles, around their median; or confidence, the 95% "
-    "confidence interval of their mean."
+    "How several seeds are summarized: median and range, median and quartiles, or mean and 95% "
+    "confidence interval. One of range, quartiles, confidence."
 )
 
 
 def listed(read: Callable[[str], T], what: str, text: str, *, option: str) -> list[T]:
-    """Read a comma-separated list; commas in parentheses separate nothing.
+    """Parse a comma-separated list; commas in parentheses do not separate.
 
-    Examples
-    --------
-    >>> numbers("0.1,0.2", option="--eta")
-    [0.1, 0.2]
     >>> names("fedac-i, fedavg+nesterov(1,0.9)", option="--algorithms")
     ['fedac-i', 'fedavg+nesterov(1,0.9)']
     >>> whole_numbers("4,8.5", option="--workers")
     Traceback (most recent call last):
     ...
     fedac.errors.InputError: --workers takes whole numbers separated by commas, got '4,8.5'
-    >>> numbers("0.1,0.10", option="--eta")
-    Traceback (most recent call last):
-    ...
-    fedac.errors.InputError: --eta: 0.1 is listed twice
     """
     parts = split_names(text)
     try:
@@ -69,13 +54,12 @@ def listed(read: Callable[[str], T], what: str, text: str, *, option: str) -> li
     return values
 
 
-numbers = partial(listed, float, "numbers")
 whole_numbers = partial(listed, int, "whole numbers")
 names = partial(listed, str, "names")
 
 
 def nonempty_path(text: str) -> Path:
-    """Read a path; an empty one, as from an unset variable, would mean the current folder."""
+    """Parse a path. An empty one, as from an unset variable, would mean the current folder."""
     if not text:
         raise click.BadParameter("the path is empty; the current folder is '.'")
     return Path(text)
@@ -148,13 +132,10 @@ class Group(click.Group):
 
 
 def output_folder(path: Path, *, option: str) -> Path:
-    """Return a folder that exists or can be created, so that a command fails before it computes.
+    """Require a folder that exists or can be created, so that a command fails before it computes.
 
-    It is not created here: a command that fails for another reason leaves nothing behind. Parents
-    that are missing are created with it.
+    It is not created here: a command that fails for another reason leaves nothing behind.
 
-    Examples
-    --------
     >>> output_folder(Path(os.devnull), option="--out")
     Traceback (most recent call last):
     ...
@@ -169,12 +150,10 @@ def output_folder(path: Path, *, option: str) -> Path:
 
 
 def output_file(path: Path, *, option: str) -> Path:
-    """Return the path of a file that can be written, so that a command fails before it computes.
+    """Require a writable file, so that a command fails before it computes. "-" means stdout.
 
-    Its folder must exist: a missing one is more likely a typo. "-" is the standard output.
+    Its folder must exist: a missing one is more likely a typo.
 
-    Examples
-    --------
     >>> output_file(Path("gone/figure.png"), option="--figure")
     Traceback (most recent call last):
     ...

@@ -24,6 +24,7 @@ from fedac.cli.console import (
 from fedac.cli.options import (
     BAND,
     JOBS,
+    ON_RAY,
     RAY_ADDRESS,
     Command,
     argument,
@@ -74,9 +75,7 @@ Keys of FILE.toml: {", ".join(KEYS)}. They mean the same as the options. Lists m
 @spec_options(SWEEP)
 @click.option("--band", default="range", help=BAND)
 @click.option("--jobs", "-j", type=int, help=JOBS)
-@click.option(
-    "--on", metavar="ray", help="Run on a Ray cluster instead: needs pip install 'fedac[ray]'."
-)
+@click.option("--on", metavar="ray", help=ON_RAY)
 @click.option("--ray-address", metavar="HOST:PORT", help=RAY_ADDRESS)
 @click.option(
     "--shard",
