@@ -31,8 +31,7 @@ from fedac.objectives import HeldOut, LinearModel, Objective
 from fedac.objectives.heterogeneity import minimized
 from fedac.simulation.engines import start_engine
 from fedac.simulation.problem import Lane, Problem, start_point
-from fedac.simulation.recorder import Record, Recorder
-from fedac.simulation.result import Result
+from fedac.simulation.result import Record, Recorder, Result
 from fedac.validate import Array, require_positive
 
 # Problem, algorithms, step sizes and clients may be objects, which enter as they are.
