@@ -42,43 +42,40 @@ def with_scaffnew(rule: Algorithm) -> Algorithm:
         )
     return replace(
         FEDAVG,
-        couple=couple,
-        update=update,
+        couple=_couple,
+        update=_update,
         local=("w", "h"),
         memory=("h", "y"),
-        enter=enter,
-        leave=leave,
-        first_memory=first_memory,
+        enter=_enter,
+        leave=_leave,
+        first_memory=_first_memory,
         everybody=True,
         echoes=(("w", "y"),),  # otherwise the mean of h_m would drift away from zero
     )
 
 
-def couple(*, eta: float, mu: float = 1.0, K: int = 1) -> ScaffnewHyperparameters:
-    """Keep the step size."""
+def _couple(*, eta: float, mu: float = 1.0, K: int = 1) -> ScaffnewHyperparameters:
     return ScaffnewHyperparameters(eta=eta, K=K)
 
 
-def first_memory(sequences: State) -> State:
-    """Start with h_m = 0, as if the client had sent the broadcast point."""
-    return 0 * sequences[0], sequences[0]
+def _first_memory(sequences: State) -> State:
+    # As if the client had sent the broadcast point.
+    (x,) = sequences
+    return 0 * x, x
 
 
-def enter(sequences: State, memory: State, hp: ScaffnewHyperparameters) -> State:
-    """Update h_m with the new broadcast point."""
+def _enter(sequences: State, memory: State, hp: ScaffnewHyperparameters) -> State:
     (x,), (h, y) = sequences, memory
     return x, h + (x - y) / (hp.K * hp.eta)
 
 
-def update(local: State, w_md: Vector, g: Vector, hp: ScaffnewHyperparameters) -> State:
-    """Take an SGD step with the corrected gradient."""
+def _update(local: State, w_md: Vector, g: Vector, hp: ScaffnewHyperparameters) -> State:
     w, h = local
     return (*FEDAVG.update((w,), w_md, g - h, hp), h)
 
 
-def leave(
+def _leave(
     local: State, sequences: State, memory: State, hp: Any, done: ClientWork
 ) -> tuple[State, State]:
-    """Send w, and keep it as y_m."""
     w, h = local
     return (w,), (h, w)
