@@ -1,4 +1,4 @@
-"""Algorithms and losses by name: built in, or the user's own as ``module:name``."""
+"""Algorithms and losses by name: built in, or user-defined as ``module:name``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fedac.testing import check_objective
 
 
 def find_algorithm(name: str) -> Algorithm:
-    """Return a built-in algorithm, or import the user's own; both can be composed.
+    """Return a built-in algorithm, or import a user-defined one; both can be composed.
 
     Examples
     --------
@@ -44,7 +44,7 @@ def find_algorithm(name: str) -> Algorithm:
 
 
 def _has_taken_name(own: Algorithm) -> bool:
-    """Say whether an algorithm of ours has the same name and computes something else."""
+    """Return whether a built-in algorithm has the same name and computes something else."""
     try:
         ours = get(own.name)
     except InputError:
@@ -53,7 +53,7 @@ def _has_taken_name(own: Algorithm) -> bool:
 
 
 def find_loss(name: str) -> type[ConvexObjective]:
-    """Return the class of a built-in objective, or import the user's own.
+    """Return the class of a built-in objective, or import a user-defined one.
 
     The user's class must take ``(X, y, l2=..., intercept=...)``, as `LinearModel` does.
 
@@ -73,7 +73,7 @@ def find_loss(name: str) -> type[ConvexObjective]:
 def make_objective(
     loss: str, X: Any, y: Any, *, l2: float, intercept: bool = False
 ) -> ConvexObjective:
-    """Build an objective with a built-in loss or a class of the user's own.
+    """Build an objective with a built-in or a user-defined loss.
 
     Examples
     --------

@@ -35,7 +35,7 @@ SECONDS_BETWEEN_REPORTS = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """A group to run: those of its runs that the store lacks."""
+    """The runs of a group that the store lacks."""
 
     number: int
     configs: tuple[RunSpec, ...]
@@ -65,7 +65,7 @@ class Runner(Protocol):
 
 
 class InThisProcess:
-    """Runs groups in this process, one after the other."""
+    """Runs groups in this process, sequentially."""
 
     def __init__(self, task: Task, threads: int, on_compile: Callable[[], object]) -> None:
         self.task = task
@@ -73,7 +73,7 @@ class InThisProcess:
         self.on_compile = on_compile
 
     def run(self, orders: Iterator[Order], report: Report) -> Iterator[Answer]:
-        """Run orders one after the other."""
+        """Run orders sequentially."""
         for order in orders:
 
             def on_progress(queries: int, order: Order = order) -> None:
@@ -99,7 +99,7 @@ class InProcesses:
         self._pool.close()
 
     def run(self, orders: Iterator[Order], report: Report) -> Iterator[Answer]:
-        """Run as many orders in parallel as there are workers."""
+        """Run one order per worker in parallel."""
         running = 0
         while True:
             while running < self._jobs and (order := next(orders, None)) is not None:
@@ -206,9 +206,9 @@ def passed_on(answer: Answer) -> Answer:
 def to_bytes(task: Task) -> bytes:
     """Return the task for `pickle.loads` in other processes, without its list of groups.
 
-    Lambdas and the user's own modules, which other machines do not have, are sent as code. Arrays
-    read from these bytes are writable; those that Ray shares between processes are not, and Numba
-    would compile all kernels again for them.
+    Lambdas and user modules, which other machines do not have, are sent as code. Arrays read from
+    these bytes are writable. Arrays that Ray shares between processes are not, and Numba would
+    compile all kernels again for them.
     """
     with _sent_as_code(task):
         return bytes(cloudpickle.dumps(task))
@@ -216,7 +216,7 @@ def to_bytes(task: Task) -> bytes:
 
 @contextmanager
 def _sent_as_code(task: Task) -> Iterator[None]:
-    """Have cloudpickle send the modules of the user's own algorithms and losses as code."""
+    """Have cloudpickle send the modules of user-defined algorithms and losses as code."""
     own = [type(task.objective), *(record.update for record in task.algorithms.values())]
     names = {one.__module__ for one in own if one.__module__.split(".")[0] != "fedac"}
     modules = [sys.modules[name] for name in names if name in sys.modules]

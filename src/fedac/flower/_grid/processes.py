@@ -49,7 +49,7 @@ def make_handler(pickled: bytes, _threads: int) -> Handler:
     take_identity()
     try:
         app: App = pickle.loads(pickled)
-    except BaseException:  # whatever happens when the user's modules are imported
+    except BaseException:  # importing the user's modules may raise anything
         problem = traceback.format_exc()
 
         def refuse(asked: tuple[Message, Context], _send: object) -> object:
