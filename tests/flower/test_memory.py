@@ -259,7 +259,7 @@ def test_a_lost_memory_begins_anew_and_is_counted(harm, caplog, monkeypatch):
         np.testing.assert_allclose(mine, vector, rtol=1e-9, atol=1e-12)
     warned = [r.getMessage() for r in caplog.records if "had lost" in r.getMessage()]
     (text,) = warned
-    assert "round 4: 1 of 5 clients had lost their memory and began anew: node" in text
+    assert "round 4: 1 of 5 clients had lost their memory and started again: node" in text
     assert text.endswith(f"(partition {BAD - 1})")
     assert "client 2: its memory of round 3 is lost, it begins anew: " in caplog.text
     assert "round 4: all clients begin their control variates again" in caplog.text
@@ -353,7 +353,7 @@ def test_a_folder_that_cannot_be_written_is_reported_and_the_context_used(
     federation = Five(2, memory_folder=tmp_path / "file")
     result = run(federation, "scaffold")
     assert_same(result, run(Five(2), "scaffold"))
-    assert "client 0: cannot keep its memory: " in caplog.text
+    assert "client 0: cannot save its memory: " in caplog.text
 
 
 def test_a_slow_process_of_an_earlier_round_does_no_harm(tmp_path):
