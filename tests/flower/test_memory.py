@@ -18,7 +18,7 @@ from fedac.algorithms import ClientWork, RoundInfo, get
 from fedac.errors import InputError
 from fedac.flower import LocalStrategy, QuorumError
 from fedac.flower._client.memory import ClientMemory
-from fedac.flower._server.clients import Clients
+from fedac.flower._server.known_clients import KnownClients
 from fedac.flower._task import MemoryVersion
 
 pytestmark = pytest.mark.slow
@@ -371,7 +371,7 @@ def test_a_slow_process_of_an_earlier_round_does_no_harm(tmp_path):
 
 
 def test_a_client_has_one_memory_whatever_its_node():
-    clients = Clients()
+    clients = KnownClients()
     clients.learn(7, "0")
     clients.use(1, {7: 1.0, 8: 3.0}, total=4.0)
     clients.learn(9, "0")
@@ -379,7 +379,7 @@ def test_a_client_has_one_memory_whatever_its_node():
     assert [clients.memory_version(node).round for node in (7, 8, 9, 10)] == [2, 1, 2, 0]
     clients.learn(10, "0")
     assert clients.memory_version(10) == MemoryVersion(clients.run, 2, 2.0)
-    assert Clients.from_json(json.loads(json.dumps(clients.to_json()))) == clients
+    assert KnownClients.from_json(json.loads(json.dumps(clients.to_json()))) == clients
 
 
 @pytest.mark.parametrize("name", ["../../etc", "", "0" * 17, "0" * 15 + "/", 3])

@@ -12,7 +12,7 @@ from fedac.algorithms.hyperparameters import Hyperparameters
 from fedac.errors import InputError
 from fedac.federation.checkpoint import Envelope, require_same_rule
 from fedac.flower._arrays import NamedArrays, read_archive, write_archive
-from fedac.flower._server.result import Dropped, History, Round
+from fedac.flower._server.result import Dropped, History, RoundSummary
 
 ENVELOPE = Envelope(package="fedac.flower", version=4)
 SERVER = "server:"  # before the keys of the server's state
@@ -81,7 +81,7 @@ class Checkpoint:
             server={key.removeprefix(SERVER): arrays.pop(key) for key in server},
             arrays=arrays,
             history=History(
-                [Round(**row) for row in header["history"]["rounds"]],
+                [RoundSummary(**row) for row in header["history"]["rounds"]],
                 [Dropped(**drop) for drop in header["history"]["dropped"]],
             ),
             **{key: header[key] for key in ("round", "settings", "clients", "norms")},

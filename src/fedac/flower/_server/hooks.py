@@ -30,7 +30,7 @@ from fedac.flower._arrays import (
     travel_keys,
 )
 from fedac.flower._server.aggregate import distance, not_finite, output_of, server_step
-from fedac.flower._server.clients import Clients, sample_size
+from fedac.flower._server.known_clients import KnownClients, sample_size
 from fedac.flower._server.options import MetricsFn, Options
 from fedac.flower._server.privacy import OWN_LOOP, Wrappers
 from fedac.flower._server.replies import (
@@ -84,7 +84,7 @@ class RoundHooks(Options, Strategy):
     last_round: int | None = None
     result = cached_property(lambda self: FederationResult())
     history = cached_property(lambda self: History())
-    clients = cached_property(lambda self: Clients())
+    clients = cached_property(lambda self: KnownClients())
     server = cached_property[NamedArrays](lambda self: {})
     initial_arrays = cached_property(lambda self: ArrayRecord())
     _running = False

@@ -21,7 +21,7 @@ from fedac.federation.averaging import require_weighting
 from fedac.federation.compression import FLOAT32, require_wire, require_wire_seed
 from fedac.federation.schedule import Decay
 from fedac.flower._server.aggregate import Aggregation
-from fedac.flower._server.clients import require_sample, sample_size
+from fedac.flower._server.known_clients import require_sample, sample_size
 from fedac.flower._server.waiting import Deadline
 from fedac.validate import require_count, require_positive
 

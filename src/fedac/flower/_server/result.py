@@ -24,7 +24,7 @@ SHOWN = 5  # reasons in an error
 
 
 @dataclass(kw_only=True)
-class Round:
+class RoundSummary:
     """One round of a run.
 
     Attributes
@@ -74,7 +74,7 @@ class History:
     Examples
     --------
     >>> history = History()
-    >>> history.rounds.append(Round(round=1, good=2, bytes_up=800, metrics={"loss": 0.5}))
+    >>> history.rounds.append(RoundSummary(round=1, good=2, bytes_up=800, metrics={"loss": 0.5}))
     >>> history.dropped.append(Dropped(round=1, node=7, reason="not finite: w/0"))
     >>> history.to_frame()[["round", "good", "bytes_up", "loss"]]
        round  good  bytes_up  loss
@@ -83,7 +83,7 @@ class History:
     {7: 1}
     """
 
-    rounds: list[Round] = field(default_factory=list)
+    rounds: list[RoundSummary] = field(default_factory=list)
     dropped: list[Dropped] = field(default_factory=list)
 
     def drops_by_node(self) -> dict[int, int]:
@@ -104,7 +104,7 @@ class History:
             metrics = flat.pop("metrics")
             # A metric with the name of a column gets a suffix.
             rows.append(flat | {f"{k}_metric" if k in flat else k: v for k, v in metrics.items()})
-        return pd.DataFrame(rows, columns=None if rows else [*asdict(Round(round=0))][:-1])
+        return pd.DataFrame(rows, columns=None if rows else [*asdict(RoundSummary(round=0))][:-1])
 
     def to_csv(self, path: str | Path) -> None:
         """Write the table as CSV."""
@@ -152,7 +152,7 @@ class FederationResult(Result):
 
     Examples
     --------
-    >>> rounds = [Round(round=1, bytes_up=2_000_000, metrics={"loss": 0.5})]
+    >>> rounds = [RoundSummary(round=1, bytes_up=2_000_000, metrics={"loss": 0.5})]
     >>> FederationResult(history=History(rounds))
     <FederationResult: 1 rounds, 2.00 MB sent, last loss 0.5>
     """
@@ -203,7 +203,7 @@ class QuorumError(RuntimeError):
     """
 
     def __init__(
-        self, row: Round, quorum: int, reasons: Mapping[int, str], names: Mapping[int, str]
+        self, row: RoundSummary, quorum: int, reasons: Mapping[int, str], names: Mapping[int, str]
     ) -> None:
         by_reason: dict[str, list[str]] = {}
         for node, reason in reasons.items():

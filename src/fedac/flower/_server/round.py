@@ -26,17 +26,24 @@ from fedac.flower._arrays import (
     travel_keys,
 )
 from fedac.flower._server.checkpoint import Checkpoint
-from fedac.flower._server.clients import Clients
 from fedac.flower._server.hooks import RoundHooks
+from fedac.flower._server.known_clients import KnownClients
 from fedac.flower._server.privacy import Wrappers
-from fedac.flower._server.result import SERVER, TRAIN, FederationResult, History, QuorumError, Round
+from fedac.flower._server.result import (
+    SERVER,
+    TRAIN,
+    FederationResult,
+    History,
+    QuorumError,
+    RoundSummary,
+)
 from fedac.flower._server.waiting import send_and_wait
 from fedac.paths import require_writable
 
 log = logging.getLogger("flwr.fedac")
 
 EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
-OnRound = Callable[[Round], object]
+OnRound = Callable[[RoundSummary], object]
 
 
 @dataclass
@@ -69,7 +76,7 @@ class FederationRun:
                 "%d rounds were requested, but %d are finished", self.num_rounds, self._finished
             )
         if self._finished == 0 and self.evaluate_fn is not None:
-            row = Round(round=0, metrics=self._evaluate_on_server(0, self._arrays))
+            row = RoundSummary(round=0, metrics=self._evaluate_on_server(0, self._arrays))
             self.result.history.rounds.append(row)
             self.on_round(row)
         try:
@@ -89,7 +96,7 @@ class FederationRun:
         """Set the state of the strategy, from the checkpoint if there is one."""
         strategy, path, source = self.strategy, self.strategy.checkpoint, self.strategy.source
         strategy.training, strategy.last_round = None, self.num_rounds
-        strategy.history, strategy.clients = History(), Clients()
+        strategy.history, strategy.clients = History(), KnownClients()
         strategy.initial_arrays = initial_arrays
         arrays, strategy.server = initial_state(strategy.algorithm, initial_arrays)
         if source is not None:
@@ -102,7 +109,10 @@ class FederationRun:
             except InputError as error:
                 raise InputError(f"cannot use '{source}': {error}") from error
             arrays, strategy.server = dict(found.arrays), found.server
-            strategy.history, strategy.clients = found.history, Clients.from_json(found.clients)
+            strategy.history, strategy.clients = (
+                found.history,
+                KnownClients.from_json(found.clients),
+            )
             self._finished = found.round
             self.wrappers.restore(found.norms)
             self.result.history = strategy.history
@@ -117,7 +127,7 @@ class FederationRun:
     def _round(self, server_round: int) -> None:
         """Train, evaluate, save."""
         began = time.monotonic()
-        row = Round(round=server_round)
+        row = RoundSummary(round=server_round)
         arrays = self._train(row)
         try:
             self._evaluate(row, arrays)
@@ -132,7 +142,7 @@ class FederationRun:
         )  # fmt: skip
         self.on_round(row)
 
-    def _train(self, row: Round) -> ArrayRecord:
+    def _train(self, row: RoundSummary) -> ArrayRecord:
         """Ask nodes until there is a quorum; return the aggregate, and count in the row."""
         strategy, number, arrays = self.strategy, row.round, self._arrays
         unanswered: dict[str, int] = {}
@@ -180,7 +190,7 @@ class FederationRun:
         names = {node: strategy.clients.name(node) for node in reasons}
         raise QuorumError(row, quorum, reasons, names)
 
-    def _evaluate(self, row: Round, arrays: ArrayRecord) -> None:
+    def _evaluate(self, row: RoundSummary, arrays: ArrayRecord) -> None:
         """Evaluate the output on the clients, if the strategy wants to."""
         config = self.evaluate_config
         messages = list(self.hooks.configure_evaluate(row.round, arrays, config, self.grid))
@@ -200,7 +210,7 @@ class FederationRun:
 
     def _exchange(
         self,
-        row: Round,
+        row: RoundSummary,
         messages: list[Message],
         during: str,
         unanswered: dict[str, int],
@@ -236,7 +246,7 @@ class FederationRun:
         self.result.evaluate_metrics_serverapp[server_round] = metrics
         return _numbers(metrics, prefix=SERVER)
 
-    def _save(self, row: Round, arrays: ArrayRecord) -> None:
+    def _save(self, row: RoundSummary, arrays: ArrayRecord) -> None:
         """Append a finished round to the history, and write the checkpoint if there is one."""
         strategy = self.strategy
         strategy.history.rounds.append(row)

@@ -26,7 +26,7 @@ log = logging.getLogger("flwr.fedac")
 
 
 @dataclass
-class Clients:
+class KnownClients:
     """The clients of one run, as far as the server knows them.
 
     The server's control variate c is the sum of n_m c_m over all clients, divided by `total`, the
@@ -34,7 +34,7 @@ class Clients:
 
     Examples
     --------
-    >>> clients = Clients(ids={8123: 4})
+    >>> clients = KnownClients(ids={8123: 4})
     >>> clients.name(8123), clients.name(97)
     ('node 8123 (partition 4)', 'node 97')
     >>> clients.use(3, {8123: 30.0}, total=40.0)
@@ -176,7 +176,7 @@ class Clients:
         }
 
     @classmethod
-    def from_json(cls, content: Mapping[str, Any]) -> Clients:
+    def from_json(cls, content: Mapping[str, Any]) -> KnownClients:
         """Read the content of a checkpoint."""
         used = {key: (number, weight) for key, number, weight in content["used"]}
         return cls(content["run"], dict(content["ids"]), used=used, total=content["total"])
