@@ -211,7 +211,7 @@ def test_a_quorum_follows_a_sample(federation):
 # -- clients that are not ours -----------------------------------------------------------------
 
 
-def test_a_client_that_does_not_know_our_messages_is_explained(federation, caplog):
+def test_a_client_that_does_not_know_our_messages_is_explained(federation):
     torch = pytest.importorskip("torch")
     app = ClientApp()
 
@@ -225,7 +225,6 @@ def test_a_client_that_does_not_know_our_messages_is_explained(federation, caplo
     question = "is the client made by client_app, or does it train in local_training"
     with pytest.raises(QuorumError, match=rf"Missing key\(s\) in state_dict.*{question}"):
         strategy.start(InProcessGrid(app, 2), initial, num_rounds=1)
-    assert question in caplog.text
 
 
 def test_a_client_that_replies_as_to_flower_is_explained(federation):

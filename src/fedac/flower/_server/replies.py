@@ -32,11 +32,6 @@ MOST_EXAMPLES = 2.0**53  # above that a float is no count
 LONGEST_REASON = 300
 CLIENT_ID = re.compile(r"\d{1,20}")
 SIGNATURE = re.compile(r"client (\d{1,20}): (.*)")
-RAISED = 2  # Flower's code for a ClientApp that raised
-HINT = (
-    "is the client made by client_app, or does it train in local_training and return "
-    "local.reply(...)?"
-)
 
 # From the record of a reply, and what was sent, to arrays like those; raises BadArraysError.
 Reader = Callable[[Mapping[str, Array], NamedArrays], dict[str, NDArray]]
@@ -166,8 +161,7 @@ def _error(error: Error) -> BadReplyError:
     # The last line of a traceback that is not indented names the exception.
     starts = [i for i, line in enumerate(lines) if line[:1].strip()]
     text = " ".join(" ".join(lines[starts[-1] if starts else 0 :]).split())[:LONGEST_REASON]
-    hint = f"; {HINT}" if error.code == RAISED else ""  # a client of ours would have signed it
-    return BadReplyError(f"error {error.code}: {text}{hint}")
+    return BadReplyError(f"error {error.code}: {text}")
 
 
 def _metrics(
@@ -180,7 +174,7 @@ def _metrics(
     # Flower's own clients, which may evaluate for us, do not say the round.
     reply_round = numbers.pop(ROUND, None if training else server_round)
     if reply_round is None:
-        raise BadReplyError(f"missing metric: {ROUND}; {HINT}")
+        raise BadReplyError(f"missing metric: {ROUND}")
     if WEIGHT not in numbers:
         raise BadReplyError(f"missing metric: {WEIGHT}")
     weight = numbers.pop(WEIGHT)

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 TRAIN, SERVER = "train/", "server/"  # before the names of metrics in the history
 SHOWN = 5  # reasons in an error
+# Reasons to drop a reply of a client that does not know our messages; 2 is a ClientApp that raised.
+NOT_OURS = ("error 2:", "missing metric: server-round")
 
 
 @dataclass(kw_only=True)
@@ -220,6 +222,13 @@ class QuorumError(RuntimeError):
             ]
         elif all(reason.startswith("not finite") for reason in reasons.values()):
             details.append("the run diverges: try a smaller eta")
+        # A client of ours tells its partition, also in an error.
+        unknown = [reason for node, reason in reasons.items() if "(partition" not in names[node]]
+        if not row.good and any(reason.startswith(NOT_OURS) for reason in unknown):
+            details.append(
+                "is the client made by client_app, or does it train in local_training and return "
+                "local.reply(...)?"
+            )
         super().__init__(
             f"round {row.round}: {row.good} good replies after {row.attempts} attempts, but the "
             f"quorum is {quorum}. {'; '.join(details)}"

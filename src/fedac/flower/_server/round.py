@@ -109,10 +109,8 @@ class FederationRun:
             except InputError as error:
                 raise InputError(f"cannot use '{source}': {error}") from error
             arrays, strategy.server = dict(found.arrays), found.server
-            strategy.history, strategy.clients = (
-                found.history,
-                KnownClients.from_json(found.clients),
-            )
+            strategy.clients = KnownClients.from_json(found.clients)
+            strategy.history = found.history
             self._finished = found.round
             self.wrappers.restore(found.norms)
             self.result.history = strategy.history
