@@ -33,7 +33,6 @@ from fedac.experiments.comparison.question import AXES, DEFAULT_METHODS
 from fedac.experiments.comparison.report import AXIS_LABELS, geometric_mean
 from fedac.experiments.comparison.table import Row, to_frame
 from fedac.experiments.summary import label_of, predict_ratio
-from fedac.federation.link import DEFAULT_LINK
 from fedac.plotting import styles
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -95,10 +94,9 @@ def compare_all(folder: Path) -> Iterator[tuple[tuple[Case, str], Comparison]]:
         data = digits() if case.dataset == "digits" else load(case.dataset)
         for place, (kind, (split, share)) in enumerate(KINDS.items()):
             question = Question.ask(
-                {"dataset": data.name, "l2": case.l2, "clients": (CLIENTS,), "split": (split,),
-                 "participation": (share,), "algorithms": (*METHODS, *BASELINES),
-                 "local_steps": case.local_steps},
-                rounds=case.rounds, target=case.target, link=DEFAULT_LINK,
+                {"dataset": data.name, "l2": case.l2, "clients": CLIENTS, "split": split,
+                 "participation": share, "methods": (*METHODS, *BASELINES),
+                 "local_steps": case.local_steps, "rounds": case.rounds, "target": case.target}
             )  # fmt: skip
             before = time.monotonic()
             with open_store(folder / f"{number}-{place}") as store:
@@ -269,7 +267,7 @@ def winner(comparison: Comparison, axis: str) -> str:
 
     def costs(row: Row) -> list[float]:
         curves = comparison.curves[row.variant]
-        return [curve.cost_of(comparison.question.target or 0.0, axis) for curve in curves]
+        return [curve.cost_of(comparison.spec.target or 0.0, axis) for curve in curves]
 
     first, *others = best.values()
     band = getattr(first, axis)

@@ -22,11 +22,12 @@ def made_up():
         (seeds,) = {len(each) for each in reached.values()}
         rounds = len(next(iter(reached.values()))[0]) - 1
         values = {
-            "dataset": "mine", "clients": (10,), "algorithms": ("fedavg", "fedac-i"),
+            "dataset": "mine", "clients": 10, "methods": ("fedavg", "fedac-i"), "rounds": rounds,
+            "target": target, "repeats": seeds,
             "local_steps": tuple(dict.fromkeys(variant.K for variant in variants)),
             "wire": tuple(dict.fromkeys(variant.wire for variant in variants)), **values,
         }  # fmt: skip
-        question = Question.ask(values, rounds=rounds, target=target, repeats=seeds)
+        question = Question.ask(values)
         counts, budget = np.arange(rounds + 1.0), Budget(4.0, "seconds")
         curves = {
             variant: tuple(

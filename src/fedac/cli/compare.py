@@ -1,4 +1,4 @@
-"""`fedac compare`: which method, how many local steps, and what that costs."""
+"""`fedac compare`: the best method and K for your data and network, and what they cost."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import math
 import shlex
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,15 +34,13 @@ from fedac.cli.options import (
 )
 from fedac.cli.sweep import notice_disguised, stoppable
 from fedac.experiments.surfaces import COMPARE
+from fedac.federation.spec import command_option
 
 if TYPE_CHECKING:
     from fedac.experiments.comparison import Comparison, Study
     from fedac.experiments.comparison.table import Row
     from fedac.experiments.store import Store
     from fedac.experiments.summary import Band
-
-# The options whose values a grid has under other names.
-OPTIONS = {"algorithms": "--methods", "seeds": "--seed", "steps": "--rounds"}
 
 
 @click.command("compare", cls=Command)
@@ -73,31 +72,21 @@ def command(
     as_json: bool,
     **given: Any,
 ) -> None:
-    """Find out which method is best on your data and your link.
+    """Find the best method for your data and network.
 
     Every method gets the same tuning budget: a coarse grid of step sizes, then the neighbours of
-    the best setting, the best of them on three seeds. The winners are repeated on fresh seeds. With
-    --out, a comparison that was stopped continues where it was, and further --methods are added to
-    those that the folder has.
+    the best setting. The best settings run on three seeds, and the winners again on fresh seeds.
+    With --out, an interrupted comparison resumes where it stopped, and new --methods are added to
+    the table of the folder.
     """
     from fedac.data import load
-    from fedac.experiments.comparison import Budget, Question, Study, open_store
+    from fedac.experiments.comparison import Question, Study, open_store
     from fedac.experiments.comparison.verdict import proposed_target
     from fedac.experiments.sweep import require_where
-    from fedac.federation.link import Link
 
     require_where(jobs, on, ray_address)
-    values = read_values(COMPARE, given)
-    how = {"rounds": values.pop("rounds", 200), "target": values.pop("target", None)}
-    how |= {name: values.pop(name) for name in ("tries", "repeats") if name in values}
-    how["link"] = Link.parse(values.pop("link", "wan"))
-    how["budget"] = Budget.parse(values.pop("budget")) if "budget" in values else None
-    names = {"methods": "algorithms", "seed": "seeds"}
-    question = Question.ask(
-        {names.get(name, name): value for name, value in values.items()},
-        lambda key: OPTIONS.get(key, f"--{key.replace('_', '-')}"),
-        **how,
-    )
+    surface = replace(COMPARE, spell=command_option)
+    question = Question.ask(read_values(COMPARE, given), surface)
     if out is not None:
         from fedac.experiments.comparison.report import with_earlier_methods
 
@@ -105,8 +94,8 @@ def command(
         question, added = with_earlier_methods(question, out)
         if added:
             notice(f"'{out}' already compares {', '.join(added)}: they stay in the table")
-    with download_bar(question.grid.dataset) as show:
-        study = Study(question, load(question.grid.dataset, show))
+    with download_bar(question.spec.dataset) as show:
+        study = Study(question, load(question.spec.dataset, show))
     with open_store(out) as store, stoppable("compare", store if out else None):
         found = answer_with_bars(study, store, jobs=jobs, on=on, ray_address=ray_address)
     notice_disguised(found.disguised, found.runs)
@@ -142,7 +131,7 @@ def answer_with_bars(study: Study, store: Store, **where: Any) -> Comparison:
 
 
 def typed_command(ctx: click.Context) -> str:
-    """Return the command as it was typed, with the options that were given."""
+    """Return the command line with the options that the user typed."""
     words = ["fedac", "compare"]
     for option in ctx.command.params:
         source = ctx.get_parameter_source(option.name or "")
@@ -161,18 +150,18 @@ def print_comparison(found: Comparison) -> None:
     from fedac.experiments.comparison.verdict import sentences
     from fedac.experiments.summary import Band
 
-    question, target, rows = found.question, found.question.target, found.best_rows
-    some = question.grid.participation != 1
+    spec, target, rows = found.spec, found.spec.target, found.best_rows
+    some = spec.participation != 1
     columns: dict[str, Callable[[Row], str]] = {
         "method": lambda row: escape(row.method) + " with all clients" * (row.all_clients and some)
     }
-    if len(question.grid.several("wire")) > 1:
+    if len(spec.several("wire")) > 1:
         columns["wire"] = lambda row: row.wire
     columns |= {"K": lambda row: str(row.K), "eta": _eta}
     notes = [
-        f"Each method at its best K, after {question.tries} tries for each K. Geometric mean of "
-        f"{question.repeats} fresh seeds; brackets: 90% prediction interval for the mean of "
-        f"another {question.repeats}. F - F*: mean of the last {LAST:.0%} of the records."
+        f"Each method at its best K, after {spec.tries} tries for each K. Geometric mean of "
+        f"{spec.repeats} fresh seeds; brackets: 90% prediction interval for the mean of "
+        f"another {spec.repeats}. F - F*: mean of the last {LAST:.0%} of the records."
     ]
     if any(row.server_step is not None for row in rows):
         columns["server"] = _server
@@ -180,7 +169,7 @@ def print_comparison(found: Comparison) -> None:
     if any(row.mu is not None for row in rows):
         columns["mu"] = lambda row: "" if row.mu is None else f"{row.mu:.3g}"
     if target is not None:
-        columns["rounds"] = lambda row: _rounds(row, question.repeats)
+        columns["rounds"] = lambda row: _rounds(row, spec.repeats)
         columns["MB"] = lambda row: _cost(row, row.megabytes)
         columns["seconds"] = lambda row: _cost(row, row.seconds)
         notes.append(MEGABYTES)
@@ -192,7 +181,7 @@ def print_comparison(found: Comparison) -> None:
         *columns,
         words={"method", "wire"},
         title=escape(title(found)) + (f", target {target:g}" if target is not None else ""),
-        caption=" ".join([*notes, f"Link: {question.link}."]),
+        caption=" ".join([*notes, f"Link: {found.question.link}."]),
     )
     for row in rows:
         bold = row is rows[0] or row.level

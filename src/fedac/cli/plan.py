@@ -287,9 +287,9 @@ def _print_calibration(found: Comparison, how: dict[str, Any], unit: str) -> Non
         *("algorithm", "K", "eta", "mu", *aim),
         words={"algorithm"},
         title="Measured on the data",
-        caption=f"Each algorithm tuned with {question.tries} settings, then repeated on "
-        f"{question.repeats} fresh seeds; brackets: 90% prediction interval for the mean of "
-        f"another {question.repeats}. Recommended: the fewest rounds within twice the best "
+        caption=f"Each algorithm tuned with {found.spec.tries} settings, then repeated on "
+        f"{found.spec.repeats} fresh seeds; brackets: 90% prediction interval for the mean of "
+        f"another {found.spec.repeats}. Recommended: the fewest rounds within twice the best "
         "result, or the cheapest way to the target. * the smallest or largest step size tried; a "
         f"better one may lie beyond it.{f' {MEGABYTES}' * (target is not None)}",
     )
@@ -309,7 +309,7 @@ def _print_calibration(found: Comparison, how: dict[str, Any], unit: str) -> Non
             style="bold" if row is best else None,
         )
     print_table(table)
-    M = question.grid.workers
+    M = question.spec.workers
     fewer = "" if how["M"] == M else f" (measured with {M} workers to save time)"
     what = f"{get(best.algorithm).label} with K={best.K}, eta={best.eta:.3g}"
     what += "" if best.mu is None else f", mu={best.mu:.3g}"
@@ -395,7 +395,7 @@ def _measured_as_json(row: Row, question: Question) -> dict[str, Any]:
     rounds = question.rounds_of(row.K)
     return {
         "algorithm": row.algorithm,
-        "workers": question.grid.workers,
+        "workers": question.spec.workers,
         "local_steps": row.K,
         "steps": rounds * row.K,
         "rounds": round(row.rounds.middle) if row.reached else rounds,

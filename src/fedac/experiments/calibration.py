@@ -7,6 +7,7 @@ gradients) into a question for `fedac.experiments.comparison`.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ import numpy as np
 from fedac.errors import InputError
 from fedac.experiments.comparison import Comparison, Question
 from fedac.experiments.comparison.table import Row
+from fedac.experiments.surfaces import COMPARE
 from fedac.federation.link import Link
 from fedac.theory.planner import SLACK, divisors
 
@@ -25,6 +27,12 @@ TARGET_K, TARGET_ROUNDS = (1, 8, 64, 512), 200
 # Total number of gradients, about half a minute on two cores. Fewer workers save time.
 QUERIES = 4e9
 FEWEST_WORKERS = 16
+# Steps may replace rounds.
+PLANNER = replace(
+    COMPARE,
+    without=tuple(name for name in COMPARE.without if name != "steps"),
+    defaults={name: value for name, value in COMPARE.defaults.items() if name != "rounds"},
+)
 
 
 def planners_question(
@@ -43,24 +51,18 @@ def planners_question(
     a gradient. `seed` is the seed of the tuning.
 
     >>> question = planners_question({"dataset": "synthetic", "l2": 1e-2}, M=64, T=256, target=None)
-    >>> question.grid.local_steps, question.steps
+    >>> question.spec.local_steps, question.spec.steps
     ((1, 4, 16, 64, 256), 256)
     """
     Ks = _spread(divisors(T), MOST_K) if T is not None else TARGET_K
     steps = [T if T is not None else K * TARGET_ROUNDS for K in Ks]
-    values = problem | {
-        "algorithms": METHODS, "local_steps": tuple(Ks), "seeds": (seed,),
-        "workers": (_affordable(M, sum(steps)),),
+    given = problem | {
+        "methods": METHODS, "local_steps": tuple(Ks), "workers": _affordable(M, sum(steps)),
+        "steps": T, "rounds": TARGET_ROUNDS if T is None else None, "target": target,
+        "link": link or Link(latency=round_cost, row=1.0), "tries": TRIES, "repeats": REPEATS,
+        "seed": seed,
     }  # fmt: skip
-    how: dict[str, Any] = {"steps": T} if T is not None else {"rounds": TARGET_ROUNDS}
-    return Question.ask(
-        values,
-        target=target,
-        link=link or Link(latency=round_cost, row=1.0),
-        tries=TRIES,
-        repeats=REPEATS,
-        **how,
-    )
+    return Question.ask(given, PLANNER)
 
 
 def recommended(comparison: Comparison) -> Row:
@@ -71,7 +73,7 @@ def recommended(comparison: Comparison) -> Row:
     rows = [row for row in comparison.rows if not row.diverged]
     if not rows:
         raise InputError("every run diverged; use a larger l2 or scale the data")
-    if comparison.question.target is not None:
+    if comparison.spec.target is not None:
         return rows[0]
     enough = SLACK * min(row.suboptimality.middle for row in rows)
     good = [row for row in rows if row.suboptimality.middle <= enough]

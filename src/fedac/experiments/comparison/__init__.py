@@ -9,25 +9,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from fedac.data import Dataset
 from fedac.errors import InputError
-from fedac.experiments.comparison.question import TRIES, Budget, Question
+from fedac.experiments.comparison.question import Budget, Question
 from fedac.experiments.comparison.study import Study
 from fedac.experiments.comparison.table import Comparison, to_frame
 from fedac.experiments.store import Store
-from fedac.federation.link import Link, as_link
+from fedac.experiments.surfaces import COMPARE
+from fedac.federation.link import Link
 
 if TYPE_CHECKING:
     import pandas as pd
 
 __all__ = ["Budget", "Comparison", "Question", "Study", "compare", "open_store"]
 
-# Keywords of `compare` whose fields in a grid have other names.
-ARGUMENTS = {"algorithms": "methods", "local_steps": "K", "seeds": "seed"}
+KEYWORDS = replace(COMPARE, names={"algorithm": "methods", "local_steps": "K"})
 
 
 def compare(
@@ -50,7 +51,7 @@ def compare(
     loss: str = "logistic",
     l2: float = 1e-3,
     intercept: bool = False,
-    tries: int = TRIES,
+    tries: int = 20,
     seed: int = 1,
     repeats: int = 5,
     out: str | Path | None = None,
@@ -130,28 +131,24 @@ def compare(
         kind = type(dataset).__name__
         raise InputError(f"dataset must be a name, a path or fedac.Dataset(name, X, y), not {kind}")
     methods = _several(methods)
-    for method in methods:
-        if not isinstance(method, str):
-            raise InputError(
-                f"methods must be names, or 'module:name' for your own; got {method!r:.60}"
-            )
+    if not all(isinstance(name, str) for name in methods):
+        raise InputError(f"methods must be names, or 'module:name' for yours; got {methods!r:.60}")
     data = dataset if isinstance(dataset, Dataset) else None
-    values: dict[str, Any] = {
+    given = {
         "dataset": data.name if data else str(dataset), "loss": loss, "l2": l2,
-        "intercept": intercept, "algorithms": methods, "local_steps": _several(K),
-        "participation": (participation,), "batch": (batch,), "weighting": weighting,
-        "wire": _several(wire), "seeds": (seed,), "split_seed": split_seed,
+        "intercept": intercept, "methods": methods, "K": _several(K), "rounds": rounds,
+        "clients": clients, "split": split, "split_seed": split_seed, "workers": workers,
+        "participation": participation, "batch": batch, "weighting": weighting,
+        "wire": _several(wire), "link": link, "target": target, "budget": budget, "tries": tries,
+        "seed": seed, "repeats": repeats,
     }  # fmt: skip
-    given = {"workers": workers, "clients": clients, "split": split}
-    values |= {name: (value,) for name, value in given.items() if value is not None}
-    question = Question.ask(
-        values, lambda key: ARGUMENTS.get(key, key), rounds=rounds, link=as_link(link),
-        target=target, tries=tries, repeats=repeats,
-        budget=None if budget is None else Budget.parse(budget),
-    )  # fmt: skip
-    study = Study(question, data)
+    study = Study(Question.ask(given, KEYWORDS), data)
     with open_store(out) as store:
         return to_frame(study.answer(store, jobs=jobs, on_progress=on_progress))
+
+
+def _several(values: Any) -> Any:
+    return values if isinstance(values, str) or not isinstance(values, Iterable) else tuple(values)
 
 
 @contextmanager
@@ -163,8 +160,3 @@ def open_store(out: str | Path | None) -> Iterator[Store]:
         return
     with TemporaryDirectory() as folder, Store(folder, create=True) as store:
         yield store
-
-
-def _several(values: Any) -> tuple[Any, ...]:
-    several = isinstance(values, Iterable) and not isinstance(values, str)
-    return tuple(values) if several else (values,)

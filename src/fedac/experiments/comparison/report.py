@@ -81,8 +81,7 @@ def with_earlier_methods(question: Question, folder: Path) -> tuple[Question, li
                 f"'{folder}' has a comparison with {name} = {subject[name]}, but this one has "
                 f"{value}; use another folder"
             )
-    known = (*question.grid.several("algorithm"), *question.baselines)
-    added = [name for name in methods if name not in known]
+    added = [name for name in methods if name not in question.methods]
     return question.with_methods(added), added
 
 
@@ -93,7 +92,7 @@ def write_report(comparison: Comparison, path: str | Path) -> Path:
 
 def render_report(comparison: Comparison) -> str:
     """Return the report as HTML; the same runs give the same text."""
-    title = f"Which method? {comparison.question.grid.dataset}"
+    title = f"Which method? {comparison.spec.dataset}"
     return assemble(title, page_data(comparison), __package__, SCRIPTS)
 
 
@@ -103,7 +102,6 @@ def page_data(comparison: Comparison) -> dict[str, Any]:
     The figure has a line per method and wire; ``line`` of a row is its label. Rows have the points
     of their line after each of ``records`` rounds: geometric mean and range of the seeds.
     """
-    question = comparison.question
     found = comparison.curves.values()
     records = next((curves[0].rounds for curves in found if _converged(curves)), np.zeros(1))
     return {
@@ -111,10 +109,10 @@ def page_data(comparison: Comparison) -> dict[str, Any]:
         "lines": columns(_lines(comparison)),
         "rows": columns([_row(row, comparison) for row in comparison.rows]),
         "records": [int(r) for r in records],
-        "target": question.target,
+        "target": comparison.spec.target,
         "budget": str(comparison.budget),
-        "repeats": question.repeats,
-        "link": question.link.in_words(),
+        "repeats": comparison.spec.repeats,
+        "link": comparison.question.link.in_words(),
         "notes": notes_on(comparison),
     }
 
@@ -142,13 +140,13 @@ def _lines(comparison: Comparison) -> list[dict[str, Any]]:
 
 
 def _line(row: Row, comparison: Comparison) -> str:
-    several = len(comparison.question.grid.several("wire")) > 1
+    several = len(comparison.spec.several("wire")) > 1
     return comparison.labels[row.method] + (f", {row.wire}" if several else "")
 
 
 def _row(row: Row, comparison: Comparison) -> dict[str, Any]:
     """Return a row of the page's table with the points of its line."""
-    several = len(comparison.question.grid.several("wire")) > 1
+    several = len(comparison.spec.several("wire")) > 1
     names = ("all_clients", "K", "edge", "server_step", "server_edge", "momentum", "reached",
              "seeds_reached")  # fmt: skip
     flat: dict[str, Any] = {name: getattr(row, name) for name in names}
@@ -222,7 +220,7 @@ def draw(comparison: Comparison) -> Drawing:
             _limit_suboptimality(ax, comparison, coloured)
         panels[0].set_ylabel("suboptimality")
         handles, labels = panels[0].get_legend_handles_labels()
-        note = f"Lines: geometric mean of {comparison.question.repeats} fresh seeds. Bands: range."
+        note = f"Lines: geometric mean of {comparison.spec.repeats} fresh seeds. Bands: range."
         if len(rows) > len(looks):
             note += f" Grey: {len(rows) - len(looks)} other methods."
         drawing.legend(
@@ -235,15 +233,13 @@ def draw(comparison: Comparison) -> Drawing:
 
 def title(comparison: Comparison) -> str:
     """Return the data set and the federation in one line."""
-    grid = comparison.question.grid
-    if grid.workers:
-        who = f"{grid.workers} workers"
-    else:
-        who = f"{grid.clients} clients" if grid.clients else "clients"
-        who += f", split {grid.split if grid.split else 'iid'}"
-    if grid.participation != 1:
-        who += f", participation {grid.participation:g}"
-    return f"{grid.dataset}, l2 = {grid.l2:g}: {who}"
+    spec = comparison.spec
+    who = f"{spec.workers} workers"
+    if spec.workers is None:
+        who = f"{spec.clients or ''} clients, split {spec.split or 'iid'}".lstrip()
+    if spec.participation != 1:
+        who += f", participation {spec.participation:g}"
+    return f"{spec.dataset}, l2 = {spec.l2:g}: {who}"
 
 
 def _limit_suboptimality(ax: Axes, comparison: Comparison, rows: Sequence[Row]) -> None:
@@ -251,7 +247,7 @@ def _limit_suboptimality(ax: Axes, comparison: Comparison, rows: Sequence[Row]) 
 
     L-BFGS continues down to rounding errors, where there is nothing else to see.
     """
-    target = comparison.question.target
+    target = comparison.spec.target
     local = [row for row in rows if not row.all_clients]
     lows = [c.suboptimality.min() for row in local for c in comparison.curves[row.variant]]
     if lows and len(local) < len(rows):

@@ -65,34 +65,34 @@ class Study:
 
     def __init__(self, question: Question, data: Dataset | None = None) -> None:
         self.question = question
-        grid = question.grid
-        data = data or load(grid.dataset)
-        self.task = make_task(grid, data)
+        spec = question.spec
+        data = data or load(spec.dataset)
+        self.task = make_task(spec, data)
         # All runs of a comparison share these fields.
-        self._template = list_groups(grid, self.task, data)[0][0]
+        self._template = list_groups(spec, self.task, data)[0][0]
         self._clients = self.task.clients.get(self._template.split_hash)
-        self._objective = minimized(self.task.objective, self._clients, grid.weighting)
+        self._objective = minimized(self.task.objective, self._clients, spec.weighting)
         self._start = start_point(self._objective, None)
         self._f_star = optimum(self._objective).value
         self._mu = self._template.mu or self._objective.strong_convexity
         away = self._objective.value(self._start) - self._f_star
-        if question.target is not None and question.target >= away:
+        if spec.target is not None and spec.target >= away:
             raise InputError(
-                f"the target {question.target:g} is already reached at the start, where F - F* is "
+                f"the target {spec.target:g} is already reached at the start, where F - F* is "
                 f"{away:.4g}; use a smaller one"
             )
         distance = optimum(self._objective).w - self._start
         self._tuner = Tuner(
-            tries=question.tries,
+            tries=spec.tries,
             smoothness=self._objective.smoothness,
             mu=self._mu,
             distance=float(np.sqrt(np.mean(distance**2))) or 1.0,
         )
         self._variants = [
             Variant(method, K, wire)
-            for wire in grid.several("wire")
-            for K in grid.several("local_steps")
-            for method in grid.several("algorithm")
+            for wire in spec.several("wire")
+            for K in spec.several("local_steps")
+            for method in spec.several("algorithm")
         ]
         self._costs = cache(self._compute_costs)
         self._curves: dict[tuple[Variant, Setting, int], Curve] = {}
@@ -138,7 +138,7 @@ class Study:
             run(f"search {number} of {len(tuner.stages)}", new, [first])
             tried = {variant: tried[variant] + new[variant] for variant in tried}
         # Successive halving: the better a setting, the more seeds it runs on.
-        few, seeds = max(FINALISTS, math.ceil(self.question.tries / 4)), [first]
+        few, seeds = max(FINALISTS, math.ceil(self.question.spec.tries / 4)), [first]
         finalists = self._ranked(tried, seeds)
         for seed in further:
             finalists = {variant: found[:few] for variant, found in finalists.items()}
@@ -208,7 +208,7 @@ class Study:
         The fewer seeds miss the target, the better.
         """
         result = float(np.mean([math.log(curve.within(self._budget)) for curve in curves]))
-        target = self.question.target
+        target = self.question.spec.target
         if target is None:
             return (result,)
         costs = [curve.cost_of(target, "rounds") for curve in curves]
@@ -236,7 +236,7 @@ class Study:
             rows.append(self._row(variant, settings, best, curves[variant], 0))
         return Comparison(
             question=question,
-            rows=rank_rows(rows, curves, question.target, self._budget),
+            rows=rank_rows(rows, curves, question.spec.target, self._budget),
             budget=self._budget,
             curves=curves,
             runs=self._runs,
@@ -266,7 +266,7 @@ class Study:
                 "edge": _edge(best.eta, [one.eta for one in tried]),
                 "server_edge": _edge(best.server_step, steps),
             }
-        return make_row(variant, curves, self.question.target, self._budget, every, **tuned)
+        return make_row(variant, curves, self.question.spec.target, self._budget, every, **tuned)
 
     def _baseline(
         self, variant: Variant
@@ -299,8 +299,8 @@ class Study:
 
     def _find_budget(self) -> Budget:
         """Return the budget of the question, or the default one."""
-        budget, target = self.question.budget, self.question.target
-        if budget is None and (target is not None or self.question.steps is not None):
+        budget, target = self.question.budget, self.question.spec.target
+        if budget is None and (target is not None or self.question.spec.steps is not None):
             return WHOLE_RUN
         axis = "seconds" if budget is None else budget.axis
         spent = [

@@ -17,6 +17,7 @@ import numpy as np
 from fedac.experiments.comparison.baselines import BASELINES
 from fedac.experiments.comparison.question import AXES, Budget, Question
 from fedac.experiments.summary import Band, labels_of, predict, predict_ratio
+from fedac.federation.spec import Spec
 from fedac.validate import Array
 
 if TYPE_CHECKING:
@@ -166,6 +167,11 @@ class Comparison:
     f_star: float
     dim: int
 
+    @property
+    def spec(self) -> Spec:
+        """The options of the question."""
+        return self.question.spec
+
     @cached_property
     def best_rows(self) -> tuple[Row, ...]:
         """The best row of every method and wire, the best first."""
@@ -179,7 +185,7 @@ class Comparison:
         """Labels of the methods, in the order of the rows."""
         methods = list(dict.fromkeys(row.method for row in self.rows))
         labels = dict(zip(methods, labels_of(methods), strict=True))
-        who = "" if self.question.grid.participation == 1 else " with all clients"
+        who = "" if self.spec.participation == 1 else " with all clients"
         return labels | {name: BASELINES[name] + who for name in BASELINES if name in labels}
 
 
@@ -263,21 +269,21 @@ def to_frame(comparison: Comparison) -> pd.DataFrame:
 
 def to_json(comparison: Comparison) -> dict[str, Any]:
     """Return the comparison for JSON, with null in place of NaN and infinity."""
-    question, grid = comparison.question, comparison.question.grid
+    question, spec = comparison.question, comparison.spec
     rows = [{name: _finite(value) for name, value in _flat(row).items()} for row in comparison.rows]
     return {
         "rows": rows,
         "best": rows[0] if rows and not comparison.rows[0].diverged else None,
         **question.subject,
         "f_star": comparison.f_star,
-        "rounds": question.rounds,
-        "target": question.target,
+        "rounds": spec.rounds,
+        "target": spec.target,
         "budget": {"amount": _finite(comparison.budget.amount), "axis": comparison.budget.axis},
         "link": str(question.link),
-        "tries": question.tries,
-        "tuning_seed": question.tuning_seeds[0],
+        "tries": spec.tries,
+        "tuning_seed": spec.seed,
         "tuning_seeds": list(question.tuning_seeds),
-        "methods": [*grid.several("algorithm"), *question.baselines],
+        "methods": list(question.methods),
         "fresh_seeds": list(question.fresh_seeds),
         "runs": comparison.runs,
     }
@@ -285,7 +291,7 @@ def to_json(comparison: Comparison) -> dict[str, Any]:
 
 def to_latex(comparison: Comparison) -> str:
     """Return the best row of every method as a LaTeX table (package booktabs)."""
-    axes = AXES if comparison.question.target is not None else ()
+    axes = AXES if comparison.spec.target is not None else ()
     heads = ["method", "$K$", "$\\eta$", "server step, momentum", "$\\mu$"]
     heads += [{"megabytes": "MB"}.get(axis, axis) for axis in axes]
     heads += [f"$F - F^*$ within {comparison.budget}"]

@@ -19,15 +19,15 @@ UNITS = {"rounds": " rounds", "megabytes": " MB", "seconds": " seconds"}
 
 def sentences(comparison: Comparison) -> list[str]:
     """Name the winner or the tied methods, the runner-up and the well-known methods."""
-    question, rows = comparison.question, comparison.rows
+    spec, rows = comparison.spec, comparison.rows
     if not rows or math.isinf(rows[0].rank[1]):
         return ["Every method diverged."]
     best = rows[0]
     said = []
-    if question.target is not None and not best.reached:
-        rounds = f"{question.rounds} round{'s' * (question.rounds != 1)}"
+    if spec.target is not None and not best.reached:
+        rounds = f"{spec.rounds} round{'s' * (spec.rounds != 1)}"
         said.append(
-            f"No method reached a suboptimality of {question.target:g} on all seeds in {rounds}."
+            f"No method reached a suboptimality of {spec.target:g} on all seeds in {rounds}."
         )
     said += _winner(comparison)
     other_wires = [r for r in comparison.best_rows if r.method == best.method and r is not best]
@@ -51,7 +51,7 @@ def sentences(comparison: Comparison) -> list[str]:
             first = min(reached, key=lambda row: getattr(row, axis).middle)
             if first is not best:
                 said.append(f"Fewest {axis}: {described(first, comparison)}, {_cost(first, axis)}.")
-    Ks = question.grid.several("local_steps")
+    Ks = spec.several("local_steps")
     edge = None if best.all_clients else edge_of(best.K, min(Ks), max(Ks))
     if edge:
         said.append(f"K = {best.K} is the {edge} tried: another may be better.")
@@ -60,11 +60,11 @@ def sentences(comparison: Comparison) -> list[str]:
 
 def _winner(comparison: Comparison) -> list[str]:
     """Name the best method, and the methods that the seeds cannot separate from it."""
-    best, repeats = comparison.rows[0], comparison.question.repeats
+    best, repeats = comparison.rows[0], comparison.spec.repeats
     if best.reached:
         won = "is the fastest on this link"
         result = (
-            f"it reached a suboptimality of {comparison.question.target:g} in "
+            f"it reached a suboptimality of {comparison.spec.target:g} in "
             f"{', '.join(_cost(best, axis) for axis in ('seconds', 'rounds', 'megabytes'))}"
         )
     else:
@@ -105,13 +105,13 @@ def _compared(row: Row, comparison: Comparison) -> str:
             return f"{name}: {result}{level}"
         return f"{name}: {result}, {times} much{level}"
     if not row.reached:
-        return f"{name}: not reached ({row.seeds_reached} of {comparison.question.repeats} seeds)"
+        return f"{name}: not reached ({row.seeds_reached} of {comparison.spec.repeats} seeds)"
     sent = f", {_cost(row, 'megabytes')}" if row.wire != best.wire else ""
     return f"{name}: {_cost(row, 'seconds')}, {times} long{sent}{level}"
 
 
 def _suboptimality(row: Row, comparison: Comparison) -> str:
-    some = f"; {row.seeds_reached} of {comparison.question.repeats} seeds reached the target"
+    some = f"; {row.seeds_reached} of {comparison.spec.repeats} seeds reached the target"
     return f"suboptimality {written(row.suboptimality)}{some if row.seeds_reached else ''}"
 
 
@@ -140,7 +140,7 @@ def proposed_target(comparison: Comparison) -> float | None:
     """
     rows = comparison.rows
     best = next((row for row in rows if not row.all_clients), None)
-    if comparison.question.target is not None or best is None or best.diverged:
+    if comparison.spec.target is not None or best is None or best.diverged:
         return None
     twice = 2 * best.suboptimality.middle
     digit = 10.0 ** math.floor(math.log10(twice))
@@ -149,26 +149,26 @@ def proposed_target(comparison: Comparison) -> float | None:
 
 def notes_on(comparison: Comparison) -> list[tuple[str, str]]:
     """Return the problem, the federation, the link and the tuning as terms and descriptions."""
-    question, grid = comparison.question, comparison.question.grid
+    question, spec = comparison.question, comparison.spec
     first, *further = question.tuning_seeds
     budget = str(comparison.budget)
     if question.budget is None and math.isfinite(comparison.budget.amount):
         budget += ", in which every run ends"
     criterion = "smallest suboptimality within the budget"
-    if question.target is not None:
+    if spec.target is not None:
         criterion = "fewest rounds to the target"
     notes = [
-        ("data", f"{grid.dataset}, {comparison.dim} parameters"),
-        ("loss", f"{grid.loss}, l2 = {grid.l2:g}, F* = {comparison.f_star:.10g}"),
+        ("data", f"{spec.dataset}, {comparison.dim} parameters"),
+        ("loss", f"{spec.loss}, l2 = {spec.l2:g}, F* = {comparison.f_star:.10g}"),
         *_federation(comparison),
-        ("batch", str(grid.batch)),
-        ("wire", ", ".join(grid.several("wire"))),
+        ("batch", str(spec.batch)),
+        ("wire", ", ".join(spec.several("wire"))),
         ("link", question.link.in_words()),
         ("budget", budget),
-        ("rounds", f"{question.rounds} in every run"),
+        ("rounds", f"{spec.rounds} in every run"),
         (
             "tuning",
-            f"{question.tries} settings for each method, K and wire on seed {first}: a coarse grid "
+            f"{spec.tries} settings for each method, K and wire on seed {first}: a coarse grid "
             "of step sizes, then the neighbours of the best, also in server step, momentum and mu. "
             f"The best ones run again on seeds {' and '.join(map(str, further))}. "
             f"Criterion: {criterion}",
@@ -196,16 +196,14 @@ def notes_on(comparison: Comparison) -> list[tuple[str, str]]:
 
 
 def _federation(comparison: Comparison) -> list[tuple[str, str]]:
-    grid = comparison.question.grid
-    share = grid.participation
-    if grid.workers:
-        M: int | None = grid.workers
+    spec = comparison.spec
+    share, M = spec.participation, spec.workers or spec.clients
+    if spec.workers:
         notes = [("workers", f"{M}, each drawing from all rows")]
     else:
-        M = grid.clients if grid.clients else None  # a file of client names has the number
-        notes = [("clients", str(M))] if M is not None else []
-        notes += [("split", grid.split if grid.split else "iid"), ("weighting", grid.weighting)]
+        notes = [("clients", str(M))] if M else []  # a file of client names has the number
+        notes += [("split", spec.split or "iid"), ("weighting", spec.weighting)]
     if share == 1:
         return [*notes, ("participation", "all in every round")]
-    some = f"{share:g}" if M is None else f"{taking_part(share, M) or M} in every round"
+    some = f"{taking_part(share, M) or M} in every round" if M else f"{share:g}"
     return [*notes, ("participation", some)]
