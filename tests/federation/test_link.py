@@ -7,7 +7,7 @@ import pytest
 
 from fedac import Link, LogisticRegression, load, simulate
 from fedac.errors import InputError
-from fedac.federation.link import _STREAM, LINKS, slowest
+from fedac.federation.link import LINKS, STRAGGLER_STREAM, slowest
 from fedac.federation.sampling import GOLDEN, gaussians, mix, participants, worker_key
 
 
@@ -46,7 +46,7 @@ def test_the_slowest_of_unequal_clients(s: float, taking_part: int) -> None:
         durations = []
         for m in participants(seed, r, 6, taking_part):
             with np.errstate(over="ignore"):
-                stream = worker_key(np.uint64(seed) ^ _STREAM, np.array([m], np.uint64))
+                stream = worker_key(np.uint64(seed) ^ STRAGGLER_STREAM, np.array([m], np.uint64))
                 ((z,),) = gaussians(mix(stream + np.uint64(r) * GOLDEN), 1)
             durations.append(0.5 + 3 * (0.2 + 0.1 * sizes[m]) * math.exp(s * z))
         expected.append(expected[-1] + max(durations))

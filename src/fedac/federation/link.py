@@ -23,7 +23,7 @@ from fedac.validate import Array, parse_piece, require_nonnegative, require_posi
 
 SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
 BITS = {"bit": 1.0, "kbit": 1e3, "Mbit": 1e6, "Gbit": 1e9, "kB": 8e3, "MB": 8e6, "GB": 8e9}
-_STREAM = np.uint64(0x8CB92BA72F3D8DD7)  # any odd number with no pattern
+STRAGGLER_STREAM = np.uint64(0x8CB92BA72F3D8DD7)  # any odd number with no pattern
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +223,7 @@ def slowest(
     for r in range(rounds):
         members = participants(seed, r, M, taking_part)
         with np.errstate(over="ignore"):  # wrap-around is the point
-            streams = worker_key(np.uint64(seed) ^ _STREAM, members.astype(np.uint64))
+            streams = worker_key(np.uint64(seed) ^ STRAGGLER_STREAM, members.astype(np.uint64))
             z = gaussians(mix(streams + np.uint64(r) * GOLDEN), 1)[:, 0]
         found.append((usual[members] + spread * z).max())
     return np.exp(found)
