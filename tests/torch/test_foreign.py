@@ -487,7 +487,7 @@ def test_checkpoints_of_others_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"state='local', not an optimizer of fedac\.torch"):
         synchronize(ours).resume(path)
     Path(f"{path}.rank0.step3").unlink()
-    with pytest.raises(InputError, match="is missing, which holds what rank 0 remembers"):
+    with pytest.raises(InputError, match="is missing, which holds the state of rank 0"):
         Training().averages.resume(path)
 
 

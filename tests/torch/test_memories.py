@@ -220,8 +220,9 @@ def test_a_missing_memory(written: Path, algorithm: str) -> None:
     assert_refused(
         algorithm,
         written,
-        r"cannot use '.*a\.pt': '.*a\.pt\.rank0\.step4' is missing, which holds what rank 0 "
-        "remembers; keep the files of all ranks beside the checkpoint",
+        r"cannot use '.*a\.pt': '.*a\.pt\.rank0\.step4' is missing, which holds the state of "
+        r"rank 0; "
+        "keep the files of all ranks next to the checkpoint",
     )
 
 
@@ -229,7 +230,7 @@ def test_a_damaged_memory(written: Path, algorithm: str) -> None:
     file = Path(f"{written}.rank0.step4")
     whole = file.read_bytes()
     content = torch.load(file, weights_only=True)
-    tensors = content["memory"][0] or [*content["inside"]["state"][0].values()]
+    tensors = content["memory"][0] or [*content["inner"]["state"][0].values()]
     remembered = next(tensor for tensor in tensors if tensor.numel() > 1)  # not a count of steps
     numbers = remembered.numpy().tobytes()
     flipped = bytearray(whole)
@@ -240,7 +241,7 @@ def test_a_damaged_memory(written: Path, algorithm: str) -> None:
         assert_refused(algorithm, written, message)
     memory = torch.load(written.parent / "a.pt", weights_only=True)
     torch.save(memory, file)
-    message = r"rank0\.step4': it is not a checkpoint of fedac\.torch \(the memory"
+    message = r"rank0\.step4': it is not a checkpoint of fedac\.torch \(the state"
     assert_refused(algorithm, written, message)
     remembered.view(-1)[0] += 1  # a whole file, but not the one that was written
     torch.save(content, file)
@@ -266,12 +267,12 @@ def test_a_memory_is_not_a_checkpoint(written: Path, algorithm: str) -> None:
 
 def test_another_number_of_processes(written: Path, algorithm: str) -> None:
     content = torch.load(written, weights_only=True)
-    content["memories"] *= 3
+    content["ranks"] *= 3
     torch.save(content, written)
     assert_refused(
         algorithm,
         written,
-        "it belongs to 3 processes, each with a memory of its own, and now there are 1; start 3",
+        "it belongs to 3 processes, each with state of its own, and now there are 1; start 3",
     )
 
 

@@ -258,7 +258,7 @@ def test_ranks_that_differ_are_found(processes) -> None:
 
 def test_ranks_that_have_already_moved_apart_are_refused(processes) -> None:
     for messages in results(processes("late", wire="int8")):
-        assert all("differ in what the last round ended with" in message for message in messages)
+        assert all("differ in state after the last round" in message for message in messages)
 
 
 @pytest.mark.parametrize(

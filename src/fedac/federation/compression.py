@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedac.algorithms.algorithm import Algorithm, Vector
-from fedac.errors import InputError, look_up
+from fedac.errors import InputError, unknown_name
 from fedac.federation.sampling import GOLDEN, mix, worker_key
 from fedac.validate import require_count
 
@@ -72,7 +72,9 @@ def require_wire(wire: str) -> str:
     fedac.errors.InputError: unknown wire format 'int4'; did you mean 'int8'? known: bfloat16, \
 float32, int8
     """
-    return look_up("wire format", wire, {name: name for name in WIRES})
+    if wire not in WIRES:
+        raise unknown_name("wire format", str(wire), WIRES)
+    return wire
 
 
 def require_wire_seed(seed: int) -> int:

@@ -32,7 +32,12 @@ from fedac.torch._agreement import describe_inner, recenter
 from fedac.torch._communication import Workers
 from fedac.torch._optimizer import LocalOptimizer
 from fedac.torch._round import Rounds
-from fedac.torch._state import plain_settings, require_same_rules, without_storage_of_others
+from fedac.torch._state import (
+    plain_settings,
+    require_same_rules,
+    rules_of,
+    without_storage_of_others,
+)
 
 ENVELOPE = Envelope(package="fedac.torch", version=6)
 RANK_ENVELOPE = Envelope(package="fedac.torch (the state of one rank)", version=2)
@@ -92,7 +97,7 @@ def _shared_content(rounds: Rounds) -> dict[str, Any]:
     return {
         **ENVELOPE.header(),
         "optimizer": describe_inner(optimizer),
-        "rules": optimizer.rules(),
+        "rules": rules_of(optimizer),
         "steps": optimizer.steps,
         "rounds_served": optimizer.rounds,
         "groups": [
@@ -335,7 +340,7 @@ def _write_rank_state(path: Path, rounds: Rounds) -> str:
     content = {**RANK_ENVELOPE.header(), **mine._asdict()}
     file = _rank_file(path, rank=rounds.workers.rank, steps=optimizer.steps)
     RANK_ENVELOPE.write(file, lambda target: torch.save(content, target))
-    return _hash(mine)
+    return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
 def _read_rank_state(
@@ -351,12 +356,12 @@ def _read_rank_state(
     file = _rank_file(path, rank=workers.rank, steps=content["steps"])
 
     def read(source: BinaryIO) -> RankState:
-        found = torch.load(source, map_location="cpu", weights_only=True)
+        data = source.read()
+        found = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
         RANK_ENVELOPE.require_header(found)
-        mine = RankState(found["memory"], found["inner"], found["residuals"])
-        if _hash(mine) != hashes[workers.rank]:
+        if hashlib.sha256(data).hexdigest() != hashes[workers.rank]:
             raise InputError(f"it was not written together with '{path}'; use the files of one run")
-        return mine
+        return RankState(found["memory"], found["inner"], found["residuals"])
 
     try:
         return RANK_ENVELOPE.read(file, read)
@@ -399,23 +404,3 @@ def _delete_others(path: Path, *, rank: int, keep: set[int]) -> None:
     for file in (*path.parent.glob(name), *path.parent.glob(f".{name}.part")):
         if file.name not in kept:
             file.unlink(missing_ok=True)
-
-
-def _hash(state: RankState) -> str:
-    found = hashlib.sha256()
-    _add_to_hash(found, [*state])
-    return found.hexdigest()
-
-
-def _add_to_hash(found: Any, value: Any) -> None:
-    """Add tensors, numbers, and lists and dicts of them to a hash."""
-    if isinstance(value, Tensor):
-        found.update(f"{value.dtype} {list(value.shape)} ".encode())
-        # As bytes: NumPy has no bfloat16.
-        found.update(value.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes())
-    elif isinstance(value, dict | list | tuple):
-        found.update(f"{len(value)} ".encode())
-        for item in value.items() if isinstance(value, dict) else value:
-            _add_to_hash(found, item)
-    else:
-        found.update(f"{value!r} ".encode())

@@ -221,14 +221,6 @@ class LocalOptimizer(SequenceOptimizer):
         """Put w_md back into the parameters, to continue training."""
         self._switch(training=True)
 
-    def restart(self) -> None:
-        """Start all sequences at the current parameters."""
-        self.state.clear()
-        self.versions.clear()
-        self.rounds = 0
-        for group in self.param_groups:
-            group.update(training=True, taken=0)
-
     def lower_lr(self, r: int) -> None:
         """Set every lr with a `Decay` to that of round r = 0, 1, ...; call `refresh` afterwards."""
         for group, decay in zip(self.param_groups, self.decays, strict=True):

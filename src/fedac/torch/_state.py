@@ -199,6 +199,14 @@ class SequenceOptimizer(torch.optim.Optimizer):
         state = self._started(p)
         return tuple(state[key] for key in keys(self.algorithm, part))
 
+    def restart(self) -> None:
+        """Start all sequences at the current parameters."""
+        self.state.clear()
+        self.versions.clear()
+        self.rounds = 0
+        for group in self.param_groups:
+            group.update(training=True, taken=0)
+
     @torch.no_grad()
     def keep_broadcasts(self) -> None:
         """Keep where each round began from now on, even if the round ends with the mean.
@@ -289,7 +297,7 @@ class SequenceOptimizer(torch.optim.Optimizer):
         }
         for group in saved["param_groups"]:
             group.update(plain_settings(group))
-        return saved | {"steps": self.steps, "rounds_served": self.rounds, "rules": self.rules()}
+        return saved | {"steps": self.steps, "rounds_served": self.rounds, "rules": rules_of(self)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continue from the state of another optimizer of the same algorithm.
@@ -341,18 +349,6 @@ class SequenceOptimizer(torch.optim.Optimizer):
         """
         return fingerprint(self.algorithm)
 
-    def rules(self) -> list[dict[str, Any]]:
-        """Describe the algorithm and the hyperparameters of the last step, by group."""
-        return [
-            {
-                "algorithm": self.algorithm.name,
-                "hyperparameters": asdict(self.hyperparameters(group["last"])),
-                "fingerprint": self.fingerprint,
-                "settings": group["last"],
-            }
-            for group in self.param_groups
-        ]
-
     def __getstate__(self) -> dict[str, Any]:
         own = ("algorithm", "takes_mean", "in_place", "foreach", "steps", "rounds", "decays")
         return super().__getstate__() | {name: getattr(self, name) for name in own}
@@ -395,6 +391,19 @@ def warn_if_not_accelerated(optimizer: SequenceOptimizer, settings: dict[str, An
     if text:
         optimizer._has_warned = True
         warnings.warn(text, NotAcceleratedWarning, stacklevel=5)  # where the optimizer was made
+
+
+def rules_of(optimizer: SequenceOptimizer) -> list[dict[str, Any]]:
+    """Describe the algorithm and the hyperparameters of the last step, by group."""
+    return [
+        {
+            "algorithm": optimizer.algorithm.name,
+            "hyperparameters": asdict(optimizer.hyperparameters(group["last"])),
+            "fingerprint": optimizer.fingerprint,
+            "settings": group["last"],
+        }
+        for group in optimizer.param_groups
+    ]
 
 
 def require_same_rules(optimizer: SequenceOptimizer, rules: Sequence[dict[str, Any]]) -> None:
