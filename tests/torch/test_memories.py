@@ -272,7 +272,7 @@ def test_another_number_of_processes(written: Path, algorithm: str) -> None:
     assert_refused(
         algorithm,
         written,
-        "it belongs to 3 processes, each with state of its own, and now there are 1; start 3",
+        "it belongs to 3 processes, each with its own state, and now there are 1; start 3",
     )
 
 

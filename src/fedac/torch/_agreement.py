@@ -74,7 +74,7 @@ def require_same_steps(headers: Sequence[Header]) -> None:
 def agree_on_settings(
     workers: Workers, headers: Sequence[Header], settings: list[list[float]], *, steps: int
 ) -> list[list[float]]:
-    """Return the settings of the workers that train, or refuse those that differ.
+    """Return the settings of the workers that train; refuse workers that differ.
 
     A worker that has finished may have other settings.
     """
@@ -133,7 +133,7 @@ def _describe(settings: list[float]) -> str:
 
 
 def describe_inner(optimizer: SequenceOptimizer) -> str:
-    """Say which optimizer takes the local steps."""
+    """Describe the optimizer that takes the local steps."""
     inner = optimizer.inner
     return "an optimizer of fedac.torch" if inner is None else inner.title
 
@@ -222,7 +222,7 @@ def require_same_start(
 
 
 def _differ(mine: list[float], theirs: list[float]) -> bool:
-    """Compare a tensor's sum and norm with those of another process."""
+    """Compare a tensor's sum and norm in two processes."""
     return any(abs(x - y) > CLOSE * mine[1] for x, y in zip(mine, theirs, strict=True))
 
 

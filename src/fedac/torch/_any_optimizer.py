@@ -2,7 +2,7 @@
 
 The user's optimizer takes the local steps. Hooks count them here and create the state of a
 parameter before it first moves. The rest is a method whose local rule is SGD and whose sequence is
-the parameter itself, so rounds, faults, checkpoints and the wire are those of every method.
+the parameter itself, so rounds, faults, checkpoints and compression work as for every method.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class InnerOptimizer:
 
     @property
     def title(self) -> str:
-        """What processes and checkpoints must have in common."""
+        """A description that must match between processes, and in checkpoints."""
         return f"{type(self.optimizer).__name__} with state='{self.state}'"
 
     def find_names(self) -> list[list[str]]:
@@ -84,7 +84,7 @@ class InnerOptimizer:
     def require_fit(self, saved: dict[str, Any]) -> None:
         """Refuse a state dict that is damaged or has other parameter groups.
 
-        Otherwise a process could fail half loaded and leave the others waiting.
+        Otherwise a process could fail half loaded while other ones wait.
         """
         try:
             indices = [index for group in saved["param_groups"] for index in group["params"]]
@@ -126,7 +126,7 @@ def _copy(state: Any) -> dict[Tensor, Any]:
 
 
 def _is_finite(value: Any) -> bool:
-    """Check all tensors in a state; an optimizer may keep lists, or numbers besides parameters."""
+    """Check all tensors of a state, which may be nested."""
     if isinstance(value, Mapping):
         return all(map(_is_finite, value.values()))
     if isinstance(value, list | tuple):
@@ -182,7 +182,7 @@ class WrappedOptimizer(LocalOptimizer):
             raise InputError("parameters were added; call synchronize again in all processes")
         for p in self.parameters():
             if p.requires_grad:
-                self.sequences(p)  # creates its state, if there is any besides the parameter
+                self.sequences(p)  # creates its state, if it needs any
                 self.versions[p] = version(p)  # it is trained, even if it is frozen later
 
     @uncompiled
@@ -226,7 +226,7 @@ def _method(server: str | ServerRule | None) -> Algorithm:
 
 
 def _require_server_rule(text: str) -> None:
-    """Refuse the name of anything else, and say what would be right."""
+    """Refuse the name of anything but a server rule, and suggest the right one."""
     name = parse_piece(text).name
     if name in SERVER_RULES:
         return

@@ -111,8 +111,8 @@ class Average(ABC):
 class AllReduce(Average):
     """A mean by one all-reduce.
 
-    The buffer ends with the headers of all workers. Every worker fills in its own and leaves the
-    others 0, so the sum has them all. `private` tensors are not sent but must be finite too.
+    The buffer ends with the headers of all workers. Every worker fills in one and leaves the rest
+    0, so the sum has them all. `private` tensors are not sent but must be finite too.
 
     If the number of workers is a power of two, they divide by it before they send: that rounds
     nothing, and the sum is usually the mean.

@@ -4,9 +4,9 @@ A checkpoint holds the server's view of every parameter, the settings by group, 
 buffers, and what the user adds. It is the same in all processes, and rank 0 writes it.
 
 The state of each rank (memory of the algorithm, state of the user's optimizer, rounding errors) is
-in files next to it: `run.pt.rank1.step128`. All ranks write theirs before rank 0 replaces the
-checkpoint, and delete those of an older checkpoint only after the next one has been replaced. So
-the files that belong to the checkpoint exist whenever a process is killed. The checkpoint has a
+in files next to it: `run.pt.rank1.step128`. All ranks write before rank 0 replaces the
+checkpoint, and delete their files of older checkpoints only afterwards. So the files that belong to
+the checkpoint exist whenever a process is killed. The checkpoint has a
 hash of each, so that no others are taken.
 """
 
@@ -43,7 +43,7 @@ ENVELOPE = Envelope(package="fedac.torch", version=6)
 RANK_ENVELOPE = Envelope(package="fedac.torch (the state of one rank)", version=2)
 # Exceptions that are relayed to the other ranks, by name.
 ERRORS = {"missing": MissingCheckpointError, "input": InputError, "file": OSError}
-# What `torch.load` reads without running code, besides lists, tuples and dicts of these.
+# Types that `torch.load` reads without running code; also in lists, tuples and dicts.
 PLAIN = (int, float, bool, str, bytes, type(None), Tensor, torch.Size, torch.dtype, torch.device)
 
 
@@ -84,7 +84,7 @@ def save(path: Path, rounds: Rounds, *, last: int | None, content: dict[str, Any
             _require_plain_values(content["extra"])
             _inner_state(optimizer)
             content |= _shared_content(rounds)
-            # Where several groups train side by side, each has a rank 0 that writes.
+            # With several independent groups, the rank 0 of each one writes.
             writer = "" if (number := dist.get_rank()) == 0 else str(number)
             ENVELOPE.write(path, lambda file: torch.save(content, file), writer=writer)
         except (InputError, OSError) as error:
@@ -119,7 +119,7 @@ def _shared_content(rounds: Rounds) -> dict[str, Any]:
 def load(path: Path, rounds: Rounds, *, names: list[str] | None, missing: str) -> dict[str, Any]:
     """Load a checkpoint into the optimizers and buffers of all processes; return its content.
 
-    Rank 0 reads it and sends it to the others; each reads the state of its own rank. For `missing`
+    Rank 0 reads it and broadcasts it; every rank reads its file with private state. For `missing`
     see `Synchronizer.resume`. If one process cannot use it, all raise and none is changed; if there
     is no file, with `MissingCheckpointError`.
     """
@@ -296,7 +296,7 @@ def _ranks_differ(rounds: Rounds, *, residuals: bool = True) -> bool:
 
 
 def _inner_state(optimizer: LocalOptimizer) -> dict[str, Any] | None:
-    """Return the state of a user's optimizer, if there is one, or say why it cannot be saved."""
+    """Return the state of a user's optimizer, if there is one; raise if it cannot be saved."""
     if optimizer.inner is None:
         return None
     state: dict[str, Any] = optimizer.inner.optimizer.state_dict()
@@ -350,8 +350,8 @@ def _read_rank_state(
     hashes = content["ranks"]
     if len(hashes) != workers.size:
         raise InputError(
-            f"cannot use '{path}': it belongs to {len(hashes)} processes, each with state of its "
-            f"own, and now there are {workers.size}; start {len(hashes)} processes"
+            f"cannot use '{path}': it belongs to {len(hashes)} processes, each with its own "
+            f"state, and now there are {workers.size}; start {len(hashes)} processes"
         )
     file = _rank_file(path, rank=workers.rank, steps=content["steps"])
 

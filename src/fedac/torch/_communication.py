@@ -67,7 +67,7 @@ class Workers:
             self._find_leaders()
 
     def use_own_groups(self, timeout: float | None) -> None:
-        """Communicate in groups of our own from now on, apart from the user's messages."""
+        """Switch to private groups, so that our messages cannot mix with the user's."""
         with self.guard():
             if self.leads:
                 self.group = own_group(self.group, self.device, timeout)
@@ -136,7 +136,7 @@ class Workers:
             self._pass_on(tensor)
 
     def broadcast_bytes(self, data: bytes, *, source: int = 0) -> bytes:
-        """Return the bytes of one worker; those of the others are ignored."""
+        """Return the bytes that the source worker passes."""
         length = torch.tensor([len(data)], device=self.device)
         self.broadcast(length, source=source)
         sends = self.leads and self.rank == source
@@ -206,7 +206,7 @@ class Workers:
         self.leaders = [i for i, theirs in enumerate(reports) if theirs["leads"]]
 
     def _leave_groups(self, error: RuntimeError) -> None:
-        """Close the connections of our own groups, so that no other process waits for this one."""
+        """Close the connections of private groups, so that no process waits for this one."""
         mine = {group for group in (self.group, self.node) if self._owns_groups and not self._lost}
         self.group, self.node, self._work = None, None, ()
         self._lost = True
@@ -238,7 +238,7 @@ class Workers:
         return [text for row in rows for text in json.loads(bytes(row.cpu().numpy()))]
 
 
-# Our own groups by ranks and timeout, and the default group they were made from. Every group has
+# Private groups by ranks and timeout, and the default group they were made from. Every group has
 # threads and sockets, so a later synchronizer takes them over.
 _own: dict[Any, Any] = {}
 _made_from: Any = None
@@ -260,7 +260,7 @@ def _end_threads() -> None:
 
 
 def own_group(group: Any, device: torch.device, timeout: float | None) -> Any:
-    """Return our own group of the processes of another one; all of them must call it."""
+    """Return a private group of the same processes; all of them must call it."""
     global _made_from
     if _made_from is not dist.group.WORLD:
         _own.clear()
@@ -274,8 +274,8 @@ def own_group(group: Any, device: torch.device, timeout: float | None) -> Any:
         if key in _own:  # others have left it after a failure
             _discard(key)
         # PyTorch names a new group after the number of groups that a process is in, and processes
-        # with different names never meet. The leader of a node is in more groups than the others,
-        # so those make up for it.
+        # with different names never meet. The leader of a node is in one group more than its
+        # other processes, which make up for it.
         count = len(dist.distributed_c10d._world.pg_names)
         for _ in range(max(_gather_numbers(count, group, device)) - count):
             _add_placeholder()
@@ -284,13 +284,13 @@ def own_group(group: Any, device: torch.device, timeout: float | None) -> Any:
 
 
 def _discard(key: Any) -> None:
-    """Leave one of our own groups for good."""
+    """Leave a private group for good."""
     dist.destroy_process_group(_own.pop(key))
     _add_placeholder()  # a new group of the same name would find the addresses of this one
 
 
 def _add_placeholder() -> None:
-    """Add a group that connects nothing to those that PyTorch counts; the store may be lost."""
+    """Make PyTorch count one more group, which connects nothing: the store may be lost."""
     names: dict[Any, Any] = dist.distributed_c10d._world.pg_names
     nobody: Any = dist.ProcessGroup
     names[nobody(0, 1)] = f"placeholder of fedac {len(names)}"

@@ -1,7 +1,7 @@
 """Compressed messages that all workers gather: how they are encoded, and how their mean is decoded.
 
-All parameters of a sequence, one after the other, are one vector of the message, as in the
-simulator. Messages are rounded and decoded chunk by chunk in float64, without a copy of the model.
+Each sequence is one vector of the message, a concatenation of all parameters, as in the simulator.
+Messages are rounded and decoded chunk by chunk in float64, without a copy of the model.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Vectors:
 
 
 class Packet:
-    """The bytes of one worker's message, and how to decode those of all workers.
+    """The encoded message of one worker, and a decoder for the messages of all workers.
 
     `flat` has the message, parameter by parameter, and then the exact tensors; `began` and `memory`
     have for every parameter where the round began, and the worker's memory, which is updated to

@@ -10,14 +10,14 @@ from fedac.federation.link import Link, as_link
 from fedac.torch._averaging import is_gathered
 from fedac.validate import require_count, require_nonnegative
 
-# Gloo cuts what it adds up into segments of at most so many bytes.
+# The largest segment in bytes of an all-reduce in gloo.
 SEGMENT = 2**20
 
 
 def traffic(
     handed_over: int, *, world_size: int, wire: str = FLOAT32, algorithm: str | Algorithm = "fedavg"
 ) -> int:
-    """Return how many bytes all processes together send if each hands over so many.
+    """Return the bytes that all processes send together if each hands over `handed_over` bytes.
 
     As gloo does it: in an all-reduce every part of the buffer goes around a ring of all processes
     twice, each time but for the last hop. Messages in int8 are gathered: each goes to all others;
@@ -44,7 +44,7 @@ def round_seconds(
     delay_steps: int = 0,
     rounding: float = 0.0,
 ) -> float:
-    """Predict the seconds of a round of gloo processes, each with a link of its own.
+    """Predict the seconds of a round of gloo processes, each with its own link.
 
     An all-reduce takes 2(M-1) hops around a ring of M workers, and every hop waits for a round
     trip. But two segments, of a megabyte at most, are on their way at once: where sending one takes
@@ -69,8 +69,8 @@ def round_seconds(
     delay_steps : int
         Local steps that overlap with the transfer, if `overlap=True`.
     rounding : float
-        Processor time of a round besides its steps: rounding a message and reading those of all
-        workers (`benchmarks/torch_rounding.py`).
+        Processor time of a round outside its steps: encoding a message and decoding all
+        messages (`benchmarks/torch_rounding.py`).
 
     Examples
     --------
@@ -100,7 +100,7 @@ def _all_reduce_seconds(link: Link, size: int, M: int) -> float:
     """Return how long gloo's ring takes: a reduce-scatter, and then an all-gather like it."""
     if M == 1:
         return 0.0
-    part = size / M  # what a worker sends in one of the M-1 hops, two segments at a time
+    part = size / M  # sent in one of the M-1 hops, two segments at a time
     pairs = max(1, math.ceil(part / (2 * SEGMENT)))
     a_segment = _sending(link, part / (2 * pairs))
     waits = link.latency + ((M - 1) * pairs - 1) * max(0.0, link.latency - a_segment)

@@ -12,7 +12,7 @@ from fedac.algorithms import Algorithm
 from fedac.algorithms.hyperparameters import Hyperparameters
 from fedac.algorithms.linear import Linear, linear_form
 
-# Numbers that a CPU works on at once: four arrays of so many float32 numbers take a megabyte.
+# Numbers that a CPU processes at a time: four such float32 arrays take a megabyte.
 CACHED_NUMBERS = 2**16
 # Sets of parameters whose batches are cached: groups, and parts of a model that train in turn.
 MOST_SPLITS = 64

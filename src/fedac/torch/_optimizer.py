@@ -37,7 +37,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def uncompiled(function: Function) -> Function:
-    """Exclude a function from `torch.compile`, with all that it calls.
+    """Exclude a function and its callees from `torch.compile`.
 
     Counts, hashes and step sizes change all the time: each would compile the program again.
     """
@@ -59,8 +59,8 @@ class LocalOptimizer(SequenceOptimizer):
         The step size eta. A `Decay` lowers it with every synchronization. A scheduler may change it
         at any time: the next step couples again, and a group whose lr is 0 does not move.
     mu : float, optional
-        Strong-convexity estimate, for algorithms whose coupling uses it (FedAc). Where
-        lr mu local_steps >= 1, FedAc is FedAvg, and a warning says so once.
+        Strong-convexity estimate, for algorithms whose coupling uses it (FedAc). If
+        lr mu local_steps >= 1, FedAc degenerates to FedAvg, with a warning.
     local_steps : int
         Steps between two synchronizations, K.
     weight_decay : float
@@ -198,7 +198,7 @@ class LocalOptimizer(SequenceOptimizer):
         self.versions.update(zip(params, map(version, params), strict=True))
 
     def _lists_of_sequences(self, params: list[Tensor]) -> list[list[Tensor]]:
-        """Return by sequence those of some parameters of one type, in training mode."""
+        """Return one list of tensors per sequence, for parameters of one type."""
         if self.is_own_sequence(params[0]):
             if not self.takes_mean:
                 for p in params:
@@ -222,7 +222,7 @@ class LocalOptimizer(SequenceOptimizer):
         self._switch(training=True)
 
     def lower_lr(self, r: int) -> None:
-        """Set every lr with a `Decay` to that of round r = 0, 1, ...; call `refresh` afterwards."""
+        """Apply every `Decay` of lr for round r = 0, 1, ...; call `refresh` afterwards."""
         for group, decay in zip(self.param_groups, self.decays, strict=True):
             if decay is not None:
                 group["lr"] = decay.at(r)

@@ -70,7 +70,7 @@ class LeftGroup(NamedTuple):
 class RoundEnd(NamedTuple):
     """The outcome of a round."""
 
-    steps: int  # those of the worker that took most
+    steps: int  # the largest number of any worker
     seconds: float  # waited for the mean
     bytes: int
     skipped: tuple[int, ...]  # ranks whose state was not finite
@@ -150,8 +150,9 @@ class Rounds:
                 f"the sum of all states overflows {mean.dtype} after {steps} steps; no state was "
                 "averaged. Use a smaller lr"
             )
-        if len({header.digest for header in headers}) > 1:
-            self._require_same_start()
+        differ = len({header.digest for header in headers}) > 1
+        if differ and not (optimizer.takes_mean or self._rounds_differently):
+            self._rounds_differently = require_same_start(workers, optimizer, self.named)
         spread = average.distance(mean, divisor)
 
         # Serve the mean, and enter the next round with what this worker has moved meanwhile.
@@ -177,13 +178,10 @@ class Rounds:
             since = self._moved_since(average, sent) if overlapped else None
             if optimizer.takes_mean:
                 torch._foreach_copy_(local, received[: len(message)])
-                optimizer.lower_lr(r)
             else:
                 self._serve(left, received[: len(message)], memory, weights)
-                optimizer.lower_lr(r)
-                self._enter(left)
-            if since is not None:
-                self._add_progress(left, since[: len(local)])
+            optimizer.lower_lr(r)
+            self._enter(left, since and since[: len(local)])
             settle(exact, received[len(message) :], since and since[len(local) :])
 
         # Close the round: steps taken meanwhile belong to the next one.
@@ -208,13 +206,9 @@ class Rounds:
         )
 
     def moving(self) -> list[Tensor]:
-        """Return all that local steps and forward passes change."""
+        """Return the tensors that local steps and forward passes change."""
         local = [s for p in self.named for s in self.optimizer.sequences(p)]
         return [*local, *self._exact()]
-
-    def compare_starts(self) -> bool:
-        """Refuse ranks that began the round with different states; return whether bits differ."""
-        return require_same_start(self.workers, self.optimizer, self.named)
 
     def _left_groups(self, idle: bool) -> list[LeftGroup]:
         trained = set(map(id, self.named))  # a tensor's own hash is slower
@@ -331,10 +325,16 @@ class Rounds:
                 if weights[self.workers.rank] > 0:
                     write(optimizer.kept(p, "memory"), memory[p])
 
-    def _enter(self, left: Sequence[LeftGroup]) -> None:
+    def _enter(self, left: Sequence[LeftGroup], progress: Sequence[Tensor] | None) -> None:
+        """Enter the next round, with this worker's progress since it left the last one."""
+        optimizer, more = self.optimizer, iter(progress or ())
         for part in left:
-            for p in part.params if not part.paused else ():
-                self.optimizer.enter(p)
+            for p in part.params:
+                if not (optimizer.takes_mean or part.paused):
+                    optimizer.enter(p)
+                for tensor, moved in zip(optimizer.sequences(p), more, strict=False):
+                    if optimizer.takes_mean or not part.paused:
+                        tensor += moved
 
     def _moved_since(self, average: Average, sent: Tensor | None) -> list[Tensor]:
         """Return how far everything has moved since it was sent; 0 if it was not finite then."""
@@ -346,18 +346,8 @@ class Rounds:
             torch.sub(now.detach(), then, out=then)  # in place of the copy, which has served
         return since
 
-    def _add_progress(self, left: Sequence[LeftGroup], since: Sequence[Tensor]) -> None:
-        """Add the local progress since the round was left."""
-        progress = iter(since)
-        for part in left:
-            for p in part.params:
-                for tensor in self.optimizer.sequences(p):
-                    more = next(progress)
-                    if self.optimizer.takes_mean or not part.paused:
-                        tensor += more
-
     def _exact(self) -> list[Tensor]:
-        """Return what is averaged besides the message: buffers, and state of a user's optimizer."""
+        """Return what is averaged with the message: buffers, and a user's optimizer state."""
         inner = self.optimizer.inner
         state = inner.averaged(set(self.named)) if inner else ()
         return [*self.buffers.averaged(), *state]
@@ -368,11 +358,6 @@ class Rounds:
             return 0
         sent = [t for p in self.named for t in self.optimizer.kept(p, "sent")]
         return checksum(sent, self.workers.device)
-
-    def _require_same_start(self) -> None:
-        """Refuse ranks that began the round with different states, which no mean would fix."""
-        if not (self.optimizer.takes_mean or self._rounds_differently):
-            self._rounds_differently = self.compare_starts()
 
     def _current_residuals(self) -> list[Tensor] | None:
         if self.residuals is None:
@@ -413,7 +398,7 @@ class Buffers:
         ]
 
     def averaged(self) -> list[Tensor]:
-        """Return those that are averaged; a module may have replaced their tensors."""
+        """Return the averaged buffers; a module may have replaced their tensors."""
         found = self._find()
         return [found[name] for name in self._averaged]
 

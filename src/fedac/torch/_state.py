@@ -38,7 +38,7 @@ UNSUPPORTED = ("momentum", "dampening", "nesterov", "betas", "maximize", "foreac
 def plain_settings(group: dict[str, Any]) -> dict[str, Any]:
     """Return lr, mu, local_steps and weight_decay of a group as Python numbers.
 
-    NumPy's numbers and tensors cannot be saved. The lr of a `Decay` is that of the first round.
+    NumPy's numbers and tensors cannot be saved. Of a `Decay`, take the lr of the first round.
     """
     settings = {name: group[name] for name in SETTINGS}
     if isinstance(settings["lr"], Decay):
@@ -237,8 +237,8 @@ class SequenceOptimizer(torch.optim.Optimizer):
     ) -> None:
         """Replace the sequences of one parameter; call `refresh` when all are set.
 
-        `values` are those of `snapshot`; the server's state may be missing. If omitted, `memory` is
-        reset.
+        `values` are like the result of `snapshot`; the server's state may be missing. If omitted,
+        `memory` is reset.
         """
         frozen = not p.requires_grad and not self.state.get(p)
         first = self.algorithm.start(values[0]) if frozen else ()
@@ -268,7 +268,7 @@ class SequenceOptimizer(torch.optim.Optimizer):
         return couple(self.algorithm, *(settings[name] for name in SETTINGS))
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add parameters; their settings are checked like those of the first group."""
+        """Add parameters, after checking their settings."""
         for name in UNSUPPORTED:
             if param_group.get(name):
                 raise InputError(f"a parameter group can set lr, mu and weight_decay, not {name}")

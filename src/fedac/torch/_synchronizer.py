@@ -26,6 +26,7 @@ from fedac.torch._agreement import (
     local_steps_of,
     recenter,
     require_agreement,
+    require_same_start,
     take_furthest,
 )
 from fedac.torch._any_optimizer import HOOKS, WrappedOptimizer, wrap
@@ -84,8 +85,8 @@ class Synchronizer:
         An optimizer of `fedac.torch`, such as `FedAc`, with the same settings in every process; or
         any other, such as AdamW, with `local_steps`.
     model : Module, optional
-        The model. Its floating-point buffers (those of BatchNorm, for example) are averaged too,
-        except for those that hold infinity, such as masks. All buffers go into checkpoints.
+        The model. Its floating-point buffers (BatchNorm's statistics, for example) are averaged
+        too, except for buffers with infinities, such as masks. Checkpoints hold all buffers.
     local_steps : int, optional
         Steps between two synchronizations, K, for an optimizer of PyTorch.
     server : str or ServerRule, optional
@@ -275,7 +276,7 @@ class Synchronizer:
         return self.rounds > before
 
     def synchronize(self) -> None:
-        """Average now, whatever the schedule; all processes must call it.
+        """Average now, independently of the schedule; all processes must call it.
 
         Right after a round it sends nothing, unless buffers are averaged, which a forward pass may
         have changed. If no step was taken, a server's momentum never acts twice.
@@ -289,9 +290,9 @@ class Synchronizer:
     def join(self) -> Iterator[None]:
         """Allow different numbers of batches in different processes; all of them must use it.
 
-        A process that runs out of batches takes part in the rounds of the others, and counts only
-        in those in which it took a step. All leave together, with equal states and the steps of the
-        longest.
+        A process that runs out of batches keeps synchronizing, with weight 0 in rounds without a
+        step of its own. All processes leave together, with equal states and the largest number of
+        steps.
 
         Examples
         --------
@@ -333,10 +334,10 @@ class Synchronizer:
     def checkpoint(self, path: str | Path, **extra: Any) -> None:
         """Write a checkpoint for `resume`, atomically; only right after a synchronization.
 
-        All processes call it, rank 0 writes, and all wait for it. If ranks have state of their own
-        (memory of the algorithm, state of a user's optimizer), every rank first writes it next to
-        the file, for example to `path.rank1.step128`. `extra` may hold numbers, texts and tensors,
-        such as the state of a scheduler.
+        All processes call it, rank 0 writes, and all wait for it. State that differs between ranks
+        (memory of the algorithm, state of a PyTorch optimizer) goes into one file per rank next to
+        it, such as `path.rank1.step128`. `extra` may hold numbers, texts and tensors, such as the
+        state of a scheduler.
         """
         self._require_current()
         if self._pending is not None and self._averaged_at == self.steps:
@@ -347,7 +348,7 @@ class Synchronizer:
                 "synchronization"
             )
         if self.optimizer.rounds == 0:  # no round has compared the states yet
-            self._rounds.compare_starts()
+            require_same_start(self._rounds.workers, self.optimizer, self._rounds.named)
         file = Path(path).absolute()
         counts = {"rounds": self.rounds, "bytes": self.bytes}
         _checkpoint.save(
@@ -472,13 +473,13 @@ class Synchronizer:
         self._pending, self._averaged_at = pending, self.steps
 
     def _of_node(self, weight: float) -> float:
-        """Return the weight of this worker: that of its whole node, if examples count."""
+        """Return this worker's weight; the sum over its node if weighted by examples."""
         by_examples = self._examples.weighting == "examples"
         total = self._rounds.workers.sum_in_node(weight) if by_examples else weight
         return float(torch.tensor(total, dtype=torch.float32))  # headers may be float32
 
     def _count_from_the_start(self) -> None:
-        """Give workers that took part in no round yet the weights they would have had."""
+        """Set the weights of workers that have not completed a round yet."""
         workers, groups = self._rounds.workers, self.optimizer.param_groups
         reports = workers.exchange({"weight": self._of_node(self._examples.first)})
         first = [reports[leader]["weight"] for leader in workers.leaders]
@@ -519,7 +520,7 @@ def synchronize(
 ) -> Synchronizer:
     """Make an optimizer average over all processes every `local_steps` steps, by itself.
 
-    Options are those of `Synchronizer`, which is returned. A second call replaces the first one's
+    Takes the options of `Synchronizer`, and returns one. A second call replaces the first one's
     synchronizer; with overlap, `flush` that one before.
     """
     synchronizer = Synchronizer(optimizer, model, **options)
