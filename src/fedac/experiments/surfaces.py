@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from fedac.federation.spec import Surface
+from fedac.federation.spec import Surface, options
 
 LARGEST_STORED = 2**63 - 1  # whole numbers in tables have 64 bits and a sign
 SWEEP = Surface(
     without=("rounds", "link", "target", "budget", "tries", "repeats"),
-    several=("algorithm", "workers", "clients", "split", "participation", "batch", "local_steps",
-             "eta", "wire", "seed"),
+    several=tuple(name for name, option in options().items() if option.grid),
     names={"algorithm": "algorithms", "seed": "seeds"},
     defaults={"steps": 4096},
     needed=("dataset", "l2", "algorithm", "local_steps", "eta"),

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
@@ -15,19 +13,17 @@ from fedac.data import Clients, Dataset
 from fedac.data.holdout import load_with_test
 from fedac.data.registry import OnProgress
 from fedac.data.splits import load_clients
-from fedac.errors import NotAcceleratedWarning, StepSizeWarning
 from fedac.experiments.run_key import key_fingerprint, objective_hash, rows_hash
 from fedac.experiments.scheduling import Cost, predict_cost, queries
 from fedac.experiments.store import Outcome
 from fedac.federation.federation import Federation, make_federation, taking_part
-from fedac.federation.schedule import Decay, Schedule
+from fedac.federation.schedule import Decay
 from fedac.federation.spec import RunSpec, Spec
 from fedac.objectives import ConvexObjective, optimum
 from fedac.objectives.heterogeneity import minimized
 from fedac.plugins import find_algorithm, make_objective
 from fedac.simulation import Result
-from fedac.simulation.problem import Problem, start_point
-from fedac.simulation.simulator import make_lanes, run_problem, warn_about
+from fedac.simulation.simulator import make_problem, run_problem, warn_about
 
 # Runs that share data, federation, K and seed, so draws: one call of the engine runs them all.
 Group = tuple[RunSpec, ...]
@@ -84,23 +80,13 @@ class Task:
         return make_federation(self.objective, spec, self.clients.get(found))
 
     def simulate(
-        self,
-        specs: Sequence[Spec],
-        federation: Federation,
-        *,
-        quiet: bool = False,
-        engine: str | None = None,
-        callbacks: Sequence[Callable[[Any], object]] = (),
-        **how: Any,
+        self, specs: Sequence[Spec], federation: Federation, *, quiet: bool = False, **how: Any
     ) -> Result:
         """Simulate runs that differ in algorithm and step size only, in one call of the engine.
 
-        `how` are the fields of a `Problem` that do not belong to a Spec. `quiet`: do not warn of
-        step sizes.
+        `how` are keywords of `make_problem` and `run_problem`. `quiet`: do not warn of step sizes.
         """
-        spec, schedule = specs[0], Schedule.every(specs[0].local_steps, steps=specs[0].steps or 0)
-        objective = minimized(self.objective, federation.clients, spec.weighting)
-        mu = spec.mu or objective.strong_convexity
+        on_engine = {name: how.pop(name) for name in ("engine", "callbacks") if name in how}
         pairs = (
             (
                 self.algorithms.get(one.algorithm) or find_algorithm(one.algorithm),
@@ -108,24 +94,10 @@ class Task:
             )
             for one in specs
         )
-        lanes = make_lanes(pairs, mu=mu, K=schedule.K, wire=spec.wire)
-        with warnings.catch_warnings() if quiet else nullcontext():
-            if quiet:
-                warnings.simplefilter("ignore", StepSizeWarning)
-                warnings.simplefilter("ignore", NotAcceleratedWarning)
-            warn_about(lanes, objective, mu, schedule.K)
-        problem = Problem(
-            objective=objective,
-            lanes=lanes,
-            federation=federation,
-            schedule=schedule,
-            start=start_point(objective, None),
-            records=schedule.records(spec.record_every),
-            wire=spec.wire,
-            precision=spec.precision,
-            **how,
-        )
-        return run_problem(problem, engine=engine, callbacks=callbacks, test=self.test)
+        problem = make_problem(specs[0], self.objective, federation, pairs, **how)
+        if not quiet:
+            warn_about(problem)
+        return run_problem(problem, test=self.test, **on_engine)
 
     def run(
         self,

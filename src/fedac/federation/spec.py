@@ -5,7 +5,7 @@ file, the checks, the columns of an export and the key of a stored run all follo
 below. To add an option, add a field here and the code that uses it.
 
 - A *surface* is a place where users spell options: a command, a TOML file, a Python function. It
-  says which fields it has, what it calls them and which of them take several values::
+  has some of the fields, may have its own names for them, and takes several values of some::
 
       SWEEP = Surface(several=("algorithm", "eta", ...), names={"algorithm": "algorithms"})
       spec = fedac.federation.rules.check_spec(SWEEP, {"algorithms": ["fedavg"], "eta": [0.1, 0.5]})
@@ -40,6 +40,7 @@ class Option:
 
     help: str
     short: str = ""
+    grid: bool = False  # whether a list of values makes a grid
     kind: tuple[type, ...] = (str,)
     above: float | None = None
     least: int | None = None
@@ -86,40 +87,36 @@ class FederationOptions:
     """Clients."""
 
     workers: int | None = _option(
-        None, "Workers, M, that all draw from all rows.", int,
+        None, "Workers, M, that all draw from all rows.", int, grid=True,
         short="-M", least=1, most=LARGEST_COUNT, stored=False,
     )  # fmt: skip
     clients: int | None = _option(
-        None, "Instead of workers: clients that hold rows of their own.", int,
+        None, "Instead of workers: clients that hold their own rows.", int, grid=True,
         least=1, most=LARGEST_COUNT, stored=False,
     )  # fmt: skip
     split: str | None = _option(
         None,
-        "How rows are split among clients: iid, label, dirichlet(a), power(a), or a file with one "
+        "Split of the rows among clients: iid, label, dirichlet(a), power(a), or a file with one "
         "client name per line (default: iid).",
-        absent="",
-    )
+        grid=True, absent="",
+    )  # fmt: skip
     split_seed: int = _option(
         0, "Seed of the split.", int, least=0, most=2**63 - 1, absent=0, in_key=False
     )
     participation: float = _option(
         1.0,
-        "Share of the clients that takes part in a round, rounded to whole clients; above 1, the "
-        "number of clients.",
-        float,
-        above=0,
-        absent=1.0,
-    )
+        "Share of the clients in a round, rounded to whole clients; above 1, their number.",
+        float, grid=True, above=0, absent=1.0,
+    )  # fmt: skip
     batch: int | str = _option(
-        1, "Rows per local step, or full: all rows of the client.", int, str,
+        1, "Rows per local step, or full: all rows of the client.", int, str, grid=True,
         least=1, words=(FULL,), absent=1,
     )  # fmt: skip
     weighting: str = _option(
         "examples",
-        "How much clients count: examples, by their number of rows; or uniform, all the same.",
-        words=("examples", "uniform"),
-        absent="examples",
-    )
+        "Weights of the clients: examples, by their number of rows; or uniform.",
+        words=("examples", "uniform"), absent="examples",
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,23 +128,24 @@ class MethodOptions:
         "{algorithms}, any other that 'fedac algorithms' lists, or your own Algorithm as "
         "module:name. Several values of a number are separated by |, as in "
         "'fedavg+nesterov(0.7|1, 0.9)'.",
+        grid=True,
     )
     local_steps: int = _option(
-        16, "Steps per round, K.", int, short="-K", least=1, most=LARGEST_COUNT, column="K"
-    )
-    eta: float = _option(0.5, "Step size.", float, above=0)
+        16, "Steps per round, K.", int, grid=True,
+        short="-K", least=1, most=LARGEST_COUNT, column="K",
+    )  # fmt: skip
+    eta: float = _option(0.5, "Step size.", float, grid=True, above=0)
     decay: str | None = _option(
         None,
-        "How step sizes fall over rounds: 1/r, 1/sqrt(r), inverse(c) or halve(c) (default: they "
-        "are constant).",
+        "Decay of the step size over rounds: 1/r, 1/sqrt(r), inverse(c) or halve(c) (default: "
+        "none).",
         absent="",
     )
     wire: str = _option(
         FLOAT32,
-        "How messages travel: float32, or the difference to the broadcast rounded to bfloat16 or "
-        "int8.",
-        absent=FLOAT32,
-    )
+        "Format of messages to the server: float32, or rounded to bfloat16 or int8.",
+        grid=True, absent=FLOAT32,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,7 +158,7 @@ class LengthOptions:
     rounds: int | None = _option(
         None, "Rounds of every run.", int, least=1, most=LARGEST_COUNT, stored=False
     )
-    seed: int = _option(1, "Seed of the random draws.", int, least=0, most=LARGEST_SEED)
+    seed: int = _option(1, "Seed of the random draws.", int, grid=True, least=0, most=LARGEST_SEED)
     test: float | str | None = _option(
         None,
         "Also evaluate on this data set or LIBSVM file, or hold out a share of the rows, as 0.2.",

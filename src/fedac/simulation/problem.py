@@ -76,6 +76,7 @@ class Problem:
     wire: str = FLOAT32
     precision: str = "float32"  # of the fast engine's local states
     threads: int | None = None
+    mu: float = 0.0  # that the lanes were coupled with
     on: str | None = None  # the kind of cluster to run on
 
     @property

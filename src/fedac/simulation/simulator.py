@@ -23,10 +23,10 @@ from fedac.algorithms.minibatch import on_clients
 from fedac.data import Clients, Dataset
 from fedac.data.clients import as_clients
 from fedac.errors import InputError, NotAcceleratedWarning, StepSizeWarning
-from fedac.federation.federation import make_federation
+from fedac.federation.federation import Federation, make_federation
 from fedac.federation.rules import check_spec
 from fedac.federation.schedule import Decay, Schedule
-from fedac.federation.spec import FLOAT32, Surface
+from fedac.federation.spec import FLOAT32, Spec, Surface
 from fedac.objectives import HeldOut, LinearModel, Objective
 from fedac.objectives.heterogeneity import minimized
 from fedac.simulation.engines import start_engine
@@ -39,7 +39,6 @@ SURFACE = Surface(
     without=("dataset", "loss", "l2", "intercept", "clients", "split", "split_seed", "algorithm",
              "eta", "decay", "test", "rounds", "link", "target", "budget", "tries", "repeats"),
     names={"workers": "M", "local_steps": "K", "steps": "T"},
-    needed=("workers", "steps"),
 )  # fmt: skip
 StepSizes = float | Decay | Sequence[float | Decay]
 
@@ -189,34 +188,63 @@ def simulate(
     }  # fmt: skip
     given |= {} if record_every is None else {"record_every": record_every}
     given |= {} if schedule is not None else {"K": K, "T": T}
-    surface = SURFACE if clients is None else replace(SURFACE, needed=())
-    if schedule is not None:
-        surface = replace(surface, needed=tuple(n for n in surface.needed if n != "steps"))
-    spec = check_spec(surface, given)
+    needed = [] if clients is not None else ["workers"]
+    needed += [] if schedule is not None else ["steps"]
+    spec = check_spec(replace(SURFACE, needed=tuple(needed)), given)
     if schedule is None:
         schedule = Schedule.every(spec.local_steps, steps=spec.steps or 0)
-    federation = make_federation(objective, spec, clients)
+    if record_every is None:
+        spec = replace(spec, record_every=max(1, schedule.T // 8))
+    problem = make_problem(
+        spec, objective, make_federation(objective, spec, clients), _pairs(algorithm, eta),
+        schedule=schedule, start=start, on_progress=on_progress, on_compile=on_compile,
+        threads=threads, on=on,
+    )  # fmt: skip
+    warn_about(problem)
+    return run_problem(problem, engine=engine, callbacks=callbacks, test=test)
+
+
+def make_problem(
+    spec: Spec,
+    objective: Objective,
+    federation: Federation,
+    pairs: Iterable[tuple[Algorithm, float | Decay]],
+    *,
+    schedule: Schedule | None = None,
+    start: npt.ArrayLike | None = None,
+    **how: Any,
+) -> Problem:
+    """Build what an engine gets, with a lane for each pair of an algorithm and a step size.
+
+    `how` are the fields of a `Problem` that do not belong to a Spec.
+    """
+    schedule = schedule or Schedule.every(spec.local_steps, steps=spec.steps or 0)
     objective = minimized(objective, federation.clients, federation.weighting)
     # A network has neither mu nor L.
-    mu = getattr(objective, "strong_convexity", 0.0) if spec.mu is None else spec.mu
-    pairs = _pairs(algorithm, eta)
-    lanes = make_lanes(pairs, mu=mu, K=schedule.K, wire=spec.wire)
-    warn_about(lanes, objective, mu, schedule.K)
-    problem = Problem(
+    own: float = getattr(objective, "strong_convexity", 0.0)
+    mu = spec.mu or own
+    return Problem(
         objective=objective,
-        lanes=lanes,
+        lanes=tuple(_lane(spec, *pair, mu=mu, K=schedule.K) for pair in pairs),
         federation=federation,
         schedule=schedule,
         start=start_point(objective, start),
-        records=schedule.records(spec.record_every if record_every else max(1, schedule.T // 8)),
-        on_progress=on_progress,
-        on_compile=on_compile,
+        records=schedule.records(spec.record_every),
         wire=spec.wire,
         precision=spec.precision,
-        threads=threads,
-        on=on,
+        mu=mu,
+        **how,
     )
-    return run_problem(problem, engine=engine, callbacks=callbacks, test=test)
+
+
+def _lane(spec: Spec, algorithm: Algorithm, eta: float | Decay, *, mu: float, K: int) -> Lane:
+    if spec.wire != FLOAT32 and algorithm.minibatch:
+        algorithm = on_clients(algorithm)
+    if not isinstance(eta, Decay):
+        return Lane(algorithm, checks.couple(algorithm, eta=eta, mu=mu, K=K))
+    checks.check_decay(algorithm, eta=eta.start, mu=mu, K=K)
+    hp = checks.couple(algorithm, eta=eta.start, mu=mu, K=K)
+    return Lane(algorithm, hp, eta, mu, K)
 
 
 def run_problem(
@@ -266,27 +294,10 @@ def run_problem(
     return result(made)
 
 
-def make_lanes(
-    pairs: Iterable[tuple[Algorithm, float | Decay]], *, mu: float, K: int, wire: str
-) -> tuple[Lane, ...]:
-    """Return a lane for each pair of an algorithm and a step size."""
-    lanes = []
-    for algorithm, eta in pairs:
-        if wire != FLOAT32 and algorithm.minibatch:
-            algorithm = on_clients(algorithm)
-        if isinstance(eta, Decay):
-            checks.check_decay(algorithm, eta=eta.start, mu=mu, K=K)
-            hp = checks.couple(algorithm, eta=eta.start, mu=mu, K=K)
-            lanes.append(Lane(algorithm, hp, eta, mu, K))
-        else:
-            lanes.append(Lane(algorithm, checks.couple(algorithm, eta=eta, mu=mu, K=K)))
-    return tuple(lanes)
-
-
-def warn_about(lanes: Sequence[Lane], objective: Objective, mu: float, K: int) -> None:
+def warn_about(problem: Problem) -> None:
     """Warn about step sizes beyond 1/L, and about FedAc that does not accelerate."""
-    L: float = getattr(objective, "smoothness", 0.0)
-    etas = list(dict.fromkeys(lane.hp.eta for lane in lanes))
+    L: float = getattr(problem.objective, "smoothness", 0.0)
+    etas = list(dict.fromkeys(lane.hp.eta for lane in problem.lanes))
     beyond = [value for value in etas if value * L > 1 + 1e-12]
     if beyond:
         warnings.warn(
@@ -295,8 +306,8 @@ def warn_about(lanes: Sequence[Lane], objective: Objective, mu: float, K: int) -
             StepSizeWarning,
             stacklevel=3,
         )
-    runs = ((lane.algorithm, lane.hp.eta) for lane in lanes)
-    if text := not_accelerated(runs, mu=mu, K=K):
+    runs = ((lane.algorithm, lane.hp.eta) for lane in problem.lanes)
+    if text := not_accelerated(runs, mu=problem.mu, K=problem.schedule.K):
         warnings.warn(text, NotAcceleratedWarning, stacklevel=3)
 
 
