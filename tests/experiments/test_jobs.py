@@ -25,13 +25,15 @@ from fedac.processes import WorkerDiedError
 linux = pytest.mark.skipif(not Path("/proc/self").exists(), reason="looks for processes in /proc")
 
 
+USUAL = {
+    "name": "small", "dataset": "synthetic", "l2": 1e-2, "algorithms": ("fedac-i", "scaffold"),
+    "workers": (4, 8, 16), "local_steps": (4, 8), "steps": 64, "eta": (0.1, 0.5),
+}  # fmt: skip
+
+
 def make(**values):
     """Return a grid of six groups, with some values of its own."""
-    usual = {
-        "name": "small", "dataset": "synthetic", "l2": 1e-2, "algorithms": ("fedac-i", "scaffold"),
-        "workers": (4, 8, 16), "local_steps": (4, 8), "steps": 64, "eta": (0.1, 0.5),
-    }  # fmt: skip
-    return make_grid(**usual | values)
+    return make_grid(**USUAL | values)
 
 
 def exported(grid, folder, **where):
@@ -233,15 +235,15 @@ LONG = {"steps": 2**13, "workers": tuple(range(4, 64, 4))}
 CELLS = 15 * 2 * 2 * 2
 
 
-def start(grid, folder):
+def start(folder, **values):
     """Start a sweep with two jobs as its own group of processes, as a terminal does."""
-    lists = {"--algorithms": grid.algorithms, "--workers": grid.workers, "--eta": grid.eta,
-             "--local-steps": grid.local_steps}  # fmt: skip
-    line = ["--dataset", grid.dataset, "--l2", grid.l2, "--steps", grid.steps, "--jobs", 2]
-    for option, values in lists.items():
-        line += [option, ",".join(map(str, values))]
+    line = ["--jobs", "2"]
+    for name, value in (USUAL | values).items():
+        if name != "name":
+            several = value if isinstance(value, tuple) else (value,)
+            line += [f"--{name.replace('_', '-')}", ",".join(map(str, several))]
     return subprocess.Popen(
-        [sys.executable, "-m", "fedac", "sweep", *map(str, line), "--out", folder],
+        [sys.executable, "-m", "fedac", "sweep", *line, "--out", folder],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
     )  # fmt: skip
 
@@ -270,7 +272,7 @@ def wait_for_end(pids):
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("whole_group", [True, False])
 def test_a_signal_ends_all_processes(tmp_path, number, whole_group):
-    process = start(make(**LONG), tmp_path)
+    process = start(tmp_path, **LONG)
     workers = wait_for_runs(process, tmp_path)
     assert len(workers) == 2
     # Ctrl-C in a terminal goes to all; a scheduler may signal the first process only.
@@ -291,17 +293,18 @@ def test_a_signal_ends_all_processes(tmp_path, number, whole_group):
 @pytest.mark.slow
 @linux
 def test_killed_workers_and_a_killed_driver_change_no_byte(tmp_path):
-    grid = make(**LONG | {"steps": 2**11})
+    values = LONG | {"steps": 2**11}
+    grid = make(**values)
     quiet = exported(grid, tmp_path / "quiet", jobs=1)
     folder = tmp_path / "killed"
     # The driver dies: its workers follow, and the next sweep continues.
-    process = start(grid, folder)
+    process = start(folder, **values)
     workers = wait_for_runs(process, folder)
     process.kill()
     process.communicate()
     wait_for_end(workers)
     # A worker dies: its group is run again, by another one.
-    process = start(grid, folder)
+    process = start(folder, **values)
     while not (workers := children(process.pid)):
         assert process.poll() is None, process.communicate()
         time.sleep(0.01)
