@@ -1,4 +1,4 @@
-"""What a sweep costs: a model of how long the engine takes for a group of runs."""
+"""Cost model of a sweep: how long a group of runs takes, and how many groups run in parallel."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fedac.federation.spec import FULL, RunSpec
 from fedac.objectives import Objective
 from fedac.processes import usable_cores
 
-# Seconds on one thread, measured on one machine with a9a: so many nonzeros per row, and rows.
+# Seconds on one thread, measured with a9a.
 GROUP = 0.015  # one call of the engine
 RECORD = 8e-5  # one loss of one run
 ROUND = 1.3e-4  # one round of one algorithm
@@ -24,26 +24,26 @@ DRAW = 2e-9  # one row of a batch
 GRADIENT = 5.5e-8  # one local step of one worker, or one distinct row of a batch
 A9A_NONZEROS, A9A_ROWS = 14, 32_561
 WORTH_A_THREAD = 8192  # rows; fewer of them go through on one thread
-# How much slower a step is, roughly, where only the reference engine can run the objective.
+# Rough factor of the reference engine, for objectives that the fast engine cannot run.
 REFERENCE_ENGINE = 100
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Seconds of a group on one thread: what others can share, and what they cannot."""
+    """Seconds of a group on one thread: the serial part, and the part that threads share."""
 
     alone: float = 0.0
     shared: float = 0.0
 
     def seconds(self, threads: int = 1) -> float:
-        """Return the time on so many threads."""
+        """Return the time on several threads."""
         return self.alone + self.shared / threads
 
 
 def predict_cost(
     objective: Objective, algorithms: Mapping[str, Algorithm], runs: Sequence[RunSpec]
 ) -> Cost:
-    """Predict the time for some runs of one group: the proportions matter more than the seconds."""
+    """Predict the time for runs of one group; proportions matter more than seconds."""
     run, n = runs[0], objective.n_samples
     K, T = run.K, run.T
     rows = rows_per_step(run, n)
@@ -52,7 +52,7 @@ def predict_cost(
     slower = REFERENCE_ENGINE if getattr(objective, "kernel", None) is None else 1
     row = slower * nonzeros / A9A_NONZEROS  # the cost of a row, compared with a row of a9a
     gradient = GRADIENT * row
-    # A whole batch costs a gradient per distinct row; so many are expected.
+    # A whole batch costs a gradient per distinct row; this is their expected number.
     batch = DRAW * rows * K - gradient * n * math.expm1(-rows * K / n)
     workers = taking_part(run.participation, run.M) or run.M
     local = WORKER * workers + gradient * rows * K
@@ -71,15 +71,12 @@ def predict_cost(
 
 
 def queries(run: Any, n: int) -> int:
-    """Return how many gradients of single rows a run takes, on average over who takes part.
-
-    `run` is a RunSpec or has its columns; the objective has n rows.
-    """
+    """Return the number of gradients of single rows in a run on n rows, on average over rounds."""
     return round(rows_per_step(run, n) * int(run.T))
 
 
 def rows_per_step(run: Any, n: int) -> float:
-    """Return how many rows all who take part in a round use in one step."""
+    """Return the rows that all clients of a round use in one step, together."""
     workers = taking_part(run.participation, run.M) or run.M
     if run.batch != FULL:
         return workers * int(run.batch)
@@ -87,14 +84,12 @@ def rows_per_step(run: Any, n: int) -> float:
     return n * workers / run.M if run.split else n
 
 
-# --- How the cores of a machine are shared out: many groups on one thread each, or few on many.
-
-# Seconds until a new process has imported what it needs and read the data.
+# Seconds to start a worker process.
 START = 1.5
 
 
 def available_cores() -> int:
-    """Return how many threads the engine would use: ``NUMBA_NUM_THREADS``, or all our cores."""
+    """Return the number of threads of the engine: ``NUMBA_NUM_THREADS``, or all cores."""
     given = os.environ.get("NUMBA_NUM_THREADS", "")
     if given.isdigit() and int(given) > 0:
         return int(given)
@@ -102,7 +97,7 @@ def available_cores() -> int:
 
 
 def share_out(cores: int, jobs: int) -> list[int]:
-    """Return the threads of each job: all cores are used, none twice.
+    """Return the number of threads of each job, so that all cores are used once.
 
     >>> share_out(8, 3), share_out(2, 4)
     ([3, 3, 2], [1, 1, 1, 1])
@@ -111,10 +106,7 @@ def share_out(cores: int, jobs: int) -> list[int]:
 
 
 def best_jobs(costs: Sequence[Cost], cores: int) -> int:
-    """Return how many groups to run side by side, by the predicted time of all of them.
-
-    Threads shorten only what they can share, so many small groups go side by side, and a few
-    large ones one after the other:
+    """Return how many groups to run in parallel for the shortest predicted time.
 
     >>> best_jobs([Cost(alone=1.0, shared=0.2)] * 20, cores=4)
     4
@@ -126,7 +118,7 @@ def best_jobs(costs: Sequence[Cost], cores: int) -> int:
 
 
 def predict_time(costs: Sequence[Cost], threads: Sequence[int]) -> float:
-    """Predict when all groups are done by jobs of so many threads each, the largest first."""
+    """Predict the time of all groups on jobs with these numbers of threads, largest first."""
     start = START if len(threads) > 1 else 0.0
     free = [(start, count) for count in threads]
     heapq.heapify(free)

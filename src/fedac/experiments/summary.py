@@ -1,12 +1,11 @@
-"""Compare runs: the best step size of every cell, and how few rounds reach a target.
+"""Summaries of runs: the best step size of every cell, and the fewest rounds to a target.
 
-A cell is one algorithm on one problem with M workers that synchronize every K steps. A federation
-of clients is part of the problem, so two of them never meet in a curve. The demo, the report and
-`fedac reproduce` share these rules:
+A cell is one algorithm on one problem with M workers and K local steps. A federation of clients is
+part of the problem. The demo, the report and `fedac reproduce` share these rules:
 
-- The suboptimality of a run is its trained loss minus F*; that of a diverged run is infinite.
+- The suboptimality of a run is its trained loss minus F*, infinite if the run diverged.
 - A run reaches a target if its suboptimality is at most the target.
-- Every seed is tuned separately. Several seeds are reported as `over_seeds` summarizes them.
+- Every seed is tuned separately; `over_seeds` summarizes several seeds.
 """
 
 from __future__ import annotations
@@ -33,11 +32,11 @@ FEWEST_TRIED = ", fewest tried"
 
 
 def tuned(frame: pd.DataFrame) -> pd.DataFrame:
-    """Keep the run with the best step size of every cell and seed, of those in a `Store.frame`.
+    """Keep the run with the best step size of every cell and seed of a `Store.frame`.
 
-    Adds two columns: ``suboptimality``, and ``edge``, which says whether the step size is the
-    "smallest", "largest" or "only one" tried in its cell, or "". If all runs of a cell and seed
-    diverged, its suboptimality is infinite and its step size NaN.
+    Adds the columns ``suboptimality`` and ``edge``: whether the step size is the "smallest",
+    "largest" or "only one" tried in its cell, else "". If all runs of a cell and seed diverged, the
+    suboptimality is infinite and the step size NaN.
     """
     suboptimality = frame["trained_loss"].astype(float) - frame["f_star"]
     runs = frame.assign(suboptimality=suboptimality.fillna(math.inf))
@@ -53,12 +52,11 @@ def tuned(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def summarize(tuned: pd.DataFrame, band: str = "range") -> pd.DataFrame:
-    """Return a row per cell: ``middle``, ``low`` and ``high`` of the suboptimality over its seeds.
+    """Return a row per cell with ``middle``, ``low`` and ``high`` of its suboptimality.
 
-    `band` says what these are: see `over_seeds`. ``accuracy``, ``accuracy_low`` and
-    ``accuracy_high`` are the same of the accuracy on the test set, missing where there is none.
-    The other columns are those of a seed with the step size that most seeds prefer.
-    ``step_size`` is its text, with a note if it is at an edge of those tried.
+    `band` as in `over_seeds`. ``accuracy``, ``accuracy_low`` and ``accuracy_high`` summarize the
+    test accuracy, missing without a test set. The other columns come from a seed with the step
+    size that most seeds prefer; ``step_size`` is that step size as text.
     """
     votes = tuned.groupby([*CELL, "eta"])["seed"].transform("size")  # NaN where all diverged
     rows = tuned.assign(votes=votes).sort_values(["votes", "eta"], ascending=[False, True])
@@ -75,13 +73,12 @@ def summarize(tuned: pd.DataFrame, band: str = "range") -> pd.DataFrame:
 
 
 def fewest_rounds(tuned: pd.DataFrame, target: float) -> pd.DataFrame:
-    """Return how few rounds reach a target: a row per problem, algorithm and number of workers.
+    """Return the fewest rounds to a target: a row per problem, algorithm and number of workers.
 
-    Each seed has its own fewest rounds, infinity if it does not reach the target. ``rounds`` is
-    their median (of an even number of seeds the upper one, which some seed needed), ``fewest``
-    and ``most`` are their range, ``least`` is the fewest that any run has, ``text`` is all in
-    words. The other columns are those of `summarize` for the cell with that many rounds, empty if
-    there is none.
+    Each seed has its own fewest rounds, infinity if it misses the target. ``rounds`` is their
+    median (the upper one of an even number, which some seed needed), ``fewest`` and ``most`` are
+    their range, ``least`` is the fewest rounds of any run, and ``text`` writes all of it. The other
+    columns are those of `summarize` for the cell with this number of rounds.
     """
     made = tuned.assign(made=tuned["T"] / tuned["K"])
     rounds = made["made"].where(tuned["suboptimality"] <= target, math.inf)
@@ -106,17 +103,11 @@ def records(frame: pd.DataFrame) -> Iterator[Any]:
 
 
 def rounds_text(row: Any) -> str:
-    """Write a row of `fewest_rounds`: the median, the range where seeds differ, and the edge.
+    """Write the median of a row of `fewest_rounds`, the range if seeds differ, and the edge.
 
-    Examples
-    --------
     >>> from types import SimpleNamespace as Row
-    >>> rounds_text(Row(rounds=64, fewest=32, most=64, least=16))
-    '64 (32 to 64)'
     >>> rounds_text(Row(rounds=64, fewest=64, most=math.inf, least=64))
     '64 (64 to not reached), fewest tried'
-    >>> rounds_text(Row(rounds=math.inf, fewest=math.inf, most=math.inf, least=16))
-    'not reached'
     """
     numbers = (row.rounds, row.fewest, row.most)
     text = band_text(numbers, lambda n: "not reached" if math.isinf(n) else f"{n:.0f}")
@@ -124,36 +115,20 @@ def rounds_text(row: Any) -> str:
 
 
 def fewest_note(curves: pd.DataFrame) -> str:
-    """Explain "fewest tried", if a row of `fewest_rounds` says it."""
+    """Explain "fewest tried" if it occurs in a row of `fewest_rounds`."""
     at_edge = (curves["rounds"] == curves["least"]).any()
     return "Fewest tried: a larger K was not tried, and might need even fewer." if at_edge else ""
 
 
 def eta_text(row: Any) -> str:
-    """Write a step size, and say so if it is at an edge of those that were tried.
-
-    Examples
-    --------
-    >>> from types import SimpleNamespace as Row
-    >>> eta_text(Row(eta=0.05, edge=""))
-    '0.05'
-    >>> eta_text(Row(eta=10.0, edge="largest"))
-    '10 (largest tried)'
-    """
+    """Write a step size, with a note if it is the smallest or largest one tried."""
     if math.isnan(row.eta):  # all runs diverged
         return ""
     return f"{row.eta:g} ({row.edge} tried)" if row.edge else f"{row.eta:g}"
 
 
 def seeds_note(cells: pd.DataFrame, band: str = "range") -> str:
-    """Say what the lines and bands of cells of `summarize` are; nothing if there is one seed.
-
-    Examples
-    --------
-    >>> import pandas as pd
-    >>> seeds_note(pd.DataFrame({"seeds": [5, 5]}), "confidence")
-    'Lines: mean of 5 seeds; bands: 95% confidence interval.'
-    """
+    """Explain the lines and bands of a figure of `summarize`; empty for one seed."""
     most = cells["seeds"].max()
     if not most > 1:
         return ""
@@ -162,7 +137,7 @@ def seeds_note(cells: pd.DataFrame, band: str = "range") -> str:
 
 
 def edge_note(cells: pd.DataFrame) -> str:
-    """Say in how many cells of `summarize` the best step size is at an edge of those tried."""
+    """Write in how many cells of `summarize` the best step size is at an edge."""
     edges = cells["edge"].value_counts().drop("", errors="ignore").sort_index()
     if edges.empty:
         return ""
@@ -172,14 +147,12 @@ def edge_note(cells: pd.DataFrame) -> str:
     )
 
 
-# --- Several seeds as one number and a band around it.
-
 CONFIDENCE = 0.95
 PREDICTED = 0.90
 
 
 class Band(NamedTuple):
-    """The middle of some values, and from where to where they spread."""
+    """The center of some values, and an interval around it."""
 
     middle: float
     low: float
@@ -187,7 +160,7 @@ class Band(NamedTuple):
 
 
 class Spread(NamedTuple):
-    """A way to summarize seeds, and what its two parts are called."""
+    """A way to summarize seeds, with names of its center and interval."""
 
     summarize: Callable[[Sequence[float]], Band]
     middle: str
@@ -197,15 +170,8 @@ class Spread(NamedTuple):
 def over_seeds(values: Iterable[float], band: str = "range") -> Band:
     """Summarize the results of several seeds; a diverged one is infinite, a missing one NaN.
 
-    ``"range"``, median, smallest and largest; ``"quartiles"``, median and quartiles;
-    ``"confidence"``, mean and the 95% confidence interval of Student's t.
-
-    Examples
-    --------
-    >>> over_seeds([1.0, 2.0, 6.0])
-    Band(middle=2.0, low=1.0, high=6.0)
-    >>> over_seeds([1.0, 2.0, 6.0], "quartiles")
-    Band(middle=2.0, low=1.5, high=4.0)
+    ``"range"``: median, smallest and largest. ``"quartiles"``: median and quartiles.
+    ``"confidence"``: mean and Student's 95% confidence interval.
     """
     numbers = [float(value) for value in values]
     if any(map(math.isnan, numbers)):
@@ -214,13 +180,11 @@ def over_seeds(values: Iterable[float], band: str = "range") -> Band:
 
 
 def predict(values: Iterable[float], *, slack: float = 0.0) -> Band:
-    """Return the geometric mean, and where that of as many further seeds will be.
+    """Return the geometric mean and the 90% prediction interval for the mean of another n seeds.
 
-    It will be there with a probability of 90%, if logarithms are normal (Student's t). `slack` is
-    how far off values may be, as a share; an infinite value makes all infinite.
+    Assumes normal logarithms (Student's t). `slack` widens the interval by a share of the values;
+    an infinite value makes everything infinite.
 
-    Examples
-    --------
     >>> band = predict([1.0, 2.0, 4.0])
     >>> round(band.middle, 6), round(band.low, 3), round(band.high, 3)
     (2.0, 0.383, 10.441)
@@ -231,7 +195,7 @@ def predict(values: Iterable[float], *, slack: float = 0.0) -> Band:
     if min(numbers) <= 0:  # a target that is reached at the start
         return Band(min(numbers), min(numbers), max(numbers))
     n, logs = len(numbers), np.log(numbers)
-    # The mean of these seeds and that of others both vary: twice the variance of one mean.
+    # Both means vary, this one and the predicted one: twice the variance of a mean.
     half = stdtrit(n - 1, (1 + PREDICTED) / 2) * np.std(logs, ddof=1) * math.sqrt(2 / n)
     half += math.log1p(slack)
     middle = math.exp(float(logs.mean())) if len(set(numbers)) > 1 else numbers[0]
@@ -239,35 +203,22 @@ def predict(values: Iterable[float], *, slack: float = 0.0) -> Band:
 
 
 def predict_ratio(ours: Sequence[float], theirs: Sequence[float]) -> Band:
-    """Return how many times theirs ours are, seed by seed, and where as many further seeds will be.
-
-    Both are of the same seeds, so what a seed does to both cancels.
-
-    Examples
-    --------
-    >>> band = predict_ratio([2.0, 4.4, 8.0], [1.0, 2.0, 4.0])
-    >>> [round(value, 2) for value in band]
-    [2.06, 1.81, 2.35]
-    """
+    """Predict the ratio of two results, seed by seed, so that the effect of a seed cancels."""
     return predict([one / other for one, other in zip(ours, theirs, strict=True)])
 
 
 def band_text(band: tuple[float, float, float], write: Callable[[float], str]) -> str:
-    """Write a middle, and in brackets from where to where, unless all is the same.
+    """Write a band.
 
-    Examples
-    --------
-    >>> band_text(Band(2.0, 1.0, 6.0), "{:g}".format)
-    '2 (1 to 6)'
-    >>> band_text(Band(2.0, 2.0, 2.0), "{:g}".format)
-    '2'
+    >>> band_text(Band(2.0, 1.0, 6.0), "{:g}".format), band_text(Band(2.0, 2.0, 2.0), "{:g}".format)
+    ('2 (1 to 6)', '2')
     """
     middle, low, high = map(write, band)
     return middle if low == high else f"{middle} ({low} to {high})"
 
 
 def find_spread(band: str) -> Spread:
-    """Return a way to summarize seeds by its name."""
+    """Return a way to summarize seeds, by name."""
     return look_up("band", band, SPREADS)
 
 
@@ -281,14 +232,14 @@ def _quartiles(values: Sequence[float]) -> Band:
 
 def _confidence(values: Sequence[float]) -> Band:
     n, mean = len(values), math.fsum(values) / len(values)
-    if n == 1 or math.isinf(mean):  # one seed says nothing about the others
+    if n == 1 or math.isinf(mean):  # one seed has no interval
         return Band(mean, mean, mean)
     half = stdtrit(n - 1, (1 + CONFIDENCE) / 2) * np.std(values, ddof=1) / math.sqrt(n)
     return Band(mean, float(mean - half), float(mean + half))
 
 
 def _quantile(values: Sequence[float], q: float) -> float:
-    """Return a quantile, interpolated; NumPy's is NaN beside infinity."""
+    """Return an interpolated quantile; NumPy's is NaN next to infinity."""
     place = q * (len(values) - 1)
     ordered = sorted(values)
     below, above = ordered[math.floor(place)], ordered[math.ceil(place)]
@@ -303,17 +254,8 @@ SPREADS = {
 }
 
 
-# --- What figures and pages call algorithms.
-
-
 def labels_of(names: Sequence[str]) -> list[str]:
-    """Return the labels of algorithms; no two are the same.
-
-    Examples
-    --------
-    >>> labels_of(["fedac-i+step(2)", "mine"])
-    ['FedAc-I + step(2)', 'mine']
-    """
+    """Return unique labels of algorithms."""
     found = [label_of(name) for name in names]
     return [
         f"{label} ({name})" if found.count(label) > 1 else label
@@ -322,16 +264,14 @@ def labels_of(names: Sequence[str]) -> list[str]:
 
 
 def label_of(name: str) -> str:
-    """Return the label of an algorithm, with what a store added to its name.
+    """Return the label of an algorithm, including what a store added to its name.
 
-    Examples
-    --------
     >>> label_of("fedavg, mu=0.1"), label_of("fedac-i+step(2)"), label_of("mine")
     ('FedAvg, mu=0.1', 'FedAc-I + step(2)', 'mine')
     """
     plain = split_names(name)[0].partition(" ")[0]
     try:
         label = find_algorithm(plain).label
-    except InputError:  # the user's own, in a store
+    except InputError:  # a custom algorithm in a store
         label = plain
     return label + name.removeprefix(plain)
