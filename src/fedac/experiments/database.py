@@ -99,8 +99,8 @@ def _open_unchanged(path: Path, stack: ExitStack) -> tuple[sqlite3.Connection, P
     except sqlite3.OperationalError as error:
         if not error.sqlite_errorname.startswith(("SQLITE_CANTOPEN", "SQLITE_READONLY")):
             raise
-        # WAL mode needs files next to the database even for reading. Where the folder cannot be
-        # written, read a copy.
+        # WAL mode needs files next to the database even for reading: read a copy if the folder is
+        # read-only.
         file = Path(stack.enter_context(TemporaryDirectory())) / path.name
         for name in (path.name, f"{path.name}-wal"):
             if path.with_name(name).exists():

@@ -1,7 +1,7 @@
-"""Join stores: what several machines made of a sweep becomes one store.
+"""Merge stores: the parts of a sweep that several machines ran become one store.
 
-Every source is one transaction, so a process may die at any time: the same call does the rest.
-Nothing is overwritten. Where two stores disagree on a run, nothing of the source is added.
+Every source is one transaction, so an interrupted merge can be repeated. Nothing is overwritten: if
+two stores disagree on a run, nothing of the source is added.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ CROSS JOIN source.traces ON run = theirs.id WHERE ours.id > ?
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """What a source gave to a store."""
+    """Number of runs that a source added to a store."""
 
     source: Path
     added: int  # runs
@@ -71,7 +71,7 @@ class Joined:
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """The result of a call of `merge_stores`."""
+    """The result of `merge_stores`."""
 
     joined: tuple[Joined, ...]  # in the order of the sources
     runs: int  # in the store now
@@ -82,7 +82,7 @@ def merge_stores(
     sources: Iterable[str | Path],
     on_joined: Callable[[Joined], object] = lambda joined: None,
 ) -> Merged:
-    """Add the runs of some stores to the one in `out`, which is made if it does not exist.
+    """Add the runs of several stores to the store in `out`, which is created if missing.
 
     All sources are checked before anything is written. They are not changed, and may be in use.
     `on_joined` is called after each.
@@ -149,18 +149,14 @@ def _require_agreement(db: sqlite3.Connection, out: Path, source: Path) -> None:
         )
 
 
-# --- Shards: the groups of a grid divided among machines that do not talk to each other.
-#
-# Every machine computes the same division from the grid alone, whatever its store holds, and runs
-# its
-# own part. `merge_stores` joins the stores.
-
 Group = TypeVar("Group")
 
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """One part of a grid, counted from 1.
+    """One part of a grid, counted from 1, for machines that do not talk to each other.
+
+    Every machine computes the same division from the grid alone.
 
     Examples
     --------
@@ -188,7 +184,7 @@ class Shard:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read a shard such as 3/16, the third part of sixteen."""
+        """Parse a shard such as 3/16, the third part of sixteen."""
         found = re.fullmatch("([0-9]{1,9})/([0-9]{1,9})", text)
         if not found:
             raise InputError(
@@ -199,8 +195,8 @@ class Shard:
     def select(self, groups: Sequence[Group], seconds: Callable[[Group], float]) -> list[Group]:
         """Return the groups of this part, in the order given.
 
-        Parts take about the same time: the longest group goes first, each to the part that has
-        least to do. The time of two parts differs by that of one group at most.
+        Longest group first, each to the part with the least work, so that the times of two parts
+        differ by at most one group.
         """
         # Whole microseconds: sums are exact, and no machine rounds the last bit another way.
         costs = [round(seconds(group) * 1e6) for group in groups]

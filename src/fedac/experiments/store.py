@@ -1,8 +1,7 @@
 """The store: every finished run of a sweep, with its trace, in one SQLite file.
 
-A group of runs is committed in one transaction, so a process may die at any time: what was
-committed stays, and the next sweep runs the rest. A run is found by the hash of its
-configuration; nothing is ever overwritten. Figures and reports only read.
+A group of runs is committed in one transaction, so a sweep that is killed loses at most the groups
+it was running. A run is found by its key (`RunSpec.key`) and never overwritten.
 """
 
 from __future__ import annotations
@@ -58,23 +57,23 @@ SELECT key, spec, status, best_loss, CASE status WHEN 'ok' THEN final_loss END A
     {AT_THE_END.format("test_accuracy")}
 FROM runs JOIN origins ON origin = origins.id
 """
-# What determines the order of a table. Of two runs that differ in their test sets only, the one
-# that has one comes first: it is shown. Two data sets may have one name, so the key comes last.
+# Sort order of a table. Of two runs that differ in their test sets only, the tested one comes
+# first. Two data sets may share a name, so the key comes last.
 ORDER = ["dataset", "l2", "algorithm", "M", "K", "T", "eta", "seed", "split", "participation",
          "batch", "test", "key"]  # fmt: skip
-# The columns of a table, in this order; options that are not among them come before the test set.
+# First columns of a table; all other options follow, then the test set.
 COLUMNS = [
     "key", "dataset", "l2", "algorithm", "M", "K", "T", "eta", "seed", "status", "best_loss",
     "final_loss", "best_suboptimality", "final_suboptimality", "f_star", "megabytes_per_worker",
     "n_samples", "n_features", "record_every", "precision", "seconds", "version", "created",
     "trained_loss", "data_hash", "mu",
 ]  # fmt: skip
-# What a table is made from and does not show, and what costs are computed from.
+# Columns that a table does not show, and those that costs are computed from.
 HASHES = ["fingerprint", "rows_hash", "split_hash", "test_hash"]
 TRAFFIC = ["bytes_up", "bytes_down", "minibatch"]
 # The parts of an outcome that are columns.
 OUTCOME = ("status", "f_star", *TRAFFIC, "n_samples", "n_features", "seconds")
-# SQLite returns these as nulls where there are none.
+# Columns that may consist of nulls.
 FLOATS = ["final_loss", "trained_loss", "test_loss", "test_accuracy"]
 
 
@@ -83,12 +82,12 @@ class Outcome:
     """The result of one run."""
 
     status: Literal["ok", "diverged"]
-    steps: tuple[int, ...]  # the trace, which of a diverged run ends where it diverged
+    steps: tuple[int, ...]  # the trace, up to the divergence if there is one
     losses: tuple[float, ...]
     test_losses: tuple[float, ...] = ()  # on the test set, if there is one
     test_accuracies: tuple[float, ...] = ()
     f_star: float
-    bytes_up: int  # sent and received in a round by a client that takes part in it
+    bytes_up: int  # sent and received in a round by a client of the round
     bytes_down: int
     minibatch: bool = False  # whether a round is one step, on all its samples
     n_samples: int
@@ -97,12 +96,12 @@ class Outcome:
 
 
 def this_origin() -> Origin:
-    """Return what runs made by this process are marked with."""
+    """Return the version and the machine of this process, which mark its runs."""
     return __version__, json.dumps(describe_machine())
 
 
 class StoredCurve(NamedTuple):
-    """How a run's suboptimality fell."""
+    """The suboptimality along a run."""
 
     status: str
     steps: list[int]
@@ -112,8 +111,8 @@ class StoredCurve(NamedTuple):
 class Store:
     """All runs in a directory, for reading or, with `create`, for writing too.
 
-    With `create`, the directory and its ``runs.sqlite`` are made if they do not exist. A store
-    that is damaged, of another layout, or cannot be written raises `InputError`.
+    With `create`, the directory and its ``runs.sqlite`` are created if missing. A store that is
+    damaged, of another layout, or not writable raises `InputError`.
 
     Examples
     --------
@@ -174,7 +173,7 @@ class Store:
     def add(self, results: Sequence[tuple[RunSpec, Outcome]], origin: Origin | None = None) -> int:
         """Store some runs and their traces, all or none; return how many are new.
 
-        They were made here, unless `origin` says otherwise.
+        `origin` is the machine that made them (default: this one).
         """
         if not results:
             return 0
@@ -273,11 +272,7 @@ class Store:
         return found
 
     def info(self) -> dict[str, Any]:
-        """Describe how the runs were made.
-
-        ``seconds`` are those in the engine, ``gradient_queries`` as `cost.queries` counts them,
-        ``versions`` those of fedac, and ``machines`` as `describe_machine` returns them.
-        """
+        """Return the origin of the runs: machines, versions, seconds in the engine, queries."""
         runs = self._table()
         query = "SELECT version, machine FROM origins WHERE id IN (SELECT origin FROM runs)"
         with explained(self.path):
@@ -296,10 +291,10 @@ class Store:
 
     @contextmanager
     def claim(self, name: str, *, wait: bool) -> Iterator[bool]:
-        """Yield whether `name` is ours until the block ends, so that two sweeps share the work.
+        """Yield whether this process holds a lock until the block ends; two sweeps share the work.
 
-        The system drops the claims of a process that dies. On Windows, which has no such locks,
-        every claim succeeds: a run may be made twice, but is stored once.
+        The lock of a process that dies is released. Windows has no such locks, so every claim
+        succeeds: a run may be computed twice, but is stored once.
         """
         if sys.platform == "win32":
             yield True
@@ -339,13 +334,7 @@ def warn_if_shared(folder: Path) -> None:
 
 
 def describe_machine() -> dict[str, Any]:
-    """Describe the machine and the versions that matter.
-
-    Examples
-    --------
-    >>> list(describe_machine())
-    ['processor', 'cores', 'system', 'python', 'numpy', 'numba']
-    """
+    """Describe the machine and the versions of Python, NumPy and Numba."""
     return {
         "processor": _processor(),
         "cores": os.cpu_count(),

@@ -1,8 +1,8 @@
-"""The sweep: runs what a store lacks of a grid, group by group.
+"""The sweep: runs the missing runs of a grid, group by group.
 
-A group is one call of `simulate` and one transaction. A sweep that was killed at any time
-continues where it was; two sweeps on one store share the groups between them. Where groups run is
-up to a runner (`runners`); this process alone writes the store.
+A group is one call of the engine and one transaction, so a killed sweep resumes where it stopped,
+and two sweeps on one store share the groups. Runners (`fedac.experiments.pool`) execute groups;
+only this process writes the store.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from fedac.experiments.task import Group, Task, prepare
 from fedac.federation.spec import RunSpec, Spec
 from fedac.validate import require_count
 
-# Nobody reads faster, and a small group makes a thousand rounds in this time.
+# Faster reports are not readable, and a small group makes a thousand rounds in this time.
 SECONDS_BETWEEN_REPORTS = 0.1
 # How many groups `measure_speed` runs, and about how long each.
 TRIALS = 4
@@ -39,7 +39,7 @@ MOST_JOBS = 1024
 
 @dataclass(slots=True)
 class Progress:
-    """How far a sweep is."""
+    """Progress of a sweep."""
 
     cells: int  # runs of the grid
     done: int  # those in the store
@@ -255,12 +255,12 @@ class _Sweep:
             claim.close()
 
     def run(self, groups: Sequence[Group], runner: Runner) -> None:
-        """Run all groups; first those that no other sweep is running."""
+        """Run all groups, starting with groups that no other sweep is running."""
         f_star = self.task.minima(groups)
         # The largest first, so that all jobs end at about the same time.
         todo = sorted(range(len(groups)), key=lambda number: -self._weights[number])
-        # Leave a group to the sweep that is running it; the second pass waits for that sweep, or
-        # takes over if it died.
+        # The first pass skips groups of other sweeps; the second waits for them, or takes over if
+        # the other sweep died.
         for wait in (False, True):
             orders = self._orders(groups, todo, f_star, wait)
             for answer in runner.run(orders, self._advance):

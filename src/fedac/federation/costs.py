@@ -1,4 +1,4 @@
-"""What a run costs: rounds, bytes and seconds, computed here and nowhere else."""
+"""Costs of a run: rounds, bytes and seconds, computed here and nowhere else."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fedac.validate import Array
 
 
 class Costs(NamedTuple):
-    """What a run has cost before its first round and after each."""
+    """Costs before the first round and after each round."""
 
     rounds: npt.NDArray[np.int64]
     bytes: npt.NDArray[np.int64]  # sent and received by a client that is present in every round
@@ -30,8 +30,8 @@ def run_costs(
 ) -> Costs:
     """Return the costs of a run.
 
-    `bytes_up` and `bytes_down` are what a client sends and receives in a round, `gaps` the lengths
-    of the rounds, `timing` the other arguments of `Link.elapsed`.
+    `bytes_up` and `bytes_down` are the traffic of a client in a round, `gaps` the lengths of the
+    rounds, `timing` the other arguments of `Link.elapsed`.
 
     Examples
     --------
@@ -47,5 +47,5 @@ def run_costs(
 
 
 def megabytes_sent(bytes_up: int, rounds: int, *, present: int, M: int) -> float:
-    """Return the megabytes that one of M clients sends on average if so many are present."""
+    """Return the megabytes that a client sends on average, if `present` of M are in a round."""
     return bytes_up * (rounds * present / M) / 1e6

@@ -1,4 +1,4 @@
-"""Who takes part in a round, what they draw, and how their states are averaged."""
+"""The federation: the clients of a round, their draws and their weights."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fedac.validate import Array, require_count, require_positive
 
 @dataclass(frozen=True, kw_only=True)
 class Federation:
-    """M clients, of which some take part in every round.
+    """M clients, all or some of which are present in a round.
 
     Examples
     --------
@@ -32,29 +32,29 @@ class Federation:
     M: int
     n: int  # rows of the objective
     seed: int
-    clients: Clients | None = None  # without, everybody draws from all rows
-    count: int | None = None  # how many take part in a round; None: everybody
+    clients: Clients | None = None  # None: M workers that draw from all rows
+    count: int | None = None  # clients in a round; None: all
     batch: int | None = 1  # rows per local step; None: all rows of the client
     weighting: str = "examples"
 
     @property
     def taking_part(self) -> int:
-        """How many take part in a round."""
+        """The number of clients in a round."""
         return self.M if self.count is None else self.count
 
     @property
     def alike(self) -> bool:
-        """Whether all clients count the same."""
+        """Whether all clients have the same weight."""
         return self.clients is None or self.weighting == "uniform" or self._equal_sizes
 
     @property
     def largest(self) -> int:
-        """How many rows a client has at most."""
+        """The largest number of rows of a client."""
         return self.n if self.clients is None else int(self.clients.sizes.max())
 
     @property
     def batch_rows(self) -> int | RowNumbers:
-        """How many rows a local step takes: of every client, or an array with one for each."""
+        """Rows of a local step: one number for all clients, or an array."""
         return batch_rows(self.batch, self.n, self.clients)
 
     @cached_property
@@ -62,17 +62,17 @@ class Federation:
         return self.clients is not None and int(np.ptp(self.clients.sizes)) == 0
 
     def members(self, r: int) -> RowNumbers:
-        """Return the numbers of the clients that take part in round r, in ascending order."""
+        """Return the numbers of the clients in round r, in ascending order."""
         return participants(self.seed, r, self.M, self.taking_part)
 
     def sizes(self, members: RowNumbers) -> RowNumbers:
-        """Return how many rows each of these clients draws from."""
+        """Return the number of rows of each of these clients."""
         if self.clients is None:
             return np.full(len(members), self.n)
         return self.clients.bounds[members + 1] - self.clients.bounds[members]
 
     def weights(self, members: RowNumbers) -> Array:
-        """Return how much each of these clients counts; the sum is 1."""
+        """Return the weights of these clients; the sum is 1."""
         if self.alike:
             return np.full(len(members), 1 / len(members))
         sizes = self.sizes(members).astype(np.float64)
@@ -98,7 +98,7 @@ class Federation:
         return mean
 
     def gradients(self, objective: Objective, W: Array, members: RowNumbers, step: int) -> Array:
-        """Return the gradient that each of these clients finds at its row of W."""
+        """Return the gradient of each of these clients at its row of W."""
         if self.batch is None:
             return self._full_gradients(objective, W, members)
         drawn = sample_batch(self.seed, members, step, self.sizes(members), self.batch)
@@ -109,7 +109,7 @@ class Federation:
         return total / self.batch if self.batch > 1 else total
 
     def queries(self, this_round: Span) -> int:
-        """Return how many gradients of single rows one run takes in a round."""
+        """Return the number of gradients of single rows of one run in a round."""
         if self.batch is not None:
             return self.taking_part * self.batch * this_round.gap
         if self.clients is None:  # all have the same rows: one stands for all
@@ -153,10 +153,8 @@ def batch_size(batch: int | str) -> int | None:
 
 
 def batch_rows(batch: int | None, n: int, clients: Clients | None) -> int | RowNumbers:
-    """Return the rows of a batch (None: full) of every client, or an array with one for each.
+    """Return the rows of a batch (None: full), one number for all clients or an array.
 
-    Examples
-    --------
     >>> batch_rows(8, 4, Clients([0, 1, 1, 1])), batch_rows(None, 4, Clients([0, 1, 1, 1]))
     (8, array([1, 3]))
     """
@@ -166,12 +164,10 @@ def batch_rows(batch: int | None, n: int, clients: Clients | None) -> int | RowN
 
 
 def taking_part(participation: float, M: int) -> int | None:
-    """Return how many of M clients take part in a round, None for everybody.
+    """Return how many of M clients are in a round, None for all.
 
-    Numbers up to 1 are shares, rounded as by `clients_in`. Larger ones count clients.
+    Numbers up to 1 are shares, rounded as by `clients_in`; larger ones count clients.
 
-    Examples
-    --------
     >>> taking_part(0.1, 64), taking_part(20, 64), taking_part(1, 64)
     (6, 20, None)
     """
