@@ -1,4 +1,4 @@
-"""`fedac algorithms`: the pieces that methods are made of, and what a method sends and keeps."""
+"""`fedac algorithms`: the pieces of methods, their traffic and their memory."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 KINDS = {
     "local_rules": "Local rules: one step of a client. g is a stochastic gradient at w, unless a "
     "rule says where.",
-    "memories": "Memories: what client m keeps between its rounds.",
+    "memories": "Memories: state that client m keeps between its rounds.",
     "server_rules": "Server rules: how the server moves every sequence x that travels. delta = x - "
     "mean of the clients, r = 0, 1, ... the round.",
     "methods": "Well-known names, and the paper's baselines",
 }
 HOW = """A method is a local rule, then memories and a server rule, joined by +, as in
-fedac-i+cv+nesterov(1,0.3). Numbers are given by position or by name; left out, they are the
-usual ones above. Values separated by | are several methods: fedavg+nesterov(0.7|1, 0.9).
-'fedac algorithms NAME' shows what any method sends and keeps."""
+fedac-i+cv+nesterov(1,0.3). Numbers are given by position or by name (defaults: see above).
+Values separated by | are several methods: fedavg+nesterov(0.7|1, 0.9).
+'fedac algorithms NAME' shows the traffic and the memory of any method."""
 
 
 @click.command("algorithms", cls=Command)
@@ -32,11 +32,11 @@ usual ones above. Values separated by | are several methods: fedavg+nesterov(0.7
     "names",
     nargs=-1,
     metavar="[NAME]...",
-    help="Methods to describe; without, all pieces and names.",
+    help="Methods to describe (default: all pieces and names).",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(*, names: tuple[str, ...], as_json: bool) -> None:
-    """List pieces and names of methods: their rules, what they send, what they keep."""
+    """List the pieces and names of methods, with their rules, traffic and memory."""
     listed = _describe(names) if names else _everything()
     if as_json:
         print(json.dumps(listed))
@@ -81,7 +81,7 @@ def _everything() -> dict[str, list[dict[str, Any]]]:
 
 
 def _piece(name: str, piece: Piece, rule: str, *, given: int = 0) -> dict[str, Any]:
-    """Describe a piece, by itself and as a part of the simplest method that has it."""
+    """Describe a piece, and the simplest method that contains it."""
     from fedac.algorithms.parsing import signature
 
     example = (rule, name) if rule else (name,)
@@ -95,7 +95,7 @@ def _piece(name: str, piece: Piece, rule: str, *, given: int = 0) -> dict[str, A
 
 
 def _example(pieces: tuple[str, ...]) -> Algorithm:
-    """Compose pieces; numbers that have no usual value do not matter here."""
+    """Compose pieces; required numbers do not matter here."""
     from fedac.algorithms import compose
 
     numbers = {"prox": "(0.5)", "gpa": "(0.5, 0.5)", "step": "(0.5)"}
@@ -103,7 +103,7 @@ def _example(pieces: tuple[str, ...]) -> Algorithm:
 
 
 def _traffic(method: Algorithm) -> dict[str, Any]:
-    """Return what a method sends up and down in a round, and what it keeps, by name."""
+    """Return the names of the vectors that a method sends and keeps."""
     sent = list(method.sequences)
     return {
         "up": ["gradient"] if method.minibatch else sent,

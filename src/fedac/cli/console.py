@@ -1,4 +1,4 @@
-"""Standard output and error, whatever they are connected to."""
+"""Output of the command: results on stdout, notices and progress bars on stderr."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def prepare_streams() -> None:
-    """Make printing safe: no failure for a closed stream or a character it cannot encode."""
+    """Make printing safe on closed streams, and for characters that a stream cannot encode."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:  # closed by the caller, as `2>&-` does
@@ -49,15 +49,13 @@ def notice(message: str) -> None:
 
 
 def notice_compiling() -> None:
-    """Say why the first run takes longer."""
+    """Explain why the first run takes longer."""
     notice("compiling the simulator for this kind of problem, once; this takes up to a minute")
 
 
 def duration(seconds: float) -> str:
-    """Format a time for people.
+    """Format a time.
 
-    Examples
-    --------
     >>> duration(0.2), duration(75), duration(8000)
     ('0.2 s', '1 min 15 s', '2 h 13 min')
     """
@@ -92,10 +90,10 @@ def new_table(
 
 
 def print_table(table: Table) -> None:
-    """Print a table to stdout without cutting a number, however narrow the terminal is.
+    """Print a table to stdout without cutting a number, even on a narrow terminal.
 
-    Where the table is too wide, headings and text wrap between words; where that is not enough,
-    the rows are printed as lists.
+    If the table is too wide, headings and text wrap between words; if that is not enough, the rows
+    are printed as lists.
     """
     console = results_console()
     if _fit(table, console.width):
@@ -105,7 +103,7 @@ def print_table(table: Table) -> None:
 
 
 def _fit(table: Table, width: int) -> bool:
-    """Choose widths of columns that cut no word and no number; False if there are none."""
+    """Set column widths that cut no word and no number; return False if that is impossible."""
     narrowest, natural = [], []
     for column in table.columns:
         heading, cells = str(column.header), [str(cell) for cell in column.cells]
@@ -140,12 +138,9 @@ def _print_lists(table: Table, console: Console) -> None:
         console.print(f"\n{table.caption}", style="dim")
 
 
-# --- Progress bars on stderr, shown on a terminal only.
-
-
 @contextmanager
 def progress_bar(what: str, total: int) -> Iterator[Callable[[int], object]]:
-    """Yield a function that advances the bar by a number of gradient queries, of `total`."""
+    """Yield a function that advances a bar of `total` gradient queries."""
     start, done = None, 0
     with _bar(what) as update:
 
@@ -160,7 +155,7 @@ def progress_bar(what: str, total: int) -> Iterator[Callable[[int], object]]:
 
 @contextmanager
 def sweep_bar(what: str, *, best: bool = True) -> Iterator[Callable[[Progress], object]]:
-    """Yield a function that shows the progress of a sweep, and if wanted its best run so far."""
+    """Yield a function that shows the progress of a sweep, optionally with its best run so far."""
     start = time.monotonic()
     with _bar(what) as update:
 
@@ -193,7 +188,7 @@ def stage_bars() -> Iterator[tuple[Callable[[str], object], Callable[[Progress],
 
 @contextmanager
 def download_bar(what: str) -> Iterator[Callable[[int, int | None], object]]:
-    """Yield a function that shows how many bytes have been downloaded, of how many if known."""
+    """Yield a function that shows the bytes downloaded, and the total if known."""
     with _bar(what) as update:
 
         def show(done: int, total: int | None) -> None:
@@ -210,7 +205,7 @@ def _rate(queries: int, start: float) -> str:
 
 @contextmanager
 def _bar(what: str) -> Iterator[Callable[..., object]]:
-    """Yield Rich's function to update a bar, which appears with the first update."""
+    """Yield a function that updates a bar; nothing is shown before, or without a terminal."""
     if not sys.stderr.isatty():
         yield lambda **fields: None
         return
@@ -228,8 +223,6 @@ def _bar(what: str) -> Iterator[Callable[..., object]]:
         yield partial(bar.update, task, visible=True)
 
 
-# --- What a command says about a cluster: how long a simulation will take on it.
-
 Advance = Callable[[int], object]
 Callbacks = list[Callable[["Record"], object]]
 
@@ -238,10 +231,10 @@ Callbacks = list[Callable[["Record"], object]]
 def announced(
     on: str | None, address: str | None, in_rounds: Sequence[int], advance: Advance
 ) -> Iterator[tuple[Callbacks, Advance]]:
-    """Connect to a cluster, if one is asked for, and announce how long a simulation will take.
+    """Connect to a cluster if requested, and announce the time that a simulation takes on it.
 
-    Yields callbacks and an `on_progress` for `simulate`; the latter calls `advance`. `in_rounds`
-    are the gradient queries of the rounds.
+    Yields callbacks and an `on_progress` that calls `advance`. `in_rounds` are the gradient queries
+    of the rounds.
     """
     if on is None:
         yield [], advance
@@ -255,7 +248,7 @@ def announced(
 
 
 class _Estimate:
-    """Measures the first round."""
+    """Predicts the time of a simulation from its first round."""
 
     def __init__(self, in_rounds: Sequence[int], where: str, advance: Advance) -> None:
         self._first, self._total = in_rounds[0], sum(in_rounds)
@@ -265,11 +258,11 @@ class _Estimate:
         self._done = 0
 
     def start(self, record: Record) -> None:
-        """Start the clock: the first record is made when compiling is over."""
+        """Start the clock at the first record, after compilation."""
         self._started = self._started or time.monotonic()
 
     def advance(self, queries: int) -> None:
-        """Count queries, and announce the time of the simulation at the end of the first round."""
+        """Count queries; announce the time of the simulation after the first round."""
         self._advance(queries)
         before, self._done = self._done, self._done + queries
         if before < self._first <= self._done and self._started is not None:
@@ -278,7 +271,7 @@ class _Estimate:
 
 
 def _where(nodes: int, cores: int) -> str:
-    """Say where a simulation runs.
+    """Describe a cluster.
 
     >>> _where(2, 16), _where(1, 1)
     ('2 nodes with 16 cores', '1 node with 1 core')

@@ -1,4 +1,4 @@
-"""`fedac data`: the data sets and where they are."""
+"""`fedac data`: list, download and locate data sets."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def command() -> None:
 
 @command.command("list", cls=Command)
 def list_sets() -> None:
-    """List the registered data sets and where they are."""
+    """List the registered data sets and their locations."""
     from rich.markup import escape
 
     from fedac.data.registry import describe

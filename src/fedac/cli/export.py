@@ -1,4 +1,4 @@
-"""`fedac export`: the runs of a store as a file for other programs."""
+"""`fedac export`: the runs of a store as CSV or Parquet files."""
 
 from __future__ import annotations
 

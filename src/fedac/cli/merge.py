@@ -1,4 +1,4 @@
-"""`fedac merge`: the stores of several machines become one."""
+"""`fedac merge`: merge the stores of several machines."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     "out",
     type=nonempty_path,
     metavar="OUT",
-    help="The folder to add the runs to; made if missing.",
+    help="The folder to add the runs to; created if missing.",
 )
 @argument(
     "sources",
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     help="The --out folders of sweeps.",
 )
 def command(*, out: Path, sources: tuple[Path, ...]) -> None:
-    """Join the runs of several sweeps in one folder.
+    """Merge the runs of several sweeps into one folder.
 
-    Runs that are there already are not added again. Where two folders disagree on a run, nothing
-    of the second is added.
+    Runs that are already there are not added again. If two folders disagree on a run, nothing from
+    the second is added.
     """
     from fedac.experiments.merge import merge_stores
 
@@ -42,5 +42,5 @@ def command(*, out: Path, sources: tuple[Path, ...]) -> None:
 
 
 def _print_joined(joined: Joined) -> None:
-    """Say so at once: a later folder may be refused."""
+    """Report each folder at once: a later one may be refused."""
     print(f"{joined.source}: {joined.added} runs added, {joined.before} already there")

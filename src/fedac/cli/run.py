@@ -1,4 +1,4 @@
-"""`fedac run`: one algorithm, one or many step sizes and values of its numbers."""
+"""`fedac run`: simulate one algorithm with one or more step sizes."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def command(
     as_json: bool,
     **given: Any,
 ) -> None:
-    """Simulate one algorithm with one or many step sizes."""
+    """Simulate one algorithm with one or more step sizes."""
     # All options are checked before the data is read, which may take minutes.
     spec = read_spec(RUN, given)
     from fedac.data.holdout import load_with_test
@@ -122,7 +122,7 @@ def command(
 
 
 def _f_star(objective: Objective, l2: float) -> float:
-    """Return F*, NaN if there is none; before the simulation, as an l2 may be too small."""
+    """Return F*, NaN if there is none. Called before the simulation: l2 may be too small."""
     from fedac.errors import NoOptimumError
     from fedac.objectives import optimum
 
@@ -136,7 +136,7 @@ def _f_star(objective: Objective, l2: float) -> float:
 
 
 def _as_json(result: Result, f_star: float, link: Link) -> dict[str, Any]:
-    """Return what the command promises about a result; numbers that do not exist are null."""
+    """Return the JSON of a result; numbers that do not exist are null."""
     best = result.best
     return {
         "workers": result.M,
@@ -169,7 +169,7 @@ def _federation_as_json(
 ) -> dict[str, Any]:
     named = (options(FederationOptions) | options(MethodOptions)).items()
     values = {name: getattr(spec, name) for name, option in named if option.json}
-    for name in ("workers", "algorithm", "local_steps", "eta", "wire"):  # those of the result
+    for name in ("workers", "algorithm", "local_steps", "eta", "wire"):  # printed elsewhere
         del values[name]
     return values | {
         "clients": clients and len(clients),
@@ -182,7 +182,7 @@ def _federation_as_json(
 def _run_as_json(run: Run, f_star: float) -> dict[str, Any]:
     from fedac.algorithms.hyperparameters import as_fedac
 
-    # The coefficients of FedAc, which every algorithm has, then those of its own.
+    # The coefficients of FedAc, which every algorithm has, then its own numbers.
     hp = dataclasses.asdict(as_fedac(run.hyperparameters)) | dataclasses.asdict(run.hyperparameters)
     hp.pop("eta")
     return {
@@ -202,10 +202,10 @@ def _run_as_json(run: Run, f_star: float) -> dict[str, Any]:
 
 
 def _expenses_as_json(result: Result, run: Run, link: Link) -> dict[str, Any]:
-    """Return what each record cost in rounds, megabytes of a client, and seconds on the link.
+    """Return the rounds, megabytes and link seconds of each record.
 
     These megabytes are sent and received by a client that is present in every round;
-    megabytes_per_worker are sent only, on average over all clients.
+    megabytes_per_worker are only sent, averaged over all clients.
     """
     rounds, megabytes, seconds = (
         values.tolist()
@@ -222,7 +222,7 @@ def _expenses_as_json(result: Result, run: Run, link: Link) -> dict[str, Any]:
 
 
 def _test_as_json(run: Run) -> dict[str, Any]:
-    """Return loss and accuracy on the test set, at the end and along the run; else nulls."""
+    """Return loss and accuracy on the test set, at the end and along the run, or nulls."""
     if not run.test_loss.size:
         return {"test_loss": None, "test_accuracy": None, "test_trace": None}
     losses, accuracies = ([*map(_finite, each)] for each in (run.test_loss, run.test_accuracy))

@@ -1,4 +1,4 @@
-"""`fedac split`: who holds which rows, as a table and a picture."""
+"""`fedac split`: the rows of every client, as a table and a figure."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ FORMATS = (".png", ".pdf", ".svg")
 )
 @click.option("--split-seed", type=int, default=0, help="Seed of the split.")
 @click.option(
-    "--figure", type=nonempty_path, metavar="FILE", help="Draw a picture: .png, .pdf or .svg."
+    "--figure", type=nonempty_path, metavar="FILE", help="Draw a figure: .png, .pdf or .svg."
 )
 @click.option(
     "--json",

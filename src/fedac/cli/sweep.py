@@ -1,4 +1,4 @@
-"""`fedac sweep`: all runs of a grid, kept in a store; finished runs are not repeated."""
+"""`fedac sweep`: all runs of a grid, kept in a store."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from fedac.federation.spec import RunSpec, Spec
 
 NEEDED = "--dataset, --l2, --algorithms, --workers or --clients, --local-steps and --eta"
-# Seconds of a sweep; a shorter one is predicted without measuring, which would take as long.
+# Shorter sweeps are predicted without measuring, which would take as long (seconds).
 WORTH_MEASURING = 20.0
 KEYS = [SWEEP.names.get(name, name) for name in SWEEP.options()]
 LISTS = [SWEEP.names.get(name, name) for name in SWEEP.several]
@@ -153,7 +153,7 @@ def load_grid(grid: Spec) -> tuple[Task, list[Group]]:
 
 
 def notice_disguised(disguised: int, runs: int) -> None:
-    """Say how many runs of FedAc were FedAvg, if some were."""
+    """Report runs of FedAc that degenerate to FedAvg."""
     if disguised:
         notice(
             f"{disguised} of {runs} runs are FedAvg in disguise: with eta mu K >= 1 FedAc does not "
@@ -176,12 +176,12 @@ def run_with_bar(name: str, task: Task, groups: list[Group], store: Store, **whe
 
 @contextmanager
 def stoppable(what: str, store: Store | None) -> Iterator[None]:
-    """Say what is kept in a store, if it stays, when the sweep in this block stops early."""
+    """Report what is kept in a store if the sweep in this block stops early."""
     from fedac.experiments import sweep as experiment
     from fedac.processes import WorkerDiedError
 
     folder = store and store.path.parent
-    # The scheduler of a cluster sends SIGTERM: it stops the sweep as Ctrl-C does.
+    # Cluster schedulers send SIGTERM: treat it like Ctrl-C.
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield
@@ -208,7 +208,7 @@ def stoppable(what: str, store: Store | None) -> Iterator[None]:
 
 
 def counts(summary: Summary) -> str:
-    """Say how many runs of a grid this process found, and how many another one made meanwhile."""
+    """Write how many runs were found, and how many another sweep made in the meantime."""
     others = len(summary.keys) - summary.new - summary.before
     return f"{summary.before} before" + (f", {others} by another sweep" if others else "")
 

@@ -1,7 +1,7 @@
 """Tell results apart by what they are: data by its content, algorithms by what they compute.
 
-Names are not enough. Two files may both be called ``train``, a file of the user's own may be
-called ``a9a``, and an algorithm may change under its name.
+Names are not enough. Two files may both be called ``train``, a user's file may be called
+``a9a``, and an algorithm may change under its name.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ WITHOUT_FINGERPRINT = {
     "mb-sgd": "a26a1845dbb6576b",
     "mb-ac-sgd": "0e5c90f6879c1230",
 }
-# The paper's a9a: the hash of its rows, and those of its objectives.
+# The paper's a9a: hashes of its rows and of its objectives.
 A9A_ROWS = "bb924b51cf55f0ae4f9b0ad2e7c31b239997d6d21ba09a232778848a19fc2cce"
 A9A = {
     1e-2: "781a5f51cd736b9931abc1b21710dcac2be19d3bde4e17fbf1ec25e8903d8011",
@@ -43,7 +43,7 @@ A9A = {
 
 @lru_cache(maxsize=4096)  # a comparison asks for every run
 def key_fingerprint(algorithm: Algorithm) -> str:
-    """Return what identifies an algorithm in keys besides its name; empty for the first ones."""
+    """Return the fingerprint of an algorithm in keys; empty for the first algorithms."""
     found = fingerprint(algorithm)
     return "" if WITHOUT_FINGERPRINT.get(algorithm.name) == found else found
 
@@ -65,9 +65,8 @@ def rows_hash(data: Dataset) -> str:
 def with_unique_names(runs: pd.DataFrame) -> pd.DataFrame:
     """Return the runs with a `dataset`, an `algorithm` and a `split` that mean one thing each.
 
-    Where two of them share a name, a part of their hash is added. So are a loss other than the
-    logistic one, an intercept, and a mu other than l2. Adds a column `federation`, the name of
-    all that concerns the clients.
+    If two of them share a name, part of their hash is added, and so are a loss other than logistic,
+    an intercept, and a mu other than l2. The new column `federation` names the unusual options.
     """
     named = runs.assign(dataset=_dataset_names(runs), algorithm=_algorithm_names(runs))
     named = named.assign(split=_split_names(named))

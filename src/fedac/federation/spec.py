@@ -203,7 +203,7 @@ class TuningOptions:
     tries: int = _option(
         20, "Settings tried for each method, K and wire; at least 4.", int, least=4, stored=False
     )
-    # One seed would say nothing about the others.
+    # An interval needs two seeds.
     repeats: int = _option(
         5, "Fresh seeds on which the best settings are repeated.", int, least=2, stored=False
     )
@@ -272,7 +272,7 @@ class RunSpec(Spec):
         return self.steps or 0
 
     def stored(self) -> dict[str, Any]:
-        """Return what a store keeps of the run, by the names of the columns."""
+        """Return the stored values of the run, by column."""
         return {
             option.column or name: float(value) if option.kind == (float,) else value
             for name, option in stored_options().items()

@@ -1,8 +1,4 @@
-"""`simulate`, the public call: many workers, one or many algorithms and step sizes.
-
-Checks its input, runs the problem on an engine, and collects the results. The engines are
-`reference.py`, the algorithms as printed, and `_fast/`, up to 500 times as fast.
-"""
+"""`simulate`: check the keywords as a Spec, build a problem, run it on an engine."""
 
 from __future__ import annotations
 
@@ -44,7 +40,7 @@ StepSizes = float | Decay | Sequence[float | Decay]
 
 
 class SimulationInterrupted(KeyboardInterrupt):
-    """The user stopped a simulation; `result` holds the runs recorded until then."""
+    """The user stopped a simulation; `result` has the runs recorded so far."""
 
     def __init__(self, result: Result) -> None:
         super().__init__("simulation interrupted")
@@ -77,75 +73,72 @@ def simulate(
     on_progress: Callable[[int], object] = lambda queries: None,
     on_compile: Callable[[], object] = lambda: None,
 ) -> Result:
-    """Simulate M workers, or clients with rows of their own, that synchronize every K steps.
+    """Simulate M workers, or clients with their own data, that synchronize every K steps.
 
-    Every algorithm is run with every step size (or with its own), all on the same draws.
+    Runs every algorithm with every step size (or its own step sizes), all on the same draws.
 
     Parameters
     ----------
     objective : Objective
-        What is minimized.
+        The function to minimize.
     algorithm : str, Algorithm, or several
-        Names such as "fedac-i" or "fedac-i+cv+nesterov(1,0.3)" (see docs/algorithms.md), or
-        records of your own. Values separated by ``|``, as in "fedavg+nesterov(1,0.5|0.9)", stand
-        for a run each.
+        Names such as "fedac-i" or "fedac-i+cv+nesterov(1,0.3)" (see docs/algorithms.md), or your
+        own `Algorithm`. Values separated by ``|``, as in "fedavg+nesterov(1,0.5|0.9)", make a run
+        each.
     M : int
-        Workers that all draw from all rows; left out where there are clients.
+        Number of workers, who all draw from all rows. Omit it if there are clients.
     K : int or Schedule
-        Local steps per round; a `Schedule` gives irregular rounds and T.
+        Local steps per round. A `Schedule` has irregular rounds and determines T.
     T : int
-        Steps per worker; K must divide it.
+        Steps per worker, a multiple of K.
     eta : float, Decay, or several; or a mapping
-        Step sizes. Beyond 1/L, which the theory does not cover, one warning is given. A `Decay`
-        falls over rounds. A mapping gives the step sizes of every algorithm by its name.
+        Step sizes; those beyond 1/L, which the theory does not cover, raise one warning. A `Decay`
+        decreases over rounds. A mapping has the step sizes of every algorithm, by name.
     clients : Clients or array, optional
-        Who holds which rows (see `fedac.split`), or the name of every row's client. Each client
-        then draws from its own rows only.
+        The rows of every client (see `fedac.split`), or the name of every row's client. Clients
+        draw only from their own rows.
     participation : float
-        Which share of the clients takes part in a round, rounded to whole clients, at least one;
-        above 1, how many of them.
+        Share of the clients in a round, rounded to whole clients; above 1, their number.
     batch : int or "full"
-        Rows per local step, drawn with replacement. "full" takes the gradient of all rows of the
-        client: then nothing is random if everybody takes part.
+        Rows per local step, drawn with replacement. "full" uses all rows of the client: nothing is
+        random then if all clients are present.
     weighting : "examples" or "uniform"
-        How much clients count in the average: by their rows, and F is the loss over all rows; or
-        all the same, and F is the mean of the clients' losses.
+        Weights of the clients: by their rows, so that F is the loss over all rows; or uniform, so
+        that F is the mean of the clients' losses.
     wire : "float32" or "bfloat16" or "int8"
-        How messages to the server travel (see `fedac.wire`). "float32" is not simulated: all
-        digits arrive.
+        Format of messages to the server (see `fedac.wire`). "float32" does not round anything.
     mu : float, optional
-        Strong-convexity estimate for the coupling; the objective's own unless given. Where
-        eta mu K >= 1, FedAc is FedAvg, and one warning says so.
+        Strong-convexity estimate for the coupling. Default: the objective's own. If eta mu K >= 1,
+        FedAc degenerates to FedAvg, with a warning.
     start : array, optional
-        w_0; ``RandomState(1).randn(d)``, that of the published runs, unless given.
+        w_0. Default: ``RandomState(1).randn(d)``, as in the published runs.
     seed : int
-        Of the draws.
+        Seed of the draws.
     test : Dataset or (X, y), optional
-        Rows to evaluate the output on at every record.
+        Rows on which the output is evaluated at every record.
     record_every : int, optional
-        Record the loss at the first synchronization after every so many steps, and always at
-        0 and T. By default about eight times along the run.
+        Record the loss at the first synchronization after every N steps, and always at 0 and T.
+        Default: about eight records.
     callbacks : sequence of callables
         Each is called with a `Record` at every record (see `fedac.theory.tracing`).
     engine : "fast" or "reference", optional
-        The fast engine unless the objective or an algorithm needs the reference engine; a
-        `SlowEngineWarning` then gives the reason.
+        Default: the fast engine, unless the objective or an algorithm needs the reference engine;
+        then a `SlowEngineWarning` gives the reason.
     precision : "float32" or "float64"
-        Of the workers' local states in the fast engine; averages are always float64.
+        Precision of local states in the fast engine; averages are always float64.
     threads : int, optional
-        Of the fast engine, at most 16 per core; ``NUMBA_NUM_THREADS`` or all cores unless given.
-        Results do not depend on it.
+        Threads of the fast engine, at most 16 per core. Default: ``NUMBA_NUM_THREADS``, else all
+        cores. Results do not depend on it.
     on : "ray", optional
-        Share the workers of every round among all nodes of a Ray cluster: the one this process is
-        connected to, or the one at ``RAY_ADDRESS``, or a Ray started on this machine. Every node
-        uses all its cores, and keeps the memories of its own clients. The result is the same to
-        the last bit; it comes sooner from about 2^22 local steps a round on. If a node is lost,
-        `fedac.errors.NodeLostError` says so.
+        Distribute the workers of every round over all nodes of a Ray cluster: the connected one,
+        the one at ``RAY_ADDRESS``, or a Ray started on this machine. Every node uses all its cores
+        and keeps the memories of its clients. Results are the same to the last bit; it pays off
+        from about 2^22 local steps a round. A lost node raises `fedac.errors.NodeLostError`.
     on_progress : callable
-        Called with the number of gradient queries just made.
+        Called with the number of new gradient queries.
     on_compile : callable
-        Called if the fast engine has to compile kernels, when it starts to. That takes up to a
-        minute; the compiled code is kept for later processes.
+        Called when the fast engine starts to compile kernels, which takes up to a minute; compiled
+        code is cached on disk.
 
     Returns
     -------
@@ -330,7 +323,7 @@ def _pairs(
 def _step_sizes(
     eta: StepSizes | Mapping[str, StepSizes], algorithm: Algorithm
 ) -> list[float | Decay]:
-    """Return the step sizes of an algorithm, checked."""
+    """Return the checked step sizes of an algorithm."""
     if isinstance(eta, Mapping):
         if algorithm.name not in eta:
             raise InputError(
@@ -356,7 +349,7 @@ def _test_rows(objective: Objective, test: Dataset | tuple[Any, Any] | None) -> 
 
 
 def _check_own_algorithms(lanes: Sequence[Lane], w_0: Array) -> None:
-    """Explain what is wrong with a user's record here, not by an error in the middle of a run."""
+    """Check custom algorithms here, so that they do not fail in the middle of a run."""
     own = {id(lane.algorithm): lane for lane in lanes}
     for lane in own.values():
         if lane.algorithm not in ALGORITHMS.values():
