@@ -86,7 +86,7 @@ CENTER = np.linspace(-1, 2, D)
 def run(objective: Objective, algorithm=EVERYTHING, **more) -> Result:
     mu = max(objective.strong_convexity, 0.02) / 2
     eta = np.array([0.1, 0.4, 0.9]) / objective.smoothness
-    usual = {"M": 5, "K": 4, "T": 16, "eta": eta, "mu": mu, "seed": 3, "record_every": 10**9}
+    usual = {"M": 5, "K": 4, "T": 16, "eta": eta, "mu": mu, "seed": 3, "record_every": 10**8}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", StepSizeWarning)
         warnings.simplefilter("ignore", NotAcceleratedWarning)
