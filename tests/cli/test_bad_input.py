@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import bz2
 import os
+from contextlib import suppress
+from threading import Thread
 
 import pytest
 
@@ -188,7 +190,25 @@ def test_missing_file_and_folder(assert_refused, tmp_path):
 
 @pytest.mark.skipif(os.name != "posix", reason="needs /dev/zero")
 def test_a_device_that_never_ends(assert_refused):
+    for option in ("--dataset", "--test"):
+        assert_refused("run", option, "/dev/zero", saying="/dev/zero: this is a device; give a")
     assert_refused("sweep", "/dev/zero", "--out", "x", saying="cannot read '/dev/zero': it is a")
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+def test_a_pipe_of_endless_zeros(assert_refused, tmp_path):
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+
+    def pour() -> None:
+        with suppress(BrokenPipeError), path.open("wb") as file:
+            while True:
+                file.write(bytes(1 << 20))
+
+    writer = Thread(target=pour)
+    writer.start()
+    assert_refused("run", "--dataset", path, saying=f"{path}, line 1: not text")
+    writer.join()
 
 
 def test_odd_file_names_do_not_break_the_line(assert_refused, write):

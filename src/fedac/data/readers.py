@@ -40,6 +40,8 @@ DENSE_ABOVE = 0.5
 MOST_COLUMNS = 10**8
 MOST_DIGITS = 15
 
+LINE_BREAK = b"\n"
+NOT_TEXT = "not text; a line of a LIBSVM file is 'label index:value index:value ...'"
 COMMENT = re.compile(rb"#[^\n]*")
 LINE_END, COLON, SPACE, ZERO = b"\n: 0"
 IS_SPACE = np.isin(np.arange(256), list(b" \t\n\r\v\f"))
@@ -100,10 +102,17 @@ def _chunks(path: Path) -> Iterator[tuple[int, bytes]]:
     """Yield chunks of whole lines, each with the number of its first line."""
     line = 1
     try:
+        if path.is_char_device() or path.is_block_device():  # /dev/zero never ends
+            raise DataError(f"{path}: this is a device; give a LIBSVM file")
         with OPENERS.get(path.suffix, open)(path, "rb") as file:
-            while text := file.read(CHUNK_BYTES) + file.readline():
+            while text := file.read(CHUNK_BYTES):
+                # In an endless file of zeros the search for the end of a line would not end.
+                before, zero, _ = text.partition(b"\0")
+                if zero:
+                    raise DataError(f"{path}, line {line + before.count(LINE_BREAK)}: {NOT_TEXT}")
+                text += file.readline()
                 yield line, text.removeprefix(codecs.BOM_UTF8) if line == 1 else text
-                line += text.count(b"\n")
+                line += text.count(LINE_BREAK)
     except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
         reason = getattr(error, "strerror", None) or error
         raise DataError(f"{path} cannot be read: {reason}") from None
@@ -203,7 +212,7 @@ def _first_fault(text: bytes, first_line: int, n_features: int | None) -> str | 
         fault = _line_fault(tokens, n_features or MOST_COLUMNS)
         if fault:
             if not {"\0", "\ufffd"}.isdisjoint(line.decode(errors="replace")):
-                fault = "not text; a line of a LIBSVM file is 'label index:value index:value ...'"
+                fault = NOT_TEXT
             return f"line {number}: {fault}"
     return None
 

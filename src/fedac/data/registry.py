@@ -130,9 +130,14 @@ def fetch(name: str, on_progress: OnProgress = lambda done, total: None) -> Path
     if path is None:
         path = cache_dir() / "data" / source.file
         _download(source.site + source.file, path, source.sha256, on_progress)
-    elif source.sha256 and path.name == source.file and (got := _sha256(path)) != source.sha256:
+        return path
+    recorded = path.with_name(path.name + ".sha256")  # at the download, if none was published
+    expected = source.sha256 if path.name == source.file else None
+    if expected is None and recorded.is_file():
+        expected = recorded.read_text().partition(" ")[0]
+    if expected is not None and (got := _sha256(path)) != expected:
         raise DataError(
-            f"{path} is damaged: expected sha256 {source.sha256}, got {got}; "
+            f"{path} is damaged: expected sha256 {expected}, got {got}; "
             f"delete it and run 'fedac data fetch {name}'"
         )
     return path
@@ -174,7 +179,8 @@ def _download(url: str, path: Path, sha256: str | None, on_progress: OnProgress)
     """Download ``url`` to ``path``, resuming from ``path.part`` if that exists.
 
     The file appears at ``path`` only once it is complete and its checksum, if one is given, is
-    right. If the download fails, the partial file is kept; if the checksum is wrong, it is deleted.
+    right. If no checksum is given, the one found is recorded next to the file. If the download
+    fails, the partial file is kept; if the checksum is wrong, it is deleted.
     """
     part = path.with_name(path.name + ".part")
     try:
@@ -182,6 +188,8 @@ def _download(url: str, path: Path, sha256: str | None, on_progress: OnProgress)
         _append_missing(url, part, on_progress)
         got = _sha256(part)
         if sha256 in (None, got):
+            if sha256 is None:
+                path.with_name(path.name + ".sha256").write_text(f"{got}  {path.name}\n")
             part.replace(path)
             return
         part.unlink()
