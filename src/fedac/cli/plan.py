@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fedac.cli.console import download_bar, new_table, notice, print_table, results_console
-from fedac.cli.options import LINK, LOSS_NAMES, MEGABYTES, Command
+from fedac.cli.options import MEGABYTES, Command, spec_options
 from fedac.errors import InputError
+from fedac.federation.spec import Surface, options
 
 if TYPE_CHECKING:
     from fedac.experiments.comparison import Comparison, Question
@@ -21,6 +22,18 @@ if TYPE_CHECKING:
 
 DEFAULT_STEPS = 4096  # as in the paper's experiments
 FEW_DIVISORS = 5
+SHARED = ("dataset", "loss", "l2", "intercept", "workers", "steps", "target", "seed", "link")
+PLAN = Surface(
+    without=tuple(name for name in options() if name not in SHARED),
+    defaults={"dataset": None, "workers": 256, "link": None},
+    overrides={
+        "steps": {"help": f"Steps per worker, T. Default: {DEFAULT_STEPS} without --target."},
+        "target": {"help": "Target suboptimality, instead of -T."},
+        "seed": {"help": "With --calibrate: seed of the random draws."},
+        "link": {"help": f"With --calibrate: cost, not in gradients. {options()['link'].help}"},
+    },
+)
+DEFAULTS = {name: PLAN.default(name) for name in SHARED}
 # The option of each constant.
 LETTERS = {
     "L": "smoothness", "mu": "strong_convexity", "sigma": "noise", "sigma4": "fourth_moment",
@@ -34,16 +47,7 @@ NEEDS = {
 
 
 @click.command("plan", cls=Command)
-@click.option("--dataset", help="A registered name or a LIBSVM file.")
-@click.option(
-    "--loss",
-    default="logistic",
-    help=f"With --dataset: {LOSS_NAMES}, or your own class as module:name.",
-)
-@click.option(
-    "--l2", type=float, default=1e-3, help="With --dataset: regularization strength, above 0."
-)
-@click.option("--intercept", is_flag=True, help="Append a column of ones.")
+@spec_options(PLAN)
 @click.option("--smoothness", type=float, help="L, instead of a data set.")
 @click.option(
     "--strong-convexity", type=float, default=0.0, help="mu; 0 for a general convex objective."
@@ -64,14 +68,6 @@ NEEDS = {
 @click.option(
     "--dim", type=click.IntRange(min=1), help="Dimension of the model, for the megabytes."
 )
-@click.option("--workers", "-M", type=int, default=256, help="Workers, M.")
-@click.option(
-    "--steps",
-    "-T",
-    type=int,
-    help=f"Steps per worker, T. Default: {DEFAULT_STEPS} if there is no --target.",
-)
-@click.option("--target", type=float, help="Target suboptimality, instead of -T.")
 @click.option(
     "--round-cost",
     type=float,
@@ -79,12 +75,10 @@ NEEDS = {
     help="With --target: cost of one round, in gradients.",
 )
 @click.option("--calibrate", is_flag=True, help="Measure on the data set.")
-@click.option("--seed", type=int, default=1, help="With --calibrate: seed of the random draws.")
-@click.option("--link", help=f"With --calibrate: cost in seconds instead of gradients. {LINK}")
 @click.option("--tables", is_flag=True, help="Print the paper's two tables.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.pass_context
-def command(context: click.Context, /, *, tables: bool, as_json: bool, **options: Any) -> None:
+def command(context: click.Context, /, *, tables: bool, as_json: bool, **typed: Any) -> None:
     """Recommend K, a step size and a number of rounds, by the paper's bounds or by measurement."""
     if tables:
         _print_paper_tables(as_json)
@@ -93,17 +87,18 @@ def command(context: click.Context, /, *, tables: bool, as_json: bool, **options
     from fedac.theory.constants import estimate
 
     _require_needed(context)
-    steps, target, dim = options["steps"], options["target"], options["dim"]
+    given = typed | {name: value for name, value in DEFAULTS.items() if typed[name] is None}
+    steps, target, dim = given["steps"], given["target"], given["dim"]
     if target is None and steps is None:
         steps = DEFAULT_STEPS
-    if options["dataset"] is None:
-        constants, can_measure = _given_constants(options), False
+    if given["dataset"] is None:
+        constants, can_measure = _given_constants(given), False
     else:
-        objective = _objective(options)
-        constants, can_measure = estimate(objective, bounded=options["bounded_noise"]), True
+        objective = _objective(given)
+        constants, can_measure = estimate(objective, bounded=given["bounded_noise"]), True
         dim = objective.dim
-    how = {"M": options["workers"], "T": steps, "target": target}
-    how["round_cost"] = options["round_cost"]
+    how = {"M": given["workers"], "T": steps, "target": target}
+    how["round_cost"] = given["round_cost"]
     plan = planner.plan(constants, dim=dim, **how)
     if not as_json:
         _print_constants(constants)
@@ -111,12 +106,12 @@ def command(context: click.Context, /, *, tables: bool, as_json: bool, **options
     if steps is not None and steps > 1 and (count := len(planner.divisors(steps))) < FEW_DIVISORS:
         notice(f"K must divide T={steps}, which has only {count} divisors; "
                "a power of two has more")  # fmt: skip
-    measured = options["calibrate"] and not plan.already_reached
-    found = _calibrate(options, how) if measured else None
+    measured = given["calibrate"] and not plan.already_reached
+    found = _calibrate(given, how) if measured else None
     if as_json:
         print(json.dumps(_as_json(constants, plan, found), allow_nan=False))
     elif found is not None:
-        _print_calibration(found, how, "gradients" if options["link"] is None else "seconds")
+        _print_calibration(found, how, "gradients" if given["link"] is None else "seconds")
     elif can_measure:
         notice("--calibrate measures on the data")
 
@@ -129,44 +124,43 @@ def _require_needed(context: click.Context) -> None:
             raise InputError(f"--{name.replace('_', '-')} needs --{needed}")
 
 
-def _given_constants(options: dict[str, Any]) -> Constants:
+def _given_constants(given: dict[str, Any]) -> Constants:
     from fedac.theory.constants import Constants
 
-    given = {letter: options[name] for letter, name in LETTERS.items() if options[name] is not None}
-    if missing := [
-        f"--{LETTERS[letter]}" for letter in ("L", "sigma", "D0") if letter not in given
-    ]:
+    known = {letter: given[name] for letter, name in LETTERS.items() if given[name] is not None}
+    missing = [f"--{LETTERS[name]}" for name in ("L", "sigma", "D0") if name not in known]
+    if missing:
         raise InputError(f"pass a --dataset, or the constants: {', '.join(missing)} missing")
-    return Constants(**given)
+    return Constants(**known)
 
 
-def _objective(options: dict[str, Any]) -> ConvexObjective:
+def _objective(given: dict[str, Any]) -> ConvexObjective:
     from fedac.data import load
     from fedac.plugins import find_loss, make_objective
     from fedac.validate import require_positive
 
-    given = options | {"strong_convexity": options["strong_convexity"] or None}
+    given = given | {"strong_convexity": given["strong_convexity"] or None}
     known = (*LETTERS.values(), "dim")
     if extra := [f"--{name.replace('_', '-')}" for name in known if given[name] is not None]:
         raise InputError(f"these come from the data set; omit {', '.join(extra)}")
-    find_loss(options["loss"])
-    l2 = require_positive("l2", options["l2"])
-    with download_bar(options["dataset"]) as show:
-        loaded = load(options["dataset"], show)
-    intercept = options["intercept"]
-    return make_objective(options["loss"], loaded.X, loaded.y, l2=l2, intercept=intercept)
+    find_loss(given["loss"])
+    l2 = require_positive("l2", given["l2"])
+    with download_bar(given["dataset"]) as show:
+        loaded = load(given["dataset"], show)
+    intercept = given["intercept"]
+    return make_objective(given["loss"], loaded.X, loaded.y, l2=l2, intercept=intercept)
 
 
-def _calibrate(options: dict[str, Any], how: dict[str, Any]) -> Comparison:
+def _calibrate(given: dict[str, Any], how: dict[str, Any]) -> Comparison:
     """Compare the paper's algorithms on the data."""
     from fedac.cli.compare import answer_with_bars
     from fedac.experiments.calibration import planners_question
     from fedac.experiments.comparison import Study, open_store
     from fedac.federation.link import Link
 
-    problem = {name: options[name] for name in ("dataset", "loss", "l2", "intercept")}
-    link = None if options["link"] is None else Link.parse(options["link"])
-    question = planners_question(problem, link=link, seed=options["seed"], **how)
+    problem = {name: given[name] for name in ("dataset", "loss", "l2", "intercept")}
+    link = None if given["link"] is None else Link.parse(given["link"])
+    question = planners_question(problem, link=link, seed=given["seed"], **how)
     with open_store(None) as store:
         return answer_with_bars(Study(question), store)
 
