@@ -91,10 +91,8 @@ def command(
     from fedac.plotting import save_figure
 
     find_spread(band)
-    wanted = _figures(figures)
+    wanted = _figures(figures, dataset)
     seed_list = whole_numbers(seeds, option="--seeds")
-    if dataset is None:
-        wanted = _available(wanted, skip="all" in figures)
     folder = output_folder(out, option="--out")
     pictures = output_folder(out / "figures", option="--out")
     grids = {figure.sweep: _grid(figure.sweep, dataset, seed_list) for figure in wanted}
@@ -115,33 +113,28 @@ def command(
     _print_comparison(pd.concat(drawn).drop_duplicates("key"))
 
 
-def _figures(names: tuple[str, ...]) -> list[Figure]:
-    """Look up the figures: each once, in the paper's order."""
+def _figures(names: tuple[str, ...], dataset: str | None) -> list[Figure]:
+    """Look up the figures: each once, in the paper's order.
+
+    If epsilon is needed but missing, its figures raise, or are skipped from "all" with a notice.
+    Other data sets are small: they are downloaded when they are needed.
+    """
+    from fedac.data import registry
     from fedac.experiments.reproduction.figures import FIGURES
 
     for name in names:
         if name not in FIGURES and name != "all":
             raise unknown_name("figure", name, [*FIGURES, "all"])
-    return [figure for name, figure in FIGURES.items() if name in names or "all" in names]
-
-
-def _available(figures: list[Figure], *, skip: bool) -> list[Figure]:
-    """Raise if a figure needs epsilon and it is missing, or skip these figures with a notice.
-
-    Other data sets are small: they are downloaded when they are needed.
-    """
-    from fedac.data import registry
-
-    if all(figure.dataset != "epsilon" for figure in figures):
-        return figures
-    try:
-        registry.find("epsilon")
-    except DataError:
-        if not skip:
-            raise DataError(WITHOUT_EPSILON) from None
-        notice(f"skipping figures 6 and 7: {WITHOUT_EPSILON}")
-        return [figure for figure in figures if figure.dataset != "epsilon"]
-    return figures
+    wanted = [figure for name, figure in FIGURES.items() if name in names or "all" in names]
+    if dataset is None and any(figure.dataset == "epsilon" for figure in wanted):
+        try:
+            registry.find("epsilon")
+        except DataError:
+            if "all" not in names:
+                raise DataError(WITHOUT_EPSILON) from None
+            notice(f"skipping figures 6 and 7: {WITHOUT_EPSILON}")
+            return [figure for figure in wanted if figure.dataset != "epsilon"]
+    return wanted
 
 
 def _grid(sweep: str, dataset: str | None, seeds: list[int]) -> Spec:

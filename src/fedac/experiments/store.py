@@ -14,11 +14,12 @@ import platform
 import sys
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
 from fedac import __version__
@@ -314,6 +315,14 @@ class Store:
         query = f"SELECT {columns} FROM runs WHERE key IN (SELECT value FROM json_each(?))"
         with explained(self.path):
             return self._db.execute(query, (json.dumps(list(keys)),)).fetchall()
+
+
+@contextmanager
+def open_store(folder: str | Path | None) -> Iterator[Store]:
+    """Open a store in a folder, or a temporary one."""
+    place = TemporaryDirectory() if folder is None else nullcontext(folder)
+    with place as path, Store(path, create=True) as store:
+        yield store
 
 
 def megabytes_of(run: Any) -> float:

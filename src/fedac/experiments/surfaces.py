@@ -24,9 +24,16 @@ COMPARE = Surface(
     defaults={"algorithm": None, "clients": 100, "local_steps": (8, 32, 128), "rounds": 200},
     overrides={
         "l2": {"above": 0, "help": "Regularization strength, above 0."},
+        "algorithm": {
+            "help": "Methods to compare: {algorithms}, any other that 'fedac algorithms' lists, "
+            "the baselines lbfgs and agd, or your own Algorithm as module:name (default: a "
+            "built-in list).",
+        },
+        "workers": {"help": "Instead of clients: workers, M, that draw from all rows."},
+        "clients": {"help": "Number of clients, each with its own rows."},
         "seed": {
             "most": LARGEST_STORED,
-            "help": "First seed of the tuning; the next ones are used too.",
+            "help": "First tuning seed; the seeds after it are used too.",
         },
     },
 )

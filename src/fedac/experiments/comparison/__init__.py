@@ -7,11 +7,9 @@ and report are made.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from fedac.data import Dataset
@@ -19,7 +17,7 @@ from fedac.errors import InputError
 from fedac.experiments.comparison.question import Budget, Question
 from fedac.experiments.comparison.study import Study
 from fedac.experiments.comparison.table import Comparison, to_frame
-from fedac.experiments.store import Store
+from fedac.experiments.store import open_store
 from fedac.experiments.surfaces import COMPARE
 from fedac.federation.link import Link
 
@@ -149,14 +147,3 @@ def compare(
 
 def _several(values: Any) -> Any:
     return values if isinstance(values, str) or not isinstance(values, Iterable) else tuple(values)
-
-
-@contextmanager
-def open_store(out: str | Path | None) -> Iterator[Store]:
-    """Open a store in a folder, or a temporary one."""
-    if out is not None:
-        with Store(out, create=True) as store:
-            yield store
-        return
-    with TemporaryDirectory() as folder, Store(folder, create=True) as store:
-        yield store

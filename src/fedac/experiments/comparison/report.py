@@ -40,7 +40,7 @@ AXIS_LABELS = {
     "seconds": "seconds",
 }
 SCRIPTS = ("rows", "figure", "start")
-# Lines shown when the page opens, besides the well-known methods.
+# Lines shown when the page opens, in addition to the well-known methods.
 TICKED = 6
 # Lines of the same colour and marker differ by their dashes.
 DASHES = ("solid", "dash", "dot", "dashdot")

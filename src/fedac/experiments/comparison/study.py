@@ -17,7 +17,7 @@ from fedac.algorithms.checks import needs_mu
 from fedac.data import Dataset, load
 from fedac.errors import InputError
 from fedac.experiments.comparison.baselines import BASELINES, agd_curve, lbfgs_curve
-from fedac.experiments.comparison.question import AXES, Budget, Question
+from fedac.experiments.comparison.question import Budget, Question
 from fedac.experiments.comparison.table import (
     EXACT,
     WHOLE_RUN,
@@ -34,7 +34,7 @@ from fedac.experiments.store import Store
 from fedac.experiments.sweep import Progress, run_groups
 from fedac.experiments.task import list_groups, make_task
 from fedac.federation.compression import FLOAT32, bytes_down, bytes_of, bytes_up
-from fedac.federation.costs import run_costs
+from fedac.federation.costs import Costs, run_costs
 from fedac.federation.federation import batch_rows, batch_size, taking_part
 from fedac.federation.spec import RunSpec
 from fedac.objectives import optimum
@@ -175,8 +175,13 @@ class Study:
             if found.status != "ok":  # nothing of a run that diverged counts
                 values = np.full(len(values), np.inf)
             rounds = np.array(found.steps) // variant.K
-            count, megabytes, seconds = (axis[rounds] for axis in self._costs(variant, seed))
-            self._curves[variant, setting, seed] = Curve(count, megabytes, seconds, values)
+            self._curves[variant, setting, seed] = self._curve(variant, seed, rounds, values)
+
+    def _curve(self, variant: Variant, seed: int, rounds: Any, values: Array) -> Curve:
+        """Return a curve whose suboptimality was recorded after these rounds."""
+        costs = self._costs(variant, seed)
+        count = costs.rounds[rounds].astype(float)
+        return Curve(count, costs.megabytes[rounds], costs.seconds[rounds], values)
 
     def _config(self, variant: Variant, setting: Setting, seed: int) -> RunSpec:
         factor, rounds = setting.mu_factor, self.question.rounds_of(variant.K)
@@ -228,12 +233,11 @@ class Study:
                 curves[variant] = tuple(fresh)
             else:
                 best = None
-            every = question.rounds_between_records(variant.K)
-            rows.append(self._row(variant, tried[variant], best, curves.get(variant, ()), every))
+            rows.append(self._row(variant, tried[variant], best, curves.get(variant, ())))
         for name in question.baselines:
             variant = Variant(name, 1, FLOAT32)
             settings, best, curves[variant] = self._baseline(variant)
-            rows.append(self._row(variant, settings, best, curves[variant], 0))
+            rows.append(self._row(variant, settings, best, curves[variant]))
         return Comparison(
             question=question,
             rows=rank_rows(rows, curves, question.spec.target, self._budget),
@@ -251,14 +255,15 @@ class Study:
         tried: Sequence[Setting],
         best: Setting | None,
         curves: Sequence[Curve],
-        every: int,
     ) -> Row:
+        baseline = variant.method in BASELINES
+        every = 0 if baseline else self.question.rounds_between_records(variant.K)
         tuned: dict[str, Any] = {}
         if best is not None:  # None: every try diverged, or there is nothing to tune
             steps = [one.server_step for one in tried if one.server_step is not None]
             with_mu = needs_mu(best.algorithm, eta=best.eta, K=variant.K)
             tuned = {
-                "algorithm": variant.method if variant.method in BASELINES else best.algorithm.name,
+                "algorithm": variant.method if baseline else best.algorithm.name,
                 "eta": best.eta,
                 "server_step": best.server_step,
                 "momentum": best.momentum,
@@ -293,9 +298,9 @@ class Study:
         suboptimality = np.maximum(values - self._f_star, EXACT)
         if not math.isfinite(values[-1]):
             suboptimality[:] = np.inf
-        return tuple(
-            Curve(*self._costs(variant, seed), suboptimality) for seed in self.question.fresh_seeds
-        )
+        every = np.arange(len(values))
+        seeds = self.question.fresh_seeds
+        return tuple(self._curve(variant, seed, every, suboptimality) for seed in seeds)
 
     def _find_budget(self) -> Budget:
         """Return the budget of the question, or the default one."""
@@ -304,7 +309,7 @@ class Study:
             return WHOLE_RUN
         axis = "seconds" if budget is None else budget.axis
         spent = [
-            dict(zip(AXES, self._costs(variant, seed), strict=True))[axis]
+            getattr(self._costs(variant, seed), axis)
             for variant in self._variants
             for seed in self.question.fresh_seeds
         ]
@@ -319,8 +324,7 @@ class Study:
             )
         return budget._replace(amount=min(budget.amount, max(ends)))
 
-    def _compute_costs(self, variant: Variant, seed: int) -> tuple[Array, Array, Array]:
-        """Return the rounds, megabytes and seconds spent before the first round and after each."""
+    def _compute_costs(self, variant: Variant, seed: int) -> Costs:
         dim, M, template = self.task.objective.dim, self._template.M, self._template
         rounds = self.question.rounds_of(variant.K)
         n, batch = self.task.objective.n_samples, batch_size(template.batch)
@@ -332,12 +336,11 @@ class Study:
             algorithm = find_algorithm(variant.method)
             up, down = bytes_up(algorithm, dim, variant.wire), bytes_down(algorithm, dim)
             minibatch = algorithm.minibatch
-        costs = run_costs(
+        return run_costs(
             bytes_up=up, bytes_down=down, gaps=(variant.K,) * rounds, link=self.question.link,
             seed=seed, M=M, taking_part=members, rows=batch_rows(batch, n, self._clients),
             minibatch=minibatch,
         )  # fmt: skip
-        return costs.rounds.astype(float), costs.megabytes, costs.seconds
 
 
 def _edge(value: float | None, tried: Sequence[float]) -> str:
