@@ -70,10 +70,11 @@ def test_every_split_participation_and_batch(kind, shape, weighting) -> None:
     if d > 100:  # the reference engine is slow there
         splits = ("dirichlet(0.2)",)
     for by, participation, batch in product(splits, (0.1, 0.5, 1), (1, 4, "full")):
-        who = {"M": 20} if by is None else {"clients": split(labels, 20, by)}
+        # Workers all count the same: weighting needs clients.
+        who = {"clients": split(labels, 20, by), "weighting": weighting} if by else {"M": 20}
         assert_same(
             objective, ALGORITHMS, K=5, T=10, eta=0.3, participation=participation, batch=batch,
-            weighting=weighting, **who,
+            **who,
         )  # fmt: skip
 
 
