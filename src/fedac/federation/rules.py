@@ -232,7 +232,7 @@ def _enough_clients(one: Any, surface: Surface) -> None:
         find_algorithm(one.algorithm).require_all(some=some)
 
 
-@rule("weighting", "workers")
+@rule("weighting", "workers", "clients")
 def _clients_to_weigh(one: Any, surface: Surface) -> None:
     if one.weighting != "examples" and one.workers is not None:
         raise InputError(

@@ -164,9 +164,7 @@ class LengthOptions:
         "Also evaluate on this data set or LIBSVM file, or hold out a share of the rows, as 0.2.",
         float, str, absent="", in_key=False,
     )  # fmt: skip
-    record_every: int = _option(
-        512, "Record the loss every N steps.", int, least=1, most=LARGEST_COUNT, json=False
-    )
+    record_every: int = _option(512, "Record the loss every N steps.", int, least=1, json=False)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -35,6 +35,8 @@ SURFACE = Surface(
     without=("dataset", "loss", "l2", "intercept", "clients", "split", "split_seed", "algorithm",
              "eta", "decay", "test", "rounds", "link", "target", "budget", "tries", "repeats"),
     names={"workers": "M", "local_steps": "K", "steps": "T"},
+    # The limits of the command are against typos.
+    overrides={name: {"most": None} for name in ("workers", "local_steps", "steps")},
 )  # fmt: skip
 StepSizes = float | Decay | Sequence[float | Decay]
 
