@@ -23,7 +23,7 @@ from fedac.data import load
 from fedac.experiments.pool import Order
 from fedac.experiments.ray_pool import OnRay
 from fedac.experiments.store import Outcome
-from fedac.experiments.task import Task
+from fedac.experiments.task import Workload
 from fedac.federation.spec import RunSpec
 from fedac.objectives import LogisticRegression
 from fedac.simulation import simulate
@@ -51,7 +51,7 @@ def cluster_of(nodes: int) -> Iterator[None]:
 
 
 @dataclass(frozen=True, slots=True)
-class Finished(Task):
+class Finished(Workload):
     """A task that takes no time, so that everything measured is overhead."""
 
     losses: int = 100_000

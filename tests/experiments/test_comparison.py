@@ -307,7 +307,7 @@ def test_a_round_of_minibatch_sgd_is_one_batch():
 
 def test_the_same_question_is_answered_from_the_store(found, monkeypatch):
     comparison, runs, folder = found
-    monkeypatch.setattr(task.Task, "run", None)
+    monkeypatch.setattr(task.Workload, "run", None)
     with open_store(folder) as store:
         again = Study(ask()).answer(store)
         # Another target or link needs no new run if the same settings win.

@@ -13,7 +13,8 @@ import click
 
 from fedac.algorithms import ALGORITHMS, split_names
 from fedac.errors import InputError
-from fedac.federation.spec import Option, Spec, Surface, command_option, group_of, options
+from fedac.federation.spec import CostOptions, Option, Spec, Surface, command_option, group_of
+from fedac.federation.spec import options as options_of
 from fedac.paths import require_writable
 
 T = TypeVar("T")
@@ -23,7 +24,7 @@ LOSS_NAMES = "logistic, least-squares, squared-hinge"
 JOBS = "Parallel groups of runs, in processes that share the cores (default: chosen automatically)."
 ON_RAY = "Run on a Ray cluster instead; requires pip install 'fedac[ray]'."
 RAY_ADDRESS = "Address of the cluster (default: $RAY_ADDRESS, else Ray on this machine)."
-LINK, WAN = options()["link"].help, "wan"
+LINK, WAN = options_of(CostOptions)["link"].help, "wan"
 MEGABYTES = "MB: sent and received by a client that is present in every round."
 BAND = (
     "How several seeds are summarized: median and range, median and quartiles, or mean and 95% "

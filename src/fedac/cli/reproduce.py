@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from fedac.experiments.reproduction.figures import Figure
     from fedac.experiments.store import Store
-    from fedac.experiments.task import Group, Task
+    from fedac.experiments.task import Group, Workload
     from fedac.federation.spec import Spec
 
 STAND_IN = "synthetic-dense"
@@ -154,7 +154,7 @@ def _grid(sweep: str, dataset: str | None, seeds: list[int]) -> Spec:
 
 
 def _tuned_runs(
-    name: str, task: Task, groups: list[Group], store: Store, jobs: int | None
+    name: str, task: Workload, groups: list[Group], store: Store, jobs: int | None
 ) -> pd.DataFrame:
     """Run what the store lacks of a grid and return the best run of each of its cells."""
     from fedac.experiments.summary import tuned

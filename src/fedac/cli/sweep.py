@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from fedac.experiments.store import Store
     from fedac.experiments.sweep import Summary
-    from fedac.experiments.task import Group, Task
+    from fedac.experiments.task import Group, Workload
     from fedac.federation.spec import RunSpec, Spec
 
 NEEDED = "--dataset, --l2, --algorithms, --workers or --clients, --local-steps and --eta"
@@ -144,7 +144,7 @@ def command(
         notice_disguised(summary.disguised, len(summary.keys))
 
 
-def load_grid(grid: Spec) -> tuple[Task, list[Group]]:
+def load_grid(grid: Spec) -> tuple[Workload, list[Group]]:
     """Load the data of a grid, with a bar while it is downloaded."""
     from fedac.experiments.task import prepare
 
@@ -161,7 +161,9 @@ def notice_disguised(disguised: int, runs: int) -> None:
         )
 
 
-def run_with_bar(name: str, task: Task, groups: list[Group], store: Store, **where: Any) -> Summary:
+def run_with_bar(
+    name: str, task: Workload, groups: list[Group], store: Store, **where: Any
+) -> Summary:
     """Run what a store lacks of some groups, with a progress bar and a notice after an interrupt.
 
     `where` are the keywords of `fedac.experiments.sweep.run_groups`.
@@ -253,7 +255,7 @@ def _print_summary(grid: Spec, summary: Summary, runs: pd.DataFrame, band: str) 
         print(f"Best step size at an edge of the grid, try a wider one: {listed}.")
 
 
-def _print_plan(task: Task, groups: list[Group], out: Path | None, jobs: int | None) -> None:
+def _print_plan(task: Workload, groups: list[Group], out: Path | None, jobs: int | None) -> None:
     from fedac.experiments.store import FILE, Store
     from fedac.experiments.sweep import measure_speed, predict_seconds
 

@@ -24,7 +24,7 @@ import cloudpickle
 
 from fedac.errors import InputError
 from fedac.experiments.store import Origin, Outcome
-from fedac.experiments.task import Task
+from fedac.experiments.task import Workload
 from fedac.federation.spec import RunSpec
 from fedac.processes import Handler, Pool, WorkerDiedError
 
@@ -67,7 +67,7 @@ class Runner(Protocol):
 class InThisProcess:
     """Runs groups in this process, sequentially."""
 
-    def __init__(self, task: Task, threads: int, on_compile: Callable[[], object]) -> None:
+    def __init__(self, task: Workload, threads: int, on_compile: Callable[[], object]) -> None:
         self.task = task
         self.threads = threads
         self.on_compile = on_compile
@@ -85,7 +85,9 @@ class InThisProcess:
 class InProcesses:
     """Runs groups in parallel worker processes, with the given numbers of threads."""
 
-    def __init__(self, task: Task, threads: list[int], on_compile: Callable[[], object]) -> None:
+    def __init__(
+        self, task: Workload, threads: list[int], on_compile: Callable[[], object]
+    ) -> None:
         self._pool = Pool(make_handler, to_bytes(task), threads)
         self._jobs = len(threads)
         self._on_compile = on_compile
@@ -141,7 +143,7 @@ class InProcesses:
 
 def make_handler(task_bytes: bytes, threads: int) -> Handler:
     """Return what a worker process does with an order; it sends None when the engine compiles."""
-    task: Task = pickle.loads(task_bytes)
+    task: Workload = pickle.loads(task_bytes)
 
     def handle(order: Order, send: Callable[[object], None]) -> Answer:
         throttle = Throttle(send, SECONDS_BETWEEN_REPORTS)
@@ -168,7 +170,7 @@ class Throttle:
 
 
 def run_order(
-    task: Task,
+    task: Workload,
     order: Order,
     threads: int,
     on_progress: Callable[[int], object],
@@ -203,7 +205,7 @@ def passed_on(answer: Answer) -> Answer:
     return answer
 
 
-def to_bytes(task: Task) -> bytes:
+def to_bytes(task: Workload) -> bytes:
     """Return the task for `pickle.loads` in other processes, without its list of groups.
 
     Lambdas and user modules, which other machines do not have, are sent as code. Arrays read from
@@ -215,7 +217,7 @@ def to_bytes(task: Task) -> bytes:
 
 
 @contextmanager
-def _sent_as_code(task: Task) -> Iterator[None]:
+def _sent_as_code(task: Workload) -> Iterator[None]:
     """Have cloudpickle send the modules of user-defined algorithms and losses as code."""
     own = [type(task.objective), *(record.update for record in task.algorithms.values())]
     names = {one.__module__ for one in own if one.__module__.split(".")[0] != "fedac"}

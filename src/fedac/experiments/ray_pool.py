@@ -23,7 +23,7 @@ from fedac.errors import InputError
 from fedac.experiments.pool import Answer, Order, Report, Throttle, passed_on, run_order, to_bytes
 from fedac.experiments.scheduling import Cost, best_jobs
 from fedac.experiments.store import this_origin
-from fedac.experiments.task import Task
+from fedac.experiments.task import Workload
 from fedac.processes import WorkerDiedError
 
 # How often Ray restarts a group that it lost with its process or node.
@@ -57,9 +57,9 @@ class ProgressBoard:
 
 
 @lru_cache(maxsize=1)
-def _load(data: Any) -> Task:
+def _load(data: Any) -> Workload:
     """Read the data, once per process."""
-    task: Task = pickle.loads(import_ray().get(data))
+    task: Workload = pickle.loads(import_ray().get(data))
     return task
 
 
@@ -79,7 +79,7 @@ class OnRay:
 
     def __init__(
         self,
-        task: Task,
+        task: Workload,
         costs: Sequence[Cost],
         address: str | None,
         on_compile: Callable[[], object],

@@ -22,7 +22,7 @@ from fedac.experiments.merge import Shard
 from fedac.experiments.pool import Answer, InProcesses, InThisProcess, Order, Runner
 from fedac.experiments.scheduling import available_cores, best_jobs, predict_time, share_out
 from fedac.experiments.store import Best, Store
-from fedac.experiments.task import Group, Task, prepare
+from fedac.experiments.task import Group, Workload, prepare
 from fedac.federation.spec import RunSpec, Spec
 from fedac.validate import require_count
 
@@ -45,7 +45,7 @@ class Progress:
     done: int  # those in the store
     best: Best | None  # of the grid so far
     queries: int = 0  # gradient queries made by this call of `run`
-    work: float = 0.0  # the share of this call's work that is done, as `Task.seconds` weighs it
+    work: float = 0.0  # the share of this call's work that is done, as `Workload.seconds` weighs it
     running: dict[str, int] = field(default_factory=dict)  # groups by node of a cluster
 
 
@@ -56,7 +56,7 @@ class Summary:
     new: int  # runs that this call added
     before: int  # runs that it found in the store
     beyond: int  # step sizes above 1/L, which the paper's theorems do not cover
-    disguised: int  # runs of FedAc that are FedAvg: `Task.disguised`
+    disguised: int  # runs of FedAc that are FedAvg: `Workload.disguised`
     keys: tuple[str, ...]  # of all runs of the grid, or of the shard, in its order
 
 
@@ -95,7 +95,7 @@ def run(grid: Spec, store: Store, *, shard: Shard | None = None, **where: Any) -
 
 
 def run_groups(
-    task: Task,
+    task: Workload,
     groups: Sequence[Group],
     store: Store,
     *,
@@ -109,7 +109,7 @@ def run_groups(
 
     Parameters
     ----------
-    task : Task
+    task : Workload
         The data of the runs.
     groups : sequence of Group
         The runs.
@@ -151,7 +151,7 @@ def run_groups(
 
 
 def choose_runner(
-    task: Task,
+    task: Workload,
     planned: Sequence[Sequence[RunSpec]],
     jobs: int | None,
     on: str | None,
@@ -187,13 +187,13 @@ def require_where(jobs: int | None, on: str | None, ray_address: str | None) -> 
         raise InputError(f"jobs must be at most {MOST_JOBS}, got {jobs}")
 
 
-def select(task: Task, groups: list[Group], shard: Shard | None) -> list[Group]:
+def select(task: Workload, groups: list[Group], shard: Shard | None) -> list[Group]:
     """Return the groups of a shard; all if there is none."""
     return shard.select(groups, task.seconds) if shard else groups
 
 
 def predict_seconds(
-    task: Task, planned: Sequence[Sequence[RunSpec]], jobs: int | None = None
+    task: Workload, planned: Sequence[Sequence[RunSpec]], jobs: int | None = None
 ) -> float:
     """Predict how long this machine takes for a plan, from the cost model alone."""
     costs = [task.cost(runs) for runs in planned if runs]
@@ -201,7 +201,7 @@ def predict_seconds(
     return predict_time(costs, share_out(cores, jobs or best_jobs(costs, cores))) if costs else 0.0
 
 
-def measure_speed(task: Task, planned: Sequence[Sequence[RunSpec]]) -> float:
+def measure_speed(task: Workload, planned: Sequence[Sequence[RunSpec]]) -> float:
     """Run a few short groups of a plan; return how many times longer they take than predicted."""
     predicted = np.cumsum([task.seconds(runs) for runs in planned])
     # Each stands for the same share of the predicted time.
@@ -223,7 +223,7 @@ class _Sweep:
 
     def __init__(
         self,
-        task: Task,
+        task: Workload,
         store: Store,
         planned: Sequence[Group],
         progress: Progress,

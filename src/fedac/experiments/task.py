@@ -30,7 +30,7 @@ Group = tuple[RunSpec, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class Workload:
     """The objective, the clients, the algorithms and the test set of some runs."""
 
     objective: ConvexObjective
@@ -143,14 +143,14 @@ def _last_eta(run: RunSpec) -> float:
 
 def prepare(
     spec: Spec, on_progress: OnProgress = lambda done, total: None
-) -> tuple[Task, list[Group]]:
+) -> tuple[Workload, list[Group]]:
     """Load the data of a Spec, and list its runs in groups."""
     data, test = load_with_test(spec.dataset, spec.test, on_progress)
     task = make_task(spec, data, test)
     return task, list_groups(spec, task, data)
 
 
-def make_task(spec: Spec, data: Dataset, test: Dataset | None = None) -> Task:
+def make_task(spec: Spec, data: Dataset, test: Dataset | None = None) -> Workload:
     """Build what the runs of a Spec need from data that is loaded."""
     objective = make_objective(spec.loss, data.X, data.y, l2=spec.l2, intercept=spec.intercept)
     algorithms = {each.name: each for each in map(find_algorithm, spec.several("algorithm"))}
@@ -161,10 +161,10 @@ def make_task(spec: Spec, data: Dataset, test: Dataset | None = None) -> Task:
             found = load_clients(data, N, by or "iid", spec.split_seed)
             splits[N, by] = found.fingerprint()
             clients[splits[N, by]] = found
-    return Task(objective, algorithms, clients, splits, test)
+    return Workload(objective, algorithms, clients, splits, test)
 
 
-def list_groups(spec: Spec, task: Task, data: Dataset) -> list[Group]:
+def list_groups(spec: Spec, task: Workload, data: Dataset) -> list[Group]:
     """List the runs of a Spec in groups, those with few clients first."""
     found = {
         "dataset": data.name,

@@ -151,7 +151,7 @@ class Comparison:
     runs : int
         Number of runs, including runs that the store already had.
     disguised : int
-        Number of FedAc runs that degenerate to FedAvg (`Task.disguised`).
+        Number of FedAc runs that degenerate to FedAvg (`Workload.disguised`).
     f_star : float
         The minimum of the objective.
     dim : int
