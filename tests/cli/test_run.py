@@ -479,7 +479,7 @@ def test_named_pipe(fedac, small, tmp_path):
 
 
 def test_dev_null(assert_refused):
-    assert_refused("run", "--dataset", os.devnull, saying="the file has no rows")
+    assert_refused("run", "--dataset", os.devnull, saying="this is a device; give a LIBSVM file")
 
 
 def test_out_of_memory(fedac, monkeypatch):

@@ -14,7 +14,7 @@ from fedac.experiments import sweep as experiment
 from fedac.experiments import task
 from fedac.experiments.grid import read_grid
 from fedac.experiments.store import FILE, Store
-from fedac.experiments.surfaces import SWEEP
+from fedac.federation.spec import SWEEP
 from fedac.objectives import LOSSES
 
 OPTIONS = {

@@ -7,9 +7,8 @@ import math
 import pytest
 
 from fedac.errors import InputError
-from fedac.experiments import calibration
-from fedac.experiments.calibration import METHODS, planners_question, recommended
-from fedac.experiments.comparison import Study, open_store
+from fedac.experiments.comparison import Study, calibration, open_store
+from fedac.experiments.comparison.calibration import METHODS, planners_question, recommended
 from fedac.federation.link import Link
 
 PROBLEM = {"dataset": "synthetic", "l2": 1e-2}

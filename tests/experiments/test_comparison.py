@@ -14,9 +14,9 @@ from fedac.algorithms import FEDAVG
 from fedac.data import Dataset
 from fedac.errors import InputError
 from fedac.experiments import task
-from fedac.experiments.calibration import PLANNER
 from fedac.experiments.comparison import Budget, Question, Study, open_store
 from fedac.experiments.comparison.baselines import BASELINES
+from fedac.experiments.comparison.calibration import PLANNER
 from fedac.experiments.comparison.question import DEFAULT_METHODS, default_methods
 from fedac.experiments.comparison.table import (
     Curve,

@@ -10,8 +10,7 @@ import pandas as pd
 import pytest
 
 from fedac.errors import InputError
-from fedac.experiments.costs import with_costs
-from fedac.experiments.export import write_csv, write_parquet, write_traces
+from fedac.experiments.export import with_costs, write_csv, write_parquet, write_traces
 from fedac.experiments.store import TRAFFIC, Outcome, Store
 from fedac.federation.link import DEFAULT_LINK, Link
 from fedac.federation.spec import RunSpec

@@ -15,7 +15,7 @@ from fedac.errors import InputError
 from fedac.experiments.grid import make_grid, read_grid, shipped
 from fedac.experiments.run_key import WITHOUT_FINGERPRINT
 from fedac.experiments.task import list_groups, make_task
-from fedac.federation.spec import RunSpec, options
+from fedac.federation.spec import RunSpec, options_of
 
 TOML = """\
 # A comment with eta = 3 in it.
@@ -313,7 +313,9 @@ def test_built_in_algorithms_have_the_fingerprints_of_schema_1():
     assert {config.fingerprint for config in group} == {""}
 
 
-IN_THE_KEY = [name for name, option in options(RunSpec).items() if option.stored and option.in_key]
+IN_THE_KEY = [
+    name for name, option in options_of(RunSpec).items() if option.stored and option.in_key
+]
 
 
 @given(st.data())

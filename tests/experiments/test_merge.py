@@ -17,12 +17,11 @@ import pandas as pd
 import pytest
 
 from fedac.errors import InputError
-from fedac.experiments import database, sweep
-from fedac.experiments.database import LAYOUT
+from fedac.experiments import sweep
 from fedac.experiments.export import write_csv, write_traces
 from fedac.experiments.grid import make_grid
 from fedac.experiments.merge import Shard, merge_stores
-from fedac.experiments.store import FILE, Store
+from fedac.experiments.store import FILE, LAYOUT, Store
 
 posix = pytest.mark.skipif(os.name != "posix", reason="needs POSIX signals and permissions")
 
@@ -291,7 +290,7 @@ def test_a_source_that_a_sweep_is_writing(folder, parts):
 
 
 def test_a_locked_store(folder, parts, monkeypatch):
-    monkeypatch.setattr(database, "BUSY_SECONDS", 0.1)
+    monkeypatch.setattr("fedac.experiments.store.BUSY_SECONDS", 0.1)
     with Store(folder / "all", create=True) as store:
         store._db.execute("BEGIN IMMEDIATE")
         with pytest.raises(InputError, match=r"all.runs\.sqlite is locked by another process: try"):

@@ -14,7 +14,7 @@ import pytest
 from fedac.algorithms import ALGORITHMS
 from fedac.cli import main
 from fedac.errors import InputError
-from fedac.experiments.costs import costs_of
+from fedac.experiments.export import costs_of
 from fedac.experiments.report import render, write
 from fedac.experiments.reproduction.published import F_STAR, published_runs
 from fedac.experiments.run_key import A9A

@@ -17,11 +17,10 @@ import pytest
 
 from fedac import __version__
 from fedac.errors import InputError
-from fedac.experiments import database, sweep
-from fedac.experiments.database import LAYOUT
+from fedac.experiments import sweep
 from fedac.experiments.export import write_csv, write_traces
 from fedac.experiments.grid import make_grid
-from fedac.experiments.store import FILE, Outcome, Store
+from fedac.experiments.store import FILE, LAYOUT, Outcome, Store
 from fedac.federation.spec import RunSpec
 
 posix = pytest.mark.skipif(os.name != "posix", reason="needs POSIX signals and permissions")
@@ -341,7 +340,7 @@ def test_a_full_disk(folder):
 
 
 def test_a_store_that_stays_locked(folder, monkeypatch):
-    monkeypatch.setattr(database, "BUSY_SECONDS", 0.1)
+    monkeypatch.setattr("fedac.experiments.store.BUSY_SECONDS", 0.1)
     with Store(folder, create=True) as store, Store(folder, create=True) as other:
         other._db.execute("BEGIN IMMEDIATE")
         with pytest.raises(InputError, match="is locked by another process: try"):

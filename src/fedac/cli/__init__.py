@@ -30,11 +30,13 @@ START = """Where to start:
   fedac COMMAND --help       all options of a command
 """
 
-# In the order of the help page; each is the `command` of its module, imported when asked for.
+# In the order of the help page. A command is the `command` of the module of its name, or a function
+# of `store.py`; it is imported when asked for.
 COMMANDS = (
     "demo", "run", "compare", "algorithms", "split", "sweep", "export", "merge", "reproduce",
     "report", "instability", "plan", "data",
 )  # fmt: skip
+OF_A_STORE = ("export", "merge", "report")
 
 
 class _Commands(Group):
@@ -44,7 +46,8 @@ class _Commands(Group):
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name not in COMMANDS:
             return None
-        found: click.Command = import_module(f"fedac.cli.{name}").command
+        module, function = ("store", name) if name in OF_A_STORE else (name, "command")
+        found: click.Command = getattr(import_module(f"fedac.cli.{module}"), function)
         return found
 
 

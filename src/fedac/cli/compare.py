@@ -33,8 +33,7 @@ from fedac.cli.options import (
     spec_options,
 )
 from fedac.cli.sweep import notice_disguised, stoppable
-from fedac.experiments.surfaces import COMPARE
-from fedac.federation.spec import command_option
+from fedac.federation.spec import COMPARE, command_option
 
 if TYPE_CHECKING:
     from fedac.experiments.comparison import Comparison, Study

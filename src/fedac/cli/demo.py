@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 def command(out: Path) -> None:
     """Show how few rounds four algorithms need on the paper's data set a9a."""
     from fedac.experiments import report
-    from fedac.experiments.costs import with_costs
+    from fedac.experiments.export import with_costs
     from fedac.experiments.reproduction import demo as experiment
     from fedac.experiments.reproduction.published import headlines, published_cells, published_runs
     from fedac.experiments.store import Store

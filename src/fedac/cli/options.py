@@ -13,8 +13,15 @@ import click
 
 from fedac.algorithms import ALGORITHMS, split_names
 from fedac.errors import InputError
-from fedac.federation.spec import CostOptions, Option, Spec, Surface, command_option, group_of
-from fedac.federation.spec import options as options_of
+from fedac.federation.spec import (
+    CostOptions,
+    Option,
+    Spec,
+    Surface,
+    command_option,
+    group_of,
+    options_of,
+)
 from fedac.paths import require_writable
 
 T = TypeVar("T")

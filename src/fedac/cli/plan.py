@@ -11,7 +11,7 @@ import click
 from fedac.cli.console import download_bar, new_table, notice, print_table, results_console
 from fedac.cli.options import MEGABYTES, Command, spec_options
 from fedac.errors import InputError
-from fedac.federation.spec import Surface, options
+from fedac.federation.spec import Surface, options_of
 
 if TYPE_CHECKING:
     from fedac.experiments.comparison import Comparison, Question
@@ -24,13 +24,13 @@ DEFAULT_STEPS = 4096  # as in the paper's experiments
 FEW_DIVISORS = 5
 SHARED = ("dataset", "loss", "l2", "intercept", "workers", "steps", "target", "seed", "link")
 PLAN = Surface(
-    without=tuple(name for name in options() if name not in SHARED),
+    without=tuple(name for name in options_of() if name not in SHARED),
     defaults={"dataset": None, "workers": 256, "link": None},
     overrides={
         "steps": {"help": f"Steps per worker, T. Default: {DEFAULT_STEPS} without --target."},
         "target": {"help": "Target suboptimality, instead of -T."},
         "seed": {"help": "With --calibrate: seed of the random draws."},
-        "link": {"help": f"With --calibrate: cost, not in gradients. {options()['link'].help}"},
+        "link": {"help": f"With --calibrate: cost, not in gradients. {options_of()['link'].help}"},
     },
 )
 DEFAULTS = {name: PLAN.default(name) for name in SHARED}
@@ -154,8 +154,8 @@ def _objective(given: dict[str, Any]) -> ConvexObjective:
 def _calibrate(given: dict[str, Any], how: dict[str, Any]) -> Comparison:
     """Compare the paper's algorithms on the data."""
     from fedac.cli.compare import answer_with_bars
-    from fedac.experiments.calibration import planners_question
     from fedac.experiments.comparison import Study, open_store
+    from fedac.experiments.comparison.calibration import planners_question
     from fedac.federation.link import Link
 
     problem = {name: given[name] for name in ("dataset", "loss", "l2", "intercept")}
@@ -272,7 +272,7 @@ def _name(choice: Choice) -> str:
 def _print_calibration(found: Comparison, how: dict[str, Any], unit: str) -> None:
     from fedac.algorithms import get
     from fedac.cli.compare import scientific
-    from fedac.experiments.calibration import recommended
+    from fedac.experiments.comparison.calibration import recommended
     from fedac.experiments.comparison.verdict import written
 
     question, best, target = found.question, recommended(found), how["target"]
@@ -352,7 +352,7 @@ def _as_json(constants: Constants, plan: Plan, found: Comparison | None) -> dict
     }
     if found is None:
         return answer
-    from fedac.experiments.calibration import recommended
+    from fedac.experiments.comparison.calibration import recommended
 
     measured = [_measured_as_json(row, found.question) for row in found.rows if row.eta is not None]
     best = _measured_as_json(recommended(found), found.question)

@@ -140,9 +140,8 @@ def _figures(names: tuple[str, ...], dataset: str | None) -> list[Figure]:
 def _grid(sweep: str, dataset: str | None, seeds: list[int]) -> Spec:
     """Return a shipped grid with these seeds, on another data set if one is given."""
     from fedac.experiments.grid import given_values, read_grid, shipped
-    from fedac.experiments.surfaces import SWEEP
     from fedac.federation.rules import check_spec
-    from fedac.federation.spec import command_option
+    from fedac.federation.spec import SWEEP, command_option
 
     grid = read_grid(shipped(sweep))
     values = {**given_values(grid), "seeds": seeds}

@@ -22,7 +22,7 @@ from fedac.cli.console import (
 )
 from fedac.cli.options import MEGABYTES, RAY_ADDRESS, Command, read_spec, spec_options
 from fedac.errors import InputError
-from fedac.federation.spec import FederationOptions, MethodOptions, Spec, Surface, options
+from fedac.federation.spec import FederationOptions, MethodOptions, Spec, Surface, options_of
 
 if TYPE_CHECKING:
     from fedac.data import Clients, Dataset
@@ -167,7 +167,7 @@ def _as_json(result: Result, f_star: float, link: Link) -> dict[str, Any]:
 def _federation_as_json(
     spec: Spec, clients: Clients | None, test: Dataset | None
 ) -> dict[str, Any]:
-    named = (options(FederationOptions) | options(MethodOptions)).items()
+    named = (options_of(FederationOptions) | options_of(MethodOptions)).items()
     values = {name: getattr(spec, name) for name, option in named if option.json}
     for name in ("workers", "algorithm", "local_steps", "eta", "wire"):  # printed elsewhere
         del values[name]

@@ -34,8 +34,7 @@ from fedac.cli.options import (
     spec_options,
 )
 from fedac.errors import InputError
-from fedac.experiments.surfaces import SWEEP
-from fedac.federation.spec import command_option
+from fedac.federation.spec import SWEEP, command_option
 
 if TYPE_CHECKING:
     import pandas as pd

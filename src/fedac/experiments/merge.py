@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Self, TypeVar
 
 from fedac.errors import InputError
-from fedac.experiments.database import attach, explained, open_to_write
-from fedac.experiments.store import FILE, Store
+from fedac.experiments.store import FILE, Store, attach, explained, open_to_write
 
 # A CROSS JOIN has its tables in the order of the loops. Left to itself, SQLite reads all traces of
 # the large store for every source, or reads and writes them in the random order of the keys.

@@ -16,7 +16,7 @@ import numpy as np
 from fedac.algorithms import Algorithm
 from fedac.algorithms.checks import fingerprint
 from fedac.data import Dataset
-from fedac.federation.spec import FederationOptions, MethodOptions, options
+from fedac.federation.spec import FederationOptions, MethodOptions, options_of
 from fedac.objectives import LeastSquares, Objective
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def federation_name(run: Any) -> str:
     ''
     """
     parts = []
-    for name, option in (options(FederationOptions) | options(MethodOptions)).items():
+    for name, option in (options_of(FederationOptions) | options_of(MethodOptions)).items():
         if option.absent is not ...:
             value = getattr(run, name)
             usual = value is None or value == option.absent or str(value) == str(option.absent)

@@ -238,7 +238,7 @@ class Spec(
 
     def expand(self) -> list[Self]:
         """Return a Spec for every combination of values: seeds, K, methods and step sizes last."""
-        lists = [name for name in options() if isinstance(getattr(self, name), tuple)]
+        lists = [name for name in options_of() if isinstance(getattr(self, name), tuple)]
         last = ("seed", "local_steps", "algorithm", "eta")
         lists.sort(key=lambda name: last.index(name) if name in last else -1)
         combinations = product(*(getattr(self, name) for name in lists))
@@ -289,7 +289,7 @@ class RunSpec(Spec):
 
 
 @cache
-def options(spec: type = Spec) -> dict[str, Option]:
+def options_of(spec: type = Spec) -> dict[str, Option]:
     """Return the options of a class by the names of its fields."""
     return {each.name: _metadata(each) for each in fields(spec)}
 
@@ -297,7 +297,7 @@ def options(spec: type = Spec) -> dict[str, Option]:
 @cache
 def stored_options() -> dict[str, Option]:
     """Return the fields that a store keeps."""
-    return {name: option for name, option in options(RunSpec).items() if option.stored}
+    return {name: option for name, option in options_of(RunSpec).items() if option.stored}
 
 
 @cache
@@ -321,7 +321,7 @@ def default_of(name: str) -> Any:
 def group_of(name: str) -> str:
     """Return the heading under which a field stands in the help."""
     for group in GROUPS:
-        if name in options(group):
+        if name in options_of(group):
             return (group.__doc__ or "").rstrip(".")
     return "Options"
 
@@ -343,7 +343,7 @@ class Surface:
         """Return the options that it has by the names of the fields."""
         return {
             name: replace(option, **self.overrides.get(name, {}))
-            for name, option in options().items()
+            for name, option in options_of().items()
             if name not in self.without
         }
 
@@ -367,3 +367,38 @@ def command_option(name: str) -> str:
     '--local-steps'
     """
     return f"--{name.replace('_', '-')}"
+
+
+LARGEST_STORED = 2**63 - 1  # whole numbers in tables have 64 bits and a sign
+SWEEP = Surface(
+    without=("rounds", "link", "target", "budget", "tries", "repeats"),
+    several=tuple(name for name, option in options_of().items() if option.grid),
+    names={"algorithm": "algorithms", "seed": "seeds"},
+    defaults={"steps": 4096},
+    needed=("dataset", "l2", "algorithm", "local_steps", "eta"),
+    overrides={
+        "l2": {"above": 0, "help": "Regularization strength, above 0."},
+        "seed": {"most": LARGEST_STORED},
+    },
+)  # fmt: skip
+# Step sizes, mu and the length of a run follow from the tuning.
+COMPARE = Surface(
+    without=("name", "mu", "precision", "eta", "decay", "steps", "test", "record_every"),
+    several=("algorithm", "local_steps", "wire"),
+    names={"algorithm": "methods"},
+    defaults={"algorithm": None, "clients": 100, "local_steps": (8, 32, 128), "rounds": 200},
+    overrides={
+        "l2": {"above": 0, "help": "Regularization strength, above 0."},
+        "algorithm": {
+            "help": "Methods to compare: {algorithms}, any other that 'fedac algorithms' lists, "
+            "the baselines lbfgs and agd, or your own Algorithm as module:name (default: a "
+            "built-in list).",
+        },
+        "workers": {"help": "Instead of clients: workers, M, that draw from all rows."},
+        "clients": {"help": "Number of clients, each with its own rows."},
+        "seed": {
+            "most": LARGEST_STORED,
+            "help": "First tuning seed; the seeds after it are used too.",
+        },
+    },
+)

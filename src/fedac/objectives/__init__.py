@@ -2,9 +2,8 @@
 
 from fedac.objectives.augmented import Augmented
 from fedac.objectives.base import ConvexObjective, Objective
-from fedac.objectives.evaluation import HeldOut
 from fedac.objectives.heterogeneity import Heterogeneity
-from fedac.objectives.linear_model import LinearModel
+from fedac.objectives.linear_model import HeldOut, LinearModel
 from fedac.objectives.losses import LOSSES, LeastSquares, LogisticRegression, SquaredHinge
 from fedac.objectives.minimizer import Optimum, optimum
 from fedac.objectives.quadratic import NoisyQuadratic

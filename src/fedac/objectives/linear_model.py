@@ -7,9 +7,11 @@ functions and a bound on its curvature; data, constants and noise are handled he
 from __future__ import annotations
 
 import math
+import warnings
 from abc import abstractmethod
 from contextlib import suppress
 from copy import copy
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, Self, TypeAlias
 
@@ -18,7 +20,7 @@ import numpy.typing as npt
 import scipy.sparse as sp
 from scipy.sparse.linalg import LinearOperator, eigsh
 
-from fedac.errors import InputError
+from fedac.errors import ColumnsWarning, InputError
 from fedac.objectives.base import ConvexObjective, RowNumbers
 from fedac.objectives.loss_functions import check_kernel
 from fedac.validate import Array, as_data, content_hash, require_nonnegative, signs_advice
@@ -265,3 +267,57 @@ def as_rows(X: npt.ArrayLike | sp.sparray | sp.spmatrix, *, intercept: bool) -> 
             return sp.csr_array(sp.hstack([rows, ones], format="csr"))
         return np.hstack([rows, ones])
     return rows
+
+
+@dataclass(frozen=True, eq=False)
+class HeldOut:
+    """A test set in the columns of a model.
+
+    Examples
+    --------
+    >>> from fedac.objectives import LogisticRegression
+    >>> F = LogisticRegression([[1.0, 0.0], [0.0, 2.0]], [1.0, -1.0], l2=0.5)
+    >>> test = HeldOut.of(F, [[3.0, 0.0], [3.0, 1.0]], [1.0, -1.0])
+    >>> loss, accuracy = test.evaluate(np.array([1.0, -1.0]))
+    >>> accuracy
+    0.5
+    """
+
+    model: LinearModel
+    X: Matrix
+    y: Array
+
+    @classmethod
+    def of(cls, model: LinearModel, X: Any, y: npt.ArrayLike) -> HeldOut:
+        """Fit rows to a model; sparse ones may have fewer or more columns."""
+        rows, labels = as_rows(X, intercept=False), as_data("y of the test set", y)
+        n, given = rows.shape
+        columns = model.dim - model.intercept
+        if labels.shape != (n,):
+            raise InputError(f"the test set has {n} rows but labels of shape {labels.shape}")
+        if model.needs_signs and not np.isin(labels, (-1.0, 1.0)).all():
+            raise InputError(f"{type(model).__name__} needs labels -1 and +1 in the test set too")
+        if isinstance(rows, sp.csr_array):
+            if given > columns:
+                warnings.warn(
+                    f"the test set has {given} columns, the data has {columns}: the rest is "
+                    "ignored",
+                    ColumnsWarning,
+                    stacklevel=4,
+                )
+            known = rows[:, :columns]
+            arrays = (known.data, known.indices, known.indptr)
+            rows = sp.csr_array(arrays, shape=(n, columns))
+        elif given != columns:
+            raise InputError(f"the test set has {given} columns, but the data has {columns}")
+        return cls(model, as_rows(rows, intercept=model.intercept), labels)
+
+    def evaluate(self, w: Array) -> tuple[float, float]:
+        """Return the mean loss of w, without the l2 term, and its accuracy.
+
+        The accuracy is NaN if the labels are not all -1 and +1.
+        """
+        z = self.X @ w
+        signs = bool((np.abs(self.y) == 1).all())
+        accuracy = float((self.y * z > 0).mean()) if signs else math.nan
+        return float(self.model.loss(z, self.y).mean()), accuracy

@@ -1,9 +1,9 @@
 """The planner: K, step size and number of rounds, by the paper's bounds.
 
 Bounds are minimized over all step sizes. They are worst cases: they rank choices and show what
-limits them, but real runs are usually orders of magnitude better. `fedac.experiments.calibration`
-measures on the data instead. The bounds of FedAvg and minibatch SGD are for an average of their
-iterates, and say nothing about the last one.
+limits them, but real runs are usually orders of magnitude better;
+`fedac.experiments.comparison.calibration` measures on the data instead. The bounds of FedAvg and
+minibatch SGD are for an average of their iterates, and say nothing about the last one.
 
 >>> constants = Constants(L=1.0, mu=1e-3, sigma=1.0, D0=1.0)
 >>> for choice in plan(constants, M=64, T=2**20):

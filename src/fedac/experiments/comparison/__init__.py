@@ -18,8 +18,8 @@ from fedac.experiments.comparison.question import Budget, Question
 from fedac.experiments.comparison.study import Study
 from fedac.experiments.comparison.table import Comparison, to_frame
 from fedac.experiments.store import open_store
-from fedac.experiments.surfaces import COMPARE
 from fedac.federation.link import Link
+from fedac.federation.spec import COMPARE
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -15,11 +15,10 @@ from fedac.algorithms.server import Momentum, SlowMo
 from fedac.errors import InputError
 from fedac.experiments.comparison.baselines import BASELINES
 from fedac.experiments.run_key import key_fingerprint
-from fedac.experiments.surfaces import COMPARE, LARGEST_STORED
 from fedac.federation.federation import taking_part
 from fedac.federation.link import Link, as_link
 from fedac.federation.rules import check_spec
-from fedac.federation.spec import LARGEST_COUNT, Spec, Surface
+from fedac.federation.spec import COMPARE, LARGEST_COUNT, LARGEST_STORED, Spec, Surface
 from fedac.plugins import find_algorithm
 
 AXES = ("rounds", "megabytes", "seconds")

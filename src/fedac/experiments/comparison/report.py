@@ -12,14 +12,7 @@ import numpy as np
 
 from fedac.errors import InputError
 from fedac.experiments.comparison.question import AXES, Question
-from fedac.experiments.comparison.table import (
-    Comparison,
-    Curve,
-    Row,
-    to_frame,
-    to_json,
-    to_latex,
-)
+from fedac.experiments.comparison.table import Comparison, Curve, Row, to_frame, to_json, to_latex
 from fedac.experiments.comparison.verdict import WELL_KNOWN, notes_on, sentences
 from fedac.experiments.page import assemble, columns, rounded, write_page
 from fedac.paths import write_atomically

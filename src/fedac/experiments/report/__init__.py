@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedac.errors import InputError
-from fedac.experiments.costs import with_costs
+from fedac.experiments.export import with_costs
 from fedac.experiments.page import assemble, rounded, write_page
 from fedac.experiments.reproduction.published import (
     CLAIMS,

@@ -7,12 +7,13 @@ import hashlib
 import itertools
 import logging
 import math
+import pickle
 import threading
 import time
 import traceback
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from flwr.app import Array, ArrayRecord, Context, Error, Message, RecordDict
 from flwr.common.constant import SUPERLINK_NODE_ID, ErrorCode
@@ -20,11 +21,10 @@ from flwr.serverapp import Grid
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
+from fedac.errors import InputError
 from fedac.flower._server.waiting import CLOCK_SKEW
+from fedac.processes import Handler, Pool, WorkerDiedError, usable_cores
 from fedac.validate import require_count
-
-if TYPE_CHECKING:
-    from fedac.flower._grid.processes import Processes
 
 log = logging.getLogger("flwr.fedac")
 
@@ -206,8 +206,6 @@ class InProcessGrid(Grid):
         """Queue messages; the server waits at most `seconds` for their replies."""
         if self.workers is not None:  # before any clock starts: imports count towards no deadline
             if self._processes is None:
-                from fedac.flower._grid.processes import Processes
-
                 self._processes = Processes(self.client_app, self.workers)
             self._processes.start(len(self.configs))
         pushed = {}
@@ -364,3 +362,51 @@ def _node_id(number: int) -> int:
     """Return a node id: 64 bits as in Flower, but the same in every run."""
     digest = hashlib.sha256(f"fedac node {number}".encode()).digest()
     return int.from_bytes(digest[:8], "big")
+
+
+class Processes:
+    """Up to `count` processes that run a ClientApp.
+
+    The state of a node travels with its messages: any process may answer any of them, and one that
+    is killed takes nothing with it.
+    """
+
+    def __init__(self, app: App, count: int) -> None:
+        import cloudpickle
+
+        try:
+            pickled = cloudpickle.dumps(app)
+        except Exception as problem:
+            raise InputError(
+                f"workers= sends the ClientApp to other processes, which failed: {problem}"
+            ) from problem
+        self._pool = Pool(make_handler, pickled, [max(1, usable_cores() // count)] * count)
+        self.start, self.close = self._pool.start, self._pool.close
+
+    def answer(
+        self, message: Message, context: Context, begin: Callable[[], None]
+    ) -> tuple[Message, RecordDict]:
+        """Return the app's reply and the node's new state; call `begin` when a process is free."""
+        try:
+            answer: tuple[Message, RecordDict] = self._pool.call((message, context), on_begin=begin)
+        except WorkerDiedError as died:
+            reason = f"the process that ran this node died: {died}"
+            return error_reply(message, ErrorCode.CLIENT_APP_CRASHED, reason), context.state
+        return answer
+
+
+def make_handler(pickled: bytes, _threads: int) -> Handler:
+    """Load the app in a worker process; if that fails, every message gets an error."""
+    take_identity()
+    try:
+        app: App = pickle.loads(pickled)
+    except BaseException:  # importing the user's modules may raise anything
+        problem = traceback.format_exc()
+
+        def refuse(asked: tuple[Message, Context], _send: object) -> object:
+            message, context = asked
+            reply = error_reply(message, ErrorCode.LOAD_CLIENT_APP_EXCEPTION, problem)
+            return reply, context.state
+
+        return refuse
+    return lambda asked, _send: call_app(app, *asked)

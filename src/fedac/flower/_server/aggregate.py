@@ -27,14 +27,7 @@ from fedac.algorithms.hyperparameters import Hyperparameters
 from fedac.errors import InputError, unknown_name
 from fedac.federation.averaging import mean_by_key
 from fedac.federation.round import serve
-from fedac.flower._arrays import (
-    NamedArrays,
-    NDArray,
-    buffers_of,
-    flatten,
-    unflatten,
-    with_prefix,
-)
+from fedac.flower._arrays import NamedArrays, NDArray, buffers_of, flatten, unflatten, with_prefix
 from fedac.validate import require_positive
 
 RULES = ("mean", "median", "trimmed-mean", "clipped-mean")

@@ -8,13 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, cast
 
 from fedac.errors import InputError, SlowEngineWarning, unknown_name
-from fedac.simulation.problem import (
-    PRECISIONS,
-    Problem,
-    Snapshot,
-    require_cluster,
-    require_threads,
-)
+from fedac.simulation.problem import PRECISIONS, Problem, Snapshot, require_cluster, require_threads
 
 if TYPE_CHECKING:
     from fedac.simulation.engines.base import Engine

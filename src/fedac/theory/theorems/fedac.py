@@ -14,12 +14,7 @@ from math import cbrt, exp, sqrt
 from fedac.algorithms import hyperparameters
 from fedac.algorithms.hyperparameters import Hyperparameters
 from fedac.theory import tight_bounds
-from fedac.theory.bounds import (
-    Rate,
-    accelerated_decay,
-    augmented_bound_with_logs,
-    bound_with_logs,
-)
+from fedac.theory.bounds import Rate, accelerated_decay, augmented_bound_with_logs, bound_with_logs
 from fedac.theory.constants import divide, log_ratio
 from fedac.theory.theorems.base import StepSize, Theorem
 

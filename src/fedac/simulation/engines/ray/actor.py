@@ -14,12 +14,7 @@ from fedac.simulation.engines.linear.engine import LinearEngine, one_blas_thread
 from fedac.simulation.engines.linear.kernels.simd import aligned
 from fedac.simulation.engines.linear.kernels.types import Draws, Tables
 from fedac.simulation.engines.linear.rounds import RowCounts, make_workers
-from fedac.simulation.engines.linear.workers import (
-    RemoteRound,
-    StreamedWorkers,
-    Threads,
-    Widths,
-)
+from fedac.simulation.engines.linear.workers import RemoteRound, StreamedWorkers, Threads, Widths
 from fedac.simulation.problem import Problem
 
 # The ids of some clients, and their memories.

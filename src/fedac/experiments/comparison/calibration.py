@@ -15,8 +15,8 @@ import numpy as np
 from fedac.errors import InputError
 from fedac.experiments.comparison import Comparison, Question
 from fedac.experiments.comparison.table import Row
-from fedac.experiments.surfaces import COMPARE
 from fedac.federation.link import Link
+from fedac.federation.spec import COMPARE
 from fedac.theory.planner import SLACK, divisors
 
 METHODS = ("fedac-i", "fedac-ii", "fedavg", "mb-sgd", "mb-ac-sgd")
