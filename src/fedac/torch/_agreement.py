@@ -208,16 +208,16 @@ def require_same_start(
     ]
     bits = checksum([t for state in states for t in state], workers.device)
     reports = workers.exchange({"bits": bits, "sizes": sizes})
-    for rank, report in enumerate(reports):
-        pairs = zip(named.values(), reports[0]["sizes"], report["sizes"], strict=True)
-        for name, ours, theirs in pairs:
-            if any(map(_differ, ours, theirs)):
-                raise InputError(
-                    f"rank {rank} and rank 0 began the round with different values of '{name}': "
-                    "something has changed it since the call of synchronize (a layer that was "
-                    "reset, for example); change parameters before that call. No state was "
-                    "averaged or saved"
-                )
+    for i, name in enumerate(named.values()):
+        first, *rest = (report["sizes"][i] for report in reports)
+        ranks = [str(r) for r, other in enumerate(rest, 1) if any(map(_differ, first, other))]
+        if ranks:
+            raise InputError(
+                f"rank {', '.join(ranks)} and rank 0 began the round with different values of "
+                f"'{name}': something has changed it since the call of synchronize (a layer that "
+                "was reset, for example); change parameters before that call. No state was "
+                "averaged or saved"
+            )
     return len({report["bits"] for report in reports}) > 1
 
 
