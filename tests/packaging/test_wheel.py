@@ -34,8 +34,9 @@ print(json.dumps([fedac.__file__, missing]))
 
 # The demo's own grid takes a minute; a part of it takes the same way through the package.
 SMALL_DEMO = """
+from dataclasses import replace
 from fedac.cli import main
-from fedac.experiments import demo
+from fedac.experiments.reproduction import demo
 small = {"workers": 16, "steps": 32, "local_steps": (1, 4), "eta": (0.2, 0.5), "seed": (1, 2)}
 demo.GRID = replace(demo.GRID, **small)
 main(["demo", "--out", "demo"])

@@ -38,7 +38,7 @@ def made_up(dataset, l2, algorithm, M, K, T, eta, seed, f_star):
     vectors = 2 if algorithm == "fedac-i" else 1
     config = RunSpec(
         dataset=dataset, data_hash=A9A[1e-3] if dataset == "a9a" else "0" * 64, l2=l2,
-        algorithm=algorithm, M=M, K=K, T=T, eta=eta, seed=seed, record_every=every,
+        algorithm=algorithm, M=M, local_steps=K, steps=T, eta=eta, seed=seed, record_every=every,
         precision="float32",
     )  # fmt: skip
     return config, Outcome(
@@ -46,7 +46,9 @@ def made_up(dataset, l2, algorithm, M, K, T, eta, seed, f_star):
         steps=tuple(range(0, T + 1, every)),
         losses=tuple(f_star + suboptimality * np.geomspace(1000, 1, 9) * (1 + RNG.random(9) / 10)),
         f_star=f_star,
-        megabytes_per_worker=vectors * 123 * 4e-6 * T / K,
+        bytes_up=vectors * 492,
+        bytes_down=vectors * 492,
+        minibatch=algorithm.startswith("mb-"),
         n_samples=32_561,
         n_features=123,
         seconds=0.05,
