@@ -50,8 +50,8 @@ def test_a_lost_node_is_named_with_the_round_and_what_to_do(two_nodes):
     said = output.splitlines()[-1]
     assert said.startswith("lost node second in round "), output + errors
     assert said.endswith(
-        " of 1000000; a simulation keeps no checkpoint: run it again, on the nodes that are left "
-        "or when the node is back"
+        " of 1000000; a simulation keeps no checkpoint: run it again on the remaining nodes, or "
+        "when the node is back"
     )
 
 
