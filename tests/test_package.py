@@ -110,3 +110,14 @@ def test_the_package_imports_only_what_it_declares() -> None:
             modules += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             imported |= {module.partition(".")[0] for module in modules}
     assert imported - names <= sys.stdlib_module_names
+
+
+def test_a_class_name_stands_for_one_class() -> None:
+    """`FedAc` is public in `fedac.torch` and in `fedac.flower`; no other name occurs twice."""
+    names = [
+        node.name
+        for path in ROOT.rglob("*.py")
+        for node in ast.parse(path.read_text(encoding="utf-8")).body
+        if isinstance(node, ast.ClassDef)
+    ]
+    assert {name for name in names if names.count(name) > 1} == {"FedAc"}
