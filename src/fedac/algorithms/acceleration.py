@@ -17,7 +17,7 @@ MOST_SHOWN = 4  # step sizes listed in the warning
 
 
 def is_fedavg(algorithm: Algorithm, *, eta: float, mu: float, K: int) -> bool:
-    """Return whether the coupling leaves FedAc, alone or composed, without acceleration.
+    """Return whether FedAc, alone or in a composition, does not accelerate with this coupling.
 
     Examples
     --------

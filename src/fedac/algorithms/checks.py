@@ -91,7 +91,7 @@ def check_functions(
     w_0: Vector,
     on_worker: Callable[[Vector], Vector] = lambda vector: vector,
 ) -> tuple[Vector, ...]:
-    """Run a round of one step and raise InputError that explains a broken function.
+    """Run a one-step round; raise an InputError that explains which function is broken.
 
     `on_worker` converts a server vector to a client vector, if their shapes differ. Returns the
     client's message.
@@ -211,9 +211,9 @@ def _require(condition: object, algorithm: Algorithm, what: str) -> None:
         raise InputError(f"algorithm '{algorithm.name}': {what}")
 
 
-# (eta, mu, K) that together meet every case of the couplings.
+# Values of (eta, mu, K) that together cover every case of the couplings.
 COUPLINGS = ((0.3, 0.7, 1), (0.3, 0.007, 1), (0.01, 0.3, 16), (0.002, 0.05, 256))
-# Sizes of the probe vectors: clipping shows at large ones only, thresholds at small ones.
+# Sizes of the probe vectors: clipping only shows at large ones, thresholds at small ones.
 SIZES = (1e-4, 0.1, 3.0, 1e4)
 STEPS = (0, 1, 7)
 # Machines differ in the 16th digit. With more digits than this, one of hundreds of numbers may be

@@ -2,7 +2,7 @@
 
 The fast engine and PyTorch fuse a local step into few operations, and a Flower client receives
 numbers instead of code. The coefficients are found by calling the algorithm's own functions on unit
-vectors, so that no runtime has an update formula.
+vectors, so no runtime needs its own update formula.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ def _slope(left_after: Callable[[int], Rows]) -> Rows | None:
 def _matrix(function: Callable[[State], State], inputs: int) -> Rows:
     """Return the coefficients of a linear function of vectors; raise ValueError for any other.
 
-    It is tried at values of all sizes: clipping shows at large ones only, thresholds at small ones.
+    It is probed at all sizes: clipping only shows at large values, thresholds at small ones.
     """
 
     def call(values: Array) -> Array:
@@ -176,7 +176,7 @@ def _matrix(function: Callable[[State], State], inputs: int) -> Rows:
     return _rows(matrix)
 
 
-@cache  # a decaying step size asks in every round
+@cache  # a decaying step size needs them in every round
 def _probes(inputs: int) -> Array:
     values: Array = np.random.default_rng(0).normal(size=(inputs, len(_SCALE))) * _SCALE
     return values
@@ -207,7 +207,7 @@ def from_linear(
     """Rebuild an algorithm's local steps from coefficients; its output is its first sequence.
 
     `sequences` are the local ones, `start` their initial values for w_0 = 1, and `eta` the step
-    size of the coefficients. Another one, as from a scheduler, is allowed if `scales`.
+    size of the coefficients. A different one, for example from a scheduler, is allowed if `scales`.
     """
 
     def couple(*, eta: float, mu: float, K: int) -> Hyperparameters:

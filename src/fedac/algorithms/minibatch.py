@@ -24,8 +24,8 @@ MB_AC_SGD = replace(FEDAC_VANILLA, name="mb-ac-sgd", label="MB-AC-SGD", minibatc
 def on_clients(algorithm: Algorithm) -> Algorithm:
     """Return a minibatch algorithm in terms of client messages: receive w_md, send a gradient.
 
-    Engines use it where messages are compressed one by one. It computes the same, except that with
-    a decaying step size w_md lags one round behind.
+    Engines use it where messages are compressed one by one. The results are the same, except that
+    with a decaying step size w_md lags one round behind.
 
     Examples
     --------

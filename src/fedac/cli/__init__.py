@@ -1,7 +1,7 @@
 """The command `fedac`.
 
-Results go to stdout; progress, notices and errors go to stderr. Bad input is one line and
-exit code 2; an interrupt is exit code 130. Subcommands import what they need when they are
+Results go to stdout; progress, notices and errors go to stderr. Bad input prints one line and exits
+with code 2; an interrupt exits with code 130. Subcommands import what they need when they are
 called, so that ``fedac --help`` does not wait for NumPy.
 """
 

@@ -205,7 +205,7 @@ def _rate(queries: int, start: float) -> str:
 
 @contextmanager
 def _bar(what: str) -> Iterator[Callable[..., object]]:
-    """Yield a function that updates a bar; nothing is shown before, or without a terminal."""
+    """Yield a function that updates a bar, which appears at the first update, on terminals only."""
     if not sys.stderr.isatty():
         yield lambda **fields: None
         return

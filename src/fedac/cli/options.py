@@ -74,7 +74,7 @@ def nonempty_path(text: str) -> Path:
 
 
 class Argument(click.Argument):
-    """A positional argument with a help text, which Click has since version 8.5."""
+    """A positional argument with a help text, which Click supports from version 8.5 on."""
 
     def __init__(self, declarations: Sequence[str], **settings: Any) -> None:
         text: str = settings.pop("help")
@@ -95,7 +95,7 @@ class Command(click.Command):
         return " ".join((self.help or "").partition("\n\n")[0].split())
 
     def format_arguments(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Leave it to `format_options`, which also works with older versions of Click."""
+        """Do nothing: `format_options` writes them, also with older versions of Click."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the arguments and the options."""
@@ -120,7 +120,7 @@ class Command(click.Command):
 
 
 class Group(click.Group):
-    """Commands in the order in which they are listed, not of the alphabet."""
+    """A group that lists its commands in the given order, not alphabetically."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of all commands."""
@@ -181,7 +181,7 @@ class SpecOption(click.Option):
 
 
 def spec_options(surface: Surface) -> Callable[[F], F]:
-    """Give a command the options of a surface; `read_spec` makes a Spec of their values."""
+    """Add the options of a surface to a command; `read_spec` builds a Spec from their values."""
 
     def decorate(function: F) -> F:
         for name, option in reversed(surface.options().items()):
@@ -240,7 +240,7 @@ def read_values(surface: Surface, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _reader(option: Option) -> Callable[[str], Any]:
-    """Return what makes a value of a text: a number if it is one, else text where that is valid."""
+    """Return a parser for option text: a number if it is one, else the text where that is valid."""
     first, *others = option.kind
 
     def read(text: str) -> Any:

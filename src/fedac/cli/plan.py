@@ -39,7 +39,7 @@ LETTERS = {
     "L": "smoothness", "mu": "strong_convexity", "sigma": "noise", "sigma4": "fourth_moment",
     "D0": "distance", "Q": "third_order",
 }  # fmt: skip
-# Options that do nothing without another one.
+# Options that have no effect without another one.
 NEEDS = {
     "loss": "dataset", "l2": "dataset", "intercept": "dataset", "bounded_noise": "dataset",
     "calibrate": "dataset", "seed": "calibrate", "link": "calibrate",
@@ -117,7 +117,7 @@ def command(context: click.Context, /, *, tables: bool, as_json: bool, **typed: 
 
 
 def _require_needed(context: click.Context) -> None:
-    """Raise InputError for options that were typed and would do nothing."""
+    """Raise InputError for options that were given but would have no effect."""
     for name, needed in NEEDS.items():
         source = context.get_parameter_source(name)
         if source is not None and source.name == "COMMANDLINE" and not context.params[needed]:

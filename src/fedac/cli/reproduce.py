@@ -155,7 +155,7 @@ def _grid(sweep: str, dataset: str | None, seeds: list[int]) -> Spec:
 def _tuned_runs(
     name: str, task: Workload, groups: list[Group], store: Store, jobs: int | None
 ) -> pd.DataFrame:
-    """Run what the store lacks of a grid and return the best run of each of its cells."""
+    """Run what is missing from the store, and return the best run of each cell of the grid."""
     from fedac.experiments.summary import tuned
 
     before = time.perf_counter()

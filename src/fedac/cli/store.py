@@ -103,7 +103,7 @@ def merge(*, out: Path, sources: tuple[Path, ...]) -> None:
 
 
 def _print_joined(joined: Joined) -> None:
-    """Report each folder at once: a later one may be refused."""
+    """Report each folder immediately: a later one may fail."""
     print(f"{joined.source}: {joined.added} runs added, {joined.before} already there")
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 Integers = npt.NDArray[np.int64]
 Names = npt.NDArray[Any]  # text or numbers
 
-# Most clients and labels in the printed table: the first and last clients, the commonest labels.
+# Size limits of the printed table: first and last clients, most common labels.
 TABLE_CLIENTS, TABLE_LABELS = 12, 5
 
 
@@ -138,7 +138,7 @@ class Clients:
         return self.rows[self.bounds[m] : self.bounds[m + 1]]
 
     def count_labels(self, most: int | None = None) -> dict[str, Integers]:
-        """Return for each label how many rows with it every client holds.
+        """Return, for each label, how many rows with that label each client holds.
 
         If there are more than `most` labels, the rarest are counted together.
         """
@@ -163,7 +163,7 @@ class Clients:
         return draw(self, ax)
 
     def fingerprint(self) -> str:
-        """Return a hash of who holds which rows."""
+        """Return a hash of which client holds which rows."""
         return content_hash(f"clients {len(self)}", self.rows, self.bounds)
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from fedac.data.clients import Clients, Integers
 
-# Most clients that are named on the axis, in their order.
+# Maximum number of clients that are named on the axis, in their order.
 NAMED = 30
 # More columns would be too narrow to see: neighbours share one.
 COLUMNS = 250
@@ -79,7 +79,7 @@ def _labels_differ(shares: Array, pooled: Array, sizes: Integers) -> bool:
 
 
 def _by_label(shares: Array, sizes: Integers) -> Integers:
-    """Order clients by most frequent label, then by its share, in turn falling and rising."""
+    """Order clients by most frequent label, then by its share, alternately down and up."""
     top = shares.argmax(axis=0)
     key = shares.max(axis=0) * np.where(top % 2, 1, -1)
     order: Integers = np.lexsort((-sizes, key, top))
@@ -97,7 +97,7 @@ def _draw_shares(
 ) -> None:
     heights = np.cumsum(np.add.reduceat(shares, edges[:-1], axis=1) / np.diff(edges), axis=0)
     columns = zip(labels, [*LABEL_COLOURS, OTHER.colour], heights, strict=False)
-    # From the highest down, each in front of the one before: no seams between them.
+    # Drawn from the highest down, each in front of the previous one, so that no seams show.
     for label, colour, height in reversed(list(columns)):
         ax.stairs(height, edges, fill=True, color=colour, label=label)
     ax.set(xlim=(0, edges[-1]), ylim=(0, 1), ylabel="share of rows")

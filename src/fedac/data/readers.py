@@ -106,7 +106,7 @@ def _chunks(path: Path) -> Iterator[tuple[int, bytes]]:
             raise DataError(f"{path}: this is a device; give a LIBSVM file")
         with OPENERS.get(path.suffix, open)(path, "rb") as file:
             while text := file.read(CHUNK_BYTES):
-                # In an endless file of zeros the search for the end of a line would not end.
+                # In an endless file of zeros the search for the end of a line would never stop.
                 before, zero, _ = text.partition(b"\0")
                 if zero:
                     raise DataError(f"{path}, line {line + before.count(LINE_BREAK)}: {NOT_TEXT}")

@@ -321,7 +321,7 @@ def dense(n_samples: int = 4000, n_features: int = 2000, seed: int = 0) -> Datas
 
 
 def _top(scores: NDArray[np.float64], share: float) -> NDArray[np.float64]:
-    """Label the given share of highest scores +1, but at least one and not all of them."""
+    """Label the given share of the highest scores +1: at least one, but not all of them."""
     n = len(scores)
     positives = min(max(round(share * n), 1), n - 1)
     signs = np.full(n, -1.0)

@@ -1,7 +1,7 @@
 """Splits of rows among clients: by name, by a file of client names, or by an array.
 
-Every client gets at least one row; a split that cannot provide that raises `InputError`. No split
-is redrawn until it fits, which may take forever.
+Every client gets at least one row; a split that cannot provide that raises `InputError`. Splits are
+never redrawn until they fit, because that might take forever.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from fedac.validate import Array, require_count, require_nonnegative, require_po
 
 # More shares would take minutes, and the labels are probably targets of a regression.
 MOST_SHARES = 10**8
-# A longer line is not a client's name: the file is something else.
+# A longer line is not a client's name: the file is probably something else.
 LONGEST_NAME = 200
 
 
@@ -181,7 +181,7 @@ def _dirichlet(labels: Names, N: int, a: float, rng: np.random.Generator) -> Int
     owners = np.empty(len(labels), np.int64)
     for rows in np.split(by_label, np.cumsum(np.bincount(kind))[:-1]):
         # A gamma variable of shape a is one of shape a + 1 times U^(1/a): in logarithms, because it
-        # underflows for small a. Below 1e-300, too, one client gets everything.
+        # underflows for small a. At a = 1e-300 one client already gets everything.
         logs = np.log(rng.standard_gamma(a + 1, N)) - rng.standard_exponential(N) / max(a, 1e-300)
         sizes = _sizes(np.exp(logs - logs.max()), len(rows), least=0)
         owners[rows] = np.repeat(np.arange(N), sizes)
@@ -200,7 +200,7 @@ def _fill_empty_clients(owners: Integers, N: int, rng: np.random.Generator) -> I
         low, high = (middle, high) if enough else (low, middle - 1)
     freed = np.maximum(counts - low, 0)
     freed[np.flatnonzero(freed)[: freed.sum() - len(empty)]] -= 1
-    # A client gives the first of its rows in a random order.
+    # Each client gives away the first of its rows in random order.
     order = rng.permutation(len(owners))
     order = order[np.argsort(owners[order], kind="stable")]
     rank = np.arange(len(owners)) - np.repeat(np.cumsum(counts) - counts, counts)

@@ -64,7 +64,7 @@ METRICS = ["test_loss", "test_accuracy"]
 
 
 def write_csv(store: Store, path: Path, link: Link = DEFAULT_LINK) -> int:
-    """Write a line per run and return how many; equal runs give equal bytes.
+    """Write one line per run and return their number; the same runs give the same bytes.
 
     Options that are rarely set get a column only where they are.
     """
@@ -76,7 +76,7 @@ def write_csv(store: Store, path: Path, link: Link = DEFAULT_LINK) -> int:
 def write_traces(store: Store, path: Path, link: Link = DEFAULT_LINK) -> int:
     """Write a line per recorded loss of every run and return how many."""
     runs = store.frame()
-    # Those of the traces take the place of those at the end.
+    # Test metrics along the traces replace the final ones.
     points = runs.drop(columns=METRICS).merge(store.traces(), on="key", sort=False)
     points = with_costs(points, link, at="step")
     points["suboptimality"] = points["loss"] - points["f_star"]

@@ -18,8 +18,9 @@ from typing import Self, TypeVar
 from fedac.errors import InputError
 from fedac.experiments.store import FILE, Store, attach, explained, open_to_write
 
-# A CROSS JOIN has its tables in the order of the loops. Left to itself, SQLite reads all traces of
-# the large store for every source, or reads and writes them in the random order of the keys.
+# SQLite nests the loops of a CROSS JOIN in the order of its tables. Left to itself, SQLite reads
+# all traces of the large store for every source, or reads and writes them in the random order of
+# the keys.
 BOTH = "source.runs AS theirs NOT INDEXED CROSS JOIN main.runs AS ours USING (key)"
 # The points in the traces of one store that the other lacks, or has with other values.
 POINTS = f"""
@@ -153,7 +154,7 @@ Group = TypeVar("Group")
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """One part of a grid, counted from 1, for machines that do not talk to each other.
+    """One part of a grid, counted from 1, for machines that do not communicate.
 
     Every machine computes the same division from the grid alone.
 
@@ -194,8 +195,8 @@ class Shard:
     def select(self, groups: Sequence[Group], seconds: Callable[[Group], float]) -> list[Group]:
         """Return the groups of this part, in the order given.
 
-        Longest group first, each to the part with the least work, so that the times of two parts
-        differ by at most one group.
+        Groups are assigned longest first, each to the part with the least work, so that the times
+        of two parts differ by at most one group.
         """
         # Whole microseconds: sums are exact, and no machine rounds the last bit another way.
         costs = [round(seconds(group) * 1e6) for group in groups]

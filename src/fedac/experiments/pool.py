@@ -91,7 +91,7 @@ class InProcesses:
         self._pool = Pool(make_handler, to_bytes(task), threads)
         self._jobs = len(threads)
         self._on_compile = on_compile
-        # What calls of the pool say, from their threads: progress, answers, and errors of the pool.
+        # Messages from the threads that call the pool: progress, answers, and errors of the pool.
         self._inbox: queue.SimpleQueue[tuple[Order, Any]] = queue.SimpleQueue()
 
     def __enter__(self) -> Self:
@@ -176,7 +176,7 @@ def run_order(
     on_progress: Callable[[int], object],
     on_compile: Callable[[], object],
 ) -> Answer:
-    """Run a group; its error becomes text, because a class of the user's may not be picklable."""
+    """Run a group; its error becomes text, because a user-defined class may not be picklable."""
     try:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("default", UserWarning)

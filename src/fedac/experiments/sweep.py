@@ -33,7 +33,7 @@ TRIALS = 4
 TRIAL_SECONDS = 0.4
 # Groups that failed and are named.
 NAMED_FAILURES = 3
-# Above this a typo is likelier than a machine.
+# A larger number is more likely a typo than a real machine.
 MOST_JOBS = 1024
 
 
@@ -292,7 +292,7 @@ class _Sweep:
         f_star: dict[tuple[str, str], float],
         wait: bool,
     ) -> Iterator[Order]:
-        """Claim one group after the other."""
+        """Claim one group at a time."""
         for number in todo:
             configs = groups[number]
             claim = ExitStack()

@@ -183,7 +183,7 @@ def list_groups(spec: Spec, task: Workload, data: Dataset) -> list[Group]:
             split_hash = task.splits[one.clients, one.split]
             clients = task.clients[split_hash]
             values |= {"M": len(clients), "split": clients.how, "split_hash": split_hash}
-        # Several numbers may all mean everybody: it is the same run.
+        # Different numbers may all mean full participation: it is the same run.
         if taking_part(one.participation, values["M"]) is None:
             values["participation"] = 1.0
         shared = tuple(values[name] for name in values if name not in ("algorithm", "eta"))

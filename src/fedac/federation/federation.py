@@ -109,7 +109,7 @@ class Federation:
         return total / self.batch if self.batch > 1 else total
 
     def queries(self, this_round: Span) -> int:
-        """Return the number of gradients of single rows of one run in a round."""
+        """Return the number of single-row gradients that one run takes in a round."""
         if self.batch is not None:
             return self.taking_part * self.batch * this_round.gap
         if self.clients is None:  # all have the same rows: one stands for all

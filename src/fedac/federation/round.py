@@ -14,7 +14,7 @@ product, an all-reduce, a loop over replies). A round, with the first memory of 
     sequences, server = serve(algorithm, mean, sequences, server, hp, RoundInfo(...))
 
 A Flower client has coefficients instead of functions: `fedac.algorithms.linear.with_boundary`
-makes an algorithm of them that these functions take like any other.
+turns them into an algorithm that these functions accept like any other.
 
 If weights may change between rounds (clients join, or gain or lose rows), pass `weight_ratio`, the
 previous weight over the new one: the client's weight to `leave`, the total weight to `serve`. The

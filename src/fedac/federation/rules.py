@@ -1,7 +1,7 @@
 """The checks of a Spec: of each field by itself, and rules about several fields.
 
-A message spells names as the surface does, and begins with file and line if it has them. What a
-rule needs to know about data, algorithms and splits is imported when a Spec is checked.
+A message spells names as the surface does, and begins with file and line if it has them. Rules
+import what they need from data, algorithms and splits only when a Spec is checked.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def check_spec(surface: Surface, given: Mapping[str, Any]) -> Spec:
 
 
 def _defaults(surface: Surface, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the defaults of a surface, of workers or clients only where they are not given."""
+    """Return a surface's defaults, without workers or clients where other options replace them."""
     from fedac.data.splits import is_split
 
     defaults = dict(surface.defaults)
@@ -88,7 +88,7 @@ def _combinations(spec: Spec, names: tuple[str, ...]) -> Iterator[SimpleNamespac
 
 
 def _check_field(surface: Surface, values: dict[str, Any], name: str, option: Option) -> None:
-    """Check the values of one field, and write them in one way."""
+    """Check and normalize the values of one field."""
     value, title = values[name], surface.write(name)
     several = isinstance(value, list | tuple)
     if several and name not in surface.several:
@@ -105,7 +105,7 @@ def _check_field(surface: Surface, values: dict[str, Any], name: str, option: Op
 
 
 def _expand(title: str, names: list[Any]) -> list[Any]:
-    """Return a name for each of the methods that names with | stand for."""
+    """Expand names with | into one name per method."""
     from fedac.algorithms import expand
     from fedac.plugins import find_algorithm
 
@@ -166,7 +166,7 @@ def _check_text(title: str, value: str, option: Option) -> str:
 
 
 def rule(*names: str) -> Callable[[Check], Check]:
-    """Register a rule about some fields; the first of them is to blame where it is broken.
+    """Register a rule about some fields; if it is broken, the error is about the first of them.
 
     The rule is called with every combination of their values, and with the surface.
     """

@@ -45,8 +45,8 @@ class Option:
     above: float | None = None
     least: int | None = None
     most: int | None = None
-    words: tuple[str, ...] = ()  # known words: instead of a number, or all there are
-    column: str = ""  # its name in the store and the export, if that is not the field's
+    words: tuple[str, ...] = ()  # valid words: instead of a number, or the only valid values
+    column: str = ""  # its name in the store and the export, if different from the field's
     stored: bool = True
     in_key: bool = True
     json: bool = True  # whether `fedac run --json` prints it
@@ -282,7 +282,7 @@ class RunSpec(Spec):
         """The hash that identifies the run: change anything that matters and it is another run."""
         kept = self.stored()
         values = {name: value for name, value in kept.items() if name in _key_columns()}
-        if self.mu == self.l2:  # the usual one, however it was given
+        if self.mu == self.l2:  # the usual value, whether set or left out
             values.pop("mu", None)
         canonical = json.dumps(values, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()
@@ -319,7 +319,7 @@ def default_of(name: str) -> Any:
 
 @cache
 def group_of(name: str) -> str:
-    """Return the heading under which a field stands in the help."""
+    """Return the heading under which a field appears in the help."""
     for group in GROUPS:
         if name in options_of(group):
             return (group.__doc__ or "").rstrip(".")

@@ -1,6 +1,6 @@
 """Objectives F(w) = E f(w; xi): values, gradients and, for convex ones, the paper's constants.
 
-``xi`` is a row number below `n_samples`, also where the noise is artificial. Which rows a client
+``xi`` is a row number below `n_samples`, even if the noise is artificial. Which rows a client
 draws is up to the federation.
 """
 
@@ -70,8 +70,8 @@ class Objective(ABC):
 class ConvexObjective(Objective):
     """A convex objective with the constants of the paper's assumptions asm1 and asm2.
 
-    Besides what `Objective` asks for, a subclass defines ``hessian_product``, ``smoothness`` (L),
-    ``strong_convexity`` (mu) and ``noise`` (sigma^2), and may define
+    In addition to what `Objective` requires, a subclass defines ``hessian_product``, ``smoothness``
+    (L), ``strong_convexity`` (mu) and ``noise`` (sigma^2), and may define
     ``third_order_smoothness`` (Q). The default ``fourth_moment`` (sigma4^4) visits all rows.
     """
 

@@ -26,7 +26,7 @@ from fedac.validate import Array
 
 F = TypeVar("F", bound=Objective)
 
-# Numbers in the client gradients that are in memory at a time.
+# How many numbers of the client gradients are in memory at a time.
 BLOCK = 10**7
 # Multiplications beyond which Hessians are not computed, because that would take many minutes.
 MOST_WORK = 10**12
@@ -71,7 +71,7 @@ def measure(
     weights = getattr(objective, "weights", None)
     weights = np.ones(len(clients.rows)) if weights is None else weights[clients.rows]
     totals = np.add.reduceat(weights, clients.bounds[:-1])
-    # Takes the means of clients over their rows; clients are in the format of sparse rows already.
+    # `means` averages over each client's rows; the rows are already grouped as CSR needs them.
     shares = weights / np.repeat(totals, clients.sizes)
     shape = (len(clients), len(clients.rows))
     means = sp.csr_array((shares, clients.rows, clients.bounds), shape=shape)

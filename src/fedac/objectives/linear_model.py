@@ -27,12 +27,12 @@ from fedac.validate import Array, as_data, content_hash, require_nonnegative, si
 
 Matrix: TypeAlias = "Array | sp.csr_array"
 
-# Most columns for which all eigenvalues of the Gram matrix are computed.
+# Maximum number of columns for which all eigenvalues of the Gram matrix are computed.
 EXACT_SPECTRUM = 1000
 
 
 class _Rows(ConvexObjective):
-    """The data of a linear model, and what depends on nothing else."""
+    """The data of a linear model, and everything that depends on the data alone."""
 
     X: Matrix
     y: Array
@@ -139,7 +139,7 @@ class LinearModel(_Rows):
             raise InputError(f"X has {self.n_samples} rows but y has shape {self.y.shape}")
         if self.needs_signs and not np.isin(self.y, (-1.0, 1.0)).all():
             raise InputError(f"{type(self).__name__} needs labels -1 and +1{signs_advice(self.y)}")
-        # A subclass may set what its loss needs later: the fast engine checks again.
+        # A subclass may set its loss's parameters later, so the fast engine checks again.
         with suppress(AttributeError):
             check_kernel(self)
 

@@ -1,6 +1,6 @@
 """Loss formulas of linear models, written once for NumPy and for the compiled kernels.
 
-A loss is a type without values, and kernels are compiled for one of them. Its functions use
+A loss is a type without values, and each kernel is compiled for one loss. Its functions use
 operators and the few functions below, which call NumPy and SciPy on arrays and are overloaded for
 the vectors of the fast engine (`simulation/engines/linear/kernels/losses.py`). The margin is
 ``z = x.w``, the target ``y``.
@@ -96,7 +96,7 @@ FORMULAS: dict[str, Any] = {
 
 
 def has_kernel(kind: type[LinearModel]) -> bool:
-    """Return whether a class has a kernel for its derivative, not only for an overridden one."""
+    """Return whether a class has a kernel for its own derivative, not just for one it overrides."""
     for base in kind.__mro__:
         if "kernel" in vars(base):
             return vars(base)["kernel"] is not None

@@ -63,7 +63,7 @@ class Constants:
     Psi0, Phi0 : float
         The potentials at the start. Default: L D0^2, an upper bound.
     how : mapping
-        How the value of each constant is known, by letter.
+        How each value was obtained, by letter.
 
     Examples
     --------

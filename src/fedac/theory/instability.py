@@ -1,4 +1,4 @@
-"""The instability theorem: two runs of AGD that start side by side can separate exponentially fast.
+"""The instability theorem: two nearby runs of AGD can separate exponentially fast.
 
 Theorem instability:full: for any kappa = L/mu >= 25 and any number of blocks there is a smooth,
 strongly convex F on which two runs of accelerated gradient descent, started eps apart, separate
@@ -262,8 +262,8 @@ def construct(kappa: float, blocks: int, *, at_L: int = 1) -> Instance:
     blocks : int
         From 1 to 100; the K of the theorem.
     at_L : 0 or 1
-        The step of each block at curvature L: 1 as in the proof, or 0, with which the theorem
-        holds with the constants that it states.
+        The step of each block at curvature L: 1 as in the proof, or 0, for which the theorem holds
+        with its stated constants.
 
     Examples
     --------

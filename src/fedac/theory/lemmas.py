@@ -1,7 +1,7 @@
 """The lemmas behind the theorems: bounds for any step size, and for the workers' discrepancy.
 
-There are three kinds, told apart by the end of their names. ``_perturbed`` bounds progress given
-the largest discrepancy along the way, ``_discrepancy`` bounds that discrepancy, and
+There are three kinds, distinguished by the suffixes of their names. ``_perturbed`` bounds progress
+given the largest discrepancy along the way, ``_discrepancy`` bounds that discrepancy, and
 ``_general_eta`` combines the two. `fedac.theory.tracing.trace` measures the discrepancies. All
 lemmas are as printed; `fedac.theory.tight_bounds` combines them more tightly. Under asm2 the paper
 writes sigma for two numbers: the sigma of asm1 (c), in the terms of averaged noise, and a fourth

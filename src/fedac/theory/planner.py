@@ -105,7 +105,7 @@ class Plan:
 
     @property
     def at_floor(self) -> Choice | None:
-        """The least bound of several workers under asm1, to which the floor can be compared."""
+        """The smallest bound of several workers under asm1, for comparison with the floor."""
         bounds = (c for c in self if c.floor is not None and c.theorem.communicates)
         return min(bounds, key=lambda choice: choice.bound.total, default=None)
 
@@ -279,7 +279,7 @@ def divisors(T: int) -> list[int]:
 
 
 def _fewest(enough: Callable[[int], bool], most: int) -> int | None:
-    """Return the least number up to `most` that is enough, by bisection; None if none is.
+    """Return the smallest number up to `most` that is enough, by bisection; None if there is none.
 
     The middle is the geometric mean until both ends are close, so that few tries are needed
     however large `most` is.

@@ -3,10 +3,10 @@
 The planner minimizes these over eta, and over lam for general convex objectives. Each combines the
 ``_perturbed`` lemma of its algorithm with the drift of the workers. The lemmas simplify the last
 step of their proofs: they bound sums of powers by exp and infinite sums, and use the largest
-discrepancy at every step. Here the sums are exact, and every step counts with the discrepancy that
-is possible so long after a synchronization. So no bound exceeds the one of its ``_general_eta``
-lemma. FedAvg under asm1 and minibatch SGD have no constants in the paper; docs/theory.md proves
-theirs, for an average of the iterates.
+discrepancy at every step. Here the sums are exact, and every step counts with the discrepancy
+possible at its distance from the last synchronization. So no bound exceeds the one of its
+``_general_eta`` lemma. FedAvg under asm1 and minibatch SGD have no constants in the paper;
+docs/theory.md proves theirs, for an average of the iterates.
 
 Nothing is checked here: `Theorem.at` and `Theorem.best` do that, once for many step sizes.
 

@@ -228,7 +228,7 @@ def _differ(mine: list[float], theirs: list[float]) -> bool:
 
 @torch.no_grad()
 def recenter(workers: Workers, optimizer: SequenceOptimizer, params: Collection[Tensor]) -> None:
-    """Set c to the weighted mean of all c_m, as if it had always been."""
+    """Set c to the weighted mean of all c_m, as if it had always been that mean."""
     algorithm = optimizer.algorithm
     pairs = [
         (algorithm.sequences.index(sequence), algorithm.memory.index(kept))
@@ -249,7 +249,7 @@ def recenter(workers: Workers, optimizer: SequenceOptimizer, params: Collection[
 def take_furthest(
     workers: Workers, optimizer: SequenceOptimizer, params: Sequence[Tensor]
 ) -> tuple[int, bool]:
-    """Move all processes to the round of the one that has ended most rounds.
+    """Move all processes to the round of the process that has ended the most rounds.
 
     A process that is behind begins that round from its start. Return the rank whose round it is,
     and whether this process was behind.

@@ -84,7 +84,7 @@ class InnerOptimizer:
     def require_fit(self, saved: dict[str, Any]) -> None:
         """Refuse a state dict that is damaged or has other parameter groups.
 
-        Otherwise a process could fail half loaded while other ones wait.
+        Otherwise a process could fail halfway through loading while the others wait.
         """
         try:
             indices = [index for group in saved["param_groups"] for index in group["params"]]
@@ -115,7 +115,7 @@ class InnerOptimizer:
             self.first = _copy(self.optimizer.state)
 
     def _is_like(self, p: Tensor, name: str) -> bool:
-        """Check for a tensor like its parameter, which the step count of a scalar is not."""
+        """Check for a tensor like its parameter; a scalar parameter's step count is not one."""
         value = self.optimizer.state.get(p, {}).get(name)
         floating = isinstance(value, Tensor) and value.is_floating_point()
         return floating and value.shape == p.shape and name != "step"

@@ -171,7 +171,7 @@ class AllReduce(Average):
 
 
 class BFloat16AllReduce(AllReduce):
-    """A mean by an all-reduce in bfloat16 of how far messages are from where the round `began`.
+    """A mean by a bfloat16 all-reduce of the messages' differences from where the round `began`.
 
     Sums are rounded to bfloat16 wherever two are added, in the same way for all workers. Exact
     tensors and headers go by a second all-reduce.
@@ -429,7 +429,7 @@ class DoubleBuffer:
 
     @torch.no_grad()
     def settle(self, mean: Tensor, state: Sequence[Tensor], exact: Sequence[Tensor]) -> None:
-        """Let the state live in a flat mean from now on; exact tensors, which follow, get copies.
+        """Make the state tensors views of a flat mean; the exact tensors after them get copies.
 
         So do state tensors of another type or memory format (channels last). All state tensors that
         share memory must move together.

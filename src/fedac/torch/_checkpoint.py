@@ -6,8 +6,8 @@ buffers, and what the user adds. It is the same in all processes, and rank 0 wri
 The state of each rank (memory of the algorithm, state of the user's optimizer, rounding errors) is
 in files next to it: `run.pt.rank1.step128`. All ranks write before rank 0 replaces the
 checkpoint, and delete their files of older checkpoints only afterwards. So the files that belong to
-the checkpoint exist whenever a process is killed. The checkpoint has a
-hash of each, so that no others are taken.
+the checkpoint exist whenever a process is killed. The checkpoint has a hash of each file, so that
+no other file is accepted.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ class RankState(NamedTuple):
 def save(path: Path, rounds: Rounds, *, last: int | None, content: dict[str, Any]) -> None:
     """Write a checkpoint atomically; if one process fails, all do.
 
-    `last` is the step of the checkpoint that is in the file now, if rank 0 knows it. `content` has
-    what the synchronizer adds, the user's "extra" among it.
+    `last` is the step of the checkpoint that is in the file now, if rank 0 knows it. `content` is
+    what the synchronizer adds, including the user's "extra".
     """
     optimizer, workers = rounds.optimizer, rounds.workers
     workers.activity = f"the checkpoint after {optimizer.steps} steps"
@@ -310,7 +310,7 @@ def _require_plain_values(extra: dict[str, Any]) -> None:
 
 
 def _require_plain(name: str, value: Any) -> None:
-    """Refuse what could not be read again without running code."""
+    """Raise an error for values that could not be loaded without running code."""
     if isinstance(value, dict):
         value = [*value, *value.values()]
     if isinstance(value, list | tuple):

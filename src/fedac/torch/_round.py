@@ -343,7 +343,7 @@ class Rounds:
             return [torch.zeros_like(tensor) for tensor in moving]
         since = parts(sent, moving)
         for then, now in zip(since, moving, strict=True):
-            torch.sub(now.detach(), then, out=then)  # in place of the copy, which has served
+            torch.sub(now.detach(), then, out=then)  # reuses the copy, no longer needed
         return since
 
     def _exact(self) -> list[Tensor]:

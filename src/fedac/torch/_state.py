@@ -38,7 +38,7 @@ UNSUPPORTED = ("momentum", "dampening", "nesterov", "betas", "maximize", "foreac
 def plain_settings(group: dict[str, Any]) -> dict[str, Any]:
     """Return lr, mu, local_steps and weight_decay of a group as Python numbers.
 
-    NumPy's numbers and tensors cannot be saved. Of a `Decay`, take the lr of the first round.
+    NumPy's numbers and tensors cannot be saved. For a `Decay`, take the lr of the first round.
     """
     settings = {name: group[name] for name in SETTINGS}
     if isinstance(settings["lr"], Decay):

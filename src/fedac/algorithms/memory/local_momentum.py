@@ -14,7 +14,7 @@ from fedac.errors import InputError
 
 
 def with_local_momentum(rule: Algorithm) -> Algorithm:
-    """Return a rule of which clients send only the first sequence.
+    """Return a rule whose clients send only the first sequence.
 
     Examples
     --------

@@ -172,7 +172,7 @@ class Study:
         for (variant, setting, seed), config in configs.items():
             found = stored[config.key]
             values = np.maximum(np.array(found.suboptimality), EXACT)
-            if found.status != "ok":  # nothing of a run that diverged counts
+            if found.status != "ok":  # no part of a diverged run counts
                 values = np.full(len(values), np.inf)
             rounds = np.array(found.steps) // variant.K
             self._curves[variant, setting, seed] = self._curve(variant, seed, rounds, values)

@@ -145,7 +145,7 @@ class Comparison:
     rows : tuple of Row
         The best first.
     budget : Budget
-        Within which suboptimality is measured.
+        The limit within which suboptimality is measured.
     curves : dict
         By method, K and wire: a `Curve` for each fresh seed.
     runs : int
@@ -197,7 +197,7 @@ def make_row(
     every: int,
     **setting: Any,
 ) -> Row:
-    """Summarize the curves of the fresh seeds, which have a record `every` so often (in rounds)."""
+    """Summarize the curves of the fresh seeds, which have a record after every `every` rounds."""
     reached = [c.cost_of(target, "rounds") < math.inf for c in curves] if target else []
     within = smallest = NO_BAND
     if curves:

@@ -1,4 +1,4 @@
-"""`client_app` makes a ClientApp of two functions; `tell_number` is for your own ClientApp."""
+"""`client_app` builds a ClientApp from two functions; `tell_number` is for your own ClientApp."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Model(Protocol):
     def evaluate(self, w: ArrayList) -> Mapping[str, float]:
         """Return metrics of the output w on this client's data, "loss" among them.
 
-        Their weight is `n_examples`, or "num-examples" among the metrics if they are of other data.
+        They are weighted by `n_examples` or, if measured on other data, by their "num-examples".
         """
         ...
 

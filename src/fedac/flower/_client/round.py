@@ -50,7 +50,7 @@ GradFn = Callable[[ArrayList, "Step"], Sequence[npt.ArrayLike]]
 
 
 class ClientRound:
-    """A training round of one client: it enters when it is made, and leaves with `reply`.
+    """A training round of one client: it enters when it is created, and leaves with `reply`.
 
     It has the server's `task`, the user's `config` entries, the `client` id, and as named arrays
     what the server `sent` and what to work on: the algorithm's `local` sequences and buffers.

@@ -266,7 +266,7 @@ def _to_numpy(tensor: Tensor) -> NDArray:
 
 
 def _count(name: str, data: Any) -> int:
-    """Return the number of rows of some data, or say what is wrong with it."""
+    """Return the number of rows of some data; raise an error if the data is invalid."""
     if isinstance(data, tuple) and any(isinstance(part, np.ndarray) for part in data):
         raise InputError(f"{name} must be tensors; use torch.from_numpy(array)")
     sizes = sorted({len(part) for part in data} if _has_columns(data) else {len(data)})

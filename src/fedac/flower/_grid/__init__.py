@@ -1,1 +1,1 @@
-"""Clients as threads or processes of this machine, without Flower deployment."""
+"""Clients as threads or processes on this machine, without a Flower deployment."""

@@ -176,7 +176,7 @@ def server_step(
 
 
 def not_finite(sequences: NamedArrays, server: NamedArrays) -> str | None:
-    """Say what the server must not hold, if anything: a number or a length that is not finite.
+    """Describe what is not finite in the server's state, if anything: a number or a length.
 
     A model whose squared length overflows has no loss.
 

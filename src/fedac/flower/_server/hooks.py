@@ -94,7 +94,7 @@ class RoundHooks(Options, Strategy):
     ) -> list[Message]:
         """Return the messages of a round; `arrays` holds all sequences.
 
-        Called again with the same arrays, it asks nodes that have no good reply yet.
+        If called again with the same arrays, it asks nodes without a good reply so far.
         """
         if not self._running:
             raise InputError(OWN_LOOP)
@@ -201,7 +201,7 @@ class RoundHooks(Options, Strategy):
         return None, None
 
     def _check(self, training: TrainingRound, replies: Iterable[Message]) -> CheckedReplies:
-        """Tell good replies from bad ones, and learn the ids of their clients."""
+        """Separate good replies from bad ones, and record the ids of their clients."""
         read: Reader = read_like
         if self.wire != FLOAT32:
             read = partial(read_compressed, algorithm=self.algorithm, wire=self.wire)

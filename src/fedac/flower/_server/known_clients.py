@@ -59,7 +59,7 @@ class KnownClients:
             self._confirmed.add(node)
 
     def name(self, node: int) -> str:
-        """Return what logs call a node."""
+        """Return the name of a node in logs."""
         return f"node {node}" + f" (partition {self.ids.get(node)})" * (node in self.ids)
 
     def key(self, node: int) -> str:

@@ -31,7 +31,7 @@ log = logging.getLogger("flwr.fedac")
 MetricsFn = Callable[[list[RecordDict], str], MetricRecord]
 T = TypeVar("T")
 
-# What options of Flower's strategies are called here.
+# Our names for the options of Flower's strategies.
 FLOWERS_NAMES = {
     "fraction_train": "sample={value}, a share of the nodes (or a number of them)",
     "fraction_evaluate": "evaluate_sample={value} (or evaluate_every=0 for no evaluation)",
@@ -190,7 +190,7 @@ class Options:
 
 
 def require_callable(name: str, function: T) -> T:
-    """Return a function or None, or say what was given instead."""
+    """Return a function or None; raise InputError for anything else."""
     if function is not None and not callable(function):
         raise InputError(f"{name} must be a function, got {function!r:.60}")
     return function

@@ -1,4 +1,4 @@
-"""Strategies of Flower's that wrap one of ours, such as differential privacy.
+"""Flower strategies that wrap one of ours, such as differential privacy.
 
 Their own `start` is Flower's loop, which has no quorum, retries, checkpoints or sequences. So
 `LocalStrategy.start(..., wrapper=private)` drives the round through the wrapper's hooks instead.

@@ -13,8 +13,8 @@ from fedac.simulation.problem import PRECISIONS, Problem, Snapshot, require_clus
 if TYPE_CHECKING:
     from fedac.simulation.engines.base import Engine
 
-# What users call an engine, and its module, in the order in which engines are tried. Modules are
-# imported when their turn comes: the reference engine must not pay for importing Numba.
+# Names and modules of the engines, in the order in which they are tried. Modules are imported
+# lazily: the reference engine must not pay for importing Numba.
 ENGINES = (
     ("fast", "linear.engine"),
     ("reference", "reference"),

@@ -79,7 +79,7 @@ class Theorem:
     eta_limit : float
         The largest step size allowed, times L.
     strongly_convex : bool
-        Whether it is for strongly convex objectives, or for general convex ones, without mu.
+        Whether it is for strongly convex objectives; if not, for general convex ones, without mu.
     assumption : 1 or 2
         Whether it holds under asm1, or needs asm2 with its Q.
     start : str

@@ -19,12 +19,12 @@ diverged lanes leave their group, and at recorded steps the losses of all lanes 
 pass over the data (`model`). If a step size decays, the group gets new hyperparameters and tables
 in every round.
 
-**The affine form.** Kernels know no algorithm. An algorithm's `query` and `update` are called on
-unit vectors, which gives c, A and b with ``w_md = c.S`` and ``S' = A S + b g`` (`coefficients`). In
-a linear model g is a number times a row plus l2 w_md, and the l2 term goes into A. A would touch
-every coordinate at every step. So workers keep ``Y_t = A^-t S_t`` instead: Y changes only along the
-drawn row, and a step costs as much as the row has nonzeros. The tables of a round hold ``c' A^t``
-and ``A^-(t+1) b`` for every step t.
+**The affine form.** Kernels know nothing about algorithms. An algorithm's `query` and `update` are
+called on unit vectors, which gives c, A and b with ``w_md = c.S`` and ``S' = A S + b g``
+(`coefficients`). In a linear model g is a number times a row plus l2 w_md, and the l2 term goes
+into A. A would touch every coordinate at every step. So workers keep ``Y_t = A^-t S_t`` instead: Y
+changes only along the drawn row, and a step costs as much as the row has nonzeros. The tables of a
+round hold ``c' A^t`` and ``A^-(t+1) b`` for every step t.
 
 **Folding.** When A^t becomes so ill-conditioned that rounding would show, Y is folded: multiplied
 by A^t once, over all coordinates, and t starts again at 0. The tables say at which steps.

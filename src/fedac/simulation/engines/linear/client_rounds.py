@@ -234,7 +234,7 @@ class MemoryHost(NamedTuple):
     """A machine that keeps memories of clients."""
 
     share: float  # of all memories
-    free: int | None  # bytes, if the system tells
+    free: int | None  # bytes, if the system reports it
     name: str
 
 
@@ -253,7 +253,7 @@ def require_space(sizes: dict[str, int], itemsize: int, hosts: Iterable[MemoryHo
 
 
 def free_bytes() -> int | None:
-    """Return how much memory is free, if the system tells."""
+    """Return how much memory is free, if the system reports it."""
     with suppress(OSError, ValueError):
         for line in Path("/proc/meminfo").read_text().splitlines():
             if line.startswith("MemAvailable:"):

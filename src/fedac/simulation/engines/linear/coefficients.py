@@ -28,7 +28,7 @@ from fedac.simulation.engines.linear.kernels.types import Closing, Combinations,
 from fedac.simulation.problem import Lane
 from fedac.validate import Array
 
-# How badly A^t may be conditioned before Y is folded: rounding is multiplied by it.
+# Largest condition number of A^t before Y is folded: it multiplies rounding errors.
 SAFE_CONDITION = {np.dtype(np.float32): 16.0, np.dtype(np.float64): 1e4}
 # Beyond these sizes powers of A come near the ends of single precision.
 SAFE_SIZE = 1e12

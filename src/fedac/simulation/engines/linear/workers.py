@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from fedac.simulation.engines.linear.model import Regularizer
     from fedac.simulation.engines.ray.driver import ActorPool
 
-# Works on the strands from the first argument up to, and without, the second.
+# Works on the strands from the first argument up to, but not including, the second.
 Task = Callable[[int, int], object]
 # Lanes of the problem, and the length of a round.
 RoundKey = tuple[tuple[int, ...], int]

@@ -123,7 +123,7 @@ def member(draws, place):
 
 @helper
 def rows_of(draws, m, n):
-    """Return the first of the rows that client m draws from, and how many they are."""
+    """Return the first row that client m draws from, and the number of its rows."""
     if draws.bounds.size:
         first = draws.bounds[m]
         return np.uint64(first), np.uint64(draws.bounds[m + 1] - first)
@@ -340,7 +340,7 @@ def find_margins(sequences, data, start, margins, strands, first_strand, last_st
 
 @compiled
 def add_rows(sequences, data, steps, total, first_strand, last_strand):
-    """Add up the rows of some strands, as much of each as all workers together have added."""
+    """Add up the rows of some strands, each times the sum of all workers' multiples of it."""
     n, W = steps.shape[1], np.uint64(len(sequences))
     strands = len(total)
     for strand in range(first_strand, last_strand):
@@ -354,7 +354,7 @@ def add_rows(sequences, data, steps, total, first_strand, last_strand):
 
 @helper
 def sweep_up(sequences, start, base, Y, weight, sums):
-    """Add how far a worker moved, weighted, to the sums, over all coordinates, and reset it."""
+    """Add a worker's weighted move to the sums, over all coordinates, and reset the worker."""
     W = np.uint64(len(sequences))
     for place in range(np.uint64(0), np.uint64(start.size), W):
         moved = load(sequences, Y, place) - load(sequences, base, place)
@@ -418,7 +418,7 @@ def gram_steps(lanes, sequences, loss, tables, first_step, rows_a_step, block, C
 
 @compiled
 def scatter(sequences, drawn, C, steps):
-    """Add what each step adds to the state to the sum of its row."""
+    """Add each step's contribution to the sum of its row."""
     W = np.uint64(len(sequences))
     for m in range(len(C)):
         for k in range(np.uint64(C.shape[1])):

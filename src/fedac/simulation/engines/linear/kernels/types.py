@@ -80,7 +80,7 @@ class Draws(NamedTuple):
 
 
 class Tables(NamedTuple):
-    """What a kernel needs of the algorithms for a round of a given length (see `coefficients.py`).
+    """What a kernel needs to know of algorithms for a round of some length (see `coefficients.py`).
 
     Arrays end in (sequence, lane) like a state; for the kernels they are padded and flat.
     """
