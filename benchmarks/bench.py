@@ -37,7 +37,7 @@ from fedac.errors import NotAcceleratedWarning, StepSizeWarning
 from fedac.experiments import sweep
 from fedac.experiments.grid import read_grid, shipped
 from fedac.experiments.store import Store, describe_machine
-from fedac.experiments.task import prepare
+from fedac.experiments.workload import prepare
 from fedac.federation.sampling import sample_index
 from fedac.objectives import LogisticRegression
 from fedac.simulation import simulate

@@ -23,7 +23,7 @@ from fedac.data import load
 from fedac.experiments.pool import Order
 from fedac.experiments.ray_pool import OnRay
 from fedac.experiments.store import Outcome
-from fedac.experiments.task import Workload
+from fedac.experiments.workload import Workload
 from fedac.federation.spec import RunSpec
 from fedac.objectives import LogisticRegression
 from fedac.simulation import simulate

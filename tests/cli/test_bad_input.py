@@ -35,7 +35,7 @@ def test_a_tiny_l2_is_refused_before_the_simulation(assert_refused, monkeypatch,
     def simulate(*_, **__):
         raise AssertionError("the simulation must not start")
 
-    monkeypatch.setattr("fedac.experiments.task.run_problem", simulate)
+    monkeypatch.setattr("fedac.experiments.workload.run_problem", simulate)
     arguments = ("--dataset", "synthetic", "--algorithm", "fedavg", "--l2", l2)
     assert_refused("run", *arguments, saying="l2 is too small for this data: use a larger one")
 

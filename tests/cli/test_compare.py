@@ -92,6 +92,7 @@ def test_nothing_reaches_the_target(fedac):
     assert "not reached" in out
 
 
+@pytest.mark.slow
 def test_without_a_target(fedac):
     code, out, _ = fedac(*SMALL, "--budget", "5 rounds")
     assert code == 0
@@ -104,6 +105,7 @@ def test_without_a_target(fedac):
     assert "it reached a suboptimality of" in out
 
 
+@pytest.mark.slow
 def test_further_methods_are_added_to_a_folder(fedac, assert_refused, tmp_path):
     small = [*SMALL[:-1], "fedavg", "--tries", 4, "--target", 0.1, "-K", 4]
     assert fedac(*small, "--out", tmp_path / "out").code == 0
@@ -129,6 +131,7 @@ def test_progress_does_not_name_a_winner(fedac, monkeypatch):
     assert not any("best" in note for note in notes)
 
 
+@pytest.mark.slow
 def test_wires_have_rows_of_their_own(fedac):
     code, out, _ = fedac(*SMALL, "--wire", "float32,int8", "--target", 0.3, "--json")
     assert code == 0

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from fedac import LogisticRegression, load, optimum
-from fedac.experiments import task
+from fedac.experiments import workload
 from fedac.experiments.reproduction import demo
 from fedac.experiments.reproduction.published import published_runs
 
@@ -83,7 +83,7 @@ def test_published_rounds_are_those_of_as_many_workers(fedac, monkeypatch, tmp_p
 
 def test_a_second_run_computes_nothing(fedac, monkeypatch, tmp_path):
     first = fedac("demo", "--out", tmp_path)
-    monkeypatch.setattr(task, "run_problem", None)
+    monkeypatch.setattr(workload, "run_problem", None)
     assert fedac("demo", "--out", tmp_path) == first
 
 
@@ -100,7 +100,7 @@ def test_interrupt(fedac, monkeypatch, tmp_path):
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(task, "run_problem", interrupted)
+    monkeypatch.setattr(workload, "run_problem", interrupted)
     code, out, err = fedac("demo", "--out", tmp_path)
     assert (code, out) == (130, "")
     first, last = err.splitlines()

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from fedac.cli import reproduce
-from fedac.experiments import grid, report, task
+from fedac.experiments import grid, report, workload
 from fedac.experiments.run_key import A9A
 from fedac.experiments.store import Store
 from fedac.experiments.summary import tuned
@@ -81,7 +81,7 @@ def test_a_second_run_redoes_nothing_and_draws_the_same(fedac, monkeypatch, tmp_
 
     assert fedac("reproduce", "figure-2", "--out", tmp_path).code == 0
     before = {path.name: path.read_bytes() for path in (tmp_path / "figures").iterdir()}
-    monkeypatch.setattr(task, "run_problem", forbidden)
+    monkeypatch.setattr(workload, "run_problem", forbidden)
     code, _, err = fedac("reproduce", "figure-2", "--out", tmp_path)
     assert code == 0
     assert "0 runs in" in err
@@ -241,7 +241,7 @@ def test_an_interrupt_says_what_is_kept(fedac, monkeypatch, tmp_path, number):
     def interrupted(*_, **__):
         signal.raise_signal(number)
 
-    monkeypatch.setattr(task, "run_problem", interrupted)
+    monkeypatch.setattr(workload, "run_problem", interrupted)
     code, said, err = fedac("reproduce", "figure-1", "--out", tmp_path)
     assert (code, said) == (130, "")
     first, last = err.splitlines()

@@ -486,12 +486,13 @@ def test_out_of_memory(fedac, monkeypatch):
     def simulate(*_, **__):
         raise MemoryError
 
-    monkeypatch.setattr("fedac.experiments.task.run_problem", simulate)
+    monkeypatch.setattr("fedac.experiments.workload.run_problem", simulate)
     code, out, err = fedac("run")
     assert (code, out) == (1, "")
     assert err.startswith("fedac: out of memory; ")
 
 
+@pytest.mark.slow
 def test_tables_have_one_kind_of_megabytes(fedac, small):
     saying = "MB: sent and received by a client that is present in every round."
     half = ("--clients", 4, "--participation", 0.5, "-K", 2, "-T", 8, "--algorithm", "scaffold")

@@ -11,7 +11,7 @@ import pytest
 from fedac.algorithms import ALGORITHMS
 from fedac.cli import sweep as command
 from fedac.experiments import sweep as experiment
-from fedac.experiments import task
+from fedac.experiments import workload
 from fedac.experiments.grid import read_grid
 from fedac.experiments.store import FILE, Store
 from fedac.federation.spec import SWEEP
@@ -263,7 +263,7 @@ def test_large_step_sizes_are_mentioned_once(fedac, options, tmp_path):
 
 
 def test_dry_run(fedac, grid, tmp_path, monkeypatch):
-    monkeypatch.delattr(task, "run_problem")  # a small sweep is predicted without running any
+    monkeypatch.delattr(workload, "run_problem")  # a small sweep is predicted without running any
     code, out, err = fedac("sweep", grid, "--dry-run", "--out", tmp_path / "out")
     assert (code, err) == (0, "")
     assert out.startswith("cells: 16, missing: 16\ngradient queries: 1.536e+03\nexpected time: ")
@@ -348,7 +348,7 @@ def test_an_interrupt(fedac, grid, tmp_path, monkeypatch):
 
 
 def test_an_interrupt_says_what_is_kept(fedac, grid, tmp_path, monkeypatch):
-    whole = task.run_problem
+    whole = workload.run_problem
     calls = []
 
     def third_time(*arguments, **how):
@@ -357,7 +357,7 @@ def test_an_interrupt_says_what_is_kept(fedac, grid, tmp_path, monkeypatch):
             raise KeyboardInterrupt
         return whole(*arguments, **how)
 
-    monkeypatch.setattr(task, "run_problem", third_time)
+    monkeypatch.setattr(workload, "run_problem", third_time)
     out = tmp_path / "out"
     code, said, err = fedac("sweep", grid, "--out", out)
     assert (code, said) == (130, "")

@@ -191,6 +191,7 @@ def test_round_trip(X, chunk, data):
     np.testing.assert_array_equal(loaded.y, y)
 
 
+@pytest.mark.slow
 @settings(max_examples=1000)
 @given(
     lines=st.lists(

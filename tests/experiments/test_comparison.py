@@ -13,7 +13,7 @@ from fedac import Link, LogisticRegression, compare, load, simulate, split
 from fedac.algorithms import FEDAVG
 from fedac.data import Dataset
 from fedac.errors import InputError
-from fedac.experiments import task
+from fedac.experiments import workload
 from fedac.experiments.comparison import Budget, Question, Study, open_store
 from fedac.experiments.comparison.baselines import BASELINES
 from fedac.experiments.comparison.calibration import PLANNER
@@ -307,7 +307,7 @@ def test_a_round_of_minibatch_sgd_is_one_batch():
 
 def test_the_same_question_is_answered_from_the_store(found, monkeypatch):
     comparison, runs, folder = found
-    monkeypatch.setattr(task.Workload, "run", None)
+    monkeypatch.setattr(workload.Workload, "run", None)
     with open_store(folder) as store:
         again = Study(ask()).answer(store)
         # Another target or link needs no new run if the same settings win.

@@ -14,7 +14,7 @@ from fedac.data import load
 from fedac.errors import InputError
 from fedac.experiments.grid import make_grid, read_grid, shipped
 from fedac.experiments.run_key import WITHOUT_FINGERPRINT
-from fedac.experiments.task import list_groups, make_task
+from fedac.experiments.workload import list_groups, make_workload
 from fedac.federation.spec import RunSpec, options_of
 
 TOML = """\
@@ -218,7 +218,7 @@ def test_a_file_of_clients_needs_no_number(read, tmp_path):
 
 def groups(grid):
     data = load("synthetic")
-    return list_groups(grid, make_task(grid, data), data)
+    return list_groups(grid, make_workload(grid, data), data)
 
 
 def test_groups_of_clients(read):

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedac.errors import CompileCacheWarning, InputError
-from fedac.experiments import scheduling, sweep, task
+from fedac.experiments import scheduling, sweep, workload
 from fedac.experiments.export import write_csv
 from fedac.experiments.grid import make_grid
 from fedac.experiments.merge import Shard
@@ -180,7 +180,7 @@ def test_what_the_input_is_to_blame_for_is_an_input_error(tmp_path, monkeypatch)
     def refuse(*_, **__):
         raise InputError("what the clients remember takes 9,999 MB")
 
-    monkeypatch.setattr(task, "run_problem", refuse)
+    monkeypatch.setattr(workload, "run_problem", refuse)
     with (
         Store(tmp_path, create=True) as store,
         pytest.raises(

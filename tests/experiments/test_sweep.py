@@ -17,7 +17,7 @@ import pytest
 from fedac.data import load, split
 from fedac.data.holdout import hold_out
 from fedac.errors import InputError
-from fedac.experiments import sweep, task
+from fedac.experiments import sweep, workload
 from fedac.experiments.export import write_csv
 from fedac.experiments.grid import make_grid
 from fedac.experiments.store import FILE, Store
@@ -84,7 +84,7 @@ def calls(monkeypatch):
         calls.append((tuple(etas), problem.federation.M, problem.schedule.K, etas))
         return run_problem(problem, **how | {"engine": "reference"})
 
-    monkeypatch.setattr(task, "run_problem", counted)
+    monkeypatch.setattr(workload, "run_problem", counted)
     return calls
 
 
@@ -385,26 +385,30 @@ def test_progress(make, store, monkeypatch):
 
 @pytest.mark.usefixtures("calls")
 def test_plan(make, store):
-    task, groups = sweep.prepare(make())
+    workload, groups = sweep.prepare(make())
     assert list(map(len, groups)) == [4, 4, 4, 4]
     sweep.run(make(workers=(4,)), store)
     rest = [tuple(store.missing(runs)) for runs in groups]
     assert rest == [(), (), *groups[2:]]
-    assert 0 < sum(map(task.seconds, rest)) < sum(map(task.seconds, groups))
-    assert 0 < sweep.predict_seconds(task, rest, jobs=1) < sweep.predict_seconds(task, groups, 1)
-    assert sweep.predict_seconds(task, []) == 0
+    assert 0 < sum(map(workload.seconds, rest)) < sum(map(workload.seconds, groups))
+    assert (
+        0
+        < sweep.predict_seconds(workload, rest, jobs=1)
+        < sweep.predict_seconds(workload, groups, 1)
+    )
+    assert sweep.predict_seconds(workload, []) == 0
 
 
 def test_the_speed_is_measured_on_short_groups(make, calls, monkeypatch):
     monkeypatch.setattr(sweep, "TRIAL_SECONDS", 1e-3)
     grid = make(steps=2**14)
     before = time.perf_counter()
-    task, groups = sweep.prepare(grid)
-    ratio = sweep.measure_speed(task, groups)
+    workload, groups = sweep.prepare(grid)
+    ratio = sweep.measure_speed(workload, groups)
     took = time.perf_counter() - before
     assert len(calls) == 2 * sweep.TRIALS  # once to compile, once to measure
     # The whole groups would take more than all of it.
-    assert 0 < took < ratio * sum(map(task.seconds, groups))
+    assert 0 < took < ratio * sum(map(workload.seconds, groups))
 
 
 def arguments(grid):

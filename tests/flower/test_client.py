@@ -30,7 +30,7 @@ from fedac.flower import (
 )
 
 
-def make_task(name: str, **changes) -> Task:
+def make_workload(name: str, **changes) -> Task:
     algorithm = get(name)
     hp = algorithm.couple(eta=0.1, mu=0.5, K=3)
     options = {"round": 2, "first_step": 3, "local_steps": 3, "seed": 1} | changes
@@ -39,7 +39,7 @@ def make_task(name: str, **changes) -> Task:
 
 @pytest.mark.parametrize("name", ["fedac-i", "fedac-ii", "fedavg"])
 def test_local_steps_follow_the_algorithm(name):
-    algorithm, task = get(name), make_task(name)
+    algorithm, task = get(name), make_workload(name)
     rng = np.random.default_rng(0)
     sequences = [[rng.normal(size=4)] for _ in algorithm.sequences]
     seen = []
@@ -59,9 +59,9 @@ def test_local_steps_follow_the_algorithm(name):
 
 def test_a_gradient_of_another_shape_is_refused():
     with pytest.raises(InputError, match=r"shapes \[\(2,\)\], not \[\(3,\)\]"):
-        local_steps(lambda w, step: [np.ones(2)], [[np.ones(3)]], make_task("fedavg"))
+        local_steps(lambda w, step: [np.ones(2)], [[np.ones(3)]], make_workload("fedavg"))
     with pytest.raises(InputError, match=r"the gradient has arrays of shapes \[\], not"):
-        local_steps(lambda w, step: [], [[np.ones(3)]], make_task("fedavg"))
+        local_steps(lambda w, step: [], [[np.ones(3)]], make_workload("fedavg"))
 
 
 def test_wrong_gradients_are_refused():
@@ -71,7 +71,7 @@ def test_wrong_gradients_are_refused():
         (np.ones((1, 3)), "must be a list of arrays, got ndarray"),
     ):
         with pytest.raises(InputError, match=saying):
-            local_steps(lambda w, step, g=wrong: g, [[np.ones(3)]], make_task("fedavg"))
+            local_steps(lambda w, step, g=wrong: g, [[np.ones(3)]], make_workload("fedavg"))
 
 
 @pytest.mark.parametrize("algorithm", ["fedac-i", "fedavg"])
@@ -81,8 +81,8 @@ def test_a_gradient_may_be_computed_in_place(algorithm):
         return w
 
     sequences = [[np.ones(3)]] * (1 if algorithm == "fedavg" else 2)
-    mine = local_steps(in_place, sequences, make_task(algorithm))
-    other = local_steps(lambda w, step: [3.0 * w[0]], sequences, make_task(algorithm))
+    mine = local_steps(in_place, sequences, make_workload(algorithm))
+    other = local_steps(lambda w, step: [3.0 * w[0]], sequences, make_workload(algorithm))
     np.testing.assert_array_equal(mine, other)
     assert (sequences[0][0] == 1).all()
 
@@ -94,7 +94,7 @@ def test_drawing_from_no_rows_is_refused():
 
 @pytest.mark.parametrize("name", ["fedac-i", "fedac-ii", "fedavg", "fedavg-weighted"])
 def test_a_received_task_makes_the_same_steps_to_the_bit(name):
-    task = make_task(name)
+    task = make_workload(name)
     received = Task.from_json(task.to_json())
     assert (received.round, received.first_step, received.local_steps, received.seed) == (
         2,
@@ -120,7 +120,7 @@ def test_a_received_task_makes_the_same_steps_to_the_bit(name):
     ],
 )
 def test_a_broken_task_is_refused(changes, message):
-    content = json.loads(make_task("fedac-ii").to_json()) | changes
+    content = json.loads(make_workload("fedac-ii").to_json()) | changes
     for name in [name for name, value in changes.items() if value is None]:
         del content[name]
     with pytest.raises(InputError, match=message):
@@ -282,7 +282,7 @@ def test_dropout_depends_only_on_the_seed(tmp_path):
     module, _, _ = (make(TENSORS) for _ in range(3))
     torch.manual_seed(5)
     arrays = {f"{s}/{name}": a for s in ("w_ag", "w") for name, a in named(module).items()}
-    module.train(arrays, make_task("fedac-i"), worker=0)
+    module.train(arrays, make_workload("fedac-i"), worker=0)
     assert torch.equal(torch.rand(3), drawn)  # the global generator is left alone
 
 

@@ -140,6 +140,7 @@ def test_c_is_the_mean_with_all_clients(weighting, tmp_path):
     assert max(run.gaps) <= 1e-12
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["scaffold", "fedac-i+cv"])
 def test_half_of_unequal_clients_reach_the_pooled_optimum(algorithm):
     """Full gradients, 10 clients by dirichlet(0.3): a share of 1/2 for all made the loss grow."""
@@ -313,6 +314,7 @@ def test_robust_rules_refuse_control_variates(federation, algorithm, rule):
         federation.strategy(algorithm, aggregation=rule)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", ["median", "trimmed-mean"])
 @pytest.mark.parametrize("algorithm", ["fedavg", "fedac-i", "fedac-i+local", "diloco(0.7, 0.5)"])
 def test_robust_rules_hold_against_a_liar_in_every_round(

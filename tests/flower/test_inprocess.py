@@ -281,6 +281,7 @@ def sleeper(slow: int, seconds: float) -> ClientApp:
     return app_of(train)
 
 
+@pytest.mark.slow
 def test_pushing_returns_at_once():
     grid = InProcessGrid(sleeper(0, 2.0), 2)
     began = time.monotonic()
@@ -295,6 +296,7 @@ def test_pushing_returns_at_once():
     assert not grid.pull_messages(names)  # each of them once
 
 
+@pytest.mark.slow
 @IN_PROCESS_AND_WORKERS
 def test_a_slow_node_blocks_neither_the_server_nor_the_nodes_after_it(workers):
     with InProcessGrid(sleeper(0, 5.0), 4, workers=workers) as grid:
@@ -326,6 +328,7 @@ def test_several_nodes_that_hang_are_left_alone():
     assert said(grid.send_and_receive(ask(grid), timeout=4.0)) == [2, 3, 5]
 
 
+@pytest.mark.slow
 def test_our_deadline_holds(federation):
     def load_data(context):
         if context.node_config["partition-id"] == 2:

@@ -30,6 +30,7 @@ def stuck(federation):
         over.set()
 
 
+@pytest.mark.slow
 def test_a_round_continues_after_the_quorum_and_a_grace_period(federation, vector, stuck):
     # The second round starts beside the stuck node after a quarter of the deadline.
     began, deadline = time.monotonic(), 24.0

@@ -218,6 +218,7 @@ def test_noise_for_more_clients_than_a_round_may_have_is_refused(federation, wra
     assert grid.asked == []
 
 
+@pytest.mark.slow
 def test_noise_is_enough_for_the_smallest_round(federation):
     """Measured against z C over the replies of a round, in 20,000 numbers.
 

@@ -109,6 +109,7 @@ def test_in_float32_it_is_to_rounding(method, weighting):
     np.testing.assert_allclose(found.state["c"], p @ c_m, rtol=0, atol=1e-5)
 
 
+@pytest.mark.slow
 @both_engines
 @both_weightings
 @pytest.mark.parametrize("method", METHODS)

@@ -497,6 +497,7 @@ dist.destroy_process_group()
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs Linux")
 def test_threads_end_before_the_interpreter() -> None:
     # One that outlives it aborts the process, if it then drops the last reference to a tensor.

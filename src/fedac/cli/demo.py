@@ -32,7 +32,7 @@ def command(out: Path) -> None:
     from fedac.experiments.reproduction.published import headlines, published_cells, published_runs
     from fedac.experiments.store import Store
     from fedac.experiments.summary import tuned
-    from fedac.experiments.task import prepare
+    from fedac.experiments.workload import prepare
     from fedac.federation.link import DEFAULT_LINK
 
     folder = output_folder(out, option="--out")

@@ -212,7 +212,7 @@ def _spec_option(surface: Surface, name: str, option: Option) -> Callable[[F], F
 
 def read_spec(surface: Surface, given: Mapping[str, Any]) -> Spec:
     """Return the Spec of the options that were given; the others are None."""
-    from fedac.federation.rules import check_spec
+    from fedac.federation.spec_checks import check_spec
 
     return check_spec(replace(surface, spell=command_option), read_values(surface, given))
 

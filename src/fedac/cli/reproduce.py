@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from fedac.experiments.reproduction.figures import Figure
     from fedac.experiments.store import Store
-    from fedac.experiments.task import Group, Workload
+    from fedac.experiments.workload import Group, Workload
     from fedac.federation.spec import Spec
 
 STAND_IN = "synthetic-dense"
@@ -87,7 +87,7 @@ def command(
     from fedac.experiments.reproduction.figures import draw
     from fedac.experiments.store import Store
     from fedac.experiments.summary import find_spread
-    from fedac.experiments.task import prepare
+    from fedac.experiments.workload import prepare
     from fedac.plotting import save_figure
 
     find_spread(band)
@@ -140,8 +140,8 @@ def _figures(names: tuple[str, ...], dataset: str | None) -> list[Figure]:
 def _grid(sweep: str, dataset: str | None, seeds: list[int]) -> Spec:
     """Return a shipped grid with these seeds, on another data set if one is given."""
     from fedac.experiments.grid import given_values, read_grid, shipped
-    from fedac.federation.rules import check_spec
     from fedac.federation.spec import SWEEP, command_option
+    from fedac.federation.spec_checks import check_spec
 
     grid = read_grid(shipped(sweep))
     values = {**given_values(grid), "seeds": seeds}

@@ -67,7 +67,7 @@ def command(
     spec = read_spec(RUN, given)
     from fedac.data.holdout import load_with_test
     from fedac.experiments.run_key import federation_name
-    from fedac.experiments.task import make_task
+    from fedac.experiments.workload import make_workload
     from fedac.federation.link import Link
     from fedac.federation.schedule import Schedule
     from fedac.objectives.heterogeneity import minimized
@@ -80,7 +80,7 @@ def command(
         raise InputError("--ray-address needs --on ray")
     with download_bar(spec.dataset) as show:
         data, test = load_with_test(spec.dataset, spec.test, show)
-    task = make_task(spec, data, test)
+    task = make_workload(spec, data, test)
     federation = task.federation(spec)
     clients = federation.clients
     f_star = _f_star(minimized(task.objective, clients, spec.weighting), spec.l2)

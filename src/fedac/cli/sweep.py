@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     from fedac.experiments.store import Store
     from fedac.experiments.sweep import Summary
-    from fedac.experiments.task import Group, Workload
+    from fedac.experiments.workload import Group, Workload
     from fedac.federation.spec import RunSpec, Spec
 
 NEEDED = "--dataset, --l2, --algorithms, --workers or --clients, --local-steps and --eta"
@@ -145,7 +145,7 @@ def command(
 
 def load_grid(grid: Spec) -> tuple[Workload, list[Group]]:
     """Load the data of a grid, with a bar while it is downloaded."""
-    from fedac.experiments.task import prepare
+    from fedac.experiments.workload import prepare
 
     with download_bar(grid.dataset) as show:
         return prepare(grid, show)

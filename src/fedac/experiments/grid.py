@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from fedac.errors import InputError, look_up
-from fedac.federation.rules import check_spec
 from fedac.federation.spec import SWEEP, Spec
+from fedac.federation.spec_checks import check_spec
 
 # In an installed package, and at the root of a checkout.
 SHIPPED = (Path(__file__).parents[1] / "sweeps", Path(__file__).parents[3] / "sweeps")

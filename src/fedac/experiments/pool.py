@@ -24,7 +24,7 @@ import cloudpickle
 
 from fedac.errors import InputError
 from fedac.experiments.store import Origin, Outcome
-from fedac.experiments.task import Workload
+from fedac.experiments.workload import Workload
 from fedac.federation.spec import RunSpec
 from fedac.processes import Handler, Pool, WorkerDiedError
 

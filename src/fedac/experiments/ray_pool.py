@@ -23,7 +23,7 @@ from fedac.errors import InputError
 from fedac.experiments.pool import Answer, Order, Report, Throttle, passed_on, run_order, to_bytes
 from fedac.experiments.scheduling import Cost, best_jobs
 from fedac.experiments.store import this_origin
-from fedac.experiments.task import Workload
+from fedac.experiments.workload import Workload
 from fedac.processes import WorkerDiedError
 
 # How often Ray restarts a group that it lost with its process or node.

@@ -22,7 +22,7 @@ from fedac.experiments.merge import Shard
 from fedac.experiments.pool import Answer, InProcesses, InThisProcess, Order, Runner
 from fedac.experiments.scheduling import available_cores, best_jobs, predict_time, share_out
 from fedac.experiments.store import Best, Store
-from fedac.experiments.task import Group, Workload, prepare
+from fedac.experiments.workload import Group, Workload, prepare
 from fedac.federation.spec import RunSpec, Spec
 from fedac.validate import require_count
 

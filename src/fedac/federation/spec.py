@@ -8,13 +8,13 @@ below. To add an option, add a field here and the code that uses it.
   has some of the fields, may have its own names for them, and takes several values of some::
 
       SWEEP = Surface(several=("algorithm", "eta", ...), names={"algorithm": "algorithms"})
-      spec = fedac.federation.rules.check_spec(SWEEP, {"algorithms": ["fedavg"], "eta": [0.1, 0.5]})
+      spec = check_spec(SWEEP, {"algorithms": ["fedavg"], "eta": [0.1, 0.5]})
 
 - A Spec whose fields hold tuples is a *grid*: ``spec.expand()`` lists its runs, each a Spec
   without tuples; ``spec.several("eta")`` is a tuple in any case.
 - A `RunSpec` is a run with the hashes of what was loaded. Its `key` identifies it in a store.
 
-This module is light: it does not import NumPy. The checks are in `fedac.federation.rules`.
+This module is light: it does not import NumPy. The checks are in `fedac.federation.spec_checks`.
 """
 
 from __future__ import annotations

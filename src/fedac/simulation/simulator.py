@@ -20,9 +20,9 @@ from fedac.data import Clients, Dataset
 from fedac.data.clients import as_clients
 from fedac.errors import InputError, NotAcceleratedWarning, StepSizeWarning
 from fedac.federation.federation import Federation, make_federation
-from fedac.federation.rules import check_spec
 from fedac.federation.schedule import Decay, Schedule
 from fedac.federation.spec import FLOAT32, Spec, Surface
+from fedac.federation.spec_checks import check_spec
 from fedac.objectives import HeldOut, LinearModel, Objective
 from fedac.objectives.heterogeneity import minimized
 from fedac.simulation.engines import start_engine

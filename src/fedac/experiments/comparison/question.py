@@ -17,8 +17,8 @@ from fedac.experiments.comparison.baselines import BASELINES
 from fedac.experiments.run_key import key_fingerprint
 from fedac.federation.federation import taking_part
 from fedac.federation.link import Link, as_link
-from fedac.federation.rules import check_spec
 from fedac.federation.spec import COMPARE, LARGEST_COUNT, LARGEST_STORED, Spec, Surface
+from fedac.federation.spec_checks import check_spec
 from fedac.plugins import find_algorithm
 
 AXES = ("rounds", "megabytes", "seconds")

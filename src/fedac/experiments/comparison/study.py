@@ -32,7 +32,7 @@ from fedac.experiments.comparison.tuner import Setting, Tuner
 from fedac.experiments.run_key import key_fingerprint
 from fedac.experiments.store import Store
 from fedac.experiments.sweep import Progress, run_groups
-from fedac.experiments.task import list_groups, make_task
+from fedac.experiments.workload import list_groups, make_workload
 from fedac.federation.compression import FLOAT32, bytes_down, bytes_of, bytes_up
 from fedac.federation.costs import Costs, run_costs
 from fedac.federation.federation import batch_rows, batch_size, taking_part
@@ -67,7 +67,7 @@ class Study:
         self.question = question
         spec = question.spec
         data = data or load(spec.dataset)
-        self.task = make_task(spec, data)
+        self.task = make_workload(spec, data)
         # All runs of a comparison share these fields.
         self._template = list_groups(spec, self.task, data)[0][0]
         self._clients = self.task.clients.get(self._template.split_hash)

@@ -146,11 +146,11 @@ def prepare(
 ) -> tuple[Workload, list[Group]]:
     """Load the data of a Spec, and list its runs in groups."""
     data, test = load_with_test(spec.dataset, spec.test, on_progress)
-    task = make_task(spec, data, test)
+    task = make_workload(spec, data, test)
     return task, list_groups(spec, task, data)
 
 
-def make_task(spec: Spec, data: Dataset, test: Dataset | None = None) -> Workload:
+def make_workload(spec: Spec, data: Dataset, test: Dataset | None = None) -> Workload:
     """Build what the runs of a Spec need from data that is loaded."""
     objective = make_objective(spec.loss, data.X, data.y, l2=spec.l2, intercept=spec.intercept)
     algorithms = {each.name: each for each in map(find_algorithm, spec.several("algorithm"))}
