@@ -122,7 +122,10 @@ class OnRay:
     def __exit__(self, *_: object) -> None:
         # Running tasks end with the connection or, if it stays open, here.
         ray = import_ray()
-        for task in self._running:
+        tasks = list(self._running)
+        # Ray may abort this process if a finished task is cancelled.
+        unfinished = ray.wait(tasks, num_returns=len(tasks), timeout=0)[1] if tasks else []
+        for task in unfinished:
             ray.cancel(task, force=True)
         ray.kill(self._board)
         self._stack.close()
