@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from fedac.cli import main
 from fedac.data import Dataset, load
-from fedac.data.holdout import check_test, hold_out, load_with_test, parse_test
+from fedac.data.holdout import check_test, hold_out, load_with_test
 from fedac.errors import InputError
 
 rng = np.random.default_rng(0)
@@ -51,9 +52,10 @@ def test_no_rows_are_left():
 
 
 @pytest.mark.parametrize("text", ["0", "1", "1.5", "-0.2", "nan", "inf", "20"])
-def test_bad_shares(text):
-    with pytest.raises(InputError, match=f"must be between 0 and 1, got {text}"):
-        parse_test(text)
+def test_bad_shares(text, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        main(["run", "--test", text])
+    assert f"must be between 0 and 1, got {text}" in capsys.readouterr().err
 
 
 def test_clients_named_line_by_line_cannot_be_held_out():

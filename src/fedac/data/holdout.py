@@ -13,17 +13,6 @@ from fedac.errors import InputError
 SEED = 0
 
 
-def parse_test(text: str) -> float | str:
-    """Parse ``--test``: a share of the rows to hold out, a data set's name or a path."""
-    try:
-        share = float(text)
-    except ValueError:
-        return text
-    if not 0 < share < 1:
-        raise InputError(f"the share of rows to hold out must be between 0 and 1, got {text}")
-    return share
-
-
 def check_test(test: float | str | None, split: str) -> None:
     """Raise `InputError` if rows are held out of data whose clients are named in a file."""
     if isinstance(test, float) and not is_split(split):
