@@ -2,12 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterable, Mapping
-from typing import TypeVar
-
-T = TypeVar("T")
-
 
 class InputError(ValueError):
     """Invalid input; the message says what is accepted."""
@@ -51,24 +45,3 @@ class CompileCacheWarning(UserWarning):
 
 class NetworkFileSystemWarning(UserWarning):
     """A store is on a file system where SQLite's locks do not work between machines."""
-
-
-def unknown_name(kind: str, name: str, known: Iterable[str]) -> InputError:
-    """Return the error for an unknown name, which suggests the closest known one.
-
-    Examples
-    --------
-    >>> print(unknown_name("algorithm", "fedac-1", ["fedac-i", "fedavg"]))
-    unknown algorithm 'fedac-1'; did you mean 'fedac-i'? known: fedac-i, fedavg
-    """
-    names = sorted(known)
-    near = difflib.get_close_matches(name.lower(), names, n=1, cutoff=0.5)
-    hint = f"did you mean '{near[0]}'? " if near else ""
-    return InputError(f"unknown {kind} '{name}'; {hint}known: {', '.join(names)}")
-
-
-def look_up(kind: str, name: str, table: Mapping[str, T]) -> T:
-    """Return an entry of a table, or raise `unknown_name`."""
-    if name not in table:
-        raise unknown_name(kind, str(name), table)
-    return table[name]

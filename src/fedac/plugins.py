@@ -11,9 +11,10 @@ from typing import Any, cast
 from fedac.algorithms import Algorithm, compose, get
 from fedac.algorithms.checks import fingerprint
 from fedac.algorithms.parsing import split_pieces
-from fedac.errors import InputError, look_up, unknown_name
+from fedac.errors import InputError
 from fedac.objectives import LOSSES, ConvexObjective, Objective
 from fedac.testing import check_objective
+from fedac.validate import look_up, unknown_name
 
 
 def find_algorithm(name: str) -> Algorithm:

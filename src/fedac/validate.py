@@ -1,13 +1,15 @@
-"""Checks of numbers and arrays that users pass in: they return them or raise `InputError`."""
+"""Checks of the names, numbers and arrays that users pass in: they raise `InputError`."""
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import math
 import operator
 import re
+from collections.abc import Iterable, Mapping
 from numbers import Real
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
 from fedac.errors import InputError
 
@@ -15,10 +17,30 @@ if TYPE_CHECKING:  # the command checks options before it needs NumPy
     import numpy as np
     import numpy.typing as npt
 
+T = TypeVar("T")
 Array: TypeAlias = "npt.NDArray[np.float64]"
 
 # Squares of larger numbers overflow in single precision, in which local states are kept.
 LARGEST = 1e18
+
+
+def unknown_name(kind: str, name: str, known: Iterable[str]) -> InputError:
+    """Return the error for an unknown name, which suggests the closest known one.
+
+    >>> print(unknown_name("algorithm", "fedac-1", ["fedac-i", "fedavg"]))
+    unknown algorithm 'fedac-1'; did you mean 'fedac-i'? known: fedac-i, fedavg
+    """
+    names = sorted(known)
+    near = difflib.get_close_matches(name.lower(), names, n=1, cutoff=0.5)
+    hint = f"did you mean '{near[0]}'? " if near else ""
+    return InputError(f"unknown {kind} '{name}'; {hint}known: {', '.join(names)}")
+
+
+def look_up(kind: str, name: str, table: Mapping[str, T]) -> T:
+    """Return an entry of a table, or raise `unknown_name`."""
+    if name not in table:
+        raise unknown_name(kind, str(name), table)
+    return table[name]
 
 
 def require_positive(name: str, value: float) -> float:

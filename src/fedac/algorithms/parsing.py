@@ -20,8 +20,8 @@ from fedac.algorithms.local.fedac import FEDAC_I, FEDAC_II, FEDAC_VANILLA
 from fedac.algorithms.local.fedavg import FEDAVG, FEDAVG_WEIGHTED
 from fedac.algorithms.minibatch import MB_AC_SGD, MB_SGD
 from fedac.algorithms.server import Adaptive, ServerRule, with_server
-from fedac.errors import InputError, unknown_name
-from fedac.validate import parse_piece
+from fedac.errors import InputError
+from fedac.validate import parse_piece, unknown_name
 
 ALGORITHMS: dict[str, Algorithm] = {
     a.name: a

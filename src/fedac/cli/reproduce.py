@@ -21,7 +21,8 @@ from fedac.cli.options import (
     whole_numbers,
 )
 from fedac.cli.sweep import counts, run_with_bar
-from fedac.errors import DataError, unknown_name
+from fedac.errors import DataError
+from fedac.validate import unknown_name
 
 if TYPE_CHECKING:
     import pandas as pd

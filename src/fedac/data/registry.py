@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from fedac.data.dataset import Dataset
 from fedac.data.readers import OPENERS, load_libsvm
-from fedac.errors import DataError, look_up, unknown_name
+from fedac.errors import DataError
 from fedac.paths import cache_dir
-from fedac.validate import require_count
+from fedac.validate import look_up, require_count, unknown_name
 
 LIBSVM_URL = "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/binary/"
 # Files that are part of the package; the README there names their sources and licenses.

@@ -17,8 +17,8 @@ import numpy.typing as npt
 
 from fedac.data.clients import Clients, Integers, Names, as_names
 from fedac.data.dataset import Dataset
-from fedac.errors import InputError, unknown_name
-from fedac.validate import Array, require_count, require_nonnegative, require_positive
+from fedac.errors import InputError
+from fedac.validate import Array, require_count, require_nonnegative, require_positive, unknown_name
 
 # More shares would take minutes, and the labels are probably targets of a regression.
 MOST_SHARES = 10**8

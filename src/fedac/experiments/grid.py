@@ -9,9 +9,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fedac.errors import InputError, look_up
+from fedac.errors import InputError
 from fedac.federation.spec import SWEEP, Spec
 from fedac.federation.spec_checks import check_spec
+from fedac.validate import look_up
 
 # In an installed package, and at the root of a checkout.
 SHIPPED = (Path(__file__).parents[1] / "sweeps", Path(__file__).parents[3] / "sweeps")

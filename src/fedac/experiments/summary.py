@@ -18,9 +18,10 @@ import numpy as np
 from scipy.special import stdtrit
 
 from fedac.algorithms import split_names
-from fedac.errors import InputError, look_up
+from fedac.errors import InputError
 from fedac.plugins import find_algorithm
 from fedac.simulation.result import edge_of
+from fedac.validate import look_up
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fedac.errors import unknown_name
+from fedac.validate import unknown_name
 
 WEIGHTINGS = ("uniform", "examples")
 

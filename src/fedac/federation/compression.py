@@ -18,9 +18,9 @@ import numpy as np
 import numpy.typing as npt
 
 from fedac.algorithms.algorithm import Algorithm, Vector
-from fedac.errors import InputError, unknown_name
+from fedac.errors import InputError
 from fedac.federation.sampling import GOLDEN, mix, worker_key
-from fedac.validate import require_count
+from fedac.validate import require_count, unknown_name
 
 Bytes = npt.NDArray[np.uint8]
 BLOCK = 256  # numbers per scale

@@ -17,9 +17,16 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from fedac.errors import InputError, look_up, unknown_name
+from fedac.errors import InputError
 from fedac.federation.sampling import GOLDEN, gaussians, mix, participants, worker_key
-from fedac.validate import Array, parse_piece, require_nonnegative, require_positive
+from fedac.validate import (
+    Array,
+    look_up,
+    parse_piece,
+    require_nonnegative,
+    require_positive,
+    unknown_name,
+)
 
 SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
 BITS = {"bit": 1.0, "kbit": 1e3, "Mbit": 1e6, "Gbit": 1e9, "kB": 8e3, "MB": 8e6, "GB": 8e9}

@@ -11,9 +11,9 @@ from itertools import product
 from types import SimpleNamespace
 from typing import Any
 
-from fedac.errors import InputError, unknown_name
+from fedac.errors import InputError
 from fedac.federation.spec import FLOAT32, FULL, LARGEST_SEED, Option, Spec, Surface, default_of
-from fedac.validate import require_count, require_nonnegative, require_positive
+from fedac.validate import require_count, require_nonnegative, require_positive, unknown_name
 
 # Rows of a step are listed in memory; for larger batches use "full".
 LARGEST_BATCH = 10**6

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from scipy.special import expit
 
-from fedac.errors import InputError, look_up
+from fedac.errors import InputError
+from fedac.validate import look_up
 
 if TYPE_CHECKING:
     from fedac.objectives.linear_model import LinearModel

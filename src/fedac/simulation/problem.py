@@ -13,12 +13,12 @@ from fedac.algorithms import Algorithm
 from fedac.algorithms.checks import couple
 from fedac.algorithms.hyperparameters import Hyperparameters
 from fedac.cluster import import_ray
-from fedac.errors import InputError, unknown_name
+from fedac.errors import InputError
 from fedac.federation.compression import FLOAT32
 from fedac.federation.federation import Federation
 from fedac.federation.schedule import Decay, Schedule
 from fedac.objectives.base import Objective
-from fedac.validate import Array, as_numbers, require_count
+from fedac.validate import Array, as_numbers, require_count, unknown_name
 
 # Beyond this size an iterate will overflow, in single and in double precision.
 DIVERGED = 1e10

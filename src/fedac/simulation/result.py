@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedac.algorithms.hyperparameters import Hyperparameters
-from fedac.errors import InputError, NoOptimumError, look_up
+from fedac.errors import InputError, NoOptimumError
 from fedac.federation.compression import bytes_down, bytes_up
 from fedac.federation.costs import Costs, megabytes_sent, run_costs
 from fedac.federation.federation import Federation
@@ -21,7 +21,7 @@ from fedac.federation.schedule import Schedule
 from fedac.objectives import HeldOut, Objective, Optimum, optimum
 from fedac.plotting import styles
 from fedac.simulation.problem import ArrayState, Problem, Snapshot
-from fedac.validate import Array
+from fedac.validate import Array, look_up
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -19,10 +19,10 @@ from torch import Tensor
 from fedac.algorithms import Algorithm, compose, get
 from fedac.algorithms.catalog import MEMORIES, SERVER_RULES, WELL_KNOWN
 from fedac.algorithms.server import ServerRule
-from fedac.errors import InputError, unknown_name
+from fedac.errors import InputError
 from fedac.torch._optimizer import LocalOptimizer, uncompiled
 from fedac.torch._state import is_half, version
-from fedac.validate import parse_piece
+from fedac.validate import parse_piece, unknown_name
 
 STATES = ("local", "average", "reset")
 # The attribute of a user's optimizer that holds its `WrappedOptimizer`.

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from fedac.algorithms.server import ServerRule
-from fedac.errors import InputError, unknown_name
+from fedac.errors import InputError
 from fedac.federation.averaging import require_weighting
 from fedac.federation.checkpoint import MissingCheckpointError
 from fedac.federation.compression import FLOAT32, INT8, require_wire, require_wire_seed
@@ -34,7 +34,7 @@ from fedac.torch._communication import Workers
 from fedac.torch._costs import traffic
 from fedac.torch._optimizer import LocalOptimizer
 from fedac.torch._round import WRAPPERS, Buffers, RoundEnd, Rounds, SyncSchedule
-from fedac.validate import require_count, require_positive
+from fedac.validate import require_count, require_positive, unknown_name
 
 ON_NONFINITE = ("raise", "skip-worker")
 MISSING = ("raise", "reset")

@@ -24,11 +24,11 @@ import numpy as np
 from fedac.algorithms import Algorithm, RoundInfo
 from fedac.algorithms.algorithm import serve_mean
 from fedac.algorithms.hyperparameters import Hyperparameters
-from fedac.errors import InputError, unknown_name
+from fedac.errors import InputError
 from fedac.federation.averaging import mean_by_key
 from fedac.federation.round import serve
 from fedac.flower._arrays import NamedArrays, NDArray, buffers_of, flatten, unflatten, with_prefix
-from fedac.validate import require_positive
+from fedac.validate import require_positive, unknown_name
 
 RULES = ("mean", "median", "trimmed-mean", "clipped-mean")
 TRIM = 0.1

@@ -16,14 +16,14 @@ from fedac.algorithms.acceleration import not_accelerated
 from fedac.algorithms.checks import check_decay, needs_mu
 from fedac.algorithms.hyperparameters import Hyperparameters
 from fedac.algorithms.linear import boundary_form, linear_form
-from fedac.errors import InputError, NotAcceleratedWarning, unknown_name
+from fedac.errors import InputError, NotAcceleratedWarning
 from fedac.federation.averaging import require_weighting
 from fedac.federation.compression import FLOAT32, require_wire, require_wire_seed
 from fedac.federation.schedule import Decay
 from fedac.flower._server.aggregate import Aggregation
 from fedac.flower._server.known_clients import require_sample, sample_size
 from fedac.flower._server.waiting import Deadline
-from fedac.validate import require_count, require_positive
+from fedac.validate import require_count, require_positive, unknown_name
 
 log = logging.getLogger("flwr.fedac")
 

@@ -7,8 +7,9 @@ from collections.abc import Generator
 from importlib import import_module
 from typing import TYPE_CHECKING, cast
 
-from fedac.errors import InputError, SlowEngineWarning, unknown_name
+from fedac.errors import InputError, SlowEngineWarning
 from fedac.simulation.problem import PRECISIONS, Problem, Snapshot, require_cluster, require_threads
+from fedac.validate import unknown_name
 
 if TYPE_CHECKING:
     from fedac.simulation.engines.base import Engine

@@ -6,9 +6,9 @@
 
 from __future__ import annotations
 
-from fedac.errors import look_up
 from fedac.theory.theorems import fedac, fedavg, minibatch
 from fedac.theory.theorems.base import StepSize, Theorem
+from fedac.validate import look_up
 
 __all__ = ["THEOREMS", "StepSize", "Theorem", "theorem"]
 
