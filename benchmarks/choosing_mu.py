@@ -17,7 +17,7 @@ from torch.nn.functional import cross_entropy
 from torch.nn.utils import parameters_to_vector
 
 from fedac.algorithms import Algorithm, get
-from fedac.algorithms.acceleration import largest_mu
+from fedac.algorithms.hyperparameters import largest_mu
 
 EXAMPLE = runpy.run_path(str(Path(__file__).parents[1] / "examples" / "torch_digits.py"))
 WORKERS, BATCH, STEPS, SEEDS = 4, 16, 256, 2

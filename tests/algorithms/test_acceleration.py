@@ -8,7 +8,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from fedac.algorithms import ALGORITHMS, FEDAC_I, ClientWork, RoundInfo, fedac, get
-from fedac.algorithms.acceleration import is_fedavg, largest_mu, not_accelerated
+from fedac.algorithms.checks import is_fedavg, not_accelerated
+from fedac.algorithms.hyperparameters import largest_mu
 from fedac.algorithms.minibatch import MB_AC_SGD, on_clients
 
 ETA, K, ROUNDS, CLIENTS = 0.125, 4, 5, 3

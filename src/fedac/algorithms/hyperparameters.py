@@ -163,6 +163,17 @@ def stable_gamma(eta: float, mu: float, K: float) -> float:
     return max(math.sqrt(eta / (mu * K)), eta)
 
 
+def largest_mu(*, eta: float, K: int) -> float:
+    """Return the mu below which FedAc-I and FedAc-II accelerate: from there on, gamma = eta.
+
+    Examples
+    --------
+    >>> largest_mu(eta=0.1, K=100)
+    0.1
+    """
+    return 1 / (eta * K)
+
+
 def _require_coupling(eta: float, mu: float, K: float) -> None:
     require_positive("eta", eta)
     require_positive("mu", mu)

@@ -8,7 +8,7 @@ from itertools import product
 from typing import Any
 
 from fedac.algorithms import Algorithm
-from fedac.algorithms.acceleration import is_fedavg
+from fedac.algorithms.checks import is_fedavg
 from fedac.data import Clients, Dataset
 from fedac.data.holdout import load_with_test
 from fedac.data.registry import OnProgress

@@ -14,7 +14,6 @@ import numpy.typing as npt
 
 from fedac.algorithms import ALGORITHMS, Algorithm, checks, expand
 from fedac.algorithms import get as get_algorithm
-from fedac.algorithms.acceleration import not_accelerated
 from fedac.algorithms.minibatch import on_clients
 from fedac.data import Clients, Dataset
 from fedac.data.clients import as_clients
@@ -302,7 +301,7 @@ def warn_about(problem: Problem) -> None:
             stacklevel=3,
         )
     runs = ((lane.algorithm, lane.hp.eta) for lane in problem.lanes)
-    if text := not_accelerated(runs, mu=problem.mu, K=problem.schedule.K):
+    if text := checks.not_accelerated(runs, mu=problem.mu, K=problem.schedule.K):
         warnings.warn(text, NotAcceleratedWarning, stacklevel=3)
 
 

@@ -13,9 +13,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from fedac.algorithms import Algorithm
-from fedac.algorithms.acceleration import not_accelerated
 from fedac.algorithms.algorithm import serve_mean
-from fedac.algorithms.checks import check_decay, fingerprint
+from fedac.algorithms.checks import check_decay, fingerprint, not_accelerated
 from fedac.algorithms.hyperparameters import Hyperparameters
 from fedac.errors import InputError, NotAcceleratedWarning
 from fedac.federation.checkpoint import require_same_rule

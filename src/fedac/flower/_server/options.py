@@ -12,8 +12,7 @@ from typing import Any, TypeVar
 from flwr.app import MetricRecord, RecordDict
 
 from fedac.algorithms import Algorithm, get
-from fedac.algorithms.acceleration import not_accelerated
-from fedac.algorithms.checks import check_decay, needs_mu
+from fedac.algorithms.checks import check_decay, needs_mu, not_accelerated
 from fedac.algorithms.hyperparameters import Hyperparameters
 from fedac.algorithms.linear import boundary_form, linear_form
 from fedac.errors import InputError, NotAcceleratedWarning
