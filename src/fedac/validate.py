@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import difflib
 import hashlib
+import importlib
 import math
 import operator
 import re
-from collections.abc import Iterable, Mapping
+import sys
+import traceback
+from collections.abc import Callable, Iterable, Mapping
 from numbers import Real
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
 from fedac.errors import InputError
@@ -41,6 +45,34 @@ def look_up(kind: str, name: str, table: Mapping[str, T]) -> T:
     if name not in table:
         raise unknown_name(kind, str(name), table)
     return table[name]
+
+
+def import_named(kind: str, spec: str, is_kind: Callable[[Any], bool]) -> Any:
+    """Import a user's ``module:name``, from the current folder too.
+
+    `is_kind` tells which names of the module to list in the error for an unknown one.
+    """
+    module_name, _, name = spec.partition(":")
+    if module_name.endswith(".py"):
+        right = f"{module_name.removesuffix('.py')}:{name}"
+        raise InputError(f"'{spec}': name the module without .py, as in '{right}'")
+    here = str(Path.cwd())
+    if here not in sys.path:  # `python -m fedac` has it, the command `fedac` does not
+        sys.path.insert(0, here)
+    try:
+        module = importlib.import_module(module_name)
+    except Exception as error:  # a user's module may fail in any way
+        reason = f"{type(error).__name__}: {error}"
+        if isinstance(error, ModuleNotFoundError) and error.name == module_name:
+            where = "from this folder or the installed packages"
+        else:
+            last = traceback.extract_tb(error.__traceback__)[-1]
+            where = f"which fails in {Path(last.filename).name}, line {last.lineno}"
+        raise InputError(f"cannot import the module of '{spec}' {where}: {reason}") from error
+    if not hasattr(module, name):
+        own = [key for key, value in vars(module).items() if is_kind(value)]
+        raise unknown_name(f"{kind} in module {module_name},", name, own)
+    return getattr(module, name)
 
 
 def require_positive(name: str, value: float) -> float:

@@ -7,10 +7,11 @@ import sys
 import pytest
 
 from fedac.algorithms import FEDAVG
+from fedac.algorithms.parsing import find_algorithm
 from fedac.errors import InputError
 from fedac.experiments.grid import make_grid
 from fedac.objectives import LogisticRegression
-from fedac.plugins import find_algorithm, find_loss, make_objective
+from fedac.objectives.losses import find_loss, make_objective
 
 MODULE = """
 from dataclasses import replace
@@ -73,9 +74,9 @@ def test_built_in_names():
         ("own_things.py:mine", "name the module without .py, as in 'own_things:mine'"),
         (
             "own_things:mime",
-            "unknown algorithm or loss in module own_things, 'mime'; did you mean 'mine'",
+            "unknown algorithm in module own_things, 'mime'; did you mean 'mine'",
         ),
-        ("own_things:number", "'own_things:number' must be an Algorithm record, not int"),
+        ("own_things:number", "'own_things:number' must be an Algorithm, not int"),
         ("own_things:impostor", "has the name of a built-in algorithm, 'fedavg'; rename it"),
     ],
 )

@@ -24,7 +24,7 @@ from fedac.experiments.store import FILE, Store
 from fedac.experiments.summary import tuned
 from fedac.federation.schedule import Decay
 from fedac.objectives import LogisticRegression, optimum
-from fedac.plugins import make_objective
+from fedac.objectives.losses import make_objective
 from fedac.simulation import simulate
 from fedac.simulation.simulator import run_problem
 

@@ -21,7 +21,7 @@ from fedac.algorithms.local.fedavg import FEDAVG, FEDAVG_WEIGHTED
 from fedac.algorithms.minibatch import MB_AC_SGD, MB_SGD
 from fedac.algorithms.server import Adaptive, ServerRule, with_server
 from fedac.errors import InputError
-from fedac.validate import parse_piece, unknown_name
+from fedac.validate import import_named, parse_piece, unknown_name
 
 ALGORITHMS: dict[str, Algorithm] = {
     a.name: a
@@ -56,6 +56,38 @@ add memories and a server rule with +, as in fedac-i+cv+nesterov(1,0.3)
     found = _make(str(algorithm))
     # One object for all spellings of a name: engines group runs by algorithm.
     return _known.setdefault(found.name, found)
+
+
+def find_algorithm(name: str) -> Algorithm:
+    """Return a built-in algorithm, or import the user's ``module:name``; both can be composed.
+
+    >>> find_algorithm("fedac.algorithms:FEDAVG+cv").name
+    'fedavg+cv'
+    >>> find_algorithm("math:pi")
+    Traceback (most recent call last):
+    ...
+    fedac.errors.InputError: 'math:pi' must be an Algorithm, not float
+    """
+    if ":" not in name:
+        return get(name)
+    own, *others = split_pieces(name)
+    found = import_named("algorithm", own, lambda value: isinstance(value, Algorithm))
+    if not isinstance(found, Algorithm):
+        raise InputError(f"'{own}' must be an Algorithm, not {type(found).__name__}")
+    if _has_taken_name(found):
+        raise InputError(f"'{own}' has the name of a built-in algorithm, '{found.name}'; rename it")
+    return compose(found, *others) if others else found
+
+
+def _has_taken_name(own: Algorithm) -> bool:
+    """Return whether a built-in algorithm has the same name and computes something else."""
+    from fedac.algorithms.checks import fingerprint  # which needs NumPy
+
+    try:
+        ours = get(own.name)
+    except InputError:
+        return False
+    return own is not ours and fingerprint(own) != fingerprint(ours)
 
 
 def is_known(algorithm: Algorithm) -> bool:

@@ -52,7 +52,7 @@ def command(*, names: tuple[str, ...], as_json: bool) -> None:
 
 def _describe(names: tuple[str, ...]) -> dict[str, list[dict[str, Any]]]:
     from fedac.algorithms import expand
-    from fedac.plugins import find_algorithm
+    from fedac.algorithms.parsing import find_algorithm
 
     methods = [find_algorithm(one) for name in names for one in expand(name)]
     return {"methods": [{"name": method.name} | _traffic(method) for method in methods]}

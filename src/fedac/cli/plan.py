@@ -136,7 +136,7 @@ def _given_constants(given: dict[str, Any]) -> Constants:
 
 def _objective(given: dict[str, Any]) -> ConvexObjective:
     from fedac.data import load
-    from fedac.plugins import find_loss, make_objective
+    from fedac.objectives.losses import find_loss, make_objective
     from fedac.validate import require_positive
 
     given = given | {"strong_convexity": given["strong_convexity"] or None}

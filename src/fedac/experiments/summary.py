@@ -18,8 +18,8 @@ import numpy as np
 from scipy.special import stdtrit
 
 from fedac.algorithms import split_names
+from fedac.algorithms.parsing import find_algorithm
 from fedac.errors import InputError
-from fedac.plugins import find_algorithm
 from fedac.simulation.result import edge_of
 from fedac.validate import look_up
 

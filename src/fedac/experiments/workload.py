@@ -9,6 +9,7 @@ from typing import Any
 
 from fedac.algorithms import Algorithm
 from fedac.algorithms.checks import is_fedavg
+from fedac.algorithms.parsing import find_algorithm
 from fedac.data import Clients, Dataset
 from fedac.data.holdout import load_with_test
 from fedac.data.registry import OnProgress
@@ -21,7 +22,7 @@ from fedac.federation.schedule import Decay
 from fedac.federation.spec import RunSpec, Spec
 from fedac.objectives import ConvexObjective, optimum
 from fedac.objectives.heterogeneity import minimized
-from fedac.plugins import find_algorithm, make_objective
+from fedac.objectives.losses import make_objective
 from fedac.simulation import Result
 from fedac.simulation.simulator import make_problem, run_problem, warn_about
 

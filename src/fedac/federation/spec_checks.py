@@ -107,7 +107,7 @@ def _check_field(surface: Surface, values: dict[str, Any], name: str, option: Op
 def _expand(title: str, names: list[Any]) -> list[Any]:
     """Expand names with | into one name per method."""
     from fedac.algorithms import expand
-    from fedac.plugins import find_algorithm
+    from fedac.algorithms.parsing import find_algorithm
 
     each = [one for name in names for one in (expand(name) if isinstance(name, str) else [name])]
     found = [find_algorithm(one).name if isinstance(one, str) else one.name for one in each]
@@ -180,7 +180,7 @@ def rule(*names: str) -> Callable[[Check], Check]:
 
 @rule("loss")
 def _known_loss(one: Any, surface: Surface) -> None:
-    from fedac.plugins import find_loss
+    from fedac.objectives.losses import find_loss
 
     find_loss(one.loss)
 
@@ -223,8 +223,8 @@ def _seed_of_a_draw(one: Any, surface: Surface) -> None:
 
 @rule("participation", "workers", "clients", "algorithm")
 def _enough_clients(one: Any, surface: Surface) -> None:
+    from fedac.algorithms.parsing import find_algorithm
     from fedac.federation.federation import taking_part
-    from fedac.plugins import find_algorithm
 
     M = one.workers or one.clients
     if M is not None:
@@ -273,7 +273,7 @@ def _whole_rounds(one: Any, surface: Surface) -> None:
 @rule("eta", "algorithm", "local_steps", "mu", "l2")
 def _coupled(one: Any, surface: Surface) -> None:
     from fedac.algorithms.checks import couple
-    from fedac.plugins import find_algorithm
+    from fedac.algorithms.parsing import find_algorithm
 
     mu = one.l2 if one.mu is None else one.mu
     try:
@@ -290,8 +290,8 @@ def _coupled(one: Any, surface: Surface) -> None:
 @rule("decay", "algorithm", "eta", "local_steps", "mu", "l2")
 def _known_decay(one: Any, surface: Surface) -> None:
     from fedac.algorithms.checks import check_decay
+    from fedac.algorithms.parsing import find_algorithm
     from fedac.federation.schedule import Decay
-    from fedac.plugins import find_algorithm
 
     if one.decay is not None:
         start = Decay(one.eta, one.decay).start

@@ -6,13 +6,16 @@ They take the parameters of `LinearModel`.
 from __future__ import annotations
 
 import math
+from typing import Any, cast
 
 import numpy as np
 from scipy.special import expit
 
+from fedac.errors import InputError
+from fedac.objectives.base import ConvexObjective, Objective
 from fedac.objectives.linear_model import LinearModel
 from fedac.objectives.loss_functions import FACTORS, FORMULAS
-from fedac.validate import Array
+from fedac.validate import Array, import_named, look_up
 
 
 class _BuiltIn(LinearModel):
@@ -115,3 +118,43 @@ LOSSES: dict[str, type[LinearModel]] = {
     "squared-hinge": SquaredHinge,
 }
 """The losses by the names that commands and grids use."""
+
+
+def find_loss(name: str) -> type[ConvexObjective]:
+    """Return the class of a built-in loss, or import the user's ``module:name``.
+
+    The user's class must take ``(X, y, l2=..., intercept=...)``, as `LinearModel` does.
+    """
+    if ":" not in name:
+        return look_up("loss", name, LOSSES)
+    found = import_named("loss", name, _is_objective)
+    if not _is_objective(found):
+        raise InputError(f"'{name}' must be a subclass of fedac.objectives.Objective")
+    return cast(type[ConvexObjective], found)
+
+
+def _is_objective(value: Any) -> bool:
+    return isinstance(value, type) and issubclass(value, Objective)
+
+
+def make_objective(
+    loss: str, X: Any, y: Any, *, l2: float, intercept: bool = False
+) -> ConvexObjective:
+    """Build an objective with a built-in or a user-defined loss.
+
+    >>> make_objective("fedac:LeastSquares", [[1.0], [2.0]], [1.0, 3.0], l2=0.5).smoothness
+    3.0
+    """
+    kind: Any = find_loss(loss)
+    try:
+        objective: ConvexObjective = kind(X, y, l2=l2, intercept=intercept)
+        if ":" in loss:
+            from fedac.testing import check_objective
+
+            check_objective(objective)
+    except InputError:
+        raise
+    except Exception as error:  # a user's class may fail in any way
+        call = f"{loss}(X, y, l2={l2:g}, intercept={intercept})"
+        raise InputError(f"{call} failed: {type(error).__name__}: {error}") from error
+    return objective

@@ -10,7 +10,7 @@ from itertools import product
 from typing import Any, NamedTuple
 
 from fedac.algorithms import expand, get
-from fedac.algorithms.parsing import server_rule, without_server_rule
+from fedac.algorithms.parsing import find_algorithm, server_rule, without_server_rule
 from fedac.algorithms.server import Momentum, SlowMo
 from fedac.errors import InputError
 from fedac.experiments.comparison.baselines import BASELINES
@@ -19,7 +19,6 @@ from fedac.federation.federation import taking_part
 from fedac.federation.link import Link, as_link
 from fedac.federation.spec import COMPARE, LARGEST_COUNT, LARGEST_STORED, Spec, Surface
 from fedac.federation.spec_checks import check_spec
-from fedac.plugins import find_algorithm
 
 AXES = ("rounds", "megabytes", "seconds")
 UNITS = {

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from fedac.algorithms.checks import needs_mu
+from fedac.algorithms.parsing import find_algorithm
 from fedac.data import Dataset, load
 from fedac.errors import InputError
 from fedac.experiments.comparison.baselines import BASELINES, agd_curve, lbfgs_curve
@@ -39,7 +40,6 @@ from fedac.federation.federation import batch_rows, batch_size, taking_part
 from fedac.federation.spec import RunSpec
 from fedac.objectives import optimum
 from fedac.objectives.heterogeneity import minimized
-from fedac.plugins import find_algorithm
 from fedac.simulation.problem import start_point
 from fedac.simulation.result import edge_of
 from fedac.validate import Array

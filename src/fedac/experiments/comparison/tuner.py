@@ -16,9 +16,14 @@ import numpy as np
 
 from fedac.algorithms import Algorithm
 from fedac.algorithms.checks import couple, needs_mu
-from fedac.algorithms.parsing import is_adaptive, server_momentum, server_step, with_server_step
+from fedac.algorithms.parsing import (
+    find_algorithm,
+    is_adaptive,
+    server_momentum,
+    server_step,
+    with_server_step,
+)
 from fedac.errors import InputError
-from fedac.plugins import find_algorithm
 
 # Coarse grid of step sizes, in units of 1/L. The theory ends at 1/L, but larger ones often do
 # better.
