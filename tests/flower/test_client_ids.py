@@ -10,12 +10,11 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from fedac.flower import InProcessGrid, tell_number
-from fedac.flower._task import ASK, CLIENT, CONFIG, QUESTION
+from fedac.flower._task import CLIENT, QUESTION
 
 
-def ask(grid, node, what=CLIENT):
-    content = RecordDict({CONFIG: ConfigRecord({ASK: what})})
-    (reply,) = grid.send_and_receive([Message(content, node, QUESTION)])
+def ask(grid, node):
+    (reply,) = grid.send_and_receive([Message(RecordDict(), node, QUESTION)])
     return reply
 
 
@@ -49,9 +48,3 @@ def test_a_query_function_of_ones_own_is_left_alone():
     (reply,) = grid.send_and_receive([Message(RecordDict(), node, "query")])
     assert reply.content["mine"] == {"seen": True}
     assert ask(grid, node).content[CLIENT] == {CLIENT: "0"}
-
-
-def test_another_question_is_refused():
-    grid = InProcessGrid(tell_number(ClientApp()), 1)
-    (node,) = grid.get_node_ids()
-    assert "the server asks for 'name'" in ask(grid, node, "name").error.reason

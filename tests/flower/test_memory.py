@@ -17,7 +17,7 @@ from flwr.app import Array, ArrayRecord, RecordDict
 from fedac.algorithms import ClientWork, RoundInfo, get
 from fedac.errors import InputError
 from fedac.flower import LocalStrategy, QuorumError
-from fedac.flower._client.memory import ClientMemory
+from fedac.flower._client.round import ClientMemory
 from fedac.flower._server.known_clients import KnownClients
 from fedac.flower._task import MemoryVersion
 

@@ -18,7 +18,7 @@ except ModuleNotFoundError as error:  # pragma: no cover
 
 from fedac.flower._client.app import Model, client_app, tell_number
 from fedac.flower._client.round import Step, local_steps
-from fedac.flower._grid.inprocess import InProcessGrid
+from fedac.flower._grid import InProcessGrid
 from fedac.flower._server.aggregate import Aggregation
 from fedac.flower._server.checkpoint import Checkpoint
 from fedac.flower._server.replies import check_reply
@@ -27,8 +27,12 @@ from fedac.flower._server.strategy import FedAc, FedAvg, LocalStrategy
 from fedac.flower._task import Task
 
 if TYPE_CHECKING:
-    from fedac.flower._client.torch_model import TorchModel, load_torch_arrays, torch_arrays
-    from fedac.flower._client.training import local_training
+    from fedac.flower._client.torch_model import (
+        TorchModel,
+        load_torch_arrays,
+        local_training,
+        torch_arrays,
+    )
 
 __all__ = [
     "Aggregation",
@@ -55,15 +59,10 @@ __all__ = [
 
 
 # Imported when first used, because a NumPy federation should not need PyTorch.
-NEED_TORCH = {
-    "TorchModel": "_client.torch_model",
-    "load_torch_arrays": "_client.torch_model",
-    "local_training": "_client.training",
-    "torch_arrays": "_client.torch_model",
-}
+NEED_TORCH = ("TorchModel", "load_torch_arrays", "local_training", "torch_arrays")
 
 
 def __getattr__(name: str) -> Any:
     if name in NEED_TORCH:
-        return getattr(import_module(f"fedac.flower.{NEED_TORCH[name]}"), name)
+        return getattr(import_module("fedac.flower._client.torch_model"), name)
     raise AttributeError(f"module 'fedac.flower' has no attribute '{name}'")

@@ -54,14 +54,7 @@ def travel_keys(record: ArrayRecord) -> Mapping[str, str | None]:
 def initial_state(
     algorithm: Algorithm, initial_arrays: ArrayRecord
 ) -> tuple[dict[str, NDArray], dict[str, NDArray]]:
-    """Return the initial sequences and server state, if the model can be averaged.
-
-    Examples
-    --------
-    >>> from fedac.algorithms import get
-    >>> initial_state(get("outer-nesterov"), ArrayRecord([np.array([2.0])]))
-    ({'w/0': array([2.])}, {'w_u/0': array([2.]), 'w_z/0': array([2.])})
-    """
+    """Return the initial sequences and server state, if the model can be averaged."""
     if not isinstance(initial_arrays, ArrayRecord):
         raise InputError(
             f"initial_arrays must be an ArrayRecord, got {type(initial_arrays).__name__}; "
@@ -90,11 +83,7 @@ def initial_state(
 
 
 def with_prefix(sequence: str, arrays: NamedArrays) -> dict[str, NDArray]:
-    """Return the arrays of one sequence, without its prefix.
-
-    >>> with_prefix("w", {"w_ag/bias": np.zeros(1), "w/bias": np.ones(1)})
-    {'bias': array([1.])}
-    """
+    """Return the arrays of one sequence, without its prefix."""
     prefix = f"{sequence}/"
     return {k.removeprefix(prefix): array for k, array in arrays.items() if k.startswith(prefix)}
 
@@ -105,12 +94,7 @@ def buffers_of(arrays: NamedArrays) -> dict[str, NDArray]:
 
 
 def flatten(names: tuple[str, ...], arrays: NamedArrays, model: NamedArrays) -> State:
-    """Return one float64 vector per sequence, with the arrays in the order of the model's.
-
-    >>> model = {"0": np.zeros((1, 2)), "1": np.zeros(1)}
-    >>> flatten(("w",), {"w/1": np.ones(1), "w/0": np.zeros((1, 2))}, model)
-    (array([0., 0., 1.]),)
-    """
+    """Return one float64 vector per sequence, with the arrays in the order of the model's."""
     return tuple(
         np.concatenate([np.ravel(arrays[f"{name}/{key}"]).astype(np.float64) for key in model])
         for name in names
@@ -120,11 +104,7 @@ def flatten(names: tuple[str, ...], arrays: NamedArrays, model: NamedArrays) -> 
 def unflatten(
     names: tuple[str, ...], vectors: State, model: NamedArrays, dtype: Any = None
 ) -> dict[str, NDArray]:
-    """Undo `flatten`: arrays get the shapes of the model's, and their types (default) or `dtype`.
-
-    >>> unflatten(("w",), (np.arange(3.0),), {"0": np.zeros((1, 2)), "1": np.zeros(1)})
-    {'w/0': array([[0., 1.]]), 'w/1': array([2.])}
-    """
+    """Undo `flatten`: return arrays with the model's shapes, and its types or `dtype`."""
     ends = np.cumsum([array.size for array in model.values()])
     return {
         f"{name}/{key}": part.reshape(array.shape).astype(dtype or array.dtype)
@@ -148,15 +128,9 @@ class BadArraysError(Exception):
 
 
 def read_like(record: Mapping[str, Array], expected: NamedArrays) -> dict[str, NDArray]:
-    """Read arrays from outside, which must be finite and have the keys and types of `expected`.
-
-    >>> read_like({"w/0": Array(np.ones(3))}, {"w/0": np.zeros(2)})
-    Traceback (most recent call last):
-    ...
-    fedac.flower._arrays.BadArraysError: wrong shape: w/0 is (3,), not (2,)
-    """
-    found = {}
-    require_keys(record, expected)
+    """Read arrays from outside, which must be finite and have the keys and types of `expected`."""
+    found: dict[str, NDArray] = {}
+    _require_keys(record, expected)
     for key in expected:
         try:
             found[key] = record[key].numpy()  # Flower's, with pickle off
@@ -167,25 +141,22 @@ def read_like(record: Mapping[str, Array], expected: NamedArrays) -> dict[str, N
     return found
 
 
-def require_keys(found: Mapping[str, Any], expected: NamedArrays) -> None:
-    """Refuse missing and extra keys."""
-    for problem, keys in (
-        ("missing", expected.keys() - found.keys()),
-        ("extra", found.keys() - expected.keys()),
-    ):
-        if keys:
-            raise BadArraysError(f"{problem} key: {', '.join(sorted(keys))}")
-
-
 def require_like(found: NamedArrays, expected: NamedArrays) -> None:
     """Refuse arrays with other keys, types or shapes."""
-    require_keys(found, expected)
+    _require_keys(found, expected)
     for key, array in expected.items():
         mine = found[key]
         if mine.dtype != array.dtype:
             raise BadArraysError(f"wrong type: {key} is {mine.dtype}, not {array.dtype}")
         if mine.shape != array.shape:
             raise BadArraysError(f"wrong shape: {key} is {mine.shape}, not {array.shape}")
+
+
+def _require_keys(found: Mapping[str, Any], expected: NamedArrays) -> None:
+    missing, extra = expected.keys() - found.keys(), found.keys() - expected.keys()
+    if missing or extra:
+        problem = "missing" if missing else "extra"
+        raise BadArraysError(f"{problem} key: {', '.join(sorted(missing or extra))}")
 
 
 def require_finite(arrays: NamedArrays) -> None:

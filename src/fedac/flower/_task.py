@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from flwr.app import MessageType
+from flwr.app import Message, MessageType
 
 from fedac.algorithms import Algorithm
 from fedac.algorithms.algorithm import enter_whole, leave_whole
@@ -22,7 +22,6 @@ from fedac.algorithms.hyperparameters import Hyperparameters
 from fedac.algorithms.linear import (
     Boundary,
     Linear,
-    Rows,
     boundary_form,
     from_linear,
     linear_form,
@@ -30,6 +29,7 @@ from fedac.algorithms.linear import (
 )
 from fedac.errors import InputError
 from fedac.federation.compression import FLOAT32, require_wire
+from fedac.flower._arrays import NDArray, from_record
 
 # Names of the records of a message, and of entries in them.
 ARRAYS, CONFIG, MEMORY, METRICS = "arrays", "config", "memory", "metrics"
@@ -39,13 +39,14 @@ ROUND, WEIGHT = "server-round", "num-examples"
 PREFIX = "fedac/"
 TASK = f"{PREFIX}task"
 
-# To learn a client id, the server sends a message of this type, whose ConfigRecord has the entry
-# ASK. The reply has the id, as a string, under CLIENT in a ConfigRecord of that name and, if
-# EXAMPLES is true, the number of examples under WEIGHT.
+# To learn a client id, the server sends a message of this type. The reply has the id, as a string,
+# under CLIENT in a ConfigRecord of that name and, if the entry EXAMPLES of the message's
+# ConfigRecord is true, the number of examples under WEIGHT.
 QUESTION = f"{MessageType.QUERY}.fedac"
-ASK, EXAMPLES = f"{PREFIX}ask", f"{PREFIX}examples"
+EXAMPLES = f"{PREFIX}examples"
 CLIENT = "client"
 
+VECTORS = ("sequences", "memory", "changes", "echoes")
 COUNTS = ("round", "first_step", "local_steps", "seed", "wire_seed")
 RUN = re.compile(r"[0-9a-f]{16}")  # it becomes part of a file's name on the client
 
@@ -54,12 +55,11 @@ RUN = re.compile(r"[0-9a-f]{16}")  # it becomes part of a file's name on the cli
 class MemoryVersion:
     """The memory that a client should use: the one of its last reply that the server used.
 
-    A reply may be lost, late or dropped after the client has updated its memory. So each memory has
-    a version, the run and the round that made it, and the server names the one to use.
+    The client cannot know which one that is: a reply may be lost, late or dropped.
     """
 
     run: str
-    round: int  # 0: no reply of this client was used yet
+    round: int  # the round that made it; 0: no reply of this client was used yet
     weight: float = 0.0  # number of examples of that reply; 0 if all clients count the same
 
     def __post_init__(self) -> None:
@@ -79,20 +79,17 @@ class Task:
         The algorithm. On a client it is rebuilt from coefficients.
     hp : Hyperparameters
         Its hyperparameters.
-    round : int
-        The round, from 1 on.
-    local_steps : int
-        K.
-    seed : int
-        The seed of all clients' draws.
+    round, local_steps : int
+        The round, from 1 on, and the number of its local steps, K.
     first_step : int
         t of the first local step; the first step of the run is 0.
+    seed : int
+        The seed of all clients' draws.
     memory_version : MemoryVersion or None
         The memory to use, if the algorithm has one.
-    wire : str
-        How the client's message travels: "float32", "bfloat16" or "int8".
-    wire_seed : int
-        The seed of its rounding.
+    wire, wire_seed : str, int
+        How the client's message travels ("float32", "bfloat16" or "int8"), and the seed of its
+        rounding.
     exact : bool
         On a client, whether it must take exactly `local_steps`, because the output counts them.
 
@@ -145,23 +142,18 @@ class Task:
         algorithm, hp, version = self.algorithm, self.hp, self.memory_version
         sequences, _ = algorithm.split(algorithm.start(1.0))
         start = algorithm.enter(sequences, algorithm.begin_memory(sequences), hp)
-        boundary = None
-        if not algorithm.is_plain:
-            boundary = asdict(boundary_form(algorithm, hp, self.local_steps))
+        boundary = None if algorithm.is_plain else boundary_form(algorithm, hp, self.local_steps)
         content = {
             "algorithm": algorithm.name,
-            "sequences": algorithm.sequences,
             "local": algorithm.local_sequences,
-            "memory": algorithm.memory,
-            "changes": algorithm.changes,
-            "echoes": algorithm.echoes,
             "start": [float(value) for value in start],
             "step": asdict(linear_form(algorithm, hp)),
-            "boundary": boundary,
+            "boundary": None if boundary is None else asdict(boundary),
             "eta": float(hp.eta),
             "exact": output_counts_steps(algorithm, hp),
             "wire": self.wire,
             "memory_version": None if version is None else asdict(version),
+            **{name: getattr(algorithm, name) for name in VECTORS},
             **{name: getattr(self, name) for name in COUNTS},
         }
         return json.dumps(content)
@@ -187,6 +179,19 @@ class Task:
             ) from None
 
 
+def receive(message: Message) -> tuple[Task, dict[str, Any], dict[str, NDArray]]:
+    """Return the task, the user's config entries and the arrays of a message."""
+    config: Mapping[str, Any] = message.content.config_records.get(CONFIG, {})
+    if TASK not in config:
+        raise InputError(
+            "the server's strategy is not one of fedac.flower, whose messages this client needs: "
+            "on the server, replace Flower's strategy by "
+            "fedac.flower.FedAvg(eta=..., local_steps=...), FedAc or LocalStrategy"
+        )
+    arrays = from_record(message.content.array_records[ARRAYS])
+    return Task.from_json(config[TASK]), users_entries(config), arrays
+
+
 def users_entries(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the user's entries of a message's config."""
     return {name: value for name, value in config.items() if not name.startswith(PREFIX)}
@@ -207,15 +212,10 @@ def _rebuild(content: Mapping[str, Any]) -> Algorithm:
         return algorithm
     steps = boundary.pop("steps")
     rows: dict[str, Any] = {k: None if v is None else _rows(v) for k, v in boundary.items()}
-    return with_boundary(
-        algorithm,
-        Boundary(**rows, steps=steps),
-        sequences=tuple(content["sequences"]),
-        memory=tuple(content["memory"]),
-        changes=tuple(content["changes"]),
-        echoes=tuple((sequence, kept) for sequence, kept in content["echoes"]),
-    )
+    names = {name: tuple(content[name]) for name in VECTORS}
+    names["echoes"] = _rows(content["echoes"])
+    return with_boundary(algorithm, Boundary(**rows, steps=steps), **names)
 
 
-def _rows(rows: Sequence[Sequence[float]]) -> Rows:
+def _rows(rows: Sequence[Sequence[Any]]) -> tuple[tuple[Any, ...], ...]:
     return tuple(map(tuple, rows))

@@ -13,19 +13,16 @@ from flwr.clientapp import ClientApp
 from flwr.clientapp.mod import LocalDpMod, adaptiveclipping_mod, fixedclipping_mod
 from flwr.clientapp.typing import Mod
 
-from fedac.errors import InputError
 from fedac.flower._arrays import NamedArrays
 from fedac.flower._client.round import (
     ArrayList,
     ClientRound,
     Step,
     client_id,
-    receive,
     require_metrics,
     signed,
 )
 from fedac.flower._task import (
-    ASK,
     CLIENT,
     CONFIG,
     EXAMPLES,
@@ -34,6 +31,7 @@ from fedac.flower._task import (
     ROUND,
     WEIGHT,
     Task,
+    receive,
     users_entries,
 )
 from fedac.validate import require_count
@@ -177,9 +175,6 @@ def tell_number(app: ClientApp, examples: Callable[[Context], int] | None = None
     @app.query(QUESTION.partition(".")[2])
     def tell(message: Message, context: Context) -> Message:
         record = message.content.config_records.get(CONFIG, ConfigRecord())
-        if record.get(ASK) != CLIENT:
-            asked = f"{record.get(ASK)!r:.40}"
-            raise InputError(f"the server asks for {asked}, which this client does not know")
         told: dict[str, Any] = {CLIENT: str(client_id(context))}
         if examples is not None and record.get(EXAMPLES):
             context = _with_config(context, users_entries(record))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -10,43 +11,39 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 
 from fedac.algorithms import ClientWork, State
 from fedac.errors import InputError
+from fedac.federation.checkpoint import Envelope
 from fedac.federation.compression import FLOAT32, Sender
 from fedac.federation.round import compress, leave
 from fedac.federation.sampling import sample_batch
 from fedac.flower._arrays import (
+    BadArraysError,
     NamedArrays,
     NDArray,
     buffers_of,
     checksum,
     flatten,
-    from_record,
+    read_archive,
+    read_like,
     require_like,
     to_record,
     unflatten,
     with_prefix,
+    write_archive,
 )
-from fedac.flower._client.memory import ClientMemory
-from fedac.flower._task import (
-    ARRAYS,
-    CLIENT,
-    CONFIG,
-    MEMORY,
-    METRICS,
-    ROUND,
-    TASK,
-    WEIGHT,
-    Task,
-    users_entries,
-)
+from fedac.flower._task import ARRAYS, CLIENT, MEMORY, METRICS, ROUND, WEIGHT, Task, receive
 from fedac.validate import require_count
+
+log = logging.getLogger("flwr.fedac")
 
 # The arrays of one sequence, in the order of the strategy's initial arrays.
 ArrayList = list[NDArray]
 GradFn = Callable[[ArrayList, "Step"], Sequence[npt.ArrayLike]]
+
+MEMORY_FILE = Envelope(package="fedac.flower memory", version=1)
 
 
 class ClientRound:
@@ -69,14 +66,22 @@ class ClientRound:
         self.local: NamedArrays = self.sent
         if algorithm.is_plain:
             return
-        # Enter.
+        # Enter, with the memory that the server names. If there is none, or it is lost: the first.
         self._memory = ClientMemory(context.state, self.client, memory_folder)
         sequences = flatten(algorithm.sequences, self.sent, self._model)
-        self._memory_before = self._find_memory(algorithm.begin_memory(sequences))
+        self._memory_before = algorithm.begin_memory(sequences)
+        version = self.task.memory_version
+        if algorithm.memory and version is None:
+            raise InputError("the server's message does not name the memory to use")
+        if version is not None and version.round:
+            like = unflatten(algorithm.memory, self._memory_before, self._model)
+            found = self._memory.find(version.run, version.round, like)
+            self._memory_found, self._memory_lost = found is not None, found is None
+            if found is not None:
+                self._memory_before = flatten(algorithm.memory, found, self._model)
         local = algorithm.enter(sequences, self._memory_before, self.task.hp)
-        self.local = buffers_of(self.sent) | unflatten(
-            algorithm.local_sequences, local, self._model
-        )
+        named = unflatten(algorithm.local_sequences, local, self._model)
+        self.local = buffers_of(self.sent) | named
 
     def take_steps(self, grad_fn: GradFn) -> dict[str, NDArray]:
         """Take the local steps of a NumPy model; return the named arrays after them."""
@@ -147,19 +152,71 @@ class ClientRound:
         records[METRICS] = MetricRecord({**numbers, ROUND: task.round})
         return Message(RecordDict(records), reply_to=self.message)
 
-    def _find_memory(self, first: State) -> State:
-        """Return the memory that the server names; if there is none, or it is lost, the first."""
-        names, version = self.task.algorithm.memory, self.task.memory_version
-        if not names:
-            return ()
-        if version is None:
-            raise InputError("the server's message does not name the memory to use")
-        if not version.round:
-            return first
-        like = unflatten(names, first, self._model)
-        arrays = self._memory.find(version.run, version.round, like)
-        self._memory_found, self._memory_lost = arrays is not None, arrays is None
-        return first if arrays is None else flatten(names, arrays, self._model)
+
+class ClientMemory:
+    """What the algorithm of one client keeps from one of its rounds to the next.
+
+    It is kept in ``context.state``, which lasts as long as the run and the node, and in the files
+    of `folder` if there is one. There are two versions (see `MemoryVersion`): the one that the
+    server knows of, and the new one, whose reply the server may never use.
+    """
+
+    def __init__(self, state: RecordDict, client: int, folder: str | Path | None = None) -> None:
+        self.state, self.client = state, client
+        self.folder = None if folder is None else Path(folder)
+
+    def find(self, run: str, made_in: int, like: NamedArrays) -> dict[str, NDArray] | None:
+        """Return the memory that a round made if it can be used, or None if it is lost.
+
+        It must have the keys, shapes and types of `like`, and be finite.
+        """
+        try:
+            record = self.state.array_records.get(self._key(run, made_in))
+            return read_like(record or self._from_file(run, made_in), like)
+        except (BadArraysError, InputError) as problem:
+            log.warning(
+                "client %d: its memory of round %d is lost, so it starts again: %s",
+                self.client, made_in, problem,
+            )  # fmt: skip
+            return None
+
+    def keep(self, run: str, made_in: int, arrays: NamedArrays, *, before: int | None) -> None:
+        """Keep the memory that a round made and the one before it; delete older ones.
+
+        Files of other runs stay: two runs may share a folder.
+        """
+        stay = {self._key(run, number) for number in (made_in, before) if number is not None}
+        for key in [key for key in self.state if key.startswith("fedac-memory/")]:
+            if key not in stay:
+                del self.state[key]
+        self.state[self._key(run, made_in)] = to_record(arrays)
+        if self.folder is None:
+            return
+        try:
+            header = {"client": self.client, "run": run, "round": made_in}
+            write_archive(MEMORY_FILE, self._path(self.folder, run, made_in), header, arrays)
+            # A slow process may write the file of an earlier round later: it stays unused.
+            for path in self.folder.glob(f"client-{self.client}-{run}-*.npz"):
+                number = path.stem.rpartition("-")[2]
+                if number.isdigit() and int(number) < (before or made_in):
+                    path.unlink(missing_ok=True)
+        except OSError as error:  # the context has it, as long as the run lasts
+            log.warning("client %d: cannot save its memory: %s", self.client, error)
+
+    def _from_file(self, run: str, made_in: int) -> ArrayRecord:
+        if self.folder is None:
+            raise BadArraysError("the context of this run has none, and there is no memory_folder")
+        path = self._path(self.folder, run, made_in)
+        header, arrays = read_archive(MEMORY_FILE, path)
+        if (header.get("run"), header.get("round")) != (run, made_in):
+            raise BadArraysError(f"'{path}' is of another round")
+        return to_record(arrays)
+
+    def _key(self, run: str, number: int) -> str:
+        return f"fedac-memory/{run}/{number}"
+
+    def _path(self, folder: Path, run: str, number: int) -> Path:
+        return folder / f"client-{self.client}-{run}-{number}.npz"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -236,26 +293,8 @@ def local_steps(
 
 
 def client_id(context: Context) -> int:
-    """Return a client's id: its ``partition-id`` or, without one, its node id.
-
-    >>> config = {"partition-id": 3, "num-partitions": 8}
-    >>> client_id(Context(1, 77, config, RecordDict(), {}))
-    3
-    """
+    """Return a client's id: its ``partition-id`` or, without one, its node id."""
     return int(context.node_config.get("partition-id", context.node_id))
-
-
-def receive(message: Message) -> tuple[Task, dict[str, Any], dict[str, NDArray]]:
-    """Return the task, the user's config entries and the arrays of a message."""
-    config: Mapping[str, Any] = message.content.config_records.get(CONFIG, {})
-    if TASK not in config:
-        raise InputError(
-            "the server's strategy is not one of fedac.flower, whose messages this client needs: "
-            "on the server, replace Flower's strategy by "
-            "fedac.flower.FedAvg(eta=..., local_steps=...), FedAc or LocalStrategy"
-        )
-    arrays = from_record(message.content.array_records[ARRAYS])
-    return Task.from_json(config[TASK]), users_entries(config), arrays
 
 
 def require_metrics(metrics: Mapping[str, Any]) -> dict[str, float]:

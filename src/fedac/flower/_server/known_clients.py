@@ -20,7 +20,7 @@ from fedac.errors import InputError
 from fedac.federation.sampling import clients_in, participants
 from fedac.flower._server.replies import MOST_EXAMPLES, Reply, as_client_id
 from fedac.flower._server.waiting import send_and_wait
-from fedac.flower._task import ASK, CLIENT, CONFIG, EXAMPLES, QUESTION, WEIGHT, MemoryVersion
+from fedac.flower._task import CLIENT, CONFIG, EXAMPLES, QUESTION, WEIGHT, MemoryVersion
 
 log = logging.getLogger("flwr.fedac")
 
@@ -136,7 +136,7 @@ class KnownClients:
         if not new:
             return
         self._asked.update(new)
-        record = ConfigRecord({**config, ASK: CLIENT, EXAMPLES: examples})
+        record = ConfigRecord({**config, EXAMPLES: examples})
         questions = [Message(RecordDict({CONFIG: record}), node, QUESTION) for node in new]
         replies, _ = send_and_wait(grid, questions, seconds, {})
         for node, reply in replies.items():

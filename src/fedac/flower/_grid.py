@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
-from flwr.app import Array, ArrayRecord, Context, Error, Message, RecordDict
+from flwr.app import Array, Context, Error, Message, RecordDict
 from flwr.common.constant import SUPERLINK_NODE_ID, ErrorCode
 from flwr.serverapp import Grid
 from flwr.supercore.run import Run
@@ -43,7 +43,8 @@ class Delivery:
     node: int
     message: Message
     deadline: float
-    overdue: float = math.inf
+    overdue_at: float = math.inf
+    overdue: bool = False
     finished: bool = False
     reply: Message | None = None
     problem: BaseException | None = None
@@ -51,7 +52,7 @@ class Delivery:
     def begin(self) -> None:
         """Start the clock: the node begins to work."""
         now = time.monotonic()
-        self.overdue = now + max(SHARE * (self.deadline - now), LEAST_SECONDS)
+        self.overdue_at = now + max(SHARE * (self.deadline - now), LEAST_SECONDS)
 
 
 class InProcessGrid(Grid):
@@ -118,12 +119,11 @@ class InProcessGrid(Grid):
         take_identity()
         self._run = Run.create_empty(TaskIdentity.run_id)
         self._message_numbers = itertools.count(1)
-        self._processes: Processes | None = None
+        self._pool: Pool | None = None
         self._pushed: dict[str, Delivery] = {}
-        # Deliveries whose node has not started, is working, or is overdue; guarded by the lock.
+        # Deliveries whose node has not started, and those whose node works; guarded by the lock.
         self._queue: list[Delivery] = []
-        self._working: set[Delivery] = set()
-        self._overdue: set[Delivery] = set()
+        self._running: set[Delivery] = set()
         self._changed = threading.Condition()
 
     def __enter__(self) -> Self:
@@ -136,8 +136,8 @@ class InProcessGrid(Grid):
         """Discard messages that no node has started on, and end the worker processes."""
         with self._changed:
             self._queue.clear()
-        if self._processes is not None:
-            self._processes.close()
+        if self._pool is not None:
+            self._pool.close()
 
     def set_run(self, run: Run) -> None:
         """Set what `run` returns."""
@@ -195,19 +195,25 @@ class InProcessGrid(Grid):
         )
         delivery = self._pushed.get(message.metadata.message_id)
         begin = delivery.begin if delivery is not None else lambda: None
-        if self._processes is not None:
-            reply, self.states[node] = self._processes.answer(message, context, begin)
-        else:
+        reply: Message
+        if self._pool is None:
             begin()
             reply, self.states[node] = call_app(self.client_app, message, context)
+            return reply
+        # The state travels with the message: a process that is killed takes nothing with it.
+        try:
+            reply, self.states[node] = self._pool.call((message, context), on_begin=begin)
+        except WorkerDiedError as died:
+            reason = f"the process that ran this node died: {died}"
+            reply = error_reply(message, ErrorCode.CLIENT_APP_CRASHED, reason)
         return reply
 
     def _push(self, messages: Iterable[Message], seconds: float) -> list[str]:
         """Queue messages; the server waits at most `seconds` for their replies."""
         if self.workers is not None:  # before any clock starts: imports count towards no deadline
-            if self._processes is None:
-                self._processes = Processes(self.client_app, self.workers)
-            self._processes.start(len(self.configs))
+            if self._pool is None:
+                self._pool = make_pool(self.client_app, self.workers)
+            self._pool.start(len(self.configs))
         pushed = {}
         for message in messages:
             node, ttl = message.metadata.dst_node_id, message.metadata.ttl
@@ -231,11 +237,11 @@ class InProcessGrid(Grid):
         waiting = {name: self._pushed[name] for name in message_ids if name in self._pushed}
         with self._changed:
             while not all(delivery.finished for delivery in waiting.values()):
-                now = time.monotonic()
-                if now >= until:
+                left = until - time.monotonic()
+                if left <= 0:
                     break
-                self._pass_overdue(now)
-                self._changed.wait(min(until - now, POLL_SECONDS))
+                self._start_next()
+                self._changed.wait(min(left, POLL_SECONDS))
         replies = []
         for name, delivery in waiting.items():
             if delivery.problem is not None:
@@ -252,14 +258,23 @@ class InProcessGrid(Grid):
 
     def _start_next(self) -> None:
         """Start the queued deliveries that may run now. The caller holds the lock."""
+        now = time.monotonic()
+        for running in self._running if self._queue else ():
+            if running.overdue_at <= now and not running.overdue:
+                running.overdue = True
+                log.warning(
+                    "node %d is slow: the next node starts in parallel. If client code must not "
+                    "run in parallel threads, use workers= or a longer deadline",
+                    running.node,
+                )
         # One at a time without workers, because client code expects to be alone in its process:
         # PyTorch's random numbers, for example, are global. Never two messages of one node.
         for delivery in list(self._queue):
-            if len(self._working) >= (self.workers or 1):
+            if sum(not running.overdue for running in self._running) >= (self.workers or 1):
                 return
-            if delivery.node not in {other.node for other in self._working | self._overdue}:
+            if all(running.node != delivery.node for running in self._running):
                 self._queue.remove(delivery)
-                self._working.add(delivery)
+                self._running.add(delivery)
                 threading.Thread(target=self._deliver, args=(delivery,), daemon=True).start()
 
     def _deliver(self, delivery: Delivery) -> None:
@@ -272,24 +287,9 @@ class InProcessGrid(Grid):
             delivery.problem = problem
         with self._changed:
             delivery.finished = True
-            self._working.discard(delivery)
-            self._overdue.discard(delivery)
+            self._running.remove(delivery)
             self._start_next()
             self._changed.notify_all()
-
-    def _pass_overdue(self, now: float) -> None:
-        """Let the next nodes start in parallel to overdue ones. The caller holds the lock."""
-        overdue = {d for d in self._working if d.overdue <= now} if self._queue else set()
-        for delivery in overdue:
-            log.warning(
-                "node %d is slow: the next node starts in parallel. If client code must not run in "
-                "parallel threads, use workers= or a longer deadline",
-                delivery.node,
-            )
-        self._working -= overdue
-        self._overdue |= overdue
-        if overdue:
-            self._start_next()
 
 
 def call_app(app: App, message: Message, context: Context) -> tuple[Message, RecordDict]:
@@ -339,19 +339,16 @@ def copy_records(records: RecordDict) -> RecordDict:
     copies: dict[str, Any] = {}
     for name, record in records.items():
         copies[name] = record.copy()
+        values = copies[name].__dict__["_data"]
         for key, value in record.items():
-            if isinstance(record, ArrayRecord) or isinstance(value, list):
-                copies[name].__dict__["_data"][key] = _copy_value(value)
+            if isinstance(value, list):
+                values[key] = list(value)
+            elif isinstance(value, Array):
+                # Without what Flower has cached in the array, which cannot be pickled.
+                values[key] = Array.__new__(Array)
+                fields = {k: getattr(value, k) for k in ("dtype", "shape", "stype", "data")}
+                values[key].__dict__.update(fields)
     return RecordDict(copies)
-
-
-def _copy_value(value: Any) -> Any:
-    if isinstance(value, list):
-        return list(value)
-    # Without what Flower has cached in the array, which cannot be pickled.
-    twin = Array.__new__(Array)
-    twin.__dict__.update({k: getattr(value, k) for k in ("dtype", "shape", "stype", "data")})
-    return twin
 
 
 def _expired(message: Message) -> bool:
@@ -364,35 +361,17 @@ def _node_id(number: int) -> int:
     return int.from_bytes(digest[:8], "big")
 
 
-class Processes:
-    """Up to `count` processes that run a ClientApp.
+def make_pool(app: App, count: int) -> Pool:
+    """Return up to `count` processes that run a ClientApp; any of them may answer any message."""
+    import cloudpickle
 
-    The state of a node travels with its messages: any process may answer any of them, and one that
-    is killed takes nothing with it.
-    """
-
-    def __init__(self, app: App, count: int) -> None:
-        import cloudpickle
-
-        try:
-            pickled = cloudpickle.dumps(app)
-        except Exception as problem:
-            raise InputError(
-                f"workers= sends the ClientApp to other processes, which failed: {problem}"
-            ) from problem
-        self._pool = Pool(make_handler, pickled, [max(1, usable_cores() // count)] * count)
-        self.start, self.close = self._pool.start, self._pool.close
-
-    def answer(
-        self, message: Message, context: Context, begin: Callable[[], None]
-    ) -> tuple[Message, RecordDict]:
-        """Return the app's reply and the node's new state; call `begin` when a process is free."""
-        try:
-            answer: tuple[Message, RecordDict] = self._pool.call((message, context), on_begin=begin)
-        except WorkerDiedError as died:
-            reason = f"the process that ran this node died: {died}"
-            return error_reply(message, ErrorCode.CLIENT_APP_CRASHED, reason), context.state
-        return answer
+    try:
+        pickled = cloudpickle.dumps(app)
+    except Exception as problem:
+        raise InputError(
+            f"workers= sends the ClientApp to other processes, which failed: {problem}"
+        ) from problem
+    return Pool(make_handler, pickled, [max(1, usable_cores() // count)] * count)
 
 
 def make_handler(pickled: bytes, _threads: int) -> Handler:
@@ -401,12 +380,6 @@ def make_handler(pickled: bytes, _threads: int) -> Handler:
     try:
         app: App = pickle.loads(pickled)
     except BaseException:  # importing the user's modules may raise anything
-        problem = traceback.format_exc()
-
-        def refuse(asked: tuple[Message, Context], _send: object) -> object:
-            message, context = asked
-            reply = error_reply(message, ErrorCode.LOAD_CLIENT_APP_EXCEPTION, problem)
-            return reply, context.state
-
-        return refuse
+        code, problem = ErrorCode.LOAD_CLIENT_APP_EXCEPTION, traceback.format_exc()
+        return lambda asked, _send: (error_reply(asked[0], code, problem), asked[1].state)
     return lambda asked, _send: call_app(app, *asked)

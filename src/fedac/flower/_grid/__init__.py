@@ -1,1 +1,0 @@
-"""Clients as threads or processes on this machine, without a Flower deployment."""
