@@ -22,8 +22,7 @@ from bench import ETAS, REPEATS
 from fedac.data import load
 from fedac.experiments.pool import Order
 from fedac.experiments.ray_pool import OnRay
-from fedac.experiments.store import Outcome
-from fedac.experiments.workload import Workload
+from fedac.experiments.workload import Outcome, Workload
 from fedac.federation.spec import RunSpec
 from fedac.objectives import LogisticRegression
 from fedac.simulation import simulate
@@ -71,15 +70,20 @@ def measure_task() -> dict[str, Any]:
     F = LogisticRegression([[1.0]], [1.0], l2=1e-2)
     task = Finished(F, {}, {}, {}, None)
     runs = [RunSpec(algorithm="fedavg", local_steps=1, steps=1, seed=n) for n in range(ORDERS)]
-    with cluster_of(1), OnRay(task, [], None, lambda: None) as runner:
-        orders = (Order(number, (run,), 0.0) for number, run in enumerate(runs))
+    with (
+        cluster_of(1),
+        OnRay(task, [], None, lambda node, order, queries: None, lambda: None) as runner,
+    ):
+        for number, run in enumerate(runs):
+            runner.start(Order(number, (run,), 0.0))
         times = []
-        for answer in runner.run(orders, lambda order, queries, node: None):
+        for _ in runs:
+            answer = runner.wait()
             assert answer.error is None
             times.append(time.perf_counter())
     # The first task starts a process.
     overhead = 1000 * (times[-1] - times[0]) / (len(times) - 1)
-    size = len(pickle.dumps(answer.runs)) / 1e6
+    size = len(pickle.dumps(answer.results)) / 1e6
     return {"ours": overhead, "theirs": size, "unit": "ms, MB", "ratio": overhead, "bar": 30,
             "at_most": True}  # fmt: skip
 

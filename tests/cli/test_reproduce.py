@@ -11,9 +11,8 @@ import pytest
 
 from fedac.cli import reproduce
 from fedac.experiments import grid, report, workload
-from fedac.experiments.run_key import A9A
 from fedac.experiments.store import Store
-from fedac.experiments.summary import tuned
+from fedac.experiments.summary import A9A, tuned
 
 pytestmark = pytest.mark.slow
 

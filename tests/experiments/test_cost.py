@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fedac.algorithms import ALGORITHMS
-from fedac.experiments import scheduling
+from fedac.experiments import workload
 from fedac.federation.spec import RunSpec
 from fedac.objectives import LogisticRegression
 from fedac.simulation import simulate
@@ -36,10 +36,10 @@ def test_seconds_by_hand(monkeypatch):
         "GROUP": 100.0, "RECORD": 10.0, "ROUND": 1.0, "WORKER": 0.1, "DRAW": 0.2, "GRADIENT": 0.01,
         "A9A_ROWS": 60, "A9A_NONZEROS": 12,
     }.items():  # fmt: skip
-        monkeypatch.setattr(scheduling, name, value)
+        monkeypatch.setattr(workload, name, value)
 
     def seconds(configs):
-        return scheduling.predict_cost(F, ALGORITHMS, configs).seconds()
+        return workload.predict_cost(F, ALGORITHMS, configs).seconds()
 
     # Records at 0, 4 and 8; four rounds of 4 workers and 8 local steps.
     assert seconds([CONFIG]) == pytest.approx(100 + 3 * 10 + 4 * (1 + 0.4 + 0.08))
@@ -54,10 +54,10 @@ def test_participation_and_batches_by_hand(monkeypatch):
     prices = {"GROUP": 0.0, "RECORD": 0.0, "ROUND": 1.0, "WORKER": 0.1, "DRAW": 0.0,
               "GRADIENT": 0.01, "A9A_NONZEROS": 12}  # fmt: skip
     for name, value in prices.items():
-        monkeypatch.setattr(scheduling, name, value)
+        monkeypatch.setattr(workload, name, value)
 
     def seconds(**changes):
-        return scheduling.predict_cost(F, ALGORITHMS, [replace(CONFIG, **changes)]).seconds()
+        return workload.predict_cost(F, ALGORITHMS, [replace(CONFIG, **changes)]).seconds()
 
     # Four rounds of 2 steps: who takes part, and the rows of all of them.
     assert seconds() == pytest.approx(4 * (1 + 0.4 + 0.01 * 4 * 2))
@@ -77,7 +77,7 @@ def test_queries_are_those_of_the_simulator(clients, participation, batch):
     result = simulate(F, "fedavg", M=M, K=2, T=8, eta=0.1, clients=clients, engine="reference",
                       **how)  # fmt: skip
     config = replace(CONFIG, **how, split="" if clients is None else "by hand")
-    assert scheduling.queries(config, 60) == result.gradient_queries
+    assert workload.queries(config, 60) == result.gradient_queries
 
 
 def test_longer_rows_and_slower_engines_cost_more():
@@ -87,14 +87,14 @@ def test_longer_rows_and_slower_engines_cost_more():
     wide = LogisticRegression(rng.standard_normal((60, 1200)), F.y, l2=1e-2)
     many = replace(CONFIG, M=10_000)
     objectives = (F, wide, Slow(wide.X, F.y))
-    prices = [scheduling.predict_cost(G, ALGORITHMS, [many]).seconds() for G in objectives]
+    prices = [workload.predict_cost(G, ALGORITHMS, [many]).seconds() for G in objectives]
     assert 10 * prices[0] < prices[1]
     assert 10 * prices[1] < prices[2]
 
 
 def test_threads_share_long_rounds_and_evaluations_only():
-    few = scheduling.predict_cost(F, ALGORITHMS, [CONFIG])
+    few = workload.predict_cost(F, ALGORITHMS, [CONFIG])
     assert few.shared == 0
     assert few.seconds(2) == few.seconds(1)
-    many = scheduling.predict_cost(F, ALGORITHMS, [replace(CONFIG, M=10**6)])
+    many = workload.predict_cost(F, ALGORITHMS, [replace(CONFIG, M=10**6)])
     assert many.seconds(2) == pytest.approx(many.seconds(1) / 2, rel=0.1)

@@ -11,7 +11,8 @@ import pytest
 
 from fedac.errors import InputError
 from fedac.experiments.export import with_costs, write_csv, write_parquet, write_traces
-from fedac.experiments.store import TRAFFIC, Outcome, Store
+from fedac.experiments.store import TRAFFIC, Store
+from fedac.experiments.workload import Outcome
 from fedac.federation.link import DEFAULT_LINK, Link
 from fedac.federation.spec import RunSpec
 

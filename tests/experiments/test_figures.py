@@ -12,7 +12,7 @@ import pytest
 from fedac.experiments.reproduction import figures
 from fedac.experiments.reproduction.figures import FIGURES
 from fedac.experiments.reproduction.published import F_STAR
-from fedac.experiments.run_key import A9A
+from fedac.experiments.summary import A9A
 from fedac.plotting import save_figure
 
 SMALL = {"workers": (4, 64, 1024), "local_steps": (1, 8, 64)}

@@ -13,8 +13,7 @@ from fedac.algorithms.checks import fingerprint
 from fedac.data import load
 from fedac.errors import InputError
 from fedac.experiments.grid import make_grid, read_grid, shipped
-from fedac.experiments.run_key import WITHOUT_FINGERPRINT
-from fedac.experiments.workload import list_groups, make_workload
+from fedac.experiments.workload import WITHOUT_FINGERPRINT, list_groups, make_workload
 from fedac.federation.spec import RunSpec, options_of
 
 TOML = """\

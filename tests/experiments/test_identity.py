@@ -8,7 +8,8 @@ import pandas as pd
 import pytest
 
 from fedac.data import Dataset, load
-from fedac.experiments.run_key import A9A, A9A_ROWS, rows_hash, with_unique_names
+from fedac.experiments.summary import A9A, A9A_ROWS, with_unique_names
+from fedac.experiments.workload import rows_hash
 from fedac.objectives import LogisticRegression
 
 DEFAULTS = {

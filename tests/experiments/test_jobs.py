@@ -14,12 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedac.errors import CompileCacheWarning, InputError
-from fedac.experiments import scheduling, sweep, workload
+from fedac.experiments import pool, sweep, workload
 from fedac.experiments.export import write_csv
 from fedac.experiments.grid import make_grid
 from fedac.experiments.merge import Shard
-from fedac.experiments.scheduling import Cost
 from fedac.experiments.store import Store
+from fedac.experiments.workload import Cost
 from fedac.processes import WorkerDiedError
 
 linux = pytest.mark.skipif(not Path("/proc/self").exists(), reason="looks for processes in /proc")
@@ -56,20 +56,17 @@ def read(folder):
 )
 def test_the_best_number_of_jobs_is_no_worse_than_any(costs, cores):
     costs = [Cost(*each) for each in costs]
-    times = [
-        scheduling.predict_time(costs, scheduling.share_out(cores, jobs))
-        for jobs in range(1, cores + 1)
-    ]
-    best = scheduling.best_jobs(costs, cores)
+    times = [pool.predict_time(costs, pool.share_out(cores, jobs)) for jobs in range(1, cores + 1)]
+    best = pool.best_jobs(costs, cores)
     assert times[best - 1] == min(times)
-    assert sum(scheduling.share_out(cores, best)) == cores  # none idle, none twice
+    assert sum(pool.share_out(cores, best)) == cores  # none idle, none twice
 
 
 def test_the_time_of_jobs_by_hand():
     costs = [Cost(alone=2.0, shared=4.0), Cost(alone=1.0), Cost(alone=3.0)]
-    assert scheduling.predict_time(costs, [2]) == (2 + 4 / 2) + 1 + 3
+    assert pool.predict_time(costs, [2]) == (2 + 4 / 2) + 1 + 3
     # The longest takes one job for itself, the others follow each other.
-    assert scheduling.predict_time(costs, [1, 1]) == scheduling.START + max(6, 3 + 1)
+    assert pool.predict_time(costs, [1, 1]) == pool.START + max(6, 3 + 1)
 
 
 @pytest.mark.slow

@@ -12,8 +12,7 @@ from fedac.experiments.reproduction.published import (
     published_cells,
     published_runs,
 )
-from fedac.experiments.run_key import A9A
-from fedac.experiments.summary import tuned
+from fedac.experiments.summary import A9A, tuned
 from fedac.federation.spec import Spec
 
 F_STAR = 0.25

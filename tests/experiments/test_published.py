@@ -7,7 +7,7 @@ import pytest
 
 from fedac.experiments.grid import read_grid, shipped
 from fedac.experiments.reproduction.published import F_STAR, paper_datasets, published_runs
-from fedac.experiments.run_key import A9A
+from fedac.experiments.summary import A9A
 from fedac.objectives import LogisticRegression, optimum
 
 CELL = ["dataset", "l2", "algorithm", "M", "K"]

@@ -17,8 +17,9 @@ from fedac.errors import InputError
 from fedac.experiments.export import costs_of
 from fedac.experiments.report import render, write
 from fedac.experiments.reproduction.published import F_STAR, published_runs
-from fedac.experiments.run_key import A9A
-from fedac.experiments.store import Outcome, Store
+from fedac.experiments.store import Store
+from fedac.experiments.summary import A9A
+from fedac.experiments.workload import Outcome
 from fedac.federation.link import Link
 from fedac.federation.spec import RunSpec
 

@@ -20,7 +20,8 @@ from fedac.errors import InputError
 from fedac.experiments import sweep
 from fedac.experiments.export import write_csv, write_traces
 from fedac.experiments.grid import make_grid
-from fedac.experiments.store import FILE, LAYOUT, Outcome, Store
+from fedac.experiments.store import FILE, LAYOUT, Store
+from fedac.experiments.workload import Outcome
 from fedac.federation.spec import RunSpec
 
 posix = pytest.mark.skipif(os.name != "posix", reason="needs POSIX signals and permissions")

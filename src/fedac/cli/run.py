@@ -66,10 +66,10 @@ def command(
     # All options are checked before the data is read, which may take minutes.
     spec = read_spec(RUN, given)
     from fedac.data.holdout import load_with_test
-    from fedac.experiments.run_key import federation_name
     from fedac.experiments.workload import make_workload
     from fedac.federation.link import Link
     from fedac.federation.schedule import Schedule
+    from fedac.federation.spec import federation_name
     from fedac.objectives.heterogeneity import minimized
     from fedac.simulation import SimulationInterrupted
     from fedac.simulation.problem import require_cluster, require_threads

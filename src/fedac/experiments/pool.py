@@ -1,13 +1,14 @@
-"""Runners: where the groups of a sweep run.
+"""Runners: where the groups of a sweep run, and how many at a time.
 
 In this process (`InThisProcess`), in parallel worker processes (`InProcesses`), or as tasks on a
-Ray cluster (`fedac.experiments.ray_pool`). A runner pulls an order only when it can start it, so
-that a sweep claims a group in its store just before it runs. It answers every order, with results
-or with an error. Results are the same wherever a group runs, to the last bit.
+Ray cluster (`fedac.experiments.ray_pool`). A runner answers every order, with results or with an
+error. Results are the same wherever a group runs, to the last bit.
 """
 
 from __future__ import annotations
 
+import heapq
+import os
 import pickle
 import queue
 import sys
@@ -15,22 +16,24 @@ import threading
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol, Self
 
 import cloudpickle
 
 from fedac.errors import InputError
-from fedac.experiments.store import Origin, Outcome
-from fedac.experiments.workload import Workload
+from fedac.experiments.store import Origin
+from fedac.experiments.workload import Cost, Group, Outcome, Workload
 from fedac.federation.spec import RunSpec
-from fedac.processes import Handler, Pool, WorkerDiedError
+from fedac.processes import Handler, Pool, WorkerDiedError, usable_cores
 
 # How often a group is started again after its process died.
 RETRIES = 1
 SECONDS_BETWEEN_REPORTS = 0.1
+# Seconds to start a worker process.
+START = 1.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,58 +41,76 @@ class Order:
     """The runs of a group that the store lacks."""
 
     number: int
-    configs: tuple[RunSpec, ...]
+    runs: Group
     f_star: float
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The runs of an order, or the error that it raised."""
+    """The results of an order, or the error that it raised."""
 
     order: Order
-    runs: list[tuple[RunSpec, Outcome]]
+    results: list[tuple[RunSpec, Outcome]]
     error: Exception | None = None
     warnings: tuple[tuple[str, type[Warning]], ...] = ()
     origin: Origin | None = None  # None: this machine
 
 
-# Called with an order, the gradient queries it has made since the last call, and its node's name.
-Report = Callable[[Order, int, str], object]
+# Called with a node's name, an order that runs there, and its gradient queries since the last call.
+Report = Callable[[str, Order, int], object]
 
 
 class Runner(Protocol):
     """Runs the groups of one task while a ``with`` block lasts."""
 
-    def run(self, orders: Iterator[Order], report: Report) -> Iterator[Answer]:
-        """Run orders; yield the answer to each as soon as it is there."""
+    slots: int  # how many orders to start before the first `wait`
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def start(self, order: Order) -> None:
+        """Start an order; `wait` returns its answer."""
+
+    def wait(self) -> Answer:
+        """Wait for the next answer, and report progress meanwhile."""
 
 
 class InThisProcess:
     """Runs groups in this process, sequentially."""
 
-    def __init__(self, task: Workload, threads: int, on_compile: Callable[[], object]) -> None:
-        self.task = task
-        self.threads = threads
-        self.on_compile = on_compile
+    slots = 1
 
-    def run(self, orders: Iterator[Order], report: Report) -> Iterator[Answer]:
-        """Run orders sequentially."""
-        for order in orders:
+    def __init__(
+        self, task: Workload, threads: int, report: Report, on_compile: Callable[[], object]
+    ) -> None:
+        self._run = partial(run_order, task, threads=threads, on_compile=on_compile)
+        self._report = report
 
-            def on_progress(queries: int, order: Order = order) -> None:
-                report(order, queries, "")
+    def __enter__(self) -> Self:
+        return self
 
-            yield passed_on(run_order(self.task, order, self.threads, on_progress, self.on_compile))
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def start(self, order: Order) -> None:
+        """Keep the order until `wait`."""
+        self._order = order
+
+    def wait(self) -> Answer:
+        """Run the order."""
+        return self._run(self._order, on_progress=partial(self._report, "", self._order))
 
 
 class InProcesses:
     """Runs groups in parallel worker processes, with the given numbers of threads."""
 
     def __init__(
-        self, task: Workload, threads: list[int], on_compile: Callable[[], object]
+        self, task: Workload, threads: list[int], report: Report, on_compile: Callable[[], object]
     ) -> None:
         self._pool = Pool(make_handler, to_bytes(task), threads)
-        self._jobs = len(threads)
+        self.slots = len(threads)
+        self._report = report
         self._on_compile = on_compile
         # Messages from the threads that call the pool: progress, answers, and errors of the pool.
         self._inbox: queue.SimpleQueue[tuple[Order, Any]] = queue.SimpleQueue()
@@ -100,29 +121,26 @@ class InProcesses:
     def __exit__(self, *_: object) -> None:
         self._pool.close()
 
-    def run(self, orders: Iterator[Order], report: Report) -> Iterator[Answer]:
-        """Run one order per worker in parallel."""
-        running = 0
+    def start(self, order: Order) -> None:
+        """Send the order to a free worker."""
+        threading.Thread(target=self._run, args=(order,), daemon=True).start()
+
+    def wait(self) -> Answer:
+        """Read messages until one is an answer."""
         while True:
-            while running < self._jobs and (order := next(orders, None)) is not None:
-                threading.Thread(target=self._run, args=(order,), daemon=True).start()
-                running += 1
-            if not running:
-                return
             order, news = self._inbox.get()
             match news:
                 case int(queries):
-                    report(order, queries, "")
+                    self._report("", order, queries)
                 case None:
                     self._on_compile()
                 case Answer():
-                    running -= 1
-                    yield passed_on(news)
+                    return news
                 case _:
                     raise news
 
     def _run(self, order: Order) -> None:
-        """Put an answer into the inbox, or an exception that `run` raises."""
+        """Put an answer into the inbox, or an exception that `wait` raises."""
         news: Answer | Exception
         for attempt in range(1, RETRIES + 2):
             try:
@@ -146,47 +164,37 @@ def make_handler(task_bytes: bytes, threads: int) -> Handler:
     task: Workload = pickle.loads(task_bytes)
 
     def handle(order: Order, send: Callable[[object], None]) -> Answer:
-        throttle = Throttle(send, SECONDS_BETWEEN_REPORTS)
-        return run_order(task, order, threads, throttle.add, lambda: send(None))
+        report = throttled(send, SECONDS_BETWEEN_REPORTS)
+        return run_order(
+            task, order, threads=threads, on_progress=report, on_compile=lambda: send(None)
+        )
 
     return handle
 
 
-class Throttle:
-    """Adds up gradient queries, and passes them on a few times a second."""
+def throttled(send: Callable[[int], object], seconds: float) -> Callable[[int], None]:
+    """Return a function that adds up gradient queries, and sends the sum once in a while."""
+    waiting, sent = 0, time.monotonic()
 
-    def __init__(self, send: Callable[[int], object], seconds: float) -> None:
-        self.send = send
-        self.seconds = seconds
-        self._waiting = 0
-        self._sent = time.monotonic()
+    def add(queries: int) -> None:
+        nonlocal waiting, sent
+        waiting += queries
+        if time.monotonic() - sent > seconds:
+            send(waiting)
+            waiting, sent = 0, time.monotonic()
 
-    def add(self, queries: int) -> None:
-        """Count some queries."""
-        self._waiting += queries
-        if time.monotonic() - self._sent > self.seconds:
-            self.send(self._waiting)
-            self._waiting, self._sent = 0, time.monotonic()
+    return add
 
 
-def run_order(
-    task: Workload,
-    order: Order,
-    threads: int,
-    on_progress: Callable[[int], object],
-    on_compile: Callable[[], object],
-) -> Answer:
-    """Run a group; its error becomes text, because a user-defined class may not be picklable."""
+def run_order(task: Workload, order: Order, **how: Any) -> Answer:
+    """Run a group; its error becomes text, because a user-defined class may not be picklable.
+
+    `how` are keywords of `Workload.run`.
+    """
     try:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("default", UserWarning)
-            runs = task.run(
-                order.configs,
-                order.f_star,
-                threads=threads,
-                on_progress=on_progress,
-                on_compile=on_compile,
-            )
+            results = task.run(order.runs, order.f_star, **how)
     except Exception as error:
         relayed: Exception = RuntimeError(f"{type(error).__name__}: {error}")
         if isinstance(error, InputError):
@@ -195,37 +203,61 @@ def run_order(
             relayed = RuntimeError("out of memory")
         relayed.add_note(traceback.format_exc())
         return Answer(order, [], relayed)
-    return Answer(order, runs, warnings=tuple((str(w.message), w.category) for w in caught))
-
-
-def passed_on(answer: Answer) -> Answer:
-    """Return a worker's answer, and issue the warnings that it collected."""
-    for text, category in answer.warnings:
-        warnings.warn(text, category, stacklevel=2)
-    return answer
+    return Answer(order, results, warnings=tuple((str(w.message), w.category) for w in caught))
 
 
 def to_bytes(task: Workload) -> bytes:
-    """Return the task for `pickle.loads` in other processes, without its list of groups.
+    """Return the task for `pickle.loads` in other processes.
 
-    Lambdas and user modules, which other machines do not have, are sent as code. Arrays read from
-    these bytes are writable. Arrays that Ray shares between processes are not, and Numba would
-    compile all kernels again for them.
+    User-defined algorithms and losses are sent as code, because other machines do not have their
+    modules. Arrays read from these bytes are writable. Arrays that Ray shares between processes are
+    not, and Numba would compile all kernels again for them.
     """
-    with _sent_as_code(task):
-        return bytes(cloudpickle.dumps(task))
-
-
-@contextmanager
-def _sent_as_code(task: Workload) -> Iterator[None]:
-    """Have cloudpickle send the modules of user-defined algorithms and losses as code."""
-    own = [type(task.objective), *(record.update for record in task.algorithms.values())]
+    own = [type(task.objective), *(algorithm.update for algorithm in task.algorithms.values())]
     names = {one.__module__ for one in own if one.__module__.split(".")[0] != "fedac"}
     modules = [sys.modules[name] for name in names if name in sys.modules]
     for module in modules:
         cloudpickle.register_pickle_by_value(module)
     try:
-        yield
+        return bytes(cloudpickle.dumps(task))
     finally:
         for module in modules:
             cloudpickle.unregister_pickle_by_value(module)
+
+
+def available_cores() -> int:
+    """Return the number of threads of the engine: ``NUMBA_NUM_THREADS``, or all cores."""
+    given = os.environ.get("NUMBA_NUM_THREADS", "")
+    return int(given) if given.isdigit() and int(given) > 0 else usable_cores()
+
+
+def share_out(cores: int, jobs: int) -> list[int]:
+    """Return the number of threads of each job, so that all cores are used once.
+
+    >>> share_out(8, 3), share_out(2, 4)
+    ([3, 3, 2], [1, 1, 1, 1])
+    """
+    return [max(1, cores // jobs + (job < cores % jobs)) for job in range(jobs)]
+
+
+def best_jobs(costs: Sequence[Cost], cores: int) -> int:
+    """Return how many groups to run in parallel for the shortest predicted time.
+
+    >>> best_jobs([Cost(alone=1.0, shared=0.2)] * 20, cores=4)
+    4
+    >>> best_jobs([Cost(alone=0.1, shared=100.0)] * 5, cores=4)
+    1
+    """
+    most = max(1, min(cores, len(costs)))
+    return min(range(1, most + 1), key=lambda jobs: predict_time(costs, share_out(cores, jobs)))
+
+
+def predict_time(costs: Sequence[Cost], threads: Sequence[int]) -> float:
+    """Predict the time of all groups on jobs with these numbers of threads, largest first."""
+    start = START if len(threads) > 1 else 0.0
+    free = [(start, count) for count in threads]
+    heapq.heapify(free)
+    for cost in sorted(costs, key=Cost.seconds, reverse=True):
+        when, count = heapq.heappop(free)
+        heapq.heappush(free, (when + cost.seconds(count), count))
+    return max(when for when, _ in free)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import pickle
 import signal
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import lru_cache
@@ -20,10 +20,9 @@ import numpy as np
 
 from fedac.cluster import connect, import_ray, nodes, pin, require_same_version
 from fedac.errors import InputError
-from fedac.experiments.pool import Answer, Order, Report, Throttle, passed_on, run_order, to_bytes
-from fedac.experiments.scheduling import Cost, best_jobs
+from fedac.experiments.pool import Answer, Order, Report, best_jobs, run_order, throttled, to_bytes
 from fedac.experiments.store import this_origin
-from fedac.experiments.workload import Workload
+from fedac.experiments.workload import Cost, Workload
 from fedac.processes import WorkerDiedError
 
 # How often Ray restarts a group that it lost with its process or node.
@@ -66,11 +65,16 @@ def _load(data: Any) -> Workload:
 def _run(data: list[Any], order: Order, threads: int, board: Any, names: dict[str, str]) -> Answer:
     """Run an order in a process of the cluster."""
     node = names.get(import_ray().get_runtime_context().get_node_id(), "a new node")
-    board.add.remote(order.number, 0, node)
-    throttle = Throttle(
-        lambda queries: board.add.remote(order.number, queries, node), SECONDS_BETWEEN_REPORTS
+
+    def add(queries: int) -> None:
+        board.add.remote(order.number, queries, node)
+
+    add(0)
+    report = throttled(add, SECONDS_BETWEEN_REPORTS)
+    compiling = board.set_compiling.remote
+    answer = run_order(
+        _load(data[0]), order, threads=threads, on_progress=report, on_compile=compiling
     )
-    answer = run_order(_load(data[0]), order, threads, throttle.add, board.set_compiling.remote)
     return replace(answer, origin=this_origin())
 
 
@@ -82,11 +86,13 @@ class OnRay:
         task: Workload,
         costs: Sequence[Cost],
         address: str | None,
+        report: Report,
         on_compile: Callable[[], object],
     ) -> None:
-        self._sweep_task = task
+        self._workload = task
         self._costs = costs
         self._address = address
+        self._report = report
         self._on_compile = on_compile
         self._running: dict[Any, Order] = {}  # by Ray task
 
@@ -105,10 +111,10 @@ class OnRay:
             # Many threads for few large groups, but no more than a node has.
             threads = max(1, cores // best_jobs(self._costs, cores))
             self._threads = min(threads, max(node.cpus for node in cluster))
-            self._slots = sum(node.cpus // self._threads for node in cluster)
+            self.slots = sum(node.cpus // self._threads for node in cluster) + QUEUED
             self._names = {node.id: node.name for node in cluster}
             # As an array, which processes read where it is.
-            self._data = ray.put(np.frombuffer(to_bytes(self._sweep_task), np.uint8))
+            self._data = ray.put(np.frombuffer(to_bytes(self._workload), np.uint8))
             here = ray.get_runtime_context().get_node_id()
             (driver,) = (node for node in cluster if node.id == here)
             make = ray.remote(num_cpus=0)(ProgressBoard).options(scheduling_strategy=pin(driver))
@@ -130,46 +136,40 @@ class OnRay:
         ray.kill(self._board)
         self._stack.close()
 
-    def run(self, orders: Iterator[Order], report: Report) -> Iterator[Answer]:
-        """Run enough orders in parallel to keep all cores of the cluster busy."""
+    def start(self, order: Order) -> None:
+        """Queue the order on the cluster."""
+        # Ray would replace a reference by its value, unless it is in a list.
+        task = self._task.remote([self._data], order, self._threads, self._board, self._names)
+        self._running[task] = order
+
+    def wait(self) -> Answer:
+        """Wait for the next task to end."""
         ray = import_ray()
         try:
-            while True:
-                while len(self._running) < self._slots + QUEUED:
-                    order = next(orders, None)
-                    if order is None:
-                        break
-                    task = self._task.remote(
-                        [self._data], order, self._threads, self._board, self._names
-                    )
-                    self._running[task] = order
-                if not self._running:
-                    return
+            done: list[Any] = []
+            while not done:
                 done, _ = ray.wait(list(self._running), timeout=SECONDS_BETWEEN_REPORTS)
-                self._read_board(report)
-                for task in done:
-                    yield self._answer(task, self._running.pop(task))
+                self._read_board()
         except ray.exceptions.RayError as error:
             raise WorkerDiedError(
                 f"lost the Ray node of this process ({_first_line(error)})"
             ) from error
-
-    def _answer(self, task: Any, order: Order) -> Answer:
-        ray = import_ray()
+        order = self._running.pop(done[0])
         try:
-            return passed_on(ray.get(task))
+            answer: Answer = ray.get(done[0])
         except ray.exceptions.RayError as error:
             what = f"Ray lost it {RETRIES + 1} times ({_first_line(error)})"
-            return Answer(order, [], WorkerDiedError(what))
+            answer = Answer(order, [], WorkerDiedError(what))
+        return answer
 
-    def _read_board(self, report: Report) -> None:
+    def _read_board(self) -> None:
         orders = {order.number: order for order in self._running.values()}
         progress, compiling = import_ray().get(self._board.read.remote())
         if compiling:
             self._on_compile()
         for number, (queries, node) in progress.items():
             if number in orders:  # otherwise it is done, and its last report came late
-                report(orders[number], queries, node)
+                self._report(node, orders[number], queries)
 
 
 def _first_line(error: Exception) -> str:

@@ -17,18 +17,16 @@ import sys
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from fedac import __version__
 from fedac.errors import InputError, NetworkFileSystemWarning
-from fedac.experiments.run_key import with_unique_names
-from fedac.experiments.scheduling import queries
-from fedac.experiments.summary import records
+from fedac.experiments.summary import records, with_unique_names
+from fedac.experiments.workload import Outcome, queries
 from fedac.federation.costs import megabytes_sent
 from fedac.federation.federation import taking_part
 from fedac.federation.spec import RunSpec, stored_options
@@ -36,7 +34,10 @@ from fedac.paths import is_network
 
 if TYPE_CHECKING:
     import pandas as pd
+if sys.platform != "win32":
+    import fcntl
 
+FILE = "runs.sqlite"
 # Another sweep locks the database for the milliseconds of a commit, never for long.
 BUSY_SECONDS = 60.0
 
@@ -77,11 +78,279 @@ CREATE TABLE traces (
 LAYOUT = 10
 
 
-def open_to_read(path: Path, stack: ExitStack) -> sqlite3.Connection:
-    """Open a database without changing it; `stack` closes it."""
-    db, _ = _open_unchanged(path, stack)
-    db.execute("PRAGMA query_only = ON")
-    return db
+Origin = tuple[str, str]  # the version of fedac and the machine, as JSON
+Best = tuple[float, str, float]  # suboptimality, algorithm and eta of a run
+# The score of a run, as `Run.trained_loss`: the start point does not count.
+TRAINED = """
+CASE status WHEN 'ok' THEN (SELECT min(loss) FROM traces WHERE run = runs.id AND step > 0) END
+"""
+# The model at the end, on the test set.
+AT_THE_END = """
+(SELECT {0} FROM traces WHERE run = runs.id AND status = 'ok' ORDER BY step DESC LIMIT 1) AS {0}
+"""
+FRAME = f"""
+SELECT key, spec, status, best_loss, CASE status WHEN 'ok' THEN final_loss END AS final_loss,
+    f_star, bytes_up, bytes_down, minibatch, n_samples, n_features, seconds, version, created,
+    {TRAINED} AS trained_loss, {AT_THE_END.format("test_loss")},
+    {AT_THE_END.format("test_accuracy")}
+FROM runs JOIN origins ON origin = origins.id
+"""
+# Sort order of a table. Of two runs that differ in their test sets only, the tested one comes
+# first. Two data sets may share a name, so the key comes last.
+ORDER = ["dataset", "l2", "algorithm", "M", "K", "T", "eta", "seed", "split", "participation",
+         "batch", "test", "key"]  # fmt: skip
+# First columns of a table; all other options follow, then the test set.
+COLUMNS = [
+    "key", "dataset", "l2", "algorithm", "M", "K", "T", "eta", "seed", "status", "best_loss",
+    "final_loss", "best_suboptimality", "final_suboptimality", "f_star", "megabytes_per_worker",
+    "n_samples", "n_features", "record_every", "precision", "seconds", "version", "created",
+    "trained_loss", "data_hash", "mu",
+]  # fmt: skip
+# Columns that a table does not show, and those that costs are computed from.
+HASHES = ["fingerprint", "rows_hash", "split_hash", "test_hash"]
+TRAFFIC = ["bytes_up", "bytes_down", "minibatch"]
+# The parts of an outcome that are columns.
+OUTCOME = ("status", "f_star", *TRAFFIC, "n_samples", "n_features", "seconds")
+# Columns that may consist of nulls.
+FLOATS = ["final_loss", "trained_loss", "test_loss", "test_accuracy"]
+
+
+def this_origin() -> Origin:
+    """Return the version and the machine of this process, which mark its runs."""
+    return __version__, json.dumps(describe_machine())
+
+
+class StoredCurve(NamedTuple):
+    """The suboptimality along a run."""
+
+    status: str
+    steps: list[int]
+    suboptimality: list[float]
+
+
+class Store:
+    """All runs in a directory, for reading or, with `create`, for writing too.
+
+    With `create`, the directory and its ``runs.sqlite`` are created if missing. A store that is
+    damaged, of another layout, or not writable raises `InputError`.
+
+    Examples
+    --------
+    >>> from tempfile import TemporaryDirectory
+    >>> run = RunSpec(dataset="tiny", algorithm="fedavg", M=4, local_steps=2, steps=8)
+    >>> outcome = Outcome(
+    ...     status="ok", steps=(0, 8), losses=(0.75, 0.5), f_star=0.25, bytes_up=48, bytes_down=48,
+    ...     n_samples=60, n_features=12, seconds=0.01,
+    ... )
+    >>> with TemporaryDirectory() as folder, Store(folder, create=True) as store:
+    ...     store.add([(run, outcome)]), store.add([(run, outcome)])
+    ...     store.missing([run])
+    ...     store.best([run.key])
+    (1, 0)
+    []
+    (0.25, 'fedavg', 0.5)
+    """
+
+    def __init__(self, directory: str | Path, create: bool = False) -> None:
+        self.path = Path(directory) / FILE
+        with ExitStack() as stack, explained(self.path):
+            if create:
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+                if is_network(self.path.parent):
+                    warnings.warn(
+                        f"'{directory}' is on a network file system, where SQLite's locks do not "
+                        "hold between machines: use one store per machine with --shard, and join "
+                        "them with 'fedac merge'",
+                        NetworkFileSystemWarning,
+                        stacklevel=2,
+                    )
+                self._lock = stack.enter_context(self.path.with_name("runs.lock").open("ab"))
+                # SQLite does not wait when two processes change the journal's mode at once.
+                with self.claim("open", wait=True):
+                    self._db = open_to_write(self.path, stack)
+            elif self.path.is_file():
+                self._db, _ = _open_unchanged(self.path, stack)
+                self._db.execute("PRAGMA query_only = ON")
+            else:
+                raise InputError(
+                    f"no sweep in '{directory}': there is no {FILE}; "
+                    f"create one with 'fedac sweep FILE.toml --out {directory}'"
+                )
+            self._open = stack.pop_all()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._open.close()
+
+    def missing(self, runs: Sequence[RunSpec]) -> list[RunSpec]:
+        """Return the runs that are not in the store, in the order given."""
+        found = {key for (key,) in self._select("key FROM runs", [run.key for run in runs])}
+        return [run for run in runs if run.key not in found]
+
+    def best(self, keys: Iterable[str]) -> Best | None:
+        """Return suboptimality, algorithm and eta of the best run; None if all diverged."""
+        # SQLite takes the other columns from the row of the minimum.
+        [(suboptimality, text)] = self._select(f"min({TRAINED} - f_star), spec FROM runs", keys)
+        if suboptimality is None:
+            return None
+        spec = json.loads(text)
+        return suboptimality, spec["algorithm"], spec["eta"]
+
+    def add(self, results: Sequence[tuple[RunSpec, Outcome]], origin: Origin | None = None) -> int:
+        """Store some runs and their traces, all or none; return how many are new.
+
+        `origin` is the machine that made them (default: this one).
+        """
+        if not results:
+            return 0
+        origin = origin or this_origin()
+        created = datetime.now(UTC).isoformat(timespec="seconds")
+        new = 0
+        with explained(self.path), self._db as db:
+            db.execute("BEGIN IMMEDIATE")
+            db.execute("INSERT OR IGNORE INTO origins (version, machine) VALUES (?, ?)", origin)
+            query = "SELECT id FROM origins WHERE version = ? AND machine = ?"
+            (origin_id,) = db.execute(query, origin).fetchone()
+            for run, outcome in results:
+                trace = (outcome.losses, outcome.test_losses, outcome.test_accuracies)
+                values = {name: getattr(outcome, name) for name in OUTCOME} | {
+                    "key": run.key,
+                    "spec": json.dumps(run.stored(), sort_keys=True),
+                    "best_loss": min(outcome.losses),
+                    "final_loss": outcome.losses[-1],
+                    "created": created,
+                    "origin": origin_id,
+                }
+                names = f"({', '.join(values)}) VALUES (:{', :'.join(values)})"
+                insert = f"INSERT INTO runs {names} ON CONFLICT (key) DO NOTHING"
+                inserted = db.execute(insert, values)
+                if inserted.rowcount:
+                    new += 1
+                    points = f"INSERT INTO traces VALUES ({inserted.lastrowid}, ?, ?, ?, ?)"
+                    none = (None,) * len(outcome.steps)  # where there is no test set
+                    columns = (outcome.steps, *(each or none for each in trace))
+                    db.executemany(points, zip(*columns, strict=True))
+        return new
+
+    def frame(self) -> pd.DataFrame:
+        """Return a table with a row per run, sorted by configuration.
+
+        ``trained_loss`` is the score of a run: its smallest loss after at least one step, missing
+        if it diverged. ``test_loss`` and ``test_accuracy`` are those at the end. ``dataset``,
+        ``algorithm``, ``split`` and ``federation`` are unique: see `with_unique_names`.
+        """
+        runs = with_unique_names(self._table())
+        known = [*COLUMNS, "test", "test_loss", "test_accuracy", *HASHES, *TRAFFIC, "federation"]
+        others = [name for name in runs if name not in known]
+        return runs[
+            [*COLUMNS, *others, "test", "test_loss", "test_accuracy", *TRAFFIC, "federation"]
+        ]
+
+    def _table(self) -> pd.DataFrame:
+        """Return a table with a row per run: what is stored of its Spec, and its results."""
+        import pandas as pd
+
+        with explained(self.path):
+            runs = pd.read_sql_query(FRAME, self._db, dtype=dict.fromkeys(FLOATS, "float64"))
+        specs = [json.loads(text) for text in runs["spec"]]
+        columns = {}
+        for name, option in stored_options().items():
+            column, absent = option.column or name, None if option.absent is ... else option.absent
+            values = [spec.get(column, absent) for spec in specs]
+            if len(option.kind) > 1:  # text in any case
+                values = [str(value) for value in values]
+            columns[column] = pd.Series(values, dtype=option.kind[-1])
+        runs = runs.drop(columns="spec").assign(**columns)
+        runs["mu"] = runs["mu"].fillna(runs["l2"])
+        for which in ("best", "final"):
+            runs[f"{which}_suboptimality"] = runs[f"{which}_loss"] - runs["f_star"]
+        runs["megabytes_per_worker"] = [
+            megabytes_sent(
+                run.bytes_up,
+                run.T // run.K,
+                present=taking_part(run.participation, run.M) or run.M,
+                M=run.M,
+            )
+            for run in records(runs)
+        ]
+        ascending = [name != "test" for name in ORDER]
+        return runs.sort_values(ORDER, ascending=ascending, ignore_index=True)
+
+    def traces(self) -> pd.DataFrame:
+        """Return the losses along all runs: key, step, loss, test_loss, test_accuracy."""
+        import pandas as pd
+
+        query = (
+            "SELECT key, step, loss, test_loss, test_accuracy "
+            "FROM runs JOIN traces ON run = runs.id ORDER BY key, step"
+        )
+        types = {"test_loss": "float64", "test_accuracy": "float64"}  # nulls without a test set
+        with explained(self.path):
+            return pd.read_sql_query(query, self._db, dtype=types)
+
+    def curves(self, keys: Iterable[str]) -> dict[str, StoredCurve]:
+        """Return the traces of some runs by their keys."""
+        found: dict[str, StoredCurve] = {}
+        columns = "key, status, f_star, step, loss FROM runs JOIN traces ON run = runs.id"
+        for key, status, f_star, step, loss in self._select(columns, keys, "ORDER BY run, step"):
+            curve = found.setdefault(key, StoredCurve(status, [], []))
+            curve.steps.append(step)
+            curve.suboptimality.append(loss - f_star)
+        return found
+
+    def info(self) -> dict[str, Any]:
+        """Return the origin of the runs: machines, versions, seconds in the engine, queries."""
+        runs = self._table()
+        query = "SELECT version, machine FROM origins WHERE id IN (SELECT origin FROM runs)"
+        with explained(self.path):
+            origins = self._db.execute(f"{query} ORDER BY id").fetchall()
+        return {
+            "runs": len(runs),
+            "diverged": int((runs["status"] == "diverged").sum()),
+            "seconds": float(runs["seconds"].sum()),
+            "gradient_queries": sum(queries(run, run.n_samples) for run in records(runs)),
+            "seeds": sorted(runs["seed"].unique().tolist()),
+            "first": runs["created"].min(),
+            "last": runs["created"].max(),
+            "versions": list(dict.fromkeys(version for version, _ in origins)),
+            "machines": [json.loads(each) for each in dict.fromkeys(m for _, m in origins)],
+        }
+
+    @contextmanager
+    def claim(self, name: str, *, wait: bool) -> Iterator[bool]:
+        """Yield whether this process holds a lock until the block ends; two sweeps share the work.
+
+        The lock of a process that dies is released. Windows has no such locks, so every claim
+        succeeds: a run may be computed twice, but is stored once.
+        """
+        if sys.platform == "win32":
+            yield True
+            return
+        offset = int(hashlib.sha256(name.encode()).hexdigest()[:15], 16)
+        ours = True
+        try:
+            fcntl.lockf(self._lock, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB), 1, offset)
+        except OSError as error:
+            ours = error.errno not in (errno.EACCES, errno.EAGAIN)
+        try:
+            yield ours
+        finally:
+            fcntl.lockf(self._lock, fcntl.LOCK_UN, 1, offset)
+
+    def _select(self, columns: str, keys: Iterable[str], more: str = "") -> list[tuple[Any, ...]]:
+        query = f"SELECT {columns} WHERE key IN (SELECT value FROM json_each(?)) {more}"
+        with explained(self.path):
+            return self._db.execute(query, (json.dumps(list(keys)),)).fetchall()
+
+
+@contextmanager
+def open_store(folder: str | Path | None) -> Iterator[Store]:
+    """Open a store in a folder, or a temporary one."""
+    place = TemporaryDirectory() if folder is None else nullcontext(folder)
+    with place as path, Store(path, create=True) as store:
+        yield store
 
 
 def attach(db: sqlite3.Connection, path: Path, stack: ExitStack) -> None:
@@ -156,312 +425,6 @@ def _connect(
     if layout == 0 and db.execute("SELECT 1 FROM sqlite_master").fetchone():
         raise InputError(f"{path} is the database of another program; use another directory")
     return db, layout
-
-
-if sys.platform != "win32":
-    import fcntl
-
-FILE = "runs.sqlite"
-
-Origin = tuple[str, str]  # the version of fedac and the machine, as JSON
-Best = tuple[float, str, float]  # suboptimality, algorithm and eta of a run
-# The score of a run, as `Run.trained_loss`: the start point does not count.
-TRAINED = """
-CASE status WHEN 'ok' THEN (SELECT min(loss) FROM traces WHERE run = runs.id AND step > 0) END
-"""
-# The model at the end, on the test set.
-AT_THE_END = """
-(SELECT {0} FROM traces WHERE run = runs.id AND status = 'ok' ORDER BY step DESC LIMIT 1) AS {0}
-"""
-FRAME = f"""
-SELECT key, spec, status, best_loss, CASE status WHEN 'ok' THEN final_loss END AS final_loss,
-    f_star, bytes_up, bytes_down, minibatch, n_samples, n_features, seconds, version, created,
-    {TRAINED} AS trained_loss, {AT_THE_END.format("test_loss")},
-    {AT_THE_END.format("test_accuracy")}
-FROM runs JOIN origins ON origin = origins.id
-"""
-# Sort order of a table. Of two runs that differ in their test sets only, the tested one comes
-# first. Two data sets may share a name, so the key comes last.
-ORDER = ["dataset", "l2", "algorithm", "M", "K", "T", "eta", "seed", "split", "participation",
-         "batch", "test", "key"]  # fmt: skip
-# First columns of a table; all other options follow, then the test set.
-COLUMNS = [
-    "key", "dataset", "l2", "algorithm", "M", "K", "T", "eta", "seed", "status", "best_loss",
-    "final_loss", "best_suboptimality", "final_suboptimality", "f_star", "megabytes_per_worker",
-    "n_samples", "n_features", "record_every", "precision", "seconds", "version", "created",
-    "trained_loss", "data_hash", "mu",
-]  # fmt: skip
-# Columns that a table does not show, and those that costs are computed from.
-HASHES = ["fingerprint", "rows_hash", "split_hash", "test_hash"]
-TRAFFIC = ["bytes_up", "bytes_down", "minibatch"]
-# The parts of an outcome that are columns.
-OUTCOME = ("status", "f_star", *TRAFFIC, "n_samples", "n_features", "seconds")
-# Columns that may consist of nulls.
-FLOATS = ["final_loss", "trained_loss", "test_loss", "test_accuracy"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """The result of one run."""
-
-    status: Literal["ok", "diverged"]
-    steps: tuple[int, ...]  # the trace, up to the divergence if there is one
-    losses: tuple[float, ...]
-    test_losses: tuple[float, ...] = ()  # on the test set, if there is one
-    test_accuracies: tuple[float, ...] = ()
-    f_star: float
-    bytes_up: int  # sent and received in a round by a client of the round
-    bytes_down: int
-    minibatch: bool = False  # whether a round is one step, on all its samples
-    n_samples: int
-    n_features: int
-    seconds: float  # the run's share of the engine's time for its group
-
-
-def this_origin() -> Origin:
-    """Return the version and the machine of this process, which mark its runs."""
-    return __version__, json.dumps(describe_machine())
-
-
-class StoredCurve(NamedTuple):
-    """The suboptimality along a run."""
-
-    status: str
-    steps: list[int]
-    suboptimality: list[float]
-
-
-class Store:
-    """All runs in a directory, for reading or, with `create`, for writing too.
-
-    With `create`, the directory and its ``runs.sqlite`` are created if missing. A store that is
-    damaged, of another layout, or not writable raises `InputError`.
-
-    Examples
-    --------
-    >>> from tempfile import TemporaryDirectory
-    >>> run = RunSpec(dataset="tiny", algorithm="fedavg", M=4, local_steps=2, steps=8)
-    >>> outcome = Outcome(
-    ...     status="ok", steps=(0, 8), losses=(0.75, 0.5), f_star=0.25, bytes_up=48, bytes_down=48,
-    ...     n_samples=60, n_features=12, seconds=0.01,
-    ... )
-    >>> with TemporaryDirectory() as folder, Store(folder, create=True) as store:
-    ...     store.add([(run, outcome)]), store.add([(run, outcome)])
-    ...     store.missing([run])
-    ...     store.best([run.key])
-    (1, 0)
-    []
-    (0.25, 'fedavg', 0.5)
-    """
-
-    def __init__(self, directory: str | Path, create: bool = False) -> None:
-        self.path = Path(directory) / FILE
-        with ExitStack() as stack, explained(self.path):
-            if create:
-                self.path.parent.mkdir(parents=True, exist_ok=True)
-                warn_if_shared(self.path.parent)
-                self._lock = stack.enter_context(self.path.with_name("runs.lock").open("ab"))
-                # SQLite does not wait when two processes change the journal's mode at once.
-                with self.claim("open", wait=True):
-                    self._db = open_to_write(self.path, stack)
-            elif self.path.is_file():
-                self._db = open_to_read(self.path, stack)
-            else:
-                raise InputError(
-                    f"no sweep in '{directory}': there is no {FILE}; "
-                    f"create one with 'fedac sweep FILE.toml --out {directory}'"
-                )
-            self._open = stack.pop_all()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._open.close()
-
-    def missing(self, runs: Sequence[RunSpec]) -> list[RunSpec]:
-        """Return the runs that are not in the store, in the order given."""
-        found = {key for (key,) in self._select("key", [run.key for run in runs])}
-        return [run for run in runs if run.key not in found]
-
-    def best(self, keys: Iterable[str]) -> Best | None:
-        """Return suboptimality, algorithm and eta of the best run; None if all diverged."""
-        # SQLite takes the other columns from the row of the minimum.
-        [(suboptimality, text)] = self._select(f"min({TRAINED} - f_star), spec", keys)
-        if suboptimality is None:
-            return None
-        spec = json.loads(text)
-        return suboptimality, spec["algorithm"], spec["eta"]
-
-    def add(self, results: Sequence[tuple[RunSpec, Outcome]], origin: Origin | None = None) -> int:
-        """Store some runs and their traces, all or none; return how many are new.
-
-        `origin` is the machine that made them (default: this one).
-        """
-        if not results:
-            return 0
-        origin = origin or this_origin()
-        created = datetime.now(UTC).isoformat(timespec="seconds")
-        new = 0
-        with explained(self.path), self._db as db:
-            db.execute("BEGIN IMMEDIATE")
-            db.execute("INSERT OR IGNORE INTO origins (version, machine) VALUES (?, ?)", origin)
-            query = "SELECT id FROM origins WHERE version = ? AND machine = ?"
-            (origin_id,) = db.execute(query, origin).fetchone()
-            for run, outcome in results:
-                trace = (outcome.losses, outcome.test_losses, outcome.test_accuracies)
-                values = {name: getattr(outcome, name) for name in OUTCOME} | {
-                    "key": run.key,
-                    "spec": json.dumps(run.stored(), sort_keys=True),
-                    "best_loss": min(outcome.losses),
-                    "final_loss": outcome.losses[-1],
-                    "created": created,
-                    "origin": origin_id,
-                }
-                names = f"({', '.join(values)}) VALUES (:{', :'.join(values)})"
-                insert = f"INSERT INTO runs {names} ON CONFLICT (key) DO NOTHING"
-                inserted = db.execute(insert, values)
-                if inserted.rowcount:
-                    new += 1
-                    points = f"INSERT INTO traces VALUES ({inserted.lastrowid}, ?, ?, ?, ?)"
-                    none = (None,) * len(outcome.steps)  # where there is no test set
-                    columns = (outcome.steps, *(each or none for each in trace))
-                    db.executemany(points, zip(*columns, strict=True))
-        return new
-
-    def frame(self) -> pd.DataFrame:
-        """Return a table with a row per run, sorted by configuration.
-
-        ``trained_loss`` is the score of a run: its smallest loss after at least one step, missing
-        if it diverged. ``test_loss`` and ``test_accuracy`` are those at the end. ``dataset``,
-        ``algorithm``, ``split`` and ``federation`` are unique: see `with_unique_names`.
-        """
-        runs = with_unique_names(self._table())
-        known = [*COLUMNS, "test", "test_loss", "test_accuracy", *HASHES, *TRAFFIC, "federation"]
-        others = [name for name in runs if name not in known]
-        return runs[
-            [*COLUMNS, *others, "test", "test_loss", "test_accuracy", *TRAFFIC, "federation"]
-        ]
-
-    def _table(self) -> pd.DataFrame:
-        """Return a table with a row per run: what is stored of its Spec, and its results."""
-        import pandas as pd
-
-        with explained(self.path):
-            runs = pd.read_sql_query(FRAME, self._db, dtype=dict.fromkeys(FLOATS, "float64"))
-        specs = [json.loads(text) for text in runs["spec"]]
-        columns = {}
-        for name, option in stored_options().items():
-            column, absent = option.column or name, None if option.absent is ... else option.absent
-            values = [spec.get(column, absent) for spec in specs]
-            if len(option.kind) > 1:  # text in any case
-                values = [str(value) for value in values]
-            columns[column] = pd.Series(values, dtype=option.kind[-1])
-        runs = runs.drop(columns="spec").assign(**columns)
-        runs["mu"] = runs["mu"].fillna(runs["l2"])
-        for which in ("best", "final"):
-            runs[f"{which}_suboptimality"] = runs[f"{which}_loss"] - runs["f_star"]
-        runs["megabytes_per_worker"] = [megabytes_of(run) for run in records(runs)]
-        ascending = [name != "test" for name in ORDER]
-        return runs.sort_values(ORDER, ascending=ascending, ignore_index=True)
-
-    def traces(self) -> pd.DataFrame:
-        """Return the losses along all runs: key, step, loss, test_loss, test_accuracy."""
-        import pandas as pd
-
-        query = (
-            "SELECT key, step, loss, test_loss, test_accuracy "
-            "FROM runs JOIN traces ON run = runs.id ORDER BY key, step"
-        )
-        types = {"test_loss": "float64", "test_accuracy": "float64"}  # nulls without a test set
-        with explained(self.path):
-            return pd.read_sql_query(query, self._db, dtype=types)
-
-    def curves(self, keys: Iterable[str]) -> dict[str, StoredCurve]:
-        """Return the traces of some runs by their keys."""
-        found: dict[str, StoredCurve] = {}
-        columns = "key, status, f_star, step, loss"
-        query = (
-            f"SELECT {columns} FROM runs JOIN traces ON run = runs.id "
-            "WHERE key IN (SELECT value FROM json_each(?)) ORDER BY run, step"
-        )
-        with explained(self.path):
-            for key, status, f_star, step, loss in self._db.execute(
-                query, (json.dumps(list(keys)),)
-            ):
-                curve = found.setdefault(key, StoredCurve(status, [], []))
-                curve.steps.append(step)
-                curve.suboptimality.append(loss - f_star)
-        return found
-
-    def info(self) -> dict[str, Any]:
-        """Return the origin of the runs: machines, versions, seconds in the engine, queries."""
-        runs = self._table()
-        query = "SELECT version, machine FROM origins WHERE id IN (SELECT origin FROM runs)"
-        with explained(self.path):
-            origins = self._db.execute(f"{query} ORDER BY id").fetchall()
-        return {
-            "runs": len(runs),
-            "diverged": int((runs["status"] == "diverged").sum()),
-            "seconds": float(runs["seconds"].sum()),
-            "gradient_queries": sum(queries(run, run.n_samples) for run in records(runs)),
-            "seeds": sorted(runs["seed"].unique().tolist()),
-            "first": runs["created"].min(),
-            "last": runs["created"].max(),
-            "versions": list(dict.fromkeys(version for version, _ in origins)),
-            "machines": [json.loads(each) for each in dict.fromkeys(m for _, m in origins)],
-        }
-
-    @contextmanager
-    def claim(self, name: str, *, wait: bool) -> Iterator[bool]:
-        """Yield whether this process holds a lock until the block ends; two sweeps share the work.
-
-        The lock of a process that dies is released. Windows has no such locks, so every claim
-        succeeds: a run may be computed twice, but is stored once.
-        """
-        if sys.platform == "win32":
-            yield True
-            return
-        offset = int(hashlib.sha256(name.encode()).hexdigest()[:15], 16)
-        ours = True
-        try:
-            fcntl.lockf(self._lock, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB), 1, offset)
-        except OSError as error:
-            ours = error.errno not in (errno.EACCES, errno.EAGAIN)
-        try:
-            yield ours
-        finally:
-            fcntl.lockf(self._lock, fcntl.LOCK_UN, 1, offset)
-
-    def _select(self, columns: str, keys: Iterable[str]) -> list[tuple[Any, ...]]:
-        query = f"SELECT {columns} FROM runs WHERE key IN (SELECT value FROM json_each(?))"
-        with explained(self.path):
-            return self._db.execute(query, (json.dumps(list(keys)),)).fetchall()
-
-
-@contextmanager
-def open_store(folder: str | Path | None) -> Iterator[Store]:
-    """Open a store in a folder, or a temporary one."""
-    place = TemporaryDirectory() if folder is None else nullcontext(folder)
-    with place as path, Store(path, create=True) as store:
-        yield store
-
-
-def megabytes_of(run: Any) -> float:
-    """Return the megabytes that a worker of a stored run sends, on average over all clients."""
-    present = taking_part(run.participation, run.M) or run.M
-    return megabytes_sent(run.bytes_up, run.T // run.K, present=present, M=run.M)
-
-
-def warn_if_shared(folder: Path) -> None:
-    """Warn if a store that is opened for writing is on a network file system."""
-    if is_network(folder):
-        warnings.warn(
-            f"'{folder}' is on a network file system, where SQLite's locks do not hold between "
-            "machines: use one store per machine with --shard, and join them with 'fedac merge'",
-            NetworkFileSystemWarning,
-            stacklevel=3,  # where the store is opened
-        )
 
 
 def describe_machine() -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Summaries of runs: the best step size of every cell, and the fewest rounds to a target.
+"""Tables of runs: unique names, the best step size of every cell, the fewest rounds to a target.
 
 A cell is one algorithm on one problem with M workers and K local steps. A federation of clients is
 part of the problem. The demo, the report and `fedac reproduce` share these rules:
@@ -11,6 +11,7 @@ part of the problem. The demo, the report and `fedac reproduce` share these rule
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -20,6 +21,7 @@ from scipy.special import stdtrit
 from fedac.algorithms import split_names
 from fedac.algorithms.parsing import find_algorithm
 from fedac.errors import InputError
+from fedac.federation.spec import federation_name
 from fedac.simulation.result import edge_of
 from fedac.validate import look_up
 
@@ -30,6 +32,13 @@ PROBLEM = ["dataset", "l2", "T", "federation"]
 CURVE = [*PROBLEM, "algorithm", "M"]
 CELL = [*CURVE, "K"]
 FEWEST_TRIED = ", fewest tried"
+# The paper's a9a: hashes of its rows and of its objectives.
+A9A_ROWS = "bb924b51cf55f0ae4f9b0ad2e7c31b239997d6d21ba09a232778848a19fc2cce"
+A9A = {
+    1e-2: "781a5f51cd736b9931abc1b21710dcac2be19d3bde4e17fbf1ec25e8903d8011",
+    1e-3: "80d181fd5697916d054b8960a5d9da30496783128fdd98bf7a183d80f39c0e38",
+    1e-4: "4640626259e5a711c1a569bb04a48f2a810870da45889a8850570db40aee26e3",
+}
 
 
 def tuned(frame: pd.DataFrame) -> pd.DataFrame:
@@ -276,3 +285,53 @@ def label_of(name: str) -> str:
     except InputError:  # a custom algorithm in a store
         label = plain
     return label + name.removeprefix(plain)
+
+
+def with_unique_names(runs: pd.DataFrame) -> pd.DataFrame:
+    """Return the runs with a `dataset`, an `algorithm` and a `split` that mean one thing each.
+
+    If two of them share a name, part of their hash is added, and so are a loss other than logistic,
+    an intercept, and a mu other than l2. The new column `federation` names the unusual options.
+    """
+    named = runs.assign(dataset=_dataset_names(runs), algorithm=_algorithm_names(runs))
+    named = named.assign(split=_split_names(named))
+    return named.assign(federation=[federation_name(run) for run in named.itertuples()])
+
+
+def _dataset_names(runs: pd.DataFrame) -> list[str]:
+    columns = ["dataset", "data_hash", "rows_hash", "l2", "objective", "intercept"]
+    problems: list[Any] = list(runs[columns].drop_duplicates().itertuples())
+    # Two data sets share a name if their rows differ, or the objectives with the same options do.
+    same_name, same_options = defaultdict(set), defaultdict(set)
+    for p in problems:
+        same_name[p.dataset].add(p.rows_hash)
+        same_options[p.dataset, p.l2, p.objective, p.intercept].add(p.data_hash)
+    shared = {name for name, hashes in same_name.items() if len(hashes) > 1}
+    shared |= {name for (name, *_), hashes in same_options.items() if len(hashes) > 1}
+    names = {}
+    for p in problems:
+        # The name of the paper's data set is its own.
+        papers = p.rows_hash == A9A_ROWS or p.data_hash in A9A.values()
+        other = not papers if p.dataset == "a9a" else p.dataset in shared
+        name = p.dataset + (f" ({(p.rows_hash or p.data_hash)[:6]})" if other else "")
+        name += f", {p.objective}" if p.objective != "logistic" else ""
+        names[p.dataset, p.data_hash] = name + (", intercept" if p.intercept else "")
+    return [names[pair] for pair in zip(runs["dataset"], runs["data_hash"], strict=True)]
+
+
+def _split_names(runs: pd.DataFrame) -> list[str]:
+    versions = runs.groupby(["dataset", "M", "split", "split_seed"])["split_hash"]
+    several = versions.transform("nunique") > 1
+    listed: list[Any] = list(zip(runs["split"], runs["split_hash"], several, strict=True))
+    return [f"{name} ({found[:6]})" if shared else name for name, found, shared in listed]
+
+
+def _algorithm_names(runs: pd.DataFrame) -> list[str]:
+    versions = runs.groupby("algorithm")["fingerprint"].nunique()
+    listed: list[Any] = list(runs[["algorithm", "fingerprint", "mu", "l2"]].itertuples())
+    names = []
+    for run in listed:
+        name = run.algorithm
+        name += f" ({run.fingerprint[:6]})" if run.fingerprint and versions[name] > 1 else ""
+        names.append(name if run.mu == run.l2 else f"{name}, mu={run.mu:g}")
+    return names

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import math
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -19,8 +20,18 @@ import numpy as np
 from fedac.cluster import require_address
 from fedac.errors import InputError
 from fedac.experiments.merge import Shard
-from fedac.experiments.pool import Answer, InProcesses, InThisProcess, Order, Runner
-from fedac.experiments.scheduling import available_cores, best_jobs, predict_time, share_out
+from fedac.experiments.pool import (
+    Answer,
+    InProcesses,
+    InThisProcess,
+    Order,
+    Report,
+    Runner,
+    available_cores,
+    best_jobs,
+    predict_time,
+    share_out,
+)
 from fedac.experiments.store import Best, Store
 from fedac.experiments.workload import Group, Workload, prepare
 from fedac.federation.spec import RunSpec, Spec
@@ -99,11 +110,8 @@ def run_groups(
     groups: Sequence[Group],
     store: Store,
     *,
-    jobs: int | None = None,
-    on: str | None = None,
-    ray_address: str | None = None,
     on_progress: Callable[[Progress], object] = lambda progress: None,
-    on_compile: Callable[[], object] = lambda: None,
+    **where: Any,
 ) -> Summary:
     """Run what the store lacks of some groups; Ctrl-C raises `SweepInterrupted`.
 
@@ -115,17 +123,13 @@ def run_groups(
         The runs.
     store : Store
         Where runs are kept; opened with ``create=True``.
-    jobs : int, optional
-        Parallel groups, in processes that share the cores. Default: the number that uses this
-        machine best. 1: in this process, on all cores.
-    on : "ray", optional
-        Run groups as tasks of a Ray cluster instead.
-    ray_address : str, optional
-        Of the cluster. Default: ``RAY_ADDRESS``, else a Ray on this machine.
     on_progress : callable
         Called with a `Progress` after every group and a few times a second.
-    on_compile : callable
-        Called when the engine starts to compile.
+    where
+        ``jobs``: parallel groups, in processes that share the cores. Default: the number that uses
+        this machine best. 1: in this process, on all cores. ``on="ray"``: run groups as tasks of a
+        Ray cluster instead, ``ray_address`` being its address (default: ``RAY_ADDRESS``, else a
+        Ray on this machine). ``on_compile()`` is called when the engine starts to compile.
 
     Raises
     ------
@@ -133,43 +137,44 @@ def run_groups(
         If groups could not be run, when all others are in the store; an `InputError` if the input
         was to blame.
     """
-    planned = [tuple(store.missing(configs)) for configs in groups]
-    keys = tuple(config.key for configs in groups for config in configs)
+    planned = [tuple(store.missing(runs)) for runs in groups]
+    keys = tuple(run.key for runs in groups for run in runs)
     before = len(keys) - sum(map(len, planned))
     sweep = _Sweep(task, store, planned, Progress(len(keys), before, store.best(keys)), on_progress)
     try:
-        with choose_runner(task, planned, jobs, on, ray_address, on_compile) as runner, sweep:
+        with choose_runner(task, planned, sweep.advance, **where) as runner:
             sweep.run(groups, runner)
     except KeyboardInterrupt:
-        left = sum(len(store.missing(configs)) for configs in groups)
+        left = sum(len(store.missing(runs)) for runs in groups)
         raise SweepInterrupted(len(keys) - left, len(keys)) from None
     sweep.raise_failures()
-    etas = {config.eta for configs in groups for config in configs}
+    etas = {run.eta for runs in groups for run in runs}
     beyond = sum(eta * task.objective.smoothness > 1 + 1e-12 for eta in etas)
-    disguised = sum(map(task.disguised, groups))
-    return Summary(sweep.new, before, beyond, disguised, keys)
+    return Summary(sweep.new, before, beyond, sum(map(task.disguised, groups)), keys)
 
 
 def choose_runner(
     task: Workload,
-    planned: Sequence[Sequence[RunSpec]],
-    jobs: int | None,
-    on: str | None,
-    ray_address: str | None,
-    on_compile: Callable[[], object],
-) -> AbstractContextManager[Runner]:
+    planned: Sequence[Group],
+    report: Report,
+    *,
+    jobs: int | None = None,
+    on: str | None = None,
+    ray_address: str | None = None,
+    on_compile: Callable[[], object] = lambda: None,
+) -> Runner:
     """Return where to run what is planned."""
     require_where(jobs, on, ray_address)
-    costs = [task.cost(configs) for configs in planned if configs]
+    costs = [task.cost(runs) for runs in planned if runs]
     if on is not None:
         from fedac.experiments.ray_pool import OnRay
 
-        return OnRay(task, costs, ray_address, on_compile)
+        return OnRay(task, costs, ray_address, report, on_compile)
     cores = available_cores()
     threads = share_out(cores, best_jobs(costs, cores) if jobs is None else jobs)
     if len(threads) == 1:
-        return nullcontext(InThisProcess(task, threads[0], on_compile))
-    return InProcesses(task, threads[: max(1, len(costs))], on_compile)
+        return InThisProcess(task, threads[0], report, on_compile)
+    return InProcesses(task, threads[: max(1, len(costs))], report, on_compile)
 
 
 def require_where(jobs: int | None, on: str | None, ray_address: str | None) -> None:
@@ -218,8 +223,18 @@ def measure_speed(task: Workload, planned: Sequence[Sequence[RunSpec]]) -> float
     return sum(ratios) / len(ratios)
 
 
+@dataclass(slots=True)
+class _Running:
+    """A group that is running."""
+
+    queries: int  # in all
+    claim: ExitStack
+    made: int = 0
+    node: str = ""
+
+
 class _Sweep:
-    """What a call of `run` keeps track of: groups claimed, running, stored and failed."""
+    """The state of `run_groups`: groups that are running, stored, failed, or another sweep's."""
 
     def __init__(
         self,
@@ -236,45 +251,53 @@ class _Sweep:
         self.on_progress = on_progress
         self.new = 0
         total = sum(map(task.seconds, planned))
-        self._weights = [task.seconds(configs) / total if configs else 0.0 for configs in planned]
-        self._claims: dict[int, ExitStack] = {}
-        self._others: list[int] = []
+        self._weights = [task.seconds(runs) / total if runs else 0.0 for runs in planned]
         self._running: dict[int, _Running] = {}
+        self._others: list[int] = []
         self._failed: list[Answer] = []
         self._finished = 0.0  # the weights of all groups that are done
-        self._reported = 0.0
-        if progress.done == progress.cells:
-            progress.work = 1.0
-        on_progress(progress)
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, *_: object) -> None:
-        for claim in self._claims.values():
-            claim.close()
+        self._report()
 
     def run(self, groups: Sequence[Group], runner: Runner) -> None:
         """Run all groups, starting with groups that no other sweep is running."""
         f_star = self.task.minima(groups)
         # The largest first, so that all jobs end at about the same time.
         todo = sorted(range(len(groups)), key=lambda number: -self._weights[number])
-        # The first pass skips groups of other sweeps; the second waits for them, or takes over if
-        # the other sweep died.
-        for wait in (False, True):
-            orders = self._orders(groups, todo, f_star, wait)
-            for answer in runner.run(orders, self._advance):
-                self._finish(answer)
-            todo, self._others = self._others, []
+        try:
+            # The first pass skips groups of other sweeps; the second waits for them, or takes over
+            # if the other sweep died.
+            for wait in (False, True):
+                orders = self._claim(groups, todo, f_star, wait)
+                while True:
+                    # A group is claimed just before it starts.
+                    while len(self._running) < runner.slots and (order := next(orders, None)):
+                        runner.start(order)
+                    if not self._running:
+                        break
+                    self._finish(runner.wait())
+                todo, self._others = self._others, []
+        finally:
+            for running in self._running.values():
+                running.claim.close()
+
+    def advance(self, node: str, order: Order, queries: int) -> None:
+        """Count the gradient queries that a group has made."""
+        running = self._running[order.number]
+        running.made += queries
+        running.node = node
+        self.progress.queries += queries
+        if time.monotonic() - self._reported > SECONDS_BETWEEN_REPORTS:
+            self._report()
 
     def raise_failures(self) -> None:
         """Raise an error if groups failed."""
         if not self._failed:
             return
-        named = [
-            f"{_name(failed.order.configs[0])}: {failed.error}"
-            for failed in self._failed[:NAMED_FAILURES]
-        ]
+        named = []
+        for answer in self._failed[:NAMED_FAILURES]:
+            run = answer.order.runs[0]
+            who = f"{run.split}, M={run.M}" if run.split else f"M={run.M}"
+            named.append(f"{run.dataset}, {who}, K={run.K}, seed={run.seed}: {answer.error}")
         failed, groups = len(self._failed), len(self.planned)
         message = "; ".join(named + ["..."] * (failed > len(named)))
         if groups > 1:
@@ -285,7 +308,7 @@ class _Sweep:
             raise InputError(message) from error
         raise GroupsFailedError(message) from error
 
-    def _orders(
+    def _claim(
         self,
         groups: Sequence[Group],
         todo: Sequence[int],
@@ -294,41 +317,29 @@ class _Sweep:
     ) -> Iterator[Order]:
         """Claim one group at a time."""
         for number in todo:
-            configs = groups[number]
-            claim = ExitStack()
-            if not claim.enter_context(self.store.claim(configs[0].key, wait=wait)):
-                claim.close()
+            first, claim = groups[number][0], ExitStack()
+            if not claim.enter_context(self.store.claim(first.key, wait=wait)):
                 self._others.append(number)
+            elif missing := tuple(self.store.missing(groups[number])):
+                self._running[number] = _Running(self.task.queries(missing), claim)
+                yield Order(number, missing, f_star[first.split_hash, first.weighting])
                 continue
-            missing = tuple(self.store.missing(configs))
-            if not missing:
-                claim.close()
+            else:
                 self._count(number)
-                continue
-            self._claims[number] = claim
-            self._running[number] = _Running(self.task.queries(missing))
-            which = configs[0].split_hash, configs[0].weighting
-            yield Order(number, missing, f_star[which])
-
-    def _advance(self, order: Order, queries: int, node: str) -> None:
-        """Count the gradient queries that a group has made."""
-        running = self._running[order.number]
-        running.made += queries
-        running.node = node
-        self.progress.queries += queries
-        if time.monotonic() - self._reported > SECONDS_BETWEEN_REPORTS:
-            self._report()
+            claim.close()
 
     def _finish(self, answer: Answer) -> None:
         """Store the runs of a group."""
+        for text, category in answer.warnings:
+            warnings.warn(text, category, stacklevel=2)
         number = answer.order.number
-        with self._claims.pop(number):
-            self.new += self.store.add(answer.runs, answer.origin)
+        with self._running[number].claim:
+            self.new += self.store.add(answer.results, answer.origin)
         del self._running[number]
         if answer.error is not None:
             self._failed.append(answer)
             return
-        found = self.store.best(config.key for config in answer.order.configs)
+        found = self.store.best(run.key for run in answer.order.runs)
         self.progress.best = min(filter(None, (self.progress.best, found)), default=None)
         self._count(number)
 
@@ -350,18 +361,3 @@ class _Sweep:
         nodes = [running.node for running in self._running.values() if running.node]
         self.progress.running = {node: nodes.count(node) for node in sorted(set(nodes))}
         self.on_progress(self.progress)
-
-
-@dataclass(slots=True)
-class _Running:
-    """A group that is running."""
-
-    queries: int  # in all
-    made: int = 0
-    node: str = ""
-
-
-def _name(config: RunSpec) -> str:
-    """Name the group of a run."""
-    clients = f"{config.split}, " if config.split else ""
-    return f"{config.dataset}, {clients}M={config.M}, K={config.K}, seed={config.seed}"

@@ -1,26 +1,28 @@
-"""A Spec with its data loaded: what its runs need, and the list of these runs."""
+"""A Spec with its data loaded: its runs in groups, how to run a group, and how long that takes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import hashlib
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import product
-from typing import Any
+from typing import Any, Literal
+
+import numpy as np
 
 from fedac.algorithms import Algorithm
-from fedac.algorithms.checks import is_fedavg
+from fedac.algorithms.checks import fingerprint, is_fedavg
 from fedac.algorithms.parsing import find_algorithm
 from fedac.data import Clients, Dataset
 from fedac.data.holdout import load_with_test
 from fedac.data.registry import OnProgress
 from fedac.data.splits import load_clients
-from fedac.experiments.run_key import key_fingerprint, objective_hash, rows_hash
-from fedac.experiments.scheduling import Cost, predict_cost, queries
-from fedac.experiments.store import Outcome
 from fedac.federation.federation import Federation, make_federation, taking_part
 from fedac.federation.schedule import Decay
-from fedac.federation.spec import RunSpec, Spec
-from fedac.objectives import ConvexObjective, optimum
+from fedac.federation.spec import FULL, RunSpec, Spec
+from fedac.objectives import ConvexObjective, LeastSquares, Objective, optimum
 from fedac.objectives.heterogeneity import minimized
 from fedac.objectives.losses import make_objective
 from fedac.simulation import Result
@@ -28,6 +30,59 @@ from fedac.simulation.simulator import make_problem, run_problem, warn_about
 
 # Runs that share data, federation, K and seed, so draws: one call of the engine runs them all.
 Group = tuple[RunSpec, ...]
+
+# The first algorithms, which keys name without a fingerprint. Never edit a line.
+WITHOUT_FINGERPRINT = {
+    "fedac-i": "16689dda8adb3293",
+    "fedac-ii": "d752af7bacfc6082",
+    "fedac-vanilla": "046de6b8dbc410a0",
+    "fedavg": "11b97261996c8ac0",
+    "fedavg-weighted": "c9ae6193671edd8b",
+    "mb-sgd": "a26a1845dbb6576b",
+    "mb-ac-sgd": "0e5c90f6879c1230",
+}
+
+# Seconds on one thread, measured with a9a.
+GROUP = 0.015  # one call of the engine
+RECORD = 8e-5  # one loss of one run
+ROUND = 1.3e-4  # one round of one algorithm
+WORKER = 3e-7  # one worker in a round
+DRAW = 2e-9  # one row of a batch
+GRADIENT = 5.5e-8  # one local step of one worker, or one distinct row of a batch
+A9A_NONZEROS, A9A_ROWS = 14, 32_561
+WORTH_A_THREAD = 8192  # rows; fewer of them go through on one thread
+# Rough factor of the reference engine, for objectives that the fast engine cannot run.
+REFERENCE_ENGINE = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """The result of one run."""
+
+    status: Literal["ok", "diverged"]
+    steps: tuple[int, ...]  # the trace, up to the divergence if there is one
+    losses: tuple[float, ...]
+    test_losses: tuple[float, ...] = ()  # on the test set, if there is one
+    test_accuracies: tuple[float, ...] = ()
+    f_star: float
+    bytes_up: int  # sent and received in a round by a client of the round
+    bytes_down: int
+    minibatch: bool = False  # whether a round is one step, on all its samples
+    n_samples: int
+    n_features: int
+    seconds: float  # the run's share of the engine's time for its group
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Seconds of a group on one thread: the serial part, and the part that threads share."""
+
+    alone: float = 0.0
+    shared: float = 0.0
+
+    def seconds(self, threads: int = 1) -> float:
+        """Return the time on several threads."""
+        return self.alone + self.shared / threads
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +92,7 @@ class Workload:
     objective: ConvexObjective
     algorithms: dict[str, Algorithm]  # by name
     clients: dict[str, Clients]  # by the hash of their split; none for workers
-    splits: dict[
-        tuple[int | None, str | None], str
-    ]  # these hashes, by the Spec's clients and split
+    splits: dict[tuple[Any, Any], str]  # these hashes, by the Spec's clients and split
     test: Dataset | None
 
     def cost(self, runs: Sequence[RunSpec]) -> Cost:
@@ -56,29 +109,30 @@ class Workload:
 
     def disguised(self, runs: Iterable[RunSpec]) -> int:
         """Return how many of some runs are FedAvg to their end, though their method is FedAc."""
-        return sum(
-            is_fedavg(
-                self.algorithms[run.algorithm], eta=_last_eta(run), mu=run.mu or run.l2, K=run.K
-            )
-            for run in runs
-        )
 
-    def minimized(self, run: RunSpec) -> ConvexObjective:
-        """Return the objective of a run, which depends on how its clients are weighted."""
-        return minimized(self.objective, self.clients.get(run.split_hash), run.weighting)
+        def disguised(run: RunSpec) -> bool:
+            decay, last = Decay(run.eta, run.decay) if run.decay else None, run.T // run.K - 1
+            eta = decay.at(last) if decay else run.eta
+            return is_fedavg(self.algorithms[run.algorithm], eta=eta, mu=run.mu or run.l2, K=run.K)
+
+        return sum(map(disguised, runs))
 
     def minima(self, groups: Iterable[Group]) -> dict[tuple[str, str], float]:
         """Return F* of all runs, by the hash of their split and their weighting."""
-        first = {(group[0].split_hash, group[0].weighting): group[0] for group in groups if group}
-        return {which: optimum(self.minimized(run)).value for which, run in first.items()}
+        problems = {(group[0].split_hash, group[0].weighting) for group in groups}
+        return {
+            (split, weighting): optimum(
+                minimized(self.objective, self.clients.get(split), weighting)
+            ).value
+            for split, weighting in problems
+        }
 
     def federation(self, spec: Spec) -> Federation:
         """Return the federation of a run."""
+        split = self.splits.get((spec.clients, spec.split), "")
         if isinstance(spec, RunSpec):
-            found = spec.split_hash
-        else:
-            found = self.splits.get((spec.clients, spec.split), "")
-        return make_federation(self.objective, spec, self.clients.get(found))
+            split = spec.split_hash
+        return make_federation(self.objective, spec, self.clients.get(split))
 
     def simulate(
         self, specs: Sequence[Spec], federation: Federation, *, quiet: bool = False, **how: Any
@@ -110,13 +164,11 @@ class Workload:
         on_compile: Callable[[], object] = lambda: None,
     ) -> list[tuple[RunSpec, Outcome]]:
         """Run some runs of one group."""
-        federation = self.federation(runs[0])
         # Tuning tries too large step sizes as well; the sweep's summary counts them.
         result = self.simulate(
-            runs, federation, quiet=True, threads=threads, on_progress=on_progress,
+            runs, self.federation(runs[0]), quiet=True, threads=threads, on_progress=on_progress,
             on_compile=on_compile,
         )  # fmt: skip
-        seconds = result.seconds / len(result.runs)
         outcomes = [
             Outcome(
                 status=found.status,
@@ -130,16 +182,11 @@ class Workload:
                 minibatch=self.algorithms[run.algorithm].minibatch,
                 n_samples=self.objective.n_samples,
                 n_features=self.objective.dim,
-                seconds=seconds,
+                seconds=result.seconds / len(runs),
             )
             for run, found in zip(runs, result.runs, strict=True)
         ]
         return list(zip(runs, outcomes, strict=True))
-
-
-def _last_eta(run: RunSpec) -> float:
-    last = run.T // run.K - 1
-    return Decay(run.eta, run.decay).at(last) if run.decay else run.eta
 
 
 def prepare(
@@ -193,3 +240,72 @@ def list_groups(spec: Spec, task: Workload, data: Dataset) -> list[Group]:
         run = RunSpec(**values)
         groups.setdefault(shared, {})[run.key] = run
     return sorted((tuple(group.values()) for group in groups.values()), key=lambda g: g[0].M)
+
+
+# Names are not enough for a key: two files may both be called ``train``, a user's file may be
+# called ``a9a``, and an algorithm may change under its name.
+
+
+@lru_cache(maxsize=4096)  # a comparison asks for every run
+def key_fingerprint(algorithm: Algorithm) -> str:
+    """Return the fingerprint of an algorithm in keys; empty for the first algorithms."""
+    found = fingerprint(algorithm)
+    return "" if WITHOUT_FINGERPRINT.get(algorithm.name) == found else found
+
+
+def objective_hash(objective: Objective, *, own: bool) -> str:
+    """Return a hash of an objective; for a user's own class it also covers what it computes."""
+    if not own:
+        return objective.fingerprint()
+    gradient = objective.gradient(np.linspace(-1.0, 1.0, objective.dim))
+    values = " ".join(f"{value:.9g}" for value in gradient)
+    return hashlib.sha256(f"{objective.fingerprint()} {values}".encode()).hexdigest()
+
+
+def rows_hash(data: Dataset) -> str:
+    """Return a hash of the rows and labels alone."""
+    return LeastSquares(data.X, data.y).fingerprint()  # l2 = 0, so it depends on nothing else
+
+
+def predict_cost(
+    objective: Objective, algorithms: Mapping[str, Algorithm], runs: Sequence[RunSpec]
+) -> Cost:
+    """Predict the time for runs of one group; proportions matter more than seconds."""
+    run, n = runs[0], objective.n_samples
+    K, T = run.K, run.T
+    rows = rows_per_step(run, n)
+    X = getattr(objective, "X", None)
+    nonzeros = objective.dim if X is None else X.size / n
+    slower = REFERENCE_ENGINE if getattr(objective, "kernel", None) is None else 1
+    row = slower * nonzeros / A9A_NONZEROS  # the cost of a row, compared with a row of a9a
+    gradient = GRADIENT * row
+    # A whole batch costs a gradient per distinct row; this is their expected number.
+    batch = DRAW * rows * K - gradient * n * math.expm1(-rows * K / n)
+    workers = taking_part(run.participation, run.M) or run.M
+    local = WORKER * workers + gradient * rows * K
+    names = {run.algorithm for run in runs}
+    in_batch = sum(
+        algorithms[name].minibatch or (K == 1 and algorithms[name].is_plain) for name in names
+    )
+    rounds = T // K
+    steps = rounds * (in_batch * batch + (len(names) - in_batch) * local)
+    records = len(runs) * (1 + math.ceil(T / max(K, run.record_every)))
+    losses = records * RECORD * row * n / A9A_ROWS
+    alone = GROUP + rounds * len(names) * ROUND
+    # Short rounds are over before another thread is awake.
+    shared = (steps if rows * K >= WORTH_A_THREAD else 0.0) + (losses if n >= WORTH_A_THREAD else 0)
+    return Cost(alone + steps + losses - shared, shared)
+
+
+def queries(run: Any, n: int) -> int:
+    """Return the number of gradients of single rows in a run on n rows, on average over rounds."""
+    return round(rows_per_step(run, n) * int(run.T))
+
+
+def rows_per_step(run: Any, n: int) -> float:
+    """Return the rows that all clients of a round use in one step, together."""
+    workers = taking_part(run.participation, run.M) or run.M
+    if run.batch != FULL:
+        return workers * int(run.batch)
+    # Without clients all have the same rows, and one stands for all.
+    return n * workers / run.M if run.split else n

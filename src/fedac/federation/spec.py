@@ -300,6 +300,24 @@ def stored_options() -> dict[str, Option]:
     return {name: option for name, option in options_of(RunSpec).items() if option.stored}
 
 
+def federation_name(run: Any) -> str:
+    """Name the options of federation and method that are not at their usual values.
+
+    `run` is a Spec, or a row of a table with its columns.
+
+    >>> federation_name(Spec(split="label", participation=0.1, batch=4)), federation_name(Spec())
+    ('split label, participation 0.1, batch 4', '')
+    """
+    parts = []
+    for name, option in (options_of(FederationOptions) | options_of(MethodOptions)).items():
+        if option.absent is not ...:
+            value = getattr(run, name)
+            usual = value is None or value == option.absent or str(value) == str(option.absent)
+            text = f"{value:g}" if isinstance(value, float) else str(value)
+            parts += [] if usual else [f"{name.replace('_', ' ')} {text}"]
+    return ", ".join(parts)
+
+
 @cache
 def _key_columns() -> frozenset[str]:
     return frozenset(o.column or name for name, o in stored_options().items() if o.in_key)

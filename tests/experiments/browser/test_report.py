@@ -14,8 +14,9 @@ from accessibility import serious_findings, wide_and_narrow
 
 from fedac.experiments.report import write
 from fedac.experiments.reproduction.published import F_STAR
-from fedac.experiments.run_key import A9A
-from fedac.experiments.store import Outcome, Store
+from fedac.experiments.store import Store
+from fedac.experiments.summary import A9A
+from fedac.experiments.workload import Outcome
 from fedac.federation.spec import RunSpec
 
 ALGORITHMS = {"fedac-i": 0.1, "mb-ac-sgd": 0.3, "mb-sgd": 1.0, "fedavg": 3.0}

@@ -14,7 +14,7 @@ from fedac.algorithms.parsing import find_algorithm, server_rule, without_server
 from fedac.algorithms.server import Momentum, SlowMo
 from fedac.errors import InputError
 from fedac.experiments.comparison.baselines import BASELINES
-from fedac.experiments.run_key import key_fingerprint
+from fedac.experiments.workload import key_fingerprint
 from fedac.federation.federation import taking_part
 from fedac.federation.link import Link, as_link
 from fedac.federation.spec import COMPARE, LARGEST_COUNT, LARGEST_STORED, Spec, Surface

@@ -30,10 +30,9 @@ from fedac.experiments.comparison.table import (
     rank_rows,
 )
 from fedac.experiments.comparison.tuner import Setting, Tuner
-from fedac.experiments.run_key import key_fingerprint
 from fedac.experiments.store import Store
 from fedac.experiments.sweep import Progress, run_groups
-from fedac.experiments.workload import list_groups, make_workload
+from fedac.experiments.workload import key_fingerprint, list_groups, make_workload
 from fedac.federation.compression import FLOAT32, bytes_down, bytes_of, bytes_up
 from fedac.federation.costs import Costs, run_costs
 from fedac.federation.federation import batch_rows, batch_size, taking_part

@@ -10,8 +10,15 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from fedac.data.registry import SOURCES
-from fedac.experiments.run_key import A9A
-from fedac.experiments.summary import CELL, CURVE, FEWEST_TRIED, PROBLEM, fewest_rounds, summarize
+from fedac.experiments.summary import (
+    A9A,
+    CELL,
+    CURVE,
+    FEWEST_TRIED,
+    PROBLEM,
+    fewest_rounds,
+    summarize,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
