@@ -112,7 +112,7 @@ def test_record_every_starts_at_one(assert_refused, value):
 
 @pytest.mark.parametrize("value", [-1, 2**64, 10**30])
 def test_seed_has_64_bits(assert_refused, value):
-    assert_refused("run", "--seed", value, saying=f"from 0 to 2^64 - 1, got {value}")
+    assert_refused("run", "--seed", value, saying=f"got {value}")
 
 
 @pytest.mark.parametrize(
@@ -328,7 +328,7 @@ def names(write):
         (["--batch", 0], "batch must be a whole number, at least 1, got 0"),
         (["--batch", "half"], "batch must be a whole number or 'full', got 'half'"),
         (["--clients", 6, "--weighting", "rows"], "unknown weighting 'rows'; known: examples"),
-        (["--weighting", "uniform"], "--weighting needs --clients: workers all count the same"),
+        (["--weighting", "uniform"], "--weighting needs --clients: all workers have the same"),
         (["--decay", "1/t"], "unknown decay '1/t'; known: 1/r, 1/sqrt(r), inverse(c), halve(c)"),
         (["--decay", "1/r", "--algorithm", "fedavg-weighted"], "assumes a constant step size"),
         (["--test", 1.5], "a share to hold out must be between 0 and 1, got 1.5"),

@@ -13,7 +13,7 @@ import pytest
 
 from fedac.cli import run as command
 from fedac.data import load, split
-from fedac.data.holdout import hold_out
+from fedac.data.registry import hold_out
 from fedac.federation.schedule import Decay
 from fedac.objectives import LOSSES, optimum
 from fedac.simulation import simulate

@@ -177,7 +177,7 @@ def test_one_seed_has_no_band(fedac, options, tmp_path):
     ("changes", "saying"),
     [
         ({"clients": 6}, "use either --workers, who draw from all rows, or --clients"),
-        ({"workers": None}, "--workers is missing, or --clients"),
+        ({"workers": None}, "give the number of --workers, or of --clients"),
         ({"workers": None, "clients": "6,"}, "--clients takes whole numbers separated by commas"),
         ({"workers": None, "clients": 6, "split": "lable"}, "unknown split 'lable'"),
         ({"participation": "0.5,a"}, "--participation takes numbers separated by commas"),
@@ -243,7 +243,7 @@ def test_help_lists_algorithms_and_keys(fedac):
     for name in (*ALGORITHMS, *LOSSES):
         assert name in text
     keys = text.partition("Keys of FILE.toml: ")[2].partition(". ")[0]
-    assert keys.split(", ") == [SWEEP.names.get(name, name) for name in SWEEP.options()]
+    assert keys.split(", ") == [SWEEP.name_of(name) for name in SWEEP.fields()]
 
 
 def test_a_name_is_printed_as_it_is(fedac, grid, tmp_path):

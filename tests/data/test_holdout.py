@@ -7,7 +7,7 @@ import pytest
 
 from fedac.cli import main
 from fedac.data import Dataset, load
-from fedac.data.holdout import check_test, hold_out, load_with_test
+from fedac.data.registry import hold_out, load_with_test
 from fedac.errors import InputError
 
 rng = np.random.default_rng(0)
@@ -58,11 +58,12 @@ def test_bad_shares(text, capsys):
     assert f"must be between 0 and 1, got {text}" in capsys.readouterr().err
 
 
-def test_clients_named_line_by_line_cannot_be_held_out():
-    check_test(0.2, "dirichlet(0.1)")
-    check_test("a9a.t", "users.txt")
-    with pytest.raises(InputError, match=r"'users\.txt' names the clients of all rows"):
-        check_test(0.2, "users.txt")
+def test_clients_named_line_by_line_cannot_be_held_out(tmp_path, capsys):
+    users = tmp_path / "users.txt"
+    users.write_text("a\n")
+    with pytest.raises(SystemExit, match="2"):
+        main(["run", "--test", "0.2", "--split", str(users)])
+    assert "users.txt' names the clients of all rows" in capsys.readouterr().err
 
 
 def test_labels_that_contradict_the_data_are_refused(tmp_path):

@@ -12,9 +12,8 @@ from sklearn.datasets import load_breast_cancer
 from fedac import Link, LogisticRegression, load
 from fedac.data import Clients
 from fedac.experiments.comparison.baselines import agd_curve, lbfgs_curve
-from fedac.federation.federation import batch_rows
+from fedac.federation.federation import batch_rows, minimized
 from fedac.objectives import LeastSquares, NoisyQuadratic, optimum
-from fedac.objectives.heterogeneity import minimized
 
 
 class Counted(LogisticRegression):

@@ -523,7 +523,7 @@ def test_workers_have_no_rows_of_their_own(more):
         ({"link": 5}, "link must be text, got 5"),
         ({"budget": 5}, "budget must be text, got 5"),
         ({"seed": 2**63 - 5}, r"seed must be at most 2\^63 - 8"),
-        ({"workers": 4, "split_seed": 3}, "split_seed needs a split that is drawn"),
+        ({"workers": 4, "split_seed": 3}, "split_seed needs a random split"),
     ],
 )
 def test_values_that_cannot_be(changes, error):

@@ -174,7 +174,7 @@ def test_mistakes_about_clients(read, line, saying):
 @pytest.mark.parametrize(
     ("text", "saying"),
     [
-        (CLIENTS.replace("clients = [4, 8]", ""), "workers is missing, or clients: how many"),
+        (CLIENTS.replace("clients = [4, 8]", ""), "give the number of workers, or of clients"),
         (
             CLIENTS.replace("clients = [4, 8]", "split = ['iid']"),
             "split iid needs clients: how many clients",

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from fedac.data import load, split
-from fedac.data.holdout import hold_out
+from fedac.data.registry import hold_out
 from fedac.errors import InputError
 from fedac.experiments import sweep, workload
 from fedac.experiments.export import write_csv

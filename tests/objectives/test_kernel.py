@@ -5,14 +5,8 @@ import pytest
 from numba import njit
 
 from fedac.errors import InputError
-from fedac.objectives import (
-    LeastSquares,
-    LinearModel,
-    LogisticRegression,
-    SquaredHinge,
-    loss_functions,
-)
-from fedac.objectives.loss_functions import check_kernel, has_kernel
+from fedac.objectives import LeastSquares, LinearModel, LogisticRegression, SquaredHinge
+from fedac.objectives.losses import FORMULAS, check_kernel, has_kernel
 from fedac.simulation.engines.linear.kernels import losses
 from fedac.simulation.engines.linear.kernels.simd import Template, load, store
 
@@ -109,11 +103,11 @@ MODELS = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", loss_functions.FORMULAS)
+@pytest.mark.parametrize("name", FORMULAS)
 @pytest.mark.parametrize("y", [1.0, -1.0])
 def test_compiled_losses_are_those_of_the_objectives(name: str, y: float) -> None:
     z = np.linspace(-40, 40, 1604)
-    model, loss, out = MODELS[name], loss_functions.FORMULAS[name], np.empty_like(z)
+    model, loss, out = MODELS[name], FORMULAS[name], np.empty_like(z)
     lanes = Template(np.float64, 4)
     compiled_derivatives(lanes, loss, z, y, out)
     exact = name != "logistic"  # which needs exp, NumPy's or ours

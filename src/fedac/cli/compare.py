@@ -84,8 +84,8 @@ def command(
     from fedac.experiments.sweep import require_where
 
     require_where(jobs, on, ray_address)
-    surface = replace(COMPARE, spell=command_option)
-    question = Question.ask(read_values(COMPARE, given), surface)
+    options = replace(COMPARE, spell=command_option)
+    question = Question.ask(read_values(COMPARE, given), options)
     if out is not None:
         from fedac.experiments.comparison.report import with_earlier_methods
 

@@ -16,8 +16,8 @@ from fedac.errors import InputError
 from fedac.federation.spec import (
     CostOptions,
     Option,
+    OptionSet,
     Spec,
-    Surface,
     command_option,
     group_of,
     options_of,
@@ -180,52 +180,52 @@ class SpecOption(click.Option):
     heading = ""
 
 
-def spec_options(surface: Surface) -> Callable[[F], F]:
-    """Add the options of a surface to a command; `read_spec` builds a Spec from their values."""
+def spec_options(options: OptionSet) -> Callable[[F], F]:
+    """Add the options of a set to a command; `read_spec` builds a Spec from their values."""
 
     def decorate(function: F) -> F:
-        for name, option in reversed(surface.options().items()):
+        for name, option in reversed(options.fields().items()):
             if name != "name":
-                function = _spec_option(surface, name, option)(function)
+                function = _spec_option(options, name, option)(function)
         return function
 
     return decorate
 
 
-def _spec_option(surface: Surface, name: str, option: Option) -> Callable[[F], F]:
-    spelled = command_option(surface.names.get(name, name))
+def _spec_option(options: OptionSet, name: str, option: Option) -> Callable[[F], F]:
+    spelled = command_option(options.name_of(name))
     settings: dict[str, Any] = {"cls": type("_", (SpecOption,), {"heading": group_of(name)})}
     text = option.help.replace("{algorithms}", ", ".join(ALGORITHMS))
-    default = surface.default(name)
+    default = options.default(name)
     if option.kind == (bool,):
         settings["is_flag"] = True
-    elif name in surface.several:
+    elif name in options.several:
         text += " Several values are separated by commas."
     elif option.kind in ((int,), (float,)):
         (settings["type"],) = option.kind
-    if name not in surface.needed and default is not None and option.kind != (bool,):
+    if name not in options.needed and default is not None and option.kind != (bool,):
         values = default if isinstance(default, tuple) else (default,)
         text += f"  [default: {','.join(map(str, values))}]"
     declared = [spelled, option.short] if option.short else [spelled]
     return click.option(*declared, help=text, **settings)
 
 
-def read_spec(surface: Surface, given: Mapping[str, Any]) -> Spec:
+def read_spec(options: OptionSet, given: Mapping[str, Any]) -> Spec:
     """Return the Spec of the options that were given; the others are None."""
     from fedac.federation.spec_checks import check_spec
 
-    return check_spec(replace(surface, spell=command_option), read_values(surface, given))
+    return check_spec(replace(options, spell=command_option), read_values(options, given))
 
 
-def read_values(surface: Surface, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of the options that were given, by the surface's names."""
+def read_values(options: OptionSet, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of the options that were given, by their external names."""
     values = {}
-    for name, option in surface.options().items():
-        external = surface.names.get(name, name)
+    for name, option in options.fields().items():
+        external = options.name_of(name)
         value = given.get(external)
         if value is None or value is False:
             continue
-        if isinstance(value, str) and name in surface.several:
+        if isinstance(value, str) and name in options.several:
             kinds: dict[tuple[type, ...], str] = {
                 (int,): "whole numbers",
                 (float,): "numbers",

@@ -11,7 +11,7 @@ import click
 from fedac.cli.console import download_bar, new_table, notice, print_table, results_console
 from fedac.cli.options import MEGABYTES, Command, spec_options
 from fedac.errors import InputError
-from fedac.federation.spec import Surface, options_of
+from fedac.federation.spec import OptionSet, options_of
 
 if TYPE_CHECKING:
     from fedac.experiments.comparison import Comparison, Question
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 DEFAULT_STEPS = 4096  # as in the paper's experiments
 FEW_DIVISORS = 5
 SHARED = ("dataset", "loss", "l2", "intercept", "workers", "steps", "target", "seed", "link")
-PLAN = Surface(
+PLAN = OptionSet(
     without=tuple(name for name in options_of() if name not in SHARED),
     defaults={"dataset": None, "workers": 256, "link": None},
     overrides={

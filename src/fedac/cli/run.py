@@ -22,7 +22,7 @@ from fedac.cli.console import (
 )
 from fedac.cli.options import MEGABYTES, RAY_ADDRESS, Command, read_spec, spec_options
 from fedac.errors import InputError
-from fedac.federation.spec import FederationOptions, MethodOptions, Spec, Surface, options_of
+from fedac.federation.spec import FederationOptions, MethodOptions, OptionSet, Spec, options_of
 
 if TYPE_CHECKING:
     from fedac.data import Clients, Dataset
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from fedac.objectives import Objective
     from fedac.simulation import Result, Run
 
-RUN = Surface(
+RUN = OptionSet(
     without=("name", "rounds", "target", "budget", "tries", "repeats"),
     several=("eta",),
     defaults={"workers": 256, "steps": 1024},
@@ -65,12 +65,12 @@ def command(
     """Simulate one algorithm with one or more step sizes."""
     # All options are checked before the data is read, which may take minutes.
     spec = read_spec(RUN, given)
-    from fedac.data.holdout import load_with_test
+    from fedac.data.registry import load_with_test
     from fedac.experiments.workload import make_workload
+    from fedac.federation.federation import minimized
     from fedac.federation.link import Link
     from fedac.federation.schedule import Schedule
     from fedac.federation.spec import federation_name
-    from fedac.objectives.heterogeneity import minimized
     from fedac.simulation import SimulationInterrupted
     from fedac.simulation.problem import require_cluster, require_threads
 

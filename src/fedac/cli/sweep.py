@@ -47,8 +47,8 @@ if TYPE_CHECKING:
 NEEDED = "--dataset, --l2, --algorithms, --workers or --clients, --local-steps and --eta"
 # Shorter sweeps are predicted without measuring, which would take as long (seconds).
 WORTH_MEASURING = 20.0
-KEYS = [SWEEP.names.get(name, name) for name in SWEEP.options()]
-LISTS = [SWEEP.names.get(name, name) for name in SWEEP.several]
+KEYS = [SWEEP.name_of(name) for name in SWEEP.fields()]
+LISTS = [SWEEP.name_of(name) for name in SWEEP.several]
 HELP = f"""Run all combinations of a grid of settings.
 
 Finished runs are kept in the folder --out and are not repeated: an interrupted sweep resumes where

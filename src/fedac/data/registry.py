@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from fedac.data.dataset import Dataset
 from fedac.data.readers import OPENERS, load_libsvm
-from fedac.errors import DataError
+from fedac.errors import DataError, InputError
 from fedac.paths import cache_dir
 from fedac.validate import look_up, require_count, unknown_name
 
@@ -23,6 +23,8 @@ LIBSVM_URL = "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/binary/"
 EMBEDDED = Path(__file__).parent / "embedded"
 TIMEOUT_SECONDS = 30
 CHUNK_BYTES = 1 << 16
+# Never changes, so that all runs are tested on the same rows.
+HELD_OUT_SEED = 0
 
 # Called with the bytes downloaded so far and, if known, the size of the file.
 OnProgress = Callable[[int, int | None], object]
@@ -93,6 +95,40 @@ def load(name: str | Path, on_progress: OnProgress = lambda done, total: None) -
     if path.name != name or path.suffix or os.path.exists(name):  # noqa: PTH110
         return load_libsvm(name)
     raise unknown_name("data set", name, [*SOURCES, *GENERATED])
+
+
+def load_with_test(
+    dataset: str, test: float | str | None, on_progress: OnProgress = lambda done, total: None
+) -> tuple[Dataset, Dataset | None]:
+    """Load a data set and its test set, or hold out a share of its rows."""
+    data = load(dataset, on_progress)
+    if test is None:
+        return data, None
+    if isinstance(test, float):
+        return hold_out(data, test)
+    other = load(test)
+    # 1 is the positive label of {0, 1} and {-1, 1}, but the negative one of {1, 2}.
+    if other.classes != data.classes and (1.0, 2.0) in (other.classes, data.classes):
+        ours, theirs = ("{:g} and {:g}".format(*each.classes) for each in (data, other))
+        raise InputError(
+            f"the labels of {data.name} are {ours}, but in the test set {other.name} {theirs}: "
+            "use the same labels in both"
+        )
+    return data, other
+
+
+def hold_out(data: Dataset, share: float) -> tuple[Dataset, Dataset]:
+    """Return training rows and held-out rows, drawn with a fixed seed."""
+    n, count = data.n_samples, round(share * data.n_samples)
+    if not 0 < count < n:
+        raise InputError(f"a share of {share:g} of {n} rows leaves none to train or to test on")
+    order = np.random.default_rng(HELD_OUT_SEED).permutation(n)
+    test, train = np.sort(order[:count]), np.sort(order[count:])
+    name = f"{data.name}, {100 * (1 - share):.4g}% of its rows"
+    return (
+        Dataset(name, data.X[train], data.y[train]),
+        Dataset(f"{100 * share:.4g}% of {data.name}", data.X[test], data.y[test]),
+    )
 
 
 def _load_source(source: Source, on_progress: OnProgress) -> Dataset:

@@ -13,9 +13,8 @@ import numpy as np
 from fedac.errors import InputError
 from fedac.experiments.store import TRAFFIC, Store
 from fedac.experiments.summary import records
-from fedac.federation.costs import Costs, run_costs
 from fedac.federation.federation import taking_part
-from fedac.federation.link import DEFAULT_LINK, Link
+from fedac.federation.link import DEFAULT_LINK, Costs, Link, run_costs
 from fedac.federation.spec import FULL, stored_options
 from fedac.paths import write_atomically
 

@@ -52,8 +52,8 @@ def read_grid(path: str | Path) -> Spec:
                 return f"{path}, line {number}: "
         return f"{path}: "
 
-    surface = replace(SWEEP, locate=locate, needed=("name", *SWEEP.needed))
-    return check_spec(surface, values)
+    options = replace(SWEEP, locate=locate, needed=("name", *SWEEP.needed))
+    return check_spec(options, values)
 
 
 def shipped(name: str) -> Path:
@@ -70,4 +70,4 @@ def shipped(name: str) -> Path:
 
 def given_values(grid: Spec) -> Mapping[str, Any]:
     """Return the values of a grid by the keys of a TOML file."""
-    return {SWEEP.names.get(name, name): getattr(grid, name) for name in SWEEP.options()}
+    return {SWEEP.name_of(name): getattr(grid, name) for name in SWEEP.fields()}

@@ -27,8 +27,8 @@ from fedac import __version__
 from fedac.errors import InputError, NetworkFileSystemWarning
 from fedac.experiments.summary import records, with_unique_names
 from fedac.experiments.workload import Outcome, queries
-from fedac.federation.costs import megabytes_sent
 from fedac.federation.federation import taking_part
+from fedac.federation.link import megabytes_sent
 from fedac.federation.spec import RunSpec, stored_options
 from fedac.paths import is_network
 

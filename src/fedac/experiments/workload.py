@@ -16,14 +16,12 @@ from fedac.algorithms import Algorithm
 from fedac.algorithms.checks import fingerprint, is_fedavg
 from fedac.algorithms.parsing import find_algorithm
 from fedac.data import Clients, Dataset
-from fedac.data.holdout import load_with_test
-from fedac.data.registry import OnProgress
+from fedac.data.registry import OnProgress, load_with_test
 from fedac.data.splits import load_clients
-from fedac.federation.federation import Federation, make_federation, taking_part
+from fedac.federation.federation import Federation, make_federation, minimized, taking_part
 from fedac.federation.schedule import Decay
 from fedac.federation.spec import FULL, RunSpec, Spec
 from fedac.objectives import ConvexObjective, LeastSquares, Objective, optimum
-from fedac.objectives.heterogeneity import minimized
 from fedac.objectives.losses import make_objective
 from fedac.simulation import Result
 from fedac.simulation.simulator import make_problem, run_problem, warn_about

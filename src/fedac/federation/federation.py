@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TypeVar
 
 import numpy as np
 
@@ -14,6 +15,8 @@ from fedac.federation.schedule import Span
 from fedac.federation.spec import FULL, Spec
 from fedac.objectives.base import Objective, RowNumbers
 from fedac.validate import Array, require_count, require_positive
+
+F = TypeVar("F", bound=Objective)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,6 +148,13 @@ def make_federation(objective: Objective, spec: Spec, clients: Clients | None) -
         batch=batch_size(spec.batch),
         weighting=spec.weighting,
     )
+
+
+def minimized(objective: F, clients: Clients | None, weighting: str) -> F:
+    """Return F: the mean loss over all rows or, with uniform weights, over all clients."""
+    if clients is None or weighting != "uniform":
+        return objective
+    return objective.weighted(clients.row_weights)
 
 
 def batch_size(batch: int | str) -> int | None:

@@ -4,25 +4,25 @@ The options of `fedac run`, `fedac sweep` and `fedac compare` with their help, t
 file, the checks, the columns of an export and the key of a stored run all follow from the fields
 below. To add an option, add a field here and the code that uses it.
 
-- A *surface* is a place where users spell options: a command, a TOML file, a Python function. It
-  has some of the fields, may have its own names for them, and takes several values of some::
+- An `OptionSet` is what one command, TOML file or Python function accepts: some of the fields,
+  under its own names, with several values of some::
 
-      SWEEP = Surface(several=("algorithm", "eta", ...), names={"algorithm": "algorithms"})
+      SWEEP = OptionSet(several=("algorithm", "eta", ...), names={"algorithm": "algorithms"})
       spec = check_spec(SWEEP, {"algorithms": ["fedavg"], "eta": [0.1, 0.5]})
 
 - A Spec whose fields hold tuples is a *grid*: ``spec.expand()`` lists its runs, each a Spec
   without tuples; ``spec.several("eta")`` is a tuple in any case.
 - A `RunSpec` is a run with the hashes of what was loaded. Its `key` identifies it in a store.
 
-This module is light: it does not import NumPy. The checks are in `fedac.federation.spec_checks`.
+This module does not import NumPy, so that commands start fast. `spec_checks` has the checks.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import Field, dataclass, field, fields, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
 from functools import cache, cached_property
 from itertools import product
 from typing import Any, Self
@@ -30,13 +30,15 @@ from typing import Any, Self
 # A larger count is more likely a typo than a simulation.
 LARGEST_COUNT = 10**8
 LARGEST_SEED = 2**64 - 1
+# The rows of a step are listed in memory; for larger batches use "full".
+LARGEST_BATCH = 10**6
 FULL = "full"
 FLOAT32 = "float32"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Option:
-    """What the surfaces, the checks and the store need to know about a field."""
+    """What commands, checks and the store need to know about a field."""
 
     help: str
     short: str = ""
@@ -110,7 +112,7 @@ class FederationOptions:
     )  # fmt: skip
     batch: int | str = _option(
         1, "Rows per local step, or full: all rows of the client.", int, str, grid=True,
-        least=1, words=(FULL,), absent=1,
+        least=1, most=LARGEST_BATCH, words=(FULL,), absent=1,
     )  # fmt: skip
     weighting: str = _option(
         "examples",
@@ -207,11 +209,6 @@ class TuningOptions:
     )
 
 
-GROUPS = (
-    ProblemOptions, FederationOptions, MethodOptions, LengthOptions, CostOptions, TuningOptions
-)  # fmt: skip
-
-
 @dataclass(frozen=True, kw_only=True)
 class Spec(
     TuningOptions, CostOptions, LengthOptions, MethodOptions, FederationOptions, ProblemOptions
@@ -269,19 +266,19 @@ class RunSpec(Spec):
         """The steps of the run."""
         return self.steps or 0
 
-    def stored(self) -> dict[str, Any]:
-        """Return the stored values of the run, by column."""
+    def stored(self, *, in_key: bool = False) -> dict[str, Any]:
+        """Return the stored values of the run, or only those in its key, by column."""
         return {
             option.column or name: float(value) if option.kind == (float,) else value
             for name, option in stored_options().items()
             if (value := getattr(self, name)) not in (option.absent, None)
+            and (option.in_key or not in_key)
         }
 
     @cached_property
     def key(self) -> str:
         """The hash that identifies the run: change anything that matters and it is another run."""
-        kept = self.stored()
-        values = {name: value for name, value in kept.items() if name in _key_columns()}
+        values = self.stored(in_key=True)
         if self.mu == self.l2:  # the usual value, whether set or left out
             values.pop("mu", None)
         canonical = json.dumps(values, sort_keys=True, separators=(",", ":"))
@@ -291,7 +288,7 @@ class RunSpec(Spec):
 @cache
 def options_of(spec: type = Spec) -> dict[str, Option]:
     """Return the options of a class by the names of its fields."""
-    return {each.name: _metadata(each) for each in fields(spec)}
+    return {each.name: each.metadata["option"] for each in fields(spec)}
 
 
 @cache
@@ -318,35 +315,15 @@ def federation_name(run: Any) -> str:
     return ", ".join(parts)
 
 
-@cache
-def _key_columns() -> frozenset[str]:
-    return frozenset(o.column or name for name, o in stored_options().items() if o.in_key)
-
-
-def _metadata(each: Field[Any]) -> Option:
-    option: Option = each.metadata["option"]
-    return option
-
-
-@cache
-def default_of(name: str) -> Any:
-    """Return the default of a field."""
-    (found,) = (each.default for each in fields(Spec) if each.name == name)
-    return found
-
-
-@cache
 def group_of(name: str) -> str:
-    """Return the heading under which a field appears in the help."""
-    for group in GROUPS:
-        if name in options_of(group):
-            return (group.__doc__ or "").rstrip(".")
-    return "Options"
+    """Return the heading of a field in the help: the docstring of the class that declares it."""
+    group = next(each for each in Spec.__mro__ if name in vars(each))
+    return (group.__doc__ or "").rstrip(".")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Surface:
-    """A place where users spell options, and how."""
+class OptionSet:
+    """The options that one command, TOML file or Python function accepts."""
 
     without: tuple[str, ...] = ()  # fields that it does not have
     several: tuple[str, ...] = ()  # fields that take several values
@@ -357,8 +334,8 @@ class Surface:
     spell: Callable[[str], str] = str  # how messages write a name: --local-steps
     locate: Callable[[str], str] = lambda name: ""  # what messages begin with: file and line
 
-    def options(self) -> dict[str, Option]:
-        """Return the options that it has by the names of the fields."""
+    def fields(self) -> dict[str, Option]:
+        """Return the accepted options by the names of the fields."""
         return {
             name: replace(option, **self.overrides.get(name, {}))
             for name, option in options_of().items()
@@ -367,28 +344,24 @@ class Surface:
 
     def default(self, name: str) -> Any:
         """Return the value of a field that is not given."""
-        return self.defaults.get(name, default_of(name))
+        return self.defaults.get(name, getattr(Spec, name))
 
-    def write(self, name: str) -> str:
-        """Return how a message writes the name of a field."""
-        return self.spell(self.names.get(name, name))
+    def name_of(self, name: str) -> str:
+        """Return what users call a field."""
+        return self.names.get(name, name)
 
-    def write_all(self, names: Iterable[str]) -> str:
-        """Return several names as a message lists them."""
-        return ", ".join(map(self.write, names))
+    def spelled(self, name: str) -> str:
+        """Return the name of a field as messages write it."""
+        return self.spell(self.name_of(name))
 
 
 def command_option(name: str) -> str:
-    """Spell a name as an option of the command.
-
-    >>> command_option("local_steps")
-    '--local-steps'
-    """
+    """Spell a name as an option of a command: ``--local-steps``."""
     return f"--{name.replace('_', '-')}"
 
 
 LARGEST_STORED = 2**63 - 1  # whole numbers in tables have 64 bits and a sign
-SWEEP = Surface(
+SWEEP = OptionSet(
     without=("rounds", "link", "target", "budget", "tries", "repeats"),
     several=tuple(name for name, option in options_of().items() if option.grid),
     names={"algorithm": "algorithms", "seed": "seeds"},
@@ -400,7 +373,7 @@ SWEEP = Surface(
     },
 )  # fmt: skip
 # Step sizes, mu and the length of a run follow from the tuning.
-COMPARE = Surface(
+COMPARE = OptionSet(
     without=("name", "mu", "precision", "eta", "decay", "steps", "test", "record_every"),
     several=("algorithm", "local_steps", "wire"),
     names={"algorithm": "methods"},

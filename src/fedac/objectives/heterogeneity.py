@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -23,8 +23,6 @@ from fedac.objectives.base import ConvexObjective, Objective
 from fedac.objectives.linear_model import LinearModel
 from fedac.objectives.minimizer import optimum
 from fedac.validate import Array
-
-F = TypeVar("F", bound=Objective)
 
 # How many numbers of the client gradients are in memory at a time.
 BLOCK = 10**7
@@ -51,20 +49,14 @@ class Heterogeneity:
     hessians: float | None
 
 
-def minimized(objective: F, clients: Clients | None, weighting: str) -> F:
-    """Return F: the mean loss over all rows or, with uniform weights, over all clients."""
-    if clients is None or weighting != "uniform":
-        return objective
-    return objective.weighted(clients.row_weights)
-
-
 def measure(
     objective: ConvexObjective, clients: Clients | npt.ArrayLike, weighting: str = "examples"
 ) -> Heterogeneity:
     """Compute `ConvexObjective.heterogeneity`."""
     require_weighting(weighting)
     clients = as_clients(clients, objective.n_samples)
-    objective = minimized(objective, clients, weighting)
+    if weighting == "uniform":
+        objective = objective.weighted(clients.row_weights)
     w = optimum(objective).w
     while isinstance(objective, Augmented):  # the added term is the same for every client
         objective = objective.base

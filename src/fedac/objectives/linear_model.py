@@ -22,7 +22,6 @@ from scipy.sparse.linalg import LinearOperator, eigsh
 
 from fedac.errors import ColumnsWarning, InputError
 from fedac.objectives.base import ConvexObjective, RowNumbers
-from fedac.objectives.loss_functions import check_kernel
 from fedac.validate import Array, as_data, content_hash, require_nonnegative, signs_advice
 
 Matrix: TypeAlias = "Array | sp.csr_array"
@@ -139,6 +138,8 @@ class LinearModel(_Rows):
             raise InputError(f"X has {self.n_samples} rows but y has shape {self.y.shape}")
         if self.needs_signs and not np.isin(self.y, (-1.0, 1.0)).all():
             raise InputError(f"{type(self).__name__} needs labels -1 and +1{signs_advice(self.y)}")
+        from fedac.objectives.losses import check_kernel  # which imports this module
+
         # A subclass may set its loss's parameters later, so the fast engine checks again.
         with suppress(AttributeError):
             check_kernel(self)

@@ -14,9 +14,8 @@ import numpy.typing as npt
 from fedac.algorithms.hyperparameters import Hyperparameters
 from fedac.errors import InputError, NoOptimumError
 from fedac.federation.compression import bytes_down, bytes_up
-from fedac.federation.costs import Costs, megabytes_sent, run_costs
 from fedac.federation.federation import Federation
-from fedac.federation.link import DEFAULT_LINK, Link, as_link
+from fedac.federation.link import DEFAULT_LINK, Costs, Link, as_link, megabytes_sent, run_costs
 from fedac.federation.schedule import Schedule
 from fedac.objectives import HeldOut, Objective, Optimum, optimum
 from fedac.plotting import styles

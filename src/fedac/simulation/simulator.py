@@ -18,19 +18,18 @@ from fedac.algorithms.minibatch import on_clients
 from fedac.data import Clients, Dataset
 from fedac.data.clients import as_clients
 from fedac.errors import InputError, NotAcceleratedWarning, StepSizeWarning
-from fedac.federation.federation import Federation, make_federation
+from fedac.federation.federation import Federation, make_federation, minimized
 from fedac.federation.schedule import Decay, Schedule
-from fedac.federation.spec import FLOAT32, Spec, Surface
+from fedac.federation.spec import FLOAT32, OptionSet, Spec
 from fedac.federation.spec_checks import check_spec
 from fedac.objectives import HeldOut, LinearModel, Objective
-from fedac.objectives.heterogeneity import minimized
 from fedac.simulation.engines import start_engine
 from fedac.simulation.problem import Lane, Problem, start_point
 from fedac.simulation.result import Record, Recorder, Result
 from fedac.validate import Array, require_positive
 
 # Problem, algorithms, step sizes and clients may be objects, which enter as they are.
-SURFACE = Surface(
+OPTIONS = OptionSet(
     without=("dataset", "loss", "l2", "intercept", "clients", "split", "split_seed", "algorithm",
              "eta", "decay", "test", "rounds", "link", "target", "budget", "tries", "repeats"),
     names={"workers": "M", "local_steps": "K", "steps": "T"},
@@ -184,7 +183,7 @@ def simulate(
     given |= {} if schedule is not None else {"K": K, "T": T}
     needed = [] if clients is not None else ["workers"]
     needed += [] if schedule is not None else ["steps"]
-    spec = check_spec(replace(SURFACE, needed=tuple(needed)), given)
+    spec = check_spec(replace(OPTIONS, needed=tuple(needed)), given)
     if schedule is None:
         schedule = Schedule.every(spec.local_steps, steps=spec.steps or 0)
     if record_every is None:

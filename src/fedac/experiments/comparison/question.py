@@ -17,7 +17,7 @@ from fedac.experiments.comparison.baselines import BASELINES
 from fedac.experiments.workload import key_fingerprint
 from fedac.federation.federation import taking_part
 from fedac.federation.link import Link, as_link
-from fedac.federation.spec import COMPARE, LARGEST_COUNT, LARGEST_STORED, Spec, Surface
+from fedac.federation.spec import COMPARE, LARGEST_COUNT, LARGEST_STORED, OptionSet, Spec
 from fedac.federation.spec_checks import check_spec
 
 AXES = ("rounds", "megabytes", "seconds")
@@ -96,8 +96,8 @@ class Question:
     baselines: tuple[str, ...] = ()
 
     @classmethod
-    def ask(cls, given: Mapping[str, Any], surface: Surface = COMPARE) -> Question:
-        """Complete and check the options that a user set, by the names of a surface.
+    def ask(cls, given: Mapping[str, Any], options: OptionSet = COMPARE) -> Question:
+        """Complete and check the options that a user set, by the names of a options.
 
         Examples
         --------
@@ -105,21 +105,21 @@ class Question:
         >>> question.spec.clients, question.baselines
         (100, ('lbfgs',))
         """
-        methods = surface.names["algorithm"]
+        methods = options.names["algorithm"]
         # The default methods depend on the participation: check that first.
-        spec = check_spec(surface, {**given, methods: "fedavg"})
+        spec = check_spec(options, {**given, methods: "fedavg"})
         typed = given.get(methods) or default_methods(
             everybody=taking_part(spec.participation, spec.workers or spec.clients or 2) is None
         )
         typed = [typed] if isinstance(typed, str) else typed
         baselines = tuple(dict.fromkeys(name for name in typed if name in BASELINES))
-        names = _spelled_once([name for name in typed if name not in BASELINES], surface)
+        names = _spelled_once([name for name in typed if name not in BASELINES], options)
         if not names:
             raise InputError(
-                f"{surface.write('algorithm')}: add a method to compare {' and '.join(baselines)} "
-                "with, such as fedavg"
+                f"{options.spelled('algorithm')}: add a method to compare "
+                f"{' and '.join(baselines)} with, such as fedavg"
             )
-        spec = check_spec(surface, {**given, methods: names})
+        spec = check_spec(options, {**given, methods: names})
         question = cls(
             spec=spec,
             link=as_link(spec.link),
@@ -186,7 +186,7 @@ def default_methods(*, everybody: bool) -> tuple[str, ...]:
     return some + tuple(BASELINES)
 
 
-def _spelled_once(typed: Sequence[str], surface: Surface) -> tuple[str, ...]:
+def _spelled_once(typed: Sequence[str], options: OptionSet) -> tuple[str, ...]:
     """Spell every method in one way; one method under two names would be its own runner-up."""
     try:
         names = tuple(
@@ -207,5 +207,5 @@ def _spelled_once(typed: Sequence[str], surface: Surface) -> tuple[str, ...]:
                     f"{one} and {other} are the same method at a constant step size; omit one"
                 )
     except InputError as error:
-        raise InputError(f"{surface.write('algorithm')}: {error}") from None
+        raise InputError(f"{options.spelled('algorithm')}: {error}") from None
     return names

@@ -34,11 +34,10 @@ from fedac.experiments.store import Store
 from fedac.experiments.sweep import Progress, run_groups
 from fedac.experiments.workload import key_fingerprint, list_groups, make_workload
 from fedac.federation.compression import FLOAT32, bytes_down, bytes_of, bytes_up
-from fedac.federation.costs import Costs, run_costs
-from fedac.federation.federation import batch_rows, batch_size, taking_part
+from fedac.federation.federation import batch_rows, batch_size, minimized, taking_part
+from fedac.federation.link import Costs, run_costs
 from fedac.federation.spec import RunSpec
 from fedac.objectives import optimum
-from fedac.objectives.heterogeneity import minimized
 from fedac.simulation.problem import start_point
 from fedac.simulation.result import edge_of
 from fedac.validate import Array

@@ -12,7 +12,7 @@ import scipy.sparse as sp
 
 from fedac.errors import InputError
 from fedac.objectives import Augmented, LinearModel, Objective
-from fedac.objectives.loss_functions import FORMULAS, check_kernel, has_kernel
+from fedac.objectives.losses import FORMULAS, check_kernel, has_kernel
 from fedac.simulation.engines.linear.kernels import steps
 from fedac.simulation.engines.linear.kernels.losses import Custom
 from fedac.simulation.engines.linear.kernels.simd import Template, aligned, vector_width

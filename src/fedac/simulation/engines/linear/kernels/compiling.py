@@ -30,7 +30,7 @@ if sys.platform != "win32":
 SOURCES = (
     "federation/sampling.py",
     "federation/compression.py",
-    "objectives/loss_functions.py",
+    "objectives/losses.py",
     *(
         f"simulation/engines/linear/kernels/{name}.py"
         for name in ("client_rounds", "losses", "simd", "steps", "types")

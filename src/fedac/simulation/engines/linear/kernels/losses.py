@@ -1,9 +1,9 @@
-"""The losses of `fedac.objectives.loss_functions`, compiled for the vectors of the kernels."""
+"""The losses of `fedac.objectives.losses`, compiled for the vectors of the kernels."""
 
 import math
 from typing import NamedTuple
 
-from fedac.objectives import loss_functions
+from fedac.objectives import losses as formulas
 from fedac.simulation.engines.linear.kernels import simd
 from fedac.simulation.engines.linear.kernels.compiling import helper, inlined_overload, overload
 from fedac.simulation.engines.linear.kernels.simd import splat
@@ -15,23 +15,23 @@ class Custom(NamedTuple):
     address: int
 
 
-@overload(loss_functions.exp)
+@overload(formulas.exp)
 def _exp(x):
     return lambda x: simd.exp(x)
 
 
-@overload(loss_functions.sigmoid)
+@overload(formulas.sigmoid)
 def _sigmoid(x):
     return lambda x: 1.0 / (simd.exp(-x) + 1.0)
 
 
-@overload(loss_functions.positive_part)
+@overload(formulas.positive_part)
 def _positive_part(x):
     return lambda x: simd.maximum(x, splat(x, 0.0))
 
 
-_DERIVATIVES = {type(loss): helper(loss.derivative) for loss in loss_functions.FORMULAS.values()}
-_SPLITS = {type(loss): helper(loss.split) for loss in loss_functions.FORMULAS.values()}
+_DERIVATIVES = {type(loss): helper(loss.derivative) for loss in formulas.FORMULAS.values()}
+_SPLITS = {type(loss): helper(loss.split) for loss in formulas.FORMULAS.values()}
 
 
 def derivative(loss, z, y):

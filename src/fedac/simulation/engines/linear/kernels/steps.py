@@ -14,7 +14,7 @@ import numpy as np
 from numba import types
 
 from fedac.federation import sampling
-from fedac.objectives.loss_functions import FACTORS
+from fedac.objectives.losses import FACTORS
 from fedac.simulation.engines.linear.kernels import simd
 from fedac.simulation.engines.linear.kernels.compiling import (
     compiled,
@@ -459,7 +459,7 @@ def finish_round(total, state, closing, center, weight, first, last):
 def sum_losses(lanes, rows, P, total, first_strand, last_strand):
     """Sum the loss over strands of rows, at the points P of all lanes.
 
-    Logarithms of factors in [1, 2] are taken of the product of many (see `loss_functions.py`).
+    Logarithms of factors in [1, 2] are taken of the product of many (see `objectives/losses.py`).
     """
     data, y, _, loss = rows
     strands = len(total)

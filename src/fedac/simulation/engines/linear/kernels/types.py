@@ -23,7 +23,7 @@ class Rows(NamedTuple):
     offsets: npt.NDArray[np.floating[Any]]
     """``center . x_i`` by row; empty if the l2 term is centered at zero."""
     loss: tuple[int, ...]
-    """One of `fedac.objectives.loss_functions`, or a user's (`losses.Custom`)."""
+    """One of `fedac.objectives.losses`, or a user's (`losses.Custom`)."""
 
     @property
     def dtype(self) -> np.dtype[Any]:
