@@ -57,14 +57,6 @@ MISTAKES = {
         FEDAVG, {"update": lambda state, w_md, g, hp: (w_md - 1j * g,)},
         r"update must return vectors like those it gets, .*not .*complex",
     ),
-    "sequences that are a list": (
-        FEDAC_I, {"sequences": ["w_ag", "w"]},
-        r"sequences must be a tuple of names, such as \('w',\), not \['w_ag', 'w'\]",
-    ),
-    "a single name": (
-        FEDAVG, {"sequences": "w"},
-        r"sequences must be a tuple of names, such as \('w',\), not 'w'",
-    ),
     "start with too few": (
         FEDAC_I, {"start": lambda w_0: (w_0,)},
         r"start must return a tuple of 2.*not of 1",
@@ -98,6 +90,12 @@ MISTAKES = {
         r"couple must return a frozen dataclass",
     ),
 }  # fmt: skip
+
+
+@pytest.mark.parametrize("names", [["w_ag", "w"], "w", (), (1, 2)])
+def test_sequences_must_be_a_tuple_of_names(names: object) -> None:
+    with pytest.raises(InputError, match=r"sequences must be a tuple of names, such as \('w',\)"):
+        replace(FEDAC_I, name="mine", sequences=names)
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)

@@ -46,7 +46,7 @@ def test_a_method_is_described(fedac):
 @pytest.mark.parametrize("command", ["algorithms", "run"])
 def test_what_cannot_be_composed_is_refused_with_what_can(assert_refused, command):
     option = ["--algorithm"] if command == "run" else []
-    saying = "memories: local, cv, scaffnew; server rules: step, momentum, slowmo, nesterov"
+    saying = "known: accelerated, adagrad, adam, cv, local, momentum, nesterov, scaffnew, slowmo"
     assert_refused(command, *option, "fedac-i+cvv", saying=saying)
 
 

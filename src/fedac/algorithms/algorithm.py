@@ -20,7 +20,7 @@ and sends them back, and the server takes the mean. `fedac.federation.round` has
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from fedac.algorithms.hyperparameters import Coupling
@@ -30,6 +30,7 @@ Vector = Any
 """A float, an array or a tensor: anything with + - * / and powers."""
 State = tuple[Vector, ...]
 """One vector for each sequence of an algorithm."""
+FUNCTIONS = ("start", "query", "update", "output", "first_memory", "enter", "leave", "serve")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,12 +162,17 @@ class Algorithm:
     echoes: tuple[tuple[str, str], ...] = ()
 
     def __post_init__(self) -> None:
-        # PyTorch and Flower find vectors by name. `check_functions` reports other types.
-        if not all(isinstance(n, tuple) for n in (self.sequences, self.server, self.local)):
-            return
+        for field in ("sequences", "local", "memory", "server"):
+            names = getattr(self, field)
+            wrong = not isinstance(names, tuple) or not all(isinstance(name, str) for name in names)
+            if wrong or not self.sequences:
+                raise InputError(
+                    f"algorithm '{self.name}': {field} must be a tuple of names, such as ('w',), "
+                    f"not {names!r}"
+                )
+        # PyTorch and Flower find vectors by name.
         for names in (self.state_names, self.local_sequences, self.memory):
-            twice = {name for name in names if names.count(name) > 1}
-            if twice:
+            if twice := {name for name in names if names.count(name) > 1}:
                 raise InputError(
                     f"'{self.name}' has two vectors called '{twice.pop()}'; rename one"
                 )
@@ -241,6 +247,16 @@ class Algorithm:
         names = zip(self.sequences, sequences, strict=True)
         return tuple(ratio * x if name in self.changes else x for name, x in names)
 
+    @property
+    def vectors_up(self) -> int:
+        """Vectors that a client sends in a round; a minibatch algorithm sends its gradient."""
+        return 1 if self.minibatch else len(self.sequences)
+
+    @property
+    def vectors_down(self) -> int:
+        """Vectors that a client receives; a minibatch algorithm broadcasts the query point."""
+        return 1 if self.minibatch else len(self.sequences)
+
     def __repr__(self) -> str:
         return f"<Algorithm {self.name}>"
 
@@ -252,12 +268,8 @@ class Algorithm:
             return get, (self.name,)
         return object.__new__, (type(self),), self.__dict__
 
-    @property
-    def vectors_up(self) -> int:
-        """Vectors that a client sends in a round; a minibatch algorithm sends its gradient."""
-        return 1 if self.minibatch else len(self.sequences)
 
-    @property
-    def vectors_down(self) -> int:
-        """Vectors that a client receives; a minibatch algorithm broadcasts the query point."""
-        return 1 if self.minibatch else len(self.sequences)
+def override(rule: Algorithm, piece: Any, **fields: Any) -> Algorithm:
+    """Return `rule` with the functions that `piece` has under the same names, and other fields."""
+    functions = {name: getattr(piece, name) for name in FUNCTIONS if hasattr(piece, name)}
+    return replace(rule, **functions, **fields)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from fedac.algorithms import server
 from fedac.algorithms.algorithm import Algorithm
 from fedac.algorithms.hyperparameters import FedAcHyperparameters
 from fedac.algorithms.local.fedac import FEDAC_I, FEDAC_II, FEDAC_VANILLA, make_fedac
@@ -18,16 +19,6 @@ from fedac.algorithms.local.momentum import make_gpa, make_momentum
 from fedac.algorithms.memory.control_variates import with_control_variates
 from fedac.algorithms.memory.local_momentum import with_local_momentum
 from fedac.algorithms.memory.scaffnew import with_scaffnew
-from fedac.algorithms.server import (
-    Accelerated,
-    Adagrad,
-    Adam,
-    Momentum,
-    Nesterov,
-    ServerStep,
-    SlowMo,
-    Yogi,
-)
 
 
 @dataclass(frozen=True)
@@ -72,7 +63,7 @@ LOCAL_RULES = {
 MEMORIES = {
     "local": Piece(
         with_local_momentum,
-        "only the first sequence is sent; the client keeps the offsets of the others from it",
+        "only the first sequence is sent; the client keeps the offsets of all others from it",
         "as DiLoCo's inner optimizer, arXiv 2311.08105",
     ),
     "cv": Piece(
@@ -88,30 +79,32 @@ MEMORIES = {
 }
 # How the server moves every sequence x that clients send; delta = x - mean(clients).
 SERVER_RULES = {
-    "step": Piece(ServerStep, "x <- x - gamma delta", "arXiv 1910.06378"),
-    "momentum": Piece(Momentum, "u <- beta u + delta; x <- x - gamma u", "arXiv 1909.06335"),
+    "step": Piece(server.ServerStep, "x <- x - gamma delta", "arXiv 1910.06378"),
+    "momentum": Piece(server.Momentum, "u <- beta u + delta; x <- x - gamma u", "arXiv 1909.06335"),
     "slowmo": Piece(
-        SlowMo,
+        server.SlowMo,
         "u <- beta u + delta/eta; x <- x - alpha eta u; with constant eta the same as "
         "momentum(alpha, beta)",
         "arXiv 1910.00643",
     ),
     "nesterov": Piece(
-        Nesterov, "u <- beta u + delta; x <- x - gamma (beta u + delta)", "arXiv 2311.08105"
+        server.Nesterov, "u <- beta u + delta; x <- x - gamma (beta u + delta)", "arXiv 2311.08105"
     ),
     "accelerated": Piece(
-        Accelerated,
+        server.Accelerated,
         "u <- x - delta; z <- z - gamma (r+1)/2 delta; x <- (1-t) u + t z, t = 2/(r+3); output u",
         "arXiv 2509.10439",
     ),
     "adam": Piece(
-        Adam,
+        server.Adam,
         "m <- b1 m - (1-b1) delta; v <- b2 v + (1-b2) delta^2; x <- x + gamma m/(sqrt(v) + tau)",
         "arXiv 2003.00295",
     ),
-    "yogi": Piece(Yogi, "as adam, v <- v - (1-b2) delta^2 sign(v - delta^2)", "arXiv 2003.00295"),
+    "yogi": Piece(
+        server.Yogi, "as adam, v <- v - (1-b2) delta^2 sign(v - delta^2)", "arXiv 2003.00295"
+    ),
     "adagrad": Piece(
-        Adagrad, "as adam without momentum (b1 = 0), v <- v + delta^2", "arXiv 2003.00295"
+        server.Adagrad, "as adam without momentum (b1 = 0), v <- v + delta^2", "arXiv 2003.00295"
     ),
 }
 SYNONYMS = {"sgd": "fedavg"}

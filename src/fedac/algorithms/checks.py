@@ -34,41 +34,24 @@ def couple(algorithm: Algorithm, *, eta: float, mu: float, K: int) -> Hyperparam
     """Return the algorithm's hyperparameters; raise InputError if its `couple` is broken."""
     hp: Hyperparameters = _call(algorithm, "couple", eta=eta, mu=mu, K=K)
     frozen = is_dataclass(hp) and type(hp).__hash__ is not None
-    _require(
-        frozen and hasattr(hp, "eta"),
-        algorithm,
-        f"couple must return a frozen dataclass with a field eta, such as "
-        f"Hyperparameters(eta=eta), not {hp!r:.60}",
-    )
+    if not frozen or not hasattr(hp, "eta"):
+        raise _broken(
+            algorithm,
+            "couple must return a frozen dataclass with a field eta, such as "
+            f"Hyperparameters(eta=eta), not {hp!r:.60}",
+        )
     return hp
 
 
 def needs_mu(algorithm: Algorithm, *, eta: float, K: int) -> bool:
-    """Return whether the hyperparameters of an algorithm depend on mu.
-
-    Examples
-    --------
-    >>> from fedac.algorithms import FEDAC_I, FEDAVG
-    >>> needs_mu(FEDAC_I, eta=0.1, K=4), needs_mu(FEDAVG, eta=0.1, K=4)
-    (True, False)
-    """
+    """Return whether the hyperparameters of an algorithm depend on mu."""
     # Small enough that FedAc accelerates and every coupling accepts them.
     one, other = (couple(algorithm, eta=eta, mu=small / eta, K=K) for small in (1e-6, 1e-5))
     return one != other
 
 
 def check_decay(algorithm: Algorithm, *, eta: float, mu: float, K: int) -> None:
-    """Raise InputError if the output is an average that assumes a constant step size.
-
-    Examples
-    --------
-    >>> from fedac.algorithms import FEDAVG_WEIGHTED
-    >>> check_decay(FEDAVG_WEIGHTED, eta=0.5, mu=0.5, K=4)
-    Traceback (most recent call last):
-    ...
-    fedac.errors.InputError: the output of 'fedavg-weighted' assumes a constant step size; use a \
-number, or another algorithm
-    """
+    """Raise InputError if the output is an average that assumes a constant step size."""
     one, other = (couple(algorithm, eta=value, mu=mu, K=K) for value in (eta, eta / 2))
     if _probe_output(algorithm, one, 16) != _probe_output(algorithm, other, 16):
         raise InputError(
@@ -78,7 +61,7 @@ number, or another algorithm
 
 
 def output_counts_steps(algorithm: Algorithm, hp: Hyperparameters) -> bool:
-    """Return whether the output depends on the number of steps taken, besides the state."""
+    """Return whether the output depends on the number of steps as well as on the state."""
     return bool(_probe_output(algorithm, hp, 16) != _probe_output(algorithm, hp, 32))
 
 
@@ -121,15 +104,7 @@ def not_accelerated(
     eta_name: str = "eta",
     K_name: str = "K",
 ) -> str:
-    """Return the warning for those (algorithm, eta) that degenerate to FedAvg, or an empty string.
-
-    Examples
-    --------
-    >>> from fedac.algorithms import FEDAC_I
-    >>> print(not_accelerated([(FEDAC_I, 0.1)], mu=0.1, K=128))
-    FedAc-I degenerates to FedAvg with eta=0.1, mu=0.1, K=128, because eta mu K >= 1; to \
-accelerate, use mu < 1/(eta K) = 0.0781
-    """
+    """Return a warning about all (algorithm, eta) that degenerate to FedAvg, or an empty string."""
     found = [(a, eta) for a, eta in runs if is_fedavg(a, eta=eta, mu=mu, K=K)]
     if not found:
         return ""
@@ -155,52 +130,40 @@ def check_functions(
     `on_worker` converts a server vector to a client vector, if their shapes differ. Returns the
     client's message.
     """
-    for field in ("sequences", "local", "memory", "server"):
-        names = getattr(algorithm, field)
-        _require(
-            isinstance(names, tuple)
-            and all(isinstance(name, str) for name in names)
-            and (names or field != "sequences"),
-            algorithm,
-            f"{field} must be a tuple of names, such as ('w',), not {names!r}",
-        )
-    state = _call(algorithm, "start", w_0)
-    _require_state(algorithm, "start", state, w_0, algorithm.state_names)
-    sequences, server = algorithm.split(tuple(state))
-    point = on_worker(w_0)
+    A, point = algorithm, on_worker(w_0)
+    state = _call(A, "start", w_0)
+    _require_state(A, "start", state, w_0, A.state_names)
+    sequences, server = A.split(state)
     sent = tuple(map(on_worker, sequences))
-    if algorithm.first_memory is not None:
-        memory = _call(algorithm, "first_memory", sent)
-        _require_state(algorithm, "first_memory", memory, point, algorithm.memory)
-    memory = algorithm.begin_memory(sent)
-    local = _call(algorithm, "enter", sent, memory, hp)
-    _require_state(algorithm, "enter", local, point, algorithm.local_sequences)
-    w_md = _call(algorithm, "query", local, hp)
-    _require_vector(algorithm, "query", w_md, point)
-    after = _call(algorithm, "update", local, w_md, 0 * point + 1, hp)
-    _require_state(algorithm, "update", after, point, algorithm.local_sequences)
-    message, memory = _call_pair(algorithm, "leave", after, sent, memory, hp, ClientWork(steps=1))
-    _require_state(algorithm, "leave", message, point, algorithm.sequences)
-    _require_state(algorithm, "leave", memory, point, algorithm.memory)
+    if A.first_memory is not None:
+        memory = _call(A, "first_memory", sent)
+        _require_state(A, "first_memory", memory, point, A.memory)
+    memory = A.begin_memory(sent)
+    local = _call(A, "enter", sent, memory, hp)
+    _require_state(A, "enter", local, point, A.local_sequences)
+    w_md = _call(A, "query", local, hp)
+    _require_vector(A, "query", w_md, point)
+    after = _call(A, "update", local, w_md, 0 * point + 1, hp)
+    _require_state(A, "update", after, point, A.local_sequences)
+    message, memory = _call_pair(A, "leave", after, sent, memory, hp, ClientWork(steps=1))
+    _require_state(A, "leave", message, point, A.sequences)
+    _require_state(A, "leave", memory, point, A.memory)
     # Not at the sequences themselves, where a rule that works in place would go unnoticed.
     mean = tuple(vector + 1 for vector in sequences)
-    served, kept = _call_pair(algorithm, "serve", mean, sequences, server, hp, RoundInfo())
-    _require_state(algorithm, "serve", served, w_0, algorithm.sequences)
-    _require_state(algorithm, "serve", kept, w_0, algorithm.server)
+    served, kept = _call_pair(A, "serve", mean, sequences, server, hp, RoundInfo())
+    _require_state(A, "serve", served, w_0, A.sequences)
+    _require_state(A, "serve", kept, w_0, A.server)
     for t in (0, 1):
-        _require_vector(algorithm, "output", _call(algorithm, "output", state, hp, t), w_0)
+        _require_vector(A, "output", _call(A, "output", state, hp, t), w_0)
     return tuple(message)
 
 
 def _call_pair(algorithm: Algorithm, function: str, *arguments: Any) -> tuple[Any, Any]:
     result = _call(algorithm, function, *arguments)
-    _require(
-        isinstance(result, tuple) and len(result) == 2,
-        algorithm,
-        f"{function} must return two tuples of vectors, not {_describe(result)}",
-    )
-    first, second = result
-    return first, second
+    if not isinstance(result, tuple) or len(result) != 2:
+        what = f"{function} must return two tuples of vectors, not {_describe(result)}"
+        raise _broken(algorithm, what)
+    return result
 
 
 def _call(algorithm: Algorithm, function: str, *arguments: Any, **named: Any) -> Any:
@@ -213,15 +176,11 @@ def _call(algorithm: Algorithm, function: str, *arguments: Any, **named: Any) ->
         raise
     except Exception as error:
         given = f", given {_describe(arguments[0])}" if arguments else ""
-        raise InputError(
-            f"algorithm '{algorithm.name}': {function}({SIGNATURES[function]}) fails{given}: "
-            f"{type(error).__name__}: {error}"
-        ) from error
-    _require(
-        all(map(_equal, copies, arguments)),
-        algorithm,
-        f"{function} changes its arguments in place; it must return new ones",
-    )
+        what = f"{function}({SIGNATURES[function]}) fails{given}: {type(error).__name__}: {error}"
+        raise _broken(algorithm, what) from error
+    if not all(map(_equal, copies, arguments)):
+        what = f"{function} changes its arguments in place; it must return new ones"
+        raise _broken(algorithm, what)
     return result
 
 
@@ -235,26 +194,29 @@ def _equal(a: Any, b: Any) -> bool:
 def _require_state(
     algorithm: Algorithm, function: str, state: Any, model: Vector, names: tuple[str, ...]
 ) -> None:
-    many = isinstance(state, tuple)
-    _require(
-        many and len(state) == len(names),
-        algorithm,
-        f"{function} must return a tuple of {len(names)}, one for each sequence "
-        f"({', '.join(names)}), not {f'of {len(state)}' if many else _describe(state)}",
-    )
+    if not isinstance(state, tuple) or len(state) != len(names):
+        got = f"of {len(state)}" if isinstance(state, tuple) else _describe(state)
+        raise _broken(
+            algorithm,
+            f"{function} must return a tuple of {len(names)}, one for each sequence "
+            f"({', '.join(names)}), not {got}",
+        )
     for sequence in state:
         _require_vector(algorithm, function, sequence, model)
 
 
 def _require_vector(algorithm: Algorithm, function: str, value: Any, model: Vector) -> None:
-    _require(
-        isinstance(value, type(model))
-        and np.shape(value) == np.shape(model)
-        and getattr(value, "dtype", None) == getattr(model, "dtype", None),
-        algorithm,
-        f"{function} must return vectors like those it gets, {_describe(model)}, "
-        f"not {_describe(value)}",
-    )
+    same_type = isinstance(value, type(model))
+    if not same_type or _shape_and_dtype(value) != _shape_and_dtype(model):
+        raise _broken(
+            algorithm,
+            f"{function} must return vectors like those it gets, {_describe(model)}, "
+            f"not {_describe(value)}",
+        )
+
+
+def _shape_and_dtype(value: Any) -> tuple[Any, Any]:
+    return np.shape(value), getattr(value, "dtype", None)
 
 
 def _describe(value: Any) -> str:
@@ -265,9 +227,8 @@ def _describe(value: Any) -> str:
     return f"{type(value).__name__} of shape {tuple(value.shape)} and type {value.dtype}"
 
 
-def _require(condition: object, algorithm: Algorithm, what: str) -> None:
-    if not condition:
-        raise InputError(f"algorithm '{algorithm.name}': {what}")
+def _broken(algorithm: Algorithm, what: str) -> InputError:
+    return InputError(f"algorithm '{algorithm.name}': {what}")
 
 
 # Values of (eta, mu, K) that together cover every case of the couplings.
@@ -285,15 +246,6 @@ def fingerprint(algorithm: Algorithm) -> str:
 
     Algorithms that compute the same numbers have the same fingerprint, regardless of their names
     and of how they are written.
-
-    Examples
-    --------
-    >>> from fedac.algorithms import FEDAC_I, FEDAC_II, fedac
-    >>> fingerprint(FEDAC_I) == fingerprint(FEDAC_II)
-    False
-    >>> same = [fedac(gamma=0.5, alpha=2.0, beta=3.0, name=name) for name in ("a", "b")]
-    >>> fingerprint(same[0]) == fingerprint(same[1])
-    True
     """
     lines = [f"{algorithm.sequences} minibatch={algorithm.minibatch}"]
     beyond_the_paper = (algorithm.local, algorithm.memory, algorithm.server)

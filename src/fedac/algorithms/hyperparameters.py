@@ -33,8 +33,8 @@ class Hyperparameters:
 class FedAcHyperparameters(Hyperparameters):
     """The four hyperparameters of algorithm FedAc (label alg:fedac).
 
-    ``eta`` is the step size of ``w_ag``, ``gamma`` that of ``w``; ``alpha`` and ``beta`` are the
-    coupling coefficients between ``w``, ``w_md`` and ``w_ag``.
+    ``w_ag`` has step size ``eta`` and ``w`` has ``gamma``; ``alpha`` and ``beta`` couple ``w``,
+    ``w_md`` and ``w_ag``.
     """
 
     gamma: float
@@ -50,15 +50,7 @@ class AveragedHyperparameters(Hyperparameters):
 
 
 def as_fedac(hp: Hyperparameters) -> FedAcHyperparameters:
-    """Return the FedAc hyperparameters with the same steps.
-
-    FedAvg is FedAc with gamma = eta and alpha = beta = 1.
-
-    Examples
-    --------
-    >>> as_fedac(Hyperparameters(eta=0.5))
-    FedAcHyperparameters(eta=0.5, gamma=0.5, alpha=1.0, beta=1.0)
-    """
+    """Return FedAc hyperparameters: FedAvg is FedAc with gamma = eta and alpha = beta = 1."""
     if isinstance(hp, FedAcHyperparameters):
         return hp
     return FedAcHyperparameters(eta=hp.eta, gamma=hp.eta, alpha=1.0, beta=1.0)
@@ -73,14 +65,9 @@ class Coupling(Protocol):
 
 
 def fedac_i(*, eta: float, mu: float, K: float) -> FedAcHyperparameters:
-    """Couple as FedAc-I: gamma = max(sqrt(eta/(mu K)), eta), alpha = 1/(gamma mu), beta = alpha+1.
+    """Couple as FedAc-I (equation fedaci): alpha = 1/(gamma mu), beta = alpha + 1.
 
-    Paper: equation (fedaci).
-
-    Examples
-    --------
-    >>> fedac_i(eta=0.5, mu=0.5, K=4)
-    FedAcHyperparameters(eta=0.5, gamma=0.5, alpha=4.0, beta=5.0)
+    gamma = max(sqrt(eta/(mu K)), eta) trades acceleration for stability.
     """
     _require_coupling(eta, mu, K)
     gamma = stable_gamma(eta, mu, K)
@@ -89,16 +76,10 @@ def fedac_i(*, eta: float, mu: float, K: float) -> FedAcHyperparameters:
 
 
 def fedac_ii(*, eta: float, mu: float, K: float) -> FedAcHyperparameters:
-    """Couple as FedAc-II: alpha = 3/(2 gamma mu) - 1/2, beta = (2 alpha^2 - 1)/(alpha - 1).
+    """Couple as FedAc-II (equation fedacii), with the gamma of FedAc-I.
 
-    ``gamma`` is that of FedAc-I. Needs alpha > 1, that is gamma mu < 1.
-    Paper: equation (fedacii).
-
-    Examples
-    --------
-    >>> hp = fedac_ii(eta=0.25, mu=1.0, K=1)
-    >>> hp.gamma, hp.alpha, round(hp.beta, 6)
-    (0.5, 2.5, 7.666667)
+    alpha = 3/(2 gamma mu) - 1/2, beta = (2 alpha^2 - 1)/(alpha - 1). Needs alpha > 1, that is
+    gamma mu < 1.
     """
     _require_coupling(eta, mu, K)
     gamma = stable_gamma(eta, mu, K)
@@ -118,11 +99,6 @@ def vanilla(*, eta: float, mu: float, K: int = 1) -> FedAcHyperparameters:
 
     This is the direct acceleration that the paper warns against ("vanilla FedAc", section on
     experiments). MB-AC-SGD uses it for its one step per round.
-
-    Examples
-    --------
-    >>> vanilla(eta=0.5, mu=0.5, K=64)
-    FedAcHyperparameters(eta=0.5, gamma=1.0, alpha=2.0, beta=3.0)
     """
     gamma = math.sqrt(require_positive("eta", eta) / require_positive("mu", mu))
     alpha = 1 / (gamma * mu)
@@ -135,15 +111,7 @@ def fedavg(*, eta: float, mu: float = 1.0, K: int = 1) -> Hyperparameters:
 
 
 def fedavg_weighted(*, eta: float, mu: float, K: int = 1) -> AveragedHyperparameters:
-    """Couple as FedAvg and average with rho_t = (1 - eta mu/2)^(T-t-1).
-
-    Paper: theorem fedavg:a2:full.
-
-    Examples
-    --------
-    >>> fedavg_weighted(eta=0.5, mu=1.0).rho
-    0.75
-    """
+    """Couple as FedAvg and average with rho_t = (1 - eta mu/2)^(T-t-1) (theorem fedavg:a2:full)."""
     rho = 1 - require_positive("eta", eta) * require_positive("mu", mu) / 2
     if rho <= 0:
         raise InputError(
@@ -153,13 +121,7 @@ def fedavg_weighted(*, eta: float, mu: float, K: int = 1) -> AveragedHyperparame
 
 
 def stable_gamma(eta: float, mu: float, K: float) -> float:
-    """Trade acceleration for stability: gamma = max(sqrt(eta/(mu K)), eta).
-
-    Examples
-    --------
-    >>> stable_gamma(0.25, 1.0, 1), stable_gamma(0.25, 1.0, 64)
-    (0.5, 0.25)
-    """
+    """Return gamma = max(sqrt(eta/(mu K)), eta), as FedAc-I and FedAc-II have it."""
     return max(math.sqrt(eta / (mu * K)), eta)
 
 

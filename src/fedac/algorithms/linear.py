@@ -37,8 +37,6 @@ class Linear:
 def linear_form(algorithm: Algorithm, hp: Hyperparameters) -> Linear:
     """Find the coefficients of an algorithm's local step, or raise InputError if it is not linear.
 
-    Examples
-    --------
     >>> from fedac.algorithms import FEDAC_I
     >>> from fedac.algorithms.hyperparameters import FedAcHyperparameters
     >>> hp = FedAcHyperparameters(eta=0.5, gamma=1.0, alpha=2.0, beta=4.0)
@@ -70,11 +68,6 @@ def linear_form(algorithm: Algorithm, hp: Hyperparameters) -> Linear:
 class Boundary:
     """The coefficients of entering a round, and of leaving it after `steps` local steps.
 
-    The slopes are derivatives of `message` and `memory` with respect to 1/steps; None if these
-    depend on the number of steps in another way.
-
-    Examples
-    --------
     >>> from fedac.algorithms import get
     >>> scaffold = get("scaffold")
     >>> form = boundary_form(scaffold, scaffold.couple(eta=0.5, mu=1.0, K=4), 4)
@@ -89,27 +82,22 @@ class Boundary:
     message: Rows  # of the local sequences, the sequences and the memory
     memory: Rows  # the new memory, of the same vectors
     steps: int
-    slope_message: Rows | None
-    slope_memory: Rows | None
+    # Derivative of `message` and `memory` with respect to 1/steps, if they are A + B/steps.
+    slope: Rows | None
 
     def after(self, steps: int) -> Boundary:
         """Return the coefficients for another number of local steps."""
         if steps == self.steps:
             return self
-        if self.slope_message is None or self.slope_memory is None:
+        if self.slope is None:
             raise InputError(
                 f"the coefficients of this algorithm's leave are known for {self.steps} local "
                 f"steps only, not for {steps}: they are not of the form A + B/steps"
             )
-        return replace(
-            self,
-            steps=steps,
-            message=self._shifted(self.message, self.slope_message, steps),
-            memory=self._shifted(self.memory, self.slope_memory, steps),
-        )
-
-    def _shifted(self, rows: Rows, slope: Rows, steps: int) -> Rows:
-        return _rows(np.array(rows) + (1 / steps - 1 / self.steps) * np.array(slope))
+        left = np.array((*self.message, *self.memory))
+        rows = _rows(left + (1 / steps - 1 / self.steps) * np.array(self.slope))
+        T = len(self.message)
+        return replace(self, steps=steps, message=rows[:T], memory=rows[T:])
 
 
 @lru_cache(maxsize=256)
@@ -136,8 +124,7 @@ def boundary_form(algorithm: Algorithm, hp: Hyperparameters, steps: int) -> Boun
             f"algorithm '{algorithm.name}' does not enter and leave a round linearly; only "
             "PyTorch and the reference engine of simulate can run it, not the fast one or Flower"
         ) from error
-    slope_message, slope_memory = (None, None) if slope is None else (slope[:T], slope[T:])
-    return Boundary(first_memory, enter, left[:T], left[T:], steps, slope_message, slope_memory)
+    return Boundary(first_memory, enter, left[:T], left[T:], steps, slope)
 
 
 def _slope(left_after: Callable[[int], Rows]) -> Rows | None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
-from fedac.algorithms.algorithm import Algorithm, ClientWork, RoundInfo, State, Vector
+from fedac.algorithms.algorithm import Algorithm, ClientWork, RoundInfo, State, Vector, override
 from fedac.algorithms.local.fedac import FEDAC_VANILLA
 from fedac.algorithms.local.fedavg import FEDAVG
 
@@ -26,33 +26,14 @@ def on_clients(algorithm: Algorithm) -> Algorithm:
 
     Engines use it where messages are compressed one by one. The results are the same, except that
     with a decaying step size w_md lags one round behind.
-
-    Examples
-    --------
-    >>> mine = on_clients(MB_SGD)
-    >>> hp = mine.couple(eta=0.5, mu=1.0, K=2)
-    >>> sequences, server = mine.split(mine.start(8.0))
-    >>> local = mine.enter(sequences, (), hp)
-    >>> for g in (2.0, 4.0):
-    ...     local = mine.update(local, 8.0, g, hp)
-    >>> message, _ = mine.leave(local, sequences, (), hp, ClientWork(steps=2))
-    >>> mine.serve(message, sequences, server, hp, RoundInfo())  # 8 - 0.5 * 3
-    ((6.5,), (6.5,))
     """
-    mine = _OnClients(algorithm)
-    return replace(
+    return override(
         algorithm,
+        _OnClients(algorithm),
         minibatch=False,
         sequences=("w_md",),
         server=algorithm.sequences,
         local=("w_md", "gradients"),
-        start=mine.start,
-        enter=mine.enter,
-        query=mine.query,
-        update=mine.update,
-        leave=mine.leave,
-        serve=mine.serve,
-        output=mine.output,
         changes=("w_md",),
     )
 

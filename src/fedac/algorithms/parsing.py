@@ -19,9 +19,9 @@ from fedac.algorithms.catalog import LOCAL_RULES, MEMORIES, SERVER_RULES, SYNONY
 from fedac.algorithms.local.fedac import FEDAC_I, FEDAC_II, FEDAC_VANILLA
 from fedac.algorithms.local.fedavg import FEDAVG, FEDAVG_WEIGHTED
 from fedac.algorithms.minibatch import MB_AC_SGD, MB_SGD
-from fedac.algorithms.server import Adaptive, ServerRule, with_server
+from fedac.algorithms.server import ServerRule, with_server
 from fedac.errors import InputError
-from fedac.validate import import_named, parse_piece, unknown_name
+from fedac.validate import import_named, look_up, parse_piece, unknown_name
 
 ALGORITHMS: dict[str, Algorithm] = {
     a.name: a
@@ -70,7 +70,7 @@ def find_algorithm(name: str) -> Algorithm:
     """
     if ":" not in name:
         return get(name)
-    own, *others = split_pieces(name)
+    own, *others = split_names(name, "+")
     found = import_named("algorithm", own, lambda value: isinstance(value, Algorithm))
     if not isinstance(found, Algorithm):
         raise InputError(f"'{own}' must be an Algorithm, not {type(found).__name__}")
@@ -103,14 +103,13 @@ def _make(name: str) -> Algorithm:
         raise InputError(
             f"'{name}' has an empty value next to |, or is several algorithms where one is needed"
         )
-    first, *others = split_pieces(name)
+    first, *others = split_names(name, "+")
     if not all((first, *others)):
         raise InputError(f"'{name}' has an empty piece; a method is written as fedac-i+cv")
     rule = parse_piece(first).name
-    if rule in WELL_KNOWN:
-        return _make_well_known(rule, first, others)
-    if rule in (*LOCAL_RULES, *SYNONYMS):
-        return compose(first, *others)
+    if rule in (*LOCAL_RULES, *SYNONYMS, *WELL_KNOWN):
+        composed = compose(*_replace_well_known(first), *others)
+        return _rename(composed, rule, first) if rule in WELL_KNOWN and not others else composed
     if rule in ALGORITHMS:
         raise InputError(f"'{rule}' cannot be composed; local rules: {', '.join(LOCAL_RULES)}")
     if rule in (*MEMORIES, *SERVER_RULES):
@@ -122,23 +121,6 @@ def _make(name: str) -> Algorithm:
     )
 
 
-def _make_well_known(name: str, typed: str, others: list[str]) -> Algorithm:
-    """Return a well-known method, or the composition of its pieces with others."""
-    composed = compose(*_replace_well_known(typed), *others)
-    if others:
-        return composed
-    # Default numbers are not part of the name.
-    method = WELL_KNOWN[name]
-    numbers = typed[len(name) :].strip()
-    if numbers:
-        try:
-            is_default = compose(*method.pieces).name == composed.name
-        except InputError:  # the piece has no default numbers
-            is_default = False
-        numbers = "" if is_default else composed.name[composed.name.index("(") :]
-    return replace(composed, name=name + numbers, label=method.label + numbers.replace(",", ", "))
-
-
 def _replace_well_known(first: str) -> list[str]:
     """Return the pieces of a well-known method, whose numbers belong to the last one."""
     name = parse_piece(first).name
@@ -148,12 +130,20 @@ def _replace_well_known(first: str) -> list[str]:
     return [*pieces, last + first[len(name) :].strip()]
 
 
-def split_pieces(name: str) -> list[str]:
-    """Split a name at the plus signs outside parentheses."""
-    return _split(name, "+")
+def _rename(composed: Algorithm, name: str, typed: str) -> Algorithm:
+    """Return a well-known method under its own name, followed by its numbers unless default."""
+    numbers = typed[len(name) :].strip()
+    if numbers:
+        try:
+            is_default = compose(*WELL_KNOWN[name].pieces).name == composed.name
+        except InputError:  # the piece has no default numbers
+            is_default = False
+        numbers = "" if is_default else composed.name[composed.name.index("(") :]
+    label = WELL_KNOWN[name].label + numbers.replace(",", ", ")
+    return replace(composed, name=name + numbers, label=label)
 
 
-def split_names(text: str) -> list[str]:
+def split_names(text: str, separator: str = ",") -> list[str]:
     """Split a list of names at the commas outside parentheses.
 
     Examples
@@ -161,7 +151,16 @@ def split_names(text: str) -> list[str]:
     >>> split_names("fedac-i, fedavg+nesterov(1,0.9)")
     ['fedac-i', 'fedavg+nesterov(1,0.9)']
     """
-    return _split(text, ",")
+    parts, depth = [""], 0
+    for character in text:
+        depth += (character == "(") - (character == ")")
+        if character == separator and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += character
+    if depth:
+        raise InputError(f"'{text}' has an open parenthesis")
+    return [part.strip() for part in parts]
 
 
 def expand(name: str) -> list[str]:
@@ -176,19 +175,6 @@ def expand(name: str) -> list[str]:
     parts = re.split(r"([^(),=|]+(?:\|[^(),=|]+)+)", name)
     choices = [part.split("|") if i % 2 else [part] for i, part in enumerate(parts)]
     return ["".join(chosen) for chosen in product(*choices)]
-
-
-def _split(text: str, separator: str) -> list[str]:
-    parts, depth = [""], 0
-    for character in text:
-        depth += (character == "(") - (character == ")")
-        if character == separator and depth == 0:
-            parts.append("")
-        else:
-            parts[-1] += character
-    if depth:
-        raise InputError(f"'{text}' has an open parenthesis")
-    return [part.strip() for part in parts]
 
 
 def compose(local: str | Algorithm, *pieces: str | ServerRule) -> Algorithm:
@@ -215,7 +201,9 @@ def compose(local: str | Algorithm, *pieces: str | ServerRule) -> Algorithm:
     fedac.errors.InputError: 'local' needs a rule with several sequences, but 'fedavg' has only \
 one; use fedac-i, fedac-ii, fedac-vanilla, momentum or gpa
     """
-    method, name, label = _local_rule(local)
+    method = local if isinstance(local, Algorithm) else _make_local_rule(local)
+    if method.minibatch:
+        raise InputError(f"'{method.name}' takes no local steps, so it cannot be composed")
     memories: list[str] = []
     server: ServerRule | None = None
     for piece in pieces:
@@ -230,52 +218,40 @@ one; use fedac-i, fedac-ii, fedac-vanilla, momentum or gpa
             raise InputError(
                 f"a method has one server rule, got {_server_name(server)} and {piece}"
             )
-        server = piece if isinstance(piece, ServerRule) else make_server_rule(piece)
+        server = piece if isinstance(piece, ServerRule) else _make_server_rule(piece)
     if "scaffnew" in memories and (len(memories) > 1 or server is not None):
         raise InputError("'scaffnew' needs the plain average and no other memory; use 'cv'")
     # Order matters: 'local' decides what is sent, the server rule moves what is sent, and control
     # variates are sent along but not moved by the server rule.
     inner, outer = (sorted({*memories} & group) for group in ({"local", "scaffnew"}, {"cv"}))
+    others = [*inner, *outer, *([] if server is None else [_server_name(server)])]
+    name = "+".join([method.name, *others])
+    label = " + ".join([method.label, *(other.replace(",", ", ") for other in others)])
     for memory in inner:
         method = MEMORIES[memory].make(method)
     if server is not None:
         method = with_server(method, server)
     for memory in outer:
         method = MEMORIES[memory].make(method)
-    others = [*inner, *outer, *([] if server is None else [_server_name(server)])]
-    return replace(
-        method,
-        name="+".join([name, *others]),
-        label=" + ".join([label, *(other.replace(",", ", ") for other in others)]),
-    )
+    return replace(method, name=name, label=label)
 
 
-def _local_rule(local: str | Algorithm) -> tuple[Algorithm, str, str]:
-    """Return a local rule with its name and label."""
-    if isinstance(local, Algorithm):
-        if local.minibatch:
-            raise InputError(f"'{local.name}' takes no local steps, so it cannot be composed")
-        return local, local.name, local.label
-    typed = parse_piece(local).name
-    key = SYNONYMS.get(typed, typed)
-    if key not in LOCAL_RULES:
-        raise unknown_name("local rule", key, LOCAL_RULES)
-    make = LOCAL_RULES[key].make
-    values = _bind(make, local)
+def _make_local_rule(text: str) -> Algorithm:
+    typed = parse_piece(text).name
+    name = SYNONYMS.get(typed, typed)
+    make = look_up("local rule", name, LOCAL_RULES).make
+    values = _bind(make, text)
     rule: Algorithm = make(*values)
+    if not values:
+        return rule
     numbers = _write_numbers(values)
-    return rule, key + numbers, rule.label + numbers.replace(",", ", ")
+    return replace(rule, name=name + numbers, label=rule.label + numbers.replace(",", ", "))
 
 
-def make_server_rule(text: str) -> ServerRule:
-    """Return the server rule with this name."""
+def _make_server_rule(text: str) -> ServerRule:
     name = parse_piece(text).name
     if name not in SERVER_RULES:
-        near = unknown_name("piece", name, [*MEMORIES, *SERVER_RULES])
-        raise InputError(
-            f"{str(near).split('known:')[0]}memories: {', '.join(MEMORIES)}; server rules: "
-            f"{', '.join(SERVER_RULES)}"
-        )
+        raise unknown_name("memory or server rule", name, [*MEMORIES, *SERVER_RULES])
     make = SERVER_RULES[name].make
     rule: ServerRule = make(*_bind(make, text))
     return rule
@@ -311,41 +287,33 @@ def _bind(make: Callable[..., Any], text: str, *, given: int = 0) -> tuple[float
     return bound.args
 
 
-def server_rule(method: str) -> ServerRule | None:
-    """Return the server rule of a method; None if the server takes the mean."""
-    return _without_server_rule(method)[1]
+def split_server_rule(method: str) -> tuple[list[str], ServerRule | None]:
+    """Return the other pieces of a method, and its server rule; None if the server takes the mean.
+
+    >>> split_server_rule("diloco")
+    (['fedavg'], Nesterov(gamma=0.7, beta=0.9))
+    """
+    first, *others = split_names(method, "+")
+    local, *rest = [*_replace_well_known(first), *others]
+    rules = [piece for piece in rest if parse_piece(piece).name in SERVER_RULES]
+    kept = [local, *(piece for piece in rest if piece not in rules)]
+    return kept, _make_server_rule(rules[0]) if rules else None
 
 
-def without_server_rule(method: str) -> str:
-    """Return a method without its server rule."""
-    return compose(*_without_server_rule(method)[0]).name
+def server_numbers(method: str) -> tuple[float | None, float | None]:
+    """Return the step size and the momentum of the server; None where it has no such number."""
+    _, rule = split_server_rule(method)
+    step = None if rule is None else float(getattr(rule, _step_name(rule)))
+    return step, getattr(rule, "beta", None)
 
 
-def server_step(method: str) -> float | None:
-    """Return the server's step size, the first number of its rule; None if it takes the mean."""
-    rule = server_rule(method)
-    return None if rule is None else float(getattr(rule, _step_name(rule)))
+def with_server_numbers(method: str, step: float, beta: float | None) -> Algorithm:
+    """Return a method with another server step size and, if not None, another momentum.
 
-
-def server_momentum(method: str) -> float | None:
-    """Return beta of a method's server rule; None if it has none."""
-    return getattr(server_rule(method), "beta", None)
-
-
-def is_adaptive(method: str) -> bool:
-    """Return whether the server scales its step by the size of past moves, as Adam does."""
-    return isinstance(server_rule(method), Adaptive)
-
-
-def with_server_step(method: str, step: float, beta: float | None = None) -> Algorithm:
-    """Return a method with another server step size, and optionally another momentum.
-
-    Examples
-    --------
-    >>> with_server_step("diloco", 1.4).name, with_server_step("diloco", 1.4, beta=0.6).name
+    >>> with_server_numbers("diloco", 1.4, None).name, with_server_numbers("diloco", 1.4, 0.6).name
     ('fedavg+nesterov(1.4,0.9)', 'fedavg+nesterov(1.4,0.6)')
     """
-    others, rule = _without_server_rule(method)
+    others, rule = split_server_rule(method)
     assert rule is not None, method
     changed: Any = rule
     numbers = {_step_name(rule): step} | ({} if beta is None else {"beta": beta})
@@ -354,12 +322,3 @@ def with_server_step(method: str, step: float, beta: float | None = None) -> Alg
 
 def _step_name(rule: ServerRule) -> str:
     return fields(rule)[0].name  # type: ignore[arg-type]
-
-
-def _without_server_rule(method: str) -> tuple[list[str], ServerRule | None]:
-    """Return the pieces of a method without its server rule, and the rule."""
-    first, *others = split_pieces(method)
-    local, *rest = [*_replace_well_known(first), *others]
-    rules = [piece for piece in rest if parse_piece(piece).name in SERVER_RULES]
-    kept = [local, *(piece for piece in rest if piece not in rules)]
-    return kept, make_server_rule(rules[0]) if rules else None

@@ -6,10 +6,10 @@ In all formulas delta = x - mean(clients), the pseudo-gradient of a sequence x.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
-from fedac.algorithms.algorithm import Algorithm, RoundInfo, State, Vector, serve_mean
+from fedac.algorithms.algorithm import Algorithm, RoundInfo, State, Vector, override, serve_mean
 from fedac.errors import InputError
 from fedac.validate import require_fraction, require_positive
 
@@ -40,24 +40,11 @@ class ServerRule(ABC):
 
 
 def with_server(rule: Algorithm, server: ServerRule) -> Algorithm:
-    """Apply a server rule to every sequence of an algorithm.
-
-    Examples
-    --------
-    >>> from fedac.algorithms import FEDAC_I
-    >>> with_server(FEDAC_I, Momentum(gamma=1.0, beta=0.9)).server
-    ('w_ag_u', 'w_u')
-    """
+    """Apply a server rule to every sequence of an algorithm."""
     if rule.minibatch or rule.serve is not serve_mean:
         raise InputError(f"'{rule.name}' cannot have a server rule")
-    served = _Served(rule, server)
-    return replace(
-        rule,
-        server=tuple(f"{name}_{kept}" for name in rule.sequences for kept in server.keeps),
-        start=served.start,
-        output=served.output,
-        serve=served.serve,
-    )
+    names = tuple(f"{name}_{kept}" for name in rule.sequences for kept in server.keeps)
+    return override(rule, _Served(rule, server), server=names)
 
 
 @dataclass(frozen=True)

@@ -13,14 +13,7 @@ def start(w_0: Vector) -> State:
 
 
 def query(state: State, hp: FedAcHyperparameters) -> Vector:
-    """Return w_md = w / beta + (1 - 1/beta) w_ag (alg:fedac, line 5).
-
-    Examples
-    --------
-    >>> hp = FedAcHyperparameters(eta=0.1, gamma=0.2, alpha=2.0, beta=4.0)
-    >>> query((8.0, 4.0), hp)
-    7.0
-    """
+    """Return w_md = w / beta + (1 - 1/beta) w_ag (alg:fedac, line 5)."""
     w_ag, w = state
     return (1 / hp.beta) * w + (1 - 1 / hp.beta) * w_ag
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fedac.algorithms import hyperparameters
-from fedac.algorithms.algorithm import Algorithm, ClientWork, State, Vector
+from fedac.algorithms.algorithm import Algorithm, ClientWork, State, Vector, override
 from fedac.algorithms.hyperparameters import AveragedHyperparameters, Hyperparameters
 from fedac.validate import require_nonnegative
 
@@ -23,13 +23,7 @@ def query(state: State, hp: Hyperparameters) -> Vector:
 
 
 def update(state: State, w_md: Vector, g: Vector, hp: Hyperparameters) -> State:
-    """Return v = w - eta g (alg:fedavg, line 6).
-
-    Examples
-    --------
-    >>> update((3.0,), 3.0, 2.0, hyperparameters.fedavg(eta=0.5))
-    (2.0,)
-    """
+    """Return v = w - eta g (alg:fedavg, line 6)."""
     return (w_md - hp.eta * g,)
 
 
@@ -43,25 +37,13 @@ def weighted_update(state: State, w_md: Vector, g: Vector, hp: AveragedHyperpara
 
     After T steps p is the sum of rho_t w_t with rho_t = (1 - eta mu/2)^(T-t-1)
     (theorem fedavg:a2:full).
-
-    Examples
-    --------
-    >>> weighted_update((3.0, 4.0), 3.0, 2.0, hyperparameters.fedavg_weighted(eta=0.5, mu=1.0))
-    (2.0, 6.0)
     """
     w, p = state
     return (*update((w,), w_md, g, hp), hp.rho * p + w)
 
 
 def weighted_average(state: State, hp: AveragedHyperparameters, t: int) -> Vector:
-    """Return p / S_t with S_t = sum of rho_t (theorem fedavg:a2:full); w_0 before any step.
-
-    Examples
-    --------
-    >>> hp = hyperparameters.fedavg_weighted(eta=0.5, mu=1.0)
-    >>> weighted_average((2.0, 3.5), hp, 2)
-    2.0
-    """
+    """Return p / S_t with S_t = sum of rho_t (theorem fedavg:a2:full); w_0 before any step."""
     w, p = state
     if t == 0:
         return w
@@ -116,22 +98,6 @@ class _Prox:
 
 
 def make_prox(mu: float) -> Algorithm:
-    """Return FedProx: w <- w - eta (g + mu (w - x)), x the start of the round (arXiv 1812.06127).
-
-    Examples
-    --------
-    >>> rule = make_prox(0.5)
-    >>> hp = rule.couple(eta=0.1, mu=1.0, K=1)
-    >>> rule.update(rule.enter((3.0,), (), hp), 3.0, 2.0, hp)
-    (2.8, 3.0)
-    """
+    """Return FedProx: w <- w - eta (g + mu (w - x)), x the round's start (arXiv 1812.06127)."""
     prox = _Prox(require_nonnegative("mu", mu))
-    return replace(
-        FEDAVG,
-        name="prox",
-        label="FedProx",
-        local=("w", "anchor"),
-        update=prox.update,
-        enter=prox.enter,
-        leave=prox.leave,
-    )
+    return override(FEDAVG, prox, name="prox", label="FedProx", local=("w", "anchor"))

@@ -26,15 +26,7 @@ class _Momentum:
 
 
 def make_momentum(beta: float = 0.9) -> Algorithm:
-    """Return SGD with momentum: u <- beta u + g, w <- w - eta u; the server averages both.
-
-    Examples
-    --------
-    >>> rule = make_momentum(0.5)
-    >>> hp = rule.couple(eta=0.1, mu=1.0, K=1)
-    >>> rule.update((3.0, 4.0), 3.0, 2.0, hp)
-    (2.6, 4.0)
-    """
+    """Return SGD with momentum: u <- beta u + g, w <- w - eta u; the server averages both."""
     rule = _Momentum(require_fraction("beta", beta))
     return Algorithm(
         name="momentum",
@@ -68,13 +60,6 @@ def make_gpa(mu_x: float, mu_y: float) -> Algorithm:
 
     g at mu_y x + (1 - mu_y) z; z <- z - eta g; x <- mu_x x + (1 - mu_x) z. With mu_x = mu_y it is
     FedAc with 1/alpha = 0, beta = 1/(1 - mu_x) and eta = gamma/beta.
-
-    Examples
-    --------
-    >>> rule = make_gpa(0.5, 0.75)
-    >>> hp = rule.couple(eta=0.5, mu=1.0, K=1)
-    >>> rule.query((8.0, 4.0), hp), rule.update((8.0, 4.0), 7.0, 2.0, hp)
-    (7.0, (5.5, 3.0))
     """
     rule = _Gpa(require_fraction("mu_x", mu_x), require_fraction("mu_y", mu_y))
     return Algorithm(

@@ -6,10 +6,10 @@ mean of all c_m. Clients add c - c_m to their gradients, so that all head for th
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
-from fedac.algorithms.algorithm import Algorithm, ClientWork, RoundInfo, State, Vector
+from fedac.algorithms.algorithm import Algorithm, ClientWork, RoundInfo, State, Vector, override
 
 
 def with_control_variates(rule: Algorithm) -> Algorithm:
@@ -29,20 +29,12 @@ def with_control_variates(rule: Algorithm) -> Algorithm:
     >>> scaffold.leave(local, (3.0, 1.0), (0.5,), hp, ClientWork(steps=1))
     ((1.75, 1.5), (2.0,))
     """
-    mine = _ControlVariates(rule)
-    return replace(
+    return override(
         rule,
+        _ControlVariates(rule),
         sequences=(*rule.sequences, "c"),
-        start=mine.start,
-        query=mine.query,
-        update=mine.update,
-        output=mine.output,
         local=(*rule.local_sequences, "correction", "gradients"),
         memory=(*rule.memory, "c_m"),
-        enter=mine.enter,
-        leave=mine.leave,
-        serve=mine.serve,
-        first_memory=mine.first_memory,
         changes=(*rule.changes, "c"),
         echoes=(*rule.echoes, ("c", "c_m")),  # otherwise c would drift away from the mean of c_m
     )

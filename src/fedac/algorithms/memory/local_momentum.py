@@ -1,15 +1,15 @@
-"""Local momentum: clients send only the first sequence of a rule and keep the others.
+"""Local momentum: clients send only the first sequence of a rule and keep its other sequences.
 
-The others are stored as offsets from their initial values at the first sequence: for FedAc,
+A client stores these as offsets from their initial values at the first sequence: for FedAc,
 v = w - w_ag.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
-from fedac.algorithms.algorithm import Algorithm, ClientWork, State, Vector
+from fedac.algorithms.algorithm import Algorithm, ClientWork, State, Vector, override
 from fedac.errors import InputError
 
 
@@ -22,10 +22,6 @@ def with_local_momentum(rule: Algorithm) -> Algorithm:
     >>> mine = with_local_momentum(FEDAC_I)
     >>> mine.sequences, mine.local, mine.memory
     (('w_ag',), ('w_ag', 'w'), ('kept_w',))
-    >>> mine.enter((3.0,), (0.5,), None)
-    (3.0, 3.5)
-    >>> mine.leave((2.0, 1.0), (3.0,), (0.5,), None, ClientWork(steps=4))
-    ((2.0,), (-1.0,))
     """
     first, *others = rule.sequences
     if not rule.is_plain:
@@ -37,16 +33,12 @@ def with_local_momentum(rule: Algorithm) -> Algorithm:
             f"'local' needs a rule with several sequences, but '{rule.name}' has only one; use "
             "fedac-i, fedac-ii, fedac-vanilla, momentum or gpa"
         )
-    mine = _LocalMomentum(rule)
-    return replace(
+    return override(
         rule,
+        _LocalMomentum(rule),
         sequences=(first,),
-        start=mine.start,
-        output=mine.output,
         local=rule.local_sequences,
         memory=tuple(f"kept_{name}" for name in others),
-        enter=mine.enter,
-        leave=mine.leave,
     )
 
 

@@ -24,17 +24,7 @@ class ScaffnewHyperparameters(Hyperparameters):
 
 
 def with_scaffnew(rule: Algorithm) -> Algorithm:
-    """Return SGD that steps with g - h_m instead of g.
-
-    Examples
-    --------
-    >>> scaffnew = with_scaffnew(FEDAVG)
-    >>> hp = scaffnew.couple(eta=0.5, mu=1.0, K=4)
-    >>> scaffnew.enter((3.0,), (0.5, 2.0), hp)  # 0.5 + (3 - 2)/(4 * 0.5)
-    (3.0, 1.0)
-    >>> scaffnew.update((3.0, 1.0), 3.0, 2.0, hp)
-    (2.5, 1.0)
-    """
+    """Return SGD that steps with g - h_m instead of g."""
     if rule is not FEDAVG:
         raise InputError(
             f"'scaffnew' works only with the local rule fedavg and the plain average, not with "
@@ -59,9 +49,8 @@ def _couple(*, eta: float, mu: float = 1.0, K: int = 1) -> ScaffnewHyperparamete
 
 
 def _first_memory(sequences: State) -> State:
-    # As if the client had sent the broadcast point.
     (x,) = sequences
-    return 0 * x, x
+    return 0 * x, x  # as if the client had sent the broadcast point
 
 
 def _enter(sequences: State, memory: State, hp: ScaffnewHyperparameters) -> State:

@@ -10,7 +10,7 @@ from itertools import product
 from typing import Any, NamedTuple
 
 from fedac.algorithms import expand, get
-from fedac.algorithms.parsing import find_algorithm, server_rule, without_server_rule
+from fedac.algorithms.parsing import find_algorithm, split_server_rule
 from fedac.algorithms.server import Momentum, SlowMo
 from fedac.errors import InputError
 from fedac.experiments.comparison.baselines import BASELINES
@@ -199,10 +199,11 @@ def _spelled_once(typed: Sequence[str], options: OptionSet) -> tuple[str, ...]:
             if other is not name:
                 raise InputError(f"{other} and {name} are the same method")
         # Momentum is tuned, and step sizes are constant here.
-        rules = {name: None if ":" in name else server_rule(name) for name in names}
-        for one, other in product(rules, rules):
-            same_rule = isinstance(rules[one], SlowMo) and isinstance(rules[other], Momentum)
-            if same_rule and without_server_rule(one) == without_server_rule(other):
+        split = {name: split_server_rule(name) for name in names if ":" not in name}
+        for one, other in product(split, split):
+            (local, rule), (other_local, other_rule) = split[one], split[other]
+            same_rule = isinstance(rule, SlowMo) and isinstance(other_rule, Momentum)
+            if same_rule and local == other_local:
                 raise InputError(
                     f"{one} and {other} are the same method at a constant step size; omit one"
                 )

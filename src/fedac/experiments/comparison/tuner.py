@@ -18,11 +18,11 @@ from fedac.algorithms import Algorithm
 from fedac.algorithms.checks import couple, needs_mu
 from fedac.algorithms.parsing import (
     find_algorithm,
-    is_adaptive,
-    server_momentum,
-    server_step,
-    with_server_step,
+    server_numbers,
+    split_server_rule,
+    with_server_numbers,
 )
+from fedac.algorithms.server import Adaptive
 from fedac.errors import InputError
 
 # Coarse grid of step sizes, in units of 1/L. The theory ends at 1/L, but larger ones often do
@@ -51,10 +51,9 @@ class Setting:
         """The method with this server step and momentum."""
         if self.server_step is None:
             return find_algorithm(self.method)
-        default = server_step(self.method), server_momentum(self.method)
-        if (self.server_step, self.momentum) == default:
+        if (self.server_step, self.momentum) == server_numbers(self.method):
             return find_algorithm(self.method)
-        return with_server_step(self.method, self.server_step, self.momentum)
+        return with_server_numbers(self.method, self.server_step, self.momentum)
 
 
 @dataclass(frozen=True)
@@ -122,8 +121,8 @@ class Tuner:
         etas = (np.geomspace(SMALLEST, LARGEST, n) / self.smoothness).tolist()
         if ":" in method:  # user-defined: its server rule is not known here
             return [Setting(method, eta) for eta in etas]
-        step, momentum = server_step(method), server_momentum(method)
-        if step is None or not is_adaptive(method):
+        step, momentum = server_numbers(method)
+        if step is None or not isinstance(split_server_rule(method)[1], Adaptive):
             return [Setting(method, eta, step, momentum) for eta in etas]
         # The clients' step size hardly changes the direction: tune the server's step.
         steps = (np.geomspace(SMALLEST_MOVE, LARGEST_MOVE, n) * self.distance).tolist()
