@@ -139,8 +139,8 @@ def test_wires_have_rows_of_their_own(fedac):
 
 
 def test_all_diverge(fedac, tmp_path, monkeypatch):
-    monkeypatch.setattr("fedac.experiments.comparison.tuner.SMALLEST", 1e8)
-    monkeypatch.setattr("fedac.experiments.comparison.tuner.LARGEST", 1e9)
+    monkeypatch.setattr("fedac.experiments.comparison.study.SMALLEST", 1e8)
+    monkeypatch.setattr("fedac.experiments.comparison.study.LARGEST", 1e9)
     out = tmp_path / "out"
     code, text, err = fedac(*SMALL, "--methods", "fedavg", "--target", 0.1, "--out", out)
     assert (code, err) == (0, "")

@@ -106,8 +106,8 @@ def test_calibrate(fedac, small) -> None:
 
 def test_a_best_step_size_at_an_edge_is_marked(fedac, small, monkeypatch) -> None:
     # If all step sizes are tiny, the largest is the best, and the next tries end below it too.
-    monkeypatch.setattr("fedac.experiments.comparison.tuner.SMALLEST", 2.0**-40)
-    monkeypatch.setattr("fedac.experiments.comparison.tuner.LARGEST", 2.0**-36)
+    monkeypatch.setattr("fedac.experiments.comparison.study.SMALLEST", 2.0**-40)
+    monkeypatch.setattr("fedac.experiments.comparison.study.LARGEST", 2.0**-36)
     how = ("--dataset", small, "--l2", 0.1, "-M", 8, "-T", 64, "--calibrate")
     out = fedac("plan", *how).out
     assert "* the smallest or largest step size tried; a better one" in " ".join(out.split())

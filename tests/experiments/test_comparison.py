@@ -18,16 +18,17 @@ from fedac.experiments.comparison import Budget, Question, Study, open_store
 from fedac.experiments.comparison.baselines import BASELINES
 from fedac.experiments.comparison.calibration import PLANNER
 from fedac.experiments.comparison.question import DEFAULT_METHODS, default_methods
+from fedac.experiments.comparison.report import to_latex
+from fedac.experiments.comparison.study import Tuner
 from fedac.experiments.comparison.table import (
     Curve,
     find_costs,
     find_ratio,
+    proposed_target,
     to_frame,
     to_json,
-    to_latex,
+    verdict,
 )
-from fedac.experiments.comparison.tuner import Tuner
-from fedac.experiments.comparison.verdict import proposed_target, sentences
 from fedac.experiments.summary import predict, predict_ratio
 
 LINK = Link(latency=0.05, up=20e6, down=100e6, gradient=0.002, stragglers="lognormal(0.5)")
@@ -259,7 +260,7 @@ def test_common_noise_cancels():
 def test_the_verdict_says_fastest_only_of_what_can_be_told(found):
     comparison, _, _ = found
     level = {row.method for row in comparison.best_rows if row.level}
-    said = " ".join(sentences(comparison))
+    said = " ".join(verdict(comparison))
     assert (" is the fastest on this link" in said) == (len(level) == 1)
     assert (" are level: 3 seeds cannot separate them." in said) == (len(level) > 1)
 
@@ -398,8 +399,8 @@ def test_data_of_ones_own():
 
 
 def test_a_method_that_always_diverges_has_a_row(monkeypatch):
-    monkeypatch.setattr("fedac.experiments.comparison.tuner.SMALLEST", 1e8)
-    monkeypatch.setattr("fedac.experiments.comparison.tuner.LARGEST", 1e9)
+    monkeypatch.setattr("fedac.experiments.comparison.study.SMALLEST", 1e8)
+    monkeypatch.setattr("fedac.experiments.comparison.study.LARGEST", 1e9)
     with open_store(None) as store:
         found = Study(ask(methods=("fedavg",), local_steps=(16,))).answer(store)
     (row,) = found.rows
@@ -563,7 +564,7 @@ def test_the_proposed_target_is_one_that_methods_with_local_steps_reach():
     rows = {row.method: row.suboptimality.middle for row in found.rows}
     assert rows["lbfgs"] < rows["fedavg"] / 10
     assert 2 * rows["fedavg"] <= proposed_target(found) <= 4 * rows["fedavg"]
-    said = sentences(answer_in_memory(ask(target=1e-3, methods=methods, local_steps=(4,))))
+    said = verdict(answer_in_memory(ask(target=1e-3, methods=methods, local_steps=(4,))))
     assert said[0].startswith("L-BFGS with all clients is the fastest on this link")
     assert said[1] == "No other method reached it on all seeds."
     assert said[2].startswith("Best with local steps: FedAvg (K = 4, step size ")

@@ -80,7 +80,7 @@ def command(
     """
     from fedac.data import load
     from fedac.experiments.comparison import Question, Study, open_store
-    from fedac.experiments.comparison.verdict import proposed_target
+    from fedac.experiments.comparison.table import proposed_target
     from fedac.experiments.sweep import require_where
 
     require_where(jobs, on, ray_address)
@@ -145,8 +145,7 @@ def print_comparison(found: Comparison) -> None:
     from rich.markup import escape
 
     from fedac.experiments.comparison.report import title
-    from fedac.experiments.comparison.table import LAST
-    from fedac.experiments.comparison.verdict import sentences
+    from fedac.experiments.comparison.table import LAST, verdict
     from fedac.experiments.summary import Band
 
     spec, target, rows = found.spec, found.spec.target, found.best_rows
@@ -189,7 +188,7 @@ def print_comparison(found: Comparison) -> None:
     print_table(table)
     if any(row.edge or row.server_edge for row in rows):
         print("* the smallest or largest one tried: a better one may lie beyond it.")
-    for sentence in sentences(found):
+    for sentence in verdict(found):
         print(sentence)
 
 
@@ -212,7 +211,7 @@ def _rounds(row: Row, seeds: int) -> str:
 
 
 def _cost(row: Row, band: Band) -> str:
-    from fedac.experiments.comparison.verdict import written
+    from fedac.experiments.comparison.table import written
 
     return written(band) if row.reached else "-"
 

@@ -273,7 +273,7 @@ def _print_calibration(found: Comparison, how: dict[str, Any], unit: str) -> Non
     from fedac.algorithms import get
     from fedac.cli.compare import scientific
     from fedac.experiments.comparison.calibration import recommended
-    from fedac.experiments.comparison.verdict import written
+    from fedac.experiments.comparison.table import written
 
     question, best, target = found.question, recommended(found), how["target"]
     aim = ("rounds", "MB", unit) if target is not None else ("rounds", "reached")

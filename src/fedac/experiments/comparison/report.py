@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,9 +13,20 @@ import numpy as np
 
 from fedac.errors import InputError
 from fedac.experiments.comparison.question import AXES, Question
-from fedac.experiments.comparison.table import Comparison, Curve, Row, to_frame, to_json, to_latex
-from fedac.experiments.comparison.verdict import WELL_KNOWN, notes_on, sentences
+from fedac.experiments.comparison.table import (
+    LAST,
+    WELL_KNOWN,
+    Comparison,
+    Curve,
+    Row,
+    described,
+    to_frame,
+    to_json,
+    verdict,
+)  # fmt: skip
 from fedac.experiments.page import assemble, columns, rounded, write_page
+from fedac.experiments.summary import Band
+from fedac.federation.federation import taking_part
 from fedac.paths import write_atomically
 from fedac.plotting import FONTS, GREY, GUIDE, save_figure, styles
 from fedac.validate import Array
@@ -78,6 +90,44 @@ def with_earlier_methods(question: Question, folder: Path) -> tuple[Question, li
     return question.with_methods(added), added
 
 
+def to_latex(comparison: Comparison) -> str:
+    """Return the best row of every method as a LaTeX table (package booktabs)."""
+    axes = AXES if comparison.spec.target is not None else ()
+    heads = ["method", "$K$", "$\\eta$", "server step, momentum", "$\\mu$"]
+    heads += [{"megabytes": "MB"}.get(axis, axis) for axis in axes]
+    heads += [f"$F - F^*$ within {comparison.budget}"]
+    lines = [
+        "% needs \\usepackage{booktabs}",
+        f"\\begin{{tabular}}{{l{'r' * (len(heads) - 1)}}}",
+        "\\toprule",
+        " & ".join(heads) + " \\\\",
+        "\\midrule",
+    ]
+    for row in comparison.best_rows:
+        method = row.method + (f", {row.wire}" if row.wire != "float32" else "")
+        for character in "&%$#_{}":
+            method = method.replace(character, f"\\{character}")
+        server = [f"{value:.3g}" for value in (row.server_step, row.momentum) if value is not None]
+        texts = [method, str(row.K), "--" if row.eta is None else f"{row.eta:.3g}"]
+        texts += [", ".join(server), "" if row.mu is None else f"{row.mu:.3g}"]
+        texts += [_latex_band(getattr(row, name)) for name in (*axes, "suboptimality")]
+        lines.append(" & ".join(texts) + " \\\\")
+    return "\n".join([*lines, "\\bottomrule", "\\end{tabular}", ""])
+
+
+def _latex_band(band: Band) -> str:
+    if not math.isfinite(band.middle):
+        return "--"
+    return f"{_latex(band.middle)} ({_latex(band.low)}--{_latex(band.high)})"
+
+
+def _latex(value: float) -> str:
+    if value != 0 and abs(value) < 0.01:
+        digits, exponent = f"{value:.1e}".split("e")
+        return f"${digits} \\cdot 10^{{{int(exponent)}}}$"
+    return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
 def write_report(comparison: Comparison, path: str | Path) -> Path:
     """Write the HTML report, one file that needs no network."""
     return write_page(render_report(comparison), path)
@@ -98,7 +148,7 @@ def page_data(comparison: Comparison) -> dict[str, Any]:
     found = comparison.curves.values()
     records = next((curves[0].rounds for curves in found if _converged(curves)), np.zeros(1))
     return {
-        "sentences": sentences(comparison),
+        "sentences": verdict(comparison),
         "lines": columns(_lines(comparison)),
         "rows": columns([_row(row, comparison) for row in comparison.rows]),
         "records": [int(r) for r in records],
@@ -172,6 +222,68 @@ def geometric_mean(curves: Sequence[Curve], axis: str) -> tuple[Array, Array, Ar
     with np.errstate(divide="ignore", invalid="ignore"):
         mean: Array = np.exp(np.log(values).mean(axis=0))
     return costs, mean, values.min(axis=0), values.max(axis=0)
+
+
+def notes_on(comparison: Comparison) -> list[tuple[str, str]]:
+    """Return the problem, the federation, the link and the tuning as terms and descriptions."""
+    question, spec = comparison.question, comparison.spec
+    first, *further = question.tuning_seeds
+    budget = str(comparison.budget)
+    if question.budget is None and math.isfinite(comparison.budget.amount):
+        budget += ", in which every run ends"
+    criterion = "smallest suboptimality within the budget"
+    if spec.target is not None:
+        criterion = "fewest rounds to the target"
+    notes = [
+        ("data", f"{spec.dataset}, {comparison.dim} parameters"),
+        ("loss", f"{spec.loss}, l2 = {spec.l2:g}, F* = {comparison.f_star:.10g}"),
+        *_federation(comparison),
+        ("batch", str(spec.batch)),
+        ("wire", ", ".join(spec.several("wire"))),
+        ("link", question.link.in_words()),
+        ("budget", budget),
+        ("rounds", f"{spec.rounds} in every run"),
+        (
+            "tuning",
+            f"{spec.tries} settings for each method, K and wire on seed {first}: a coarse grid "
+            "of step sizes, then the neighbours of the best, also in server step, momentum and mu. "
+            f"The best ones run again on seeds {' and '.join(map(str, further))}. "
+            f"Criterion: {criterion}",
+        ),
+        (
+            "fresh seeds",
+            f"{', '.join(map(str, question.fresh_seeds))}: the winners run again on these, and all "
+            "results are theirs",
+        ),
+        ("suboptimality", f"mean of the last {LAST:.0%} of the records within the budget"),
+        ("level", "the interval of the ratio to the best row, seed by seed, contains 1"),
+        ("runs", f"{comparison.runs:,}"),
+    ]
+    edges = [
+        f"{described(row, comparison)}: {edge} {what}"
+        for row in comparison.rows
+        for edge, what in ((row.edge, "step size"), (row.server_edge, "server step"))
+        if edge
+    ]
+    if edges:
+        why = "a smaller or larger one might do better"
+        notes.append(("at an edge of the settings tried", f"{'; '.join(edges)} ({why})"))
+    diverged = [described(row, comparison) for row in comparison.rows if row.diverged]
+    return [*notes, ("every try diverged", "; ".join(diverged))] if diverged else notes
+
+
+def _federation(comparison: Comparison) -> list[tuple[str, str]]:
+    spec = comparison.spec
+    share, M = spec.participation, spec.workers or spec.clients
+    if spec.workers:
+        notes = [("workers", f"{M}, each drawing from all rows")]
+    else:
+        notes = [("clients", str(M))] if M else []  # a file of client names has the number
+        notes += [("split", spec.split or "iid"), ("weighting", spec.weighting)]
+    if share == 1:
+        return [*notes, ("participation", "all in every round")]
+    some = f"{taking_part(share, M) or M} in every round" if M else f"{share:g}"
+    return [*notes, ("participation", some)]
 
 
 def draw(comparison: Comparison) -> Drawing:

@@ -1,20 +1,25 @@
 """The study that answers a question: tune every method, then repeat the winners on fresh seeds.
 
-All runs go through the store of a sweep, so an interrupted comparison resumes where it stopped.
+Every method gets the same number of tries. The search starts with a coarse grid of step sizes. Then
+it tries the neighbours of the best setting so far, in every number that the method has: beyond the
+grid if the best lies at its edge, and closer once all neighbours were tried. All runs go through
+the store of a sweep, so an interrupted comparison resumes where it stopped.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import replace
-from functools import cache
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
 
-from fedac.algorithms.checks import needs_mu
-from fedac.algorithms.parsing import find_algorithm
+from fedac.algorithms import Algorithm, parsing
+from fedac.algorithms.checks import couple, needs_mu
+from fedac.algorithms.parsing import find_algorithm, server_numbers
+from fedac.algorithms.server import Adaptive
 from fedac.data import Dataset, load
 from fedac.errors import InputError
 from fedac.experiments.comparison.baselines import BASELINES, agd_curve, lbfgs_curve
@@ -24,12 +29,10 @@ from fedac.experiments.comparison.table import (
     WHOLE_RUN,
     Comparison,
     Curve,
-    Row,
     Variant,
     make_row,
     rank_rows,
-)
-from fedac.experiments.comparison.tuner import Setting, Tuner
+)  # fmt: skip
 from fedac.experiments.store import Store
 from fedac.experiments.sweep import Progress, run_groups
 from fedac.experiments.workload import key_fingerprint, list_groups, make_workload
@@ -42,10 +45,40 @@ from fedac.simulation.problem import start_point
 from fedac.simulation.result import edge_of
 from fedac.validate import Array
 
+# Coarse grid of step sizes, in units of 1/L. The theory ends at 1/L, but larger ones often do
+# better.
+SMALLEST, LARGEST = 2.0**-9, 2.0**3
+# Coarse grid of an adaptive server's step, in units of the distance to the optimum per coordinate.
+SMALLEST_MOVE, LARGEST_MOVE = 2.0**-10, 2.0**2
+MOMENTA = (0.3, 0.6, 0.8, 0.9, 0.95)
+MU_FACTORS = (1.0, 10.0, 100.0)
+# How often neighbours move closer: a factor of 4, 2, 1.4, 1.2, ...
+LEVELS = 8
 # Number of settings that reach the last tuning seed.
 FINALISTS = 3
 # Accelerated gradient descent shares its steps and tuned numbers with this algorithm.
 AGD = "mb-ac-sgd"
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A method with its tuned numbers; None where it has no such number."""
+
+    method: str  # as the user named it
+    eta: float
+    server_step: float | None = None
+    momentum: float | None = None
+    mu_factor: float = 1.0  # times mu of the objective
+
+    @cached_property
+    def algorithm(self) -> Algorithm:
+        """The method with this server step and momentum."""
+        if self.server_step is None:
+            return find_algorithm(self.method)
+        if (self.server_step, self.momentum) == server_numbers(self.method):
+            return find_algorithm(self.method)
+        return parsing.with_server_numbers(self.method, self.server_step, self.momentum)
+
 
 Settings = dict[Variant, list[Setting]]
 
@@ -92,9 +125,11 @@ class Study:
             for K in spec.several("local_steps")
             for method in spec.several("algorithm")
         ]
+        self._baseline_values = cache(self._run_baseline)
         self._costs = cache(self._compute_costs)
-        self._curves: dict[tuple[Variant, Setting, int], Curve] = {}
         self._budget = self._find_budget()
+        self._variants += [Variant(name, 1, FLOAT32) for name in question.baselines]
+        self._curves: dict[tuple[Variant, Setting, int], Curve] = {}
         self._runs = self._disguised = 0
 
     def answer(
@@ -116,7 +151,7 @@ class Study:
         on_progress : callable
             Called with the `Progress` of a stage.
         where
-            Options of `fedac.experiments.sweep.run`: ``jobs``, ``on``, ``ray_address``,
+            Keywords of `fedac.experiments.sweep.run_groups`: ``jobs``, ``on``, ``ray_address``,
             ``on_compile``.
         """
 
@@ -156,30 +191,41 @@ class Study:
         for variant, each in settings.items():
             for setting in each:
                 for seed in seeds:
+                    if variant.method in BASELINES:
+                        values = self._baseline_values(setting)
+                        self._add_curve(variant, setting, seed, np.arange(len(values)), values)
+                        continue
                     config = self._config(variant, setting, seed)
                     configs[variant, setting, seed] = config
                     shared = (variant.K, variant.wire, setting.mu_factor, seed)
                     groups.setdefault(shared, []).append(config)
-        listed = [tuple(group) for group in groups.values()]
         algorithms = {one.algorithm.name: one.algorithm for _, one, _ in configs}
         task = replace(self.task, algorithms=algorithms)
-        done = run_groups(task, listed, store, **how)
+        done = run_groups(task, [tuple(group) for group in groups.values()], store, **how)
         self._runs += len(done.keys)
         self._disguised += done.disguised
         stored = store.curves({config.key for config in configs.values()})
         for (variant, setting, seed), config in configs.items():
             found = stored[config.key]
-            values = np.maximum(np.array(found.suboptimality), EXACT)
-            if found.status != "ok":  # no part of a diverged run counts
-                values = np.full(len(values), np.inf)
-            rounds = np.array(found.steps) // variant.K
-            self._curves[variant, setting, seed] = self._curve(variant, seed, rounds, values)
+            values = np.array(found.suboptimality)
+            if found.status != "ok":
+                values[-1] = np.inf
+            self._add_curve(variant, setting, seed, np.array(found.steps) // variant.K, values)
 
-    def _curve(self, variant: Variant, seed: int, rounds: Any, values: Array) -> Curve:
-        """Return a curve whose suboptimality was recorded after these rounds."""
+    def _add_curve(
+        self, variant: Variant, setting: Setting, seed: int, rounds: Any, values: Array
+    ) -> None:
+        """Keep a curve whose suboptimality was recorded after these rounds."""
         costs = self._costs(variant, seed)
-        count = costs.rounds[rounds].astype(float)
-        return Curve(count, costs.megabytes[rounds], costs.seconds[rounds], values)
+        values = np.maximum(values, EXACT)
+        if not math.isfinite(values[-1]):  # no part of a diverged run counts
+            values = np.full(len(values), np.inf)
+        self._curves[variant, setting, seed] = Curve(
+            costs.rounds[rounds].astype(float),
+            costs.megabytes[rounds],
+            costs.seconds[rounds],
+            values,
+        )
 
     def _config(self, variant: Variant, setting: Setting, seed: int) -> RunSpec:
         factor, rounds = setting.mu_factor, self.question.rounds_of(variant.K)
@@ -195,6 +241,14 @@ class Study:
             record_every=variant.K * self.question.rounds_between_records(variant.K),
             wire=variant.wire,
         )
+
+    def _run_baseline(self, setting: Setting) -> Array:
+        """Return the suboptimality of a baseline after every round; it does not draw rows."""
+        F, start, rounds = self._objective, self._start, self.question.rounds_of(1)
+        if setting.method == "lbfgs":
+            return lbfgs_curve(F, start, rounds) - self._f_star
+        mu = self._mu * setting.mu_factor
+        return agd_curve(F, start, rounds, setting.eta, mu) - self._f_star
 
     def _ranked(self, settings: Settings, seeds: Sequence[int]) -> Settings:
         """Sort the settings of every variant that has some, the best on these seeds first."""
@@ -219,26 +273,24 @@ class Study:
         return len(costs) - len(finite), sum(finite) / max(len(finite), 1), result
 
     def _compare(self, tried: Settings, winners: dict[Variant, Setting]) -> Comparison:
-        """Return the table of winners and baselines."""
-        question, rows = self.question, []
+        """Return the table of winners; a variant has no curves if every try diverged."""
+        question, target = self.question, self.question.spec.target
         curves: dict[Variant, tuple[Curve, ...]] = {}
-        for variant in self._variants:
-            best = winners.get(variant)
-            if best and all(
-                self._curves[variant, best, s].converged for s in question.tuning_seeds
-            ):
+        for variant, best in winners.items():
+            tuning = [self._curves[variant, best, seed] for seed in question.tuning_seeds]
+            if all(curve.converged for curve in tuning):
                 fresh = (self._curves[variant, best, seed] for seed in question.fresh_seeds)
                 curves[variant] = tuple(fresh)
-            else:
-                best = None
-            rows.append(self._row(variant, tried[variant], best, curves.get(variant, ())))
-        for name in question.baselines:
-            variant = Variant(name, 1, FLOAT32)
-            settings, best, curves[variant] = self._baseline(variant)
-            rows.append(self._row(variant, settings, best, curves[variant]))
+        rows = []
+        for variant in self._variants:
+            found = curves.get(variant, ())
+            tuned = self._tuned(variant, tried[variant], winners[variant]) if found else {}
+            baseline = variant.method in BASELINES
+            every = 0 if baseline else question.rounds_between_records(variant.K)
+            rows.append(make_row(variant, found, target, self._budget, every, **tuned))
         return Comparison(
             question=question,
-            rows=rank_rows(rows, curves, question.spec.target, self._budget),
+            rows=rank_rows(rows, curves, target, self._budget),
             budget=self._budget,
             curves=curves,
             runs=self._runs,
@@ -247,58 +299,25 @@ class Study:
             dim=self.task.objective.dim,
         )
 
-    def _row(
-        self,
-        variant: Variant,
-        tried: Sequence[Setting],
-        best: Setting | None,
-        curves: Sequence[Curve],
-    ) -> Row:
-        baseline = variant.method in BASELINES
-        every = 0 if baseline else self.question.rounds_between_records(variant.K)
-        tuned: dict[str, Any] = {}
-        if best is not None:  # None: every try diverged, or there is nothing to tune
-            steps = [one.server_step for one in tried if one.server_step is not None]
-            with_mu = needs_mu(best.algorithm, eta=best.eta, K=variant.K)
-            tuned = {
-                "algorithm": variant.method if baseline else best.algorithm.name,
-                "eta": best.eta,
-                "server_step": best.server_step,
-                "momentum": best.momentum,
-                "mu": self._mu * best.mu_factor if with_mu else None,
-                "edge": _edge(best.eta, [one.eta for one in tried]),
-                "server_edge": _edge(best.server_step, steps),
-            }
-        return make_row(variant, curves, self.question.spec.target, self._budget, every, **tuned)
+    def _tuned(self, variant: Variant, tried: Sequence[Setting], best: Setting) -> dict[str, Any]:
+        """Return the tuned numbers of a row."""
+        if variant.method == "lbfgs":  # has none
+            return {}
 
-    def _baseline(
-        self, variant: Variant
-    ) -> tuple[list[Setting], Setting | None, tuple[Curve, ...]]:
-        """Return the settings tried for a baseline, the best of them and its curves."""
-        F, start, rounds = self._objective, self._start, self.question.rounds_of(variant.K)
-        if variant.method == "lbfgs":  # nothing to tune
-            return [], None, self._baseline_curves(variant, lbfgs_curve(F, start, rounds))
-        found: dict[Setting, tuple[Curve, ...]] = {}
+        def edge(value: float | None, tried: Sequence[float]) -> str:
+            return "" if value is None else edge_of(value, min(tried), max(tried)) or ""
 
-        def score(setting: Setting) -> tuple[float, ...]:
-            return self._score(found[setting])
-
-        for count in self._tuner.stages:
-            best = min(found, key=score, default=None)
-            for setting in self._tuner.propose(AGD, 1, found, best, count):
-                values = agd_curve(F, start, rounds, setting.eta, self._mu * setting.mu_factor)
-                found[setting] = self._baseline_curves(variant, values)
-        best = min(found, key=score)
-        return list(found), best, found[best]
-
-    def _baseline_curves(self, variant: Variant, values: Array) -> tuple[Curve, ...]:
-        """Return a curve for each fresh seed; they differ only in the clients' speed."""
-        suboptimality = np.maximum(values - self._f_star, EXACT)
-        if not math.isfinite(values[-1]):
-            suboptimality[:] = np.inf
-        every = np.arange(len(values))
-        seeds = self.question.fresh_seeds
-        return tuple(self._curve(variant, seed, every, suboptimality) for seed in seeds)
+        steps = [one.server_step for one in tried if one.server_step is not None]
+        with_mu = needs_mu(best.algorithm, eta=best.eta, K=variant.K)
+        return {
+            "algorithm": variant.method if variant.method in BASELINES else best.algorithm.name,
+            "eta": best.eta,
+            "server_step": best.server_step,
+            "momentum": best.momentum,
+            "mu": self._mu * best.mu_factor if with_mu else None,
+            "edge": edge(best.eta, [one.eta for one in tried]),
+            "server_edge": edge(best.server_step, steps),
+        }
 
     def _find_budget(self) -> Budget:
         """Return the budget of the question, or the default one."""
@@ -324,10 +343,9 @@ class Study:
 
     def _compute_costs(self, variant: Variant, seed: int) -> Costs:
         dim, M, template = self.task.objective.dim, self._template.M, self._template
-        rounds = self.question.rounds_of(variant.K)
         n, batch = self.task.objective.n_samples, batch_size(template.batch)
         members, minibatch = taking_part(template.participation, M), False
-        if variant.method in self.question.baselines:  # a vector each way, all rows of all clients
+        if variant.method in BASELINES:  # a vector each way, all rows of all clients
             up = down = bytes_of(FLOAT32, dim)
             members, batch = None, None
         else:
@@ -335,11 +353,121 @@ class Study:
             up, down = bytes_up(algorithm, dim, variant.wire), bytes_down(algorithm, dim)
             minibatch = algorithm.minibatch
         return run_costs(
-            bytes_up=up, bytes_down=down, gaps=(variant.K,) * rounds, link=self.question.link,
-            seed=seed, M=M, taking_part=members, rows=batch_rows(batch, n, self._clients),
-            minibatch=minibatch,
+            bytes_up=up, bytes_down=down, gaps=(variant.K,) * self.question.rounds_of(variant.K),
+            link=self.question.link, seed=seed, M=M, taking_part=members,
+            rows=batch_rows(batch, n, self._clients), minibatch=minibatch,
         )  # fmt: skip
 
 
-def _edge(value: float | None, tried: Sequence[float]) -> str:
-    return "" if value is None else edge_of(value, min(tried), max(tried)) or ""
+@dataclass(frozen=True)
+class Tuner:
+    """Proposes settings, for an objective with this smoothness and mu.
+
+    `distance` is that from the start to the optimum, per coordinate (root mean square).
+
+    >>> tuner = Tuner(tries=12, smoothness=1.0, mu=1e-3, distance=1.0)
+    >>> tuner.stages
+    (4, 3, 3, 2)
+    >>> coarse = tuner.propose("diloco", 4)
+    >>> [round(setting.eta, 4) for setting in coarse]
+    [0.002, 0.0312, 0.5, 8.0]
+    >>> [new.algorithm.name for new in tuner.propose("diloco", 4, coarse, coarse[2], 3)]
+    ['fedavg+nesterov(2.8,0.9)', 'fedavg+nesterov(0.175,0.9)', 'fedavg+nesterov(1.4,0.8)']
+    """
+
+    tries: int  # for every method, K and wire
+    smoothness: float
+    mu: float
+    distance: float
+
+    @property
+    def stages(self) -> tuple[int, ...]:
+        """Number of tries in each stage: the coarse grid, then around the best."""
+        first = max(3, math.ceil(self.tries / 3))
+        left = self.tries - first
+        return (first, *(n for n in (len(range(i, left, 3)) for i in range(3)) if n))
+
+    def propose(
+        self,
+        method: str,
+        K: int,
+        tried: Collection[Setting] = (),
+        best: Setting | None = None,
+        count: int = 0,
+    ) -> list[Setting]:
+        """Return the coarse grid at first, then `count` untried settings near the best one."""
+        if method == "lbfgs":  # nothing to tune
+            return [] if tried else [Setting(method, eta=0.0)]
+        if best is None:
+            coarse = [] if tried else self._coarse_grid(AGD if method == "agd" else method)
+            return [setting for setting in coarse if self._accepts(setting, K)]
+        known = {_rounded(setting) for setting in tried}
+        found: list[Setting] = []
+        for setting in _neighbours(best, K):
+            if len(found) == count:
+                break
+            if _rounded(setting) not in known:
+                known.add(_rounded(setting))
+                if self._accepts(setting, K):
+                    found.append(setting)
+        return found
+
+    def _coarse_grid(self, method: str) -> list[Setting]:
+        n, eta = self.stages[0], 1 / self.smoothness
+        etas = (np.geomspace(SMALLEST, LARGEST, n) / self.smoothness).tolist()
+        if ":" in method:  # user-defined: its server rule is not known here
+            return [Setting(method, eta) for eta in etas]
+        step, momentum = server_numbers(method)
+        if step is None or not isinstance(parsing.split_server_rule(method)[1], Adaptive):
+            return [Setting(method, eta, step, momentum) for eta in etas]
+        # The clients' step size hardly changes the direction: tune the server's step.
+        steps = (np.geomspace(SMALLEST_MOVE, LARGEST_MOVE, n) * self.distance).tolist()
+        return [Setting(method, eta / 8, _short(step), momentum) for step in steps]
+
+    def _accepts(self, setting: Setting, K: int) -> bool:
+        try:
+            couple(setting.algorithm, eta=setting.eta, mu=self.mu * setting.mu_factor, K=K)
+        except InputError:
+            return False
+        return True
+
+
+def _neighbours(best: Setting, K: int) -> Iterator[Setting]:
+    """Yield the settings around one, the farthest first."""
+    step, momentum = best.server_step, best.momentum
+    for level in range(LEVELS):
+        factor = 4.0 ** (0.5**level)  # the coarse grid is a factor of four, or more
+        if level == 0 and needs_mu(best.algorithm, eta=best.eta, K=K):
+            for mu in reversed(_adjacent(MU_FACTORS, best.mu_factor)):
+                yield replace(best, mu_factor=mu)
+        if step is not None:
+            for times in (factor, 1 / factor):
+                yield replace(best, server_step=_short(step * times))
+            if level == 0 and momentum is not None:
+                for other in _adjacent(MOMENTA, momentum):
+                    # Keeps the sum of steps, step / (1 - momentum).
+                    same = step * (1 - other) / (1 - momentum)
+                    yield replace(best, momentum=other, server_step=_short(same))
+            # A longer server step wants shorter client steps, and the reverse.
+            for times in (factor, 1 / factor):
+                yield replace(best, server_step=_short(step * times), eta=best.eta / times)
+        for times in (factor, 1 / factor):
+            yield replace(best, eta=best.eta * times)
+
+
+def _adjacent(values: Sequence[float], now: float) -> list[float]:
+    """Return the next smaller and the next larger of some values, where they exist."""
+    smaller = [value for value in values if value < now]
+    larger = [value for value in values if value > now]
+    return smaller[-1:] + larger[:1]
+
+
+def _short(value: float) -> float:
+    """Round to four digits: server steps are part of a method's name."""
+    return float(f"{value:.4g}")
+
+
+def _rounded(setting: Setting) -> tuple[float | None, ...]:
+    """Return the numbers to three digits, so that sqrt(2)^2 is 2."""
+    numbers = (setting.eta, setting.server_step, setting.momentum, setting.mu_factor)
+    return tuple(None if value is None else float(f"{value:.3g}") for value in numbers)

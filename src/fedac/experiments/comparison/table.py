@@ -1,4 +1,4 @@
-"""The table of a comparison: curves of single runs, rows over fresh seeds, and their formats.
+"""The result of a comparison: curves of single runs, rows over fresh seeds, and the verdict.
 
 A row is one method with one K and one wire format. Its numbers are geometric means over the fresh
 seeds with 90% prediction intervals for the mean of the same number of further seeds.
@@ -16,8 +16,9 @@ import numpy as np
 
 from fedac.experiments.comparison.baselines import BASELINES
 from fedac.experiments.comparison.question import AXES, Budget, Question
-from fedac.experiments.summary import Band, labels_of, predict, predict_ratio
+from fedac.experiments.summary import Band, band_text, labels_of, predict, predict_ratio
 from fedac.federation.spec import Spec
+from fedac.simulation.result import edge_of
 from fedac.validate import Array
 
 if TYPE_CHECKING:
@@ -29,6 +30,11 @@ EXACT = 1e-15
 LAST = 0.05
 WHOLE_RUN = Budget(math.inf, "rounds")
 NO_BAND = Band(math.nan, math.nan, math.nan)
+# A verdict always mentions these, even if they do not win.
+WELL_KNOWN = ("fedavg", "fedac-i")
+# A longer list of methods would not be read.
+MOST_NAMED = 5
+UNITS = {"rounds": " rounds", "megabytes": " MB", "seconds": " seconds"}
 
 
 class Variant(NamedTuple):
@@ -289,31 +295,6 @@ def to_json(comparison: Comparison) -> dict[str, Any]:
     }
 
 
-def to_latex(comparison: Comparison) -> str:
-    """Return the best row of every method as a LaTeX table (package booktabs)."""
-    axes = AXES if comparison.spec.target is not None else ()
-    heads = ["method", "$K$", "$\\eta$", "server step, momentum", "$\\mu$"]
-    heads += [{"megabytes": "MB"}.get(axis, axis) for axis in axes]
-    heads += [f"$F - F^*$ within {comparison.budget}"]
-    lines = [
-        "% needs \\usepackage{booktabs}",
-        f"\\begin{{tabular}}{{l{'r' * (len(heads) - 1)}}}",
-        "\\toprule",
-        " & ".join(heads) + " \\\\",
-        "\\midrule",
-    ]
-    for row in comparison.best_rows:
-        method = row.method + (f", {row.wire}" if row.wire != "float32" else "")
-        for character in "&%$#_{}":
-            method = method.replace(character, f"\\{character}")
-        server = [f"{value:.3g}" for value in (row.server_step, row.momentum) if value is not None]
-        texts = [method, str(row.K), "--" if row.eta is None else f"{row.eta:.3g}"]
-        texts += [", ".join(server), "" if row.mu is None else f"{row.mu:.3g}"]
-        texts += [_latex_band(getattr(row, name)) for name in (*axes, "suboptimality")]
-        lines.append(" & ".join(texts) + " \\\\")
-    return "\n".join([*lines, "\\bottomrule", "\\end{tabular}", ""])
-
-
 def _flat(row: Row) -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for field in fields(row):
@@ -330,14 +311,131 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _latex_band(band: Band) -> str:
-    if not math.isfinite(band.middle):
-        return "--"
-    return f"{_latex(band.middle)} ({_latex(band.low)}--{_latex(band.high)})"
+def verdict(comparison: Comparison) -> list[str]:
+    """Return sentences on the winner or the tied methods, the runner-up and well-known methods."""
+    spec, rows = comparison.spec, comparison.rows
+    if not rows or math.isinf(rows[0].rank[1]):
+        return ["Every method diverged."]
+    best = rows[0]
+    said = []
+    if spec.target is not None and not best.reached:
+        rounds = f"{spec.rounds} round{'s' * (spec.rounds != 1)}"
+        said.append(
+            f"No method reached a suboptimality of {spec.target:g} on all seeds in {rounds}."
+        )
+    said += _winner(comparison)
+    other_wires = [r for r in comparison.best_rows if r.method == best.method and r is not best]
+    said += [f"{_compared(row, comparison)}." for row in other_wires]
+    runner_up = next((row for row in rows if row.method != best.method), None)
+    if runner_up is not None and best.reached and not runner_up.reached:
+        said.append("No other method reached it on all seeds.")
+        runner_up = None
+    if runner_up is not None:
+        said.append(f"Runner-up: {_compared(runner_up, comparison)}.")
+    local = next((row for row in rows if not row.all_clients), None)
+    if best.all_clients and local is not None and local is not runner_up:
+        said.append(f"Best with local steps: {_compared(local, comparison)}.")
+    for name in WELL_KNOWN:
+        known = next((row for row in rows if row.method == name != best.method), None)
+        if known is not None and known not in (runner_up, local):
+            said.append(f"{_compared(known, comparison)}.")
+    if best.reached:  # who wins on the axes that do not rank
+        for axis in AXES[:2]:
+            reached = (row for row in rows if row.reached)
+            first = min(reached, key=lambda row: getattr(row, axis).middle)
+            if first is not best:
+                said.append(f"Fewest {axis}: {described(first, comparison)}, {_cost(first, axis)}.")
+    Ks = spec.several("local_steps")
+    edge = None if best.all_clients else edge_of(best.K, min(Ks), max(Ks))
+    if edge:
+        said.append(f"K = {best.K} is the {edge} tried: another may be better.")
+    return said
 
 
-def _latex(value: float) -> str:
-    if value != 0 and abs(value) < 0.01:
-        digits, exponent = f"{value:.1e}".split("e")
-        return f"${digits} \\cdot 10^{{{int(exponent)}}}$"
-    return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"
+def _winner(comparison: Comparison) -> list[str]:
+    """Name the best method, and the methods that the seeds cannot separate from it."""
+    best, repeats = comparison.rows[0], comparison.spec.repeats
+    if best.reached:
+        won = "is the fastest on this link"
+        result = (
+            f"it reached a suboptimality of {comparison.spec.target:g} in "
+            f"{', '.join(_cost(best, axis) for axis in ('seconds', 'rounds', 'megabytes'))}"
+        )
+    else:
+        won = f"came closest to the optimum within {comparison.budget}"
+        result = _suboptimality(best, comparison)
+    name = described(best, comparison)
+    level = [row for row in comparison.best_rows if row.method != best.method and row.level]
+    if not level:
+        return [f"{name} {won}: {result}."]
+    tied = list(dict.fromkeys(comparison.labels[row.method] for row in (best, *level)))
+    if len(tied) > MOST_NAMED:
+        tied[MOST_NAMED - 1 :] = [f"{len(tied) - MOST_NAMED + 1} others"]
+    listed = f"{', '.join(tied[:-1])} and {tied[-1]}"
+    return [f"{listed} are level: {repeats} seeds cannot separate them.", f"{name}: {result}."]
+
+
+def described(row: Row, comparison: Comparison) -> str:
+    """Return a row's method and setting."""
+    settings = [] if row.all_clients else [f"K = {row.K}"]
+    settings += [f"step size {row.eta:.3g}"] if row.eta is not None else []
+    settings += [f"server step {row.server_step:.3g}"] if row.server_step is not None else []
+    settings += [f"momentum {row.momentum:g}"] if row.momentum is not None else []
+    settings += [f"mu {row.mu:.3g}"] if row.mu is not None else []
+    wire = "" if row.wire == "float32" else f" with {row.wire} messages"
+    return comparison.labels[row.method] + wire + (f" ({', '.join(settings)})" if settings else "")
+
+
+def _compared(row: Row, comparison: Comparison) -> str:
+    """Describe a row's cost, and how it compares with the best row."""
+    name, best = described(row, comparison), comparison.rows[0]
+    times = f"{written(row.ratio)} times as"
+    level = "; level" if row.level else ""
+    if not best.reached:
+        if row.diverged:
+            return f"{name}: diverged"
+        result = _suboptimality(row, comparison)
+        if best.suboptimality.low <= EXACT:  # a ratio to rounding errors means nothing
+            return f"{name}: {result}{level}"
+        return f"{name}: {result}, {times} much{level}"
+    if not row.reached:
+        return f"{name}: not reached ({row.seeds_reached} of {comparison.spec.repeats} seeds)"
+    sent = f", {_cost(row, 'megabytes')}" if row.wire != best.wire else ""
+    return f"{name}: {_cost(row, 'seconds')}, {times} long{sent}{level}"
+
+
+def _suboptimality(row: Row, comparison: Comparison) -> str:
+    some = f"; {row.seeds_reached} of {comparison.spec.repeats} seeds reached the target"
+    return f"suboptimality {written(row.suboptimality)}{some if row.seeds_reached else ''}"
+
+
+def _cost(row: Row, axis: str) -> str:
+    """Write the cost of the target, with the unit before the interval."""
+    middle, *interval = written(getattr(row, axis)).partition(" (")
+    unit = UNITS[axis].removesuffix("s") if middle == "1" else UNITS[axis]
+    return middle + unit + "".join(interval)
+
+
+def written(band: Band) -> str:
+    """Write a band with three digits.
+
+    >>> written(Band(1234.5, 0.00123456, math.inf)), written(Band(EXACT, EXACT, EXACT))
+    ('1234 (0.00123 to inf)', 'below 1e-15')
+    """
+    if band.high <= EXACT:
+        return f"below {EXACT:g}"
+    return band_text(band, lambda v: f"{v:.0f}" if 100 <= v < 1e6 else f"{v:.3g}")
+
+
+def proposed_target(comparison: Comparison) -> float | None:
+    """Return a reachable target: twice the best suboptimality with local steps, to one digit.
+
+    None if the comparison has a target, or nothing converged.
+    """
+    rows = comparison.rows
+    best = next((row for row in rows if not row.all_clients), None)
+    if comparison.spec.target is not None or best is None or best.diverged:
+        return None
+    twice = 2 * best.suboptimality.middle
+    digit = 10.0 ** math.floor(math.log10(twice))
+    return float(f"{math.ceil(twice / digit) * digit:.1g}")
