@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from fedac.flower import QuorumError, check_reply
 from fedac.flower._arrays import from_record
+from fedac.flower._server.known_clients import KnownClients
 from fedac.flower._server.replies import BadReplyError, check_replies
 
 pytestmark = pytest.mark.slow
@@ -497,7 +498,8 @@ def test_malformed_replies_are_never_aggregated(federation, changes):
         federation.grid(answer=answer), federation.initial_arrays(), num_rounds=1
     )
     answered = [sent[node] for node in sorted(sent) if sent[node] is not None]
-    good = list(check_replies(answered, server_round=1, expected=expected).good.values())
+    found, _ = check_replies(answered, KnownClients().learn, server_round=1, expected=expected)
+    good = list(found.values())
     assert {drop.node for drop in result.history.dropped} <= set(changes)
     assert len(good) == result.history.rounds[0].good == 8 - len(result.history.dropped)
     for key, array in result.sequences.items():

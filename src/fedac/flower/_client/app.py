@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy.typing as npt
 from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
@@ -13,15 +13,8 @@ from flwr.clientapp import ClientApp
 from flwr.clientapp.mod import LocalDpMod, adaptiveclipping_mod, fixedclipping_mod
 from flwr.clientapp.typing import Mod
 
-from fedac.flower._arrays import NamedArrays
-from fedac.flower._client.round import (
-    ArrayList,
-    ClientRound,
-    Step,
-    client_id,
-    require_metrics,
-    signed,
-)
+from fedac.flower._arrays import NDArray
+from fedac.flower._client.round import ClientRound, Step, client_id, require_metrics, signed
 from fedac.flower._task import (
     CLIENT,
     CONFIG,
@@ -30,11 +23,13 @@ from fedac.flower._task import (
     QUESTION,
     ROUND,
     WEIGHT,
-    Task,
     receive,
     users_entries,
 )
 from fedac.validate import require_count
+
+if TYPE_CHECKING:
+    from fedac.flower._client.torch_model import TorchModel
 
 
 @runtime_checkable
@@ -44,11 +39,11 @@ class Model(Protocol):
     n_examples: int
     """How many examples this client has: its weight with ``weighting="examples"``."""
 
-    def gradient(self, w: ArrayList, step: Step) -> Sequence[npt.ArrayLike]:
+    def gradient(self, w: list[NDArray], step: Step) -> Sequence[npt.ArrayLike]:
         """Return the stochastic gradient at w, a list of arrays of the same shapes."""
         ...
 
-    def evaluate(self, w: ArrayList) -> Mapping[str, float]:
+    def evaluate(self, w: list[NDArray]) -> Mapping[str, float]:
         """Return metrics of the output w on this client's data, "loss" among them.
 
         They are weighted by `n_examples` or, if measured on other data, by their "num-examples".
@@ -56,29 +51,9 @@ class Model(Protocol):
         ...
 
 
-@runtime_checkable
-class Trainer(Protocol):
-    """A model that takes its local steps itself; see `TorchModel`.
-
-    Arrays have keys ``<sequence>/<name>``; the sequences are ``task.algorithm.local_sequences``.
-    """
-
-    n_examples: int
-
-    def train(
-        self, arrays: NamedArrays, task: Task, worker: int
-    ) -> tuple[NamedArrays, Mapping[str, float]]:
-        """Return the sequences and buffers after the local steps, and metrics."""
-        ...
-
-    def evaluate_arrays(self, arrays: NamedArrays) -> Mapping[str, float]:
-        """Return metrics of the output, whose arrays have the names of the initial ones."""
-        ...
-
-
 def client_app(
     load_data: Callable[[Context], Any],
-    make_model: Callable[[Any], Model | Trainer],
+    make_model: Callable[[Any], Model | TorchModel],
     *,
     mods: list[Mod] | None = None,
     memory_folder: str | Path | None = None,
@@ -128,8 +103,8 @@ def client_app(
     def train(message: Message, context: Context) -> Message:
         with signed(client_id(context)):
             this = ClientRound(message, context, memory_folder)
-            model = make_model(load_data(_with_config(context, this.config)))
-            if isinstance(model, Trainer):
+            model: Any = make_model(load_data(_with_config(context, this.config)))
+            if hasattr(model, "evaluate_arrays"):  # a TorchModel
                 after, metrics = model.train(this.local, this.task, this.client)
             else:
                 after, metrics = this.take_steps(model.gradient), {}
@@ -140,7 +115,7 @@ def client_app(
         with signed(client_id(context)):
             task, config, arrays = receive(message)
             model = make_model(load_data(_with_config(context, config)))
-            if isinstance(model, Trainer):
+            if hasattr(model, "evaluate_arrays"):
                 metrics = model.evaluate_arrays(arrays)
             else:
                 metrics = model.evaluate(list(arrays.values()))
@@ -191,7 +166,7 @@ def _with_config(context: Context, config: Mapping[str, Any]) -> Context:
     return context
 
 
-def _with_examples(model: Model | Trainer, metrics: Mapping[str, float]) -> Mapping[str, float]:
+def _with_examples(model: Model | TorchModel, metrics: Mapping[str, float]) -> Mapping[str, float]:
     """Add the number of examples, unless the metrics have one: of held-out data, for example."""
     own = isinstance(metrics, Mapping)  # `require_metrics` refuses others
     return {WEIGHT: model.n_examples, **metrics} if own else metrics

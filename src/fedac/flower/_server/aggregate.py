@@ -1,4 +1,4 @@
-"""Aggregate the clients' replies, and take the server's step.
+"""Aggregate the clients' replies.
 
 The mean, and three rules that resist bad clients:
 
@@ -21,13 +21,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedac.algorithms import Algorithm, RoundInfo
-from fedac.algorithms.algorithm import serve_mean
-from fedac.algorithms.hyperparameters import Hyperparameters
 from fedac.errors import InputError
 from fedac.federation.averaging import mean_by_key
-from fedac.federation.round import serve
-from fedac.flower._arrays import NamedArrays, NDArray, buffers_of, flatten, unflatten, with_prefix
+from fedac.flower._arrays import NamedArrays, NDArray
 from fedac.validate import require_positive, unknown_name
 
 RULES = ("mean", "median", "trimmed-mean", "clipped-mean")
@@ -122,9 +118,6 @@ def clip(
     """Move every reply towards `before`, to a distance of at most `bound`.
 
     Default: the median distance. All sequences of a client are scaled by one factor.
-
-    >>> clip([{"w": np.array([3.0, 4.0])}], {"w": np.zeros(2)}, bound=1.0)
-    [{'w': array([0.6, 0.8])}]
     """
     norms = [distance(reply, before) for reply in replies]
     limit = float(np.median(norms)) if bound is None else bound
@@ -146,42 +139,10 @@ def distance(reply: NamedArrays, before: NamedArrays) -> float:
         return math.hypot(*(float(np.linalg.norm(difference)) for difference in differences))
 
 
-def server_step(
-    algorithm: Algorithm,
-    mean: NamedArrays,
-    before: NamedArrays,
-    server: NamedArrays,
-    hp: Hyperparameters,
-    this: RoundInfo,
-    *,
-    weight_ratio: float,
-) -> tuple[NamedArrays, NamedArrays]:
-    """Return the next sequences and server state; see `fedac.federation.round.serve`."""
-    if algorithm.serve is serve_mean:
-        return mean, server
-    names, model = algorithm.sequences, with_prefix(algorithm.sequences[0], before)
-    # A diverging run may overflow here; its clients' replies will not be finite.
-    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-        sequences, state = serve(
-            algorithm,
-            flatten(names, mean, model),
-            flatten(names, before, model),
-            flatten(algorithm.server, server, model),
-            hp,
-            this,
-            weight_ratio=weight_ratio,
-        )
-        after = buffers_of(mean) | unflatten(names, sequences, model)
-    return after, unflatten(algorithm.server, state, model, np.float64)
-
-
 def not_finite(sequences: NamedArrays, server: NamedArrays) -> str | None:
     """Describe what is not finite in the server's state, if anything: a number or a length.
 
     A model whose squared length overflows has no loss.
-
-    >>> not_finite({"w/0": np.array([1e200])}, {"w_v/0": np.array([1.0])})
-    'the squared length of w/0'
     """
     with np.errstate(over="ignore", invalid="ignore"):
         for key, array in sequences.items():
@@ -189,13 +150,3 @@ def not_finite(sequences: NamedArrays, server: NamedArrays) -> str | None:
             if not np.isfinite(np.vdot(numbers, numbers)):
                 return f"the squared length of {key}"
     return next((key for key, array in server.items() if not np.isfinite(array).all()), None)
-
-
-def output_of(
-    algorithm: Algorithm, sequences: NamedArrays, server: NamedArrays, hp: Hyperparameters, t: int
-) -> dict[str, NDArray]:
-    """Return the output after t steps, with the names of the initial arrays, and the buffers."""
-    model = with_prefix(algorithm.sequences[0], sequences)
-    state = flatten(algorithm.state_names, {**sequences, **server}, model)
-    output = unflatten(("w",), (algorithm.output(state, hp, t),), model)
-    return with_prefix("w", output) | buffers_of(sequences)

@@ -9,37 +9,39 @@ from __future__ import annotations
 import logging
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from typing import NamedTuple
 
+import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
 from fedac.algorithms import RoundInfo
+from fedac.algorithms.algorithm import serve_mean
 from fedac.errors import InputError
 from fedac.federation.averaging import mean_by_key
 from fedac.federation.compression import FLOAT32
+from fedac.federation.round import serve
 from fedac.flower._arrays import (
     NamedArrays,
     NDArray,
+    buffers_of,
+    flatten,
     from_record,
     read_like,
     to_record,
     travel_keys,
+    unflatten,
+    with_prefix,
 )
-from fedac.flower._server.aggregate import distance, not_finite, output_of, server_step
+from fedac.flower._server.aggregate import distance, not_finite
 from fedac.flower._server.known_clients import KnownClients, sample_size
 from fedac.flower._server.options import MetricsFn, Options
 from fedac.flower._server.privacy import OWN_LOOP, Wrappers
-from fedac.flower._server.replies import (
-    CheckedReplies,
-    Reader,
-    Reply,
-    check_replies,
-    read_compressed,
-)
+from fedac.flower._server.replies import Reader, Reply, check_replies, read_compressed
 from fedac.flower._server.result import Dropped, FederationResult, History
 from fedac.flower._server.waiting import CLOCK_SKEW, wait_for_nodes
 from fedac.flower._task import ARRAYS, CONFIG, ROUND, TASK, WEIGHT, Task
@@ -66,8 +68,7 @@ class TrainingRound:
     finished: bool = False
 
 
-@dataclass(frozen=True)
-class _Step:
+class ServerStep(NamedTuple):
     """The server after some replies; their weights, and the total of all clients; a problem."""
 
     after: NamedArrays
@@ -104,10 +105,26 @@ class RoundHooks(Options, Strategy):
         connected = wait_for_nodes(grid, wanted, self.deadline.seconds)
         if len(connected) < wanted:
             log.warning("round %d: %d of %d nodes connected", server_round, len(connected), wanted)
-        self._ask_ids(grid, connected, {**config, ROUND: server_round})
+        # Ask for client ids if they are sampled, or if a memory may have to be found.
+        clients, sampled, unknown = self.clients, self.sample is not None, connected
+        examples = bool(self.algorithm.changes) and self.weighting == "examples"
+        if not sampled and not examples:
+            used = clients.used if self.algorithm.memory else {}
+            unknown = [node for node in connected if used and clients.key(node) not in used]
+        entries, seconds = {**config, ROUND: server_round}, self.deadline.seconds
+        clients.ask(grid, unknown, seconds, entries, sampled=sampled, examples=examples)
+        # The sample depends only on the seed, the round, the attempt and the ids of the connected
+        # clients. If all are connected, the first attempt samples as the simulator does.
         training.attempts += 1
         training.connected.update(connected)
-        nodes = self._sample(training, connected)
+        wanted = sample_size(self.sample, len(connected)) - len(training.good)
+        if training.attempts == 1:
+            nodes = clients.sample(connected, wanted, self.seed, server_round - 1)
+        else:  # nodes that were not asked yet go first
+            key = f"{self.seed}/{server_round}/{training.attempts}"
+            nodes = clients.sample_by_key(set(connected) - training.asked, wanted, key)
+            failed = set(connected) & training.asked - set(training.good)
+            nodes += clients.sample_by_key(failed, wanted - len(nodes), key)
         training.asked.update(nodes)
         return self.messages(MessageType.TRAIN, server_round, arrays, config, sorted(nodes))
 
@@ -120,31 +137,6 @@ class RoundHooks(Options, Strategy):
             now = TrainingRound(server_round, arrays, from_record(arrays), state, quorum)
             self.training = now
         return now
-
-    def _ask_ids(self, grid: Grid, connected: list[int], config: Mapping[str, object]) -> None:
-        """Ask nodes for client ids if they are sampled, or if a memory may have to be found."""
-        sampled, nodes = self.sample is not None, connected
-        examples = bool(self.algorithm.changes) and self.weighting == "examples"
-        if not sampled and not examples:
-            used = self.clients.used if self.algorithm.memory else {}
-            nodes = [node for node in connected if used and self.clients.key(node) not in used]
-        self.clients.ask(
-            grid, nodes, self.deadline.seconds, config, sampled=sampled, examples=examples
-        )
-
-    def _sample(self, training: TrainingRound, connected: Sequence[int]) -> list[int]:
-        """Return the nodes to ask in this attempt; nodes that were not asked yet go first.
-
-        The sample depends only on the seed, the round, the attempt and the ids of the connected
-        clients. If all are connected, the first attempt samples as the simulator does.
-        """
-        wanted = sample_size(self.sample, len(connected)) - len(training.good)
-        if training.attempts == 1:
-            return self.clients.sample(connected, wanted, self.seed, training.number - 1)
-        key = f"{self.seed}/{training.number}/{training.attempts}"
-        nodes = self.clients.sample_by_key(set(connected) - training.asked, wanted, key)
-        failed = set(connected) & training.asked - set(training.good)
-        return nodes + self.clients.sample_by_key(failed, wanted - len(nodes), key)
 
     def messages(
         self,
@@ -190,53 +182,64 @@ class RoundHooks(Options, Strategy):
             raise InputError(f"round {server_round}: aggregate_train needs configure_train first")
         # A hook may call this twice: the server moves once.
         self.server, self.clients.used, self.clients.total = training.state
-        found = self._check(training, replies)
-        training.good |= found.good
-        self.drop(server_round, found.bad, during="training")
+        found, bad = self._check(training, replies)
+        training.good |= found
+        self.drop(server_round, bad, during="training")
         while len(training.good) >= training.quorum:
-            step = self._step(training, training.good)
+            good, step = training.good, self._step(training, training.good)
             if step.problem is None:
-                return self._finish(training, step)
-            self._drop_culprits(training, step.problem)
+                return self._keep(training, step)
+            # Drop the replies that break the server's step: alone, or else the one that moves most.
+            culprits = [n for n in good if self._step(training, {n: good[n]}).problem is not None]
+            if not culprits:
+                moved = {node: distance(good[node].arrays, training.before) for node in good}
+                culprits = [max(moved, key=moved.__getitem__)]
+            for node in culprits:
+                del good[node]
+            reason = f"not finite after the server's step, which was undone: {step.problem}"
+            self.drop(server_round, dict.fromkeys(culprits, reason), during="training")
         return None, None
 
-    def _check(self, training: TrainingRound, replies: Iterable[Message]) -> CheckedReplies:
-        """Separate good replies from bad ones, and record the ids of their clients."""
+    def _check(
+        self, training: TrainingRound, replies: Iterable[Message]
+    ) -> tuple[dict[int, Reply], dict[int, str]]:
+        """Return good replies, and the reasons why others are bad; learn their clients' ids."""
         read: Reader = read_like
         if self.wire != FLOAT32:
             read = partial(read_compressed, algorithm=self.algorithm, wire=self.wire)
-        found = check_replies(
+        good, bad = check_replies(
             replies,
+            self.clients.learn,
             server_round=training.number,
             expected=training.before,
             read=read,
             remembered=self.adds_up,
         )
-        for node, client in found.clients.items():
-            self.clients.learn(node, client)
         if self.adds_up:  # two nodes with one client id would have one memory between them
             owners = {self.clients.key(node): node for node in training.good}
-            for node in list(found.good):
+            for node in list(good):
                 owner = owners.setdefault(self.clients.key(node), node)
                 if owner != node:
-                    del found.good[node]
-                    found.bad[node] = (
+                    del good[node]
+                    bad[node] = (
                         f"node {owner} is partition {self.clients.key(node)} already; with control "
                         "variates, every node needs its own partition-id"
                     )
-        return found
+        return good, bad
 
     def without_bad(self, replies: list[Message], wrappers: Wrappers) -> list[Message]:
         """Drop the training replies that wrappers cannot use; return the rest."""
         if self.training is None:
             return replies
-        found, before = self._check(self.training, replies), self.training.before
-        problems = {node: wrappers.problem(reply, before) for node, reply in found.good.items()}
-        bad = found.bad | {node: text for node, text in problems.items() if text is not None}
+        good, bad = self._check(self.training, replies)
+        for node, reply in good.items():
+            problem = wrappers.problem(reply, self.training.before)
+            if problem is not None:
+                bad[node] = problem
         self.drop(self.training.number, bad, during="training")
         return [reply for reply in replies if reply.metadata.src_node_id not in bad]
 
-    def _step(self, training: TrainingRound, replies: Mapping[int, Reply]) -> _Step:
+    def _step(self, training: TrainingRound, replies: Mapping[int, Reply]) -> ServerStep:
         """Take the mean of some replies and the server's step, without keeping the result."""
         by_examples, before = self.weighting == "examples", training.before
         weights, total = self.clients.weigh(replies, training.connected, by_examples=by_examples)
@@ -245,29 +248,26 @@ class RoundHooks(Options, Strategy):
             before,
             [*weights.values()] if by_examples else None,
         )
-        after, server = server_step(
-            self.algorithm,
-            mean,
-            before,
-            self.server,
-            self.hyperparameters(training.number),
-            RoundInfo(number=training.number - 1, share=sum(weights.values()) / total),
-            weight_ratio=self.clients.total / total if self.clients.total else 1.0,
-        )
-        return _Step(after, server, weights, total, not_finite(after, server))
+        algorithm, server = self.algorithm, self.server
+        if algorithm.serve is serve_mean:
+            return ServerStep(mean, server, weights, total, not_finite(mean, server))
+        names, model = algorithm.sequences, with_prefix(algorithm.sequences[0], before)
+        # A diverging run may overflow here; its clients' replies will not be finite.
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+            sequences, state = serve(
+                algorithm,
+                flatten(names, mean, model),
+                flatten(names, before, model),
+                flatten(algorithm.server, server, model),
+                self.hyperparameters(training.number),
+                RoundInfo(number=training.number - 1, share=sum(weights.values()) / total),
+                weight_ratio=self.clients.total / total if self.clients.total else 1.0,
+            )
+            after = buffers_of(mean) | unflatten(names, sequences, model)
+        server = unflatten(algorithm.server, state, model, np.float64)
+        return ServerStep(after, server, weights, total, not_finite(after, server))
 
-    def _drop_culprits(self, training: TrainingRound, problem: str) -> None:
-        """Drop the replies that break the server's step: alone, or else the one that moves most."""
-        good = training.good
-        culprits = [n for n in good if self._step(training, {n: good[n]}).problem is not None]
-        if not culprits:
-            culprits = [max(good, key=lambda node: distance(good[node].arrays, training.before))]
-        for node in culprits:
-            del good[node]
-        reason = f"not finite after the server's step, which was undone: {problem}"
-        self.drop(training.number, dict.fromkeys(culprits, reason), during="training")
-
-    def _finish(self, training: TrainingRound, step: _Step) -> tuple[ArrayRecord, MetricRecord]:
+    def _keep(self, training: TrainingRound, step: ServerStep) -> tuple[ArrayRecord, MetricRecord]:
         """Keep the server's step and the memory versions of its clients."""
         training.finished, good = True, training.good
         ids = Counter(self.clients.ids[node] for node in good if node in self.clients.ids)
@@ -287,7 +287,7 @@ class RoundHooks(Options, Strategy):
                 key: 0 * array if key.partition("/")[0] in self.algorithm.changes else array
                 for key, array in after.items()
             }
-            self.clients.forget_memories()
+            self.clients.used, self.clients.total = {}, 0.0
         else:
             self.clients.use(training.number, step.weights, step.total)
         metrics = self._metrics([good[node] for node in sorted(good)], self.train_metrics_aggr_fn)
@@ -330,17 +330,17 @@ class RoundHooks(Options, Strategy):
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
         """Return the means of the clients' metrics, weighted as in training."""
-        found = check_replies(replies, server_round=server_round)
-        for node, client in found.clients.items():
-            self.clients.learn(node, client)
-        self.drop(server_round, found.bad, during="evaluation")
-        good = list(found.good.values())
-        return self._metrics(good, self.evaluate_metrics_aggr_fn) if good else None
+        good, bad = check_replies(replies, self.clients.learn, server_round=server_round)
+        self.drop(server_round, bad, during="evaluation")
+        return self._metrics([*good.values()], self.evaluate_metrics_aggr_fn) if good else None
 
     def output(self, server_round: int, arrays: NamedArrays) -> dict[str, NDArray]:
         """Return the algorithm's output after a round, with the names of the initial arrays."""
-        t, initial = server_round * self.local_steps, self.initial_arrays
-        output = output_of(self.algorithm, arrays, self.server, self.hp, t)
+        algorithm, initial = self.algorithm, self.initial_arrays
+        model = with_prefix(algorithm.sequences[0], arrays)
+        state = flatten(algorithm.state_names, {**arrays, **self.server}, model)
+        w = algorithm.output(state, self.hp, server_round * self.local_steps)
+        output = with_prefix("w", unflatten(("w",), (w,), model)) | buffers_of(arrays)
         return {
             name: initial[name].numpy() if key is None else output[key]
             for name, key in travel_keys(initial).items()

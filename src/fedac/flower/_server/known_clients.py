@@ -31,16 +31,6 @@ class KnownClients:
 
     The server's control variate c is the sum of n_m c_m over all clients, divided by `total`, the
     sum of n_m. Here n_m is the weight of the client's last used reply, with which c holds its c_m.
-
-    Examples
-    --------
-    >>> clients = KnownClients(ids={8123: 4})
-    >>> clients.name(8123), clients.name(97)
-    ('node 8123 (partition 4)', 'node 97')
-    >>> clients.use(3, {8123: 30.0}, total=40.0)
-    >>> clients.learn(97, "4")  # the client has come back as another node
-    >>> clients.memory_version(97).round
-    3
     """
 
     run: str = field(default_factory=lambda: secrets.token_hex(8))  # a resumed run keeps its name
@@ -106,12 +96,7 @@ class KnownClients:
     def use(self, server_round: int, weights: Mapping[int, float], total: float) -> None:
         """Note that a round used the replies of some nodes with these weights."""
         now = {self.key(node): (server_round, weight) for node, weight in weights.items()}
-        self.used = self.used | now
-        self.total = total
-
-    def forget_memories(self) -> None:
-        """Let all clients start their memories again."""
-        self.used, self.total = {}, 0.0
+        self.used, self.total = self.used | now, total
 
     def ask(
         self,
@@ -192,11 +177,7 @@ def require_sample(name: str, sample: float | None) -> float | None:
 
 
 def sample_size(sample: float | None, nodes: int) -> int:
-    """Return how many of some nodes are in a sample; a share is rounded as in the simulator.
-
-    >>> sample_size(0.25, 10), sample_size(3, 2), sample_size(None, 7)
-    (2, 3, 7)
-    """
+    """Return how many of some nodes are in a sample; a share is rounded as in the simulator."""
     if sample is None:
         return nodes
     return clients_in(sample, nodes) if isinstance(sample, float) else int(sample)

@@ -154,13 +154,6 @@ class Options:
             log.warning("%s", text)  # `flwr run` shows nothing but the log
             warnings.warn(text, NotAcceleratedWarning, stacklevel=2)
 
-    @property
-    def source(self) -> Path | None:
-        """The checkpoint that a run continues from, if there is one."""
-        if self.resume and self.checkpoint is not None and self.checkpoint.exists():
-            return self.checkpoint
-        return self.resume_from
-
     def quorum_of(self, asked: int) -> int:
         """Return how many good replies a round needs if it asks `asked` nodes."""
         if self.quorum is not None:

@@ -52,31 +52,28 @@ class Reply:
 class BadReplyError(Exception):
     """A reply that must not be used: the reason, and the client id if it is known."""
 
-    client: str | None = None
+    def __init__(self, reason: str, client: str | None = None) -> None:
+        super().__init__(reason)
+        self.client = client
 
 
-@dataclass
-class CheckedReplies:
-    """The good replies, the reasons why replies are bad, and the client ids, all by node."""
+def check_replies(
+    replies: Iterable[Message], learn: Callable[[int, str | None], object], **options: Any
+) -> tuple[dict[int, Reply], dict[int, str]]:
+    """Return good replies, and the reasons why others are bad, by node and in their order.
 
-    good: dict[int, Reply] = field(default_factory=dict)
-    bad: dict[int, str] = field(default_factory=dict)
-    clients: dict[int, str] = field(default_factory=dict)
-
-
-def check_replies(replies: Iterable[Message], **options: Any) -> CheckedReplies:
-    """Tell good replies from bad ones, in the order of nodes; for options see `check_reply`."""
-    found = CheckedReplies()
+    ``learn(node, client id)`` is called for each of them. For the options see `check_reply`.
+    """
+    good, bad = dict[int, Reply](), dict[int, str]()
     for message in sorted(replies, key=lambda reply: reply.metadata.src_node_id):
         node = message.metadata.src_node_id
         try:
-            found.good[node] = reply = check_reply(message, **options)
-            client = reply.client
-        except BadReplyError as reason:
-            found.bad[node], client = str(reason), reason.client
-        if client is not None:
-            found.clients[node] = client
-    return found
+            good[node] = check_reply(message, **options)
+            learn(node, good[node].client)
+        except BadReplyError as error:
+            bad[node] = str(error)
+            learn(node, error.client)
+    return good, bad
 
 
 def check_reply(
@@ -114,14 +111,8 @@ def check_reply(
             "remembers others, and the control variates would drift; use an algorithm without them"
         )
     others = {k: v for k, v in content.items() if k not in content.array_records}
-    return Reply(
-        weight,
-        metrics,
-        arrays,
-        as_client_id(told.get(CLIENT)),
-        memory.get("lost") is True,
-        RecordDict(others),
-    )
+    client, lost = as_client_id(told.get(CLIENT)), memory.get("lost") is True
+    return Reply(weight, metrics, arrays, client, lost, RecordDict(others))
 
 
 def read_compressed(
@@ -142,11 +133,7 @@ def read_compressed(
 
 
 def as_client_id(given: object) -> str | None:
-    """Return a client id from outside, or None if it is not one.
-
-    >>> as_client_id("17"), as_client_id("../17"), as_client_id(17)
-    ('17', None, None)
-    """
+    """Return a client id from outside, or None if it is not one."""
     return given if isinstance(given, str) and CLIENT_ID.fullmatch(given) else None
 
 
@@ -155,9 +142,7 @@ def _error(error: Error) -> BadReplyError:
     lines = (error.reason or "").strip().removesuffix("'>").splitlines() or ["no reason given"]
     for line in reversed(lines):
         if found := SIGNATURE.search(line):
-            bad = BadReplyError(f"error {error.code}: {found[2][:LONGEST_REASON]}")
-            bad.client = found[1]
-            return bad
+            return BadReplyError(f"error {error.code}: {found[2][:LONGEST_REASON]}", found[1])
     # The last line of a traceback that is not indented names the exception.
     starts = [i for i, line in enumerate(lines) if line[:1].strip()]
     text = " ".join(" ".join(lines[starts[-1] if starts else 0 :]).split())[:LONGEST_REASON]
@@ -172,16 +157,14 @@ def _metrics(
         raise BadReplyError(f"{len(records)} MetricRecords instead of one")
     numbers = {k: float(v) for k, v in records[0].items() if isinstance(v, int | float)}
     # Flower's own clients, which may evaluate for us, do not say the round.
-    reply_round = numbers.pop(ROUND, None if training else server_round)
-    if reply_round is None:
-        raise BadReplyError(f"missing metric: {ROUND}")
-    if WEIGHT not in numbers:
-        raise BadReplyError(f"missing metric: {WEIGHT}")
-    weight = numbers.pop(WEIGHT)
-    if not math.isfinite(weight):
-        raise BadReplyError(f"not finite: metric {WEIGHT}")
+    for name in (ROUND, WEIGHT) if training else (WEIGHT,):
+        if name not in numbers:
+            raise BadReplyError(f"missing metric: {name}")
+    reply_round, weight = numbers.pop(ROUND, server_round), numbers.pop(WEIGHT)
     if reply_round != server_round:
         raise BadReplyError(f"from round {reply_round:g}, not {server_round}")
+    if not math.isfinite(weight):
+        raise BadReplyError(f"not finite: metric {WEIGHT}")
     if not 0 < weight <= MOST_EXAMPLES:
         raise BadReplyError(f"weight must be above 0 and at most 2^53: {weight:g}")
     return weight, numbers

@@ -27,35 +27,18 @@ NOT_OURS = ("error 2:", "missing metric: server-round")
 
 @dataclass(kw_only=True)
 class RoundSummary:
-    """One round of a run.
+    """One round of a run."""
 
-    Attributes
-    ----------
-    round : int
-        Its number, from 1 on; 0 is the evaluation before the first round.
-    attempts : int
-        How many times nodes were asked.
-    good, bad, lost : int
-        Replies that were used, that were dropped, and that did not arrive in time.
-    memory_lost : int
-        Replies that were used, of clients that had lost their memory and started again.
-    bytes_down, bytes_up : int
-        Arrays sent to clients and received from them, evaluation included.
-    seconds : float
-        Duration, evaluation included.
-    metrics : dict
-        Means over the clients and, as "server/<name>", the metrics that `evaluate_fn` returned.
-    """
-
-    round: int
-    attempts: int = 0
-    good: int = 0
-    bad: int = 0
-    lost: int = 0
-    memory_lost: int = 0
-    bytes_down: int = 0
-    bytes_up: int = 0
-    seconds: float = 0.0
+    round: int  # from 1 on; 0 is the evaluation before the first round
+    attempts: int = 0  # how many times nodes were asked
+    good: int = 0  # replies that were used
+    bad: int = 0  # replies that were dropped
+    lost: int = 0  # replies that did not arrive in time
+    memory_lost: int = 0  # used replies of clients that had lost their memory and started again
+    bytes_down: int = 0  # arrays sent to clients, evaluation included
+    bytes_up: int = 0  # arrays received from them
+    seconds: float = 0.0  # evaluation included
+    # Means over the clients and, as "server/<name>", the metrics that `evaluate_fn` returned.
     metrics: dict[str, float] = field(default_factory=dict)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
@@ -28,7 +28,8 @@ from fedac.flower._arrays import (
 from fedac.flower._server.checkpoint import Checkpoint
 from fedac.flower._server.hooks import RoundHooks
 from fedac.flower._server.known_clients import KnownClients
-from fedac.flower._server.privacy import Wrappers
+from fedac.flower._server.options import require_callable
+from fedac.flower._server.privacy import require_wrappers
 from fedac.flower._server.result import (
     SERVER,
     TRAIN,
@@ -39,6 +40,7 @@ from fedac.flower._server.result import (
 )
 from fedac.flower._server.waiting import send_and_wait
 from fedac.paths import require_writable
+from fedac.validate import require_count, require_positive
 
 log = logging.getLogger("flwr.fedac")
 
@@ -48,25 +50,35 @@ OnRound = Callable[[RoundSummary], object]
 
 @dataclass
 class FederationRun:
-    """One call of `LocalStrategy.start`; see there for the fields.
-
-    `hooks` is the strategy itself, or the outermost of its `wrappers`.
-    """
+    """One call of `LocalStrategy.start`; see there for the fields."""
 
     strategy: RoundHooks
-    hooks: Strategy
-    wrappers: Wrappers
     grid: Grid
     num_rounds: int
     timeout: float | None
-    train_config: ConfigRecord
-    evaluate_config: ConfigRecord
+    train_config: ConfigRecord | None
+    evaluate_config: ConfigRecord | None
     evaluate_fn: EvaluateFn | None
-    on_round: OnRound
-    result: FederationResult = field(default_factory=FederationResult)
-    # The sequences after the last finished round, and its number.
-    _arrays: ArrayRecord = field(default_factory=ArrayRecord)
-    _finished: int = 0
+    on_round: OnRound | None
+    wrapper: Strategy | None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.grid, Grid):
+            raise InputError(f"grid must be a Grid of Flower, got {type(self.grid).__name__}")
+        self.num_rounds = require_count("num_rounds", self.num_rounds, least=0)
+        if self.timeout is not None:
+            require_positive("timeout", self.timeout)
+        for name in ("train_config", "evaluate_config"):
+            config = getattr(self, name)
+            if config is not None and not isinstance(config, ConfigRecord):
+                raise InputError(f"{name} must be a ConfigRecord, got {type(config).__name__}")
+        require_callable("evaluate_fn", self.evaluate_fn)
+        require_callable("on_round", self.on_round)
+        self.hooks: Strategy = self.wrapper or self.strategy
+        self.wrappers = require_wrappers(self.hooks, self.strategy)
+        self.result = FederationResult()
+        # The sequences after the last finished round, and its number.
+        self._arrays, self._finished = ArrayRecord(), 0
 
     def start(self, initial_arrays: ArrayRecord) -> FederationResult:
         """Make the remaining rounds and return the result."""
@@ -78,7 +90,8 @@ class FederationRun:
         if self._finished == 0 and self.evaluate_fn is not None:
             row = RoundSummary(round=0, metrics=self._evaluate_on_server(0, self._arrays))
             self.result.history.rounds.append(row)
-            self.on_round(row)
+            if self.on_round is not None:
+                self.on_round(row)
         try:
             while self._finished < self.num_rounds:
                 self._round(self._finished + 1)
@@ -94,7 +107,9 @@ class FederationRun:
 
     def _begin(self, initial_arrays: ArrayRecord) -> None:
         """Set the state of the strategy, from the checkpoint if there is one."""
-        strategy, path, source = self.strategy, self.strategy.checkpoint, self.strategy.source
+        strategy, path = self.strategy, self.strategy.checkpoint
+        resume = strategy.resume and path is not None and path.exists()
+        source = path if resume else strategy.resume_from
         strategy.training, strategy.last_round = None, self.num_rounds
         strategy.history, strategy.clients = History(), KnownClients()
         strategy.initial_arrays = initial_arrays
@@ -138,7 +153,8 @@ class FederationRun:
             server_round, self.num_rounds, row.good, row.bad, row.lost, row.seconds,
             "".join(f", {name} {value:.6g}" for name, value in row.metrics.items()),
         )  # fmt: skip
-        self.on_round(row)
+        if self.on_round is not None:
+            self.on_round(row)
 
     def _train(self, row: RoundSummary) -> ArrayRecord:
         """Ask nodes until there is a quorum; return the aggregate, and count in the row."""
@@ -147,7 +163,7 @@ class FederationRun:
         for attempt in range(1, strategy.retries + 2):
             row.attempts = attempt
             # Configure.
-            config = self.train_config
+            config = self.train_config or ConfigRecord()
             messages = list(self.hooks.configure_train(number, arrays, config, self.grid))
             training = strategy.training
             if training is None or training.number != number:  # a subclass replaced the hook
@@ -190,7 +206,7 @@ class FederationRun:
 
     def _evaluate(self, row: RoundSummary, arrays: ArrayRecord) -> None:
         """Evaluate the output on the clients, if the strategy wants to."""
-        config = self.evaluate_config
+        config = self.evaluate_config or ConfigRecord()
         messages = list(self.hooks.configure_evaluate(row.round, arrays, config, self.grid))
         if not messages:
             return

@@ -10,14 +10,10 @@ from flwr.app import ArrayRecord, ConfigRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
-from fedac.errors import InputError
 from fedac.federation.schedule import Decay
 from fedac.flower._server.hooks import RoundHooks
-from fedac.flower._server.options import require_callable
-from fedac.flower._server.privacy import Wrappers, require_wrappers
 from fedac.flower._server.result import FederationResult
 from fedac.flower._server.round import EvaluateFn, FederationRun, OnRound
-from fedac.validate import require_count, require_positive
 
 log = logging.getLogger("flwr.fedac")
 
@@ -157,25 +153,18 @@ class LocalStrategy(RoundHooks):
             If a round has too few good replies after all retries. Its `result` holds the earlier
             rounds.
         """
-        hooks: Strategy = self if wrapper is None else wrapper
-        if not isinstance(grid, Grid):
-            raise InputError(f"grid must be a Grid of Flower, got {type(grid).__name__}")
-        for name, config in (("train_config", train_config), ("evaluate_config", evaluate_config)):
-            if config is not None and not isinstance(config, ConfigRecord):
-                raise InputError(f"{name} must be a ConfigRecord, got {type(config).__name__}")
         run = FederationRun(
             self,
-            hooks,
-            Wrappers() if wrapper is None else require_wrappers(wrapper, self),
             grid,
-            num_rounds=require_count("num_rounds", num_rounds, least=0),
-            timeout=None if timeout is None else require_positive("timeout", timeout),
-            train_config=train_config or ConfigRecord(),
-            evaluate_config=evaluate_config or ConfigRecord(),
-            evaluate_fn=require_callable("evaluate_fn", evaluate_fn),
-            on_round=require_callable("on_round", on_round) or (lambda row: None),
+            num_rounds,
+            timeout,
+            train_config,
+            evaluate_config,
+            evaluate_fn,
+            on_round,
+            wrapper,
         )
-        hooks.summary()
+        run.hooks.summary()
         self.result = run.result
         self._running = True
         try:
