@@ -59,7 +59,7 @@ def test_every_row_needs_a_client(bad):
 
 
 def test_labels_are_as_many_as_rows():
-    with pytest.raises(InputError, match="clients are given for 3 rows, labels for 2"):
+    with pytest.raises(InputError, match="3 rows have clients, but 2 have labels"):
         Clients([0, 1, 1], labels=[1, 1])
     with pytest.raises(InputError, match="labels must be an array"):
         Clients([0, 1], labels=[[1], [1]])

@@ -22,7 +22,7 @@ def test_accepted_pairs_become_signs(labels):
 @pytest.mark.parametrize(
     ("labels", "message"),
     [
-        ([1, 1], "x: every row has label 1; two classes are needed"),
+        ([1, 1], "x: two classes are needed, found 1: 1"),
         ([1, 2, 3], "x: two classes are needed, found 3: 1, 2, 3"),
         (range(10), "x: two classes are needed, found 10: 0, 1, 2, 3, 4, 5, ..."),
         ([], "x: two classes are needed, found 0"),

@@ -188,7 +188,7 @@ def test_an_array_names_the_clients():
         ({"clients": 2, "by": "dirichlet(nan)"}, "must be a finite number above 0, got nan"),
         ({"clients": 2, "by": "power(-1)"}, "must be a finite number, at least 0, got -1.0"),
         ({"clients": 2, "by": "power(inf)"}, "must be a finite number, at least 0, got inf"),
-        ({"by": [1, 2]}, "clients are given for 2 rows, labels for 6"),
+        ({"by": [1, 2]}, "2 rows have clients, but 6 have labels"),
         ({"clients": 4, "by": [0, 0, 1, 1, 2, 2]}, "clients=4 contradicts by, which names 3"),
     ],
 )

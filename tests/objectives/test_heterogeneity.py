@@ -8,6 +8,7 @@ import scipy.sparse as sp
 
 from fedac.data import Clients, load, split
 from fedac.errors import InputError, NoOptimumError
+from fedac.federation.federation import minimized
 from fedac.objectives import (
     LOSSES,
     Augmented,
@@ -219,5 +220,5 @@ def test_without_an_optimum_or_rows_there_is_none():
 def test_uniform_weights_give_the_mean_over_clients():
     F = LeastSquares([[1.0], [1.0], [1.0]], [0.0, 0.0, 3.0])
     two, w = Clients(["a", "a", "b"]), np.zeros(1)
-    values = [module.minimized(F, two, by).value(w) for by in ("examples", "uniform")]
+    values = [minimized(F, two, by).value(w) for by in ("examples", "uniform")]
     assert values == [1.5, 2.25]

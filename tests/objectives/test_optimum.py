@@ -187,7 +187,7 @@ def test_an_l2_that_is_too_small_is_blamed(cache: Path) -> None:
 
 
 def test_separable_data_without_l2_have_no_optimum(cache: Path) -> None:
-    with pytest.raises(NoOptimumError, match=r"too flat .* l2 is too small .* use a larger one$"):
+    with pytest.raises(NoOptimumError, match=r"too flat.* l2 is too small .* use a larger one$"):
         optimum(LogisticRegression([[1.0], [2.0], [-1.0]], [1.0, 1.0, -1.0]))
 
 

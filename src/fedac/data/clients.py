@@ -23,9 +23,7 @@ TABLE_CLIENTS, TABLE_LABELS = 12, 5
 
 
 class Clients:
-    """The rows of every client: each row belongs to one client, and every client has a row.
-
-    ``print(clients)`` shows a table, `plot` draws a figure.
+    """The rows of every client, at least one each. Printing shows a table, `plot` a figure.
 
     Parameters
     ----------
@@ -50,8 +48,6 @@ class Clients:
     >>> clients = Clients(["rome", "oslo", "rome"], labels=[1, 1, -1])
     >>> len(clients), clients.names, clients.rows_of(1)
     (2, ('oslo', 'rome'), array([0, 2]))
-    >>> clients.count_labels()
-    {'-1': array([0, 1]), '1': array([1, 1])}
     >>> print(clients)
     2 clients, 3 rows (given)
     <BLANKLINE>
@@ -71,9 +67,7 @@ class Clients:
         named = as_names("clients", owners)
         self.labels = None if labels is None else as_names("labels", labels)
         if self.labels is not None and len(self.labels) != len(named):
-            raise InputError(
-                f"clients are given for {len(named)} rows, labels for {len(self.labels)}"
-            )
+            raise InputError(f"{len(named)} rows have clients, but {len(self.labels)} have labels")
         self._unique, owner = np.unique(named, return_inverse=True)
         self.how = how
         self.rows: Integers = np.argsort(owner, kind="stable")
@@ -88,9 +82,7 @@ class Clients:
 
     def __str__(self) -> str:
         counts = self.count_labels(TABLE_LABELS)
-        headings = [
-            label if label.endswith(" others") else f"label {shorten(label)}" for label in counts
-        ]
+        headings = [k if k.endswith(" others") else f"label {shorten(k)}" for k in counts]
         summary = [
             ["", "least", "median", "most"],
             ["rows per client", *_quantiles(self.sizes, _number)],
@@ -128,8 +120,7 @@ class Clients:
     @property
     def row_weights(self) -> npt.NDArray[np.float64]:
         """Weights of the rows, up to a factor, that give all clients the same weight."""
-        weights: npt.NDArray[np.float64] = 1 / self.sizes[self.owners]
-        return weights
+        return np.asarray(1 / self.sizes[self.owners])
 
     def rows_of(self, m: int) -> Integers:
         """Return the rows of client number m, in ascending order."""

@@ -69,12 +69,9 @@ def labels_to_signs(labels: ArrayLike, where: str) -> NDArray[np.float64]:
     classes = np.unique(values).tolist()
     if tuple(classes) in LABEL_PAIRS:
         return np.where(values == classes[1], 1.0, -1.0)
-    listed = ", ".join(f"{label:g}" for label in classes[:6])
-    if len(classes) == 1:
-        raise DataError(f"{where}: every row has label {listed}; two classes are needed")
+    listed = ", ".join(f"{label:g}" for label in classes[:6]) + ", ..." * (len(classes) > 6)
     if len(classes) != 2:
-        more = ", ..." if len(classes) > 6 else ""
-        raise DataError(f"{where}: two classes are needed, found {len(classes)}: {listed}{more}")
+        raise DataError(f"{where}: two classes are needed, found {len(classes)}: {listed}")
     raise DataError(
         f"{where}: labels are {{{listed}}}; accepted pairs: {{-1, +1}}, {{0, 1}}, {{1, 2}}"
     )

@@ -158,7 +158,7 @@ def parse_lines(text: bytes, n_features: int | None) -> tuple[Rows, NDArray[np.f
 def _cut_columns(
     characters: NDArray[np.uint8], starts: NDArray[np.int64], colons: NDArray[np.int64]
 ) -> NDArray[np.int64] | None:
-    """Replace the column numbers, from starts to colons, by spaces; None if one is no number."""
+    """Cut out the column numbers, from starts to colons; return None if one is not a number."""
     length = colons - starts
     if not 0 < length.min(initial=1) <= length.max(initial=1) <= MOST_DIGITS:
         return None

@@ -32,17 +32,14 @@ OnProgress = Callable[[int, int | None], object]
 
 @dataclass(frozen=True)
 class Source:
-    """A data set: its shape and, unless it is generated, the file to download.
-
-    ``sha256`` is the checksum of the file as downloaded, None if none was published.
-    """
+    """A data set: its shape and, unless it is generated, the file to download."""
 
     name: str
     file: str
     n_samples: int
     n_features: int
     note: str
-    sha256: str | None = None
+    sha256: str | None = None  # of the file as downloaded, if it was published
     site: str = LIBSVM_URL
 
 
@@ -184,10 +181,9 @@ def find(name: str) -> Path:
     source = look_up("data set", name, SOURCES)
     path = _local(source)
     if path is None:
-        searched = " or ".join(map(str, _folders()))
         raise DataError(
-            f"{name} is not on this machine: no {source.file} in {searched}; "
-            f"get it with 'fedac data fetch {name}'"
+            f"{name} is not on this machine: no {source.file} in "
+            f"{' or '.join(map(str, _folders()))}; get it with 'fedac data fetch {name}'"
         )
     return path
 
@@ -214,9 +210,8 @@ def _sha256(path: Path) -> str:
 def _download(url: str, path: Path, sha256: str | None, on_progress: OnProgress) -> None:
     """Download ``url`` to ``path``, resuming from ``path.part`` if that exists.
 
-    The file appears at ``path`` only once it is complete and its checksum, if one is given, is
-    right. If no checksum is given, the one found is recorded next to the file. If the download
-    fails, the partial file is kept; if the checksum is wrong, it is deleted.
+    The file appears at ``path`` once it is complete and has the given checksum. If none is given,
+    the one found is recorded next to the file.
     """
     part = path.with_name(path.name + ".part")
     try:
@@ -296,10 +291,9 @@ WEIGHT_SCALE = 1.9
 def synthetic(n_samples: int = 32561, n_features: int = 123, seed: int = 0) -> Dataset:
     """Generate sparse one-hot data in the shape of a9a.
 
-    Each row has one category of each of 14 attributes, with Zipf frequencies. Half of a row's
-    attributes follow one common draw, so columns are correlated. Labels come from a logistic
-    model whose weights do not depend on the seed, with an intercept that makes 24% positive.
-    Other numbers of features keep the relative sizes of attributes.
+    Each row has one category of each of 14 attributes, with Zipf frequencies and correlated
+    columns. Labels come from a logistic model whose weights do not depend on the seed; 24% are
+    positive. Other numbers of features keep the relative sizes of attributes.
 
     Examples
     --------
@@ -337,8 +331,7 @@ def synthetic(n_samples: int = 32561, n_features: int = 123, seed: int = 0) -> D
 def dense(n_samples: int = 4000, n_features: int = 2000, seed: int = 0) -> Dataset:
     """Generate dense data in the shape of epsilon: rows of unit length, balanced classes.
 
-    Rows are uniform on the sphere; labels are the sign of a noisy linear model. Epsilon itself
-    has 400,000 rows and 2,000 columns.
+    Rows are uniform on the sphere; labels are the sign of a noisy linear model.
 
     Examples
     --------

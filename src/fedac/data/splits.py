@@ -1,7 +1,6 @@
 """Splits of rows among clients: by name, by a file of client names, or by an array.
 
-Every client gets at least one row; a split that cannot provide that raises `InputError`. Splits are
-never redrawn until they fit, because that might take forever.
+Every client gets at least one row, without redrawing splits until they fit.
 """
 
 from __future__ import annotations
@@ -50,11 +49,8 @@ def split(
 
     Examples
     --------
-    >>> labels = [1, -1, 1, -1, 1, -1]
-    >>> split(labels, clients=2, by="label").owners
+    >>> split([1, -1, 1, -1, 1, -1], clients=2, by="label").owners
     array([1, 0, 1, 0, 1, 0])
-    >>> split(labels, by=["rome", "oslo", "rome", "rome", "oslo", "rome"]).sizes
-    array([2, 4])
     """
     labels = as_names("the labels to split", getattr(data, "y", data))
     if not isinstance(by, str):
@@ -71,7 +67,7 @@ def split(
 
 
 def is_split(by: str) -> bool:
-    """Return whether a text names a split; its parentheses are not checked."""
+    """Return whether a text names a split; the number in its parentheses is not checked."""
     return _parse(by)[0] in SPLITS
 
 
@@ -84,18 +80,24 @@ def check_split(clients: int | None, by: str, seed: int) -> tuple[Splitter, floa
             raise InputError(f"{unknown}; to read a file: by=Path({by!r}).read_text().splitlines()")
         raise unknown
     make, check = SPLITS[key]
-    a = 0.0
-    if check is not None:
-        try:
-            a = check(f"a of {key}", float(number))
-        except InputError as error:
-            raise InputError(f"split {by!r}: {error}") from None
-        except ValueError:
-            raise InputError(f"split {by!r}: {number!r} is not a number") from None
+    try:
+        a = 0.0 if check is None else check(f"a of {key}", float(number))
+    except InputError as error:
+        raise InputError(f"split {by!r}: {error}") from None
+    except ValueError:
+        raise InputError(f"split {by!r}: {number!r} is not a number") from None
     if clients is None:
         raise InputError("clients is missing: give the number of clients")
     require_count("seed of the split", seed, least=0)
     return make, a, require_count("clients", clients)
+
+
+def check_clients(clients: int | None, by: str, seed: int = 0) -> None:
+    """Raise the errors of `load_clients` that do not depend on the data, before it is loaded."""
+    if is_split(by):
+        check_split(clients, by, seed)
+    elif not os.path.isfile(by):  # noqa: PTH113 - Path.is_file raises if a name is too long
+        raise InputError(f"{unknown_name('split', by, SPLITS)}; nor is '{by}' a file")
 
 
 def load_clients(data: Dataset, clients: int | None, by: str, seed: int = 0) -> Clients:
@@ -104,7 +106,8 @@ def load_clients(data: Dataset, clients: int | None, by: str, seed: int = 0) -> 
     The file has one client name per line, in the order of the rows. If all names are whole numbers,
     they are sorted as numbers. For a file named like a split, write ``./iid``.
     """
-    if not _is_file(by):
+    check_clients(clients, by, seed)
+    if is_split(by):
         return split(data, clients, by, seed)
     names = _read_names(Path(by))
     if len(names) != data.n_samples:
@@ -118,26 +121,11 @@ def load_clients(data: Dataset, clients: int | None, by: str, seed: int = 0) -> 
     return found
 
 
-def check_clients(clients: int | None, by: str, seed: int = 0) -> None:
-    """Raise the errors of `load_clients` that do not depend on the data, before it is loaded."""
-    if not _is_file(by):
-        check_split(clients, by, seed)
-
-
-def _is_file(by: str) -> bool:
-    if is_split(by):
-        return False
-    if not os.path.isfile(by):  # noqa: PTH113 - Path.is_file raises if a name is too long
-        raise InputError(f"{unknown_name('split', by, SPLITS)}; nor is '{by}' a file")
-    return True
-
-
 def _read_names(path: Path) -> npt.NDArray[np.generic]:
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        names = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
     except UnicodeDecodeError:
         raise InputError(f"{path} is not a text file with one client name per line") from None
-    names = [line.strip() for line in lines]
     for number, name in enumerate(names, start=1):
         if not 0 < len(name) <= LONGEST_NAME:
             what = f"has {len(name)} characters" if name else "is empty"

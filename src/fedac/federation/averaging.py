@@ -14,15 +14,7 @@ WEIGHTINGS = ("uniform", "examples")
 
 
 def require_weighting(weighting: str) -> str:
-    """Return a weighting; raise InputError if it is unknown.
-
-    Examples
-    --------
-    >>> require_weighting("size")
-    Traceback (most recent call last):
-    ...
-    fedac.errors.InputError: unknown weighting 'size'; known: examples, uniform
-    """
+    """Return a weighting; raise InputError if it is unknown."""
     if weighting not in WEIGHTINGS:
         raise unknown_name("weighting", str(weighting), WEIGHTINGS)
     return weighting
@@ -31,15 +23,7 @@ def require_weighting(weighting: str) -> str:
 def weighted_mean(
     values: Sequence[npt.ArrayLike], weights: Sequence[float]
 ) -> npt.NDArray[np.floating[Any]]:
-    """Return the weighted mean in the dtype of the values, summed in float64 to avoid overflow.
-
-    Examples
-    --------
-    >>> weighted_mean([np.array([1.0, 0.0]), np.array([5.0, 4.0])], [3, 1])
-    array([2., 1.])
-    >>> weighted_mean([np.float16([1024])] * 100, [1] * 100).tolist()
-    [1024.0]
-    """
+    """Return the weighted mean in the dtype of the values, summed in float64 to avoid overflow."""
     total = sum(weights)
     mean = np.zeros(np.shape(values[0]))
     for value, weight in zip(values, weights, strict=True):
@@ -52,8 +36,6 @@ def mean_by_key(
 ) -> dict[str, npt.NDArray[np.floating[Any]]]:
     """Return the weighted mean for each key, over the mappings that have it.
 
-    Examples
-    --------
     >>> means = mean_by_key([{"loss": 1.0}, {"loss": 5.0, "accuracy": 0.5}], [3, 1])
     >>> {key: float(value) for key, value in means.items()}
     {'loss': 2.0, 'accuracy': 0.5}

@@ -65,7 +65,10 @@ class Envelope:
             raise InputError(f"cannot read the checkpoint '{path}': {error.strerror}") from error
         with file:
             try:
-                _require_checksums(file)
+                with zipfile.ZipFile(file) as archive:  # PyTorch does not check the checksums
+                    if (damaged := archive.testzip()) is not None:
+                        raise ValueError(f"entry '{damaged}' is damaged")
+                file.seek(0)
                 return load(file)
             except InputError as error:
                 raise InputError(f"cannot use '{path}': {error}") from error
@@ -75,24 +78,8 @@ class Envelope:
                 ) from error
 
 
-def _require_checksums(file: BinaryIO) -> None:
-    """Raise ValueError if an archive is damaged; PyTorch does not check its checksums."""
-    with zipfile.ZipFile(file) as archive:
-        damaged = archive.testzip()
-    if damaged is not None:
-        raise ValueError(f"entry '{damaged}' is damaged")
-    file.seek(0)
-
-
 def describe_rule(algorithm: Algorithm, hp: Hyperparameters) -> dict[str, Any]:
-    """Return the identity of an algorithm, since two may have the same name.
-
-    Examples
-    --------
-    >>> from fedac.algorithms import FEDAVG
-    >>> describe_rule(FEDAVG, FEDAVG.couple(eta=0.5, mu=1.0, K=1))["hyperparameters"]
-    {'eta': 0.5}
-    """
+    """Return the identity of an algorithm, since two may have the same name."""
     return {
         "algorithm": algorithm.name,
         "hyperparameters": asdict(hp),
@@ -101,17 +88,7 @@ def describe_rule(algorithm: Algorithm, hp: Hyperparameters) -> dict[str, Any]:
 
 
 def require_same_rule(saved: Mapping[str, Any], algorithm: Algorithm, hp: Hyperparameters) -> None:
-    """Raise InputError if `saved`, a result of `describe_rule`, is of another algorithm.
-
-    Examples
-    --------
-    >>> from fedac.algorithms import FEDAC_I, FEDAVG
-    >>> hp = FEDAVG.couple(eta=0.5, mu=1.0, K=1)
-    >>> require_same_rule({"algorithm": "fedac-i"}, FEDAVG, hp)
-    Traceback (most recent call last):
-    ...
-    fedac.errors.InputError: it was written by algorithm 'fedac-i', not 'fedavg'
-    """
+    """Raise InputError if `saved`, a result of `describe_rule`, is of another algorithm."""
     mine = describe_rule(algorithm, hp)
     name = saved["algorithm"]
     if name != algorithm.name:

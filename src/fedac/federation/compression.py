@@ -62,31 +62,14 @@ def nearest_bfloat16(x: Any) -> Any:
 
 
 def require_wire(wire: str) -> str:
-    """Return a wire format; raise InputError if it is unknown.
-
-    Examples
-    --------
-    >>> require_wire("int4")
-    Traceback (most recent call last):
-    ...
-    fedac.errors.InputError: unknown wire format 'int4'; did you mean 'int8'? known: bfloat16, \
-float32, int8
-    """
+    """Return a wire format; raise InputError if it is unknown."""
     if wire not in WIRES:
         raise unknown_name("wire format", str(wire), WIRES)
     return wire
 
 
 def require_wire_seed(seed: int) -> int:
-    """Return a seed of compression; raise InputError if it does not fit 63 bits.
-
-    Examples
-    --------
-    >>> require_wire_seed(2**63)
-    Traceback (most recent call last):
-    ...
-    fedac.errors.InputError: wire_seed must be at most 2^63 - 1, got 9223372036854775808
-    """
+    """Return a seed of compression; raise InputError if it does not fit 63 bits."""
     if require_count("wire_seed", seed, least=0) >= 2**63:
         raise InputError(f"wire_seed must be at most 2^63 - 1, got {seed}")
     return seed
@@ -95,8 +78,6 @@ def require_wire_seed(seed: int) -> int:
 def bytes_of(wire: str, numbers: int) -> int:
     """Return the bytes of a vector.
 
-    Examples
-    --------
     >>> [bytes_of(wire, 1024) for wire in WIRES]
     [4096, 2048, 1040]
     """
@@ -106,14 +87,7 @@ def bytes_of(wire: str, numbers: int) -> int:
 
 
 def bytes_up(algorithm: Algorithm, dim: int, wire: str = FLOAT32) -> int:
-    """Return the bytes that a client sends in a round, for a model with `dim` parameters.
-
-    Examples
-    --------
-    >>> from fedac.algorithms import get
-    >>> bytes_up(get("fedac-i"), 1024), bytes_up(get("fedac-i"), 1024, "int8")
-    (8192, 2080)
-    """
+    """Return the bytes that a client sends in a round, for a model with `dim` parameters."""
     return algorithm.vectors_up * bytes_of(wire, dim)
 
 
@@ -135,23 +109,15 @@ def keys_of(seed: int, m: npt.ArrayLike, r: int, t: npt.ArrayLike) -> npt.NDArra
 def rounded(wire: str, x: npt.ArrayLike, keys: npt.ArrayLike) -> npt.NDArray[np.float64]:
     """Return vectors (the last axis of x) as they arrive; `keys` has one key for each.
 
-    Examples
-    --------
-    >>> x = np.array([1.0, -0.3, 0.0])
-    >>> rounded("bfloat16", x, 7)
+    >>> rounded("bfloat16", np.array([1.0, -0.3, 0.0]), 7)
     array([ 1.        , -0.30078125,  0.        ])
-    >>> many = rounded("int8", np.tile(x, (10_000, 1)), np.arange(10_000))
-    >>> bool(abs(many.mean(axis=0) - x).max() < 1e-4)
-    True
     """
     values = np.asarray(x, np.float64)
     if wire == FLOAT32:
         return values
     if wire == BFLOAT16:
-        nearest: npt.NDArray[np.float64] = nearest_bfloat16(values)
-        return nearest
-    codes, scales = _codes(values, np.asarray(keys, np.uint64))
-    return _from_codes(codes, scales)
+        return np.asarray(nearest_bfloat16(values))
+    return _from_codes(*_codes(values, np.asarray(keys, np.uint64)))
 
 
 def encode(wire: str, x: npt.ArrayLike, key: int | np.uint64, *, first: int = 0) -> Bytes:
@@ -172,14 +138,7 @@ def encode(wire: str, x: npt.ArrayLike, key: int | np.uint64, *, first: int = 0)
 
 
 def decode(wire: str, data: Bytes, numbers: int) -> npt.NDArray[np.float64]:
-    """Decode a vector of `numbers` numbers.
-
-    Examples
-    --------
-    >>> x = np.array([1.0, -0.3, 0.0])
-    >>> bool((decode("int8", encode("int8", x, 7), 3) == rounded("int8", x, 7)).all())
-    True
-    """
+    """Decode a vector of `numbers` numbers."""
     if wire == INT8:
         scales = data[: 4 * -(-numbers // BLOCK)].view(np.float32)
         codes = data[scales.nbytes :].view(np.int8)
@@ -196,13 +155,6 @@ class Sender:
 
     `residuals` enables error feedback: the rounding errors of the last message, one array for each
     vector, are added to this one and replaced by its own. `first` is the offset of a chunk.
-
-    Examples
-    --------
-    >>> sender = Sender("int8", seed=0, m=2, r=5)
-    >>> arrived = sender(np.array([0.1, -0.3]), 0)
-    >>> bool((decode("int8", sender.data[0], 2) == arrived).all())
-    True
 
     >>> residuals = [np.array([0.001, 0.0])]
     >>> sender = Sender("int8", seed=0, m=2, r=6, residuals=residuals)
@@ -248,8 +200,7 @@ def _from_codes(
     codes: npt.NDArray[np.float64], scales: npt.NDArray[np.float32]
 ) -> npt.NDArray[np.float64]:
     with np.errstate(invalid="ignore"):
-        values: npt.NDArray[np.float64] = codes * _per_number(scales, codes.shape[-1])
-    return values
+        return np.asarray(codes * _per_number(scales, codes.shape[-1]))
 
 
 def _per_number(scales: npt.NDArray[np.float32], numbers: int) -> npt.NDArray[np.float32]:

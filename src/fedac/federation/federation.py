@@ -45,10 +45,12 @@ class Federation:
         """The number of clients in a round."""
         return self.M if self.count is None else self.count
 
-    @property
-    def alike(self) -> bool:
+    @cached_property
+    def equal_weights(self) -> bool:
         """Whether all clients have the same weight."""
-        return self.clients is None or self.weighting == "uniform" or self._equal_sizes
+        if self.clients is None or self.weighting == "uniform":
+            return True
+        return int(np.ptp(self.clients.sizes)) == 0
 
     @property
     def largest(self) -> int:
@@ -59,10 +61,6 @@ class Federation:
     def batch_rows(self) -> int | RowNumbers:
         """Rows of a local step: one number for all clients, or an array."""
         return batch_rows(self.batch, self.n, self.clients)
-
-    @cached_property
-    def _equal_sizes(self) -> bool:
-        return self.clients is not None and int(np.ptp(self.clients.sizes)) == 0
 
     def members(self, r: int) -> RowNumbers:
         """Return the numbers of the clients in round r, in ascending order."""
@@ -76,36 +74,32 @@ class Federation:
 
     def weights(self, members: RowNumbers) -> Array:
         """Return the weights of these clients; the sum is 1."""
-        if self.alike:
+        if self.equal_weights:
             return np.full(len(members), 1 / len(members))
         sizes = self.sizes(members).astype(np.float64)
-        weights: Array = sizes / sizes.sum()
-        return weights
+        return np.asarray(sizes / sizes.sum())
 
     def share(self, r: int) -> float:
-        """Return the total weight of the clients in round r; all clients together weigh 1.
-
-        >>> some = Federation(M=2, n=4, seed=1, clients=Clients([0, 1, 1, 1]), count=1)
-        >>> some.members(0), some.share(0)
-        (array([1]), 0.75)
-        """
+        """Return the total weight of the clients in round r; all clients together weigh 1."""
         if self.count is None:
             return 1.0
-        if self.alike:
+        if self.equal_weights:
             return self.count / self.M
         return float(self.sizes(self.members(r)).sum() / self.n)
 
     def mean(self, values: Array, members: RowNumbers) -> Array:
         """Return the weighted mean of an array with a row for each of these clients."""
-        mean: Array = values.mean(axis=0) if self.alike else self.weights(members) @ values
-        return mean
+        return np.asarray(
+            values.mean(axis=0) if self.equal_weights else self.weights(members) @ values
+        )
 
     def gradients(self, objective: Objective, W: Array, members: RowNumbers, step: int) -> Array:
         """Return the gradient of each of these clients at its row of W."""
         if self.batch is None:
             return self._full_gradients(objective, W, members)
-        drawn = sample_batch(self.seed, members, step, self.sizes(members), self.batch)
-        rows = drawn if self.clients is None else self._own_rows(members, drawn)
+        rows = sample_batch(self.seed, members, step, self.sizes(members), self.batch)
+        if self.clients is not None:
+            rows = self.clients.rows[self.clients.bounds[members][:, None] + rows]
         total = objective.stochastic_gradients(W, rows[:, 0])
         for others in rows.T[1:]:
             total = total + objective.stochastic_gradients(W, others)
@@ -119,11 +113,6 @@ class Federation:
             return self.n * this_round.gap
         return int(self.sizes(self.members(this_round.number)).sum()) * this_round.gap
 
-    def _own_rows(self, members: RowNumbers, drawn: RowNumbers) -> RowNumbers:
-        assert self.clients is not None
-        rows: RowNumbers = self.clients.rows[self.clients.bounds[members][:, None] + drawn]
-        return rows
-
     def _full_gradients(self, objective: Objective, W: Array, members: RowNumbers) -> Array:
         if self.clients is None:  # all have the same rows, so all are at the same point
             return np.broadcast_to(objective.gradient(W[0]), W.shape)
@@ -131,8 +120,7 @@ class Federation:
         rows = np.concatenate([self.clients.rows_of(m) for m in members])
         of_rows = objective.stochastic_gradients(np.repeat(W, sizes, axis=0), rows)
         firsts = np.concatenate([[0], np.cumsum(sizes[:-1])])
-        gradients: Array = np.add.reduceat(of_rows, firsts, axis=0) / sizes[:, None]
-        return gradients
+        return np.asarray(np.add.reduceat(of_rows, firsts, axis=0) / sizes[:, None])
 
 
 def make_federation(objective: Objective, spec: Spec, clients: Clients | None) -> Federation:
@@ -163,11 +151,7 @@ def batch_size(batch: int | str) -> int | None:
 
 
 def batch_rows(batch: int | None, n: int, clients: Clients | None) -> int | RowNumbers:
-    """Return the rows of a batch (None: full), one number for all clients or an array.
-
-    >>> batch_rows(8, 4, Clients([0, 1, 1, 1])), batch_rows(None, 4, Clients([0, 1, 1, 1]))
-    (8, array([1, 3]))
-    """
+    """Return the rows of a batch (None: full), one number for all clients or an array."""
     if batch is not None:
         return batch
     return n if clients is None else clients.sizes

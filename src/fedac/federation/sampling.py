@@ -25,15 +25,7 @@ _30, _27, _31 = np.uint64(30), np.uint64(27), np.uint64(31)
 
 
 def mix(z: Any) -> Any:
-    """Scramble 64-bit integers: SplitMix64's output function, a bijection.
-
-    Examples
-    --------
-    The first output of the published generator seeded with 0:
-
-    >>> hex(mix(np.array([GOLDEN]))[0])
-    '0xe220a8397b1dcdaf'
-    """
+    """Scramble 64-bit integers: SplitMix64's output function, a bijection."""
     z = (z ^ (z >> _30)) * _FIRST
     z = (z ^ (z >> _27)) * _SECOND
     return z ^ (z >> _31)
@@ -90,8 +82,6 @@ def sample_batch(
 def clients_in(share: float, N: int) -> int:
     """Return the number of clients in a share of N: rounded half to even, at least 1.
 
-    Examples
-    --------
     >>> clients_in(0.25, 10), clients_in(0.35, 10), clients_in(0.001, 10)
     (2, 4, 1)
     """
@@ -131,15 +121,7 @@ def participants(seed: int, r: int, N: int, count: int) -> npt.NDArray[np.int64]
 
 
 def gaussians(keys: npt.ArrayLike, size: int) -> npt.NDArray[np.float64]:
-    """Return `size` standard normal numbers for every key (Box-Muller), shape (len(keys), size).
-
-    Examples
-    --------
-    >>> gaussians([7, 8, 7], 2).shape
-    (3, 2)
-    >>> bool((gaussians([7], 3) == gaussians([7], 3)).all())
-    True
-    """
+    """Return `size` standard normal numbers for every key (Box-Muller), shape (len(keys), size)."""
     pairs = (size + 1) // 2
     stream = mix(np.asarray(keys).astype(np.uint64)[:, None] + GOLDEN)
     counters = np.arange(1, 2 * pairs + 1, dtype=np.uint64) * GOLDEN

@@ -91,19 +91,12 @@ class Schedule:
     def records(self, every: int) -> frozenset[int]:
         """Return the steps to record: 0, T, and the first synchronization after each `every`.
 
-        Between synchronizations no machine knows the average.
-
-        Examples
-        --------
         >>> sorted(Schedule.every(4, steps=20).records(every=6))
         [0, 8, 12, 20]
         """
         require_count("record_every", every)
-        steps = {0, self.T}
-        for _, t, gap in self:
-            if t // every < (t + gap) // every:
-                steps.add(t + gap)
-        return frozenset(steps)
+        ends = {t + gap for _, t, gap in self if t // every < (t + gap) // every}
+        return frozenset({0, self.T} | ends)
 
 
 # The factor of the step size in round r = 1, 2, ..., given the number in parentheses.

@@ -1,7 +1,6 @@
 """The objectives, with values, gradients and the constants of the paper's assumptions."""
 
-from fedac.objectives.augmented import Augmented
-from fedac.objectives.base import ConvexObjective, Objective
+from fedac.objectives.base import Augmented, ConvexObjective, Objective
 from fedac.objectives.heterogeneity import Heterogeneity
 from fedac.objectives.linear_model import HeldOut, LinearModel
 from fedac.objectives.losses import LOSSES, LeastSquares, LogisticRegression, SquaredHinge

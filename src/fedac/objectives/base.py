@@ -1,7 +1,7 @@
 """Objectives F(w) = E f(w; xi): values, gradients and, for convex ones, the paper's constants.
 
 ``xi`` is a row number below `n_samples`, even if the noise is artificial. Which rows a client
-draws is up to the federation.
+draws is up to the federation. `Augmented` adds an l2 term to any convex objective.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedac.errors import InputError
-from fedac.validate import Array
+from fedac.validate import Array, as_numbers, content_hash, require_positive
 
 if TYPE_CHECKING:
     from fedac.data.clients import Clients
@@ -30,8 +30,7 @@ MOST_ROWS = 10**8
 class Objective(ABC):
     """A function F of `dim` parameters with a gradient for each of its `n_samples` rows.
 
-    A subclass defines ``value``, ``gradient``, ``stochastic_gradients`` and ``fingerprint``. Any
-    method that needs no constants of F can then be simulated.
+    Methods that need no constants of F can be simulated on any subclass.
     """
 
     dim: int
@@ -70,9 +69,7 @@ class Objective(ABC):
 class ConvexObjective(Objective):
     """A convex objective with the constants of the paper's assumptions asm1 and asm2.
 
-    In addition to what `Objective` requires, a subclass defines ``hessian_product``, ``smoothness``
-    (L), ``strong_convexity`` (mu) and ``noise`` (sigma^2), and may define
-    ``third_order_smoothness`` (Q). The default ``fourth_moment`` (sigma4^4) visits all rows.
+    The default ``fourth_moment`` visits all rows.
     """
 
     @abstractmethod
@@ -104,17 +101,7 @@ class ConvexObjective(Objective):
         return None
 
     def fourth_moment(self, w: Array) -> float:
-        """Return sigma4^4 at w: E ||grad f(w; xi) - grad F(w)||^4 (asm2 (b)).
-
-        Examples
-        --------
-        Two rows with the gradients -1 and -3:
-
-        >>> from fedac.objectives import LeastSquares
-        >>> F = LeastSquares([[1.0], [1.0]], [1.0, 3.0])
-        >>> F.noise(np.zeros(1)), F.fourth_moment(np.zeros(1))
-        (1.0, 1.0)
-        """
+        """Return sigma4^4 at w: E ||grad f(w; xi) - grad F(w)||^4 (asm2 (b))."""
         if self.n_samples > MOST_ROWS:
             raise InputError(f"{type(self).__name__} has too many rows: define its fourth_moment")
         mean, total = self.gradient(w), 0.0
@@ -154,3 +141,96 @@ class ConvexObjective(Objective):
         from fedac.objectives.heterogeneity import measure
 
         return measure(self, clients, weighting)
+
+
+class Augmented(ConvexObjective):
+    """F(w) + lam/2 ||w - w_0||^2 (equation eq:aug), for the general convex case.
+
+    It is lam-strongly convex and (L + lam)-smooth. The added term is quadratic and
+    not random, so noise and Q do not change.
+
+    Parameters
+    ----------
+    base : ConvexObjective
+        F.
+    lam : float
+        Strength, above 0.
+    center : array of shape (d,)
+        w_0, the point the iterates start from.
+
+    Examples
+    --------
+    >>> from fedac.objectives import NoisyQuadratic
+    >>> F = Augmented(NoisyQuadratic([4.0, 0.0]), lam=0.5, center=[0.0, 2.0])
+    >>> F.smoothness, F.strong_convexity
+    (4.5, 0.5)
+    >>> F.gradient(np.array([1.0, 1.0]))
+    array([ 4.5, -0.5])
+    """
+
+    def __init__(self, base: ConvexObjective, *, lam: float, center: npt.ArrayLike) -> None:
+        self.base = base
+        self.lam = require_positive("lam", lam)
+        self.center = as_numbers("center", center).copy()
+        if self.center.shape != (base.dim,):
+            raise InputError(f"center must have shape ({base.dim},), got {self.center.shape}")
+        self.dim = base.dim
+        self.n_samples = base.n_samples
+
+    def value(self, w: Array) -> float:
+        """Return F(w) + lam/2 ||w - w_0||^2."""
+        offset = w - self.center
+        return self.base.value(w) + self.lam / 2 * float(offset @ offset)
+
+    def gradient(self, w: Array) -> Array:
+        """Return the gradient at w."""
+        return self.base.gradient(w) + self.lam * (w - self.center)
+
+    def hessian_product(self, w: Array, v: Array) -> Array:
+        """Return the Hessian at w, times v."""
+        return self.base.hessian_product(w, v) + self.lam * v
+
+    def stochastic_gradients(self, W: Array, rows: RowNumbers) -> Array:
+        """Return the gradients of F's rows plus the gradient of the added term."""
+        return self.base.stochastic_gradients(W, rows) + self.lam * (W - self.center)
+
+    def weighted(self, weights: Array) -> Self:
+        """Return the same with the rows of F weighted."""
+        return type(self)(self.base.weighted(weights), lam=self.lam, center=self.center)
+
+    def fingerprint(self) -> str:
+        """Return a hash of F, lam and the center."""
+        return content_hash(f"augmented {self.base.fingerprint()} {self.lam!r}", self.center)
+
+    @cached_property
+    def smoothness(self) -> float:
+        """``L + lam``."""
+        return self.base.smoothness + self.lam
+
+    @property
+    def strong_convexity(self) -> float:
+        """``mu + lam``."""
+        return self.base.strong_convexity + self.lam
+
+    @cached_property
+    def third_order_smoothness(self) -> float | None:
+        """Q of F."""
+        return self.base.third_order_smoothness
+
+    def noise(self, w: Array) -> float:
+        """Return sigma^2 of F."""
+        return self.base.noise(w)
+
+    @property
+    def noise_bound(self) -> float | None:
+        """The bound of F."""
+        return self.base.noise_bound
+
+    def fourth_moment(self, w: Array) -> float:
+        """Return sigma4^4 of F."""
+        return self.base.fourth_moment(w)
+
+    @property
+    def fourth_moment_bound(self) -> float | None:
+        """The bound of F."""
+        return self.base.fourth_moment_bound

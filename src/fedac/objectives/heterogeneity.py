@@ -1,8 +1,4 @@
-"""Data heterogeneity: how far the clients' objectives are from their mean F.
-
-F = sum_m p_m F_m, where F_m is the mean over the rows of client m. Clients are weighted by their
-rows, p_m = n_m/n, or equally, p_m = 1/N.
-"""
+"""Data heterogeneity: how far the clients' objectives F_m are from F = sum_m p_m F_m."""
 
 from __future__ import annotations
 
@@ -18,8 +14,7 @@ from threadpoolctl import threadpool_limits
 
 from fedac.data.clients import Clients, as_clients
 from fedac.federation.averaging import require_weighting
-from fedac.objectives.augmented import Augmented
-from fedac.objectives.base import ConvexObjective, Objective
+from fedac.objectives.base import Augmented, ConvexObjective, Objective
 from fedac.objectives.linear_model import LinearModel
 from fedac.objectives.minimizer import optimum
 from fedac.validate import Array
@@ -83,13 +78,13 @@ def measure(
 
 
 def _client_gradients(objective: Objective, w: Array, means: sp.csr_array) -> Iterator[Array]:
-    """Yield the gradients of all clients, some at a time."""
+    """Yield the gradients of all clients, a block at a time."""
     at_once = max(1, BLOCK // objective.dim)
     blocks = (means[first : first + at_once] for first in range(0, means.shape[0], at_once))
     if isinstance(objective, LinearModel):
         slopes = objective.derivative(objective.X @ w, objective.y)
         for block in blocks:
-            yield _dense(_scaled(block, slopes) @ objective.X) + objective.l2 * w
+            yield _dense(_scale_columns(block, slopes) @ objective.X) + objective.l2 * w
         return
     for block in blocks:
         W = np.broadcast_to(w, (block.nnz, objective.dim))
@@ -100,7 +95,7 @@ def _client_gradients(objective: Objective, w: Array, means: sp.csr_array) -> It
 def _hessian_distance(objective: LinearModel, w: Array, means: sp.csr_array, p: Array) -> float:
     """Return the largest spectral norm of F_m'' - F'' over all clients; l2 cancels."""
     curvature = objective.second_derivative(objective.X @ w, objective.y)
-    scaled = _scaled(means, curvature)
+    scaled = _scale_columns(means, curvature)
     # A client's Hessian is the Gram matrix of its scaled rows; the first client's rows come first.
     rows: Any = _scale_rows(np.sqrt(scaled.data), objective.X[scaled.indices])
     of_f = _gram(_scale_rows(np.sqrt(scaled.T @ p), objective.X))
@@ -126,8 +121,8 @@ def _scale_rows(factors: Array, rows: Any) -> Any:
     return (sp.diags_array(factors) @ rows).tocsr()
 
 
-def _scaled(matrix: sp.csr_array, factors: Array) -> sp.csr_array:
-    """Scale the columns of a matrix; stored zeros stay stored."""
+def _scale_columns(matrix: sp.csr_array, factors: Array) -> sp.csr_array:
+    # Not a product with a diagonal matrix: stored zeros must stay stored.
     data = matrix.data * factors[matrix.indices]
     return sp.csr_array((data, matrix.indices, matrix.indptr), shape=matrix.shape)
 

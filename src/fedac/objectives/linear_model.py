@@ -25,6 +25,7 @@ from fedac.objectives.base import ConvexObjective, RowNumbers
 from fedac.validate import Array, as_data, content_hash, require_nonnegative, signs_advice
 
 Matrix: TypeAlias = "Array | sp.csr_array"
+AnyMatrix: TypeAlias = "npt.ArrayLike | sp.sparray | sp.spmatrix"
 
 # Maximum number of columns for which all eigenvalues of the Gram matrix are computed.
 EXACT_SPECTRUM = 1000
@@ -71,8 +72,7 @@ class _Rows(ConvexObjective):
     def _squared_norms(self) -> Array:
         if isinstance(self.X, sp.csr_array):
             return np.asarray(self.X.multiply(self.X).sum(axis=1), dtype=np.float64).ravel()
-        norms: Array = np.einsum("nd,nd->n", self.X, self.X)
-        return norms
+        return np.asarray(np.einsum("nd,nd->n", self.X, self.X))
 
     @cached_property
     def _top_eigenvalue(self) -> float:
@@ -84,11 +84,11 @@ class _Rows(ConvexObjective):
             return float(np.linalg.eigvalsh(gram)[-1]) / self.n_samples
         if not self._squared_norms.any():
             return 0.0
-        operator = LinearOperator(
-            (self.dim, self.dim),
-            matvec=lambda v: self.X.T @ self._weigh(self.X @ v),
-            dtype=np.float64,
-        )
+
+        def gram_product(v: Array) -> Any:
+            return self.X.T @ self._weigh(self.X @ v)
+
+        operator = LinearOperator((self.dim, self.dim), matvec=gram_product, dtype=np.float64)
         # With a fixed start vector the same data gives the same L in every process.
         v0 = np.random.default_rng(0).standard_normal(self.dim)
         top = eigsh(operator, k=1, v0=v0, return_eigenvectors=False)
@@ -121,12 +121,7 @@ class LinearModel(_Rows):
     kernel: ClassVar[Any] = None
 
     def __init__(
-        self,
-        X: npt.ArrayLike | sp.sparray | sp.spmatrix,
-        y: npt.ArrayLike,
-        *,
-        l2: float = 0.0,
-        intercept: bool = False,
+        self, X: AnyMatrix, y: npt.ArrayLike, *, l2: float = 0.0, intercept: bool = False
     ) -> None:
         self.l2 = require_nonnegative("l2", l2)
         self.X = as_rows(X, intercept=intercept)
@@ -164,8 +159,7 @@ class LinearModel(_Rows):
         """Return F(W[k]) for every k in one pass over the data."""
         Z = self.X @ np.ascontiguousarray(W.T)
         losses = [self.mean_loss(z, self.y) for z in np.ascontiguousarray(Z.T)]
-        values: Array = np.array(losses) + self.l2 / 2 * np.einsum("kd,kd->k", W, W)
-        return values
+        return np.asarray(np.array(losses) + self.l2 / 2 * np.einsum("kd,kd->k", W, W))
 
     def mean_loss(self, z: Array, y: Array) -> float:
         """Return the mean loss over margins `z` of all rows."""
@@ -174,14 +168,12 @@ class LinearModel(_Rows):
     def gradient(self, w: Array) -> Array:
         """Return the gradient of F at w."""
         s = self._weigh(self.derivative(self.X @ w, self.y))
-        gradient: Array = self.X.T @ s / self.n_samples + self.l2 * w
-        return gradient
+        return np.asarray(self.X.T @ s / self.n_samples + self.l2 * w)
 
     def hessian_product(self, w: Array, v: Array) -> Array:
         """Return the Hessian of F at w, times v."""
         s = self._weigh(self.second_derivative(self.X @ w, self.y))
-        product: Array = self.X.T @ (s * (self.X @ v)) / self.n_samples + self.l2 * v
-        return product
+        return np.asarray(self.X.T @ (s * (self.X @ v)) / self.n_samples + self.l2 * v)
 
     def stochastic_gradients(self, W: Array, rows: RowNumbers) -> Array:
         """Return the gradient of row rows[m] at W[m] for every m."""
@@ -189,8 +181,7 @@ class LinearModel(_Rows):
         if isinstance(X, sp.csr_array):
             X = X.toarray()
         s = self.derivative(np.einsum("md,md->m", X, W), self.y[rows])
-        gradients: Array = s[:, None] * X + self.l2 * W
-        return gradients
+        return np.asarray(s[:, None] * X + self.l2 * W)
 
     def noise(self, w: Array) -> float:
         """Return sigma^2 at w; the l2 term is the same for every row and cancels."""
@@ -216,14 +207,12 @@ class LinearModel(_Rows):
 
     @property
     def fourth_moment_bound(self) -> float | None:
-        """8 mean ||x_i||^4 times the bound on the slope to the fourth; None without such a bound.
-
-        With m = E X, E ||X - m||^4 = E ||X||^4 + 4 E (X.m)^2 + 2 ||m||^2 E ||X||^2 - 3 ||m||^4
-        - 4 E ||X||^2 X.m. As a share of E ||X||^4 this is at most 1 + 6 t^2 + 4 t - 3 t^4, where
-        t = ||m|| / (E ||X||^4)^(1/4) is at most 1.
-        """
+        """8 mean ||x_i||^4 times the bound on the slope to the fourth; None without a bound."""
         if self.slope is None:
             return None
+        # With m = E X, E ||X - m||^4 = E ||X||^4 + 4 E (X.m)^2 + 2 ||m||^2 E ||X||^2 - 3 ||m||^4
+        # - 4 E ||X||^2 X.m. As a share of E ||X||^4 this is at most 1 + 6 t^2 + 4 t - 3 t^4, where
+        # t = ||m|| / (E ||X||^4)^(1/4) is at most 1.
         return 8 * self.slope**4 * float(self._weigh(self._squared_norms**2).mean())
 
     @cached_property
@@ -238,18 +227,16 @@ class LinearModel(_Rows):
 
     @cached_property
     def third_order_smoothness(self) -> float | None:
-        """Q <= max|loss'''| * lambda_max(X'X/n) * max_i ||x_i||.
-
-        The third derivative of F along a unit vector u is a mean of loss''' (x_i.u)^3, and
-        |x_i.u|^3 <= ||x_i|| (x_i.u)^2.
-        """
+        """Q <= max|loss'''| * lambda_max(X'X/n) * max_i ||x_i||."""
         if self.third_derivative is None:
             return None
+        # The third derivative of F along a unit vector u is a mean of loss''' (x_i.u)^3, and
+        # |x_i.u|^3 <= ||x_i|| (x_i.u)^2.
         longest = math.sqrt(self._squared_norms.max())
         return self.third_derivative * self._top_eigenvalue * longest
 
 
-def as_rows(X: npt.ArrayLike | sp.sparray | sp.spmatrix, *, intercept: bool) -> Matrix:
+def as_rows(X: AnyMatrix, *, intercept: bool) -> Matrix:
     """Return X as float64, CSR or C-contiguous, with the intercept column appended."""
     rows: Matrix
     if sp.issparse(X):
@@ -279,8 +266,7 @@ class HeldOut:
     >>> from fedac.objectives import LogisticRegression
     >>> F = LogisticRegression([[1.0, 0.0], [0.0, 2.0]], [1.0, -1.0], l2=0.5)
     >>> test = HeldOut.of(F, [[3.0, 0.0], [3.0, 1.0]], [1.0, -1.0])
-    >>> loss, accuracy = test.evaluate(np.array([1.0, -1.0]))
-    >>> accuracy
+    >>> test.evaluate(np.array([1.0, -1.0]))[1]  # the accuracy
     0.5
     """
 
@@ -300,12 +286,8 @@ class HeldOut:
             raise InputError(f"{type(model).__name__} needs labels -1 and +1 in the test set too")
         if isinstance(rows, sp.csr_array):
             if given > columns:
-                warnings.warn(
-                    f"the test set has {given} columns, the data has {columns}: the rest is "
-                    "ignored",
-                    ColumnsWarning,
-                    stacklevel=4,
-                )
+                message = f"the test set has {given} columns, the data has {columns}: the rest is"
+                warnings.warn(f"{message} ignored", ColumnsWarning, stacklevel=4)
             known = rows[:, :columns]
             arrays = (known.data, known.indices, known.indptr)
             rows = sp.csr_array(arrays, shape=(n, columns))

@@ -1,8 +1,7 @@
 """The optimum of an objective, to a relative gradient norm below 1e-12.
 
-L-BFGS from zero gets close; Newton steps, each solved by conjugate gradients on Hessian
-products, do the rest. Results are cached on disk under the objective's fingerprint and checked
-when they are read.
+L-BFGS gets close; Newton steps, solved by conjugate gradients on Hessian products, do the rest.
+Results are cached on disk by the objective's fingerprint, and checked when they are read.
 """
 
 from __future__ import annotations
@@ -77,11 +76,8 @@ def _minimize(objective: ConvexObjective) -> Array:
     ).x
     for _ in range(NEWTON_STEPS):
         g = objective.gradient(w)
-        hessian = LinearOperator(
-            (objective.dim, objective.dim),
-            matvec=partial(objective.hessian_product, w),
-            dtype=np.float64,
-        )
+        product = partial(objective.hessian_product, w)
+        hessian = LinearOperator((objective.dim,) * 2, matvec=product, dtype=np.float64)
         step, _ = cg(hessian, -g, rtol=1e-6, maxiter=10 * objective.dim)
         # With the infimum at infinity the gradient vanishes too, but the steps stay long.
         if _norm(g) <= tolerance and _norm(step) <= 1e-3 * (1 + _norm(w)):
@@ -96,9 +92,9 @@ def _minimize(objective: ConvexObjective) -> Array:
     slope = _norm(objective.gradient(w))
     if slope <= tolerance:
         raise NoOptimumError(
-            f"no optimum found: the objective is too flat to locate its minimum; at norm "
-            f"{_norm(w):.2g} the gradient is nearly zero ({slope:.2g}) but the next step has norm "
-            f"{_norm(step):.2g}. l2 is too small for this data: use a larger one"
+            f"no optimum found: the objective is too flat; at norm {_norm(w):.2g} the gradient is "
+            f"nearly zero ({slope:.2g}) but the next step has norm {_norm(step):.2g}. l2 is too "
+            "small for this data: use a larger one"
         )
     raise NoOptimumError(
         f"no optimum found: at norm {_norm(w):.2g} the gradient norm is still {slope:.2g}, and "
@@ -121,8 +117,8 @@ def _read(path: Path, objective: ConvexObjective) -> Array | None:
 def _large_gradient(objective: ConvexObjective) -> float:
     """Return a large gradient norm of the objective, relative to which rounding errors are small.
 
-    It is the norm at zero, or the largest that a nonnegative function with this L and F(0) can
-    have: the gradients of rows may be large where their mean is not.
+    It is the norm at zero or, because the gradients of rows may be large where their mean is not,
+    the largest that a nonnegative function with this L and F(0) can have.
     """
     zero = np.zeros(objective.dim)
     by_value = math.sqrt(2 * objective.smoothness * abs(objective.value(zero)))

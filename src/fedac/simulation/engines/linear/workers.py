@@ -182,7 +182,7 @@ class Context:
             if one_for_all or federation.count is None
             else federation.members(this_round.number),
             bounds=everybody if clients is None else clients.bounds,
-            weighted=not federation.alike,
+            weighted=not federation.equal_weights,
         )
 
 
