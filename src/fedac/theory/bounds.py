@@ -1,13 +1,18 @@
-"""Upper bounds and rates term by term, and the min-max lower bound."""
+"""Upper bounds and rates term by term, the values they accept, and the min-max lower bound."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from math import exp, log, sqrt
-from typing import Any
+from functools import wraps
+from math import exp, inf, log, log1p, sqrt
+from typing import Any, TypeVar
 
-from fedac.theory.constants import checked, log_ratio
+from fedac.errors import InputError
+from fedac.validate import require_nonnegative, require_positive
+
+R = TypeVar("R")
 
 TERMS = ("optimization", "variance", "accelerated_variance", "discrepancy")
 
@@ -107,6 +112,63 @@ def augmented_bound_with_logs(
 def accelerated_decay(L: float, mu: float, K: float, T: float) -> float:
     """Return the factor by which FedAc at eta = 1/L shrinks a potential in T steps."""
     return exp(-max(mu / L, sqrt(mu / (L * K))) * T)
+
+
+@contextmanager
+def valid(letters: Mapping[str, float]) -> Iterator[dict[str, float]]:
+    """Check the letters of a formula, and explain if it fails because of their size.
+
+    Gives them as floats: NumPy's integers would silently overflow in the eighth power of T.
+    """
+    for name, value in letters.items():
+        if name in ("M", "K", "T") and require_positive(name, value) < 1:
+            raise InputError(f"{name} must be at least 1, got {value!r}")
+        (require_positive if name in ("L", "mu", "eta", "D0") else require_nonnegative)(name, value)
+    K, T = letters.get("K", 1), letters.get("T", inf)
+    if K > T:
+        raise InputError(f"K (local steps) must be at most T (steps), got K={K:g} and T={T:g}")
+    mu, L = letters.get("mu", 0), letters.get("L", inf)
+    if mu > L * (1 + 1e-12):
+        raise InputError(f"mu must be at most L, got mu={mu:g} and L={L:g}")
+    try:
+        yield {name: float(value) for name, value in letters.items()}
+    except InputError:
+        raise
+    except (ArithmeticError, ValueError):  # for example the logarithm of a number that underflowed
+        given = ", ".join(f"{name}={value!r:.20}" for name, value in letters.items())
+        raise InputError(f"these numbers are too large or too small together: {given}") from None
+
+
+def checked(formula: Callable[..., R]) -> Callable[..., R]:
+    """Decorate a formula so that it checks its letters."""
+
+    @wraps(formula)
+    def call(**letters: float) -> R:
+        with valid(letters) as values:
+            return formula(**values)
+
+    return call
+
+
+def require_small(eta: float, largest: float) -> None:
+    """Raise InputError for a step size for which nothing is proven."""
+    if eta > largest * (1 + 1e-12):
+        raise InputError(f"this bound needs eta of at most {largest:.4g}, got {eta:g}")
+
+
+def log_ratio(numerator: float, denominator: float, shift: float = 1.0) -> float:
+    """Return log(e^shift + numerator/denominator) without overflow, where 0/0 is 0."""
+    if numerator == 0:
+        return shift
+    if denominator == 0:
+        return inf
+    x = log(numerator) - log(denominator)
+    return max(x, shift) + log1p(exp(-abs(x - shift)))
+
+
+def divide(numerator: float, denominator: float) -> float:
+    """Divide; x/0 is infinite."""
+    return numerator / denominator if denominator else inf
 
 
 @checked

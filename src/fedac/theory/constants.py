@@ -1,13 +1,10 @@
-"""The constants of a problem that the theorems need: valid values, estimates and the potentials."""
+"""The constants of a problem that the theorems need, how to estimate them, and the potentials."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import partial, wraps
-from math import exp, inf, log, log1p
-from typing import Any, ParamSpec, TypeVar
 
 import numpy.typing as npt
 
@@ -15,9 +12,6 @@ from fedac.errors import InputError
 from fedac.objectives import ConvexObjective, optimum
 from fedac.simulation.problem import start_point
 from fedac.validate import Array, require_nonnegative, require_positive
-
-P = ParamSpec("P")
-R = TypeVar("R")
 
 # Default values of omitted constants, explained.
 DEFAULTS = {
@@ -135,10 +129,7 @@ def estimate(
     2.5
     """
     w_0, best = start_point(objective, start), optimum(objective)
-    mu = objective.strong_convexity
-    at_start: dict[str, Any] = {
-        "suboptimality": objective.value(w_0) - best.value, "w": w_0, "w_star": best.w, "mu": mu,
-    }  # fmt: skip
+    mu, above = objective.strong_convexity, objective.value(w_0) - best.value
     second, fourth = objective.noise_bound, objective.fourth_moment_bound
     if not bounded:
         second = max(objective.noise(w_0), objective.noise(best.w))
@@ -157,81 +148,17 @@ def estimate(
         sigma4=max(sigma, fourth**0.25),
         D0=math.dist(w_0, best.w),
         Q=objective.third_order_smoothness,
-        Psi0=psi(**at_start),
-        Phi0=phi(**at_start),
+        Psi0=psi(above, w_0, best.w, mu),
+        Phi0=phi(above, w_0, best.w, mu),
         how=ESTIMATES | BOUNDS if bounded else ESTIMATES,
     )
 
 
-def psi(*, suboptimality: float, w: Array, w_star: Array, mu: float) -> float:
+def psi(suboptimality: float, w: Array, w_star: Array, mu: float) -> float:
     """Return Psi = F(w_ag) - F* + mu/2 ||w - w*||^2 (eq:fedaci:potential), for FedAc-I."""
     return suboptimality + mu / 2 * float((w - w_star) @ (w - w_star))
 
 
-def phi(*, suboptimality: float, w: Array, w_star: Array, mu: float) -> float:
+def phi(suboptimality: float, w: Array, w_star: Array, mu: float) -> float:
     """Return Phi = F(w_ag) - F* + mu/6 ||w - w*||^2 (eq:centralied:potential), for FedAc-II."""
     return suboptimality + mu / 6 * float((w - w_star) @ (w - w_star))
-
-
-def check(*, K: float, T: float, M: float = 1, mu: float | None = None, **letters: float) -> None:
-    """Raise InputError for values that no theorem covers."""
-    for name, value in letters.items():
-        (require_positive if name in ("L", "eta", "D0") else require_nonnegative)(name, value)
-    for name, value in {"M": M, "K": K, "T": T}.items():
-        if require_positive(name, value) < 1:
-            raise InputError(f"{name} must be at least 1, got {value!r}")
-    if K > T:
-        raise InputError(f"K (local steps) must be at most T (steps), got K={K:g} and T={T:g}")
-    if mu is not None and require_positive("mu", mu) > letters.get("L", inf) * (1 + 1e-12):
-        raise InputError(f"mu must be at most L, got mu={mu:g} and L={letters['L']:g}")
-
-
-def evaluate(formula: Callable[..., R], letters: Mapping[str, float]) -> R:
-    """Check the letters and call a formula with them, as floats.
-
-    NumPy's integers would silently overflow in the eighth power of T.
-    """
-    check(**({"K": 1, "T": letters.get("K", 1)} | dict(letters)))
-    try:
-        return formula(**{name: float(value) for name, value in letters.items()})
-    except InputError:
-        raise
-    except (ArithmeticError, ValueError):  # for example the logarithm of a number that underflowed
-        given = ", ".join(f"{name}={value!r:.20}" for name, value in letters.items())
-        raise InputError(f"these numbers are too large or too small together: {given}") from None
-
-
-def checked(formula: Callable[P, R]) -> Callable[P, R]:
-    """Decorate a formula so that every call goes through `evaluate`."""
-
-    @wraps(formula)
-    def call(*args: P.args, **letters: P.kwargs) -> R:
-        values: dict[str, Any] = dict(letters)
-        return evaluate(partial(formula, *args), values)
-
-    return call
-
-
-def require_small(eta: float, largest: float) -> None:
-    """Raise InputError for a step size for which nothing is proven."""
-    if eta > largest * (1 + 1e-12):
-        raise InputError(f"this bound needs eta of at most {largest:.4g}, got {eta:g}")
-
-
-def log_ratio(numerator: float, denominator: float, shift: float = 1.0) -> float:
-    """Return log(e^shift + numerator/denominator) without overflow; x/0 is infinite and 0/0 is 0.
-
-    >>> log_ratio(0.0, 0.0), log_ratio(1.0, 0.0), round(log_ratio(1e300, 1e-300) / log(10))
-    (1.0, inf, 600)
-    """
-    if numerator == 0:
-        return shift
-    if denominator == 0:
-        return inf
-    x = log(numerator) - log(denominator)
-    return max(x, shift) + log1p(exp(-abs(x - shift)))
-
-
-def divide(numerator: float, denominator: float) -> float:
-    """Divide; x/0 is infinite."""
-    return numerator / denominator if denominator else inf

@@ -23,8 +23,7 @@ from __future__ import annotations
 from math import exp, inf, log1p, sqrt
 
 from fedac.errors import InputError
-from fedac.theory.bounds import Bound
-from fedac.theory.constants import checked, require_small
+from fedac.theory.bounds import Bound, checked, require_small
 
 
 @checked

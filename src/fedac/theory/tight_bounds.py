@@ -24,8 +24,7 @@ from math import exp, expm1, inf, log1p, sqrt
 
 from fedac.algorithms.hyperparameters import stable_gamma
 from fedac.theory import lemmas
-from fedac.theory.bounds import Bound
-from fedac.theory.constants import require_small
+from fedac.theory.bounds import Bound, require_small
 
 BoundFormula = Callable[..., Bound]
 
@@ -142,12 +141,7 @@ def augmented(bound: BoundFormula, *, start: str) -> BoundFormula:
     ) -> Bound:
         letters[start] = D0 if start == "D0" else min(L * D0**2 / 2, gap)
         found = bound(eta=eta, L=L + lam, mu=lam, **letters)
-        return Bound(
-            optimization=found.optimization + lam * D0**2 / 2,
-            variance=found.variance,
-            accelerated_variance=found.accelerated_variance,
-            discrepancy=found.discrepancy,
-        )
+        return replace(found, optimization=found.optimization + lam * D0**2 / 2)
 
     return on_augmented
 

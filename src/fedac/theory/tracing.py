@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -112,15 +111,15 @@ def _quantities(
     named = dict(zip(lane.algorithm.sequences, workers, strict=True))
     w, w_md = named["w"], lane.algorithm.query(workers, lane.hp)
     w_ag = named.get("w_ag", w)
-    at_mean: dict[str, Any] = {"w": w.mean(axis=0), "w_star": best.w, "mu": mu}
+    at_mean = w.mean(axis=0), best.w, mu
     # FedAc-I's discrepancy is a mean product of distances to the average.
     c = as_fedac(lane.hp).gamma * mu
     mixed = (_from_mean(w) + c * _from_mean(w_ag)) / (1 + c)
     # FedAc-II's is how far averaging is from commuting with the gradient.
     mean_gradient = np.mean([F.gradient(point) for point in w_md], axis=0)
     return (
-        psi(suboptimality=float(F.values(w_ag).mean()) - best.value, **at_mean),
-        phi(suboptimality=F.value(w_ag.mean(axis=0)) - best.value, **at_mean),
+        psi(float(F.values(w_ag).mean()) - best.value, *at_mean),
+        phi(F.value(w_ag.mean(axis=0)) - best.value, *at_mean),
         float((_norms(_from_mean(w_md)) * _norms(mixed)).mean()),
         float(np.sum((F.gradient(w_md.mean(axis=0)) - mean_gradient) ** 2)),
         float((_norms(_from_mean(w)) ** 4).mean()),
@@ -174,6 +173,5 @@ class PotentialRecorder:
         if "w_ag" not in record.sequences:
             return
         above, w = record.loss - self.optimum.value, record.state[record.sequences.index("w")]
-        at: dict[str, Any] = {"w": w, "w_star": self.optimum.w, "mu": self.mu}
-        self.psi[record.run].append(psi(suboptimality=above, **at))
-        self.phi[record.run].append(phi(suboptimality=above, **at))
+        self.psi[record.run].append(psi(above, w, self.optimum.w, self.mu))
+        self.phi[record.run].append(phi(above, w, self.optimum.w, self.mu))

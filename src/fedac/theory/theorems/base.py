@@ -7,13 +7,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import exp, log, sqrt
 from operator import itemgetter
-from typing import Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from fedac.algorithms import get
 from fedac.algorithms.hyperparameters import Hyperparameters
 from fedac.errors import InputError
-from fedac.theory.bounds import Bound, Rate
-from fedac.theory.constants import evaluate
+from fedac.theory.bounds import Bound, Rate, valid
 from fedac.validate import require_positive
 
 R = TypeVar("R")
@@ -71,9 +70,9 @@ class Theorem:
         The name in the JSON output of ``fedac plan``.
     algorithm : str
         The name of the algorithm.
-    rate_formula, step_size_formula, bound_formula : callable
-        The formulas of `rate`, `step_size` and `bound`. The rate is the first argument of the last
-        two.
+    rate_formula, eta_formula, bound_formula : callable
+        The formulas of `rate`, of `step_size`, which gives eta, or (eta, lam) if augmented, and of
+        `bound`. The rate is the first argument of the last two.
     at_formula : callable
         The formula of `at`: the bound for any step size eta (and lam, if augmented).
     eta_limit : float
@@ -114,7 +113,7 @@ class Theorem:
     name: str
     algorithm: str
     rate_formula: Callable[..., Rate]
-    step_size_formula: Callable[..., StepSize]
+    eta_formula: Callable[..., Any]
     bound_formula: Callable[..., Bound]
     at_formula: Callable[..., Bound]
     eta_limit: float = 1.0
@@ -136,33 +135,41 @@ class Theorem:
 
     def rate(self, **letters: float) -> Rate:
         """Return the terms without constants and logarithms."""
-        return evaluate(self.rate_formula, self._needed(letters))
+        with valid(self._needed(letters)) as values:
+            return self.rate_formula(**values)
 
     def step_size(self, **letters: float) -> StepSize:
         """Return the hyperparameters for which `bound` holds."""
-        return self._evaluate(self.step_size_formula, letters)
+
+        def couple(rate: Rate, **values: float) -> StepSize:
+            eta = self.eta_formula(rate, **values)
+            return self.coupled(*(eta if self.augmented else (eta, 0.0)), **values)
+
+        return self._with_rate(couple, letters)
 
     def bound(self, **letters: float) -> Bound:
         """Return the closed form, term by term. It is a worst case; most runs are far below it."""
-        return self._evaluate(self.bound_formula, letters)
+        return self._with_rate(self.bound_formula, letters)
 
     def at(self, eta: float, lam: float = 0.0, **letters: float) -> Bound:
         """Return the bound for any step size, and for any lam > 0 if the theorem uses one."""
-        steps = {"eta": eta}
+        given = self._needed(letters) | self._gap(letters) | {"eta": eta}
         if self.augmented:
-            steps["lam"] = require_positive("lam", lam)
-        return evaluate(self.at_formula, self._needed(letters) | self._gap(letters) | steps)
+            given["lam"] = require_positive("lam", lam)
+        with valid(given) as values:
+            return self.at_formula(**values)
 
     def best(self, **letters: float) -> Best:
         """Minimize `at` over all step sizes that it allows, and over lam."""
         minimize = self._best_lam if self.augmented else self._best_eta
-        return evaluate(minimize, self._needed(letters) | self._gap(letters))[1]
+        with valid(self._needed(letters) | self._gap(letters)) as values:
+            return minimize(**values)[1]
 
     def coupled(self, eta: float, lam: float = 0.0, **letters: float) -> StepSize:
         """Return all hyperparameters of the algorithm at a step size."""
-        needed = self._needed(letters)
+        needed: dict[str, Any] = self._needed(letters)
         mu = needed.get("mu", lam or 1.0)
-        return StepSize(get(self.algorithm).couple(eta=eta, mu=mu, K=int(needed["K"])), lam)
+        return StepSize(get(self.algorithm).couple(eta=eta, mu=mu, K=needed["K"]), lam)
 
     def _best_lam(self, *, L: float, T: float, D0: float, **letters: float) -> tuple[float, Best]:
         def at_lam(lam: float) -> tuple[float, Best]:
@@ -191,16 +198,14 @@ class Theorem:
         sides = [(low, high) for low, high in ((smallest, kink), (kink, largest)) if low < high]
         return min((golden_section(at_eta, *side) for side in sides), key=itemgetter(0))
 
-    def _evaluate(self, formula: Callable[..., R], letters: Mapping[str, float]) -> R:
-        def with_rate(*, T: float, **others: float) -> R:
-            if self.least_steps > T:
+    def _with_rate(self, formula: Callable[..., R], letters: Mapping[str, float]) -> R:
+        with valid(self._needed(letters)) as values:
+            if self.least_steps > values["T"]:
                 raise InputError(
                     f"theorem {self.label} needs T (steps) of at least {self.least_steps}, "
-                    f"got {T:g}"
+                    f"got {values['T']:g}"
                 )
-            return formula(self.rate_formula(T=T, **others), T=T, **others)
-
-        return evaluate(with_rate, self._needed(letters))
+            return formula(self.rate_formula(**values), **values)
 
     def _gap(self, letters: Mapping[str, float]) -> dict[str, float]:
         """Return the letter gap, a bound on F(w_0) - F*, if a potential at the start is known."""

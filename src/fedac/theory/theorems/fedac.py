@@ -11,12 +11,16 @@ from collections.abc import Callable
 from functools import partial
 from math import cbrt, exp, sqrt
 
-from fedac.algorithms import hyperparameters
-from fedac.algorithms.hyperparameters import Hyperparameters
 from fedac.theory import tight_bounds
-from fedac.theory.bounds import Rate, accelerated_decay, augmented_bound_with_logs, bound_with_logs
-from fedac.theory.constants import divide, log_ratio
-from fedac.theory.theorems.base import StepSize, Theorem
+from fedac.theory.bounds import (
+    Rate,
+    accelerated_decay,
+    augmented_bound_with_logs,
+    bound_with_logs,
+    divide,
+    log_ratio,
+)
+from fedac.theory.theorems.base import Theorem
 
 FEDACI_FULL = Theorem(
     label="fedaci:full",
@@ -28,10 +32,8 @@ FEDACI_FULL = Theorem(
         variance=sigma**2 / (mu * M * T),
         discrepancy=L * K**2 * sigma**2 / (mu**2 * T**3),
     ),
-    step_size_formula=lambda rate, *, L, mu, K, T, Psi0, **_: StepSize(
-        hyperparameters.fedac_i(
-            eta=min(1 / L, K / (mu * T**2) * log_ratio(Psi0, rate.noise) ** 2), mu=mu, K=K
-        )
+    eta_formula=lambda rate, *, L, mu, K, T, Psi0, **_: min(
+        1 / L, K / (mu * T**2) * log_ratio(Psi0, rate.noise) ** 2
     ),
     # of E[Psi_T]
     bound_formula=lambda rate, *, L, mu, K, T, Psi0, **_: bound_with_logs(
@@ -45,11 +47,10 @@ FEDACI_FULL = Theorem(
 )
 
 
-def _fedac_ii_step_size(
+def _fedac_ii_eta(
     rate: Rate, *, L: float, mu: float, K: float, T: float, Phi0: float, **_: float
-) -> StepSize:
-    eta = min(1 / L, 9 * K / (mu * T**2) * log_ratio(Phi0, rate.noise) ** 2)
-    return StepSize(hyperparameters.fedac_ii(eta=eta, mu=mu, K=K))
+) -> float:
+    return min(1 / L, 9 * K / (mu * T**2) * log_ratio(Phi0, rate.noise) ** 2)
 
 
 FEDACII_A1_FULL = Theorem(
@@ -62,7 +63,7 @@ FEDACII_A1_FULL = Theorem(
         variance=sigma**2 / (mu * M * T),
         discrepancy=L**2 * K**3 * sigma**2 / (mu**3 * T**4),
     ),
-    step_size_formula=_fedac_ii_step_size,
+    eta_formula=_fedac_ii_eta,
     # of E[Phi_T]
     bound_formula=lambda rate, *, L, mu, K, T, Phi0, **_: bound_with_logs(
         rate,
@@ -86,7 +87,7 @@ FEDACII_A2_FULL = Theorem(
         accelerated_variance=L * K**2 * sigma**2 / (mu**2 * M * T**3),
         discrepancy=Q**2 * K**6 * sigma4**4 / (mu**5 * T**8),
     ),
-    step_size_formula=_fedac_ii_step_size,
+    eta_formula=_fedac_ii_eta,
     # of E[Phi_T]
     bound_formula=lambda rate, *, L, mu, K, T, Phi0, **_: bound_with_logs(
         rate,
@@ -100,25 +101,23 @@ FEDACII_A2_FULL = Theorem(
 )
 
 
-def _gcvx_step_size(
+def _gcvx_eta(
     rate: Rate,
     *,
     full: Theorem,
-    couple: Callable[..., Hyperparameters],
     constant: float,
     caps: Callable[..., tuple[float, ...]],
     **letters: float,
-) -> StepSize:
-    """Return the step size on F + lam/2 ||w - w_0||^2 (eq:aug).
+) -> tuple[float, float]:
+    """Return eta and lam on F + lam/2 ||w - w_0||^2 (eq:aug).
 
-    It is the one of the theorem `full` with mu = lam and this constant, limited by `caps`.
+    eta is the step size of theorem `full` with mu = lam and this constant, limited by `caps`.
     """
     L, K, T, D0 = (letters[letter] for letter in ("L", "K", "T", "D0"))
     lam = max(rate.noise / D0**2, 2 * constant * L * K / T**2 * log_ratio(T**2, K, 2) ** 2)
     noise = full.rate_formula(mu=lam, **letters).noise
     eta = constant * K / (lam * T**2) * log_ratio(L * D0**2, noise) ** 2
-    eta = min(1 / (L + lam), eta, *caps(lam, **letters))
-    return StepSize(couple(eta=eta, mu=lam, K=K), lam)
+    return min(1 / (L + lam), eta, *caps(lam, **letters)), lam
 
 
 FEDACI_A1_GCVX = Theorem(
@@ -132,10 +131,9 @@ FEDACI_A1_GCVX = Theorem(
         variance=sigma * D0 / sqrt(M * T),
         discrepancy=cbrt(L * K**2 * sigma**2 * D0**4) / T,
     ),
-    step_size_formula=partial(
-        _gcvx_step_size,
+    eta_formula=partial(
+        _gcvx_eta,
         full=FEDACI_FULL,
-        couple=hyperparameters.fedac_i,
         constant=1,
         caps=lambda lam, *, L, sigma, K, T, D0, **_: (
             divide(cbrt(L * K * (D0 / lam) ** 2), T * cbrt(sigma**2)),
@@ -160,10 +158,9 @@ FEDACII_A1_GCVX = Theorem(
         variance=sigma * D0 / sqrt(M * T),
         discrepancy=sqrt(L * sigma * D0**3) * K**0.75 / T,
     ),
-    step_size_formula=partial(
-        _gcvx_step_size,
+    eta_formula=partial(
+        _gcvx_eta,
         full=FEDACII_A1_FULL,
-        couple=hyperparameters.fedac_ii,
         constant=9,
         caps=lambda lam, *, L, sigma, T, D0, **_: (
             divide(cbrt(L * (D0 / lam) ** 2), cbrt((T * sigma) ** 2)),
@@ -189,10 +186,9 @@ FEDACII_A2_GCVX = Theorem(
         accelerated_variance=cbrt(L * K**2 * sigma**2 * D0**4 / M) / T,
         discrepancy=cbrt(Q * sigma4**2 * D0**5 / T) * K / T,
     ),
-    step_size_formula=partial(
-        _gcvx_step_size,
+    eta_formula=partial(
+        _gcvx_eta,
         full=FEDACII_A2_FULL,
-        couple=hyperparameters.fedac_ii,
         constant=9,
         caps=lambda lam, *, L, sigma, M, K, T, D0, **_: (
             divide(cbrt(L * K * M * (D0 / lam) ** 2), T * cbrt(sigma**2)),

@@ -11,11 +11,9 @@ from __future__ import annotations
 
 from math import cbrt, exp, sqrt
 
-from fedac.algorithms import hyperparameters
 from fedac.theory import tight_bounds
-from fedac.theory.bounds import Bound, Rate, bound_with_logs
-from fedac.theory.constants import divide, log_ratio
-from fedac.theory.theorems.base import StepSize, Theorem
+from fedac.theory.bounds import Bound, Rate, bound_with_logs, divide, log_ratio
+from fedac.theory.theorems.base import Theorem
 
 FEDAVG_A1 = Theorem(
     label="fedavg:a1",
@@ -26,10 +24,8 @@ FEDAVG_A1 = Theorem(
         variance=sigma**2 / (mu * M * T),
         discrepancy=L * K * sigma**2 / (mu**2 * T**2),
     ),
-    step_size_formula=lambda rate, *, L, mu, T, D0, **_: StepSize(
-        hyperparameters.fedavg(
-            eta=min(1 / (4 * L), log_ratio(mu * T * D0**2, rate.noise) / (mu * T))
-        )
+    eta_formula=lambda rate, *, L, mu, T, D0, **_: min(
+        1 / (4 * L), log_ratio(mu * T * D0**2, rate.noise) / (mu * T)
     ),
     # of E[F] - F* for the weighted average. The remainder of the start is at most
     # exp(-eta mu T) D0^2/eta; without the limit 1/(4L) that is at most the largest noise term.
@@ -56,14 +52,10 @@ FEDAVG_A1_GCVX = Theorem(
         discrepancy=cbrt(L * K * sigma**2 * D0**4 / T**2),
     ),
     # balances D0^2/(eta T) with each noise term
-    step_size_formula=lambda rate, *, L, sigma, M, K, T, D0: StepSize(
-        hyperparameters.fedavg(
-            eta=min(
-                1 / (4 * L),
-                divide(D0 * sqrt(M), sigma * sqrt(T)),
-                divide(cbrt(D0**2), cbrt(L * K * T * sigma**2)),
-            )
-        )
+    eta_formula=lambda rate, *, L, sigma, M, K, T, D0: min(
+        1 / (4 * L),
+        divide(D0 * sqrt(M), sigma * sqrt(T)),
+        divide(cbrt(D0**2), cbrt(L * K * T * sigma**2)),
     ),
     # of E[F] - F* for the average of the iterates: D0^2/(eta T) is at most the sum of its values
     # at the three step sizes
@@ -86,10 +78,8 @@ FEDAVG_A2_FULL = Theorem(
         variance=sigma**2 / (mu * M * T),
         discrepancy=Q**2 * K**2 * sigma4**4 / (mu**5 * T**4),
     ),
-    step_size_formula=lambda rate, *, L, mu, T, D0, **_: StepSize(
-        hyperparameters.fedavg_weighted(
-            eta=min(1 / (4 * L), 2 / (mu * T) * log_ratio(mu * T * D0**2, rate.noise)), mu=mu
-        )
+    eta_formula=lambda rate, *, L, mu, T, D0, **_: min(
+        1 / (4 * L), 2 / (mu * T) * log_ratio(mu * T * D0**2, rate.noise)
     ),
     # of E[F] - F* for the weighted average, plus mu/2 E||w_T - w*||^2
     bound_formula=lambda rate, *, L, mu, T, D0, **_: bound_with_logs(
@@ -104,11 +94,12 @@ FEDAVG_A2_FULL = Theorem(
 )
 
 
-def _gcvx_step_size(rate: Rate, *, L: float, T: float, D0: float, **letters: float) -> StepSize:
+def _gcvx_eta(
+    rate: Rate, *, L: float, T: float, D0: float, **letters: float
+) -> tuple[float, float]:
     lam = max(rate.noise / D0**2, 16 * L / T * log_ratio(T, 1))
     noise = FEDAVG_A2_FULL.rate_formula(mu=lam, T=T, **letters).noise
-    eta = min(1 / (4 * (L + lam)), 2 / (lam * T) * log_ratio(lam * T * D0**2, noise))
-    return StepSize(hyperparameters.fedavg_weighted(eta=eta, mu=lam), lam)
+    return min(1 / (4 * (L + lam)), 2 / (lam * T) * log_ratio(lam * T * D0**2, noise)), lam
 
 
 def _gcvx_bound(rate: Rate, *, T: float, **_: float) -> Bound:
@@ -138,7 +129,7 @@ FEDAVG_A2_GCVX = Theorem(
         variance=sigma * D0 / sqrt(M * T),
         discrepancy=cbrt(Q * K * sigma4**2 * D0**5 / T**2),
     ),
-    step_size_formula=_gcvx_step_size,
+    eta_formula=_gcvx_eta,
     bound_formula=_gcvx_bound,
     at_formula=tight_bounds.augmented(tight_bounds.fedavg_a2, start="D0"),
     eta_limit=1 / 4,

@@ -13,11 +13,9 @@ from collections.abc import Callable
 from math import exp, sqrt
 from typing import TypeVar
 
-from fedac.algorithms import hyperparameters
 from fedac.theory import tight_bounds
-from fedac.theory.bounds import Bound, Rate, bound_with_logs
-from fedac.theory.constants import divide, log_ratio
-from fedac.theory.theorems.base import StepSize, Theorem
+from fedac.theory.bounds import Bound, Rate, bound_with_logs, divide, log_ratio
+from fedac.theory.theorems.base import Theorem
 
 R = TypeVar("R")
 
@@ -28,10 +26,8 @@ MB_SGD = Theorem(
     algorithm="mb-sgd",
     rate_formula=lambda *, mu, sigma, M, T, **_: Rate(variance=sigma**2 / (mu * M * T)),
     # as in fedavg:a1, for T/K steps
-    step_size_formula=lambda rate, *, L, mu, K, T, D0, **_: StepSize(
-        hyperparameters.fedavg(
-            eta=min(1 / (2 * L), K / (mu * T) * log_ratio(mu * T / K * D0**2, rate.noise))
-        )
+    eta_formula=lambda rate, *, L, mu, K, T, D0, **_: min(
+        1 / (2 * L), K / (mu * T) * log_ratio(mu * T / K * D0**2, rate.noise)
     ),
     bound_formula=lambda rate, *, L, mu, K, T, D0, **_: bound_with_logs(
         rate,
@@ -50,10 +46,8 @@ MB_AC_SGD = Theorem(
     start="Psi0",
     rate_formula=MB_SGD.rate_formula,
     # as in fedaci:full, for T/K steps with K = 1
-    step_size_formula=lambda rate, *, L, mu, K, T, Psi0, **_: StepSize(
-        hyperparameters.vanilla(
-            eta=min(1 / L, K**2 / (mu * T**2) * log_ratio(Psi0, rate.noise) ** 2), mu=mu
-        )
+    eta_formula=lambda rate, *, L, mu, K, T, Psi0, **_: min(
+        1 / L, K**2 / (mu * T**2) * log_ratio(Psi0, rate.noise) ** 2
     ),
     # of E[Psi_T]. The lemma's noise is at most sqrt(eta/mu) sigma^2/(M K), because eta L <= 1. At
     # this eta that is the rate times the logarithm, and the remainder of the start is the rate.
@@ -75,8 +69,8 @@ MB_SGD_GCVX = Theorem(
     rate_formula=lambda *, L, sigma, M, K, T, D0: Rate(
         optimization=L * K * D0**2 / T, variance=sigma * D0 / sqrt(M * T)
     ),
-    step_size_formula=lambda rate, *, L, sigma, M, K, T, D0: StepSize(
-        hyperparameters.fedavg(eta=min(1 / (2 * L), divide(D0 * K * sqrt(M), sigma * sqrt(T))))
+    eta_formula=lambda rate, *, L, sigma, M, K, T, D0: min(
+        1 / (2 * L), divide(D0 * K * sqrt(M), sigma * sqrt(T))
     ),
     bound_formula=lambda rate, **_: Bound(
         optimization=2 * rate.optimization, variance=2 * rate.variance
@@ -86,15 +80,14 @@ MB_SGD_GCVX = Theorem(
 )
 
 
-def _ac_sgd_gcvx_step_size(
+def _ac_sgd_gcvx_eta(
     rate: Rate, *, L: float, sigma: float, M: float, K: float, T: float, D0: float
-) -> StepSize:
-    """Return FedAc-I's step size (fedaci:a1:gcvx) for T/K steps with K = 1, without discrepancy."""
+) -> tuple[float, float]:
+    """Return eta and lam of fedaci:a1:gcvx for T/K steps with K = 1, without discrepancy."""
     R = T / K
     lam = max(rate.noise / D0**2, 2 * L / R**2 * log_ratio(R**2, 1, 2) ** 2)
     noise = MB_AC_SGD.rate_formula(mu=lam, sigma=sigma, M=M, T=T).noise
-    eta = min(1 / (L + lam), log_ratio(L * D0**2, noise) ** 2 / (lam * R**2))
-    return StepSize(hyperparameters.vanilla(eta=eta, mu=lam), lam)
+    return min(1 / (L + lam), log_ratio(L * D0**2, noise) ** 2 / (lam * R**2)), lam
 
 
 MB_AC_SGD_GCVX = Theorem(
@@ -105,7 +98,7 @@ MB_AC_SGD_GCVX = Theorem(
     rate_formula=lambda *, L, sigma, M, K, T, D0: Rate(
         optimization=L * (K * D0) ** 2 / T**2, variance=sigma * D0 / sqrt(M * T)
     ),
-    step_size_formula=_ac_sgd_gcvx_step_size,
+    eta_formula=_ac_sgd_gcvx_eta,
     # of E[F] - F*, as in the proof of fedaci:a1:gcvx: lam D0^2/2 is at most half of the first two
     # terms together, and the remainder of the start at most an eighth of the first term and half
     # of the second. With R rounds that needs exp(-R sqrt(lam/(L + lam))) <= 1/R^2, true for R >= 1.
@@ -133,7 +126,7 @@ AC_SGD = Theorem(
     start="Psi0",
     communicates=False,
     rate_formula=_alone(MB_AC_SGD.rate_formula),
-    step_size_formula=_alone(MB_AC_SGD.step_size_formula),
+    eta_formula=_alone(MB_AC_SGD.eta_formula),
     bound_formula=_alone(MB_AC_SGD.bound_formula),
     at_formula=tight_bounds.ac_sgd,
 )
@@ -145,7 +138,7 @@ AC_SGD_GCVX = Theorem(
     strongly_convex=False,
     communicates=False,
     rate_formula=_alone(MB_AC_SGD_GCVX.rate_formula),
-    step_size_formula=_alone(MB_AC_SGD_GCVX.step_size_formula),
+    eta_formula=_alone(MB_AC_SGD_GCVX.eta_formula),
     bound_formula=_alone(MB_AC_SGD_GCVX.bound_formula),
     at_formula=tight_bounds.augmented(tight_bounds.ac_sgd, start="Psi0"),
     augmented=True,
