@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from fedac.torch import FedAc, NonFiniteStateError, _averaging, synchronize
-from fedac.torch._averaging import DoubleBuffer
+from fedac.torch._averaging import move_state
 
 CPU = torch.device("cpu")
 
@@ -55,14 +55,14 @@ def test_tensors_of_another_kind_get_copies() -> None:
         torch.zeros(2, 2),
     ]
     places = [tensor.data_ptr() for tensor in ours]
-    double, mean, other = DoubleBuffer(), torch.arange(15.0), torch.zeros(1)
-    double.settle(mean, ours, [other])
+    mean, other = torch.arange(15.0), torch.zeros(1)
+    left = move_state(mean, ours, [other])
     values = torch.cat([*(tensor.reshape(-1).float() for tensor in ours), other])
     assert torch.equal(values, mean)
     assert [t.data_ptr() == place for t, place in zip(ours, places, strict=True)] == [1, 1, 0]
     assert ours[1].is_contiguous(memory_format=torch.channels_last)
-    assert double.free is not None
-    assert double.free.data_ptr() == places[2]
+    assert left is not None
+    assert left.data_ptr() == places[2]
 
 
 @pytest.mark.parametrize("chunk", [1, 4, 7, 1000])

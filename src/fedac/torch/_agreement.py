@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from fedac.errors import InputError
-from fedac.torch._any_optimizer import InnerOptimizer
 from fedac.torch._averaging import Header, checksum, flatten, unflatten
 from fedac.torch._communication import Workers, require_same
 from fedac.torch._state import SequenceOptimizer, plain_settings
@@ -31,6 +30,13 @@ def require_agreement(
     options: dict[str, Any],
 ) -> None:
     """Refuse processes that differ now: later they would wait for each other."""
+    # Before the first step all processes take rank 0's start; a mean makes them equal anyway.
+    is_compared = optimizer.steps > 0 and not optimizer.takes_mean
+    moved = [optimizer.snapshot(p) for p in trained if is_compared and optimizer.state.get(p)]
+    # Six digits show a different start, but not rounding, which differs between machines.
+    sums = [
+        f"{sum(float(t.double().abs().sum()) for t in ts):.6g}" for ts in zip(*moved, strict=True)
+    ]
     mine = {
         "optimizer": describe_inner(optimizer),
         "algorithm": optimizer.algorithm.name,
@@ -43,9 +49,7 @@ def require_agreement(
         **options,
         "steps": optimizer.steps,
         "rounds": optimizer.rounds,
-        "state after the last round (sums of absolute values)": _describe_server(
-            optimizer, trained
-        ),
+        "state after the last round (sums of absolute values)": sums,
     }
     reports = workers.exchange(mine)
     differences = []
@@ -62,22 +66,17 @@ def require_agreement(
 def require_same_steps(headers: Sequence[Header]) -> None:
     """Refuse workers that have taken different numbers of steps, unless they have finished."""
     if len({header.steps for header in headers if not header.finished}) > 1:
-        try:
-            require_same("how many steps they have taken", [h.steps for h in headers])
-        except InputError as error:
-            raise InputError(
-                f"{error}. All ranks must take the same number of steps, or train inside "
-                "averages.join(). No state was averaged"
-            ) from None
+        advice = (
+            ". All ranks must take the same number of steps, or train inside averages.join(). No "
+            "state was averaged"
+        )
+        require_same("how many steps they have taken", [h.steps for h in headers], advice)
 
 
 def agree_on_settings(
     workers: Workers, headers: Sequence[Header], settings: list[list[float]], *, steps: int
 ) -> list[list[float]]:
-    """Return the settings of the workers that train; refuse workers that differ.
-
-    A worker that has finished may have other settings.
-    """
+    """Return the settings of workers that have not finished; refuse such workers that differ."""
     if len({header.digest for header in headers}) == 1:
         return settings
     # All workers see that digests differ, so all of them exchange their settings.
@@ -86,22 +85,10 @@ def agree_on_settings(
     furthest = max(range(len(headers)), key=lambda m: headers[m].steps)
     training = [s for s, h in zip(by_worker, headers, strict=True) if not h.finished]
     training = training or [by_worker[furthest]]
-    try:
-        require_close(f"lr after {steps} steps", training)
-    except InputError as error:
-        raise InputError(
-            f"{error}. Schedulers must do the same in all processes. No state was averaged"
-        ) from None
+    advice = ". Schedulers must do the same in all processes. No state was averaged"
+    require_close(f"lr after {steps} steps", training, advice)
     found: list[list[float]] = training[0]
     return found
-
-
-def agree_on_state(workers: Workers, inner: InnerOptimizer) -> None:
-    """Find which state of the optimizers is averaged; refuse processes where it differs."""
-    names = inner.find_names()
-    reports = workers.exchange({"names": names})
-    require_same("the state of their optimizers", [theirs["names"] for theirs in reports])
-    inner.names = names
 
 
 def settings_of(groups: Sequence[dict[str, Any]]) -> list[list[float]]:
@@ -117,19 +104,20 @@ def adopt(groups: Sequence[dict[str, Any]], settings: Sequence[Sequence[float]])
         group["last"] = plain_settings(group)
 
 
-def require_close(name: str, by_rank: Sequence[list[list[float]]]) -> None:
+def require_close(name: str, by_rank: Sequence[list[list[float]]], advice: str = "") -> None:
     """Refuse processes whose lr, mu or weight_decay differ by more than rounding."""
     first, *others = ([x for group in settings for x in group] for settings in by_rank)
     for other in others:
         pairs = zip(first, other, strict=False)
         close = all(math.isclose(x, y, rel_tol=TOLERANCE) for x, y in pairs)
         if not close or len(first) != len(other):
-            require_same(name, [" | ".join(map(_describe, settings)) for settings in by_rank])
-
-
-def _describe(settings: list[float]) -> str:
-    lr, mu, weight_decay = settings
-    return f"lr={lr!r} mu={mu!r}" + (f" weight_decay={weight_decay!r}" if weight_decay else "")
+            texts = [
+                " | ".join(
+                    f"lr={lr!r} mu={mu!r} weight_decay={decay!r}" for lr, mu, decay in groups
+                )
+                for groups in by_rank
+            ]
+            require_same(name, texts, advice)
 
 
 def describe_inner(optimizer: SequenceOptimizer) -> str:
@@ -149,20 +137,6 @@ def local_steps_of(optimizer: SequenceOptimizer) -> int:
 def describe_tensors(tensors: Sequence[Tensor]) -> str:
     """Return types and shapes: "float32 [2, 3], float32 [2]"."""
     return ", ".join(f"{t.dtype} {list(t.shape)}".removeprefix("torch.") for t in tensors)
-
-
-def _describe_server(optimizer: SequenceOptimizer, params: Sequence[Tensor]) -> str:
-    """Return sums over the server's view of all parameters.
-
-    Six digits show a different start, but not rounding, which differs between machines.
-    """
-    # Before the first step all processes take rank 0's start; a mean makes them equal anyway.
-    if optimizer.steps == 0 or optimizer.takes_mean:
-        return "equal after the start"
-    state = [optimizer.snapshot(p) for p in params if optimizer.state.get(p)]
-    return " ".join(
-        f"{sum(float(t.double().abs().sum()) for t in ts):.6g}" for ts in zip(*state, strict=True)
-    )
 
 
 def find_fresh(workers: Workers, optimizer: SequenceOptimizer) -> list[Tensor]:

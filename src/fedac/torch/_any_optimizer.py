@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedac.algorithms import Algorithm, compose, get
+from fedac.algorithms import compose, get
 from fedac.algorithms.catalog import MEMORIES, SERVER_RULES, WELL_KNOWN
 from fedac.algorithms.server import ServerRule
 from fedac.errors import InputError
@@ -147,7 +147,9 @@ class WrappedOptimizer(LocalOptimizer):
         server: str | ServerRule | None = None,
         state: str = "local",
     ) -> None:
-        algorithm = _method(server)
+        if not (server is None or isinstance(server, ServerRule)):
+            _require_server_rule(server)
+        algorithm = get("fedavg") if server is None else compose("fedavg", server)
         self.inner = InnerOptimizer(optimizer, state)
         groups = [{"params": group["params"]} for group in optimizer.param_groups]
         # The user's optimizer has the step size. Server rules that count in units of it get 1.
@@ -216,15 +218,6 @@ class WrappedOptimizer(LocalOptimizer):
             mine["taken"] = theirs["taken"]
 
 
-def _method(server: str | ServerRule | None) -> Algorithm:
-    """Return plain averaging, followed by a server rule if one is given."""
-    if server is None:
-        return get("fedavg")
-    if not isinstance(server, ServerRule):
-        _require_server_rule(server)
-    return compose("fedavg", server)
-
-
 def _require_server_rule(text: str) -> None:
     """Refuse the name of anything but a server rule, and suggest the right one."""
     name = parse_piece(text).name
@@ -249,8 +242,8 @@ def _is_zero(optimizer: object) -> bool:
     return any(optimizer in (zero, zero.optim) for zero in found)
 
 
-def wrap(optimizer: object, options: dict[str, Any]) -> WrappedOptimizer:
-    """Wrap a user's optimizer; options that are None are left out."""
+def as_local(optimizer: object, **options: Any) -> LocalOptimizer:
+    """Return an optimizer of ours as it is, and wrap any other; options may be None."""
     given = {name: value for name, value in options.items() if value is not None}
     kind = type(optimizer).__name__
     if not isinstance(optimizer, torch.optim.Optimizer):
@@ -259,6 +252,13 @@ def wrap(optimizer: object, options: dict[str, Any]) -> WrappedOptimizer:
         raise InputError(f"{kind} wraps an optimizer; pass that one, usually optimizer.optimizer")
     if isinstance(optimizer, WrappedOptimizer):
         raise InputError("pass your own optimizer, not the one of its synchronizer")
+    if isinstance(optimizer, LocalOptimizer):
+        if given:
+            raise InputError(
+                f"{', '.join(given)}: only for optimizers of PyTorch; a {kind} has its own "
+                "local_steps, and its method its server rule"
+            )
+        return optimizer
     if _is_zero(optimizer):
         raise InputError(
             "with ZeroRedundancyOptimizer every process trains only some of the parameters, which "

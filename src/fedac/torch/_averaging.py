@@ -1,4 +1,4 @@
-"""Weighted means over all workers: flat buffers, one all-reduce, or gathered bytes."""
+"""Weighted means over all workers by one all-reduce, in flat buffers."""
 
 from __future__ import annotations
 
@@ -6,18 +6,16 @@ import math
 import time
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import reduce
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from fedac.algorithms import Algorithm
 from fedac.federation.compression import BFLOAT16, INT8
 from fedac.torch._communication import Workers
-from fedac.torch._compression import Packet
 
 # Numbers copied at a time, so that they are still in the cache when they are read again.
 CHUNK = 2**18
@@ -214,48 +212,6 @@ class BFloat16AllReduce(AllReduce):
             yield from zip(*(torch.split(x, CHUNK) for x in (*ours, flat)), strict=True)
 
 
-class Gather(Average):
-    """A mean of compressed messages: every worker gathers the bytes of all and decodes them.
-
-    `compress` returns the packet of a flat tensor that has the message and the exact tensors.
-    """
-
-    def __init__(
-        self,
-        workers: Workers,
-        header: Header,
-        message: Sequence[Tensor],
-        exact: Sequence[Tensor],
-        *,
-        compress: Callable[[Tensor, int], Packet],
-        reuse: Tensor | None = None,
-    ) -> None:
-        super().__init__(workers, header, message)
-        self.buffer, _ = flatten_again([*message, *exact], workers.device, zeros=0, reuse=reuse)
-        self._sample = sample(self.buffer[: self._numbers]).clone()
-        self._leading = 8 * LENGTH  # bytes of the header
-        self._packet = compress(self.buffer, self._leading)
-        self.residuals = self._packet.residuals
-        if not self._packet.finite:
-            self.header = header._replace(weight=NOT_FINITE)
-        numbers = np.array(self.header.numbers(), np.float64)
-        self._packet.data[: self._leading] = numbers.view(np.uint8)
-        mine = torch.from_numpy(self._packet.data).to(workers.device)
-        self.bytes = mine.nbytes
-        self._arriving = (workers.start_gather(mine),)
-
-    def _header_rows(self) -> list[list[float]]:
-        (rows,) = self._arriving
-        return [row[: self._leading].cpu().numpy().view(np.float64).tolist() for row in rows]
-
-    def collect(self, weights: Sequence[float]) -> tuple[Tensor, float]:
-        (rows,) = self._arriving
-        self._packet.read([row.cpu().numpy() for row in rows], weights, self.buffer)
-        self._arriving = (rows[:, : self._leading].clone(),)  # the rest takes much memory
-        del self._packet
-        return self.buffer, 1.0
-
-
 def _total(weights: Sequence[float]) -> float:
     return sum(weight for weight in weights if weight > 0)
 
@@ -278,7 +234,7 @@ def is_gathered(wire: str, algorithm: Algorithm) -> bool:
 def flatten(tensors: Sequence[Tensor], device: torch.device) -> Tensor:
     """Concatenate tensors into one of the most precise of their types, at least float32."""
     zeros = torch.zeros(0, dtype=torch.float32, device=device)
-    return torch.cat([zeros, *_pieces(tensors, device)])
+    return torch.cat([zeros, *_flat_views(tensors, device)])
 
 
 @torch.no_grad()
@@ -295,9 +251,9 @@ def flatten_again(
     If `reuse` has the size and type of the result, it becomes the result: allocating takes longer
     than copying. The norm is computed while the numbers are in the cache.
     """
-    pieces = _pieces(tensors, device)
-    numbers = zeros + sum(piece.numel() for piece in pieces)
-    dtype = reduce(torch.promote_types, {piece.dtype for piece in pieces}, torch.float32)
+    views = _flat_views(tensors, device)
+    numbers = zeros + sum(view.numel() for view in views)
+    dtype = reduce(torch.promote_types, {view.dtype for view in views}, torch.float32)
     flat = reuse
     if flat is None or (flat.numel(), flat.dtype, flat.device) != (numbers, dtype, device):
         with torch.inference_mode(False):  # the state may move into it
@@ -307,16 +263,16 @@ def flatten_again(
     squares = [torch.zeros((), dtype=dtype, device=device)]
     # From the end, which the last step has left in the cache, to the beginning, which is then in
     # the cache when the mean is read.
-    for batch in reversed(_batches(pieces)):
-        sizes = [piece.numel() for piece in batch]
+    for batch in reversed(_batches(views)):
+        sizes = [view.numel() for view in batch]
         part = flat[end - sum(sizes) : end]
         end -= sum(sizes)
         targets = torch.split(part, sizes)
         if factor == 1:
             torch._foreach_copy_(targets, batch)
         else:
-            for target, piece in zip(targets, batch, strict=True):
-                torch.mul(piece.to(dtype), factor, out=target)
+            for target, view in zip(targets, batch, strict=True):
+                torch.mul(view.to(dtype), factor, out=target)
         squares.append(torch.dot(part, part))
     return flat, torch.stack(squares).double().sum().sqrt()
 
@@ -353,7 +309,7 @@ def is_finite(tensor: Tensor) -> bool:
 def checksum(tensors: Sequence[Tensor], device: torch.device) -> int:
     """Return a sum of the bits of tensors, in about half the time of a copy."""
     total = torch.zeros((), dtype=torch.int64, device=device)
-    for batch in _batches(_pieces(tensors, device)):
+    for batch in _batches(_flat_views(tensors, device)):
         part = batch[0] if len(batch) == 1 else torch.cat(batch)
         # Sums in the type of the bits are much faster than others; they may wrap around.
         bits = torch.int64 if part.element_size() == 8 else torch.int32
@@ -369,14 +325,13 @@ def sample(flat: Tensor) -> Tensor:
     return rows[:, : SAMPLED // STRETCHES]
 
 
-def _pieces(tensors: Sequence[Tensor], device: torch.device) -> list[Tensor]:
+def _flat_views(tensors: Sequence[Tensor], device: torch.device) -> list[Tensor]:
     """Return flat views of tensors; neighbours in memory share one."""
     joined = (
         run[0] if len(run) == 1 else run[0].as_strided((sum(t.numel() for t in run),), (1,))
         for run in _neighbours(tensors)
     )
-    pieces = [piece.reshape(-1) for piece in joined]
-    return [piece if piece.device == device else piece.to(device) for piece in pieces]
+    return [flat.reshape(-1).to(device) for flat in joined]
 
 
 def _neighbours(tensors: Sequence[Tensor]) -> list[list[Tensor]]:
@@ -399,12 +354,12 @@ def _neighbours(tensors: Sequence[Tensor]) -> list[list[Tensor]]:
     return runs
 
 
-def _batches(pieces: Sequence[Tensor]) -> list[list[Tensor]]:
+def _batches(views: Sequence[Tensor]) -> list[list[Tensor]]:
     """Return lists of tensors that fill the cache together; large ones are split."""
     batches: list[list[Tensor]] = []
     numbers = CHUNK
-    for piece in pieces:
-        for part in torch.split(piece, CHUNK) if piece.numel() > CHUNK else (piece,):
+    for view in views:
+        for part in torch.split(view, CHUNK) if view.numel() > CHUNK else (view,):
             if numbers >= CHUNK:
                 batches.append([])
                 numbers = 0
@@ -413,41 +368,33 @@ def _batches(pieces: Sequence[Tensor]) -> list[list[Tensor]]:
     return batches
 
 
-class DoubleBuffer:
-    """Double buffering: the state moves into the mean's memory instead of being copied.
+@torch.no_grad()
+def move_state(mean: Tensor, state: Sequence[Tensor], exact: Sequence[Tensor]) -> Tensor | None:
+    """Make state tensors views of a flat mean; the exact tensors after them get copies.
 
-    The next round fills the memory that the state has left. So a round that fails has changed
-    nothing but the buffer it filled.
+    This is double buffering: the state is not copied, and the next round fills the memory that it
+    leaves, which is returned. So a round that fails has changed nothing but the buffer it filled.
 
-    >>> double, mean, w, buffer = DoubleBuffer(), torch.arange(3.0), torch.zeros(2), torch.zeros(1)
-    >>> double.settle(mean, [w], [buffer])
-    >>> w, buffer, w.data_ptr() == mean.data_ptr()
-    (tensor([0., 1.]), tensor([2.]), True)
+    State tensors of another type or memory format (channels last) get copies too. All state tensors
+    that share memory must move together.
+
+    >>> mean, w, buffer = torch.arange(3.0), torch.zeros(2), torch.zeros(1)
+    >>> left = move_state(mean, [w], [buffer])
+    >>> left, w, buffer, w.data_ptr() == mean.data_ptr()
+    (tensor([0., 0.]), tensor([0., 1.]), tensor([2.]), True)
     """
-
-    free: Tensor | None = None  # for the next round
-
-    @torch.no_grad()
-    def settle(self, mean: Tensor, state: Sequence[Tensor], exact: Sequence[Tensor]) -> None:
-        """Make the state tensors views of a flat mean; the exact tensors after them get copies.
-
-        So do state tensors of another type or memory format (channels last). All state tensors that
-        share memory must move together.
-        """
-        left: Tensor | None = None
-        dtype, device = mean.dtype, mean.device
-        sizes = [tensor.numel() for tensor in (*state, *exact)]
-        parts = iter(torch.split(mean, sizes))
-        for tensor, part in zip(state, parts, strict=False):
-            value, same_kind = part.view_as(tensor), tensor.dtype == dtype
-            if same_kind and tensor.device == device and tensor.is_contiguous():
-                if left is None:
-                    left = torch.empty(0, dtype=dtype, device=device)
-                    left.set_(tensor.untyped_storage())
-                tensor.data = value
-            else:
-                tensor.copy_(value)
-        for tensor, part in zip(exact, parts, strict=True):
-            tensor.copy_(part.view_as(tensor))
-        if left is not None:
-            self.free = left
+    left: Tensor | None = None
+    dtype, device = mean.dtype, mean.device
+    parts = iter(torch.split(mean, [tensor.numel() for tensor in (*state, *exact)]))
+    for tensor, part in zip(state, parts, strict=False):
+        value, same_kind = part.view_as(tensor), tensor.dtype == dtype
+        if same_kind and tensor.device == device and tensor.is_contiguous():
+            if left is None:
+                left = torch.empty(0, dtype=dtype, device=device)
+                left.set_(tensor.untyped_storage())
+            tensor.data = value
+        else:
+            tensor.copy_(value)
+    for tensor, part in zip(exact, parts, strict=True):
+        tensor.copy_(part.view_as(tensor))
+    return left

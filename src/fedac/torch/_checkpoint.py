@@ -19,6 +19,7 @@ import warnings
 from functools import partial
 from itertools import zip_longest
 from pathlib import Path
+from shutil import copyfileobj
 from typing import Any, BinaryIO, NamedTuple
 
 import torch
@@ -30,8 +31,7 @@ from fedac.federation.checkpoint import Envelope, MissingCheckpointError
 from fedac.paths import write_atomically
 from fedac.torch._agreement import describe_inner, recenter
 from fedac.torch._communication import Workers
-from fedac.torch._optimizer import LocalOptimizer
-from fedac.torch._round import Rounds
+from fedac.torch._round import Rounds, plain_name
 from fedac.torch._state import (
     plain_settings,
     require_same_rules,
@@ -64,56 +64,51 @@ def save(path: Path, rounds: Rounds, *, last: int | None, content: dict[str, Any
     optimizer, workers = rounds.optimizer, rounds.workers
     workers.activity = f"the checkpoint after {optimizer.steps} steps"
     failure: Exception | None = None
+    mine: dict[str, Any] = {"last": last}
+    inner = None if optimizer.inner is None else optimizer.inner.optimizer
+    try:
+        for name, value in content["extra"].items():
+            _require_plain(f"'{name}'", value)
+        if inner is not None:
+            _require_plain(f"the state of {type(inner).__name__}", inner.state_dict())
+        if _ranks_differ(rounds) and workers.leads:
+            mine["hash"] = _write_rank_state(path, rounds)
+    except (InputError, OSError) as error:
+        failure = error
     if _ranks_differ(rounds):
-        mine: dict[str, Any] = {"last": last}
-        try:
-            _require_plain_values(content["extra"])
-            if workers.leads:
-                mine["hash"] = _write_rank_state(path, rounds)
-        except (InputError, OSError) as error:
-            failure = error
         reports = _report(workers, failure, "write a checkpoint", mine)
         on_disk = reports[0]["last"]
         if on_disk is not None and workers.leads:  # until rank 0 has written the new one
             _delete_others(path, rank=workers.rank, keep={on_disk, optimizer.steps})
         content["ranks"] = [reports[leader]["hash"] for leader in workers.leaders]
-    elif optimizer.inner is not None:
-        content["inner"] = optimizer.inner.optimizer.state_dict()
-    if workers.rank == 0 and workers.leads:
+    elif inner is not None:
+        content["inner"] = inner.state_dict()
+    if workers.rank == 0 and workers.leads and failure is None:
+        buffers = rounds.buffers.by_name()
+        content |= {
+            **ENVELOPE.header(),
+            "optimizer": describe_inner(optimizer),
+            "rules": rules_of(optimizer),
+            "steps": optimizer.steps,
+            "rounds_served": optimizer.rounds,
+            "groups": [
+                plain_settings(group) | {name: group[name] for name in ("last", "counted")}
+                for group in optimizer.param_groups
+            ],
+            "sequences": [
+                [without_storage_of_others(s.detach().cpu()) for s in optimizer.snapshot(p)]
+                for p in optimizer.parameters()
+            ],
+            "buffers": [buffer.detach().cpu() for buffer in buffers.values()],
+            "buffer_names": list(map(plain_name, buffers)),
+        }
+        # With several independent groups, the rank 0 of each one writes.
+        writer = "" if (number := dist.get_rank()) == 0 else str(number)
         try:
-            _require_plain_values(content["extra"])
-            _inner_state(optimizer)
-            content |= _shared_content(rounds)
-            # With several independent groups, the rank 0 of each one writes.
-            writer = "" if (number := dist.get_rank()) == 0 else str(number)
             ENVELOPE.write(path, lambda file: torch.save(content, file), writer=writer)
-        except (InputError, OSError) as error:
+        except (InputError, OSError) as error:  # a folder at this path, or a full disk
             failure = error
     _report(workers, failure, "write a checkpoint", {})
-
-
-def _shared_content(rounds: Rounds) -> dict[str, Any]:
-    optimizer, buffers = rounds.optimizer, rounds.buffers
-    return {
-        **ENVELOPE.header(),
-        "optimizer": describe_inner(optimizer),
-        "rules": rules_of(optimizer),
-        "steps": optimizer.steps,
-        "rounds_served": optimizer.rounds,
-        "groups": [
-            plain_settings(group) | {name: group[name] for name in ("last", "counted")}
-            for group in optimizer.param_groups
-        ],
-        "sequences": [
-            [
-                without_storage_of_others(sequence.detach().cpu())
-                for sequence in optimizer.snapshot(p)
-            ]
-            for p in optimizer.parameters()
-        ],
-        "buffers": [buffer.detach().cpu() for buffer in buffers.all()],
-        "buffer_names": buffers.names,
-    }
 
 
 def load(path: Path, rounds: Rounds, *, names: list[str] | None, missing: str) -> dict[str, Any]:
@@ -147,30 +142,33 @@ def load(path: Path, rounds: Rounds, *, names: list[str] | None, missing: str) -
             failure = error
     _report(workers, failure, "resume", {})
     content = parse(workers.broadcast_bytes(data))
-    state = RankState([[] for _ in optimizer.parameters()], content.get("inner"))
-    found: RankState | None = state
+    state: RankState | None = RankState([[] for _ in optimizer.parameters()], content.get("inner"))
     try:
         if _ranks_differ(rounds) and "ranks" in content:
             _fetch_rank_states(path, workers, steps=content["steps"])
-            found = _read_rank_state(path, workers, content, missing=missing)
+            state = _read_rank_state(path, workers, content, missing=missing)
         elif _ranks_differ(rounds, residuals=False):
             raise InputError(f"cannot use '{path}': it lacks the state of each rank")
-        if optimizer.inner is not None and found is not None:
+        if optimizer.inner is not None and state is not None:
             try:
-                optimizer.inner.require_fit(found.inner)
+                optimizer.inner.require_fit(state.inner)
             except InputError as error:
                 raise InputError(f"cannot use '{path}': {error}") from None
     except InputError as error:
         failure = error
-    reports = _report(workers, failure, "resume", {"has": found is not None})
+    reports = _report(workers, failure, "resume", {"has": state is not None})
     has = [reports[leader]["has"] for leader in workers.leaders]
-    state = state if found is None else found
-    if not all(has):
-        state = _without_some(optimizer, workers, state, has)
-    _apply(content, state, rounds)
+    if state is not None and all(has):
+        _apply(content, state, rounds)
+    else:
+        _apply(content, _without_some(rounds, state, has), rounds)
     if not (all(has) and all(group["counted"] for group in content["groups"])):
-        _recenter(optimizer, workers)
-    if found is None and optimizer.inner is not None and optimizer.inner.state == "local":
+        params = [p for p in optimizer.parameters() if optimizer.state.get(p)]
+        if optimizer.algorithm.changes and not optimizer.takes_mean:
+            recenter(workers, optimizer, set(params))
+            for p in params:  # the round begins with the new c
+                optimizer.enter(p)
+    if state is None and optimizer.inner is not None and optimizer.inner.state == "local":
         optimizer.inner.reset()
     optimizer.refresh()
     return content
@@ -178,70 +176,54 @@ def load(path: Path, rounds: Rounds, *, names: list[str] | None, missing: str) -
 
 def _apply(content: dict[str, Any], state: RankState, rounds: Rounds) -> None:
     """Put a checkpoint into the optimizer and the buffers of this process."""
-    optimizer = rounds.optimizer
+    optimizer, workers = rounds.optimizer, rounds.workers
     if optimizer.inner is not None and state.inner is not None:
         optimizer.inner.load(state.inner)
     with torch.no_grad():
-        for buffer, value in zip(rounds.buffers.all(), content["buffers"], strict=True):
+        buffers = rounds.buffers.by_name().values()
+        for buffer, value in zip(buffers, content["buffers"], strict=True):
             buffer.copy_(value)
-    first = rounds.workers.rank == 0 and rounds.workers.leads
-    _load_settings(optimizer, content["groups"], notify=first)
+    mine, theirs = (g[0]["local_steps"] for g in (optimizer.param_groups, content["groups"]))
+    if mine != theirs and workers.rank == 0 and workers.leads:
+        warnings.warn(
+            f"the checkpoint was written with local_steps={theirs}; continuing with {mine}",
+            stacklevel=4,
+        )
+    for group, saved in zip(optimizer.param_groups, content["groups"], strict=True):
+        K = {"local_steps": mine}
+        group.update(plain_settings(saved) | K | {"last": saved["last"] | K, "taken": 0})
+        if len(saved["counted"]) == len(group["counted"]):  # else there are no memories
+            group["counted"] = saved["counted"]
     optimizer.steps, optimizer.rounds = content["steps"], content["rounds_served"]
     optimizer.lower_lr(rounds.schedule.rounds(optimizer.steps))
     saved_by_parameter = zip(content["sequences"], state.memory, strict=True)
-    for p, (sequences, mine) in zip(optimizer.parameters(), saved_by_parameter, strict=True):
-        optimizer.set_sequences(p, sequences, mine)
-    if rounds.residuals is not None:
-        rounds.residuals = state.residuals or []
+    for p, (sequences, memory) in zip(optimizer.parameters(), saved_by_parameter, strict=True):
+        optimizer.set_sequences(p, sequences, memory)
+    rounds.forget_residuals()
+    if rounds.error_feedback and state.residuals:
+        rounds.residuals = state.residuals
 
 
-def _without_some(
-    optimizer: LocalOptimizer, workers: Workers, state: RankState, has: list[bool]
-) -> RankState:
-    """Warn, and return this rank's state where some ranks lost theirs."""
+def _without_some(rounds: Rounds, state: RankState | None, has: list[bool]) -> RankState:
+    """Warn, and return the state of this rank where some ranks lost theirs."""
+    optimizer, workers = rounds.optimizer, rounds.workers
     lost = ", ".join(str(m) for m, present in enumerate(has) if not present)
     warnings.warn(
         f"the checkpoint file of rank {lost} is missing: its local state is reset; all other ranks "
         "continue from their files",
         stacklevel=4,
     )
+    inner = None
     if optimizer.inner is not None and any(has):  # for lr, and what all have in common
-        source = has.index(True)
         file = io.BytesIO()
-        torch.save(state.inner, file)
-        data = workers.broadcast_bytes(file.getvalue(), source=source)
-        if not has[workers.rank]:
-            inner = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
-            state = state._replace(inner=inner)
-    if optimizer.algorithm.everybody:  # the sum of all memories must stay zero
-        state = state._replace(memory=[[] for _ in state.memory])
-    return state
-
-
-def _recenter(optimizer: LocalOptimizer, workers: Workers) -> None:
-    """Set c to the mean of the ranks' memories, and begin the round with it."""
-    params = [p for p in optimizer.parameters() if optimizer.state.get(p)]
-    if optimizer.algorithm.changes and not optimizer.takes_mean:
-        recenter(workers, optimizer, set(params))
-        for p in params:
-            optimizer.enter(p)
-
-
-def _load_settings(
-    optimizer: LocalOptimizer, groups: list[dict[str, Any]], *, notify: bool
-) -> None:
-    """Take over the settings of a checkpoint, except for local_steps."""
-    mine, theirs = (g[0]["local_steps"] for g in (optimizer.param_groups, groups))
-    if mine != theirs and notify:
-        warnings.warn(
-            f"the checkpoint was written with local_steps={theirs}; continuing with {mine}",
-            stacklevel=5,
-        )
-    for group, saved in zip(optimizer.param_groups, groups, strict=True):
-        K = {"local_steps": mine}
-        group.update(plain_settings(saved) | K | {"last": saved["last"] | K, "taken": 0})
-        if len(saved["counted"]) == len(group["counted"]):  # else there are no memories
-            group["counted"] = saved["counted"]
+        torch.save(state and state.inner, file)
+        data = workers.broadcast_bytes(file.getvalue(), source=has.index(True))
+        inner = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+    no_memory: list[list[Tensor]] = [[] for _ in optimizer.parameters()]
+    if state is None:
+        return RankState(no_memory, inner)
+    # If everybody takes part in every round, the sum of all memories must stay zero.
+    return state._replace(memory=no_memory) if optimizer.algorithm.everybody else state
 
 
 def _report(
@@ -265,7 +247,7 @@ def _report(
 
 def _require_fit(content: dict[str, Any], rounds: Rounds, names: list[str] | None) -> None:
     """Refuse a checkpoint of another optimizer or model."""
-    optimizer, buffers = rounds.optimizer, rounds.buffers
+    optimizer, buffers = rounds.optimizer, rounds.buffers.by_name()
     groups = optimizer.param_groups
     if len(content["groups"]) != len(groups):
         raise InputError(f"it has {len(content['groups'])} parameter groups, not {len(groups)}")
@@ -274,14 +256,14 @@ def _require_fit(content: dict[str, Any], rounds: Rounds, names: list[str] | Non
         raise InputError(f"it was written with {writer}, not {describe_inner(optimizer)}")
     require_same_rules(optimizer, content["rules"])
     S = len(optimizer.algorithm.state_names)
-    tensors = (*([p] * S for p in optimizer.parameters()), buffers.all())
+    tensors = (*([p] * S for p in optimizer.parameters()), buffers.values())
     wanted = [t.shape for ts in tensors for t in ts]
     found = [t.shape for ts in (*content["sequences"], content["buffers"]) for t in ts]
     for theirs, mine in zip_longest(found, wanted):
         if theirs != mine:
             raise InputError(f"it holds another model: {theirs} in place of {mine}")
     pairs = zip(content["names"] or (), names or (), strict=False)
-    more = zip(content["buffer_names"], buffers.names, strict=False)
+    more = zip(content["buffer_names"], map(plain_name, buffers), strict=False)
     for their_name, my_name in (*pairs, *more):
         if their_name != my_name:
             raise InputError(f"it has '{their_name}' where this model has '{my_name}'")
@@ -291,22 +273,8 @@ def _ranks_differ(rounds: Rounds, *, residuals: bool = True) -> bool:
     """Check whether a rank has state that no other rank has."""
     inner = rounds.optimizer.inner
     local_state = inner is not None and inner.state == "local"
-    feedback = residuals and rounds.residuals is not None
+    feedback = residuals and rounds.error_feedback
     return bool(rounds.optimizer.algorithm.memory) or local_state or feedback
-
-
-def _inner_state(optimizer: LocalOptimizer) -> dict[str, Any] | None:
-    """Return the state of a user's optimizer, if there is one; raise if it cannot be saved."""
-    if optimizer.inner is None:
-        return None
-    state: dict[str, Any] = optimizer.inner.optimizer.state_dict()
-    _require_plain(f"the state of {type(optimizer.inner.optimizer).__name__}", state)
-    return state
-
-
-def _require_plain_values(extra: dict[str, Any]) -> None:
-    for name, value in extra.items():
-        _require_plain(f"'{name}'", value)
 
 
 def _require_plain(name: str, value: Any) -> None:
@@ -330,13 +298,14 @@ def _rank_file(path: Path, *, rank: int, steps: int) -> Path:
 def _write_rank_state(path: Path, rounds: Rounds) -> str:
     """Write the state of this rank, and return the hash that identifies it."""
     optimizer = rounds.optimizer
+    inner = None if optimizer.inner is None else optimizer.inner.optimizer.state_dict()
     memory = [
         [tensor.detach().cpu() for tensor in optimizer.kept(p, "memory")]
         if optimizer.state.get(p)
         else []
         for p in optimizer.parameters()
     ]
-    mine = RankState(memory, _inner_state(optimizer), rounds.residuals)
+    mine = RankState(memory, inner, rounds.residuals if rounds.error_feedback else None)
     content = {**RANK_ENVELOPE.header(), **mine._asdict()}
     file = _rank_file(path, rank=rounds.workers.rank, steps=optimizer.steps)
     RANK_ENVELOPE.write(file, lambda target: torch.save(content, target))
@@ -390,11 +359,7 @@ def _fetch_rank_states(path: Path, workers: Workers, *, steps: int) -> None:
         mine = workers.leads and workers.rank == sources[0]
         data = workers.broadcast_bytes(file.read_bytes() if mine else b"", source=sources[0])
         if workers.leads and workers.rank == m:
-            write_atomically(file, partial(_write, data), private=True)
-
-
-def _write(data: bytes, file: BinaryIO) -> None:
-    file.write(data)
+            write_atomically(file, partial(copyfileobj, io.BytesIO(data)), private=True)
 
 
 def _delete_others(path: Path, *, rank: int, keep: set[int]) -> None:

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -77,20 +78,14 @@ class Workers:
 
     def exchange(self, message: dict[str, Any]) -> list[dict[str, Any]]:
         """Return the messages of all processes, by node and rank; they are sent as JSON."""
-        texts = [json.dumps(message)]
+        messages = [message]
         if self.node is not None:
-            texts = self._gather_texts(texts, self.node)
+            messages = self._gather_json(messages, self.node)
         if self.leads:
-            texts = self._gather_texts(texts, self.group)
-        if self.node is not None:
-            data = json.dumps(texts).encode()
-            length = torch.tensor([len(data)], device=self.device)
-            with self.guard():
-                self._pass_on(length)
-                tensor = self._as_tensor(data, int(length))
-                self._pass_on(tensor)
-            texts = json.loads(bytes(tensor.cpu().numpy()))
-        return [json.loads(text) for text in texts]
+            messages = self._gather_json(messages, self.group)
+        if self.node is not None:  # only the leader knows the messages of other nodes
+            messages = self._gather_json(messages if self.leads else [], self.node)
+        return messages
 
     def start_sum(self, *buffers: Tensor) -> None:
         """Start an all-reduce of buffers, in place; call `finish` with them later."""
@@ -140,28 +135,18 @@ class Workers:
         length = torch.tensor([len(data)], device=self.device)
         self.broadcast(length, source=source)
         sends = self.leads and self.rank == source
-        tensor = self._as_tensor(data, int(length) if not sends else len(data))
+        tensor = self._as_tensor(data if sends else bytes(int(length)))
         self.broadcast(tensor, source=source)
         return bytes(tensor.cpu().numpy())
 
     def sum_in_node(self, x: float) -> float:
         """Return the sum of a number over the processes of this worker."""
-        if self.node is None:
-            return x
-        total = torch.tensor([x], dtype=torch.float64, device=self.device)
-        with self.guard():
-            dist.all_reduce(total, group=self.node)
-        return float(total)
+        return x if self.node is None else sum(self._gather_in_node(x))
 
     def require_same_in_node(self, x: float) -> None:
         """Refuse processes of one node with different parameters; x is their sum."""
-        if self.node is None:
-            return
-        mine = torch.tensor([x], dtype=torch.float64, device=self.device)
-        rows = [torch.empty_like(mine) for _ in range(dist.get_world_size(self.node))]
-        with self.guard():
-            dist.all_gather(rows, mine, group=self.node)
-        if any(not torch.isclose(row, mine, rtol=1e-5, equal_nan=True) for row in rows):
+        sums = self._gather_in_node(x)
+        if not np.allclose(sums, x, rtol=1e-5, equal_nan=True):
             raise InputError(
                 "the processes of this node have different parameters: wrap the model in "
                 "DistributedDataParallel(model, process_group=node), and train what it returns"
@@ -191,17 +176,14 @@ class Workers:
 
     def _find_leaders(self) -> None:
         """Find the process of this node that communicates with other nodes."""
-        mine = torch.tensor([self.rank, self.size], device=self.device)
-        rows = [torch.empty_like(mine) for _ in range(dist.get_world_size(self.node))]
-        with self.guard():
-            dist.all_gather(rows, mine, group=self.node)
-        found = [i for i, row in enumerate(rows) if int(row[0]) >= 0]
+        ranks = self._gather_in_node(self.rank)
+        found = [i for i, rank in enumerate(ranks) if rank >= 0]
         if len(found) != 1:
             raise InputError(
                 f"group must have one process of every node; it has {len(found)} of this one"
             )
         self._leader = dist.get_global_rank(self.node, found[0])
-        self.rank, self.size = rows[found[0]].tolist()
+        self.rank, self.size = int(ranks[found[0]]), int(max(self._gather_in_node(self.size)))
         reports = self.exchange({"leads": self.leads})
         self.leaders = [i for i, theirs in enumerate(reports) if theirs["leads"]]
 
@@ -219,23 +201,22 @@ class Workers:
         if self.node is not None:
             dist.broadcast(tensor, self._leader, group=self.node)
 
-    def _as_tensor(self, data: bytes, length: int) -> Tensor:
-        if len(data) != length:  # a buffer to receive into
-            return torch.empty(length, dtype=torch.uint8, device=self.device)
+    def _gather_in_node(self, x: float) -> list[float]:
+        with self.guard():
+            return _gather_numbers(x, self.node, self.device)
+
+    def _as_tensor(self, data: bytes) -> Tensor:
         return torch.frombuffer(bytearray(data), dtype=torch.uint8).to(self.device)
 
-    def _gather_texts(self, texts: list[str], group: Any) -> list[str]:
-        """Return the texts of all processes of a group."""
-        mine = json.dumps(texts).encode()
-        size = dist.get_world_size(group)
-        lengths = [torch.empty(1, dtype=torch.int64, device=self.device) for _ in range(size)]
+    def _gather_json(self, messages: list[Any], group: Any) -> list[Any]:
+        """Return the messages of all processes of a group."""
+        mine = json.dumps(messages).encode()
         with self.guard():
-            dist.all_gather(lengths, torch.tensor([len(mine)], device=self.device), group=group)
-            longest = max(int(length) for length in lengths)
-            tensor = self._as_tensor(mine.ljust(longest), longest)
-            rows = [torch.empty_like(tensor) for _ in range(size)]
+            longest = max(_gather_numbers(len(mine), group, self.device))
+            tensor = self._as_tensor(mine.ljust(int(longest)))
+            rows = [torch.empty_like(tensor) for _ in range(dist.get_world_size(group))]
             dist.all_gather(rows, tensor, group=group)
-        return [text for row in rows for text in json.loads(bytes(row.cpu().numpy()))]
+        return [message for row in rows for message in json.loads(bytes(row.cpu().numpy()))]
 
 
 # Private groups by ranks and timeout, and the default group they were made from. Every group has
@@ -277,7 +258,7 @@ def own_group(group: Any, device: torch.device, timeout: float | None) -> Any:
         # with different names never meet. The leader of a node is in one group more than its
         # other processes, which make up for it.
         count = len(dist.distributed_c10d._world.pg_names)
-        for _ in range(max(_gather_numbers(count, group, device)) - count):
+        for _ in range(int(max(_gather_numbers(count, group, device))) - count):
             _add_placeholder()
         _own[key] = dist.new_group(ranks, timeout=limit, use_local_synchronization=True)
     return _own[key]
@@ -296,14 +277,14 @@ def _add_placeholder() -> None:
     names[nobody(0, 1)] = f"placeholder of fedac {len(names)}"
 
 
-def _gather_numbers(mine: int, group: Any, device: torch.device) -> list[int]:
-    number = torch.tensor([mine], device=device)
+def _gather_numbers(mine: float, group: Any, device: torch.device) -> list[float]:
+    number = torch.tensor([mine], dtype=torch.float64, device=device)
     numbers = [torch.empty_like(number) for _ in range(dist.get_world_size(group))]
     dist.all_gather(numbers, number, group=group)
-    return [int(number) for number in numbers]
+    return [float(number) for number in numbers]
 
 
-def require_same(name: str, values: Sequence[object]) -> None:
+def require_same(name: str, values: Sequence[object], advice: str = "") -> None:
     """Refuse processes whose values, listed by rank, differ."""
     ranks: dict[str, list[str]] = {}
     for rank, value in enumerate(values):
@@ -313,4 +294,4 @@ def require_same(name: str, values: Sequence[object]) -> None:
         ranks.setdefault(text, []).append(str(rank))
     if len(ranks) > 1:
         found = "; ".join(f"{text} at rank {', '.join(who)}" for text, who in ranks.items())
-        raise InputError(f"processes differ in {name}: {found}")
+        raise InputError(f"processes differ in {name}: {found}{advice}")

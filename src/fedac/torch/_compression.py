@@ -1,4 +1,4 @@
-"""Compressed messages that all workers gather: how they are encoded, and how their mean is decoded.
+"""Means of compressed messages, which all workers gather.
 
 Each sequence is one vector of the message, a concatenation of all parameters, as in the simulator.
 Messages are rounded and decoded chunk by chunk in float64, without a copy of the model.
@@ -18,9 +18,13 @@ from fedac.algorithms import Algorithm
 from fedac.algorithms.algorithm import State
 from fedac.federation.compression import BLOCK, Bytes, Sender, bytes_of
 from fedac.federation.round import compress, decompress
+from fedac.torch._averaging import LENGTH, NOT_FINITE, Average, Header, flatten_again, sample
+from fedac.torch._communication import Workers
 
 # Numbers rounded at a time: their float64 copies stay in the cache.
 CHUNK = 128 * BLOCK
+# The header of a message is in float64.
+HEADER_BYTES = 8 * LENGTH
 
 
 class Chunk(NamedTuple):
@@ -78,55 +82,74 @@ class Vectors:
                 rest = rest[numbers:]
 
 
-class Packet:
-    """The encoded message of one worker, and a decoder for the messages of all workers.
+class Gather(Average):
+    """A mean of compressed messages: every worker gathers the bytes of all and decodes them.
 
-    `flat` has the message, parameter by parameter, and then the exact tensors; `began` and `memory`
-    have for every parameter where the round began, and the worker's memory, which is updated to
-    what the server receives. The bytes start with `leading` free ones, for a header.
+    `began` and `memory` have for every parameter where the round began, and the worker's memory,
+    which is updated to what the server receives.
     """
 
     def __init__(
         self,
-        algorithm: Algorithm,
-        flat: Tensor,
+        workers: Workers,
+        header: Header,
+        message: Sequence[Tensor],
+        exact: Sequence[Tensor],
         *,
+        algorithm: Algorithm,
         began: Sequence[State],
         memory: Sequence[State],
-        residuals: list[Tensor] | None,
-        leading: int,
         sender: Sender,
+        reuse: Tensor | None,
     ) -> None:
-        self._algorithm, self._wire, self._leading = algorithm, sender.wire, leading
+        super().__init__(workers, header, message)
+        self._algorithm, self._wire = algorithm, sender.wire
         self._sizes = [tensors[0].numel() for tensors in began]
         self._chunks, self._began = list(chunks(self._sizes)), Vectors(began)
-        remembered, (message, exact) = Vectors(memory), self._split(flat)
-        self.residuals = residuals and [torch.empty_like(each) for each in residuals]
+        self.buffer, _ = flatten_again([*message, *exact], workers.device, zeros=0, reuse=reuse)
+        self._sample = sample(self.buffer[: self._numbers]).clone()
+        if sender.residuals is not None:
+            self.residuals = [torch.from_numpy(np.empty_like(each)) for each in sender.residuals]
+        data, finite = self._encode(sender, Vectors(memory))
+        if not finite:
+            self.header = header._replace(weight=NOT_FINITE)
+        data[:HEADER_BYTES] = np.array(self.header.numbers(), np.float64).view(np.uint8)
+        self.bytes = data.nbytes
+        self._arriving = (workers.start_gather(torch.from_numpy(data).to(workers.device)),)
+
+    def _encode(self, sender: Sender, memory: Vectors) -> tuple[Bytes, bool]:
+        """Return the bytes to send, without a header, and whether all numbers are finite."""
+        message, exact = self._split_buffer()
         last = exact.cpu().numpy().view(np.uint8)
-        S, encoded = len(algorithm.sequences), bytes_of(sender.wire, sum(self._sizes))
-        self.data: Bytes = np.empty(leading + S * encoded + len(last), np.uint8)
-        self.finite, end = bool(torch.isfinite(exact).all()), leading
+        encoded = len(self._algorithm.sequences) * bytes_of(sender.wire, sum(self._sizes))
+        data: Bytes = np.empty(HEADER_BYTES + encoded + len(last), np.uint8)
+        finite, end = bool(torch.isfinite(exact).all()), HEADER_BYTES
         for chunk in self._chunks:
             here = slice(chunk.first, chunk.first + chunk.numbers)
-            this = replace(sender, first=chunk.first, data=[])
-            if residuals is not None:
-                this.residuals = [each[here].double().numpy() for each in residuals]
-            vectors, old = message.read(chunk), remembered.read(chunk)
-            sent, after = compress(algorithm, vectors, self._began.read(chunk), old, this)
-            remembered.write(chunk, after)
-            for left, new in zip(self.residuals or (), this.residuals or (), strict=True):
-                left[here] = torch.from_numpy(new)
-            self.finite &= all(bool(np.isfinite(vector).all()) for vector in (*sent, *after))
-            for data in this.data:
-                self.data[end : end + len(data)] = data
-                end += len(data)
-        self.data[end:] = last
+            residuals = sender.residuals and [each[here] for each in sender.residuals]
+            this = replace(sender, first=chunk.first, residuals=residuals, data=[])
+            vectors, began = message.read(chunk), self._began.read(chunk)
+            sent, after = compress(self._algorithm, vectors, began, memory.read(chunk), this)
+            memory.write(chunk, after)
+            for error, new in zip(self.residuals or (), this.residuals or (), strict=True):
+                error[here] = torch.from_numpy(new)
+            finite &= all(bool(np.isfinite(vector).all()) for vector in (*sent, *after))
+            for part in this.data:
+                data[end : end + len(part)] = part
+                end += len(part)
+        data[end:] = last
+        return data, finite
 
-    def read(self, rows: Sequence[Bytes], weights: Sequence[float], flat: Tensor) -> None:
-        """Decode the packets of all workers, and write their weighted mean into a flat tensor."""
+    def _header_rows(self) -> list[list[float]]:
+        (rows,) = self._arriving
+        return [row[:HEADER_BYTES].cpu().numpy().view(np.float64).tolist() for row in rows]
+
+    def collect(self, weights: Sequence[float]) -> tuple[Tensor, float]:
+        (rows,) = self._arriving
         total = sum(weight for weight in weights if weight > 0)
-        used = [(w / total, row) for w, row in zip(weights, rows, strict=True) if w > 0]
-        (message, exact), start = self._split(flat), self._leading
+        arrived = zip(weights, rows.cpu().numpy(), strict=True)
+        used = [(weight / total, row) for weight, row in arrived if weight > 0]
+        (message, exact), start = self._split_buffer(), HEADER_BYTES
         for chunk in self._chunks:
             began = self._began.read(chunk)
             length = bytes_of(self._wire, chunk.numbers)
@@ -135,17 +158,20 @@ class Packet:
             mean = tuple(np.zeros(chunk.numbers) for _ in began)
             for share, row in used:
                 data = [row[first : first + length] for first in starts]
-                arrived = decompress(self._algorithm, self._wire, data, began)
-                for vector, value in zip(mean, arrived, strict=True):
+                message_of_one = decompress(self._algorithm, self._wire, data, began)
+                for vector, value in zip(mean, message_of_one, strict=True):
                     vector += share * value
             message.write(chunk, mean)
         exact.zero_()
         for share, row in used:
             exact += share * torch.from_numpy(row[start:]).view(exact.dtype).to(exact.device)
+        self._arriving = (rows[:, :HEADER_BYTES].clone(),)  # the rest takes much memory
+        return self.buffer, 1.0
 
-    def _split(self, flat: Tensor) -> tuple[Vectors, Tensor]:
-        """Return the message in a flat tensor, and the exact tensors after it."""
+    def _split_buffer(self) -> tuple[Vectors, Tensor]:
+        """Return views of the message and of the exact tensors after it."""
         S = len(self._algorithm.sequences)
         numbers = S * sum(self._sizes)
-        views = iter(torch.split(flat[:numbers], [n for n in self._sizes for _ in range(S)]))
-        return Vectors([tuple(next(views) for _ in range(S)) for _ in self._sizes]), flat[numbers:]
+        views = iter(torch.split(self.buffer[:numbers], [n for n in self._sizes for _ in range(S)]))
+        message = Vectors([tuple(next(views) for _ in range(S)) for _ in self._sizes])
+        return message, self.buffer[numbers:]

@@ -49,8 +49,7 @@ def round_seconds(
     An all-reduce takes 2(M-1) hops around a ring of M workers, and every hop waits for a round
     trip. But two segments, of a megabyte at most, are on their way at once: where sending one takes
     longer than a round trip, only two round trips remain. Gathered messages (see `traffic`) go to
-    all others at once, in one round trip. Workers send and receive at the same time, at the slower
-    of the two rates.
+    all others at once, in one round trip.
 
     Parameters
     ----------
@@ -86,10 +85,12 @@ def round_seconds(
     link = as_link(link)
     method = get(algorithm) if isinstance(algorithm, str) else algorithm
     M, K = require_count("world_size", world_size), require_count("local_steps", local_steps)
-    handed_over = bytes_up(method, require_count("numbers", numbers), wire)
-    if is_gathered(require_wire(wire), method):
-        sending = _gather_seconds(link, handed_over, M)
-    else:
+    handed_over = bytes_up(method, require_count("numbers", numbers), require_wire(wire))
+    # Workers send and receive at the same time, at the slower of the two rates.
+    sending = 0.0
+    if M > 1 and is_gathered(wire, method):
+        sending = link.latency + (M - 1) * 8 * handed_over / min(link.up, link.down)
+    elif M > 1:
         sending = _all_reduce_seconds(link, handed_over, M)
     hidden = require_count("delay_steps", delay_steps, least=0) * link.gradient
     busy = require_nonnegative("rounding (seconds)", rounding)
@@ -98,18 +99,9 @@ def round_seconds(
 
 def _all_reduce_seconds(link: Link, size: int, M: int) -> float:
     """Return how long gloo's ring takes: a reduce-scatter, and then an all-gather like it."""
-    if M == 1:
-        return 0.0
+    rate = min(link.up, link.down) / 8
     part = size / M  # sent in one of the M-1 hops, two segments at a time
     pairs = max(1, math.ceil(part / (2 * SEGMENT)))
-    a_segment = _sending(link, part / (2 * pairs))
+    a_segment = part / (2 * pairs) / rate
     waits = link.latency + ((M - 1) * pairs - 1) * max(0.0, link.latency - a_segment)
-    return 2 * ((M - 1) * _sending(link, part) + waits)
-
-
-def _gather_seconds(link: Link, size: int, M: int) -> float:
-    return 0.0 if M == 1 else link.latency + (M - 1) * _sending(link, size)
-
-
-def _sending(link: Link, size: float) -> float:
-    return 8 * size / min(link.up, link.down)
+    return 2 * ((M - 1) * part / rate + waits)

@@ -36,13 +36,9 @@ from fedac.torch._state import (
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-def uncompiled(function: Function) -> Function:
-    """Exclude a function and its callees from `torch.compile`.
-
-    Counts, hashes and step sizes change all the time: each would compile the program again.
-    """
-    disabled: Function = torch.compiler.disable(function)  # type: ignore[no-untyped-call]
-    return disabled
+# Excludes a function and its callees from `torch.compile`. Counts, hashes and step sizes change all
+# the time: each would compile the program again.
+uncompiled: Callable[[Function], Function] = torch.compiler.disable
 
 
 class LocalOptimizer(SequenceOptimizer):
@@ -148,8 +144,10 @@ class LocalOptimizer(SequenceOptimizer):
         ready = [self._prepare(group) for group in self.param_groups if not is_paused(group)]
         for group, settings, hp in ready:
             is_new = settings != group["last"]
-            if is_new and not group["taken"]:
-                self._enter_again(group, hp)
+            if is_new and not (group["taken"] or self.algorithm.is_plain):
+                # The round begins with the lr of its first step, newer than that of the last one.
+                for p in filter(self.state.get, group["params"]):
+                    self.enter(p, hp)
             form = decayed_form(self.algorithm, hp, settings["weight_decay"])
             for batch in self._batches.split([p for p in group["params"] if p.grad is not None]):
                 self._move(batch, form, group["last"])
@@ -188,10 +186,7 @@ class LocalOptimizer(SequenceOptimizer):
         sequences = self._lists_of_sequences(params)
         if half := is_half(params[0]):
             # The parameters hold w_md rounded, so compute it again from the sequences.
-            w_md = [torch.empty_like(sequence) for sequence in sequences[0]]
-            before = linear_form(self.algorithm, self.hyperparameters(last))
-            combine(w_md, zip(before.query, sequences, strict=True))
-            g = [gradient.float() for gradient in g]
+            w_md, g = self._query(last, sequences), [gradient.float() for gradient in g]
         take_step(form, sequences, w_md, g)
         if half:
             torch._foreach_copy_(params, w_md)
@@ -210,10 +205,10 @@ class LocalOptimizer(SequenceOptimizer):
     def eval(self) -> None:
         """Put the algorithm's output into the parameters, to evaluate or save them.
 
-        It does not communicate. Right after a round the output is the same in all processes. In the
-        middle of a round it is what this process would have if the round ended now with it alone,
-        and differs between processes. ``averages.synchronize()``, called in all of them, ends the
-        round early; with overlap it is always needed.
+        It does not communicate. Right after a round the output is the same in all processes. Later
+        it is what this process would have if the round ended now with it alone.
+        ``averages.synchronize()`` in all processes ends the round early; with overlap it is always
+        needed.
         """
         self._switch(training=False)
 
@@ -254,7 +249,14 @@ class LocalOptimizer(SequenceOptimizer):
             for p in own:
                 if name in self.state[p]:  # set aside in eval mode
                     p.copy_(self.state[p].pop(name))
-            self._place_query(group, [p for p in params if not self.is_own_sequence(p)])
+            others = [p for p in params if not self.is_own_sequence(p)]
+            query = linear_form(self.algorithm, self.hyperparameters(group["last"])).query
+            for batch in self._batches.split(others):
+                sequences = self._lists_of_sequences(batch)
+                if is_half(batch[0]):
+                    torch._foreach_copy_(batch, self._query(group["last"], sequences))
+                else:
+                    combine(batch, zip(query, sequences, strict=True))
         else:
             for p in own:
                 if name not in self.state[p]:  # the output is about to overwrite the sequence
@@ -264,15 +266,12 @@ class LocalOptimizer(SequenceOptimizer):
                 p.copy_(self._output(group, p))
         self.versions.update(zip(params, map(version, params), strict=True))
 
-    def _place_query(self, group: dict[str, Any], params: Sequence[Tensor]) -> None:
-        query = linear_form(self.algorithm, self.hyperparameters(group["last"])).query
-        for batch in self._batches.split(params):
-            sequences, w_md = self._lists_of_sequences(batch), batch
-            if half := is_half(batch[0]):
-                w_md = [torch.empty_like(sequence) for sequence in sequences[0]]
-            combine(w_md, zip(query, sequences, strict=True))
-            if half:
-                torch._foreach_copy_(batch, w_md)
+    def _query(self, settings: dict[str, Any], sequences: list[list[Tensor]]) -> list[Tensor]:
+        """Return w_md of some parameters, given one list of tensors per sequence."""
+        query = linear_form(self.algorithm, self.hyperparameters(settings)).query
+        w_md = [torch.empty_like(tensor) for tensor in sequences[0]]
+        combine(w_md, zip(query, sequences, strict=True))
+        return w_md
 
     @torch.no_grad()
     def _output(self, group: dict[str, Any], p: Tensor) -> Tensor:
@@ -294,16 +293,6 @@ class LocalOptimizer(SequenceOptimizer):
         w: Tensor = algorithm.output(state, hp, self.steps)
         return w
 
-    def _point(self, group: dict[str, Any], p: Tensor) -> Tensor:
-        """Return what a parameter should hold."""
-        if not group["training"]:
-            return self._output(group, p)
-        sequences = self.sequences(p)
-        w_md = torch.empty_like(sequences[0])
-        query = linear_form(self.algorithm, self.hyperparameters(group["last"])).query
-        combine([w_md], [(factor, [s]) for factor, s in zip(query, sequences, strict=True)])
-        return w_md
-
     def _works_in_place(self, hp: Hyperparameters) -> bool:
         """Check whether the parameter is the only sequence, the query point and the output.
 
@@ -318,20 +307,18 @@ class LocalOptimizer(SequenceOptimizer):
         same_output = not self.takes_mean or algorithm.output(start, hp, 1) == 1.0
         return algorithm.is_plain and local == (1.0,) and w_md == 1.0 and same_output
 
-    def _enter_again(self, group: dict[str, Any], hp: Hyperparameters) -> None:
-        """Begin the round with the lr of its first step, which may be newer than the broadcast."""
-        if not self.algorithm.is_plain:
-            for p in group["params"]:
-                if self.state.get(p):
-                    self.enter(p, hp)
-
     def _require_unchanged(self, group: dict[str, Any], p: Tensor) -> None:
         """Refuse a parameter that something else has changed: its sequences would not match."""
         if not self.state.get(p) or self.versions.get(p) == version(p):
             return
         kinds = {(tensor.dtype, tensor.device) for tensor in self.state[p].values()}
-        same_kind = kinds == {(sequence_dtype(p), p.device)}
-        if not (same_kind and _is_equal_but_for_rounding(p, self._point(group, p))):
+        same = kinds == {(sequence_dtype(p), p.device)}
+        if same and group["training"]:
+            (point,) = self._query(group["last"], [[s] for s in self.sequences(p)])
+            same = _is_equal_but_for_rounding(p, point)
+        elif same:
+            same = _is_equal_but_for_rounding(p, self._output(group, p))
+        if not same:
             raise InputError(
                 "a parameter was changed, converted or moved by something other than this "
                 "optimizer; call optimizer.restart() to start from the parameters as they are, or "
@@ -366,15 +353,8 @@ class FedAc(LocalOptimizer):
         *,
         foreach: bool = True,
     ) -> None:
-        super().__init__(
-            params,
-            "fedac-i",
-            lr=lr,
-            mu=mu,
-            local_steps=local_steps,
-            weight_decay=weight_decay,
-            foreach=foreach,
-        )
+        options: dict[str, Any] = {"weight_decay": weight_decay, "foreach": foreach}
+        super().__init__(params, "fedac-i", lr=lr, mu=mu, local_steps=local_steps, **options)
 
 
 class LocalSGD(LocalOptimizer):
@@ -399,14 +379,8 @@ class LocalSGD(LocalOptimizer):
         *,
         foreach: bool = True,
     ) -> None:
-        super().__init__(
-            params,
-            "fedavg",
-            lr=lr,
-            local_steps=local_steps,
-            weight_decay=weight_decay,
-            foreach=foreach,
-        )
+        options: dict[str, Any] = {"weight_decay": weight_decay, "foreach": foreach}
+        super().__init__(params, "fedavg", lr=lr, local_steps=local_steps, **options)
 
 
 def _is_equal_but_for_rounding(p: Tensor, point: Tensor) -> bool:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import re
 from bisect import bisect
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -22,39 +23,36 @@ from fedac.algorithms.hyperparameters import Hyperparameters
 from fedac.errors import InputError
 from fedac.federation.compression import BFLOAT16, FLOAT32, Sender
 from fedac.federation.round import leave, serve
-from fedac.torch._agreement import (
-    adopt,
-    agree_on_settings,
-    require_same_start,
-    require_same_steps,
-    settings_of,
-)
+from fedac.torch import _agreement
 from fedac.torch._averaging import (
     NOT_FINITE,
     AllReduce,
     Average,
     BFloat16AllReduce,
-    DoubleBuffer,
-    Gather,
     Header,
     checksum,
     digest_of,
     flatten,
     is_finite,
     is_gathered,
+    move_state,
     parts,
     unflatten,
 )
 from fedac.torch._communication import NonFiniteStateError, Workers
-from fedac.torch._compression import Packet
+from fedac.torch._compression import Gather
+from fedac.torch._costs import traffic
 from fedac.torch._optimizer import LocalOptimizer
 from fedac.torch._state import is_paused, sequence_dtype, write
 from fedac.validate import require_count
 
 # Sums of smaller numbers do not overflow float32.
 LARGE = 1e38
-# Prefixes that DistributedDataParallel and torch.compile add to names.
-WRAPPERS = re.compile(r"(^|\.)(module|_orig_mod)\.")
+
+
+def plain_name(name: str) -> str:
+    """Return a name without the prefixes of DistributedDataParallel and torch.compile."""
+    return re.sub(r"(^|\.)(module|_orig_mod)\.", r"\1", name)
 
 
 class LeftGroup(NamedTuple):
@@ -67,81 +65,80 @@ class LeftGroup(NamedTuple):
     paused: bool  # in all workers: then the round changes nothing
 
 
-class RoundEnd(NamedTuple):
-    """The outcome of a round."""
+class Synchronization(NamedTuple):
+    """One row of `Synchronizer.history`, as seen by this process."""
 
-    steps: int  # the largest number of any worker
-    seconds: float  # waited for the mean
-    bytes: int
-    skipped: tuple[int, ...]  # ranks whose state was not finite
-    spread: float  # distance of this worker's message from the mean
-    overlapped: bool  # whether this worker took steps meanwhile
-    everyone_finished: bool
+    round: int  # its number, from 1
+    step: int  # after which it was started
+    seconds: float  # how long this process waited for it
+    bytes: int  # handed over by this process
+    traffic: int  # sent by this process, as gloo does it (`fedac.torch.traffic`)
+    skipped: tuple[int, ...]  # ranks that were left out because their state was not finite
+    # The Euclidean distance of this worker's message from the mean; for large models, estimated
+    # from 65,536 of their numbers.
+    spread: float
 
 
+@dataclass(eq=False)
 class Rounds:
-    """Ends the rounds of an optimizer; `named` has the trained parameters and their names."""
+    """Ends the rounds of an optimizer."""
 
-    # The rounding errors of the last message that arrived, by vector, with error feedback.
-    residuals: list[Tensor] | None = None
+    optimizer: LocalOptimizer
+    named: dict[Tensor, str]  # the trained parameters and their names
+    buffers: Buffers
+    workers: Workers
+    schedule: SyncSchedule
+    wire: str
+    wire_seed: int
+    error_feedback: bool
+    on_nonfinite: str
 
-    def __init__(
-        self,
-        optimizer: LocalOptimizer,
-        named: dict[Tensor, str],
-        buffers: Buffers,
-        workers: Workers,
-        schedule: SyncSchedule,
-        *,
-        wire: str,
-        wire_seed: int,
-        error_feedback: bool,
-        on_nonfinite: str,
-    ) -> None:
-        self.optimizer, self.named, self.buffers, self.workers = optimizer, named, buffers, workers
-        self.schedule, self.on_nonfinite = schedule, on_nonfinite
-        self.wire, self.wire_seed = wire, wire_seed
-        if error_feedback:
-            self.residuals = []
-        if wire != FLOAT32:  # all ranks must know what differences are taken from
-            optimizer.keep_broadcasts()
-        self._double = DoubleBuffer()
+    def __post_init__(self) -> None:
+        if self.wire != FLOAT32:  # all ranks must know what differences are taken from
+            self.optimizer.keep_broadcasts()
+        self.forget_residuals()
+        self._free: Tensor | None = None  # memory for the next average
         self._rounds_differently = False  # whether equal states of ranks differ in some bits
+
+    def forget_residuals(self) -> None:
+        """Forget the rounding errors of the last message that arrived, by vector."""
+        p, S = next(iter(self.named)), len(self.optimizer.algorithm.sequences)
+        size = sum(p.numel() for p in self.named) if self.error_feedback else 0
+        self.residuals = [torch.zeros(size, dtype=sequence_dtype(p))] * S
 
     @torch.no_grad()
     def end_round(
-        self, weight: float, *, idle: bool = False, finished: bool = False
-    ) -> Generator[int, None, RoundEnd | None]:
+        self, number: int, weight: float, *, idle: bool = False, finished: bool = False
+    ) -> Generator[int, None, tuple[Synchronization, bool] | None]:
         """End a round: leave, compress, mean, serve, enter the next one.
 
         This generator pauses once, while the mean is computed: with overlap, the user's loop goes
-        on there. It yields the bytes sent and returns None if no worker has moved. If it raises, no
-        state has changed.
+        on there. It yields the bytes sent. It returns a row for the history and whether all workers
+        have finished, or None if no worker has moved. If it raises, no state has changed.
 
         An `idle` worker has taken no step, unlike others, and its message is not used. One that has
         `finished` has run out of batches, and adopts the settings of the other workers.
         """
-        optimizer, workers = self.optimizer, self.workers
-        steps = optimizer.steps
+        optimizer, workers, steps = self.optimizer, self.workers, self.optimizer.steps
 
         # Leave the round. Nothing of the optimizer changes before the mean has arrived.
         left = self._left_groups(idle)
         message, memory = self._leave(left, weight)
 
         # Compress the message, and start the mean.
-        settings = settings_of(optimizer.param_groups)
+        settings = _agreement.settings_of(optimizer.param_groups)
         header = Header(weight, digest_of(settings, self._began()), steps, finished)
         average = self._start_average(header, message, memory)
-        sent = flatten(self.moving(), workers.device) if self.schedule.delay else None
-        self._double.free = average.buffer
+        sent = flatten(self.moving() if self.schedule.delay else [], workers.device)
+        self._free = average.buffer
         yield average.bytes
 
         # Take the mean over the workers whose state is finite.
         seconds = average.wait()
         headers = average.headers()
         weights = [header.weight for header in headers]
-        require_same_steps(headers)
-        settings = agree_on_settings(workers, headers, settings, steps=steps)
+        _agreement.require_same_steps(headers)
+        settings = _agreement.agree_on_settings(workers, headers, settings, steps=steps)
         if not self._has_mean(headers, steps):
             return None
         mean, divisor = average.collect(weights)
@@ -152,37 +149,31 @@ class Rounds:
             )
         differ = len({header.digest for header in headers}) > 1
         if differ and not (optimizer.takes_mean or self._rounds_differently):
-            self._rounds_differently = require_same_start(workers, optimizer, self.named)
+            self._rounds_differently = _agreement.require_same_start(workers, optimizer, self.named)
         spread = average.distance(mean, divisor)
 
         # Serve the mean, and enter the next round with what this worker has moved meanwhile.
         if finished:
-            adopt(optimizer.param_groups, settings)
+            _agreement.adopt(optimizer.param_groups, settings)
             hps = [optimizer.hyperparameters(group["last"]) for group in optimizer.param_groups]
             left = [part._replace(hp=hp) for part, hp in zip(left, hps, strict=False)]
         overlapped, used = optimizer.steps != steps, weights[workers.rank] > 0
         furthest = max(header.steps for header in headers)
         # By steps, not by rounds: a second synchronizer counts its rounds from 0.
-        r, exact = self.schedule.rounds(furthest), self._exact()
-        if optimizer.takes_mean and not overlapped:
-            if divisor == 1 and not optimizer.in_place:
-                self._double.settle(mean, message, exact)
-            else:
-                unflatten(mean, [*message, *exact], divisor=divisor)
-            optimizer.lower_lr(r)
-        else:
+        optimizer.lower_lr(self.schedule.rounds(furthest))
+        exact = self._exact()
+        if not optimizer.takes_mean or overlapped:
             if divisor != 1:
                 mean /= divisor
-            received = parts(mean, [*message, *exact])
-            local = [s for p in self.named for s in optimizer.sequences(p)]
-            since = self._moved_since(average, sent) if overlapped else None
-            if optimizer.takes_mean:
-                torch._foreach_copy_(local, received[: len(message)])
-            else:
-                self._serve(left, received[: len(message)], memory, weights)
-            optimizer.lower_lr(r)
-            self._enter(left, since and since[: len(local)])
-            settle(exact, received[len(message) :], since and since[len(local) :])
+            received = iter(parts(mean, [*message, *exact]))
+            since = iter(self._moved_since(average, sent)) if overlapped else None
+            self._serve(left, received, since, memory, weights)
+            settle(exact, received, since)
+        elif divisor == 1 and not optimizer.in_place:
+            left_memory = move_state(mean, message, exact)
+            self._free = average.buffer if left_memory is None else left_memory
+        else:
+            unflatten(mean, [*message, *exact], divisor=divisor)
 
         # Close the round: steps taken meanwhile belong to the next one.
         for group, part in zip(optimizer.param_groups, left, strict=False):
@@ -193,17 +184,19 @@ class Rounds:
         optimizer.refresh()
         if optimizer.inner is not None:
             optimizer.inner.end_round(used=used)
-        if used and self.residuals is not None:
-            self.residuals = average.residuals or []
-        return RoundEnd(
-            steps=furthest,
+        if used and average.residuals is not None:
+            self.residuals = average.residuals
+        M, algorithm = workers.size, optimizer.algorithm
+        row = Synchronization(
+            round=number,
+            step=furthest,
             seconds=seconds,
             bytes=average.bytes,
+            traffic=traffic(average.bytes, world_size=M, wire=self.wire, algorithm=algorithm) // M,
             skipped=tuple(m for m, weight in enumerate(weights) if weight == NOT_FINITE),
             spread=spread,
-            overlapped=overlapped,
-            everyone_finished=all(header.finished for header in headers),
         )
+        return row, all(header.finished for header in headers)
 
     def moving(self) -> list[Tensor]:
         """Return the tensors that local steps and forward passes change."""
@@ -226,7 +219,7 @@ class Rounds:
     def _leave(
         self, left: Sequence[LeftGroup], weight: float
     ) -> tuple[list[Tensor], dict[Tensor, State]]:
-        """Return the message, and the new memory of the parameters that have moved."""
+        """Return the message, and the new memory of all parameters."""
         optimizer = self.optimizer
         message: list[Tensor] = []
         memory: dict[Tensor, State] = {}
@@ -236,54 +229,39 @@ class Rounds:
                 if optimizer.takes_mean:
                     message += local
                     continue
-                sequences = optimizer.kept(p, "sent")
-                if not steps:
-                    message += sequences
-                    continue
-                ratio = group["counted"][self.workers.rank] / weight if weight > 0 else 1.0
-                mine, after = leave(
-                    optimizer.algorithm, local, sequences, optimizer.kept(p, "memory"), hp,
-                    ClientWork(steps=steps), weight_ratio=ratio,
-                )  # fmt: skip
-                message += mine
+                sequences, after = optimizer.kept(p, "sent"), optimizer.kept(p, "memory")
+                if steps:
+                    ratio = group["counted"][self.workers.rank] / weight if weight > 0 else 1.0
+                    sequences, after = leave(
+                        optimizer.algorithm, local, sequences, after, hp, ClientWork(steps=steps),
+                        weight_ratio=ratio,
+                    )  # fmt: skip
+                message += sequences
                 # Copies: with overlap, local steps may go on in these tensors.
-                memory[p] = tuple(tensor.clone() for tensor in after)
+                memory[p] = tuple(t.clone(memory_format=torch.contiguous_format) for t in after)
         return message, memory
 
     def _start_average(
         self, header: Header, message: list[Tensor], memory: dict[Tensor, State]
     ) -> Average:
         """Compress the message for the wire, and start the mean."""
-        optimizer, free = self.optimizer, self._double.free
+        algorithm, kept, free = self.optimizer.algorithm, self.optimizer.kept, self._free
         arguments = (self.workers, header, message, self._exact())
-
-        def compress(flat: Tensor, leading: int) -> Packet:
-            # The packet updates memories to what is received. Those that the optimizer keeps must
-            # not change before the mean has arrived.
-            memories = [
-                tuple(tensor.contiguous() for tensor in memory[p])
-                if p in memory
-                else tuple(map(torch.clone, optimizer.kept(p, "memory")))
-                for p in self.named
-            ]
-            packet = Packet(
-                optimizer.algorithm,
-                flat,
-                began=[optimizer.kept(p, "sent") for p in self.named],
-                memory=memories,
-                residuals=self._current_residuals(),
-                leading=leading,
-                sender=Sender(self.wire, self.wire_seed, m=self.workers.rank, r=optimizer.rounds),
-            )
-            memory.update((p, m) for p, m in zip(self.named, memories, strict=True) if p in memory)
-            return packet
-
-        if is_gathered(self.wire, optimizer.algorithm):
-            return Gather(*arguments, compress=compress, reuse=free)
+        if is_gathered(self.wire, algorithm):
+            began = [kept(p, "sent") for p in self.named]
+            sender = Sender(
+                self.wire, self.wire_seed, m=self.workers.rank, r=self.optimizer.rounds,
+                residuals=[r.numpy() for r in self.residuals] if self.error_feedback else None,
+            )  # fmt: skip
+            memories = [memory[p] for p in self.named]
+            return Gather(
+                *arguments, algorithm=algorithm, began=began, memory=memories, sender=sender,
+                reuse=free,
+            )  # fmt: skip
         private = [tensor for tensors in memory.values() for tensor in tensors]
         if self.wire == BFLOAT16:
-            began = [s for p in self.named for s in optimizer.kept(p, "sent")]
-            return BFloat16AllReduce(*arguments, private=private, reuse=free, began=began)
+            flat = [s for p in self.named for s in kept(p, "sent")]
+            return BFloat16AllReduce(*arguments, private=private, reuse=free, began=flat)
         return AllReduce(*arguments, private=private, reuse=free)
 
     def _has_mean(self, headers: Sequence[Header], steps: int) -> bool:
@@ -304,42 +282,39 @@ class Rounds:
     def _serve(
         self,
         left: Sequence[LeftGroup],
-        mean: Sequence[Tensor],
+        mean: Iterator[Tensor],
+        since: Iterator[Tensor] | None,
         memory: dict[Tensor, State],
         weights: Sequence[float],
     ) -> None:
-        """Serve the mean message, and keep this worker's new memory if its message was used."""
-        optimizer, received = self.optimizer, iter(mean)
-        algorithm = optimizer.algorithm
+        """Serve the mean message, and enter the next round with this worker's progress `since`.
+
+        It keeps its new memory if its message was used.
+        """
+        optimizer, algorithm = self.optimizer, self.optimizer.algorithm
         for group, params, hp, _, paused in left:
-            if not paused:
+            if not (optimizer.takes_mean or paused):
                 share, ratio = count_weights(group, weights)
                 this = RoundInfo(number=optimizer.rounds, share=share)
             for p in params:
-                message = tuple(next(received) for _ in algorithm.sequences)
-                if paused:
-                    continue
-                sent, server = optimizer.kept(p, "sent"), optimizer.kept(p, "server")
-                after = serve(algorithm, message, sent, server, hp, this, weight_ratio=ratio)
-                write((*sent, *server), (*after[0], *after[1]))
-                if weights[self.workers.rank] > 0:
-                    write(optimizer.kept(p, "memory"), memory[p])
-
-    def _enter(self, left: Sequence[LeftGroup], progress: Sequence[Tensor] | None) -> None:
-        """Enter the next round, with this worker's progress since it left the last one."""
-        optimizer, more = self.optimizer, iter(progress or ())
-        for part in left:
-            for p in part.params:
-                if not (optimizer.takes_mean or part.paused):
+                message = tuple(next(mean) for _ in algorithm.sequences)
+                if optimizer.takes_mean:
+                    torch._foreach_copy_(optimizer.sequences(p), message)
+                elif not paused:
+                    sent, server = optimizer.kept(p, "sent"), optimizer.kept(p, "server")
+                    after = serve(algorithm, message, sent, server, hp, this, weight_ratio=ratio)
+                    write((*sent, *server), (*after[0], *after[1]))
+                    if weights[self.workers.rank] > 0:
+                        write(optimizer.kept(p, "memory"), memory[p])
                     optimizer.enter(p)
-                for tensor, moved in zip(optimizer.sequences(p), more, strict=False):
-                    if optimizer.takes_mean or not part.paused:
+                for tensor, moved in zip(optimizer.sequences(p), since or (), strict=False):
+                    if optimizer.takes_mean or not paused:
                         tensor += moved
 
-    def _moved_since(self, average: Average, sent: Tensor | None) -> list[Tensor]:
+    def _moved_since(self, average: Average, sent: Tensor) -> list[Tensor]:
         """Return how far everything has moved since it was sent; 0 if it was not finite then."""
         moving = self.moving()
-        if sent is None or average.header.weight == NOT_FINITE:
+        if average.header.weight == NOT_FINITE:
             return [torch.zeros_like(tensor) for tensor in moving]
         since = parts(sent, moving)
         for then, now in zip(since, moving, strict=True):
@@ -358,13 +333,6 @@ class Rounds:
             return 0
         sent = [t for p in self.named for t in self.optimizer.kept(p, "sent")]
         return checksum(sent, self.workers.device)
-
-    def _current_residuals(self) -> list[Tensor] | None:
-        if self.residuals is None:
-            return None
-        numbers = sum(p.numel() for p in self.named)
-        zeros = torch.zeros(numbers, dtype=sequence_dtype(next(iter(self.named))))
-        return self.residuals or [zeros] * len(self.optimizer.algorithm.sequences)
 
 
 def count_weights(group: dict[str, Any], weights: Sequence[float]) -> tuple[float, float]:
@@ -388,40 +356,33 @@ class Buffers:
     def __init__(self, model: nn.Module | None) -> None:
         if not (model is None or isinstance(model, nn.Module)):
             raise InputError(f"model must be a torch.nn.Module, got {type(model).__name__}")
-        self._model = model
-        found = self._find()
-        self.names = [WRAPPERS.sub(r"\1", name) for name in found]
+        self._model = nn.Module() if model is None else model
         self._averaged = [
             name
-            for name, buffer in found.items()
+            for name, buffer in self.by_name().items()
             if buffer.is_floating_point() and bool(buffer.isfinite().all())
         ]
 
     def averaged(self) -> list[Tensor]:
-        """Return the averaged buffers; a module may have replaced their tensors."""
-        found = self._find()
+        found = self.by_name()
         return [found[name] for name in self._averaged]
 
-    def all(self) -> list[Tensor]:
-        """Return all of them."""
-        return list(self._find().values())
-
-    def _find(self) -> dict[str, Tensor]:
-        return {} if self._model is None else dict(self._model.named_buffers())
+    def by_name(self) -> dict[str, Tensor]:
+        """Return all buffers; a module may have replaced their tensors."""
+        return dict(self._model.named_buffers())
 
 
-@torch.no_grad()
 def settle(
-    tensors: Sequence[Tensor], mean: Sequence[Tensor], progress: Sequence[Tensor] | None
+    tensors: Sequence[Tensor], mean: Iterator[Tensor], since: Iterator[Tensor] | None
 ) -> None:
-    """Replace tensors by a mean, plus their progress since that was started.
+    """Replace tensors by a mean, plus their progress since it was started.
 
     Variances and other nonnegative tensors stay nonnegative.
     """
-    for i, (tensor, value) in enumerate(zip(tensors, mean, strict=True)):
+    for tensor, value in zip(tensors, mean, strict=True):
         new = value
-        if progress is not None:
-            new = value + progress[i]
+        if since is not None:
+            new = value + next(since)
             if bool((value >= 0).all()) and bool((tensor >= 0).all()):
                 new = torch.maximum(new, torch.minimum(value, tensor))
         tensor.copy_(new)

@@ -106,27 +106,13 @@ def version(p: Tensor) -> tuple[int, int]:
 
 
 def keys(algorithm: Algorithm, part: str) -> list[str]:
-    """Return the keys in `state[p]` of one part of the state.
-
-    >>> from fedac.algorithms import get
-    >>> keys(get("scaffold"), "sent"), keys(get("scaffold"), "memory")
-    (['sent/w', 'sent/c'], ['memory/c_m'])
-    """
+    """Return the keys in `state[p]` of one part: ["sent/w", "sent/c"] of SCAFFOLD, for example."""
     return [f"{part}/{name}" for name in getattr(algorithm, PARTS[part])]
 
 
 def all_keys(algorithm: Algorithm) -> list[str]:
     """Return the keys of all parts."""
     return [key for part in PARTS for key in keys(algorithm, part)]
-
-
-def initial_state(algorithm: Algorithm, p: Tensor, hp: Hyperparameters) -> dict[str, Tensor]:
-    """Return the state of a parameter before its first step."""
-    sequences, server = algorithm.split(algorithm.start(p.detach().to(sequence_dtype(p))))
-    memory = algorithm.begin_memory(sequences)
-    local = algorithm.enter(sequences, memory, hp)
-    names = (*algorithm.local_sequences, *all_keys(algorithm))
-    return dict(zip(names, (*local, *sequences, *memory, *server), strict=True))
 
 
 class SequenceOptimizer(torch.optim.Optimizer):
@@ -363,15 +349,21 @@ class SequenceOptimizer(torch.optim.Optimizer):
         """Return the state of a parameter, created when it is first asked for."""
         state: dict[str, Tensor] = self.state[p]
         if not state:
-            hp = self.hyperparameters(self.group_of(p)["last"])
-            first = initial_state(self.algorithm, p, hp)
-            names = () if self.is_own_sequence(p) else self.algorithm.local_sequences
-            others = () if self.takes_mean else all_keys(self.algorithm)
+            algorithm, hp = self.algorithm, self.hyperparameters(self.group_of(p)["last"])
+            sent, server = algorithm.split(algorithm.start(p.detach().to(sequence_dtype(p))))
+            memory = algorithm.begin_memory(sent)
+            local = algorithm.enter(sent, memory, hp)
+            first = (
+                []
+                if self.is_own_sequence(p)
+                else list(zip(algorithm.local_sequences, local, strict=True))
+            )
+            if not self.takes_mean:
+                first += zip(all_keys(algorithm), (*sent, *memory, *server), strict=True)
             # New tensors are not copied: the gaps left behind fit nothing else, and cost as much
             # memory as the model.
             taken = {p.data_ptr()}
-            for name in (*names, *others):
-                value = first[name]
+            for name, value in first:
                 state[name] = value.clone() if value.data_ptr() in taken else value
                 taken.add(state[name].data_ptr())
             self.versions[p] = version(p)

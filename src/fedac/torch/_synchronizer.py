@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -19,7 +19,6 @@ from fedac.federation.checkpoint import MissingCheckpointError
 from fedac.federation.compression import FLOAT32, INT8, require_wire, require_wire_seed
 from fedac.torch import _checkpoint
 from fedac.torch._agreement import (
-    agree_on_state,
     are_equal,
     broadcast,
     find_fresh,
@@ -29,48 +28,15 @@ from fedac.torch._agreement import (
     require_same_start,
     take_furthest,
 )
-from fedac.torch._any_optimizer import HOOKS, WrappedOptimizer, wrap
-from fedac.torch._communication import Workers
-from fedac.torch._costs import traffic
-from fedac.torch._optimizer import LocalOptimizer
-from fedac.torch._round import WRAPPERS, Buffers, RoundEnd, Rounds, SyncSchedule
+from fedac.torch._any_optimizer import WrappedOptimizer, as_local
+from fedac.torch._communication import Workers, require_same
+from fedac.torch._round import Buffers, Rounds, Synchronization, SyncSchedule, plain_name
 from fedac.validate import require_count, require_positive, unknown_name
 
 ON_NONFINITE = ("raise", "skip-worker")
 MISSING = ("raise", "reset")
 # Attributes of a DTensor, and of the parameters of FullyShardedDataParallel.
 SHARDED = ("placements", "_fsdp_flattened")
-
-
-class Synchronization(NamedTuple):
-    """One row of `Synchronizer.history`, as seen by this process.
-
-    Parameters
-    ----------
-    round : int
-        Its number, from 1.
-    step : int
-        The step after which it was started.
-    seconds : float
-        How long this process waited for it.
-    bytes : int
-        What this process handed over.
-    traffic : int
-        What this process sent for it, as gloo does it (`fedac.torch.traffic`).
-    skipped : tuple of int
-        The ranks that were left out because their state was not finite.
-    spread : float
-        The Euclidean distance of this worker's message from the mean; for large models, estimated
-        from 65,536 of their numbers.
-    """
-
-    round: int
-    step: int
-    seconds: float
-    bytes: int
-    traffic: int
-    skipped: tuple[int, ...]
-    spread: float
 
 
 class Synchronizer:
@@ -166,21 +132,21 @@ class Synchronizer:
         wire_seed: int = 0,
         error_feedback: bool = False,
     ) -> None:
-        self.optimizer = _as_local(optimizer, local_steps=local_steps, server=server, state=state)
+        self.optimizer = as_local(optimizer, local_steps=local_steps, server=server, state=state)
         if on_nonfinite not in ON_NONFINITE:
             raise unknown_name("on_nonfinite", str(on_nonfinite), ON_NONFINITE)
         self._examples = Examples(weighting, examples)
         self.timeout = None if timeout is None else require_positive("timeout", timeout)
-        self.wire, self.wire_seed = require_wire(wire), require_wire_seed(wire_seed)
         for name, value in (("overlap", overlap), ("error_feedback", error_feedback)):
             if not isinstance(value, bool):
                 raise InputError(f"{name} must be True or False, got {value!r}")
+        wire = require_wire(wire)
         _require_compatible(state, overlap=overlap, wire=wire, error_feedback=error_feedback)
-        self.rounds = 0
-        self.bytes = 0
+        self.rounds = self.bytes = 0
         self.seconds = 0.0
         self.history: list[Synchronization] = []
-        self._pending: Generator[int, None, RoundEnd | None] | None = None  # a round that ends
+        # A round whose mean is being computed.
+        self._pending: Generator[int, None, tuple[Synchronization, bool] | None] | None = None
         self._weight = 1.0  # of this worker in the last average
         self._has_nodes = node is not None
         self._joining = self._finished = self._everyone_finished = False
@@ -188,38 +154,35 @@ class Synchronizer:
         self._equal_at: int | None = None  # the step after which all states were equal
         self._on_disk: dict[Path, int] = {}  # the steps of checkpoints, by file
 
-        schedule = SyncSchedule(
-            local_steps_of(self.optimizer), at=at, overlap=overlap, delay_steps=delay_steps
-        )
+        K, params = local_steps_of(self.optimizer), self.optimizer.parameters()
+        schedule = SyncSchedule(K, at=at, overlap=overlap, delay_steps=delay_steps)
         trained = _require_trainable(self.optimizer.trained_parameters())
         buffers = Buffers(model)
-        params = self.optimizer.parameters()
-        self._names = _names_of(model, params)
-        names = self._names or [f"parameter {i}" for i in range(len(params))]
-        named = dict(zip(params, names, strict=True))
+        in_model: dict[str, Tensor] = dict(() if model is None else model.named_parameters())
+        names = {p: plain_name(name) for name, p in in_model.items()}
+        if model is not None and names.keys().isdisjoint(params):
+            raise InputError(
+                "the model has none of the optimizer's parameters; pass the one it trains"
+            )
+        for i, p in enumerate(params):
+            names.setdefault(p, "not in the model" if in_model else f"parameter {i}")
+        self._names = [names[p] for p in params] if in_model else None
         workers = Workers(group, node, device=trained[0].device)
-        self._rounds = Rounds(
-            self.optimizer,
-            {p: named[p] for p in trained},
-            buffers,
-            workers,
-            schedule,
-            wire=wire,
-            wire_seed=wire_seed,
-            error_feedback=error_feedback,
-            on_nonfinite=on_nonfinite,
-        )
-        options = {
+        options: dict[str, Any] = {
+            "wire": wire,
+            "wire_seed": require_wire_seed(wire_seed),
+            "error_feedback": error_feedback,
+            "on_nonfinite": on_nonfinite,
+        }
+        named = {p: names[p] for p in trained}
+        self._rounds = Rounds(self.optimizer, named, buffers, workers, schedule, **options)
+        options |= {
             "names of parameters": self._names,
             "schedule": schedule.at or "regular",
             "weighting": weighting,
             "fixed numbers of examples": examples is not None,
-            "on_nonfinite": on_nonfinite,
             "delay_steps": schedule.delay,
             "timeout": self.timeout,
-            "wire": wire,
-            "wire_seed": wire_seed,
-            "error_feedback": error_feedback,
         }
         require_agreement(
             workers, self.optimizer, trained=trained, buffers=buffers.averaged(), options=options
@@ -231,7 +194,9 @@ class Synchronizer:
                 "every step; pass the model itself, or see node=",
                 stacklevel=3,
             )
-        self._make_equal(_untrained(model, params))
+        mine = set(params)  # the rest of the model is frozen, or some other optimizer's
+        untrained = [p for p in in_model.values() if p not in mine and p.is_floating_point()]
+        self._make_equal(untrained)
         self._count_from_the_start()
         if isinstance(self.optimizer, WrappedOptimizer):
             self.optimizer.attach()
@@ -319,17 +284,30 @@ class Synchronizer:
         if self._pending is None:
             return
         pending, self._pending = self._pending, None
-        end = _finish(pending)
-        if end is None:  # every worker has finished, and none has moved
-            self._everyone_finished = True
-            return
-        self._everyone_finished = self._finished and end.everyone_finished
+        try:
+            next(pending)
+        except StopIteration as stop:
+            if stop.value is None:  # every worker has finished, and none has moved
+                self._everyone_finished = True
+                return
+            row, everyone_finished = stop.value
+        self._everyone_finished = self._finished and everyone_finished
         if self._finished:
             self._averaged_at = self.steps
-        self._equal_at = None if end.overlapped else self.steps
+        # With overlap, this worker may have taken steps since.
+        self._equal_at = self.steps if self._averaged_at == self.steps else None
         self.rounds += 1
-        self.seconds += end.seconds
-        self._record(end)
+        self.seconds += row.seconds
+        self.history.append(row)
+        if row.skipped and self.rank in (0, *row.skipped):
+            times = sum(len(row.skipped) for row in self.history)
+            warnings.warn(
+                f"synchronization {self.rounds}, after {row.step} steps, left out rank "
+                f"{', '.join(map(str, row.skipped))}, whose state holds NaN or infinity; workers "
+                f"were left out {times} times so far",
+                RuntimeWarning,
+                stacklevel=2,
+            )
 
     def checkpoint(self, path: str | Path, **extra: Any) -> None:
         """Write a checkpoint for `resume`, atomically; only right after a synchronization.
@@ -380,7 +358,7 @@ class Synchronizer:
             raise
         self.rounds, self.bytes = content["rounds"], content["bytes"]
         self._pending = None
-        self._examples.forget()
+        self._examples.since_average = 0
         self._averaged_at = self._equal_at = self.steps
         self._on_disk[Path(path).absolute()] = self.steps
         return dict(content["extra"])
@@ -464,11 +442,15 @@ class Synchronizer:
         workers.activity = f"synchronization {self.rounds + 1}"
         inner = optimizer.inner
         if inner is not None and inner.state == "average" and inner.names is None:
-            agree_on_state(workers, inner)
+            names = inner.find_names()
+            reports = workers.exchange({"names": names})
+            require_same("the state of their optimizers", [theirs["names"] for theirs in reports])
+            inner.names = names
         if self._has_nodes:
             total = sum(float(p.detach().double().sum()) for p in self._rounds.named)
             workers.require_same_in_node(total)
-        pending = self._rounds.end_round(self._weight, idle=idle, finished=self._finished)
+        number, finished = self.rounds + 1, self._finished
+        pending = self._rounds.end_round(number, self._weight, idle=idle, finished=finished)
         self.bytes += next(pending)
         self._pending, self._averaged_at = pending, self.steps
 
@@ -481,38 +463,14 @@ class Synchronizer:
     def _count_from_the_start(self) -> None:
         """Set the weights of workers that have not completed a round yet."""
         workers, groups = self._rounds.workers, self.optimizer.param_groups
-        reports = workers.exchange({"weight": self._of_node(self._examples.first)})
+        mine = 0.0 if self._examples.are_counted else self._examples.fixed or 1.0
+        reports = workers.exchange({"weight": self._of_node(mine)})
         first = [reports[leader]["weight"] for leader in workers.leaders]
         new = [g for g in groups if self.steps == 0 or len(g["counted"]) != len(first)]
         for group in new:
             group["counted"] = list(first)
         if new and self.steps:
             recenter(workers, self.optimizer, set(self._rounds.named))
-
-    def _record(self, end: RoundEnd) -> None:
-        """Add a row to the history; warn at rank 0, and where it happened, of skipped workers."""
-        M, algorithm = self.world_size, self.optimizer.algorithm
-        sent = traffic(end.bytes, world_size=M, wire=self.wire, algorithm=algorithm) // M
-        self.history.append(
-            Synchronization(
-                round=self.rounds,
-                step=end.steps,
-                seconds=end.seconds,
-                bytes=end.bytes,
-                traffic=sent,
-                skipped=end.skipped,
-                spread=end.spread,
-            )
-        )
-        if end.skipped and self.rank in (0, *end.skipped):
-            times = sum(len(row.skipped) for row in self.history)
-            warnings.warn(
-                f"synchronization {self.rounds}, after {end.steps} steps, left out rank "
-                f"{', '.join(map(str, end.skipped))}, whose state holds NaN or infinity; workers "
-                f"were left out {times} times so far",
-                RuntimeWarning,
-                stacklevel=3,
-            )
 
 
 def synchronize(
@@ -529,34 +487,20 @@ def synchronize(
 
 
 class Examples:
-    """Counts the examples of this process, for its weight.
-
-    Examples
-    --------
-    >>> examples = Examples("examples", None)
-    >>> examples.count(32)
-    >>> examples.require_counted()
-    >>> examples.take(moved=True), examples.take(moved=False)
-    (32.0, 1.0)
-    """
+    """Counts the examples of this process, for its weight."""
 
     def __init__(self, weighting: str, fixed: int | None) -> None:
         self.weighting = require_weighting(weighting)
         if fixed is not None and weighting != "examples":
             raise InputError("examples needs weighting='examples'")
-        self.fixed = None if fixed is None else require_count("examples", fixed)
+        self.fixed = None if fixed is None else float(require_count("examples", fixed))
         self.are_counted = weighting == "examples" and fixed is None
-        self._since_average = 0
+        self.since_average = 0
         self._since_step = False
-
-    @property
-    def first(self) -> float:
-        """The weight of this process before its first round."""
-        return 0.0 if self.are_counted else float(self.fixed or 1)
 
     def count(self, examples: int) -> None:
         """Add the examples of a step that is about to be taken."""
-        self._since_average += require_count("examples", examples, least=0)
+        self.since_average += require_count("examples", examples, least=0)
         self._since_step = True
 
     def require_counted(self) -> None:
@@ -567,38 +511,8 @@ class Examples:
 
     def take(self, *, moved: bool) -> float:
         """Return the weight of this process; 1 if it has not moved since the last time."""
-        if self.fixed is not None:
-            return float(self.fixed)
-        weight = float(self._since_average) if self.are_counted and moved else 1.0
-        self.forget()
-        return weight
-
-    def forget(self) -> None:
-        """Count from 0 again."""
-        self._since_average = 0
-
-
-def _finish(pending: Generator[int, None, RoundEnd | None]) -> RoundEnd | None:
-    """Resume `Rounds.end_round`, and return its outcome."""
-    try:
-        while True:
-            next(pending)
-    except StopIteration as stop:
-        end: RoundEnd | None = stop.value
-        return end
-
-
-def _as_local(optimizer: object, **options: Any) -> LocalOptimizer:
-    """Return an optimizer of ours as it is, and wrap any other."""
-    wraps = isinstance(optimizer, WrappedOptimizer) or HOOKS not in vars(optimizer)
-    if wraps or not isinstance(optimizer, LocalOptimizer):
-        return wrap(optimizer, options)
-    if given := [name for name, value in options.items() if value is not None]:
-        raise InputError(
-            f"{', '.join(given)}: only for optimizers of PyTorch; a {type(optimizer).__name__} has "
-            "its own local_steps, and its method its server rule"
-        )
-    return optimizer
+        since, self.since_average = self.since_average, 0
+        return self.fixed or (float(since) if self.are_counted and moved else 1.0)
 
 
 def _require_compatible(
@@ -642,22 +556,3 @@ def _averages_gradients(model: object, group: Any) -> bool:
         return False
     mine = dist.get_process_group_ranks(group)
     return len(set(dist.get_process_group_ranks(model.process_group)) & set(mine)) > 1
-
-
-def _names_of(model: nn.Module | None, params: list[Tensor]) -> list[str] | None:
-    """Return the model's names for parameters, without the prefixes of wrappers."""
-    if model is None:
-        return None
-    names: dict[Tensor, str] = {
-        p: WRAPPERS.sub(r"\1", name) for name, p in model.named_parameters()
-    }
-    if not any(p in names for p in params):
-        raise InputError("the model has none of the optimizer's parameters; pass the one it trains")
-    return [names.get(p, "not in the model") for p in params]
-
-
-def _untrained(model: nn.Module | None, params: list[Tensor]) -> list[Tensor]:
-    """Return the parameters of a model that its optimizer does not have, such as frozen ones."""
-    mine = set(params)
-    found = () if model is None else model.parameters()
-    return [p for p in found if p not in mine and p.is_floating_point()]
