@@ -216,7 +216,7 @@ def plot_best(
     rows = [row for row in comparison.rows if row.method == method and not row.diverged]
     if rows:
         best = min(rows, key=rank)
-        curves = comparison.curves[best.variant]
+        curves = best.curves
         costs, mean, _, _ = geometric_mean(curves, axis)
         ax.plot(costs, mean, **style)
 
@@ -266,7 +266,7 @@ def winner(comparison: Comparison, axis: str) -> str:
         return "none"
 
     def costs(row: Row) -> list[float]:
-        curves = comparison.curves[row.variant]
+        curves = row.curves
         return [curve.cost_of(comparison.spec.target or 0.0, axis) for curve in curves]
 
     first, *others = best.values()

@@ -44,8 +44,8 @@ def made_up():
             for variant, found in curves.items()
         ]  # fmt: skip
         return Comparison(
-            question=question, rows=rank_rows(rows, curves, target, budget), budget=budget,
-            curves=curves, runs=7, disguised=2, f_star=0.25, dim=3,
+            question=question, rows=rank_rows(rows, target, budget), budget=budget,
+            runs=7, disguised=2, f_star=0.25, dim=3,
         )  # fmt: skip
 
     return made_up

@@ -24,7 +24,7 @@ def test_every_algorithm_is_measured_at_every_K(found):
     assert {(row.method, row.K) for row in found.rows} == {
         (name, K) for name in METHODS for K in (1, 4, 16, 64, 256)
     }
-    lengths = {cell.K: int(curves[0].rounds[-1]) for cell, curves in found.curves.items()}
+    lengths = {row.K: int(row.curves[0].rounds[-1]) for row in found.rows}
     assert lengths == {K: 256 // K for K in (1, 4, 16, 64, 256)}
 
 

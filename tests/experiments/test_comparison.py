@@ -177,10 +177,10 @@ def test_without_a_target_tries_are_scored_within_the_budget():
         found = Study(question).answer(store)
         runs = store.frame()
         traces = store.curves(runs["key"])
-    ends = [curve.seconds[-1] for curves in found.curves.values() for curve in curves]
+    ends = [curve.seconds[-1] for row in found.rows for curve in row.curves]
     assert found.budget == Budget(min(ends), "seconds")
     for row in found.rows:
-        curves = found.curves[row.variant]
+        curves = row.curves
         counts = [int((curve.seconds <= min(ends)).sum()) for curve in curves]
         last = [max(1, round(0.05 * n)) for n in counts]
         values = [
@@ -237,7 +237,7 @@ def test_differences_are_paired_by_seed(found):
     """The interval is that of SciPy's paired t test of the logarithms, for another mean."""
     comparison, _, _ = found
     rows = [row for row in comparison.rows if row.reached]
-    first, *others = ([c.cost_of(TARGET, "seconds") for c in comparison.curves[row.variant]]
+    first, *others = ([c.cost_of(TARGET, "seconds") for c in row.curves]
                       for row in rows)  # fmt: skip
     assert comparison.rows[0].ratio == (1.0, 1.0, 1.0)
     assert others
@@ -302,7 +302,7 @@ def test_a_round_of_minibatch_sgd_is_one_batch():
     link = Link(latency=1.0, gradient=0.1, row=0.01)
     question = ask(methods=("mb-sgd", "fedavg"), link=link, target=None, local_steps=(16,))
     found = answer_in_memory(question)
-    ends = {cell.method: curves[0].seconds[-1] for cell, curves in found.curves.items()}
+    ends = {row.method: row.curves[0].seconds[-1] for row in found.rows}
     assert ends == pytest.approx({"mb-sgd": 20 * (1 + 0.1 + 0.16), "fedavg": 20 * (1 + 16 * 0.11)})
 
 
@@ -380,7 +380,7 @@ def test_rounded_messages_are_part_of_a_comparison():
 def test_a_number_of_steps_in_place_of_rounds():
     values = {"steps": 64, "methods": "fedavg", "local_steps": (4, 16), "l2": 1e-2, "clients": 10}
     found = answer_in_memory(Question.ask(values | {"tries": 4, "repeats": 2}, PLANNER))
-    lengths = {cell.K: curves[0].rounds[-1] for cell, curves in found.curves.items()}
+    lengths = {row.K: row.curves[0].rounds[-1] for row in found.rows}
     assert lengths == {4: 16, 16: 4}
     assert math.isinf(found.budget.amount)
     assert to_json(found)["budget"]["amount"] is None

@@ -160,3 +160,17 @@ def test_names_cannot_break_the_page(made_up, tmp_path):
     assert "&lt;/script&gt;&lt;script&gt;alert(&#x27;$data&#x27;)&lt;/script&gt;&amp;amp;" in text
     assert text.count("<script") == text.count("</script>") == 3
     assert not re.findall(r"""(?:src|href)=["']?(?!data:)[a-z/.]""", text)
+
+
+def test_a_baseline_with_more_records_is_shown_at_the_records_of_the_others(made_up):
+    comparison = made_up(REACHED)
+    fast, slow = comparison.rows
+    sparse = tuple(
+        replace(c, rounds=2 * c.rounds, megabytes=2 * c.megabytes, seconds=2 * c.seconds)
+        for c in slow.curves
+    )
+    rows = (replace(fast, all_clients=True), replace(slow, curves=sparse))
+    page = page_data(replace(comparison, rows=rows))
+    assert page["records"] == [0, 2, 4, 6]
+    assert page["rows"]["middle"][0] == [1.0, 0.02]  # its rounds 0 and 2
+    assert page["rows"]["elapsed"][0] == [0.0, 6.0]

@@ -16,10 +16,11 @@ import threading
 import time
 import traceback
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import cloudpickle
 
@@ -60,26 +61,28 @@ class Answer:
 Report = Callable[[str, Order, int], object]
 
 
-class Runner(Protocol):
+class Runner(ABC):
     """Runs the groups of one task while a ``with`` block lasts."""
 
-    slots: int  # how many orders to start before the first `wait`
+    slots = 1  # how many orders to start before the first `wait`
 
-    def __enter__(self) -> Self: ...
+    def __enter__(self) -> Self:
+        return self
 
-    def __exit__(self, *_: object) -> None: ...
+    def __exit__(self, *_: object) -> None:
+        return None
 
+    @abstractmethod
     def start(self, order: Order) -> None:
         """Start an order; `wait` returns its answer."""
 
+    @abstractmethod
     def wait(self) -> Answer:
         """Wait for the next answer, and report progress meanwhile."""
 
 
-class InThisProcess:
+class InThisProcess(Runner):
     """Runs groups in this process, sequentially."""
-
-    slots = 1
 
     def __init__(
         self, task: Workload, threads: int, report: Report, on_compile: Callable[[], object]
@@ -87,14 +90,8 @@ class InThisProcess:
         self._run = partial(run_order, task, threads=threads, on_compile=on_compile)
         self._report = report
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
     def start(self, order: Order) -> None:
-        """Keep the order until `wait`."""
+        """Keep the order until `wait` runs it."""
         self._order = order
 
     def wait(self) -> Answer:
@@ -102,7 +99,7 @@ class InThisProcess:
         return self._run(self._order, on_progress=partial(self._report, "", self._order))
 
 
-class InProcesses:
+class InProcesses(Runner):
     """Runs groups in parallel worker processes, with the given numbers of threads."""
 
     def __init__(
@@ -114,9 +111,6 @@ class InProcesses:
         self._on_compile = on_compile
         # Messages from the threads that call the pool: progress, answers, and errors of the pool.
         self._inbox: queue.SimpleQueue[tuple[Order, Any]] = queue.SimpleQueue()
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self._pool.close()
@@ -144,9 +138,7 @@ class InProcesses:
         news: Answer | Exception
         for attempt in range(1, RETRIES + 2):
             try:
-                news = self._pool.call(
-                    order, on_progress=lambda news: self._inbox.put((order, news))
-                )
+                news = self._pool.call(order, on_progress=lambda n: self._inbox.put((order, n)))
                 break
             except WorkerDiedError as died:
                 what = f"its process died {attempt} times ({died})"

@@ -20,7 +20,8 @@ import numpy as np
 
 from fedac.cluster import connect, import_ray, nodes, pin, require_same_version
 from fedac.errors import InputError
-from fedac.experiments.pool import Answer, Order, Report, best_jobs, run_order, throttled, to_bytes
+from fedac.experiments import pool
+from fedac.experiments.pool import Answer, Order, Report, Runner
 from fedac.experiments.store import this_origin
 from fedac.experiments.workload import Cost, Workload
 from fedac.processes import WorkerDiedError
@@ -70,15 +71,14 @@ def _run(data: list[Any], order: Order, threads: int, board: Any, names: dict[st
         board.add.remote(order.number, queries, node)
 
     add(0)
-    report = throttled(add, SECONDS_BETWEEN_REPORTS)
+    report = pool.throttled(add, SECONDS_BETWEEN_REPORTS)
     compiling = board.set_compiling.remote
-    answer = run_order(
-        _load(data[0]), order, threads=threads, on_progress=report, on_compile=compiling
-    )
+    task = _load(data[0])
+    answer = pool.run_order(task, order, threads=threads, on_progress=report, on_compile=compiling)
     return replace(answer, origin=this_origin())
 
 
-class OnRay:
+class OnRay(Runner):
     """Runs groups on the cluster at an address, or as `fedac.cluster.connect` finds one."""
 
     def __init__(
@@ -109,12 +109,12 @@ class OnRay:
             if cores == 0:
                 raise InputError("the Ray cluster has no CPUs: start a node with --num-cpus")
             # Many threads for few large groups, but no more than a node has.
-            threads = max(1, cores // best_jobs(self._costs, cores))
+            threads = max(1, cores // pool.best_jobs(self._costs, cores))
             self._threads = min(threads, max(node.cpus for node in cluster))
             self.slots = sum(node.cpus // self._threads for node in cluster) + QUEUED
             self._names = {node.id: node.name for node in cluster}
             # As an array, which processes read where it is.
-            self._data = ray.put(np.frombuffer(to_bytes(self._workload), np.uint8))
+            self._data = ray.put(np.frombuffer(pool.to_bytes(self._workload), np.uint8))
             here = ray.get_runtime_context().get_node_id()
             (driver,) = (node for node in cluster if node.id == here)
             make = ray.remote(num_cpus=0)(ProgressBoard).options(scheduling_strategy=pin(driver))

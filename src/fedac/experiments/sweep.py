@@ -19,19 +19,9 @@ import numpy as np
 
 from fedac.cluster import require_address
 from fedac.errors import InputError
+from fedac.experiments import pool
 from fedac.experiments.merge import Shard
-from fedac.experiments.pool import (
-    Answer,
-    InProcesses,
-    InThisProcess,
-    Order,
-    Report,
-    Runner,
-    available_cores,
-    best_jobs,
-    predict_time,
-    share_out,
-)
+from fedac.experiments.pool import Answer, Order, Report, Runner
 from fedac.experiments.store import Best, Store
 from fedac.experiments.workload import Group, Workload, prepare
 from fedac.federation.spec import RunSpec, Spec
@@ -170,11 +160,11 @@ def choose_runner(
         from fedac.experiments.ray_pool import OnRay
 
         return OnRay(task, costs, ray_address, report, on_compile)
-    cores = available_cores()
-    threads = share_out(cores, best_jobs(costs, cores) if jobs is None else jobs)
+    cores = pool.available_cores()
+    threads = pool.share_out(cores, pool.best_jobs(costs, cores) if jobs is None else jobs)
     if len(threads) == 1:
-        return InThisProcess(task, threads[0], report, on_compile)
-    return InProcesses(task, threads[: max(1, len(costs))], report, on_compile)
+        return pool.InThisProcess(task, threads[0], report, on_compile)
+    return pool.InProcesses(task, threads[: max(1, len(costs))], report, on_compile)
 
 
 def require_where(jobs: int | None, on: str | None, ray_address: str | None) -> None:
@@ -202,8 +192,10 @@ def predict_seconds(
 ) -> float:
     """Predict how long this machine takes for a plan, from the cost model alone."""
     costs = [task.cost(runs) for runs in planned if runs]
-    cores = available_cores()
-    return predict_time(costs, share_out(cores, jobs or best_jobs(costs, cores))) if costs else 0.0
+    if not costs:
+        return 0.0
+    cores = pool.available_cores()
+    return pool.predict_time(costs, pool.share_out(cores, jobs or pool.best_jobs(costs, cores)))
 
 
 def measure_speed(task: Workload, planned: Sequence[Sequence[RunSpec]]) -> float:

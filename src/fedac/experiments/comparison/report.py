@@ -12,18 +12,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedac.errors import InputError
+from fedac.experiments.comparison import table
 from fedac.experiments.comparison.question import AXES, Question
-from fedac.experiments.comparison.table import (
-    LAST,
-    WELL_KNOWN,
-    Comparison,
-    Curve,
-    Row,
-    described,
-    to_frame,
-    to_json,
-    verdict,
-)  # fmt: skip
+from fedac.experiments.comparison.table import WELL_KNOWN, Comparison, Curve, Row, described
 from fedac.experiments.page import assemble, columns, rounded, write_page
 from fedac.experiments.summary import Band
 from fedac.federation.federation import taking_part
@@ -54,15 +45,15 @@ DASHES = ("solid", "dash", "dot", "dashdot")
 def write_files(comparison: Comparison, folder: Path) -> None:
     """Write ``comparison`` as HTML, JSON, CSV, LaTeX and, unless all diverged, as a figure."""
     texts = {
-        "json": json.dumps(to_json(comparison), allow_nan=False, indent=1) + "\n",
-        "csv": to_frame(comparison).to_csv(index=False, lineterminator="\n"),
+        "json": json.dumps(table.to_json(comparison), allow_nan=False, indent=1) + "\n",
+        "csv": table.to_frame(comparison).to_csv(index=False, lineterminator="\n"),
         "tex": to_latex(comparison),
     }
     for ending, text in texts.items():
         content = text.encode()
         write_atomically(folder / f"{NAME}.{ending}", lambda file: file.write(content))  # noqa: B023
     write_report(comparison, folder / f"{NAME}.html")
-    if comparison.curves:
+    if any(row.curves for row in comparison.rows):
         save_figure(draw(comparison), folder, NAME)
 
 
@@ -145,12 +136,13 @@ def page_data(comparison: Comparison) -> dict[str, Any]:
     The figure has a line per method and wire; ``line`` of a row is its label. Rows have the points
     of their line after each of ``records`` rounds: geometric mean and range of the seeds.
     """
-    found = comparison.curves.values()
-    records = next((curves[0].rounds for curves in found if _converged(curves)), np.zeros(1))
+    # Baselines may have more records than methods with local steps, which come first here.
+    rows = sorted(comparison.rows, key=lambda row: row.all_clients)
+    records = next((row.curves[0].rounds for row in rows if not row.diverged), np.zeros(1))
     return {
-        "sentences": verdict(comparison),
+        "sentences": table.verdict(comparison),
         "lines": columns(_lines(comparison)),
-        "rows": columns([_row(row, comparison) for row in comparison.rows]),
+        "rows": columns([_row(row, comparison, records) for row in comparison.rows]),
         "records": [int(r) for r in records],
         "target": comparison.spec.target,
         "budget": str(comparison.budget),
@@ -187,8 +179,8 @@ def _line(row: Row, comparison: Comparison) -> str:
     return comparison.labels[row.method] + (f", {row.wire}" if several else "")
 
 
-def _row(row: Row, comparison: Comparison) -> dict[str, Any]:
-    """Return a row of the page's table with the points of its line."""
+def _row(row: Row, comparison: Comparison, records: Array) -> dict[str, Any]:
+    """Return a row of the page's table with the points of its line after these rounds."""
     several = len(comparison.spec.several("wire")) > 1
     names = ("all_clients", "K", "edge", "server_step", "server_edge", "momentum", "reached",
              "seeds_reached")  # fmt: skip
@@ -202,17 +194,13 @@ def _row(row: Row, comparison: Comparison) -> dict[str, Any]:
     for name in (*AXES, "suboptimality", "smallest", "ratio"):
         flat[name] = [rounded(value) for value in getattr(row, name)]
     keys = ("megabytes_per_round", "elapsed", "middle", "low", "high")
-    curves = comparison.curves.get(row.variant, ())
-    if not _converged(curves):
+    if row.diverged:
         return flat | dict.fromkeys(keys)
-    per_round = curves[0].megabytes[-1] / curves[0].rounds[-1]
-    points = geometric_mean(curves, "seconds")
+    first = row.curves[0]
+    per_round, shown = first.megabytes[-1] / first.rounds[-1], np.isin(first.rounds, records)
+    points = (each[shown] for each in geometric_mean(row.curves, "seconds"))
     series = ([rounded(float(value), 5) for value in each] for each in points)
     return flat | dict(zip(keys, (rounded(float(per_round)), *series), strict=True))
-
-
-def _converged(curves: Sequence[Curve]) -> bool:
-    return bool(curves) and all(curve.converged for curve in curves)
 
 
 def geometric_mean(curves: Sequence[Curve], axis: str) -> tuple[Array, Array, Array, Array]:
@@ -255,7 +243,7 @@ def notes_on(comparison: Comparison) -> list[tuple[str, str]]:
             f"{', '.join(map(str, question.fresh_seeds))}: the winners run again on these, and all "
             "results are theirs",
         ),
-        ("suboptimality", f"mean of the last {LAST:.0%} of the records within the budget"),
+        ("suboptimality", f"mean of the last {table.LAST:.0%} of the records within the budget"),
         ("level", "the interval of the ratio to the best row, seed by seed, contains 1"),
         ("runs", f"{comparison.runs:,}"),
     ]
@@ -294,8 +282,7 @@ def draw(comparison: Comparison) -> Drawing:
     import matplotlib as mpl
     from matplotlib.figure import Figure as Drawing
 
-    curves = comparison.curves
-    rows = [row for row in comparison.best_rows if curves.get(row.variant)]
+    rows = [row for row in comparison.best_rows if row.curves]
     known = [row for row in rows if row.method in WELL_KNOWN]
     best = rows[: COLOURED - len(known)]
     coloured = [row for row in rows if row in best or row in known]
@@ -306,11 +293,11 @@ def draw(comparison: Comparison) -> Drawing:
         for ax, axis in zip(panels, AXES, strict=True):
             for row in rows:
                 if row not in looks:
-                    costs, mean, _, _ = geometric_mean(curves[row.variant], axis)
+                    costs, mean, _, _ = geometric_mean(row.curves, axis)
                     ax.plot(costs, mean, color="0.8", linewidth=0.7)
             # The best one is drawn last, on top of all others.
             for row, look in reversed(looks.items()):
-                costs, mean, low, high = geometric_mean(curves[row.variant], axis)
+                costs, mean, low, high = geometric_mean(row.curves, axis)
                 name = comparison.labels[row.method] + ("" if row.all_clients else f", K={row.K}")
                 name += "" if row.wire == "float32" else f", {row.wire}"
                 ax.plot(
@@ -318,7 +305,7 @@ def draw(comparison: Comparison) -> Drawing:
                     markevery=0.17, linewidth=1.2, label=name,
                 )  # fmt: skip
                 ax.fill_between(costs, low, high, color=look.colour, alpha=0.15, lw=0)
-            ends = [curve for row in coloured for curve in curves[row.variant]]
+            ends = [curve for row in coloured for curve in row.curves]
             ax.set_xlim(0, max(float(getattr(curve, axis)[-1]) for curve in ends))
             ax.set(yscale="log", xlabel=AXIS_LABELS[axis])
             ax.grid(True, which="major", color="0.9", linewidth=0.6)
@@ -354,7 +341,7 @@ def _limit_suboptimality(ax: Axes, comparison: Comparison, rows: Sequence[Row]) 
     """
     target = comparison.spec.target
     local = [row for row in rows if not row.all_clients]
-    lows = [c.suboptimality.min() for row in local for c in comparison.curves[row.variant]]
+    lows = [c.suboptimality.min() for row in local for c in row.curves]
     if lows and len(local) < len(rows):
         ax.set_ylim(bottom=float(min(*lows, target or np.inf)) / 2)
     if target is not None:

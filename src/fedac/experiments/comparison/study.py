@@ -22,17 +22,10 @@ from fedac.algorithms.parsing import find_algorithm, server_numbers
 from fedac.algorithms.server import Adaptive
 from fedac.data import Dataset, load
 from fedac.errors import InputError
+from fedac.experiments.comparison import table
 from fedac.experiments.comparison.baselines import BASELINES, agd_curve, lbfgs_curve
 from fedac.experiments.comparison.question import Budget, Question
-from fedac.experiments.comparison.table import (
-    EXACT,
-    WHOLE_RUN,
-    Comparison,
-    Curve,
-    Variant,
-    make_row,
-    rank_rows,
-)  # fmt: skip
+from fedac.experiments.comparison.table import Comparison, Curve, Variant
 from fedac.experiments.store import Store
 from fedac.experiments.sweep import Progress, run_groups
 from fedac.experiments.workload import key_fingerprint, list_groups, make_workload
@@ -217,7 +210,7 @@ class Study:
     ) -> None:
         """Keep a curve whose suboptimality was recorded after these rounds."""
         costs = self._costs(variant, seed)
-        values = np.maximum(values, EXACT)
+        values = np.maximum(values, table.EXACT)
         if not math.isfinite(values[-1]):  # no part of a diverged run counts
             values = np.full(len(values), np.inf)
         self._curves[variant, setting, seed] = Curve(
@@ -275,24 +268,21 @@ class Study:
     def _compare(self, tried: Settings, winners: dict[Variant, Setting]) -> Comparison:
         """Return the table of winners; a variant has no curves if every try diverged."""
         question, target = self.question, self.question.spec.target
-        curves: dict[Variant, tuple[Curve, ...]] = {}
-        for variant, best in winners.items():
-            tuning = [self._curves[variant, best, seed] for seed in question.tuning_seeds]
-            if all(curve.converged for curve in tuning):
-                fresh = (self._curves[variant, best, seed] for seed in question.fresh_seeds)
-                curves[variant] = tuple(fresh)
-        rows = []
+        tuning, rows = question.tuning_seeds, []
         for variant in self._variants:
-            found = curves.get(variant, ())
-            tuned = self._tuned(variant, tried[variant], winners[variant]) if found else {}
+            best = winners.get(variant)
+            tuned: dict[str, Any] = {}
+            curves: tuple[Curve, ...] = ()
+            if best and all(self._curves[variant, best, seed].converged for seed in tuning):
+                tuned = self._tuned(variant, tried[variant], best)
+                curves = tuple(self._curves[variant, best, seed] for seed in question.fresh_seeds)
             baseline = variant.method in BASELINES
             every = 0 if baseline else question.rounds_between_records(variant.K)
-            rows.append(make_row(variant, found, target, self._budget, every, **tuned))
+            rows.append(table.make_row(variant, curves, target, self._budget, every, **tuned))
         return Comparison(
             question=question,
-            rows=rank_rows(rows, curves, target, self._budget),
+            rows=table.rank_rows(rows, target, self._budget),
             budget=self._budget,
-            curves=curves,
             runs=self._runs,
             disguised=self._disguised,
             f_star=self._f_star,
@@ -323,7 +313,7 @@ class Study:
         """Return the budget of the question, or the default one."""
         budget, target = self.question.budget, self.question.spec.target
         if budget is None and (target is not None or self.question.spec.steps is not None):
-            return WHOLE_RUN
+            return table.WHOLE_RUN
         axis = "seconds" if budget is None else budget.axis
         spent = [
             getattr(self._costs(variant, seed), axis)

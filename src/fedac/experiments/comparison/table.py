@@ -7,8 +7,8 @@ seeds with 90% prediction intervals for the mean of the same number of further s
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -47,20 +47,12 @@ class Variant(NamedTuple):
 
 @dataclass(frozen=True)
 class Curve:
-    """One run, with a value per record from the start on.
-
-    Attributes
-    ----------
-    rounds, megabytes, seconds : array
-        Cumulative costs; megabytes sent and received by a client that is present in every round.
-    suboptimality : array
-        Infinite if the run diverged.
-    """
+    """One run: cumulative costs and suboptimality, with a value per record from the start on."""
 
     rounds: Array
-    megabytes: Array
+    megabytes: Array  # sent and received by a client that is present in every round
     seconds: Array
-    suboptimality: Array
+    suboptimality: Array  # infinite if the run diverged
 
     @property
     def converged(self) -> bool:
@@ -118,11 +110,7 @@ class Row:
     suboptimality: Band
     smallest: Band
     ratio: Band = NO_BAND
-
-    @property
-    def variant(self) -> Variant:
-        """The key of the row's curves."""
-        return Variant(self.method, self.K, self.wire)
+    curves: tuple[Curve, ...] = field(default=(), repr=False, compare=False)  # of the fresh seeds
 
     @property
     def rank(self) -> tuple[float, float]:
@@ -152,8 +140,6 @@ class Comparison:
         The best first.
     budget : Budget
         The limit within which suboptimality is measured.
-    curves : dict
-        By method, K and wire: a `Curve` for each fresh seed.
     runs : int
         Number of runs, including runs that the store already had.
     disguised : int
@@ -167,7 +153,6 @@ class Comparison:
     question: Question
     rows: tuple[Row, ...]
     budget: Budget
-    curves: Mapping[Variant, tuple[Curve, ...]]
     runs: int
     disguised: int
     f_star: float
@@ -197,7 +182,7 @@ class Comparison:
 
 def make_row(
     variant: Variant,
-    curves: Sequence[Curve],
+    curves: tuple[Curve, ...],
     target: float | None,
     budget: Budget,
     every: int,
@@ -205,40 +190,32 @@ def make_row(
 ) -> Row:
     """Summarize the curves of the fresh seeds, which have a record after every `every` rounds."""
     reached = [c.cost_of(target, "rounds") < math.inf for c in curves] if target else []
-    within = smallest = NO_BAND
+    found: dict[str, Any] = {"suboptimality": NO_BAND, "smallest": NO_BAND}
     if curves:
-        within = predict([curve.within(budget) for curve in curves])
-        smallest = predict([curve.smallest_within(budget) for curve in curves])
-    tuned: dict[str, Any] = {"algorithm": variant.method, **setting}
-    costs: dict[str, Any] = {**find_costs(curves, target, every)}
+        found["suboptimality"] = predict([curve.within(budget) for curve in curves])
+        found["smallest"] = predict([curve.smallest_within(budget) for curve in curves])
     return Row(
         **variant._asdict(),
-        **tuned,
+        **{"algorithm": variant.method, **setting},
         all_clients=variant.method in BASELINES,
         reached=None if target is None else bool(reached) and all(reached),
         seeds_reached=sum(reached),
-        **costs,
-        suboptimality=within,
-        smallest=smallest,
+        **find_costs(curves, target, every),
+        **found,
+        curves=curves,
     )
 
 
-def rank_rows(
-    rows: Sequence[Row],
-    curves: Mapping[Variant, Sequence[Curve]],
-    target: float | None,
-    budget: Budget,
-) -> tuple[Row, ...]:
+def rank_rows(rows: Sequence[Row], target: float | None, budget: Budget) -> tuple[Row, ...]:
     """Sort rows and compare each with the first."""
-    ranked = sorted(rows, key=lambda row: row.rank)
-    found = [curves.get(row.variant, ()) for row in ranked]
+    first, *others = sorted(rows, key=lambda row: row.rank)
     return tuple(
-        replace(row, ratio=find_ratio(ours, found[0], target, budget))
-        for row, ours in zip(ranked, found, strict=True)
+        replace(row, ratio=find_ratio(row.curves, first.curves, target, budget))
+        for row in (first, *others)
     )
 
 
-def find_costs(curves: Sequence[Curve], target: float | None, every: int) -> dict[str, Band]:
+def find_costs(curves: Sequence[Curve], target: float | None, every: int) -> dict[str, Any]:
     """Return the cost of a target on every axis; NaN if a seed did not reach it.
 
     Records are `every` rounds apart, so a cost is known to within one record: the interval grows by
@@ -297,13 +274,12 @@ def to_json(comparison: Comparison) -> dict[str, Any]:
 
 def _flat(row: Row) -> dict[str, Any]:
     flat: dict[str, Any] = {}
-    for field in fields(row):
-        value = getattr(row, field.name)
+    for name in (each.name for each in fields(row) if each.compare):
+        value = getattr(row, name)
         if isinstance(value, Band):
-            flat[field.name] = value.middle
-            flat |= {f"{field.name}_low": value.low, f"{field.name}_high": value.high}
+            flat |= {name: value.middle, f"{name}_low": value.low, f"{name}_high": value.high}
         else:
-            flat[field.name] = value
+            flat[name] = value
     return flat | {"level": row.level}
 
 

@@ -17,16 +17,10 @@ if TYPE_CHECKING:
 # The paper's main example, with five seeds of 512 workers instead of one of 8192: about a minute on
 # two cores, compilation included.
 GRID = make_grid(
-    name="demo",
-    dataset="a9a",
-    l2=1e-3,
-    algorithms=("fedac-i", "mb-ac-sgd", "mb-sgd", "fedavg"),
-    workers=(512,),
-    local_steps=(1, 2, 4, 8, 16, 32, 64, 128, 256),
-    steps=4096,
-    eta=(0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0),
-    seeds=(1, 2, 3, 4, 5),
-)
+    name="demo", dataset="a9a", l2=1e-3, algorithms=("fedac-i", "mb-ac-sgd", "mb-sgd", "fedavg"),
+    workers=(512,), local_steps=(1, 2, 4, 8, 16, 32, 64, 128, 256), steps=4096,
+    eta=(0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0), seeds=(1, 2, 3, 4, 5),
+)  # fmt: skip
 TARGET = 1e-3
 
 
@@ -45,17 +39,17 @@ def figure(tuned: pd.DataFrame) -> Figure:
     ax.axhline(TARGET, color="0.4", linestyle=":", linewidth=1)
     right = ax.get_yaxis_transform()  # x as a fraction of the width, y as data
     ax.text(0.99, TARGET, "target", transform=right, color="0.4", ha="right", va="bottom")
-    ax.set_xscale("log", base=2)
     ticks = [GRID.steps // K for K in GRID.several("local_steps")]
+    ax.set_xscale("log", base=2)
     ax.set_xticks(ticks, [str(tick) for tick in ticks])
-    ax.set_yscale("log")
-    ax.set_xlabel(f"communication rounds (every worker takes T = {GRID.steps} steps in total)")
-    ax.set_ylabel("suboptimality at the best step size")
-    ax.set_title(
-        f"{GRID.dataset}, l2 = {GRID.l2:g}, {GRID.workers} workers: "
-        f"median and range of {len(GRID.several('seed'))} seeds",
-        fontsize=11,
+    ax.set(
+        yscale="log",
+        xlabel=f"communication rounds (every worker takes T = {GRID.steps} steps in total)",
+        ylabel="suboptimality at the best step size",
     )
+    seeds = f"median and range of {len(GRID.several('seed'))} seeds"
+    problem = f"{GRID.dataset}, l2 = {GRID.l2:g}, {GRID.workers} workers"
+    ax.set_title(f"{problem}: {seeds}", fontsize=11)
     ax.grid(True, which="major", color="0.9")
     ax.legend(frameon=False)
     drawing.supxlabel(edge_note(cells), fontsize=8, color="0.4")

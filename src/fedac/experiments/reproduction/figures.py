@@ -9,13 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from fedac.algorithms import get
-from fedac.experiments.reproduction.published import (
-    FOUR,
-    T,
-    paper_datasets,
-    published_cells,
-    published_runs,
-)
+from fedac.experiments.reproduction import published as paper
+from fedac.experiments.reproduction.published import FOUR, T
 from fedac.experiments.summary import edge_note, seeds_note, summarize
 from fedac.plotting import FONTS, GREY, GUIDE, WIDTH, style
 
@@ -33,28 +28,18 @@ PANELS: dict[Axis, tuple[int, ...]] = {"M": (1, 8, 64, 256), "K": (16, 128, 1024
 
 @dataclass(frozen=True)
 class Figure:
-    """One of the paper's figures.
-
-    Attributes
-    ----------
-    sweep : str
-        The shipped sweep with its runs.
-    over : "M" or "K"
-        The horizontal axis.
-    stands_in_for : str
-        The paper's data set, if `dataset` is a different one.
-    """
+    """One of the paper's figures."""
 
     name: str
-    sweep: str
+    sweep: str  # the shipped sweep with its runs
     dataset: str
     l2: float
-    over: Axis
+    over: Axis  # horizontal
     algorithms: tuple[str, ...] = FOUR
     workers: tuple[int, ...] = tuple(2**i for i in range(2, 14))
     local_steps: tuple[int, ...] = tuple(2**i for i in range(9))
     T: int = T
-    stands_in_for: str = ""
+    stands_in_for: str = ""  # the paper's data set, if `dataset` is a different one
 
     @property
     def across(self) -> Axis:
@@ -78,24 +63,18 @@ class Figure:
         >>> FIGURES["figure-2"].title
         'Figure 2: a9a, l2 = 0.0001, over the workers M'
         """
-        data = self.dataset
-        if self.stands_in_for:
-            data += f" in place of {self.stands_in_for}"
+        data = self.dataset + (f" in place of {self.stands_in_for}" if self.stands_in_for else "")
         over = "the workers M" if self.over == "M" else "the local steps K"
         return f"{self.name.capitalize().replace('-', ' ')}: {data}, l2 = {self.l2:g}, over {over}"
 
     def drawn_from(self, grid: Spec, runs: pd.DataFrame) -> Figure:
         """Return the same figure for the runs of another grid, possibly on other data."""
-        dataset, paper = runs["dataset"].iloc[0], paper_datasets(runs).iloc[0]
+        is_papers = paper.paper_datasets(runs).iloc[0] == self.dataset
         return replace(
-            self,
-            dataset=dataset,
-            l2=grid.l2,
-            workers=grid.several("workers"),
-            local_steps=grid.several("local_steps"),
-            T=grid.steps or self.T,
-            stands_in_for="" if paper == self.dataset else self.dataset,
-        )
+            self, dataset=runs["dataset"].iloc[0], l2=grid.l2, workers=grid.several("workers"),
+            local_steps=grid.several("local_steps"), T=grid.steps or self.T,
+            stands_in_for="" if is_papers else self.dataset,
+        )  # fmt: skip
 
     def select(self, tuned: pd.DataFrame) -> pd.DataFrame:
         """Return the tuned runs of the figure's problem, algorithms and grid."""
@@ -136,7 +115,7 @@ def draw(tuned: pd.DataFrame, figure: Figure, band: str = "range") -> Drawing:
     from matplotlib.font_manager import FontProperties
 
     runs = figure.select(tuned)
-    theirs = published_cells(runs, published_runs())
+    theirs = paper.published_cells(runs, paper.published_runs())
     cells = summarize(runs[runs[figure.across].isin(figure.panels)], band)
     with mpl.rc_context(FONTS):
         drawing = Drawing(figsize=(WIDTH, 2.8), layout="constrained")
