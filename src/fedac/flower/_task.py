@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -199,23 +199,17 @@ def users_entries(config: Mapping[str, Any]) -> dict[str, Any]:
 
 def _rebuild(content: Mapping[str, Any]) -> Algorithm:
     """Return an algorithm for a client, made of the coefficients of a task."""
-    step, boundary = content["step"], content["boundary"]
+    boundary = content["boundary"]
     algorithm = from_linear(
         content["algorithm"],
         tuple(content["local"]),
         content["start"],
-        Linear(tuple(step["query"]), _rows(step["update"])),
+        Linear(**content["step"]),
         eta=content["eta"],
         scales=boundary is None and not content["exact"],
     )
     if boundary is None:
         return algorithm
-    steps = boundary.pop("steps")
-    rows: dict[str, Any] = {k: None if v is None else _rows(v) for k, v in boundary.items()}
     names = {name: tuple(content[name]) for name in VECTORS}
-    names["echoes"] = _rows(content["echoes"])
-    return with_boundary(algorithm, Boundary(**rows, steps=steps), **names)
-
-
-def _rows(rows: Sequence[Sequence[Any]]) -> tuple[tuple[Any, ...], ...]:
-    return tuple(map(tuple, rows))
+    names["echoes"] = tuple(map(tuple, content["echoes"]))
+    return with_boundary(algorithm, Boundary(**boundary), **names)

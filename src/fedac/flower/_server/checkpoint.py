@@ -26,14 +26,12 @@ class Checkpoint:
     ----------
     round : int
         How many rounds are finished.
-    arrays : dict
-        Every sequence, with keys such as ``w_ag/0``.
+    arrays, server : dict
+        Every sequence, with keys such as ``w_ag/0``, and the algorithm's server state.
     settings : dict
         The settings of the run; a resumed run must have the same.
     history : History
         The finished rounds.
-    server : dict
-        The algorithm's server state, with keys such as ``w_u/0``.
     clients : dict
         What the server knows of its clients.
     norms : list
@@ -104,10 +102,9 @@ class Checkpoint:
                     raise InputError(f"it was written with {key}={theirs}, not {value}")
         require_same_rule({**self.settings, "hyperparameters": self.settings}, algorithm, hp)
         for held, wanted in ((self.arrays, arrays), (self.server, server)):
-            mine, theirs = _shapes(held), _shapes(wanted)
+            mine, theirs = (
+                {key: (array.shape, str(array.dtype)) for key, array in found.items()}
+                for found in (held, wanted)
+            )
             if mine != theirs:
                 raise InputError(f"it holds another model: {mine}, not {theirs}")
-
-
-def _shapes(arrays: NamedArrays) -> dict[str, tuple[tuple[int, ...], str]]:
-    return {key: (array.shape, str(array.dtype)) for key, array in arrays.items()}

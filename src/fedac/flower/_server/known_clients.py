@@ -38,15 +38,12 @@ class KnownClients:
     examples: dict[int, float] = field(default_factory=dict)  # by node, if the server asked
     used: dict[str, tuple[int, float]] = field(default_factory=dict)  # last round, weight, by `key`
     total: float = 0.0  # weight of all clients when c was last computed
-    # Nodes that the server asked, and that replied with an id: one from a checkpoint may be old.
     _asked: set[int] = field(default_factory=set, compare=False)
-    _confirmed: set[int] = field(default_factory=set, compare=False)
 
     def learn(self, node: int, client: str | None) -> None:
         """Note the client id that a node claims."""
         if client is not None:
             self.ids[node] = int(client)
-            self._confirmed.add(node)
 
     def name(self, node: int) -> str:
         """Return the name of a node in logs."""
@@ -108,16 +105,8 @@ class KnownClients:
         sampled: bool,
         examples: bool,
     ) -> None:
-        """Ask unknown nodes for their client ids, and optionally their numbers of examples.
-
-        Ids are needed to sample clients, or to find a client's memory.
-        """
-        new = [
-            node
-            for node in nodes
-            if node not in self._asked
-            and (node not in self._confirmed or (examples and node not in self.examples))
-        ]
+        """Ask new nodes for their client ids, and optionally their numbers of examples."""
+        new = [node for node in nodes if node not in self._asked]
         if not new:
             return
         self._asked.update(new)
