@@ -10,13 +10,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from flwr.app import Message, MessageType
 
 from fedac.algorithms import Algorithm
-from fedac.algorithms.algorithm import enter_whole, leave_whole
 from fedac.algorithms.checks import output_counts_steps
 from fedac.algorithms.hyperparameters import Hyperparameters
 from fedac.algorithms.linear import (
@@ -117,17 +116,9 @@ class Task:
     @property
     def local_algorithm(self) -> Algorithm:
         """The local steps alone: an algorithm whose sequences are the client's local ones."""
-        return replace(
-            self.algorithm,
-            sequences=self.algorithm.local_sequences,
-            local=(),
-            memory=(),
-            changes=(),
-            echoes=(),
-            enter=enter_whole,
-            leave=leave_whole,
-            first_memory=None,
-        )
+        names = ("name", "label", "couple", "start", "query", "update", "output")
+        same: dict[str, Any] = {name: getattr(self.algorithm, name) for name in names}
+        return Algorithm(sequences=self.algorithm.local_sequences, **same)
 
     def require_steps(self, steps: int) -> None:
         """Refuse a number of local steps that the algorithm does not allow."""

@@ -144,7 +144,7 @@ class RoundHooks(Options, Strategy):
         server_round: int,
         arrays: ArrayRecord,
         config: ConfigRecord,
-        nodes: Iterable[int],
+        nodes: list[int],
     ) -> list[Message]:
         """Return one message per node, with the task of a round."""
         task = Task(
@@ -278,7 +278,18 @@ class RoundHooks(Options, Strategy):
                 "and draw the same rows: %s. Give every node its own",
                 "; ".join(shared),
             )
-        lost = self._lost_memories(training)
+        for node, reply in good.items():
+            # The server may have named no memory because it did not know the client yet.
+            known = self.clients.memory_version(node).round if self.algorithm.memory else 0
+            if training.versions.get(node, known) != known:
+                good[node] = replace(reply, memory_lost=True)
+        lost = [node for node, reply in sorted(good.items()) if reply.memory_lost]
+        if lost:
+            log.warning(
+                "round %d: %d of %d clients had lost their memory and started again: %s",
+                training.number, len(lost), len(good),
+                ", ".join(map(self.clients.name, lost[:5])) + ", ..." * (len(lost) > 5),
+            )  # fmt: skip
         after, self.server = step.after, step.server
         if lost and self.adds_up:
             # c holds shares of c_m that are lost. With all c_m = 0, c = 0 is right.
@@ -292,22 +303,6 @@ class RoundHooks(Options, Strategy):
             self.clients.use(training.number, step.weights, step.total)
         metrics = self._metrics([good[node] for node in sorted(good)], self.train_metrics_aggr_fn)
         return to_record(after), metrics
-
-    def _lost_memories(self, training: TrainingRound) -> list[int]:
-        """Return the nodes whose clients started their memory again, and log them."""
-        for node, reply in training.good.items():
-            # The server may have named no memory because it did not know the client yet.
-            known = self.clients.memory_version(node).round if self.algorithm.memory else 0
-            if training.versions.get(node, known) != known:
-                training.good[node] = replace(reply, memory_lost=True)
-        nodes = [node for node, reply in sorted(training.good.items()) if reply.memory_lost]
-        if nodes:
-            log.warning(
-                "round %d: %d of %d clients had lost their memory and started again: %s",
-                training.number, len(nodes), len(training.good),
-                ", ".join(map(self.clients.name, nodes[:5])) + ", ..." * (len(nodes) > 5),
-            )  # fmt: skip
-        return nodes
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid

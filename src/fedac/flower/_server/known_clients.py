@@ -142,18 +142,14 @@ class KnownClients:
 
     def to_json(self) -> dict[str, Any]:
         """Return the content for a checkpoint."""
-        return {
-            "run": self.run,
-            "ids": [*self.ids.items()],
-            "used": [[key, *used] for key, used in self.used.items()],
-            "total": self.total,
-        }
+        return {name: getattr(self, name) for name in ("run", "ids", "used", "total")}
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> KnownClients:
         """Read the content of a checkpoint."""
-        used = {key: (number, weight) for key, number, weight in content["used"]}
-        return cls(content["run"], dict(content["ids"]), used=used, total=content["total"])
+        ids = {int(node): client for node, client in content["ids"].items()}
+        used = {key: (number, weight) for key, (number, weight) in content["used"].items()}
+        return cls(content["run"], ids, used=used, total=content["total"])
 
 
 def require_sample(name: str, sample: float | None) -> float | None:

@@ -7,7 +7,7 @@ import logging
 import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from flwr.app import MetricRecord, RecordDict
 
@@ -28,7 +28,6 @@ log = logging.getLogger("flwr.fedac")
 
 # As in Flower: from the replies without their arrays, and the name of the weight, to metrics.
 MetricsFn = Callable[[list[RecordDict], str], MetricRecord]
-T = TypeVar("T")
 
 # Our names for the options of Flower's strategies.
 FLOWERS_NAMES = {
@@ -88,10 +87,8 @@ class Options:
         self.eta = eta if isinstance(eta, Decay) else require_positive("eta", eta)
         first = eta.start if isinstance(eta, Decay) else eta
         if mu is None and needs_mu(self.algorithm, eta=first, K=self.local_steps):
-            raise InputError(
-                f"'{self.algorithm.name}' needs mu, a strong-convexity estimate; begin with "
-                "1/(10 eta local_steps)"
-            )
+            problem = f"'{self.algorithm.name}' needs mu, a strong-convexity estimate"
+            raise InputError(f"{problem}; begin with 1/(10 eta local_steps)")
         self.mu = 1.0 if mu is None else require_positive("mu", mu)
         if isinstance(eta, Decay):
             check_decay(self.algorithm, eta=eta.start, mu=self.mu, K=self.local_steps)
@@ -109,10 +106,8 @@ class Options:
         self.quorum = None if quorum is None else require_count("quorum", quorum)
         asked = min(sample_size(self.sample, self.min_nodes), self.min_nodes)
         if self.quorum_of(asked) > asked:
-            raise InputError(
-                f"quorum={self.quorum} is impossible: a round may ask only {asked} nodes; give "
-                "a larger min_nodes (and sample)"
-            )
+            problem = f"quorum={self.quorum}, but a round may ask only {asked} nodes"
+            raise InputError(f"{problem}; give a larger min_nodes (and sample)")
         self.deadline = Deadline(deadline)
         self.grace = None if grace is None else require_positive("grace", grace)
         self.retries = require_count("retries", retries, least=0)
@@ -132,11 +127,11 @@ class Options:
         self.aggregation.require_quorum(self.quorum_of(asked))
         self.evaluate_every = require_count("evaluate_every", evaluate_every, least=0)
         self.evaluate_sample = require_sample("evaluate_sample", evaluate_sample)
-        self.train_metrics_aggr_fn = require_callable(
-            "train_metrics_aggr_fn", train_metrics_aggr_fn
-        )
-        self.evaluate_metrics_aggr_fn = require_callable(
-            "evaluate_metrics_aggr_fn", evaluate_metrics_aggr_fn
+        self.train_metrics_aggr_fn = train_metrics_aggr_fn
+        self.evaluate_metrics_aggr_fn = evaluate_metrics_aggr_fn
+        require_callables(
+            train_metrics_aggr_fn=train_metrics_aggr_fn,
+            evaluate_metrics_aggr_fn=evaluate_metrics_aggr_fn,
         )
         self.wire, self.wire_seed = require_wire(wire), require_wire_seed(wire_seed)
 
@@ -181,11 +176,11 @@ class Options:
         }
 
 
-def require_callable(name: str, function: T) -> T:
-    """Return a function or None; raise InputError for anything else."""
-    if function is not None and not callable(function):
-        raise InputError(f"{name} must be a function, got {function!r:.60}")
-    return function
+def require_callables(**functions: object) -> None:
+    """Raise InputError for anything that is neither a function nor None."""
+    for name, function in functions.items():
+        if function is not None and not callable(function):
+            raise InputError(f"{name} must be a function, got {function!r:.60}")
 
 
 def _refuse_unknown(options: Mapping[str, Any]) -> None:

@@ -28,7 +28,7 @@ from fedac.flower._arrays import (
 from fedac.flower._server.checkpoint import Checkpoint
 from fedac.flower._server.hooks import RoundHooks
 from fedac.flower._server.known_clients import KnownClients
-from fedac.flower._server.options import require_callable
+from fedac.flower._server.options import require_callables
 from fedac.flower._server.privacy import require_wrappers
 from fedac.flower._server.result import (
     SERVER,
@@ -72,8 +72,7 @@ class FederationRun:
             config = getattr(self, name)
             if config is not None and not isinstance(config, ConfigRecord):
                 raise InputError(f"{name} must be a ConfigRecord, got {type(config).__name__}")
-        require_callable("evaluate_fn", self.evaluate_fn)
-        require_callable("on_round", self.on_round)
+        require_callables(evaluate_fn=self.evaluate_fn, on_round=self.on_round)
         self.hooks: Strategy = self.wrapper or self.strategy
         self.wrappers = require_wrappers(self.hooks, self.strategy)
         self.result = FederationResult()
@@ -84,9 +83,7 @@ class FederationRun:
         """Make the remaining rounds and return the result."""
         self._begin(initial_arrays)
         if self._finished > self.num_rounds:
-            log.warning(
-                "%d rounds were requested, but %d are finished", self.num_rounds, self._finished
-            )
+            log.warning("num_rounds=%d, but %d are finished", self.num_rounds, self._finished)
         if self._finished == 0 and self.evaluate_fn is not None:
             row = RoundSummary(round=0, metrics=self._evaluate_on_server(0, self._arrays))
             self.result.history.rounds.append(row)
@@ -214,10 +211,7 @@ class FederationRun:
         replies, _ = self._exchange(row, messages, "evaluation", {}, enough=enough)
         metrics = self.hooks.aggregate_evaluate(row.round, replies)
         if metrics is None:
-            log.warning(
-                "round %d: no client could evaluate; evaluate_every=0 turns evaluations off",
-                row.round,
-            )
+            log.warning("round %d: no client could evaluate; see evaluate_every=0", row.round)
             return
         self.result.evaluate_metrics_clientapp[row.round] = metrics
         row.metrics |= _numbers(metrics)
@@ -254,9 +248,8 @@ class FederationRun:
         if metrics is None:
             return {}
         if not isinstance(metrics, MetricRecord):
-            raise InputError(
-                f"evaluate_fn must return a MetricRecord or None, got {type(metrics).__name__}"
-            )
+            kind = type(metrics).__name__
+            raise InputError(f"evaluate_fn must return a MetricRecord or None, got {kind}")
         self.result.evaluate_metrics_serverapp[server_round] = metrics
         return _numbers(metrics, prefix=SERVER)
 
