@@ -225,10 +225,8 @@ class Step:
 
     Attributes
     ----------
-    t : int
-        Its number, counted from the start of the run.
-    seed : int
-        The seed of the run.
+    t, seed : int
+        Its number, counted from the start of the run, and the seed of the run.
     worker : int
         The client id: its ``partition-id`` or, without one, its node id.
     """

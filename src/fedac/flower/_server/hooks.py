@@ -42,7 +42,7 @@ from fedac.flower._server.known_clients import KnownClients, sample_size
 from fedac.flower._server.options import MetricsFn, Options
 from fedac.flower._server.privacy import OWN_LOOP, Wrappers
 from fedac.flower._server.replies import Reader, Reply, check_replies, read_compressed
-from fedac.flower._server.result import Dropped, FederationResult, History
+from fedac.flower._server.result import Dropped, FederationResult
 from fedac.flower._server.waiting import CLOCK_SKEW, wait_for_nodes
 from fedac.flower._task import ARRAYS, CONFIG, ROUND, TASK, WEIGHT, Task
 
@@ -84,7 +84,7 @@ class RoundHooks(Options, Strategy):
     training: TrainingRound | None = None
     last_round: int | None = None
     result = cached_property(lambda self: FederationResult())
-    history = cached_property(lambda self: History())
+    history = property(lambda self: self.result.history)
     clients = cached_property(lambda self: KnownClients())
     server = cached_property[NamedArrays](lambda self: {})
     initial_arrays = cached_property(lambda self: ArrayRecord())

@@ -130,10 +130,9 @@ class FederationResult(Result):
         The output (w_ag of FedAc), with the names of the initial arrays.
     history : History
         The rounds as a table.
-    sequences : dict
-        All sequences after the last round, with keys such as ``w_ag/0``.
-    server : dict
-        The algorithm's server state, with keys such as ``w_ag_u/0``.
+    sequences, server : dict
+        All sequences and the algorithm's server state after the last round, with keys such as
+        ``w_ag/0`` and ``w_ag_u/0``.
 
     Examples
     --------
@@ -154,13 +153,16 @@ class FederationResult(Result):
         finished = sum(row.round > 0 for row in rounds)
         return f"<FederationResult: {finished} rounds, {sent:.2f} MB sent{metrics}>"
 
+    def add_metrics(self, row: RoundSummary, metrics: MetricRecord, prefix: str = "") -> None:
+        """Add the metrics of a round to Flower's records, and its numbers to the history's row."""
+        self._records()[prefix][row.round] = metrics
+        for name, value in metrics.items():
+            if isinstance(value, int | float):
+                row.metrics[f"{prefix}{name}"] = float(value)
+
     def restore_metrics(self) -> None:
-        """Fill in the metrics of a resumed run's earlier rounds, from the history."""
-        records = {
-            TRAIN: self.train_metrics_clientapp,
-            SERVER: self.evaluate_metrics_serverapp,
-            "": self.evaluate_metrics_clientapp,
-        }
+        """Fill in Flower's records of a resumed run's earlier rounds, from the history."""
+        records = self._records()
         for row in self.history.rounds:
             found: dict[str, dict[str, float]] = {TRAIN: {}} if row.round else {}
             for name, value in row.metrics.items():
@@ -169,18 +171,21 @@ class FederationResult(Result):
             for prefix, metrics in found.items():
                 records[prefix][row.round] = MetricRecord(metrics)  # type: ignore[arg-type]
 
+    def _records(self) -> dict[str, dict[int, MetricRecord]]:
+        return {
+            TRAIN: self.train_metrics_clientapp,
+            SERVER: self.evaluate_metrics_serverapp,
+            "": self.evaluate_metrics_clientapp,
+        }
+
 
 class QuorumError(RuntimeError):
     """Too few good replies, after all retries.
 
     Attributes
     ----------
-    round : int
-        The round that failed.
-    good : int
-        How many replies were good.
-    quorum : int
-        How many were needed.
+    round, good, quorum : int
+        The round that failed, how many replies were good, and how many were needed.
     reasons : dict
         Why each other node's reply was not used, by node id.
     result : FederationResult

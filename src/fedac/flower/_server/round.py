@@ -30,14 +30,7 @@ from fedac.flower._server.hooks import RoundHooks
 from fedac.flower._server.known_clients import KnownClients
 from fedac.flower._server.options import require_callables
 from fedac.flower._server.privacy import require_wrappers
-from fedac.flower._server.result import (
-    SERVER,
-    TRAIN,
-    FederationResult,
-    History,
-    QuorumError,
-    RoundSummary,
-)
+from fedac.flower._server.result import SERVER, TRAIN, FederationResult, QuorumError, RoundSummary
 from fedac.flower._server.waiting import send_and_wait
 from fedac.paths import require_writable
 from fedac.validate import require_count, require_positive
@@ -85,7 +78,8 @@ class FederationRun:
         if self._finished > self.num_rounds:
             log.warning("num_rounds=%d, but %d are finished", self.num_rounds, self._finished)
         if self._finished == 0 and self.evaluate_fn is not None:
-            row = RoundSummary(round=0, metrics=self._evaluate_on_server(0, self._arrays))
+            row = RoundSummary(round=0)
+            self._evaluate_on_server(row, self._arrays)
             self.result.history.rounds.append(row)
             if self.on_round is not None:
                 self.on_round(row)
@@ -108,27 +102,23 @@ class FederationRun:
         resume = strategy.resume and path is not None and path.exists()
         source = path if resume else strategy.resume_from
         strategy.training, strategy.last_round = None, self.num_rounds
-        strategy.history, strategy.clients = History(), KnownClients()
-        strategy.initial_arrays = initial_arrays
+        strategy.clients, strategy.initial_arrays = KnownClients(), initial_arrays
         arrays, strategy.server = initial_state(strategy.algorithm, initial_arrays)
         if source is not None:
             found = Checkpoint.load(source)
             settings = strategy.settings() | {"wrapper": self.wrappers.names}
+            algorithm, hp, server = strategy.algorithm, strategy.hp, strategy.server
             try:
-                found.require_same(
-                    settings, strategy.algorithm, strategy.hp, arrays, strategy.server
-                )
+                found.require_same(settings, algorithm, hp, arrays, server)
             except InputError as error:
                 raise InputError(f"cannot use '{source}': {error}") from error
             arrays, strategy.server = dict(found.arrays), found.server
             strategy.clients = KnownClients.from_json(found.clients)
-            strategy.history = found.history
-            self._finished = found.round
-            self.wrappers.restore(found.norms)
-            self.result.history = strategy.history
+            self.result.history, self._finished = found.history, found.round
             self.result.restore_metrics()
+            self.wrappers.restore(found.norms)
             log.info("resuming after round %d of '%s'", found.round, source)
-        self._arrays, self.result.history = to_record(arrays), strategy.history
+        self._arrays = to_record(arrays)
         if path is not None:
             require_writable(path)
             if path.exists() and not (source and source.resolve() == path.resolve()):
@@ -141,7 +131,7 @@ class FederationRun:
         arrays = self._train(row)
         try:
             self._evaluate(row, arrays)
-            row.metrics |= self._evaluate_on_server(server_round, arrays)
+            self._evaluate_on_server(row, arrays)
         finally:  # keep what was trained even if an evaluation fails
             row.seconds = time.monotonic() - began
             self._save(row, arrays)
@@ -181,7 +171,7 @@ class FederationRun:
                 after, metrics = self.hooks.aggregate_train(number, replies)
             drops = [
                 drop
-                for drop in strategy.history.dropped
+                for drop in self.result.history.dropped
                 if (drop.round, drop.during) == (number, "training")
             ]
             row.good, row.bad = len(good), len(drops) - row.lost
@@ -189,8 +179,7 @@ class FederationRun:
             if after is not None:
                 strategy.deadline.saw(slowest)
                 if metrics is not None:
-                    self.result.train_metrics_clientapp[number] = metrics
-                    row.metrics |= _numbers(metrics, prefix=TRAIN)
+                    self.result.add_metrics(row, metrics, TRAIN)
                 return after
             strategy.deadline.missed()
             log.warning(
@@ -212,9 +201,8 @@ class FederationRun:
         metrics = self.hooks.aggregate_evaluate(row.round, replies)
         if metrics is None:
             log.warning("round %d: no client could evaluate; see evaluate_every=0", row.round)
-            return
-        self.result.evaluate_metrics_clientapp[row.round] = metrics
-        row.metrics |= _numbers(metrics)
+        else:
+            self.result.add_metrics(row, metrics)
 
     def _exchange(
         self,
@@ -240,23 +228,21 @@ class FederationRun:
             row.lost += len(silent)
         return list(replies.values()), slowest
 
-    def _evaluate_on_server(self, server_round: int, arrays: ArrayRecord) -> dict[str, float]:
+    def _evaluate_on_server(self, row: RoundSummary, arrays: ArrayRecord) -> None:
         if self.evaluate_fn is None:
-            return {}
-        output = self.strategy.output(server_round, from_record(arrays))
-        metrics = self.evaluate_fn(server_round, to_record(output))
-        if metrics is None:
-            return {}
-        if not isinstance(metrics, MetricRecord):
+            return
+        output = self.strategy.output(row.round, from_record(arrays))
+        metrics = self.evaluate_fn(row.round, to_record(output))
+        if isinstance(metrics, MetricRecord):
+            self.result.add_metrics(row, metrics, SERVER)
+        elif metrics is not None:
             kind = type(metrics).__name__
             raise InputError(f"evaluate_fn must return a MetricRecord or None, got {kind}")
-        self.result.evaluate_metrics_serverapp[server_round] = metrics
-        return _numbers(metrics, prefix=SERVER)
 
     def _save(self, row: RoundSummary, arrays: ArrayRecord) -> None:
         """Append a finished round to the history, and write the checkpoint if there is one."""
         strategy = self.strategy
-        strategy.history.rounds.append(row)
+        self.result.history.rounds.append(row)
         self._arrays, self._finished = arrays, row.round
         if strategy.checkpoint is None:
             return
@@ -266,7 +252,7 @@ class FederationRun:
             round=row.round,
             arrays=from_record(arrays),
             settings=settings | {"wrapper": self.wrappers.names},
-            history=strategy.history,
+            history=self.result.history,
             server=strategy.server,
             clients=strategy.clients.to_json(),
             norms=self.wrappers.norms,
@@ -275,7 +261,3 @@ class FederationRun:
             checkpoint.save(strategy.checkpoint)
         except OSError as error:  # a full disk should not end the run
             log.error("round %d: %s; continuing", row.round, error)
-
-
-def _numbers(metrics: MetricRecord, prefix: str = "") -> dict[str, float]:
-    return {f"{prefix}{k}": float(v) for k, v in metrics.items() if isinstance(v, int | float)}

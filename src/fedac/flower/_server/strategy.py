@@ -59,23 +59,17 @@ class LocalStrategy(RoundHooks):
     evaluate_sample : int or float, optional
         Number of nodes that evaluate, or a share of the connected ones. Default: the nodes that
         have just trained.
-    train_metrics_aggr_fn : callable, optional
+    train_metrics_aggr_fn, evaluate_metrics_aggr_fn : callable, optional
         As in Flower: ``(replies, "num-examples") -> MetricRecord``, with a RecordDict of every good
         reply, without its arrays. Default: means, weighted by `weighting`.
-    evaluate_metrics_aggr_fn : callable, optional
-        The same for evaluations.
     wire : "float32" or "bfloat16" or "int8"
         Whether clients reply with arrays as they are, or compressed to half or a quarter of
-        float32's bytes.
-    wire_seed : int
-        Seed of the stochastic rounding of "int8".
+        float32's bytes. `wire_seed` seeds the stochastic rounding of "int8".
     checkpoint : path, optional
         File to write after every round.
     resume : bool
-        Continue from `checkpoint` if it exists, otherwise start. `initial_arrays` only has to be
-        of the same model.
-    resume_from : path, optional
-        Another checkpoint to continue from.
+        Continue from `checkpoint` if it exists, otherwise start; `resume_from` is another
+        checkpoint to continue from. `initial_arrays` only has to be of the same model.
 
     Attributes
     ----------
@@ -134,11 +128,9 @@ class LocalStrategy(RoundHooks):
             Rounds of the whole run. A resumed run makes only the remaining ones.
         timeout : float, optional
             A shorter deadline for this run.
-        train_config : ConfigRecord, optional
-            Your entries for the clients in training: in the message's "config" and, with
-            `client_app`, in ``context.run_config``.
-        evaluate_config : ConfigRecord, optional
-            The same for evaluations.
+        train_config, evaluate_config : ConfigRecord, optional
+            Your entries for the clients in training and in evaluations: in the message's "config"
+            and, with `client_app`, in ``context.run_config``.
         evaluate_fn : callable, optional
             ``evaluate_fn(round, arrays) -> MetricRecord``, called with the output on the server.
         on_round : callable, optional
