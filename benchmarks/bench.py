@@ -30,7 +30,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from fedac.algorithms import FEDAC_I
-from fedac.cli.console import new_table, print_table
+from fedac.cli.console import print_table
 from fedac.data import dense, split, synthetic
 from fedac.data import load as load_data
 from fedac.errors import NotAcceleratedWarning, StepSizeWarning
@@ -88,12 +88,13 @@ def as_json(lines: list[Line]) -> str:
 def print_lines(lines: list[Line]) -> None:
     machine = ", ".join(f"{key} {value}" for key, value in describe_machine().items())
     headings = ("what", "ours", "other", "unit", "ratio", "bar")
-    table = new_table(*headings, words=("what", "unit"), title=machine)
+    rows = []
     for line in lines:
         bar = "" if line.bar is None else f"{'<=' if line.at_most else '>='} {line.bar:g}"
         numbers = f"{line.ours:.3g}", f"{line.theirs:.3g}", line.unit, f"{line.ratio:.3g}"
-        table.add_row(line.what, *numbers, bar, style=None if line.passed else "bold red")
-    print_table(table)
+        rows.append((line.what, *numbers, bar))
+    missed = [number for number, line in enumerate(lines) if not line.passed]
+    print_table(headings, rows, words={"what", "unit"}, title=machine, bold=missed)
 
 
 def _a9a() -> LogisticRegression:

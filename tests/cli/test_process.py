@@ -71,7 +71,7 @@ def test_an_interrupt_keeps_the_recorded_steps(small):
     # A real signal, sent after a third of the work instead of after some time.
     program = f"""
 import contextlib, os, signal
-from fedac.cli import run
+from fedac.cli import console
 
 @contextlib.contextmanager
 def bar(what, total):
@@ -82,7 +82,7 @@ def bar(what, total):
             os.kill(os.getpid(), signal.SIGINT)
     yield advance
 
-run.progress_bar = bar
+console.progress_bar = bar
 {MAIN}
 """
     sizes = ("-M", "4", "-K", "2", "-T", "512", "--record-every", "8")
@@ -173,8 +173,8 @@ def test_a_narrow_terminal_cuts_no_number(small):
     shown = read_all(ours)
     code, _, _ = finish(process)
     assert code == 0
-    assert "\neta: 0.015625\r\n" in shown
-    assert len(re.findall(r"suboptimality: \d\.\d{4}e[-+]\d\d\r\n", shown)) == 4
+    assert "0.015625" in shown
+    assert len(re.findall(r" \d\.\d{4}e[-+]\d\d ", shown)) == 4
 
 
 def test_characters_that_the_encoding_lacks(tmp_path):

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 
-from fedac.cli import reproduce
+from fedac.cli import paper as command
 from fedac.experiments import grid, report, workload
 from fedac.experiments.store import Store
 from fedac.experiments.summary import A9A, tuned
@@ -161,10 +161,10 @@ def test_comparison_tables(fedac, monkeypatch, tmp_path):
     }
     rows = [row | {"key": str(K), "K": K, "eta": 0.1, "trained_loss": v} for K, v in values.items()]
     best = tuned(pd.DataFrame(rows))
-    monkeypatch.setattr(reproduce, "_tuned_runs", lambda *_: best)
+    monkeypatch.setattr(command, "_tuned_runs", lambda *_: best)
     paper = grid.read_grid(grid.shipped("a9a-l2-1e-3"))
     paper = replace(paper, workers=8192, local_steps=tuple(values), steps=4096)
-    monkeypatch.setattr(reproduce, "_grid", lambda *_: paper)
+    monkeypatch.setattr(command, "_grid", lambda *_: paper)
     monkeypatch.setattr(report, "write", lambda store, path, band: path)
     code, said, _ = fedac("reproduce", "figure-3", "--out", tmp_path)
     assert code == 0

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from fedac.cli import run as command
+from fedac.cli import console
 from fedac.data import load, split
 from fedac.data.registry import hold_out
 from fedac.federation.schedule import Decay
@@ -404,7 +404,7 @@ def interrupting_bar(what, total):
 
 @pytest.mark.parametrize("form", [["--json"], []])
 def test_an_interrupt_prints_the_recorded_steps(run, monkeypatch, form):
-    monkeypatch.setattr(command, "progress_bar", interrupting_bar)
+    monkeypatch.setattr(console, "progress_bar", interrupting_bar)
     code, out, err = run("-T", 64, "--eta", "0.1", *form)
     assert code == 130
     assert err.splitlines()[-1] == "fedac: interrupted"

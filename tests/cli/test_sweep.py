@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from fedac.algorithms import ALGORITHMS
+from fedac.cli import console
 from fedac.cli import sweep as command
 from fedac.experiments import sweep as experiment
 from fedac.experiments import workload
@@ -214,7 +215,7 @@ def test_an_algorithm_of_ones_own(fedac, assert_refused, options, tmp_path, monk
         *line,
         "--out",
         "out",
-        saying="unknown algorithm or loss in module own_command, 'yo",
+        saying="unknown algorithm in module own_command, 'yo",
     )
 
 
@@ -392,7 +393,7 @@ def test_the_bar_on_a_terminal(capsys, monkeypatch):
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "200")
     best = (1.5e-3, "fedac-i", 0.5)
-    with command.sweep_bar("small") as show:
+    with console.sweep_bar("small") as show:
         show(experiment.Progress(cells=16, done=0, queries=0, work=0.0, best=None))
         time.sleep(0.15)  # no rate is shown before
         show(experiment.Progress(cells=16, done=8, queries=10**6, work=0.5, best=best))

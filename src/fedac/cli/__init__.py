@@ -11,7 +11,6 @@ import gc
 import os
 import sys
 import warnings
-from importlib import import_module
 
 import click
 
@@ -30,30 +29,28 @@ START = """Where to start:
   fedac COMMAND --help       all options of a command
 """
 
-# In the order of the help page. A command is the `command` of the module of its name, or a function
-# of `store.py`; it is imported when asked for.
-COMMANDS = (
-    "demo", "run", "compare", "algorithms", "split", "sweep", "export", "merge", "reproduce",
-    "report", "instability", "plan", "data",
-)  # fmt: skip
-OF_A_STORE = ("export", "merge", "report")
-
-
-class _Commands(Group):
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(COMMANDS)
-
-    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        if name not in COMMANDS:
-            return None
-        module, function = ("store", name) if name in OF_A_STORE else (name, "command")
-        found: click.Command = getattr(import_module(f"fedac.cli.{module}"), function)
-        return found
+# The module of each command, in the order of the help page.
+COMMANDS = {
+    "demo": "fedac.cli.paper",
+    "run": "fedac.cli.run",
+    "compare": "fedac.cli.compare",
+    "algorithms": "fedac.cli.algorithms",
+    "split": "fedac.cli.data",
+    "sweep": "fedac.cli.sweep",
+    "export": "fedac.cli.sweep",
+    "merge": "fedac.cli.sweep",
+    "reproduce": "fedac.cli.paper",
+    "report": "fedac.cli.sweep",
+    "instability": "fedac.cli.paper",
+    "plan": "fedac.cli.plan",
+    "data": "fedac.cli.data",
+}
 
 
 @click.group(
     "fedac",
-    cls=_Commands,
+    cls=Group,
+    modules=COMMANDS,
     epilog=START,
     context_settings={"help_option_names": ["-h", "--help"], "show_default": True},
     no_args_is_help=True,
@@ -69,7 +66,7 @@ def main(arguments: list[str] | None = None) -> None:
     # Jupyter sets a backend here that other environments lack; we only write files.
     os.environ["MPLBACKEND"] = "agg"
     with warnings.catch_warnings():
-        warnings.showwarning = _show_warning
+        warnings.showwarning = lambda message, *_, **__: notice(f"warning: {message}")
         warnings.simplefilter("default", UserWarning)
         # NumPy's overflow warnings: the status "diverged" says the same.
         warnings.simplefilter("ignore", RuntimeWarning)
@@ -128,7 +125,3 @@ def _fail_usage(error: click.ClickException) -> int:
     if isinstance(context.command, click.Group):
         hint = f"known: {', '.join(context.command.list_commands(context))}"
     return _fail(f"{message.rstrip('.')}; {hint}", 2)
-
-
-def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
-    notice(f"warning: {message}")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fedac.cli.options import Command, argument
+from fedac.cli import options
 
 if TYPE_CHECKING:
     from fedac.algorithms import Algorithm
@@ -27,17 +27,24 @@ Values separated by | are several methods: fedavg+nesterov(0.7|1, 0.9).
 'fedac algorithms NAME' shows the traffic and the memory of any method."""
 
 
-@click.command("algorithms", cls=Command)
-@argument(
+@click.command("algorithms", cls=options.Command)
+@options.argument(
     "names",
     nargs=-1,
     metavar="[NAME]...",
     help="Methods to describe (default: all pieces and names).",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def command(*, names: tuple[str, ...], as_json: bool) -> None:
+@options.json_option()
+def algorithms_command(*, names: tuple[str, ...], as_json: bool) -> None:
     """List the pieces and names of methods, with their rules, traffic and memory."""
-    listed = _describe(names) if names else _everything()
+    from fedac.algorithms import expand
+    from fedac.algorithms.parsing import find_algorithm
+
+    if names:
+        methods = [find_algorithm(one) for name in names for one in expand(name)]
+        listed = {"methods": [{"name": method.name} | _traffic(method) for method in methods]}
+    else:
+        listed = _everything()
     if as_json:
         print(json.dumps(listed))
         return
@@ -48,14 +55,6 @@ def command(*, names: tuple[str, ...], as_json: bool) -> None:
             print(_text(entry))
     if not names:
         print(HOW)
-
-
-def _describe(names: tuple[str, ...]) -> dict[str, list[dict[str, Any]]]:
-    from fedac.algorithms import expand
-    from fedac.algorithms.parsing import find_algorithm
-
-    methods = [find_algorithm(one) for name in names for one in expand(name)]
-    return {"methods": [{"name": method.name} | _traffic(method) for method in methods]}
 
 
 def _everything() -> dict[str, list[dict[str, Any]]]:

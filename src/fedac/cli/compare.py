@@ -13,26 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fedac.cli.console import (
-    download_bar,
-    new_table,
-    notice,
-    notice_compiling,
-    print_table,
-    stage_bars,
-)
-from fedac.cli.options import (
-    JOBS,
-    MEGABYTES,
-    ON_RAY,
-    RAY_ADDRESS,
-    Command,
-    nonempty_path,
-    output_folder,
-    read_values,
-    spec_options,
-)
-from fedac.cli.sweep import notice_disguised, stoppable
+from fedac.cli import console, options
 from fedac.federation.spec import COMPARE, command_option
 
 if TYPE_CHECKING:
@@ -42,34 +23,15 @@ if TYPE_CHECKING:
     from fedac.experiments.summary import Band
 
 
-@click.command("compare", cls=Command)
-@spec_options(COMPARE)
-@click.option(
-    "--out",
-    type=nonempty_path,
-    metavar="DIR",
-    help="Keep all runs here, and write figure, tables and report.",
-)
-@click.option("--jobs", "-j", type=int, help=JOBS)
-@click.option("--on", metavar="ray", help=ON_RAY)
-@click.option("--ray-address", metavar="HOST:PORT", help=RAY_ADDRESS)
-@click.option(
-    "--json",
-    "as_json",
-    is_flag=True,
-    help="Print one JSON object; nulls where the target was not reached.",
-)
+@click.command("compare", cls=options.Command)
+@options.spec_options(COMPARE)
+@options.folder_option("Keep all runs here, and write figure, tables and report.")
+@options.jobs_option
+@options.on_ray_options()
+@options.json_option("Print one JSON object; nulls where the target was not reached.")
 @click.pass_context
-def command(
-    ctx: click.Context,
-    /,
-    *,
-    out: Path | None,
-    jobs: int | None,
-    on: str | None,
-    ray_address: str | None,
-    as_json: bool,
-    **given: Any,
+def compare_command(
+    ctx: click.Context, /, *, out: Path | None, as_json: bool, **given: Any
 ) -> None:
     """Find the best method for your data and network.
 
@@ -83,21 +45,21 @@ def command(
     from fedac.experiments.comparison.table import proposed_target
     from fedac.experiments.sweep import require_where
 
-    require_where(jobs, on, ray_address)
-    options = replace(COMPARE, spell=command_option)
-    question = Question.ask(read_values(COMPARE, given), options)
+    where = {name: given.pop(name) for name in ("jobs", "on", "ray_address")}
+    require_where(**where)
+    spelled = replace(COMPARE, spell=command_option)
+    question = Question.ask(options.read_values(COMPARE, given), spelled)
     if out is not None:
         from fedac.experiments.comparison.report import with_earlier_methods
 
-        output_folder(out, option="--out")
         question, added = with_earlier_methods(question, out)
         if added:
-            notice(f"'{out}' already compares {', '.join(added)}: they stay in the table")
-    with download_bar(question.spec.dataset) as show:
+            console.notice(f"'{out}' already compares {', '.join(added)}: they stay in the table")
+    with console.download_bar(question.spec.dataset) as show:
         study = Study(question, load(question.spec.dataset, show))
-    with open_store(out) as store, stoppable("compare", store if out else None):
-        found = answer_with_bars(study, store, jobs=jobs, on=on, ray_address=ray_address)
-    notice_disguised(found.disguised, found.runs)
+    with open_store(out) as store, console.stoppable("compare", store if out else None):
+        found = answer_with_bars(study, store, **where)
+    console.notice_disguised(found.disguised, found.runs)
     if out is not None:
         from fedac.experiments.comparison.report import write_files
 
@@ -107,10 +69,10 @@ def command(
 
         print(json.dumps(to_json(found), allow_nan=False))
         return
-    print_comparison(found)
+    _print_comparison(found)
     proposed = proposed_target(found)
     if proposed is not None:
-        print(f"To see what that costs: {typed_command(ctx)} --target {proposed:g}")
+        print(f"To see what that costs: {_typed_command(ctx)} --target {proposed:g}")
     if out is not None:
         print(f"Figure, tables and report are in '{out}'.")
 
@@ -119,31 +81,28 @@ def answer_with_bars(study: Study, store: Store, **where: Any) -> Comparison:
     """Answer the question of a study, with a progress bar for each stage."""
     from fedac.experiments.sweep import SweepInterrupted
 
-    with stage_bars() as (on_stage, on_progress):
+    with console.stage_bars() as (on_stage, on_progress):
         try:
             return study.answer(
                 store, on_stage=on_stage, on_progress=on_progress,
-                on_compile=cache(notice_compiling), **where,
+                on_compile=cache(console.notice_compiling), **where,
             )  # fmt: skip
         except SweepInterrupted:  # its message would count the runs of one stage only
             raise KeyboardInterrupt from None
 
 
-def typed_command(ctx: click.Context) -> str:
+def _typed_command(ctx: click.Context) -> str:
     """Return the command line with the options that the user typed."""
     words = ["fedac", "compare"]
     for option in ctx.command.params:
-        source = ctx.get_parameter_source(option.name or "")
-        if source is not None and source.name == "COMMANDLINE":
-            value = ctx.params[option.name or ""]
+        if option.name and options.is_typed(ctx, option.name):
+            value = ctx.params[option.name]
             words += [option.opts[0]] if value is True else [option.opts[0], str(value)]
     return shlex.join(words)
 
 
-def print_comparison(found: Comparison) -> None:
+def _print_comparison(found: Comparison) -> None:
     """Print the best row of every method, then the verdict."""
-    from rich.markup import escape
-
     from fedac.experiments.comparison.report import title
     from fedac.experiments.comparison.table import LAST, verdict
     from fedac.experiments.summary import Band
@@ -151,7 +110,7 @@ def print_comparison(found: Comparison) -> None:
     spec, target, rows = found.spec, found.spec.target, found.best_rows
     some = spec.participation != 1
     columns: dict[str, Callable[[Row], str]] = {
-        "method": lambda row: escape(row.method) + " with all clients" * (row.all_clients and some)
+        "method": lambda row: row.method + " with all clients" * (row.all_clients and some)
     }
     if len(spec.several("wire")) > 1:
         columns["wire"] = lambda row: row.wire
@@ -170,22 +129,19 @@ def print_comparison(found: Comparison) -> None:
         columns["rounds"] = lambda row: _rounds(row, spec.repeats)
         columns["MB"] = lambda row: _cost(row, row.megabytes)
         columns["seconds"] = lambda row: _cost(row, row.seconds)
-        notes.append(MEGABYTES)
+        notes.append(options.MEGABYTES)
     columns[f"F - F* within {found.budget}"] = lambda row: scientific(row.suboptimality)
     if target is None:
         columns["smallest"] = lambda row: scientific(Band(*[row.smallest.middle] * 3))
         notes.append("Smallest: the smallest record.")
-    table = new_table(
-        *columns,
+    console.print_table(
+        columns,
+        [[write(row) for write in columns.values()] for row in rows],
         words={"method", "wire"},
-        title=escape(title(found)) + (f", target {target:g}" if target is not None else ""),
+        title=title(found) + (f", target {target:g}" if target is not None else ""),
         caption=" ".join([*notes, f"Link: {found.question.link}."]),
+        bold=[number for number, row in enumerate(rows) if number == 0 or row.level],
     )
-    for row in rows:
-        bold = row is rows[0] or row.level
-        cells = (write(row) for write in columns.values())
-        table.add_row(*cells, style="bold" if bold else None)
-    print_table(table)
     if any(row.edge or row.server_edge for row in rows):
         print("* the smallest or largest one tried: a better one may lie beyond it.")
     for sentence in verdict(found):
@@ -195,13 +151,11 @@ def print_comparison(found: Comparison) -> None:
 def _eta(row: Row) -> str:
     if row.eta is None:
         return "diverged" if row.diverged else ""
-    return f"{row.eta:.3g}{'*' if row.edge else ''}"
+    return f"{row.eta:.3g}{'*' * bool(row.edge)}"
 
 
 def _server(row: Row) -> str:
-    step = (
-        "" if row.server_step is None else f"{row.server_step:.3g}{'*' if row.server_edge else ''}"
-    )
+    step = "" if row.server_step is None else f"{row.server_step:.3g}{'*' * bool(row.server_edge)}"
     return step + ("" if row.momentum is None else f", {row.momentum:g}")
 
 

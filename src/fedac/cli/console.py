@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import io
 import os
+import signal
 import sys
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import click
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.table import Table
 
+    from fedac.experiments.store import Store
     from fedac.experiments.sweep import Progress
-    from fedac.simulation import Record
 
 
 def prepare_streams() -> None:
@@ -74,68 +76,45 @@ def results_console() -> Console:
         def on_broken_pipe(self) -> None:
             raise BrokenPipeError  # Rich would exit with code 1; `main` exits like other commands
 
-    return Results(width=None if sys.stdout.isatty() else 10_000, highlight=False)
+    width = None if sys.stdout.isatty() else 10_000
+    return Results(width=width, highlight=False, markup=False, emoji=False)
 
 
-def new_table(
-    *headings: str, words: Collection[str] = (), title: str | None = None, caption: str = ""
-) -> Table:
-    """Start a table of numbers; the columns named in `words` contain text."""
+def print_table(
+    headings: Iterable[str],
+    rows: Iterable[Sequence[str]],
+    *,
+    words: Collection[str] = (),
+    title: str | None = None,
+    caption: str | None = None,
+    bold: Collection[int] = (),
+) -> None:
+    """Print a table of numbers; the columns named in `words` contain text.
+
+    On a narrow terminal, headings and text wrap between words; no word and no number is cut.
+    """
+    from rich.cells import cell_len
     from rich.table import Table
 
-    table = Table(title=title, caption=caption or None)
-    for heading in headings:
-        table.add_column(heading, justify="left" if heading in words else "right")
-    return table
-
-
-def print_table(table: Table) -> None:
-    """Print a table to stdout without cutting a number, even on a narrow terminal.
-
-    If the table is too wide, headings and text wrap between words; if that is not enough, the rows
-    are printed as lists.
-    """
-    console = results_console()
-    if _fit(table, console.width):
-        console.print(table)
-    else:
-        _print_lists(table, console)
-
-
-def _fit(table: Table, width: int) -> bool:
-    """Set column widths that cut no word and no number; return False if that is impossible."""
-    narrowest, natural = [], []
-    for column in table.columns:
-        heading, cells = str(column.header), [str(cell) for cell in column.cells]
-        whole = cells if column.justify == "right" else [word for c in cells for word in c.split()]
-        narrowest.append(_longest([*heading.split(), *whole]))
-        natural.append(_longest([heading, *cells]))
-    # A column has a border on its left and a space on either side.
-    spare = width - sum(narrowest) - 3 * len(narrowest) - 1
-    if spare < 0:
-        return False
-    for column, low, high in zip(table.columns, narrowest, natural, strict=True):
-        column.width = min(high, low + spare)
-        spare -= column.width - low
-    return True
-
-
-def _longest(texts: list[str]) -> int:
-    from rich.text import Text
-
-    return max((Text.from_markup(text).cell_len for text in texts), default=0)
-
-
-def _print_lists(table: Table, console: Console) -> None:
-    if table.title:
-        console.print(table.title, style="italic")
-    cells = zip(*(column.cells for column in table.columns), strict=True)
-    for row, values in zip(table.rows, cells, strict=True):
-        console.print()
-        for column, value in zip(table.columns, values, strict=True):
-            console.print(f"{column.header}: {value}", style=row.style, soft_wrap=True)
-    if table.caption:
-        console.print(f"\n{table.caption}", style="dim")
+    console, rows = results_console(), list(rows)
+    columns = list(zip(headings, *rows, strict=True))
+    narrowest = []
+    for heading, *cells in columns:
+        whole = " ".join(cells).split() if heading in words else cells
+        narrowest.append(max(map(cell_len, [*heading.split(), *whole])))
+    # A column has a border on its left and a space on either side. Where not even the narrowest
+    # table fits, the terminal wraps its lines.
+    console.width = max(console.width, sum(narrowest) + 3 * len(columns) + 1)
+    spare = console.width - sum(narrowest) - 3 * len(columns) - 1
+    table = Table(title=title, caption=caption)
+    for column, low in zip(columns, narrowest, strict=True):
+        width = min(max(map(cell_len, column)), low + spare)
+        spare -= width - low
+        justify: Any = "left" if column[0] in words else "right"
+        table.add_column(column[0], justify=justify, width=width)
+    for number, row in enumerate(rows):
+        table.add_row(*row, style="bold" if number in bold else None)
+    console.print(table)
 
 
 @contextmanager
@@ -223,60 +202,38 @@ def _bar(what: str) -> Iterator[Callable[..., object]]:
         yield partial(bar.update, task, visible=True)
 
 
-Advance = Callable[[int], object]
-Callbacks = list[Callable[["Record"], object]]
-
-
 @contextmanager
-def announced(
-    on: str | None, address: str | None, in_rounds: Sequence[int], advance: Advance
-) -> Iterator[tuple[Callbacks, Advance]]:
-    """Connect to a cluster if requested, and announce the time that a simulation takes on it.
+def stoppable(what: str, store: Store | None) -> Iterator[None]:
+    """Report what is kept in a store if the sweep in this block stops early."""
+    from fedac.experiments import sweep
+    from fedac.processes import WorkerDiedError
 
-    Yields callbacks and an `on_progress` that calls `advance`. `in_rounds` are the gradient queries
-    of the rounds.
-    """
-    if on is None:
-        yield [], advance
-        return
-    from fedac.cluster import connect, nodes
-
-    with connect(address):
-        found = [node.cpus for node in nodes() if node.cpus]
-        estimate = _Estimate(in_rounds, _where(len(found), sum(found)), advance)
-        yield [estimate.start], estimate.advance
-
-
-class _Estimate:
-    """Predicts the time of a simulation from its first round."""
-
-    def __init__(self, in_rounds: Sequence[int], where: str, advance: Advance) -> None:
-        self._first, self._total = in_rounds[0], sum(in_rounds)
-        self._where = where
-        self._advance = advance
-        self._started: float | None = None
-        self._done = 0
-
-    def start(self, record: Record) -> None:
-        """Start the clock at the first record, after compilation."""
-        self._started = self._started or time.monotonic()
-
-    def advance(self, queries: int) -> None:
-        """Count queries; announce the time of the simulation after the first round."""
-        self._advance(queries)
-        before, self._done = self._done, self._done + queries
-        if before < self._first <= self._done and self._started is not None:
-            seconds = (time.monotonic() - self._started) * self._total / self._first
-            notice(f"this takes about {duration(seconds)} on {self._where}")
+    folder = store and store.path.parent
+    # Cluster schedulers send SIGTERM: treat it like Ctrl-C.
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    except sweep.GroupsFailedError as error:
+        notice(str(error))
+        raise click.exceptions.Exit(1) from error
+    except WorkerDiedError as error:
+        notice(f"{error}; finished runs are kept in '{folder}'" if folder else str(error))
+        raise click.exceptions.Exit(1) from error
+    except KeyboardInterrupt as stop:
+        if folder:
+            runs = "finished runs"
+            if isinstance(stop, sweep.SweepInterrupted):  # and not between two sweeps
+                runs = f"{stop.done} of {stop.cells} runs"
+            notice(f"{what}: {runs} are kept in '{folder}'; the same command continues from there")
+        raise
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
-def _where(nodes: int, cores: int) -> str:
-    """Describe a cluster.
-
-    >>> _where(2, 16), _where(1, 1)
-    ('2 nodes with 16 cores', '1 node with 1 core')
-    """
-    many = (
-        f"{count} {name}{'s' * (count > 1)}" for count, name in ((nodes, "node"), (cores, "core"))
-    )
-    return " with ".join(many)
+def notice_disguised(disguised: int, runs: int) -> None:
+    """Report runs of FedAc that degenerate to FedAvg."""
+    if disguised:
+        notice(
+            f"{disguised} of {runs} runs are FedAvg in disguise: with eta mu K >= 1 FedAc does not "
+            "accelerate"
+        )

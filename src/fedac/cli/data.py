@@ -1,50 +1,58 @@
-"""`fedac data`: list, download and locate data sets."""
+"""`fedac data` and `fedac split`: data sets, and the rows of every client."""
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import click
 
-from fedac.cli.console import download_bar, new_table, print_table
-from fedac.cli.options import Command, Group, argument
+from fedac.cli import console, options
 from fedac.errors import InputError
 
+FORMATS = (".png", ".pdf", ".svg")
 
-@click.group("data", cls=Group, no_args_is_help=True)
-def command() -> None:
+
+@click.group("data", cls=options.Group, no_args_is_help=True)
+def data_command() -> None:
     """List, download and locate data sets."""
 
 
-@command.command("list", cls=Command)
+name_argument = options.argument("name", help="A registered name; 'fedac data list' shows them.")
+
+
+@data_command.command("list", cls=options.Command)
 def list_sets() -> None:
     """List the registered data sets and their locations."""
-    from rich.markup import escape
-
     from fedac.data.registry import describe
 
-    headings = ("name", "rows", "columns", "where", "note")
-    caption = "Downloads are verified by their checksum if one is published, else by their shape."
-    table = new_table(*headings, words={"name", "where", "note"}, caption=caption)
-    for source, where in describe():
-        shape = (f"{source.n_samples:,}", f"{source.n_features:,}")
-        table.add_row(source.name, *shape, escape(where), source.note)
-    print_table(table)
+    console.print_table(
+        ("name", "rows", "columns", "where", "note"),
+        [
+            (source.name, f"{source.n_samples:,}", f"{source.n_features:,}", where, source.note)
+            for source, where in describe()
+        ],
+        words={"name", "where", "note"},
+        caption="Downloads are verified by their checksum if one is published, else by their "
+        "shape.",
+    )
 
 
-@command.command("fetch", cls=Command)
-@argument("name", help="A registered name; 'fedac data list' shows them.")
+@data_command.command("fetch", cls=options.Command)
+@name_argument
 def fetch(name: str) -> None:
     """Download a data set unless it is already here; print its path."""
     from fedac.data import registry
 
     _require_file(name)
-    with download_bar(name) as show:
+    with console.download_bar(name) as show:
         path = registry.fetch(name, show)
     print(path)
 
 
-@command.command("path", cls=Command)
-@argument("name", help="A registered name; 'fedac data list' shows them.")
-def path(name: str) -> None:
+@data_command.command("path", cls=options.Command)
+@name_argument
+def print_path(name: str) -> None:
     """Print the path of a data set without downloading it."""
     from fedac.data import registry
 
@@ -57,3 +65,64 @@ def _require_file(name: str) -> None:
 
     if name in GENERATED:
         raise InputError(f"{name} has no file: it is generated; use it as --dataset {name}")
+
+
+@click.command("split", cls=options.Command)
+@click.option("--dataset", default="synthetic", help="A registered name or a LIBSVM file.")
+@click.option(
+    "--clients", type=int, help="Number of clients; a file of client names makes it unnecessary."
+)
+@click.option(
+    "--split",
+    "by",
+    default="iid",
+    help="iid, label, dirichlet(a), power(a), or a file with one client name per line.",
+)
+@click.option("--split-seed", type=int, default=0, help="Seed of the split.")
+@options.file_option("--figure", "Draw a figure: .png, .pdf or .svg.")
+@options.json_option("Print one JSON object: rows and labels of every client.")
+def split_command(
+    *,
+    dataset: str,
+    clients: int | None,
+    by: str,
+    split_seed: int,
+    figure: Path | None,
+    as_json: bool,
+) -> None:
+    """Show how a split divides the rows of a data set among clients."""
+    from fedac.data import load
+    from fedac.data.splits import check_clients, load_clients
+
+    check_clients(clients, by, split_seed)
+    if figure is not None and figure.suffix.lower() not in FORMATS:
+        raise InputError(f"--figure takes a file that ends in {', '.join(FORMATS)}: '{figure}'")
+    with console.download_bar(dataset) as show:
+        data = load(dataset, show)
+    found = load_clients(data, clients, by, split_seed)
+    if figure is not None:
+        from matplotlib.figure import Figure
+
+        from fedac.paths import write_atomically
+
+        drawing = Figure(figsize=(7, 3.8), layout="constrained")
+        found.plot(drawing.subplots())
+        kind = figure.suffix.lower().removeprefix(".")
+        write_atomically(figure, lambda file: drawing.savefig(file, format=kind, dpi=200))
+    if as_json:
+        shape = {"n_samples": data.n_samples, "n_features": data.n_features}
+        answer = {
+            "dataset": {"name": data.name, **shape},
+            "split": by,
+            "split_seed": split_seed,
+            "figure": figure and str(figure),
+            "clients": len(found),
+            "names": found.names,
+            "sizes": found.sizes.tolist(),
+            "labels": {label: rows.tolist() for label, rows in found.count_labels().items()},
+        }
+        print(json.dumps(answer, allow_nan=False))
+        return
+    print(found)
+    if figure is not None:
+        print(f"\nFigure: {figure}")

@@ -1,11 +1,11 @@
-"""Options of commands: those of the Spec, lists, paths, and how help pages show them."""
+"""Options of commands: those of the Spec, shared ones, paths, and how help pages show them."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -13,57 +13,13 @@ import click
 
 from fedac.algorithms import ALGORITHMS, split_names
 from fedac.errors import InputError
-from fedac.federation.spec import (
-    CostOptions,
-    Option,
-    OptionSet,
-    Spec,
-    command_option,
-    group_of,
-    options_of,
-)
+from fedac.federation.spec import Option, OptionSet, Spec, command_option, group_of, options_of
 from fedac.paths import require_writable
 
-T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 
-LOSS_NAMES = "logistic, least-squares, squared-hinge"
-JOBS = "Parallel groups of runs, in processes that share the cores (default: chosen automatically)."
 ON_RAY = "Run on a Ray cluster instead; requires pip install 'fedac[ray]'."
-RAY_ADDRESS = "Address of the cluster (default: $RAY_ADDRESS, else Ray on this machine)."
-LINK, WAN = options_of(CostOptions)["link"].help, "wan"
 MEGABYTES = "MB: sent and received by a client that is present in every round."
-BAND = (
-    "How several seeds are summarized: median and range, median and quartiles, or mean and 95% "
-    "confidence interval. One of range, quartiles, confidence."
-)
-
-
-def listed(read: Callable[[str], T], what: str, text: str, *, option: str) -> list[T]:
-    """Parse a comma-separated list; commas in parentheses do not separate.
-
-    >>> names("fedac-i, fedavg+nesterov(1,0.9)", option="--algorithms")
-    ['fedac-i', 'fedavg+nesterov(1,0.9)']
-    >>> whole_numbers("4,8.5", option="--workers")
-    Traceback (most recent call last):
-    ...
-    fedac.errors.InputError: --workers takes whole numbers separated by commas, got '4,8.5'
-    """
-    parts = split_names(text)
-    try:
-        values = [read(part) for part in parts if part]
-    except ValueError:
-        values = []
-    if len(values) < len(parts):
-        raise InputError(f"{option} takes {what} separated by commas, got '{text}'")
-    for value in values:
-        if values.count(value) > 1:
-            raise InputError(f"{option}: {value} is listed twice")
-    return values
-
-
-whole_numbers = partial(listed, int, "whole numbers")
-names = partial(listed, str, "names")
 
 
 def nonempty_path(text: str) -> Path:
@@ -71,6 +27,87 @@ def nonempty_path(text: str) -> Path:
     if not text:
         raise click.BadParameter("the path is empty; the current folder is '.'")
     return Path(text)
+
+
+def check_folder(ctx: click.Context, option: click.Parameter, path: Path | None) -> Path | None:
+    """Require a folder that exists or can be created, so that a command fails before it computes.
+
+    It is not created here: a command that fails for another reason leaves nothing behind.
+    """
+    if path is not None:
+        nearest = next(place for place in (path, *path.absolute().parents) if place.exists())
+        name = option.opts[0] if isinstance(option, click.Option) else option.metavar
+        if not nearest.is_dir():
+            raise InputError(f"{name} takes a writable folder; '{nearest}' is a file")
+        if not os.access(nearest, os.W_OK | os.X_OK):
+            raise InputError(f"{name} takes a writable folder; '{nearest}' is not writable")
+    return path
+
+
+def check_file(ctx: click.Context, option: click.Parameter, path: Path | None) -> Path | None:
+    """Require a writable file, so that a command fails before it computes. "-" means stdout.
+
+    Its folder must exist: a missing one is more likely a typo.
+    """
+    if path is None or str(path) == "-":
+        return path
+    if not path.parent.is_dir():
+        where = f"there is no folder '{path.parent}'"
+        raise InputError(f"{option.opts[0]}: cannot write '{path}': {where}")
+    if path.is_file() or path.is_dir() or not path.exists():  # unlike /dev/stdout
+        require_writable(path)
+    return path
+
+
+def folder_option(text: str, *, default: str | None = None) -> Callable[[F], F]:
+    """Declare ``--out DIR``."""
+    return click.option(
+        "--out", type=nonempty_path, callback=check_folder, default=default, metavar="DIR",
+        help=text,
+    )  # fmt: skip
+
+
+def file_option(name: str, text: str) -> Callable[[F], F]:
+    """Declare an option that takes the path of a file to write."""
+    return click.option(name, type=nonempty_path, callback=check_file, metavar="FILE", help=text)
+
+
+def json_option(text: str = "Print one JSON object.") -> Callable[[F], F]:
+    """Declare ``--json``."""
+    return click.option("--json", "as_json", is_flag=True, help=text)
+
+
+def on_ray_options(text: str = ON_RAY) -> Callable[[F], F]:
+    """Declare ``--on`` and ``--ray-address``."""
+    address = "Address of the cluster (default: $RAY_ADDRESS, else Ray on this machine)."
+
+    def decorate(function: F) -> F:
+        function = click.option("--ray-address", metavar="HOST:PORT", help=address)(function)
+        return click.option("--on", metavar="ray", help=text)(function)
+
+    return decorate
+
+
+jobs_option = click.option(
+    "--jobs",
+    "-j",
+    type=int,
+    help="Parallel groups of runs, in processes that share the cores (default: chosen "
+    "automatically).",
+)
+band_option = click.option(
+    "--band",
+    default="range",
+    help="How several seeds are summarized: median and range, median and quartiles, or mean and "
+    "95% confidence interval. One of range, quartiles, confidence.",
+)
+link_option = click.option("--link", default="wan", help=options_of()["link"].help)
+
+
+def is_typed(ctx: click.Context, name: str) -> bool:
+    """Return whether the user typed an option, rather than relying on its default."""
+    source = ctx.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
 
 
 class Argument(click.Argument):
@@ -87,6 +124,14 @@ def argument(name: str, **settings: Any) -> Callable[[F], F]:
     return click.argument(name, cls=Argument, **settings)
 
 
+class SpecOption(click.Option):
+    """An option that comes from a field of the Spec, under the heading of its group."""
+
+    def __init__(self, *declarations: Any, heading: str, **settings: Any) -> None:
+        super().__init__(*declarations, **settings)
+        self.heading = heading
+
+
 class Command(click.Command):
     """A command that lists its arguments before its options."""
 
@@ -99,38 +144,44 @@ class Command(click.Command):
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the arguments and the options."""
-        arguments = [
-            (each.make_metavar(ctx), (each.help or "") + ("  [required]" if each.required else ""))
-            for each in self.get_params(ctx)
-            if isinstance(each, Argument)
-        ]
-        if arguments:
-            with formatter.section("Arguments"):
-                formatter.write_dl(arguments)
-        sections: dict[str, list[tuple[str, str]]] = {}
+        sections: dict[str, list[tuple[str, str]]] = {"Arguments": []}
         for each in self.get_params(ctx):
-            line = each.get_help_record(ctx)
-            if line is not None and not isinstance(each, Argument):
+            if isinstance(each, Argument):
+                text = (each.help or "") + ("  [required]" if each.required else "")
+                sections["Arguments"].append((each.make_metavar(ctx), text))
+            elif line := each.get_help_record(ctx):
                 heading = each.heading if isinstance(each, SpecOption) else "Options"
                 sections.setdefault(heading, []).append(line)
         sections["Options"] = sections.pop("Options")  # the last one
         for heading, lines in sections.items():
-            with formatter.section(heading):
-                formatter.write_dl(lines)
+            if lines:
+                with formatter.section(heading):
+                    formatter.write_dl(lines)
 
 
 class Group(click.Group):
-    """A group that lists its commands in the given order, not alphabetically."""
+    """A group that lists its commands in order, and imports those in `modules` when asked."""
+
+    def __init__(self, *args: Any, modules: Mapping[str, str] | None = None, **settings: Any):
+        super().__init__(*args, **settings)
+        self.modules = modules or {}
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of all commands."""
-        return list(self.commands)
+        return [*self.modules, *self.commands]
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        """Return a command: the function of its name, of its module."""
+        if name not in self.modules:
+            return super().get_command(ctx, name)
+        found: click.Command = getattr(import_module(self.modules[name]), f"{name}_command")
+        return found
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Find a command; suggest the nearest name, as Click does since version 8.5."""
-        if self.get_command(ctx, args[0]) is None and not args[0].startswith("-"):
+        if args[0] not in self.list_commands(ctx) and not args[0].startswith("-"):
             from difflib import get_close_matches
 
             near = get_close_matches(args[0], self.list_commands(ctx), n=1)
@@ -139,116 +190,87 @@ class Group(click.Group):
         return super().resolve_command(ctx, args)
 
 
-def output_folder(path: Path, *, option: str) -> Path:
-    """Require a folder that exists or can be created, so that a command fails before it computes.
-
-    It is not created here: a command that fails for another reason leaves nothing behind.
-
-    >>> output_folder(Path(os.devnull), option="--out")
-    Traceback (most recent call last):
-    ...
-    fedac.errors.InputError: --out takes a writable folder; '...' is a file
-    """
-    nearest = next(place for place in (path, *path.absolute().parents) if place.exists())
-    if not nearest.is_dir():
-        raise InputError(f"{option} takes a writable folder; '{nearest}' is a file")
-    if not os.access(nearest, os.W_OK | os.X_OK):
-        raise InputError(f"{option} takes a writable folder; '{nearest}' is not writable")
-    return path
-
-
-def output_file(path: Path, *, option: str) -> Path:
-    """Require a writable file, so that a command fails before it computes. "-" means stdout.
-
-    Its folder must exist: a missing one is more likely a typo.
-
-    >>> output_file(Path("gone/figure.png"), option="--figure")
-    Traceback (most recent call last):
-    ...
-    fedac.errors.InputError: --figure: cannot write 'gone/figure.png': there is no folder 'gone'
-    """
-    if not path.parent.is_dir():
-        raise InputError(f"{option}: cannot write '{path}': there is no folder '{path.parent}'")
-    if str(path) != "-" and (path.is_file() or path.is_dir() or not path.exists()):
-        require_writable(path)
-    return path
-
-
-class SpecOption(click.Option):
-    """An option that comes from a field of the Spec, under the heading of its group."""
-
-    heading = ""
-
-
-def spec_options(options: OptionSet) -> Callable[[F], F]:
+def spec_options(known: OptionSet) -> Callable[[F], F]:
     """Add the options of a set to a command; `read_spec` builds a Spec from their values."""
 
     def decorate(function: F) -> F:
-        for name, option in reversed(options.fields().items()):
+        for name, option in reversed(known.fields().items()):
             if name != "name":
-                function = _spec_option(options, name, option)(function)
+                function = _spec_option(known, name, option)(function)
         return function
 
     return decorate
 
 
-def _spec_option(options: OptionSet, name: str, option: Option) -> Callable[[F], F]:
-    spelled = command_option(options.name_of(name))
-    settings: dict[str, Any] = {"cls": type("_", (SpecOption,), {"heading": group_of(name)})}
+def _spec_option(known: OptionSet, name: str, option: Option) -> Callable[[F], F]:
+    spelled = command_option(known.name_of(name))
+    settings: dict[str, Any] = {"cls": SpecOption, "heading": group_of(name)}
     text = option.help.replace("{algorithms}", ", ".join(ALGORITHMS))
-    default = options.default(name)
+    default = known.default(name)
     if option.kind == (bool,):
         settings["is_flag"] = True
-    elif name in options.several:
+    elif name in known.several:
         text += " Several values are separated by commas."
     elif option.kind in ((int,), (float,)):
         (settings["type"],) = option.kind
-    if name not in options.needed and default is not None and option.kind != (bool,):
+    if name not in known.needed and default is not None and option.kind != (bool,):
         values = default if isinstance(default, tuple) else (default,)
         text += f"  [default: {','.join(map(str, values))}]"
     declared = [spelled, option.short] if option.short else [spelled]
     return click.option(*declared, help=text, **settings)
 
 
-def read_spec(options: OptionSet, given: Mapping[str, Any]) -> Spec:
+def read_spec(known: OptionSet, given: Mapping[str, Any]) -> Spec:
     """Return the Spec of the options that were given; the others are None."""
     from fedac.federation.spec_checks import check_spec
 
-    return check_spec(replace(options, spell=command_option), read_values(options, given))
+    return check_spec(replace(known, spell=command_option), read_values(known, given))
 
 
-def read_values(options: OptionSet, given: Mapping[str, Any]) -> dict[str, Any]:
+def read_values(known: OptionSet, given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values of the options that were given, by their external names."""
     values = {}
-    for name, option in options.fields().items():
-        external = options.name_of(name)
+    for name, option in known.fields().items():
+        external = known.name_of(name)
         value = given.get(external)
         if value is None or value is False:
             continue
-        if isinstance(value, str) and name in options.several:
-            kinds: dict[tuple[type, ...], str] = {
-                (int,): "whole numbers",
-                (float,): "numbers",
-                (str,): "names",
-            }
-            what = kinds.get(option.kind) or f"numbers or {' or '.join(option.words)}"
-            value = listed(_reader(option), what, value, option=command_option(external))
+        if isinstance(value, str) and name in known.several:
+            value = read_list(value, option.kind, option.words, option=command_option(external))
         elif isinstance(value, str):
-            value = _reader(option)(value)
+            value = _read(value, option.kind)
         values[external] = value
     return values
 
 
-def _reader(option: Option) -> Callable[[str], Any]:
-    """Return a parser for option text: a number if it is one, else the text where that is valid."""
-    first, *others = option.kind
+def read_list(
+    text: str, kind: tuple[type, ...] = (int,), words: tuple[str, ...] = (), *, option: str
+) -> list[Any]:
+    """Parse a comma-separated list; commas in parentheses do not separate.
 
-    def read(text: str) -> Any:
-        try:
-            return first(text)
-        except ValueError:
-            if others:
-                return text
+    >>> read_list("fedac-i, fedavg+nesterov(1,0.9)", (str,), option="--algorithms")
+    ['fedac-i', 'fedavg+nesterov(1,0.9)']
+    """
+    parts = split_names(text)
+    try:
+        values = [_read(part, kind) for part in parts if part]
+    except ValueError:
+        values = []
+    if len(values) < len(parts):
+        first = {int: "whole numbers", float: "numbers", str: "names"}[kind[0]]
+        what = " or ".join([first, *words]) if words else first
+        raise InputError(f"{option} takes {what} separated by commas, got '{text}'")
+    for value in values:
+        if values.count(value) > 1:
+            raise InputError(f"{option}: {value} is listed twice")
+    return values
+
+
+def _read(text: str, kind: tuple[type, ...]) -> Any:
+    """Return a number if the text is one, else the text where that is valid."""
+    try:
+        return kind[0](text)
+    except ValueError:
+        if len(kind) == 1:
             raise
-
-    return read
+        return text

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from fedac.cli.console import download_bar, new_table, notice, print_table, results_console
-from fedac.cli.options import MEGABYTES, Command, spec_options
+from fedac.cli import console, options
 from fedac.errors import InputError
-from fedac.federation.spec import OptionSet, options_of
+from fedac.federation.spec import OptionSet, command_option, options_of
 
 if TYPE_CHECKING:
     from fedac.experiments.comparison import Comparison, Question
@@ -33,7 +33,6 @@ PLAN = OptionSet(
         "link": {"help": f"With --calibrate: cost, not in gradients. {options_of()['link'].help}"},
     },
 )
-DEFAULTS = {name: PLAN.default(name) for name in SHARED}
 # The option of each constant.
 LETTERS = {
     "L": "smoothness", "mu": "strong_convexity", "sigma": "noise", "sigma4": "fourth_moment",
@@ -46,20 +45,18 @@ NEEDS = {
 }  # fmt: skip
 
 
-@click.command("plan", cls=Command)
-@spec_options(PLAN)
-@click.option("--smoothness", type=float, help="L, instead of a data set.")
-@click.option(
-    "--strong-convexity", type=float, default=0.0, help="mu; 0 for a general convex objective."
-)
-@click.option("--noise", type=float, help="sigma, the noise of one gradient.")
-@click.option(
-    "--fourth-moment",
-    type=float,
-    help="sigma4, fourth root of the noise's fourth moment. Default: sigma.",
-)
-@click.option("--distance", type=float, help="D0, distance from the start to the optimum.")
-@click.option("--third-order", type=float, help="Q, third-order smoothness, if known.")
+def _number(name: str, text: str, default: float | None = None) -> Callable[[options.F], options.F]:
+    return click.option(name, type=float, default=default, help=text)
+
+
+@click.command("plan", cls=options.Command)
+@options.spec_options(PLAN)
+@_number("--smoothness", "L, instead of a data set.")
+@_number("--strong-convexity", "mu; 0 for a general convex objective.", 0.0)
+@_number("--noise", "sigma, the noise of one gradient.")
+@_number("--fourth-moment", "sigma4, fourth root of the noise's fourth moment. Default: sigma.")
+@_number("--distance", "D0, distance from the start to the optimum.")
+@_number("--third-order", "Q, third-order smoothness, if known.")
 @click.option(
     "--bounded-noise",
     is_flag=True,
@@ -68,17 +65,12 @@ NEEDS = {
 @click.option(
     "--dim", type=click.IntRange(min=1), help="Dimension of the model, for the megabytes."
 )
-@click.option(
-    "--round-cost",
-    type=float,
-    default=1000.0,
-    help="With --target: cost of one round, in gradients.",
-)
+@_number("--round-cost", "With --target: cost of one round, in gradients.", 1000.0)
 @click.option("--calibrate", is_flag=True, help="Measure on the data set.")
 @click.option("--tables", is_flag=True, help="Print the paper's two tables.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@options.json_option()
 @click.pass_context
-def command(context: click.Context, /, *, tables: bool, as_json: bool, **typed: Any) -> None:
+def plan_command(context: click.Context, /, *, tables: bool, as_json: bool, **given: Any) -> None:
     """Recommend K, a step size and a number of rounds, by the paper's bounds or by measurement."""
     if tables:
         _print_paper_tables(as_json)
@@ -86,26 +78,36 @@ def command(context: click.Context, /, *, tables: bool, as_json: bool, **typed: 
     from fedac.theory import planner
     from fedac.theory.constants import estimate
 
-    _require_needed(context)
-    given = typed | {name: value for name, value in DEFAULTS.items() if typed[name] is None}
+    for name, needed in NEEDS.items():
+        if options.is_typed(context, name) and not given[needed]:
+            raise InputError(f"{command_option(name)} needs --{needed}")
+    given |= {name: PLAN.default(name) for name in SHARED if given[name] is None}
     steps, target, dim = given["steps"], given["target"], given["dim"]
     if target is None and steps is None:
         steps = DEFAULT_STEPS
-    if given["dataset"] is None:
-        constants, can_measure = _given_constants(given), False
-    else:
+    can_measure = given["dataset"] is not None
+    if can_measure:
         objective = _objective(given)
-        constants, can_measure = estimate(objective, bounded=given["bounded_noise"]), True
-        dim = objective.dim
-    how = {"M": given["workers"], "T": steps, "target": target}
-    how["round_cost"] = given["round_cost"]
+        constants, dim = estimate(objective, bounded=given["bounded_noise"]), objective.dim
+    else:
+        constants = _given_constants(given)
+    how = {"M": given["workers"], "T": steps, "target": target, "round_cost": given["round_cost"]}
     plan = planner.plan(constants, dim=dim, **how)
     if not as_json:
-        _print_constants(constants)
+        console.print_table(
+            ("letter", "value", "how it is known"),
+            [
+                (name, f"{value:.4g}", constants.how[name])
+                for name, value in constants.letters.items()
+            ],
+            words={"letter", "how it is known"},
+            title="The problem's constants",
+        )
         _print_plan(plan, constants, how, can_measure=can_measure)
     if steps is not None and steps > 1 and (count := len(planner.divisors(steps))) < FEW_DIVISORS:
-        notice(f"K must divide T={steps}, which has only {count} divisors; "
-               "a power of two has more")  # fmt: skip
+        console.notice(
+            f"K must divide T={steps}, which has only {count} divisors; a power of two has more"
+        )
     measured = given["calibrate"] and not plan.already_reached
     found = _calibrate(given, how) if measured else None
     if as_json:
@@ -113,15 +115,7 @@ def command(context: click.Context, /, *, tables: bool, as_json: bool, **typed: 
     elif found is not None:
         _print_calibration(found, how, "gradients" if given["link"] is None else "seconds")
     elif can_measure:
-        notice("--calibrate measures on the data")
-
-
-def _require_needed(context: click.Context) -> None:
-    """Raise InputError for options that were given but would have no effect."""
-    for name, needed in NEEDS.items():
-        source = context.get_parameter_source(name)
-        if source is not None and source.name == "COMMANDLINE" and not context.params[needed]:
-            raise InputError(f"--{name.replace('_', '-')} needs --{needed}")
+        console.notice("--calibrate measures on the data")
 
 
 def _given_constants(given: dict[str, Any]) -> Constants:
@@ -141,11 +135,11 @@ def _objective(given: dict[str, Any]) -> ConvexObjective:
 
     given = given | {"strong_convexity": given["strong_convexity"] or None}
     known = (*LETTERS.values(), "dim")
-    if extra := [f"--{name.replace('_', '-')}" for name in known if given[name] is not None]:
+    if extra := [command_option(name) for name in known if given[name] is not None]:
         raise InputError(f"these come from the data set; omit {', '.join(extra)}")
     find_loss(given["loss"])
     l2 = require_positive("l2", given["l2"])
-    with download_bar(given["dataset"]) as show:
+    with console.download_bar(given["dataset"]) as show:
         loaded = load(given["dataset"], show)
     intercept = given["intercept"]
     return make_objective(given["loss"], loaded.X, loaded.y, l2=l2, intercept=intercept)
@@ -165,19 +159,11 @@ def _calibrate(given: dict[str, Any], how: dict[str, Any]) -> Comparison:
         return answer_with_bars(Study(question), store)
 
 
-def _print_constants(constants: Constants) -> None:
-    words = ("letter", "how it is known")
-    table = new_table("letter", "value", words[1], words=words, title="The problem's constants")
-    for name, value in constants.letters.items():
-        table.add_row(name, f"{value:.4g}", constants.how[name])
-    print_table(table)
-
-
 def _print_plan(
     plan: Plan, constants: Constants, how: dict[str, Any], *, can_measure: bool
 ) -> None:
     """Print the bounds, then what they mean."""
-    say, M = results_console().print, how["M"]
+    say, M = console.results_console().print, how["M"]
     aim = f"T={how['T']}" if how["target"] is None else f"target {how['target']:g}"
     if plan.already_reached:
         say(
@@ -232,16 +218,29 @@ def _print_plan(
 
 
 def _print_bounds(plan: Plan, constants: Constants, how: dict[str, Any], title: str) -> None:
-    convex, has_dim = not plan[0].theorem.strongly_convex, plan[0].megabytes is not None
     rule = "K gives the fewest rounds whose bound is at most twice the best."
     if how["target"] is not None:
         cost = f"{how['round_cost']:g} gradients"
         rule = f"K and T give the least cost, where a round costs {cost}."
-    tuned = "eta and lam give" if convex else "eta gives"
+    columns: dict[str, Callable[[Choice], str]] = {
+        "theorem": _name,
+        "K": lambda choice: f"{choice.K}",
+        "rounds": lambda choice: f"{choice.rounds}",
+        "eta": lambda choice: f"{choice.step_size.eta:.2g}",
+    }
+    tuned = "eta gives"
+    if not plan[0].theorem.strongly_convex:
+        tuned = "eta and lam give"
+        columns["lam"] = lambda choice: f"{choice.step_size.lam:.2g}"
+    columns["bound"] = lambda choice: f"{choice.bound.total:.2g}" + "*" * choice.vacuous
+    columns["largest term"] = lambda choice: choice.bound.dominant.replace("_", " ")
+    has_dim = plan[0].megabytes is not None
+    if has_dim:
+        columns["MB"] = lambda choice: f"{choice.megabytes:.2g}"
     measured = constants.how["sigma"].startswith("measured")
-    table = new_table(
-        *("theorem", "K", "rounds", "eta", *["lam"] * convex, "bound", "largest term"),
-        *["MB"] * has_dim,
+    console.print_table(
+        columns,
+        [[write(choice) for write in columns.values()] for choice in plan],
         words={"theorem", "largest term"},
         title=title,
         caption=f"{rule} {tuned} the least bound. Bounds are worst cases for workers that draw "
@@ -249,20 +248,8 @@ def _print_bounds(plan: Plan, constants: Constants, how: dict[str, Any], title: 
         "real runs are often orders of magnitude better. FedAvg and MB-SGD: the bound is for a "
         "weighted average of the iterates, and says nothing about the last one. * not below the "
         "error at the start: this bound says nothing here. ac-sgd: one worker on its own, which "
-        f"sends its result once.{f' {MEGABYTES}' * has_dim}",
+        f"sends its result once.{f' {options.MEGABYTES}' * has_dim}",
     )
-    for choice in plan:
-        table.add_row(
-            _name(choice),
-            f"{choice.K}",
-            f"{choice.rounds}",
-            f"{choice.step_size.eta:.2g}",
-            *([f"{choice.step_size.lam:.2g}"] if convex else []),
-            f"{choice.bound.total:.2g}" + "*" * choice.vacuous,
-            choice.bound.dominant.replace("_", " "),
-            *([f"{choice.megabytes:.2g}"] if has_dim else []),
-        )
-    print_table(table)
 
 
 def _name(choice: Choice) -> str:
@@ -277,32 +264,28 @@ def _print_calibration(found: Comparison, how: dict[str, Any], unit: str) -> Non
 
     question, best, target = found.question, recommended(found), how["target"]
     aim = ("rounds", "MB", unit) if target is not None else ("rounds", "reached")
-    table = new_table(
-        *("algorithm", "K", "eta", "mu", *aim),
+    rows = [row for row in found.rows if row.eta is not None]
+    rows.sort(key=lambda row: (-row.K, row.suboptimality.middle))
+    written_rows = []
+    for row in rows:
+        cells = [f"{question.rounds_of(row.K)}", scientific(row.suboptimality)]
+        if target is not None:
+            bands = (row.rounds, row.megabytes, row.seconds)
+            cells = [written(band) if row.reached else "-" for band in bands]
+        eta, mu = f"{row.eta:.2g}" + "*" * bool(row.edge), "" if row.mu is None else f"{row.mu:.2g}"
+        written_rows.append((get(row.algorithm).label, f"{row.K}", eta, mu, *cells))
+    console.print_table(
+        ("algorithm", "K", "eta", "mu", *aim),
+        written_rows,
         words={"algorithm"},
         title="Measured on the data",
         caption=f"Each algorithm tuned with {found.spec.tries} settings, then repeated on "
         f"{found.spec.repeats} fresh seeds; brackets: 90% prediction interval for the mean of "
         f"another {found.spec.repeats}. Recommended: the fewest rounds within twice the best "
         "result, or the cheapest way to the target. * the smallest or largest step size tried; a "
-        f"better one may lie beyond it.{f' {MEGABYTES}' * (target is not None)}",
+        f"better one may lie beyond it.{f' {options.MEGABYTES}' * (target is not None)}",
+        bold=[number for number, row in enumerate(rows) if row is best],
     )
-    for row in sorted(found.rows, key=lambda row: (-row.K, row.suboptimality.middle)):
-        if row.eta is None:
-            continue
-        cells = [f"{question.rounds_of(row.K)}", scientific(row.suboptimality)]
-        if target is not None:
-            bands = (row.rounds, row.megabytes, row.seconds)
-            cells = [written(band) if row.reached else "-" for band in bands]
-        table.add_row(
-            get(row.algorithm).label,
-            f"{row.K}",
-            f"{row.eta:.2g}" + ("*" if row.edge else ""),
-            "" if row.mu is None else f"{row.mu:.2g}",
-            *cells,
-            style="bold" if row is best else None,
-        )
-    print_table(table)
     M = question.spec.workers
     fewer = "" if how["M"] == M else f" (measured with {M} workers to save time)"
     what = f"{get(best.algorithm).label} with K={best.K}, eta={best.eta:.3g}"
@@ -315,7 +298,7 @@ def _print_calibration(found: Comparison, how: dict[str, Any], unit: str) -> Non
         said = f"Recommended: {what}: {cost} to the target"
     else:
         said = f"The target was not reached; closest: {what}: {reached} within {found.budget}"
-    results_console().print(said + fewer)
+    console.results_console().print(said + fewer)
 
 
 def _print_paper_tables(as_json: bool) -> None:
@@ -325,20 +308,34 @@ def _print_paper_tables(as_json: bool) -> None:
         rows = {"table_1": [asdict(row) for row in TABLE_1]}
         print(json.dumps(rows | {"table_2": [asdict(row) for row in TABLE_2]}))
         return
-    headings = ["assumption", "algorithm", "strongly convex", "general convex", "source"]
-    title = "Table 1: rounds R for linear speedup in M (no constants, no logarithms)"
-    table = new_table(*headings, words=headings, title=title)
-    for row in TABLE_1:
-        bounds = (row.strongly_convex, row.convex or "")
-        table.add_row(f"asm{row.assumption}", row.algorithm, *bounds, row.reference)
-    print_table(table)
-    headings = ["assumption", "algorithm", "rate", "source"]
-    title = "Table 2: rates (no constants, no logarithms, no exponential decay)"
-    table = new_table(*headings, words=headings, title=title)
-    for rate in TABLE_2:
-        what = f"asm{rate.assumption}, mu {'>' if rate.strongly_convex else '='} 0"
-        table.add_row(what, rate.algorithm, str(rate), rate.reference)
-    print_table(table)
+    headings: Sequence[str] = (
+        "assumption",
+        "algorithm",
+        "strongly convex",
+        "general convex",
+        "source",
+    )
+    console.print_table(
+        headings,
+        [
+            (f"asm{row.assumption}", row.algorithm, row.strongly_convex, row.convex or "",
+             row.reference)
+            for row in TABLE_1
+        ],
+        words=headings,
+        title="Table 1: rounds R for linear speedup in M (no constants, no logarithms)",
+    )  # fmt: skip
+    headings = ("assumption", "algorithm", "rate", "source")
+    console.print_table(
+        headings,
+        [
+            (f"asm{rate.assumption}, mu {'>' if rate.strongly_convex else '='} 0", rate.algorithm,
+             str(rate), rate.reference)
+            for rate in TABLE_2
+        ],
+        words=headings,
+        title="Table 2: rates (no constants, no logarithms, no exponential decay)",
+    )  # fmt: skip
 
 
 def _as_json(constants: Constants, plan: Plan, found: Comparison | None) -> dict[str, Any]:

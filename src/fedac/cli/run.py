@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
 import sys
-from dataclasses import replace
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from fedac.cli.console import (
-    announced,
-    download_bar,
-    new_table,
-    notice,
-    notice_compiling,
-    print_table,
-    progress_bar,
-)
-from fedac.cli.options import MEGABYTES, RAY_ADDRESS, Command, read_spec, spec_options
+from fedac.cli import console, options
+from fedac.cli.console import notice
 from fedac.errors import InputError
 from fedac.federation.spec import FederationOptions, MethodOptions, OptionSet, Spec, options_of
 
@@ -28,32 +22,25 @@ if TYPE_CHECKING:
     from fedac.data import Clients, Dataset
     from fedac.federation.link import Link
     from fedac.objectives import Objective
-    from fedac.simulation import Result, Run
+    from fedac.simulation import Record, Result, Run
 
 RUN = OptionSet(
     without=("name", "rounds", "target", "budget", "tries", "repeats"),
     several=("eta",),
     defaults={"workers": 256, "steps": 1024},
 )
+Advance = Callable[[int], object]
 
 
-@click.command("run", cls=Command)
-@spec_options(RUN)
+@click.command("run", cls=options.Command)
+@options.spec_options(RUN)
 @click.option("--engine", help="fast or reference (default: fast if possible).")
 @click.option("--threads", type=int, help="Threads (default: all cores).")
-@click.option(
-    "--on",
-    metavar="ray",
-    help="Share the workers among all nodes of a Ray cluster: needs pip install 'fedac[ray]'.",
+@options.on_ray_options(
+    "Share the workers among all nodes of a Ray cluster: needs pip install 'fedac[ray]'."
 )
-@click.option("--ray-address", metavar="HOST:PORT", help=RAY_ADDRESS)
-@click.option(
-    "--json",
-    "as_json",
-    is_flag=True,
-    help="Print one JSON object; a diverged run has final_loss null.",
-)
-def command(
+@options.json_option("Print one JSON object; a diverged run has final_loss null.")
+def run_command(
     *,
     engine: str | None,
     threads: int | None,
@@ -64,7 +51,7 @@ def command(
 ) -> None:
     """Simulate one algorithm with one or more step sizes."""
     # All options are checked before the data is read, which may take minutes.
-    spec = read_spec(RUN, given)
+    spec = options.read_spec(RUN, given)
     from fedac.data.registry import load_with_test
     from fedac.experiments.workload import make_workload
     from fedac.federation.federation import minimized
@@ -78,7 +65,7 @@ def command(
     require_cluster(on, engine)
     if ray_address is not None and on is None:
         raise InputError("--ray-address needs --on ray")
-    with download_bar(spec.dataset) as show:
+    with console.download_bar(spec.dataset) as show:
         data, test = load_with_test(spec.dataset, spec.test, show)
     task = make_workload(spec, data, test)
     federation = task.federation(spec)
@@ -90,13 +77,13 @@ def command(
     interrupted = False
     algorithm, link = given["algorithm"] or spec.algorithm, Link.parse(spec.link)
     with (
-        progress_bar(algorithm, total=sum(in_rounds)) as advance,
-        announced(on, ray_address, in_rounds, advance) as (clock, advance),
+        console.progress_bar(algorithm, total=sum(in_rounds)) as advance,
+        _connected(on, ray_address, in_rounds, advance) as (callbacks, advance),
     ):
         try:
             result = task.simulate(
-                runs, federation, engine=engine, threads=threads, on=on, callbacks=clock,
-                on_progress=advance, on_compile=notice_compiling,
+                runs, federation, engine=engine, threads=threads, on=on, callbacks=callbacks,
+                on_progress=advance, on_compile=console.notice_compiling,
             )  # fmt: skip
         except SimulationInterrupted as stop:
             result, interrupted = stop.result, True
@@ -116,7 +103,7 @@ def command(
         who = f"{len(clients)} clients" if clients else f"M={result.M}"
         named = replace(spec, split=clients.how if clients else None)
         title = ", ".join(filter(None, (who, federation_name(named))))
-        _print_table(result, f_star, f"{data.name}: {title}", link)
+        _print_result(result, f_star, f"{data.name}: {title}", link)
     if interrupted:
         raise KeyboardInterrupt
 
@@ -135,6 +122,41 @@ def _f_star(objective: Objective, l2: float) -> float:
         return math.nan
 
 
+@contextmanager
+def _connected(
+    on: str | None, address: str | None, in_rounds: Sequence[int], advance: Advance
+) -> Iterator[tuple[list[Callable[[Record], object]], Advance]]:
+    """Connect to a cluster if requested, and announce how long a simulation takes on it.
+
+    Yields callbacks and an `on_progress` that calls `advance`. The time is predicted from the first
+    round; `in_rounds` has the gradient queries of every round.
+    """
+    if on is None:
+        yield [], advance
+        return
+    from fedac.cluster import connect, nodes
+
+    started, done = 0.0, 0
+
+    def start(record: Record) -> None:  # the first record comes after compilation
+        nonlocal started
+        started = started or time.monotonic()
+
+    def count(queries: int) -> None:
+        nonlocal done
+        advance(queries)
+        before, done = done, done + queries
+        if started and before < in_rounds[0] <= done:
+            seconds = (time.monotonic() - started) * sum(in_rounds) / in_rounds[0]
+            notice(f"this takes about {console.duration(seconds)} on {where}")
+
+    with connect(address):
+        cores = [node.cpus for node in nodes() if node.cpus]
+        counted = ((len(cores), "node"), (sum(cores), "core"))
+        where = " with ".join(f"{number} {name}{'s' * (number > 1)}" for number, name in counted)
+        yield [start], count
+
+
 def _as_json(result: Result, f_star: float, link: Link) -> dict[str, Any]:
     """Return the JSON of a result; numbers that do not exist are null."""
     best = result.best
@@ -149,9 +171,7 @@ def _as_json(result: Result, f_star: float, link: Link) -> dict[str, Any]:
         "f_star": _finite(f_star),
         "wire": result.wire,
         "link": str(link),
-        "runs": [
-            _run_as_json(run, f_star) | _expenses_as_json(result, run, link) for run in result.runs
-        ],
+        "runs": [_run_as_json(result, run, f_star, link) for run in result.runs],
         "best": best
         and {
             "algorithm": best.algorithm,
@@ -179,12 +199,17 @@ def _federation_as_json(
     }
 
 
-def _run_as_json(run: Run, f_star: float) -> dict[str, Any]:
+def _run_as_json(result: Result, run: Run, f_star: float, link: Link) -> dict[str, Any]:
     from fedac.algorithms.hyperparameters import as_fedac
 
     # The coefficients of FedAc, which every algorithm has, then its own numbers.
-    hp = dataclasses.asdict(as_fedac(run.hyperparameters)) | dataclasses.asdict(run.hyperparameters)
+    hp = asdict(as_fedac(run.hyperparameters)) | asdict(run.hyperparameters)
     hp.pop("eta")
+    steps, losses = run.steps.tolist(), [*map(_finite, run.loss)]
+    costs = (result.rounds_of(run), result.megabytes_of(run), result.seconds_of(run, link))
+    rounds, megabytes, seconds = (values.tolist() for values in costs)
+    tested, ended = bool(run.test_loss.size), run.status == "ok"
+    tests = [*zip(map(_finite, run.test_loss), map(_finite, run.test_accuracy), strict=True)]
     return {
         "algorithm": run.algorithm,
         "eta": run.eta,
@@ -195,42 +220,19 @@ def _run_as_json(run: Run, f_star: float) -> dict[str, Any]:
         "trained_loss": _finite(run.trained_loss),
         "final_loss": _finite(run.final_loss),
         "final_suboptimality": _finite(run.final_loss - f_star),
+        # Only sent, and averaged over all clients.
         "megabytes_per_worker": run.megabytes_per_worker,
-        "trace": list(zip(run.steps.tolist(), map(_finite, run.loss), strict=True)),
-        **_test_as_json(run),
-    }
-
-
-def _expenses_as_json(result: Result, run: Run, link: Link) -> dict[str, Any]:
-    """Return the rounds, megabytes and link seconds of each record.
-
-    These megabytes are sent and received by a client that is present in every round;
-    megabytes_per_worker are only sent, averaged over all clients.
-    """
-    rounds, megabytes, seconds = (
-        values.tolist()
-        for values in (
-            result.rounds_of(run), result.megabytes_of(run), result.seconds_of(run, link),
-        )
-    )  # fmt: skip
-    return {
+        "trace": list(zip(steps, losses, strict=True)),
+        "test_loss": tests[-1][0] if tested and ended else None,
+        "test_accuracy": tests[-1][1] if tested and ended else None,
+        "test_trace": [(step, *at) for step, at in zip(steps, tests, strict=True)]
+        if tested
+        else None,
+        # Sent and received by a client that is present in every round.
         "rounds": rounds[-1],
         "megabytes": megabytes[-1],
         "link_seconds": seconds[-1],
         "expenses": list(zip(rounds, megabytes, seconds, strict=True)),
-    }
-
-
-def _test_as_json(run: Run) -> dict[str, Any]:
-    """Return loss and accuracy on the test set, at the end and along the run, or nulls."""
-    if not run.test_loss.size:
-        return {"test_loss": None, "test_accuracy": None, "test_trace": None}
-    losses, accuracies = ([*map(_finite, each)] for each in (run.test_loss, run.test_accuracy))
-    ended = run.status == "ok"
-    return {
-        "test_loss": losses[-1] if ended else None,
-        "test_accuracy": accuracies[-1] if ended else None,
-        "test_trace": list(zip(run.steps.tolist(), losses, accuracies, strict=True)),
     }
 
 
@@ -239,45 +241,44 @@ def _finite(value: float) -> float | None:
     return float(value) if math.isfinite(value) else None
 
 
-def _print_table(result: Result, f_star: float, what_is_run: str, link: Link) -> None:
-    from rich.markup import escape
-
-    schedule = result.schedule
-    no_minimum = math.isnan(f_star)
+def _print_result(result: Result, f_star: float, what_is_run: str, link: Link) -> None:
+    schedule, no_minimum = result.schedule, math.isnan(f_star)
     what, zero = ("loss", 0.0) if no_minimum else ("suboptimality", f_star)
-    tested = any(run.test_loss.size for run in result.runs)
-    several = len({run.algorithm for run in result.runs}) > 1
-    table = new_table(
-        *(["algorithm"] if several else []),
-        *("eta", "status", f"best {what}", f"final {what}"),
-        *(("test loss", "test accuracy") if tested else ()),
-        *("MB", "seconds on link"),
+
+    def above(loss: float) -> str:
+        return "-" if math.isnan(loss) else f"{loss - zero:.4e}"
+
+    columns: dict[str, Callable[[Run], str]] = {}
+    if len({run.algorithm for run in result.runs}) > 1:
+        columns["algorithm"] = lambda run: run.algorithm
+    columns |= {
+        "eta": lambda run: f"{run.eta:g}",
+        "status": lambda run: run.status,
+        f"best {what}": lambda run: above(run.trained_loss),
+        f"final {what}": lambda run: above(run.final_loss),
+    }
+    if any(run.test_loss.size for run in result.runs):
+        columns |= {
+            "test loss": lambda run: f"{run.test_loss[-1]:.4e}" if run.status == "ok" else "-",
+            "test accuracy": lambda run: (
+                f"{run.test_accuracy[-1]:.4f}" if run.status == "ok" else "-"
+            ),
+        }
+    columns |= {
+        "MB": lambda run: f"{result.megabytes_of(run)[-1]:.3g}",
+        "seconds on link": lambda run: f"{result.seconds_of(run, link)[-1]:.3g}",
+    }
+    console.print_table(
+        columns,
+        [[write(run) for write in columns.values()] for run in result.runs],
         words={"algorithm", "status"},
-        title=f"{escape(what_is_run)}, K={schedule.K}, T={schedule.T}, "
-        f"{schedule.rounds} rounds, {'no F*' if no_minimum else f'F*={f_star:.6f}'}",
-        caption=MEGABYTES,
+        title=f"{what_is_run}, K={schedule.K}, T={schedule.T}, {schedule.rounds} rounds, "
+        f"{'no F*' if no_minimum else f'F*={f_star:.6f}'}",
+        caption=options.MEGABYTES,
+        bold=[number for number, run in enumerate(result.runs) if run is result.best],
     )
-    for run in result.runs:
-        losses = (run.trained_loss, run.final_loss)
-        table.add_row(
-            *([escape(run.algorithm)] if several else []),
-            f"{run.eta:g}",
-            run.status,
-            *("-" if math.isnan(loss) else f"{loss - zero:.4e}" for loss in losses),
-            *(_test_cells(run) if tested else ()),
-            f"{result.megabytes_of(run)[-1]:.3g}",
-            f"{result.seconds_of(run, link)[-1]:.3g}",
-            style="bold" if run is result.best else None,
-        )
-    print_table(table)
     if edge := result.edge:
         notice(f"the best step size is the {edge} one tried; the optimum may lie beyond it")
     if result.seconds:
         rate = result.gradient_queries / result.seconds / 1e6
         print(f"{result.seconds:.2f} s, {rate:.2f} M gradients/s", file=sys.stderr)
-
-
-def _test_cells(run: Run) -> tuple[str, str]:
-    if run.status != "ok":
-        return "-", "-"
-    return f"{run.test_loss[-1]:.4e}", f"{run.test_accuracy[-1]:.4f}"
