@@ -140,7 +140,7 @@ def test_a_broken_download_is_resumed(cache, serve, register):
         fetch,
         f"cannot download {server.site}toy: ",
         "the connection was lost",
-        "the next attempt will resume the partial download",
+        "the next attempt resumes the download",
         f"put the file at {cache / 'toy'} or in the folder $FEDAC_DATA",
     )
     assert [path.name for path in cache.iterdir()] == ["toy.part"]
@@ -176,7 +176,7 @@ def test_no_network(cache, serve, register):
     where = f"put the file at {cache / 'toy'} or in the folder $FEDAC_DATA"
     refused(fetch, f"cannot download {server.site}toy: the server cannot be reached", where)
     (cache / "toy.part").write_bytes(TEXT[:9])
-    refused(fetch, "the next attempt will resume the partial download")
+    refused(fetch, "the next attempt resumes the download")
     assert (cache / "toy.part").read_bytes() == TEXT[:9]
 
 

@@ -133,11 +133,11 @@ def test_a_link_reads_what_it_writes() -> None:
     [
         ("", "a link is datacenter, wan, home, phone, or numbers"),
         ("wam", "unknown link 'wam'; did you mean 'wan'"),
-        ("latency=50", r"latency is a number with a unit \(s, ms, us\), such as latency=50ms"),
+        ("latency=50", r"latency is a number with a unit \(s, ms, us\), such as 50ms"),
         ("latency=fast", "got 'fast'"),
         ("up=20ms", "up is a number with a unit"),
         ("up=0Mbit", "up .bits per second. must be a finite number above 0"),
-        ("row=20", r"row is a number with a unit \(s, ms, us\), such as row=20us"),
+        ("row=20", r"row is a number with a unit \(s, ms, us\), such as 50ms"),
         ("row=2e2e2us", "got '2e2e2us'"),
         ("row=-5us", "row .seconds. must be a finite number, at least 0"),
         ("latency=-5ms", "latency .seconds. must be a finite number, at least 0"),

@@ -81,16 +81,14 @@ def load(name: str | Path, on_progress: OnProgress = lambda done, total: None) -
     >>> load("a9a").n_samples
     32561
     """
-    if isinstance(name, Path):
-        return load_libsvm(name)
     if name in GENERATED:
-        return GENERATED[name]()
+        return GENERATED[str(name)]()
     if name in SOURCES:
-        return _load_source(SOURCES[name], on_progress)
-    # os.path.exists, because Path.exists raises if a name is too long for the system.
+        return _load_source(SOURCES[str(name)], on_progress)
     path = Path(name)
+    # os.path.exists, because Path.exists raises if a name is too long for the system.
     if path.name != name or path.suffix or os.path.exists(name):  # noqa: PTH110
-        return load_libsvm(name)
+        return load_libsvm(path)
     raise unknown_name("data set", name, [*SOURCES, *GENERATED])
 
 
@@ -130,25 +128,23 @@ def hold_out(data: Dataset, share: float) -> tuple[Dataset, Dataset]:
 
 def _load_source(source: Source, on_progress: OnProgress) -> Dataset:
     path = fetch(source.name, on_progress)
-    again = f"delete {path} and run 'fedac data fetch {source.name}'"
     try:
         data = load_libsvm(path, source.n_features, source.name)
+        if data.n_samples != source.n_samples:
+            expected = f"{source.name} has {source.n_samples}"
+            raise DataError(f"{path} has {data.n_samples} rows but {expected}")
     except DataError as error:
+        again = f"delete {path} and run 'fedac data fetch {source.name}'"
         raise DataError(f"{error}; {again}") from None
-    if data.n_samples != source.n_samples:
-        raise DataError(
-            f"{path} has {data.n_samples} rows but {source.name} has {source.n_samples}; {again}"
-        )
     return data
 
 
 def describe() -> list[tuple[Source, str]]:
     """List every data set that `load` knows by name, and where it is on this machine."""
-    generated = (
-        Source("synthetic", "", 32_561, 123, "the shape of a9a"),
-        Source("synthetic-dense", "", 4_000, 2_000, "the shape of epsilon, fewer rows"),
-    )
-    listed = [(source, "generated") for source in generated]
+    listed = [
+        (Source("synthetic", "", 32_561, 123, "the shape of a9a"), "generated"),
+        (Source("synthetic-dense", "", 4_000, 2_000, "the shape of epsilon"), "generated"),
+    ]
     for source in SOURCES.values():
         path = _local(source)
         embedded = path is not None and path.parent == EMBEDDED
@@ -195,9 +191,9 @@ def _folders() -> list[Path]:
 
 def _local(source: Source) -> Path | None:
     """Look for the file in our folders and in the package, in any compression."""
-    suffix = Path(source.file).suffix
-    stem = source.file.removesuffix(suffix) if suffix in OPENERS else source.file
-    names = dict.fromkeys([source.file, stem, *(stem + other for other in OPENERS)])
+    file = Path(source.file)
+    stem = file.stem if file.suffix in OPENERS else file.name
+    names = (source.file, stem, *(stem + other for other in OPENERS))
     paths = (folder / name for folder in (*_folders(), EMBEDDED) for name in names)
     return next((path for path in paths if path.is_file()), None)
 
@@ -225,7 +221,7 @@ def _download(url: str, path: Path, sha256: str | None, on_progress: OnProgress)
             return
         part.unlink()
     except OSError as error:
-        resumed = "; the next attempt will resume the partial download" if _size(part) else ""
+        resumed = "; the next attempt resumes the download" if _size(part) else ""
         raise DataError(
             f"cannot download {url}: {_reason(error)}{resumed}. "
             f"To work offline, put the file at {path} or in the folder $FEDAC_DATA"

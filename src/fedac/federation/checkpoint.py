@@ -1,9 +1,8 @@
 """The checkpoint envelope that PyTorch and Flower share.
 
-A checkpoint is a zip archive, written atomically. It holds a header (`Envelope.header`), a
-description of the algorithm (`describe_rule`) and the package's own content. To read one, pass
-`Envelope.read` a function that loads the archive without pickle and calls `Envelope.require_header`
-on its header. Then `require_same_rule` compares the algorithms.
+A checkpoint is a zip archive, written atomically. It holds a header, a description of the algorithm
+(`describe_rule`) and the package's own content. To read one, pass `Envelope.read` a function that
+loads the archive without pickle and calls `Envelope.require_header`.
 """
 
 from __future__ import annotations

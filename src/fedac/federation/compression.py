@@ -2,8 +2,8 @@
 
 Clients compress the difference of a vector from the last broadcast, which is small. ``int8`` has a
 scale for every 256 numbers and rounds up or down at random, so that messages are unbiased.
-``bfloat16`` rounds to the nearest number with 8 significant bits. Broadcasts stay float32: a client
-that was absent lacks the last broadcast from which a difference could be taken.
+``bfloat16`` rounds to the nearest number with 8 significant bits. Broadcasts stay float32, because
+an absent client lacks the last broadcast.
 
 Draws are pure functions of seed, client, round, vector and coordinate. The formulas, from `stream`
 to `nearest_bfloat16`, use operators that both NumPy arrays and compiled kernels support.
@@ -20,9 +20,10 @@ import numpy.typing as npt
 from fedac.algorithms.algorithm import Algorithm, Vector
 from fedac.errors import InputError
 from fedac.federation.sampling import GOLDEN, mix, worker_key
-from fedac.validate import require_count, unknown_name
+from fedac.validate import Array, require_count, unknown_name
 
 Bytes = npt.NDArray[np.uint8]
+Scales = npt.NDArray[np.float32]
 BLOCK = 256  # numbers per scale
 FLOAT32, BFLOAT16, INT8 = "float32", "bfloat16", "int8"
 WIRES = (FLOAT32, BFLOAT16, INT8)
@@ -98,15 +99,12 @@ def bytes_down(algorithm: Algorithm, dim: int) -> int:
 
 def keys_of(seed: int, m: npt.ArrayLike, r: int, t: npt.ArrayLike) -> npt.NDArray[np.uint64]:
     """Return the random keys of vectors t of clients m in round r."""
+    clients, vectors = np.asarray(m).astype(np.uint64), np.asarray(t).astype(np.uint64)
     with np.errstate(over="ignore"):  # wrap-around is the point
-        keys = stream(
-            np.uint64(seed), np.asarray(m).astype(np.uint64), np.uint64(r),
-            np.asarray(t).astype(np.uint64),
-        )  # fmt: skip
-    return np.asarray(keys, np.uint64)
+        return np.asarray(stream(np.uint64(seed), clients, np.uint64(r), vectors), np.uint64)
 
 
-def rounded(wire: str, x: npt.ArrayLike, keys: npt.ArrayLike) -> npt.NDArray[np.float64]:
+def rounded(wire: str, x: npt.ArrayLike, keys: npt.ArrayLike) -> Array:
     """Return vectors (the last axis of x) as they arrive; `keys` has one key for each.
 
     >>> rounded("bfloat16", np.array([1.0, -0.3, 0.0]), 7)
@@ -121,10 +119,7 @@ def rounded(wire: str, x: npt.ArrayLike, keys: npt.ArrayLike) -> npt.NDArray[np.
 
 
 def encode(wire: str, x: npt.ArrayLike, key: int | np.uint64, *, first: int = 0) -> Bytes:
-    """Encode one vector; int8 starts with the scales.
-
-    A long vector may be encoded in chunks of whole blocks; `first` is the offset of the chunk x.
-    """
+    """Encode one vector, or a chunk of whole blocks that starts at `first`; scales come first."""
     values = np.asarray(x, np.float64)
     if wire == INT8:
         codes, scales = _codes(values, np.uint64(key), first)
@@ -132,12 +127,12 @@ def encode(wire: str, x: npt.ArrayLike, key: int | np.uint64, *, first: int = 0)
             small = codes.astype(np.int8)
         return np.concatenate([scales.view(np.uint8), small.view(np.uint8)])
     if wire == BFLOAT16:
-        exact: npt.NDArray[np.float32] = nearest_bfloat16(values).astype(np.float32)
+        exact: Scales = nearest_bfloat16(values).astype(np.float32)
         return (exact.view(np.uint32) >> 16).astype(np.uint16).view(np.uint8)
     return values.astype(np.float32).view(np.uint8)
 
 
-def decode(wire: str, data: Bytes, numbers: int) -> npt.NDArray[np.float64]:
+def decode(wire: str, data: Bytes, numbers: int) -> Array:
     """Decode a vector of `numbers` numbers."""
     if wire == INT8:
         scales = data[: 4 * -(-numbers // BLOCK)].view(np.float32)
@@ -167,7 +162,7 @@ class Sender:
     seed: int
     m: int
     r: int
-    residuals: list[npt.NDArray[np.float64]] | None = None
+    residuals: list[Array] | None = None
     first: int = 0
     data: list[Bytes] = field(default_factory=list)
 
@@ -185,8 +180,8 @@ class Sender:
 
 
 def _codes(
-    x: npt.NDArray[np.float64], keys: npt.NDArray[np.uint64] | np.uint64, first: int = 0
-) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float32]]:
+    x: Array, keys: npt.NDArray[np.uint64] | np.uint64, first: int = 0
+) -> tuple[Array, Scales]:
     """Return the codes and scales of vectors from coordinate `first` on."""
     starts = np.arange(0, x.shape[-1], BLOCK)
     scales = scale_of(np.maximum.reduceat(np.abs(x), starts, axis=-1))
@@ -196,12 +191,10 @@ def _codes(
         return code_of(x, _per_number(scales, x.shape[-1]), u), scales
 
 
-def _from_codes(
-    codes: npt.NDArray[np.float64], scales: npt.NDArray[np.float32]
-) -> npt.NDArray[np.float64]:
+def _from_codes(codes: Array, scales: Scales) -> Array:
     with np.errstate(invalid="ignore"):
         return np.asarray(codes * _per_number(scales, codes.shape[-1]))
 
 
-def _per_number(scales: npt.NDArray[np.float32], numbers: int) -> npt.NDArray[np.float32]:
+def _per_number(scales: Scales, numbers: int) -> Scales:
     return np.repeat(scales, BLOCK, axis=-1)[..., :numbers]

@@ -31,6 +31,7 @@ from fedac.validate import (
 
 SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
 BITS = {"bit": 1.0, "kbit": 1e3, "Mbit": 1e6, "Gbit": 1e9, "kB": 8e3, "MB": 8e6, "GB": 8e9}
+UNITS = {"latency": SECONDS, "up": BITS, "down": BITS, "gradient": SECONDS, "row": SECONDS}
 STRAGGLER_STREAM = np.uint64(0x8CB92BA72F3D8DD7)  # any odd number with no pattern
 
 
@@ -71,13 +72,12 @@ class Link:
     stragglers: str = ""
 
     def __post_init__(self) -> None:
-        for name, example in (("latency", "50ms"), ("gradient", "2ms"), ("row", "20us")):
-            value = _number(name, getattr(self, name), SECONDS, example)
-            object.__setattr__(self, name, require_nonnegative(f"{name} (seconds)", value))
-        for name in ("up", "down"):
-            value = _number(name, getattr(self, name), BITS, "20Mbit")
-            if value != math.inf:  # no limit
-                require_positive(f"{name} (bits per second)", value)
+        for name, units in UNITS.items():
+            value = _parse_number(name, getattr(self, name), units)
+            if units is SECONDS:
+                value = require_nonnegative(f"{name} (seconds)", value)
+            elif value != math.inf:  # no limit
+                value = require_positive(f"{name} (bits per second)", value)
             object.__setattr__(self, name, value)
         _spread(self.stragglers)
 
@@ -112,17 +112,10 @@ class Link:
         return link
 
     def __str__(self) -> str:
-        parts = [
-            f"latency={_with_unit(self.latency, SECONDS)}",
-            f"up={_with_unit(self.up, BITS)}",
-            f"down={_with_unit(self.down, BITS)}",
-            f"gradient={_with_unit(self.gradient, SECONDS)}",
-        ]
-        if self.row:
-            parts.append(f"row={_with_unit(self.row, SECONDS)}")
-        if self.stragglers:
-            parts.append(f"stragglers={self.stragglers}")
-        return " ".join(parts)
+        texts = {name: _with_unit(getattr(self, name), units) for name, units in UNITS.items()}
+        texts["stragglers"] = self.stragglers
+        shown = (name for name in texts if getattr(self, name) or name not in ("row", "stragglers"))
+        return " ".join(f"{name}={texts[name]}" for name in shown)
 
     @property
     def is_free(self) -> bool:
@@ -227,7 +220,7 @@ def _spread(stragglers: str) -> float:
     raise InputError(f"stragglers must be lognormal(s) with s >= 0, got '{stragglers}'")
 
 
-def _number(name: str, value: float | str, units: dict[str, float], example: str) -> float:
+def _parse_number(name: str, value: float | str, units: dict[str, float]) -> float:
     if not isinstance(value, str):
         return value
     factors = {unit.lower(): factor for unit, factor in units.items()}
@@ -238,9 +231,9 @@ def _number(name: str, value: float | str, units: dict[str, float], example: str
             return float(Decimal(found[1]) * Decimal(str(factors[found[2].lower()])))
     except (ArithmeticError, KeyError):
         pass
+    example = "50ms" if units is SECONDS else "20Mbit"
     raise InputError(
-        f"{name} is a number with a unit ({', '.join(units)}), such as {name}={example}, "
-        f"got '{value}'"
+        f"{name} is a number with a unit ({', '.join(units)}), such as {example}, got '{value}'"
     )
 
 

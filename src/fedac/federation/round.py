@@ -1,10 +1,9 @@
 """One round of any algorithm, on plain vectors, for every runtime.
 
 The reference engine calls these functions on arrays with a row for each client, PyTorch on the
-tensors of one parameter, Flower on the arrays of one key. A runtime adds only what is its own:
-where gradients come from, where memories are kept, and how the mean message is computed (a matrix
-product, an all-reduce, a loop over replies). A round, with the first memory of a client given by
-``algorithm.begin_memory(sequences)``::
+tensors of one parameter, Flower on the arrays of one key. A runtime adds where gradients come
+from, where memories are kept, and how the mean message is computed. A round, with the first memory
+of a client given by ``algorithm.begin_memory(sequences)``::
 
     local = algorithm.enter(sequences, memory, hp)
     K times: w_md = algorithm.query(local, hp); g there; algorithm.update(local, w_md, g, hp)
@@ -13,8 +12,8 @@ product, an all-reduce, a loop over replies). A round, with the first memory of 
     mean message over the clients
     sequences, server = serve(algorithm, mean, sequences, server, hp, RoundInfo(...))
 
-A Flower client has coefficients instead of functions: `fedac.algorithms.linear.with_boundary`
-turns them into an algorithm that these functions accept like any other.
+A Flower client has coefficients instead of functions, which
+`fedac.algorithms.linear.with_boundary` turns into an algorithm.
 
 If weights may change between rounds (clients join, or gain or lose rows), pass `weight_ratio`, the
 previous weight over the new one: the client's weight to `leave`, the total weight to `serve`. The

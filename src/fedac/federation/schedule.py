@@ -24,8 +24,8 @@ class Span(NamedTuple):
 class Schedule:
     """Round lengths; each round ends with a synchronization.
 
-    The theorems only need gaps of at most K (footnote of theorem fedaci:full), so K of an irregular
-    schedule is its longest gap.
+    K of an irregular schedule is its longest gap: the theorems only need gaps of at most K
+    (footnote of theorem fedaci:full).
 
     Examples
     --------
@@ -51,17 +51,17 @@ class Schedule:
         require_count("T (steps)", steps)
         if steps % K:
             whole = steps // K * K
-            choices = f"T={whole + K}" if whole == 0 else f"T={whole} or T={whole + K}"
+            less = f"T={whole} or " if whole else ""
             raise InputError(
-                f"K={K} does not divide T={steps}: the last round would be cut short. Use {choices}"
+                f"K={K} does not divide T={steps}: the last round would be cut short. Use {less}"
+                f"T={whole + K}"
             )
         return cls((K,) * (steps // K))
 
     @classmethod
     def at(cls, synchronizations: Iterable[int]) -> Schedule:
         """Synchronize after the given step counts, in ascending order; the last one is T."""
-        times = [0, *synchronizations]
-        gaps = tuple(b - a for a, b in pairwise(times))
+        gaps = tuple(b - a for a, b in pairwise([0, *synchronizations]))
         if any(gap < 1 or int(gap) != gap for gap in gaps):
             raise InputError("synchronizations must be ascending whole step counts from 1 on")
         return cls(gaps)
@@ -125,8 +125,6 @@ class Decay:
     >>> eta = Decay(0.5, "1/sqrt(r)")
     >>> [eta.at(r) for r in (0, 3, 24)]
     [0.5, 0.25, 0.1]
-    >>> Decay(0.5, "halve(10)").at(20)
-    0.125
     """
 
     start: float

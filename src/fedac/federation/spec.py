@@ -29,7 +29,6 @@ from typing import Any, Self
 
 # A larger count is more likely a typo than a simulation.
 LARGEST_COUNT = 10**8
-LARGEST_SEED = 2**64 - 1
 # The rows of a step are listed in memory; for larger batches use "full".
 LARGEST_BATCH = 10**6
 FULL = "full"
@@ -62,6 +61,10 @@ def _option(default: Any, help: str, *kind: type, **settings: Any) -> Any:  # no
     return field(default=default, metadata={"option": option})
 
 
+def _count(default: int | None, help: str, **settings: Any) -> Any:  # noqa: A002
+    return _option(default, help, int, **{"least": 1, "most": LARGEST_COUNT, **settings})
+
+
 @dataclass(frozen=True, kw_only=True)
 class ProblemOptions:
     """Problem."""
@@ -88,26 +91,23 @@ class ProblemOptions:
 class FederationOptions:
     """Clients."""
 
-    workers: int | None = _option(
-        None, "Workers, M, that all draw from all rows.", int, grid=True,
-        short="-M", least=1, most=LARGEST_COUNT, stored=False,
-    )  # fmt: skip
-    clients: int | None = _option(
-        None, "Instead of workers: clients that hold their own rows.", int, grid=True,
-        least=1, most=LARGEST_COUNT, stored=False,
-    )  # fmt: skip
+    workers: int | None = _count(
+        None, "Workers, M, that all draw from all rows.", short="-M", grid=True, stored=False
+    )
+    clients: int | None = _count(
+        None, "Instead of workers: clients that hold their own rows.", grid=True, stored=False
+    )
     split: str | None = _option(
         None,
         "Split of the rows among clients: iid, label, dirichlet(a), power(a), or a file with one "
         "client name per line (default: iid).",
         grid=True, absent="",
     )  # fmt: skip
-    split_seed: int = _option(
-        0, "Seed of the split.", int, least=0, most=2**63 - 1, absent=0, in_key=False
+    split_seed: int = _count(
+        0, "Seed of the split.", least=0, most=2**63 - 1, absent=0, in_key=False
     )
     participation: float = _option(
-        1.0,
-        "Share of the clients in a round, rounded to whole clients; above 1, their number.",
+        1.0, "Share of the clients in a round, rounded to whole clients; above 1, their number.",
         float, grid=True, above=0, absent=1.0,
     )  # fmt: skip
     batch: int | str = _option(
@@ -115,8 +115,7 @@ class FederationOptions:
         least=1, most=LARGEST_BATCH, words=(FULL,), absent=1,
     )  # fmt: skip
     weighting: str = _option(
-        "examples",
-        "Weights of the clients: examples, by their number of rows; or uniform.",
+        "examples", "Weights of the clients: examples, by their number of rows; or uniform.",
         words=("examples", "uniform"), absent="examples",
     )  # fmt: skip
 
@@ -132,10 +131,7 @@ class MethodOptions:
         "'fedavg+nesterov(0.7|1, 0.9)'.",
         grid=True,
     )
-    local_steps: int = _option(
-        16, "Steps per round, K.", int, grid=True,
-        short="-K", least=1, most=LARGEST_COUNT, column="K",
-    )  # fmt: skip
+    local_steps: int = _count(16, "Steps per round, K.", short="-K", grid=True, column="K")
     eta: float = _option(0.5, "Step size.", float, grid=True, above=0)
     decay: str | None = _option(
         None,
@@ -144,8 +140,7 @@ class MethodOptions:
         absent="",
     )
     wire: str = _option(
-        FLOAT32,
-        "Format of messages to the server: float32, or rounded to bfloat16 or int8.",
+        FLOAT32, "Format of messages to the server: float32, or rounded to bfloat16 or int8.",
         grid=True, absent=FLOAT32,
     )  # fmt: skip
 
@@ -154,19 +149,15 @@ class MethodOptions:
 class LengthOptions:
     """Length, seed and records."""
 
-    steps: int | None = _option(
-        None, "Steps per worker, T.", int, short="-T", least=1, most=LARGEST_COUNT, column="T"
-    )
-    rounds: int | None = _option(
-        None, "Rounds of every run.", int, least=1, most=LARGEST_COUNT, stored=False
-    )
-    seed: int = _option(1, "Seed of the random draws.", int, grid=True, least=0, most=LARGEST_SEED)
+    steps: int | None = _count(None, "Steps per worker, T.", short="-T", column="T")
+    rounds: int | None = _count(None, "Rounds of every run.", stored=False)
+    seed: int = _count(1, "Seed of the random draws.", grid=True, least=0, most=2**64 - 1)
     test: float | str | None = _option(
         None,
         "Also evaluate on this data set or LIBSVM file, or hold out a share of the rows, as 0.2.",
         float, str, absent="", in_key=False,
     )  # fmt: skip
-    record_every: int = _option(512, "Record the loss every N steps.", int, least=1, json=False)
+    record_every: int = _count(512, "Record the loss every N steps.", most=None, json=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -189,10 +180,8 @@ class TuningOptions:
         None,
         "Target suboptimality. If omitted, methods are tuned for and ranked by the suboptimality "
         "within the budget.",
-        float,
-        above=0,
-        stored=False,
-    )
+        float, above=0, stored=False,
+    )  # fmt: skip
     budget: str | None = _option(
         None,
         "'100 rounds', '2MB' or '60s'. Default: the whole run with --target; without it, the time "
@@ -200,12 +189,12 @@ class TuningOptions:
         "sent and received by a client that is present in every round.",
         stored=False,
     )
-    tries: int = _option(
-        20, "Settings tried for each method, K and wire; at least 4.", int, least=4, stored=False
+    tries: int = _count(
+        20, "Settings tried for each method, K and wire; at least 4.", least=4, stored=False
     )
     # An interval needs two seeds.
-    repeats: int = _option(
-        5, "Fresh seeds on which the best settings are repeated.", int, least=2, stored=False
+    repeats: int = _count(
+        5, "Fresh seeds on which the best settings are repeated.", least=2, stored=False
     )
 
 

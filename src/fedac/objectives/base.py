@@ -62,8 +62,7 @@ class Objective(ABC):
 
     def stochastic_gradient(self, w: Array, row: int) -> Array:
         """Return the gradient of f(.; row) at w."""
-        gradient: Array = self.stochastic_gradients(w[None, :], np.array([row]))[0]
-        return gradient
+        return np.asarray(self.stochastic_gradients(w[None, :], np.array([row]))[0])
 
 
 class ConvexObjective(Objective):
@@ -126,13 +125,11 @@ class ConvexObjective(Objective):
         clients : Clients or array
             The rows of each client, or the name of every row's client.
         weighting : str
-            ``examples`` weights clients by their number of rows; ``uniform`` weights them equally,
-            so that F is the mean of their losses.
+            ``examples`` weights clients by their rows, p_m = n_m/n; ``uniform`` equally, p_m = 1/N.
 
         Examples
         --------
-        Two clients with one row each, (w - 1)^2 / 2 and (w - 3)^2 / 2. At w* = 2 their gradients
-        are 1 and -1; their curvatures are the same.
+        Two clients, (w - 1)^2 / 2 and (w - 3)^2 / 2. At w* = 2 their gradients are 1 and -1.
 
         >>> from fedac.objectives import LeastSquares
         >>> LeastSquares([[1.0], [1.0]], [1.0, 3.0]).heterogeneity(["oslo", "rome"])
@@ -146,8 +143,7 @@ class ConvexObjective(Objective):
 class Augmented(ConvexObjective):
     """F(w) + lam/2 ||w - w_0||^2 (equation eq:aug), for the general convex case.
 
-    It is lam-strongly convex and (L + lam)-smooth. The added term is quadratic and
-    not random, so noise and Q do not change.
+    The added term is quadratic and not random, so noise and Q do not change.
 
     Parameters
     ----------
