@@ -98,7 +98,6 @@ def settings_of(groups: Sequence[dict[str, Any]]) -> list[list[float]]:
 
 
 def adopt(groups: Sequence[dict[str, Any]], settings: Sequence[Sequence[float]]) -> None:
-    """Take over the settings of another process."""
     for group, (lr, mu, weight_decay) in zip(groups, settings, strict=True):
         group.update(lr=lr, mu=mu, weight_decay=weight_decay)
         group["last"] = plain_settings(group)
@@ -111,17 +110,16 @@ def require_close(name: str, by_rank: Sequence[list[list[float]]], advice: str =
         pairs = zip(first, other, strict=False)
         close = all(math.isclose(x, y, rel_tol=TOLERANCE) for x, y in pairs)
         if not close or len(first) != len(other):
-            texts = [
-                " | ".join(
-                    f"lr={lr!r} mu={mu!r} weight_decay={decay!r}" for lr, mu, decay in groups
-                )
-                for groups in by_rank
-            ]
+            texts = [" | ".join(map(_describe, settings)) for settings in by_rank]
             require_same(name, texts, advice)
 
 
+def _describe(settings: list[float]) -> str:
+    lr, mu, weight_decay = settings
+    return f"lr={lr!r} mu={mu!r}" + f" weight_decay={weight_decay!r}" * bool(weight_decay)
+
+
 def describe_inner(optimizer: SequenceOptimizer) -> str:
-    """Describe the optimizer that takes the local steps."""
     inner = optimizer.inner
     return "an optimizer of fedac.torch" if inner is None else inner.title
 
@@ -151,7 +149,7 @@ def find_fresh(workers: Workers, optimizer: SequenceOptimizer) -> list[Tensor]:
 
 
 def broadcast(workers: Workers, tensors: Sequence[Tensor], *, source: int = 0) -> None:
-    """Take the tensors of one rank."""
+    """Copy the tensors of one rank to all others."""
     if tensors:
         flat = flatten(tensors, workers.device)
         workers.broadcast(flat, source=source)
@@ -184,20 +182,20 @@ def require_same_start(
     reports = workers.exchange({"bits": bits, "sizes": sizes})
     for i, name in enumerate(named.values()):
         first, *rest = (report["sizes"][i] for report in reports)
-        ranks = [str(r) for r, other in enumerate(rest, 1) if any(map(_differ, first, other))]
+        ranks = [
+            str(rank)
+            for rank, other in enumerate(rest, 1)
+            for mine, theirs in zip(first, other, strict=True)
+            if any(abs(x - y) > CLOSE * mine[1] for x, y in zip(mine, theirs, strict=True))
+        ]
         if ranks:
             raise InputError(
-                f"rank {', '.join(ranks)} and rank 0 began the round with different values of "
-                f"'{name}': something has changed it since the call of synchronize (a layer that "
-                "was reset, for example); change parameters before that call. No state was "
-                "averaged or saved"
+                f"rank {', '.join(dict.fromkeys(ranks))} and rank 0 began the round with different "
+                f"values of '{name}': something has changed it since the call of synchronize (a "
+                "layer that was reset, for example); change parameters before that call. No state "
+                "was averaged or saved"
             )
     return len({report["bits"] for report in reports}) > 1
-
-
-def _differ(mine: list[float], theirs: list[float]) -> bool:
-    """Compare a tensor's sum and norm in two processes."""
-    return any(abs(x - y) > CLOSE * mine[1] for x, y in zip(mine, theirs, strict=True))
 
 
 @torch.no_grad()

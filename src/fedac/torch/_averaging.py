@@ -89,7 +89,6 @@ class Average(ABC):
         return time.perf_counter() - before
 
     def headers(self) -> list[Header]:
-        """Return the headers of all workers."""
         return [Header.read(row, near=self.header.steps) for row in self._header_rows()]
 
     def distance(self, flat: Tensor, divisor: float) -> float:
@@ -141,14 +140,10 @@ class AllReduce(Average):
         if self.header.weight <= 0:
             for tensor in self._arriving:
                 tensor.zero_()  # NaN would spoil the sum
-        mine = torch.tensor(self.header.numbers(), dtype=torch.float64)
-        self._all_headers[workers.rank] = mine
+        self._all_headers = self.buffer[-self._zeros :].view(-1, LENGTH)
+        self._all_headers[workers.rank] = torch.tensor(self.header.numbers(), dtype=torch.float64)
         self.bytes = sum(tensor.nbytes for tensor in self._arriving)
         workers.start_sum(*self._arriving)
-
-    @property
-    def _all_headers(self) -> Tensor:
-        return self.buffer[-self._zeros :].view(-1, LENGTH)
 
     def _fill(
         self, tensors: Sequence[Tensor], factor: float, reuse: Tensor | None
@@ -161,8 +156,7 @@ class AllReduce(Average):
         return buffer, norm
 
     def _header_rows(self) -> list[list[float]]:
-        rows: list[list[float]] = self._all_headers.tolist()
-        return rows
+        return list(self._all_headers.tolist())
 
     def collect(self, weights: Sequence[float]) -> tuple[Tensor, float]:
         return self.buffer[: -self._zeros], _total(weights) * self._factor
@@ -221,10 +215,6 @@ def is_gathered(wire: str, algorithm: Algorithm) -> bool:
 
     Codes of int8 cannot be added. Sums of bfloat16 are rounded on their way, and where workers
     remember what they sent, it must be what arrived: control variates would drift.
-
-    >>> from fedac.algorithms import get
-    >>> [is_gathered("bfloat16", get(name)) for name in ("fedac-i", "scaffold")]
-    [False, True]
     """
     remembers = bool(algorithm.echoes or algorithm.changes)
     return wire == INT8 or (wire == BFLOAT16 and remembers)
@@ -318,7 +308,7 @@ def checksum(tensors: Sequence[Tensor], device: torch.device) -> int:
 
 
 def sample(flat: Tensor) -> Tensor:
-    """Return a sample of the numbers of a flat tensor; all of them if there are few."""
+    """Return stretches of a flat tensor; all of it if it is small."""
     if len(flat) <= SAMPLED:
         return flat
     rows = flat[: len(flat) // STRETCHES * STRETCHES].view(STRETCHES, -1)

@@ -29,8 +29,6 @@ def decayed_form(algorithm: Algorithm, hp: Hyperparameters, weight_decay: float)
     gradients and corrections start at 0 and do not decay. Neither does a sequence that no step
     moves, such as the point where the round began.
 
-    Examples
-    --------
     >>> from fedac.algorithms import FEDAVG, get
     >>> hp = FEDAVG.couple(eta=0.5, mu=1.0, K=1)
     >>> decayed_form(FEDAVG, hp, 0.1).update  # of w, w_md and g: w <- 0.95 w_md - 0.5 g

@@ -116,7 +116,16 @@ class LocalOptimizer(SequenceOptimizer):
         self.takes_mean = ends_with_mean(self.algorithm)
         if not self.takes_mean:
             check_functions(self.algorithm, hp, np.ones(2))
-        self.in_place = self._works_in_place(hp)
+        start = self.algorithm.start(1.0)
+        sequences, _ = self.algorithm.split(start)
+        local = self.algorithm.enter(sequences, self.algorithm.begin_memory(sequences), hp)
+        w_md = self.algorithm.query(local, hp)
+        if abs(w_md - 1) > 1e-12:
+            raise InputError(f"'{self.algorithm.name}' does not take its first gradient at w_0")
+        # Whether the parameter is the only sequence, the query point and the output. With a server
+        # rule the output may differ: in eval mode there is a copy.
+        same_output = not self.takes_mean or self.algorithm.output(start, hp, 1) == 1.0
+        self.in_place = self.algorithm.is_plain and local == (w_md,) == (1.0,) and same_output
         self.foreach, self._batches = foreach, Batches(foreach=foreach)
         self.steps = self.rounds = 0
         self.decays, self.versions, self._group_of = [], {}, {}
@@ -275,10 +284,7 @@ class LocalOptimizer(SequenceOptimizer):
 
     @torch.no_grad()
     def _output(self, group: dict[str, Any], p: Tensor) -> Tensor:
-        """Return the algorithm's output for one parameter.
-
-        In the middle of a round, end it as if this worker were alone.
-        """
+        """Return the output for one parameter, as if this worker ended the round now and alone."""
         algorithm, hp = self.algorithm, self.hyperparameters(group["last"])
         if self.takes_mean:
             state: State = tuple(self.sequences(p))
@@ -292,20 +298,6 @@ class LocalOptimizer(SequenceOptimizer):
             state = (*sent, *server)
         w: Tensor = algorithm.output(state, hp, self.steps)
         return w
-
-    def _works_in_place(self, hp: Hyperparameters) -> bool:
-        """Check whether the parameter is the only sequence, the query point and the output.
-
-        With a server rule the output may differ: in eval mode there is a copy.
-        """
-        algorithm, start = self.algorithm, self.algorithm.start(1.0)
-        sequences, _ = algorithm.split(start)
-        local = algorithm.enter(sequences, algorithm.begin_memory(sequences), hp)
-        w_md = algorithm.query(local, hp)
-        if abs(w_md - 1) > 1e-12:
-            raise InputError(f"'{algorithm.name}' does not take its first gradient at w_0")
-        same_output = not self.takes_mean or algorithm.output(start, hp, 1) == 1.0
-        return algorithm.is_plain and local == (1.0,) and w_md == 1.0 and same_output
 
     def _require_unchanged(self, group: dict[str, Any], p: Tensor) -> None:
         """Refuse a parameter that something else has changed: its sequences would not match."""

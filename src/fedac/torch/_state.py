@@ -67,12 +67,7 @@ def is_paused(group: dict[str, Any]) -> bool:
 
 
 def ends_with_mean(algorithm: Algorithm) -> bool:
-    """Check whether a round ends with the mean of the local sequences and nothing else.
-
-    >>> from fedac.algorithms import get
-    >>> [ends_with_mean(get(name)) for name in ("fedac-i", "fedprox(0.1)", "scaffold", "diloco")]
-    [True, False, False, False]
-    """
+    """Check whether a round ends with the mean of the local sequences, as in FedAvg and FedAc."""
     keeps = algorithm.memory or algorithm.server
     return algorithm.is_plain and algorithm.serve is serve_mean and not keeps
 
@@ -111,7 +106,6 @@ def keys(algorithm: Algorithm, part: str) -> list[str]:
 
 
 def all_keys(algorithm: Algorithm) -> list[str]:
-    """Return the keys of all parts."""
     return [key for part in PARTS for key in keys(algorithm, part)]
 
 
@@ -157,7 +151,6 @@ class SequenceOptimizer(torch.optim.Optimizer):
         return [p for group in self.param_groups for p in group["params"]]
 
     def group_of(self, p: Tensor) -> dict[str, Any]:
-        """Return the group of a parameter."""
         return self.param_groups[self._group_of[p]]
 
     def trained_parameters(self) -> list[Tensor]:
@@ -194,11 +187,8 @@ class SequenceOptimizer(torch.optim.Optimizer):
 
     @torch.no_grad()
     def keep_broadcasts(self) -> None:
-        """Keep where each round began from now on, even if the round ends with the mean.
-
-        The last round ended with the current local sequences.
-        """
-        if self.takes_mean:
+        """Keep where each round began from now on, even if the round ends with the mean."""
+        if self.takes_mean:  # the last round ended with the current local sequences
             now = {p: self.sequences(p) for p in self.trained_parameters()}
             self.takes_mean = False
             for p, sequences in now.items():
@@ -249,7 +239,6 @@ class SequenceOptimizer(torch.optim.Optimizer):
         write(self.sequences(p), local)
 
     def hyperparameters(self, settings: dict[str, Any]) -> Hyperparameters:
-        """Return the algorithm's hyperparameters for the settings of a group."""
         return couple(self.algorithm, *(settings[name] for name in SETTINGS))
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
@@ -326,10 +315,9 @@ class SequenceOptimizer(torch.optim.Optimizer):
 
     @cached_property
     def fingerprint(self) -> str:
-        """A fingerprint of the algorithm's functions, computed once.
+        """A fingerprint of the algorithm's functions, computed once, at the start.
 
-        It takes a while, and an exception meanwhile counts as the algorithm's own. So it must not
-        be computed in the middle of a run: torchrun ends processes by an exception, and a
+        Any exception meanwhile counts as the algorithm's own. torchrun ends processes by one, and a
         checkpoint written then would seem to be of another algorithm.
         """
         return fingerprint(self.algorithm)
@@ -342,8 +330,7 @@ class SequenceOptimizer(torch.optim.Optimizer):
         super().__setstate__(state)
         self.versions = {}  # the parameters are copies now: compare them by value once
         self._batches = Batches(foreach=self.foreach)
-        numbered = enumerate(self.param_groups)
-        self._group_of = {p: i for i, group in numbered for p in group["params"]}
+        self._group_of = {p: i for i, g in enumerate(self.param_groups) for p in g["params"]}
 
     def _started(self, p: Tensor) -> dict[str, Tensor]:
         """Return the state of a parameter, created when it is first asked for."""
@@ -398,6 +385,5 @@ def rules_of(optimizer: SequenceOptimizer) -> list[dict[str, Any]]:
 
 
 def require_same_rules(optimizer: SequenceOptimizer, rules: Sequence[dict[str, Any]]) -> None:
-    """Refuse the rules of another algorithm."""
     for rule in rules:
         require_same_rule(rule, optimizer.algorithm, optimizer.hyperparameters(rule["settings"]))
