@@ -132,7 +132,8 @@ def test_kappa_out_of_range(assert_refused, value):
 
 @pytest.mark.parametrize("value", ["0", "-1", "101", f"{10**30}"])
 def test_blocks_out_of_range(assert_refused, value):
-    message = f"blocks must be a whole number from 1 to 100, got {value}"
+    limit = "a whole number, at least 1" if value in ("0", "-1") else "at most 100"
+    message = f"blocks must be {limit}, got {value}"
     assert_refused("instability", "--blocks", value, saying=message)
 
 

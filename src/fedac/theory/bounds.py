@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import wraps
 from math import exp, inf, log, log1p, sqrt
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from fedac.errors import InputError
 from fedac.validate import require_nonnegative, require_positive
@@ -94,24 +94,6 @@ def bound_with_logs(
         logs[name] = log_ratio(potential, size, *shift) ** power if size else 1.0
         terms[name] = constant * size * logs[name]
     return Bound(optimization=optimization * optimization_log, logs=logs, **terms)
-
-
-def augmented_bound_with_logs(
-    constant: float, shapes: Any, rate: Rate, *, L: float, K: float, T: float, D0: float, **_: float
-) -> Bound:
-    """Return the bound of E[F] - F* for FedAc on F + lam/2 ||w - w_0||^2, with shapes as above."""
-    return bound_with_logs(
-        rate,
-        optimization=constant * rate.optimization,
-        optimization_log=log_ratio(T**2, K, 2) ** 2,
-        potential=L * D0**2,
-        **shapes,
-    )
-
-
-def accelerated_decay(L: float, mu: float, K: float, T: float) -> float:
-    """Return the factor by which FedAc at eta = 1/L shrinks a potential in T steps."""
-    return exp(-max(mu / L, sqrt(mu / (L * K))) * T)
 
 
 @contextmanager

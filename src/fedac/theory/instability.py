@@ -3,16 +3,15 @@
 Theorem instability:full: for any kappa = L/mu >= 25 and any number of blocks there is a smooth,
 strongly convex F on which two runs of accelerated gradient descent, started eps apart, separate
 by another factor of 2 (1 - 1/sqrt(kappa))^3 > 1.02 in every block of three steps. This is why
-FedAc gives up some acceleration. This module runs AGD, predicts the separation in closed form, and
-builds that F by the induction of the proof. Units are mu = 1, so that L = kappa, and eps.
+FedAc gives up some acceleration. Units are mu = 1, so that L = kappa, and eps.
 
 One of the three steps of a block has curvature L. Which one is the argument `at_L`: 1 in the proof,
 which bounds w_ag - u_ag below by 1.02^K eps / 2 and w - u by 1.02^K eps; 0 for the constants that
 the theorem states, which are the other way round.
 
 The neighbourhoods of the proof shrink with every block. For 60 blocks at kappa = 10^4 they are
-10^-628 wide, but doubles end at 10^-308, so trajectories are computed with mpmath. The required eps
-is known before the first step, and determines the working precision.
+10^-628 wide, but doubles end at 10^-308, so trajectories are computed with mpmath, at a precision
+that the required eps determines.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from numbers import Integral, Real
+from numbers import Real
 from typing import Any, NamedTuple
 
 from mpmath import MPContext
@@ -30,6 +29,7 @@ from mpmath import MPContext
 from fedac.algorithms import FEDAC_VANILLA, State, hyperparameters
 from fedac.algorithms.hyperparameters import FedAcHyperparameters
 from fedac.errors import InputError
+from fedac.validate import require_count
 
 # A float, a fraction or an mpmath number: anything with + - * / and an order.
 Number = Any
@@ -44,11 +44,10 @@ PROVEN_GROWTH = 1.02
 
 
 class PiecewiseQuadratic:
-    """F(w) = int_0^w int_0^y H(x) dx dy, where H is L on some intervals and mu elsewhere.
+    """F(w) = int_0^w int_0^y H(x) dx dy, where H is L on the `bumps` and mu elsewhere.
 
-    F is mu-strongly convex and L-smooth, and its minimum is F(0) = 0. Paper: F_k of the claim
-    instability:induction. `bumps` are the closed intervals (left, right) where H is L, disjoint
-    and in increasing order.
+    Bumps are disjoint closed intervals in increasing order. F is F_k of claim
+    instability:induction: mu-strongly convex and L-smooth, with its minimum F(0) = 0.
     """
 
     def __init__(self, mu: Number, L: Number, bumps: Sequence[tuple[Number, Number]] = ()) -> None:
@@ -90,10 +89,7 @@ class Trajectory(NamedTuple):
 
 
 def nesterov(root: Number, mu: Number = 1) -> FedAcHyperparameters:
-    """Return the hyperparameters that make FedAc the AGD of algo:agd; `root` is sqrt(kappa).
-
-    They equal `hyperparameters.vanilla` at eta = 1/L, in the number type of `root`.
-    """
+    """Return `hyperparameters.vanilla` at eta = 1/L, in the number type of `root`, sqrt(kappa)."""
     return FedAcHyperparameters(
         eta=1 / (mu * root * root), gamma=1 / (mu * root), alpha=root, beta=root + 1
     )
@@ -105,9 +101,9 @@ def follow(
     """Run FedAc from start = (w_ag, w), with gradient(t, w_md) at step t."""
     states, queries = [start], []
     for t in range(steps):
-        w_md = FEDAC_VANILLA.query(states[-1], hp)
-        queries.append(w_md)
-        states.append(FEDAC_VANILLA.update(states[-1], w_md, gradient(t, w_md), hp))
+        queries.append(FEDAC_VANILLA.query(states[-1], hp))
+        g = gradient(t, queries[-1])
+        states.append(FEDAC_VANILLA.update(states[-1], queries[-1], g, hp))
     w_ag, w = zip(*states, strict=True)
     return Trajectory(w_ag, tuple(queries), w)
 
@@ -122,16 +118,15 @@ def run_agd(
 def propagate(
     hp: FedAcHyperparameters, curvatures: Sequence[float], start: State = (1.0, 1.0)
 ) -> Trajectory:
-    """Follow the difference of two trajectories, given the curvature between them at each step.
+    """Follow the difference of two runs, given the curvature between them at each step.
 
-    FedAc is linear in its state and the gradient, so the difference evolves like a trajectory
-    whose gradient is F''(zeta_t) times its own w_md (lemma instability:2).
+    FedAc is linear, so it is a run with gradient F''(zeta_t) w_md (lemma instability:2).
     """
     return follow(lambda t, w_md: curvatures[t] * w_md, start, hp, steps=len(curvatures))
 
 
 class Separation(NamedTuple):
-    """The signed distance of two runs, in units of their initial distance."""
+    """The signed distance of two runs, in units of their distance at the start."""
 
     w_ag: float
     w: float
@@ -145,12 +140,7 @@ def curvatures(kappa: float, blocks: int, at_L: int = 1) -> list[float]:
 
 
 def predicted_separation(kappa: float, blocks: int, at_L: int = 1) -> Separation:
-    """Return the separation of AGD after one block or more.
-
-    With g = (-2 (1 - 1/sqrt(kappa))^3)^blocks it is (1 + 1/sqrt(kappa), sqrt(kappa) + 1) g/2
-    (the last display but one in the proof of instability:full), or (1, sqrt(kappa)/2) g for
-    ``at_L=0``.
-    """
+    """Return the separation of AGD after one block or more (proof of instability:full)."""
     root = math.sqrt(kappa)
     growth = (-2 * (1 - 1 / root) ** 3) ** blocks
     if at_L == 0:
@@ -165,8 +155,8 @@ def proven_bound(blocks: int, at_L: int = 1) -> Separation:
 
     Examples
     --------
-    >>> proven_bound(0), proven_bound(0, at_L=0)
-    (Separation(w_ag=0.5, w=1.0), Separation(w_ag=1.0, w=0.5))
+    >>> proven_bound(0)
+    Separation(w_ag=0.5, w=1.0)
     """
     growth = PROVEN_GROWTH**blocks
     return Separation(growth, growth / 2) if at_L == 0 else Separation(growth / 2, growth)
@@ -176,12 +166,8 @@ def fedac_separation(kappa: float, blocks: int, *, K: int) -> list[Separation]:
     """Return the separation of two runs of FedAc-I, under the same curvatures, after each block.
 
     The step size is 1/L, and K is the synchronization interval: K = 1 is AGD; a larger K means a
-    smaller gamma = max(sqrt(eta/(mu K)), eta) (equation fedaci).
-
-    Notes
-    -----
-    These curvatures are chosen to separate AGD. Others are worse for FedAc-I: at kappa = 100 and
-    K = 2 its runs separate by 1.75 in nine steps if the ninth is at L and all others are at mu.
+    smaller gamma. These curvatures are chosen to separate AGD. Others are worse for FedAc-I: at
+    kappa = 100 and K = 2 its runs separate by 1.75 in nine steps if only the ninth is at L.
     Proposition fedaci:stab:bound limits the growth for any curvatures.
 
     Examples
@@ -205,8 +191,6 @@ class Instance:
 
     Attributes
     ----------
-    kappa, blocks
-        As given to `construct`; a block is three steps of AGD.
     objective : PiecewiseQuadratic
         F, with mu = 1 and L = kappa.
     hp : FedAcHyperparameters
@@ -215,9 +199,7 @@ class Instance:
         The start of the trajectory of lemma instability:1.
     delta : mpf
         F'' is constant within `delta` of every w_md, in that trajectory and in all others that
-        start within `eps_0` of it.
-    eps_0 : mpf
-        The largest distance from `start`, in w_ag and in w, at which another run may start.
+        start within `eps_0` of it, in w_ag and in w.
     bits : int
         The precision of all these numbers.
     """
@@ -239,11 +221,12 @@ class Instance:
     def trajectories(self) -> tuple[Trajectory, Trajectory]:
         """Run AGD from `start`, and from `eps` below it in both w_ag and w."""
         w_ag, w = self.start
-        starts = (self.start, (w_ag - self.eps, w - self.eps))
-        first, second = (
-            run_agd(self.objective, start, self.hp, steps=3 * self.blocks) for start in starts
+        below = (w_ag - self.eps, w - self.eps)
+        steps = 3 * self.blocks
+        return (
+            run_agd(self.objective, self.start, self.hp, steps=steps),
+            run_agd(self.objective, below, self.hp, steps=steps),
         )
-        return first, second
 
     def separation(self) -> list[Separation]:
         """Measure the distance of the two `trajectories` after 0, 1, ..., `blocks` blocks."""
@@ -267,10 +250,6 @@ def construct(kappa: float, blocks: int, *, at_L: int = 1) -> Instance:
 
     Examples
     --------
-    >>> instance = construct(25.0, 1)
-    >>> F, (w, u) = instance.objective, instance.trajectories()
-    >>> [int(F.curvature(w_md)) for w_md in w.w_md]
-    [1, 25, 1]
     >>> [round(apart.w, 3) for apart in construct(100.0, 2).separation()]
     [1.0, -8.019, 11.692]
     """
@@ -279,12 +258,10 @@ def construct(kappa: float, blocks: int, *, at_L: int = 1) -> Instance:
             f"kappa must be a number from 25 to {LARGEST_KAPPA:g}, got {kappa}: "
             "the theorem needs L/mu >= 25"
         )
-    # bool is an int in Python, but blocks=True is a mistake.
-    whole = isinstance(blocks, Integral) and not isinstance(blocks, bool)
-    if not whole or not 1 <= blocks <= LARGEST_BLOCKS:
+    if require_count("blocks", blocks) > LARGEST_BLOCKS:
         raise InputError(
-            f"blocks must be a whole number from 1 to {LARGEST_BLOCKS}, got {blocks}: "
-            "the digits needed grow with its square"
+            f"blocks must be at most {LARGEST_BLOCKS}, got {blocks}: the digits needed grow with "
+            "its square"
         )
     kappa = float(kappa)
     pattern = curvatures(kappa, blocks, at_L)
@@ -292,7 +269,11 @@ def construct(kappa: float, blocks: int, *, at_L: int = 1) -> Instance:
     # Half of the last neighbourhood contains the w_md of the other trajectories; the other half
     # is the neighbourhood of each of those.
     delta = radii[-1] - 1
-    eps_0 = delta - _exponent_above(_largest_difference(pattern))
+    agd = nesterov(math.sqrt(kappa))
+    units = [propagate(agd, pattern, start).w_md for start in ((1.0, 0.0), (0.0, 1.0))]
+    # The largest distance of two w_md if w_ag and w start at most 1 apart.
+    largest = max(abs(a) + abs(b) for a, b in zip(*units, strict=True))
+    eps_0 = delta - _exponent_above(largest)
     context = MPContext()  # a private one: mpmath's global precision stays as it is
     context.prec = GUARD_BITS - eps_0
     one = context.mpf(1)
@@ -300,8 +281,18 @@ def construct(kappa: float, blocks: int, *, at_L: int = 1) -> Instance:
     hp = nesterov(context.sqrt(objective.L))
     # With w = 0 the w_md on H_0 = mu are a geometric sequence, so all differ.
     start = (one, 0 * one)
-    lengths = [context.ldexp(1, radius) for radius in radii]
-    objective = _induction(objective, start, hp, lengths, at_L)
+    # Go from F_0 to F_K by adding one bump of curvature L for every block.
+    centre = run_agd(objective, start, hp, steps=at_L + 1).w_md[at_L]
+    for k, exponent in enumerate(radii):
+        # A bump changes F' beyond it, which moves the w_md at its centre to a new place under
+        # F~_{k+1}. Moved there, the bump is still below all earlier w_md.
+        step, radius = 3 * k + at_L, context.ldexp(1, exponent)
+        tilde = run_agd(objective.with_bump(centre, radius), start, hp, steps=step + 1)
+        objective = objective.with_bump(tilde.w_md[step], radius)
+        # So up to here the trajectory on F_{k+1} is the one on F~_{k+1} (point (b) of the proof):
+        # three more steps lead to the bump of the next block.
+        here = (tilde.w_ag[step], tilde.w[step])
+        centre = run_agd(objective, here, hp, steps=4).w_md[3]
     return Instance(
         kappa=kappa,
         blocks=blocks,
@@ -314,34 +305,11 @@ def construct(kappa: float, blocks: int, *, at_L: int = 1) -> Instance:
     )
 
 
-def _induction(
-    objective: PiecewiseQuadratic,
-    start: State,
-    hp: FedAcHyperparameters,
-    radii: list[Number],
-    at_L: int,
-) -> PiecewiseQuadratic:
-    """Go from F_0 to F_K by adding one bump of curvature L for every block."""
-    centre = run_agd(objective, start, hp, steps=at_L + 1).w_md[at_L]
-    for k, radius in enumerate(radii):
-        # A bump changes F' beyond it, which moves the w_md at its centre to a new place under
-        # F~_{k+1}. Moved there, the bump is still below all earlier w_md.
-        step = 3 * k + at_L
-        tilde = run_agd(objective.with_bump(centre, radius), start, hp, steps=step + 1)
-        objective = objective.with_bump(tilde.w_md[step], radius)
-        # So up to here the trajectory on F_{k+1} is the one on F~_{k+1} (point (b) of the proof):
-        # three more steps lead to the bump of the next block.
-        here = (tilde.w_ag[step], tilde.w[step])
-        centre = run_agd(objective, here, hp, steps=4).w_md[3]
-    return objective
-
-
 def _radii(pattern: list[float], at_L: int) -> list[int]:
     """Return the binary exponents of eps_0, ..., eps_{K-1}, the radii of the bumps.
 
     The proof says "sufficiently small, by continuity"; this finds how small. As long as no w_md
-    moves by more than delta_k / 2, all movements are linear in eps_k (see `_movement`).
-    Each delta_{k+1} is eps_k.
+    moves by more than delta_k / 2, all movements are linear in eps_k. Each delta_{k+1} is eps_k.
     """
     root = math.sqrt(max(pattern))
     # On H_0 = mu, w_md is (1 - 1/root)^t root/(root + 1): the last two are the closest, and
@@ -369,13 +337,6 @@ def _movement(pattern: list[float], step: int) -> float:
 
     moved = follow(gradient, (0.0, 0.0), nesterov(math.sqrt(kappa)), steps=len(pattern)).w_md
     return float(max(map(abs, moved)))
-
-
-def _largest_difference(pattern: list[float]) -> float:
-    """Return the largest distance of two w_md if w_ag and w start at most 1 apart."""
-    hp = nesterov(math.sqrt(max(pattern)))
-    units = [propagate(hp, pattern, start).w_md for start in ((1.0, 0.0), (0.0, 1.0))]
-    return float(max(abs(a) + abs(b) for a, b in zip(*units, strict=True)))
 
 
 def _exponent_above(value: float) -> int:

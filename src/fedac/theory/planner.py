@@ -4,16 +4,6 @@ Bounds are minimized over all step sizes. They are worst cases: they rank choice
 limits them, but real runs are usually orders of magnitude better;
 `fedac.experiments.comparison.calibration` measures on the data instead. The bounds of FedAvg and
 minibatch SGD are for an average of their iterates, and say nothing about the last one.
-
->>> constants = Constants(L=1.0, mu=1e-3, sigma=1.0, D0=1.0)
->>> for choice in plan(constants, M=64, T=2**20):
-...     print(f"{choice.theorem.label:15} K={choice.K:<7} rounds={choice.rounds}")
-fedaci:full     K=64      rounds=16384
-fedacii:a1:full K=32      rounds=32768
-fedavg:a1       K=8       rounds=131072
-mb-sgd          K=128     rounds=8192
-mb-ac-sgd       K=2048    rounds=512
-ac-sgd          K=1048576 rounds=1
 """
 
 from __future__ import annotations
@@ -81,7 +71,7 @@ class Choice:
 
     @property
     def megabytes(self) -> float | None:
-        """Megabytes sent and received by one worker; it receives as much as it sends."""
+        """Megabytes sent and received by one worker."""
         return self.megabytes_per_worker and 2 * self.megabytes_per_worker
 
 
@@ -158,16 +148,22 @@ def plan(
     Plan
         One choice per theorem, except theorems that need an unknown Q, cannot reach the target in
         2^40 steps, or whose step size does not exist (FedAc-II at mu = L).
+
+    Examples
+    --------
+    >>> constants = Constants(L=1.0, mu=1e-3, sigma=1.0, D0=1.0)
+    >>> choice = plan(constants, M=64, T=2**20)[0]
+    >>> choice.theorem.label, choice.K, choice.rounds
+    ('fedaci:full', 64, 16384)
     """
     if (T is None) == (target is None):
         raise InputError("give either T (steps) or a target accuracy")
     M = require_count("M (workers)", M)
     if require_nonnegative("round_cost", round_cost) > MOST_STEPS:
         raise InputError(f"round_cost must be at most 2^40 gradients, got {round_cost:g}")
-    if T is not None:
-        T = require_count("T (steps)", T)
-        if T > MOST_STEPS:
-            raise InputError(f"T (steps) must be at most 2^40, got {T}")
+    T = None if T is None else require_count("T (steps)", T)
+    if T is not None and T > MOST_STEPS:
+        raise InputError(f"T (steps) must be at most 2^40, got {T}")
     if target is not None and require_positive("target", target) >= constants.start:
         return Plan(choices=(), left_out={}, already_reached=True)
     choices, left_out = [], {}
@@ -241,16 +237,11 @@ def choose(
 ) -> tuple[int, int] | None:
     """Choose K and T: for a given T the fewest rounds within the slack, for a target the cheapest.
 
-    `expected(K, T)` is the error after T steps with interval K.
-
-    Examples
-    --------
-    If a round costs as much as ten steps, two rounds of sixteen steps are cheapest:
+    `expected(K, T)` is the error after T steps with interval K. If a round costs as much as ten
+    steps, two rounds of sixteen steps are cheapest:
 
     >>> choose(lambda K, T: K**0.5 / T, T=None, target=0.125, round_cost=10.0)
     (16, 32)
-    >>> choose(lambda K, T: K / T, T=64, target=None, round_cost=10.0)
-    (2, 64)
     """
     if T is not None:
         totals = {K: expected(K, T) for K in divisors(T)}
@@ -279,15 +270,12 @@ def divisors(T: int) -> list[int]:
 
 
 def _fewest(enough: Callable[[int], bool], most: int) -> int | None:
-    """Return the smallest number up to `most` that is enough, by bisection; None if there is none.
-
-    The middle is the geometric mean until both ends are close, so that few tries are needed
-    however large `most` is.
-    """
+    """Return the smallest number up to `most` that is enough, or None, by bisection."""
     if not enough(most):
         return None
     too_few = 0
     while most - too_few > 1:
+        # The geometric mean until both ends are close: few tries, however large `most` is.
         middle = math.isqrt(too_few * most) if 2 * too_few < most else (too_few + most) // 2
         middle = max(middle, too_few + 1)
         too_few, most = (too_few, middle) if enough(middle) else (middle, most)

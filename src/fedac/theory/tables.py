@@ -65,30 +65,14 @@ TABLE_2 = (
     _strong(1, "FedAc", "min{L sigma^2 / (mu^2 T R^2), L^2 sigma^2 / (mu^3 T R^3)}", "fedac:a1"),
     _strong(2, "FedAvg", "Q^2 sigma^4 / (mu^5 T^2 R^2)", "fedavg:a2"),
     _strong(2, "FedAc", "Q^2 sigma^4 / (mu^5 T^2 R^6)", "fedacii:a2"),
-    _convex(
-        1,
-        "FedAvg",
-        "Woodworth et al. 2020",
-        discrepancy="L^(1/3) sigma^(2/3) D0^(4/3) / (T^(1/3) R^(1/3))",
-    ),
-    _convex(
-        1,
-        "FedAc",
-        "fedaci:a1:gcvx, fedacii:a1:gcvx",
-        discrepancy="min{L^(1/3) sigma^(2/3) D0^(4/3) / (T^(1/3) R^(2/3)), "
-        "L^(1/2) sigma^(1/2) D0^(3/2) / (T^(1/4) R^(3/4))}",
-    ),
-    _convex(
-        2,
-        "FedAvg",
-        "fedavg:a2:gcvx",
-        discrepancy="Q^(1/3) sigma^(2/3) D0^(5/3) / (T^(1/3) R^(1/3))",
-    ),
-    _convex(
-        2,
-        "FedAc",
-        "fedacii:a2:gcvx",
-        accelerated_variance="L^(1/3) sigma^(2/3) D0^(4/3) / (T^(1/3) M^(1/3) R^(2/3))",
-        discrepancy="Q^(1/3) sigma^(2/3) D0^(5/3) / (T^(1/3) R)",
-    ),
-)
+    _convex(1, "FedAvg", "Woodworth et al. 2020",
+            discrepancy="L^(1/3) sigma^(2/3) D0^(4/3) / (T^(1/3) R^(1/3))"),
+    _convex(1, "FedAc", "fedaci:a1:gcvx, fedacii:a1:gcvx",
+            discrepancy="min{L^(1/3) sigma^(2/3) D0^(4/3) / (T^(1/3) R^(2/3)), "
+            "L^(1/2) sigma^(1/2) D0^(3/2) / (T^(1/4) R^(3/4))}"),
+    _convex(2, "FedAvg", "fedavg:a2:gcvx",
+            discrepancy="Q^(1/3) sigma^(2/3) D0^(5/3) / (T^(1/3) R^(1/3))"),
+    _convex(2, "FedAc", "fedacii:a2:gcvx",
+            accelerated_variance="L^(1/3) sigma^(2/3) D0^(4/3) / (T^(1/3) M^(1/3) R^(2/3))",
+            discrepancy="Q^(1/3) sigma^(2/3) D0^(5/3) / (T^(1/3) R)"),
+)  # fmt: skip

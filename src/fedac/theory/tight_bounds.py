@@ -141,7 +141,12 @@ def augmented(bound: BoundFormula, *, start: str) -> BoundFormula:
     ) -> Bound:
         letters[start] = D0 if start == "D0" else min(L * D0**2 / 2, gap)
         found = bound(eta=eta, L=L + lam, mu=lam, **letters)
-        return replace(found, optimization=found.optimization + lam * D0**2 / 2)
+        return Bound(  # not dataclasses.replace, which is slow: the planner calls this often
+            optimization=found.optimization + lam * D0**2 / 2,
+            variance=found.variance,
+            accelerated_variance=found.accelerated_variance,
+            discrepancy=found.discrepancy,
+        )
 
     return on_augmented
 

@@ -78,30 +78,23 @@ def trace(
         raise InputError(f"'{chosen.name}' takes one step per round, so its workers never differ")
     mu = objective.strong_convexity if mu is None else require_positive("mu", mu)
     lane = Lane(chosen, chosen.couple(eta=eta, mu=mu, K=K))
-    best, rows = optimum(objective), []
+    best, rows = optimum(objective), {}
 
     def add(step: int, workers: ArrayState) -> None:
-        rows.append((step, *_quantities(objective, best, lane, mu, workers)))
+        rows[step] = _quantities(objective, best, lane, mu, workers)
+
+    def add_synchronized(step: int) -> None:
+        add(step, tuple(sequence[None, :] for sequence in state))
 
     state: ArrayState = chosen.start(start_point(objective, start))
-    add(0, _as_one_worker(state))
+    add_synchronized(0)
     federation = Federation(M=M, n=objective.n_samples, seed=seed)
     for this_round in Schedule.every(K, steps=T):
-        end = this_round.t + this_round.gap
-
-        def on_step(step: int, workers: ArrayState, last: int = end) -> None:
-            if step < last:
-                add(step, workers)
-
-        state = run_round(objective, lane, state, federation, this_round, on_step=on_step)
-        add(end, _as_one_worker(state))
-    steps, psi, phi, *overheads = map(np.array, zip(*rows, strict=True))
+        state = run_round(objective, lane, state, federation, this_round, on_step=add)
+        add_synchronized(this_round.t + this_round.gap)
+    psi, phi, *overheads = map(np.array, zip(*rows.values(), strict=True))
     names = ("fedac-i", "fedac-ii", "fedavg")
-    return Trace(steps, psi, phi, dict(zip(names, overheads, strict=True)))
-
-
-def _as_one_worker(state: ArrayState) -> ArrayState:
-    return tuple(sequence[None, :] for sequence in state)
+    return Trace(np.array(list(rows)), psi, phi, dict(zip(names, overheads, strict=True)))
 
 
 def _quantities(

@@ -10,17 +10,29 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from math import cbrt, exp, sqrt
+from typing import Any
 
 from fedac.theory import tight_bounds
-from fedac.theory.bounds import (
-    Rate,
-    accelerated_decay,
-    augmented_bound_with_logs,
-    bound_with_logs,
-    divide,
-    log_ratio,
-)
+from fedac.theory.bounds import Bound, Rate, bound_with_logs, divide, log_ratio
 from fedac.theory.theorems.base import Theorem
+
+
+def _eta(
+    start: str, constant: float, rate: Rate, *,
+    L: float, mu: float, K: float, T: float, **letters: float,
+) -> float:  # fmt: skip
+    return min(1 / L, constant * K / (mu * T**2) * log_ratio(letters[start], rate.noise) ** 2)
+
+
+def _bound(
+    start: str, slower: float, shapes: Any, rate: Rate, *,
+    L: float, mu: float, K: float, T: float, **letters: float,
+) -> Bound:  # fmt: skip
+    """Return the bound of a potential, which shrinks in T/slower accelerated steps at eta = 1/L."""
+    decay = exp(-max(mu / L, sqrt(mu / (L * K))) * (T / slower))
+    potential = letters[start]
+    return bound_with_logs(rate, optimization=decay * potential, potential=potential, **shapes)
+
 
 FEDACI_FULL = Theorem(
     label="fedaci:full",
@@ -32,26 +44,11 @@ FEDACI_FULL = Theorem(
         variance=sigma**2 / (mu * M * T),
         discrepancy=L * K**2 * sigma**2 / (mu**2 * T**3),
     ),
-    eta_formula=lambda rate, *, L, mu, K, T, Psi0, **_: min(
-        1 / L, K / (mu * T**2) * log_ratio(Psi0, rate.noise) ** 2
-    ),
+    eta_formula=partial(_eta, "Psi0", 1),
     # of E[Psi_T]
-    bound_formula=lambda rate, *, L, mu, K, T, Psi0, **_: bound_with_logs(
-        rate,
-        optimization=accelerated_decay(L, mu, K, T) * Psi0,
-        potential=Psi0,
-        variance=(2, 2),
-        discrepancy=(400, 4),
-    ),
+    bound_formula=partial(_bound, "Psi0", 1, {"variance": (2, 2), "discrepancy": (400, 4)}),
     at_formula=tight_bounds.fedac_i,
 )
-
-
-def _fedac_ii_eta(
-    rate: Rate, *, L: float, mu: float, K: float, T: float, Phi0: float, **_: float
-) -> float:
-    return min(1 / L, 9 * K / (mu * T**2) * log_ratio(Phi0, rate.noise) ** 2)
-
 
 FEDACII_A1_FULL = Theorem(
     label="fedacii:a1:full",
@@ -63,15 +60,9 @@ FEDACII_A1_FULL = Theorem(
         variance=sigma**2 / (mu * M * T),
         discrepancy=L**2 * K**3 * sigma**2 / (mu**3 * T**4),
     ),
-    eta_formula=_fedac_ii_eta,
+    eta_formula=partial(_eta, "Phi0", 9),
     # of E[Phi_T]
-    bound_formula=lambda rate, *, L, mu, K, T, Phi0, **_: bound_with_logs(
-        rate,
-        optimization=accelerated_decay(L, mu, K, T / 3) * Phi0,
-        potential=Phi0,
-        variance=(4, 1),
-        discrepancy=(8101, 4),
-    ),
+    bound_formula=partial(_bound, "Phi0", 3, {"variance": (4, 1), "discrepancy": (8101, 4)}),
     at_formula=tight_bounds.fedac_ii_a1,
 )
 
@@ -87,18 +78,29 @@ FEDACII_A2_FULL = Theorem(
         accelerated_variance=L * K**2 * sigma**2 / (mu**2 * M * T**3),
         discrepancy=Q**2 * K**6 * sigma4**4 / (mu**5 * T**8),
     ),
-    eta_formula=_fedac_ii_eta,
+    eta_formula=partial(_eta, "Phi0", 9),
     # of E[Phi_T]
-    bound_formula=lambda rate, *, L, mu, K, T, Phi0, **_: bound_with_logs(
-        rate,
-        optimization=accelerated_decay(L, mu, K, T / 3) * Phi0,
-        potential=Phi0,
-        variance=(4, 1),
-        accelerated_variance=(55, 3),
-        discrepancy=(exp(18), 8),
+    bound_formula=partial(
+        _bound,
+        "Phi0",
+        3,
+        {"variance": (4, 1), "accelerated_variance": (55, 3), "discrepancy": (exp(18), 8)},
     ),
     at_formula=tight_bounds.fedac_ii_a2,
 )
+
+
+def _gcvx_bound(
+    constant: float, shapes: Any, rate: Rate, *, L: float, K: float, T: float, D0: float, **_: float
+) -> Bound:
+    """Return the bound of E[F] - F* for FedAc on F + lam/2 ||w - w_0||^2 (eq:aug)."""
+    return bound_with_logs(
+        rate,
+        optimization=constant * rate.optimization,
+        optimization_log=log_ratio(T**2, K, 2) ** 2,
+        potential=L * D0**2,
+        **shapes,
+    )
 
 
 def _gcvx_eta(
@@ -140,9 +142,7 @@ FEDACI_A1_GCVX = Theorem(
             divide((L * K * D0**2 / lam**3) ** 0.25, T * sqrt(sigma)),
         ),
     ),
-    bound_formula=partial(
-        augmented_bound_with_logs, 2, {"variance": (2, 2, 2), "discrepancy": (1005, 4, 4)}
-    ),
+    bound_formula=partial(_gcvx_bound, 2, {"variance": (2, 2, 2), "discrepancy": (1005, 4, 4)}),
     at_formula=tight_bounds.augmented(tight_bounds.fedac_i, start="Psi0"),
     augmented=True,
 )
@@ -166,9 +166,7 @@ FEDACII_A1_GCVX = Theorem(
             divide(cbrt(L * (D0 / lam) ** 2), cbrt((T * sigma) ** 2)),
         ),
     ),
-    bound_formula=partial(
-        augmented_bound_with_logs, 10, {"variance": (5, 1), "discrepancy": (16411, 4, 4)}
-    ),
+    bound_formula=partial(_gcvx_bound, 10, {"variance": (5, 1), "discrepancy": (16411, 4, 4)}),
     at_formula=tight_bounds.augmented(tight_bounds.fedac_ii_a1, start="Phi0"),
     augmented=True,
 )
@@ -195,7 +193,7 @@ FEDACII_A2_GCVX = Theorem(
         ),
     ),
     bound_formula=partial(
-        augmented_bound_with_logs,
+        _gcvx_bound,
         10,
         {"variance": (5, 1), "accelerated_variance": (139, 3, 3), "discrepancy": (exp(19), 8, 8)},
     ),
