@@ -339,10 +339,6 @@ def count_weights(group: dict[str, Any], weights: Sequence[float]) -> tuple[floa
     """Store the weights of a round's workers in a group; those absent keep their last weights.
 
     Return the share of those present, and the old total over the new one.
-
-    >>> group = {"counted": [2.0, 2.0]}
-    >>> count_weights(group, [6.0, 0.0]), group
-    ((0.75, 0.5), {'counted': [6.0, 2.0]})
     """
     before = group["counted"]
     group["counted"] = [w if w > 0 else kept for w, kept in zip(weights, before, strict=True)]

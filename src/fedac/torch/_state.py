@@ -287,23 +287,26 @@ class SequenceOptimizer(torch.optim.Optimizer):
             raise InputError(f"cannot load this state: {error}") from None
         indices = [index for group in saved["param_groups"] for index in group["params"]]
         states = [saved["state"].get(index) or {} for index in indices]
-        local = set(self.algorithm.local_sequences)
-        began = set(keys(self.algorithm, "sent"))
-        keeps_more = self.takes_mean and any(began <= set(state) for state in states)
-        others = set() if self.takes_mean else set(all_keys(self.algorithm))
-        others = began if keeps_more else others
-        if saved["steps"] and others == began and not any(began & set(s) for s in states):
+        local, kept = set(self.algorithm.local_sequences), set(all_keys(self.algorithm))
+        keeps_more = any(kept & set(state) for state in states)
+        if (
+            saved["steps"]
+            and ends_with_mean(self.algorithm)
+            and not (self.takes_mean or keeps_more)
+        ):
             raise InputError(
                 "cannot load this state: it was saved with wire='float32', which keeps less; load "
                 "it before the call of synchronize"
             )
+        takes_mean = self.takes_mean and not keeps_more
+        expected = local if takes_mean else local | kept
         for p, state in zip(self.parameters(), states, strict=False):
-            missing = (local | others) - set(state)
+            missing = expected - set(state)
             in_parameter = self.is_own_sequence(p) and missing == local
-            complete = set(state) <= local | others and (not missing or in_parameter)
+            complete = set(state) <= expected and (not missing or in_parameter)
             if state and not (complete and all(v.shape == p.shape for v in state.values())):
                 raise InputError("cannot load this state: it belongs to another model")
-        self.takes_mean = self.takes_mean and not keeps_more
+        self.takes_mean = takes_mean
         # The base class would round the sequences to the parameter's type.
         super().load_state_dict({"state": {}, "param_groups": saved["param_groups"]})
         self.steps, self.rounds = int(saved["steps"]), int(saved["rounds_served"])

@@ -17,17 +17,7 @@ from fedac.errors import InputError
 from fedac.federation.averaging import require_weighting
 from fedac.federation.checkpoint import MissingCheckpointError
 from fedac.federation.compression import FLOAT32, INT8, require_wire, require_wire_seed
-from fedac.torch import _checkpoint
-from fedac.torch._agreement import (
-    are_equal,
-    broadcast,
-    find_fresh,
-    local_steps_of,
-    recenter,
-    require_agreement,
-    require_same_start,
-    take_furthest,
-)
+from fedac.torch import _agreement, _checkpoint
 from fedac.torch._any_optimizer import WrappedOptimizer, as_local
 from fedac.torch._communication import Workers, require_same
 from fedac.torch._round import Buffers, Rounds, Synchronization, SyncSchedule, plain_name
@@ -95,12 +85,6 @@ class Synchronizer:
     ----------
     optimizer : LocalOptimizer
         The optimizer; a wrapper if it is one of PyTorch.
-    rank : int
-        The rank of this worker.
-    world_size : int
-        The number of workers.
-    steps : int
-        Steps of the optimizer so far.
     rounds : int
         Synchronizations so far.
     bytes : int
@@ -154,7 +138,7 @@ class Synchronizer:
         self._equal_at: int | None = None  # the step after which all states were equal
         self._on_disk: dict[Path, int] = {}  # the steps of checkpoints, by file
 
-        K, params = local_steps_of(self.optimizer), self.optimizer.parameters()
+        K, params = _agreement.local_steps_of(self.optimizer), self.optimizer.parameters()
         schedule = SyncSchedule(K, at=at, overlap=overlap, delay_steps=delay_steps)
         trained = _require_trainable(self.optimizer.trained_parameters())
         buffers = Buffers(model)
@@ -184,16 +168,18 @@ class Synchronizer:
             "delay_steps": schedule.delay,
             "timeout": self.timeout,
         }
-        require_agreement(
+        _agreement.require_agreement(
             workers, self.optimizer, trained=trained, buffers=buffers.averaged(), options=options
         )
         workers.use_own_groups(self.timeout)
-        if node is None and _averages_gradients(model, workers.group):
-            warnings.warn(
-                "the model is wrapped in DistributedDataParallel, which averages gradients in "
-                "every step; pass the model itself, or see node=",
-                stacklevel=3,
-            )
+        if node is None and isinstance(model, nn.parallel.DistributedDataParallel):
+            ranks, theirs = map(dist.get_process_group_ranks, (workers.group, model.process_group))
+            if len(set(ranks) & set(theirs)) > 1:
+                warnings.warn(
+                    "the model is wrapped in DistributedDataParallel, which averages gradients in "
+                    "every step; pass the model itself, or see node=",
+                    stacklevel=3,
+                )
         mine = set(params)  # the rest of the model is frozen, or some other optimizer's
         untrained = [p for p in in_model.values() if p not in mine and p.is_floating_point()]
         self._make_equal(untrained)
@@ -326,7 +312,7 @@ class Synchronizer:
                 "synchronization"
             )
         if self.optimizer.rounds == 0:  # no round has compared the states yet
-            require_same_start(self._rounds.workers, self.optimizer, self._rounds.named)
+            _agreement.require_same_start(self._rounds.workers, self.optimizer, self._rounds.named)
         file = Path(path).absolute()
         counts = {"rounds": self.rounds, "bytes": self.bytes}
         _checkpoint.save(
@@ -379,14 +365,14 @@ class Synchronizer:
         counted = [group["counted"][self.rank] for group in groups]
         workers = self._rounds.workers = Workers(group, None, device=trained[0].device)
         workers.use_own_groups(self.timeout)
-        source, behind = take_furthest(workers, self.optimizer, trained)
+        source, behind = _agreement.take_furthest(workers, self.optimizer, trained)
         reports = workers.exchange({"counted": counted})
         for i, mine in enumerate(groups):
             mine["counted"] = [report["counted"][i] for report in reports]
-        recenter(workers, self.optimizer, set(trained))
+        _agreement.recenter(workers, self.optimizer, set(trained))
         if behind:
             self._weight = 0.0
-        broadcast(workers, self._rounds.buffers.averaged(), source=source)
+        _agreement.broadcast(workers, self._rounds.buffers.averaged(), source=source)
         self._start(idle=behind)
         self.flush()
 
@@ -399,15 +385,15 @@ class Synchronizer:
     def _make_equal(self, untrained: list[Tensor]) -> None:
         """Give all processes the same state: rank 0's where nothing has moved, else the mean."""
         optimizer, workers = self.optimizer, self._rounds.workers
-        fresh = find_fresh(workers, optimizer)
+        fresh = _agreement.find_fresh(workers, optimizer)
         if optimizer.steps == 0:
-            broadcast(workers, [*fresh, *self._rounds.buffers.averaged(), *untrained])
+            _agreement.broadcast(workers, [*fresh, *self._rounds.buffers.averaged(), *untrained])
             optimizer.restart()
             self._equal_at = 0
             return
-        broadcast(workers, fresh)
+        _agreement.broadcast(workers, fresh)
         if optimizer.takes_mean:
-            if not are_equal(workers, self._rounds.moving()):
+            if not _agreement.are_equal(workers, self._rounds.moving()):
                 self._start(idle=False)
                 self.flush()
             self._equal_at = optimizer.steps
@@ -432,7 +418,7 @@ class Synchronizer:
     def _start(self, *, idle: bool) -> None:
         """Leave the round with the current weight, and start the mean."""
         optimizer, workers = self.optimizer, self._rounds.workers
-        if local_steps_of(optimizer) != self._rounds.schedule.local_steps:
+        if _agreement.local_steps_of(optimizer) != self._rounds.schedule.local_steps:
             raise InputError("local_steps has changed; create a new Synchronizer in all processes")
         trained = set(map(id, self._rounds.named))
         if not trained.issuperset(map(id, optimizer.trained_parameters())):
@@ -470,7 +456,7 @@ class Synchronizer:
         for group in new:
             group["counted"] = list(first)
         if new and self.steps:
-            recenter(workers, self.optimizer, set(self._rounds.named))
+            _agreement.recenter(workers, self.optimizer, set(self._rounds.named))
 
 
 def synchronize(
@@ -548,11 +534,3 @@ def _require_trainable(params: list[Tensor]) -> list[Tensor]:
             "torch.view_as_complex(p) in the forward pass"
         )
     return params
-
-
-def _averages_gradients(model: object, group: Any) -> bool:
-    """Check whether a model averages its gradients over some of the workers."""
-    if not isinstance(model, nn.parallel.DistributedDataParallel):
-        return False
-    mine = dist.get_process_group_ranks(group)
-    return len(set(dist.get_process_group_ranks(model.process_group)) & set(mine)) > 1
