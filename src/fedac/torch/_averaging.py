@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import time
-import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from functools import reduce
@@ -57,12 +56,6 @@ class Header(NamedTuple):
 
 
 LENGTH = len(Header(1.0, 0, 0).numbers())
-
-
-def digest_of(settings: Sequence[Sequence[float]], began: int) -> int:
-    """Return a hash of rounded settings, and of the checksum of where the round began."""
-    text = " ".join(f"{x:.9g}" for group in settings for x in group)
-    return zlib.crc32(f"{text} {began}".encode()) % EXACT
 
 
 class Average(ABC):
@@ -159,7 +152,7 @@ class AllReduce(Average):
         return list(self._all_headers.tolist())
 
     def collect(self, weights: Sequence[float]) -> tuple[Tensor, float]:
-        return self.buffer[: -self._zeros], _total(weights) * self._factor
+        return self.buffer[: -self._zeros], sum(w for w in weights if w > 0) * self._factor
 
 
 class BFloat16AllReduce(AllReduce):
@@ -190,7 +183,7 @@ class BFloat16AllReduce(AllReduce):
         return buffer, torch.stack(squares).double().sum().sqrt()
 
     def collect(self, weights: Sequence[float]) -> tuple[Tensor, float]:
-        total = _total(weights) * self._factor
+        total = sum(w for w in weights if w > 0) * self._factor
         flat = self.buffer[: -self._zeros]
         for mean, half, began in self._in_chunks(flat[: self._numbers]):
             torch.add(began, half.to(mean.dtype), alpha=1 / total, out=mean)
@@ -204,10 +197,6 @@ class BFloat16AllReduce(AllReduce):
         for began, *ours in zip(self._began, *pairs, strict=True):
             flat = began.detach().reshape(-1).to(message)
             yield from zip(*(torch.split(x, CHUNK) for x in (*ours, flat)), strict=True)
-
-
-def _total(weights: Sequence[float]) -> float:
-    return sum(weight for weight in weights if weight > 0)
 
 
 def is_gathered(wire: str, algorithm: Algorithm) -> bool:

@@ -8,6 +8,7 @@ sequences without a broadcast. A worker's memory stays in its process.
 from __future__ import annotations
 
 import re
+import zlib
 from bisect import bisect
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -25,13 +26,13 @@ from fedac.federation.compression import BFLOAT16, FLOAT32, Sender
 from fedac.federation.round import leave, serve
 from fedac.torch import _agreement
 from fedac.torch._averaging import (
+    EXACT,
     NOT_FINITE,
     AllReduce,
     Average,
     BFloat16AllReduce,
     Header,
     checksum,
-    digest_of,
     flatten,
     is_finite,
     is_gathered,
@@ -127,7 +128,7 @@ class Rounds:
 
         # Compress the message, and start the mean.
         settings = _agreement.settings_of(optimizer.param_groups)
-        header = Header(weight, digest_of(settings, self._began()), steps, finished)
+        header = Header(weight, self._digest(settings), steps, finished)
         average = self._start_average(header, message, memory)
         sent = flatten(self.moving() if self.schedule.delay else [], workers.device)
         self._free = average.buffer
@@ -168,7 +169,12 @@ class Rounds:
             received = iter(parts(mean, [*message, *exact]))
             since = iter(self._moved_since(average, sent)) if overlapped else None
             self._serve(left, received, since, memory, weights)
-            settle(exact, received, since)
+            for tensor, value in zip(exact, received, strict=True):
+                new = value if since is None else value + next(since)
+                # Variances and other nonnegative tensors stay nonnegative.
+                if since and bool((value >= 0).all()) and bool((tensor >= 0).all()):
+                    new = torch.maximum(new, torch.minimum(value, tensor))
+                tensor.copy_(new)
         elif divisor == 1 and not optimizer.in_place:
             left_memory = move_state(mean, message, exact)
             self._free = average.buffer if left_memory is None else left_memory
@@ -294,7 +300,11 @@ class Rounds:
         optimizer, algorithm = self.optimizer, self.optimizer.algorithm
         for group, params, hp, _, paused in left:
             if not (optimizer.takes_mean or paused):
-                share, ratio = count_weights(group, weights)
+                # Workers that are absent keep their last weights.
+                before, counted = group["counted"], zip(weights, group["counted"], strict=True)
+                group["counted"] = [weight if weight > 0 else last for weight, last in counted]
+                total = sum(group["counted"])
+                share, ratio = sum(w for w in weights if w > 0) / total, sum(before) / total
                 this = RoundInfo(number=optimizer.rounds, share=share)
             for p in params:
                 message = tuple(next(mean) for _ in algorithm.sequences)
@@ -327,23 +337,14 @@ class Rounds:
         state = inner.averaged(set(self.named)) if inner else ()
         return [*self.buffers.averaged(), *state]
 
-    def _began(self) -> int:
-        """Return a checksum of where the round began, if it is worth comparing."""
-        if self.optimizer.takes_mean or self._rounds_differently:
-            return 0
-        sent = [t for p in self.named for t in self.optimizer.kept(p, "sent")]
-        return checksum(sent, self.workers.device)
-
-
-def count_weights(group: dict[str, Any], weights: Sequence[float]) -> tuple[float, float]:
-    """Store the weights of a round's workers in a group; those absent keep their last weights.
-
-    Return the share of those present, and the old total over the new one.
-    """
-    before = group["counted"]
-    group["counted"] = [w if w > 0 else kept for w, kept in zip(weights, before, strict=True)]
-    total = sum(group["counted"])
-    return sum(w for w in weights if w > 0) / total, sum(before) / total
+    def _digest(self, settings: list[list[float]]) -> int:
+        """Return a hash of rounded settings, and of where the round began if it is compared."""
+        began = 0
+        if not (self.optimizer.takes_mean or self._rounds_differently):
+            sent = [t for p in self.named for t in self.optimizer.kept(p, "sent")]
+            began = checksum(sent, self.workers.device)
+        text = " ".join(f"{x:.9g}" for group in settings for x in group)
+        return zlib.crc32(f"{text} {began}".encode()) % EXACT
 
 
 class Buffers:
@@ -366,22 +367,6 @@ class Buffers:
     def by_name(self) -> dict[str, Tensor]:
         """Return all buffers; a module may have replaced their tensors."""
         return dict(self._model.named_buffers())
-
-
-def settle(
-    tensors: Sequence[Tensor], mean: Iterator[Tensor], since: Iterator[Tensor] | None
-) -> None:
-    """Replace tensors by a mean, plus their progress since it was started.
-
-    Variances and other nonnegative tensors stay nonnegative.
-    """
-    for tensor, value in zip(tensors, mean, strict=True):
-        new = value
-        if since is not None:
-            new = value + next(since)
-            if bool((value >= 0).all()) and bool((tensor >= 0).all()):
-                new = torch.maximum(new, torch.minimum(value, tensor))
-        tensor.copy_(new)
 
 
 class SyncSchedule:
