@@ -77,15 +77,11 @@ class InnerOptimizer:
             self.reset()
 
     def reset(self) -> None:
-        """Return to the initial state."""
         self.optimizer.state.clear()
         self.optimizer.state.update(_copy(self.first))
 
     def require_fit(self, saved: dict[str, Any]) -> None:
-        """Refuse a state dict that is damaged or has other parameter groups.
-
-        Otherwise a process could fail halfway through loading while the others wait.
-        """
+        """Refuse a state dict that could not be loaded, before any process begins to load."""
         try:
             indices = [index for group in saved["param_groups"] for index in group["params"]]
             states = [saved["state"].get(index, {}) for index in indices]

@@ -222,7 +222,7 @@ def _without_some(rounds: Rounds, state: RankState | None, has: list[bool]) -> R
     no_memory: list[list[Tensor]] = [[] for _ in optimizer.parameters()]
     if state is None:
         return RankState(no_memory, inner)
-    # If everybody takes part in every round, the sum of all memories must stay zero.
+    # A method that needs all workers in every round keeps the sum of all memories at zero.
     return state._replace(memory=no_memory) if optimizer.algorithm.everybody else state
 
 

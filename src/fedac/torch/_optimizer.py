@@ -154,7 +154,7 @@ class LocalOptimizer(SequenceOptimizer):
         for group, settings, hp in ready:
             is_new = settings != group["last"]
             if is_new and not (group["taken"] or self.algorithm.is_plain):
-                # The round begins with the lr of its first step, newer than that of the last one.
+                # The lr has changed since the round began: begin it again with the new one.
                 for p in filter(self.state.get, group["params"]):
                     self.enter(p, hp)
             form = decayed_form(self.algorithm, hp, settings["weight_decay"])

@@ -120,7 +120,7 @@ class SequenceOptimizer(torch.optim.Optimizer):
     the server, so "sent" and "server" are the same in all processes.
 
     A round may move tensors of `state[p]` to other memory, where they lie next to each other
-    (`fedac.torch._averaging.DoubleBuffer`).
+    (`fedac.torch._averaging.move_state`).
     """
 
     algorithm: Algorithm

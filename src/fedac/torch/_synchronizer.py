@@ -241,8 +241,8 @@ class Synchronizer:
     def join(self) -> Iterator[None]:
         """Allow different numbers of batches in different processes; all of them must use it.
 
-        A process that runs out of batches keeps synchronizing, with weight 0 in rounds without a
-        step of its own. All processes leave together, with equal states and the largest number of
+        A process that runs out of batches keeps synchronizing, with weight 0 in rounds in which it
+        takes no step. All processes leave together, with equal states and the largest number of
         steps.
 
         Examples
