@@ -69,8 +69,7 @@ def fedac_i(*, eta: float, mu: float, K: float) -> FedAcHyperparameters:
 
     gamma = max(sqrt(eta/(mu K)), eta) trades acceleration for stability.
     """
-    _require_coupling(eta, mu, K)
-    gamma = stable_gamma(eta, mu, K)
+    gamma = _checked_gamma(eta, mu, K)
     alpha = 1 / (gamma * mu)
     return FedAcHyperparameters(eta=eta, gamma=gamma, alpha=alpha, beta=alpha + 1)
 
@@ -81,8 +80,7 @@ def fedac_ii(*, eta: float, mu: float, K: float) -> FedAcHyperparameters:
     alpha = 3/(2 gamma mu) - 1/2, beta = (2 alpha^2 - 1)/(alpha - 1). Needs alpha > 1, that is
     gamma mu < 1.
     """
-    _require_coupling(eta, mu, K)
-    gamma = stable_gamma(eta, mu, K)
+    gamma = _checked_gamma(eta, mu, K)
     alpha = 3 / (2 * gamma * mu) - 1 / 2
     if alpha <= 1:
         raise InputError(
@@ -136,10 +134,11 @@ def largest_mu(*, eta: float, K: int) -> float:
     return 1 / (eta * K)
 
 
-def _require_coupling(eta: float, mu: float, K: float) -> None:
+def _checked_gamma(eta: float, mu: float, K: float) -> float:
     require_positive("eta", eta)
     require_positive("mu", mu)
     if not math.isfinite(eta / mu):
         raise InputError(f"eta={eta:g} is too large for mu={mu:g}: eta/mu must be finite")
     if K < 1:
         raise InputError(f"K must be at least 1, got {K}")
+    return stable_gamma(eta, mu, K)

@@ -1,8 +1,7 @@
-"""Algorithms as coefficients of linear combinations.
+"""Algorithms as coefficients of linear combinations, found by calling them on unit vectors.
 
 The fast engine and PyTorch fuse a local step into few operations, and a Flower client receives
-numbers instead of code. The coefficients are found by calling the algorithm's own functions on unit
-vectors, so no runtime needs its own update formula.
+numbers instead of code: no runtime needs its own update formula.
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache, reduce
 from operator import add
+from typing import Any
 
 import numpy as np
 
@@ -221,18 +221,10 @@ def from_linear(
     )
 
 
-def with_boundary(
-    rule: Algorithm,
-    boundary: Boundary,
-    *,
-    sequences: tuple[str, ...],
-    memory: tuple[str, ...],
-    changes: tuple[str, ...] = (),
-    echoes: tuple[tuple[str, str], ...] = (),
-) -> Algorithm:
+def with_boundary(rule: Algorithm, boundary: Boundary, **names: Any) -> Algorithm:
     """Return an algorithm with the local steps of `rule` that enters and leaves by coefficients.
 
-    `sequences`, `memory`, `changes` and `echoes` come from the original algorithm.
+    `names` are the fields sequences, memory, changes and echoes of the original algorithm.
     """
 
     def leave(
@@ -243,14 +235,11 @@ def with_boundary(
 
     return replace(
         rule,
-        sequences=sequences,
         local=rule.sequences,
-        memory=memory,
         first_memory=lambda sequences: _apply(boundary.first_memory, sequences),
         enter=lambda sequences, memory, hp: _apply(boundary.enter, (*sequences, *memory)),
         leave=leave,
-        changes=changes,
-        echoes=echoes,
+        **names,
     )
 
 

@@ -1,7 +1,6 @@
 """The minibatch baselines: one step per round on the mean gradient of M*K samples.
 
-They take the steps of FedAvg and FedAc, but T/K of them with a batch of M*K (appendix "Additional
-setup details"), as `minibatch=True` tells the runtime.
+They take the steps of FedAvg and FedAc, but T/K of them (appendix "Additional setup details").
 """
 
 from __future__ import annotations

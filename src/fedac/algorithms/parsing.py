@@ -37,19 +37,10 @@ def get(algorithm: str | Algorithm) -> Algorithm:
 
     Examples
     --------
-    >>> get("fedac-i").label
-    'FedAc-I'
     >>> get("fedac-i + cv + nesterov(1, beta=0.3)").name
     'fedac-i+cv+nesterov(1,0.3)'
     >>> get("scaffold").label
     'SCAFFOLD'
-    >>> get("fedac")
-    Traceback (most recent call last):
-    ...
-    fedac.errors.InputError: unknown algorithm 'fedac'; did you mean 'fedac-i'? known: diloco, \
-fedac-i, fedac-ii, fedac-vanilla, fedadagrad, fedadam, fedavg, fedavg-weighted, fedavgm, fedprox, \
-fedyogi, gpa, mb-ac-sgd, mb-sgd, momentum, outer-nesterov, prox, scaffnew, scaffold, sgd, slowmo; \
-add memories and a server rule with +, as in fedac-i+cv+nesterov(1,0.3)
     """
     if isinstance(algorithm, Algorithm):
         return algorithm
@@ -63,10 +54,6 @@ def find_algorithm(name: str) -> Algorithm:
 
     >>> find_algorithm("fedac.algorithms:FEDAVG+cv").name
     'fedavg+cv'
-    >>> find_algorithm("math:pi")
-    Traceback (most recent call last):
-    ...
-    fedac.errors.InputError: 'math:pi' must be an Algorithm, not float
     """
     if ":" not in name:
         return get(name)
@@ -195,11 +182,6 @@ def compose(local: str | Algorithm, *pieces: str | ServerRule) -> Algorithm:
     'fedac-i+cv+nesterov(1,0.3)'
     >>> method.sequences, method.memory, method.server
     (('w_ag', 'w', 'c'), ('c_m',), ('w_ag_u', 'w_u'))
-    >>> compose("fedavg", "local")
-    Traceback (most recent call last):
-    ...
-    fedac.errors.InputError: 'local' needs a rule with several sequences, but 'fedavg' has only \
-one; use fedac-i, fedac-ii, fedac-vanilla, momentum or gpa
     """
     method = local if isinstance(local, Algorithm) else _make_local_rule(local)
     if method.minibatch:
@@ -288,11 +270,7 @@ def _bind(make: Callable[..., Any], text: str, *, given: int = 0) -> tuple[float
 
 
 def split_server_rule(method: str) -> tuple[list[str], ServerRule | None]:
-    """Return the other pieces of a method, and its server rule; None if the server takes the mean.
-
-    >>> split_server_rule("diloco")
-    (['fedavg'], Nesterov(gamma=0.7, beta=0.9))
-    """
+    """Return a method's other pieces and its server rule; None if the server takes the mean."""
     first, *others = split_names(method, "+")
     local, *rest = [*_replace_well_known(first), *others]
     rules = [piece for piece in rest if parse_piece(piece).name in SERVER_RULES]
