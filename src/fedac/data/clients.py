@@ -17,9 +17,7 @@ if TYPE_CHECKING:
 
 Integers = npt.NDArray[np.int64]
 Names = npt.NDArray[Any]  # text or numbers
-
-# Size limits of the printed table: first and last clients, most common labels.
-TABLE_CLIENTS, TABLE_LABELS = 12, 5
+TABLE_CLIENTS, TABLE_LABELS = 12, 5  # the most that are printed
 
 
 class Clients:
@@ -48,17 +46,6 @@ class Clients:
     >>> clients = Clients(["rome", "oslo", "rome"], labels=[1, 1, -1])
     >>> len(clients), clients.names, clients.rows_of(1)
     (2, ('oslo', 'rome'), array([0, 2]))
-    >>> print(clients)
-    2 clients, 3 rows (given)
-    <BLANKLINE>
-                       least  median  most
-    rows per client        1     1.5     2
-    share of label -1     0%     25%   50%
-    share of label 1     50%     75%  100%
-    <BLANKLINE>
-    client  rows  label -1  label 1
-    oslo       1         0        1
-    rome       2         1        1
     """
 
     def __init__(
@@ -129,10 +116,7 @@ class Clients:
         return self.rows[self.bounds[m] : self.bounds[m + 1]]
 
     def count_labels(self, most: int | None = None) -> dict[str, Integers]:
-        """Return, for each label, how many rows with that label each client holds.
-
-        If there are more than `most` labels, the rarest are counted together.
-        """
+        """Return each client's number of rows by label; beyond `most`, rare labels are one."""
         if self.labels is None:
             return {}
         kinds, kind, rows = np.unique(self.labels, return_inverse=True, return_counts=True)

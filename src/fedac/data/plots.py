@@ -17,14 +17,10 @@ if TYPE_CHECKING:
 
     from fedac.data.clients import Clients, Integers
 
-# Maximum number of clients that are named on the axis, in their order.
-NAMED = 30
-# More columns would be too narrow to see: neighbours share one.
-COLUMNS = 250
-# Sizes further apart than this factor need a logarithmic axis.
-FAR_APART = 20
-# Characters that fit below the axis.
-LINE = 75
+NAMED = 30  # the most clients that are named on the axis, in their order
+COLUMNS = 250  # more would be too narrow to see: neighbours share one
+FAR_APART = 20  # the largest ratio of sizes on a linear axis
+LINE = 75  # characters that fit below the axis
 
 
 def draw(clients: Clients, ax: Axes | None = None) -> Axes:
@@ -42,10 +38,10 @@ def draw(clients: Clients, ax: Axes | None = None) -> Axes:
     shares = np.array([rows / sizes for rows in counts.values()]).reshape(-1, N)
     pooled = shares @ sizes / sizes.sum()
     order, sorted_by = np.arange(N), ""
-    if N > NAMED:
-        by_label = _labels_differ(shares, pooled, sizes)
-        order = _by_label(shares, sizes) if by_label else np.argsort(-sizes, kind="stable")
-        sorted_by = "labels" if by_label else "size"
+    if N > NAMED and _labels_differ(shares, pooled, sizes):
+        order, sorted_by = _by_label(shares, sizes), "labels"
+    elif N > NAMED:
+        order, sorted_by = np.argsort(-sizes, kind="stable"), "size"
     edges = np.linspace(0, N, min(N, COLUMNS) + 1).astype(np.int64)
     above = _panel_above(ax) if counts else ax
     if counts:
@@ -82,8 +78,7 @@ def _by_label(shares: Array, sizes: Integers) -> Integers:
     """Order clients by most frequent label, then by its share, alternately down and up."""
     top = shares.argmax(axis=0)
     key = shares.max(axis=0) * np.where(top % 2, 1, -1)
-    order: Integers = np.lexsort((-sizes, key, top))
-    return order
+    return np.asarray(np.lexsort((-sizes, key, top)))
 
 
 def _legend(ax: Axes, **look: Any) -> None:

@@ -28,18 +28,13 @@ if TYPE_CHECKING:
 
 OPENERS: dict[str, Any] = {".bz2": bz2.open, ".gz": gzip.open, ".xz": lzma.open}
 
-# Files are read in chunks, so that only one chunk is searched for a bad line, and a dense file of
-# several gigabytes is never in memory both sparse and dense.
+# Only one chunk is searched for a bad line, or in memory both sparse and dense.
 CHUNK_BYTES = 1 << 24
-
 # An entry takes 12 bytes in sparse storage and 8 in dense: dense wins from about half full.
 DENSE_ABOVE = 0.5
-
-# The widest published sets have 5.5e7 columns. A larger index is more likely a typo, and a model
-# with 1e8 columns takes 0.8 GB.
+# The widest published sets have 5.5e7 columns: a larger index is more likely a typo.
 MOST_COLUMNS = 10**8
 MOST_DIGITS = 15
-
 LINE_BREAK = b"\n"
 NOT_TEXT = "not text; a line of a LIBSVM file is 'label index:value index:value ...'"
 COMMENT = re.compile(rb"#[^\n]*")
@@ -79,22 +74,20 @@ def load_libsvm(
     if n_features is not None:
         n_features = require_count("n_features", n_features)
     blocks: list[Rows] = []
-    labels: list[NDArray[np.float64]] = []
+    labels = np.zeros(0)
     for first_line, text in _chunks(path):
         parsed = parse_lines(text, n_features)
         if parsed is None:
             raise DataError(f"{path}, {_first_fault(text, first_line, n_features)}")
         blocks.append(parsed[0])
-        labels.append(parsed[1])
-    if not sum(len(y) for y in labels):
+        labels = np.append(labels, parsed[1])
+    if not labels.size:
         raise DataError(f"{path}: the file has no rows")
     columns = n_features or max(block.shape[1] for block in blocks)
     if not columns:
         raise DataError(f"{path}: no row has a feature; a line is 'label index:value ...'")
-    written = np.concatenate(labels)
-    signs = labels_to_signs(written, str(path))
+    signs, classes = labels_to_signs(labels, str(path)), (labels.min().item(), labels.max().item())
     stem = path.stem if path.suffix in OPENERS else path.name
-    classes = (float(written.min()), float(written.max()))
     return Dataset(name or stem, _stack(blocks, columns), signs, classes)
 
 
@@ -208,12 +201,10 @@ def _stack(blocks: list[Rows], columns: int) -> Rows | NDArray[np.float64]:
 def _first_fault(text: bytes, first_line: int, n_features: int | None) -> str | None:
     """Describe the error in the first bad line; None if all lines are good."""
     for number, line in enumerate(text.split(b"\n"), first_line):
-        tokens = line.partition(b"#")[0].split()
-        fault = _line_fault(tokens, n_features or MOST_COLUMNS)
+        fault = _line_fault(line.partition(b"#")[0].split(), n_features or MOST_COLUMNS)
         if fault:
-            if not {"\0", "\ufffd"}.isdisjoint(line.decode(errors="replace")):
-                fault = NOT_TEXT
-            return f"line {number}: {fault}"
+            is_text = {"\0", "\ufffd"}.isdisjoint(line.decode(errors="replace"))
+            return f"line {number}: {fault if is_text else NOT_TEXT}"
     return None
 
 

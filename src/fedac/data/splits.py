@@ -142,10 +142,6 @@ def _parse(by: str) -> tuple[str, str]:
     return (f"{found[1]}(a)", found[2]) if found else (by.strip(), "")
 
 
-def _iid(labels: Names, N: int, _: float, rng: np.random.Generator) -> Integers:
-    return _assign(rng.permutation(len(labels)), _sizes(np.ones(N), len(labels)))
-
-
 def _by_label(labels: Names, N: int, _: float, rng: np.random.Generator) -> Integers:
     shuffled = rng.permutation(len(labels))
     in_order = shuffled[np.argsort(labels[shuffled], kind="stable")]
@@ -217,7 +213,7 @@ def _assign(order: Integers, sizes: Integers) -> Integers:
 Splitter = Callable[[Names, int, float, np.random.Generator], Integers]
 # The function of each split, and the check of the number in its parentheses, if it takes one.
 SPLITS: dict[str, tuple[Splitter, Callable[[str, float], float] | None]] = {
-    "iid": (_iid, None),
+    "iid": (_power, None),  # a = 0
     "label": (_by_label, None),
     "dirichlet(a)": (_dirichlet, require_positive),
     "power(a)": (_power, require_nonnegative),

@@ -19,8 +19,6 @@ If weights may change between rounds (clients join, or gain or lose rows), pass 
 previous weight over the new one: the client's weight to `leave`, the total weight to `serve`. The
 server's control variate then stays the weighted mean, c = sum_m p_m c_m.
 
-Examples
---------
 SCAFFOLD with one client and one local step from x = 3 with c = 1 and c_m = 0.5:
 
 >>> from fedac.algorithms import ClientWork, RoundInfo, get
@@ -32,11 +30,8 @@ SCAFFOLD with one client and one local step from x = 3 with c = 1 and c_m = 0.5:
 >>> message, memory = leave(scaffold, local, sequences, memory, hp, ClientWork(steps=1))
 >>> message, memory
 ((1.75, 1.5), (2.0,))
->>> message, memory = compress(scaffold, message, sequences, memory, lambda x, t: round(x))
->>> message, memory  # x is rounded as its change, -1.25; c_m follows what was sent for c
-((2.0, 2.0), (2.5,))
 >>> serve(scaffold, message, sequences, (), hp, RoundInfo(share=0.5))
-((2.0, 2.0), ())
+((1.75, 1.75), ())
 """
 
 from __future__ import annotations

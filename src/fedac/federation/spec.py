@@ -209,8 +209,6 @@ class Spec(
     >>> grid = Spec(eta=(0.1, 0.5), workers=4)
     >>> [(one.eta, one.workers) for one in grid.expand()]
     [(0.1, 4), (0.5, 4)]
-    >>> grid.several("eta"), grid.several("workers"), grid.several("clients")
-    ((0.1, 0.5), (4,), ())
     """
 
     name: str = _option("sweep", "Title in progress bars and figures.", stored=False, json=False)
