@@ -324,7 +324,7 @@ def names(write):
         (["--clients", 6, "--split-seed", -1], "seed"),
         (["--participation", 0], "participation must be a finite number above 0, got 0"),
         (["--participation", 300], "participation=300 is more than the 256 clients there are"),
-        (["--clients", 6, "--participation", 2.5], "if above 1, must be a whole number"),
+        (["--clients", 6, "--participation", 2.5], "above 1 must be a whole number"),
         (["--batch", 0], "batch must be a whole number, at least 1, got 0"),
         (["--batch", "half"], "batch must be a whole number or 'full', got 'half'"),
         (["--clients", 6, "--weighting", "rows"], "unknown weighting 'rows'; known: examples"),

@@ -153,7 +153,7 @@ test = 0.2
         ("split_seed = -1", "line 13: split_seed must be a whole number, at least 0, got -1"),
         ("participation = [0]", "line 13: participation must be a finite number above 0, got 0"),
         ("participation = [5]", "line 13: participation=5 is more than the 4 cli"),
-        ("participation = [2.5]", "line 13: participation, a number of clients if"),
+        ("participation = [2.5]", "line 13: participation above 1 must be a whole"),
         ("batch = [0]", "line 13: batch must be a whole number, at least 1, got 0"),
         ("batch = ['all']", "line 13: batch must be a whole number or 'full', got 'all'"),
         ("batch = ['full', 'full']", "line 13: batch: full is listed twice"),

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fedac.federation.averaging import mean_by_key, weighted_mean
+from fedac.federation.round import mean_by_key, weighted_mean
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])

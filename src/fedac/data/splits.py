@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+from bisect import bisect_right
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -177,11 +178,8 @@ def _fill_empty_clients(owners: Integers, N: int, rng: np.random.Generator) -> I
     counts = np.bincount(owners, minlength=N)
     empty = np.flatnonzero(counts == 0)
     # The largest size to which cutting down larger clients frees enough rows.
-    low, high = 1, int(counts.max())
-    while low < high:
-        middle = (low + high + 1) // 2
-        enough = np.maximum(counts - middle, 0).sum() >= len(empty)
-        low, high = (middle, high) if enough else (low, middle - 1)
+    sizes = range(1, int(counts.max()) + 1)
+    low = bisect_right(sizes, -len(empty), key=lambda size: -np.maximum(counts - size, 0).sum())
     freed = np.maximum(counts - low, 0)
     freed[np.flatnonzero(freed)[: freed.sum() - len(empty)]] -= 1
     # Each client gives away the first of its rows in random order.

@@ -14,7 +14,7 @@ from fedac.federation.sampling import clients_in, participants, sample_batch
 from fedac.federation.schedule import Span
 from fedac.federation.spec import FULL, Spec
 from fedac.objectives.base import Objective, RowNumbers
-from fedac.validate import Array, require_count, require_positive
+from fedac.validate import Array, require_positive
 
 F = TypeVar("F", bound=Objective)
 
@@ -23,12 +23,8 @@ F = TypeVar("F", bound=Objective)
 class Federation:
     """M clients, all or some of which are present in a round.
 
-    Examples
-    --------
-    Two clients, one row and three rows: the second counts three times.
-
     >>> some = Federation(M=2, n=4, seed=1, clients=Clients([0, 1, 1, 1]))
-    >>> some.weights(some.members(0))
+    >>> some.weights(some.members(0))  # one row and three rows
     array([0.25, 0.75])
     """
 
@@ -89,9 +85,9 @@ class Federation:
 
     def mean(self, values: Array, members: RowNumbers) -> Array:
         """Return the weighted mean of an array with a row for each of these clients."""
-        return np.asarray(
-            values.mean(axis=0) if self.equal_weights else self.weights(members) @ values
-        )
+        if self.equal_weights:
+            return np.asarray(values.mean(axis=0))
+        return np.asarray(self.weights(members) @ values)
 
     def gradients(self, objective: Objective, W: Array, members: RowNumbers, step: int) -> Array:
         """Return the gradient of each of these clients at its row of W."""
@@ -127,15 +123,11 @@ def make_federation(objective: Objective, spec: Spec, clients: Clients | None) -
     """Build the federation of a checked Spec: its clients, or workers."""
     M = len(clients) if clients is not None else spec.workers
     assert M is not None
+    count, batch = taking_part(spec.participation, M), batch_size(spec.batch)
     return Federation(
-        M=M,
-        n=objective.n_samples,
-        seed=spec.seed,
-        clients=clients,
-        count=taking_part(spec.participation, M),
-        batch=batch_size(spec.batch),
+        M=M, n=objective.n_samples, seed=spec.seed, clients=clients, count=count, batch=batch,
         weighting=spec.weighting,
-    )
+    )  # fmt: skip
 
 
 def minimized(objective: F, clients: Clients | None, weighting: str) -> F:
@@ -158,19 +150,19 @@ def batch_rows(batch: int | None, n: int, clients: Clients | None) -> int | RowN
 
 
 def taking_part(participation: float, M: int) -> int | None:
-    """Return how many of M clients are in a round, None for all.
-
-    Numbers up to 1 are shares, rounded as by `clients_in`; larger ones count clients.
+    """Return how many of M clients are in a round, None for all, given their share or number.
 
     >>> taking_part(0.1, 64), taking_part(20, 64), taking_part(1, 64)
     (6, 20, None)
     """
-    require_positive("participation", participation)
-    if participation > 1:
-        whole = int(participation) if participation == int(participation) else participation
-        count = require_count("participation, a number of clients if above 1,", whole)  # type: ignore[arg-type]
+    if require_positive("participation", participation) <= 1:
+        count = clients_in(participation, M)
+    else:
+        count = int(participation)
+        if count != participation:
+            raise InputError(
+                f"participation above 1 must be a whole number of clients, got {participation}"
+            )
         if count > M:
             raise InputError(f"participation={count} is more than the {M} clients there are")
-    else:
-        count = clients_in(participation, M)
     return None if count == M else count

@@ -32,6 +32,7 @@ LARGEST_COUNT = 10**8
 # The rows of a step are listed in memory; for larger batches use "full".
 LARGEST_BATCH = 10**6
 FULL = "full"
+WEIGHTINGS = ("examples", "uniform")
 FLOAT32 = "float32"
 
 
@@ -116,7 +117,7 @@ class FederationOptions:
     )  # fmt: skip
     weighting: str = _option(
         "examples", "Weights of the clients: examples, by their number of rows; or uniform.",
-        words=("examples", "uniform"), absent="examples",
+        words=WEIGHTINGS, absent="examples",
     )  # fmt: skip
 
 

@@ -13,7 +13,7 @@ import scipy.sparse as sp
 from threadpoolctl import threadpool_limits
 
 from fedac.data.clients import Clients, as_clients
-from fedac.federation.averaging import require_weighting
+from fedac.federation.round import require_weighting
 from fedac.objectives.base import Augmented, ConvexObjective, Objective
 from fedac.objectives.linear_model import LinearModel
 from fedac.objectives.minimizer import optimum

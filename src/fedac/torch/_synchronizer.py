@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 from fedac.algorithms.server import ServerRule
 from fedac.errors import InputError
-from fedac.federation.averaging import require_weighting
 from fedac.federation.checkpoint import MissingCheckpointError
 from fedac.federation.compression import FLOAT32, INT8, require_wire, require_wire_seed
 from fedac.torch import _agreement, _checkpoint

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedac.errors import InputError
-from fedac.federation.averaging import mean_by_key
+from fedac.federation.round import mean_by_key
 from fedac.flower._arrays import NamedArrays, NDArray
 from fedac.validate import require_positive, unknown_name
 

@@ -22,9 +22,8 @@ from flwr.serverapp.strategy import Strategy
 from fedac.algorithms import RoundInfo
 from fedac.algorithms.algorithm import serve_mean
 from fedac.errors import InputError
-from fedac.federation.averaging import mean_by_key
 from fedac.federation.compression import FLOAT32
-from fedac.federation.round import serve
+from fedac.federation.round import mean_by_key, serve
 from fedac.flower._arrays import (
     NamedArrays,
     NDArray,

@@ -16,8 +16,8 @@ from fedac.algorithms.checks import check_decay, needs_mu, not_accelerated
 from fedac.algorithms.hyperparameters import Hyperparameters
 from fedac.algorithms.linear import boundary_form, linear_form
 from fedac.errors import InputError, NotAcceleratedWarning
-from fedac.federation.averaging import require_weighting
 from fedac.federation.compression import FLOAT32, require_wire, require_wire_seed
+from fedac.federation.round import require_weighting
 from fedac.federation.schedule import Decay
 from fedac.flower._server.aggregate import Aggregation
 from fedac.flower._server.known_clients import require_sample, sample_size
