@@ -16,6 +16,7 @@ from fedac.algorithms.server import ServerRule
 from fedac.errors import InputError
 from fedac.federation.checkpoint import MissingCheckpointError
 from fedac.federation.compression import FLOAT32, INT8, require_wire, require_wire_seed
+from fedac.federation.round import require_weighting
 from fedac.torch import _agreement, _checkpoint
 from fedac.torch._any_optimizer import WrappedOptimizer, as_local
 from fedac.torch._communication import Workers, require_same
