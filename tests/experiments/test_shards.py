@@ -22,7 +22,7 @@ def test_parse():
     "text", ["a/b", "3", "", "3/", "/4", "-1/4", "1.0/4", "1/2/3", " 1/4", "1/٤"]
 )
 def test_what_is_no_shard(text):
-    with pytest.raises(InputError, match=r"a part and the number of parts, such as 3/16, not '"):
+    with pytest.raises(InputError, match=r"a part and the number of parts, as in 3/16, not '"):
         Shard.parse(text)
 
 

@@ -173,11 +173,10 @@ class Shard:
     of: int
 
     def __post_init__(self) -> None:
-        if self.of < 1:
-            raise InputError(f"there is no shard {self}: give at least one part, as 1/1")
         if not 1 <= self.part <= self.of:
             known = f"the parts of {self.of} are 1/{self.of} to {self.of}/{self.of}"
-            raise InputError(f"there is no shard {self}: {known}")
+            least = "give at least one part, as 1/1"
+            raise InputError(f"there is no shard {self}: {known if self.of else least}")
 
     def __str__(self) -> str:
         return f"{self.part}/{self.of}"
@@ -187,9 +186,7 @@ class Shard:
         """Parse a shard such as 3/16, the third part of sixteen."""
         found = re.fullmatch("([0-9]{1,9})/([0-9]{1,9})", text)
         if not found:
-            raise InputError(
-                f"a shard is a part and the number of parts, such as 3/16, not '{text}'"
-            )
+            raise InputError(f"a shard is a part and the number of parts, as in 3/16, not '{text}'")
         return cls(*map(int, found.groups()))
 
     def select(self, groups: Sequence[Group], seconds: Callable[[Group], float]) -> list[Group]:

@@ -77,7 +77,6 @@ CREATE TABLE traces (
 # SQLite's user_version: a store with other tables has another number.
 LAYOUT = 10
 
-
 Origin = tuple[str, str]  # the version of fedac and the machine, as JSON
 Best = tuple[float, str, float]  # suboptimality, algorithm and eta of a run
 # The score of a run, as `Run.trained_loss`: the start point does not count.
@@ -113,11 +112,6 @@ TRAFFIC = ["bytes_up", "bytes_down", "minibatch"]
 OUTCOME = ("status", "f_star", *TRAFFIC, "n_samples", "n_features", "seconds")
 # Columns that may consist of nulls.
 FLOATS = ["final_loss", "trained_loss", "test_loss", "test_accuracy"]
-
-
-def this_origin() -> Origin:
-    """Return the version and the machine of this process, which mark its runs."""
-    return __version__, json.dumps(describe_machine())
 
 
 class StoredCurve(NamedTuple):
@@ -242,11 +236,9 @@ class Store:
         ``algorithm``, ``split`` and ``federation`` are unique: see `with_unique_names`.
         """
         runs = with_unique_names(self._table())
-        known = [*COLUMNS, "test", "test_loss", "test_accuracy", *HASHES, *TRAFFIC, "federation"]
-        others = [name for name in runs if name not in known]
-        return runs[
-            [*COLUMNS, *others, "test", "test_loss", "test_accuracy", *TRAFFIC, "federation"]
-        ]
+        last = ["test", "test_loss", "test_accuracy", *TRAFFIC, "federation"]
+        others = [name for name in runs if name not in (*COLUMNS, *HASHES, *last)]
+        return runs[[*COLUMNS, *others, *last]]
 
     def _table(self) -> pd.DataFrame:
         """Return a table with a row per run: what is stored of its Spec, and its results."""
@@ -266,14 +258,10 @@ class Store:
         runs["mu"] = runs["mu"].fillna(runs["l2"])
         for which in ("best", "final"):
             runs[f"{which}_suboptimality"] = runs[f"{which}_loss"] - runs["f_star"]
+        present = [taking_part(run.participation, run.M) or run.M for run in records(runs)]
         runs["megabytes_per_worker"] = [
-            megabytes_sent(
-                run.bytes_up,
-                run.T // run.K,
-                present=taking_part(run.participation, run.M) or run.M,
-                M=run.M,
-            )
-            for run in records(runs)
+            megabytes_sent(run.bytes_up, run.T // run.K, present=some, M=run.M)
+            for run, some in zip(records(runs), present, strict=True)
         ]
         ascending = [name != "test" for name in ORDER]
         return runs.sort_values(ORDER, ascending=ascending, ignore_index=True)
@@ -282,10 +270,8 @@ class Store:
         """Return the losses along all runs: key, step, loss, test_loss, test_accuracy."""
         import pandas as pd
 
-        query = (
-            "SELECT key, step, loss, test_loss, test_accuracy "
-            "FROM runs JOIN traces ON run = runs.id ORDER BY key, step"
-        )
+        columns = "key, step, loss, test_loss, test_accuracy"
+        query = f"SELECT {columns} FROM runs JOIN traces ON run = runs.id ORDER BY key, step"
         types = {"test_loss": "float64", "test_accuracy": "float64"}  # nulls without a test set
         with explained(self.path):
             return pd.read_sql_query(query, self._db, dtype=types)
@@ -427,20 +413,22 @@ def _connect(
     return db, layout
 
 
+def this_origin() -> Origin:
+    """Return the version and the machine of this process, which mark its runs."""
+    return __version__, json.dumps(describe_machine())
+
+
 def describe_machine() -> dict[str, Any]:
     """Describe the machine and the versions of Python, NumPy and Numba."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        processor = next(line.split(":")[1].strip() for line in lines if "model name" in line)
+    except (OSError, StopIteration):
+        processor = platform.processor() or platform.machine()
     return {
-        "processor": _processor(),
+        "processor": processor,
         "cores": os.cpu_count(),
         "system": platform.platform(terse=True),
         "python": platform.python_version(),
         **{name: version(name) for name in ("numpy", "numba")},
     }
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        return next(line.split(":")[1].strip() for line in lines if "model name" in line)
-    except (OSError, StopIteration):
-        return platform.processor() or platform.machine()

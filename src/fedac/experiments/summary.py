@@ -170,11 +170,22 @@ class Band(NamedTuple):
 
 
 class Spread(NamedTuple):
-    """A way to summarize seeds, with names of its center and interval."""
+    """A way to summarize seeds: the names of its center and interval."""
 
-    summarize: Callable[[Sequence[float]], Band]
     middle: str
     band: str
+
+
+SPREADS = {
+    "range": Spread("median", "range"),
+    "quartiles": Spread("median", "quartiles"),
+    "confidence": Spread("mean", f"{CONFIDENCE:.0%} confidence interval"),
+}
+
+
+def find_spread(band: str) -> Spread:
+    """Return a way to summarize seeds, by name."""
+    return look_up("band", band, SPREADS)
 
 
 def over_seeds(values: Iterable[float], band: str = "range") -> Band:
@@ -183,10 +194,28 @@ def over_seeds(values: Iterable[float], band: str = "range") -> Band:
     ``"range"``: median, smallest and largest. ``"quartiles"``: median and quartiles.
     ``"confidence"``: mean and Student's 95% confidence interval.
     """
+    find_spread(band)
     numbers = [float(value) for value in values]
     if any(map(math.isnan, numbers)):
         return Band(math.nan, math.nan, math.nan)
-    return find_spread(band).summarize(numbers)
+    if band == "range":
+        return Band(_quantile(numbers, 0.5), min(numbers), max(numbers))
+    if band == "quartiles":
+        return Band(*(_quantile(numbers, q) for q in (0.5, 0.25, 0.75)))
+    n, mean = len(numbers), math.fsum(numbers) / len(numbers)
+    if n == 1 or math.isinf(mean):  # one seed has no interval
+        return Band(mean, mean, mean)
+    half = stdtrit(n - 1, (1 + CONFIDENCE) / 2) * np.std(numbers, ddof=1) / math.sqrt(n)
+    return Band(mean, float(mean - half), float(mean + half))
+
+
+def _quantile(values: Sequence[float], q: float) -> float:
+    """Return an interpolated quantile; NumPy's is NaN next to infinity."""
+    place = q * (len(values) - 1)
+    ordered = sorted(values)
+    below, above = ordered[math.floor(place)], ordered[math.ceil(place)]
+    share = place % 1
+    return below if below == above or not share else below + share * (above - below)
 
 
 def predict(values: Iterable[float], *, slack: float = 0.0) -> Band:
@@ -225,43 +254,6 @@ def band_text(band: tuple[float, float, float], write: Callable[[float], str]) -
     """
     middle, low, high = map(write, band)
     return middle if low == high else f"{middle} ({low} to {high})"
-
-
-def find_spread(band: str) -> Spread:
-    """Return a way to summarize seeds, by name."""
-    return look_up("band", band, SPREADS)
-
-
-def _range(values: Sequence[float]) -> Band:
-    return Band(_quantile(values, 0.5), min(values), max(values))
-
-
-def _quartiles(values: Sequence[float]) -> Band:
-    return Band(*(_quantile(values, q) for q in (0.5, 0.25, 0.75)))
-
-
-def _confidence(values: Sequence[float]) -> Band:
-    n, mean = len(values), math.fsum(values) / len(values)
-    if n == 1 or math.isinf(mean):  # one seed has no interval
-        return Band(mean, mean, mean)
-    half = stdtrit(n - 1, (1 + CONFIDENCE) / 2) * np.std(values, ddof=1) / math.sqrt(n)
-    return Band(mean, float(mean - half), float(mean + half))
-
-
-def _quantile(values: Sequence[float], q: float) -> float:
-    """Return an interpolated quantile; NumPy's is NaN next to infinity."""
-    place = q * (len(values) - 1)
-    ordered = sorted(values)
-    below, above = ordered[math.floor(place)], ordered[math.ceil(place)]
-    share = place % 1
-    return below if below == above or not share else below + share * (above - below)
-
-
-SPREADS = {
-    "range": Spread(_range, "median", "range"),
-    "quartiles": Spread(_quartiles, "median", "quartiles"),
-    "confidence": Spread(_confidence, "mean", f"{CONFIDENCE:.0%} confidence interval"),
-}
 
 
 def labels_of(names: Sequence[str]) -> list[str]:

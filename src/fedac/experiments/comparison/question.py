@@ -97,7 +97,7 @@ class Question:
 
     @classmethod
     def ask(cls, given: Mapping[str, Any], options: OptionSet = COMPARE) -> Question:
-        """Complete and check the options that a user set, by the names of a options.
+        """Complete and check the options that a user set, by the names of an option set.
 
         Examples
         --------

@@ -92,7 +92,7 @@ def page_data(
     rounds = _in_order(headlines(best, published, targets))
     steps, curves = _traces(frame, traces, cells, best)
     tested = bool((frame["test"] != "").any())
-    _, middle, spread = find_spread(band)
+    middle, spread = find_spread(band)
 
     def named(table: pd.DataFrame, columns: list[str]) -> Table:
         """Keep these columns, with problems and algorithms as the page names them."""

@@ -26,9 +26,7 @@ TITLES = {"w": r"$|w - u|$", "w_ag": r"$|w^{\mathrm{ag}} - u^{\mathrm{ag}}|$"}
 
 
 def draw(
-    instance: Instance,
-    measured: Sequence[Separation],
-    fedac_i: Mapping[int, Sequence[Separation]],
+    instance: Instance, measured: Sequence[Separation], fedac_i: Mapping[int, Sequence[Separation]]
 ) -> Drawing:
     """Draw the distance between two runs by block, and below it the curvature that separates them.
 
