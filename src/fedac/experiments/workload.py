@@ -169,21 +169,16 @@ class Workload:
         )  # fmt: skip
         outcomes = [
             Outcome(
-                status=found.status,
-                steps=tuple(found.steps.tolist()),
-                losses=tuple(found.loss.tolist()),
+                status=found.status, f_star=f_star, seconds=result.seconds / len(runs),
+                steps=tuple(found.steps.tolist()), losses=tuple(found.loss.tolist()),
                 test_losses=tuple(found.test_loss.tolist()),
                 test_accuracies=tuple(found.test_accuracy.tolist()),
-                f_star=f_star,
-                bytes_up=found.bytes_up,
-                bytes_down=found.bytes_down,
+                bytes_up=found.bytes_up, bytes_down=found.bytes_down,
                 minibatch=self.algorithms[run.algorithm].minibatch,
-                n_samples=self.objective.n_samples,
-                n_features=self.objective.dim,
-                seconds=result.seconds / len(runs),
+                n_samples=self.objective.n_samples, n_features=self.objective.dim,
             )
             for run, found in zip(runs, result.runs, strict=True)
-        ]
+        ]  # fmt: skip
         return list(zip(runs, outcomes, strict=True))
 
 

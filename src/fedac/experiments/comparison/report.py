@@ -161,15 +161,11 @@ def _lines(comparison: Comparison) -> list[dict[str, Any]]:
     lines = []
     for place, row in enumerate(best):
         look = looks[row.method]
-        line = {
-            "label": _line(row, comparison),
-            "colour": look.colour,
-            "symbol": look.symbol,
-            "glyph": look.glyph,
-            "dash": DASHES[seen[look.colour] % len(DASHES)],
+        lines.append({
+            "label": _line(row, comparison), "colour": look.colour, "symbol": look.symbol,
+            "glyph": look.glyph, "dash": DASHES[seen[look.colour] % len(DASHES)],
             "ticked": place < TICKED or row in known,
-        }
-        lines.append(line)
+        })  # fmt: skip
         seen[look.colour] += 1
     return lines
 
@@ -216,9 +212,8 @@ def notes_on(comparison: Comparison) -> list[tuple[str, str]]:
     """Return the problem, the federation, the link and the tuning as terms and descriptions."""
     question, spec = comparison.question, comparison.spec
     first, *further = question.tuning_seeds
-    budget = str(comparison.budget)
-    if question.budget is None and math.isfinite(comparison.budget.amount):
-        budget += ", in which every run ends"
+    by_default = question.budget is None and math.isfinite(comparison.budget.amount)
+    budget = f"{comparison.budget}{', in which every run ends' if by_default else ''}"
     criterion = "smallest suboptimality within the budget"
     if spec.target is not None:
         criterion = "fewest rounds to the target"

@@ -213,27 +213,18 @@ class Study:
         values = np.maximum(values, table.EXACT)
         if not math.isfinite(values[-1]):  # no part of a diverged run counts
             values = np.full(len(values), np.inf)
-        self._curves[variant, setting, seed] = Curve(
-            costs.rounds[rounds].astype(float),
-            costs.megabytes[rounds],
-            costs.seconds[rounds],
-            values,
-        )
+        count, spent = costs.rounds[rounds].astype(float), costs.megabytes[rounds]
+        self._curves[variant, setting, seed] = Curve(count, spent, costs.seconds[rounds], values)
 
     def _config(self, variant: Variant, setting: Setting, seed: int) -> RunSpec:
-        factor, rounds = setting.mu_factor, self.question.rounds_of(variant.K)
+        K, factor, question = variant.K, setting.mu_factor, self.question
         return replace(
-            self._template,
-            algorithm=setting.algorithm.name,
-            fingerprint=key_fingerprint(setting.algorithm),
-            local_steps=variant.K,
-            steps=variant.K * rounds,
-            eta=setting.eta,
+            self._template, algorithm=setting.algorithm.name, eta=setting.eta, seed=seed,
+            fingerprint=key_fingerprint(setting.algorithm), wire=variant.wire,
             mu=self._template.mu if factor == 1 else self._mu * factor,
-            seed=seed,
-            record_every=variant.K * self.question.rounds_between_records(variant.K),
-            wire=variant.wire,
-        )
+            local_steps=K, steps=K * question.rounds_of(K),
+            record_every=K * question.rounds_between_records(K),
+        )  # fmt: skip
 
     def _run_baseline(self, setting: Setting) -> Array:
         """Return the suboptimality of a baseline after every round; it does not draw rows."""
@@ -280,14 +271,10 @@ class Study:
             every = 0 if baseline else question.rounds_between_records(variant.K)
             rows.append(table.make_row(variant, curves, target, self._budget, every, **tuned))
         return Comparison(
-            question=question,
-            rows=table.rank_rows(rows, target, self._budget),
-            budget=self._budget,
-            runs=self._runs,
-            disguised=self._disguised,
-            f_star=self._f_star,
+            question=question, rows=table.rank_rows(rows, target, self._budget),
+            budget=self._budget, runs=self._runs, disguised=self._disguised, f_star=self._f_star,
             dim=self.task.objective.dim,
-        )
+        )  # fmt: skip
 
     def _tuned(self, variant: Variant, tried: Sequence[Setting], best: Setting) -> dict[str, Any]:
         """Return the tuned numbers of a row."""
@@ -314,12 +301,8 @@ class Study:
         budget, target = self.question.budget, self.question.spec.target
         if budget is None and (target is not None or self.question.spec.steps is not None):
             return table.WHOLE_RUN
-        axis = "seconds" if budget is None else budget.axis
-        spent = [
-            getattr(self._costs(variant, seed), axis)
-            for variant in self._variants
-            for seed in self.question.fresh_seeds
-        ]
+        axis, seeds = "seconds" if budget is None else budget.axis, self.question.fresh_seeds
+        spent = [getattr(self._costs(v, seed), axis) for v in self._variants for seed in seeds]
         ends = [float(each[-1]) for each in spent]
         if budget is None:  # the time in which every run ends
             return Budget(min(ends), axis)

@@ -256,7 +256,7 @@ def to_json(comparison: Comparison) -> dict[str, Any]:
     rows = [{name: _finite(value) for name, value in _flat(row).items()} for row in comparison.rows]
     return {
         "rows": rows,
-        "best": rows[0] if rows and not comparison.rows[0].diverged else None,
+        "best": None if comparison.rows[0].diverged else rows[0],
         **question.subject,
         "f_star": comparison.f_star,
         "rounds": spec.rounds,
@@ -289,16 +289,13 @@ def _finite(value: Any) -> Any:
 
 def verdict(comparison: Comparison) -> list[str]:
     """Return sentences on the winner or the tied methods, the runner-up and well-known methods."""
-    spec, rows = comparison.spec, comparison.rows
-    if not rows or math.isinf(rows[0].rank[1]):
+    spec, rows, best = comparison.spec, comparison.rows, comparison.rows[0]
+    if best.diverged:
         return ["Every method diverged."]
-    best = rows[0]
     said = []
     if spec.target is not None and not best.reached:
         rounds = f"{spec.rounds} round{'s' * (spec.rounds != 1)}"
-        said.append(
-            f"No method reached a suboptimality of {spec.target:g} on all seeds in {rounds}."
-        )
+        said = [f"No method reached a suboptimality of {spec.target:g} on all seeds in {rounds}."]
     said += _winner(comparison)
     other_wires = [r for r in comparison.best_rows if r.method == best.method and r is not best]
     said += [f"{_compared(row, comparison)}." for row in other_wires]
@@ -331,15 +328,12 @@ def verdict(comparison: Comparison) -> list[str]:
 def _winner(comparison: Comparison) -> list[str]:
     """Name the best method, and the methods that the seeds cannot separate from it."""
     best, repeats = comparison.rows[0], comparison.spec.repeats
+    won = f"came closest to the optimum within {comparison.budget}"
+    result = _suboptimality(best, comparison)
     if best.reached:
         won = "is the fastest on this link"
-        result = (
-            f"it reached a suboptimality of {comparison.spec.target:g} in "
-            f"{', '.join(_cost(best, axis) for axis in ('seconds', 'rounds', 'megabytes'))}"
-        )
-    else:
-        won = f"came closest to the optimum within {comparison.budget}"
-        result = _suboptimality(best, comparison)
+        costs = ", ".join(_cost(best, axis) for axis in ("seconds", "rounds", "megabytes"))
+        result = f"it reached a suboptimality of {comparison.spec.target:g} in {costs}"
     name = described(best, comparison)
     level = [row for row in comparison.best_rows if row.method != best.method and row.level]
     if not level:
@@ -408,9 +402,8 @@ def proposed_target(comparison: Comparison) -> float | None:
 
     None if the comparison has a target, or nothing converged.
     """
-    rows = comparison.rows
-    best = next((row for row in rows if not row.all_clients), None)
-    if comparison.spec.target is not None or best is None or best.diverged:
+    best = next(row for row in comparison.rows if not row.all_clients)
+    if comparison.spec.target is not None or best.diverged:
         return None
     twice = 2 * best.suboptimality.middle
     digit = 10.0 ** math.floor(math.log10(twice))
