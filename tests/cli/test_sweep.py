@@ -374,13 +374,13 @@ def test_runs_that_another_sweep_made_meanwhile_are_counted(fedac, grid, tmp_pat
     choose = experiment.choose_runner
     out = tmp_path / "out"
 
-    def overtaken(*given):
+    def overtaken(*given, **where):
         """Before anything that is planned is run, let another sweep have half of the grid."""
         monkeypatch.setattr(experiment, "choose_runner", choose)
         half = replace(read_grid(grid), workers=4)
         with Store(out, create=True) as store:
             experiment.run(half, store)
-        return choose(*given)
+        return choose(*given, **where)
 
     monkeypatch.setattr(experiment, "choose_runner", overtaken)
     code, said, _ = fedac("sweep", grid, "--out", out)
