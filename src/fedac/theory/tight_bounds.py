@@ -57,11 +57,6 @@ def mb_ac_sgd(*, sigma: float, M: float, K: float, T: float, **letters: float) -
     return fedac_i(sigma=sigma / sqrt(M * K), M=1, K=1, T=T / K, **letters)
 
 
-def ac_sgd(*, M: float, K: float, **letters: float) -> Bound:
-    """Bound accelerated SGD on one worker; M and K do not matter."""
-    return fedac_i(M=1, K=1, **letters)
-
-
 def fedac_ii_a1(
     *, eta: float, L: float, mu: float, sigma: float, M: float, K: float, **letters: float
 ) -> Bound:

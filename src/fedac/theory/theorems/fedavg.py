@@ -9,6 +9,7 @@ fedavg:a1 without constants, and fedavg:a1:gcvx (our label) only in table 2, fro
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import cbrt, exp, sqrt
 
 from fedac.theory import tight_bounds
@@ -40,11 +41,10 @@ FEDAVG_A1 = Theorem(
     eta_limit=1 / 4,
 )
 
-FEDAVG_A1_GCVX = Theorem(
+FEDAVG_A1_GCVX = replace(
+    FEDAVG_A1,
     label="fedavg:a1:gcvx",
     name="fedavg_a1_convex",
-    title="FedAvg, averaged iterate",
-    algorithm="fedavg",
     strongly_convex=False,
     rate_formula=lambda *, L, sigma, M, K, T, D0: Rate(
         optimization=L * D0**2 / T,
@@ -64,8 +64,6 @@ FEDAVG_A1_GCVX = Theorem(
         variance=2 * rate.variance,
         discrepancy=2.5 * rate.discrepancy,
     ),
-    at_formula=tight_bounds.fedavg_a1,
-    eta_limit=1 / 4,
 )
 
 FEDAVG_A2_FULL = Theorem(

@@ -10,6 +10,7 @@ iterates with weights (1 - eta mu)^-r.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from math import exp, sqrt
 from typing import TypeVar
 
@@ -60,11 +61,10 @@ MB_AC_SGD = Theorem(
     at_formula=tight_bounds.mb_ac_sgd,
 )
 
-MB_SGD_GCVX = Theorem(
+MB_SGD_GCVX = replace(
+    MB_SGD,
     label="mb-sgd:gcvx",
     name="mb_sgd_convex",
-    title="MB-SGD, averaged iterate",
-    algorithm="mb-sgd",
     strongly_convex=False,
     rate_formula=lambda *, L, sigma, M, K, T, D0: Rate(
         optimization=L * K * D0**2 / T, variance=sigma * D0 / sqrt(M * T)
@@ -75,8 +75,6 @@ MB_SGD_GCVX = Theorem(
     bound_formula=lambda rate, **_: Bound(
         optimization=2 * rate.optimization, variance=2 * rate.variance
     ),
-    at_formula=tight_bounds.mb_sgd,
-    eta_limit=1 / 2,
 )
 
 
@@ -114,32 +112,24 @@ MB_AC_SGD_GCVX = Theorem(
 )
 
 
-def _alone(formula: Callable[..., R]) -> Callable[..., R]:
-    """Return a formula of accelerated minibatch SGD at M = K = 1."""
-    return lambda *rate, M, K, **letters: formula(*rate, M=1.0, K=1.0, **letters)
+def _alone(minibatch: Theorem, *, label: str, name: str) -> Theorem:
+    """Return the theorem of accelerated SGD on one worker: accelerated minibatch at M = K = 1."""
+
+    def at_one(formula: Callable[..., R]) -> Callable[..., R]:
+        return lambda *rate, M, K, **letters: formula(*rate, M=1.0, K=1.0, **letters)
+
+    return replace(
+        minibatch,
+        label=label,
+        name=name,
+        algorithm="fedac-vanilla",
+        communicates=False,
+        rate_formula=at_one(minibatch.rate_formula),
+        eta_formula=at_one(minibatch.eta_formula),
+        bound_formula=at_one(minibatch.bound_formula),
+        at_formula=at_one(minibatch.at_formula),
+    )
 
 
-AC_SGD = Theorem(
-    label="ac-sgd",
-    name="ac_sgd",
-    algorithm="fedac-vanilla",
-    start="Psi0",
-    communicates=False,
-    rate_formula=_alone(MB_AC_SGD.rate_formula),
-    eta_formula=_alone(MB_AC_SGD.eta_formula),
-    bound_formula=_alone(MB_AC_SGD.bound_formula),
-    at_formula=tight_bounds.ac_sgd,
-)
-
-AC_SGD_GCVX = Theorem(
-    label="ac-sgd:gcvx",
-    name="ac_sgd_convex",
-    algorithm="fedac-vanilla",
-    strongly_convex=False,
-    communicates=False,
-    rate_formula=_alone(MB_AC_SGD_GCVX.rate_formula),
-    eta_formula=_alone(MB_AC_SGD_GCVX.eta_formula),
-    bound_formula=_alone(MB_AC_SGD_GCVX.bound_formula),
-    at_formula=tight_bounds.augmented(tight_bounds.ac_sgd, start="Psi0"),
-    augmented=True,
-)
+AC_SGD = _alone(MB_AC_SGD, label="ac-sgd", name="ac_sgd")
+AC_SGD_GCVX = _alone(MB_AC_SGD_GCVX, label="ac-sgd:gcvx", name="ac_sgd_convex")
