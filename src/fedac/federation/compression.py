@@ -76,15 +76,15 @@ def require_wire_seed(seed: int) -> int:
     return seed
 
 
-def bytes_of(wire: str, numbers: int) -> int:
+def bytes_of(wire: str, size: int) -> int:
     """Return the bytes of a vector.
 
     >>> [bytes_of(wire, 1024) for wire in WIRES]
     [4096, 2048, 1040]
     """
     if wire == INT8:
-        return numbers + 4 * -(-numbers // BLOCK)
-    return numbers * (2 if wire == BFLOAT16 else 4)
+        return size + 4 * -(-size // BLOCK)
+    return size * (2 if wire == BFLOAT16 else 4)
 
 
 def bytes_up(algorithm: Algorithm, dim: int, wire: str = FLOAT32) -> int:
@@ -132,10 +132,10 @@ def encode(wire: str, x: npt.ArrayLike, key: int | np.uint64, *, first: int = 0)
     return values.astype(np.float32).view(np.uint8)
 
 
-def decode(wire: str, data: Bytes, numbers: int) -> Array:
-    """Decode a vector of `numbers` numbers."""
+def decode(wire: str, data: Bytes, size: int) -> Array:
+    """Decode a vector with `size` coordinates."""
     if wire == INT8:
-        scales = data[: 4 * -(-numbers // BLOCK)].view(np.float32)
+        scales = data[: 4 * -(-size // BLOCK)].view(np.float32)
         codes = data[scales.nbytes :].view(np.int8)
         return _from_codes(codes.astype(np.float64), scales)
     if wire == BFLOAT16:
@@ -188,13 +188,13 @@ def _codes(
     with np.errstate(over="ignore", invalid="ignore"):
         j = np.arange(first, first + x.shape[-1], dtype=np.uint64)
         u = uniform(np.asarray(keys)[..., None], j)
-        return code_of(x, _per_number(scales, x.shape[-1]), u), scales
+        return code_of(x, _per_coordinate(scales, x.shape[-1]), u), scales
 
 
 def _from_codes(codes: Array, scales: Scales) -> Array:
     with np.errstate(invalid="ignore"):
-        return np.asarray(codes * _per_number(scales, codes.shape[-1]))
+        return np.asarray(codes * _per_coordinate(scales, codes.shape[-1]))
 
 
-def _per_number(scales: Scales, numbers: int) -> Scales:
-    return np.repeat(scales, BLOCK, axis=-1)[..., :numbers]
+def _per_coordinate(scales: Scales, size: int) -> Scales:
+    return np.repeat(scales, BLOCK, axis=-1)[..., :size]
