@@ -83,7 +83,7 @@ def test_table_and_files(fedac, tmp_path):
 
 
 def test_nothing_reaches_the_target(fedac):
-    code, out, _ = fedac(*SMALL, "--target", 1e-9)
+    code, out, _ = fedac(*SMALL, "--target", 1e-9, "-K", 4, "--tries", 4)
     assert code == 0
     assert "No method reached a suboptimality of 1e-09 on all seeds in 20 rounds." in out
     assert "MB: sent and received by a client that is present in every round." in " ".join(

@@ -487,7 +487,7 @@ def test_out_of_memory(fedac, monkeypatch):
         raise MemoryError
 
     monkeypatch.setattr("fedac.experiments.workload.run_problem", simulate)
-    code, out, err = fedac("run")
+    code, out, err = fedac("run", "--dataset", "synthetic")
     assert (code, out) == (1, "")
     assert err.startswith("fedac: out of memory; ")
 

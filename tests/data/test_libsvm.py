@@ -14,7 +14,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from scipy.sparse import csr_array, issparse
-from sklearn.datasets import load_svmlight_file
 
 from fedac.data import load_libsvm, readers
 from fedac.data.readers import parse_lines
@@ -209,6 +208,8 @@ def test_what_is_read_has_no_fault_and_is_what_scikit_learn_reads(lines):
     assert (parsed is None) == (readers._first_fault(text, 1, None) is not None)
     if parsed is None or not len(parsed[1]):
         return
+    from sklearn.datasets import load_svmlight_file  # slow to import
+
     X, y = load_svmlight_file(io.BytesIO(text), zero_based=False)
     np.testing.assert_array_equal(parsed[1], y)
     for part in ("indptr", "indices", "data"):

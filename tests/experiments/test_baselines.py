@@ -7,7 +7,6 @@ import math
 import numpy as np
 import pytest
 from scipy.optimize import minimize
-from sklearn.datasets import load_breast_cancer
 
 from fedac import Link, LogisticRegression, load
 from fedac.data import Clients
@@ -29,6 +28,8 @@ class Counted(LogisticRegression):
 
 
 def breast_cancer(kind=LogisticRegression, l2=1e-2):
+    from sklearn.datasets import load_breast_cancer  # slow to import
+
     X, y = load_breast_cancer(return_X_y=True)
     return kind((X - X.mean(axis=0)) / X.std(axis=0), 2.0 * y - 1, l2=l2)
 

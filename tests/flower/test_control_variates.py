@@ -109,12 +109,16 @@ class Watched:
         return np.concatenate([arrays[f"{name}/{i}"].ravel().astype(float) for i in range(2)])
 
 
-@pytest.mark.parametrize("weighting", ["examples", "uniform"])
 @pytest.mark.parametrize("algorithm", METHODS)
 @pytest.mark.parametrize(
-    ("options", "most"),
-    [({}, 1e-12), ({"dtype": np.float32}, 1e-5), ({"wire": "int8"}, 1e-12)],
-    ids=["float64", "float32", "int8"],
+    ("weighting", "options", "most"),
+    [
+        ("examples", {}, 1e-12),
+        ("uniform", {}, 1e-12),
+        ("examples", {"dtype": np.float32}, 1e-5),
+        ("uniform", {"wire": "int8"}, 1e-12),
+    ],
+    ids=["float64", "float64-uniform", "float32", "int8-uniform"],
 )
 def test_c_is_the_mean_of_all_c_m(algorithm, weighting, options, most, tmp_path):
     """Half of the clients a round, newcomers, counts that change, and replies that are lost."""

@@ -410,8 +410,7 @@ def test_an_optimizer_that_is_kept_continues():
 # -- faults ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("algorithm", ["fedac-i", "scaffold"])
-@pytest.mark.parametrize("wire", ["int8", "bfloat16"])
+@pytest.mark.parametrize(("algorithm", "wire"), [("fedac-i", "bfloat16"), ("scaffold", "int8")])
 def test_rounded_replies(algorithm, wire):
     own = Own(drawn)
     theirs = client_app(own.load_data, lambda data: TorchModel(linear(), data, loss, batch_size=3))

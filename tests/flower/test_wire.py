@@ -46,8 +46,7 @@ def assert_same_run(result, run) -> None:
     np.testing.assert_allclose(output, run.w, rtol=0, atol=1e-9)
 
 
-@pytest.mark.parametrize("weighting", ["examples", "uniform"])
-@pytest.mark.parametrize("wire", LOSSY)
+@pytest.mark.parametrize(("wire", "weighting"), [("int8", "examples"), ("bfloat16", "uniform")])
 @pytest.mark.parametrize("algorithm", [*METHODS, "scaffnew"])
 def test_a_federation_matches_the_simulator(algorithm, wire, weighting):
     federation = Five(3)
@@ -230,8 +229,10 @@ def test_a_reply_that_was_lost_is_made_again_with_the_same_draws():
 # -- checkpoints and options ---------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("wire", LOSSY)
-@pytest.mark.parametrize("algorithm", METHODS)
+@pytest.mark.parametrize(
+    ("algorithm", "wire"),
+    [("fedavg", "int8"), ("scaffold", "bfloat16"), ("fedac-i+cv+nesterov(1,0.3)", "int8")],
+)
 def test_a_resumed_run_ends_with_the_same_bits(algorithm, wire, tmp_path):
     path, more = tmp_path / "run.npz", options(wire)
     whole = Five(3).run(algorithm, 6, **more)

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow  # tests/test_docs.py checks names and links of the sources
+
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PACKAGES = [

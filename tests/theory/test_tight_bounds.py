@@ -17,6 +17,7 @@ from fedac.theory.theorems.base import golden_section
 
 repeatable = settings(deadline=None, derandomize=True, max_examples=60)
 every_theorem = pytest.mark.parametrize("one", THEOREMS, ids=lambda one: one.label)
+slow = pytest.mark.slow
 ROUNDING = 1 + 1e-9
 
 LETTERS = {"L": 1.0, "mu": 1e-2, "sigma": 1.0, "sigma4": 1.3, "Q": 0.5, "M": 64, "K": 16}
@@ -203,7 +204,7 @@ def closed_form(one, letters: dict[str, float]) -> float:
     return one.bound(**letters).total if one.least_steps <= letters["T"] else math.inf
 
 
-@repeatable
+@settings(repeatable, max_examples=30)
 @given(letters=constants())
 @every_theorem
 def test_the_minimum_is_at_most_the_closed_form(one, letters) -> None:
@@ -211,7 +212,7 @@ def test_the_minimum_is_at_most_the_closed_form(one, letters) -> None:
     assert one.best(**letters).bound.total <= closed_form(one, letters) * ROUNDING
 
 
-@pytest.mark.parametrize("K", [1, 16, 1024])
+@pytest.mark.parametrize("K", [pytest.param(K, marks=slow) for K in (1, 1024)] + [16])
 @every_theorem
 def test_no_step_size_of_a_grid_is_better(one, K: int) -> None:
     letters = LETTERS | {"K": K}

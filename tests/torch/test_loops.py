@@ -256,7 +256,13 @@ INDUCTOR = pytest.param(
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # PyTorch compiles with what it warns of
 @pytest.mark.parametrize(
-    ("what", "backend"), [("model", "eager"), ("step", "eager"), ("loop", "eager"), INDUCTOR]
+    ("what", "backend"),
+    [
+        ("model", "eager"),
+        pytest.param("step", "eager", marks=pytest.mark.slow),  # which is part of the loop
+        ("loop", "eager"),
+        INDUCTOR,
+    ],
 )
 @every_kind
 @pytest.mark.usefixtures("dynamo")
