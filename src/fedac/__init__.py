@@ -64,14 +64,9 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'fedac' has no attribute '{name}'")
     # Light packages first: importing a `Decay` must not import SciPy.
     homes = (
-        "algorithms",
-        "federation.schedule",
-        "federation.link",
-        "data",
-        "objectives",
-        "simulation",
+        "algorithms", "federation.schedule", "federation.link", "data", "objectives", "simulation",
         "experiments.comparison",
-    )
+    )  # fmt: skip
     modules = (import_module(f"fedac.{home}") for home in homes)
     return next(getattr(module, name) for module in modules if hasattr(module, name))
 

@@ -58,8 +58,6 @@ def style(algorithm: str) -> Style:
 def styles(algorithms: Sequence[str]) -> list[Style]:
     """Return different styles for the algorithms of one figure.
 
-    Examples
-    --------
     >>> [style.symbol for style in styles(["fedavg", "mine", "yours"])]
     ['diamond', 'star', 'pentagon']
     """
@@ -72,11 +70,8 @@ WIDTH = 7.0  # inches: the text width of a paper
 GREY = "0.35"
 GUIDE: dict[str, Any] = {"color": GREY, "linestyle": "--", "linewidth": 0.9, "zorder": 1}
 FONTS: dict[Any, Any] = {
-    "font.size": 8,
-    "axes.titlesize": 8,
-    "figure.titlesize": 9,
-    "axes.axisbelow": True,
-}
+    "font.size": 8, "axes.titlesize": 8, "figure.titlesize": 9, "axes.axisbelow": True,
+}  # fmt: skip
 
 
 def save_figure(figure: Figure, folder: Path, name: str) -> list[Path]:

@@ -39,16 +39,9 @@ class WorkerDiedError(RuntimeError):
 class Pool:
     """Worker processes that answer messages; `call` may be used from several threads.
 
-    Parameters
-    ----------
-    make_handler : callable
-        ``make_handler(payload, threads) -> handler``, a function of a module, called once in each
-        worker.
-    payload : bytes
-        What the workers need, usually a pickle.
-    threads : sequence of int
-        Threads of each worker's numerical libraries, unless the environment sets them. Its length
-        is the number of workers to keep.
+    Each worker calls ``make_handler(payload, threads) -> handler`` once, a function of a module.
+    `threads` has the number of threads of each worker's numerical libraries, unless the environment
+    sets them; its length is the number of workers to keep.
     """
 
     def __init__(

@@ -78,8 +78,6 @@ def import_named(kind: str, spec: str, is_kind: Callable[[Any], bool]) -> Any:
 def require_positive(name: str, value: float) -> float:
     """Return a finite number above zero as a float.
 
-    Examples
-    --------
     >>> require_positive("eta", -1.0)
     Traceback (most recent call last):
     ...
@@ -132,8 +130,6 @@ class ParsedPiece(NamedTuple):
 def parse_piece(text: str) -> ParsedPiece:
     """Parse ``name(number, ..., keyword=number)``; the parentheses may be missing.
 
-    Examples
-    --------
     >>> parse_piece("nesterov(1, beta=0.3)")
     ParsedPiece(name='nesterov', positional=(1.0,), named={'beta': 0.3})
     """

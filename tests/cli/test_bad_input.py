@@ -219,9 +219,9 @@ def test_odd_file_names_do_not_break_the_line(assert_refused, write):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["frob"], "No such command 'frob'; known: demo, run, "),
-        (["data", "frob"], "No such command 'frob'; known: list, fetch, path"),
-        (["--frob"], "known: demo, run, "),
+        (["frob"], "unknown command 'frob'; known: algorithms, compare, "),
+        (["data", "frob"], "unknown command 'frob'; known: fetch, list, path"),
+        (["--frob"], "No such option '--frob'; see 'fedac --help'"),
         (["run", "--frob"], "; see 'fedac run --help'"),
         (["run", "--etaa", "1"], "--eta"),
         (["run", "stray"], "(stray); see 'fedac run --help'"),

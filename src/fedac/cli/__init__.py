@@ -31,20 +31,10 @@ START = """Where to start:
 
 # The module of each command, in the order of the help page.
 COMMANDS = {
-    "demo": "fedac.cli.paper",
-    "run": "fedac.cli.run",
-    "compare": "fedac.cli.compare",
-    "algorithms": "fedac.cli.algorithms",
-    "split": "fedac.cli.data",
-    "sweep": "fedac.cli.sweep",
-    "export": "fedac.cli.sweep",
-    "merge": "fedac.cli.sweep",
-    "reproduce": "fedac.cli.paper",
-    "report": "fedac.cli.sweep",
-    "instability": "fedac.cli.paper",
-    "plan": "fedac.cli.plan",
-    "data": "fedac.cli.data",
-}
+    "demo": "paper", "run": "run", "compare": "compare", "algorithms": "algorithms",
+    "split": "data", "sweep": "sweep", "export": "sweep", "merge": "sweep", "reproduce": "paper",
+    "report": "sweep", "instability": "paper", "plan": "plan", "data": "data",
+}  # fmt: skip
 
 
 @click.group(
@@ -113,7 +103,7 @@ def _fail(message: str, code: int) -> int:
 
 
 def _fail_usage(error: click.ClickException) -> int:
-    """Report a bad command line with the known commands, or where to find the options."""
+    """Report a bad command line, and where to find the options."""
     message = error.format_message()
     context = error.ctx if isinstance(error, click.UsageError) else None
     if context is None:
@@ -121,7 +111,4 @@ def _fail_usage(error: click.ClickException) -> int:
     if message == context.get_help():  # no command given
         print(message, file=sys.stderr)
         return 2
-    hint = f"see '{context.command_path} --help'"
-    if isinstance(context.command, click.Group):
-        hint = f"known: {', '.join(context.command.list_commands(context))}"
-    return _fail(f"{message.rstrip('.')}; {hint}", 2)
+    return _fail(f"{message.rstrip('.')}; see '{context.command_path} --help'", 2)

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
+from fedac.algorithms import ALGORITHMS, Algorithm, compose, expand
+from fedac.algorithms.catalog import LOCAL_RULES, MEMORIES, SERVER_RULES, WELL_KNOWN, Piece
+from fedac.algorithms.parsing import find_algorithm, signature
 from fedac.cli import options
-
-if TYPE_CHECKING:
-    from fedac.algorithms import Algorithm
-    from fedac.algorithms.catalog import Piece
 
 KINDS = {
     "local_rules": "Local rules: one step of a client. g is a stochastic gradient at w, unless a "
@@ -37,9 +36,6 @@ Values separated by | are several methods: fedavg+nesterov(0.7|1, 0.9).
 @options.json_option()
 def algorithms_command(*, names: tuple[str, ...], as_json: bool) -> None:
     """List the pieces and names of methods, with their rules, traffic and memory."""
-    from fedac.algorithms import expand
-    from fedac.algorithms.parsing import find_algorithm
-
     if names:
         methods = [find_algorithm(one) for name in names for one in expand(name)]
         listed = {"methods": [{"name": method.name} | _traffic(method) for method in methods]}
@@ -58,9 +54,6 @@ def algorithms_command(*, names: tuple[str, ...], as_json: bool) -> None:
 
 
 def _everything() -> dict[str, list[dict[str, Any]]]:
-    from fedac.algorithms import ALGORITHMS
-    from fedac.algorithms.catalog import LOCAL_RULES, MEMORIES, SERVER_RULES, WELL_KNOWN
-
     baselines = [name for name in ALGORITHMS if name not in LOCAL_RULES]
     return {
         "local_rules": [_piece(name, piece, "") for name, piece in LOCAL_RULES.items()],
@@ -81,8 +74,6 @@ def _everything() -> dict[str, list[dict[str, Any]]]:
 
 def _piece(name: str, piece: Piece, rule: str, *, given: int = 0) -> dict[str, Any]:
     """Describe a piece, and the simplest method that contains it."""
-    from fedac.algorithms.parsing import signature
-
     example = (rule, name) if rule else (name,)
     return {
         "name": signature(name, piece.make, given=given),
@@ -95,8 +86,6 @@ def _piece(name: str, piece: Piece, rule: str, *, given: int = 0) -> dict[str, A
 
 def _example(pieces: tuple[str, ...]) -> Algorithm:
     """Compose pieces; required numbers do not matter here."""
-    from fedac.algorithms import compose
-
     numbers = {"prox": "(0.5)", "gpa": "(0.5, 0.5)", "step": "(0.5)"}
     return compose(*(piece + numbers.get(piece, "") for piece in pieces))
 

@@ -102,7 +102,7 @@ def print_table(
     for heading, *cells in columns:
         whole = " ".join(cells).split() if heading in words else cells
         narrowest.append(max(map(cell_len, [*heading.split(), *whole])))
-    # A column has a border on its left and a space on either side. Where not even the narrowest
+    # A column has a border on its left and a space on either side. If not even the narrowest
     # table fits, the terminal wraps its lines.
     console.width = max(console.width, sum(narrowest) + 3 * len(columns) + 1)
     spare = console.width - sum(narrowest) - 3 * len(columns) - 1

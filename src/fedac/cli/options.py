@@ -1,4 +1,4 @@
-"""Options of commands: those of the Spec, shared ones, paths, and how help pages show them."""
+"""Command-line options: derived from the Spec or shared by several commands; help pages."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from fedac.algorithms import ALGORITHMS, split_names
 from fedac.errors import InputError
 from fedac.federation.spec import Option, OptionSet, Spec, command_option, group_of, options_of
 from fedac.paths import require_writable
+from fedac.validate import unknown_name
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -171,22 +172,17 @@ class Group(click.Group):
         return [*self.modules, *self.commands]
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        """Return a command: the function of its name, of its module."""
+        """Return a command, such as ``run_command`` of ``fedac.cli.run``."""
         if name not in self.modules:
             return super().get_command(ctx, name)
-        found: click.Command = getattr(import_module(self.modules[name]), f"{name}_command")
+        module = import_module(f"fedac.cli.{self.modules[name]}")
+        found: click.Command = getattr(module, f"{name}_command")
         return found
 
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find a command; suggest the nearest name, as Click does since version 8.5."""
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+        """Find a command, or raise InputError with the known ones."""
         if args[0] not in self.list_commands(ctx) and not args[0].startswith("-"):
-            from difflib import get_close_matches
-
-            near = get_close_matches(args[0], self.list_commands(ctx), n=1)
-            hint = f" Did you mean '{near[0]}'?" if near else ""
-            ctx.fail(f"No such command '{args[0]}'.{hint}")
+            raise unknown_name("command", args[0], self.list_commands(ctx))
         return super().resolve_command(ctx, args)
 
 
@@ -221,7 +217,7 @@ def _spec_option(known: OptionSet, name: str, option: Option) -> Callable[[F], F
 
 
 def read_spec(known: OptionSet, given: Mapping[str, Any]) -> Spec:
-    """Return the Spec of the options that were given; the others are None."""
+    """Return the Spec of the options that were given, as Click parsed them."""
     from fedac.federation.spec_checks import check_spec
 
     return check_spec(replace(known, spell=command_option), read_values(known, given))

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from fedac.algorithms import get
 from fedac.cli import console, options
 from fedac.cli.sweep import counts, run_with_bar
 from fedac.errors import DataError, InputError
@@ -161,7 +162,6 @@ def _tuned_runs(
 
 def _print_comparison(runs: pd.DataFrame) -> None:
     """Print how far our runs are from the published ones: in all, the worst, and in rounds."""
-    from fedac.algorithms import get
     from fedac.experiments.reproduction import published as paper
     from fedac.experiments.summary import edge_note, fewest_note, records
 
@@ -247,7 +247,6 @@ def demo_command(out: Path) -> None:
 
 def _print_rounds(curves: pd.DataFrame) -> None:
     """Print the fewest rounds of every algorithm, and the winner."""
-    from fedac.algorithms import get
     from fedac.experiments.reproduction.demo import GRID, TARGET
     from fedac.experiments.summary import fewest_note, records
 

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from fedac.algorithms import get
+from fedac.algorithms.hyperparameters import as_fedac
 from fedac.cli import console, options
 from fedac.errors import InputError
 from fedac.federation.spec import OptionSet, command_option, options_of
@@ -122,8 +124,7 @@ def _given_constants(given: dict[str, Any]) -> Constants:
     from fedac.theory.constants import Constants
 
     known = {letter: given[name] for letter, name in LETTERS.items() if given[name] is not None}
-    missing = [f"--{LETTERS[name]}" for name in ("L", "sigma", "D0") if name not in known]
-    if missing:
+    if missing := [f"--{LETTERS[name]}" for name in ("L", "sigma", "D0") if name not in known]:
         raise InputError(f"pass a --dataset, or the constants: {', '.join(missing)} missing")
     return Constants(**known)
 
@@ -140,9 +141,8 @@ def _objective(given: dict[str, Any]) -> ConvexObjective:
     find_loss(given["loss"])
     l2 = require_positive("l2", given["l2"])
     with console.download_bar(given["dataset"]) as show:
-        loaded = load(given["dataset"], show)
-    intercept = given["intercept"]
-    return make_objective(given["loss"], loaded.X, loaded.y, l2=l2, intercept=intercept)
+        data = load(given["dataset"], show)
+    return make_objective(given["loss"], data.X, data.y, l2=l2, intercept=given["intercept"])
 
 
 def _calibrate(given: dict[str, Any], how: dict[str, Any]) -> Comparison:
@@ -257,7 +257,6 @@ def _name(choice: Choice) -> str:
 
 
 def _print_calibration(found: Comparison, how: dict[str, Any], unit: str) -> None:
-    from fedac.algorithms import get
     from fedac.cli.compare import scientific
     from fedac.experiments.comparison.calibration import recommended
     from fedac.experiments.comparison.table import written
@@ -357,8 +356,6 @@ def _as_json(constants: Constants, plan: Plan, found: Comparison | None) -> dict
 
 
 def _choice_as_json(choice: Choice) -> dict[str, Any]:
-    from fedac.algorithms.hyperparameters import as_fedac
-
     theorem, bound, hp = choice.theorem, choice.bound, choice.step_size.hp
     lam = {} if theorem.strongly_convex else {"lam": choice.step_size.lam}
     return {

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from fedac.algorithms.hyperparameters import as_fedac
 from fedac.cli import console, options
 from fedac.cli.console import notice
 from fedac.errors import InputError
@@ -200,8 +201,6 @@ def _federation_as_json(
 
 
 def _run_as_json(result: Result, run: Run, f_star: float, link: Link) -> dict[str, Any]:
-    from fedac.algorithms.hyperparameters import as_fedac
-
     # The coefficients of FedAc, which every algorithm has, then its own numbers.
     hp = asdict(as_fedac(run.hyperparameters)) | asdict(run.hyperparameters)
     hp.pop("eta")
@@ -244,33 +243,24 @@ def _finite(value: float) -> float | None:
 def _print_result(result: Result, f_star: float, what_is_run: str, link: Link) -> None:
     schedule, no_minimum = result.schedule, math.isnan(f_star)
     what, zero = ("loss", 0.0) if no_minimum else ("suboptimality", f_star)
-
-    def above(loss: float) -> str:
-        return "-" if math.isnan(loss) else f"{loss - zero:.4e}"
-
-    columns: dict[str, Callable[[Run], str]] = {}
-    if len({run.algorithm for run in result.runs}) > 1:
-        columns["algorithm"] = lambda run: run.algorithm
-    columns |= {
-        "eta": lambda run: f"{run.eta:g}",
-        "status": lambda run: run.status,
-        f"best {what}": lambda run: above(run.trained_loss),
-        f"final {what}": lambda run: above(run.final_loss),
-    }
-    if any(run.test_loss.size for run in result.runs):
-        columns |= {
-            "test loss": lambda run: f"{run.test_loss[-1]:.4e}" if run.status == "ok" else "-",
-            "test accuracy": lambda run: (
-                f"{run.test_accuracy[-1]:.4f}" if run.status == "ok" else "-"
-            ),
-        }
-    columns |= {
-        "MB": lambda run: f"{result.megabytes_of(run)[-1]:.3g}",
-        "seconds on link": lambda run: f"{result.seconds_of(run, link)[-1]:.3g}",
-    }
+    several = len({run.algorithm for run in result.runs}) > 1
+    tested = any(run.test_loss.size for run in result.runs)
+    rows = []
+    for run in result.runs:
+        losses = (run.trained_loss, run.final_loss)
+        row = [run.algorithm] if several else []
+        row += [f"{run.eta:g}", run.status]
+        row += ["-" if math.isnan(loss) else f"{loss - zero:.4e}" for loss in losses]
+        if tested and run.status == "ok":
+            row += [f"{run.test_loss[-1]:.4e}", f"{run.test_accuracy[-1]:.4f}"]
+        elif tested:
+            row += ["-", "-"]
+        cost = (result.megabytes_of(run)[-1], result.seconds_of(run, link)[-1])
+        rows.append([*row, *(f"{value:.3g}" for value in cost)])
+    headings = ["algorithm"] * several + ["eta", "status", f"best {what}", f"final {what}"]
     console.print_table(
-        columns,
-        [[write(run) for write in columns.values()] for run in result.runs],
+        [*headings, *["test loss", "test accuracy"] * tested, "MB", "seconds on link"],
+        rows,
         words={"algorithm", "status"},
         title=f"{what_is_run}, K={schedule.K}, T={schedule.T}, {schedule.rounds} rounds, "
         f"{'no F*' if no_minimum else f'F*={f_star:.6f}'}",

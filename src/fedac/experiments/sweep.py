@@ -173,7 +173,8 @@ def require_where(jobs: int | None, on: str | None, ray_address: str | None) -> 
         raise InputError(f"a sweep runs on 'ray' or, without on, on this machine, not on '{on}'")
     if on is None and ray_address is not None:
         raise InputError("the address of a Ray cluster needs on='ray'")
-    require_address(ray_address)
+    if ray_address is not None:
+        require_address(ray_address)
     if jobs is None:
         return
     if on is not None:
