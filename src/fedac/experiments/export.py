@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -69,7 +68,7 @@ def write_csv(store: Store, path: Path, link: Link = DEFAULT_LINK) -> int:
     """
     runs = with_costs(store.frame(), link)
     columns = [*CONFIGURATION, *RESULTS, *_options(runs), *_metrics(runs), *COSTS]
-    return _write_csv(runs[columns], path)
+    return _write(runs[columns], path)
 
 
 def write_traces(store: Store, path: Path, link: Link = DEFAULT_LINK) -> int:
@@ -80,7 +79,7 @@ def write_traces(store: Store, path: Path, link: Link = DEFAULT_LINK) -> int:
     points = with_costs(points, link, at="step")
     points["suboptimality"] = points["loss"] - points["f_star"]
     columns = ["key", *CONFIGURATION, *_options(runs), "status", "step", "loss", "suboptimality"]
-    return _write_csv(points[[*columns, *_metrics(runs), *COSTS]], path)
+    return _write(points[[*columns, *_metrics(runs), *COSTS]], path)
 
 
 def write_parquet(store: Store, path: Path, link: Link = DEFAULT_LINK) -> int:
@@ -89,9 +88,7 @@ def write_parquet(store: Store, path: Path, link: Link = DEFAULT_LINK) -> int:
         import_module("pyarrow")
     except ImportError:
         raise InputError("Parquet needs pyarrow: pip install 'fedac[parquet]'") from None
-    runs = with_costs(store.frame(), link).drop(columns=TRAFFIC)
-    _write(path, lambda file: runs.to_parquet(file, engine="pyarrow", index=False))
-    return len(runs)
+    return _write(with_costs(store.frame(), link).drop(columns=TRAFFIC), path, parquet=True)
 
 
 def _options(runs: pd.DataFrame) -> list[str]:
@@ -113,13 +110,15 @@ def _metrics(runs: pd.DataFrame) -> list[str]:
     return METRICS if (runs["test"] != "").any() else []
 
 
-def _write_csv(table: pd.DataFrame, path: Path) -> int:
-    _write(path, lambda file: table.to_csv(file, mode="wb", index=False, lineterminator="\n"))
-    return len(table)
-
-
-def _write(path: Path, write: Callable[[BinaryIO], object]) -> None:
+def _write(table: pd.DataFrame, path: Path, *, parquet: bool = False) -> int:
     """Write a file atomically; "-" is stdout, and devices and pipes are written directly."""
+
+    def write(file: BinaryIO) -> None:
+        if parquet:
+            table.to_parquet(file, engine="pyarrow", index=False)
+        else:
+            table.to_csv(file, mode="wb", index=False, lineterminator="\n")
+
     try:
         stdout = str(path) == "-"
         if stdout or (path.exists() and not (path.is_file() or path.is_dir())):
@@ -133,3 +132,4 @@ def _write(path: Path, write: Callable[[BinaryIO], object]) -> None:
         raise
     except OSError as error:
         raise InputError(f"cannot write '{path}': {error.strerror or error}") from None
+    return len(table)

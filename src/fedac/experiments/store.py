@@ -105,7 +105,7 @@ COLUMNS = [
     "n_samples", "n_features", "record_every", "precision", "seconds", "version", "created",
     "trained_loss", "data_hash", "mu",
 ]  # fmt: skip
-# Columns that a table does not show, and those that costs are computed from.
+# Columns that a table does not show, and the columns that costs are computed from.
 HASHES = ["fingerprint", "rows_hash", "split_hash", "test_hash"]
 TRAFFIC = ["bytes_up", "bytes_down", "minibatch"]
 # The parts of an outcome that are columns.

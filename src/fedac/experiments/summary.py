@@ -88,7 +88,7 @@ def fewest_rounds(tuned: pd.DataFrame, target: float) -> pd.DataFrame:
     Each seed has its own fewest rounds, infinity if it misses the target. ``rounds`` is their
     median (the upper one of an even number, which some seed needed), ``fewest`` and ``most`` are
     their range, ``least`` is the fewest rounds of any run, and ``text`` writes all of it. The other
-    columns are those of `summarize` for the cell with this number of rounds.
+    columns come from `summarize`, for the cell with this number of rounds.
     """
     made = tuned.assign(made=tuned["T"] / tuned["K"])
     rounds = made["made"].where(tuned["suboptimality"] <= target, math.inf)

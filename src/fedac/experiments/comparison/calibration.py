@@ -21,7 +21,7 @@ from fedac.theory.planner import SLACK, divisors
 
 METHODS = ("fedac-i", "fedac-ii", "fedavg", "mb-sgd", "mb-ac-sgd")
 TRIES, REPEATS = 9, 3
-# Number of divisors of T to try as K; with a target instead of T, these K and this many rounds.
+# Number of divisors of T to try as K; with a target instead of T, these K and these rounds.
 MOST_K = 5
 TARGET_K, TARGET_ROUNDS = (1, 8, 64, 512), 200
 # Total number of gradients, about half a minute on two cores. Fewer workers save time.
@@ -48,7 +48,7 @@ def planners_question(
     """Return the question for `problem`: ``dataset``, ``loss``, ``l2`` and ``intercept`` of a grid.
 
     M, T, target and round_cost are as in `fedac.theory.planner.plan`. Without a link, a second is
-    a gradient. `seed` is the seed of the tuning.
+    a gradient.
 
     >>> question = planners_question({"dataset": "synthetic", "l2": 1e-2}, M=64, T=256, target=None)
     >>> question.spec.local_steps, question.spec.steps

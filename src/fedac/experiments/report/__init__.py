@@ -14,14 +14,7 @@ from typing import TYPE_CHECKING, Any
 from fedac.errors import InputError
 from fedac.experiments.export import with_costs
 from fedac.experiments.page import assemble, rounded, write_page
-from fedac.experiments.reproduction.published import (
-    CLAIMS,
-    MANY_WORKERS,
-    headlines,
-    paper_datasets,
-    published_cells,
-    published_runs,
-)
+from fedac.experiments.reproduction import published as paper
 from fedac.experiments.summary import CELL, PROBLEM, find_spread, labels_of, summarize, tuned
 from fedac.federation.link import DEFAULT_LINK, Link
 from fedac.plotting import STYLES, styles
@@ -84,12 +77,12 @@ def page_data(
     best = tuned(frame)
     # Replaces the computing time, whose sum is in `info`.
     best["seconds"] = best.groupby(CELL)["link_seconds"].transform("mean")
-    published = published_cells(best, published_runs())
+    published = paper.published_cells(best, paper.published_runs())
     problems, algorithms = _problems(frame, best), _algorithms(frame)
     targets = sorted({*TARGETS, *problems["target"]}, reverse=True)
     cells = summarize(best, band).merge(published[[*CELL, *THEIRS]], how="left", on=CELL)
     cells = _in_order(cells.assign(rounds=cells["T"] / cells["K"]))
-    rounds = _in_order(headlines(best, published, targets))
+    rounds = _in_order(paper.headlines(best, published, targets))
     steps, curves = _traces(frame, traces, cells, best)
     tested = bool((frame["test"] != "").any())
     middle, spread = find_spread(band)
@@ -111,7 +104,7 @@ def page_data(
         "seeds": {"middle": middle, "band": spread},
         "link": link.in_words(),
         "stragglers": bool(link.stragglers),
-        "many_workers": MANY_WORKERS,
+        "many_workers": paper.MANY_WORKERS,
         "made": _provenance(info),
     }
 
@@ -155,7 +148,7 @@ def _problems(frame: pd.DataFrame, best: pd.DataFrame) -> pd.DataFrame:
     Problems of the paper's text come first.
     """
     seeds = frame.groupby(PROBLEM)["seed"].transform("nunique")
-    frame = frame.assign(paper=paper_datasets(frame), seeds=seeds)
+    frame = frame.assign(paper=paper.paper_datasets(frame), seeds=seeds)
     columns = [*PROBLEM, "f_star", "n_samples", "n_features", "seeds", "paper"]
     problems = frame[columns].drop_duplicates(PROBLEM).sort_values(PROBLEM, ignore_index=True)
     runs = [best.merge(problems.loc[[i], [*PROBLEM, "paper"]]) for i in problems.index]
@@ -168,9 +161,9 @@ def _problems(frame: pd.DataFrame, best: pd.DataFrame) -> pd.DataFrame:
     if problems["T"].nunique() > 1:
         problems["problem"] += problems["T"].map(", T = {}".format)
     problems["problem"] += problems["federation"].map(lambda name: name and f", {name}")
-    claims = [claim[:2] for claim in CLAIMS]
+    claims = [claim[:2] for claim in paper.CLAIMS]
     keys = zip(problems["paper"], problems["l2"], problems["federation"], strict=True)
-    other = [(paper, l2) not in claims or bool(federation) for paper, l2, federation in keys]
+    other = [(name, l2) not in claims or bool(federation) for name, l2, federation in keys]
     return problems.assign(other=other).sort_values("other", kind="stable")
 
 
@@ -181,7 +174,7 @@ def _target(best: pd.DataFrame) -> float:
     """
     best = best[best["M"] == best["M"].max()]
     first = best.iloc[0]
-    for claim in CLAIMS:
+    for claim in paper.CLAIMS:
         if tuple(first[["paper", "l2", "M"]]) == claim[:3] and not first["federation"]:
             return claim.target
     by_seed = best.groupby(["algorithm", "seed"])["suboptimality"].min()

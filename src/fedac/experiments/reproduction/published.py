@@ -10,15 +10,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from fedac.data.registry import SOURCES
-from fedac.experiments.summary import (
-    A9A,
-    CELL,
-    CURVE,
-    FEWEST_TRIED,
-    PROBLEM,
-    fewest_rounds,
-    summarize,
-)
+from fedac.experiments import summary
+from fedac.experiments.summary import CELL, CURVE, PROBLEM, fewest_rounds
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -79,7 +72,7 @@ def paper_datasets(frame: pd.DataFrame) -> pd.Series[str]:
         & (frame["n_features"] == epsilon.n_features)
     )
     names = is_epsilon.map({True: epsilon.name, False: ""})
-    return names.mask(frame["data_hash"].isin(A9A.values()), "a9a")
+    return names.mask(frame["data_hash"].isin(summary.A9A.values()), "a9a")
 
 
 def published_cells(tuned: pd.DataFrame, published: pd.DataFrame) -> pd.DataFrame:
@@ -91,7 +84,7 @@ def published_cells(tuned: pd.DataFrame, published: pd.DataFrame) -> pd.DataFram
     """
     paper = (tuned["T"] == T) & (tuned["federation"] == "")
     ours = tuned[paper & (tuned["algorithm"] != NOT_COMPARABLE)]
-    ours = summarize(ours.assign(paper_dataset=paper_datasets(ours)))
+    ours = summary.summarize(ours.assign(paper_dataset=paper_datasets(ours)))
     theirs = published.rename(columns={"dataset": "paper_dataset", "eta": "published_eta"})
     match = ["paper_dataset", "l2", "algorithm", "M", "K"]
     theirs = theirs[[*match, "published_eta", "best_loss"]]
@@ -124,7 +117,7 @@ def headlines(tuned: pd.DataFrame, cells: pd.DataFrame, targets: Iterable[float]
         published = fewest_rounds(theirs, target)[[*CURVE, "text"]]
         published = published.rename(columns={"text": "published"})
         # The authors tried every K: the edge of `cells` is not theirs.
-        published = published.replace(FEWEST_TRIED, "", regex=True)
+        published = published.replace(summary.FEWEST_TRIED, "", regex=True)
         ours = fewest_rounds(tuned, target).merge(published, how="left", on=CURVE)
         tables.append(ours.assign(target=target))
     workers = tuned[tuned["federation"] == ""]
