@@ -10,7 +10,7 @@ import pytest
 from hypothesis import settings
 
 from fedac.data import Dataset, load
-from fedac.simulation.engines.linear.kernels.compiling import compiled_dir
+from fedac.simulation.engines.linear.kernels.interface import compiled_dir
 
 # A busy machine must not fail a test; `make bench` measures speed.
 settings.register_profile("fedac", deadline=None)

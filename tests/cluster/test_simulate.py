@@ -29,10 +29,11 @@ def numbers_of_actors(name: str) -> tuple[int, ...]:
 # One driver runs everything, with 1, 2 or 3 actors that have a quarter or half of a core.
 DRIVER = """
 import runpy, sys, traceback, warnings
+from dataclasses import replace
 from pathlib import Path
 import numpy as np
 from fedac.cluster import connect, nodes
-from fedac.simulation.engines.ray import driver
+from fedac.simulation.engines import ray as driver
 
 file, out, *pairs = sys.argv[1:]
 scenarios = runpy.run_path(file)
@@ -42,16 +43,16 @@ class CountedMoves(driver.MemoryPlacement):
     def assign(self, members, bounds):
         global moves
         for move in super().assign(members, bounds):
-            moves += len(move.clients)
+            moves += len(move[2])
             yield move
 
 driver.MemoryPlacement = CountedMoves
 with connect():
     first, second = nodes()
-    cpus = [(first, 0.25), (second, 0.5), (first, 0.25)]
+    cpus = [replace(first, cpus=0.25), replace(second, cpus=0.5), replace(first, cpus=0.25)]
     for pair in pairs:
         name, actors = pair.split("-")
-        driver.nodes_with_cores = lambda: [driver.NodeShare(*x) for x in cpus[: int(actors)]]
+        driver.nodes_with_cores = lambda: cpus[: int(actors)]
         queries, moves = [], 0
         try:
             result = scenarios["SCENARIOS"][name](on="ray", on_progress=queries.append)

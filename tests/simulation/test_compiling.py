@@ -13,9 +13,8 @@ from pathlib import Path
 import pytest
 
 import fedac
-from fedac.simulation.engines.linear import engine
-from fedac.simulation.engines.linear.kernels import compiling
-from fedac.simulation.engines.linear.kernels.compiling import compiled, compiled_dir
+from fedac.simulation.engines.linear.kernels import interface as compiling
+from fedac.simulation.engines.linear.kernels.interface import compiled, compiled_dir
 
 pytestmark = pytest.mark.slow
 
@@ -74,7 +73,7 @@ def test_all_that_kernels_import_counts_as_their_source() -> None:
             used |= {f"{folder}.{name}"[1:] for name in names.split(", ")}
     files = {f"{name.replace('.', '/')}.py" for name in used}
     # Of these, nothing is compiled: they hold types, errors and the compiler itself.
-    plain = {"simulation/engines/linear/kernels/compiling.py", "validate.py", "errors.py"}
+    plain = {"paths.py", "validate.py", "errors.py"}
     known = {*compiling.SOURCES, *plain, "algorithms/algorithm.py"}
     assert {file for file in files if (package / file).exists()} <= known
 
@@ -193,4 +192,4 @@ def test_errors_of_background_work_reach_the_caller() -> None:
         raise RuntimeError("mine")
 
     with pytest.raises(RuntimeError, match="mine"):
-        engine._run_interruptibly(fail, lambda: None)
+        compiling.compile_interruptibly(fail, lambda: None)

@@ -2,13 +2,13 @@
 
 **Lanes.** A lane is one run: an algorithm with its hyperparameters, so with one step size. All
 lanes of a problem draw the same rows, so they advance together, and a row of data is read once for
-all of them. Lanes with equally many sequences (w_ag and w are two) form a group (`lanes`), whose
+all of them. Lanes with equally many sequences (w_ag and w are two) form a group (`rounds`), whose
 states are one array of shape (coordinates, sequences, lanes). A kernel takes up to 16 lanes of a
 group at a time: S sequences of V lanes, S*V numbers per coordinate side by side in the processor's
 vector registers (`kernels/simd` has the vector type, and the templates that give a kernel its
 width).
 
-**Clients.** `kernels/types.Draws` holds the participants of a round and their draws. Rows are
+**Clients.** `kernels/interface.Draws` holds the participants of a round and their draws. Rows are
 sorted by client, so that a client's rows lie between two bounds. Absent clients cost nothing.
 Below, a worker is a participating client.
 
@@ -45,23 +45,22 @@ the start and times each other (`dense`).
 between their rounds (`fedac.algorithms.algorithm`). Then every client starts from its own
 state, a combination of the broadcast and its memory, and its message is a combination too
 (`client_rounds`; the kernel is `kernels/client_rounds.run_clients`). The server's rule is called
-once a round, by the algorithm, on the exact states of all lanes (`lanes`).
+once a round, by the algorithm, on the exact states of all lanes (`rounds.LaneGroup`).
 
-**The kernel** is `kernels/steps.run_workers`; `kernels/types` has its arguments. For every worker
-of its strands `draw_rows` lists the rows it draws (by `fedac.federation.sampling`, a pure function
-of seed, worker and step). Then, for each step: the margin of the row, the derivative of the loss
-(`kernels/losses`), and the row added to Y. A batch first takes all its derivatives, then adds its
-rows; the type of `Scratch.slopes` chooses between the two loops, so that single rows pay nothing
-for it. A worker's move is multiplied by its weight. `finish_round` turns the total into the
+**The kernel** is `kernels/steps.run_workers`; `kernels/interface` has its arguments. For every
+worker of its strands `draw_rows` lists the rows it draws (by `fedac.federation.sampling`, a pure
+function of seed, worker and step). Then, for each step: the margin of the row, the derivative of
+the loss (`kernels/losses`), and the row added to Y. A batch first takes all its derivatives, then
+adds its rows; the type of `Scratch.slopes` chooses between the two loops, so that single rows pay
+nothing for it. A worker's move is multiplied by its weight. `finish_round` turns the total into the
 averaged state.
 
 **Many nodes.** With ``on="ray"`` the strands of a round are shared among actors on the nodes of a
-cluster, not among threads here (`engines/ray`: `driver` and `actor`). All else stays with the
-driver, which adds up the totals of all strands in order. So results do not depend on the number of
-nodes either. Actors keep the memories of clients; a client that moves to another actor takes its
-memory along.
+cluster, not among threads here (`engines/ray`). All else stays with the driver, which adds up the
+totals of all strands in order. So results do not depend on the number of nodes either. Actors keep
+the memories of clients; a client that moves to another actor takes its memory along.
 
-**Warm-up.** Kernels are compiled when first called and kept on disk (`kernels/compiling`). Before
+**Warm-up.** Kernels are compiled when first called and kept on disk (`kernels/interface`). Before
 the run, one worker takes a round of each length through the same code path; the clock starts after
 that.
 """

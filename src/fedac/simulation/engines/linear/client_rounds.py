@@ -14,6 +14,7 @@ import os
 import sys
 from collections.abc import Iterable
 from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,19 +27,19 @@ from fedac.simulation.engines.linear.coefficients import (
     Affine,
     ClientForm,
     client_form,
-    to_combinations,
+    echoes_of,
     without_sums,
 )
-from fedac.simulation.engines.linear.kernels.simd import aligned, vector_width
-from fedac.simulation.engines.linear.kernels.types import (
+from fedac.simulation.engines.linear.kernels.interface import (
     ClientCoefficients,
     Closing,
+    Combinations,
     Draws,
     Memories,
 )
-from fedac.simulation.engines.linear.lanes import LaneGroup, echoes_of
-from fedac.simulation.engines.linear.rounds import LocalRounds, padded
-from fedac.simulation.engines.linear.workers import Context, RemoteRound, Widths, sum_strands
+from fedac.simulation.engines.linear.kernels.simd import aligned, vector_width
+from fedac.simulation.engines.linear.rounds import LaneGroup, LocalRounds, padded
+from fedac.simulation.engines.linear.workers import Context, Widths, sum_strands
 from fedac.validate import Array
 
 # Clients whose memories are moved at a time when lanes leave.
@@ -48,121 +49,98 @@ MAP_NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)
 
 
 class ClientRounds(LocalRounds):
-    """Takes groups of lanes through rounds with their own `enter` and `leave`."""
+    """Takes a group of lanes through rounds with their own `enter` and `leave`."""
 
-    def __init__(self, context: Context, groups: list[LaneGroup]) -> None:
-        self._without_sums = {
-            # A decaying step size may become too small on the way.
-            group: not group.decays
-            and all(
-                without_sums(client_form(lane, gap), gap, context.rows.dtype) is not None
-                for lane in group.lanes
-                for gap in set(context.problem.schedule.gaps)
-            )
-            for group in groups
-        }
-        super().__init__(context, groups)
-        self._memories = {group: self._make_memories(group) for group in groups}
-
-    def widths(self, group: LaneGroup) -> Widths:
-        """Return what the kernels of a group compute with; the same in every round."""
-        K = self.context.problem.schedule.K
-        S = len(self._client_forms(group, slice(None), K)[0].enter)
-        return Widths(S, self.padded_lanes(group), group.state.shape[1])
-
-    def forms(self, group: LaneGroup, where: slice, gap: int) -> list[Affine]:
-        """Return the affine forms of some lanes, padded for the kernels."""
-        return [form.steps for form in self._client_forms(group, where, gap)]
-
-    def round(self, group: LaneGroup, draws: Draws) -> None:
-        """Advance every lane of a group by one round: its state becomes the mean message."""
-        alive = set(group.indices)
-        first = 0
-        for memory in self._memories[group]:
-            memory.keep([i for i in memory.indices if i in alive])
-            last = first + len(memory.indices)
-            if last > first:
-                self._run_clients(group, slice(first, last), draws, memory)
-            first = last
-
-    def _make_memories(self, group: LaneGroup) -> list[ClientMemories]:
-        """Make the memories of all clients, one for each chunk of lanes."""
-        problem, dtype, actors = self.context.problem, self.context.rows.dtype, self.context.actors
-        N, chunks = problem.federation.M, self.chunks(group)
-        P, V = len(group.lanes[0].algorithm.memory), self.workers[group].widths.V
-        size = problem.objective.dim * P
+    def __init__(self, context: Context, group: LaneGroup) -> None:
+        super().__init__(context, group)
+        problem, dtype, actors = context.problem, context.rows.dtype, context.actors
+        N, chunks, V = problem.federation.M, self.chunks(), self.workers.widths.V
+        size = problem.objective.dim * len(group.lanes[0].algorithm.memory)
         sizes = {"clients": N, "numbers": size, "runs": V * len(chunks)}
         if actors:
             actors.require_space(sizes, dtype.itemsize)
         elif problem.on is None:
             require_space(sizes, dtype.itemsize, [MemoryHost(1.0, free_bytes(), "")])
         # With actors, this process keeps no memories.
-        here = 0 if actors else N
-        return [
-            ClientMemories(group.indices[a:b], here, size, V, dtype, sparse=problem.on is not None)
+        here, sparse = 0 if actors else N, problem.on is not None
+        self._memories = [
+            ClientMemories(group.indices[a:b], here, size, V, dtype, sparse=sparse)
             for a, b in chunks
         ]
 
-    def _run_clients(
-        self, group: LaneGroup, where: slice, draws: Draws, memory: ClientMemories
-    ) -> None:
-        """Take some lanes of a group through a round."""
-        state, workers, context = group.state[:, :, where], self.workers[group], self.context
-        count, V, dtype = state.shape[2], workers.widths.V, context.rows.dtype
-        tables, closing = self.table(group, where, draws.gap)
-        coefficients, from_state = self._coefficients(group, where, draws.gap, closing)
+    def widths(self) -> Widths:
+        """Return what the kernels compute with; the same in every round."""
+        S = len(self._client_forms(slice(None), self.context.problem.schedule.K)[0].enter)
+        return Widths(S, self.padded_lanes(), self.group.state.shape[1])
+
+    def forms(self, where: slice, gap: int) -> list[Affine]:
+        """Return the affine forms of some lanes, padded for the kernels."""
+        return [form.steps for form in self._client_forms(where, gap)]
+
+    def round(self, draws: Draws) -> None:
+        """Advance every lane by one round: its state becomes the mean message."""
+        alive = set(self.group.indices)
+        first = 0
+        for memory in self._memories:
+            memory.keep([i for i in memory.indices if i in alive])
+            last = first + len(memory.indices)
+            if last > first:
+                self._run_clients(slice(first, last), draws, memory)
+            first = last
+
+    def _run_clients(self, where: slice, draws: Draws, memory: ClientMemories) -> None:
+        """Take some lanes through a round."""
+        state, workers, dtype = self.group.state[:, :, where], self.workers, self.context.rows.dtype
+        V, count = workers.widths.V, state.shape[2]
+        tables, closing = self.table(where, draws.gap)
+        coefficients, from_state = self._coefficients(where, draws.gap, closing)
         reference = np.einsum("tiv,div->dtv", from_state, state)
         coefficients = coefficients._replace(
             broadcast=padded(state, V, dtype).reshape(-1),
             reference=padded(reference, V, dtype).reshape(-1),
         )
-        lanes, total = tuple(group.indices[where]), workers.total
-        if context.actors is None:
-            clients = (coefficients, memory.kept)
-            workers.run_strands(draws, tables, count, 0, len(total), clients)
-        else:
-            start = np.zeros(0)  # every client has its own
-            told = RemoteRound(
-                draws.t, draws.gap, lanes, workers.widths, tables, start, coefficients
-            )
-            report = workers.report(draws, count, len(total))
-            context.actors.run(told, draws, total, report, memory)
-        moved = sum_strands(total).reshape(*state.shape[:2], V)[:, :, :count]
-        state[:] = reference + moved / draws.total_weight(len(context.rows.y))
+        workers.run(draws, tables, memory.indices, coefficients, memory)
+        moved = sum_strands(workers.total).reshape(*state.shape[:2], V)[:, :, :count]
+        state[:] = reference + moved / draws.total_weight()
 
     def _coefficients(
-        self, group: LaneGroup, where: slice, gap: int, closing: Closing
+        self, where: slice, gap: int, closing: Closing
     ) -> tuple[ClientCoefficients, Array]:
         """Return the coefficients of a round, and the matrices from the sequences to the reference.
 
         Broadcast and reference are left empty: they change from round to round.
         """
-        known, key = self.context.coefficients, (tuple(group.indices[where]), gap)
-        if key in known and not group.decays:
+        known, key = self.context.coefficients, (tuple(self.group.indices[where]), gap)
+        if key in known and not self.group.decays:
             return known[key]
-        forms, V = self._client_forms(group, where, gap), self.workers[group].widths.V
+        forms, V = self._client_forms(where, gap), self.workers.widths.V
         begin, enter, leave = (
             np.stack([getattr(form, name) for form in forms], axis=-1)
             for name in ("begin", "enter", "leave")
         )
-        S, (P, T) = len(enter), begin.shape[:2]
+        S, T = len(enter), begin.shape[1]
         on_local, on_others = leave[:, :S], leave[:, S:]
         # The kernels have Y, not the local state: S_K = to_state Y + constant center'.
         on_y = np.einsum("ksv,siv->kiv", on_local, closing.to_state)
         leave = np.concatenate([on_y, on_others], axis=1)
         constant = np.einsum("ksv,sv->kv", on_local, closing.constant)
-        wire, algorithms = self.context.problem.wire, [lane.algorithm for lane in group.lanes]
+        wire, algorithms = self.context.problem.wire, [lane.algorithm for lane in self.group.lanes]
         if wire == FLOAT32:
             reference = np.einsum("ksv,siv->kiv", on_local[:T], enter[:, :T]) + on_others[:T, :T]
         else:
             unit = tuple(np.eye(T))
             reference = np.stack([np.stack(a.bases(unit)) for a in algorithms[where]], axis=-1)
         dtype, nothing = self.context.rows.dtype, np.zeros(0, self.context.rows.dtype)
+
+        def sparse(coefficients: Array) -> Combinations:
+            wide = padded(coefficients, V, dtype)
+            return Combinations(np.asarray(wide.any(axis=-1)), wide)
+
         known[key] = (
             ClientCoefficients(
-                begin=to_combinations(padded(begin, V, dtype), (T,)),
-                enter=to_combinations(padded(enter, V, dtype), (T, P)),
-                leave=to_combinations(padded(leave, V, dtype), (S, T, P)),
+                begin=sparse(begin),
+                enter=sparse(enter),
+                leave=sparse(leave),
                 constant=padded(constant, V, dtype).reshape(-1),
                 broadcast=nothing,
                 reference=nothing,
@@ -174,14 +152,24 @@ class ClientRounds(LocalRounds):
         )
         return known[key]
 
-    def _client_forms(self, group: LaneGroup, where: slice, gap: int) -> list[ClientForm]:
-        """Return the forms of some lanes of a group, of one size in all lanes and rounds."""
-        forms = [client_form(lane, gap) for lane in group.lanes[where]]
-        if self._without_sums[group]:
+    def _client_forms(self, where: slice, gap: int) -> list[ClientForm]:
+        """Return the forms of some lanes, of one size in all lanes and rounds."""
+        forms = [client_form(lane, gap) for lane in self.group.lanes[where]]
+        if self._without_sums:
             reduced = [without_sums(form, gap, self.context.rows.dtype) for form in forms]
             forms = [form for form in reduced if form is not None]
         # Vectors of a power of two are faster.
         return [form.padded(vector_width(len(form.enter))) for form in forms]
+
+    @cached_property
+    def _without_sums(self) -> bool:
+        """Whether no lane needs the sums of its gradients, decided before the first round."""
+        # A decaying step size may become too small on the way.
+        return not self.group.decays and all(
+            without_sums(client_form(lane, gap), gap, self.context.rows.dtype) is not None
+            for lane in self.group.lanes
+            for gap in set(self.context.problem.schedule.gaps)
+        )
 
 
 class ClientMemories:
@@ -192,15 +180,9 @@ class ClientMemories:
     """
 
     def __init__(
-        self,
-        indices: list[int],
-        clients: int,
-        size: int,
-        V: int,
-        dtype: npt.DTypeLike,
-        *,
+        self, indices: list[int], clients: int, size: int, V: int, dtype: npt.DTypeLike, *,
         sparse: bool,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.indices = indices  # of the lanes in the problem, in the order of the columns
         self.V = V
         allocate = reserved if sparse else aligned

@@ -17,14 +17,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from fedac.algorithms import Algorithm
 from fedac.algorithms.linear import boundary_form, linear_form
-from fedac.simulation.engines.linear.kernels.types import Closing, Combinations, Tables
+from fedac.simulation.engines.linear.kernels.interface import Closing, Tables
 from fedac.simulation.problem import Lane
 from fedac.validate import Array
 
@@ -259,36 +259,7 @@ def _invariant(A: Array, b: Array, places: npt.NDArray[np.bool_]) -> Array:
     return v
 
 
-def to_combinations(coefficients: npt.NDArray[Any], sizes: tuple[int, ...]) -> Combinations:
-    """List the terms of linear combinations that are not zero in all lanes.
-
-    `coefficients` has shape (combinations, vectors, lanes), `sizes` are the vectors of each source.
-
-    >>> some = to_combinations(np.array([[[0.0], [2.0], [0.0]], [[1.0], [0.0], [3.0]]]), (2, 1))
-    >>> some.bounds.tolist(), some.inputs.tolist(), some.coefficients.tolist()
-    ([0, 1, 1, 2, 3], [1, 0, 0], [2.0, 1.0, 3.0])
-    """
-    firsts = np.concatenate([[0], np.cumsum(sizes)])
-    bounds, inputs, kept = [0], [], [np.zeros((0, coefficients.shape[-1]), coefficients.dtype)]
-    for combination in coefficients:
-        for first, last in pairwise(firsts):
-            for i in range(first, last):
-                if combination[i].any():
-                    inputs.append(i - first)
-                    kept.append(combination[i : i + 1])
-            bounds.append(len(inputs))
-    return Combinations(
-        np.array(bounds, np.uint64), np.array(inputs, np.uint64), np.concatenate(kept).reshape(-1)
-    )
-
-
-def to_dense(given: Combinations, sizes: tuple[int, ...], V: int) -> npt.NDArray[Any]:
-    """Undo `to_combinations`."""
-    sources, firsts = len(sizes), np.concatenate([[0], np.cumsum(sizes)])
-    combinations = (len(given.bounds) - 1) // sources
-    dense = np.zeros((combinations, firsts[-1], V), given.coefficients.dtype)
-    for slot, (first, last) in enumerate(pairwise(given.bounds.tolist())):
-        for k in range(first, last):
-            place = firsts[slot % sources] + int(given.inputs[k])
-            dense[slot // sources, place] = given.coefficients[k * V : (k + 1) * V]
-    return dense
+def echoes_of(algorithm: Algorithm) -> tuple[int, ...]:
+    """Return which vector of its message each vector of a client's memory follows; -1: none."""
+    follows = {kept: algorithm.sequences.index(sequence) for sequence, kept in algorithm.echoes}
+    return tuple(follows.get(kept, -1) for kept in algorithm.memory)

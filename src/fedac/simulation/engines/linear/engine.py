@@ -5,15 +5,10 @@ The package's docstring (`__init__.py`) explains how the parts fit together.
 
 from __future__ import annotations
 
-import atexit
-import os
-import sys
-import threading
-from collections.abc import Callable, Generator
-from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
+from collections.abc import Generator
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import replace
 from functools import cache
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numba import get_num_threads
@@ -26,16 +21,16 @@ from fedac.errors import InputError
 from fedac.federation.schedule import Schedule
 from fedac.simulation.engines.linear.client_rounds import ClientRounds
 from fedac.simulation.engines.linear.coefficients import affine_form
-from fedac.simulation.engines.linear.kernels.compiling import compilation
-from fedac.simulation.engines.linear.kernels.types import Rows
-from fedac.simulation.engines.linear.lanes import LaneGroup, make_groups
-from fedac.simulation.engines.linear.model import Evaluator, prepare, split
-from fedac.simulation.engines.linear.rounds import LocalRounds, MinibatchRounds
+from fedac.simulation.engines.linear.kernels.interface import Rows, compile_interruptibly
+from fedac.simulation.engines.linear.model import compile_losses, losses, prepare, split
+from fedac.simulation.engines.linear.rounds import (
+    LaneGroup,
+    LocalRounds,
+    MinibatchRounds,
+    make_groups,
+)
 from fedac.simulation.engines.linear.workers import Context, Threads
 from fedac.simulation.problem import Problem, Snapshot
-
-if TYPE_CHECKING:
-    from fedac.simulation.engines.ray.driver import ActorPool
 
 
 def refuse(problem: Problem) -> str | None:
@@ -55,17 +50,25 @@ def run(problem: Problem) -> Generator[list[Snapshot]]:
     with ExitStack() as stack:
         actors = None
         if problem.on is not None:
-            from fedac.simulation.engines.ray.driver import ActorPool, nodes_with_cores
+            from fedac.simulation.engines.ray import ActorPool, nodes_with_cores
 
             stack.enter_context(connect())
             actors = stack.enter_context(ActorPool(problem, nodes_with_cores()))
-        engine = LinearEngine(problem)
-        stack.enter_context(one_blas_thread(engine.context.rows))
-        _run_interruptibly(engine.warm_up, problem.on_compile)
+        context = make_context(problem)
+        stack.enter_context(one_blas_thread(context.rows))
+        compile_interruptibly(lambda: warm_up(context), problem.on_compile)
         if actors:
             actors.wait_until_warm()
         threads = stack.enter_context(Threads(problem.threads or get_num_threads()))
-        yield from engine.snapshots(threads, actors)
+        context = replace(context, threads=threads, actors=actors)
+        for snapshots in _rounds(context):
+            alive = [snapshot for snapshot in snapshots if not snapshot.diverged]
+            if alive:
+                W = np.stack([problem.lanes[s.lane].output(s.state, s.step) for s in alive])
+                with np.errstate(over="ignore", invalid="ignore"):
+                    values = losses(context, W)
+                alive = [replace(s, loss=float(F)) for s, F in zip(alive, values, strict=True)]
+            yield [snapshot for snapshot in snapshots if snapshot.diverged] + alive
 
 
 @cache  # finding the libraries takes milliseconds
@@ -82,55 +85,36 @@ def one_blas_thread(rows: Rows) -> AbstractContextManager[object]:
     return _blas().limit(limits=1, user_api="blas") if rows.dense else nullcontext()
 
 
-class LinearEngine:
-    """The data of a problem as the kernels need it, for the warm-up and the run."""
-
-    def __init__(self, problem: Problem) -> None:
-        self.model, regularizer = split(problem.objective)
-        ordered, clients = self.model, problem.federation.clients
-        if clients is not None:
-            # A client's rows next to each other: near in memory, and known by their bounds.
-            X, y = ordered.X[clients.rows], ordered.y[clients.rows]
-            ordered = ordered.derived(X=X, y=y, weights=None)
-        rows = exact_rows = prepare(ordered, regularizer, np.float64)
-        local = any(takes_local_steps(group, problem) for group in make_groups(problem))
-        if local and problem.precision != "float64":
-            rows = prepare(ordered, regularizer, problem.precision)
-        self.context = Context(
-            problem, problem.federation, rows, exact_rows, regularizer, Threads(1)
-        )
-
-    def warm_up(self) -> None:
-        """Compile the kernels before the clock starts: one worker takes a round of every length."""
-        problem = self.context.problem
-        small = replace(
-            problem,
-            federation=replace(problem.federation, count=1),
-            schedule=Schedule(tuple(set(problem.schedule.gaps))),
-            on_progress=lambda queries: None,
-        )
-        for _ in _rounds(replace(self.context, problem=small)):
-            pass
-        self._evaluator(self.context.threads).compile(len(problem.lanes))
-
-    def snapshots(self, threads: Threads, actors: ActorPool | None) -> Generator[list[Snapshot]]:
-        """Run the rounds of the problem, and evaluate their snapshots."""
-        evaluator = self._evaluator(threads)
-        lanes = self.context.problem.lanes
-        for snapshots in _rounds(replace(self.context, threads=threads, actors=actors)):
-            alive = [snapshot for snapshot in snapshots if not snapshot.diverged]
-            if alive:
-                W = np.stack([lanes[s.lane].output(s.state, s.step) for s in alive])
-                with np.errstate(over="ignore", invalid="ignore"):
-                    losses = evaluator.losses(W)
-                alive = [replace(s, loss=float(F)) for s, F in zip(alive, losses, strict=True)]
-            yield [snapshot for snapshot in snapshots if snapshot.diverged] + alive
-
-    def _evaluator(self, threads: Threads) -> Evaluator:
-        return Evaluator(self.model, self.context.exact_rows, self.context.regularizer, threads)
+def make_context(problem: Problem) -> Context:
+    """Arrange the data of a problem as the kernels need it."""
+    model, regularizer = split(problem.objective)
+    ordered, federation = model, problem.federation
+    if federation.clients is not None:
+        # A client's rows next to each other: near in memory, and known by their bounds.
+        order = federation.clients.rows
+        ordered = model.derived(X=model.X[order], y=model.y[order], weights=None)
+    rows = exact_rows = prepare(ordered, regularizer, np.float64)
+    local = any(_takes_local_steps(group, problem) for group in make_groups(problem))
+    if local and problem.precision != "float64":
+        rows = prepare(ordered, regularizer, problem.precision)
+    return Context(problem, federation, model, regularizer, rows, exact_rows, Threads(1))
 
 
-def takes_local_steps(group: LaneGroup, problem: Problem) -> bool:
+def warm_up(context: Context) -> None:
+    """Compile the kernels before the clock starts: one worker takes a round of every length."""
+    problem = context.problem
+    small = replace(
+        problem,
+        federation=replace(problem.federation, count=1),
+        schedule=Schedule(tuple(set(problem.schedule.gaps))),
+        on_progress=lambda queries: None,
+    )
+    for _ in _rounds(replace(context, problem=small)):
+        pass
+    compile_losses(context, len(problem.lanes))
+
+
+def _takes_local_steps(group: LaneGroup, problem: Problem) -> bool:
     """Return whether workers run any round of a group, not only minibatches."""
     return not group.minibatch and (problem.schedule.K > 1 or not group.is_plain)
 
@@ -139,14 +123,14 @@ def _rounds(context: Context) -> Generator[list[Snapshot]]:
     """Take all lanes through the rounds of the schedule, and yield their states."""
     problem, federation = context.problem, context.problem.federation
     groups = make_groups(problem)
-    local = [group for group in groups if takes_local_steps(group, problem)]
-    rounds: dict[LaneGroup, LocalRounds] = {}
-    for kind, plain in ((LocalRounds, True), (ClientRounds, False)):
-        if some := [group for group in local if group.is_plain == plain]:
-            rounds |= dict.fromkeys(some, kind(context, some))
+    local = {
+        group: (LocalRounds if group.is_plain else ClientRounds)(context, group)
+        for group in groups
+        if _takes_local_steps(group, problem)
+    }
     minibatch = None
     if any(
-        group not in rounds or (1 in problem.schedule.gaps and group.is_plain) for group in groups
+        group not in local or (1 in problem.schedule.gaps and group.is_plain) for group in groups
     ):
         minibatch = MinibatchRounds(context)
     yield [snapshot for group in groups for snapshot in group.snapshots(0)]
@@ -163,7 +147,7 @@ def _rounds(context: Context) -> Generator[list[Snapshot]]:
                 minibatch.round(in_batch, draws)
             for group in groups:
                 if group not in in_batch:
-                    rounds[group].round(group, draws)
+                    local[group].round(draws)
             this = RoundInfo(number=r, share=federation.share(r) if broadcast else 1.0)
             for group, sequences in broadcast.items():
                 group.serve(sequences, this)
@@ -174,43 +158,3 @@ def _rounds(context: Context) -> Generator[list[Snapshot]]:
             snapshots += [snapshot for group in groups for snapshot in group.snapshots(step)]
         if snapshots:
             yield snapshots
-
-
-def _run_interruptibly(work: Callable[[], object], on_compile: Callable[[], object]) -> None:
-    """Run work that may compile, in another thread, and wait for it.
-
-    Compiling spends seconds inside LLVM, where no Python signal handler runs. The calling thread
-    only waits, so Ctrl-C ends this call at once; the other thread finishes what it compiles.
-    """
-    errors: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            with compilation(on_compile):
-                work()
-        except BaseException as error:
-            errors.append(error)
-
-    compiler = threading.Thread(target=run, daemon=True, name="fedac-compiler")
-    compiler.start()
-    try:
-        compiler.join()
-    except KeyboardInterrupt:
-        atexit.register(_exit_at_once, compiler)
-        raise
-    if errors:
-        raise errors[0]
-
-
-def _exit_at_once(compiler: threading.Thread) -> None:
-    """End the process if the interrupted compiler is still inside LLVM.
-
-    An ordinary exit would destroy LLVM's data while it is in use, and crash.
-    """
-    if compiler.is_alive():
-        atexit.unregister(_exit_at_once)
-        atexit._run_exitfuncs()  # of other modules
-        for stream in (sys.stdout, sys.stderr):
-            with suppress(Exception):  # it may be closed
-                stream.flush()
-        os._exit(130)

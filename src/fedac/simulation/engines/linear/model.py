@@ -9,15 +9,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
+from numba import cfunc
+from numba.core.errors import NumbaError
 
 from fedac.errors import InputError
 from fedac.objectives import Augmented, LinearModel, Objective
 from fedac.objectives.losses import FORMULAS, check_kernel, has_kernel
 from fedac.simulation.engines.linear.kernels import steps
+from fedac.simulation.engines.linear.kernels.interface import Rows
 from fedac.simulation.engines.linear.kernels.losses import Custom
 from fedac.simulation.engines.linear.kernels.simd import Template, aligned, vector_width
-from fedac.simulation.engines.linear.kernels.types import Rows
-from fedac.simulation.engines.linear.workers import Threads, sum_strands
+from fedac.simulation.engines.linear.workers import Context, sum_strands
 from fedac.validate import Array
 
 LANES = 16
@@ -81,15 +83,11 @@ def prepare(model: LinearModel, regularizer: Regularizer, dtype: npt.DTypeLike) 
 
 @cache  # keeps the compiled code alive, without which its address is invalid
 def _c_function(derivative: Any) -> Any:
-    from numba import cfunc
-
     return cfunc("float64(float64, float64)")(getattr(derivative, "py_func", derivative))
 
 
 def _custom(derivative: Any) -> Custom:
     """Make a loss from the user's derivative."""
-    from numba.core.errors import NumbaError
-
     try:
         return Custom(_c_function(derivative).address)
     except NumbaError as error:
@@ -99,69 +97,64 @@ def _custom(derivative: Any) -> Custom:
         ) from error
 
 
-@dataclass(eq=False)
-class Evaluator:
-    """Evaluates an objective, split into a model and an l2 term, at the outputs of lanes.
+def losses(context: Context, W: Array) -> Array:
+    """Return F(W[k]) for every k, the outputs of lanes."""
+    means = _by_kernel(context, W) if _has_kernel(context) else _by_products(context, W)
+    return means + context.regularizer.values(W)
 
-    Sparse data with a built-in loss uses a kernel. For dense data, matrix products are as fast. A
-    user's own loss and weighted rows are known to the model only.
+
+def compile_losses(context: Context, count: int) -> None:
+    """Compile the kernel for `count` lanes by running it on no rows."""
+    if _has_kernel(context):
+        d = context.model.dim
+        for V in {vector_width(min(LANES, count - first)) for first in range(0, count, LANES)}:
+            P, total = aligned((d * V,), np.float64), aligned((STRANDS, V), np.float64)
+            steps.sum_losses(Template(np.float64, V), context.exact_rows, P, total, 0, 0)
+
+
+def _has_kernel(context: Context) -> bool:
+    """Return whether a kernel computes losses: for sparse data with a built-in loss.
+
+    For dense data, matrix products are as fast. A user's own loss and weighted rows are known to
+    the model only.
     """
+    own = isinstance(context.exact_rows.loss, Custom) or context.model.weights is not None
+    return not (context.exact_rows.dense or own)
 
-    model: LinearModel
-    rows: Rows
-    regularizer: Regularizer
-    threads: Threads
 
-    def losses(self, W: Array) -> Array:
-        """Return F(W[k]) for every k."""
-        means = self._by_kernel(W) if self._has_kernel else self._by_products(W)
-        return means + self.regularizer.values(W)
+def _by_kernel(context: Context, W: Array) -> Array:
+    n, d = len(context.exact_rows.y), W.shape[1]
+    means = np.empty(len(W))
+    for first in range(0, len(W), LANES):
+        chunk = W[first : first + LANES]
+        V = vector_width(len(chunk))
+        P = aligned((d, V), np.float64)
+        P[:, : len(chunk)] = chunk.T
+        total = aligned((STRANDS, V), np.float64)
+        lanes = Template(np.float64, V)
+        context.threads.run(
+            partial(steps.sum_losses, lanes, context.exact_rows, P.reshape(-1), total),
+            strands=STRANDS,
+            work=n,
+        )
+        means[first : first + LANES] = sum_strands(total)[: len(chunk)] / n
+    return means
 
-    def compile(self, count: int) -> None:
-        """Compile the kernel for `count` lanes by running it on no rows."""
-        if self._has_kernel:
-            d = self.model.dim
-            for V in {vector_width(min(LANES, count - first)) for first in range(0, count, LANES)}:
-                P, total = aligned((d * V,), np.float64), aligned((STRANDS, V), np.float64)
-                steps.sum_losses(Template(np.float64, V), self.rows, P, total, 0, 0)
 
-    @property
-    def _has_kernel(self) -> bool:
-        own = isinstance(self.rows.loss, Custom) or self.model.weights is not None
-        return not (self.rows.dense or own)
+def _by_products(context: Context, W: Array) -> Array:
+    model, P = context.model, np.ascontiguousarray(W.T)
+    n = model.n_samples
+    Z, means = np.empty((n, len(W))), np.empty(len(W))
 
-    def _by_kernel(self, W: Array) -> Array:
-        n, d = len(self.rows.y), W.shape[1]
-        means = np.empty(len(W))
-        for first in range(0, len(W), LANES):
-            chunk = W[first : first + LANES]
-            V = vector_width(len(chunk))
-            P = aligned((d, V), np.float64)
-            P[:, : len(chunk)] = chunk.T
-            total = aligned((STRANDS, V), np.float64)
-            lanes = Template(np.float64, V)
-            self.threads.run(
-                partial(steps.sum_losses, lanes, self.rows, P.reshape(-1), total),
-                strands=STRANDS,
-                work=n,
-            )
-            means[first : first + LANES] = sum_strands(total)[: len(chunk)] / n
-        return means
+    def multiply(first: int, last: int) -> None:
+        for strand in range(first, last):
+            rows = slice(n * strand // STRANDS, n * (strand + 1) // STRANDS)
+            Z[rows] = model.X[rows] @ P
 
-    def _by_products(self, W: Array) -> Array:
-        model, P = self.model, np.ascontiguousarray(W.T)
-        n = model.n_samples
-        Z, means = np.empty((n, len(W))), np.empty(len(W))
+    def average(first: int, last: int) -> None:
+        for lane in range(first, last):
+            means[lane] = model.mean_loss(np.ascontiguousarray(Z[:, lane]), model.y)
 
-        def multiply(first: int, last: int) -> None:
-            for strand in range(first, last):
-                rows = slice(n * strand // STRANDS, n * (strand + 1) // STRANDS)
-                Z[rows] = model.X[rows] @ P
-
-        def average(first: int, last: int) -> None:
-            for lane in range(first, last):
-                means[lane] = model.mean_loss(np.ascontiguousarray(Z[:, lane]), model.y)
-
-        self.threads.run(multiply, strands=STRANDS, work=n * len(W))
-        self.threads.run(average, strands=len(W), work=n * len(W))
-        return means
+    context.threads.run(multiply, strands=STRANDS, work=n * len(W))
+    context.threads.run(average, strands=len(W), work=n * len(W))
+    return means

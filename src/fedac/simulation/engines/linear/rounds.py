@@ -1,22 +1,30 @@
-"""Rounds of local steps, and rounds of one step on all samples of the round."""
+"""Groups of lanes, and their rounds: local steps, or one step on all samples of the round."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import fields
 from functools import partial
-from itertools import pairwise
+from itertools import groupby, pairwise
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from fedac.algorithms import Algorithm, RoundInfo
+from fedac.algorithms.algorithm import serve_mean
 from fedac.federation.schedule import Span
 from fedac.simulation.engines.linear import dense
-from fedac.simulation.engines.linear.coefficients import Affine, affine_form, round_tables
+from fedac.simulation.engines.linear.coefficients import (
+    Affine,
+    affine_form,
+    echoes_of,
+    round_tables,
+)
 from fedac.simulation.engines.linear.kernels import steps
+from fedac.simulation.engines.linear.kernels.interface import Closing, Draws, Tables
 from fedac.simulation.engines.linear.kernels.simd import Template, aligned, vector_width
-from fedac.simulation.engines.linear.kernels.types import Closing, Draws, RowBatch, Tables
-from fedac.simulation.engines.linear.lanes import LaneGroup
 from fedac.simulation.engines.linear.workers import (
     STRANDS,
     Context,
@@ -25,6 +33,7 @@ from fedac.simulation.engines.linear.workers import (
     Widths,
     sum_strands,
 )
+from fedac.simulation.problem import DIVERGED, Lane, Problem, Snapshot
 from fedac.validate import Array
 
 # Lanes in one vector: with these a state of a9a's width fits the first-level cache.
@@ -38,6 +47,170 @@ SPARSE_BATCH = 0.25
 WORTH_SENDING = 2**22
 
 
+class LaneGroup:
+    """Lanes that can be advanced together: equally many vectors, and one kind of round.
+
+    `state`, of shape (d, T, number of lanes), holds the sequences after the last round. `server`,
+    of shape (d, Q, number of lanes), is the server's own state; algorithms with fewer than Q
+    vectors use the first ones. `indices` are the lanes in the problem.
+    """
+
+    def __init__(self, indices: list[int], problem: Problem) -> None:
+        self.problem = problem
+        self._round = 0
+        algorithms = [problem.lanes[i].algorithm for i in indices]
+        starts = [a.split(a.start(problem.start)) for a in algorithms]
+        sequences = [np.stack(sequences) for sequences, _ in starts]
+        self.state: Array = np.ascontiguousarray(np.stack(sequences).transpose(2, 1, 0))
+        most = max(len(a.server) for a in algorithms)
+        self.server: Array = np.zeros((len(problem.start), most, len(indices)))
+        for lane, (_, kept) in enumerate(starts):
+            for q, vector in enumerate(kept):
+                self.server[:, q, lane] = vector
+        self._set_lanes(indices)
+
+    @property
+    def minibatch(self) -> bool:
+        """Whether these lanes take one step per round."""
+        return self.lanes[0].algorithm.minibatch
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether clients work on the broadcast sequences themselves, and send them back.
+
+        Then only the sum of all messages matters, and the kernels need not form any of them.
+        """
+        return self.lanes[0].algorithm.is_plain and not self.problem.rounds_messages
+
+    def query(self) -> Array:
+        """Return where every lane takes its gradient, shape (d, number of lanes)."""
+        return np.concatenate(
+            [
+                algorithm.query(tuple(self.state[:, :, where].transpose(1, 0, 2)), hp)
+                for algorithm, hp, where in self._stretches
+            ],
+            axis=1,
+        )
+
+    def update(self, w_md: Array, g: Array) -> None:
+        """Take one step with gradients `g` at `w_md`, both of shape (d, number of lanes)."""
+        for algorithm, hp, where in self._stretches:
+            state = tuple(self.state[:, :, where].transpose(1, 0, 2))
+            after = algorithm.update(state, w_md[:, where], g[:, where], hp)
+            for s, sequence in enumerate(after):
+                self.state[:, s, where] = sequence
+
+    def serve(self, before: Array, this: RoundInfo) -> None:
+        """Turn the mean messages, now in `state`, into the next state by the servers' rules.
+
+        `before` holds the broadcast sequences.
+        """
+        for algorithm, hp, where in self._stretches:
+            if algorithm.serve is serve_mean:
+                continue
+            Q = len(algorithm.server)
+            message, sequences, server = (
+                tuple(vectors[:, :, where].transpose(1, 0, 2))
+                for vectors in (self.state, before, self.server[:, :Q])
+            )
+            sequences, server = algorithm.serve(message, sequences, server, hp, this)
+            for s, vector in enumerate(sequences):
+                self.state[:, s, where] = vector
+            for q, vector in enumerate(server):
+                self.server[:, q, where] = vector
+
+    def snapshots(self, step: int) -> list[Snapshot]:
+        """Return the state of every lane."""
+        return [
+            Snapshot(index, step, self._state_of(place)) for place, index in enumerate(self.indices)
+        ]
+
+    def drop_diverged(self, step: int) -> list[Snapshot]:
+        """Remove the lanes that have diverged, and return them."""
+        # One cheap test of all lanes, which no NaN passes; only suspects are checked one by one.
+        if all(v.min(initial=0) >= -DIVERGED and v.max(initial=0) <= DIVERGED
+               for v in (self.state, self.server)):  # fmt: skip
+            return []
+        vectors = np.concatenate([self.state, self.server], axis=1)
+        dropped = {}
+        for place in np.flatnonzero(~(np.abs(vectors).max(axis=(0, 1)) <= DIVERGED)):
+            state = self._state_of(int(place))
+            if self.lanes[place].diverged(state, step):
+                dropped[place] = Snapshot(self.indices[place], step, state, diverged=True)
+        if dropped:
+            self.state, self.server = (
+                np.ascontiguousarray(np.delete(vectors, list(dropped), axis=2))
+                for vectors in (self.state, self.server)
+            )
+            self._set_lanes([x for place, x in enumerate(self.indices) if place not in dropped])
+        return list(dropped.values())
+
+    def enter_round(self, r: int) -> None:
+        """Set the hyperparameters of round r where a step size decays."""
+        if self.decays:
+            self._round = r
+            self._set_lanes(self.indices)
+
+    def _state_of(self, place: int) -> tuple[Array, ...]:
+        """Return the sequences and server state of a lane."""
+        Q = len(self.lanes[place].algorithm.server)
+        state = np.concatenate([self.state[:, :, place], self.server[:, :Q, place]], axis=1)
+        return tuple(state.T.copy())
+
+    def _set_lanes(self, indices: list[int]) -> None:
+        """Set the lanes, and find the stretches of them that share an algorithm.
+
+        Their hyperparameters become arrays over lanes, so that one call of the algorithm's own
+        functions advances all of them. An algorithm that does not take arrays (it may call ``min``
+        or ``math.sqrt`` on a hyperparameter) is called lane by lane.
+        """
+        self.indices = indices
+        self.lanes = [self.problem.lanes[index].at(self._round) for index in indices]
+        self.decays = any(lane.eta is not None for lane in self.lanes)
+        self.serves = any(lane.algorithm.serve is not serve_mean for lane in self.lanes)
+        self._stretches: list[tuple[Algorithm, Any, slice]] = []
+        first = 0
+        for _, group in groupby(self.lanes, key=lambda lane: id(lane.algorithm)):
+            lanes: list[Lane] = list(group)
+            algorithm, where = lanes[0].algorithm, slice(first, first + len(lanes))
+            names = [field.name for field in fields(lanes[0].hp)]
+            hp = SimpleNamespace(
+                **{name: np.array([getattr(lane.hp, name) for lane in lanes]) for name in names}
+            )
+            if _takes_arrays(algorithm, hp):
+                self._stretches.append((algorithm, hp, where))
+            else:
+                for place, lane in enumerate(lanes, start=first):
+                    self._stretches.append((algorithm, lane.hp, slice(place, place + 1)))
+            first += len(lanes)
+
+
+def _takes_arrays(algorithm: Algorithm, hp: Any) -> bool:
+    """Return whether an algorithm can advance several lanes in one call."""
+    ones = np.ones((1, len(hp.eta)))
+    local, sequences, server = (
+        (ones,) * len(names)
+        for names in (algorithm.local_sequences, algorithm.sequences, algorithm.server)
+    )
+    try:
+        after = algorithm.update(local, algorithm.query(local, hp), ones, hp)
+        served, kept = algorithm.serve(sequences, sequences, server, hp, RoundInfo())
+    except Exception:  # a user's functions may fail on arrays in any way
+        return False
+    return all(np.shape(vector) == ones.shape for vector in (*after, *served, *kept))
+
+
+def make_groups(problem: Problem) -> list[LaneGroup]:
+    """Group the lanes of a problem by what can be advanced together."""
+    kinds: dict[tuple[object, ...], list[int]] = {}
+    for index, lane in enumerate(problem.lanes):
+        a = lane.algorithm
+        sizes = (len(a.local_sequences), len(a.sequences), len(a.memory))
+        kind = (*sizes, a.is_plain, a.minibatch, echoes_of(a))
+        kinds.setdefault(kind, []).append(index)
+    return [LaneGroup(indices, problem) for indices in kinds.values()]
+
+
 def make_workers(context: Context, widths: Widths) -> StreamedWorkers:
     """Return workers for the kind of rows that the context has."""
     kind = dense.DenseWorkers if context.rows.dense else StreamedWorkers
@@ -45,61 +218,59 @@ def make_workers(context: Context, widths: Widths) -> StreamedWorkers:
 
 
 class LocalRounds:
-    """Takes groups of lanes through rounds of local steps, by streamed workers."""
+    """Takes a group of lanes through rounds of local steps, by streamed workers."""
 
-    def __init__(self, context: Context, groups: list[LaneGroup]) -> None:
+    def __init__(self, context: Context, group: LaneGroup) -> None:
         self.context = context
-        self.workers = {group: make_workers(context, self.widths(group)) for group in groups}
+        self.group = group
+        # Widths stay when lanes diverge: others would have to be compiled.
+        self.workers = make_workers(context, self.widths())
 
-    def widths(self, group: LaneGroup) -> Widths:
-        """Return what the kernels of a group compute with.
+    def widths(self) -> Widths:
+        """Return what the kernels compute with."""
+        S = self.group.state.shape[1]
+        return Widths(S, self.padded_lanes(), S)
 
-        Widths stay when lanes diverge: others would have to be compiled.
-        """
-        S = group.state.shape[1]
-        return Widths(S, self.padded_lanes(group), S)
-
-    def round(self, group: LaneGroup, draws: Draws) -> None:
-        """Advance every lane of a group by one round."""
-        for first, last in self.chunks(group):
-            self._advance(group, slice(first, last), draws)
-
-    def chunks(self, group: LaneGroup) -> list[tuple[int, int]]:
+    def chunks(self) -> list[tuple[int, int]]:
         """Return which lanes share a vector: as few vectors as possible, evenly filled."""
-        count = len(group.lanes)
+        count = len(self.group.lanes)
         chunks = -(-count // LANES[self.context.rows.dtype])
         return list(pairwise(count * chunk // chunks for chunk in range(chunks + 1)))
 
-    def padded_lanes(self, group: LaneGroup) -> int:
+    def padded_lanes(self) -> int:
         """Return how many lanes a vector has, a power of two."""
-        widest = max(last - first for first, last in self.chunks(group))
-        return vector_width(widest)
+        return vector_width(max(last - first for first, last in self.chunks()))
 
-    def forms(self, group: LaneGroup, where: slice, gap: int) -> list[Affine]:
-        """Return the affine forms of some lanes of a group."""
-        return list(map(affine_form, group.lanes[where]))
+    def forms(self, where: slice, gap: int) -> list[Affine]:
+        """Return the affine forms of some lanes."""
+        return list(map(affine_form, self.group.lanes[where]))
 
-    def table(self, group: LaneGroup, where: slice, gap: int) -> tuple[Tables, Closing]:
+    def table(self, where: slice, gap: int) -> tuple[Tables, Closing]:
         """Return the tables of a round, padded for the kernels."""
-        known, key = self.context.tables, (tuple(group.indices[where]), gap)
-        if group.decays or key not in known:  # a decaying step size needs new ones every round
-            forms = self.forms(group, where, gap)
-            dtype, V = self.context.rows.dtype, self.workers[group].widths.V
-            tables, closing = round_tables(forms, self.context.regularizer.l2, gap, dtype)
+        known, key = self.context.tables, (tuple(self.group.indices[where]), gap)
+        if self.group.decays or key not in known:  # a decaying step size needs new ones every round
+            dtype, V = self.context.rows.dtype, self.workers.widths.V
+            l2 = self.context.regularizer.l2
+            tables, closing = round_tables(self.forms(where, gap), l2, gap, dtype)
             q, r, e = (padded(table, V, dtype).ravel() for table in (tables.q, tables.r, tables.e))
             folds = padded(tables.folds, V, dtype)
             folds = folds.reshape(len(folds), math.prod(folds.shape[1:]))
             known[key] = Tables(q, r, e, tables.fold_after, folds), closing
         return known[key]
 
-    def _advance(self, group: LaneGroup, where: slice, draws: Draws) -> None:
-        """Take some lanes of a group through a round."""
-        state, workers, context = group.state[:, :, where], self.workers[group], self.context
+    def round(self, draws: Draws) -> None:
+        """Advance every lane by one round."""
+        for first, last in self.chunks():
+            self._advance(slice(first, last), draws)
+
+    def _advance(self, where: slice, draws: Draws) -> None:
+        """Take some lanes through a round."""
+        state, workers, context = self.group.state[:, :, where], self.workers, self.context
         d, S, count = state.shape
-        tables, closing = self.table(group, where, draws.gap)
+        tables, closing = self.table(where, draws.gap)
         workers.start.reshape(d, S, -1)[:, :, :count] = state
-        workers.run(draws, tables, group.indices[where])
-        weight, center = draws.total_weight(len(context.rows.y)), context.regularizer.center
+        workers.run(draws, tables, self.group.indices[where])
+        weight, center = draws.total_weight(), context.regularizer.center
         # In strands of coordinates, which do not depend on each other.
         bounds = [d * strand // STRANDS for strand in range(STRANDS + 1)]
         context.threads.run(
@@ -128,23 +299,22 @@ class MinibatchRounds:
     def __init__(self, context: Context) -> None:
         self.context = context
         self.rows = context.exact_rows
-        self.counts = RowCounts(context.threads, len(self.rows.y))
         # The same width from first to last: another one would have to be compiled.
         count = min(BATCH_LANES, len(context.problem.lanes))
         self.lanes = Template(np.float64, vector_width(count))
         size = (context.problem.objective.dim, len(self.lanes))
         self._points = aligned(size, np.float64)
         self._totals = aligned((BATCH_STRANDS, math.prod(size)), np.float64)
-        self.counts.compile(context.draws(Span(0, 0, 1)))
+        # A warm-up draws too few rows to count them: compile by counting nothing.
+        steps.count_rows(np.zeros(0, np.int64), context.draws(Span(0, 0, 1)), 0, 0)
 
     def round(self, groups: list[LaneGroup], draws: Draws) -> None:
         """Advance every lane of some groups by one step on all samples of a round."""
         points = [group.query() for group in groups]
-        g = self._gradient(np.concatenate(points, axis=1), self._draw(draws))
-        n, regularizer = len(self.rows.y), self.context.regularizer
+        g = self._gradient(np.concatenate(points, axis=1), *self._draw(draws))
+        regularizer, queries = self.context.regularizer, draws.rows_drawn()
         # The weights of a client's rows add up to the client's weight.
-        g /= draws.total_weight(n) * (draws.gap * draws.batch or 1)
-        queries = draws.rows_drawn(n)
+        g /= draws.total_weight() * (draws.gap * draws.batch or 1)
         first = 0
         for group, w_md in zip(groups, points, strict=True):
             count = len(group.lanes)
@@ -153,42 +323,33 @@ class MinibatchRounds:
             first += count
             self.context.problem.on_progress(queries * count)
 
-    def _draw(self, draws: Draws) -> RowBatch:
+    def _draw(self, draws: Draws) -> tuple[npt.NDArray[np.uint64], Array]:
         """Return the rows of a minibatch and how much each counts."""
-        n, actors = len(self.rows.y), self.context.actors
-        size = draws.rows_drawn(n)
-        if draws.batch == 0:
-            held = draws.rows_held(0, draws.taking_part, n)
-            rows = np.arange(held.sum())
-            if draws.bounds.size and draws.members.size:
-                rows += np.repeat(draws.bounds[draws.members + 1] - np.cumsum(held), held)
-            return RowBatch(rows.astype(np.uint64), np.repeat(self._weights(draws) / held, held))
-        if size <= SPARSE_BATCH * n:
-            drawn = np.empty(size, np.uint64)
-            steps.list_rows(drawn, draws, n)
-            return RowBatch(drawn, np.repeat(self._weights(draws), size // draws.taking_part))
+        size, weights, actors = draws.rows_drawn(), draws.weights(), self.context.actors
+        if draws.batch == 0 or size <= SPARSE_BATCH * draws.n:
+            each = draws.rows_held() if draws.batch == 0 else draws.gap * draws.batch
+            if draws.batch == 0:  # every row of a client once
+                weights /= each
+            weights = np.repeat(weights, each)
+            drawn = np.empty(len(weights) + steps.ROWS_AHEAD, np.uint64)
+            steps.list_rows(drawn, draws, 0, draws.taking_part)
+            return drawn[: len(weights)], weights
         if actors and size >= WORTH_SENDING:
             counts = actors.count(draws.t)
         else:
-            counts = self.counts.count(draws)
+            counts = count_rows(self.context.threads, draws)
         distinct = np.flatnonzero(counts)
         weights = counts[distinct].astype(np.float64)
         if draws.weighted:
             holders = np.searchsorted(draws.bounds, distinct, side="right") - 1
             weights *= np.diff(draws.bounds)[holders]
-        return RowBatch(distinct.astype(np.uint64), weights)
+        return distinct.astype(np.uint64), weights
 
-    def _weights(self, draws: Draws) -> Array:
-        """Return how much each client of a round counts."""
-        if not draws.weighted:
-            return np.ones(draws.taking_part)
-        return draws.rows_held(0, draws.taking_part, len(self.rows.y)).astype(np.float64)
-
-    def _gradient(self, points: Array, batch: RowBatch) -> Array:
+    def _gradient(self, points: Array, drawn: npt.NDArray[np.uint64], weights: Array) -> Array:
         """Return the sum of the weighted rows' gradients at every point, without the l2 term."""
         d, count = points.shape
         gradients = np.empty_like(points)
-        strands = BATCH_STRANDS if len(batch.drawn) >= 1024 else 1
+        strands = BATCH_STRANDS if len(drawn) >= 1024 else 1
         V = len(self.lanes)
         sum_gradients = dense.sum_gradients if self.rows.dense else steps.sum_gradients
         for first in range(0, count, V):
@@ -198,39 +359,27 @@ class MinibatchRounds:
             P[:, width:] = 0.0
             total[:] = 0.0
             self.context.threads.run(
-                partial(sum_gradients, self.lanes, self.rows, batch, P.reshape(-1), total),
+                partial(sum_gradients, self.lanes, self.rows, drawn, weights, P.reshape(-1), total),
                 strands=strands,
-                work=len(batch.drawn),
+                work=len(drawn),
             )
             gradients[:, first : first + width] = sum_strands(total).reshape(d, V)[:, :width]
         return gradients
 
 
-class RowCounts:
-    """Counts how often each of n rows is drawn in a round, with memory for every thread."""
+def count_rows(
+    threads: Threads, draws: Draws, first: int = 0, last: int = BATCH_STRANDS
+) -> npt.NDArray[np.int64]:
+    """Return how often each row is drawn in a round by the clients of some strands."""
+    by_thread = np.zeros((threads.count, draws.n), np.int64)
+    free = list(range(threads.count))
 
-    def __init__(self, threads: Threads, n: int) -> None:
-        self.threads = threads
-        self._counts = np.zeros((threads.count, n), dtype=np.int64)
+    def count(a: int, b: int) -> None:
+        mine = free.pop()
+        places = (draws.taking_part * strand // BATCH_STRANDS for strand in (a, b))
+        steps.count_rows(by_thread[mine], draws, *places)
+        free.append(mine)
 
-    def count(
-        self, draws: Draws, first: int = 0, last: int = BATCH_STRANDS
-    ) -> npt.NDArray[np.int64]:
-        """Return how often each row is drawn by the clients of some strands (default: all)."""
-        self._counts[:] = 0
-        slots = list(range(self.threads.count))
-
-        def count(a: int, b: int) -> None:
-            slot = slots.pop()
-            places = (draws.taking_part * strand // BATCH_STRANDS for strand in (a, b))
-            steps.count_rows(self._counts[slot], draws, *places)
-            slots.append(slot)
-
-        work = draws.rows_drawn(self._counts.shape[1])
-        self.threads.run(count, first=first, strands=last - first, work=work)
-        counts: npt.NDArray[np.int64] = self._counts.sum(axis=0)
-        return counts
-
-    def compile(self, draws: Draws) -> None:
-        """Compile the kernel by counting nothing."""
-        steps.count_rows(self._counts[0], draws, 0, 0)
+    threads.run(count, first=first, strands=last - first, work=draws.rows_drawn())
+    counts: npt.NDArray[np.int64] = by_thread.sum(axis=0)
+    return counts

@@ -26,32 +26,25 @@ import numpy.typing as npt
 
 from fedac.federation.federation import Federation
 from fedac.federation.schedule import Span
+from fedac.objectives import LinearModel
 from fedac.simulation.engines.linear.kernels import client_rounds, steps
+from fedac.simulation.engines.linear.kernels import interface as kernels
+from fedac.simulation.engines.linear.kernels.interface import Draws, LocalRound, Scratch, Tables
 from fedac.simulation.engines.linear.kernels.simd import Template, aligned
-from fedac.simulation.engines.linear.kernels.types import (
-    ClientCoefficients,
-    Closing,
-    Draws,
-    LocalRound,
-    Memories,
-    Rows,
-    Scratch,
-    Shared,
-    Tables,
-)
 from fedac.simulation.problem import Problem
 from fedac.validate import Array
 
 if TYPE_CHECKING:
+    from fedac.simulation.engines.linear.client_rounds import ClientMemories
     from fedac.simulation.engines.linear.model import Regularizer
-    from fedac.simulation.engines.ray.driver import ActorPool
+    from fedac.simulation.engines.ray import ActorPool
 
 # Works on the strands from the first argument up to, but not including, the second.
 Task = Callable[[int, int], object]
 # Lanes of the problem, and the length of a round.
 RoundKey = tuple[tuple[int, ...], int]
 # Of clients that start a round from their own state.
-ClientData = tuple[ClientCoefficients, Memories]
+ClientData = tuple[kernels.ClientCoefficients, kernels.Memories]
 
 # Strands of workers; fewer where their totals would fill the caches.
 STRANDS = 64
@@ -157,13 +150,16 @@ class Context:
 
     problem: Problem
     full: Federation  # of the real run, which decides the code path: a warm-up has one worker
-    rows: Rows  # in the precision of local steps
-    exact_rows: Rows
+    model: LinearModel
     regularizer: Regularizer
+    rows: kernels.Rows  # in the precision of local steps
+    exact_rows: kernels.Rows
     threads: Threads
     actors: ActorPool | None = None  # runs the strands on other nodes instead of threads here
-    tables: dict[RoundKey, tuple[Tables, Closing]] = field(default_factory=dict)
-    coefficients: dict[RoundKey, tuple[ClientCoefficients, Array]] = field(default_factory=dict)
+    tables: dict[RoundKey, tuple[Tables, kernels.Closing]] = field(default_factory=dict)
+    coefficients: dict[RoundKey, tuple[kernels.ClientCoefficients, Array]] = field(
+        default_factory=dict
+    )
 
     def draws(self, this_round: Span) -> Draws:
         """Return the participants of a round and their draws."""
@@ -171,16 +167,16 @@ class Context:
         clients, everybody = federation.clients, np.zeros(0, np.int64)
         # If all workers take all rows at every step, one represents all of them.
         one_for_all = clients is None and federation.batch is None
+        everyone_present = one_for_all or federation.count is None
         return Draws(
             seed=np.uint64(federation.seed),
+            n=federation.n,
             r=this_round.number,
             t=this_round.t,
             gap=this_round.gap,
             batch=federation.batch or 0,
             taking_part=1 if one_for_all else federation.taking_part,
-            members=everybody
-            if one_for_all or federation.count is None
-            else federation.members(this_round.number),
+            members=everybody if everyone_present else federation.members(this_round.number),
             bounds=everybody if clients is None else clients.bounds,
             weighted=not federation.equal_weights,
         )
@@ -203,7 +199,7 @@ class RemoteRound(NamedTuple):
     widths: Widths
     tables: Tables | None  # None: as in the last round with these lanes and this length
     start: npt.NDArray[Any]
-    coefficients: ClientCoefficients | None = None  # of clients that enter and leave differently
+    coefficients: kernels.ClientCoefficients | None  # of clients that start from their own state
     memory: int = 0  # which of the memories of clients these lanes use
 
 
@@ -232,21 +228,35 @@ class StreamedWorkers:
         )
         self.start = aligned((self.dim * S * V,), dtype)
         self.total = aligned((strands, size), np.float64)
-        self._nothing_shared = _make_shared(self.rows, 0, S * V)
+        self._nothing_by_row = self._numbers_by_row(0)
         self._all_rows = int(len(self.rows.y) * self.rows.nonzeros_per_row)  # work of one pass
         self._scratch: list[Scratch] = []
         self._blank: list[Scratch] = []  # with states that are zero before and after a round
 
-    def run(self, draws: Draws, tables: Tables, lanes: Sequence[int]) -> None:
-        """Run all workers of some lanes from `start` through a round, and leave `total`."""
-        by_row = self.how_to_collect(draws.gap, folded=len(tables.folds) > 0) == steps.BY_ROW
-        sums = self._shared.steps if by_row else self.total
-        actors = self.context.actors
-        if actors is None:
-            self.run_strands(draws, tables, len(lanes), 0, len(sums))
+    def run(
+        self,
+        draws: Draws,
+        tables: Tables,
+        lanes: Sequence[int],
+        coefficients: kernels.ClientCoefficients | None = None,
+        memories: ClientMemories | None = None,
+    ) -> None:
+        """Run all workers of some lanes through a round, and leave `total`.
+
+        They begin at `start`, or, with coefficients and memories, each from its own state.
+        """
+        by_row = coefficients is None and self.how_to_collect(tables) == steps.BY_ROW
+        sums = self._by_row[1] if by_row else self.total
+        if self.context.actors is None:
+            clients = (coefficients, memories.kept) if coefficients and memories else None
+            self.run_strands(draws, tables, len(lanes), 0, len(sums), clients)
         else:
-            told = RemoteRound(draws.t, draws.gap, tuple(lanes), self.widths, tables, self.start)
-            actors.run(told, draws, sums, self.report(draws, len(lanes), len(sums)))
+            start = self.start if coefficients is None else np.zeros(0)
+            told = RemoteRound(
+                draws.t, draws.gap, tuple(lanes), self.widths, tables, start, coefficients
+            )
+            on_done = self._report(draws, len(lanes), len(sums))
+            self.context.actors.run(told, draws, sums, on_done, memories)
         if by_row:
             self.threads.run(self.add_rows, strands=len(self.total), work=self._all_rows)
 
@@ -264,17 +274,17 @@ class StreamedWorkers:
         If moves are collected by row, return how much of every row the workers added. With
         `clients`, each starts from its own state; return the sum of their messages.
         """
-        base, sums, shared, collect = self.start, self.total, self._nothing_shared, steps.SWEEP
+        base, sums, by_row, collect = self.start, self.total, self._nothing_by_row, steps.SWEEP
         if clients is None:
-            collect = self.how_to_collect(draws.gap, folded=len(tables.folds) > 0)
+            collect = self.how_to_collect(tables)
             if len(tables.folds):
                 # Folded by the same code as the workers, an idle one ends at `base` to the bit.
                 base = base.copy()
                 steps.fold_all(self.lanes, self.sequences, tables.folds, base)
         if collect == steps.BY_ROW:
-            sums, shared = self._shared.steps, self._shared
+            by_row, sums = self._by_row, self._by_row[1]
             self.threads.run(self.find_margins, strands=len(self.total), work=self._all_rows)
-        this_round = LocalRound(draws, tables, self.start, base, shared, collect)
+        this_round = LocalRound(draws, tables, self.start, base, *by_row, collect)
 
         def task(a: int, b: int) -> None:
             sums[a:b] = 0.0
@@ -284,8 +294,8 @@ class StreamedWorkers:
             task,
             first=first,
             strands=last - first,
-            work=draws.rows_drawn(len(self.rows.y)) * (last - first) // len(sums),
-            on_done=self.report(draws, count, len(sums)),
+            work=draws.rows_drawn() * (last - first) // len(sums),
+            on_done=self._report(draws, count, len(sums)),
         )
         return sums[first:last]
 
@@ -306,9 +316,9 @@ class StreamedWorkers:
             )  # fmt: skip
         pool.append(scratch)
 
-    def report(self, draws: Draws, count: int, strands: int) -> Task:
+    def _report(self, draws: Draws, count: int, strands: int) -> Task:
         """Return a function that reports the progress of some strands of a round."""
-        queries = draws.rows_drawn(len(self.rows.y)) * count
+        queries = draws.rows_drawn() * count
 
         def report(first: int, last: int) -> None:
             # Differences of whole numbers: the parts add up to the queries of the round.
@@ -317,10 +327,14 @@ class StreamedWorkers:
 
         return report
 
-    def how_to_collect(self, gap: int, *, folded: bool) -> int:
+    def how_to_collect(self, tables: Tables) -> int:
         """Choose how the moves of workers are collected (see `steps.py`)."""
-        touched = self._nonzeros_drawn(gap)
-        if folded or self.dim <= touched:
+        gap = len(tables.fold_after)
+        # A row counts whenever it is drawn; with batch="full", a client takes the same rows at
+        # every step.
+        drawn = self._rows_per_worker(gap if self.full.batch else 1)
+        touched = drawn * self.rows.nonzeros_per_row
+        if len(tables.folds) or self.dim <= touched:
             return steps.SWEEP
         # A large state: even the sum of some workers' moves is sparse.
         if self.dim > steps.WORKERS_PER_SUM * touched:
@@ -339,45 +353,38 @@ class StreamedWorkers:
         each = n if full.clients is None else n / full.M
         return gap * full.batch if full.batch else each * gap
 
-    def _nonzeros_drawn(self, gap: int) -> float:
-        """Return how many nonzeros a worker's rows have, counting a row whenever it is drawn."""
-        # With batch="full", a client takes the same rows at every step.
-        return self._rows_per_worker(gap if self.full.batch else 1) * self.rows.nonzeros_per_row
-
     @cached_property
-    def _shared(self) -> Shared:
-        return _make_shared(self.rows, len(self.rows.y), len(self.sequences))
+    def _by_row(self) -> tuple[npt.NDArray[Any], npt.NDArray[np.float64]]:
+        return self._numbers_by_row(len(self.rows.y))
+
+    def _numbers_by_row(self, n: int) -> tuple[npt.NDArray[Any], npt.NDArray[np.float64]]:
+        """Make the margins and steps of a `LocalRound` for n rows."""
+        W = len(self.sequences)
+        return np.zeros((n, W), self.rows.dtype), np.zeros((SHARED_STRANDS, n, W))
 
     def find_margins(self, first: int, last: int) -> None:
         """Multiply the rows of some strands by the start."""
-        steps.find_margins(
-            self.sequences, self.rows.data, self.start, self._shared.margins,
-            len(self.total), first, last,
-        )  # fmt: skip
+        margins, strands = self._by_row[0], len(self.total)
+        data = self.rows.data
+        steps.find_margins(self.sequences, data, self.start, margins, strands, first, last)
 
     def add_rows(self, first: int, last: int) -> None:
         """Set the totals of some strands of rows to the sum of all workers' moves along them."""
         self.total[first:last] = 0.0
         exact = Template(np.float64, len(self.sequences))
-        steps.add_rows(exact, self.rows.data, self._shared.steps, self.total, first, last)
+        steps.add_rows(exact, self.rows.data, self._by_row[1], self.total, first, last)
 
     def _borrow(self, pool: list[Scratch], draws: Draws) -> Scratch:
         """Take working memory from a pool, with space for the rows drawn."""
-        largest = self.full.largest
-        listed = steps.ROWS_AHEAD + (draws.gap * draws.batch or largest)
+        rows_a_step = draws.batch or self.full.largest
+        listed = steps.ROWS_AHEAD + (draws.gap * draws.batch or rows_a_step)
         try:
             scratch = pool.pop()
         except IndexError:
             dtype = self.start.dtype
-            rows_a_step = draws.batch or largest
-            single = draws.batch == 1
-            slopes = () if single else aligned((rows_a_step * len(self.lanes),), dtype)
+            slopes = () if draws.batch == 1 else aligned((rows_a_step * len(self.lanes),), dtype)
             Y, sums = aligned(self.start.shape, dtype), aligned(self.total.shape[1:], dtype)
             scratch = Scratch(Y, sums, np.zeros(0, np.uint64), slopes)
         if len(scratch.drawn) < listed:
             return scratch._replace(drawn=np.zeros(listed, np.uint64))
         return scratch
-
-
-def _make_shared(rows: Rows, n: int, W: int) -> Shared:
-    return Shared(np.zeros((n, W), rows.dtype), np.zeros((SHARED_STRANDS, n, W)))

@@ -8,7 +8,7 @@ arrive as tables, a number per lane (see `linear/client_rounds.py`).
 import numpy as np
 
 from fedac.federation import compression
-from fedac.simulation.engines.linear.kernels.compiling import compiled, helper
+from fedac.simulation.engines.linear.kernels.interface import compiled, helper
 from fedac.simulation.engines.linear.kernels.simd import load, multiply_add, splat, store
 from fedac.simulation.engines.linear.kernels.steps import (
     WORKERS_PER_SUM,
@@ -34,19 +34,22 @@ BLOCK = 16
 
 
 @helper
-def add_terms(lanes, total, terms, slot, source, vectors, first, count):
-    """Add the terms of a slot to `total`, for some coordinates: vectors times coefficients.
+def add_terms(lanes, total, terms, k, offset, source, vectors, first, count):
+    """Add the share of one source in combination k to `total`, for some coordinates.
 
-    `source` has `vectors` numbers per coordinate and lane, `total` has one.
+    `source` has `vectors` numbers per coordinate and lane, of which the first is vector `offset` of
+    the combination; `total` has one.
     """
-    bounds, inputs, coefficients = terms
+    used, coefficients = terms
     V = np.uint64(len(lanes))
-    for k in range(bounds[slot], bounds[slot + np.uint64(1)]):
-        coefficient = load(lanes, coefficients, k * V)
-        at = (first * vectors + inputs[k]) * V
-        for j in range(count):
-            vector = load(lanes, source, at + j * vectors * V)
-            store(total, j * V, multiply_add(coefficient, vector, load(lanes, total, j * V)))
+    for i in range(vectors):
+        if used[k, offset + i]:
+            term = k * np.uint64(used.shape[1]) + offset + i
+            coefficient = load(lanes, coefficients, term * V)
+            at = (first * vectors + i) * V
+            for j in range(count):
+                vector = load(lanes, source, at + j * vectors * V)
+                store(total, j * V, multiply_add(coefficient, vector, load(lanes, total, j * V)))
 
 
 @helper
@@ -107,19 +110,17 @@ def run_clients(
     The reference is subtracted from each message. `memories` is changed in place; every client
     belongs to one strand.
     """
-    _, y, _, _ = rows
-    draws, _, _, _, shared, _ = this_round
+    draws, row_steps = this_round.draws, this_round.row_steps
     begin, enter, leave, constant, broadcast, reference, center, wire, echoes = coefficients
     memory, started = memories
-    _, steps = shared
     Y, sums, drawn, _ = scratch
-    n, d, V = np.uint64(len(y)), np.uint64(center.size), np.uint64(len(lanes))
+    d, V, none = np.uint64(center.size), np.uint64(len(lanes)), np.uint64(0)
     S, T = np.uint64(len(sequences)) // V, np.uint64(len(sent)) // V
     P = np.uint64(constant.size) // V - T
     zero = splat(lanes, 0.0)
     block, outputs = np.uint64(BLOCK), np.uint64(constant.size) // V
     combined = np.empty((outputs + np.uint64(1)) * block * V, Y.dtype)
-    message_moved = np.empty(T * d * V if wire else np.uint64(0), Y.dtype)
+    message_moved = np.empty(T * d * V if wire else none, Y.dtype)
     for strand in range(first_strand, last_strand):
         strand_total = total[strand]
         waiting = 0
@@ -127,41 +128,38 @@ def run_clients(
             strand * draws.taking_part // len(total), (strand + 1) * draws.taking_part // len(total)
         ):
             m = member(draws, place)
-            drawn_rows = draw_rows(drawn, draws, m, n)
+            drawn_rows = draw_rows(drawn, draws, m)
             mine = memory[m]
             is_new, started[m] = not started[m], True
-            for first in range(np.uint64(0), d, block):
+            for first in range(none, d, block):
                 count = min(block, d - first)
-                for p in range(P if is_new else np.uint64(0)):
+                for p in range(P if is_new else none):
                     for j in range(count):
                         store(combined, j * V, zero)
-                    add_terms(lanes, combined, begin, p, broadcast, T, first, count)
+                    add_terms(lanes, combined, begin, p, none, broadcast, T, first, count)
                     for j in range(count):
                         store(mine, ((first + j) * P + p) * V, load(lanes, combined, j * V))
                 for s in range(S):
                     for j in range(count):
                         store(combined, j * V, zero)
-                    slot = s * np.uint64(2)
-                    add_terms(lanes, combined, enter, slot, broadcast, T, first, count)
-                    add_terms(lanes, combined, enter, slot + np.uint64(1), mine, P, first, count)
+                    add_terms(lanes, combined, enter, s, none, broadcast, T, first, count)
+                    add_terms(lanes, combined, enter, s, T, mine, P, first, count)
                     for j in range(count):
                         store(Y, ((first + j) * S + s) * V, load(lanes, combined, j * V))
             one = splat(sequences, 1.0)
-            take_steps(
-                lanes, sequences, rows, this_round, scratch, one, drawn_rows, steps[0]
-            )  # fmt: skip
-            weight = splat(lanes, rows_of(draws, m, n)[1] if draws.weighted else 1)
-            for first in range(np.uint64(0), d, block):
+            take_steps(lanes, sequences, rows, this_round, scratch, one, drawn_rows, row_steps[0])
+            weight = splat(lanes, rows_of(draws, m)[1] if draws.weighted else 1)
+            for first in range(none, d, block):
                 count = min(block, d - first)
                 # All combinations are taken before any memory is overwritten.
                 for k in range(outputs):
-                    output, slot = combined[k * block * V :], k * np.uint64(3)
+                    output = combined[k * block * V :]
                     multiple = load(lanes, constant, k * V)
                     for j in range(count):
                         store(output, j * V, multiple * splat(lanes, center[first + j]))
-                    add_terms(lanes, output, leave, slot, Y, S, first, count)
-                    add_terms(lanes, output, leave, slot + np.uint64(1), broadcast, T, first, count)
-                    add_terms(lanes, output, leave, slot + np.uint64(2), mine, P, first, count)
+                    add_terms(lanes, output, leave, k, none, Y, S, first, count)
+                    add_terms(lanes, output, leave, k, S, broadcast, T, first, count)
+                    add_terms(lanes, output, leave, k, S + T, mine, P, first, count)
                 for t in range(T):
                     for j in range(count):
                         at = ((first + j) * T + t) * V

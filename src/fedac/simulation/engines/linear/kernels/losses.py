@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from fedac.objectives import losses as formulas
 from fedac.simulation.engines.linear.kernels import simd
-from fedac.simulation.engines.linear.kernels.compiling import helper, inlined_overload, overload
+from fedac.simulation.engines.linear.kernels.interface import helper, inlined_overload, overload
 from fedac.simulation.engines.linear.kernels.simd import splat
 
 

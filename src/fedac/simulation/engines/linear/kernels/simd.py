@@ -38,7 +38,7 @@ from numba.extending import (
 )
 from numba.np.numpy_support import from_dtype
 
-from fedac.simulation.engines.linear.kernels.compiling import overload
+from fedac.simulation.engines.linear.kernels.interface import overload
 
 
 class Vector(types.Type):

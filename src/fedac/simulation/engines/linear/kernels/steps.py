@@ -4,7 +4,7 @@ Layout: a state of S sequences and V lanes over d coordinates is one flat array,
 ``(j * S + s) * V + lane``. Lanes are runs that share every draw; a row of data is read once for
 all of them. Vectors come in two widths, given by two templates: `lanes`, a number per lane, and
 `sequences`, a number per sequence and lane, which is one coordinate of the state. Everything about
-an algorithm arrives as tables (`coefficients.py`); `types.py` has the other arguments.
+an algorithm arrives as tables (`coefficients.py`); `interface.py` has the other arguments.
 
 Sparse data is a tuple whose type chooses the code: ``(indptr, indices)`` for rows of ones,
 ``(indptr, indices, values)`` for others. Dense data goes through `dense.py`.
@@ -16,7 +16,7 @@ from numba import types
 from fedac.federation import sampling
 from fedac.objectives.losses import FACTORS
 from fedac.simulation.engines.linear.kernels import simd
-from fedac.simulation.engines.linear.kernels.compiling import (
+from fedac.simulation.engines.linear.kernels.interface import (
     compiled,
     helper,
     inlined_overload,
@@ -122,22 +122,22 @@ def member(draws, place):
 
 
 @helper
-def rows_of(draws, m, n):
+def rows_of(draws, m):
     """Return the first row that client m draws from, and the number of its rows."""
     if draws.bounds.size:
         first = draws.bounds[m]
         return np.uint64(first), np.uint64(draws.bounds[m + 1] - first)
-    return np.uint64(0), n
+    return np.uint64(0), np.uint64(draws.n)
 
 
 @helper
-def draw_rows(drawn, draws, m, n):
+def draw_rows(drawn, draws, m):
     """List the rows that client m draws in a round; return how many.
 
     The last one is repeated, for prefetching. If the client takes all its rows at every step, they
     are listed once.
     """
-    first, size = rows_of(draws, m, n)
+    first, size = rows_of(draws, m)
     if draws.batch == 0:
         count = size
         for k in range(count):
@@ -207,9 +207,8 @@ def _take_steps(lanes, sequences, rows, this_round, scratch, weight, drawn_rows,
 
 def _steps_on_rows(lanes, sequences, rows, this_round, scratch, weight, drawn_rows, sums):
     data, y, offsets, loss = rows
-    _, tables, start, _, shared, collect = this_round
+    _, tables, start, _, margins, _, collect = this_round
     q, r, e, fold_after, folds = tables
-    margins, _ = shared
     Y, _, drawn, _ = scratch
     by_row = collect == BY_ROW
     large = start.nbytes > NEAR_CACHE
@@ -239,9 +238,8 @@ def _steps_on_rows(lanes, sequences, rows, this_round, scratch, weight, drawn_ro
 
 def _steps_on_batches(lanes, sequences, rows, this_round, scratch, weight, drawn_rows, sums):
     data, y, offsets, loss = rows
-    draws, tables, start, _, shared, collect = this_round
+    draws, tables, start, _, margins, _, collect = this_round
     q, r, e, fold_after, folds = tables
-    margins, _ = shared
     Y, _, drawn, slopes = scratch
     by_row = collect == BY_ROW
     large = start.nbytes > NEAR_CACHE
@@ -283,26 +281,25 @@ def run_workers(lanes, sequences, rows, this_round, scratch, total, first_strand
     Every worker starts from `start`, takes `gap` steps and adds its weight times ``Y - base`` to
     the total of its strand or, collected by row, its multiples of rows to the steps of its strand.
     """
-    data, y, _, _ = rows
-    draws, _, start, base, shared, collect = this_round
-    _, steps = shared
+    data = rows.data
+    draws, _, start, base, _, row_steps, collect = this_round
     Y, sums, drawn, _ = scratch
     by_row = collect == BY_ROW
-    strands = len(steps) if by_row else len(total)
-    W, n = np.uint64(len(sequences)), np.uint64(len(y))
+    strands = len(row_steps) if by_row else len(total)
+    W = np.uint64(len(sequences))
     if not by_row:
         for place in range(np.uint64(0), np.uint64(start.size), W):
             store(Y, place, load(sequences, start, place))
     for strand in range(first_strand, last_strand):
         strand_total = total[min(strand, len(total) - 1)]
-        strand_steps = steps[strand] if by_row else steps[0]
+        strand_steps = row_steps[strand] if by_row else row_steps[0]
         waiting = 0
         for place in range(
             strand * draws.taking_part // strands, (strand + 1) * draws.taking_part // strands
         ):
             m = member(draws, place)
-            drawn_rows = draw_rows(drawn, draws, m, n)
-            weight = splat(sequences, rows_of(draws, m, n)[1] if draws.weighted else 1)
+            drawn_rows = draw_rows(drawn, draws, m)
+            weight = splat(sequences, rows_of(draws, m)[1] if draws.weighted else 1)
             take_steps(
                 lanes, sequences, rows, this_round, scratch, weight, drawn_rows, strand_steps
             )
@@ -492,33 +489,27 @@ def fold_all(lanes, sequences, folds, Y):
 @compiled
 def count_rows(counts, draws, first_place, last_place):
     """Count how often some clients draw each row in a round."""
-    n = np.uint64(len(counts))
     start, draws_each = np.uint64(draws.t * draws.batch), np.uint64(draws.gap * draws.batch)
     for place in range(first_place, last_place):
         m = member(draws, place)
-        first, size = rows_of(draws, m, n)
+        first, size = rows_of(draws, m)
         key = worker_key(draws.seed, np.uint64(m))
         for k in range(draws_each):
             counts[first + row_of(key, start + k, size)] += 1
 
 
 @compiled
-def list_rows(drawn, draws, n):
-    """List the rows that all clients of a round draw."""
-    start, draws_each = np.uint64(draws.t * draws.batch), np.uint64(draws.gap * draws.batch)
-    for place in range(draws.taking_part):
-        m = member(draws, place)
-        first, size = rows_of(draws, m, np.uint64(n))
-        key = worker_key(draws.seed, np.uint64(m))
-        for k in range(draws_each):
-            drawn[np.uint64(place) * draws_each + k] = first + row_of(key, start + k, size)
+def list_rows(drawn, draws, first_place, last_place):
+    """List the rows that some clients draw; `drawn` needs ROWS_AHEAD more places than that."""
+    count = np.uint64(0)
+    for place in range(first_place, last_place):
+        count += draw_rows(drawn[count:], draws, member(draws, place))
 
 
 @compiled
-def sum_gradients(lanes, rows, batch, P, total, first_strand, last_strand):
-    """Sum weight * loss' x over strands of a batch, at the points P of all lanes."""
+def sum_gradients(lanes, rows, drawn, weights, P, total, first_strand, last_strand):
+    """Sum weight * loss' x over strands of drawn rows, at the points P of all lanes."""
     data, y, _, loss = rows
-    drawn, weights = batch
     strands = len(total)
     for strand in range(first_strand, last_strand):
         G = total[strand]

@@ -1,1 +1,0 @@
-"""The linear engine on a Ray cluster."""
