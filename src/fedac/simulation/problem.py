@@ -79,11 +79,6 @@ class Problem:
     mu: float = 0.0  # that the lanes were coupled with
     on: str | None = None  # the kind of cluster to run on
 
-    @property
-    def rounds_messages(self) -> bool:
-        """Whether messages are rounded, so that each client's message must be formed."""
-        return self.wire != FLOAT32
-
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
@@ -102,7 +97,6 @@ class Snapshot:
 # Somewhat more threads than cores are fine; thousands are a typo.
 THREADS_PER_CORE = 16
 CLUSTERS = ("ray",)
-PRECISIONS = ("float32", "float64")
 
 
 def start_point(objective: Objective, start: npt.ArrayLike | None) -> Array:

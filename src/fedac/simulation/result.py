@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
@@ -121,14 +121,12 @@ class Result:
 
     def __repr__(self) -> str:
         """Summarize the result in a few lines."""
-        best, diverged = self.best, sum(run.status == "diverged" for run in self.runs)
-        return "\n".join(
-            [
-                f"<Result of {len(self.runs)} run{'s' if len(self.runs) != 1 else ''} "
-                f"({diverged} diverged), {self.engine} engine",
-                f" M={self.M} K={self.schedule.K} T={self.schedule.T} seed={self.seed}",
-                f" best: {best}>" if best else " best: none>",
-            ]
+        diverged = sum(run.status == "diverged" for run in self.runs)
+        return (
+            f"<Result of {len(self.runs)} run{'s' if len(self.runs) != 1 else ''} "
+            f"({diverged} diverged), {self.engine} engine\n"
+            f" M={self.M} K={self.schedule.K} T={self.schedule.T} seed={self.seed}\n"
+            f" best: {self.best or 'none'}>"
         )
 
     @property
@@ -234,15 +232,10 @@ class Result:
         names = list(dict.fromkeys(run.algorithm for run in self.runs))
         looks = dict(zip(names, styles(names), strict=True))
         for run, values in zip(self.runs, curves, strict=True):
-            look = looks[run.algorithm]
-            ax.plot(
-                cost_of(run),
-                values,
-                color=look.colour,
-                marker=look.marker,
-                linestyle=("-", "--", ":", "-.")[etas.index(run.eta) % 4],
-                label=f"{run.label}, eta={run.eta:g}",
-            )
+            look, dashes = looks[run.algorithm], ("-", "--", ":", "-.")[etas.index(run.eta) % 4]
+            label = f"{run.label}, eta={run.eta:g}"
+            x, colour = cost_of(run), look.colour
+            ax.plot(x, values, color=colour, marker=look.marker, linestyle=dashes, label=label)
         ylabel = "loss (the objective has no minimum F*)" if no_minimum else "suboptimality"
         ax.set(xlabel="communication rounds" if against == "rounds" else against, ylabel=ylabel)
         if any((values > 0).any() for values in curves):
@@ -277,86 +270,74 @@ class Recorder:
         self.problem = problem
         self.callbacks = callbacks
         self.test = test
-        self._traces = [_Trace() for _ in problem.lanes]
+        # By lane: step, loss and, with a test set, loss and accuracy on it.
+        self._traces: list[list[tuple[float, ...]]] = [[] for _ in problem.lanes]
+        self._last: dict[int, Record] = {}
+        self._diverged = [False] * len(problem.lanes)
 
     def add(self, snapshots: list[Snapshot]) -> None:
         """Record the snapshots of one synchronization."""
         for snapshot in snapshots:
-            self._traces[snapshot.lane].diverged = snapshot.diverged
+            self._diverged[snapshot.lane] = snapshot.diverged
         for snapshot in snapshots:
             if not snapshot.diverged:
                 self._add(snapshot)
 
     def _add(self, snapshot: Snapshot) -> None:
-        lane, trace = self.problem.lanes[snapshot.lane], self._traces[snapshot.lane]
-        w, loss = lane.output(snapshot.state, snapshot.step), snapshot.loss
+        index, step, lane = snapshot.lane, snapshot.step, self.problem.lanes[snapshot.lane]
+        w, loss = lane.output(snapshot.state, step), snapshot.loss
         if loss is None:
             with np.errstate(over="ignore", invalid="ignore"):
                 loss = self.problem.objective.value(w)
         if not np.isfinite(loss):
-            if snapshot.step == 0:
+            if step == 0:
                 raise InputError(
                     "the loss at the start point is not finite; use a smaller start or l2"
                 )
-            trace.diverged = True
+            self._diverged[index] = True
             return
-        if self.test is not None:
-            test_loss, test_accuracy = self.test.evaluate(w)
-            trace.test_loss.append(test_loss)
-            trace.test_accuracy.append(test_accuracy)
-        # The loss comes last: an interrupt may leave a step without a loss, never the reverse.
-        trace.steps.append(snapshot.step)
-        trace.state = snapshot.state
-        trace.losses.append(loss)
         record = Record(
-            run=snapshot.lane,
+            run=index,
             algorithm=lane.algorithm.name,
             eta=lane.hp.eta,
             sequences=lane.algorithm.state_names,
-            step=snapshot.step,
+            step=step,
             loss=loss,
             w=w,
             state=snapshot.state,
         )
+        on_test = () if self.test is None else self.test.evaluate(w)
+        self._last[index] = record
+        self._traces[index].append((step, loss, *on_test))
         for callback in self.callbacks:
             callback(record)
 
     def runs(self) -> tuple[Run, ...]:
         """Return a run for every lane that has a record."""
-        return tuple(self._run(i) for i, trace in enumerate(self._traces) if trace.steps)
+        return tuple(self._run(i) for i, trace in enumerate(self._traces) if trace)
 
     def _run(self, index: int) -> Run:
-        lane, trace = self.problem.lanes[index], self._traces[index]
-        algorithm, records = lane.algorithm, len(trace.losses)
-        federation, dim = self.problem.federation, self.problem.objective.dim
+        lane, last = self.problem.lanes[index], self._last[index]
+        steps, loss, *on_test = map(np.array, zip(*self._traces[index], strict=True))
+        test_loss, test_accuracy = on_test or (np.zeros(0), np.zeros(0))
+        algorithm, federation = lane.algorithm, self.problem.federation
+        dim, rounds = self.problem.objective.dim, self.problem.schedule.rounds
         up = bytes_up(algorithm, dim, self.problem.wire)
-        rounds, present = self.problem.schedule.rounds, federation.taking_part
+        sent = megabytes_sent(up, rounds, present=federation.taking_part, M=federation.M)
         return Run(
             algorithm=algorithm.name,
             label=algorithm.label,
             hyperparameters=lane.hp,
             decay=lane.eta.by if lane.eta else None,
-            status="diverged" if trace.diverged else "ok",
-            steps=np.array(trace.steps[:records]),
-            loss=np.array(trace.losses),
-            test_loss=np.array(trace.test_loss[:records]),
-            test_accuracy=np.array(trace.test_accuracy[:records]),
-            state=dict(zip(algorithm.state_names, trace.state, strict=True)),
-            w=lane.output(trace.state, trace.steps[-1]),
-            megabytes_per_worker=megabytes_sent(up, rounds, present=present, M=federation.M),
+            status="diverged" if self._diverged[index] else "ok",
+            steps=steps,
+            loss=loss,
+            test_loss=test_loss,
+            test_accuracy=test_accuracy,
+            state=dict(zip(last.sequences, last.state, strict=True)),
+            w=last.w,
+            megabytes_per_worker=sent,
             bytes_up=up,
             bytes_down=bytes_down(algorithm, dim),
             minibatch=algorithm.minibatch,
         )
-
-
-@dataclass
-class _Trace:
-    """The records of one lane so far."""
-
-    steps: list[int] = field(default_factory=list)
-    losses: list[float] = field(default_factory=list)
-    test_loss: list[float] = field(default_factory=list)
-    test_accuracy: list[float] = field(default_factory=list)
-    state: ArrayState = ()
-    diverged: bool = False

@@ -27,8 +27,6 @@ def start_engine(problem: Problem, name: str | None) -> tuple[str, Generator[lis
     names = tuple(dict.fromkeys(known for known, _ in ENGINES))
     if name not in (None, *names):
         raise unknown_name("engine", str(name), names)
-    if problem.precision not in PRECISIONS:
-        raise unknown_name("precision", str(problem.precision), PRECISIONS)
     require_threads(problem.threads)
     require_cluster(problem.on, name)
     reasons: list[str] = []
@@ -36,15 +34,12 @@ def start_engine(problem: Problem, name: str | None) -> tuple[str, Generator[lis
         if name not in (None, known):
             continue
         engine = cast("Engine", import_module(f"{__name__}.{module}"))
-        reason = engine.refuse(problem)
-        if reason is None:
-            if known == "reference" and reasons:
-                warnings.warn(
-                    f"running on the reference engine, up to 500 times slower: {reasons[0]}",
-                    SlowEngineWarning,
-                    stacklevel=4,
-                )
-            return known, engine.run(problem)
-        reasons.append(reason)
+        if reason := engine.refuse(problem):
+            reasons.append(reason)
+            continue
+        if known == "reference" and reasons:
+            text = f"running on the reference engine, up to 500 times slower: {reasons[0]}"
+            warnings.warn(text, SlowEngineWarning, stacklevel=4)
+        return known, engine.run(problem)
     where = "on one machine, use" if problem.on else "use"
     raise InputError(f"{reasons[0]}; {where} engine='reference'")

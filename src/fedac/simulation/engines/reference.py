@@ -60,9 +60,8 @@ def run_round(
 ) -> ArrayState:
     """Broadcast the sequences of `state`, let the members of the round take its steps, serve.
 
-    This is a round as `fedac.algorithms.algorithm` has it; of the paper's algorithms, an iteration
-    of
-    the outer loop of alg:fedac. An algorithm with memory needs `memory`.
+    This is a round as in `fedac.federation.round`; in the paper, an iteration of the outer loop of
+    alg:fedac. An algorithm with memory needs `memory`.
 
     Examples
     --------

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from fedac.algorithms import Algorithm, RoundInfo
 from fedac.algorithms.algorithm import serve_mean
+from fedac.federation.compression import FLOAT32
 from fedac.federation.schedule import Span
 from fedac.simulation.engines.linear import dense
 from fedac.simulation.engines.linear.coefficients import (
@@ -76,11 +77,11 @@ class LaneGroup:
 
     @property
     def is_plain(self) -> bool:
-        """Whether clients work on the broadcast sequences themselves, and send them back.
+        """Whether clients work on the broadcast sequences, and send them back without rounding.
 
         Then only the sum of all messages matters, and the kernels need not form any of them.
         """
-        return self.lanes[0].algorithm.is_plain and not self.problem.rounds_messages
+        return self.lanes[0].algorithm.is_plain and self.problem.wire == FLOAT32
 
     def query(self) -> Array:
         """Return where every lane takes its gradient, shape (d, number of lanes)."""
@@ -312,7 +313,7 @@ class MinibatchRounds:
         """Advance every lane of some groups by one step on all samples of a round."""
         points = [group.query() for group in groups]
         g = self._gradient(np.concatenate(points, axis=1), *self._draw(draws))
-        regularizer, queries = self.context.regularizer, draws.rows_drawn()
+        regularizer, queries = self.context.regularizer, draws.queries
         # The weights of a client's rows add up to the client's weight.
         g /= draws.total_weight() * (draws.gap * draws.batch or 1)
         first = 0
@@ -325,7 +326,7 @@ class MinibatchRounds:
 
     def _draw(self, draws: Draws) -> tuple[npt.NDArray[np.uint64], Array]:
         """Return the rows of a minibatch and how much each counts."""
-        size, weights, actors = draws.rows_drawn(), draws.weights(), self.context.actors
+        size, weights, actors = draws.queries, draws.weights(), self.context.actors
         if draws.batch == 0 or size <= SPARSE_BATCH * draws.n:
             each = draws.rows_held() if draws.batch == 0 else draws.gap * draws.batch
             if draws.batch == 0:  # every row of a client once
@@ -380,6 +381,6 @@ def count_rows(
         steps.count_rows(by_thread[mine], draws, *places)
         free.append(mine)
 
-    threads.run(count, first=first, strands=last - first, work=draws.rows_drawn())
+    threads.run(count, first=first, strands=last - first, work=draws.queries)
     counts: npt.NDArray[np.int64] = by_thread.sum(axis=0)
     return counts

@@ -179,6 +179,7 @@ class Context:
             members=everybody if everyone_present else federation.members(this_round.number),
             bounds=everybody if clients is None else clients.bounds,
             weighted=not federation.equal_weights,
+            queries=federation.queries(this_round),
         )
 
 
@@ -294,7 +295,7 @@ class StreamedWorkers:
             task,
             first=first,
             strands=last - first,
-            work=draws.rows_drawn() * (last - first) // len(sums),
+            work=draws.queries * (last - first) // len(sums),
             on_done=self._report(draws, count, len(sums)),
         )
         return sums[first:last]
@@ -318,7 +319,7 @@ class StreamedWorkers:
 
     def _report(self, draws: Draws, count: int, strands: int) -> Task:
         """Return a function that reports the progress of some strands of a round."""
-        queries = draws.rows_drawn() * count
+        queries = draws.queries * count
 
         def report(first: int, last: int) -> None:
             # Differences of whole numbers: the parts add up to the queries of the round.

@@ -13,7 +13,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from functools import cache, partial
+from functools import cache, partial, wraps
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -132,8 +132,21 @@ def _warn_not_kept(folder: str, reason: str) -> None:
 NOT_FROM_C: Any = {"no_cfunc_wrapper": True}
 helper = extending.register_jitable(**NOT_FROM_C)
 overload = partial(extending.overload, jit_options=NOT_FROM_C)
-# LLVM inlines these. Numba's own inlining compiles a function twice: by itself, and in place.
-inlined_overload = partial(extending.overload, jit_options=NOT_FROM_C | {"forceinline": True})
+
+
+def by_type(choose: Callable[..., Any], *, inline: bool = False) -> Callable[..., Any]:
+    """Make a function for kernels from one that returns its code for arguments of some types.
+
+    With `inline`, LLVM inlines it. Numba's own inlining compiles a function twice: by itself, and
+    in place.
+    """
+
+    @wraps(choose)
+    def function(*_: object) -> Any:
+        raise NotImplementedError("compiled only")
+
+    extending.overload(function, jit_options=NOT_FROM_C | {"forceinline": inline})(choose)
+    return function
 
 
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -265,6 +278,7 @@ class Draws(NamedTuple):
     bounds: npt.NDArray[np.int64]
     """The rows of client m are bounds[m] to bounds[m + 1]; empty if every client has all rows."""
     weighted: bool  # whether clients count by their rows
+    queries: int  # rows that all participants draw together
 
     def client_ids(self, first: int, last: int) -> npt.NDArray[np.int64]:
         """Return the ids of some clients, given by their places among the participants."""
@@ -284,12 +298,6 @@ class Draws(NamedTuple):
     def total_weight(self) -> float:
         """Return the sum of all weights."""
         return float(self.rows_held().sum() if self.weighted else self.taking_part)
-
-    def rows_drawn(self) -> int:
-        """Return how many rows all participants draw together."""
-        if self.batch:
-            return self.taking_part * self.gap * self.batch
-        return int(self.rows_held().sum()) * self.gap
 
 
 class Tables(NamedTuple):

@@ -1,11 +1,12 @@
 """The losses of `fedac.objectives.losses`, compiled for the vectors of the kernels."""
 
 import math
+from functools import partial
 from typing import NamedTuple
 
 from fedac.objectives import losses as formulas
 from fedac.simulation.engines.linear.kernels import simd
-from fedac.simulation.engines.linear.kernels.interface import helper, inlined_overload, overload
+from fedac.simulation.engines.linear.kernels.interface import by_type, helper, overload
 from fedac.simulation.engines.linear.kernels.simd import splat
 
 
@@ -34,13 +35,9 @@ _DERIVATIVES = {type(loss): helper(loss.derivative) for loss in formulas.FORMULA
 _SPLITS = {type(loss): helper(loss.split) for loss in formulas.FORMULAS.values()}
 
 
+@partial(by_type, inline=True)
 def derivative(loss, z, y):
     """Return the derivative of the loss in the margin z, in every lane."""
-    raise NotImplementedError("compiled only")
-
-
-@inlined_overload(derivative)
-def _derivative(loss, z, y):
     if loss.instance_class is Custom:
 
         def custom(loss, z, y):
@@ -61,12 +58,8 @@ def logarithm(v):
     return v
 
 
+@by_type
 def split_loss(loss, z, y):
     """Return a value and a factor in [1, 2]; the loss is the value plus the factor's logarithm."""
-    raise NotImplementedError("compiled only")
-
-
-@overload(split_loss)
-def _split_loss(loss, z, y):
     formula = _SPLITS[loss.instance_class]
     return lambda loss, z, y: formula(z, y)

@@ -38,7 +38,7 @@ from numba.extending import (
 )
 from numba.np.numpy_support import from_dtype
 
-from fedac.simulation.engines.linear.kernels.interface import overload
+from fedac.simulation.engines.linear.kernels.interface import by_type
 
 
 class Vector(types.Type):
@@ -397,17 +397,13 @@ _LN2_HIGH = 0.693145751953125
 _LN2_LOW = 1.42860682030941723212e-6
 
 
+@by_type
 def exp(x):
     """Return e^x in every lane, to the last digits of the vector's precision.
 
     x is taken into the range where the result is a normal number; x = n ln 2 + r with
     |r| <= ln 2 / 2, and e^r is its Taylor series.
     """
-    raise NotImplementedError("compiled only")
-
-
-@overload(exp)
-def _exp(x):
     largest = 87.0 if x.element.bitwidth == 32 else 708.0
 
     def compiled(x):

@@ -10,6 +10,8 @@ Sparse data is a tuple whose type chooses the code: ``(indptr, indices)`` for ro
 ``(indptr, indices, values)`` for others. Dense data goes through `dense.py`.
 """
 
+from functools import partial
+
 import numpy as np
 from numba import types
 
@@ -17,10 +19,9 @@ from fedac.federation import sampling
 from fedac.objectives.losses import FACTORS
 from fedac.simulation.engines.linear.kernels import simd
 from fedac.simulation.engines.linear.kernels.interface import (
+    by_type,
     compiled,
     helper,
-    inlined_overload,
-    overload,
 )
 from fedac.simulation.engines.linear.kernels.losses import derivative, logarithm, split_loss
 from fedac.simulation.engines.linear.kernels.simd import (
@@ -50,13 +51,9 @@ worker_key = helper(sampling.worker_key)
 row_of = helper(sampling.row_of)
 
 
+@by_type
 def margin(template, data, i, Y):
     """Return x_i . Y for all sequences and lanes."""
-    raise NotImplementedError("compiled only")
-
-
-@overload(margin)
-def _margin(template, data, i, Y):
     if len(data) == 2:
 
         def ones(template, data, i, Y):
@@ -88,13 +85,9 @@ def _margin(template, data, i, Y):
     return numbers
 
 
+@by_type
 def add_row(template, data, i, Y, coefficient):
     """Add coefficient * x_i to Y."""
-    raise NotImplementedError("compiled only")
-
-
-@overload(add_row)
-def _add_row(template, data, i, Y, coefficient):
     if len(data) == 2:
 
         def ones(template, data, i, Y, coefficient):
@@ -191,16 +184,12 @@ def clear_row(template, data, i, Y):
         store(Y, np.uint64(indices[k]) * np.uint64(len(template)), splat(template, 0.0))
 
 
+@partial(by_type, inline=True)
 def take_steps(lanes, sequences, rows, this_round, scratch, weight, drawn_rows, sums):
     """Take a worker through the steps of a round, on the rows that it has drawn.
 
     If moves are collected by row, `sums` receives how much of every row it added.
     """
-    raise NotImplementedError("compiled only")
-
-
-@inlined_overload(take_steps)
-def _take_steps(lanes, sequences, rows, this_round, scratch, weight, drawn_rows, sums):
     one_row_a_step = isinstance(scratch[3], types.BaseTuple)
     return _steps_on_rows if one_row_a_step else _steps_on_batches
 
