@@ -190,77 +190,57 @@ def take_steps(lanes, sequences, rows, this_round, scratch, weight, drawn_rows, 
 
     If moves are collected by row, `sums` receives how much of every row it added.
     """
-    one_row_a_step = isinstance(scratch[3], types.BaseTuple)
-    return _steps_on_rows if one_row_a_step else _steps_on_batches
+    # Constants of the compiled code: where steps take single rows, `slopes` is never used.
+    several = not isinstance(scratch[3], types.BaseTuple)
 
+    def code(lanes, sequences, rows, this_round, scratch, weight, drawn_rows, sums):
+        data, y, offsets, loss = rows
+        draws, tables, start, _, margins, _, collect = this_round
+        q, r, e, fold_after, folds = tables
+        Y, _, drawn, slopes = scratch
+        by_row = collect == BY_ROW
+        large = start.nbytes > NEAR_CACHE
+        V, W = np.uint64(len(lanes)), np.uint64(len(sequences))
+        rows_a_step, first = np.uint64(1), np.uint64(0)
+        if several:
+            rows_a_step = np.uint64(draws.batch) if draws.batch else drawn_rows
+        scale = splat(sequences, 1.0 / rows_a_step)
+        g = splat(lanes, 0.0)
+        next_fold = 0
+        for k in range(np.uint64(draws.gap)):
+            # All derivatives are taken at the same point, before any row is added.
+            for j in range(rows_a_step):
+                # The sampler knows the coming rows: fetch them while we work on this one.
+                i = drawn[first + j]
+                prefetch_row(data, y, drawn[first + j + np.uint64(ROWS_AHEAD)])
+                if large:
+                    ahead = drawn[first + j + np.uint64(STATE_AHEAD)]
+                    prefetch_coordinates(sequences, data, ahead, Y)
+                x_y = margin(sequences, data, i, Y)
+                if by_row:
+                    x_y = x_y + load(sequences, margins, i * W)
+                z = sum_tiles(lanes, load(sequences, q, k * W) * x_y)
+                if offsets.size:
+                    z = multiply_add(load(lanes, e, k * V), splat(z, offsets[i]), z)
+                g = derivative(loss, z, y[i])
+                if several:
+                    store(slopes, j * V, g)
+            if fold_after[k]:
+                fold(lanes, sequences, folds[next_fold], Y)
+                next_fold += 1
+            length = load(sequences, r, k * W) * scale
+            for j in range(rows_a_step):
+                i = drawn[first + j]
+                if several:
+                    g = load(lanes, slopes, j * V)
+                step = length * tile(sequences, g)
+                add_row(sequences, data, i, Y, step)
+                if by_row:
+                    accumulate(sums, i * W, step * weight)
+            if draws.batch:  # otherwise all steps are on the same rows
+                first += rows_a_step
 
-def _steps_on_rows(lanes, sequences, rows, this_round, scratch, weight, drawn_rows, sums):
-    data, y, offsets, loss = rows
-    _, tables, start, _, margins, _, collect = this_round
-    q, r, e, fold_after, folds = tables
-    Y, _, drawn, _ = scratch
-    by_row = collect == BY_ROW
-    large = start.nbytes > NEAR_CACHE
-    V, W = np.uint64(len(lanes)), np.uint64(len(sequences))
-    next_fold = 0
-    for k in range(drawn_rows):
-        # The sampler knows the coming rows: fetch them while we work on this one.
-        i = drawn[k]
-        prefetch_row(data, y, drawn[k + np.uint64(ROWS_AHEAD)])
-        if large:
-            prefetch_coordinates(sequences, data, drawn[k + np.uint64(STATE_AHEAD)], Y)
-        x_y = margin(sequences, data, i, Y)
-        if by_row:
-            x_y = x_y + load(sequences, margins, i * W)
-        z = sum_tiles(lanes, load(sequences, q, k * W) * x_y)
-        if offsets.size:
-            z = multiply_add(load(lanes, e, k * V), splat(z, offsets[i]), z)
-        g = derivative(loss, z, y[i])
-        if fold_after[k]:
-            fold(lanes, sequences, folds[next_fold], Y)
-            next_fold += 1
-        step = load(sequences, r, k * W) * tile(sequences, g)
-        add_row(sequences, data, i, Y, step)
-        if by_row:
-            accumulate(sums, i * W, step * weight)
-
-
-def _steps_on_batches(lanes, sequences, rows, this_round, scratch, weight, drawn_rows, sums):
-    data, y, offsets, loss = rows
-    draws, tables, start, _, margins, _, collect = this_round
-    q, r, e, fold_after, folds = tables
-    Y, _, drawn, slopes = scratch
-    by_row = collect == BY_ROW
-    large = start.nbytes > NEAR_CACHE
-    V, W = np.uint64(len(lanes)), np.uint64(len(sequences))
-    rows_a_step = np.uint64(draws.batch) if draws.batch else drawn_rows
-    scale = splat(sequences, 1.0 / rows_a_step)
-    next_fold = 0
-    for k in range(np.uint64(draws.gap)):
-        first = k * rows_a_step if draws.batch else np.uint64(0)
-        # All derivatives are taken at the same point, before any row is added.
-        for j in range(rows_a_step):
-            i = drawn[first + j]
-            prefetch_row(data, y, drawn[first + j + np.uint64(ROWS_AHEAD)])
-            if large:
-                prefetch_coordinates(sequences, data, drawn[first + j + np.uint64(STATE_AHEAD)], Y)
-            x_y = margin(sequences, data, i, Y)
-            if by_row:
-                x_y = x_y + load(sequences, margins, i * W)
-            z = sum_tiles(lanes, load(sequences, q, k * W) * x_y)
-            if offsets.size:
-                z = multiply_add(load(lanes, e, k * V), splat(z, offsets[i]), z)
-            store(slopes, j * V, derivative(loss, z, y[i]))
-        if fold_after[k]:
-            fold(lanes, sequences, folds[next_fold], Y)
-            next_fold += 1
-        length = load(sequences, r, k * W) * scale
-        for j in range(rows_a_step):
-            i = drawn[first + j]
-            step = length * tile(sequences, load(lanes, slopes, j * V))
-            add_row(sequences, data, i, Y, step)
-            if by_row:
-                accumulate(sums, i * W, step * weight)
+    return code
 
 
 @compiled
