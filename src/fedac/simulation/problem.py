@@ -97,6 +97,7 @@ class Snapshot:
 # Somewhat more threads than cores are fine; thousands are a typo.
 THREADS_PER_CORE = 16
 CLUSTERS = ("ray",)
+PRECISIONS = ("float32", "float64")
 
 
 def start_point(objective: Objective, start: npt.ArrayLike | None) -> Array:

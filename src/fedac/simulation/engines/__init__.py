@@ -27,6 +27,8 @@ def start_engine(problem: Problem, name: str | None) -> tuple[str, Generator[lis
     names = tuple(dict.fromkeys(known for known, _ in ENGINES))
     if name not in (None, *names):
         raise unknown_name("engine", str(name), names)
+    if problem.precision not in PRECISIONS:
+        raise unknown_name("precision", str(problem.precision), PRECISIONS)
     require_threads(problem.threads)
     require_cluster(problem.on, name)
     reasons: list[str] = []
