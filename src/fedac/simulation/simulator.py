@@ -179,10 +179,12 @@ def simulate(
         "M": M, "participation": participation, "batch": batch, "weighting": weighting,
         "wire": wire, "mu": mu, "seed": seed, "precision": precision,
     }  # fmt: skip
-    given |= {} if record_every is None else {"record_every": record_every}
-    given |= {} if schedule is not None else {"K": K, "T": T}
-    needed = [] if clients is not None else ["workers"]
-    needed += [] if schedule is not None else ["steps"]
+    if record_every is not None:
+        given["record_every"] = record_every
+    needed = ["workers"] if clients is None else []
+    if schedule is None:
+        given |= {"K": K, "T": T}
+        needed.append("steps")
     spec = check_spec(replace(OPTIONS, needed=tuple(needed)), given)
     if schedule is None:
         schedule = Schedule.every(spec.local_steps, steps=spec.steps or 0)

@@ -1,9 +1,7 @@
 """Rounds of methods with their own `enter` and `leave`, and the memories of their clients.
 
-Such a client starts from its own state, a combination of the broadcast sequences and its memory, so
-clients share nothing but the data. Its message and its next memory are combinations of its final
-state, the sequences, and its memory. All coefficients are found by calling the algorithm
-(`fedac.algorithms.linear.boundary_form`).
+Such a client starts from its own state, so clients share nothing but the data. All coefficients are
+found by calling the algorithm (`fedac.algorithms.linear.boundary_form`).
 """
 
 from __future__ import annotations

@@ -1,12 +1,7 @@
 """The coefficients of algorithms: kernels know nothing else about them.
 
-Every algorithm here is linear in its state and the gradient. Calling `query` and `update` on
-unit values (`fedac.algorithms.linear`) gives c, A and b with ``w_md = c.S`` and ``S' = A S + b g``.
-A linear model's gradient is ``g = s x + l2 w_md``, so its l2 term goes into A:
-``A <- A + l2 b c'``.
-
-Inside a round write ``S_t = A^t Y_t``. Then ``Y_{t+1} = Y_t + A^-(t+1) b s_t x_t'`` touches only
-the coordinates of one row, and the margin is ``(c' A^t)(Y_t x_t)``: a local step costs O(nnz).
+The package's docstring derives c, A and b, with ``w_md = c.S`` and ``S' = A S + b g``, and the
+tables of a round. The l2 term of the gradient goes into A: ``A <- A + l2 b c'``.
 
 With control variates a client sums its gradients, which would be one more vector to update in every
 step. But where all points of ``S' = A S + b g`` move in the same way, there is a v with ``v A = v``

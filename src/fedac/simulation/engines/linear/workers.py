@@ -1,9 +1,5 @@
 """The local steps of a round: workers streamed through the kernels, shared among threads.
 
-Workers are streamed: each starts from the same state, and only the sum of their moves is kept, so
-memory does not grow with their number. They are cut into strands, fixed groups whose sums are added
-up in order: results do not depend on the number of threads.
-
 Workers may draw the same rows many times in a round. Until Y is folded, a worker moves only along
 the rows it draws. So the margin of a row is its margin at the start, which all workers share, plus
 the contribution of the worker's moves. And the sum of all moves follows from the multiples of every
