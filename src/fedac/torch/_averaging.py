@@ -356,11 +356,6 @@ def move_state(mean: Tensor, state: Sequence[Tensor], exact: Sequence[Tensor]) -
 
     State tensors of another type or memory format (channels last) get copies too. All state tensors
     that share memory must move together.
-
-    >>> mean, w, buffer = torch.arange(3.0), torch.zeros(2), torch.zeros(1)
-    >>> left = move_state(mean, [w], [buffer])
-    >>> left, w, buffer, w.data_ptr() == mean.data_ptr()
-    (tensor([0., 0.]), tensor([0., 1.]), tensor([2.]), True)
     """
     left: Tensor | None = None
     dtype, device = mean.dtype, mean.device

@@ -122,9 +122,7 @@ def load(path: Path, rounds: Rounds, *, names: list[str] | None, missing: str) -
     workers.activity = "resuming"
 
     def parse(data: bytes) -> dict[str, Any]:
-        content: dict[str, Any] = torch.load(
-            io.BytesIO(data), map_location="cpu", weights_only=True
-        )
+        content: dict[str, Any] = _load_safely(data)
         ENVELOPE.require_header(content)
         _require_fit(content, rounds, names)
         return content
@@ -174,6 +172,10 @@ def load(path: Path, rounds: Rounds, *, names: list[str] | None, missing: str) -
     return content
 
 
+def _load_safely(data: bytes) -> Any:
+    return torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+
+
 def _apply(content: dict[str, Any], state: RankState, rounds: Rounds) -> None:
     """Put a checkpoint into the optimizer and the buffers of this process."""
     optimizer, workers = rounds.optimizer, rounds.workers
@@ -218,7 +220,7 @@ def _without_some(rounds: Rounds, state: RankState | None, has: list[bool]) -> R
         file = io.BytesIO()
         torch.save(state and state.inner, file)
         data = workers.broadcast_bytes(file.getvalue(), source=has.index(True))
-        inner = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+        inner = _load_safely(data)
     no_memory: list[list[Tensor]] = [[] for _ in optimizer.parameters()]
     if state is None:
         return RankState(no_memory, inner)
@@ -326,7 +328,7 @@ def _read_rank_state(
 
     def read(source: BinaryIO) -> RankState:
         data = source.read()
-        found = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+        found = _load_safely(data)
         RANK_ENVELOPE.require_header(found)
         if hashlib.sha256(data).hexdigest() != hashes[workers.rank]:
             raise InputError(f"it was not written together with '{path}'; use the files of one run")

@@ -28,13 +28,6 @@ def decayed_form(algorithm: Algorithm, hp: Hyperparameters, weight_decay: float)
     An iterate is a sequence that starts at w_0 (or at a multiple of it). Momentum, sums of
     gradients and corrections start at 0 and do not decay. Neither does a sequence that no step
     moves, such as the point where the round began.
-
-    >>> from fedac.algorithms import FEDAVG, get
-    >>> hp = FEDAVG.couple(eta=0.5, mu=1.0, K=1)
-    >>> decayed_form(FEDAVG, hp, 0.1).update  # of w, w_md and g: w <- 0.95 w_md - 0.5 g
-    ((0.0, 0.95, -0.5),)
-    >>> decayed_form(get("momentum(0.9)"), hp, 0.1).update  # w <- 0.95 w - 0.5 u; u <- 0.9 u + g
-    ((0.0, -0.45, 0.95, -0.5), (0.0, 0.9, 0.0, 1.0))
     """
     form = linear_form(algorithm, hp)
     if weight_decay == 0:
