@@ -310,7 +310,8 @@ def _flat_views(tensors: Sequence[Tensor], device: torch.device) -> list[Tensor]
         run[0] if len(run) == 1 else run[0].as_strided((sum(t.numel() for t in run),), (1,))
         for run in _neighbours(tensors)
     )
-    return [flat.reshape(-1).to(device) for flat in joined]
+    views = [view.reshape(-1) for view in joined]
+    return [view if view.device == device else view.to(device) for view in views]
 
 
 def _neighbours(tensors: Sequence[Tensor]) -> list[list[Tensor]]:
