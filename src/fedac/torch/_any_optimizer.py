@@ -25,10 +25,8 @@ from fedac.torch._state import is_half, version
 from fedac.validate import parse_piece, unknown_name
 
 STATES = ("local", "average", "reset")
-# The attribute of a user's optimizer that holds its `WrappedOptimizer`.
-OURS = "_synchronized_by_fedac"
-# An attribute that `torch.optim.Optimizer.__init__` creates.
-HOOKS = "_optimizer_step_pre_hooks"
+OURS = "_synchronized_by_fedac"  # attribute of a user's optimizer, its `WrappedOptimizer`
+HOOKS = "_optimizer_step_pre_hooks"  # attribute that `torch.optim.Optimizer.__init__` creates
 
 
 class InnerOptimizer:

@@ -16,14 +16,10 @@ from fedac.algorithms import Algorithm
 from fedac.federation.compression import BFLOAT16, INT8
 from fedac.torch._communication import Workers
 
-# Numbers copied at a time, so that they are still in the cache when they are read again.
-CHUNK = 2**18
-# The size of a sample, and the number of stretches it consists of.
-SAMPLED, STRETCHES = 2**16, 64
-# Sent in place of the weight by a worker whose tensors are not finite.
-NOT_FINITE = -1.0
-# Whole numbers below 2**24 are exact in float32.
-EXACT = 2**24
+CHUNK = 2**18  # numbers copied at a time: they are still in the cache when they are read again
+SAMPLED, STRETCHES = 2**16, 64  # the size of a sample, and the stretches it consists of
+NOT_FINITE = -1.0  # sent in place of the weight by a worker whose tensors are not finite
+EXACT = 2**24  # whole numbers below are exact in float32
 
 
 class Header(NamedTuple):

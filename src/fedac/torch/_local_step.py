@@ -12,10 +12,8 @@ from fedac.algorithms import Algorithm
 from fedac.algorithms.hyperparameters import Hyperparameters
 from fedac.algorithms.linear import Linear, linear_form
 
-# Numbers that a CPU processes at a time: four such float32 arrays take a megabyte.
-CACHED_NUMBERS = 2**16
-# Sets of parameters whose batches are cached: groups, and parts of a model that train in turn.
-MOST_SPLITS = 64
+CACHED_NUMBERS = 2**16  # that a CPU processes at a time: four such float32 arrays take a megabyte
+MOST_SPLITS = 64  # cached ones: of groups, and of parts of a model that train in turn
 
 
 @lru_cache(maxsize=256)

@@ -124,27 +124,19 @@ class SequenceOptimizer(torch.optim.Optimizer):
     """
 
     algorithm: Algorithm
-    # Whether a round ends with the mean of the local sequences, so that nothing else is kept.
-    takes_mean: bool
+    takes_mean: bool  # a round ends with the mean of the local sequences; nothing else is kept
     in_place: bool
     foreach: bool
     steps: int
     rounds: int
-    # By group, how lr falls, if it does.
-    decays: list[Decay | None]
-    # By parameter, what `version` returned when the optimizer last wrote to it.
-    versions: dict[Tensor, tuple[int, int]]
-    # By parameter, the number of its group.
-    _group_of: dict[Tensor, int]
+    decays: list[Decay | None]  # by group, how lr falls, if it does
+    versions: dict[Tensor, tuple[int, int]]  # `version` after the optimizer's last write
+    _group_of: dict[Tensor, int]  # the number of a parameter's group
     _batches: Batches
-    # Called at the end of every step; set by `synchronize`. Copies of the optimizer have none.
-    after_step: Callable[[], object] | None = None
-    # The user's optimizer, if it takes the local steps.
-    inner: InnerOptimizer | None = None
-    # Whether a later call of `synchronize` follows the user's optimizer now.
-    is_replaced = False
-    # Whether it has warned that FedAc does not accelerate.
-    _has_warned = False
+    after_step: Callable[[], object] | None = None  # set by `synchronize`; copies have none
+    inner: InnerOptimizer | None = None  # the user's optimizer, if it takes the local steps
+    is_replaced = False  # a later call of `synchronize` follows the user's optimizer now
+    _has_warned = False  # that FedAc does not accelerate
 
     def parameters(self) -> list[Tensor]:
         """Return the parameters of all groups."""
