@@ -67,7 +67,7 @@ class TrainingRound:
     finished: bool = False
 
 
-class ServerStep(NamedTuple):
+class ServerUpdate(NamedTuple):
     """The server after some replies; their weights, and the total of all clients; a problem."""
 
     after: NamedArrays
@@ -238,7 +238,7 @@ class RoundHooks(Options, Strategy):
         self.drop(self.training.number, bad, during="training")
         return [reply for reply in replies if reply.metadata.src_node_id not in bad]
 
-    def _step(self, training: TrainingRound, replies: Mapping[int, Reply]) -> ServerStep:
+    def _step(self, training: TrainingRound, replies: Mapping[int, Reply]) -> ServerUpdate:
         """Take the mean of some replies and the server's step, without keeping the result."""
         by_examples, before = self.weighting == "examples", training.before
         weights, total = self.clients.weigh(replies, training.connected, by_examples=by_examples)
@@ -249,7 +249,7 @@ class RoundHooks(Options, Strategy):
         )
         algorithm, server = self.algorithm, self.server
         if algorithm.serve is serve_mean:
-            return ServerStep(mean, server, weights, total, not_finite(mean, server))
+            return ServerUpdate(mean, server, weights, total, not_finite(mean, server))
         names, model = algorithm.sequences, with_prefix(algorithm.sequences[0], before)
         # A diverging run may overflow here; its clients' replies will not be finite.
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
@@ -264,9 +264,11 @@ class RoundHooks(Options, Strategy):
             )
             after = buffers_of(mean) | unflatten(names, sequences, model)
         server = unflatten(algorithm.server, state, model, np.float64)
-        return ServerStep(after, server, weights, total, not_finite(after, server))
+        return ServerUpdate(after, server, weights, total, not_finite(after, server))
 
-    def _keep(self, training: TrainingRound, step: ServerStep) -> tuple[ArrayRecord, MetricRecord]:
+    def _keep(
+        self, training: TrainingRound, step: ServerUpdate
+    ) -> tuple[ArrayRecord, MetricRecord]:
         """Keep the server's step and the memory versions of its clients."""
         training.finished, good = True, training.good
         ids = Counter(self.clients.ids[node] for node in good if node in self.clients.ids)
