@@ -307,11 +307,11 @@ def names(write):
     [
         (
             ["--clients", 6, "-M", 4],
-            "use either --workers, who draw from all rows, or",
+            "use either --workers or",
         ),
         (
             ["--split", "iid", "-M", 4],
-            "use either --workers, who draw from all rows, or",
+            "use either --workers or",
         ),
         (["--split", "iid"], "--split iid needs --clients: how many clients there are"),
         (["--dataset", ""], "--dataset is empty: A registered name"),

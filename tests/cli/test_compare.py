@@ -200,7 +200,7 @@ def test_killed_and_continued(fedac, tmp_path, kill):
         (("-K", "0"), "--local-steps"),
         (("--wire", "int4"), "unknown wire format 'int4'"),
         (("--split", "random"), "unknown split 'random'"),
-        (("--workers", "4"), "use either --workers, who draw from all rows, or --clients"),
+        (("--workers", "4"), "use either --workers or --clients"),
         (("--participation", "0"), "--participation"),
         (("--participation", "0.5", "--methods", "scaffnew"), "needs all clients in every round"),
         (("--dataset", "nowhere"), "nowhere"),

@@ -177,7 +177,7 @@ def test_one_seed_has_no_band(fedac, options, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "saying"),
     [
-        ({"clients": 6}, "use either --workers, who draw from all rows, or --clients"),
+        ({"clients": 6}, "use either --workers or --clients"),
         ({"workers": None}, "give the number of --workers, or of --clients"),
         ({"workers": None, "clients": "6,"}, "--clients takes whole numbers separated by commas"),
         ({"workers": None, "clients": 6, "split": "lable"}, "unknown split 'lable'"),

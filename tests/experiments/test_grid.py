@@ -143,7 +143,7 @@ test = 0.2
 @pytest.mark.parametrize(
     ("line", "saying"),
     [
-        ("workers = [4]", "line 6: use either workers, who draw from all rows, or clients, split"),
+        ("workers = [4]", "line 6: use either workers or clients/split"),
         ("split = ['lable']", "unknown split 'lable'; did you mean 'label'?"),
         (
             "split = ['dirichlet(0)']",
@@ -183,7 +183,7 @@ def test_mistakes_about_clients(read, line, saying):
             CLIENTS.replace("[4, 8]", "[0]"),
             "line 6: clients must be a whole number, at least 1",
         ),
-        (TOML + "split = ['iid']", "use either workers, who draw from all rows, or clients, split"),
+        (TOML + "split = ['iid']", "use either workers or clients/split"),
         (
             TOML + "weighting = 'uniform'",
             "line 13: weighting needs clients",

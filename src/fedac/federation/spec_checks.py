@@ -166,8 +166,8 @@ def _workers_or_clients(one: Any, spelled: Spelled) -> None:
         raise InputError(f"give the number of {workers}, or of {clients}")
     if one.workers is not None and (one.clients is not None or one.split is not None):
         raise InputError(
-            f"use either {workers}, who draw from all rows, or {clients}, {split}, who hold their "
-            "own: not both"
+            f"use either {workers} or {clients}/{split}, not both: workers draw from all rows, "
+            "clients hold their own"
         )
     if one.split is not None:
         if one.clients is None and is_split(one.split):
