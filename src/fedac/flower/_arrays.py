@@ -27,6 +27,8 @@ from flwr.app import Array, ArrayRecord, Message
 from fedac.algorithms import Algorithm, State
 from fedac.errors import InputError
 from fedac.federation.checkpoint import Envelope
+from fedac.federation.compression import bytes_of
+from fedac.federation.round import decompress
 
 NDArray = npt.NDArray[np.floating[Any]]
 NamedArrays = Mapping[str, NDArray]
@@ -139,6 +141,23 @@ def read_like(record: Mapping[str, Array], expected: NamedArrays) -> dict[str, N
     require_like(found, expected)
     require_finite(found)
     return found
+
+
+def read_compressed(
+    record: Mapping[str, Array], sent: NamedArrays, *, algorithm: Algorithm, wire: str
+) -> dict[str, NDArray]:
+    """Return the named arrays of a compressed reply to what was sent."""
+    names = algorithm.sequences
+    model = with_prefix(names[0], sent)
+    length = bytes_of(wire, sum(array.size for array in model.values()))
+    data: dict[str, Any] = dict.fromkeys(names, np.broadcast_to(np.uint8(0), length))
+    found: dict[str, Any] = read_like(record, buffers_of(sent) | data)
+    with np.errstate(over="ignore", invalid="ignore"):
+        sequences = flatten(names, sent, model)
+        vectors = decompress(algorithm, wire, [found[name] for name in names], sequences)
+        arrays = unflatten(names, vectors, model)
+    require_finite(arrays)
+    return buffers_of(found) | arrays
 
 
 def require_like(found: NamedArrays, expected: NamedArrays) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from flwr.app import ArrayRecord, Context, Message
 from torch import Tensor
@@ -20,7 +21,6 @@ from fedac.flower._arrays import (
     BUFFER,
     ModelArrays,
     NamedArrays,
-    NDArray,
     buffers_of,
     from_record,
     with_prefix,
@@ -358,7 +358,7 @@ def begin_steps(
 
 def end_steps(
     module: Module, arrays: NamedArrays, task: Task, optimizer: LocalOptimizer
-) -> dict[str, NDArray]:
+) -> NamedArrays:
     """Return the named arrays after the local steps."""
     trained, after = set(optimizer.parameters()), dict(arrays)
     for key, tensor in _sent_tensors(module).items():
@@ -416,10 +416,10 @@ def _copy(arrays: NamedArrays, tensors: dict[str, Tensor]) -> None:
         tensor.copy_(torch.tensor(arrays[name]))
 
 
-def _to_numpy(tensor: Tensor) -> NDArray:
+def _to_numpy(tensor: Tensor) -> npt.NDArray[Any]:
     """Return a tensor as an array, half precision as float32."""
-    array: NDArray = (tensor.detach().float() if is_half(tensor) else tensor.detach()).cpu().numpy()
-    return array
+    tensor = tensor.detach()
+    return (tensor.float() if is_half(tensor) else tensor).cpu().numpy()
 
 
 def _count(name: str, data: Any) -> int:

@@ -25,11 +25,12 @@ from fedac.errors import InputError
 from fedac.federation.compression import FLOAT32
 from fedac.federation.round import mean_by_key, serve
 from fedac.flower._arrays import (
+    ModelArrays,
     NamedArrays,
-    NDArray,
     buffers_of,
     flatten,
     from_record,
+    read_compressed,
     read_like,
     to_record,
     travel_keys,
@@ -40,7 +41,7 @@ from fedac.flower._server.aggregate import distance, not_finite
 from fedac.flower._server.known_clients import KnownClients, sample_size
 from fedac.flower._server.options import MetricsFn, Options
 from fedac.flower._server.privacy import OWN_LOOP, Wrappers
-from fedac.flower._server.replies import Reader, Reply, check_replies, read_compressed
+from fedac.flower._server.replies import Reader, Reply, check_replies
 from fedac.flower._server.result import Dropped, FederationResult
 from fedac.flower._server.waiting import CLOCK_SKEW, wait_for_nodes
 from fedac.flower._task import ARRAYS, CONFIG, ROUND, TASK, WEIGHT, Task
@@ -312,7 +313,7 @@ class RoundHooks(Options, Strategy):
         every = self.evaluate_every
         if not every or (server_round % every and server_round != self.last_round):
             return []
-        output = to_record(self.output(server_round, from_record(arrays)))
+        output = ArrayRecord(dict(self.output(server_round, from_record(arrays))))
         connected = list(grid.get_node_ids())
         if self.evaluate_sample is None:
             nodes = list(self.training.good if self.training else {}) or connected
@@ -330,17 +331,16 @@ class RoundHooks(Options, Strategy):
         self.drop(server_round, bad, during="evaluation")
         return self._metrics([*good.values()], self.evaluate_metrics_aggr_fn) if good else None
 
-    def output(self, server_round: int, arrays: NamedArrays) -> dict[str, NDArray]:
+    def output(self, server_round: int, arrays: NamedArrays) -> ModelArrays:
         """Return the algorithm's output after a round, with the names of the initial arrays."""
         algorithm, initial = self.algorithm, self.initial_arrays
+        keys = travel_keys(initial)
         model = with_prefix(algorithm.sequences[0], arrays)
         state = flatten(algorithm.state_names, {**arrays, **self.server}, model)
         w = algorithm.output(state, self.hp, server_round * self.local_steps)
         output = with_prefix("w", unflatten(("w",), (w,), model)) | buffers_of(arrays)
-        return {
-            name: initial[name].numpy() if key is None else output[key]
-            for name, key in travel_keys(initial).items()
-        }
+        named = {n: initial[n].numpy() if key is None else output[key] for n, key in keys.items()}
+        return ModelArrays(named, keys)
 
     def drop(self, server_round: int, reasons: Mapping[int, str], *, during: str) -> None:
         """Log the nodes whose replies are not used and why, and list them in the history."""

@@ -8,24 +8,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 from flwr.app import Array, ConfigRecord, Error, Message, RecordDict
 
-from fedac.algorithms import Algorithm
-from fedac.federation.compression import bytes_of
-from fedac.federation.round import decompress
-from fedac.flower._arrays import (
-    BadArraysError,
-    NamedArrays,
-    NDArray,
-    buffers_of,
-    checksum,
-    flatten,
-    read_like,
-    require_finite,
-    unflatten,
-    with_prefix,
-)
+from fedac.flower._arrays import BadArraysError, NamedArrays, NDArray, checksum, read_like
 from fedac.flower._task import CLIENT, MEMORY, ROUND, WEIGHT
 
 MOST_EXAMPLES = 2.0**53  # above that a float is no count
@@ -113,23 +98,6 @@ def check_reply(
     others = {k: v for k, v in content.items() if k not in content.array_records}
     client, lost = as_client_id(told.get(CLIENT)), memory.get("lost") is True
     return Reply(weight, metrics, arrays, client, lost, RecordDict(others))
-
-
-def read_compressed(
-    record: Mapping[str, Array], sent: NamedArrays, *, algorithm: Algorithm, wire: str
-) -> dict[str, NDArray]:
-    """Return the named arrays of a compressed reply to what was sent."""
-    names = algorithm.sequences
-    model = with_prefix(names[0], sent)
-    length = bytes_of(wire, sum(array.size for array in model.values()))
-    data: dict[str, Any] = dict.fromkeys(names, np.broadcast_to(np.uint8(0), length))
-    found: dict[str, Any] = read_like(record, buffers_of(sent) | data)
-    with np.errstate(over="ignore", invalid="ignore"):
-        sequences = flatten(names, sent, model)
-        vectors = decompress(algorithm, wire, [found[name] for name in names], sequences)
-        arrays = unflatten(names, vectors, model)
-    require_finite(arrays)
-    return buffers_of(found) | arrays
 
 
 def as_client_id(given: object) -> str | None:

@@ -17,14 +17,7 @@ from flwr.serverapp.strategy import Strategy
 
 from fedac.errors import InputError
 from fedac.federation.checkpoint import describe_rule
-from fedac.flower._arrays import (
-    ModelArrays,
-    count_bytes,
-    from_record,
-    initial_state,
-    to_record,
-    travel_keys,
-)
+from fedac.flower._arrays import count_bytes, from_record, initial_state, to_record
 from fedac.flower._server.checkpoint import Checkpoint
 from fedac.flower._server.hooks import RoundHooks
 from fedac.flower._server.known_clients import KnownClients
@@ -92,8 +85,7 @@ class FederationRun:
         finally:  # however a run ends, it keeps its rounds
             result, strategy = self.result, self.strategy
             result.sequences, result.server = from_record(self._arrays), strategy.server
-            output = strategy.output(self._finished, result.sequences)
-            result.arrays = ModelArrays(output, travel_keys(initial_arrays))
+            result.arrays = strategy.output(self._finished, result.sequences)
         return self.result
 
     def _begin(self, initial_arrays: ArrayRecord) -> None:
@@ -232,7 +224,7 @@ class FederationRun:
         if self.evaluate_fn is None:
             return
         output = self.strategy.output(row.round, from_record(arrays))
-        metrics = self.evaluate_fn(row.round, to_record(output))
+        metrics = self.evaluate_fn(row.round, output)
         if isinstance(metrics, MetricRecord):
             self.result.add_metrics(row, metrics, SERVER)
         elif metrics is not None:
