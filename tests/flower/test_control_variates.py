@@ -202,7 +202,7 @@ def test_clients_that_do_not_tell_their_examples_count_from_their_first_reply(ca
         with caplog.at_level(logging.WARNING, logger="flwr.fedac"):
             caplog.clear()
             result = strategy.start(grid, torch_arrays(torch.nn.Linear(3, 1)), num_rounds=1)
-        said = [r for r in caplog.records if "do not tell how many examples" in r.getMessage()]
+        said = [r for r in caplog.records if "did not report how many examples" in r.getMessage()]
         assert bool(said) is not told
         ((c_m, n),) = [
             (next(iter(state.array_records.values()))["c_m/weight"].numpy(), config)
@@ -269,7 +269,7 @@ def test_a_client_that_comes_back_unrecognized_makes_all_begin_again(tmp_path, c
         strategy.start(grid, federation.initial_arrays(), num_rounds=4, on_round=note)
     assert [row.memory_lost for row in strategy.history.rounds] == [0, 0, 1, 0]
     assert [value > 0 for value in c] == [True, True, False, True]
-    assert "1 of 1 nodes do not tell their client id, so a client that returns" in caplog.text
+    assert "1 of 1 nodes did not report a client id, so a client that returns" in caplog.text
     assert "round 3: all clients start their control variates again" in caplog.text
 
 
@@ -314,7 +314,7 @@ def test_modifiers_that_change_arrays_are_refused(algorithm, modifier):
 @pytest.mark.parametrize("rule", ["median", "trimmed-mean", "clipped-mean"])
 @pytest.mark.parametrize("algorithm", ["scaffold", "fedac-i+cv+nesterov(1, 0.3)", "scaffnew"])
 def test_robust_rules_refuse_control_variates(federation, algorithm, rule):
-    with pytest.raises(InputError, match=rf"aggregation='{rule}' and '.*' do not go together"):
+    with pytest.raises(InputError, match=rf"aggregation='{rule}' and '.*' cannot be combined"):
         federation.strategy(algorithm, aggregation=rule)
 
 

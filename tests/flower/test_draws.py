@@ -97,7 +97,7 @@ def test_nodes_that_do_not_tell_their_numbers_are_reported(federation, caplog):
         strategy.start(
             InProcessGrid(plain_app(federation), 8), federation.initial_arrays(), num_rounds=2
         )
-    (text,) = [r.message for r in caplog.records if "do not tell their client id" in r.message]
+    (text,) = [r.message for r in caplog.records if "did not report a client id" in r.message]
     assert text.startswith("8 of 8 nodes")
     assert "call fedac.flower.tell_number(app)" in text
     caplog.clear()

@@ -160,7 +160,7 @@ def test_a_layer_that_was_replaced():
             local.optimizer.step()
         return local.reply({"num-examples": 4})
 
-    with pytest.raises(QuorumError, match="other parameters than when the block began"):
+    with pytest.raises(QuorumError, match="parameters changed during the block"):
         run(train, start=torch_arrays(torch.nn.Sequential(linear())))
 
 

@@ -143,12 +143,12 @@ def test_flowers_own_loop_is_refused_before_any_node_is_asked(federation, wrap):
 def test_wrappers_that_cannot_be_used_are_refused(federation):
     grid = federation.grid()
     for options, message in (
-        ({"algorithm": "diloco"}, "'diloco.*' and differential privacy do not go together"),
+        ({"algorithm": "diloco"}, "'diloco.*' and differential privacy cannot be combined"),
         ({"algorithm": "scaffold"}, "noise after the server's step"),
         ({"wire": "int8"}, "with wire='int8' replies are bytes"),
         ({"weighting": "examples"}, "needs weighting='uniform' and aggregation='mean'"),
         ({"aggregation": "median"}, "noise is for clients that count the same"),
-        ({"algorithm": "scaffnew"}, "'scaffnew' and differential privacy do not go together"),
+        ({"algorithm": "scaffnew"}, "'scaffnew' and differential privacy cannot be combined"),
     ):
         with pytest.raises(InputError, match=message):
             run(federation, federation.strategy(**options), fixed, grid=grid)

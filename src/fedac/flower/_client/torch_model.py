@@ -1,4 +1,4 @@
-"""PyTorch models in a federation: their arrays, `TorchModel`, and loops of your own."""
+"""PyTorch models in a federation: their arrays, `TorchModel`, and custom training loops."""
 
 from __future__ import annotations
 
@@ -204,8 +204,8 @@ class LocalTraining:
         this.task.require_steps(steps)
         if {*self._model.parameters()} - self._parameters:
             raise InputError(
-                "the model has other parameters than when the block began: a layer was replaced, "
-                "and its replacement was not trained; change the model before local_training"
+                "the model's parameters changed during the block: a layer was replaced, and its "
+                "replacement was not trained; change the model before local_training"
             )
         self._after = end_steps(self._model, this.local, this.task, self._steps)
         if all(np.array_equal(this.local[key], array) for key, array in self._after.items()):

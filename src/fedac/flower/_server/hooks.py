@@ -276,8 +276,8 @@ class RoundHooks(Options, Strategy):
         shared = [f"{client}: {count} nodes" for client, count in ids.items() if count > 1]
         if training.number == 1 and shared:
             log.warning(
-                "several nodes have the same partition-id, so they are one client to the server "
-                "and draw the same rows: %s. Give every node its own",
+                "several nodes have the same partition-id, so the server treats them as one client "
+                "and they draw the same rows: %s. Give every node its own partition-id",
                 "; ".join(shared),
             )
         for node, reply in good.items():

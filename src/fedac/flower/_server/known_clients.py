@@ -1,7 +1,7 @@
-"""What the server knows of its clients: ids, examples, and which memory each of them has.
+"""What the server knows about its clients: ids, examples, and which memory each of them has.
 
-Flower draws new node ids for every run. A client's own id, its ``partition-id``, stays: sampled by
-client ids, a run repeats, and a resumed run is the same.
+Flower draws new node ids for every run, but a client's ``partition-id`` stays the same. Clients are
+sampled by this id, so a run is reproducible and a resumed run continues as if uninterrupted.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class KnownClients:
     _asked: set[int] = field(default_factory=set, compare=False)
 
     def learn(self, node: int, client: str | None) -> None:
-        """Note the client id that a node claims."""
+        """Record the client id that a node claims."""
         if client is not None:
             self.ids[node] = int(client)
 
@@ -91,7 +91,7 @@ class KnownClients:
         return MemoryVersion(self.run, *self.used.get(self.key(node), (0, 0.0)))
 
     def use(self, server_round: int, weights: Mapping[int, float], total: float) -> None:
-        """Note that a round used the replies of some nodes with these weights."""
+        """Record that a round used the replies of some nodes, with these weights."""
         now = {self.key(node): (server_round, weight) for node, weight in weights.items()}
         self.used, self.total = self.used | now, total
 
@@ -124,7 +124,7 @@ class KnownClients:
         silent = sum(node not in self.ids for node in new)
         if silent:
             log.warning(
-                "%d of %d nodes do not tell their client id, so %s: make the app with client_app, "
+                "%d of %d nodes did not report a client id, so %s: make the app with client_app, "
                 "or call fedac.flower.tell_number(app)",
                 silent, len(new),
                 "sampling uses node ids, which Flower draws at random, and will not repeat"
@@ -134,7 +134,7 @@ class KnownClients:
         silent = sum(node not in self.examples for node in new)
         if examples and silent:
             log.warning(
-                "%d of %d nodes do not tell how many examples they have: they count among all "
+                "%d of %d nodes did not report how many examples they have: they count among all "
                 "clients from their first reply on. Make the app with client_app, or call "
                 "fedac.flower.tell_number(app, examples=...)",
                 silent, len(new),

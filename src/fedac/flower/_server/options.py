@@ -96,7 +96,7 @@ class Options:
         linear_form(self.algorithm, self.hp)  # raises if the algorithm cannot travel
         boundary_form(self.algorithm, self.hp, self.local_steps)
         self.seed = require_count("seed", seed, least=0)
-        if self.seed >= 2**63:  # a ConfigRecord cannot hold it
+        if self.seed >= 2**63:
             raise InputError(f"seed must be at most 2^63 - 1, got {seed}")
 
         self.min_nodes = require_count("min_nodes", min_nodes)
@@ -120,8 +120,8 @@ class Options:
         self.adds_up = bool(self.algorithm.changes or self.algorithm.echoes)
         if self.adds_up and aggregation != "mean":
             raise InputError(
-                f"aggregation='{aggregation}' and '{self.algorithm.name}' do not go together: "
-                "control variates add up over rounds, and so do lies that get past a robust rule; "
+                f"aggregation='{aggregation}' and '{self.algorithm.name}' cannot be combined: "
+                "control variates add up over rounds, and so do lies that slip past a robust rule; "
                 "use an algorithm without them, such as 'fedavg' or 'fedac-i'"
             )
         self.aggregation.require_quorum(self.quorum_of(asked))

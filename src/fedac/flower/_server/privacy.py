@@ -7,7 +7,6 @@ Their own `start` is Flower's loop, which has no quorum, retries, checkpoints or
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from flwr.serverapp import strategy as flower
@@ -39,11 +38,53 @@ OWN_LOOP = (
 SLACK = 1 + 1e-5  # float32 rounds the norm of what was clipped
 
 
-@dataclass(frozen=True)
 class Wrappers:
     """The strategies around one of ours, the outermost first; usually there are none."""
 
-    layers: Sequence[Any] = ()
+    def __init__(self, outermost: object, strategy: Options) -> None:
+        inner, self.layers = outermost, list[Any]()
+        while inner is not strategy:
+            self.layers.append(inner)
+            inner = getattr(inner, "strategy", None)
+            if not isinstance(inner, Strategy) or len(self.layers) > 100:
+                raise InputError(
+                    "wrapper must be a strategy around this one, such as "
+                    "DifferentialPrivacyServerSideFixedClipping(strategy, ...)"
+                )
+        if self.layers and strategy.wire != FLOAT32:
+            problem = f"with wire='{strategy.wire}' replies are bytes"
+            raise InputError(f"{problem}, but a wrapper works on arrays; use wire='float32'")
+        self.private: list[Any] = [layer for layer in self.layers if isinstance(layer, PRIVATE)]
+        if self.private:
+            self._require_private(strategy)
+
+    def _require_private(self, strategy: Options) -> None:
+        """Refuse options with which Flower's noise would be too small.
+
+        It is made for a uniform mean of num_sampled_clients clipped updates.
+        """
+        if strategy.algorithm.serve is not serve_mean or strategy.adds_up:
+            raise InputError(
+                f"'{strategy.algorithm.name}' and differential privacy cannot be combined: Flower "
+                "adds its noise after the server's step, which keeps numbers without noise for "
+                "later rounds; use an algorithm whose server takes the mean, such as 'fedavg' or "
+                "'fedac-i'"
+            )
+        if strategy.weighting != "uniform" or strategy.aggregation.rule != "mean":
+            raise InputError(
+                "differential privacy needs weighting='uniform' and aggregation='mean': Flower's "
+                "noise is for clients that count the same"
+            )
+        # Flower divides the noise by num_sampled_clients, but the sum by the number of replies.
+        noisy = [layer.num_sampled_clients for layer in self.private if layer.noise_multiplier]
+        clients = max(noisy, default=0)
+        fewest = strategy.quorum_of(0)
+        if clients > fewest:
+            raise InputError(
+                f"num_sampled_clients={clients}, but a round may have only {fewest} good replies, "
+                "for which Flower's noise would be too small; give the wrapper "
+                f"num_sampled_clients={fewest}, or the strategy quorum={clients}"
+            )
 
     @property
     def names(self) -> list[str]:
@@ -63,13 +104,12 @@ class Wrappers:
 
     def problem(self, reply: Reply, before: NamedArrays) -> str | None:
         """Return the reason why a wrapper cannot use a good reply, or None."""
-        private: list[Any] = [layer for layer in self.layers if isinstance(layer, PRIVATE)]
-        if not private:
+        if not self.private:
             return None
         moved = distance(reply.arrays, before)
         if moved == 0:
             return "it has not moved at all, and Flower's clipping divides by the distance"
-        for layer in private:
+        for layer in self.private:
             modifier = CLIPS_ON_CLIENT.get(type(layer))
             if modifier is None:
                 continue
@@ -80,46 +120,3 @@ class Wrappers:
                     f"does the client have Flower's {modifier}?"
                 )
         return None
-
-
-def require_wrappers(wrapper: object, strategy: Options) -> Wrappers:
-    """Return the strategies around one of ours; raise InputError if they do not fit."""
-    inner, layers = wrapper, list[Any]()
-    while inner is not strategy:
-        layers.append(inner)
-        inner = getattr(inner, "strategy", None)
-        if not isinstance(inner, Strategy) or len(layers) > 100:
-            raise InputError(
-                "wrapper must be a strategy around this one, such as "
-                "DifferentialPrivacyServerSideFixedClipping(strategy, ...)"
-            )
-    if layers and strategy.wire != FLOAT32:
-        raise InputError(
-            f"a wrapper works on arrays, but with wire='{strategy.wire}' replies are bytes; use "
-            "wire='float32'"
-        )
-    private: list[Any] = [layer for layer in layers if isinstance(layer, PRIVATE)]
-    if not private:
-        return Wrappers(layers)
-    # Flower's noise is made for a uniform mean of num_sampled_clients clipped updates.
-    if strategy.algorithm.serve is not serve_mean or strategy.adds_up:
-        raise InputError(
-            f"'{strategy.algorithm.name}' and differential privacy do not go together: Flower adds "
-            "its noise after the server's step, which keeps numbers without noise for later "
-            "rounds; use an algorithm whose server takes the mean, such as 'fedavg' or 'fedac-i'"
-        )
-    if strategy.weighting != "uniform" or strategy.aggregation.rule != "mean":
-        raise InputError(
-            "differential privacy needs weighting='uniform' and aggregation='mean': Flower's noise "
-            "is for clients that count the same"
-        )
-    # Flower divides the noise by num_sampled_clients, but the sum by the number of replies.
-    clients = max((p.num_sampled_clients for p in private if p.noise_multiplier), default=0)
-    fewest = strategy.quorum_of(0)
-    if clients > fewest:
-        raise InputError(
-            f"num_sampled_clients={clients}, but a round may have only {fewest} good replies, for "
-            f"which Flower's noise would be too small; give the wrapper num_sampled_clients="
-            f"{fewest}, or the strategy quorum={clients}"
-        )
-    return Wrappers(layers)

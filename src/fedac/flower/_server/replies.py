@@ -13,7 +13,7 @@ from flwr.app import Array, ConfigRecord, Error, Message, RecordDict
 from fedac.flower._arrays import BadArraysError, NamedArrays, NDArray, checksum, read_like
 from fedac.flower._task import CLIENT, MEMORY, ROUND, WEIGHT
 
-MOST_EXAMPLES = 2.0**53  # above that a float is no count
+MOST_EXAMPLES = 2.0**53  # above it, floats skip whole numbers
 LONGEST_REASON = 300
 CLIENT_ID = re.compile(r"\d{1,20}")
 SIGNATURE = re.compile(r"client (\d{1,20}): (.*)")
@@ -92,8 +92,8 @@ def check_reply(
     told, memory = (content.config_records.get(k, ConfigRecord()) for k in (CLIENT, MEMORY))
     if remembered and "checksum" in memory and memory["checksum"] != checksum(records[0]):
         raise BadReplyError(
-            "its arrays were changed after training, by a modifier such as LocalDpMod: the client "
-            "remembers others, and the control variates would drift; use an algorithm without them"
+            "its arrays were changed after training, by a modifier such as LocalDpMod, but not in "
+            "the client's memory: control variates would drift; use an algorithm without them"
         )
     others = {k: v for k, v in content.items() if k not in content.array_records}
     client, lost = as_client_id(told.get(CLIENT)), memory.get("lost") is True

@@ -22,7 +22,7 @@ from fedac.flower._server.checkpoint import Checkpoint
 from fedac.flower._server.hooks import RoundHooks
 from fedac.flower._server.known_clients import KnownClients
 from fedac.flower._server.options import require_callables
-from fedac.flower._server.privacy import require_wrappers
+from fedac.flower._server.privacy import Wrappers
 from fedac.flower._server.result import SERVER, TRAIN, FederationResult, QuorumError, RoundSummary
 from fedac.flower._server.waiting import send_and_wait
 from fedac.paths import require_writable
@@ -60,7 +60,7 @@ class FederationRun:
                 raise InputError(f"{name} must be a ConfigRecord, got {type(config).__name__}")
         require_callables(evaluate_fn=self.evaluate_fn, on_round=self.on_round)
         self.hooks: Strategy = self.wrapper or self.strategy
-        self.wrappers = require_wrappers(self.hooks, self.strategy)
+        self.wrappers = Wrappers(self.hooks, self.strategy)
         self.result = FederationResult()
         # The sequences after the last finished round, and its number.
         self._arrays, self._finished = ArrayRecord(), 0
