@@ -13,7 +13,7 @@ from torch import Tensor
 from fedac.errors import InputError
 from fedac.torch._averaging import Header, checksum, flatten, unflatten
 from fedac.torch._communication import Workers, require_same
-from fedac.torch._state import SequenceOptimizer, plain_settings
+from fedac.torch._state import SequenceOptimizer
 
 # Processes compute their lr with different roundings: on other hardware, or by other formulas.
 TOLERANCE = 1e-9
@@ -95,12 +95,6 @@ def settings_of(groups: Sequence[dict[str, Any]]) -> list[list[float]]:
     """Return lr, mu and weight_decay of all groups, which processes must have in common."""
     names = ("lr", "mu", "weight_decay")
     return [[float(group[name]) for name in names] for group in groups]
-
-
-def adopt(groups: Sequence[dict[str, Any]], settings: Sequence[Sequence[float]]) -> None:
-    for group, (lr, mu, weight_decay) in zip(groups, settings, strict=True):
-        group.update(lr=lr, mu=mu, weight_decay=weight_decay)
-        group["last"] = plain_settings(group)
 
 
 def require_close(name: str, by_rank: Sequence[list[list[float]]], advice: str = "") -> None:

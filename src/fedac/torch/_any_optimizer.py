@@ -149,8 +149,17 @@ class WrappedOptimizer(LocalOptimizer):
         # The user's optimizer has the step size. Server rules that count in units of it get 1.
         super().__init__(groups, algorithm, lr=1.0, local_steps=local_steps)
         self._hooks: list[torch.utils.hooks.RemovableHandle] = []
-        if (previous := vars(optimizer).get(OURS)) is not None:
-            self._continue(previous)
+        if (previous := vars(optimizer).get(OURS)) is None:
+            return
+        # Continue from the earlier call of `synchronize`; another server rule starts afresh.
+        self.steps, self.inner.first = previous.steps, previous.inner.first
+        self.versions |= previous.versions
+        if previous.algorithm.name == algorithm.name:
+            self.rounds, self.takes_mean = previous.rounds, previous.takes_mean
+            for p in set(self.parameters()) & set(previous.state):
+                self.state[p] = dict(previous.state[p])
+            for mine, theirs in zip(self.param_groups, previous.param_groups, strict=False):
+                mine["taken"] = theirs["taken"]
 
     def attach(self) -> None:
         """Follow the steps of the user's optimizer from now on, and detach an earlier wrapper."""
@@ -198,18 +207,6 @@ class WrappedOptimizer(LocalOptimizer):
         self.steps += 1
         if self.after_step is not None:
             self.after_step()
-
-    def _continue(self, previous: WrappedOptimizer) -> None:
-        """Continue from an earlier call of `synchronize`; another server rule starts afresh."""
-        self.steps, self.inner.first = previous.steps, previous.inner.first
-        self.versions |= previous.versions
-        if previous.algorithm.name != self.algorithm.name:
-            return
-        self.rounds, self.takes_mean = previous.rounds, previous.takes_mean
-        for p in set(self.parameters()) & set(previous.state):
-            self.state[p] = dict(previous.state[p])
-        for mine, theirs in zip(self.param_groups, previous.param_groups, strict=False):
-            mine["taken"] = theirs["taken"]
 
 
 def _require_server_rule(text: str) -> None:

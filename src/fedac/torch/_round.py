@@ -44,7 +44,7 @@ from fedac.torch._communication import NonFiniteStateError, Workers
 from fedac.torch._compression import Gather
 from fedac.torch._costs import traffic
 from fedac.torch._optimizer import LocalOptimizer
-from fedac.torch._state import is_paused, sequence_dtype, write
+from fedac.torch._state import is_paused, plain_settings, sequence_dtype, write
 from fedac.validate import require_count
 
 # Sums of smaller numbers do not overflow float32.
@@ -155,7 +155,9 @@ class Rounds:
 
         # Serve the mean, and enter the next round with what this worker has moved meanwhile.
         if finished:
-            _agreement.adopt(optimizer.param_groups, settings)
+            for group, (lr, mu, weight_decay) in zip(optimizer.param_groups, settings, strict=True):
+                group.update(lr=lr, mu=mu, weight_decay=weight_decay)
+                group["last"] = plain_settings(group)
             hps = [optimizer.hyperparameters(group["last"]) for group in optimizer.param_groups]
             left = [part._replace(hp=hp) for part, hp in zip(left, hps, strict=False)]
         overlapped, used = optimizer.steps != steps, weights[workers.rank] > 0
