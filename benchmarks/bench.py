@@ -87,14 +87,13 @@ def as_json(lines: list[Line]) -> str:
 
 def print_lines(lines: list[Line]) -> None:
     machine = ", ".join(f"{key} {value}" for key, value in describe_machine().items())
-    headings = ("what", "ours", "other", "unit", "ratio", "bar")
     rows = []
     for line in lines:
         bar = "" if line.bar is None else f"{'<=' if line.at_most else '>='} {line.bar:g}"
-        numbers = f"{line.ours:.3g}", f"{line.theirs:.3g}", line.unit, f"{line.ratio:.3g}"
-        rows.append((line.what, *numbers, bar))
+        row = {"what": line.what, "ours": f"{line.ours:.3g}", "other": f"{line.theirs:.3g}"}
+        rows.append(row | {"unit": line.unit, "ratio": f"{line.ratio:.3g}", "bar": bar})
     missed = [number for number, line in enumerate(lines) if not line.passed]
-    print_table(headings, rows, words={"what", "unit"}, title=machine, bold=missed)
+    print_table(rows, words={"what", "unit"}, title=machine, bold=missed)
 
 
 def _a9a() -> LogisticRegression:

@@ -16,8 +16,13 @@ NUMBERS = ["0.0005", "1.2345e-03", "32,561"]
 def test_numbers_stay_whole(width, monkeypatch, capsys):
     monkeypatch.setattr(console, "results_console", lambda: Console(width=width, markup=False))
     console.print_table(
-        ("eta", "status", "best suboptimality", "rows"),
-        [(NUMBERS[0], "ok", *NUMBERS[1:]), ("[b]", "diverged after a long while", "-", "7")],
+        [
+            dict(zip(("eta", "status", "best suboptimality", "rows"), cells, strict=True))
+            for cells in (
+                (NUMBERS[0], "ok", *NUMBERS[1:]),
+                ("[b]", "diverged after a long while", "-", "7"),
+            )
+        ],
         words={"status"},
         title="title",
         caption="A caption.",

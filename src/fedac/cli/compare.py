@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import shlex
-from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -104,39 +103,44 @@ def _typed_command(ctx: click.Context) -> str:
 def _print_comparison(found: Comparison) -> None:
     """Print the best row of every method, then the verdict."""
     from fedac.experiments.comparison.report import title
-    from fedac.experiments.comparison.table import LAST, verdict
+    from fedac.experiments.comparison.table import LAST, verdict, written
     from fedac.experiments.summary import Band
 
     spec, target, rows = found.spec, found.spec.target, found.best_rows
     some = spec.participation != 1
-    columns: dict[str, Callable[[Row], str]] = {
-        "method": lambda row: row.method + " with all clients" * (row.all_clients and some)
-    }
-    if len(spec.several("wire")) > 1:
-        columns["wire"] = lambda row: row.wire
-    columns |= {"K": lambda row: str(row.K), "eta": _eta}
     notes = [
         f"Each method at its best K, after {spec.tries} tries for each K. Geometric mean of "
         f"{spec.repeats} fresh seeds; brackets: 90% prediction interval for the mean of "
         f"another {spec.repeats}. F - F*: mean of the last {LAST:.0%} of the records."
     ]
-    if any(row.server_step is not None for row in rows):
-        columns["server"] = _server
-        notes.append("Server: its step and momentum.")
-    if any(row.mu is not None for row in rows):
-        columns["mu"] = lambda row: "" if row.mu is None else f"{row.mu:.3g}"
-    if target is not None:
-        columns["rounds"] = lambda row: _rounds(row, spec.repeats)
-        columns["MB"] = lambda row: _cost(row, row.megabytes)
-        columns["seconds"] = lambda row: _cost(row, row.seconds)
-        notes.append(options.MEGABYTES)
-    columns[f"F - F* within {found.budget}"] = lambda row: scientific(row.suboptimality)
-    if target is None:
-        columns["smallest"] = lambda row: scientific(Band(*[row.smallest.middle] * 3))
-        notes.append("Smallest: the smallest record.")
+    has_server = any(row.server_step is not None for row in rows)
+    has_mu = any(row.mu is not None for row in rows)
+    notes += ["Server: its step and momentum."] if has_server else []
+    notes += ["Smallest: the smallest record." if target is None else options.MEGABYTES]
+    table = []
+    for row in rows:
+        cells = {"method": row.method + " with all clients" * (row.all_clients and some)}
+        if len(spec.several("wire")) > 1:
+            cells["wire"] = row.wire
+        cells |= {"K": str(row.K), "eta": "diverged" * row.diverged}
+        if row.eta is not None:
+            cells["eta"] = f"{row.eta:.3g}" + "*" * bool(row.edge)
+        if has_server:
+            cells["server"] = _server(row)
+        if has_mu:
+            cells["mu"] = "" if row.mu is None else f"{row.mu:.3g}"
+        if target is not None:
+            some_seeds = f", except on {row.seeds_reached} of {spec.repeats} seeds"
+            missed = "not reached" + some_seeds * bool(row.seeds_reached)
+            cells["rounds"] = written(row.rounds) if row.reached else missed
+            cells["MB"] = written(row.megabytes) if row.reached else "-"
+            cells["seconds"] = written(row.seconds) if row.reached else "-"
+        cells[f"F - F* within {found.budget}"] = scientific(row.suboptimality)
+        if target is None:
+            cells["smallest"] = scientific(Band(*[row.smallest.middle] * 3))
+        table.append(cells)
     console.print_table(
-        columns,
-        [[write(row) for write in columns.values()] for row in rows],
+        table,
         words={"method", "wire"},
         title=title(found) + (f", target {target:g}" if target is not None else ""),
         caption=" ".join([*notes, f"Link: {found.question.link}."]),
@@ -148,26 +152,9 @@ def _print_comparison(found: Comparison) -> None:
         print(sentence)
 
 
-def _eta(row: Row) -> str:
-    if row.eta is None:
-        return "diverged" if row.diverged else ""
-    return f"{row.eta:.3g}{'*' * bool(row.edge)}"
-
-
 def _server(row: Row) -> str:
     step = "" if row.server_step is None else f"{row.server_step:.3g}{'*' * bool(row.server_edge)}"
     return step + ("" if row.momentum is None else f", {row.momentum:g}")
-
-
-def _rounds(row: Row, seeds: int) -> str:
-    some = f", except on {row.seeds_reached} of {seeds} seeds" if row.seeds_reached else ""
-    return _cost(row, row.rounds) if row.reached else f"not reached{some}"
-
-
-def _cost(row: Row, band: Band) -> str:
-    from fedac.experiments.comparison.table import written
-
-    return written(band) if row.reached else "-"
 
 
 def scientific(band: Band) -> str:

@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -81,15 +81,14 @@ def results_console() -> Console:
 
 
 def print_table(
-    headings: Iterable[str],
-    rows: Iterable[Sequence[str]],
+    rows: Iterable[Mapping[str, str]],
     *,
     words: Collection[str] = (),
     title: str | None = None,
     caption: str | None = None,
     bold: Collection[int] = (),
 ) -> None:
-    """Print a table of numbers; the columns named in `words` contain text.
+    """Print a table of numbers; rows are cells by heading, columns named in `words` contain text.
 
     On a narrow terminal, headings and text wrap between words; no word and no number is cut.
     """
@@ -97,7 +96,7 @@ def print_table(
     from rich.table import Table
 
     console, rows = results_console(), list(rows)
-    columns = list(zip(headings, *rows, strict=True))
+    columns = list(zip(rows[0], *(row.values() for row in rows), strict=True))
     narrowest = []
     for heading, *cells in columns:
         whole = " ".join(cells).split() if heading in words else cells
@@ -113,7 +112,7 @@ def print_table(
         justify: Any = "left" if column[0] in words else "right"
         table.add_column(column[0], justify=justify, width=width)
     for number, row in enumerate(rows):
-        table.add_row(*row, style="bold" if number in bold else None)
+        table.add_row(*row.values(), style="bold" if number in bold else None)
     console.print(table)
 
 

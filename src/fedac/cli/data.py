@@ -27,15 +27,15 @@ def list_sets() -> None:
     from fedac.data.registry import describe
 
     console.print_table(
-        ("name", "rows", "columns", "where", "note"),
         [
-            (source.name, f"{source.n_samples:,}", f"{source.n_features:,}", where, source.note)
+            {"name": source.name, "rows": f"{source.n_samples:,}",
+             "columns": f"{source.n_features:,}", "where": where, "note": source.note}
             for source, where in describe()
         ],
         words={"name", "where", "note"},
         caption="Downloads are verified by their checksum if one is published, else by their "
         "shape.",
-    )
+    )  # fmt: skip
 
 
 @data_command.command("fetch", cls=options.Command)

@@ -175,35 +175,31 @@ def _print_comparison(runs: pd.DataFrame) -> None:
     rows = []
     for name, part in parts if len(parts) == 1 else [*parts, ("all", cells)]:
         off = paper.judged(part)["deviation"]
-        spread = (f"{off.median():.3f}", f"{off.quantile(0.95):.3f}")
-        rows.append((name, str(len(part)), str(len(off)), *spread))
-    many = f"with M >= {paper.MANY_WORKERS}"
-    console.print_table(
-        ("problem", "cells", many, "median of these", "95th percentile"),
-        rows,
-        words={"problem"},
-        title="Our runs and the published ones: |log2(ours/published)|",
-    )
-    console.print_table(
-        ("problem", "algorithm", "M", "K", "step size", "ours", "published", "log2 ratio"),
-        [
-            (f"{cell.dataset}, l2 = {cell.l2:g}", get(cell.algorithm).label, str(cell.M),
-             str(cell.K), cell.step_size, f"{cell.middle:.2e}", f"{cell.published:.2e}",
-             f"{cell.log2_ratio:+.2f}")
-            for cell in records(paper.judged(cells)[:5])
-        ],
-        words={"problem", "algorithm"},
-        title="The largest deviations",
-    )  # fmt: skip
+        row = {"problem": name, "cells": str(len(part))}
+        row[f"with M >= {paper.MANY_WORKERS}"] = str(len(off))
+        row["median of these"] = f"{off.median():.3f}"
+        rows.append(row | {"95th percentile": f"{off.quantile(0.95):.3f}"})
+    title = "Our runs and the published ones: |log2(ours/published)|"
+    console.print_table(rows, words={"problem"}, title=title)
+    worst = [
+        {"problem": f"{cell.dataset}, l2 = {cell.l2:g}", "algorithm": get(cell.algorithm).label,
+         "M": str(cell.M), "K": str(cell.K), "step size": cell.step_size,
+         "ours": f"{cell.middle:.2e}", "published": f"{cell.published:.2e}",
+         "log2 ratio": f"{cell.log2_ratio:+.2f}"}
+        for cell in records(paper.judged(cells)[:5])
+    ]  # fmt: skip
+    if worst:
+        words = {"problem", "algorithm"}
+        console.print_table(worst, words=words, title="The largest deviations")
     rounds = paper.headlines(runs, cells, [claim.target for claim in paper.CLAIMS])
     rounds = rounds.dropna(subset=["paper", "published"])
     if len(rounds):
         console.print_table(
-            ("target", "algorithm", "ours", "step size", "published", "paper's text"),
             [
-                (f"{row.target:g} on {row.dataset}, l2 = {row.l2:g}, M = {row.M}",
-                 get(row.algorithm).label, row.text, row.step_size, row.published,
-                 f"{row.paper:.0f}")
+                {"target": f"{row.target:g} on {row.dataset}, l2 = {row.l2:g}, M = {row.M}",
+                 "algorithm": get(row.algorithm).label, "ours": row.text,
+                 "step size": row.step_size, "published": row.published,
+                 "paper's text": f"{row.paper:.0f}"}
                 for row in records(rounds)
             ],
             words={"target", "algorithm"},
@@ -253,12 +249,12 @@ def _print_rounds(curves: pd.DataFrame) -> None:
     curves = curves.set_index("algorithm", drop=False).loc[list(GRID.several("algorithm"))]
     rows = []
     for row in records(curves):
-        numbers = (f"{row.K:.0f}", row.step_size, f"{row.middle:.2e}", f"{row.megabytes:.3g}")
-        published = row.published if isinstance(row.published, str) else ""
-        found = numbers if row.step_size else ("", "", "", "")
-        rows.append((get(row.algorithm).label, row.text, published, *found))
+        cells = {"algorithm": get(row.algorithm).label, "rounds": row.text}
+        cells["published"] = row.published if isinstance(row.published, str) else ""
+        numbers = {"K": f"{row.K:.0f}", "step size": row.step_size, "F - F*": f"{row.middle:.2e}"}
+        numbers["MB"] = f"{row.megabytes:.3g}"
+        rows.append(cells | (numbers if row.step_size else dict.fromkeys(numbers, "")))
     console.print_table(
-        ("algorithm", "rounds", "published", "K", "step size", "F - F*", "MB"),
         rows,
         words={"algorithm"},
         title=f"Rounds to come within {TARGET:g} of the optimum: {GRID.dataset}, "
@@ -376,15 +372,12 @@ def _print_separation(answer: Mapping[str, Any]) -> None:
     blocks = answer["blocks"]
     shown = {1, *range(0, blocks + 1, -(-blocks // ROWS)), blocks}
     rows = [row for row in answer["separation"] if row["block"] in shown]
-    intervals = rows[0]["fedac_i"]
     for sequence, name in {"w": "|w - u| / eps", "w_ag": "|w_ag - u_ag| / eps"}.items():
-        cells = []
+        table = []
         for row in rows:
-            apart = (row["measured"], row["exact"], row["bound"], *row["fedac_i"].values())
-            cells.append((str(row["block"]), *(f"{abs(one[sequence]):.3g}" for one in apart)))
-        console.print_table(
-            ("block", "AGD", "exact", "proven >=", *(f"FedAc-I K={K}" for K in intervals)),
-            cells,
-            title=f"{name}, kappa={answer['kappa']:g}",
-        )
+            apart = {"AGD": row["measured"], "exact": row["exact"], "proven >=": row["bound"]}
+            apart |= {f"FedAc-I K={K}": one for K, one in row["fedac_i"].items()}
+            cells = {heading: f"{abs(one[sequence]):.3g}" for heading, one in apart.items()}
+            table.append({"block": str(row["block"])} | cells)
+        console.print_table(table, title=f"{name}, kappa={answer['kappa']:g}")
     print(LEGEND)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -97,9 +97,8 @@ def plan_command(context: click.Context, /, *, tables: bool, as_json: bool, **gi
     plan = planner.plan(constants, dim=dim, **how)
     if not as_json:
         console.print_table(
-            ("letter", "value", "how it is known"),
             [
-                (name, f"{value:.4g}", constants.how[name])
+                {"letter": name, "value": f"{value:.4g}", "how it is known": constants.how[name]}
                 for name, value in constants.letters.items()
             ],
             words={"letter", "how it is known"},
@@ -222,25 +221,22 @@ def _print_bounds(plan: Plan, constants: Constants, how: dict[str, Any], title: 
     if how["target"] is not None:
         cost = f"{how['round_cost']:g} gradients"
         rule = f"K and T give the least cost, where a round costs {cost}."
-    columns: dict[str, Callable[[Choice], str]] = {
-        "theorem": _name,
-        "K": lambda choice: f"{choice.K}",
-        "rounds": lambda choice: f"{choice.rounds}",
-        "eta": lambda choice: f"{choice.step_size.eta:.2g}",
-    }
-    tuned = "eta gives"
-    if not plan[0].theorem.strongly_convex:
-        tuned = "eta and lam give"
-        columns["lam"] = lambda choice: f"{choice.step_size.lam:.2g}"
-    columns["bound"] = lambda choice: f"{choice.bound.total:.2g}" + "*" * choice.vacuous
-    columns["largest term"] = lambda choice: choice.bound.dominant.replace("_", " ")
-    has_dim = plan[0].megabytes is not None
-    if has_dim:
-        columns["MB"] = lambda choice: f"{choice.megabytes:.2g}"
+    convex, has_dim = not plan[0].theorem.strongly_convex, plan[0].megabytes is not None
+    tuned = "eta and lam give" if convex else "eta gives"
     measured = constants.how["sigma"].startswith("measured")
+    rows = []
+    for choice in plan:
+        row = {"theorem": _name(choice), "K": f"{choice.K}", "rounds": f"{choice.rounds}"}
+        row["eta"] = f"{choice.step_size.eta:.2g}"
+        if convex:
+            row["lam"] = f"{choice.step_size.lam:.2g}"
+        row["bound"] = f"{choice.bound.total:.2g}" + "*" * choice.vacuous
+        row["largest term"] = choice.bound.dominant.replace("_", " ")
+        if has_dim:
+            row["MB"] = f"{choice.megabytes:.2g}"
+        rows.append(row)
     console.print_table(
-        columns,
-        [[write(choice) for write in columns.values()] for choice in plan],
+        rows,
         words={"theorem", "largest term"},
         title=title,
         caption=f"{rule} {tuned} the least bound. Bounds are worst cases for workers that draw "
@@ -262,20 +258,22 @@ def _print_calibration(found: Comparison, how: dict[str, Any], unit: str) -> Non
     from fedac.experiments.comparison.table import written
 
     question, best, target = found.question, recommended(found), how["target"]
-    aim = ("rounds", "MB", unit) if target is not None else ("rounds", "reached")
     rows = [row for row in found.rows if row.eta is not None]
     rows.sort(key=lambda row: (-row.K, row.suboptimality.middle))
-    written_rows = []
+    table = []
     for row in rows:
-        cells = [f"{question.rounds_of(row.K)}", scientific(row.suboptimality)]
-        if target is not None:
-            bands = (row.rounds, row.megabytes, row.seconds)
-            cells = [written(band) if row.reached else "-" for band in bands]
-        eta, mu = f"{row.eta:.2g}" + "*" * bool(row.edge), "" if row.mu is None else f"{row.mu:.2g}"
-        written_rows.append((get(row.algorithm).label, f"{row.K}", eta, mu, *cells))
+        cells = {"algorithm": get(row.algorithm).label, "K": f"{row.K}"}
+        cells["eta"] = f"{row.eta:.2g}" + "*" * bool(row.edge)
+        cells["mu"] = "" if row.mu is None else f"{row.mu:.2g}"
+        if target is None:
+            cells["rounds"] = f"{question.rounds_of(row.K)}"
+            cells["reached"] = scientific(row.suboptimality)
+        else:
+            bands = {"rounds": row.rounds, "MB": row.megabytes, unit: row.seconds}
+            cells |= {n: written(band) if row.reached else "-" for n, band in bands.items()}
+        table.append(cells)
     console.print_table(
-        ("algorithm", "K", "eta", "mu", *aim),
-        written_rows,
+        table,
         words={"algorithm"},
         title="Measured on the data",
         caption=f"Each algorithm tuned with {found.spec.tries} settings, then repeated on "
@@ -307,32 +305,23 @@ def _print_paper_tables(as_json: bool) -> None:
         rows = {"table_1": [asdict(row) for row in TABLE_1]}
         print(json.dumps(rows | {"table_2": [asdict(row) for row in TABLE_2]}))
         return
-    headings: Sequence[str] = (
-        "assumption",
-        "algorithm",
-        "strongly convex",
-        "general convex",
-        "source",
-    )
     console.print_table(
-        headings,
         [
-            (f"asm{row.assumption}", row.algorithm, row.strongly_convex, row.convex or "",
-             row.reference)
+            {"assumption": f"asm{row.assumption}", "algorithm": row.algorithm,
+             "strongly convex": row.strongly_convex, "general convex": row.convex or "",
+             "source": row.reference}
             for row in TABLE_1
         ],
-        words=headings,
+        words=("assumption", "algorithm", "strongly convex", "general convex", "source"),
         title="Table 1: rounds R for linear speedup in M (no constants, no logarithms)",
     )  # fmt: skip
-    headings = ("assumption", "algorithm", "rate", "source")
     console.print_table(
-        headings,
         [
-            (f"asm{rate.assumption}, mu {'>' if rate.strongly_convex else '='} 0", rate.algorithm,
-             str(rate), rate.reference)
+            {"assumption": f"asm{rate.assumption}, mu {'>' if rate.strongly_convex else '='} 0",
+             "algorithm": rate.algorithm, "rate": str(rate), "source": rate.reference}
             for rate in TABLE_2
         ],
-        words=headings,
+        words=("assumption", "algorithm", "rate", "source"),
         title="Table 2: rates (no constants, no logarithms, no exponential decay)",
     )  # fmt: skip
 

@@ -247,19 +247,18 @@ def _print_result(result: Result, f_star: float, what_is_run: str, link: Link) -
     tested = any(run.test_loss.size for run in result.runs)
     rows = []
     for run in result.runs:
-        losses = (run.trained_loss, run.final_loss)
-        row = [run.algorithm] if several else []
-        row += [f"{run.eta:g}", run.status]
-        row += ["-" if math.isnan(loss) else f"{loss - zero:.4e}" for loss in losses]
-        if tested and run.status == "ok":
-            row += [f"{run.test_loss[-1]:.4e}", f"{run.test_accuracy[-1]:.4f}"]
-        elif tested:
-            row += ["-", "-"]
-        cost = (result.megabytes_of(run)[-1], result.seconds_of(run, link)[-1])
-        rows.append([*row, *(f"{value:.3g}" for value in cost)])
-    headings = ["algorithm"] * several + ["eta", "status", f"best {what}", f"final {what}"]
+        row = {"algorithm": run.algorithm} if several else {}
+        row |= {"eta": f"{run.eta:g}", "status": run.status}
+        for when, loss in (("best", run.trained_loss), ("final", run.final_loss)):
+            row[f"{when} {what}"] = "-" if math.isnan(loss) else f"{loss - zero:.4e}"
+        if tested:
+            ended = run.status == "ok"
+            row["test loss"] = f"{run.test_loss[-1]:.4e}" if ended else "-"
+            row["test accuracy"] = f"{run.test_accuracy[-1]:.4f}" if ended else "-"
+        row["MB"] = f"{result.megabytes_of(run)[-1]:.3g}"
+        row["seconds on link"] = f"{result.seconds_of(run, link)[-1]:.3g}"
+        rows.append(row)
     console.print_table(
-        [*headings, *["test loss", "test accuracy"] * tested, "MB", "seconds on link"],
         rows,
         words={"algorithm", "status"},
         title=f"{what_is_run}, K={schedule.K}, T={schedule.T}, {schedule.rounds} rounds, "

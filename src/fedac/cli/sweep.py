@@ -146,21 +146,21 @@ def _print_summary(grid: Spec, summary: Summary, runs: pd.DataFrame, band: str) 
     for name, ours in by_name:
         best = next(records(cells[(cells[names] == list(name)).all(axis=1)]))
         found = band_text((best.middle, best.low, best.high), "{:.4e}".format)
-        numbers = [found, str(best.M), str(best.K), best.step_size]
+        numbers = {"best suboptimality": found, "M": str(best.M), "K": str(best.K)}
+        numbers["eta"] = best.step_size
         if tested:
             accuracy = (best.accuracy, best.accuracy_low, best.accuracy_high)
-            numbers.append(band_text(accuracy, "{:.4f}".format))
+            numbers["test accuracy"] = band_text(accuracy, "{:.4f}".format)
         if math.isinf(best.middle):
-            numbers = ["-"] * len(numbers)
+            numbers = dict.fromkeys(numbers, "-")
         elif best.edge in ("smallest", "largest"):
             at_edge.append(name[0])
         diverged = (ours["status"] == "diverged").sum()
-        rows.append([*name, str(len(ours)), str(diverged), *numbers])
+        counted = {"runs": str(len(ours)), "diverged": str(diverged)}
+        rows.append(dict(zip(names, name, strict=True)) | counted | numbers)
     seeds, spread = len(grid.several("seed")), find_spread(band)
     caption = f"{spread.middle.capitalize()} of {seeds} seeds, {spread.band} in brackets."
-    headings = [*names, "runs", "diverged", "best suboptimality", "M", "K", "eta"]
     console.print_table(
-        headings + ["test accuracy"] * tested,
         rows,
         words=names,
         title=f"{grid.name}: {summary.new} runs now, {counts(summary)}, {len(runs)} in all",
