@@ -248,6 +248,8 @@ class Actor:
         self._blas_limit = one_blas_thread(context.rows)
         warm_up(context)
         self._context = replace(context, threads=self._threads)
+        size = (self._threads.count, self.problem.objective.n_samples)
+        self._counts = np.zeros(size, np.int64)
         return free_bytes()
 
     def run(
@@ -281,7 +283,7 @@ class Actor:
 
     def count(self, t: int, first: int, last: int) -> npt.NDArray[np.int64]:
         """Return how often each row is drawn in some strands of the round that starts at t."""
-        return rounds.count_rows(self._threads, self._draws_at(t), first, last)
+        return rounds.count_rows(self._threads, self._draws_at(t), self._counts, first, last)
 
     def _draws_at(self, t: int) -> Draws:
         if self._draws is None or self._draws.t != t:

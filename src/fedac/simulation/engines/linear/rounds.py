@@ -306,8 +306,9 @@ class MinibatchRounds:
         size = (context.problem.objective.dim, len(self.lanes))
         self._points = aligned(size, np.float64)
         self._totals = aligned((BATCH_STRANDS, math.prod(size)), np.float64)
+        self._counts = np.zeros((context.threads.count, len(self.rows.y)), np.int64)
         # A warm-up draws too few rows to count them: compile by counting nothing.
-        steps.count_rows(np.zeros(0, np.int64), context.draws(Span(0, 0, 1)), 0, 0)
+        steps.count_rows(self._counts[0], context.draws(Span(0, 0, 1)), 0, 0)
 
     def round(self, groups: list[LaneGroup], draws: Draws) -> None:
         """Advance every lane of some groups by one step on all samples of a round."""
@@ -326,8 +327,9 @@ class MinibatchRounds:
 
     def _draw(self, draws: Draws) -> tuple[npt.NDArray[np.uint64], Array]:
         """Return the rows of a minibatch and how much each counts."""
-        size, weights, actors = draws.queries, draws.weights(), self.context.actors
+        size, actors = draws.queries, self.context.actors
         if draws.batch == 0 or size <= SPARSE_BATCH * draws.n:
+            weights = draws.weights()
             each = draws.rows_held() if draws.batch == 0 else draws.gap * draws.batch
             if draws.batch == 0:  # every row of a client once
                 weights /= each
@@ -338,7 +340,7 @@ class MinibatchRounds:
         if actors and size >= WORTH_SENDING:
             counts = actors.count(draws.t)
         else:
-            counts = count_rows(self.context.threads, draws)
+            counts = count_rows(self.context.threads, draws, self._counts)
         distinct = np.flatnonzero(counts)
         weights = counts[distinct].astype(np.float64)
         if draws.weighted:
@@ -369,10 +371,17 @@ class MinibatchRounds:
 
 
 def count_rows(
-    threads: Threads, draws: Draws, first: int = 0, last: int = BATCH_STRANDS
+    threads: Threads,
+    draws: Draws,
+    by_thread: npt.NDArray[np.int64],
+    first: int = 0,
+    last: int = BATCH_STRANDS,
 ) -> npt.NDArray[np.int64]:
-    """Return how often each row is drawn in a round by the clients of some strands."""
-    by_thread = np.zeros((threads.count, draws.n), np.int64)
+    """Return how often each row is drawn in a round by the clients of some strands.
+
+    `by_thread`, of shape (threads, n), is working memory.
+    """
+    by_thread[:] = 0
     free = list(range(threads.count))
 
     def count(a: int, b: int) -> None:
