@@ -109,7 +109,7 @@ def test_a_start_beyond_all_bounds(engine: str) -> None:
 
 @pytest.mark.parametrize("seed", [-1, 2**64, 1.0, "1", None, True])
 def test_seed(seed) -> None:
-    with pytest.raises(InputError, match=r"seed must be a whole number from 0 to 2\^64 - 1, got"):
+    with pytest.raises(InputError, match=r"seed must be"):
         run(seed=seed)
 
 
