@@ -334,9 +334,9 @@ class MinibatchRounds:
             if draws.batch == 0:  # every row of a client once
                 weights /= each
             weights = np.repeat(weights, each)
-            drawn = np.empty(len(weights) + steps.ROWS_AHEAD, np.uint64)
-            steps.list_rows(drawn, draws, 0, draws.taking_part)
-            return drawn[: len(weights)], weights
+            drawn = np.empty(len(weights), np.uint64)
+            steps.list_rows(drawn, draws)
+            return drawn, weights
         if actors and size >= WORTH_SENDING:
             counts = actors.count(draws.t)
         else:

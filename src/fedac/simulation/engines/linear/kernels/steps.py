@@ -468,11 +468,22 @@ def count_rows(counts, draws, first_place, last_place):
 
 
 @compiled
-def list_rows(drawn, draws, first_place, last_place):
-    """List the rows that some clients draw; `drawn` needs ROWS_AHEAD more places than that."""
+def list_rows(drawn, draws):
+    """List the rows that all clients of a round draw."""
+    start, draws_each = np.uint64(draws.t * draws.batch), np.uint64(draws.gap * draws.batch)
     count = np.uint64(0)
-    for place in range(first_place, last_place):
-        count += draw_rows(drawn[count:], draws, member(draws, place))
+    for place in range(draws.taking_part):
+        m = member(draws, place)
+        first, size = rows_of(draws, m)
+        if draws.batch == 0:
+            for k in range(size):
+                drawn[count + k] = first + k
+            count += size
+        else:  # written out: `draw_rows` would be three times as slow for single draws
+            key = worker_key(draws.seed, np.uint64(m))
+            for k in range(draws_each):
+                drawn[count + k] = first + row_of(key, start + k, size)
+            count += draws_each
 
 
 @compiled
