@@ -165,7 +165,8 @@ def as_numbers(name: str, values: Any) -> Array:
     try:
         array: Array = np.ascontiguousarray(values, dtype=np.float64)
     except (TypeError, ValueError):
-        raise InputError(f"{name} must be numbers in an array, got {values!r:.60}") from None
+        shown = " ".join(repr(values).split())
+        raise InputError(f"{name} must be numbers in an array, got {shown:.60}") from None
     if not np.isfinite(array).all():
         raise InputError(f"{name} has NaN or infinite entries")
     return array

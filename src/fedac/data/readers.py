@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedac.data.dataset import Dataset, labels_to_signs
+from fedac.data.dataset import Dataset, encode_target
 from fedac.errors import DataError
 from fedac.validate import LARGEST, require_count
 
@@ -43,7 +43,11 @@ IS_SPACE = np.isin(np.arange(256), list(b" \t\n\r\v\f"))
 
 
 def load_libsvm(
-    path: str | Path, n_features: int | None = None, name: str | None = None
+    path: str | Path,
+    n_features: int | None = None,
+    name: str | None = None,
+    *,
+    like: Dataset | None = None,
 ) -> Dataset:
     r"""Read a LIBSVM file, plain or compressed (.gz, .bz2, .xz).
 
@@ -59,6 +63,8 @@ def load_libsvm(
         Number of columns. Default: the largest index found, at most 100 million.
     name : str, optional
         Name of the data set. Default: the file's name without .gz, .bz2 or .xz.
+    like : Dataset, optional
+        The training data if the file is a test set: it must have the same labels.
 
     Examples
     --------
@@ -86,9 +92,9 @@ def load_libsvm(
     columns = n_features or max(block.shape[1] for block in blocks)
     if not columns:
         raise DataError(f"{path}: no row has a feature; a line is 'label index:value ...'")
-    signs, classes = labels_to_signs(labels, str(path)), (labels.min().item(), labels.max().item())
+    y, classes = encode_target(labels, str(path), like.classes if like else None)
     stem = path.stem if path.suffix in OPENERS else path.name
-    return Dataset(name or stem, _stack(blocks, columns), signs, classes)
+    return Dataset(name or stem, _stack(blocks, columns), y, classes)
 
 
 def _chunks(path: Path) -> Iterator[tuple[int, bytes]]:

@@ -5,15 +5,19 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from http import HTTPStatus
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedac.data.dataset import Dataset
+from fedac.data import tables
+from fedac.data.clients import Clients
+from fedac.data.dataset import Dataset, encode_target
 from fedac.data.readers import OPENERS, load_libsvm
+from fedac.data.tables import as_dataset
 from fedac.errors import DataError, InputError
 from fedac.paths import cache_dir
 from fedac.validate import look_up, require_count, unknown_name
@@ -64,51 +68,84 @@ SOURCES = {
 }
 
 
-def load(name: str | Path, on_progress: OnProgress = lambda done, total: None) -> Dataset:
-    """Load a data set by name, downloading it if necessary, or from a LIBSVM file.
+def load(
+    source: Any,
+    target: Any = None,
+    client: Any = None,
+    *,
+    standardize: bool = False,
+    on_progress: OnProgress = lambda done, total: None,
+) -> Dataset:
+    """Load a data set: by name, from a file, or from the objects of other libraries.
 
     Parameters
     ----------
-    name : str or Path
-        ``synthetic``, ``synthetic-dense``, the name of a published data set (``fedac data list``
-        shows them), or the path of a LIBSVM file. For a file that is named like a data set, write
-        ``./a9a``.
+    source : str, Path or object
+        - A name: ``synthetic``, ``digits``, ``a9a``, ...; ``fedac data list`` shows them all. What
+          is not on this machine is downloaded.
+        - A file: CSV or TSV with or without a header, Parquet, NPZ with arrays X and y, NPY (then
+          `target` is the other file), or LIBSVM. All but NumPy's may be compressed (.gz, .bz2,
+          .xz). For a file that is named like a data set, write ``./a9a``.
+        - An object: a DataFrame, a pair (X, y), a Bunch of scikit-learn, a map-style Dataset of
+          PyTorch, a dataset of Hugging Face.
+    target : str or array, optional
+        The column of the targets, or the targets themselves. Default: the column named target,
+        label, class or y, else the last one.
+    client : str or array, optional
+        The column that names the client of each row, or these names. It is not a feature.
+    standardize : bool
+        Shift and scale number columns to mean 0 and variance 1.
     on_progress : callable
         Called during a download with the bytes so far and the total, None if unknown.
 
+    Returns
+    -------
+    Dataset
+        Texts, booleans and few whole numbers without gaps are classes, as are any two values;
+        other numbers are real targets.
+
     Examples
     --------
-    >>> load("a9a").n_samples
-    32561
+    >>> load("a9a")
+    Dataset(a9a: 32,561 rows, 123 columns, 2 classes: -1, 1)
+    >>> import pandas as pd
+    >>> frame = pd.DataFrame({"city": ["oslo", "rome", "rome"], "rain": [2, 0, 1], "y": [1, 0, 5]})
+    >>> load(frame).features
+    ('city=oslo', 'city=rome', 'rain')
     """
-    if name in GENERATED:
-        return GENERATED[str(name)]()
-    if name in SOURCES:
-        return _load_source(SOURCES[str(name)], on_progress)
-    path = Path(name)
-    # os.path.exists, because Path.exists raises if a name is too long for the system.
-    if path.name != name or path.suffix or os.path.exists(name):  # noqa: PTH110
-        return load_libsvm(path)
-    raise unknown_name("data set", name, [*SOURCES, *GENERATED])
+    if isinstance(source, str) and source in (*GENERATED, *SOURCES):
+        if target is not None:
+            raise InputError(f"{source} has its own targets: omit target")
+        data = GENERATED[source]() if source in GENERATED else _load_source(source, on_progress)
+        if client is not None:
+            data = replace(data, clients=Clients(client, data.labels))
+    else:
+        if isinstance(source, str):
+            path = Path(source)
+            # os.path.exists, because Path.exists raises if a name is too long for the system.
+            if path.name == source and not path.suffix and not os.path.exists(source):  # noqa: PTH110
+                raise unknown_name("data set", source, [*SOURCES, *GENERATED])
+        data = as_dataset(source, target, client)
+    return tables.standardize(data)[0] if standardize else data
 
 
 def load_with_test(
-    dataset: str, test: float | str | None, on_progress: OnProgress = lambda done, total: None
+    source: Any, test: float | str | None = None, *, standardize: bool = False, **how: Any
 ) -> tuple[Dataset, Dataset | None]:
-    """Load a data set and its test set, or hold out a share of its rows."""
-    data = load(dataset, on_progress)
+    """Load a data set and its test set, or hold out a share of its rows; `how` as for `load`."""
+    data = load(source, **how)
     if test is None:
-        return data, None
+        return (tables.standardize(data)[0] if standardize else data), None
     if isinstance(test, float):
-        return hold_out(data, test)
-    other = load(test)
-    # 1 is the positive label of {0, 1} and {-1, 1}, but the negative one of {1, 2}.
-    if other.classes != data.classes and (1.0, 2.0) in (other.classes, data.classes):
-        ours, theirs = ("{:g} and {:g}".format(*each.classes) for each in (data, other))
-        raise InputError(
-            f"the labels of {data.name} are {ours}, but in the test set {other.name} {theirs}: "
-            "use the same labels in both"
-        )
+        data, other = hold_out(data, test)
+    elif test in (*GENERATED, *SOURCES):
+        other = load(test)
+        y, _ = encode_target(other.labels, test, data.classes)
+        other = replace(other, y=y, classes=data.classes)
+    else:
+        other = as_dataset(test, like=data)
+    if standardize:  # by the training rows alone
+        data, other = tables.standardize(data, other)
     return data, other
 
 
@@ -119,15 +156,15 @@ def hold_out(data: Dataset, share: float) -> tuple[Dataset, Dataset]:
         raise InputError(f"a share of {share:g} of {n} rows leaves none to train or to test on")
     order = np.random.default_rng(HELD_OUT_SEED).permutation(n)
     test, train = np.sort(order[:count]), np.sort(order[count:])
-    name = f"{data.name}, {100 * (1 - share):.4g}% of its rows"
     return (
-        Dataset(name, data.X[train], data.y[train]),
-        Dataset(f"{100 * share:.4g}% of {data.name}", data.X[test], data.y[test]),
+        data.rows(train, f"{data.name}, {100 * (1 - share):.4g}% of its rows"),
+        data.rows(test, f"{100 * share:.4g}% of {data.name}"),
     )
 
 
-def _load_source(source: Source, on_progress: OnProgress) -> Dataset:
-    path = fetch(source.name, on_progress)
+def _load_source(name: str, on_progress: OnProgress) -> Dataset:
+    source = SOURCES[name]
+    path = fetch(name, on_progress)
     try:
         data = load_libsvm(path, source.n_features, source.name)
         if data.n_samples != source.n_samples:
