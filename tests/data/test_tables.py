@@ -371,8 +371,8 @@ def test_labels_of_a_test_set(tmp_path):
     assert test.y.tolist() == [-1, 1]  # {-1, +1} and {0, 1} mean the same
     FRAME.to_csv(tmp_path / "train.csv", index=False)
     FRAME.assign(outcome="dead").to_csv(tmp_path / "test.csv", index=False)
-    with pytest.raises(DataError, match="row 1: the label 'dead' is not one of .*: ill, well"):
+    with pytest.raises(DataError, match=r"row 1: the label 'dead' is not one of .*: ill, well"):
         load_with_test(str(tmp_path / "train.csv"), str(tmp_path / "test.csv"))
+    FRAME.drop(columns="age").to_csv(tmp_path / "test.csv", index=False)
     with pytest.raises(DataError, match="the column 'age' of the training data is missing"):
-        FRAME.drop(columns="age").to_csv(tmp_path / "test.csv", index=False)
         load_with_test(str(tmp_path / "train.csv"), str(tmp_path / "test.csv"))

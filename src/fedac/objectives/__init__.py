@@ -6,6 +6,7 @@ from fedac.objectives.linear_model import HeldOut, LinearModel
 from fedac.objectives.losses import LOSSES, LeastSquares, LogisticRegression, SquaredHinge
 from fedac.objectives.minimizer import Optimum, optimum
 from fedac.objectives.quadratic import NoisyQuadratic
+from fedac.objectives.softmax import SoftmaxRegression
 
 __all__ = [
     "LOSSES",
@@ -19,6 +20,7 @@ __all__ = [
     "NoisyQuadratic",
     "Objective",
     "Optimum",
+    "SoftmaxRegression",
     "SquaredHinge",
     "optimum",
 ]

@@ -31,8 +31,8 @@ AnyMatrix: TypeAlias = "npt.ArrayLike | sp.sparray | sp.spmatrix"
 EXACT_SPECTRUM = 1000
 
 
-class _Rows(ConvexObjective):
-    """The data of a linear model, and everything that depends on the data alone."""
+class DataObjective(ConvexObjective):
+    """The rows of a linear model, and everything that depends on them alone."""
 
     X: Matrix
     y: Array
@@ -40,7 +40,8 @@ class _Rows(ConvexObjective):
     weights: Array | None  # of the rows, 1 on average; None: all the same
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.n_samples} rows, {self.dim} columns, l2={self.l2:g})"
+        n, d = self.X.shape
+        return f"{type(self).__name__}({n} rows, {d} columns, l2={self.l2:g})"
 
     def fingerprint(self) -> str:
         """Return a hash of class, data and l2."""
@@ -66,7 +67,8 @@ class _Rows(ConvexObjective):
         return twin
 
     def _weigh(self, values: Array) -> Array:
-        return values if self.weights is None else values * self.weights
+        """Multiply values, one or several per row, by the weights of the rows."""
+        return values if self.weights is None else (values.T * self.weights).T
 
     @cached_property
     def _squared_norms(self) -> Array:
@@ -77,7 +79,8 @@ class _Rows(ConvexObjective):
     @cached_property
     def _top_eigenvalue(self) -> float:
         """lambda_max(X'X/n)."""
-        if self.dim <= EXACT_SPECTRUM:
+        d = self.X.shape[1]
+        if d <= EXACT_SPECTRUM:
             weights = sp.diags_array(self._weigh(np.ones(self.n_samples)))
             product: Any = self.X.T @ (self.X if self.weights is None else weights @ self.X)
             gram = product if isinstance(product, np.ndarray) else product.toarray()
@@ -88,14 +91,14 @@ class _Rows(ConvexObjective):
         def gram_product(v: Array) -> Any:
             return self.X.T @ self._weigh(self.X @ v)
 
-        operator = LinearOperator((self.dim, self.dim), matvec=gram_product, dtype=np.float64)
+        operator = LinearOperator((d, d), matvec=gram_product, dtype=np.float64)
         # With a fixed start vector the same data gives the same L in every process.
-        v0 = np.random.default_rng(0).standard_normal(self.dim)
+        v0 = np.random.default_rng(0).standard_normal(d)
         top = eigsh(operator, k=1, v0=v0, return_eigenvectors=False)
         return float(top[0]) / self.n_samples
 
 
-class LinearModel(_Rows):
+class LinearModel(DataObjective):
     """A data set, a loss of the margin and an l2 term.
 
     Parameters
