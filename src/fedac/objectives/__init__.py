@@ -3,7 +3,14 @@
 from fedac.objectives.base import Augmented, ConvexObjective, Objective
 from fedac.objectives.heterogeneity import Heterogeneity
 from fedac.objectives.linear_model import HeldOut, LinearModel
-from fedac.objectives.losses import LOSSES, LeastSquares, LogisticRegression, SquaredHinge
+from fedac.objectives.losses import (
+    LOSSES,
+    HuberRegression,
+    LeastSquares,
+    LogisticRegression,
+    PoissonRegression,
+    SquaredHinge,
+)
 from fedac.objectives.minimizer import Optimum, optimum
 from fedac.objectives.quadratic import NoisyQuadratic
 from fedac.objectives.softmax import SoftmaxRegression
@@ -14,12 +21,14 @@ __all__ = [
     "ConvexObjective",
     "HeldOut",
     "Heterogeneity",
+    "HuberRegression",
     "LeastSquares",
     "LinearModel",
     "LogisticRegression",
     "NoisyQuadratic",
     "Objective",
     "Optimum",
+    "PoissonRegression",
     "SoftmaxRegression",
     "SquaredHinge",
     "optimum",

@@ -17,6 +17,7 @@ from scipy.special import expit
 from fedac.errors import InputError
 from fedac.objectives.base import ConvexObjective, Objective
 from fedac.objectives.linear_model import LinearModel
+from fedac.objectives.softmax import SoftmaxRegression
 from fedac.validate import Array, import_named, look_up
 
 # Factors of at most 2 in one product: 2^512 is far from overflow.
@@ -86,10 +87,43 @@ class SquaredHingeLoss(NamedTuple):
         return -y * positive_part(1.0 - y * z)
 
 
+class HuberLoss(NamedTuple):
+    """The loss r^2 / 2 of r = z - y up to |r| = 1, and |r| - 1/2 beyond."""
+
+    @staticmethod
+    def split(z: Any, y: Any) -> tuple[Any, float]:
+        """Return the loss, and 1."""
+        r = z - y
+        beyond = positive_part(abs(r) - 1.0)
+        return (r * r - beyond * beyond) * 0.5, 1.0
+
+    @staticmethod
+    def derivative(z: Any, y: Any) -> Any:
+        """Return z - y, but at least -1 and at most 1."""
+        r = z - y
+        return r - positive_part(r - 1.0) + positive_part(-r - 1.0)
+
+
+class PoissonLoss(NamedTuple):
+    """The loss exp(z) - y z of a count y whose expectation is exp(z)."""
+
+    @staticmethod
+    def split(z: Any, y: Any) -> tuple[Any, float]:
+        """Return the loss, and 1."""
+        return exp(z) - z * y, 1.0
+
+    @staticmethod
+    def derivative(z: Any, y: Any) -> Any:
+        """Return exp(z) - y."""
+        return exp(z) - y
+
+
 FORMULAS: dict[str, Any] = {
     "logistic": LogisticLoss(),
     "squares": SquaredLoss(),
     "squared-hinge": SquaredHingeLoss(),
+    "huber": HuberLoss(),
+    "poisson": PoissonLoss(),
 }
 
 
@@ -214,9 +248,65 @@ class SquaredHinge(_BuiltIn):
         return (y * z < 1).astype(np.float64)
 
 
-LOSSES: dict[str, type[LinearModel]] = {
+class HuberRegression(_BuiltIn):
+    """F(w) = 1/n sum_i h(x_i.w - y_i) + l2/2 ||w||^2, with h(r) = r^2/2 up to |r| = 1.
+
+    Beyond 1, h(r) = |r| - 1/2: single targets that are far off count less than in least squares.
+    Targets of another scale should be divided by their typical error.
+
+    Examples
+    --------
+    >>> F = HuberRegression([[1.0], [1.0]], [0.5, 10.0])
+    >>> F.gradient(np.zeros(1))
+    array([-0.75])
+    """
+
+    slope = 1.0
+    curvature = 1.0
+    kernel = "huber"
+
+    def second_derivative(self, z: Array, y: Array) -> Array:
+        """Return 1 where the residual is below 1, else 0."""
+        return (np.abs(z - y) < 1).astype(np.float64)
+
+
+class PoissonRegression(_BuiltIn):
+    """F(w) = 1/n sum_i [exp(x_i.w) - y_i x_i.w] + l2/2 ||w||^2 with counts y_i.
+
+    The expectation of a count is exp(x_i.w). The curvature grows with it, so no L holds
+    everywhere, and the paper's theorems do not apply: `smoothness` is that of rows whose
+    expectation is the mean count, a scale for step sizes.
+
+    Examples
+    --------
+    >>> F = PoissonRegression([[1.0], [1.0]], [3.0, 5.0])
+    >>> F.gradient(np.log([4.0])).round(12), F.smoothness
+    (array([0.]), 4.0)
+    """
+
+    kernel = "poisson"
+
+    def __init__(self, X: Any, y: Any, *, l2: float = 0.0, intercept: bool = False) -> None:
+        super().__init__(X, y, l2=l2, intercept=intercept)
+        if not (self.y >= 0).all():
+            raise InputError(f"PoissonRegression needs counts, at least 0, got {self.y.min():g}")
+
+    @property
+    def curvature(self) -> float:  # type: ignore[override]
+        """The second derivative of the loss where the prediction is the mean count."""
+        return max(float(self._weigh(self.y).mean()), 1.0)
+
+    def second_derivative(self, z: Array, y: Array) -> Array:
+        """Return exp(z)."""
+        return np.asarray(np.exp(z))
+
+
+LOSSES: dict[str, type[LinearModel] | type[SoftmaxRegression]] = {
     "logistic": LogisticRegression,
+    "softmax": SoftmaxRegression,
     "least-squares": LeastSquares,
+    "huber": HuberRegression,
+    "poisson": PoissonRegression,
     "squared-hinge": SquaredHinge,
 }
 """The losses by the names that commands and grids use."""
