@@ -184,16 +184,6 @@ def as_data(name: str, values: Any) -> Array:
     return array
 
 
-def signs_advice(labels: Array) -> str:
-    """Return how to convert the labels to -1 and +1 if there are two classes, else nothing."""
-    import numpy as np
-
-    classes = np.unique(labels)
-    if len(classes) != 2:
-        return ""
-    return f"; convert two classes by y = np.where(y == {classes[1]:.17g}, 1.0, -1.0)"
-
-
 def content_hash(header: str, *arrays: npt.NDArray[np.generic]) -> str:
     """Return a hash of a text and the bytes of some arrays."""
     import numpy as np

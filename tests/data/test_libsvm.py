@@ -158,7 +158,7 @@ def test_impossible_numbers_of_columns(write, columns):
 
 
 def test_one_class_is_refused_with_the_file_name(write):
-    assert_refused(write(b"1 1:1\n1 2:1\n"), "two classes are needed, found 1: 1")
+    assert_refused(write(b"1 1:1\n1 2:1\n"), "every row has the target 1.0; two different ones")
 
 
 values = st.floats(-1e18, 1e18) | st.just(0.0)

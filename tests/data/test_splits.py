@@ -216,10 +216,11 @@ def test_data_without_labels(data):
         split(data, 2)
 
 
-def test_numbers_to_predict_are_no_labels_for_dirichlet():
+def test_numbers_to_predict_are_grouped_for_dirichlet():
     targets = np.linspace(0, 1, 20_000)
     with pytest.raises(InputError, match="10000 clients and 20000 labels are too many"):
-        split(targets, 10_000, "dirichlet(1)")
+        split(np.arange(20_000), 10_000, "dirichlet(1)")
+    assert len(split(targets, 10_000, "dirichlet(1)").count_labels()) == 10
     assert_sound(split(targets[:50], 10, "dirichlet(1)"), 50, 10)
     assert len(split(targets, 10_000, "label")) == 10_000
 

@@ -376,3 +376,20 @@ def test_labels_of_a_test_set(tmp_path):
     FRAME.drop(columns="age").to_csv(tmp_path / "test.csv", index=False)
     with pytest.raises(DataError, match="the column 'age' of the training data is missing"):
         load_with_test(str(tmp_path / "train.csv"), str(tmp_path / "test.csv"))
+
+
+def test_splits_of_many_classes_and_real_targets():
+    y = np.repeat(np.arange(5), 20)
+    five = fedac.split(fedac.load((np.eye(100), y)), 5, "label")
+    assert [len(set(y[five.rows_of(m)])) for m in range(5)] == [1] * 5
+    targets = np.random.default_rng(0).normal(size=500)
+    real = fedac.load((np.ones((500, 1)), targets))
+    by_label = fedac.split(real, 5, "label")
+    means = [targets[by_label.rows_of(m)].mean() for m in range(5)]
+    assert means == sorted(means)
+    uneven = fedac.split(real, 5, "dirichlet(0.1)")
+    counts = np.stack(list(uneven.count_labels().values()))
+    assert counts.shape == (10, 5)
+    np.testing.assert_array_equal(counts.sum(axis=1), [50] * 10)
+    assert (counts.max(axis=1) > 25).sum() >= 5  # most tenths are mostly with one client
+    assert "tenth 01" in str(uneven)

@@ -270,7 +270,7 @@ def test_a_test_set_may_have_other_columns(columns, intercept) -> None:
         ({"M": 2, "eta": Decay(0.1, "1/r"), "algorithm": "fedavg-weighted"}, "constant step size"),
         ({"M": 2, "test": (np.ones((3, 4)), np.ones(2))}, "3 rows but labels of shape"),
         ({"M": 2, "test": (np.ones((3, 2)), np.ones(3))}, "2 columns, but the data has 4"),
-        ({"M": 2, "test": (np.ones((3, 4)), np.zeros(3))}, "needs labels -1 and"),
+        ({"M": 2, "test": (np.ones((3, 4)), np.full(3, 2.0))}, "the label 2.0 is not one of"),
         ({"M": 2, "test": 0.2}, r"a Dataset or a pair \(X, y\), got 0.2"),
         ({"clients": UNEQUAL, "batch": 10**20}, "batch must be at most 1000000, or 'full'"),
     ],

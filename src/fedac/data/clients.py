@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 Integers = npt.NDArray[np.int64]
 Names = npt.NDArray[Any]  # text or numbers
 TABLE_CLIENTS, TABLE_LABELS = 12, 5  # the most that are printed
+# More different numbers than this are real targets.
+MOST_LABELS = 100
+TENTH = "tenth "
 
 
 class Clients:
@@ -52,7 +55,7 @@ class Clients:
         self, owners: npt.ArrayLike, labels: npt.ArrayLike | None = None, *, how: str = "given"
     ) -> None:
         named = as_names("clients", owners)
-        self.labels = None if labels is None else as_names("labels", labels)
+        self.labels = None if labels is None else group_labels(as_names("labels", labels))
         if self.labels is not None and len(self.labels) != len(named):
             raise InputError(f"{len(named)} rows have clients, but {len(self.labels)} have labels")
         self._unique, owner = np.unique(named, return_inverse=True)
@@ -152,6 +155,20 @@ def as_clients(clients: Clients | npt.ArrayLike, n: int) -> Clients:
             f"clients hold {len(found.rows)} rows, but the objective has {n}; split the same data"
         )
     return found
+
+
+def group_labels(labels: Names) -> Names:
+    """Return labels; real targets in ten groups of equal size, from the lowest on.
+
+    >>> group_labels(np.arange(1000.0))[[0, 99, 100, 999]]
+    array(['tenth 01', 'tenth 01', 'tenth 02', 'tenth 10'], dtype='<U8')
+    """
+    if labels.dtype.kind != "f" or len(np.unique(labels)) <= MOST_LABELS:
+        return labels
+    bounds = np.quantile(labels, np.arange(1, 10) / 10)
+    names = np.array([f"{TENTH}{k:02}" for k in range(1, 11)])
+    grouped: Names = names[np.searchsorted(bounds, labels, side="right")]
+    return grouped
 
 
 def as_names(what: str, values: npt.ArrayLike) -> Names:

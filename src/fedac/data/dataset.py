@@ -74,7 +74,10 @@ class Dataset:
                 f"{self.name}: {rows} rows, but the clients hold {len(self.clients.rows)}"
             )
         if self.classes is None:
-            y, classes = encode_target(self.y, self.name)
+            if np.isin(np.asarray(self.y), (-1, 1)).all():  # perhaps only one of them
+                y, classes = np.asarray(self.y, np.float64), (-1.0, 1.0)
+            else:
+                y, classes = encode_target(self.y, self.name)
             object.__setattr__(self, "y", y)
             object.__setattr__(self, "classes", classes)
 

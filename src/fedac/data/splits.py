@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fedac.data.clients import Clients, Integers, Names, as_names
+from fedac.data.clients import Clients, Integers, Names, as_names, group_labels
 from fedac.data.dataset import Dataset
 from fedac.errors import InputError
 from fedac.validate import Array, require_count, require_nonnegative, require_positive, unknown_name
 
-# More shares would take minutes, and the labels are probably targets of a regression.
+# More shares would take minutes, and the labels are probably names of rows.
 MOST_SHARES = 10**8
 # A longer line is not a client's name: the file is probably something else.
 LONGEST_NAME = 200
@@ -41,9 +41,10 @@ def split(
         How to split the rows, or an array with the name of every row's client:
 
         - ``"iid"``: shuffled and cut into equal parts.
-        - ``"label"``: sorted by label and cut into equal parts.
+        - ``"label"``: sorted by label or real target and cut into equal parts.
         - ``"dirichlet(a)"``: each label in shares drawn from a Dirichlet distribution, more uneven
-          for smaller a; then every client without rows gets one.
+          for smaller a; then every client without rows gets one. Real targets are put into ten
+          groups first.
         - ``"power(a)"``: shuffled, one row each and the rest in proportion to k^-a for client k.
     seed : int
         Seed of the split, independent of the seed of a simulation.
@@ -53,7 +54,7 @@ def split(
     >>> split([1, -1, 1, -1, 1, -1], clients=2, by="label").owners
     array([1, 0, 1, 0, 1, 0])
     """
-    labels = as_names("the labels to split", getattr(data, "y", data))
+    labels = as_names("the labels to split", getattr(data, "labels", getattr(data, "y", data)))
     if not isinstance(by, str):
         named = Clients(by, labels)
         if clients not in (None, len(named)):
@@ -116,7 +117,7 @@ def load_clients(data: Dataset, clients: int | None, by: str, seed: int = 0) -> 
             f"{by} has {len(names)} lines, but {data.name} has {data.n_samples} rows; "
             "write the name of every row's client on its own line"
         )
-    found = Clients(names, data.y, how=Path(by).name)
+    found = Clients(names, data.labels, how=Path(by).name)
     if clients not in (None, len(found)):
         raise InputError(f"clients={clients} contradicts {by}, which names {len(found)} clients")
     return found
@@ -156,7 +157,7 @@ def _power(labels: Names, N: int, a: float, rng: np.random.Generator) -> Integer
 
 def _dirichlet(labels: Names, N: int, a: float, rng: np.random.Generator) -> Integers:
     shuffled = rng.permutation(len(labels))
-    kinds, kind = np.unique(labels[shuffled], return_inverse=True)
+    kinds, kind = np.unique(group_labels(labels)[shuffled], return_inverse=True)
     if len(kinds) * N > MOST_SHARES:
         raise InputError(
             f"dirichlet(a) draws a share for every client and label: {N} clients and "

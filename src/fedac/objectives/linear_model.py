@@ -20,9 +20,10 @@ import numpy.typing as npt
 import scipy.sparse as sp
 from scipy.sparse.linalg import LinearOperator, eigsh
 
+from fedac.data.dataset import encode_target
 from fedac.errors import ColumnsWarning, InputError
 from fedac.objectives.base import ConvexObjective, RowNumbers
-from fedac.validate import Array, as_data, content_hash, require_nonnegative, signs_advice
+from fedac.validate import Array, as_data, content_hash, require_nonnegative
 
 Matrix: TypeAlias = "Array | sp.csr_array"
 AnyMatrix: TypeAlias = "npt.ArrayLike | sp.sparray | sp.spmatrix"
@@ -106,7 +107,7 @@ class LinearModel(DataObjective):
     X : ndarray or scipy.sparse matrix, shape (n, d)
         The rows. Sparse data stays sparse.
     y : array of shape (n,)
-        The targets.
+        The targets; any two labels where the loss needs two classes.
     l2 : float
         Regularization strength, at least 0.
     intercept : bool
@@ -128,19 +129,30 @@ class LinearModel(DataObjective):
     ) -> None:
         self.l2 = require_nonnegative("l2", l2)
         self.X = as_rows(X, intercept=intercept)
-        self.y = as_data("y", y)
         self.intercept = intercept
         self.weights = None
         self.n_samples, self.dim = self.X.shape
-        if self.y.shape != (self.n_samples,):
-            raise InputError(f"X has {self.n_samples} rows but y has shape {self.y.shape}")
-        if self.needs_signs and not np.isin(self.y, (-1.0, 1.0)).all():
-            raise InputError(f"{type(self).__name__} needs labels -1 and +1{signs_advice(self.y)}")
+        if np.shape(y) != (self.n_samples,):
+            raise InputError(f"X has {self.n_samples} rows but y has shape {np.shape(y)}")
+        self.y, self.classes = self._encode(y)
         from fedac.objectives.losses import check_kernel  # which imports this module
 
         # A subclass may set its loss's parameters later, so the fast engine checks again.
         with suppress(AttributeError):
             check_kernel(self)
+
+    def _encode(self, y: npt.ArrayLike) -> tuple[Array, tuple[Any, ...]]:
+        """Return the targets as numbers, and the labels of the two classes, if it needs them."""
+        if not self.needs_signs:
+            return as_data("y", y), ()
+        if np.isin(np.asarray(y), (-1.0, 1.0)).all():  # perhaps only one of them
+            return as_data("y", y), (-1.0, 1.0)
+        name = type(self).__name__
+        signs, classes = encode_target(y, f"the targets of {name}")
+        if len(classes) != 2:
+            what = f"{len(classes)} classes" if classes else "real targets"
+            raise InputError(f"{name} needs two classes, but y has {what}")
+        return signs, classes
 
     @abstractmethod
     def loss(self, z: Array, y: Array) -> Array:
@@ -280,13 +292,15 @@ class HeldOut:
     @classmethod
     def of(cls, model: LinearModel, X: Any, y: npt.ArrayLike) -> HeldOut:
         """Fit rows to a model; sparse ones may have fewer or more columns."""
-        rows, labels = as_rows(X, intercept=False), as_data("y of the test set", y)
+        rows = as_rows(X, intercept=False)
+        if model.classes:
+            labels, _ = encode_target(y, "the test set", model.classes)
+        else:
+            labels = as_data("y of the test set", y)
         n, given = rows.shape
         columns = model.dim - model.intercept
         if labels.shape != (n,):
             raise InputError(f"the test set has {n} rows but labels of shape {labels.shape}")
-        if model.needs_signs and not np.isin(labels, (-1.0, 1.0)).all():
-            raise InputError(f"{type(model).__name__} needs labels -1 and +1 in the test set too")
         if isinstance(rows, sp.csr_array):
             if given > columns:
                 message = f"the test set has {given} columns, the data has {columns}: the rest is"
