@@ -2,7 +2,7 @@
 
 from fedac.objectives.base import Augmented, ConvexObjective, Objective
 from fedac.objectives.heterogeneity import Heterogeneity
-from fedac.objectives.linear_model import HeldOut, LinearModel
+from fedac.objectives.linear_model import LinearModel
 from fedac.objectives.losses import (
     LOSSES,
     HuberRegression,
@@ -11,6 +11,7 @@ from fedac.objectives.losses import (
     PoissonRegression,
     SquaredHinge,
 )
+from fedac.objectives.metrics import HeldOut
 from fedac.objectives.minimizer import Optimum, optimum
 from fedac.objectives.quadratic import NoisyQuadratic
 from fedac.objectives.softmax import SoftmaxRegression

@@ -7,11 +7,9 @@ functions and a bound on its curvature; data, constants and noise are handled he
 from __future__ import annotations
 
 import math
-import warnings
 from abc import abstractmethod
 from contextlib import suppress
 from copy import copy
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, Self, TypeAlias
 
@@ -21,7 +19,7 @@ import scipy.sparse as sp
 from scipy.sparse.linalg import LinearOperator, eigsh
 
 from fedac.data.dataset import encode_target
-from fedac.errors import ColumnsWarning, InputError
+from fedac.errors import InputError
 from fedac.objectives.base import ConvexObjective, RowNumbers
 from fedac.validate import Array, as_data, content_hash, require_nonnegative
 
@@ -30,6 +28,8 @@ AnyMatrix: TypeAlias = "npt.ArrayLike | sp.sparray | sp.spmatrix"
 
 # Maximum number of columns for which all eigenvalues of the Gram matrix are computed.
 EXACT_SPECTRUM = 1000
+# What the margins of a model predict.
+PROBABILITIES, TARGETS = "probabilities", "targets"
 
 
 class DataObjective(ConvexObjective):
@@ -38,7 +38,28 @@ class DataObjective(ConvexObjective):
     X: Matrix
     y: Array
     l2: float
+    intercept: bool
+    classes: tuple[Any, ...]  # the labels of the classes; () for real targets
     weights: Array | None  # of the rows, 1 on average; None: all the same
+    # What margins predict: probabilities, the target itself, or (the empty text) neither.
+    predicts: ClassVar[str] = ""
+
+    @abstractmethod
+    def loss(self, z: Array, y: Array) -> Array:
+        """Return the loss of rows with margins `z`."""
+
+    @abstractmethod
+    def encode(self, y: npt.ArrayLike) -> Array:
+        """Return labels as `self.y` has them."""
+
+    def margins(self, w: Array, X: Matrix | None = None) -> Array:
+        """Return x.w for all rows, or for those of X."""
+        margins: Array = (self.X if X is None else X) @ w
+        return margins
+
+    def predict(self, z: Array) -> Array:
+        """Return the expected targets of rows with margins `z`."""
+        return z
 
     def __repr__(self) -> str:
         n, d = self.X.shape
@@ -134,29 +155,27 @@ class LinearModel(DataObjective):
         self.n_samples, self.dim = self.X.shape
         if np.shape(y) != (self.n_samples,):
             raise InputError(f"X has {self.n_samples} rows but y has shape {np.shape(y)}")
-        self.y, self.classes = self._encode(y)
+        self.classes = self._find_classes(y) if self.needs_signs else ()
+        self.y = self.encode(y)
         from fedac.objectives.losses import check_kernel  # which imports this module
 
         # A subclass may set its loss's parameters later, so the fast engine checks again.
         with suppress(AttributeError):
             check_kernel(self)
 
-    def _encode(self, y: npt.ArrayLike) -> tuple[Array, tuple[Any, ...]]:
-        """Return the targets as numbers, and the labels of the two classes, if it needs them."""
-        if not self.needs_signs:
-            return as_data("y", y), ()
+    def _find_classes(self, y: npt.ArrayLike) -> tuple[Any, ...]:
         if np.isin(np.asarray(y), (-1.0, 1.0)).all():  # perhaps only one of them
-            return as_data("y", y), (-1.0, 1.0)
+            return (-1.0, 1.0)
         name = type(self).__name__
-        signs, classes = encode_target(y, f"the targets of {name}")
+        _, classes = encode_target(y, f"the targets of {name}")
         if len(classes) != 2:
             what = f"{len(classes)} classes" if classes else "real targets"
             raise InputError(f"{name} needs two classes, but y has {what}")
-        return signs, classes
+        return classes
 
-    @abstractmethod
-    def loss(self, z: Array, y: Array) -> Array:
-        """Return the loss of margins `z`."""
+    def encode(self, y: npt.ArrayLike) -> Array:
+        """Return labels as -1 and +1, and real targets as they are."""
+        return encode_target(y, "y", self.classes)[0] if self.classes else as_data("y", y)
 
     @abstractmethod
     def derivative(self, z: Array, y: Array) -> Array:
@@ -270,54 +289,3 @@ def as_rows(X: AnyMatrix, *, intercept: bool) -> Matrix:
             return sp.csr_array(sp.hstack([rows, ones], format="csr"))
         return np.hstack([rows, ones])
     return rows
-
-
-@dataclass(frozen=True, eq=False)
-class HeldOut:
-    """A test set in the columns of a model.
-
-    Examples
-    --------
-    >>> from fedac.objectives import LogisticRegression
-    >>> F = LogisticRegression([[1.0, 0.0], [0.0, 2.0]], [1.0, -1.0], l2=0.5)
-    >>> test = HeldOut.of(F, [[3.0, 0.0], [3.0, 1.0]], [1.0, -1.0])
-    >>> test.evaluate(np.array([1.0, -1.0]))[1]  # the accuracy
-    0.5
-    """
-
-    model: LinearModel
-    X: Matrix
-    y: Array
-
-    @classmethod
-    def of(cls, model: LinearModel, X: Any, y: npt.ArrayLike) -> HeldOut:
-        """Fit rows to a model; sparse ones may have fewer or more columns."""
-        rows = as_rows(X, intercept=False)
-        if model.classes:
-            labels, _ = encode_target(y, "the test set", model.classes)
-        else:
-            labels = as_data("y of the test set", y)
-        n, given = rows.shape
-        columns = model.dim - model.intercept
-        if labels.shape != (n,):
-            raise InputError(f"the test set has {n} rows but labels of shape {labels.shape}")
-        if isinstance(rows, sp.csr_array):
-            if given > columns:
-                message = f"the test set has {given} columns, the data has {columns}: the rest is"
-                warnings.warn(f"{message} ignored", ColumnsWarning, stacklevel=4)
-            known = rows[:, :columns]
-            arrays = (known.data, known.indices, known.indptr)
-            rows = sp.csr_array(arrays, shape=(n, columns))
-        elif given != columns:
-            raise InputError(f"the test set has {given} columns, but the data has {columns}")
-        return cls(model, as_rows(rows, intercept=model.intercept), labels)
-
-    def evaluate(self, w: Array) -> tuple[float, float]:
-        """Return the mean loss of w, without the l2 term, and its accuracy.
-
-        The accuracy is NaN if the labels are not all -1 and +1.
-        """
-        z = self.X @ w
-        signs = bool((np.abs(self.y) == 1).all())
-        accuracy = float((self.y * z > 0).mean()) if signs else math.nan
-        return float(self.model.loss(z, self.y).mean()), accuracy

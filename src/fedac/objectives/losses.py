@@ -14,9 +14,10 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 from scipy.special import expit
 
+from fedac.data.dataset import BINARY, MULTICLASS, REAL, Dataset
 from fedac.errors import InputError
 from fedac.objectives.base import ConvexObjective, Objective
-from fedac.objectives.linear_model import LinearModel
+from fedac.objectives.linear_model import PROBABILITIES, TARGETS, LinearModel
 from fedac.objectives.softmax import SoftmaxRegression
 from fedac.validate import Array, import_named, look_up
 
@@ -186,6 +187,7 @@ class LogisticRegression(_BuiltIn):
     slope = 1.0
     curvature = 1 / 4
     kernel = "logistic"
+    predicts = PROBABILITIES
     needs_signs = True
     third_derivative = 1 / (6 * math.sqrt(3))  # where sigmoid(z) = 1/2 +- 1/(2 sqrt 3)
 
@@ -220,6 +222,7 @@ class LeastSquares(_BuiltIn):
 
     curvature = 1.0
     kernel = "squares"
+    predicts = TARGETS
     third_derivative = 0.0
 
     def second_derivative(self, z: Array, y: Array) -> Array:
@@ -264,6 +267,7 @@ class HuberRegression(_BuiltIn):
     slope = 1.0
     curvature = 1.0
     kernel = "huber"
+    predicts = TARGETS
 
     def second_derivative(self, z: Array, y: Array) -> Array:
         """Return 1 where the residual is below 1, else 0."""
@@ -285,11 +289,16 @@ class PoissonRegression(_BuiltIn):
     """
 
     kernel = "poisson"
+    predicts = TARGETS
 
     def __init__(self, X: Any, y: Any, *, l2: float = 0.0, intercept: bool = False) -> None:
         super().__init__(X, y, l2=l2, intercept=intercept)
         if not (self.y >= 0).all():
             raise InputError(f"PoissonRegression needs counts, at least 0, got {self.y.min():g}")
+
+    def predict(self, z: Array) -> Array:
+        """Return exp(z)."""
+        return np.asarray(np.exp(z))
 
     @property
     def curvature(self) -> float:  # type: ignore[override]
@@ -327,6 +336,56 @@ def find_loss(name: str) -> type[ConvexObjective]:
 
 def _is_objective(value: Any) -> bool:
     return isinstance(value, type) and issubclass(value, Objective)
+
+
+# The loss of each kind of target, and what it is called.
+BY_KIND = {BINARY: "logistic", MULTICLASS: "softmax", REAL: "least-squares"}
+TITLES = {
+    "logistic": "logistic regression",
+    "softmax": "softmax regression",
+    "least-squares": "least squares",
+    "huber": "Huber regression",
+    "poisson": "Poisson regression",
+    "squared-hinge": "a support vector machine",
+}
+
+
+def describe_target(data: Dataset, loss: str) -> str:
+    """Return what the targets are and what is made of them.
+
+    >>> describe_target(Dataset("d", np.eye(3), ["no", "yes", "no"]), "logistic")
+    '2 classes: no, yes; logistic regression'
+    """
+    return f"{data.describe_target()}; {TITLES.get(loss, loss)}"
+
+
+def choose_loss(data: Dataset, loss: str | None) -> str:
+    """Return the loss that follows from the targets, unless one is given that fits them."""
+    if loss is None:
+        return BY_KIND[data.kind]
+    is_classes = loss in ("logistic", "squared-hinge", "softmax")
+    if is_classes and data.kind == REAL:
+        raise InputError(
+            f"{data.name} has {data.describe_target()}, but {loss} needs classes: use "
+            "least-squares, huber or poisson"
+        )
+    if is_classes and loss != "softmax" and data.kind == MULTICLASS:
+        raise InputError(
+            f"{data.name} has {data.describe_target()}, but {loss} needs two: use softmax"
+        )
+    return loss
+
+
+def targets_of(data: Dataset, loss: str) -> Array:
+    """Return the targets of a data set as a loss takes them."""
+    as_numbers = loss == "poisson" or (
+        loss in ("least-squares", "huber") and data.kind == MULTICLASS
+    )
+    if not as_numbers or data.kind == REAL:
+        return data.y
+    if data.labels.dtype.kind not in "iuf":
+        raise InputError(f"{data.name} has {data.describe_target()}, but {loss} needs numbers")
+    return data.labels.astype(np.float64)
 
 
 def make_objective(

@@ -13,7 +13,7 @@ from scipy.special import logsumexp, softmax
 from fedac.data.dataset import encode_target
 from fedac.errors import InputError
 from fedac.objectives.base import RowNumbers
-from fedac.objectives.linear_model import DataObjective, as_rows
+from fedac.objectives.linear_model import PROBABILITIES, DataObjective, Matrix, as_rows
 from fedac.validate import Array, require_nonnegative
 
 
@@ -51,6 +51,8 @@ class SoftmaxRegression(DataObjective):
     array([ 0.333333, -0.      , -0.333333])
     """
 
+    predicts = PROBABILITIES
+
     def __init__(
         self,
         X: npt.ArrayLike | sp.sparray | sp.spmatrix,
@@ -71,19 +73,22 @@ class SoftmaxRegression(DataObjective):
         if len(classes) < 2:
             raise InputError(f"every row has the target {classes[0]!r}; two classes are needed")
         self.classes = classes
-        signs_or_codes, _ = encode_target(labels, "y", classes)
-        self.y = np.maximum(signs_or_codes, 0.0)  # with two classes, -1 is the first
+        self.y = self.encode(labels)
         self.dim = d * len(self.classes)
 
-    def margins(self, w: Array) -> Array:
-        """Return x_i.w_c for every row and class."""
-        margins: Array = self.X @ w.reshape(-1, len(self.classes))
-        return margins
+    def encode(self, y: npt.ArrayLike) -> Array:
+        """Return labels as the numbers of their classes."""
+        numbers, _ = encode_target(y, "y", self.classes)
+        return np.maximum(numbers, 0.0)  # with two classes, -1 is the first
 
-    def row_losses(self, margins: Array, y: Array) -> Array:
-        """Return the loss of every row, from its margins."""
-        own = np.take_along_axis(margins, y.astype(np.intp)[:, None], axis=1)[:, 0]
-        losses: Array = logsumexp(margins, axis=1) - own
+    def margins(self, w: Array, X: Matrix | None = None) -> Array:
+        """Return x.w_c for every row and class."""
+        return super().margins(w.reshape(-1, len(self.classes)), X)
+
+    def loss(self, z: Array, y: Array) -> Array:
+        """Return log sum_c exp(z_c) - z_y."""
+        own = np.take_along_axis(z, y.astype(np.intp)[:, None], axis=1)[:, 0]
+        losses: Array = logsumexp(z, axis=1) - own
         return losses
 
     def _slopes(self, margins: Array, y: Array) -> Array:
@@ -94,7 +99,7 @@ class SoftmaxRegression(DataObjective):
 
     def value(self, w: Array) -> float:
         """Return F(w)."""
-        losses = self._weigh(self.row_losses(self.margins(w), self.y))
+        losses = self._weigh(self.loss(self.margins(w), self.y))
         return float(losses.mean() + self.l2 / 2 * (w @ w))
 
     def gradient(self, w: Array) -> Array:

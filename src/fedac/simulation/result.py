@@ -37,6 +37,11 @@ def edge_of(eta: float, smallest: float, largest: float) -> Edge | None:
     return "smallest" if eta == smallest else "largest" if eta == largest else None
 
 
+def test_column(metric: str) -> str:
+    """Return the column of a metric on the test set: ``test_log_loss``."""
+    return f"test_{metric.replace('-', '_')}"
+
+
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Run:
     """One algorithm with one step size.
@@ -45,8 +50,10 @@ class Run:
     ----------
     steps, loss : array
         The trace: recorded steps, and F of the output there.
-    test_loss, test_accuracy : array
-        Mean loss (without the l2 term) and accuracy on the test set. Empty without a test set.
+    metrics : dict
+        The metrics on the test set at every record, by name: ``loss`` (the mean, without the l2
+        term); ``accuracy``, ``auc`` and ``log-loss`` of classes; ``r2`` and ``mae`` of real
+        targets. Empty without a test set.
     decay : str or None
         The decay of the step size; `eta` and `hyperparameters` then belong to the first round.
     state : dict
@@ -70,14 +77,23 @@ class Run:
     status: Literal["ok", "diverged"]
     steps: npt.NDArray[np.int64]
     loss: Array
-    test_loss: Array
-    test_accuracy: Array
+    metrics: dict[str, Array]
     state: dict[str, Array]
     w: Array
     megabytes_per_worker: float
     bytes_up: int
     bytes_down: int
     minibatch: bool
+
+    @property
+    def test_loss(self) -> Array:
+        """The loss on the test set at every record. Empty without a test set."""
+        return self.metrics.get("loss", np.zeros(0))
+
+    @property
+    def test_accuracy(self) -> Array:
+        """The accuracy on the test set at every record, NaN for real targets."""
+        return self.metrics.get("accuracy", np.full(len(self.test_loss), np.nan))
 
     def __repr__(self) -> str:
         """Summarize the run in one line."""
@@ -203,8 +219,9 @@ class Result:
                 "loss": run.loss,
                 "suboptimality": self.suboptimality(run),
             }
-            if run.test_loss.size:
+            if run.metrics:
                 columns |= {"test_loss": run.test_loss, "test_accuracy": run.test_accuracy}
+                columns |= {test_column(name): values for name, values in run.metrics.items()}
             frames.append(pd.DataFrame(columns))
         return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
 
@@ -270,8 +287,9 @@ class Recorder:
         self.problem = problem
         self.callbacks = callbacks
         self.test = test
-        # By lane: step, loss and, with a test set, loss and accuracy on it.
+        # By lane: step, loss and, with a test set, the metrics on it.
         self._traces: list[list[tuple[float, ...]]] = [[] for _ in problem.lanes]
+        self._metrics: tuple[str, ...] = ()
         self._last: dict[int, Record] = {}
         self._diverged = [False] * len(problem.lanes)
 
@@ -306,9 +324,10 @@ class Recorder:
             w=w,
             state=snapshot.state,
         )
-        on_test = () if self.test is None else self.test.evaluate(w)
+        on_test = {} if self.test is None else self.test.evaluate(w)
+        self._metrics = tuple(on_test)
         self._last[index] = record
-        self._traces[index].append((step, loss, *on_test))
+        self._traces[index].append((step, loss, *on_test.values()))
         for callback in self.callbacks:
             callback(record)
 
@@ -319,7 +338,6 @@ class Recorder:
     def _run(self, index: int) -> Run:
         lane, last = self.problem.lanes[index], self._last[index]
         steps, loss, *on_test = map(np.array, zip(*self._traces[index], strict=True))
-        test_loss, test_accuracy = on_test or (np.zeros(0), np.zeros(0))
         algorithm, federation = lane.algorithm, self.problem.federation
         dim, rounds = self.problem.objective.dim, self.problem.schedule.rounds
         up = bytes_up(algorithm, dim, self.problem.wire)
@@ -332,8 +350,7 @@ class Recorder:
             status="diverged" if self._diverged[index] else "ok",
             steps=steps,
             loss=loss,
-            test_loss=test_loss,
-            test_accuracy=test_accuracy,
+            metrics=dict(zip(self._metrics, on_test, strict=True)),
             state=dict(zip(last.sequences, last.state, strict=True)),
             w=last.w,
             megabytes_per_worker=sent,

@@ -22,7 +22,8 @@ from fedac.federation.federation import Federation, make_federation, minimized
 from fedac.federation.schedule import Decay, Schedule
 from fedac.federation.spec import FLOAT32, OptionSet, Spec
 from fedac.federation.spec_checks import check_spec
-from fedac.objectives import HeldOut, LinearModel, Objective
+from fedac.objectives import HeldOut, Objective
+from fedac.objectives.linear_model import DataObjective
 from fedac.simulation.engines import start_engine
 from fedac.simulation.problem import Lane, Problem, start_point
 from fedac.simulation.result import Record, Recorder, Result
@@ -342,12 +343,14 @@ def _test_rows(objective: Objective, test: Dataset | tuple[Any, Any] | None) -> 
     """Return the test rows, in the columns of the objective."""
     if test is None:
         return None
-    if not isinstance(objective, LinearModel):
+    if not isinstance(objective, DataObjective):
         raise InputError(f"test needs a linear model, not {type(objective).__name__}")
     if not isinstance(test, Dataset) and not (isinstance(test, tuple) and len(test) == 2):
         raise InputError(f"test must be a Dataset or a pair (X, y), got {test!r:.60}")
-    X, y = (test.X, test.y) if isinstance(test, Dataset) else test
-    return HeldOut.of(objective, X, y)
+    if not isinstance(test, Dataset):
+        return HeldOut.of(objective, *test)
+    y = test.labels if objective.classes == test.classes else test.y
+    return HeldOut.of(objective, test.X, y)
 
 
 def _check_own_algorithms(lanes: Sequence[Lane], w_0: Array) -> None:
