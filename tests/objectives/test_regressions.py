@@ -72,3 +72,14 @@ def test_both_engines_agree(name, sparse):
 def test_counts_are_needed():
     with pytest.raises(InputError, match="needs counts, at least 0, got -1"):
         PoissonRegression(X, COUNTS - 1)
+
+
+@pytest.mark.parametrize("n", [1, 7, 1500])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_smoothness_of_wide_data(n, weighted):
+    wide = sp.random_array((n, 1200), density=0.01, rng=np.random.default_rng(1), format="csr")
+    F = HuberRegression(wide, np.arange(n), l2=0.5)
+    weights = np.random.default_rng(2).uniform(0.1, 3, n) if weighted else np.ones(n)
+    F = F.weighted(weights) if weighted else F
+    scaled = np.sqrt(weights / weights.sum())[:, None] * wide.toarray()
+    assert F.smoothness == pytest.approx(np.linalg.norm(scaled, 2) ** 2 + 0.5)

@@ -194,7 +194,7 @@ def _as_array(values: Any, where: str) -> tuple[NDArray[Any], tuple[Any, ...] | 
 
 def _is_missing(values: NDArray[Any]) -> NDArray[np.bool_]:
     if values.dtype.kind == "f":
-        return np.isnan(values)
+        return np.asarray(np.isnan(values))
     if values.dtype.kind == "O":
         return np.array([value is None or value != value for value in values.flat], np.bool_)
     return np.zeros(0, np.bool_)

@@ -304,7 +304,7 @@ def standardize(data: Dataset, *others: Dataset) -> list[Dataset]:
     mean, deviation = numbers(data).mean(axis=0), numbers(data).std(axis=0)
     constant = deviation <= 1e-12 * np.abs(mean)  # a column of ones stays one
     mean, deviation = np.where(constant, 0.0, mean), np.where(constant, 1.0, deviation)
-    scaled = []
+    scaled: list[Dataset] = []
     for each in (data, *others):
         part = (numbers(each) - mean) / deviation
         if isinstance(each.X, np.ndarray):
@@ -312,7 +312,8 @@ def standardize(data: Dataset, *others: Dataset) -> list[Dataset]:
             X[:, where] = part
         else:
             order = np.argsort(np.concatenate([np.flatnonzero(~where), np.flatnonzero(where)]))
-            X = csr_array(hstack([each.X[:, ~where], part], format="csr")[:, order])
+            both = hstack([each.X[:, ~where], csr_array(part)], format="csr")
+            X = csr_array(both[:, order])
         scaled.append(replace(each, X=X))
     return scaled
 

@@ -109,13 +109,20 @@ class DataObjective(ConvexObjective):
             return float(np.linalg.eigvalsh(gram)[-1]) / self.n_samples
         if not self._squared_norms.any():
             return 0.0
+        if self.n_samples == 1:
+            return float(self._squared_norms[0])
+        # X'X and XX' have the same eigenvalues: products of the shorter vectors are cheaper.
+        roots = np.sqrt(self._weigh(np.ones(self.n_samples)))
 
         def gram_product(v: Array) -> Any:
+            if self.n_samples < d:
+                return roots * (self.X @ (self.X.T @ (roots * v)))
             return self.X.T @ self._weigh(self.X @ v)
 
-        operator = LinearOperator((d, d), matvec=gram_product, dtype=np.float64)
+        size = min(self.n_samples, d)
+        operator: Any = LinearOperator((size, size), matvec=gram_product, dtype=np.float64)
         # With a fixed start vector the same data gives the same L in every process.
-        v0 = np.random.default_rng(0).standard_normal(d)
+        v0 = np.random.default_rng(0).standard_normal(size)
         top = eigsh(operator, k=1, v0=v0, return_eigenvectors=False)
         return float(top[0]) / self.n_samples
 
