@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import bz2
+import gzip
 import hashlib
 import re
 import subprocess
@@ -10,6 +11,7 @@ from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from fedac.data import load
@@ -310,3 +312,47 @@ def test_import_is_light():
     code = f"import sys, fedac.data; print(sorted({heavy} & set(sys.modules)))"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "classes"),
+    [
+        ("digits", "multiclass", tuple(range(10))),
+        ("breast-cancer", "binary", ("benign", "malignant")),
+        ("diabetes", "real", ()),
+    ],
+)
+def test_embedded_tables_are_those_of_scikit_learn(name, kind, classes):
+    from sklearn import datasets
+
+    data = load(name)
+    how = {"scaled": False} if name == "diabetes" else {}
+    theirs = getattr(datasets, f"load_{name.replace('-', '_')}")(**how)
+    X = data.X if isinstance(data.X, np.ndarray) else data.X.toarray()
+    np.testing.assert_allclose(X, theirs.data / (16 if name == "digits" else 1), rtol=1e-15)
+    assert (data.kind, data.classes) == (kind, classes)
+    labels = theirs.target_names[theirs.target] if kind == "binary" else theirs.target
+    np.testing.assert_array_equal(data.labels, labels)
+
+
+def test_images_in_the_format_of_mnist(tmp_path, monkeypatch):
+    images = np.arange(24, dtype=np.uint8).reshape(6, 2, 2) * 10
+    for name, array in (("images-idx3", images), ("labels-idx1", np.array([3, 1, 4, 1, 5, 9]))):
+        header = bytes([0, 0, 8, array.ndim]) + np.array(array.shape, ">u4").tobytes()
+        path = tmp_path / f"mnist/train-{name}-ubyte.gz"
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(gzip.compress(header + array.astype(np.uint8).tobytes()))
+    monkeypatch.setenv("FEDAC_DATA", str(tmp_path))
+    with pytest.raises(DataError, match="damaged: expected sha256 3552534a"):
+        load("mnist")
+    small = replace(
+        SOURCES["mnist"], n_samples=6, n_features=4, sha256=None,
+        labels=replace(SOURCES["mnist"].labels, sha256=None),
+    )  # fmt: skip
+    monkeypatch.setitem(SOURCES, "mnist", small)
+    data = load("mnist")
+    np.testing.assert_allclose(data.X.toarray(), images.reshape(6, 4) / 255)
+    assert data.labels.tolist() == [3, 1, 4, 1, 5, 9]
+    path.write_bytes(gzip.compress(b"not an array"))
+    with pytest.raises(DataError, match="is not an IDX file"):
+        load("mnist")

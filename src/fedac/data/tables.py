@@ -69,7 +69,7 @@ def as_dataset(
     if isinstance(source, str | Path):
         path = Path(source)
         name, kind = path.name, _kind(path)
-        if kind not in (*DELIMITED, ".parquet", ".npz", ".npy"):
+        if not is_table(path):
             return load_libsvm(path, like=like)
         _require_file(path)
         if kind == ".npz":
@@ -95,6 +95,11 @@ def as_dataset(
     if hasattr(source, "columns") and hasattr(source, "iloc"):
         return _from_frame(source, name, target, client, like)
     return _from_arrays(source, name, target, client, like)
+
+
+def is_table(path: Path) -> bool:
+    """Return whether a file holds a table or arrays, by its name."""
+    return _kind(path) in (*DELIMITED, ".parquet", ".npz", ".npy")
 
 
 def _kind(path: Path) -> str:
