@@ -286,9 +286,12 @@ def test_a9a_is_embedded(cache, tmp_path, monkeypatch):
 
 
 def test_the_license_of_embedded_data_is_named(cache):
-    assert "License" in (EMBEDDED / "README.md").read_text()
-    (embedded,) = (source for source, where in describe() if where == "embedded")
-    assert "CC BY 4.0" in embedded.note
+    readme = (EMBEDDED / "README.md").read_text()
+    embedded = [source for source, where in describe() if where == "embedded"]
+    assert {"a9a", "digits", "breast-cancer", "diabetes"} == {each.name for each in embedded}
+    for path in EMBEDDED.iterdir():
+        assert path.name in readme or path.name == "README.md"
+    assert readme.count("License: ") >= 3
 
 
 def test_an_empty_fedac_data_counts_as_unset(cache, tmp_path, monkeypatch):
