@@ -39,10 +39,10 @@ def compare_command(
     With --out, an interrupted comparison resumes where it stopped, and new --methods are added to
     the table of the folder.
     """
-    from fedac.data import load
     from fedac.experiments.comparison import Question, Study, open_store
     from fedac.experiments.comparison.table import proposed_target
     from fedac.experiments.sweep import require_where
+    from fedac.experiments.workload import load_data
 
     where = {name: given.pop(name) for name in ("jobs", "on", "ray_address")}
     require_where(**where)
@@ -55,7 +55,9 @@ def compare_command(
         if added:
             console.notice(f"'{out}' already compares {', '.join(added)}: they stay in the table")
     with console.download_bar(question.spec.dataset) as show:
-        study = Study(question, load(question.spec.dataset, show))
+        data, _ = load_data(question.spec, show)
+    study = Study(question, data)
+    console.notice_targets(data, study.task.loss)
     with open_store(out) as store, console.stoppable("compare", store if out else None):
         found = answer_with_bars(study, store, **where)
     console.notice_disguised(found.disguised, found.runs)

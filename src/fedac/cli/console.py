@@ -17,6 +17,7 @@ import click
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from fedac.data import Dataset
     from fedac.experiments.store import Store
     from fedac.experiments.sweep import Progress
 
@@ -53,6 +54,14 @@ def notice(message: str) -> None:
 def notice_compiling() -> None:
     """Explain why the first run takes longer."""
     notice("compiling the simulator for this kind of problem, once; this takes up to a minute")
+
+
+def notice_targets(data: Dataset, loss: str) -> None:
+    """Say what was made of the targets, unless they are -1 and +1 and the loss is the paper's."""
+    from fedac.objectives.losses import describe_target
+
+    if data.classes != (-1.0, 1.0):
+        notice(f"{data.name}: {describe_target(data, loss)}")
 
 
 def duration(seconds: float) -> str:

@@ -61,7 +61,7 @@ def print_path(name: str) -> None:
 
 
 def _require_file(name: str) -> None:
-    from fedac.data.registry import GENERATED
+    from fedac.data.generated import GENERATED
 
     if name in GENERATED:
         raise InputError(f"{name} has no file: it is generated; use it as --dataset {name}")
@@ -98,7 +98,7 @@ def split_command(
     if figure is not None and figure.suffix.lower() not in FORMATS:
         raise InputError(f"--figure takes a file that ends in {', '.join(FORMATS)}: '{figure}'")
     with console.download_bar(dataset) as show:
-        data = load(dataset, show)
+        data = load(dataset, on_progress=show)
     found = load_clients(data, clients, by, split_seed)
     if figure is not None:
         from matplotlib.figure import Figure

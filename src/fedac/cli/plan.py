@@ -130,18 +130,25 @@ def _given_constants(given: dict[str, Any]) -> Constants:
 
 def _objective(given: dict[str, Any]) -> ConvexObjective:
     from fedac.data import load
-    from fedac.objectives.losses import find_loss, make_objective
+    from fedac.objectives import PoissonRegression
+    from fedac.objectives.losses import choose_loss, find_loss, make_objective, targets_of
     from fedac.validate import require_positive
 
     given = given | {"strong_convexity": given["strong_convexity"] or None}
     known = (*LETTERS.values(), "dim")
     if extra := [command_option(name) for name in known if given[name] is not None]:
         raise InputError(f"these come from the data set; omit {', '.join(extra)}")
-    find_loss(given["loss"])
+    if given["loss"] is not None:
+        find_loss(given["loss"])
     l2 = require_positive("l2", given["l2"])
     with console.download_bar(given["dataset"]) as show:
-        data = load(given["dataset"], show)
-    return make_objective(given["loss"], data.X, data.y, l2=l2, intercept=given["intercept"])
+        data = load(given["dataset"], on_progress=show)
+    loss = choose_loss(data, given["loss"])
+    y = targets_of(data, loss)
+    objective = make_objective(loss, data.X, y, l2=l2, intercept=given["intercept"])
+    if isinstance(objective, PoissonRegression):
+        raise InputError("no L holds for Poisson regression, so the paper's bounds do not apply")
+    return objective
 
 
 def _calibrate(given: dict[str, Any], how: dict[str, Any]) -> Comparison:

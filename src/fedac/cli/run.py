@@ -53,8 +53,7 @@ def run_command(
     """Simulate one algorithm with one or more step sizes."""
     # All options are checked before the data is read, which may take minutes.
     spec = options.read_spec(RUN, given)
-    from fedac.data.registry import load_with_test
-    from fedac.experiments.workload import make_workload
+    from fedac.experiments.workload import load_data, make_workload
     from fedac.federation.federation import minimized
     from fedac.federation.link import Link
     from fedac.federation.schedule import Schedule
@@ -67,8 +66,9 @@ def run_command(
     if ray_address is not None and on is None:
         raise InputError("--ray-address needs --on ray")
     with console.download_bar(spec.dataset) as show:
-        data, test = load_with_test(spec.dataset, spec.test, show)
+        data, test = load_data(spec, show)
     task = make_workload(spec, data, test)
+    console.notice_targets(data, task.loss)
     federation = task.federation(spec)
     clients = federation.clients
     f_star = _f_star(minimized(task.objective, clients, spec.weighting), spec.l2)
@@ -92,7 +92,7 @@ def run_command(
         shape = {"n_samples": data.n_samples, "n_features": data.n_features}
         answer = {
             "dataset": {"name": data.name, **shape},
-            "loss": spec.loss,
+            "loss": task.loss,
             "l2": spec.l2,
             "algorithm": algorithm,
             **_as_json(result, f_star, link),

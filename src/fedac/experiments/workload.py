@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product
 from typing import Any, Literal
@@ -22,7 +22,7 @@ from fedac.federation.federation import Federation, make_federation, minimized, 
 from fedac.federation.schedule import Decay
 from fedac.federation.spec import FULL, RunSpec, Spec
 from fedac.objectives import ConvexObjective, LeastSquares, Objective, optimum
-from fedac.objectives.losses import make_objective
+from fedac.objectives.losses import choose_loss, make_objective, targets_of
 from fedac.simulation import Result
 from fedac.simulation.simulator import make_problem, run_problem, warn_about
 
@@ -88,6 +88,7 @@ class Workload:
     """The objective, the clients, the algorithms and the test set of some runs."""
 
     objective: ConvexObjective
+    loss: str  # its name
     algorithms: dict[str, Algorithm]  # by name
     clients: dict[str, Clients]  # by the hash of their split; none for workers
     splits: dict[tuple[Any, Any], str]  # these hashes, by the Spec's clients and split
@@ -186,30 +187,48 @@ def prepare(
     spec: Spec, on_progress: OnProgress = lambda done, total: None
 ) -> tuple[Workload, list[Group]]:
     """Load the data of a Spec, and list its runs in groups."""
-    data, test = load_with_test(spec.dataset, spec.test, on_progress)
+    data, test = load_data(spec, on_progress)
     task = make_workload(spec, data, test)
     return task, list_groups(spec, task, data)
 
 
+def load_data(
+    spec: Spec, on_progress: OnProgress = lambda done, total: None
+) -> tuple[Dataset, Dataset | None]:
+    """Load the data of a Spec, and its test set."""
+    return load_with_test(
+        spec.dataset, spec.test, target=spec.label, client=spec.client,
+        standardize=spec.standardize, on_progress=on_progress,
+    )  # fmt: skip
+
+
 def make_workload(spec: Spec, data: Dataset, test: Dataset | None = None) -> Workload:
     """Build what the runs of a Spec need from data that is loaded."""
-    objective = make_objective(spec.loss, data.X, data.y, l2=spec.l2, intercept=spec.intercept)
+    loss = choose_loss(data, spec.loss)
+    y = targets_of(data, loss)
+    objective = make_objective(loss, data.X, y, l2=spec.l2, intercept=spec.intercept)
+    if test is not None:
+        test = replace(test, y=targets_of(test, loss))
     algorithms = {each.name: each for each in map(find_algorithm, spec.several("algorithm"))}
     clients, splits = {}, {}
     if spec.workers is None:
         kinds = product(spec.several("clients") or (None,), spec.several("split") or (None,))
         for N, by in kinds:
-            found = load_clients(data, N, by or "iid", spec.split_seed)
+            if spec.client is not None and data.clients is not None:
+                found = data.clients
+            else:
+                found = load_clients(data, N, by or "iid", spec.split_seed)
             splits[N, by] = found.fingerprint()
             clients[splits[N, by]] = found
-    return Workload(objective, algorithms, clients, splits, test)
+    return Workload(objective, loss, algorithms, clients, splits, test)
 
 
 def list_groups(spec: Spec, task: Workload, data: Dataset) -> list[Group]:
     """List the runs of a Spec in groups, those with few clients first."""
     found = {
         "dataset": data.name,
-        "data_hash": objective_hash(task.objective, own=":" in spec.loss),
+        "loss": task.loss,
+        "data_hash": objective_hash(task.objective, own=":" in task.loss),
         "rows_hash": rows_hash(data),
         "test": task.test.name if task.test else None,
         "test_hash": rows_hash(task.test) if task.test else "",

@@ -70,10 +70,22 @@ def _count(default: int | None, help: str, **settings: Any) -> Any:  # noqa: A00
 class ProblemOptions:
     """Problem."""
 
-    dataset: str = _option("synthetic", "A registered name or a LIBSVM file.")
-    loss: str = _option(
-        "logistic",
-        "logistic, least-squares, squared-hinge, or your own class as module:name.",
+    dataset: str = _option(
+        "synthetic", "A registered name, or a file: CSV, TSV, Parquet, NPZ or LIBSVM."
+    )
+    label: str | None = _option(
+        None,
+        "The column of the targets (default: the one named target, label, class or y, else the "
+        "last).",
+        stored=False, json=False,
+    )  # fmt: skip
+    standardize: bool = _option(
+        False, "Scale number columns to mean 0 and variance 1.", bool, stored=False, json=False
+    )
+    loss: str | None = _option(
+        None,
+        "logistic, softmax, least-squares, huber, poisson, squared-hinge, or your own class as "
+        "module:name (default: follows from the targets).",
         column="objective", absent="logistic", in_key=False,
     )  # fmt: skip
     l2: float = _option(1e-3, "Regularization strength.", float, least=0)
@@ -103,6 +115,11 @@ class FederationOptions:
         "Split of the rows among clients: iid, label, dirichlet(a), power(a), or a file with one "
         "client name per line (default: iid).",
         grid=True, absent="",
+    )  # fmt: skip
+    client: str | None = _option(
+        None,
+        "Instead of a split: the column that names the client of each row.",
+        stored=False, json=False,
     )  # fmt: skip
     split_seed: int = _count(
         0, "Seed of the split.", least=0, most=2**63 - 1, absent=0, in_key=False

@@ -83,11 +83,12 @@ def _located(options: OptionSet, name: str) -> Iterator[None]:
 def _defaults(options: OptionSet, values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the defaults, without workers or clients where other options replace them."""
     defaults = dict(options.defaults)
-    if values.keys() & {"clients", "split"}:
+    if values.keys() & {"clients", "split", "client"}:
         defaults.pop("workers", None)
     split = values.get("split", "iid")
     # A file of client names also determines their number.
-    if "workers" in values or not is_split(split[0] if isinstance(split, tuple) else split):
+    named = values.keys() & {"workers", "client"}
+    if named or not is_split(split[0] if isinstance(split, tuple) else split):
         defaults.pop("clients", None)
     return defaults
 
@@ -156,12 +157,20 @@ def rule(*names: str) -> Callable[[Rule], Rule]:
 
 @rule("loss")
 def _loss_exists(one: Any, spelled: Spelled) -> None:
-    find_loss(one.loss)
+    if one.loss is not None:
+        find_loss(one.loss)
 
 
-@rule("clients", "workers", "split", "split_seed")
+@rule("clients", "workers", "split", "split_seed", "client")
 def _workers_or_clients(one: Any, spelled: Spelled) -> None:
     workers, clients, split = map(spelled, ("workers", "clients", "split"))
+    if one.client is not None:
+        others = [n for n in ("workers", "clients", "split") if getattr(one, n) is not None]
+        if others:
+            raise InputError(
+                f"{spelled('client')} names the clients already: omit {spelled(others[0])}"
+            )
+        return
     if one.workers is None and one.clients is None and one.split is None:
         raise InputError(f"give the number of {workers}, or of {clients}")
     if one.workers is not None and (one.clients is not None or one.split is not None):

@@ -20,7 +20,7 @@ from fedac.algorithms import Algorithm, parsing
 from fedac.algorithms.checks import couple, needs_mu
 from fedac.algorithms.parsing import find_algorithm, server_numbers
 from fedac.algorithms.server import Adaptive
-from fedac.data import Dataset, load
+from fedac.data import Dataset
 from fedac.errors import InputError
 from fedac.experiments.comparison import table
 from fedac.experiments.comparison.baselines import BASELINES, agd_curve, lbfgs_curve
@@ -28,7 +28,7 @@ from fedac.experiments.comparison.question import Budget, Question
 from fedac.experiments.comparison.table import Comparison, Curve, Variant
 from fedac.experiments.store import Store
 from fedac.experiments.sweep import Progress, run_groups
-from fedac.experiments.workload import key_fingerprint, list_groups, make_workload
+from fedac.experiments.workload import key_fingerprint, list_groups, load_data, make_workload
 from fedac.federation.compression import FLOAT32, bytes_down, bytes_of, bytes_up
 from fedac.federation.federation import batch_rows, batch_size, minimized, taking_part
 from fedac.federation.link import Costs, run_costs
@@ -88,10 +88,11 @@ class Study:
     """
 
     def __init__(self, question: Question, data: Dataset | None = None) -> None:
-        self.question = question
         spec = question.spec
-        data = data or load(spec.dataset)
+        data = data or load_data(spec)[0]
         self.task = make_workload(spec, data)
+        spec = replace(spec, loss=self.task.loss)
+        self.question = replace(question, spec=spec)
         # All runs of a comparison share these fields.
         self._template = list_groups(spec, self.task, data)[0][0]
         self._clients = self.task.clients.get(self._template.split_hash)
