@@ -161,9 +161,7 @@ def test_a_name_unlike_any_data_set(assert_refused, name):
         (GOOD + b"+1 99999999999999999999:1\n", "line 3: '99999999999999999999:1'"),
         (GOOD + b"+1 1:1\x00\n", "line 3: not text"),
         (b"\x7fELF\x00\x01\xff\xfe" * 50, "line 1: not text"),
-        (b"1 1:1\n1 2:1\n", "two classes are needed, found 1: 1"),
-        (b"1 1:1\n2 2:1\n3 1:1\n", "two classes are needed, found 3: 1, 2, 3"),
-        (b"3 1:1\n4 2:1\n", "accepted pairs: {-1, +1}, {0, 1}, {1, 2}"),
+        (b"1 1:1\n1 2:1\n", "every row has the target 1.0; two different ones are needed"),
     ],
 )
 def test_bad_files(assert_refused, write, content, message):

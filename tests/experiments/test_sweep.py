@@ -24,7 +24,7 @@ from fedac.experiments.store import FILE, Store
 from fedac.experiments.summary import tuned
 from fedac.federation.schedule import Decay
 from fedac.objectives import LogisticRegression, optimum
-from fedac.objectives.losses import make_objective
+from fedac.objectives.losses import choose_loss, make_objective
 from fedac.simulation import simulate
 from fedac.simulation.simulator import run_problem
 
@@ -166,7 +166,9 @@ def test_options_reach_the_simulation(make, store, values):
     other = replace(grid, **values)
     assert (sweep.run(grid, store).new, sweep.run(other, store).new) == (1, 1)
     data = load(grid.dataset)
-    F = make_objective(other.loss, data.X, data.y, l2=other.l2, intercept=other.intercept)
+    F = make_objective(
+        choose_loss(data, other.loss), data.X, data.y, l2=other.l2, intercept=other.intercept
+    )
     (run,) = simulate(
         F, "fedac-i", M=4, K=4, T=16, eta=0.1, mu=other.mu, seed=1, precision=other.precision,
         record_every=other.record_every,
