@@ -13,8 +13,8 @@ from fedac.objectives.losses import (
 )
 from fedac.objectives.metrics import HeldOut
 from fedac.objectives.minimizer import Optimum, optimum
+from fedac.objectives.multiclass import SoftmaxRegression
 from fedac.objectives.quadratic import NoisyQuadratic
-from fedac.objectives.softmax import SoftmaxRegression
 
 __all__ = [
     "LOSSES",

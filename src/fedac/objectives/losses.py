@@ -18,7 +18,7 @@ from fedac.data.dataset import BINARY, MULTICLASS, REAL, Dataset
 from fedac.errors import InputError
 from fedac.objectives.base import ConvexObjective, Objective
 from fedac.objectives.linear_model import PROBABILITIES, TARGETS, LinearModel
-from fedac.objectives.softmax import SoftmaxRegression
+from fedac.objectives.multiclass import SoftmaxRegression
 from fedac.validate import Array, import_named, look_up
 
 # Factors of at most 2 in one product: 2^512 is far from overflow.
