@@ -14,7 +14,7 @@ from fedac.federation.checkpoint import Envelope, require_same_rule
 from fedac.flower._arrays import NamedArrays, read_archive, write_archive
 from fedac.flower._server.result import Dropped, History, RoundSummary
 
-ENVELOPE = Envelope(package="fedac.flower", version=4)
+ENVELOPE = Envelope(package="fedac.flower", version=5)
 SERVER = "server:"  # before the keys of the server's state
 
 
