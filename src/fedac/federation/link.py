@@ -1,4 +1,4 @@
-"""Costs of a run in rounds, bytes and seconds, computed here and nowhere else.
+"""Costs of a simulated run in rounds, bytes and seconds.
 
 A `Link` describes the network between clients and server, and the speed of clients. A round takes
 ``latency + bytes up/up + bytes down/down + the local steps of the slowest client``; a local step
