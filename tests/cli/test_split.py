@@ -45,6 +45,18 @@ def test_a_file_names_the_clients(fedac, small, write):
     assert result["labels"]["-1"] == [7, 13]
 
 
+def test_a_column_names_the_clients(fedac, assert_refused, write):
+    table = write(b"age,city,y\n1,oslo,no\n2,rome,yes\n3,rome,no\n", "table.csv")
+    code, out, err = fedac("split", "--dataset", table, "--client", "city")
+    assert (code, err) == (0, "")
+    assert out.startswith("2 clients, 3 rows (by city)\n")
+    found = fedac("split", "--dataset", table, "--label", "age", "--client", "city", "--json")
+    assert json.loads(found.out)["split"] == "by city"
+    for other in ("--clients", 2), ("--split", "iid"):
+        says = f"--client names the clients already: omit {other[0]}"
+        assert_refused("split", "--dataset", table, "--client", "city", *other, saying=says)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "start"), [("a.png", b"\x89PNG"), ("b.PDF", b"%PDF"), ("c.svg", b"<?xml")]

@@ -298,7 +298,7 @@ BAD = [
     (in_file(gzip.compress(b"a,y\n1,0\n2,1\n")[:20], "t.csv.gz"), {}, "cannot be read"),
     (in_file(b"not gzip", "t.csv.gz"), {}, "cannot be read"),
     (array_file(np.array([{}, []], dtype=object)), {"target": [0, 1]}, "is not an array"),
-    (array_file(X), {}, "give the file of the targets as target="),
+    (array_file(X), {}, "give the file of the targets (--label, target=)"),
     (archive(X=X), {}, "must hold rows X and targets y; it holds X (4, 2)"),
     (archive(X=X, Z=X, y=[0, 1, 0, 1]), {}, "must hold rows X and targets y"),
     (archive(X=X, a=[0, 1, 0, 1], b=[1, 1, 0, 0]), {}, "must hold rows X and targets y"),
@@ -322,6 +322,7 @@ BAD = [
     (AGES, {}, "row 50, column 'age': '12a' is not a number"),
     (MANY, {}, "column 'id' has 50 different texts in 50 rows, such as 'row 0': drop it"),
     (FRAME.assign(born=pd.Timestamp("2020-01-01")), {"target": "outcome"}, "holds dates or times"),
+    (in_file("born,age,y\n2020-01-31,1,0\n2020-01-31,2,1\n"), {}, "holds dates or times"),
     (FRAME.assign(tags=[["a"]] * 6), {"target": "outcome"}, "it holds list such as ['a']"),
     # Targets
     (MANY, {"target": "id"}, "50 different texts in 50 rows, too many for classes"),

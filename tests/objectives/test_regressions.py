@@ -9,8 +9,10 @@ from scipy.optimize import check_grad
 from scipy.special import huber
 from sklearn.linear_model import PoissonRegressor
 
+from fedac.data import Dataset
 from fedac.errors import InputError
 from fedac.objectives import HuberRegression, PoissonRegression, optimum
+from fedac.objectives.losses import describe_target, find_loss
 from fedac.simulation import simulate
 
 rng = np.random.default_rng(11)
@@ -83,3 +85,15 @@ def test_smoothness_of_wide_data(n, weighted):
     F = F.weighted(weights) if weighted else F
     scaled = np.sqrt(weights / weights.sum())[:, None] * wide.toarray()
     assert F.smoothness == pytest.approx(np.linalg.norm(scaled, 2) ** 2 + 0.5)
+
+
+@pytest.mark.parametrize("name", ["l1", "lasso", "elastic-net"])
+def test_l1_is_refused_in_words(name):
+    with pytest.raises(InputError, match=f"{name} needs a proximal step"):
+        find_loss(name)
+
+
+def test_classes_that_are_used_as_numbers_are_described_as_numbers():
+    counts = Dataset("visits", np.eye(15), [0, 1, 2] * 5)
+    assert describe_target(counts, "poisson") == "numbers from 0 to 2; Poisson regression"
+    assert describe_target(counts, "softmax") == "3 classes: 0, 1, 2; softmax regression"

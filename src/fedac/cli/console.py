@@ -61,7 +61,8 @@ def notice_targets(data: Dataset, loss: str) -> None:
     from fedac.objectives.losses import describe_target
 
     if data.classes != (-1.0, 1.0):
-        notice(f"{data.name}: {describe_target(data, loss)}")
+        column = f", column '{data.columns.target}'" if data.columns and data.columns.target else ""
+        notice(f"{data.name}{column}: {describe_target(data, loss)}")
 
 
 def duration(seconds: float) -> str:

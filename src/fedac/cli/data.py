@@ -68,15 +68,16 @@ def _require_file(name: str) -> None:
 
 
 @click.command("split", cls=options.Command)
-@click.option("--dataset", default="synthetic", help="A registered name or a LIBSVM file.")
+@click.option("--dataset", default="synthetic", help="A registered name, or a file.")
+@click.option("--label", help="The column of the targets.")
+@click.option("--client", help="Instead of a split: the column that names the client of each row.")
 @click.option(
     "--clients", type=int, help="Number of clients; a file of client names makes it unnecessary."
 )
 @click.option(
     "--split",
     "by",
-    default="iid",
-    help="iid, label, dirichlet(a), power(a), or a file with one client name per line.",
+    help="iid (default), label, dirichlet(a), power(a), or a file with one client name per line.",
 )
 @click.option("--split-seed", type=int, default=0, help="Seed of the split.")
 @options.file_option("--figure", "Draw a figure: .png, .pdf or .svg.")
@@ -84,8 +85,10 @@ def _require_file(name: str) -> None:
 def split_command(
     *,
     dataset: str,
+    label: str | None,
+    client: str | None,
     clients: int | None,
-    by: str,
+    by: str | None,
     split_seed: int,
     figure: Path | None,
     as_json: bool,
@@ -94,12 +97,18 @@ def split_command(
     from fedac.data import load
     from fedac.data.splits import check_clients, load_clients
 
-    check_clients(clients, by, split_seed)
+    if client is None:
+        by = by or "iid"
+        check_clients(clients, by, split_seed)
+    elif clients is not None or by is not None:
+        other = "--split" if clients is None else "--clients"
+        raise InputError(f"--client names the clients already: omit {other}")
     if figure is not None and figure.suffix.lower() not in FORMATS:
         raise InputError(f"--figure takes a file that ends in {', '.join(FORMATS)}: '{figure}'")
     with console.download_bar(dataset) as show:
-        data = load(dataset, on_progress=show)
-    found = load_clients(data, clients, by, split_seed)
+        data = load(dataset, label, client, on_progress=show)
+    found = data.clients if by is None else load_clients(data, clients, by, split_seed)
+    assert found is not None
     if figure is not None:
         from matplotlib.figure import Figure
 
@@ -113,7 +122,7 @@ def split_command(
         shape = {"n_samples": data.n_samples, "n_features": data.n_features}
         answer = {
             "dataset": {"name": data.name, **shape},
-            "split": by,
+            "split": by or found.how,
             "split_seed": split_seed,
             "figure": figure and str(figure),
             "clients": len(found),

@@ -76,7 +76,9 @@ def as_dataset(
             source, target, client = _read_npz(path, target, client)
         elif kind == ".npy":
             if target is None:
-                raise DataError(f"{path} holds the rows: give the file of the targets as target=")
+                raise DataError(
+                    f"{path} holds the rows: give the file of the targets (--label, target=)"
+                )
             source = _read_npy(path)
         else:
             source = _read_parquet(path) if kind == ".parquet" else _read_delimited(path, kind)
@@ -212,7 +214,7 @@ def _categories(column: Series[Any], name: str) -> tuple[Any, ...] | None:
             f"{where} must be numbers or text; it holds {type(strange[0]).__name__} such as "
             f"{shorten(repr(strange[0]))}"
         )
-    from pandas import to_numeric
+    from pandas import to_datetime, to_numeric
 
     numeric = to_numeric(column, errors="coerce").notna().to_numpy()
     if numeric.mean() >= MOSTLY_NUMBERS:
@@ -222,6 +224,8 @@ def _categories(column: Series[Any], name: str) -> tuple[Any, ...] | None:
             "a number like the rest of the column"
         )
     values = tuple(sorted(set(texts)))
+    if to_datetime(column, errors="coerce", format="ISO8601", utc=True).notna().all():
+        raise DataError(f"{where} holds dates or times: turn them into numbers, such as days")
     if len(values) > max(FEW_TEXTS, MOST_DISTINCT_TEXTS * len(texts)):
         raise DataError(
             f"{where} has {len(values)} different texts in {len(texts)} rows, such as "

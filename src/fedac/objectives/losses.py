@@ -326,6 +326,8 @@ def find_loss(name: str) -> type[ConvexObjective]:
 
     The user's class must take ``(X, y, l2=..., intercept=...)``, as `LinearModel` does.
     """
+    if name in ("l1", "lasso", "elastic-net"):
+        raise InputError(f"{name} needs a proximal step, which no method has: use --l2 instead")
     if ":" not in name:
         return look_up("loss", name, LOSSES)
     found = import_named("loss", name, _is_objective)
@@ -356,7 +358,9 @@ def describe_target(data: Dataset, loss: str) -> str:
     >>> describe_target(Dataset("d", np.eye(3), ["no", "yes", "no"]), "logistic")
     '2 classes: no, yes; logistic regression'
     """
-    return f"{data.describe_target()}; {TITLES.get(loss, loss)}"
+    y = targets_of(data, loss)
+    what = data.describe_target() if y is data.y else f"numbers from {y.min():g} to {y.max():g}"
+    return f"{what}; {TITLES.get(loss, loss)}"
 
 
 def choose_loss(data: Dataset, loss: str | None) -> str:
