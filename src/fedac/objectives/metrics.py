@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
-from scipy.stats import rankdata
 
 from fedac.errors import ColumnsWarning, InputError
 from fedac.objectives.linear_model import PROBABILITIES, DataObjective, Matrix, as_rows
 from fedac.validate import Array, as_data
-
-# The metrics that a target may name, and whether larger is better.
-METRICS = {"accuracy": True, "auc": True, "log-loss": False, "r2": True, "mae": False}
 
 
 def accuracy(z: Array, y: Array) -> float:
@@ -27,19 +25,43 @@ def accuracy(z: Array, y: Array) -> float:
 
 
 def auc(z: Array, y: Array) -> float:
-    """Return the share of pairs of one row of each class in which the positive one is higher."""
-    positive = y > 0
-    ours, others = int(positive.sum()), int((~positive).sum())
-    if not ours or not others:
+    """Return the share of pairs of one row of each class in which the positive one is higher.
+
+    A tie counts half.
+    """
+    positive, negative = z[y > 0], np.sort(z[y <= 0])
+    if not positive.size or not negative.size or np.isnan(z).any():
         return math.nan
-    ranks = float(rankdata(z)[positive].sum())
-    return (ranks - ours * (ours + 1) / 2) / (ours * others)
+    positive.sort()  # faster to look up
+    below, up_to = (int(negative.searchsorted(positive, side).sum()) for side in ("left", "right"))
+    return (below + up_to) / 2 / (positive.size * negative.size)
 
 
 def r2(prediction: Array, y: Array) -> float:
     """Return the share of the targets' variance that predictions explain."""
     total = float(((y - y.mean()) ** 2).sum())
     return 1 - float(((y - prediction) ** 2).sum()) / total if total else math.nan
+
+
+def mae(prediction: Array, y: Array) -> float:
+    """Return the mean absolute error."""
+    return float(np.abs(y - prediction).mean())
+
+
+class Metric(NamedTuple):
+    """A metric that a target may name."""
+
+    larger_is_better: bool
+    function: Callable[[Array, Array], float] | None  # of predictions and targets; None: the loss
+
+
+METRICS = {
+    "accuracy": Metric(True, accuracy),
+    "auc": Metric(True, auc),
+    "log-loss": Metric(False, None),
+    "r2": Metric(True, r2),
+    "mae": Metric(False, mae),
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,19 +101,41 @@ class HeldOut:
             raise InputError(f"the test set has {given} columns, but the data has {columns}")
         return cls(model, as_rows(rows, intercept=model.intercept), labels)
 
+    @cached_property
+    def metrics(self) -> tuple[str, ...]:
+        """The metrics that fit the targets and exist on these rows."""
+        binary = bool((np.abs(self.model.y) == 1).all())
+        several = bool((self.y != self.y[0]).any())
+        names = ["loss"]
+        if self.model.dim > self.X.shape[1]:  # a column of parameters per class
+            names += ["accuracy"]
+        elif binary:
+            names += ["accuracy", "auc"] if several else ["accuracy"]
+        elif self.model.predicts:
+            names += ["r2", "mae"] if several else ["mae"]
+        return (*names, "log-loss") if self.model.predicts == PROBABILITIES else tuple(names)
+
     def evaluate(self, w: Array) -> dict[str, float]:
         """Return the mean loss of w, without the l2 term, and the metrics that fit the targets."""
+        return {name: float(value) for name, (value,) in self.evaluate_all(w[None, :]).items()}
+
+    def evaluate_all(self, W: Array) -> dict[str, Array]:
+        """Return the metrics of every row of W."""
         with np.errstate(over="ignore", invalid="ignore"):  # of a run that diverges
-            z = self.model.margins(w, self.X)
-            values = {"loss": float(self.model.loss(z, self.y).mean())}
-            if z.ndim == 2 or bool((np.abs(self.y) == 1).all()):
-                values["accuracy"] = accuracy(z, self.y)
-                if z.ndim == 1:
-                    values["auc"] = auc(z, self.y)
-            elif self.model.predicts:
-                prediction = self.model.predict(z)
-                values["r2"] = r2(prediction, self.y)
-                values["mae"] = float(np.abs(self.y - prediction).mean())
-        if self.model.predicts == PROBABILITIES:
-            values["log-loss"] = values["loss"]
-        return values
+            rows = [self._evaluate(z) for z in self._margins(W)]
+        return dict(zip(self.metrics, np.array(rows).T, strict=True))
+
+    def _margins(self, W: Array) -> Iterable[Array]:
+        """Return the margins of every row of W, the same bits whatever the other rows are."""
+        if not isinstance(self.X, sp.csr_array):
+            return (self.model.margins(w, self.X) for w in W)
+        d = self.X.shape[1]
+        columns = W.reshape(len(W), d, -1)  # of one parameter, or of one for each class
+        Z = self.X @ columns.transpose(1, 0, 2).reshape(d, -1)
+        Z = np.ascontiguousarray(Z.reshape(len(self.y), *columns.shape[::2]).transpose(1, 0, 2))
+        return Z if columns.shape[2] > 1 else Z[:, :, 0]
+
+    def _evaluate(self, z: Array) -> list[float]:
+        loss, prediction = float(self.model.loss(z, self.y).mean()), self.model.predict(z)
+        functions = (METRICS[name].function if name in METRICS else None for name in self.metrics)
+        return [function(prediction, self.y) if function else loss for function in functions]

@@ -297,11 +297,21 @@ class Recorder:
         """Record the snapshots of one synchronization."""
         for snapshot in snapshots:
             self._diverged[snapshot.lane] = snapshot.diverged
-        for snapshot in snapshots:
-            if not snapshot.diverged:
-                self._add(snapshot)
+        records = [self._record(snapshot) for snapshot in snapshots if not snapshot.diverged]
+        finite = [record for record in records if record is not None]
+        on_test = {}
+        if self.test is not None and finite:
+            on_test = self.test.evaluate_all(np.stack([record.w for record in finite]))
+            self._metrics = tuple(on_test)
+        for place, record in enumerate(finite):
+            self._last[record.run] = record
+            tested = (float(values[place]) for values in on_test.values())
+            self._traces[record.run].append((record.step, record.loss, *tested))
+            for callback in self.callbacks:
+                callback(record)
 
-    def _add(self, snapshot: Snapshot) -> None:
+    def _record(self, snapshot: Snapshot) -> Record | None:
+        """Return the record of a snapshot; None if its loss is not finite."""
         index, step, lane = snapshot.lane, snapshot.step, self.problem.lanes[snapshot.lane]
         w, loss = lane.output(snapshot.state, step), snapshot.loss
         if loss is None:
@@ -313,8 +323,8 @@ class Recorder:
                     "the loss at the start point is not finite; use a smaller start or l2"
                 )
             self._diverged[index] = True
-            return
-        record = Record(
+            return None
+        return Record(
             run=index,
             algorithm=lane.algorithm.name,
             eta=lane.hp.eta,
@@ -324,12 +334,6 @@ class Recorder:
             w=w,
             state=snapshot.state,
         )
-        on_test = {} if self.test is None else self.test.evaluate(w)
-        self._metrics = tuple(on_test)
-        self._last[index] = record
-        self._traces[index].append((step, loss, *on_test.values()))
-        for callback in self.callbacks:
-            callback(record)
 
     def runs(self) -> tuple[Run, ...]:
         """Return a run for every lane that has a record."""
