@@ -1,4 +1,4 @@
-"""Lets ``python -m fedac`` be the command `fedac`."""
+"""Run the command `fedac` as ``python -m fedac``."""
 
 from fedac.cli import main
 

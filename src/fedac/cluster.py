@@ -1,4 +1,4 @@
-"""Ray clusters: connecting to one, its nodes, and whether they all run this version."""
+"""Ray clusters: connect to one, list its nodes, and check that all run the same version."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 
 from fedac.errors import InputError
 
-# For the cluster at an address to answer.
+# How long to wait for the cluster at an address to answer.
 TIMEOUT_SECONDS = 30
 
 
@@ -84,8 +84,8 @@ def _require_answer(address: str) -> None:
 def _on_loopback_only() -> Iterator[None]:
     """Keep Ray from replacing 127.0.0.1 by an address that other machines can reach.
 
-    It does so where it can form clusters. This switch, off on Windows and macOS, says that it
-    cannot; the processes that it starts read it from the environment.
+    Ray does so on platforms where it supports clusters. This turns that support off, as it is on
+    Windows and macOS by default. Processes started by Ray read the switch from the environment.
     """
     from ray._private import ray_constants
 
@@ -121,7 +121,7 @@ def _name(node: dict[str, Any]) -> str:
 def require_same_version(nodes: Sequence[Node]) -> None:
     """Raise `InputError` if fedac or Numba is missing on a node, or differs from ours.
 
-    Both decide the bits of a result. Ray itself checks the version of Python.
+    Results are bit-identical only if both versions match. Ray itself checks the version of Python.
     """
     ray = import_ray()
 

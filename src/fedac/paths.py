@@ -82,7 +82,8 @@ def _temporary(path: Path, writer: str = "") -> Path:
 def is_network(path: Path) -> bool:
     """Return whether a path, which need not exist, is on a network file system.
 
-    Locks and mapped files may fail there. Only Linux tells; elsewhere the answer is no.
+    Locks and mapped files may fail there. Only Linux provides this information; on other systems
+    the result is False.
     """
     try:
         mounts = MOUNTS.read_text(encoding="utf-8", errors="surrogateescape")

@@ -2,8 +2,8 @@
 
 Unlike multiprocessing, a worker never runs the user's script again, guarded by ``__main__`` or not;
 unlike the pools of the standard library, this one survives a worker that is killed. The pipes carry
-pickles, which only parent and worker can write. A worker ends with its parent, even if that is
-killed, and in the middle of its work: it has nothing worth keeping.
+pickles, which only parent and worker can write. A worker exits as soon as its parent does, even if
+the parent is killed and the worker is busy: it has no results worth keeping.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ DIED = (OSError, EOFError, ValueError, pickle.UnpicklingError)
 
 
 class WorkerDiedError(RuntimeError):
-    """A worker process died; not `started` if it was not ready for messages yet."""
+    """A worker process died; `started` is False if it was not ready for messages yet."""
 
     def __init__(self, message: str, *, started: bool = True) -> None:
         super().__init__(message)
@@ -39,9 +39,9 @@ class WorkerDiedError(RuntimeError):
 class Pool:
     """Worker processes that answer messages; `call` may be used from several threads.
 
-    Each worker calls ``make_handler(payload, threads) -> handler`` once, a function of a module.
-    `threads` has the number of threads of each worker's numerical libraries, unless the environment
-    sets them; its length is the number of workers to keep.
+    Each worker calls ``make_handler(payload, threads) -> handler`` once; `make_handler` must be a
+    module-level function. `threads` lists how many threads each worker's numerical libraries may
+    use (environment variables take precedence); its length is the number of workers to keep.
     """
 
     def __init__(

@@ -26,8 +26,8 @@ def check_algorithm(mine: Algorithm, *, eta: float = 0.01, mu: float = 0.1) -> N
 
     Issues a `NotLinearWarning` if some runtimes cannot run the algorithm. If its step (`query` and
     `update`) is not linear in state and gradient, as with clipping or signs, only the reference
-    engine of `simulate` can. If only `enter`, `leave` or `first_memory` is not linear, PyTorch can,
-    too, but not the fast engine and Flower. `serve` may be any function.
+    engine of `simulate` can. If only `enter`, `leave` or `first_memory` is not linear, PyTorch can
+    run it too, but the fast engine and Flower cannot. `serve` may be any function.
 
     Examples
     --------

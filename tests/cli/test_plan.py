@@ -191,7 +191,7 @@ def test_without_noise_or_other_workers_there_is_no_speedup(fedac) -> None:
     assert "Speedup: none without noise" in out
     assert "never" not in out
     out = fedac("plan", *CONSTANTS, "-T", 64, "-M", 1).out
-    assert "Speedup: none to speak of with one worker." in out
+    assert "Speedup: not applicable with one worker." in out
     assert "never" not in out
 
 

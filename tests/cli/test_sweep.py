@@ -407,7 +407,10 @@ def test_shards_and_jobs(fedac, grid, tmp_path):
              for part in "12345"]  # fmt: skip
     assert [code for code, _, _ in parts] == [0] * 5
     assert [out.split(" runs now")[0].split()[-1] for _, out, _ in parts[:4]] == ["4"] * 4
-    assert parts[4].out == "small sweep: nothing to do for shard 5/5: there are fewer groups\n"
+    assert (
+        parts[4].out
+        == "small sweep: nothing to do for shard 5/5: there are fewer groups than shards\n"
+    )
     out = fedac("sweep", grid, "--out", tmp_path / "out", "--dry-run", "--shard", "1/5").out
     assert out.startswith("cells: 4, missing: 4\n")
 

@@ -42,8 +42,9 @@ class RoundInfo:
     number : int
         Number of the round, from 0.
     share : float
-        Total weight of the participants; all clients together weigh 1. With weighting by examples
-        it is their rows over all rows, otherwise their number over the number of clients.
+        Total weight of the participants, where all clients together have weight 1: the fraction of
+        rows that they hold if weighted by examples, otherwise the fraction of clients that they
+        are.
     """
 
     number: int = 0
@@ -129,7 +130,8 @@ class Algorithm:
         Sequences for which clients send a change, not a new value. Compression encodes other
         vectors as differences from the broadcast ones.
     echoes : tuple of pairs of str
-        Pairs of a sequence and a memory that holds what was sent for it: compression changes both.
+        (sequence, memory) pairs in which the memory stores the value that the client sent for the
+        sequence. Compression updates both.
 
     Examples
     --------
@@ -270,6 +272,6 @@ class Algorithm:
 
 
 def override(rule: Algorithm, piece: Any, **fields: Any) -> Algorithm:
-    """Return `rule` with the functions that `piece` has under the same names, and other fields."""
+    """Return `rule` with its functions replaced by those that `piece` defines, and other fields."""
     functions = {name: getattr(piece, name) for name in FUNCTIONS if hasattr(piece, name)}
     return replace(rule, **functions, **fields)

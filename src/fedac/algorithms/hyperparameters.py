@@ -124,7 +124,7 @@ def stable_gamma(eta: float, mu: float, K: float) -> float:
 
 
 def largest_mu(*, eta: float, K: int) -> float:
-    """Return the mu below which FedAc-I and FedAc-II accelerate: from there on, gamma = eta.
+    """Return the mu below which FedAc-I and FedAc-II accelerate; at or above it, gamma = eta.
 
     Examples
     --------

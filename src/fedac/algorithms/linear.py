@@ -29,8 +29,8 @@ _SCALE = np.repeat([1e-9, 1e-4, 1.0, 1e4, 1e9], 4)  # of the probes
 class Linear:
     """The coefficients of a local step."""
 
-    query: tuple[float, ...]  # w_md, of the local sequences
-    update: Rows  # the next local sequences, of the local sequences, w_md and g
+    query: tuple[float, ...]  # w_md in terms of the local sequences
+    update: Rows  # the next local sequences in terms of the current ones, w_md and g
 
 
 @lru_cache(maxsize=256)  # called at every step, usually with the same hyperparameters
@@ -77,10 +77,10 @@ class Boundary:
     (((0.0, 0.0, 0.25, 0.0, 0.0, 0.0),), ((0.0, 0.0, 0.125, 0.0, 0.0, 0.0),))
     """
 
-    first_memory: Rows  # a client's first memory, of the sequences
-    enter: Rows  # the local sequences, of the sequences and the memory
-    message: Rows  # of the local sequences, the sequences and the memory
-    memory: Rows  # the new memory, of the same vectors
+    first_memory: Rows  # a client's first memory in terms of the sequences
+    enter: Rows  # the local sequences in terms of the sequences and the memory
+    message: Rows  # in terms of the local sequences, the sequences and the memory
+    memory: Rows  # the new memory, in terms of the same vectors
     steps: int
     # Derivative of `message` and `memory` with respect to 1/steps, if they are A + B/steps.
     slope: Rows | None

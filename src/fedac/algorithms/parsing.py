@@ -88,7 +88,7 @@ def _make(name: str) -> Algorithm:
         return ALGORITHMS[name]
     if "|" in name:
         raise InputError(
-            f"'{name}' has an empty value next to |, or is several algorithms where one is needed"
+            f"'{name}' has an empty value next to |, or stands for several algorithms; give one"
         )
     first, *others = split_names(name, "+")
     if not all((first, *others)):

@@ -79,7 +79,7 @@ def compare_command(
 
 
 def answer_with_bars(study: Study, store: Store, **where: Any) -> Comparison:
-    """Answer the question of a study, with a progress bar for each stage."""
+    """Run a study, with a progress bar for each stage."""
     from fedac.experiments.sweep import SweepInterrupted
 
     with console.stage_bars() as (on_stage, on_progress):

@@ -57,7 +57,7 @@ def notice_compiling() -> None:
 
 
 def notice_targets(data: Dataset, loss: str) -> None:
-    """Say what was made of the targets, unless they are -1 and +1 and the loss is the paper's."""
+    """Print how the targets are interpreted, unless the classes are -1 and +1."""
     from fedac.objectives.losses import describe_target
 
     if data.classes != (-1.0, 1.0):

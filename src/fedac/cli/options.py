@@ -137,7 +137,7 @@ class Command(click.Command):
     """A command that lists its arguments before its options."""
 
     def get_short_help_str(self, limit: int = 45) -> str:
-        """Return the first paragraph of the help whole, however long it is."""
+        """Return the whole first paragraph of the help; do not truncate it."""
         return " ".join((self.help or "").partition("\n\n")[0].split())
 
     def format_arguments(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -161,7 +161,7 @@ def _tuned_runs(
 
 
 def _print_comparison(runs: pd.DataFrame) -> None:
-    """Print how far our runs are from the published ones: in all, the worst, and in rounds."""
+    """Compare our runs with the published ones: overall, the worst cells, and the rounds."""
     from fedac.experiments.reproduction import published as paper
     from fedac.experiments.summary import edge_note, fewest_note, records
 
@@ -276,8 +276,8 @@ MOST_INTERVALS, LONGEST_INTERVAL = 4, 10**8
 ROWS = 10
 LEGEND = """\
 Distance between two runs, in units of their initial distance eps. A block is three steps.
-AGD: measured. exact: from the formula. proven >=: the lower bound of the proof. FedAc-I: with its
-hyperparameters for K and the same curvatures, which are chosen to separate AGD."""
+AGD: measured. exact: from the formula. proven >=: the lower bound of the proof. FedAc-I: run
+with its hyperparameters for K on the same curvatures, which are chosen to separate AGD."""
 
 
 @click.command("instability", cls=options.Command)

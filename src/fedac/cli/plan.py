@@ -32,7 +32,7 @@ PLAN = OptionSet(
         "steps": {"help": f"Steps per worker, T. Default: {DEFAULT_STEPS} without --target."},
         "target": {"help": "Target suboptimality, instead of -T."},
         "seed": {"help": "With --calibrate: seed of the random draws."},
-        "link": {"help": f"With --calibrate: cost, not in gradients. {options_of()['link'].help}"},
+        "link": {"help": f"With --calibrate: count seconds. {options_of()['link'].help}"},
     },
 )
 # The option of each constant.
@@ -98,10 +98,10 @@ def plan_command(context: click.Context, /, *, tables: bool, as_json: bool, **gi
     if not as_json:
         console.print_table(
             [
-                {"letter": name, "value": f"{value:.4g}", "how it is known": constants.how[name]}
+                {"letter": name, "value": f"{value:.4g}", "source": constants.how[name]}
                 for name, value in constants.letters.items()
             ],
-            words={"letter", "how it is known"},
+            words={"letter", "source"},
             title="The problem's constants",
         )
         _print_plan(plan, constants, how, can_measure=can_measure)
@@ -205,12 +205,12 @@ def _print_plan(
     if plan.synchronizes_every_step:
         where = "--calibrate" if can_measure else "--dataset and --calibrate"
         say(
-            "K = 1 wherever local steps are possible: these worst cases cannot justify a second "
-            "local step, so they only say to synchronize after every step. Real data is rarely "
-            f"that bad: measure how large K can be with {where}."
+            "K = 1 wherever local steps are possible: in the worst case a second local step does "
+            "not pay off, so the bounds only tell you to synchronize after every step. Real data "
+            f"is rarely that bad: measure how large K can be with {where}."
         )
     if M == 1:
-        say("Speedup: none to speak of with one worker.")
+        say("Speedup: not applicable with one worker.")
     elif constants.sigma == 0:
         say("Speedup: none without noise; there is nothing that averaging over M would reduce.")
     else:

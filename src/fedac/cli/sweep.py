@@ -99,7 +99,7 @@ def sweep_command(
             raise InputError("--dry-run predicts the time on this machine only: omit --on")
         _print_plan(task, groups, out, where["jobs"])
     elif not groups:
-        print(f"{grid.name}: nothing to do for shard {part}: there are fewer groups")
+        print(f"{grid.name}: nothing to do for shard {part}: there are fewer groups than shards")
     elif out is not None:
         with Store(out, create=True) as store:
             summary = run_with_bar(grid.name, task, groups, store, **where)
@@ -117,7 +117,7 @@ def sweep_command(
 def run_with_bar(
     name: str, task: Workload, groups: list[Group], store: Store, **where: Any
 ) -> Summary:
-    """Run what a store lacks of some groups, with a progress bar and a notice after an interrupt.
+    """Run the missing runs of some groups, with a progress bar and a notice after an interrupt.
 
     `where` are the keywords of `fedac.experiments.sweep.run_groups`.
     """

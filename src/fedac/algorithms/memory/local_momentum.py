@@ -1,7 +1,7 @@
 """Local momentum: clients send only the first sequence of a rule and keep its other sequences.
 
-A client stores these as offsets from their initial values at the first sequence: for FedAc,
-v = w - w_ag.
+A client stores the others as offsets from the values they would have in a run that starts at the
+first sequence. For FedAc the offset is v = w - w_ag.
 """
 
 from __future__ import annotations
