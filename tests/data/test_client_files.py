@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedac.data import Dataset, split
-from fedac.data.splits import check_clients, load_clients
+from fedac.data.splits import as_clients, check_clients
 from fedac.errors import InputError
 
 DATA = Dataset("six", np.eye(6), np.array([1.0, -1.0, 1.0, -1.0, 1.0, 1.0]))
@@ -25,7 +25,7 @@ def names(tmp_path):
 
 
 def test_a_spec_is_that_of_split():
-    ours, theirs = load_clients(DATA, 3, "dirichlet(0.5)", 7), split(DATA, 3, "dirichlet(0.5)", 7)
+    ours, theirs = as_clients("dirichlet(0.5)", DATA, 3, 7), split(DATA, 3, "dirichlet(0.5)", 7)
     assert ours.fingerprint() == theirs.fingerprint()
     assert ours.how == "dirichlet(0.5)"
 
@@ -33,24 +33,24 @@ def test_a_spec_is_that_of_split():
 @pytest.mark.parametrize("end", ["", "\n"])
 def test_a_file_names_the_client_of_every_row(names, end):
     path = names("rome\noslo\nrome\n åbo \noslo\nrome" + end)
-    clients = load_clients(DATA, None, path)
+    clients = as_clients(path, DATA)
     assert clients.names == ("oslo", "rome", "åbo")
     assert clients.owners.tolist() == [1, 0, 1, 2, 0, 1]
     assert clients.how == "names.txt"
     assert clients.count_labels()["1"].tolist() == [1, 3, 0]
-    assert load_clients(DATA, 3, path).fingerprint() == clients.fingerprint()
+    assert as_clients(path, DATA, 3).fingerprint() == clients.fingerprint()
 
 
 def test_whole_numbers_in_a_file_are_those_of_an_array(names):
     numbers = [10, 9, 10, 2, 9, 2]
-    clients = load_clients(DATA, None, names("\n".join(map(str, numbers))))
+    clients = as_clients(names("\n".join(map(str, numbers))), DATA)
     assert clients.names == ("2", "9", "10")
     assert clients.fingerprint() == split(DATA, by=numbers).fingerprint()
 
 
 @pytest.mark.parametrize("odd", ["01", "x", "-1", "9" * 30, "²"])
 def test_other_names_are_text(names, odd):
-    assert load_clients(DATA, None, names(f"10\n9\n1\n9\n9\n{odd}")).names == tuple(
+    assert as_clients(names(f"10\n9\n1\n9\n9\n{odd}"), DATA).names == tuple(
         sorted({"10", "9", "1", odd})
     )
 
@@ -58,8 +58,8 @@ def test_other_names_are_text(names, odd):
 def test_a_spec_wins_over_a_file_of_its_name(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "iid").write_text("a\na\na\na\na\nb\n")
-    assert load_clients(DATA, 3, "iid").sizes.tolist() == [2, 2, 2]
-    assert load_clients(DATA, None, "./iid").sizes.tolist() == [5, 1]
+    assert as_clients("iid", DATA, 3).sizes.tolist() == [2, 2, 2]
+    assert as_clients("./iid", DATA).sizes.tolist() == [5, 1]
 
 
 @pytest.mark.parametrize(
@@ -74,12 +74,12 @@ def test_a_spec_wins_over_a_file_of_its_name(tmp_path, monkeypatch):
 )
 def test_bad_files(names, content, saying):
     with pytest.raises(InputError, match=saying):
-        load_clients(DATA, None, names(content))
+        as_clients(names(content), DATA)
 
 
 def test_a_file_and_a_number_must_agree(names):
-    with pytest.raises(InputError, match=r"clients=4 contradicts .*, which names 2 clients"):
-        load_clients(DATA, 4, names("a\nb\na\nb\na\nb\n"))
+    with pytest.raises(InputError, match=r"there are 2 clients .names.txt., not 4"):
+        as_clients(names("a\nb\na\nb\na\nb\n"), DATA, 4)
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_bad_specs_are_refused_before_and_with_the_data(clients, by, seed, sayin
     with pytest.raises(InputError, match=saying):
         check_clients(clients, by, seed)
     with pytest.raises(InputError, match=saying):
-        load_clients(DATA, clients, by, seed)
+        as_clients(by, DATA, clients, seed)
 
 
 def test_good_ones_are_not(names):

@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from fedac.data import Clients, split
-from fedac.data.clients import as_clients
+from fedac.data import Clients, Dataset, split
+from fedac.data.splits import as_clients
 from fedac.errors import InputError
 
 
@@ -67,10 +67,11 @@ def test_labels_are_as_many_as_rows():
 
 def test_as_clients():
     clients = Clients([0, 0, 1])
-    assert as_clients(clients, 3) is clients
-    assert as_clients(["a", "b", "a"], 3).names == ("a", "b")
-    with pytest.raises(InputError, match="clients hold 3 rows, but the objective has 4"):
-        as_clients(clients, 4)
+    three = Dataset("three", np.eye(3), [1.0, -1.0, 1.0])
+    assert as_clients(clients, three) is clients
+    assert as_clients(["a", "b", "a"], three).names == ("a", "b")
+    with pytest.raises(InputError, match="clients hold 4 rows, but three has 3"):
+        as_clients([0, 0, 1, 1], three)
 
 
 def test_the_fingerprint_is_of_who_holds_what():

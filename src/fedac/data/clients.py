@@ -118,6 +118,10 @@ class Clients:
             raise InputError(f"there are {len(self)} clients, numbered from 0; got {m}")
         return self.rows[self.bounds[m] : self.bounds[m + 1]]
 
+    def of_rows(self, which: Integers, labels: Names | None = None) -> Clients:
+        """Return the clients of some of the rows, numbered from 0; they keep their names."""
+        return Clients(self._unique[self.owners[which]], labels, how=self.how)
+
     def count_labels(self, most: int | None = None) -> dict[str, Integers]:
         """Return each client's number of rows by label; beyond `most`, rare labels are one."""
         if self.labels is None:
@@ -143,18 +147,6 @@ class Clients:
     def fingerprint(self) -> str:
         """Return a hash of which client holds which rows."""
         return content_hash(f"clients {len(self)}", self.rows, self.bounds)
-
-
-def as_clients(clients: Clients | npt.ArrayLike, n: int) -> Clients:
-    """Return clients that hold n rows, from an array that names the client of each row."""
-    if n >= 2**62:
-        raise InputError("clients need rows, and this objective has none: use a linear model")
-    found = clients if isinstance(clients, Clients) else Clients(clients)
-    if len(found.rows) != n:
-        raise InputError(
-            f"clients hold {len(found.rows)} rows, but the objective has {n}; split the same data"
-        )
-    return found
 
 
 def group_labels(labels: Names) -> Names:

@@ -124,8 +124,7 @@ class Dataset:
         """Return some of the rows as a data set; their clients keep their names."""
         clients = self.clients
         if clients is not None:
-            names = np.array(clients.names)[clients.owners[which]]
-            clients = Clients(names, self.labels[which], how=clients.how)
+            clients = clients.of_rows(which, self.labels[which])
         return replace(self, name=name, X=self.X[which], y=self.y[which], clients=clients)
 
 

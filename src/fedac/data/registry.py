@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedac.data import readers, tables
-from fedac.data.clients import Clients
 from fedac.data.dataset import Dataset, encode_target
 from fedac.data.generated import GENERATED
 from fedac.data.readers import OPENERS, load_libsvm
+from fedac.data.splits import are_drawn, as_clients, is_column
 from fedac.data.tables import as_dataset
 from fedac.errors import DataError, InputError
 from fedac.paths import cache_dir
@@ -112,7 +113,7 @@ def load(
           `target` is the other file), or LIBSVM. All but NumPy's may be compressed (.gz, .bz2,
           .xz). For a file that is named like a data set, write ``./a9a``.
         - An object: a DataFrame, a pair (X, y), a Bunch of scikit-learn, a map-style Dataset of
-          PyTorch, a dataset of Hugging Face.
+          PyTorch, a dataset of Hugging Face, or a `Dataset`, which is returned as it is.
     target : str or array, optional
         The column of the targets, or the targets themselves. Default: the column named target,
         label, class or y, else the last one.
@@ -138,12 +139,13 @@ def load(
     >>> load(frame).features
     ('city=oslo', 'city=rome', 'rain')
     """
-    if isinstance(source, str) and source in (*GENERATED, *SOURCES):
+    if isinstance(source, Dataset) or _is_registered(source):
         if target is not None:
-            raise InputError(f"{source} has its own targets: omit target")
-        data = GENERATED[source]() if source in GENERATED else _load_source(source, on_progress)
-        if client is not None:
-            data = replace(data, clients=Clients(client, data.labels))
+            raise InputError(f"{getattr(source, 'name', source)} has its own targets: omit target")
+        data = source
+        if not isinstance(source, Dataset):
+            data = GENERATED[source]() if source in GENERATED else _load_source(source, on_progress)
+        data = tables.with_clients(data, client)
     else:
         if isinstance(source, str):
             path = Path(source)
@@ -154,37 +156,88 @@ def load(
     return tables.standardize(data)[0] if standardize else data
 
 
+def _is_registered(source: Any) -> bool:
+    return isinstance(source, str) and source in (*GENERATED, *SOURCES)
+
+
 def load_with_test(
-    source: Any, test: float | str | None = None, *, standardize: bool = False, **how: Any
+    source: Any,
+    test: Any = None,
+    test_clients: float | None = None,
+    *,
+    clients: Any = None,
+    number: int | None = None,
+    seed: int = 0,
+    standardize: bool = False,
+    **how: Any,
 ) -> tuple[Dataset, Dataset | None]:
-    """Load a data set and its test set, or hold out a share of its rows; `how` as for `load`."""
-    data = load(source, **how)
-    if test is None:
-        return (tables.standardize(data)[0] if standardize else data), None
-    if isinstance(test, float):
-        data, other = hold_out(data, test)
-    elif test in (*GENERATED, *SOURCES):
-        other = load(test)
-        y, _ = encode_target(other.labels, test, data.classes)
-        other = replace(other, y=y, classes=data.classes)
+    """Load a data set and its test set, or hold out a share of its rows or clients.
+
+    `clients`, their `number` and `seed` are as for `as_clients`, or the name of a column of the
+    table; `how` are keywords of `load`. A split is drawn from the rows that are not held out.
+    """
+    if test is not None and test_clients is not None:
+        raise InputError("hold out rows or clients: use either test or test_clients, not both")
+    other = None
+    if is_column(clients) and not isinstance(source, Dataset):
+        try:
+            data = load(source, **{**how, "client": clients})
+        except DataError as error:
+            no_column = "client column" in str(error)
+            raise DataError(f"{error}{'; nor is it a split or a file' * no_column}") from None
+        clients = data.clients
     else:
+        data = load(source, **how)
+    if clients is not None and (test_clients is not None or not are_drawn(clients)):
+        data, clients = replace(data, clients=as_clients(clients, data, number, seed)), None
+    if test_clients is not None:
+        data, other = hold_out_clients(data, test_clients)
+    elif isinstance(test, int | float):
+        data, other = hold_out(data, test)
+    elif isinstance(test, Dataset) or _is_registered(test):
+        other = load(test)
+        y, _ = encode_target(other.labels, other.name, data.classes)
+        other = replace(other, y=y, classes=data.classes)
+    elif test is not None:
         other = as_dataset(test, like=data)
+    if clients is not None:
+        data = replace(data, clients=as_clients(clients, data, number, seed))
     if standardize:  # by the training rows alone
-        data, other = tables.standardize(data, other)
+        data, *others = tables.standardize(data, *([] if other is None else [other]))
+        other = others[0] if others else None
     return data, other
 
 
 def hold_out(data: Dataset, share: float) -> tuple[Dataset, Dataset]:
     """Return training rows and held-out rows, drawn with a fixed seed."""
-    n, count = data.n_samples, round(share * data.n_samples)
-    if not 0 < count < n:
-        raise InputError(f"a share of {share:g} of {n} rows leaves none to train or to test on")
-    order = np.random.default_rng(HELD_OUT_SEED).permutation(n)
-    test, train = np.sort(order[:count]), np.sort(order[count:])
+    test, train = _draw(share, data.n_samples, "rows")
     return (
         data.rows(train, f"{data.name}, {100 * (1 - share):.4g}% of its rows"),
         data.rows(test, f"{100 * share:.4g}% of {data.name}"),
     )
+
+
+def hold_out_clients(data: Dataset, share: float) -> tuple[Dataset, Dataset]:
+    """Return the rows of training clients and of held-out clients, drawn with a fixed seed."""
+    if data.clients is None:
+        raise InputError(f"{data.name} has no clients to hold out: name their column or split it")
+    test, _ = _draw(share, len(data.clients), "clients")
+    held_out = np.isin(data.clients.owners, test)
+    return (
+        data.rows(
+            np.flatnonzero(~held_out), f"{data.name}, {100 * (1 - share):.4g}% of its clients"
+        ),
+        data.rows(np.flatnonzero(held_out), f"{100 * share:.4g}% of the clients of {data.name}"),
+    )
+
+
+def _draw(share: float, n: int, what: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the numbers below n that are held out, and the others."""
+    count = round(share * n)
+    if not 0 < count < n:
+        raise InputError(f"a share of {share:g} of {n} {what} leaves none to train or to test on")
+    order = np.random.default_rng(HELD_OUT_SEED).permutation(n)
+    return np.sort(order[:count]), np.sort(order[count:])
 
 
 def _load_source(name: str, on_progress: OnProgress) -> Dataset:

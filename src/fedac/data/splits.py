@@ -16,7 +16,6 @@ import numpy as np
 import numpy.typing as npt
 
 from fedac.data.clients import Clients, Integers, Names, as_names, group_labels
-from fedac.data.dataset import Dataset
 from fedac.errors import InputError
 from fedac.validate import Array, require_count, require_nonnegative, require_positive, unknown_name
 
@@ -78,7 +77,7 @@ def check_split(clients: int | None, by: str, seed: int) -> tuple[Splitter, floa
     key, number = _parse(by)
     if key not in SPLITS:
         unknown = unknown_name("split", by, SPLITS)
-        if os.path.isfile(by):  # noqa: PTH113 - Path.is_file raises if a name is too long
+        if _is_file(by):
             raise InputError(f"{unknown}; to read a file: by=Path({by!r}).read_text().splitlines()")
         raise unknown
     make, check = SPLITS[key]
@@ -95,35 +94,69 @@ def check_split(clients: int | None, by: str, seed: int) -> tuple[Splitter, floa
 
 
 def check_clients(clients: int | None, by: str, seed: int = 0) -> None:
-    """Raise the errors of `load_clients` that do not depend on the data, before it is loaded."""
+    """Raise the errors of `as_clients` that do not depend on the data, before it is loaded."""
     if is_split(by):
         check_split(clients, by, seed)
-    elif not os.path.isfile(by):  # noqa: PTH113 - Path.is_file raises if a name is too long
+    elif not _is_file(by):
         raise InputError(f"{unknown_name('split', by, SPLITS)}; nor is '{by}' a file")
 
 
-def load_clients(data: Dataset, clients: int | None, by: str, seed: int = 0) -> Clients:
-    """Split the rows of a data set by the name of a split, or by a file of client names.
+def as_clients(clients: Any, data: Any, number: int | None = None, seed: int = 0) -> Clients:
+    """Return the clients of the rows of a Dataset or an objective.
 
-    The file has one client name per line, in the order of the rows. If all names are whole numbers,
+    `clients` is a `Clients`, an array that names the client of each row, the client column of the
+    data, a split with its `number` of clients, a file, or a number of clients of an iid split. The
+    file has one client name per line, in the order of the rows. If all names are whole numbers,
     they are sorted as numbers. For a file named like a split, write ``./iid``.
     """
-    check_clients(clients, by, seed)
-    if is_split(by):
-        return split(data, clients, by, seed)
-    names = _read_names(Path(by))
-    if len(names) != data.n_samples:
+    n = data.n_samples
+    if n >= 2**62:
+        raise InputError("clients need rows, and this objective has none: use a linear model")
+    labels = getattr(data, "labels", getattr(data, "y", np.zeros(n)))
+    if isinstance(clients, str | Path):
+        columns = getattr(data, "columns", None)
+        if is_split(str(clients)):
+            return split(labels, number, str(clients), seed)
+        if columns is not None and columns.client == clients:
+            found: Clients = data.clients
+        else:
+            found = Clients(_read_names(str(clients), data), labels, how=Path(clients).name)
+    elif isinstance(clients, Clients):
+        found = clients
+    elif np.ndim(clients) == 0:
+        found = split(labels, clients, "iid", seed)
+    else:
+        names = as_names("clients", clients)
+        found = Clients(names, labels if len(names) == n else None)
+    if len(found.rows) != n:
+        what = getattr(data, "name", "the objective")
         raise InputError(
-            f"{by} has {len(names)} lines, but {data.name} has {data.n_samples} rows; "
-            "write the name of every row's client on its own line"
+            f"clients hold {len(found.rows)} rows, but {what} has {n}; split the same data"
         )
-    found = Clients(names, data.labels, how=Path(by).name)
-    if clients not in (None, len(found)):
-        raise InputError(f"clients={clients} contradicts {by}, which names {len(found)} clients")
+    if number not in (None, len(found)):
+        raise InputError(f"there are {len(found)} clients ({found.how}), not {number}: omit it")
     return found
 
 
-def _read_names(path: Path) -> npt.NDArray[np.generic]:
+def are_drawn(clients: Any) -> bool:
+    """Return whether a split draws these clients: they are its name, or their number."""
+    if isinstance(clients, str | Path):
+        return is_split(str(clients))
+    return not isinstance(clients, Clients) and np.ndim(clients) == 0
+
+
+def is_column(clients: Any) -> bool:
+    """Return whether these clients can only be a column of a table: neither split nor file."""
+    return isinstance(clients, str) and not is_split(clients) and not _is_file(clients)
+
+
+def _is_file(name: str) -> bool:
+    return os.path.isfile(name)  # noqa: PTH113 - Path.is_file raises if a name is too long
+
+
+def _read_names(by: str, data: Any) -> npt.NDArray[np.generic]:
+    check_clients(None, by)
+    path = Path(by)
     try:
         names = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
     except UnicodeDecodeError:
@@ -132,6 +165,11 @@ def _read_names(path: Path) -> npt.NDArray[np.generic]:
         if not 0 < len(name) <= LONGEST_NAME:
             what = f"has {len(name)} characters" if name else "is empty"
             raise InputError(f"{path}, line {number} {what}: one client name per line is needed")
+    if len(names) != data.n_samples:
+        raise InputError(
+            f"{path} has {len(names)} lines, but {getattr(data, 'name', 'the objective')} has "
+            f"{data.n_samples} rows; write the name of every row's client on its own line"
+        )
     # Sorted like the same names in an array of numbers: 9 before 10.
     if all(name.isdecimal() and len(name) < 19 and str(int(name)) == name for name in names):
         return np.array(names, dtype=np.int64)

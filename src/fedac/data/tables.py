@@ -70,7 +70,9 @@ def as_dataset(
         path = Path(source)
         name, kind = path.name, _kind(path)
         if not is_table(path):
-            return load_libsvm(path, like=like)
+            if target is not None:
+                raise DataError(f"{path} is a LIBSVM file, which has its targets: omit the target")
+            return with_clients(load_libsvm(path, like=like), client)
         _require_file(path)
         if kind == ".npz":
             source, target, client = _read_npz(path, target, client)
@@ -129,8 +131,7 @@ def _from_arrays(X: Any, name: str, target: Any, client: Any, like: Dataset | No
     if len(target) != rows.shape[0]:
         raise DataError(f"{name}: {rows.shape[0]} rows but {len(target)} targets")
     y, classes = encode_target(target, name, like.classes if like else None)
-    data = Dataset(name, rows, y, classes)
-    return data if client is None else replace(data, clients=_clients(client, data, "given"))
+    return with_clients(Dataset(name, rows, y, classes), client)
 
 
 def _from_frame(
@@ -174,9 +175,7 @@ def _from_frame(
         )
     y, classes = encode_target(values, where, like.classes if like else None)
     data = Dataset(name, _encode(frame, columns, name), y, classes, columns.names, columns=columns)
-    if owners is None:
-        return data
-    return replace(data, clients=_clients(owners, data, f"by {client}" if used[1:] else "given"))
+    return with_clients(data, owners, f"by {client}" if isinstance(client, str) else "given")
 
 
 def _column(column: str, known: list[str], name: str, what: str) -> str:
@@ -185,10 +184,22 @@ def _column(column: str, known: list[str], name: str, what: str) -> str:
     return column
 
 
-def _clients(owners: Any, data: Dataset, how: str) -> Clients:
+def with_clients(data: Dataset, owners: Any, how: str = "given") -> Dataset:
+    """Return a data set with the clients that an array names; unchanged if there is none."""
+    if owners is None:
+        return data
+    if isinstance(owners, str):
+        if data.columns is not None and data.columns.client == owners:
+            return data
+        raise DataError(
+            f"{data.name} has no client column '{owners}': read a table, or pass the names of the "
+            "clients as an array"
+        )
+    if isinstance(owners, Clients):
+        return replace(data, clients=owners)
     if len(owners) != data.n_samples:
         raise DataError(f"{data.name}: {data.n_samples} rows but {len(owners)} names of clients")
-    return Clients(owners, data.labels, how=how)
+    return replace(data, clients=Clients(owners, data.labels, how=how))
 
 
 def _categories(column: Series[Any], name: str) -> tuple[Any, ...] | None:

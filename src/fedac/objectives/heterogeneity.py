@@ -12,7 +12,8 @@ import numpy.typing as npt
 import scipy.sparse as sp
 from threadpoolctl import threadpool_limits
 
-from fedac.data.clients import Clients, as_clients
+from fedac.data.clients import Clients
+from fedac.data.splits import as_clients
 from fedac.federation.round import require_weighting
 from fedac.objectives.base import Augmented, ConvexObjective, Objective
 from fedac.objectives.linear_model import LinearModel
@@ -49,7 +50,7 @@ def measure(
 ) -> Heterogeneity:
     """Compute `ConvexObjective.heterogeneity`."""
     require_weighting(weighting)
-    clients = as_clients(clients, objective.n_samples)
+    clients = as_clients(clients, objective)
     if weighting == "uniform":
         objective = objective.weighted(clients.row_weights)
     w = optimum(objective).w

@@ -392,6 +392,13 @@ def targets_of(data: Dataset, loss: str) -> Array:
     return data.labels.astype(np.float64)
 
 
+def objective_of(
+    data: Dataset, loss: str, *, l2: float, intercept: bool = False
+) -> ConvexObjective:
+    """Build the objective of a data set, with a loss that `choose_loss` returned."""
+    return make_objective(loss, data.X, targets_of(data, loss), l2=l2, intercept=intercept)
+
+
 def make_objective(
     loss: str, X: Any, y: Any, *, l2: float, intercept: bool = False
 ) -> ConvexObjective:
