@@ -47,6 +47,14 @@ def look_up(kind: str, name: str, table: Mapping[str, T]) -> T:
     return table[name]
 
 
+def refuse_keywords(function: str, given: Mapping[str, object], instead: Mapping[str, str]) -> None:
+    """Raise an error for keywords that a function does not have; `instead` names its own."""
+    for name in given:
+        if name in instead:
+            raise InputError(f"{function} has no keyword {name}: use {instead[name]}")
+        raise TypeError(f"{function}() got an unexpected keyword argument '{name}'")
+
+
 def import_named(kind: str, spec: str, is_kind: Callable[[Any], bool]) -> Any:
     """Import a user's ``module:name``, from the current folder too.
 

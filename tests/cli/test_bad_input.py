@@ -339,7 +339,9 @@ def test_options_of_clients_are_checked_before_the_data_are_read(assert_refused,
 def test_clients_that_do_not_fit_the_data(assert_refused, small, names, write):
     data = ("run", "--dataset", small)
     assert_refused(*data, "--clients", 61, saying="61 clients need at least 61 rows")
-    assert_refused(*data, "--split", names, "--clients", 3, saying="which names 2 clients")
+    assert_refused(
+        *data, "--split", names, "--clients", 3, saying="there are 2 clients (users.txt), not 3"
+    )
     assert_refused(*data, "--split", names, "--participation", 3, saying="more than the 2 clients")
     assert_refused(*data, "--split", names, "--test", 0.2, saying="names the clients of all rows")
     assert_refused(*data, "--test", 0.001, saying="of 60 rows leaves none to train or to test on")

@@ -85,7 +85,7 @@ def test_the_picture(fedac, small, tmp_path, name, start):
         (("--clients", 3, "--split", "sorted"), "unknown split 'sorted'; "),
         (("--clients", 3, "--split", "none.txt"), "' a file"),
         (("--clients", 3, "--split", "dirichlet(0)"), "must be a finite number above 0"),
-        (("--clients", 3, "--split-seed", -1), "seed of the split must be"),
+        (("--clients", 3, "--split-seed", -1), "--split-seed must be"),
         (("--clients", 3, "--figure", "a.txt"), "--figure takes a file that ends in .png"),
         (("--clients", 3, "--figure", ""), "the path is empty"),
         (("--clients", 3, "--figure", "gone/a.png"), "--figure: cannot write 'gone/a.png': there"),

@@ -258,7 +258,7 @@ def test_a_test_set_may_have_other_columns(columns, intercept) -> None:
     ("options", "message"),
     [
         ({"clients": [0, 1]}, "clients hold 2 rows, but the objective has 30"),
-        ({"clients": UNEQUAL, "M": 4}, "M=4 contradicts clients, which are 3"),
+        ({"clients": UNEQUAL, "M": 4}, "there are 3 clients .given., not 4"),
         ({"clients": None}, "M is missing"),
         ({"clients": np.full(30, np.nan)}, "NaN"),
         ({"clients": UNEQUAL, "participation": 0}, "participation must be a finite number above 0"),

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from fedac.algorithms import ALGORITHMS, fedac
-from fedac.data import load
 from fedac.errors import InputError, NotAcceleratedWarning, SlowEngineWarning, StepSizeWarning
 from fedac.federation.schedule import Decay
 from fedac.objectives import LeastSquares, LogisticRegression, NoisyQuadratic
@@ -403,8 +402,7 @@ def test_every_algorithm_may_have_its_own_step_sizes():
         simulate(F, "fedavg", eta={0.1: 1}, **options)
 
 
-def test_data_are_not_an_objective() -> None:
-    words = r"such as fedac\.LogisticRegression\(data\.X, data\.y, l2=1e-3\), got (str|Dataset)"
-    for given in ("synthetic", load("synthetic")):
-        with pytest.raises(InputError, match=words):
-            simulate(given, "fedavg", M=4, K=2, T=8, eta=0.1)
+def test_what_is_neither_an_objective_nor_data() -> None:
+    for given in (3, None, object(), [1, 2, 3]):
+        with pytest.raises(InputError, match="is not a data set: a file, a table, a pair"):
+            run(objective=given)

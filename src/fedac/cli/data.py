@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import click
 
 from fedac.cli import console, options
 from fedac.errors import InputError
+from fedac.federation.spec import OptionSet, options_of
 
 FORMATS = (".png", ".pdf", ".svg")
+SHOWN = ("dataset", "label", "client", "clients", "split", "split_seed")
+SPLIT = OptionSet(
+    without=tuple(name for name in options_of() if name not in SHOWN),
+    overrides={
+        "clients": {"help": "Number of clients; a file of client names makes it unnecessary."}
+    },
+)
 
 
 @click.group("data", cls=options.Group, no_args_is_help=True)
@@ -68,47 +77,28 @@ def _require_file(name: str) -> None:
 
 
 @click.command("split", cls=options.Command)
-@click.option("--dataset", default="synthetic", help="A registered name, or a file.")
-@click.option("--label", help="The column of the targets.")
-@click.option("--client", help="Instead of a split: the column that names the client of each row.")
-@click.option(
-    "--clients", type=int, help="Number of clients; a file of client names makes it unnecessary."
-)
-@click.option(
-    "--split",
-    "by",
-    help="iid (default), label, dirichlet(a), power(a), or a file with one client name per line.",
-)
-@click.option("--split-seed", type=int, default=0, help="Seed of the split.")
+@options.spec_options(SPLIT)
 @options.file_option("--figure", "Draw a figure: .png, .pdf or .svg.")
 @options.json_option("Print one JSON object: rows and labels of every client.")
-def split_command(
-    *,
-    dataset: str,
-    label: str | None,
-    client: str | None,
-    clients: int | None,
-    by: str | None,
-    split_seed: int,
-    figure: Path | None,
-    as_json: bool,
-) -> None:
+def split_command(*, figure: Path | None, as_json: bool, **given: Any) -> None:
     """Show how a split divides the rows of a data set among clients."""
+    spec = options.read_spec(SPLIT, given)
     from fedac.data import load
-    from fedac.data.splits import check_clients, load_clients
+    from fedac.data.splits import as_clients, check_clients
 
-    if client is None:
-        by = by or "iid"
-        check_clients(clients, by, split_seed)
-    elif clients is not None or by is not None:
-        other = "--split" if clients is None else "--clients"
+    by = spec.split or "iid"
+    if spec.client is None:
+        check_clients(spec.clients, by, spec.split_seed)
+    elif spec.clients is not None or spec.split is not None:
+        other = "--split" if spec.clients is None else "--clients"
         raise InputError(f"--client names the clients already: omit {other}")
     if figure is not None and figure.suffix.lower() not in FORMATS:
         raise InputError(f"--figure takes a file that ends in {', '.join(FORMATS)}: '{figure}'")
-    with console.download_bar(dataset) as show:
-        data = load(dataset, label, client, on_progress=show)
-    found = data.clients if by is None else load_clients(data, clients, by, split_seed)
-    assert found is not None
+    with console.download_bar(spec.dataset) as show:
+        data = load(spec.dataset, spec.label, spec.client, on_progress=show)
+    found = data.clients
+    if found is None or spec.client is None:
+        found = as_clients(by, data, spec.clients, spec.split_seed)
     if figure is not None:
         from matplotlib.figure import Figure
 
@@ -122,8 +112,8 @@ def split_command(
         shape = {"n_samples": data.n_samples, "n_features": data.n_features}
         answer = {
             "dataset": {"name": data.name, **shape},
-            "split": by or found.how,
-            "split_seed": split_seed,
+            "split": by if spec.client is None else found.how,
+            "split_seed": spec.split_seed,
             "figure": figure and str(figure),
             "clients": len(found),
             "names": found.names,

@@ -16,6 +16,7 @@ from fedac.errors import InputError
 from fedac.federation.spec import OptionSet, command_option, options_of
 
 if TYPE_CHECKING:
+    from fedac.data import Dataset
     from fedac.experiments.comparison import Comparison, Question
     from fedac.experiments.comparison.table import Row
     from fedac.objectives import ConvexObjective
@@ -24,11 +25,15 @@ if TYPE_CHECKING:
 
 DEFAULT_STEPS = 4096  # as in the paper's experiments
 FEW_DIVISORS = 5
-SHARED = ("dataset", "loss", "l2", "intercept", "workers", "steps", "target", "seed", "link")
+SHARED = (
+    "dataset", "label", "client", "standardize", "loss", "l2", "intercept", "workers", "steps",
+    "target", "seed", "link",
+)  # fmt: skip
 PLAN = OptionSet(
     without=tuple(name for name in options_of() if name not in SHARED),
     defaults={"dataset": None, "workers": 256, "link": None},
     overrides={
+        "client": {"help": "The column that names the client of each row: it is not a feature."},
         "steps": {"help": f"Steps per worker, T. Default: {DEFAULT_STEPS} without --target."},
         "target": {"help": "Target suboptimality, instead of -T."},
         "seed": {"help": "With --calibrate: seed of the random draws."},
@@ -42,7 +47,8 @@ LETTERS = {
 }  # fmt: skip
 # Options that have no effect without another one.
 NEEDS = {
-    "loss": "dataset", "l2": "dataset", "intercept": "dataset", "bounded_noise": "dataset",
+    "label": "dataset", "client": "dataset", "standardize": "dataset", "loss": "dataset",
+    "l2": "dataset", "intercept": "dataset", "bounded_noise": "dataset",
     "calibrate": "dataset", "seed": "calibrate", "link": "calibrate",
 }  # fmt: skip
 
@@ -89,7 +95,7 @@ def plan_command(context: click.Context, /, *, tables: bool, as_json: bool, **gi
         steps = DEFAULT_STEPS
     can_measure = given["dataset"] is not None
     if can_measure:
-        objective = _objective(given)
+        data, objective = _load(given)
         constants, dim = estimate(objective, bounded=given["bounded_noise"]), objective.dim
     else:
         constants = _given_constants(given)
@@ -110,7 +116,7 @@ def plan_command(context: click.Context, /, *, tables: bool, as_json: bool, **gi
             f"K must divide T={steps}, which has only {count} divisors; a power of two has more"
         )
     measured = given["calibrate"] and not plan.already_reached
-    found = _calibrate(given, how) if measured else None
+    found = _calibrate(given, data, how) if measured else None
     if as_json:
         print(json.dumps(_as_json(constants, plan, found), allow_nan=False))
     elif found is not None:
@@ -128,10 +134,10 @@ def _given_constants(given: dict[str, Any]) -> Constants:
     return Constants(**known)
 
 
-def _objective(given: dict[str, Any]) -> ConvexObjective:
+def _load(given: dict[str, Any]) -> tuple[Dataset, ConvexObjective]:
     from fedac.data import load
     from fedac.objectives import PoissonRegression
-    from fedac.objectives.losses import choose_loss, find_loss, make_objective, targets_of
+    from fedac.objectives.losses import choose_loss, find_loss, objective_of
     from fedac.validate import require_positive
 
     given = given | {"strong_convexity": given["strong_convexity"] or None}
@@ -142,16 +148,18 @@ def _objective(given: dict[str, Any]) -> ConvexObjective:
         find_loss(given["loss"])
     l2 = require_positive("l2", given["l2"])
     with console.download_bar(given["dataset"]) as show:
-        data = load(given["dataset"], on_progress=show)
+        data = load(
+            given["dataset"], given["label"], given["client"], standardize=given["standardize"],
+            on_progress=show,
+        )  # fmt: skip
     loss = choose_loss(data, given["loss"])
-    y = targets_of(data, loss)
-    objective = make_objective(loss, data.X, y, l2=l2, intercept=given["intercept"])
+    objective = objective_of(data, loss, l2=l2, intercept=given["intercept"])
     if isinstance(objective, PoissonRegression):
         raise InputError("no L holds for Poisson regression, so the paper's bounds do not apply")
-    return objective
+    return data, objective
 
 
-def _calibrate(given: dict[str, Any], how: dict[str, Any]) -> Comparison:
+def _calibrate(given: dict[str, Any], data: Dataset, how: dict[str, Any]) -> Comparison:
     """Compare the paper's algorithms on the data."""
     from fedac.cli.compare import answer_with_bars
     from fedac.experiments.comparison import Study, open_store
@@ -162,7 +170,7 @@ def _calibrate(given: dict[str, Any], how: dict[str, Any]) -> Comparison:
     link = None if given["link"] is None else Link.parse(given["link"])
     question = planners_question(problem, link=link, seed=given["seed"], **how)
     with open_store(None) as store:
-        return answer_with_bars(Study(question), store)
+        return answer_with_bars(Study(question, data), store)
 
 
 def _print_plan(

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from fedac.simulation import Record, Result, Run
 
 RUN = OptionSet(
-    without=("name", "rounds", "target", "budget", "tries", "repeats"),
+    without=("name", "target", "budget", "tries", "repeats"),
     several=("eta",),
     defaults={"workers": 256, "steps": 1024},
 )
@@ -73,7 +73,7 @@ def run_command(
     clients = federation.clients
     f_star = _f_star(minimized(task.objective, clients, spec.weighting), spec.l2)
     runs = spec.expand()
-    schedule = Schedule.every(spec.local_steps, steps=spec.steps or 0)
+    schedule = Schedule.every(spec.local_steps, steps=spec.length)
     in_rounds = [federation.queries(span) * len(runs) for span in schedule]
     interrupted = False
     algorithm, link = given["algorithm"] or spec.algorithm, Link.parse(spec.link)

@@ -17,12 +17,13 @@ from fedac.algorithms.checks import fingerprint, is_fedavg
 from fedac.algorithms.parsing import find_algorithm
 from fedac.data import Clients, Dataset
 from fedac.data.registry import OnProgress, load_with_test
-from fedac.data.splits import load_clients
+from fedac.data.splits import as_clients
+from fedac.errors import InputError
 from fedac.federation.federation import Federation, make_federation, minimized, taking_part
 from fedac.federation.schedule import Decay
 from fedac.federation.spec import FULL, RunSpec, Spec
 from fedac.objectives import ConvexObjective, LeastSquares, Objective, optimum
-from fedac.objectives.losses import choose_loss, make_objective, targets_of
+from fedac.objectives.losses import choose_loss, objective_of, targets_of
 from fedac.simulation import Result
 from fedac.simulation.simulator import make_problem, run_problem, warn_about
 
@@ -197,16 +198,25 @@ def load_data(
 ) -> tuple[Dataset, Dataset | None]:
     """Load the data of a Spec, and its test set."""
     return load_with_test(
-        spec.dataset, spec.test, target=spec.label, client=spec.client,
-        standardize=spec.standardize, on_progress=on_progress,
+        spec.dataset, spec.test, spec.test_clients, clients=split_of(spec), number=spec.clients,
+        seed=spec.split_seed, target=spec.label, client=spec.client, standardize=spec.standardize,
+        on_progress=on_progress,
     )  # fmt: skip
+
+
+def split_of(spec: Spec) -> str | None:
+    """Return the split whose clients are held out; None if none are, or the data has clients."""
+    if spec.test_clients is None or spec.client is not None:
+        return None
+    if len(spec.several("clients")) > 1 or len(spec.several("split")) > 1:
+        raise InputError("clients to hold out need one split: give one number of clients")
+    return spec.split or "iid"
 
 
 def make_workload(spec: Spec, data: Dataset, test: Dataset | None = None) -> Workload:
     """Build what the runs of a Spec need from data that is loaded."""
     loss = choose_loss(data, spec.loss)
-    y = targets_of(data, loss)
-    objective = make_objective(loss, data.X, y, l2=spec.l2, intercept=spec.intercept)
+    objective = objective_of(data, loss, l2=spec.l2, intercept=spec.intercept)
     if test is not None:
         test = replace(test, y=targets_of(test, loss))
     algorithms = {each.name: each for each in map(find_algorithm, spec.several("algorithm"))}
@@ -214,10 +224,9 @@ def make_workload(spec: Spec, data: Dataset, test: Dataset | None = None) -> Wor
     if spec.workers is None:
         kinds = product(spec.several("clients") or (None,), spec.several("split") or (None,))
         for N, by in kinds:
-            if spec.client is not None and data.clients is not None:
-                found = data.clients
-            else:
-                found = load_clients(data, N, by or "iid", spec.split_seed)
+            found = data.clients
+            if found is None or (spec.client is None and spec.test_clients is None):
+                found = as_clients(by or "iid", data, N, spec.split_seed)
             splits[N, by] = found.fingerprint()
             clients[splits[N, by]] = found
     return Workload(objective, loss, algorithms, clients, splits, test)
@@ -238,7 +247,7 @@ def list_groups(spec: Spec, task: Workload, data: Dataset) -> list[Group]:
     groups: dict[tuple[Any, ...], dict[str, RunSpec]] = {}
     for one in spec.expand():
         values = vars(one) | found
-        values |= {"M": one.workers, "split_hash": ""}
+        values |= {"M": one.workers, "split_hash": "", "steps": one.length or None}
         if one.workers is None:
             split_hash = task.splits[one.clients, one.split]
             clients = task.clients[split_hash]

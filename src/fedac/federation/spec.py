@@ -175,6 +175,10 @@ class LengthOptions:
         "Also evaluate on this data set or LIBSVM file, or hold out a share of the rows, as 0.2.",
         float, str, absent="", in_key=False,
     )  # fmt: skip
+    test_clients: float | None = _option(
+        None, "Evaluate on a share of the clients instead, as 0.2: they are not trained on.",
+        float, above=0, stored=False, json=False,
+    )  # fmt: skip
     record_every: int = _count(512, "Record the loss every N steps.", most=None, json=False)
 
 
@@ -231,6 +235,11 @@ class Spec(
 
     name: str = _option("sweep", "Title in progress bars and figures.", stored=False, json=False)
 
+    @property
+    def length(self) -> int:
+        """The steps of a run, given by their number or by that of the rounds."""
+        return self.steps or (self.rounds or 0) * self.local_steps
+
     def several(self, name: str) -> tuple[Any, ...]:
         """Return the values of a field as a tuple, empty for None."""
         value = getattr(self, name)
@@ -269,7 +278,7 @@ class RunSpec(Spec):
     @property
     def T(self) -> int:
         """The steps of the run."""
-        return self.steps or 0
+        return self.length
 
     def stored(self, *, in_key: bool = False) -> dict[str, Any]:
         """Return the stored values of the run, or only those in its key, by column."""
@@ -367,7 +376,7 @@ def command_option(name: str) -> str:
 
 LARGEST_STORED = 2**63 - 1  # whole numbers in tables have 64 bits and a sign
 SWEEP = OptionSet(
-    without=("rounds", "link", "target", "budget", "tries", "repeats"),
+    without=("link", "target", "budget", "tries", "repeats"),
     several=tuple(name for name, option in options_of().items() if option.grid),
     names={"algorithm": "algorithms", "seed": "seeds"},
     defaults={"steps": 4096},
@@ -379,7 +388,17 @@ SWEEP = OptionSet(
 )  # fmt: skip
 # Step sizes, mu and the length of a run follow from the tuning.
 COMPARE = OptionSet(
-    without=("name", "mu", "precision", "eta", "decay", "steps", "test", "record_every"),
+    without=(
+        "name",
+        "mu",
+        "precision",
+        "eta",
+        "decay",
+        "steps",
+        "test",
+        "test_clients",
+        "record_every",
+    ),
     several=("algorithm", "local_steps", "wire"),
     names={"algorithm": "methods"},
     defaults={"algorithm": None, "clients": 100, "local_steps": (8, 32, 128), "rounds": 200},

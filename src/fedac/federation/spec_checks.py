@@ -83,6 +83,8 @@ def _located(options: OptionSet, name: str) -> Iterator[None]:
 def _defaults(options: OptionSet, values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the defaults, without workers or clients where other options replace them."""
     defaults = dict(options.defaults)
+    if "rounds" in values:
+        defaults.pop("steps", None)
     if values.keys() & {"clients", "split", "client"}:
         defaults.pop("workers", None)
     split = values.get("split", "iid")
@@ -218,8 +220,12 @@ def _messages_differ(one: Any, spelled: Spelled) -> None:
         )
 
 
-@rule("local_steps", "steps")
+@rule("local_steps", "steps", "rounds")
 def _whole_rounds(one: Any, spelled: Spelled) -> None:
+    if one.steps is not None and one.rounds is not None:
+        raise InputError(
+            f"{spelled('rounds')} and {spelled('steps')} both give the length of a run: use one"
+        )
     if one.steps is not None:
         Schedule.every(one.local_steps, steps=one.steps)
 
@@ -255,6 +261,23 @@ def _rows_to_hold_out(one: Any, spelled: Spelled) -> None:
         raise InputError(
             f"'{one.split}' names the clients of all rows, so none can be held out: give the test "
             "set as a file"
+        )
+
+
+@rule("test_clients", "test", "workers")
+def _clients_to_hold_out(one: Any, spelled: Spelled) -> None:
+    if one.test_clients is None:
+        return
+    name = spelled("test_clients")
+    if one.test_clients >= 1:
+        raise InputError(f"{name} is a share of the clients, below 1, got {one.test_clients:g}")
+    if one.test is not None:
+        raise InputError(
+            f"{name} holds out clients and {spelled('test')} rows: use either of them, not both"
+        )
+    if one.workers is not None:
+        raise InputError(
+            f"{name} needs {spelled('clients')}: workers draw from all rows, so none are their own"
         )
 
 

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
-from typing import Any
+from typing import Any, Never
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +16,8 @@ from fedac.algorithms import ALGORITHMS, Algorithm, checks, expand
 from fedac.algorithms import get as get_algorithm
 from fedac.algorithms.minibatch import on_clients
 from fedac.data import Clients, Dataset
-from fedac.data.clients import as_clients
+from fedac.data.registry import load_with_test
+from fedac.data.splits import as_clients
 from fedac.errors import InputError, NotAcceleratedWarning, StepSizeWarning
 from fedac.federation.federation import Federation, make_federation, minimized
 from fedac.federation.schedule import Decay, Schedule
@@ -24,19 +25,35 @@ from fedac.federation.spec import FLOAT32, OptionSet, Spec
 from fedac.federation.spec_checks import check_spec
 from fedac.objectives import HeldOut, Objective
 from fedac.objectives.linear_model import DataObjective
+from fedac.objectives.losses import choose_loss, objective_of, targets_of
 from fedac.simulation.engines import start_engine
 from fedac.simulation.problem import Lane, Problem, start_point
 from fedac.simulation.result import Record, Recorder, Result
-from fedac.validate import Array, require_positive
+from fedac.validate import Array, refuse_keywords, require_positive
 
 # Problem, algorithms, step sizes and clients may be objects, which enter as they are.
 OPTIONS = OptionSet(
-    without=("dataset", "loss", "l2", "intercept", "clients", "split", "split_seed", "algorithm",
-             "eta", "decay", "test", "rounds", "link", "target", "budget", "tries", "repeats"),
+    without=("dataset", "label", "standardize", "loss", "l2", "intercept", "clients", "split",
+             "client", "split_seed", "algorithm", "eta", "decay", "test", "test_clients", "link",
+             "target", "budget", "tries", "repeats"),
     names={"workers": "M", "local_steps": "K", "steps": "T"},
     # The limits of the command are against typos.
-    overrides={name: {"most": None} for name in ("workers", "local_steps", "steps")},
+    overrides={name: {"most": None} for name in ("workers", "local_steps", "steps", "rounds")},
 )  # fmt: skip
+# Keywords of other libraries, and ours.
+MOMENTUM = "a method that has it, such as 'fedavgm' or 'fedavg+nesterov(1,0.9)'"
+EPOCHS = "K, the local steps of a round: an epoch has rows of the client / batch of them"
+INSTEAD = {
+    "lr": "eta", "learning_rate": "eta", "step_size": "eta", "batch_size": "batch",
+    "local_steps": "K", "steps": "T", "iterations": "T", "num_steps": "T", "n_rounds": "rounds",
+    "num_rounds": "rounds", "workers": "M", "n_workers": "M", "num_workers": "M",
+    "n_clients": "clients", "num_clients": "clients", "client": "clients", "split": "clients",
+    "fraction_fit": "participation", "fraction": "participation", "weight_decay": "l2",
+    "random_state": "seed", "methods": "algorithm", "optimizer": "algorithm",
+    "label": "fedac.load(data, target=)", "target": "fedac.load(data, target=)",
+    "standardize": "fedac.load(data, standardize=True)", "momentum": MOMENTUM, "epochs": EPOCHS,
+    "local_epochs": EPOCHS,
+}  # fmt: skip
 StepSizes = float | Decay | Sequence[float | Decay]
 
 
@@ -49,14 +66,15 @@ class SimulationInterrupted(KeyboardInterrupt):
 
 
 def simulate(
-    objective: Objective,
+    objective: Any,
     algorithm: str | Algorithm | Sequence[str | Algorithm],
     *,
     M: int | None = None,
-    K: int | Schedule,
+    K: int | Schedule | None = None,
     T: int | None = None,
-    eta: StepSizes | Mapping[str, StepSizes],
-    clients: Clients | npt.ArrayLike | None = None,
+    rounds: int | None = None,
+    eta: StepSizes | Mapping[str, StepSizes] | None = None,
+    clients: Clients | npt.ArrayLike | str | None = None,
     participation: float = 1.0,
     batch: int | str = 1,
     weighting: str = "examples",
@@ -64,7 +82,10 @@ def simulate(
     mu: float | None = None,
     start: npt.ArrayLike | None = None,
     seed: int = 1,
-    test: Dataset | tuple[Any, Any] | None = None,
+    test: Any = None,
+    test_clients: float | None = None,
+    loss: str | None = None,
+    l2: float | None = None,
     record_every: int | None = None,
     callbacks: Sequence[Callable[[Record], object]] = (),
     engine: str | None = None,
@@ -73,6 +94,7 @@ def simulate(
     on: str | None = None,
     on_progress: Callable[[int], object] = lambda queries: None,
     on_compile: Callable[[], object] = lambda: None,
+    **others: Never,
 ) -> Result:
     """Simulate M workers, or clients with their own data, that synchronize every K steps.
 
@@ -80,24 +102,31 @@ def simulate(
 
     Parameters
     ----------
-    objective : Objective
-        The function to minimize.
+    objective : Objective or data
+        The function to minimize. Or anything that `fedac.load` takes: a `Dataset`, a table, a pair
+        (X, y), a file, a name. Then the loss follows from the targets: two classes logistic, more
+        softmax, numbers least-squares.
     algorithm : str, Algorithm, or several
         Names such as "fedac-i" or "fedac-i+cv+nesterov(1,0.3)" (see docs/algorithms.md), or your
         own `Algorithm`. Values separated by ``|``, as in "fedavg+nesterov(1,0.5|0.9)", make a run
         each.
     M : int
-        Number of workers, who all draw from all rows. Omit it if there are clients.
+        Number of workers, who all draw from all rows; or of the clients of a split. Omit it if the
+        clients are known.
     K : int or Schedule
         Local steps per round. A `Schedule` has irregular rounds and determines T.
     T : int
         Steps per worker, a multiple of K.
+    rounds : int
+        Instead of T: the number of rounds.
     eta : float, Decay, or several; or a mapping
         Step sizes; those beyond 1/L, which the theory does not cover, raise one warning. A `Decay`
         decreases over rounds. A mapping has the step sizes of every algorithm, by name.
-    clients : Clients or array, optional
-        The rows of every client (see `fedac.split`), or the name of every row's client. Clients
-        draw only from their own rows.
+    clients : Clients, array, str or int, optional
+        The rows of every client (see `fedac.split`), the name of every row's client, or where these
+        names are: a column of a table, or a file with one name per line. Or a split such as
+        "dirichlet(0.3)" among M clients, or the number of clients of an iid split. Clients draw
+        only from their own rows. Default: the clients of the data, if it has any and M is omitted.
     participation : float
         Share of the clients in a round, rounded to whole clients; above 1, their number.
     batch : int or "full"
@@ -116,7 +145,14 @@ def simulate(
     seed : int
         Seed of the draws.
     test : Dataset or (X, y), optional
-        Rows on which the output is evaluated at every record.
+        Rows on which the output is evaluated at every record. With data instead of an objective
+        also a share of the rows to hold out, such as 0.2, a file or a table.
+    test_clients : float, optional
+        With data: a share of the clients to hold out instead; they are not trained on.
+    loss : str, optional
+        With data: the loss by name, as for ``fedac run --loss``.
+    l2 : float, optional
+        With data: regularization strength. Default: 0.001.
     record_every : int, optional
         Record the loss at the first synchronization after every N steps, and always at 0 and T.
         Default: about eight records.
@@ -163,41 +199,69 @@ def simulate(
     ...                   engine="reference")
     >>> result.M, float(result.best.w[0].round(6))
     (2, 1.0)
+
+    The same from a table; the target is its last column:
+
+    >>> import pandas as pd
+    >>> table = pd.DataFrame({"x": 1.0, "city": ["a", "a", "b"], "y": [0.0, 0.5, 3.0]})
+    >>> result = simulate(table, "fedavg", clients="city", K=2, rounds=32, eta=0.5, l2=0)
+    >>> result.M, result.objective
+    (2, LeastSquares(3 rows, 1 columns, l2=0))
     """
-    if not isinstance(objective, Objective):
-        raise InputError(
-            "the objective must be a loss on data, such as fedac.LogisticRegression(data.X, "
-            f"data.y, l2=1e-3), got {type(objective).__name__}"
-        )
+    refuse_keywords("simulate", others, INSTEAD)
+    if K is None or eta is None:
+        raise InputError(f"{'K' if K is None else 'eta'} is missing")
+    if isinstance(objective, Objective):
+        data = {"loss": loss, "l2": l2, "test_clients": test_clients}
+        if unused := [name for name, value in data.items() if value is not None]:
+            raise InputError(f"{unused[0]} needs data instead of an objective, which has its own")
+        found = None if clients is None else as_clients(clients, objective, M)
+    else:
+        objective, found, test = _from_data(
+            objective, loss, Spec.l2 if l2 is None else l2,
+            {"clients": clients, "number": M, "test": test, "test_clients": test_clients},
+        )  # fmt: skip
     schedule = K if isinstance(K, Schedule) else None
     if schedule is not None and T not in (None, schedule.T):
         raise InputError(f"T={T} contradicts the schedule, which ends after {schedule.T} steps")
-    if clients is not None:
-        clients = as_clients(clients, objective.n_samples)
-        if M not in (None, len(clients)):
-            raise InputError(f"M={M} contradicts clients, which are {len(clients)}: omit M")
+    if schedule is not None and rounds not in (None, schedule.rounds):
+        raise InputError(f"rounds={rounds} contradicts the schedule, which has {schedule.rounds}")
     given: dict[str, Any] = {
-        "M": M, "participation": participation, "batch": batch, "weighting": weighting,
-        "wire": wire, "mu": mu, "seed": seed, "precision": precision,
+        "M": M if found is None else None, "participation": participation, "batch": batch,
+        "weighting": weighting, "wire": wire, "mu": mu, "seed": seed, "precision": precision,
     }  # fmt: skip
     if record_every is not None:
         given["record_every"] = record_every
-    needed = ["workers"] if clients is None else []
+    needed = ["workers"] if found is None else []
     if schedule is None:
-        given |= {"K": K, "T": T}
-        needed.append("steps")
+        given |= {"K": K, "T": T, "rounds": rounds}
+        needed += ["steps"] if rounds is None else []
     spec = check_spec(replace(OPTIONS, needed=tuple(needed)), given)
     if schedule is None:
-        schedule = Schedule.every(spec.local_steps, steps=spec.steps or 0)
+        schedule = Schedule.every(spec.local_steps, steps=spec.length)
     if record_every is None:
         spec = replace(spec, record_every=max(1, schedule.T // 8))
     problem = make_problem(
-        spec, objective, make_federation(objective, spec, clients), _pairs(algorithm, eta),
+        spec, objective, make_federation(objective, spec, found), _pairs(algorithm, eta),
         schedule=schedule, start=start, on_progress=on_progress, on_compile=on_compile,
         threads=threads, on=on,
     )  # fmt: skip
     warn_about(problem)
     return run_problem(problem, engine=engine, callbacks=callbacks, test=test)
+
+
+def _from_data(
+    source: Any, loss: str | None, l2: float, who: dict[str, Any]
+) -> tuple[Objective, Clients | None, Dataset | None]:
+    """Return the objective of some data, its clients unless there are workers, and test rows."""
+    workers = who["number"] is not None and who["clients"] is None
+    if workers and who["test_clients"] is not None:
+        raise InputError("test_clients needs clients, and M workers draw from all rows: omit M")
+    data, test = load_with_test(source, **who)
+    loss = choose_loss(data, loss)
+    if test is not None:
+        test = replace(test, y=targets_of(test, loss))
+    return objective_of(data, loss, l2=l2), None if workers else data.clients, test
 
 
 def make_problem(
@@ -214,7 +278,7 @@ def make_problem(
 
     `how` are the fields of a `Problem` that do not belong to a Spec.
     """
-    schedule = schedule or Schedule.every(spec.local_steps, steps=spec.steps or 0)
+    schedule = schedule or Schedule.every(spec.local_steps, steps=spec.length)
     objective = minimized(objective, federation.clients, federation.weighting)
     # A network has neither mu nor L.
     own: float = getattr(objective, "strong_convexity", 0.0)
