@@ -75,6 +75,7 @@ RUN_KEYS = {
     "test_loss": nothing,
     "test_accuracy": nothing,
     "test_trace": nothing,
+    "metrics": nothing,
     "rounds": count,
     "megabytes": number,
     "link_seconds": number,
@@ -203,6 +204,9 @@ def test_clients_are_those_of_simulate(run_clients, small):
         metrics = zip(one.steps, one.test_loss, one.test_accuracy, strict=True)
         assert record["test_trace"] == [list(point) for point in metrics]
         assert record["test_trace"][-1][1:] == [record["test_loss"], record["test_accuracy"]]
+        assert record["metrics"] == {
+            name: {"last": trace[-1], "trace": list(trace)} for name, trace in one.metrics.items()
+        }
 
 
 def test_the_table_says_what_the_federation_is(run_clients, small):
@@ -213,6 +217,23 @@ def test_the_table_says_what_the_federation_is(run_clients, small):
     _, out, _ = run_clients("--test", small)
     assert "test loss" in out
     assert "test accuracy" in out
+    assert "test AUC" in out
+
+
+@pytest.mark.parametrize(
+    ("dataset", "shown", "others"),
+    [
+        ("diabetes", ["test R2", "test MAE"], ["accuracy", "AUC", "nan"]),
+        ("digits", ["test accuracy"], ["R2", "AUC", "nan"]),
+    ],
+)
+@pytest.mark.filterwarnings("ignore")
+def test_the_table_shows_the_metrics_that_fit(fedac, dataset, shown, others):
+    options = ("-M", 2, "-K", 2, "-T", 4, "--eta", 1e-3, "--test", 0.2)
+    code, out, _ = fedac("run", "--dataset", dataset, "--standardize", *options)
+    assert code == 0
+    assert all(title in out for title in ["test loss", *shown])
+    assert not any(title in out for title in others)
 
 
 def test_full_gradients_do_not_depend_on_the_seed(run_clients):
@@ -229,6 +250,8 @@ def test_a_diverged_run_has_no_test_results(run_clients, small):
     assert record["status"] == "diverged"
     assert record["test_loss"] is record["test_accuracy"] is None
     assert len(record["test_trace"]) == len(record["trace"])
+    assert record["metrics"]["auc"]["last"] is None
+    assert len(record["metrics"]["auc"]["trace"]) == len(record["trace"])
     assert "diverged │                  - │" in run_clients(*options).out
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from dataclasses import replace
 
@@ -158,6 +159,28 @@ def test_traces_on_a_test_set(before):
     assert [line.rsplit(",", 2)[1:] for line in others] == [
         ["0.9", "0.5"], ["0.2", "0.75"], ["0.4", "0.625"],
     ]  # fmt: skip
+
+
+def test_further_metrics_have_columns_where_there_are_values(before):
+    tested = replace(CONFIG, test="tiny.t", test_hash="1")
+    classes = replace(TESTED, metrics={"log-loss": (0.9, 0.2, 0.4), "auc": (0.5, 0.75, 0.875)})
+    first, *others = before([(tested, classes), (CONFIG, OUTCOME)])
+    assert first == f"{HEADER},test,test_loss,test_accuracy,test_auc,test_log_loss"
+    expected = {"tiny.t,0.4,0.625,0.875,0.4", ",,,,"}
+    assert {line.split(",", 13)[-1] for line in others} == expected
+    nan = (math.nan,) * 3
+    real = replace(TESTED, test_accuracies=nan, metrics={"mae": (3.0, 2.0, 1.5)})
+    first, *others = before([(replace(tested, test_hash="2"), real)], write_traces)
+    real_too = ",test_loss,test_accuracy,test_auc,test_log_loss,test_mae"
+    assert first.endswith(real_too)  # one store may have both
+
+
+def test_real_targets_have_no_accuracy(before):
+    tested = replace(CONFIG, test="tiny.t", test_hash="1")
+    outcome = replace(TESTED, test_accuracies=(math.nan,) * 3, metrics={"mae": (3.0, 2.0, 1.5)})
+    first, line = before([(tested, outcome)])
+    assert first == f"{HEADER},test,test_loss,test_mae"
+    assert line.endswith(",tiny.t,0.4,1.5")
 
 
 def test_data_sets_of_one_name_are_told_apart(before):

@@ -95,6 +95,19 @@ def counts(merged):
     return [(each.added, each.before) for each in merged.joined]
 
 
+def test_a_part_of_an_earlier_version_has_no_further_metrics(folder, parts):
+    with edited(parts[0]) as db:
+        db.execute("ALTER TABLE runs DROP COLUMN metrics")
+    assert merge_stores(folder / "all", parts).runs == RUNS
+    with Store(parts[0]) as store:
+        old = set(store.frame()["key"])
+    with Store(folder / "all") as store:
+        frame = store.frame()
+    ended = frame[frame["status"] == "ok"]
+    assert set(ended.loc[ended["test_auc"].isna(), "key"]) == old & set(ended["key"])
+    assert not ended["test_auc"].isna().all()
+
+
 def test_parts_become_the_whole(folder, parts, tmp_path):
     before = [(part / FILE).read_bytes() for part in parts]
     merged = merge_stores(folder / "all", parts)

@@ -206,6 +206,36 @@ def test_options_of_clients_and_test_sets(folder):
     assert traces[traces.key == CONFIG.key].test_loss.isna().all()
 
 
+def test_further_metrics_of_a_test_set(folder):
+    """They have columns if some run has values, also in a store of an earlier version."""
+    config = replace(CONFIG, test="tiny.t", test_hash="6" * 64)
+    metrics = {"r2": (-1.0, 0.25, 0.5), "mae": (3.0, 2.0, 1.5)}
+    tested = replace(OUTCOME, test_losses=(9.0, 4.0, 2.0), metrics=metrics)
+    diverged = replace(config, eta=9.0), replace(tested, status="diverged")
+    with sqlite3.connect(folder / FILE) as db:
+        db.execute("ALTER TABLE runs DROP COLUMN metrics")
+    with Store(folder) as store:
+        before, curves = store.traces(), store.curves([CONFIG.key])
+        assert "test_r2" not in {*store.frame(), *before}
+    assert curves[CONFIG.key].metrics == {}
+    with Store(folder, create=True) as store:
+        assert store.add([(config, tested), diverged]) == 2
+        frame, traces = store.frame().set_index("key"), store.traces()
+        (curve,) = store.curves([config.key]).values()
+    assert curve.metrics == {"loss": [9.0, 4.0, 2.0], "r2": [-1.0, 0.25, 0.5], "mae": [3, 2, 1.5]}
+    assert tuple(frame.loc[config.key, ["test_r2", "test_mae"]]) == (0.5, 1.5)
+    assert frame.loc[[diverged[0].key, CONFIG.key], "test_r2"].isna().all()
+    assert "test_auc" not in frame
+    assert list(traces.loc[traces.key == diverged[0].key, "test_mae"]) == [3.0, 2.0, 1.5]
+    assert traces.loc[traces.key == CONFIG.key, "test_mae"].isna().all()
+    pd.testing.assert_frame_equal(
+        traces.loc[~traces.key.isin([config.key, diverged[0].key]), list(before)].reset_index(
+            drop=True
+        ),
+        before,
+    )
+
+
 def old_grid(**values):
     defaults = {
         "name": "old",

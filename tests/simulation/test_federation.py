@@ -249,9 +249,9 @@ def test_a_test_set_may_have_other_columns(columns, intercept) -> None:
     z = rows[:, :shared] @ w[:shared] + (w[4] if intercept else 0)
     with nullcontext() if columns <= 4 else pytest.warns(ColumnsWarning, match="6 columns"):
         there = HeldOut.of(F, sp.csr_array(rows), labels)
-    loss, accuracy = there.evaluate(w)
-    assert loss == pytest.approx(np.log1p(np.exp(-labels * z)).mean(), rel=1e-12)
-    assert accuracy == np.mean(labels * z > 0)
+    found = there.evaluate(w)
+    assert found["loss"] == pytest.approx(np.log1p(np.exp(-labels * z)).mean(), rel=1e-12)
+    assert found["accuracy"] == np.mean(labels * z > 0)
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,14 @@ RUN = OptionSet(
     defaults={"workers": 256, "steps": 1024},
 )
 Advance = Callable[[int], object]
+# Metrics in the table, by name: title and format. The log loss is the loss where there is one.
+TABLE_METRICS = {
+    "loss": ("loss", ".4e"),
+    "accuracy": ("accuracy", ".4f"),
+    "auc": ("AUC", ".4f"),
+    "r2": ("R2", ".4f"),
+    "mae": ("MAE", ".4g"),
+}
 
 
 @click.command("run", cls=options.Command)
@@ -209,6 +217,7 @@ def _run_as_json(result: Result, run: Run, f_star: float, link: Link) -> dict[st
     rounds, megabytes, seconds = (values.tolist() for values in costs)
     tested, ended = bool(run.test_loss.size), run.status == "ok"
     tests = [*zip(map(_finite, run.test_loss), map(_finite, run.test_accuracy), strict=True)]
+    traces = {name: [*map(_finite, values)] for name, values in run.metrics.items()}
     return {
         "algorithm": run.algorithm,
         "eta": run.eta,
@@ -225,6 +234,13 @@ def _run_as_json(result: Result, run: Run, f_star: float, link: Link) -> dict[st
         "test_loss": tests[-1][0] if tested and ended else None,
         "test_accuracy": tests[-1][1] if tested and ended else None,
         "test_trace": [(step, *at) for step, at in zip(steps, tests, strict=True)]
+        if tested
+        else None,
+        # By name: at the end, and at the steps of the trace.
+        "metrics": {
+            name: {"last": trace[-1] if ended else None, "trace": trace}
+            for name, trace in traces.items()
+        }
         if tested
         else None,
         # Sent and received by a client that is present in every round.
@@ -244,17 +260,16 @@ def _print_result(result: Result, f_star: float, what_is_run: str, link: Link) -
     schedule, no_minimum = result.schedule, math.isnan(f_star)
     what, zero = ("loss", 0.0) if no_minimum else ("suboptimality", f_star)
     several = len({run.algorithm for run in result.runs}) > 1
-    tested = any(run.test_loss.size for run in result.runs)
+    tested = [name for name in TABLE_METRICS if any(name in run.metrics for run in result.runs)]
     rows = []
     for run in result.runs:
-        row = {"algorithm": run.algorithm} if several else {}
+        row, ended = {"algorithm": run.algorithm} if several else {}, run.status == "ok"
         row |= {"eta": f"{run.eta:g}", "status": run.status}
         for when, loss in (("best", run.trained_loss), ("final", run.final_loss)):
             row[f"{when} {what}"] = "-" if math.isnan(loss) else f"{loss - zero:.4e}"
-        if tested:
-            ended = run.status == "ok"
-            row["test loss"] = f"{run.test_loss[-1]:.4e}" if ended else "-"
-            row["test accuracy"] = f"{run.test_accuracy[-1]:.4f}" if ended else "-"
+        for name in tested:
+            title, written = TABLE_METRICS[name]
+            row[f"test {title}"] = f"{run.metrics[name][-1]:{written}}" if ended else "-"
         row["MB"] = f"{result.megabytes_of(run)[-1]:.3g}"
         row["seconds on link"] = f"{result.seconds_of(run, link)[-1]:.3g}"
         rows.append(row)

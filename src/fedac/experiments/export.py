@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import numpy as np
 
 from fedac.errors import InputError
-from fedac.experiments.store import TRAFFIC, Store
+from fedac.experiments.store import TESTS, TRAFFIC, Store
 from fedac.experiments.summary import records
 from fedac.federation.federation import taking_part
 from fedac.federation.link import DEFAULT_LINK, Costs, Link, run_costs
@@ -58,7 +58,6 @@ def costs_of(run: Any, link: Link) -> Costs:
 
 CONFIGURATION = ["dataset", "l2", "algorithm", "M", "K", "T", "eta", "seed"]
 RESULTS = ["status", "best_loss", "final_loss", "best_suboptimality", "final_suboptimality"]
-METRICS = ["test_loss", "test_accuracy"]
 
 
 def write_csv(store: Store, path: Path, link: Link = DEFAULT_LINK) -> int:
@@ -75,11 +74,11 @@ def write_traces(store: Store, path: Path, link: Link = DEFAULT_LINK) -> int:
     """Write a line per recorded loss of every run and return how many."""
     runs = store.frame()
     # Test metrics along the traces replace the final ones.
-    points = runs.drop(columns=METRICS).merge(store.traces(), on="key", sort=False)
+    points = runs.drop(columns=TESTS, errors="ignore").merge(store.traces(), on="key", sort=False)
     points = with_costs(points, link, at="step")
     points["suboptimality"] = points["loss"] - points["f_star"]
     columns = ["key", *CONFIGURATION, *_options(runs), "status", "step", "loss", "suboptimality"]
-    return _write(points[[*columns, *_metrics(runs), *COSTS]], path)
+    return _write(points[[*columns, *_metrics(points), *COSTS]], path)
 
 
 def write_parquet(store: Store, path: Path, link: Link = DEFAULT_LINK) -> int:
@@ -107,7 +106,12 @@ def _options(runs: pd.DataFrame) -> list[str]:
 
 def _metrics(runs: pd.DataFrame) -> list[str]:
     """Return the results on test sets, if there are any."""
-    return METRICS if (runs["test"] != "").any() else []
+    if not (runs["test"] != "").any():
+        return []
+    found = [name for name in TESTS if name in runs]
+    if "test_mae" in found and runs["test_accuracy"].isna().all():  # real targets only
+        found.remove("test_accuracy")
+    return found
 
 
 def _write(table: pd.DataFrame, path: Path, *, parquet: bool = False) -> int:

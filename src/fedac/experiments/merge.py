@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Self, TypeVar
 
 from fedac.errors import InputError
-from fedac.experiments.store import FILE, Store, attach, explained, open_to_write
+from fedac.experiments.store import FILE, Store, attach, explained, open_to_write, run_columns
 
 # SQLite nests the loops of a CROSS JOIN in the order of its tables. Left to itself, SQLite reads
 # all traces of the large store for every source, or reads and writes them in the random order of
@@ -129,7 +129,7 @@ def _join(db: sqlite3.Connection, out: Path, source: Path) -> Joined:
             _require_agreement(db, out, source)
             (runs,) = db.execute("SELECT count(*) FROM source.runs").fetchone()
             (last,) = db.execute("SELECT coalesce(max(id), 0) FROM main.runs").fetchone()
-            names = [name for _, name, *_ in db.execute("PRAGMA main.table_info(runs)")]
+            names = run_columns(db, "source")
             columns = ", ".join(name for name in names if name not in ("id", "origin"))
             db.execute(ADD_ORIGINS)
             added = db.execute(ADD_RUNS.format(columns=columns)).rowcount

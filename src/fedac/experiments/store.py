@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
+import math
 import os
 import platform
 import shutil
@@ -23,14 +24,17 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
+import numpy as np
+
 from fedac import __version__
 from fedac.errors import InputError, NetworkFileSystemWarning
 from fedac.experiments.summary import records, with_unique_names
-from fedac.experiments.workload import Outcome, queries
+from fedac.experiments.workload import FURTHER_METRICS, Outcome, queries
 from fedac.federation.federation import taking_part
 from fedac.federation.link import megabytes_sent
 from fedac.federation.spec import RunSpec, stored_options
 from fedac.paths import is_network
+from fedac.simulation.result import test_column
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -57,7 +61,7 @@ PROBLEMS = {
     "OSError": UNUSABLE,
 }
 # `spec` is the run as JSON (`RunSpec.stored`), so a new option needs no new column. In a trace,
-# NULL means that there is no test set.
+# NULL means that there is no test set. `metrics` has the traces of its further metrics as JSON.
 TABLES = """
 CREATE TABLE origins (
     id INTEGER PRIMARY KEY, version TEXT NOT NULL, machine TEXT NOT NULL, UNIQUE (version, machine)
@@ -67,7 +71,7 @@ CREATE TABLE runs (
     status TEXT NOT NULL, best_loss REAL NOT NULL, final_loss REAL NOT NULL, f_star REAL NOT NULL,
     bytes_up INTEGER NOT NULL, bytes_down INTEGER NOT NULL, minibatch INTEGER NOT NULL,
     n_samples INTEGER NOT NULL, n_features INTEGER NOT NULL, seconds REAL NOT NULL,
-    created TEXT NOT NULL, origin INTEGER NOT NULL REFERENCES origins
+    created TEXT NOT NULL, origin INTEGER NOT NULL REFERENCES origins, metrics TEXT
 );
 CREATE TABLE traces (
     run INTEGER NOT NULL REFERENCES runs, step INTEGER NOT NULL, loss REAL NOT NULL,
@@ -91,7 +95,7 @@ FRAME = f"""
 SELECT key, spec, status, best_loss, CASE status WHEN 'ok' THEN final_loss END AS final_loss,
     f_star, bytes_up, bytes_down, minibatch, n_samples, n_features, seconds, version, created,
     {TRAINED} AS trained_loss, {AT_THE_END.format("test_loss")},
-    {AT_THE_END.format("test_accuracy")}
+    {AT_THE_END.format("test_accuracy")}, {{metrics}} AS metrics
 FROM runs JOIN origins ON origin = origins.id
 """
 # Sort order of a table. Of two runs that differ in their test sets only, the tested one comes
@@ -112,14 +116,17 @@ TRAFFIC = ["bytes_up", "bytes_down", "minibatch"]
 OUTCOME = ("status", "f_star", *TRAFFIC, "n_samples", "n_features", "seconds")
 # Columns that may consist of nulls.
 FLOATS = ["final_loss", "trained_loss", "test_loss", "test_accuracy"]
+# The metrics on the test set, in this order; all but the first two only where there are values.
+TESTS = ["test_loss", "test_accuracy", *map(test_column, FURTHER_METRICS)]
 
 
 class StoredCurve(NamedTuple):
-    """The suboptimality along a run."""
+    """The suboptimality along a run, and the metrics on its test set."""
 
     status: str
     steps: list[int]
     suboptimality: list[float]
+    metrics: dict[str, list[float]]
 
 
 class Store:
@@ -170,6 +177,7 @@ class Store:
                     f"no sweep in '{directory}': there is no {FILE}; "
                     f"create one with 'fedac sweep FILE.toml --out {directory}'"
                 )
+            self._metrics = "metrics" if "metrics" in run_columns(self._db) else "NULL"
             self._open = stack.pop_all()
 
     def __enter__(self) -> Self:
@@ -216,6 +224,7 @@ class Store:
                     "final_loss": outcome.losses[-1],
                     "created": created,
                     "origin": origin_id,
+                    "metrics": json.dumps(dict(outcome.metrics)) if outcome.metrics else None,
                 }
                 names = f"({', '.join(values)}) VALUES (:{', :'.join(values)})"
                 insert = f"INSERT INTO runs {names} ON CONFLICT (key) DO NOTHING"
@@ -232,11 +241,13 @@ class Store:
         """Return a table with a row per run, sorted by configuration.
 
         ``trained_loss`` is the score of a run: its smallest loss after at least one step, missing
-        if it diverged. ``test_loss`` and ``test_accuracy`` are those at the end. ``dataset``,
-        ``algorithm``, ``split`` and ``federation`` are unique: see `with_unique_names`.
+        if it diverged. ``test_loss`` and ``test_accuracy`` are those at the end, as are
+        ``test_auc``, ``test_log_loss``, ``test_r2`` and ``test_mae``, which exist if a run has
+        them. ``dataset``, ``algorithm``, ``split`` and ``federation`` are unique: see
+        `with_unique_names`.
         """
         runs = with_unique_names(self._table())
-        last = ["test", "test_loss", "test_accuracy", *TRAFFIC, "federation"]
+        last = ["test", *(name for name in TESTS if name in runs), *TRAFFIC, "federation"]
         others = [name for name in runs if name not in (*COLUMNS, *HASHES, *last)]
         return runs[[*COLUMNS, *others, *last]]
 
@@ -245,7 +256,17 @@ class Store:
         import pandas as pd
 
         with explained(self.path):
-            runs = pd.read_sql_query(FRAME, self._db, dtype=dict.fromkeys(FLOATS, "float64"))
+            query = FRAME.format(metrics=self._metrics)
+            runs = pd.read_sql_query(query, self._db, dtype=dict.fromkeys(FLOATS, "float64"))
+        ended = zip(runs.pop("metrics"), runs["status"], strict=True)
+        found = [
+            json.loads(text) if isinstance(text, str) and status == "ok" else {}
+            for text, status in ended
+        ]
+        for name in FURTHER_METRICS:
+            values = [metrics[name][-1] if name in metrics else math.nan for metrics in found]
+            if not all(map(math.isnan, values)):
+                runs[test_column(name)] = values
         specs = [json.loads(text) for text in runs["spec"]]
         columns = {}
         for name, option in stored_options().items():
@@ -267,23 +288,45 @@ class Store:
         return runs.sort_values(ORDER, ascending=ascending, ignore_index=True)
 
     def traces(self) -> pd.DataFrame:
-        """Return the losses along all runs: key, step, loss, test_loss, test_accuracy."""
+        """Return the losses along all runs: key, step, loss, test_loss, test_accuracy.
+
+        Further metrics are in columns as those of `frame`.
+        """
         import pandas as pd
 
         columns = "key, step, loss, test_loss, test_accuracy"
         query = f"SELECT {columns} FROM runs JOIN traces ON run = runs.id ORDER BY key, step"
         types = {"test_loss": "float64", "test_accuracy": "float64"}  # nulls without a test set
         with explained(self.path):
-            return pd.read_sql_query(query, self._db, dtype=types)
+            points = pd.read_sql_query(query, self._db, dtype=types)
+            keys = self._db.execute(f"SELECT key, {self._metrics} FROM runs").fetchall()
+        further = {key: json.loads(text) for key, text in keys if text}
+        lengths = points.groupby("key", sort=False).size()
+        for name in FURTHER_METRICS:
+            if any(name in metrics for metrics in further.values()):
+                found = (
+                    further.get(key, {}).get(name, [math.nan] * n) for key, n in lengths.items()
+                )
+                points[test_column(name)] = np.concatenate([*map(np.asarray, found)])
+        return points
 
     def curves(self, keys: Iterable[str]) -> dict[str, StoredCurve]:
         """Return the traces of some runs by their keys."""
         found: dict[str, StoredCurve] = {}
-        columns = "key, status, f_star, step, loss FROM runs JOIN traces ON run = runs.id"
-        for key, status, f_star, step, loss in self._select(columns, keys, "ORDER BY run, step"):
-            curve = found.setdefault(key, StoredCurve(status, [], []))
+        keys = list(keys)
+        columns = "key, status, f_star, step, loss, test_loss, test_accuracy"
+        joined = f"{columns} FROM runs JOIN traces ON run = runs.id"
+        for key, status, f_star, step, loss, *tests in self._select(
+            joined, keys, "ORDER BY run, step"
+        ):
+            curve = found.setdefault(key, StoredCurve(status, [], [], {}))
             curve.steps.append(step)
             curve.suboptimality.append(loss - f_star)
+            for name, value in zip(("loss", "accuracy"), tests, strict=True):
+                if value is not None:
+                    curve.metrics.setdefault(name, []).append(value)
+        for key, text in self._select(f"key, {self._metrics} FROM runs", keys):
+            found[key].metrics.update(json.loads(text or "{}"))
         return found
 
     def info(self) -> dict[str, Any]:
@@ -358,7 +401,14 @@ def open_to_write(path: Path, stack: ExitStack) -> sqlite3.Connection:
             for statement in TABLES.split(";"):
                 db.execute(statement)
             db.execute(f"PRAGMA user_version = {LAYOUT}")
+        elif "metrics" not in run_columns(db):
+            db.execute("ALTER TABLE runs ADD COLUMN metrics TEXT")
     return db
+
+
+def run_columns(db: sqlite3.Connection, schema: str = "main") -> list[str]:
+    """Return the columns of the table of runs; earlier versions had no `metrics`."""
+    return [name for _, name, *_ in db.execute(f"PRAGMA {schema}.table_info(runs)")]
 
 
 @contextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import product
 from typing import Any, Literal
@@ -24,6 +24,7 @@ from fedac.federation.schedule import Decay
 from fedac.federation.spec import FULL, RunSpec, Spec
 from fedac.objectives import ConvexObjective, LeastSquares, Objective, optimum
 from fedac.objectives.losses import choose_loss, objective_of, targets_of
+from fedac.objectives.metrics import METRICS
 from fedac.simulation import Result
 from fedac.simulation.simulator import make_problem, run_problem, warn_about
 
@@ -40,6 +41,9 @@ WITHOUT_FINGERPRINT = {
     "mb-sgd": "a26a1845dbb6576b",
     "mb-ac-sgd": "0e5c90f6879c1230",
 }
+
+# Metrics of a test set besides its loss and its accuracy.
+FURTHER_METRICS = tuple(name for name in METRICS if name != "accuracy")
 
 # Seconds on one thread, measured with a9a.
 GROUP = 0.015  # one call of the engine
@@ -63,6 +67,7 @@ class Outcome:
     losses: tuple[float, ...]
     test_losses: tuple[float, ...] = ()  # on the test set, if there is one
     test_accuracies: tuple[float, ...] = ()
+    metrics: Mapping[str, Sequence[float]] = field(default_factory=dict)  # the others, by name
     f_star: float
     bytes_up: int  # sent and received in a round by a client of the round
     bytes_down: int
@@ -175,6 +180,8 @@ class Workload:
                 steps=tuple(found.steps.tolist()), losses=tuple(found.loss.tolist()),
                 test_losses=tuple(found.test_loss.tolist()),
                 test_accuracies=tuple(found.test_accuracy.tolist()),
+                metrics={name: found.metrics[name].tolist() for name in FURTHER_METRICS
+                         if name in found.metrics},
                 bytes_up=found.bytes_up, bytes_down=found.bytes_down,
                 minibatch=self.algorithms[run.algorithm].minibatch,
                 n_samples=self.objective.n_samples, n_features=self.objective.dim,
