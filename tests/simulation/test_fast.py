@@ -606,9 +606,9 @@ def test_a_subclass_with_a_derivative_of_its_own_is_not_computed_by_its_parents_
 
 def test_an_unknown_kernel_is_refused() -> None:
     class Unknown(LeastSquares):
-        kernel = "huber"
+        kernel = "hinge"
 
-    with pytest.raises(InputError, match="huber"):
+    with pytest.raises(InputError, match="hinge"):
         fast(Unknown(X, TARGETS, l2=0.1))
 
 
@@ -662,6 +662,43 @@ def test_an_interrupt_between_records(threads: int) -> None:
         fast(LOGISTIC, M=3000, on_progress=stop, threads=threads)
     assert [run.steps.tolist() for run in caught.value.result.runs] == [[0]] * 24
     assert threading.active_count() == before
+
+
+@pytest.mark.parametrize("model", ["logistic sparse", "least squares dense"])
+def test_losses_are_those_of_the_objective_however_many_wait(model: str) -> None:
+    # 40 records of one lane: two full vectors and a part, or one by one for callbacks.
+    objective, how = MODELS[model](0.1), {"M": 3, "K": 2, "T": 78, "eta": 0.1, "record_every": 2}
+    seen: list[Record] = []
+    (live,) = simulate(objective, "fedac-i", **how, callbacks=[seen.append]).runs
+    (run,) = simulate(objective, "fedac-i", **how).runs
+    assert run.steps.tolist() == live.steps.tolist() == list(range(0, 80, 2))
+    assert run.loss == pytest.approx([objective.value(record.w) for record in seen], rel=1e-13)
+    assert run.loss == pytest.approx(live.loss, rel=1e-13 if "dense" in model else 0)
+    assert np.array_equal(run.w, live.w)
+
+
+def test_callbacks_do_not_wait() -> None:
+    rounds_done, seen = [], []
+    how = {"M": 3, "K": 2, "T": 8, "eta": 0.1, "record_every": 2}
+    simulate(LOGISTIC, "fedac-i", **how, on_progress=rounds_done.append,
+             callbacks=[lambda record: seen.append((record.step, len(rounds_done)))])  # fmt: skip
+    assert seen == [(0, 0), (2, 1), (4, 2), (6, 3), (8, 4)]
+
+
+def test_an_interrupt_keeps_the_records_that_wait() -> None:
+    left = iter([None] * 5)
+
+    def stop(queries: int) -> None:
+        if next(left, "stop") == "stop":
+            raise KeyboardInterrupt
+
+    how = {"M": 3, "K": 2, "T": 60, "eta": 0.1, "record_every": 2}
+    (whole,) = simulate(LOGISTIC, "fedac-i", **how).runs
+    with pytest.raises(SimulationInterrupted) as caught:
+        simulate(LOGISTIC, "fedac-i", **how, on_progress=stop)
+    (part,) = caught.value.result.runs
+    assert part.steps.tolist() == [0, 2, 4, 6, 8, 10]
+    assert np.array_equal(part.loss, whole.loss[:6])
 
 
 def test_callbacks_see_the_users_numpy_settings() -> None:

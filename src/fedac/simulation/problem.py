@@ -78,6 +78,7 @@ class Problem:
     threads: int | None = None
     mu: float = 0.0  # that the lanes were coupled with
     on: str | None = None  # the kind of cluster to run on
+    live: bool = False  # whether every record is wanted at once: for callbacks
 
 
 @dataclass(frozen=True, slots=True)

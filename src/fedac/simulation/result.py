@@ -290,48 +290,54 @@ class Recorder:
         # By lane: step, loss and, with a test set, the metrics on it.
         self._traces: list[list[tuple[float, ...]]] = [[] for _ in problem.lanes]
         self._metrics: tuple[str, ...] = ()
-        self._last: dict[int, Record] = {}
+        self._last: dict[int, Snapshot] = {}
         self._diverged = [False] * len(problem.lanes)
 
     def add(self, snapshots: list[Snapshot]) -> None:
         """Record the snapshots of one synchronization."""
         for snapshot in snapshots:
             self._diverged[snapshot.lane] = snapshot.diverged
-        records = [self._record(snapshot) for snapshot in snapshots if not snapshot.diverged]
-        finite = [record for record in records if record is not None]
+        alive = [snapshot for snapshot in snapshots if not snapshot.diverged]
+        losses = [self._loss_of(snapshot) for snapshot in alive]
+        finite = [(s, F) for s, F in zip(alive, losses, strict=True) if math.isfinite(F)]
         on_test = {}
         if self.test is not None and finite:
-            on_test = self.test.evaluate_all(np.stack([record.w for record in finite]))
+            on_test = self.test.evaluate_all(np.stack([self._output(s) for s, _ in finite]))
             self._metrics = tuple(on_test)
-        for place, record in enumerate(finite):
-            self._last[record.run] = record
+        for place, (snapshot, loss) in enumerate(finite):
+            self._last[snapshot.lane] = snapshot
             tested = (float(values[place]) for values in on_test.values())
-            self._traces[record.run].append((record.step, record.loss, *tested))
+            self._traces[snapshot.lane].append((snapshot.step, loss, *tested))
             for callback in self.callbacks:
-                callback(record)
+                callback(self._record(snapshot, loss))
 
-    def _record(self, snapshot: Snapshot) -> Record | None:
-        """Return the record of a snapshot; None if its loss is not finite."""
-        index, step, lane = snapshot.lane, snapshot.step, self.problem.lanes[snapshot.lane]
-        w, loss = lane.output(snapshot.state, step), snapshot.loss
+    def _output(self, snapshot: Snapshot) -> Array:
+        return self.problem.lanes[snapshot.lane].output(snapshot.state, snapshot.step)
+
+    def _loss_of(self, snapshot: Snapshot) -> float:
+        """Return the loss of a snapshot. If it is not finite, the lane has diverged."""
+        loss = snapshot.loss
         if loss is None:
             with np.errstate(over="ignore", invalid="ignore"):
-                loss = self.problem.objective.value(w)
-        if not np.isfinite(loss):
-            if step == 0:
+                loss = self.problem.objective.value(self._output(snapshot))
+        if not math.isfinite(loss):
+            if snapshot.step == 0:
                 raise InputError(
                     "the loss at the start point is not finite; use a smaller start or l2"
                 )
-            self._diverged[index] = True
-            return None
+            self._diverged[snapshot.lane] = True
+        return loss
+
+    def _record(self, snapshot: Snapshot, loss: float) -> Record:
+        lane = self.problem.lanes[snapshot.lane]
         return Record(
-            run=index,
+            run=snapshot.lane,
             algorithm=lane.algorithm.name,
             eta=lane.hp.eta,
             sequences=lane.algorithm.state_names,
-            step=step,
+            step=snapshot.step,
             loss=loss,
-            w=w,
+            w=self._output(snapshot),
             state=snapshot.state,
         )
 
@@ -355,8 +361,8 @@ class Recorder:
             steps=steps,
             loss=loss,
             metrics=dict(zip(self._metrics, on_test, strict=True)),
-            state=dict(zip(last.sequences, last.state, strict=True)),
-            w=last.w,
+            state=dict(zip(algorithm.state_names, last.state, strict=True)),
+            w=self._output(last),
             megabytes_per_worker=sent,
             bytes_up=up,
             bytes_down=bytes_down(algorithm, dim),

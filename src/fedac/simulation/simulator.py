@@ -326,7 +326,9 @@ def run_problem(
     for lane in problem.lanes:
         lane.algorithm.require_all(some=problem.federation.count is not None)
     _check_own_algorithms(problem.lanes, problem.start)
-    chosen, snapshots = start_engine(replace(problem, on_progress=count), engine)
+    chosen, snapshots = start_engine(
+        replace(problem, on_progress=count, live=bool(callbacks)), engine
+    )
     recorder = Recorder(problem, callbacks, _test_rows(problem.objective, test))
 
     def result(queries: int) -> Result:

@@ -24,6 +24,6 @@ class Engine(Protocol):
 
         A list holds the snapshots of one synchronization. A lane that diverges yields one last
         snapshot, marked as diverged. Whatever has to be prepared, such as compiled code, is ready
-        before the first snapshot: the clock starts there.
+        before the first list, which may be empty: the clock starts there.
         """
         ...

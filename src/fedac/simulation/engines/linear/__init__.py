@@ -15,9 +15,9 @@ Below, a worker is a participating client.
 **Rounds.** `engine._rounds` walks through the schedule. A round of one step, and every round of a
 minibatch algorithm, is one gradient at the averaged state, over the histogram of drawn rows
 (`rounds.MinibatchRounds`). Any other round is run by M workers (`rounds.LocalRounds`). After it,
-diverged lanes leave their group, and at recorded steps the losses of all lanes are computed in one
-pass over the data (`model`). If a step size decays, the group gets new hyperparameters and tables
-in every round.
+diverged lanes leave their group. A pass over the data computes the losses of all lanes at several
+recorded steps (`model`; step by step if there are callbacks). If a step size decays, the group gets
+new hyperparameters and tables in every round.
 
 **The affine form.** Kernels know nothing about algorithms. An algorithm's `query` and `update` are
 called on unit vectors, which gives c, A and b with ``w_md = c.S`` and ``S' = A S + b g``

@@ -22,7 +22,13 @@ from fedac.federation.schedule import Schedule
 from fedac.simulation.engines.linear.client_rounds import ClientRounds
 from fedac.simulation.engines.linear.coefficients import affine_form
 from fedac.simulation.engines.linear.kernels.interface import Rows, compile_interruptibly
-from fedac.simulation.engines.linear.model import compile_losses, losses, prepare, split
+from fedac.simulation.engines.linear.model import (
+    compile_losses,
+    losses,
+    prepare,
+    records_at_once,
+    split,
+)
 from fedac.simulation.engines.linear.rounds import (
     LaneGroup,
     LocalRounds,
@@ -61,14 +67,39 @@ def run(problem: Problem) -> Generator[list[Snapshot]]:
             actors.wait_until_warm()
         threads = stack.enter_context(Threads(problem.threads or get_num_threads()))
         context = replace(context, threads=threads, actors=actors)
+        yield []  # compilation is over
+        yield from _evaluated(context)
+
+
+def _evaluated(context: Context) -> Generator[list[Snapshot]]:
+    """Yield the records of all rounds with their losses, several records evaluated together."""
+    waiting: list[list[Snapshot]] = []
+    most = records_at_once(context)
+    try:
         for snapshots in _rounds(context):
-            alive = [snapshot for snapshot in snapshots if not snapshot.diverged]
-            if alive:
-                W = np.stack([problem.lanes[s.lane].output(s.state, s.step) for s in alive])
-                with np.errstate(over="ignore", invalid="ignore"):
-                    values = losses(context, W)
-                alive = [replace(s, loss=float(F)) for s, F in zip(alive, values, strict=True)]
-            yield [snapshot for snapshot in snapshots if snapshot.diverged] + alive
+            waiting.append(snapshots)
+            if len(waiting) == most:
+                together, waiting = waiting, []
+                yield from _with_losses(context, together)
+    except KeyboardInterrupt:
+        yield from _with_losses(context, waiting)
+        raise
+    yield from _with_losses(context, waiting)
+
+
+def _with_losses(context: Context, records: list[list[Snapshot]]) -> list[list[Snapshot]]:
+    """Return records with the losses of all lanes that have not diverged."""
+    lanes = context.problem.lanes
+    outputs = [
+        lanes[s.lane].output(s.state, s.step) for each in records for s in each if not s.diverged
+    ]
+    with np.errstate(over="ignore", invalid="ignore"):
+        found = iter(losses(context, np.stack(outputs)).tolist() if outputs else ())
+    return [
+        [s for s in each if s.diverged]
+        + [Snapshot(s.lane, s.step, s.state, loss=next(found)) for s in each if not s.diverged]
+        for each in records
+    ]
 
 
 @cache  # finding the libraries takes milliseconds
@@ -111,7 +142,7 @@ def warm_up(context: Context) -> None:
     )
     for _ in _rounds(replace(context, problem=small)):
         pass
-    compile_losses(context, len(problem.lanes))
+    compile_losses(context)
 
 
 def _takes_local_steps(group: LaneGroup, problem: Problem) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
@@ -22,8 +23,11 @@ from fedac.simulation.engines.linear.kernels.simd import Template, aligned, vect
 from fedac.simulation.engines.linear.workers import Context, sum_strands
 from fedac.validate import Array
 
+# Points that a pass over the data evaluates together.
 LANES = 16
 STRANDS = 16
+# Memory of the records that wait for one another.
+WAITING_BYTES = 2**26
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,19 +101,40 @@ def _custom(derivative: Any) -> Custom:
         ) from error
 
 
+def records_at_once(context: Context) -> int:
+    """Return how many records are evaluated together.
+
+    A pass over the data costs little more for `LANES` points than for one.
+    """
+    problem = context.problem
+    if problem.live:
+        return 1
+    states = sum(len(lane.algorithm.state_names) for lane in problem.lanes)
+    return max(1, min(LANES, WAITING_BYTES // (8 * context.model.dim * states)))
+
+
 def losses(context: Context, W: Array) -> Array:
     """Return F(W[k]) for every k, the outputs of lanes."""
-    means = _by_kernel(context, W) if _has_kernel(context) else _by_products(context, W)
-    return means + context.regularizer.values(W)
-
-
-def compile_losses(context: Context, count: int) -> None:
-    """Compile the kernel for `count` lanes by running it on no rows."""
+    evaluate: Callable[[Context, Array], Array] = _by_products
     if _has_kernel(context):
-        d = context.model.dim
-        for V in {vector_width(min(LANES, count - first)) for first in range(0, count, LANES)}:
-            P, total = aligned((d * V,), np.float64), aligned((STRANDS, V), np.float64)
-            steps.sum_losses(Template(np.float64, V), context.exact_rows, P, total, 0, 0)
+        evaluate = partial(_by_kernel, Template(np.float64, _width(context)))
+    means = [evaluate(context, W[k : k + LANES]) for k in range(0, len(W), LANES)]
+    return np.concatenate(means) + context.regularizer.values(W)
+
+
+def compile_losses(context: Context) -> None:
+    """Compile the kernel by running it on no rows."""
+    if _has_kernel(context):
+        V = _width(context)
+        P, total = aligned((context.model.dim * V,), np.float64), aligned((STRANDS, V), np.float64)
+        steps.sum_losses(Template(np.float64, V), context.exact_rows, P, total, 0, 0)
+
+
+def _width(context: Context) -> int:
+    """Return the number of points in a vector: always the same, so that one kernel is compiled."""
+    problem = context.problem
+    together = min(records_at_once(context), len(problem.records))
+    return vector_width(min(LANES, len(problem.lanes) * together))
 
 
 def _has_kernel(context: Context) -> bool:
@@ -122,23 +147,13 @@ def _has_kernel(context: Context) -> bool:
     return not (context.exact_rows.dense or own)
 
 
-def _by_kernel(context: Context, W: Array) -> Array:
-    n, d = len(context.exact_rows.y), W.shape[1]
-    means = np.empty(len(W))
-    for first in range(0, len(W), LANES):
-        chunk = W[first : first + LANES]
-        V = vector_width(len(chunk))
-        P = aligned((d, V), np.float64)
-        P[:, : len(chunk)] = chunk.T
-        total = aligned((STRANDS, V), np.float64)
-        lanes = Template(np.float64, V)
-        context.threads.run(
-            partial(steps.sum_losses, lanes, context.exact_rows, P.reshape(-1), total),
-            strands=STRANDS,
-            work=n,
-        )
-        means[first : first + LANES] = sum_strands(total)[: len(chunk)] / n
-    return means
+def _by_kernel(lanes: Template, context: Context, W: Array) -> Array:
+    n, V = len(context.exact_rows.y), len(lanes)
+    P, total = aligned((W.shape[1], V), np.float64), aligned((STRANDS, V), np.float64)
+    P[:, : len(W)] = W.T
+    kernel = partial(steps.sum_losses, lanes, context.exact_rows, P.reshape(-1), total)
+    context.threads.run(kernel, strands=STRANDS, work=n)
+    return sum_strands(total)[: len(W)] / n
 
 
 def _by_products(context: Context, W: Array) -> Array:

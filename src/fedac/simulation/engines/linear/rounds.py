@@ -122,8 +122,12 @@ class LaneGroup:
 
     def snapshots(self, step: int) -> list[Snapshot]:
         """Return the state of every lane."""
+        # One copy for all lanes.
+        state, server = (vectors.transpose(2, 1, 0).copy() for vectors in (self.state, self.server))
+        counts = [len(lane.algorithm.server) for lane in self.lanes]
         return [
-            Snapshot(index, step, self._state_of(place)) for place, index in enumerate(self.indices)
+            Snapshot(index, step, (*state[place], *server[place, : counts[place]]))
+            for place, index in enumerate(self.indices)
         ]
 
     def drop_diverged(self, step: int) -> list[Snapshot]:
