@@ -311,7 +311,7 @@ def names(write):
             ["--split", "iid", "-M", 4],
             "use either --workers or",
         ),
-        (["--split", "iid"], "--split iid needs --clients: how many clients there are"),
+        (["--split", "iid"], "--split iid needs --clients, the number of clients"),
         (["--dataset", ""], "--dataset is empty: A registered name"),
         (["--split", ""], "--split is empty: Split of the rows"),
         (["--clients", 6, "--split", ""], "--split is empty: Split of the rows"),

@@ -290,7 +290,7 @@ BAD = [
     (in_file(b"\xff\xfe\x00bad"), {}, "not a text file in UTF-8"),
     (in_file("a,a,y\n1,2,0\n3,4,1\n"), {}, "the column 'a' occurs twice"),
     (in_file("1 2 3\n", "t.libsvm"), {}, "'2' is not of the form index:value"),
-    (in_file("y\n1\n0\n"), {}, "there is no column besides y"),
+    (in_file("y\n1\n0\n"), {}, "there are no features, only y"),
     (in_file(b"PAR1 not really", "t.parquet"), {}, "is not a Parquet file"),
     (in_file(b"PK not really", "t.npz"), {}, "is not an archive of arrays"),
     (in_file(b"not an array", "X.npy"), {"target": [1]}, "is not an array of numbers"),

@@ -123,7 +123,7 @@ class Clients:
         return Clients(self._unique[self.owners[which]], labels, how=self.how)
 
     def count_labels(self, most: int | None = None) -> dict[str, Integers]:
-        """Return each client's number of rows by label; beyond `most`, rare labels are one."""
+        """Count each client's rows by label, with rare labels merged to leave at most `most`."""
         if self.labels is None:
             return {}
         kinds, kind, rows = np.unique(self.labels, return_inverse=True, return_counts=True)

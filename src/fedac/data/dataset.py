@@ -99,7 +99,7 @@ class Dataset:
 
     @property
     def kind(self) -> str:
-        """``"binary"``, ``"multiclass"`` or ``"real"``: what the targets are."""
+        """The kind of targets: ``"binary"``, ``"multiclass"`` or ``"real"``."""
         if not self.classes:
             return REAL
         return BINARY if len(self.classes) == 2 else MULTICLASS
@@ -113,7 +113,7 @@ class Dataset:
         return np.array(self.classes)[codes.astype(np.intp)]
 
     def describe_target(self) -> str:
-        """Return what the targets are, such as ``10 classes: 0, 1, 2, 3, ...``."""
+        """Describe the targets, such as ``10 classes: 0, 1, 2, 3, ...``."""
         if not self.classes:
             return f"real targets from {self.y.min():g} to {self.y.max():g}"
         few = [shorten(label) for label in as_text(np.array(self.classes[:4]))]
@@ -134,7 +134,8 @@ def encode_target(
     """Return targets as numbers, and the labels of their classes; () if they are real.
 
     Two different values of any kind are classes, and so are texts, booleans, categories, and few
-    whole numbers without gaps. With `classes`, those of the training data are used.
+    whole numbers without gaps. Pass the training data's `classes` to encode a test set in the same
+    way.
     """
     array, order = _as_array(values, where)
     if classes is not None:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 OPENERS: dict[str, Any] = {".bz2": bz2.open, ".gz": gzip.open, ".xz": lzma.open}
 
-# Only one chunk is searched for a bad line, or in memory both sparse and dense.
+# At most one chunk is searched for a bad line or held in both sparse and dense form.
 CHUNK_BYTES = 1 << 24
 # An entry takes 12 bytes in sparse storage and 8 in dense: dense wins from about half full.
 DENSE_ABOVE = 0.5

@@ -107,8 +107,8 @@ def load(
     Parameters
     ----------
     source : str, Path or object
-        - A name: ``synthetic``, ``digits``, ``a9a``, ...; ``fedac data list`` shows them all. What
-          is not on this machine is downloaded.
+        - A name: ``synthetic``, ``digits``, ``a9a``, ...; ``fedac data list`` shows them all.
+          Missing files are downloaded.
         - A file: CSV or TSV with or without a header, Parquet, NPZ with arrays X and y, NPY (then
           `target` is the other file), or LIBSVM. All but NumPy's may be compressed (.gz, .bz2,
           .xz). For a file that is named like a data set, write ``./a9a``.

@@ -216,7 +216,7 @@ def _fill_empty_clients(owners: Integers, N: int, rng: np.random.Generator) -> I
     """Give a row to each client without one, always from the client that has the most."""
     counts = np.bincount(owners, minlength=N)
     empty = np.flatnonzero(counts == 0)
-    # The largest size to which cutting down larger clients frees enough rows.
+    # The largest cap on client sizes that frees enough rows.
     sizes = range(1, int(counts.max()) + 1)
     low = bisect_right(sizes, -len(empty), key=lambda size: -np.maximum(counts - size, 0).sum())
     freed = np.maximum(counts - low, 0)

@@ -1,7 +1,7 @@
 """Tables and arrays of any origin as data sets: files, frames, pairs of arrays, other libraries.
 
-Every table becomes a pandas frame. Its number columns are features as they are, and every value of
-its other columns becomes a feature of its own ("city=oslo").
+Every table becomes a pandas frame. Numeric columns become features unchanged. Other columns are
+one-hot encoded, with one feature per distinct value ("city=oslo").
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Columns:
 
     @property
     def are_numbers(self) -> NDArray[np.bool_]:
-        """Which features are numbers of the table, and not categories."""
+        """Mask of the features that come from numeric columns."""
         flags = [
             values is None
             for _, values in self.features
@@ -167,7 +167,7 @@ def _from_frame(
     if columns is None:
         features = [column for column in known if column not in used]
         if not features:
-            raise DataError(f"{name}: there is no column besides {' and '.join(used)}")
+            raise DataError(f"{name}: there are no features, only {' and '.join(used)}")
         columns = Columns(
             target if isinstance(target, str) else None,
             client if isinstance(client, str) else None,
@@ -287,7 +287,7 @@ def _numbers(column: Series[Any], name: str) -> NDArray[np.float64]:
 def _one_hot(
     column: Series[Any], categories: tuple[Any, ...], name: str
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Return the place of every value among the categories, and 1, or 0 if it is not there."""
+    """Return the index of each value's category, and 1.0, or 0.0 for an unknown value."""
     from pandas import Index
 
     places = Index(categories).get_indexer(column.tolist())
@@ -296,7 +296,7 @@ def _one_hot(
         first = column.tolist()[int(np.argmax(unknown))]
         warnings.warn(
             f"{name}, column '{column.name}': {unknown.sum()} rows have values that the training "
-            f"data does not have, such as '{shorten(str(first))}'; they count as none of them",
+            f"data does not have, such as '{shorten(str(first))}'; all of their indicators are 0",
             ColumnsWarning,
             stacklevel=6,
         )
@@ -304,7 +304,7 @@ def _one_hot(
 
 
 def standardize(data: Dataset, *others: Dataset) -> list[Dataset]:
-    """Shift and scale the number columns of `data` to mean 0 and variance 1; others likewise."""
+    """Scale numeric columns of `data` to mean 0 and variance 1; transform `others` the same way."""
     from scipy.sparse import csr_array, hstack
 
     if data.columns is not None:
@@ -377,7 +377,7 @@ def _read_delimited(path: Path, kind: str) -> DataFrame:
 
 
 def _is_header(lines: list[list[str]]) -> bool:
-    """Return whether the first line names the columns: no number there, unlike below it."""
+    """Check for a header: no numbers, and names that all differ or numbers in the last line."""
     if any(map(_is_number, lines[0])):
         return False
     return len(set(lines[0])) == len(lines[0]) or any(map(_is_number, lines[-1]))

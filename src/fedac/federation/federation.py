@@ -105,7 +105,7 @@ class Federation:
         """Return the number of single-row gradients that one run takes in a round."""
         if self.batch is not None:
             return self.taking_part * self.batch * this_round.gap
-        if self.clients is None:  # all have the same rows: one stands for all
+        if self.clients is None:  # all have the same rows: count one worker
             return self.n * this_round.gap
         return int(self.sizes(self.members(this_round.number)).sum()) * this_round.gap
 

@@ -189,9 +189,10 @@ class Link:
 def slowest(
     stragglers: str, rounds: int, seed: int, M: int, taking_part: int, paces: tuple[float, ...] = ()
 ) -> Array:
-    """Return, for each round, the factor by which the slowest participant exceeds a usual step.
+    """Return for each round how much longer than usual the slowest participant's steps take.
 
-    `paces` has the relative duration of each client's usual step. Default: 1 for all.
+    The result is a factor. `paces` has the relative duration of each client's usual step.
+    Default: 1 for all.
     """
     spread = _spread(stragglers)
     if not spread and (not paces or taking_part == M):

@@ -48,7 +48,7 @@ from fedac.federation.spec import WEIGHTINGS
 from fedac.validate import unknown_name
 
 Quantize = Callable[[Vector, int], Vector]
-"""Return what arrives of vector number t of a message: ``quantize(vector, t)``."""
+"""``quantize(vector, t)`` returns vector number t of a message as the server receives it."""
 
 
 def leave(
@@ -69,7 +69,7 @@ def leave(
 def compress(
     algorithm: Algorithm, message: State, sequences: State, memory: State, quantize: Quantize
 ) -> tuple[State, State]:
-    """Return a message as the server receives it, and the client's memory of what it sent."""
+    """Return a message as the server receives it, and the client's memory updated to match."""
     bases = algorithm.bases(sequences)
     sent = tuple(
         base + quantize(vector - base, t)

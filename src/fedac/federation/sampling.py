@@ -62,7 +62,8 @@ def sample_batch(
 ) -> npt.NDArray[np.int64]:
     """Return the `batch` rows that each worker m draws at step t, with replacement, from n.
 
-    The result has one more axis than m and n. With batch=1 the rows are those of `sample_index`.
+    The result has one more axis than m and n. With batch=1 it draws the same rows as
+    `sample_index`.
 
     Examples
     --------

@@ -96,7 +96,10 @@ class ProblemOptions:
         None, "Strong-convexity estimate (default: l2).", float, above=0, absent=None, json=False
     )
     precision: str = _option(
-        "float32", "Of local states: float32 or float64.", words=("float32", "float64"), json=False
+        "float32",
+        "Precision of local states: float32 or float64.",
+        words=("float32", "float64"),
+        json=False,
     )
 
 
@@ -258,17 +261,17 @@ class Spec(
 
 @dataclass(frozen=True, kw_only=True)
 class RunSpec(Spec):
-    """One run, with what was found when its data was loaded.
+    """One run, with the hashes of its loaded data.
 
     ``dataset``, ``split`` and ``test`` are the names of what was loaded.
     """
 
     M: int = _option(1, "Number of workers or clients.", int)
-    data_hash: str = _option("", "Of the objective: rows, loss, l2 and intercept.")
-    rows_hash: str = _option("", "Of the rows alone.", absent="", in_key=False)
-    split_hash: str = _option("", "Of the clients' rows.", absent="")
-    test_hash: str = _option("", "Of the test rows.", absent="")
-    fingerprint: str = _option("", "Of the algorithm.", absent="")
+    data_hash: str = _option("", "Hash of the objective: rows, loss, l2 and intercept.")
+    rows_hash: str = _option("", "Hash of the rows alone.", absent="", in_key=False)
+    split_hash: str = _option("", "Hash of the clients' rows.", absent="")
+    test_hash: str = _option("", "Hash of the test rows.", absent="")
+    fingerprint: str = _option("", "Hash of the algorithm.", absent="")
 
     @property
     def K(self) -> int:
@@ -341,12 +344,12 @@ class OptionSet:
 
     without: tuple[str, ...] = ()  # fields that it does not have
     several: tuple[str, ...] = ()  # fields that take several values
-    names: Mapping[str, str] = field(default_factory=dict)  # what it calls some fields
-    defaults: Mapping[str, Any] = field(default_factory=dict)  # other than those of the Spec
+    names: Mapping[str, str] = field(default_factory=dict)  # its own names for some fields
+    defaults: Mapping[str, Any] = field(default_factory=dict)  # where they differ from the Spec's
     needed: tuple[str, ...] = ()  # fields without a default
-    overrides: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # of their Option
+    overrides: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # of an Option
     spell: Callable[[str], str] = str  # how messages write a name: --local-steps
-    locate: Callable[[str], str] = lambda name: ""  # what messages begin with: file and line
+    locate: Callable[[str], str] = lambda name: ""  # the start of messages: file and line
 
     def fields(self) -> dict[str, Option]:
         """Return the accepted options by the names of the fields."""

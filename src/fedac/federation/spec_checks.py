@@ -182,7 +182,7 @@ def _workers_or_clients(one: Any, spelled: Spelled) -> None:
         )
     if one.split is not None:
         if one.clients is None and is_split(one.split):
-            raise InputError(f"{split} {one.split} needs {clients}: how many clients there are")
+            raise InputError(f"{split} {one.split} needs {clients}, the number of clients")
         check_clients(one.clients, one.split, one.split_seed)
 
 

@@ -20,7 +20,7 @@ from fedac.objectives.linear_model import LinearModel
 from fedac.objectives.minimizer import optimum
 from fedac.validate import Array
 
-# How many numbers of the client gradients are in memory at a time.
+# Maximum number of gradient entries in memory at a time.
 BLOCK = 10**7
 # Multiplications beyond which Hessians are not computed, because that would take many minutes.
 MOST_WORK = 10**12

@@ -41,7 +41,7 @@ class DataObjective(ConvexObjective):
     intercept: bool
     classes: tuple[Any, ...]  # the labels of the classes; () for real targets
     weights: Array | None  # of the rows, 1 on average; None: all the same
-    # What margins predict: probabilities, the target itself, or (the empty text) neither.
+    # What margins predict: probabilities, the target itself, or neither (an empty string).
     predicts: ClassVar[str] = ""
 
     @abstractmethod
@@ -53,7 +53,7 @@ class DataObjective(ConvexObjective):
         """Return labels as `self.y` has them."""
 
     def margins(self, w: Array, X: Matrix | None = None) -> Array:
-        """Return x.w for all rows, or for those of X."""
+        """Return x.w for the rows of X (default: the model's own rows)."""
         margins: Array = (self.X if X is None else X) @ w
         return margins
 

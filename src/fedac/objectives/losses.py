@@ -1,8 +1,8 @@
 """The losses of linear models: formulas, and the built-in l2-regularized objectives.
 
-A formula is a type without values, written once for NumPy and for the compiled kernels, each of
-which is compiled for one loss. It uses operators and the few functions below, which call NumPy and
-SciPy on arrays and are overloaded for the vectors of the fast engine
+A formula is an empty named tuple with static methods. It is written once, for NumPy and for the
+compiled kernels, each of which is compiled for one loss. It uses operators and the few functions
+below, which call NumPy and SciPy on arrays and are overloaded for the vectors of the fast engine
 (`simulation/engines/linear/kernels/losses.py`). The margin is ``z = x.w``, the target ``y``.
 """
 
@@ -278,8 +278,8 @@ class PoissonRegression(_BuiltIn):
     """F(w) = 1/n sum_i [exp(x_i.w) - y_i x_i.w] + l2/2 ||w||^2 with counts y_i.
 
     The expectation of a count is exp(x_i.w). The curvature grows with it, so no L holds
-    everywhere, and the paper's theorems do not apply: `smoothness` is that of rows whose
-    expectation is the mean count, a scale for step sizes.
+    everywhere, and the paper's theorems do not apply: `smoothness` assumes that every prediction is
+    the mean count, which gives step sizes a scale.
 
     Examples
     --------
@@ -353,7 +353,7 @@ TITLES = {
 
 
 def describe_target(data: Dataset, loss: str) -> str:
-    """Return what the targets are and what is made of them.
+    """Describe the targets and the model that fits them.
 
     >>> describe_target(Dataset("d", np.eye(3), ["no", "yes", "no"]), "logistic")
     '2 classes: no, yes; logistic regression'
@@ -364,7 +364,7 @@ def describe_target(data: Dataset, loss: str) -> str:
 
 
 def choose_loss(data: Dataset, loss: str | None) -> str:
-    """Return the loss that follows from the targets, unless one is given that fits them."""
+    """Return `loss` after checking that it suits the targets. Default: by the kind of targets."""
     if loss is None:
         return BY_KIND[data.kind]
     is_classes = loss in ("logistic", "squared-hinge", "softmax")

@@ -19,13 +19,13 @@ from fedac.validate import Array, as_data
 
 
 def accuracy(z: Array, y: Array) -> float:
-    """Return the share of rows whose class has the largest margin, or whose margin has its sign."""
+    """Return the share of rows that are classified correctly."""
     right = z.argmax(axis=1) == y if z.ndim == 2 else y * z > 0
     return float(right.mean())
 
 
 def auc(z: Array, y: Array) -> float:
-    """Return the share of pairs of one row of each class in which the positive one is higher.
+    """Return the probability that a positive row has a larger margin than a negative one.
 
     A tie counts half.
     """
@@ -92,7 +92,9 @@ class HeldOut:
         labels = as_data("y of the test set", y) if not model.classes else model.encode(y)
         if isinstance(rows, sp.csr_array):
             if given > columns:
-                message = f"the test set has {given} columns, the data has {columns}: the rest is"
+                message = (
+                    f"the test set has {given} columns, the data has {columns}: extra ones are"
+                )
                 warnings.warn(f"{message} ignored", ColumnsWarning, stacklevel=4)
             known = rows[:, :columns]
             arrays = (known.data, known.indices, known.indptr)

@@ -50,7 +50,9 @@ def optimum(objective: Objective) -> Optimum:
     (array([1., 2.]), 0.0)
     """
     if not hasattr(objective, "hessian_product"):
-        raise NoOptimumError(f"{type(objective).__name__} has no Hessian to find its optimum with")
+        raise NoOptimumError(
+            f"{type(objective).__name__} has no hessian_product, which finding its optimum needs"
+        )
     convex = cast(ConvexObjective, objective)
     path = cache_dir() / "optimum" / f"{convex.fingerprint()}.npy"
     w = _read(path, convex)

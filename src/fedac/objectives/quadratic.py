@@ -17,8 +17,8 @@ from fedac.validate import Array, as_numbers, content_hash, require_nonnegative
 class NoisyQuadratic(ConvexObjective):
     """F(w) = 1/2 sum_j h_j (w_j - w*_j)^2 with stochastic gradients grad F(w) + noise.
 
-    The noise is N(0, sigma^2/d I), so that E||noise||^2 = sigma^2 everywhere. It is a pure
-    function of the row's number, of which there are 2^62: runs are exactly repeatable.
+    The noise is N(0, sigma^2/d I), so that E||noise||^2 = sigma^2 everywhere. It is a pure function
+    of the row number, which is below 2^62, so runs are exactly repeatable.
 
     Parameters
     ----------
