@@ -85,7 +85,7 @@ LONG = b"x" * 99
         (b"1 1", "line 3: '1' is not of the form index:value"),
         (b"1 a:1", "line 3: 'a:1': the feature index must be a whole number from 1 to 9"),
         (b"1 1.5:1", "line 3: '1.5:1': the feature index must be a whole number from 1 to 9"),
-        (b"1 0:1 1:2", "line 3: '0:1': the feature index must be a whole number from 1 to 9"),
+        (b"1 0:1 1:2", "a whole number from 1 to 9; scikit-learn writes it with zero_based=False"),
         (b"1 -4:1", "line 3: '-4:1': the feature index must be a whole number from 1 to 9"),
         (b"1 10:1", "line 3: '10:1': the feature index must be a whole number from 1 to 9"),
         (b"1 5:1 2:1", "line 3: '2:1': feature indices must ascend, but 5 came before"),

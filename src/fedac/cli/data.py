@@ -43,7 +43,7 @@ def list_sets() -> None:
         ],
         words={"name", "where", "note"},
         caption="Downloads are verified by their checksum if one is published, else by their "
-        "shape.",
+        "shape. Your own data: --dataset FILE (CSV, TSV, Parquet, NPZ or LIBSVM).",
     )  # fmt: skip
 
 

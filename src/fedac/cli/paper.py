@@ -45,9 +45,7 @@ WITHOUT_EPSILON = (
     "Folder for the store, the figures and the report; created if missing.",
     default="fedac-reproduction",
 )
-@click.option(
-    "--dataset", help="Use this data set instead of the paper's: a name or a LIBSVM file."
-)
+@click.option("--dataset", help="Use this data set instead of the paper's: a name or a file.")
 @click.option(
     "--seeds", default="1", help="Seeds, separated by commas. Several give a line with a band."
 )

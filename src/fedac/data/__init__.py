@@ -1,4 +1,4 @@
-"""Data sets: LIBSVM files, registered names and generated data."""
+"""Data sets: your tables, arrays and files, registered names and generated data."""
 
 from fedac.data.clients import Clients
 from fedac.data.dataset import Dataset

@@ -237,7 +237,9 @@ def _line_fault(tokens: list[bytes], largest: int) -> str | None:
         if token.count(b":") != 1 or not tail:
             return f"{_quote(token)} is not of the form index:value"
         if not (head.isdigit() and len(head) <= MOST_DIGITS and 1 <= int(head) <= largest):
-            return f"{_quote(token)}: the feature index must be a whole number from 1 to {largest}"
+            advice = "; scikit-learn writes it with zero_based=False" * (head == b"0")
+            must = f"must be a whole number from 1 to {largest}"
+            return f"{_quote(token)}: the feature index {must}{advice}"
         if int(head) <= last:
             return f"{_quote(token)}: feature indices must ascend, but {last} came before"
         if fault := _number_fault(tail):

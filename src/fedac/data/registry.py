@@ -77,14 +77,28 @@ SOURCES = {
     for source in (
         Source("a1a", "a1a", 1_605, 123, "census income, small", A1A_SHA256),
         Source("a9a", "a9a", 32_561, 123, A9A_NOTE, A9A_SHA256),
-        Source("breast-cancer", "breast-cancer.csv.gz", 569, 30, "benign or malignant (CC BY 4.0)"),
+        Source(
+            "breast-cancer",
+            "breast-cancer.csv.gz",
+            569,
+            30,
+            "two classes: benign, malignant (CC BY 4.0)",
+        ),
         Source("covtype", "covtype.libsvm.binary.scale.bz2", 581_012, 54, "forest cover, scaled"),
-        Source("diabetes", "diabetes.csv.gz", 442, 10, "progression of a disease, real targets"),
-        Source("digits", "digits.csv.gz", 1_797, 64, "8 x 8 images of ten digits (CC BY 4.0)"),
+        Source("diabetes", "diabetes.csv.gz", 442, 10, "real targets: progression of a disease"),
+        Source(
+            "digits", "digits.csv.gz", 1_797, 64, "ten classes: 8 x 8 images of digits (CC BY 4.0)"
+        ),
         Source("epsilon", "epsilon_normalized.xz", 400_000, 2_000, "dense; needs 10 GB of memory"),
-        _idx("fashion-mnist", "fashion", "28 x 28 images of clothes", FASHION_URL, FASHION_SHA256),
+        _idx(
+            "fashion-mnist",
+            "fashion",
+            "ten classes: 28 x 28 images of clothes",
+            FASHION_URL,
+            FASHION_SHA256,
+        ),
         Source("ijcnn1", "ijcnn1.bz2", 49_990, 22, "IJCNN 2001 challenge"),
-        _idx("mnist", "mnist", "28 x 28 images of ten digits", MNIST_URL, MNIST_SHA256),
+        _idx("mnist", "mnist", "ten classes: 28 x 28 images of digits", MNIST_URL, MNIST_SHA256),
         Source("mushrooms", "mushrooms", 8_124, 112, "edible or poisonous"),
         Source("phishing", "phishing", 11_055, 68, "phishing web sites"),
         Source("rcv1", "rcv1_train.binary.bz2", 20_242, 47_236, "news stories, very sparse"),
