@@ -419,7 +419,7 @@ def test_shards_and_jobs(fedac, grid, tmp_path):
     ("options", "saying"),
     [
         (["--jobs", 0], "jobs must be a whole number, at least 1"),
-        (["--jobs", 2, "--on", "ray"], "leave them out on Ray"),
+        (["--jobs", 2, "--on", "ray"], "omit it on Ray"),
         (["--on", "slurm"], "not on 'slurm'"),
         (["--ray-address", "127.0.0.1:1"], "needs on='ray'"),
         (["--on", "ray", "--ray-address", ""], "the address of the Ray cluster is empty"),

@@ -144,7 +144,7 @@ def test_notes_say_how_it_was_made(made_up):
     assert (notes["clients"], notes["split"]) == ("10", "label")
     assert notes["participation"] == "2 in every round"
     assert notes["link"].startswith("wan: a round trip takes 50 ms")
-    assert notes["budget"] == "4 s, in which every run ends"
+    assert notes["budget"] == "4 s, the time of the shortest run"
     assert notes["tuning"].startswith("20 settings for each method, K and wire on seed 1")
     assert " again on seeds 4 and 5. " in notes["tuning"]
     assert notes["fresh seeds"].startswith("2, 3: ")

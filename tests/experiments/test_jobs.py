@@ -204,8 +204,8 @@ def test_a_worker_that_cannot_start_is_an_error_at_once(tmp_path, monkeypatch):
     [
         ({"jobs": 0}, "jobs must be a whole number, at least 1, got 0"),
         ({"jobs": 10**6}, "jobs must be at most 1024, got 1000000"),
-        ({"on": "slurm"}, "runs on 'ray' or, without on, on this machine, not on 'slurm'"),
-        ({"on": "ray", "jobs": 2}, "leave them out on Ray"),
+        ({"on": "slurm"}, "on must be 'ray', or omitted to run on this machine; got 'slurm'"),
+        ({"on": "ray", "jobs": 2}, "omit it on Ray"),
         ({"ray_address": "127.0.0.1:1"}, "needs on='ray'"),
     ],
 )

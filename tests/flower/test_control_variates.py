@@ -279,7 +279,7 @@ def test_two_nodes_with_one_number_are_told_apart():
     grid.configs[2]["partition-id"] = 0
     result = federation.run("scaffold", 2, grid=grid, evaluate_every=0)
     assert [(row.good, row.bad) for row in result.history.rounds] == [(4, 1)] * 2
-    assert "node 1 is partition 0 already" in result.history.dropped[0].reason
+    assert "node 1 already is partition 0" in result.history.dropped[0].reason
 
 
 # -- what control variates do not survive ------------------------------------------------------

@@ -135,7 +135,7 @@ def test_checkpoints_hold_what_the_wrapper_made_and_resume(federation, vector, w
 def test_flowers_own_loop_is_refused_before_any_node_is_asked(federation, wrap):
     grid, strategy = federation.grid(), federation.strategy()
     for started in (wrap(strategy), strategy):
-        with pytest.raises(InputError, match=r"not for Flower's own loop.*wrapper=private"):
+        with pytest.raises(InputError, match=r"cannot use Flower's own loop.*wrapper=private"):
             Strategy.start(started, grid, federation.initial_arrays(), num_rounds=2)
     assert grid.asked == []
 

@@ -1,1 +1,1 @@
-"""Experiments: what is run, what is kept, what is drawn."""
+"""Experiments: sweeps and their store, comparisons, reports and the paper's figures."""

@@ -280,7 +280,7 @@ def label_of(name: str) -> str:
 
 
 def with_unique_names(runs: pd.DataFrame) -> pd.DataFrame:
-    """Return the runs with a `dataset`, an `algorithm` and a `split` that mean one thing each.
+    """Return the runs with unambiguous names in `dataset`, `algorithm` and `split`.
 
     If two of them share a name, part of their hash is added, and so are a loss other than logistic,
     an intercept, and a mu other than l2. The new column `federation` names the unusual options.
@@ -302,7 +302,7 @@ def _dataset_names(runs: pd.DataFrame) -> list[str]:
     shared |= {name for (name, *_), hashes in same_options.items() if len(hashes) > 1}
     names = {}
     for p in problems:
-        # The name of the paper's data set is its own.
+        # The plain name a9a is reserved for the paper's data set.
         papers = p.rows_hash == A9A_ROWS or p.data_hash in A9A.values()
         other = not papers if p.dataset == "a9a" else p.dataset in shared
         name = p.dataset + (f" ({(p.rows_hash or p.data_hash)[:6]})" if other else "")

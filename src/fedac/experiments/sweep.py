@@ -75,7 +75,7 @@ class GroupsFailedError(RuntimeError):
 
 
 def run(grid: Spec, store: Store, *, shard: Shard | None = None, **where: Any) -> Summary:
-    """Load the data of a grid and run what the store lacks of it.
+    """Load the data of a grid and run the runs that the store does not have yet.
 
     `shard` is the part of the grid to run (default: all of it); `where` are the keywords of
     `run_groups`.
@@ -103,7 +103,7 @@ def run_groups(
     on_progress: Callable[[Progress], object] = lambda progress: None,
     **where: Any,
 ) -> Summary:
-    """Run what the store lacks of some groups; Ctrl-C raises `SweepInterrupted`.
+    """Run the runs of some groups that the store lacks; Ctrl-C raises `SweepInterrupted`.
 
     Parameters
     ----------
@@ -168,9 +168,9 @@ def choose_runner(
 
 
 def require_where(jobs: int | None, on: str | None, ray_address: str | None) -> None:
-    """Refuse options that contradict each other."""
+    """Raise InputError for options that contradict each other."""
     if on not in (None, "ray"):
-        raise InputError(f"a sweep runs on 'ray' or, without on, on this machine, not on '{on}'")
+        raise InputError(f"on must be 'ray', or omitted to run on this machine; got '{on}'")
     if on is None and ray_address is not None:
         raise InputError("the address of a Ray cluster needs on='ray'")
     if ray_address is not None:
@@ -178,7 +178,7 @@ def require_where(jobs: int | None, on: str | None, ray_address: str | None) -> 
     if jobs is None:
         return
     if on is not None:
-        raise InputError("jobs are processes of this machine: leave them out on Ray")
+        raise InputError("jobs sets the processes on this machine: omit it on Ray")
     if require_count("jobs", jobs) > MOST_JOBS:
         raise InputError(f"jobs must be at most {MOST_JOBS}, got {jobs}")
 

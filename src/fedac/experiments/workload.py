@@ -31,7 +31,7 @@ from fedac.simulation.simulator import make_problem, run_problem, warn_about
 # Runs that share data, federation, K and seed, so draws: one call of the engine runs them all.
 Group = tuple[RunSpec, ...]
 
-# The first algorithms, which keys name without a fingerprint. Never edit a line.
+# The original algorithms, whose runs have no fingerprint in their keys. Never edit a line.
 WITHOUT_FINGERPRINT = {
     "fedac-i": "16689dda8adb3293",
     "fedac-ii": "d752af7bacfc6082",
@@ -113,7 +113,7 @@ class Workload:
         return sum(queries(run, self.objective.n_samples) for run in runs)
 
     def disguised(self, runs: Iterable[RunSpec]) -> int:
-        """Return how many of some runs are FedAvg to their end, though their method is FedAc."""
+        """Return how many runs use FedAc but degenerate to FedAvg in every round."""
 
         def disguised(run: RunSpec) -> bool:
             decay, last = Decay(run.eta, run.decay) if run.decay else None, run.T // run.K - 1
@@ -144,7 +144,8 @@ class Workload:
     ) -> Result:
         """Simulate runs that differ in algorithm and step size only, in one call of the engine.
 
-        `how` are keywords of `make_problem` and `run_problem`. `quiet`: do not warn of step sizes.
+        `how` are keywords of `make_problem` and `run_problem`. `quiet`: no warnings about step
+        sizes.
         """
         on_engine = {name: how.pop(name) for name in ("engine", "callbacks") if name in how}
         pairs = (
@@ -276,7 +277,7 @@ def list_groups(spec: Spec, task: Workload, data: Dataset) -> list[Group]:
 
 @lru_cache(maxsize=4096)  # a comparison asks for every run
 def key_fingerprint(algorithm: Algorithm) -> str:
-    """Return the fingerprint of an algorithm in keys; empty for the first algorithms."""
+    """Return the fingerprint of an algorithm in keys; empty for the original algorithms."""
     found = fingerprint(algorithm)
     return "" if WITHOUT_FINGERPRINT.get(algorithm.name) == found else found
 

@@ -209,9 +209,9 @@ class TuningOptions:
     )  # fmt: skip
     budget: str | None = _option(
         None,
-        "'100 rounds', '2MB' or '60s'. Default: the whole run with --target; without it, the time "
-        "in which every run ends. With --target it ranks only methods that did not reach it. MB: "
-        "sent and received by a client that is present in every round.",
+        "'100 rounds', '2MB' or '60s'. Default: the whole run with --target, otherwise the time of "
+        "the shortest run. With --target it ranks only methods that did not reach it. MB: sent "
+        "and received by a client that is present in every round.",
         stored=False,
     )
     tries: int = _count(

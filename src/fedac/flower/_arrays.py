@@ -161,7 +161,7 @@ def read_compressed(
 
 
 def require_like(found: NamedArrays, expected: NamedArrays) -> None:
-    """Refuse arrays with other keys, types or shapes."""
+    """Reject arrays with other keys, types or shapes."""
     _require_keys(found, expected)
     for key, array in expected.items():
         mine = found[key]
@@ -179,7 +179,7 @@ def _require_keys(found: Mapping[str, Any], expected: NamedArrays) -> None:
 
 
 def require_finite(arrays: NamedArrays) -> None:
-    """Refuse arrays with NaN or infinite entries."""
+    """Reject arrays with NaN or infinite entries."""
     for key, array in arrays.items():
         if not np.isfinite(array).all():
             raise BadArraysError(f"not finite: {key}")

@@ -145,7 +145,7 @@ class InProcessGrid(Grid):
 
     @property
     def run(self) -> Run:
-        """The run; until one is set, it has a number and nothing else."""
+        """The run; a placeholder with only an id until `set_run` is called."""
         return self._run
 
     def create_message(

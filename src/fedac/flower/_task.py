@@ -121,7 +121,7 @@ class Task:
         return Algorithm(sequences=self.algorithm.local_sequences, **same)
 
     def require_steps(self, steps: int) -> None:
-        """Refuse a number of local steps that the algorithm does not allow."""
+        """Reject a number of local steps that the algorithm does not allow."""
         if self.exact and steps != self.local_steps:
             raise InputError(
                 f"the output of '{self.algorithm.name}' counts local steps: a client must take "

@@ -185,7 +185,7 @@ class Result:
         return np.searchsorted(np.cumsum((0, *self.schedule.gaps)), run.steps)
 
     def megabytes_of(self, run: Run) -> Array:
-        """Return the megabytes sent and received before each record by an always present client."""
+        """Return the megabytes of a client that is present in every round, before each record."""
         return self._costs(run, Link()).megabytes[self.rounds_of(run)]
 
     def seconds_of(self, run: Run, link: Link | str) -> Array:
@@ -230,8 +230,8 @@ class Result:
     ) -> Axes:
         """Plot suboptimality against rounds, one line per run, and return the axes.
 
-        `against` may also be "megabytes" of an always present client, or "seconds" on a link. If
-        the objective has no minimum, losses are plotted instead.
+        `against` may also be "megabytes" of a client that is present in every round, or "seconds"
+        on a link. If the objective has no minimum, losses are plotted instead.
         """
         costs: dict[str, Callable[[Run], Array | npt.NDArray[np.int64]]] = {
             "rounds": self.rounds_of,

@@ -37,7 +37,7 @@ OPTIONS = OptionSet(
              "client", "split_seed", "algorithm", "eta", "decay", "test", "test_clients", "link",
              "target", "budget", "tries", "repeats"),
     names={"workers": "M", "local_steps": "K", "steps": "T"},
-    # The limits of the command are against typos.
+    # The command has these limits only to catch typos.
     overrides={name: {"most": None} for name in ("workers", "local_steps", "steps", "rounds")},
 )  # fmt: skip
 # Keywords of other libraries, and ours.

@@ -1,4 +1,4 @@
-"""What the paper proves, as functions.
+"""The paper's theorems, lemmas and bounds as functions.
 
 Examples
 --------

@@ -98,9 +98,9 @@ def bound_with_logs(
 
 @contextmanager
 def valid(letters: Mapping[str, float]) -> Iterator[dict[str, float]]:
-    """Check the letters of a formula, and explain if it fails because of their size.
+    """Check the letters of a formula, and explain a failure caused by very large or small ones.
 
-    Gives them as floats: NumPy's integers would silently overflow in the eighth power of T.
+    Yields them as floats: NumPy's integers would silently overflow in the eighth power of T.
     """
     for name, value in letters.items():
         if name in ("M", "K", "T") and require_positive(name, value) < 1:

@@ -110,7 +110,7 @@ class Constants:
 def estimate(
     objective: ConvexObjective, start: npt.ArrayLike | None = None, *, bounded: bool = False
 ) -> Constants:
-    """Estimate the constants of an objective. Default start: the one of the published runs.
+    """Estimate the constants of an objective. Default start: as in the published runs.
 
     sigma and sigma4 are measured at the start and at the optimum. Assumptions asm1 and asm2
     require them to hold everywhere, which no measurement can show. With `bounded` they are upper

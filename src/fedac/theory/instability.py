@@ -5,9 +5,9 @@ strongly convex F on which two runs of accelerated gradient descent, started eps
 by another factor of 2 (1 - 1/sqrt(kappa))^3 > 1.02 in every block of three steps. This is why
 FedAc gives up some acceleration. Units are mu = 1, so that L = kappa, and eps.
 
-One of the three steps of a block has curvature L. Which one is the argument `at_L`: 1 in the proof,
-which bounds w_ag - u_ag below by 1.02^K eps / 2 and w - u by 1.02^K eps; 0 for the constants that
-the theorem states, which are the other way round.
+One of the three steps of a block has curvature L. The argument `at_L` selects which: 1 in the
+proof, which bounds w_ag - u_ag below by 1.02^K eps / 2 and w - u by 1.02^K eps; 0 for the constants
+that the theorem states, which are the other way round.
 
 The neighbourhoods of the proof shrink with every block. For 60 blocks at kappa = 10^4 they are
 10^-628 wide, but doubles end at 10^-308, so trajectories are computed with mpmath, at a precision

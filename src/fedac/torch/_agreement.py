@@ -1,4 +1,4 @@
-"""Agreement between processes: what must be the same, and how all start from the same state."""
+"""Agreement between processes: checks that they match, and a common initial state."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def require_agreement(
     buffers: Sequence[Tensor],
     options: dict[str, Any],
 ) -> None:
-    """Refuse processes that differ now: later they would wait for each other."""
+    """Raise an error if processes differ, before they wait for each other forever."""
     # Before the first step all processes take rank 0's start; a mean makes them equal anyway.
     is_compared = optimizer.steps > 0 and not optimizer.takes_mean
     moved = [optimizer.snapshot(p) for p in trained if is_compared and optimizer.state.get(p)]
@@ -64,7 +64,7 @@ def require_agreement(
 
 
 def require_same_steps(headers: Sequence[Header]) -> None:
-    """Refuse workers that have taken different numbers of steps, unless they have finished."""
+    """Raise an error if unfinished workers have taken different numbers of steps."""
     if len({header.steps for header in headers if not header.finished}) > 1:
         advice = (
             ". All ranks must take the same number of steps, or train inside averages.join(). No "
@@ -76,7 +76,7 @@ def require_same_steps(headers: Sequence[Header]) -> None:
 def agree_on_settings(
     workers: Workers, headers: Sequence[Header], settings: list[list[float]], *, steps: int
 ) -> list[list[float]]:
-    """Return the settings of workers that have not finished; refuse such workers that differ."""
+    """Return the settings of unfinished workers; raise an error if they differ."""
     if len({header.digest for header in headers}) == 1:
         return settings
     # All workers see that digests differ, so all of them exchange their settings.
@@ -98,7 +98,7 @@ def settings_of(groups: Sequence[dict[str, Any]]) -> list[list[float]]:
 
 
 def require_close(name: str, by_rank: Sequence[list[list[float]]], advice: str = "") -> None:
-    """Refuse processes whose lr, mu or weight_decay differ by more than rounding."""
+    """Reject processes whose lr, mu or weight_decay differ by more than rounding."""
     first, *others = ([x for group in settings for x in group] for settings in by_rank)
     for other in others:
         pairs = zip(first, other, strict=False)
@@ -119,7 +119,7 @@ def describe_inner(optimizer: SequenceOptimizer) -> str:
 
 
 def local_steps_of(optimizer: SequenceOptimizer) -> int:
-    """Return the local steps of all groups, or refuse groups that differ."""
+    """Return the local steps of all groups, or raise an error if groups differ."""
     steps: set[int] = {group["local_steps"] for group in optimizer.param_groups}
     if len(steps) != 1:
         raise InputError(f"all parameter groups must have the same local_steps, got {steps}")
@@ -163,7 +163,7 @@ def are_equal(workers: Workers, tensors: Sequence[Tensor]) -> bool:
 def require_same_start(
     workers: Workers, optimizer: SequenceOptimizer, named: dict[Tensor, str]
 ) -> bool:
-    """Refuse processes that began the round with different states; return whether bits differ.
+    """Reject processes that began the round with different states; return whether bits differ.
 
     Rounding differs between machines, by much less than `CLOSE`.
     """

@@ -79,7 +79,7 @@ class InnerOptimizer:
         self.optimizer.state.update(_copy(self.first))
 
     def require_fit(self, saved: dict[str, Any]) -> None:
-        """Refuse a state dict that could not be loaded, before any process begins to load."""
+        """Reject a state dict that could not be loaded, before any process begins to load."""
         try:
             indices = [index for group in saved["param_groups"] for index in group["params"]]
             states = [saved["state"].get(index, {}) for index in indices]
@@ -210,7 +210,7 @@ class WrappedOptimizer(LocalOptimizer):
 
 
 def _require_server_rule(text: str) -> None:
-    """Refuse the name of anything but a server rule, and suggest the right one."""
+    """Reject the name of anything but a server rule, and suggest the right one."""
     name = parse_piece(text).name
     if name in SERVER_RULES:
         return

@@ -196,10 +196,10 @@ class BFloat16AllReduce(AllReduce):
 
 
 def is_gathered(wire: str, algorithm: Algorithm) -> bool:
-    """Check whether workers gather the messages of all, instead of an all-reduce.
+    """Check whether workers gather all messages instead of using an all-reduce.
 
-    Codes of int8 cannot be added. Sums of bfloat16 are rounded on their way, and where workers
-    remember what they sent, it must be what arrived: control variates would drift.
+    Codes of int8 cannot be added. An all-reduce rounds partial sums of bfloat16, so a worker's
+    memory of its message would not match what arrived, and control variates would drift.
     """
     remembers = bool(algorithm.echoes or algorithm.changes)
     return wire == INT8 or (wire == BFLOAT16 and remembers)

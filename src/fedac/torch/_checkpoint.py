@@ -115,8 +115,8 @@ def load(path: Path, rounds: Rounds, *, names: list[str] | None, missing: str) -
     """Load a checkpoint into the optimizers and buffers of all processes; return its content.
 
     Rank 0 reads it and broadcasts it; every rank reads its file with private state. For `missing`
-    see `Synchronizer.resume`. If one process cannot use it, all raise and none is changed; if there
-    is no file, with `MissingCheckpointError`.
+    see `Synchronizer.resume`. If one process cannot use it, all raise and none is changed. If there
+    is no file, they raise `MissingCheckpointError`.
     """
     optimizer, workers = rounds.optimizer, rounds.workers
     workers.activity = "resuming"
@@ -248,7 +248,7 @@ def _report(
 
 
 def _require_fit(content: dict[str, Any], rounds: Rounds, names: list[str] | None) -> None:
-    """Refuse a checkpoint of another optimizer or model."""
+    """Reject a checkpoint of another optimizer or model."""
     optimizer, buffers = rounds.optimizer, rounds.buffers.by_name()
     groups = optimizer.param_groups
     if len(content["groups"]) != len(groups):

@@ -144,7 +144,7 @@ class Workers:
         return x if self.node is None else sum(self._gather_in_node(x))
 
     def require_same_in_node(self, x: float) -> None:
-        """Refuse processes of one node with different parameters; x is their sum."""
+        """Reject processes of one node with different parameters; x is their sum."""
         sums = self._gather_in_node(x)
         if not np.allclose(sums, x, rtol=1e-5, equal_nan=True):
             raise InputError(
@@ -285,7 +285,7 @@ def _gather_numbers(mine: float, group: Any, device: torch.device) -> list[float
 
 
 def require_same(name: str, values: Sequence[object], advice: str = "") -> None:
-    """Refuse processes whose values, listed by rank, differ."""
+    """Reject processes whose values, listed by rank, differ."""
     ranks: dict[str, list[str]] = {}
     for rank, value in enumerate(values):
         text = str(value)

@@ -19,9 +19,9 @@ def traffic(
 ) -> int:
     """Return the bytes that all processes send together if each hands over `handed_over` bytes.
 
-    As gloo does it: in an all-reduce every part of the buffer goes around a ring of all processes
-    twice, each time without the last hop. Messages in int8 are gathered: each goes to all others;
-    so are those in bfloat16 of methods with control variates.
+    This follows gloo: in an all-reduce every part of the buffer goes around a ring of all processes
+    twice, each time without the last hop. Messages in int8 are gathered instead: each goes to all
+    other processes. So are bfloat16 messages of methods with control variates.
 
     Examples
     --------

@@ -12,8 +12,8 @@ from fedac.algorithms import Algorithm
 from fedac.algorithms.hyperparameters import Hyperparameters
 from fedac.algorithms.linear import Linear, linear_form
 
-CACHED_NUMBERS = 2**16  # that a CPU processes at a time: four such float32 arrays take a megabyte
-MOST_SPLITS = 64  # cached ones: of groups, and of parts of a model that train in turn
+CACHED_NUMBERS = 2**16  # per CPU chunk: four such float32 arrays take a megabyte
+MOST_SPLITS = 64  # to cache: for parameter groups, and for parts of a model trained in turn
 
 
 @lru_cache(maxsize=256)

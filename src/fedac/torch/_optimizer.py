@@ -173,7 +173,7 @@ class LocalOptimizer(SequenceOptimizer):
     def _prepare(
         self, group: dict[str, Any]
     ) -> tuple[dict[str, Any], dict[str, Any], Hyperparameters]:
-        """Return a group with its settings and hyperparameters, or refuse to take a step."""
+        """Return a group with its settings and hyperparameters; raise if it cannot step."""
         settings = plain_settings(group)
         hp = self.hyperparameters(settings)
         if settings != group["last"]:  # a scheduler may have raised lr
@@ -300,7 +300,7 @@ class LocalOptimizer(SequenceOptimizer):
         return w
 
     def _require_unchanged(self, group: dict[str, Any], p: Tensor) -> None:
-        """Refuse a parameter that something else has changed: its sequences would not match."""
+        """Reject a parameter that something else has changed: its sequences would not match."""
         if not self.state.get(p) or self.versions.get(p) == version(p):
             return
         kinds = {(tensor.dtype, tensor.device) for tensor in self.state[p].values()}

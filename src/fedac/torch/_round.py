@@ -63,7 +63,7 @@ class LeftGroup(NamedTuple):
     params: list[Tensor]
     hp: Hyperparameters
     steps: int
-    paused: bool  # in all workers: then the round changes nothing
+    paused: bool  # in all workers, so that the round leaves it unchanged
 
 
 class Synchronization(NamedTuple):

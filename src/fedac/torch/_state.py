@@ -179,7 +179,7 @@ class SequenceOptimizer(torch.optim.Optimizer):
 
     @torch.no_grad()
     def keep_broadcasts(self) -> None:
-        """Keep where each round began from now on, even if the round ends with the mean."""
+        """From now on, store each round's starting point even if the round ends with the mean."""
         if self.takes_mean:  # the last round ended with the current local sequences
             now = {p: self.sequences(p) for p in self.trained_parameters()}
             self.takes_mean = False
@@ -312,8 +312,8 @@ class SequenceOptimizer(torch.optim.Optimizer):
     def fingerprint(self) -> str:
         """A fingerprint of the algorithm's functions, computed once, at the start.
 
-        Any exception meanwhile counts as the algorithm's own. torchrun ends processes by one, and a
-        checkpoint written then would seem to be of another algorithm.
+        An exception raised while it is computed becomes part of it. torchrun stops processes with
+        an exception, so a fingerprint computed while a checkpoint is written could be wrong.
         """
         return fingerprint(self.algorithm)
 

@@ -230,7 +230,7 @@ class Synchronizer:
         """Average now, independently of the schedule; all processes must call it.
 
         Right after a round it sends nothing, unless buffers are averaged, which a forward pass may
-        have changed. If no step was taken, a server's momentum never acts twice.
+        have changed. The server's momentum is not applied again unless a step was taken.
         """
         self._require_current()
         self.flush()
@@ -352,9 +352,9 @@ class Synchronizer:
     def rebuild(self, group: Any) -> None:
         """Continue without lost workers, in a group of the remaining ones; all of them call it.
 
-        They repeat the round that failed, so the steps that each has taken in it count, and all
-        leave with equal states. If some had already received an average that others had not, all
-        take the state of the first of those.
+        They repeat the failed round, so that its local steps still count, and end it with equal
+        states. If only some of them had received the last average, the rest copy the state after it
+        from one that had.
         """
         if group is None:
             raise InputError("pass the group of all remaining processes")
@@ -464,8 +464,8 @@ def synchronize(
 ) -> Synchronizer:
     """Make an optimizer average over all processes every `local_steps` steps, by itself.
 
-    Takes the options of `Synchronizer`, and returns one. A second call replaces the first one's
-    synchronizer; with overlap, `flush` that one before.
+    Takes the options of `Synchronizer`, and returns one. A second call replaces the first
+    synchronizer; with overlap, call its `flush` first.
     """
     synchronizer = Synchronizer(optimizer, model, **options)
     synchronizer.optimizer.after_step = synchronizer.step
@@ -490,7 +490,7 @@ class Examples:
         self._since_step = True
 
     def require_counted(self) -> None:
-        """Refuse a step that was taken before its examples were counted."""
+        """Reject a step that was taken before its examples were counted."""
         if self.are_counted and not self._since_step:
             raise InputError("call averages.count(len(batch)) before every step of the optimizer")
         self._since_step = False
@@ -504,7 +504,7 @@ class Examples:
 def _require_compatible(
     state: str | None, *, overlap: bool, wire: str, error_feedback: bool
 ) -> None:
-    """Refuse options that do not go together."""
+    """Raise InputError for options that do not go together."""
     if error_feedback and wire != INT8:
         raise InputError("error_feedback needs wire='int8', which rounds at random")
     if overlap and state == "average":

@@ -89,8 +89,8 @@ def compare(
         Target suboptimality. If omitted, methods are tuned for and ranked by suboptimality within
         the budget.
     budget : str, optional
-        "100 rounds", "2MB" or "60s". Default: the whole run with a target; otherwise the time in
-        which every run ends.
+        "100 rounds", "2MB" or "60s". Default: the whole run with a target; otherwise the time of
+        the shortest run.
     loss, l2, intercept
         Loss by name, regularization strength, and whether to append a column of ones.
     tries : int

@@ -47,8 +47,8 @@ def planners_question(
 ) -> Question:
     """Return the question for `problem`: ``dataset``, ``loss``, ``l2`` and ``intercept`` of a grid.
 
-    M, T, target and round_cost are as in `fedac.theory.planner.plan`. Without a link, a second is
-    a gradient.
+    M, T, target and round_cost are as in `fedac.theory.planner.plan`. Without a link, costs are
+    counted in gradients: one gradient is one second.
 
     >>> question = planners_question({"dataset": "synthetic", "l2": 1e-2}, M=64, T=256, target=None)
     >>> question.spec.local_steps, question.spec.steps

@@ -85,7 +85,7 @@ class Question:
         Gives the seconds of a round.
     budget : Budget or None
         Limit within which suboptimality is measured. Default: the whole run with a target;
-        otherwise the time in which every run ends.
+        otherwise the time of the shortest run.
     baselines : tuple of str
         Methods without local steps to compare too: names of `BASELINES`.
     """

@@ -213,7 +213,7 @@ def notes_on(comparison: Comparison) -> list[tuple[str, str]]:
     question, spec = comparison.question, comparison.spec
     first, *further = question.tuning_seeds
     by_default = question.budget is None and math.isfinite(comparison.budget.amount)
-    budget = f"{comparison.budget}{', in which every run ends' if by_default else ''}"
+    budget = f"{comparison.budget}{', the time of the shortest run' if by_default else ''}"
     criterion = "smallest suboptimality within the budget"
     if spec.target is not None:
         criterion = "fewest rounds to the target"

@@ -305,7 +305,7 @@ class Study:
         axis, seeds = "seconds" if budget is None else budget.axis, self.question.fresh_seeds
         spent = [getattr(self._costs(v, seed), axis) for v in self._variants for seed in seeds]
         ends = [float(each[-1]) for each in spent]
-        if budget is None:  # the time in which every run ends
+        if budget is None:  # until the shortest run ends
             return Budget(min(ends), axis)
         first = Budget(max(float(each[1]) for each in spent), axis)
         if budget.amount < first.amount:
@@ -337,7 +337,7 @@ class Study:
 class Tuner:
     """Proposes settings, for an objective with this smoothness and mu.
 
-    `distance` is that from the start to the optimum, per coordinate (root mean square).
+    `distance` is the root mean square distance per coordinate from the start to the optimum.
 
     >>> tuner = Tuner(tries=12, smoothness=1.0, mu=1e-3, distance=1.0)
     >>> tuner.stages

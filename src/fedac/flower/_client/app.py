@@ -129,9 +129,9 @@ def client_app(
 def tell_number(app: ClientApp, examples: Callable[[Context], int] | None = None) -> ClientApp:
     """Let your own ClientApp tell the server its client id when asked; return the app.
 
-    The server samples clients (``sample``) by their ids, so that a run repeats although Flower
-    gives nodes new ids every time. `client_app` does this already. The question has the message
-    type "query.fedac" and does not reach your query function.
+    The server samples clients (``sample``) by their ids, so that runs are reproducible even though
+    Flower draws new node ids every time. `client_app` does this already. The server's query has the
+    message type "query.fedac" and does not reach your query function.
 
     Parameters
     ----------

@@ -49,8 +49,8 @@ MEMORY_FILE = Envelope(package="fedac.flower memory", version=1)
 class ClientRound:
     """A training round of one client: it enters when it is created, and leaves with `reply`.
 
-    It has the server's `task`, the user's `config` entries, the `client` id, and as named arrays
-    what the server `sent` and what to work on: the algorithm's `local` sequences and buffers.
+    Attributes are the server's `task`, the user's `config` entries, the `client` id and two sets of
+    named arrays: what the server `sent`, and the `local` sequences and buffers to train.
     """
 
     def __init__(
@@ -145,7 +145,7 @@ class ClientRound:
             CLIENT: ConfigRecord({CLIENT: str(self.client)}),
         }
         if algorithm.memory:
-            # The checksum of what the memory says was sent: a modifier may still change it.
+            # The checksum of the message that the memory assumes: a modifier may still change it.
             records[MEMORY] = ConfigRecord(
                 {"lost": self._memory_lost, "checksum": checksum(records[ARRAYS])}
             )

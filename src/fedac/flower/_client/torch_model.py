@@ -254,7 +254,8 @@ def local_training(
 
     A scheduler may change the lr of ``local.optimizer``: the step (eta and gamma of FedAc) is
     multiplied by lr over the strategy's eta. Algorithms with control variates, and others that send
-    more than their sequences, refuse it; use ``eta=fedac.Decay(...)`` on the server instead.
+    more than their sequences, raise an error if it does; use ``eta=fedac.Decay(...)`` on the server
+    instead.
 
     While training, the parameters hold w_md, where the next gradient is taken. To evaluate within
     the loop, call ``local.optimizer.eval()`` before and ``local.optimizer.train()`` after it. When
@@ -295,7 +296,7 @@ def local_training(
 
 
 def _require_usable(optimizer: object, model: Module, task: Task) -> None:
-    """Refuse an optimizer of the user's that cannot replace the algorithm's local steps."""
+    """Raise an error if the user's optimizer cannot replace the algorithm's local steps."""
     if isinstance(optimizer, LocalOptimizer):
         raise InputError(
             "leave out optimizer: local.optimizer has the strategy's algorithm and its state"

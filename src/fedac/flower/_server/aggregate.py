@@ -80,7 +80,7 @@ class Aggregation:
         return 0 if self.trim is None else math.floor(self.trim * replies + 1e-9)
 
     def require_quorum(self, quorum: int) -> None:
-        """Refuse a "trimmed-mean" that would drop no reply of a quorum: it is the plain mean."""
+        """Reject a "trimmed-mean" that would drop no reply of a quorum: it is the plain mean."""
         if self.rule == "trimmed-mean" and not self.trimmed(quorum):
             least = math.ceil(1000 / quorum) / 1000
             needed = "a quorum of at least 3" if quorum < 3 else f"a trim of at least {least}"

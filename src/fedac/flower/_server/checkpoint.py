@@ -93,7 +93,7 @@ class Checkpoint:
         arrays: NamedArrays,
         server: NamedArrays,
     ) -> None:
-        """Refuse to continue with another algorithm, other settings or another model."""
+        """Raise InputError for another algorithm, other settings or another model."""
         # Compare the user's options first: gamma, alpha and beta follow from them.
         if self.settings["algorithm"] == algorithm.name:
             for key, value in settings.items():

@@ -69,7 +69,7 @@ class TrainingRound:
 
 
 class ServerUpdate(NamedTuple):
-    """The server after some replies; their weights, and the total of all clients; a problem."""
+    """The server's state after some replies, their weights, and a problem if there is one."""
 
     after: NamedArrays
     server: NamedArrays
@@ -222,7 +222,7 @@ class RoundHooks(Options, Strategy):
                 if owner != node:
                     del good[node]
                     bad[node] = (
-                        f"node {owner} is partition {self.clients.key(node)} already; with control "
+                        f"node {owner} already is partition {self.clients.key(node)}; with control "
                         "variates, every node needs its own partition-id"
                     )
         return good, bad
@@ -294,7 +294,7 @@ class RoundHooks(Options, Strategy):
             )  # fmt: skip
         after, self.server = step.after, step.server
         if lost and self.adds_up:
-            # c holds shares of c_m that are lost. With all c_m = 0, c = 0 is right.
+            # c still includes the c_m that were lost, so reset all c_m, and c, to 0.
             log.warning("round %d: all clients start their control variates again", training.number)
             after = {
                 key: 0 * array if key.partition("/")[0] in self.algorithm.changes else array

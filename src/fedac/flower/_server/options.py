@@ -184,7 +184,7 @@ def require_callables(**functions: object) -> None:
 
 
 def _refuse_unknown(options: Mapping[str, Any]) -> None:
-    """Refuse unknown options; translate Flower's."""
+    """Reject unknown options; translate Flower's."""
     for name, value in options.items():
         if name == "fraction_evaluate" and value == 0:
             raise InputError("there is no option 'fraction_evaluate'; write evaluate_every=0")

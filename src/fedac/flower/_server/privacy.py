@@ -31,7 +31,7 @@ PRIVATE = (
     *CLIPS_ON_CLIENT,
 )
 OWN_LOOP = (
-    "a strategy of fedac.flower is not for Flower's own loop, which has no quorum, retries, "
+    "a strategy of fedac.flower cannot use Flower's own loop, which has no quorum, retries, "
     "checkpoints or history: call strategy.start(grid, arrays, ...) or, with a wrapper such as "
     "differential privacy, strategy.start(grid, arrays, ..., wrapper=private)"
 )
@@ -59,7 +59,7 @@ class Wrappers:
             self._require_private(strategy)
 
     def _require_private(self, strategy: Options) -> None:
-        """Refuse options with which Flower's noise would be too small.
+        """Reject options with which Flower's noise would be too small.
 
         It is made for a uniform mean of num_sampled_clients clipped updates.
         """

@@ -124,7 +124,7 @@ def _metrics(
     if len(records) != 1:
         raise BadReplyError(f"{len(records)} MetricRecords instead of one")
     numbers = {k: float(v) for k, v in records[0].items() if isinstance(v, int | float)}
-    # Flower's own clients, which may evaluate for us, do not say the round.
+    # Flower's own clients, which may evaluate for us, do not report the round.
     for name in (ROUND, WEIGHT) if training else (WEIGHT,):
         if name not in numbers:
             raise BadReplyError(f"missing metric: {name}")

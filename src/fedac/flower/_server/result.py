@@ -210,7 +210,7 @@ class QuorumError(RuntimeError):
             ]
         elif all(reason.startswith("not finite") for reason in reasons.values()):
             details.append("the run diverges: try a smaller eta")
-        # A client of ours tells its partition, also in an error.
+        # Our clients report their partition, even in an error.
         unknown = [reason for node, reason in reasons.items() if "(partition" not in names[node]]
         if not row.good and any(reason.startswith(NOT_OURS) for reason in unknown):
             details.append(

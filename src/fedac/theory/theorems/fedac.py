@@ -28,7 +28,7 @@ def _bound(
     start: str, slower: float, shapes: Any, rate: Rate, *,
     L: float, mu: float, K: float, T: float, **letters: float,
 ) -> Bound:  # fmt: skip
-    """Return the bound of a potential, which shrinks in T/slower accelerated steps at eta = 1/L."""
+    """Return the bound of a potential that decays over T/slower accelerated steps at eta = 1/L."""
     decay = exp(-max(mu / L, sqrt(mu / (L * K))) * (T / slower))
     potential = letters[start]
     return bound_with_logs(rate, optimization=decay * potential, potential=potential, **shapes)

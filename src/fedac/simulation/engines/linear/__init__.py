@@ -2,11 +2,11 @@
 
 **Lanes.** A lane is one run: an algorithm with its hyperparameters, so with one step size. All
 lanes of a problem draw the same rows, so they advance together, and a row of data is read once for
-all of them. Lanes with equally many sequences (w_ag and w are two) form a group (`rounds`), whose
-states are one array of shape (coordinates, sequences, lanes). A kernel takes up to 16 lanes of a
-group at a time: S sequences of V lanes, S*V numbers per coordinate side by side in the processor's
-vector registers (`kernels/simd` has the vector type, and the templates that give a kernel its
-width).
+all of them. Lanes with the same number of sequences (w_ag and w are two) form a group (`rounds`),
+whose states are one array of shape (coordinates, sequences, lanes). A kernel takes up to 16 lanes
+of a group at a time: S sequences of V lanes, S*V numbers per coordinate side by side in the
+processor's vector registers (`kernels/simd` has the vector type, and the templates that give a
+kernel its width).
 
 **Clients.** `kernels/interface.Draws` holds the participants of a round and their draws. Rows are
 sorted by client, so that a client's rows lie between two bounds. Absent clients cost nothing.

@@ -151,7 +151,7 @@ class ClientRounds(LocalRounds):
         return known[key]
 
     def _client_forms(self, where: slice, gap: int) -> list[ClientForm]:
-        """Return the forms of some lanes, of one size in all lanes and rounds."""
+        """Return the forms of some lanes, padded to the same size in all lanes and rounds."""
         forms = [client_form(lane, gap) for lane in self.group.lanes[where]]
         if self._without_sums:
             reduced = [without_sums(form, gap, self.context.rows.dtype) for form in forms]

@@ -78,7 +78,7 @@ def affine_form(lane: Lane) -> Affine:
 def round_tables(
     forms: list[Affine], l2: float, gap: int, dtype: npt.DTypeLike
 ) -> tuple[Tables, Closing]:
-    """Tabulate one round of `gap` steps for lanes of equally many sequences.
+    """Tabulate one round of `gap` steps for lanes with the same number of sequences.
 
     The forms do not include l2, which is folded in here.
     """

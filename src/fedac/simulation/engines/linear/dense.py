@@ -44,7 +44,7 @@ class DenseWorkers(StreamedWorkers):
     def how_to_collect(self, tables: Tables) -> int:
         """Choose how the moves of workers are collected (see `steps.py`).
 
-        By row in rounds of one block only: after it, workers are at different points.
+        By row only in rounds of one block: after a block, workers are at different points.
         """
         gap, batch = len(tables.fold_after), self.full.batch
         one_block = batch is not None and gap * batch <= BLOCK and not len(tables.folds)

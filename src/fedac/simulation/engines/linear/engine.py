@@ -40,7 +40,7 @@ from fedac.simulation.problem import Problem, Snapshot
 
 
 def refuse(problem: Problem) -> str | None:
-    """Refuse all but linear models and algorithms that are linear in state and gradient."""
+    """Reject all but linear models and algorithms that are linear in state and gradient."""
     try:
         split(problem.objective)
         for lane in problem.lanes:

@@ -49,7 +49,7 @@ WORTH_SENDING = 2**22
 
 
 class LaneGroup:
-    """Lanes that can be advanced together: equally many vectors, and one kind of round.
+    """Lanes that can be advanced together: the same number of vectors, and one kind of round.
 
     `state`, of shape (d, T, number of lanes), holds the sequences after the last round. `server`,
     of shape (d, Q, number of lanes), is the server's own state; algorithms with fewer than Q
@@ -288,7 +288,7 @@ class LocalRounds:
 
 
 def padded(array: Array, V: int, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
-    """Return an array whose last axis is lanes with V of them."""
+    """Pad the last axis, lanes, to length V."""
     wide = aligned((*array.shape[:-1], V), dtype)
     wide[..., : array.shape[-1]] = array
     return wide

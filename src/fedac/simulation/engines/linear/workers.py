@@ -145,7 +145,7 @@ class Context:
     """Everything that the rounds of a simulation share."""
 
     problem: Problem
-    full: Federation  # of the real run, which decides the code path: a warm-up has one worker
+    full: Federation  # of the real run; it selects the code path, as a warm-up has one worker
     model: LinearModel
     regularizer: Regularizer
     rows: kernels.Rows  # in the precision of local steps

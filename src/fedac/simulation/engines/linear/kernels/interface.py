@@ -301,7 +301,7 @@ class Draws(NamedTuple):
 
 
 class Tables(NamedTuple):
-    """What a kernel needs to know of algorithms for a round of some length (see `coefficients.py`).
+    """An algorithm's coefficients for a round of some length (see `coefficients.py`).
 
     Arrays end in (sequence, lane) like a state; for the kernels they are padded and flat.
     """
@@ -366,8 +366,7 @@ class ClientCoefficients(NamedTuple):
     center: npt.NDArray[Any]  # the center of the l2 term, shape (d,)
     wire: int  # the format of messages, an index of `fedac.federation.compression.WIRES`
     echoes: npt.NDArray[np.int64]
-    """By vector of the memory, the vector of the message that it follows where that is rounded;
-    -1: none."""
+    """For each memory vector, the message vector whose rounding also applies to it; -1: none."""
 
 
 class Memories(NamedTuple):

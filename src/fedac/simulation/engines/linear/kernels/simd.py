@@ -333,7 +333,7 @@ _lower_operator(operator.truediv, ir.IRBuilder.fdiv)
 
 
 def _lower_sign(function, build):
-    """Give vectors a function of one of them."""
+    """Define a unary function on vectors."""
 
     @type_callable(function)
     def type_function(context):
@@ -377,7 +377,7 @@ def _power_of_two(typing, n):
 
 @intrinsic
 def _series(typing, r):
-    """Sum r^k/k! by Horner's rule, up to the order that the precision can see."""
+    """Sum r^k/k! by Horner's rule, up to the highest order that matters in this precision."""
     order = 6 if r.element.bitwidth == 32 else 13
 
     def generate(context, builder, signature, arguments):
