@@ -270,6 +270,18 @@ def test_dense_rows_in_blocks_of_steps_and_workers(K: int, l2: float) -> None:
     assert_same(fast(objective, names, **more), reference(objective, names, **more))
 
 
+@pytest.mark.parametrize("d", [5, 64, 77])
+@pytest.mark.parametrize("name", ["fedavg", "fedac-i", "scaffold"])
+def test_dense_rows_of_few_lanes(name: str, d: int) -> None:
+    rng = np.random.default_rng(d)
+    objective = LeastSquares(rng.standard_normal((40, d)), rng.standard_normal(40), l2=0.01)
+    more = {"K": 70, "T": 140, "M": 20, "eta": 0.1 / objective.smoothness}
+    for batch in (1, 3):
+        one = fast(objective, name, batch=batch, threads=1, **more)
+        assert_same(one, reference(objective, name, batch=batch, **more))
+        assert_bitwise_the_same(one, fast(objective, name, batch=batch, threads=2, **more))
+
+
 def test_more_lanes_than_a_vector_has() -> None:
     etas = np.geomspace(0.01, 1, 20) / LOGISTIC.smoothness
     exact = reference(LOGISTIC, "fedac-i", eta=etas)

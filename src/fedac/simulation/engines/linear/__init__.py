@@ -38,8 +38,9 @@ added in order: results do not depend on the number of threads, to the last bit.
 the start are computed once, and workers note how much of each row they added instead of moving a
 total.
 
-**Dense rows** go through matrix products: within a block of steps a worker needs its rows times
-the start and times each other (`dense`).
+**Dense rows** with many lanes go through matrix products: within a block of steps a worker needs
+its rows times the start and times each other (`dense`). With few lanes these products do not pay,
+and dense rows go the same way as sparse ones.
 
 **Clients with memory.** A method may have its own `enter` and `leave`, and clients may keep vectors
 between their rounds (`fedac.algorithms.algorithm`). Then every client starts from its own

@@ -1,4 +1,4 @@
-"""Workers and minibatches on dense rows, by matrix products that run near the processor's peak.
+"""Workers and minibatches on dense rows of many lanes, by matrix products near the peak speed.
 
 Within a block of steps a worker moves only along the rows it draws. Its margins need the start
 point times those rows, and the rows times each other (their Gram matrix). So the recursion is over
@@ -31,6 +31,8 @@ from fedac.validate import Array
 Numbers = npt.NDArray[Any]  # of the workers' precision
 Indices = npt.NDArray[np.intp]
 
+# Up to this many numbers per coordinate (sequences times lanes), single steps are faster.
+FEW = 8
 # Rows in a block of steps: longer ones spend more on Gram matrices, shorter ones more on updates.
 BLOCK = 64
 # Workers whose rows are gathered at a time: some megabytes for thousands of columns.

@@ -218,7 +218,8 @@ def make_groups(problem: Problem) -> list[LaneGroup]:
 
 def make_workers(context: Context, widths: Widths) -> StreamedWorkers:
     """Return workers for the kind of rows that the context has."""
-    kind = dense.DenseWorkers if context.rows.dense else StreamedWorkers
+    few = widths.S * widths.V <= dense.FEW and context.full.batch is not None
+    kind = dense.DenseWorkers if context.rows.dense and not few else StreamedWorkers
     return kind(context, widths)
 
 

@@ -40,6 +40,9 @@ from numba.np.numpy_support import from_dtype
 
 from fedac.simulation.engines.linear.kernels.interface import by_type
 
+# Bytes of a wide vector: enough independent sums to keep the processor's adders busy.
+WIDE = 256
+
 
 class Vector(types.Type):
     """The Numba type of `lanes` numbers of one precision side by side."""
@@ -237,6 +240,35 @@ def tile(typing, template, vector):
         return _pick(builder, arguments[1], lanes)
 
     return result(template, vector), generate
+
+
+@intrinsic
+def widened(typing, template):
+    """Return a template as wide as some registers: several times the given one, side by side."""
+    vector = template.vector
+    times = max(1, WIDE * 8 // (vector.element.bitwidth * vector.lanes))
+    result = TemplateType(Vector(vector.element, times * vector.lanes))
+
+    def generate(context, builder, signature, arguments):
+        return context.get_dummy_value()
+
+    return result(template), generate
+
+
+@intrinsic
+def load_each(typing, wide, template, array, index):
+    """Read a number for each tile of a wide vector, and repeat it over the tile."""
+    result, width = wide.vector, template.vector.lanes
+
+    def generate(context, builder, signature, arguments):
+        numbers = ir.VectorType(context.get_value_type(array.dtype), result.lanes // width)
+        place = _pointer(context, builder, array, arguments[2], arguments[3], numbers)
+        loaded = builder.load(place, align=array.dtype.bitwidth // 8)
+        spread = _pick(builder, loaded, [lane // width for lane in range(result.lanes)])
+        same = result.element == array.dtype
+        return spread if same else builder.fpext(spread, context.get_value_type(result))
+
+    return result(wide, template, array, index), generate
 
 
 @intrinsic

@@ -6,8 +6,9 @@ all of them. Vectors come in two widths, given by two templates: `lanes`, a numb
 `sequences`, a number per sequence and lane, which is one coordinate of the state. Everything about
 an algorithm arrives as tables (`coefficients.py`); `interface.py` has the other arguments.
 
-Sparse data is a tuple whose type chooses the code: ``(indptr, indices)`` for rows of ones,
-``(indptr, indices, values)`` for others. Dense data goes through `dense.py`.
+Data is a tuple whose type chooses the code: ``(indptr, indices)`` for rows of ones, ``(indptr,
+indices, values)`` for other sparse ones, ``(X,)`` for dense ones, several coordinates at a time.
+Dense data with many lanes goes through `dense.py`.
 """
 
 from functools import partial
@@ -27,11 +28,13 @@ from fedac.simulation.engines.linear.kernels.losses import derivative, logarithm
 from fedac.simulation.engines.linear.kernels.simd import (
     accumulate,
     load,
+    load_each,
     multiply_add,
     splat,
     store,
     sum_tiles,
     tile,
+    widened,
 )
 
 # This many workers' moves are summed in the local precision before they go to the accumulator.
@@ -54,6 +57,26 @@ row_of = helper(sampling.row_of)
 @by_type
 def margin(template, data, i, Y):
     """Return x_i . Y for all sequences and lanes."""
+    if len(data) == 1:
+
+        def dense(template, data, i, Y):
+            (X,) = data
+            W, d = np.uint64(len(template)), np.uint64(X.shape[1])
+            wide = widened(template)
+            tiles, row = np.uint64(len(wide)) // W, i * d
+            whole = d - d % tiles
+            sums = splat(wide, 0.0)
+            for j in range(np.uint64(0), whole, tiles):
+                x = load_each(wide, template, X, row + j)
+                sums = multiply_add(x, load(wide, Y, j * W), sums)
+            total = sum_tiles(template, sums)
+            for j in range(whole, d):
+                x = splat(template, X[i, j])
+                total = multiply_add(x, load(template, Y, j * W), total)
+            return total
+
+        return dense
+
     if len(data) == 2:
 
         def ones(template, data, i, Y):
@@ -88,6 +111,24 @@ def margin(template, data, i, Y):
 @by_type
 def add_row(template, data, i, Y, coefficient):
     """Add coefficient * x_i to Y."""
+    if len(data) == 1:
+
+        def dense(template, data, i, Y, coefficient):
+            (X,) = data
+            W, d = np.uint64(len(template)), np.uint64(X.shape[1])
+            wide = widened(template)
+            tiles, row = np.uint64(len(wide)) // W, i * d
+            whole = d - d % tiles
+            multiple = tile(wide, coefficient)
+            for j in range(np.uint64(0), whole, tiles):
+                x = load_each(wide, template, X, row + j)
+                store(Y, j * W, multiply_add(x, multiple, load(wide, Y, j * W)))
+            for j in range(whole, d):
+                x = splat(template, X[i, j])
+                store(Y, j * W, multiply_add(x, coefficient, load(template, Y, j * W)))
+
+        return dense
+
     if len(data) == 2:
 
         def ones(template, data, i, Y, coefficient):
@@ -146,19 +187,41 @@ def draw_rows(drawn, draws, m):
     return count
 
 
-@helper
+@by_type
+def entries(data, i):
+    """Return where the entries of a row begin and end."""
+    if len(data) == 1:
+        return lambda data, i: (np.uint64(0), np.uint64(data[0].shape[1]))
+    return lambda data, i: (np.uint64(data[0][i]), np.uint64(data[0][i + np.uint64(1)]))
+
+
+@by_type
+def column(data, k):
+    """Return the coordinate of an entry."""
+    return (lambda data, k: k) if len(data) == 1 else (lambda data, k: np.uint64(data[1][k]))
+
+
+@by_type
 def prefetch_row(data, y, i):
-    """Prefetch a row."""
-    simd.prefetch(data[1], np.uint64(data[0][i]))
-    simd.prefetch(y, i)
+    """Prefetch the beginning of a row."""
+
+    def sparse(data, y, i):
+        simd.prefetch(data[1], np.uint64(data[0][i]))
+        simd.prefetch(y, i)
+
+    def dense(data, y, i):
+        simd.prefetch(data[0], i * np.uint64(data[0].shape[1]))
+        simd.prefetch(y, i)
+
+    return dense if len(data) == 1 else sparse
 
 
 @helper
 def prefetch_coordinates(template, data, i, array):
     """Prefetch the coordinates of a row in a large state."""
-    indptr, indices = data[0], data[1]
-    for k in range(np.uint64(indptr[i]), np.uint64(indptr[i + np.uint64(1)])):
-        simd.prefetch(array, np.uint64(indices[k]) * np.uint64(len(template)))
+    start, stop = entries(data, i)
+    for k in range(start, stop):
+        simd.prefetch(array, column(data, k) * np.uint64(len(template)))
 
 
 @helper
@@ -168,9 +231,9 @@ def collect_row(template, data, i, start, Y, weight, total):
     A coordinate that occurs again has been reset and adds nothing, so no list of touched
     coordinates is needed.
     """
-    indptr, indices = data[0], data[1]
-    for k in range(np.uint64(indptr[i]), np.uint64(indptr[i + np.uint64(1)])):
-        place = np.uint64(indices[k]) * np.uint64(len(template))
+    first, stop = entries(data, i)
+    for k in range(first, stop):
+        place = column(data, k) * np.uint64(len(template))
         origin = load(template, start, place)
         accumulate(total, place, (load(template, Y, place) - origin) * weight)
         store(Y, place, origin)
@@ -179,9 +242,9 @@ def collect_row(template, data, i, start, Y, weight, total):
 @helper
 def clear_row(template, data, i, Y):
     """Set the coordinates of one row to zero."""
-    indptr, indices = data[0], data[1]
-    for k in range(np.uint64(indptr[i]), np.uint64(indptr[i + np.uint64(1)])):
-        store(Y, np.uint64(indices[k]) * np.uint64(len(template)), splat(template, 0.0))
+    start, stop = entries(data, i)
+    for k in range(start, stop):
+        store(Y, column(data, k) * np.uint64(len(template)), splat(template, 0.0))
 
 
 @partial(by_type, inline=True)
@@ -199,7 +262,7 @@ def take_steps(lanes, sequences, rows, this_round, scratch, weight, drawn_rows, 
         q, r, e, fold_after, folds = tables
         Y, _, drawn, slopes = scratch
         by_row = collect == BY_ROW
-        large = start.nbytes > NEAR_CACHE
+        large = len(data) > 1 and start.nbytes > NEAR_CACHE
         V, W = np.uint64(len(lanes)), np.uint64(len(sequences))
         rows_a_step, first = np.uint64(1), np.uint64(0)
         if several:
