@@ -272,6 +272,6 @@ class Algorithm:
 
 
 def override(rule: Algorithm, piece: Any, **fields: Any) -> Algorithm:
-    """Return `rule` with its functions replaced by those that `piece` defines, and other fields."""
+    """Return `rule` with the functions that `piece` defines, and with other `fields` replaced."""
     functions = {name: getattr(piece, name) for name in FUNCTIONS if hasattr(piece, name)}
     return replace(rule, **functions, **fields)

@@ -31,7 +31,7 @@ RUN = OptionSet(
     defaults={"workers": 256, "steps": 1024},
 )
 Advance = Callable[[int], object]
-# Metrics in the table, by name: title and format. The log loss is the loss where there is one.
+# Metrics in the table, by name: title and format. Log loss is left out: it equals the loss.
 TABLE_METRICS = {
     "loss": ("loss", ".4e"),
     "accuracy": ("accuracy", ".4f"),

@@ -47,7 +47,7 @@ the same as the options. Lists make a grid:
     help="The grid, or the name of one that comes with fedac; or give it by options.",
 )
 @options.folder_option("Folder of the store; made if missing.")
-@click.option("--dry-run", is_flag=True, help="Only print how much there is to do.")
+@click.option("--dry-run", is_flag=True, help="Only count the missing runs and predict the time.")
 @options.spec_options(SWEEP)
 @options.band_option
 @options.jobs_option
@@ -66,7 +66,7 @@ def sweep_command(
     shard: str | None,
     **given: Any,
 ) -> None:
-    """Run a grid, or say how much there is to do."""
+    """Run a grid, or print the number of missing runs and the predicted time."""
     where = {name: given.pop(name) for name in ("jobs", "on", "ray_address")}
     typed = [name for name, value in given.items() if value is not None and value is not False]
     if file is not None and typed:

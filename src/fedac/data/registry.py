@@ -246,7 +246,7 @@ def hold_out_clients(data: Dataset, share: float) -> tuple[Dataset, Dataset]:
 
 
 def _draw(share: float, n: int, what: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the numbers below n that are held out, and the others."""
+    """Return the held-out indices below n, and the remaining ones."""
     count = round(share * n)
     if not 0 < count < n:
         raise InputError(f"a share of {share:g} of {n} {what} leaves none to train or to test on")

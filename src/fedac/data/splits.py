@@ -139,7 +139,7 @@ def as_clients(clients: Any, data: Any, number: int | None = None, seed: int = 0
 
 
 def are_drawn(clients: Any) -> bool:
-    """Return whether a split draws these clients: they are its name, or their number."""
+    """Return whether a split draws the clients: `clients` is then its name or their number."""
     if isinstance(clients, str | Path):
         return is_split(str(clients))
     return not isinstance(clients, Clients) and np.ndim(clients) == 0

@@ -290,7 +290,7 @@ class Store:
     def traces(self) -> pd.DataFrame:
         """Return the losses along all runs: key, step, loss, test_loss, test_accuracy.
 
-        Further metrics are in columns as those of `frame`.
+        Further metrics have the same columns as in `frame`.
         """
         import pandas as pd
 

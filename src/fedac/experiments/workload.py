@@ -42,7 +42,7 @@ WITHOUT_FINGERPRINT = {
     "mb-ac-sgd": "0e5c90f6879c1230",
 }
 
-# Metrics of a test set besides its loss and its accuracy.
+# Metrics of a test set in addition to its loss and accuracy.
 FURTHER_METRICS = tuple(name for name in METRICS if name != "accuracy")
 
 # Seconds on one thread, measured with a9a.
@@ -67,7 +67,7 @@ class Outcome:
     losses: tuple[float, ...]
     test_losses: tuple[float, ...] = ()  # on the test set, if there is one
     test_accuracies: tuple[float, ...] = ()
-    metrics: Mapping[str, Sequence[float]] = field(default_factory=dict)  # the others, by name
+    metrics: Mapping[str, Sequence[float]] = field(default_factory=dict)  # further metrics, by name
     f_star: float
     bytes_up: int  # sent and received in a round by a client of the round
     bytes_down: int

@@ -240,7 +240,7 @@ class Spec(
 
     @property
     def length(self) -> int:
-        """The steps of a run, given by their number or by that of the rounds."""
+        """The number of steps of a run, whether given as steps or as rounds."""
         return self.steps or (self.rounds or 0) * self.local_steps
 
     def several(self, name: str) -> tuple[Any, ...]:

@@ -128,7 +128,7 @@ class HeldOut:
         return dict(zip(self.metrics, np.array(rows).T, strict=True))
 
     def _margins(self, W: Array) -> Iterable[Array]:
-        """Return the margins of every row of W, the same bits whatever the other rows are."""
+        """Return the margins of every row of W, bit for bit independent of its other rows."""
         if not isinstance(self.X, sp.csr_array):
             return (self.model.margins(w, self.X) for w in W)
         d = self.X.shape[1]

@@ -78,7 +78,7 @@ class Problem:
     threads: int | None = None
     mu: float = 0.0  # that the lanes were coupled with
     on: str | None = None  # the kind of cluster to run on
-    live: bool = False  # whether every record is wanted at once: for callbacks
+    live: bool = False  # whether callbacks need every record immediately
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,7 +42,7 @@ OPTIONS = OptionSet(
 )  # fmt: skip
 # Keywords of other libraries, and ours.
 MOMENTUM = "a method that has it, such as 'fedavgm' or 'fedavg+nesterov(1,0.9)'"
-EPOCHS = "K, the local steps of a round: an epoch has rows of the client / batch of them"
+EPOCHS = "K, the local steps of a round: one epoch is (rows of the client) / batch steps"
 INSTEAD = {
     "lr": "eta", "learning_rate": "eta", "step_size": "eta", "batch_size": "batch",
     "local_steps": "K", "steps": "T", "iterations": "T", "num_steps": "T", "n_rounds": "rounds",

@@ -1,6 +1,6 @@
 """Local momentum: clients send only the first sequence of a rule and keep its other sequences.
 
-A client stores the others as offsets from the values they would have in a run that starts at the
+A client stores each of them as an offset from the value it would have in a run that starts at the
 first sequence. For FedAc the offset is v = w - w_ag.
 """
 

@@ -30,7 +30,8 @@ class KnownClients:
     """The clients of one run, as far as the server knows them.
 
     The server's control variate c is the sum of n_m c_m over all clients, divided by `total`, the
-    sum of n_m. Here n_m is the weight of the client's last used reply, with which c holds its c_m.
+    sum of n_m. Here n_m is the weight of client m's last used reply, which is also the weight of
+    c_m in c.
     """
 
     run: str = field(default_factory=lambda: secrets.token_hex(8))  # a resumed run keeps its name

@@ -26,7 +26,7 @@ from fedac.validate import Array
 # Points that a pass over the data evaluates together.
 LANES = 16
 STRANDS = 16
-# Memory of the records that wait for one another.
+# Memory for records that wait to be evaluated together.
 WAITING_BYTES = 2**26
 
 
