@@ -51,7 +51,10 @@ def refuse_keywords(function: str, given: Mapping[str, object], instead: Mapping
     """Raise an error for keywords that a function does not have; `instead` names its own."""
     for name in given:
         if name in instead:
-            raise InputError(f"{function} has no keyword {name}: use {instead[name]}")
+            ours = instead[name]
+            raise InputError(
+                f"{function} has no keyword {name}: {ours if ' ' in ours else f'use {ours}'}"
+            )
         raise TypeError(f"{function}() got an unexpected keyword argument '{name}'")
 
 

@@ -6,10 +6,11 @@ import math
 from collections import Counter
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy import stats
 
-from fedac import Link, LogisticRegression, compare, load, simulate, split
+from fedac import LeastSquares, Link, LogisticRegression, compare, load, simulate, split
 from fedac.algorithms import FEDAVG
 from fedac.data import Dataset
 from fedac.errors import InputError
@@ -493,11 +494,9 @@ def test_bad_questions(changes, error):
 @pytest.mark.parametrize(
     ("dataset", "methods", "error"),
     [
-        (
-            np.ones((3, 2)),
-            [],
-            "dataset must be a name, a path or fedac.Dataset.name, X, y., not ndarray",
-        ),
+        (np.ones((3, 2)), [], "the rows have no column names: give the targets as an array"),
+        (3, [], "int is not a data set: a file, a table, a pair"),
+        (LeastSquares([[1.0]], [1.0]), [], "LeastSquares is not a data set: a file, a table"),
         (
             "synthetic",
             [FEDAVG],
@@ -581,3 +580,96 @@ def test_default_methods():
     assert set(everybody) - set(some) == {"scaffnew"}
     assert set(some) == {*DEFAULT_METHODS, *BASELINES}
     assert "slowmo" not in everybody  # FedAvgM at a constant step size
+
+
+rng = np.random.default_rng(0)
+HOSPITALS = pd.DataFrame({"age": rng.normal(size=60), "hospital": ["oslo", "rome", "rome"] * 20})
+HOSPITALS["state"] = np.where(HOSPITALS.age + rng.normal(size=60) > 0, "well", "sick")
+OWNERS = HOSPITALS["hospital"].to_numpy(str)
+PAIR = (HOSPITALS[["age"]].to_numpy(), HOSPITALS["state"].to_numpy(str))
+SMALL = {"methods": "fedavg", "K": 1, "rounds": 2, "tries": 4, "repeats": 2, "l2": 0.1}
+
+
+def asked(monkeypatch, *args, **options):
+    """Return the study that a call of `compare` makes, without running it."""
+    made = []
+
+    def answer(study, store, **how):
+        made.append(study)
+        raise InterruptedError
+
+    monkeypatch.setattr(Study, "answer", answer)
+    with pytest.raises(InterruptedError):
+        compare(*args, **SMALL | options)
+    return made[0]
+
+
+@pytest.mark.parametrize(
+    ("data", "options"),
+    [
+        (load(HOSPITALS, client="hospital"), {}),
+        (load(HOSPITALS, client="hospital"), {"clients": "hospital"}),
+        (HOSPITALS, {"client": "hospital"}),
+        (HOSPITALS, {"clients": "hospital"}),
+        (HOSPITALS, {"client": "hospital", "label": "state"}),
+        (PAIR, {"client": OWNERS}),
+        (PAIR, {"clients": OWNERS}),
+        (PAIR, {"clients": split(OWNERS, by=OWNERS)}),
+    ],
+)
+def test_clients_of_the_data(monkeypatch, data, options):
+    study = asked(monkeypatch, data, **options)
+    (clients,) = study.task.clients.values()
+    assert clients.fingerprint() == split(OWNERS, by=OWNERS).fingerprint()
+    assert study.task.objective.X.tolist() == PAIR[0].tolist()
+    assert study.question.spec.clients == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "number", "how"),
+    [
+        ({"clients": 7}, 7, "iid"),
+        ({"clients": "label", "workers": 4}, 4, "label"),
+        ({"split": "label", "clients": 4}, 4, "label"),
+        ({"split": "power(1)", "clients": 6}, 6, "power(1)"),
+    ],
+)
+def test_other_clients_than_those_of_the_data(monkeypatch, options, number, how):
+    study = asked(monkeypatch, load(HOSPITALS, client="hospital"), **options)
+    (clients,) = study.task.clients.values()
+    assert clients.fingerprint() == split(PAIR[1], number, how).fingerprint()
+    assert (study.question.spec.clients, study.question.spec.split or "iid") == (number, how)
+
+
+def test_workers_instead_of_the_clients_of_the_data(monkeypatch):
+    study = asked(monkeypatch, load(HOSPITALS, client="hospital"), workers=3)
+    assert not study.task.clients
+    assert asked(monkeypatch, "synthetic", clients="label").question.spec.clients == 100
+
+
+@pytest.mark.parametrize(
+    ("y", "loss"),
+    [([1, 2, 3] * 20, "softmax"), (PAIR[0][:, 0], "least-squares"), (OWNERS, "logistic")],
+)
+def test_the_loss_follows_from_the_targets(monkeypatch, y, loss):
+    assert asked(monkeypatch, (PAIR[0], y), workers=2).question.spec.loss == loss
+
+
+@pytest.mark.parametrize(
+    ("options", "saying"),
+    [
+        ({"lr": 0.1}, "compare has no keyword lr: step sizes are tuned"),
+        ({"T": 10}, "compare has no keyword T: use rounds"),
+        ({"num_rounds": 10}, "compare has no keyword num_rounds: use rounds"),
+        ({"local_steps": 8}, "compare has no keyword local_steps: use K"),
+        ({"batch_size": 8}, "compare has no keyword batch_size: use batch"),
+        ({"M": 8}, "compare has no keyword M: use workers"),
+        ({"clients": "hospitl"}, "did you mean 'hospital'.*; nor is it a split or a file"),
+        ({"clients": "label", "split": "iid"}, "clients='label' is a split already: omit split"),
+        ({"clients": OWNERS, "workers": 3}, "client names the clients already: omit workers"),
+        ({"label": "stat"}, "unknown target column 'stat'; did you mean 'state'"),
+    ],
+)
+def test_keywords_that_cannot_be(options, saying):
+    with pytest.raises(InputError, match=saying):
+        compare(HOSPITALS, **SMALL | options)

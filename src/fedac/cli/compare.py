@@ -42,20 +42,22 @@ def compare_command(
     from fedac.experiments.comparison import Question, Study, open_store
     from fedac.experiments.comparison.table import proposed_target
     from fedac.experiments.sweep import require_where
-    from fedac.experiments.workload import load_data
+    from fedac.experiments.workload import load_data, with_own_clients
 
     where = {name: given.pop(name) for name in ("jobs", "on", "ray_address")}
     require_where(**where)
     spelled = replace(COMPARE, spell=command_option)
-    question = Question.ask(options.read_values(COMPARE, given), spelled)
+    values = options.read_values(COMPARE, given)
+    question = Question.ask(values, spelled)
+    with console.download_bar(question.spec.dataset) as show:
+        data, _ = load_data(question.spec, show)
+    question = Question.ask(with_own_clients(values, data), spelled).on(data)
     if out is not None:
         from fedac.experiments.comparison.report import with_earlier_methods
 
         question, added = with_earlier_methods(question, out)
         if added:
             console.notice(f"'{out}' already compares {', '.join(added)}: they stay in the table")
-    with console.download_bar(question.spec.dataset) as show:
-        data, _ = load_data(question.spec, show)
     study = Study(question, data)
     console.notice_targets(data, study.task.loss)
     with open_store(out) as store, console.stoppable("compare", store if out else None):

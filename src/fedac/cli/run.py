@@ -61,7 +61,7 @@ def run_command(
     """Simulate one algorithm with one or more step sizes."""
     # All options are checked before the data is read, which may take minutes.
     spec = options.read_spec(RUN, given)
-    from fedac.experiments.workload import load_data, make_workload
+    from fedac.experiments.workload import load_data, make_workload, with_own_clients
     from fedac.federation.federation import minimized
     from fedac.federation.link import Link
     from fedac.federation.schedule import Schedule
@@ -75,6 +75,7 @@ def run_command(
         raise InputError("--ray-address needs --on ray")
     with console.download_bar(spec.dataset) as show:
         data, test = load_data(spec, show)
+    spec = options.read_spec(RUN, with_own_clients(given, data))
     task = make_workload(spec, data, test)
     console.notice_targets(data, task.loss)
     federation = task.federation(spec)

@@ -212,6 +212,14 @@ def load_data(
     )  # fmt: skip
 
 
+def with_own_clients(given: Mapping[str, Any], data: Dataset) -> Mapping[str, Any]:
+    """Return options that use the clients of the data, if it has any and no others are given."""
+    names = ("workers", "clients", "split", "client")
+    if data.clients is None or any(given.get(name) is not None for name in names):
+        return given
+    return {**given, "client": data.clients.how}
+
+
 def split_of(spec: Spec) -> str | None:
     """Return the split whose clients are held out; None if none are, or the data has clients."""
     if spec.test_clients is None or spec.client is not None:

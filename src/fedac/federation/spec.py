@@ -391,17 +391,8 @@ SWEEP = OptionSet(
 )  # fmt: skip
 # Step sizes, mu and the length of a run follow from the tuning.
 COMPARE = OptionSet(
-    without=(
-        "name",
-        "mu",
-        "precision",
-        "eta",
-        "decay",
-        "steps",
-        "test",
-        "test_clients",
-        "record_every",
-    ),
+    without=("name", "mu", "precision", "eta", "decay", "steps", "test", "test_clients",
+             "record_every"),
     several=("algorithm", "local_steps", "wire"),
     names={"algorithm": "methods"},
     defaults={"algorithm": None, "clients": 100, "local_steps": (8, 32, 128), "rounds": 200},
@@ -419,4 +410,4 @@ COMPARE = OptionSet(
             "help": "First tuning seed; the seeds after it are used too.",
         },
     },
-)
+)  # fmt: skip

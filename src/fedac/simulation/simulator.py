@@ -41,8 +41,9 @@ OPTIONS = OptionSet(
     overrides={name: {"most": None} for name in ("workers", "local_steps", "steps", "rounds")},
 )  # fmt: skip
 # Keywords of other libraries, and ours.
-MOMENTUM = "a method that has it, such as 'fedavgm' or 'fedavg+nesterov(1,0.9)'"
-EPOCHS = "K, the local steps of a round: one epoch is (rows of the client) / batch steps"
+LOAD = "use fedac.load(data, target=..., standardize=...)"
+MOMENTUM = "use a method that has it, such as 'fedavgm' or 'fedavg+nesterov(1,0.9)'"
+EPOCHS = "use K, the local steps of a round: one epoch is (rows of the client) / batch steps"
 INSTEAD = {
     "lr": "eta", "learning_rate": "eta", "step_size": "eta", "batch_size": "batch",
     "local_steps": "K", "steps": "T", "iterations": "T", "num_steps": "T", "n_rounds": "rounds",
@@ -50,8 +51,7 @@ INSTEAD = {
     "n_clients": "clients", "num_clients": "clients", "client": "clients", "split": "clients",
     "fraction_fit": "participation", "fraction": "participation", "weight_decay": "l2",
     "random_state": "seed", "methods": "algorithm", "optimizer": "algorithm",
-    "label": "fedac.load(data, target=)", "target": "fedac.load(data, target=)",
-    "standardize": "fedac.load(data, standardize=True)", "momentum": MOMENTUM, "epochs": EPOCHS,
+    "label": LOAD, "target": LOAD, "standardize": LOAD, "momentum": MOMENTUM, "epochs": EPOCHS,
     "local_epochs": EPOCHS,
 }  # fmt: skip
 StepSizes = float | Decay | Sequence[float | Decay]

@@ -10,32 +10,49 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Never
 
-from fedac.data import Dataset
+from fedac.data import Clients, Dataset
+from fedac.data.registry import load_with_test
+from fedac.data.splits import are_drawn
 from fedac.errors import InputError
 from fedac.experiments.comparison.question import Budget, Question
 from fedac.experiments.comparison.study import Study
 from fedac.experiments.comparison.table import Comparison, to_frame
 from fedac.experiments.store import open_store
+from fedac.experiments.workload import with_own_clients
 from fedac.federation.link import Link
 from fedac.federation.spec import COMPARE
+from fedac.simulation import simulator
+from fedac.validate import refuse_keywords
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
     import pandas as pd
 
 __all__ = ["Budget", "Comparison", "Question", "Study", "compare", "open_store"]
 
+# Keywords of other libraries, and ours.
+TUNED = "step sizes are tuned, up to tries of them for every method"
+INSTEAD = {
+    **simulator.INSTEAD, "lr": TUNED, "learning_rate": TUNED, "step_size": TUNED, "eta": TUNED,
+    "T": "rounds", "steps": "rounds", "iterations": "rounds", "num_steps": "rounds",
+    "M": "workers", "n_workers": "workers", "num_workers": "workers", "algorithm": "methods",
+    "algorithms": "methods", "optimizer": "methods", "seeds": "repeats",
+}  # fmt: skip
 KEYWORDS = replace(COMPARE, names={"algorithm": "methods", "local_steps": "K"})
 
 
 def compare(
-    dataset: str | Path | Dataset,
+    dataset: Any,
     methods: str | Iterable[str] = (),
     *,
+    label: Any = None,
+    client: Any = None,
+    standardize: bool = False,
     K: int | Iterable[int] = (8, 32, 128),
     rounds: int = 200,
-    clients: int | None = None,
+    clients: Clients | npt.ArrayLike | str | None = None,
     split: str | None = None,
     split_seed: int = 0,
     workers: int | None = None,
@@ -46,7 +63,7 @@ def compare(
     link: Link | str = "wan",
     target: float | None = None,
     budget: str | None = None,
-    loss: str = "logistic",
+    loss: str | None = None,
     l2: float = 1e-3,
     intercept: bool = False,
     tries: int = 20,
@@ -55,13 +72,21 @@ def compare(
     out: str | Path | None = None,
     jobs: int | None = None,
     on_progress: Callable[[Any], object] = lambda progress: None,
+    **others: Never,
 ) -> pd.DataFrame:
     """Compare methods on fresh seeds after equal tuning, in rounds, megabytes and seconds.
 
     Parameters
     ----------
-    dataset : str or Path or Dataset
-        A registered name, a LIBSVM file, or data: ``fedac.Dataset("mine", X, y)``.
+    dataset : data
+        Anything that `fedac.load` takes: a registered name, a file, a table, a pair (X, y), a
+        `Dataset`.
+    label : str or array, optional
+        The column of the targets, or the targets themselves, as ``target`` of `fedac.load`.
+    client : str or array, optional
+        The column that names the client of each row, or these names. It is not a feature.
+    standardize : bool
+        Scale number columns to mean 0 and variance 1.
     methods : str or several, optional
         Any composition, and the baselines ``"lbfgs"`` and ``"agd"``. Default: the methods of
         docs/compare.md.
@@ -69,9 +94,10 @@ def compare(
         Local steps per round.
     rounds : int
         Rounds of every run.
-    clients : int, optional
-        Number of clients, each with its own rows. Default: 100, or the number in a file of client
-        names.
+    clients : int, str, Clients or array, optional
+        Number of clients, each with its own rows; or, as in `simulate`, the clients themselves,
+        their names, a column, a file or a split. Default: those of the data, if it has any, else
+        100.
     split : str, optional
         Split of the rows among clients, as in `fedac.split`, or a file of client names. Default:
         "iid".
@@ -91,8 +117,10 @@ def compare(
     budget : str, optional
         "100 rounds", "2MB" or "60s". Default: the whole run with a target; otherwise the time of
         the shortest run.
-    loss, l2, intercept
-        Loss by name, regularization strength, and whether to append a column of ones.
+    loss : str, optional
+        Loss by name. Default: follows from the targets.
+    l2, intercept
+        Regularization strength, and whether to append a column of ones.
     tries : int
         Settings tried for each method, K and wire: step sizes and, where a method has them, server
         steps, momentum and mu.
@@ -125,22 +153,33 @@ def compare(
     >>> found[["method", "K", "reached"]].to_dict("records")[0]
     {'method': 'fedac-i', 'K': 8, 'reached': True}
     """
-    if not isinstance(dataset, str | Path | Dataset):
-        kind = type(dataset).__name__
-        raise InputError(f"dataset must be a name, a path or fedac.Dataset(name, X, y), not {kind}")
+    refuse_keywords("compare", others, INSTEAD)
     methods = _several(methods)
     if not all(isinstance(name, str) for name in methods):
         raise InputError(f"methods must be names, or 'module:name' for yours; got {methods!r:.60}")
-    data = dataset if isinstance(dataset, Dataset) else None
+    named = None
+    if clients is not None and not are_drawn(clients):
+        named, clients, client = clients, None, "given" if client is None else client
+    elif isinstance(clients, str):
+        if split is not None:
+            raise InputError(f"clients={clients!r} is a split already: omit split")
+        split, clients, workers = clients, workers, None
+    called = dataset.name if isinstance(dataset, Dataset) else "data"
     given = {
-        "dataset": data.name if data else str(dataset), "loss": loss, "l2": l2,
-        "intercept": intercept, "methods": methods, "K": _several(K), "rounds": rounds,
-        "clients": clients, "split": split, "split_seed": split_seed, "workers": workers,
-        "participation": participation, "batch": batch, "weighting": weighting,
-        "wire": _several(wire), "link": link, "target": target, "budget": budget, "tries": tries,
-        "seed": seed, "repeats": repeats,
+        "dataset": str(dataset) if isinstance(dataset, str | Path) else called, "loss": loss,
+        "l2": l2, "intercept": intercept, "methods": methods, "K": _several(K),
+        "rounds": rounds, "clients": clients, "split": split,
+        "client": client if client is None or isinstance(client, str) else "given",
+        "split_seed": split_seed, "workers": workers, "participation": participation,
+        "batch": batch, "weighting": weighting, "wire": _several(wire), "link": link,
+        "target": target, "budget": budget, "tries": tries, "seed": seed, "repeats": repeats,
     }  # fmt: skip
-    study = Study(Question.ask(given, KEYWORDS), data)
+    Question.ask(given, KEYWORDS)  # before the data is loaded, which may take minutes
+    data, _ = load_with_test(
+        dataset, clients=named, target=label, client=client if named is None else None,
+        standardize=standardize,
+    )  # fmt: skip
+    study = Study(Question.ask(with_own_clients(given, data), KEYWORDS), data)
     with open_store(out) as store:
         return to_frame(study.answer(store, jobs=jobs, on_progress=on_progress))
 

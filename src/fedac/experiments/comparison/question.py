@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from fedac.algorithms import expand, get
 from fedac.algorithms.parsing import find_algorithm, split_server_rule
 from fedac.algorithms.server import Momentum, SlowMo
+from fedac.data import Dataset
 from fedac.errors import InputError
 from fedac.experiments.comparison.baselines import BASELINES
 from fedac.experiments.workload import key_fingerprint
@@ -19,6 +20,7 @@ from fedac.federation.federation import taking_part
 from fedac.federation.link import Link, as_link
 from fedac.federation.spec import COMPARE, LARGEST_COUNT, LARGEST_STORED, OptionSet, Spec
 from fedac.federation.spec_checks import check_spec
+from fedac.objectives.losses import choose_loss
 
 AXES = ("rounds", "megabytes", "seconds")
 UNITS = {
@@ -108,9 +110,9 @@ class Question:
         methods = options.names["algorithm"]
         # The default methods depend on the participation: check that first.
         spec = check_spec(options, {**given, methods: "fedavg"})
-        typed = given.get(methods) or default_methods(
-            everybody=taking_part(spec.participation, spec.workers or spec.clients or 2) is None
-        )
+        M = spec.workers or spec.clients
+        everybody = taking_part(spec.participation, M) is None if M else spec.participation == 1
+        typed = given.get(methods) or default_methods(everybody=everybody)
         typed = [typed] if isinstance(typed, str) else typed
         baselines = tuple(dict.fromkeys(name for name in typed if name in BASELINES))
         names = _spelled_once([name for name in typed if name not in BASELINES], options)
@@ -139,6 +141,13 @@ class Question:
             most = f"2^63 - {spec.repeats + TUNING_SEEDS}"
             raise InputError(f"seed must be at most {most}: the seeds after it are used too")
         return question
+
+    def on(self, data: Dataset) -> Question:
+        """Return the question with what follows from the data: its loss, and its own clients."""
+        spec = replace(self.spec, loss=choose_loss(data, self.spec.loss))
+        if spec.client is not None and data.clients is not None:
+            spec = replace(spec, clients=len(data.clients), split=data.clients.how)
+        return replace(self, spec=spec)
 
     def rounds_of(self, K: int) -> int:
         """Return the number of rounds of a run with K local steps."""

@@ -88,11 +88,10 @@ class Study:
     """
 
     def __init__(self, question: Question, data: Dataset | None = None) -> None:
-        spec = question.spec
-        data = data or load_data(spec)[0]
+        data = data or load_data(question.spec)[0]
+        self.question = question.on(data)
+        spec = self.question.spec
         self.task = make_workload(spec, data)
-        spec = replace(spec, loss=self.task.loss)
-        self.question = replace(question, spec=spec)
         # All runs of a comparison share these fields.
         self._template = list_groups(spec, self.task, data)[0][0]
         self._clients = self.task.clients.get(self._template.split_hash)
