@@ -31,7 +31,7 @@ from fedac.experiments.comparison import Comparison, Question, Study, open_store
 from fedac.experiments.comparison.baselines import BASELINES
 from fedac.experiments.comparison.question import AXES, DEFAULT_METHODS
 from fedac.experiments.comparison.report import AXIS_LABELS, geometric_mean
-from fedac.experiments.comparison.table import Row, to_frame
+from fedac.experiments.comparison.table import Row
 from fedac.experiments.summary import label_of, predict_ratio
 from fedac.plotting import styles
 
@@ -74,7 +74,7 @@ def main(folder: Path) -> None:
     """Run what the folder lacks, and write the page's figures and tables."""
     found = dict(compare_all(folder))
     frames = [
-        to_frame(comparison).assign(problem=case.name, clients=kind, target=case.target)
+        comparison.frame.assign(problem=case.name, clients=kind, target=case.target)
         for (case, kind), comparison in found.items()
     ]
     rows = pd.concat(frames, ignore_index=True)

@@ -56,7 +56,7 @@ def check(case: Case, seed: int) -> list[bool]:
     rows = compare(
         case.data, METHODS, K=case.K, rounds=case.rounds, clients=clients, split=case.by,
         participation=case.participation, link=LINK, target=case.target, l2=case.l2, seed=seed,
-    )  # fmt: skip
+    ).frame  # fmt: skip
     first = rows.iloc[0]
     second = rows[rows["method"] != first["method"]].iloc[0]
     mine, theirs = (seconds(case, clients, row) for row in (first, second))

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fedac.algorithms import Algorithm, compose, fedac
     from fedac.data import Clients, Dataset, load, split
-    from fedac.experiments.comparison import compare
+    from fedac.experiments.comparison import Comparison, compare
     from fedac.federation.link import Link
     from fedac.federation.schedule import Decay
     from fedac.objectives import (
@@ -41,6 +41,7 @@ __all__ = [
     "Algorithm",
     "Augmented",
     "Clients",
+    "Comparison",
     "Dataset",
     "Decay",
     "HuberRegression",

@@ -46,6 +46,7 @@ def made_up():
         return Comparison(
             question=question, rows=rank_rows(rows, target, budget), budget=budget,
             runs=7, disguised=2, f_star=0.25, dim=3,
+            model="2 classes: ill, well; logistic regression",
         )  # fmt: skip
 
     return made_up

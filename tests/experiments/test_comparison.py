@@ -26,9 +26,8 @@ from fedac.experiments.comparison.table import (
     find_costs,
     find_ratio,
     proposed_target,
-    to_frame,
+    sentences,
     to_json,
-    verdict,
 )
 from fedac.experiments.summary import predict, predict_ratio
 
@@ -221,16 +220,15 @@ def test_an_adaptive_server_finds_its_step_at_any_scale_of_the_features():
         rows = compare(
             Dataset("mine", sp.csr_array(scale * X), y), ["fedadam"], K=8, rounds=60, clients=10,
             l2=1e-2 * scale**2, repeats=2,
-        )  # fmt: skip
+        ).frame  # fmt: skip
         reached.append(rows["suboptimality"].iloc[0])
         assert not rows["server_edge"].iloc[0]
     assert reached[1] < 3 * reached[0]
 
 
 def test_a_server_step_at_an_edge_is_flagged():
-    frame = to_frame(
-        answer_in_memory(ask(target=None, methods=("fedavg+step(1e-9)",), tries=4, rounds=5))
-    )
+    asked = ask(target=None, methods=("fedavg+step(1e-9)",), tries=4, rounds=5)
+    frame = answer_in_memory(asked).frame
     assert (frame["server_edge"] == "largest").all()
 
 
@@ -261,7 +259,7 @@ def test_common_noise_cancels():
 def test_the_verdict_says_fastest_only_of_what_can_be_told(found):
     comparison, _, _ = found
     level = {row.method for row in comparison.best_rows if row.level}
-    said = " ".join(verdict(comparison))
+    said = comparison.verdict
     assert (" is the fastest on this link" in said) == (len(level) == 1)
     assert (" are level: 3 seeds cannot separate them." in said) == (len(level) > 1)
 
@@ -359,7 +357,7 @@ def test_without_a_target_methods_are_ranked_by_what_they_reach():
     reached = [row.suboptimality.middle for row in found.rows]
     assert reached == sorted(reached)
     assert all(row["reached"] is None for row in to_json(found)["rows"])
-    assert to_frame(found)["reached"].isna().all()
+    assert found.frame["reached"].isna().all()
     assert reached[0] * 2 <= proposed_target(found) <= reached[0] * 4
 
 
@@ -368,7 +366,7 @@ def test_rounded_messages_are_part_of_a_comparison():
     with open_store(None) as store:
         question = ask(wire=("float32", "int8"), methods=("fedavg", "fedac-i"), target=0.3)
         found = Study(question).answer(store)
-    frame = to_frame(found).set_index(["method", "K", "wire"])
+    frame = found.frame.set_index(["method", "K", "wire"])
     for method in ("fedavg", "fedac-i"):
         plain, small = (frame.loc[method, 16, wire] for wire in ("float32", "int8"))
         assert small["reached"]
@@ -394,7 +392,7 @@ def test_data_of_ones_own():
     import scipy.sparse as sp
 
     frame = compare(Dataset("mine", sp.csr_array(X), y), ["fedavg", "fedac-i"], K=4, rounds=10,
-                    clients=5, tries=4, repeats=2)  # fmt: skip
+                    clients=5, tries=4, repeats=2).frame  # fmt: skip
     assert set(frame["method"]) == {"fedavg", "fedac-i"}
     assert np.isfinite(frame["suboptimality"]).all()
 
@@ -540,8 +538,8 @@ def test_a_hundred_clients_unless_a_file_names_them(tmp_path):
     assert ask(clients=None, split=str(names)).spec.clients is None
     data = Dataset("four", np.array([[1.0], [2.0], [-1.0], [0.5]]), np.array([1.0, -1, 1, -1]))
     small = {"K": 1, "rounds": 2, "tries": 4, "repeats": 2, "l2": 0.1}
-    rows = compare(data, ["fedavg"], split=str(names), **small)  # without "contradicts"
-    assert len(rows) == 1
+    found = compare(data, ["fedavg"], split=str(names), **small)  # without "contradicts"
+    assert len(found.frame) == 1
 
 
 def test_a_budget_ends_with_the_longest_run(found):
@@ -563,7 +561,7 @@ def test_the_proposed_target_is_one_that_methods_with_local_steps_reach():
     rows = {row.method: row.suboptimality.middle for row in found.rows}
     assert rows["lbfgs"] < rows["fedavg"] / 10
     assert 2 * rows["fedavg"] <= proposed_target(found) <= 4 * rows["fedavg"]
-    said = verdict(answer_in_memory(ask(target=1e-3, methods=methods, local_steps=(4,))))
+    said = sentences(answer_in_memory(ask(target=1e-3, methods=methods, local_steps=(4,))))
     assert said[0].startswith("L-BFGS with all clients is the fastest on this link")
     assert said[1] == "No other method reached it on all seeds."
     assert said[2].startswith("Best with local steps: FedAvg (K = 4, step size ")

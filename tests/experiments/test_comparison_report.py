@@ -141,6 +141,7 @@ def test_lines_look_different_and_the_best_are_ticked(made_up):
 def test_notes_say_how_it_was_made(made_up):
     notes = dict(page_data(made_up(REACHED, split="label", participation=0.2))["notes"])
     assert notes["data"] == "mine, 3 parameters"
+    assert notes["model"] == "2 classes: ill, well; logistic regression"
     assert (notes["clients"], notes["split"]) == ("10", "label")
     assert notes["participation"] == "2 in every round"
     assert notes["link"].startswith("wan: a round trip takes 50 ms")

@@ -1,3 +1,4 @@
+import re
 from collections.abc import Iterator
 
 import matplotlib as mpl
@@ -51,6 +52,48 @@ def test_a_diverged_run_is_never_the_best() -> None:
     with pytest.warns(StepSizeWarning):
         some = simulate(quiet, "fedavg", eta=[3.0, 1e-9, 4.0], **more)
     assert some.best is some.runs[1]
+
+
+def test_the_best_run_of_each_method() -> None:
+    etas = {"fedavg": [0.01, 0.5, 1e6], "fedac-i": [0.5, 0.1]}
+    with pytest.warns(StepSizeWarning):
+        result = simulate(F, ["fedavg", "fedac-i"], M=8, K=4, T=64, eta=etas, seed=1)
+    best = result.best_by_method()
+    assert set(best) == {"fedavg", "fedac-i"}
+    assert next(iter(best.values())) is result.best
+    for name, run in best.items():
+        mine = [run for run in result.runs if run.algorithm == name and run.status == "ok"]
+        assert run is min(mine, key=lambda run: run.trained_loss)
+    etas = {"fedavg": 50.0, "mb-sgd": 0.1}
+    with pytest.warns(StepSizeWarning):
+        lost = simulate(F, ["fedavg", "mb-sgd"], M=1, K=1, T=64, eta=etas)
+    assert list(lost.best_by_method()) == ["mb-sgd"]
+
+
+def test_notebooks_show_a_table_of_runs() -> None:
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((40, 2))
+    y = np.where(X[:, 0] > 0, "ill", "well")
+    more = {"M": 2, "K": 4, "T": 16, "eta": [0.5, 1e9], "engine": "reference"}
+    with pytest.warns(StepSizeWarning):
+        result = simulate(LogisticRegression(X, y, l2=0.1), "fedavg", test=(X, y), **more)
+    # F* is not computed just to be shown.
+    heads, run, diverged = _cells(result._repr_html_())
+    assert heads[:4] == ["algorithm", "eta", "status", "final loss"]
+    assert heads[4:] == [f"test {name}" for name in result.runs[0].metrics]
+    assert run[:3] == ["fedavg", "0.5", "ok"]
+    assert float(run[3]) == pytest.approx(result.runs[0].final_loss, rel=1e-5)
+    assert float(run[heads.index("test accuracy")]) == result.runs[0].test_accuracy[-1]
+    assert diverged[:4] == ["fedavg", "1e+09", "diverged", "-"]
+    f_star = result.f_star
+    heads, run, _ = _cells(result._repr_html_())
+    gap = result.runs[0].final_loss - f_star
+    assert float(run[heads.index("suboptimality")]) == pytest.approx(gap, rel=1e-5)
+
+
+def _cells(page: str) -> list[list[str]]:
+    rows = re.findall(r"<tr.*?</tr>", page, re.DOTALL)
+    return [re.findall(r"<t[dh].*?>(.*?)</t[dh]>", row) for row in rows]
 
 
 def test_suboptimality_is_above_the_optimum() -> None:

@@ -106,8 +106,7 @@ def _typed_command(ctx: click.Context) -> str:
 
 def _print_comparison(found: Comparison) -> None:
     """Print the best row of every method, then the verdict."""
-    from fedac.experiments.comparison.report import title
-    from fedac.experiments.comparison.table import LAST, verdict, written
+    from fedac.experiments.comparison.table import LAST, sentences, written
     from fedac.experiments.summary import Band
 
     spec, target, rows = found.spec, found.spec.target, found.best_rows
@@ -146,13 +145,13 @@ def _print_comparison(found: Comparison) -> None:
     console.print_table(
         table,
         words={"method", "wire"},
-        title=title(found) + (f", target {target:g}" if target is not None else ""),
+        title=found.title + (f", target {target:g}" if target is not None else ""),
         caption=" ".join([*notes, f"Link: {found.question.link}."]),
         bold=[number for number, row in enumerate(rows) if number == 0 or row.level],
     )
     if any(row.edge or row.server_edge for row in rows):
         print("* the smallest or largest one tried: a better one may lie beyond it.")
-    for sentence in verdict(found):
+    for sentence in sentences(found):
         print(sentence)
 
 

@@ -145,6 +145,24 @@ class Result:
             f" best: {self.best or 'none'}>"
         )
 
+    def _repr_html_(self) -> str:
+        """Return a table of the runs; with suboptimality if F* has been computed."""
+        import pandas as pd
+
+        known: Optimum | None = vars(self).get("optimum")
+        rows = []
+        for run in self.runs:
+            row = {"algorithm": run.algorithm, "eta": run.eta, "status": run.status}
+            row["final loss"] = run.final_loss
+            if known is not None:
+                row["suboptimality"] = run.final_loss - known.value
+            rows.append(row | {f"test {name}": v[-1] for name, v in run.metrics.items()})
+        table = pd.DataFrame(rows).to_html(
+            index=False, float_format="{:.6g}".format, na_rep="-", border=0
+        )
+        what = f"{self.engine} engine, M={self.M}, K={self.schedule.K}, T={self.schedule.T}"
+        return f"<p>{what}, seed={self.seed}</p>\n{table}"
+
     @property
     def M(self) -> int:
         """The number of workers or clients."""
@@ -171,8 +189,27 @@ class Result:
     @property
     def best(self) -> Run | None:
         """The run with the smallest trained loss; None if all diverged."""
-        scored = [run for run in self.runs if not math.isnan(run.trained_loss)]
-        return min(scored, key=lambda run: run.trained_loss, default=None)
+        return next(iter(self.best_by_method().values()), None)
+
+    def best_by_method(self) -> dict[str, Run]:
+        """Return the best run of each algorithm by name, the best first.
+
+        An algorithm is missing if all its runs diverged.
+
+        Examples
+        --------
+        >>> import fedac
+        >>> F = fedac.NoisyQuadratic([1.0, 0.1], sigma=0.1)
+        >>> result = fedac.simulate(F, ["fedavg", "fedac-i"], M=16, K=8, T=64, eta=[0.1, 0.5],
+        ...                         engine="reference")
+        >>> {name: run.eta for name, run in result.best_by_method().items()}
+        {'fedac-i': 0.5, 'fedavg': 0.5}
+        """
+        best: dict[str, Run] = {}
+        scored = (run for run in self.runs if not math.isnan(run.trained_loss))
+        for run in sorted(scored, key=lambda run: run.trained_loss):
+            best.setdefault(run.algorithm, run)
+        return best
 
     @property
     def edge(self) -> Edge | None:

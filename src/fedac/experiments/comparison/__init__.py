@@ -18,7 +18,7 @@ from fedac.data.splits import are_drawn
 from fedac.errors import InputError
 from fedac.experiments.comparison.question import Budget, Question
 from fedac.experiments.comparison.study import Study
-from fedac.experiments.comparison.table import Comparison, to_frame
+from fedac.experiments.comparison.table import Comparison
 from fedac.experiments.store import open_store
 from fedac.experiments.workload import with_own_clients
 from fedac.federation.link import Link
@@ -28,7 +28,6 @@ from fedac.validate import refuse_keywords
 
 if TYPE_CHECKING:
     import numpy.typing as npt
-    import pandas as pd
 
 __all__ = ["Budget", "Comparison", "Question", "Study", "compare", "open_store"]
 
@@ -73,7 +72,7 @@ def compare(
     jobs: int | None = None,
     on_progress: Callable[[Any], object] = lambda progress: None,
     **others: Never,
-) -> pd.DataFrame:
+) -> Comparison:
     """Compare methods on fresh seeds after equal tuning, in rounds, megabytes and seconds.
 
     Parameters
@@ -138,20 +137,24 @@ def compare(
 
     Returns
     -------
-    DataFrame
-        A row per method, K and wire, the best first. ``rounds``, ``megabytes`` and ``seconds`` are
-        the cost of the target, NaN if not all seeds reached it. ``suboptimality`` is the mean of
-        the last records within the budget, ``smallest`` the smallest record. Columns ending in
-        ``_low`` and ``_high`` are 90% prediction intervals for the mean of another `repeats` seeds.
-        ``ratio`` is the cost relative to the first row, seed by seed; rows are ``level`` if its
-        interval contains 1.
+    Comparison
+        Prints its table and verdict. ``table`` has the most important columns of each method at its
+        best K, ``frame`` all columns and a row per method, K and wire, both the best first.
+        ``verdict`` says in words who won, ``plot()`` draws the curves.
+
+        Columns: ``rounds``, ``megabytes`` and ``seconds`` are the cost of the target, NaN if not
+        all seeds reached it. ``suboptimality`` is the mean of the last records within the budget,
+        ``smallest`` the smallest record. Columns ending in ``_low`` and ``_high`` are 90%
+        prediction intervals for the mean of another `repeats` seeds. ``ratio`` is the cost relative
+        to the first row, seed by seed; rows are ``level`` if its interval contains 1.
 
     Examples
     --------
     >>> found = compare("synthetic", ["fedavg", "fedac-i"], K=8, rounds=20, clients=10, l2=1e-2,
     ...                 target=0.05, tries=6, repeats=2)
-    >>> found[["method", "K", "reached"]].to_dict("records")[0]
+    >>> found.frame[["method", "K", "reached"]].to_dict("records")[0]
     {'method': 'fedac-i', 'K': 8, 'reached': True}
+    >>> ax = found.plot(against="seconds")
     """
     refuse_keywords("compare", others, INSTEAD)
     methods = _several(methods)
@@ -181,7 +184,7 @@ def compare(
     )  # fmt: skip
     study = Study(Question.ask(with_own_clients(given, data), KEYWORDS), data)
     with open_store(out) as store:
-        return to_frame(study.answer(store, jobs=jobs, on_progress=on_progress))
+        return study.answer(store, jobs=jobs, on_progress=on_progress)
 
 
 def _several(values: Any) -> Any:

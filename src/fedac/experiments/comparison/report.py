@@ -46,7 +46,7 @@ def write_files(comparison: Comparison, folder: Path) -> None:
     """Write ``comparison`` as HTML, JSON, CSV, LaTeX and, unless all diverged, as a figure."""
     texts = {
         "json": json.dumps(table.to_json(comparison), allow_nan=False, indent=1) + "\n",
-        "csv": table.to_frame(comparison).to_csv(index=False, lineterminator="\n"),
+        "csv": comparison.frame.to_csv(index=False, lineterminator="\n"),
         "tex": to_latex(comparison),
     }
     for ending, text in texts.items():
@@ -140,7 +140,7 @@ def page_data(comparison: Comparison) -> dict[str, Any]:
     rows = sorted(comparison.rows, key=lambda row: row.all_clients)
     records = next((row.curves[0].rounds for row in rows if not row.diverged), np.zeros(1))
     return {
-        "sentences": table.verdict(comparison),
+        "sentences": table.sentences(comparison),
         "lines": columns(_lines(comparison)),
         "rows": columns([_row(row, comparison, records) for row in comparison.rows]),
         "records": [int(r) for r in records],
@@ -219,6 +219,7 @@ def notes_on(comparison: Comparison) -> list[tuple[str, str]]:
         criterion = "fewest rounds to the target"
     notes = [
         ("data", f"{spec.dataset}, {comparison.dim} parameters"),
+        ("model", comparison.model),
         ("loss", f"{spec.loss}, l2 = {spec.l2:g}, F* = {comparison.f_star:.10g}"),
         *_federation(comparison),
         ("batch", str(spec.batch)),
@@ -270,63 +271,60 @@ def _federation(comparison: Comparison) -> list[tuple[str, str]]:
 
 
 def draw(comparison: Comparison) -> Drawing:
-    """Draw the best row of every method against rounds, megabytes and seconds.
-
-    The best methods, FedAvg and FedAc-I are coloured, all others are grey.
-    """
+    """Draw the best row of every method against rounds, megabytes and seconds."""
     import matplotlib as mpl
     from matplotlib.figure import Figure as Drawing
 
-    rows = [row for row in comparison.best_rows if row.curves]
-    known = [row for row in rows if row.method in WELL_KNOWN]
-    best = rows[: COLOURED - len(known)]
-    coloured = [row for row in rows if row in best or row in known]
-    looks = dict(zip(coloured, styles([row.method for row in coloured]), strict=True))
     with mpl.rc_context(FONTS):
         drawing = Drawing(figsize=(WIDTH, HEIGHT), layout="constrained")
         panels = drawing.subplots(1, len(AXES), sharey=True)
         for ax, axis in zip(panels, AXES, strict=True):
-            for row in rows:
-                if row not in looks:
-                    costs, mean, _, _ = geometric_mean(row.curves, axis)
-                    ax.plot(costs, mean, color="0.8", linewidth=0.7)
-            # The best one is drawn last, on top of all others.
-            for row, look in reversed(looks.items()):
-                costs, mean, low, high = geometric_mean(row.curves, axis)
-                name = comparison.labels[row.method] + ("" if row.all_clients else f", K={row.K}")
-                name += "" if row.wire == "float32" else f", {row.wire}"
-                ax.plot(
-                    costs, mean, color=look.colour, marker=look.marker, markersize=2.8,
-                    markevery=0.17, linewidth=1.2, label=name,
-                )  # fmt: skip
-                ax.fill_between(costs, low, high, color=look.colour, alpha=0.15, lw=0)
-            ends = [curve for row in coloured for curve in row.curves]
-            ax.set_xlim(0, max(float(getattr(curve, axis)[-1]) for curve in ends))
-            ax.set(yscale="log", xlabel=AXIS_LABELS[axis])
-            ax.grid(True, which="major", color="0.9", linewidth=0.6)
-            _limit_suboptimality(ax, comparison, coloured)
+            grey = draw_lines(comparison, ax, axis)
         panels[0].set_ylabel("suboptimality")
         handles, labels = panels[0].get_legend_handles_labels()
         note = f"Lines: geometric mean of {comparison.spec.repeats} fresh seeds. Bands: range."
-        if len(rows) > len(looks):
-            note += f" Grey: {len(rows) - len(looks)} other methods."
+        if grey:
+            note += f" Grey: {grey} other methods."
         drawing.legend(
             handles[::-1], labels[::-1], loc="outside lower center", ncols=4, frameon=False,
             title=note, title_fontsize=7,
         )  # fmt: skip
-        drawing.suptitle(title(comparison))
+        drawing.suptitle(comparison.title)
     return drawing
 
 
-def title(comparison: Comparison) -> str:
-    """Return the data set and the federation in one line."""
-    spec = comparison.spec
-    who = f"{spec.workers} workers"
-    if spec.workers is None:
-        who = f"{spec.clients or ''} clients, split {spec.split or 'iid'}".lstrip()
-    if spec.participation != 1:
-        who += f", participation {spec.participation:g}"
-    return f"{spec.dataset}, l2 = {spec.l2:g}: {who}"
+def draw_lines(comparison: Comparison, ax: Axes, axis: str) -> int:
+    """Draw the best row of every method against one cost; return the number of grey lines.
+
+    The best methods, FedAvg and FedAc-I are coloured, all others are grey.
+    """
+    rows = [row for row in comparison.best_rows if row.curves]
+    if not rows:
+        raise InputError("every method diverged: there is nothing to plot")
+    known = [row for row in rows if row.method in WELL_KNOWN]
+    best = rows[: COLOURED - len(known)]
+    coloured = [row for row in rows if row in best or row in known]
+    looks = dict(zip(coloured, styles([row.method for row in coloured]), strict=True))
+    for row in rows:
+        if row not in looks:
+            costs, mean, _, _ = geometric_mean(row.curves, axis)
+            ax.plot(costs, mean, color="0.8", linewidth=0.7)
+    # The best one is drawn last, on top of all others.
+    for row, look in reversed(looks.items()):
+        costs, mean, low, high = geometric_mean(row.curves, axis)
+        name = comparison.labels[row.method] + ("" if row.all_clients else f", K={row.K}")
+        name += "" if row.wire == "float32" else f", {row.wire}"
+        ax.plot(
+            costs, mean, color=look.colour, marker=look.marker, markersize=2.8,
+            markevery=0.17, linewidth=1.2, label=name,
+        )  # fmt: skip
+        ax.fill_between(costs, low, high, color=look.colour, alpha=0.15, lw=0)
+    ends = [curve for row in coloured for curve in row.curves]
+    ax.set_xlim(0, max(float(getattr(curve, axis)[-1]) for curve in ends))
+    ax.set(yscale="log", xlabel=AXIS_LABELS[axis])
+    ax.grid(True, which="major", color="0.9", linewidth=0.6)
+    _limit_suboptimality(ax, comparison, coloured)
+    return len(rows) - len(looks)
 
 
 def _limit_suboptimality(ax: Axes, comparison: Comparison, rows: Sequence[Row]) -> None:

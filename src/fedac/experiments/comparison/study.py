@@ -34,6 +34,7 @@ from fedac.federation.federation import batch_rows, batch_size, minimized, takin
 from fedac.federation.link import Costs, run_costs
 from fedac.federation.spec import RunSpec
 from fedac.objectives import optimum
+from fedac.objectives.losses import describe_target
 from fedac.simulation.problem import start_point
 from fedac.simulation.result import edge_of
 from fedac.validate import Array
@@ -92,6 +93,7 @@ class Study:
         self.question = question.on(data)
         spec = self.question.spec
         self.task = make_workload(spec, data)
+        self._model = describe_target(data, self.task.loss)
         # All runs of a comparison share these fields.
         self._template = list_groups(spec, self.task, data)[0][0]
         self._clients = self.task.clients.get(self._template.split_hash)
@@ -273,7 +275,7 @@ class Study:
         return Comparison(
             question=question, rows=table.rank_rows(rows, target, self._budget),
             budget=self._budget, runs=self._runs, disguised=self._disguised, f_star=self._f_star,
-            dim=self.task.objective.dim,
+            dim=self.task.objective.dim, model=self._model,
         )  # fmt: skip
 
     def _tuned(self, variant: Variant, tried: Sequence[Setting], best: Setting) -> dict[str, Any]:

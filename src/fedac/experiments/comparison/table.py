@@ -6,6 +6,7 @@ seeds with 90% prediction intervals for the mean of the same number of further s
 
 from __future__ import annotations
 
+import html
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -17,12 +18,14 @@ import numpy as np
 from fedac.experiments.comparison.baselines import BASELINES
 from fedac.experiments.comparison.question import AXES, Budget, Question
 from fedac.experiments.summary import Band, band_text, labels_of, predict, predict_ratio
+from fedac.federation.compression import FLOAT32
 from fedac.federation.spec import Spec
 from fedac.simulation.result import edge_of
-from fedac.validate import Array
+from fedac.validate import Array, look_up
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.axes import Axes
 
 # Below this a suboptimality is rounding error of F*.
 EXACT = 1e-15
@@ -35,6 +38,8 @@ WELL_KNOWN = ("fedavg", "fedac-i")
 # A longer list of methods would not be read.
 MOST_NAMED = 5
 UNITS = {"rounds": " rounds", "megabytes": " MB", "seconds": " seconds"}
+# The columns of `Comparison.table`.
+SHOWN = ("method", "K", "wire", "eta", *AXES, "suboptimality", "ratio", "level")
 
 
 class Variant(NamedTuple):
@@ -130,9 +135,9 @@ class Row:
         return self.ratio.low <= 1
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Comparison:
-    """The answer to a question.
+    """The answer to a question. Printed, it is the table and the verdict.
 
     Attributes
     ----------
@@ -148,6 +153,18 @@ class Comparison:
         The minimum of the objective.
     dim : int
         Number of parameters.
+    model : str
+        What the targets are, and the model: "2 classes: ill, well; logistic regression".
+
+    Examples
+    --------
+    >>> from fedac import compare
+    >>> found = compare("synthetic", ["fedavg", "fedac-i"], K=8, rounds=20, clients=10, l2=1e-2,
+    ...                 target=0.05, tries=6, repeats=2)
+    >>> found.table[["method", "K"]].to_dict("records")[0]
+    {'method': 'fedac-i', 'K': 8}
+    >>> found.verdict.split(" (")[0], len(found.frame.columns)
+    ('FedAc-I', 32)
     """
 
     question: Question
@@ -157,6 +174,80 @@ class Comparison:
     disguised: int
     f_star: float
     dim: int
+    model: str
+
+    def __repr__(self) -> str:
+        """Return title, table and verdict."""
+        table = self._short_table().to_string(index=False, float_format="{:.3g}".format, na_rep="-")
+        return f"{self.title}\n\n{table}\n\n{self.verdict}"
+
+    def _repr_html_(self) -> str:
+        table = self._short_table().to_html(
+            index=False, float_format="{:.3g}".format, na_rep="-", border=0
+        )
+        title, verdict = html.escape(self.title), html.escape(self.verdict)
+        return f"<p><b>{title}</b></p>\n{table}\n<p>{verdict}</p>"
+
+    @property
+    def title(self) -> str:
+        """The data set, the model and the federation in one line."""
+        spec = self.spec
+        who = f"{spec.workers} workers"
+        if spec.workers is None:
+            who = f"{spec.clients or ''} clients, split {spec.split or 'iid'}".lstrip()
+        if spec.participation != 1:
+            who += f", participation {spec.participation:g}"
+        return f"{spec.dataset} ({self.model}), l2 = {spec.l2:g}: {who}"
+
+    @cached_property
+    def frame(self) -> pd.DataFrame:
+        """All rows and columns; a number with its interval is three columns."""
+        import pandas as pd
+
+        return pd.DataFrame([_flat(row) for row in self.rows])
+
+    @cached_property
+    def table(self) -> pd.DataFrame:
+        """The ten most important columns: each method (and wire) at its best K, the best first."""
+        best = [self.rows.index(row) for row in self.best_rows]
+        return self.frame.loc[best, list(SHOWN)].reset_index(drop=True)
+
+    def _short_table(self) -> pd.DataFrame:
+        """Return the table without empty columns, and without the wire if all use float32."""
+        table = self.table.dropna(axis=1, how="all")
+        return table.drop(columns="wire") if set(table["wire"]) == {FLOAT32} else table
+
+    @property
+    def verdict(self) -> str:
+        """Which method won or which are level, the runner-up, and the well-known methods."""
+        return " ".join(sentences(self))
+
+    def plot(self, ax: Axes | None = None, *, against: str = "rounds") -> Axes:
+        """Plot the best row of every method against rounds, megabytes or seconds.
+
+        Lines are geometric means of the fresh seeds, bands their range. The best methods, FedAvg
+        and FedAc-I are coloured, all others are grey.
+
+        Parameters
+        ----------
+        ax : Axes, optional
+            Default: a new figure.
+        against : "rounds", "megabytes" or "seconds"
+            The cost on the horizontal axis: megabytes of a client that is present in every round,
+            seconds on the link.
+        """
+        from fedac.experiments.comparison.report import draw_lines
+
+        look_up("axis", against, dict.fromkeys(AXES))
+        if ax is None:
+            import matplotlib.pyplot as plt
+
+            ax = plt.figure(layout="constrained").add_subplot()
+        draw_lines(self, ax, against)
+        ax.set(ylabel="suboptimality", title=self.title)
+        handles, labels = ax.get_legend_handles_labels()
+        ax.legend(handles[::-1], labels[::-1])
+        return ax
 
     @property
     def spec(self) -> Spec:
@@ -243,13 +334,6 @@ def find_ratio(
     return predict_ratio(*([curve.within(budget) for curve in each] for each in (curves, best)))
 
 
-def to_frame(comparison: Comparison) -> pd.DataFrame:
-    """Return the rows as a DataFrame; a band becomes three columns."""
-    import pandas as pd
-
-    return pd.DataFrame([_flat(row) for row in comparison.rows])
-
-
 def to_json(comparison: Comparison) -> dict[str, Any]:
     """Return the comparison for JSON, with null in place of NaN and infinity."""
     question, spec = comparison.question, comparison.spec
@@ -287,8 +371,8 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def verdict(comparison: Comparison) -> list[str]:
-    """Return sentences on the winner or the tied methods, the runner-up and well-known methods."""
+def sentences(comparison: Comparison) -> list[str]:
+    """Return the verdict: the winner or the tied methods, the runner-up, well-known methods."""
     spec, rows, best = comparison.spec, comparison.rows, comparison.rows[0]
     if best.diverged:
         return ["Every method diverged."]
