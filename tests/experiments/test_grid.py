@@ -177,7 +177,7 @@ def test_mistakes_about_clients(read, line, saying):
         (CLIENTS.replace("clients = [4, 8]", ""), "give the number of workers, or of clients"),
         (
             CLIENTS.replace("clients = [4, 8]", "split = ['iid']"),
-            "split iid needs clients: how many clients",
+            "split iid needs clients, the number",
         ),
         (
             CLIENTS.replace("[4, 8]", "[0]"),

@@ -12,9 +12,10 @@ import time
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 
-from fedac.data import load, split
+from fedac.data import Clients, load, split
 from fedac.data.registry import hold_out
 from fedac.errors import InputError
 from fedac.experiments import sweep, workload
@@ -580,3 +581,43 @@ def test_signals_end_a_sweep_with_130(long_grid, tmp_path, number):
         "the same command continues from there",
         "fedac: interrupted",
     ]
+
+
+TABLE = pd.DataFrame(
+    {"x": np.arange(30.0), "city": ["oslo", "rome", "rome"] * 10, "y": [1, 0] * 15}
+)
+CITIES = TABLE["city"].to_numpy(str)
+PAIR = (TABLE[["x"]].to_numpy(), TABLE["y"].to_numpy())
+
+
+@pytest.mark.parametrize(
+    ("data", "who"),
+    [
+        (TABLE, {"client": "city"}),
+        (load(TABLE, client="city"), {}),
+        (load(TABLE, client="city"), {"client": "city"}),
+        (PAIR, {"client": CITIES}),
+        (PAIR, {"client": CITIES.tolist()}),
+        (PAIR, {"client": Clients(CITIES)}),
+        (PAIR, {"client": TABLE["city"]}),
+    ],
+)
+def test_clients_of_any_kind(store, data, who):
+    grid = make_grid(
+        dataset=data, l2=0.1, algorithms=["fedavg", "fedac-i"], local_steps=2, rounds=3, eta=0.01,
+        record_every=2, **who,
+    )  # fmt: skip
+    assert sweep.run(grid, store).new == 2
+    F = LogisticRegression(PAIR[0], np.where(PAIR[1], 1.0, -1.0), l2=0.1)
+    expected = simulate(F, "fedavg", clients=CITIES, K=2, rounds=3, eta=0.01, record_every=2)
+    row = store.frame().set_index("algorithm").loc["fedavg"]
+    assert (row["M"], row["T"]) == (2, 6)
+    trace = store.traces()
+    assert list(trace[trace.key == row.key].loss) == list(expected.best.loss)
+
+
+def test_workers_instead_of_the_clients_of_the_data(store):
+    grid = make_grid(dataset=load(TABLE, client="city"), l2=0.1, algorithms="fedavg", workers=3,
+                     local_steps=2, rounds=3, eta=0.01)  # fmt: skip
+    assert sweep.run(grid, store).new == 1
+    assert store.frame()["M"].tolist() == [3]

@@ -9,7 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from fedac.data import load
 from fedac.errors import InputError
+from fedac.experiments.workload import with_own_clients
 from fedac.federation.spec import SWEEP, Spec
 from fedac.federation.spec_checks import check_spec
 from fedac.validate import look_up
@@ -21,6 +23,10 @@ SHIPPED = (Path(__file__).parents[1] / "sweeps", Path(__file__).parents[3] / "sw
 def make_grid(**values: Any) -> Spec:
     """Return a grid of runs; the keywords are the keys of a TOML file.
 
+    ``dataset`` may be anything that `fedac.load` takes, and ``client`` a column, an array that
+    names the client of each row, or a `Clients`. Default: the clients of a `Dataset`, if it has
+    any.
+
     Examples
     --------
     >>> grid = make_grid(dataset="synthetic", l2=1e-3, algorithms=["fedac-i", "fedavg"],
@@ -28,7 +34,12 @@ def make_grid(**values: Any) -> Spec:
     >>> len(grid.expand())
     16
     """
-    return check_spec(SWEEP, values)
+    source, client = values.get("dataset"), values.get("client")
+    if source is None or isinstance(source, str | Path):
+        return check_spec(SWEEP, values)
+    data = load(source, values.pop("label", None), client)
+    values |= {"dataset": data, "client": None if client is None else data.clients}
+    return check_spec(SWEEP, with_own_clients(values, data))
 
 
 def read_grid(path: str | Path) -> Spec:

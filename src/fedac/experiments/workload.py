@@ -217,7 +217,7 @@ def with_own_clients(given: Mapping[str, Any], data: Dataset) -> Mapping[str, An
     names = ("workers", "clients", "split", "client")
     if data.clients is None or any(given.get(name) is not None for name in names):
         return given
-    return {**given, "client": data.clients.how}
+    return {**given, "client": data.clients}
 
 
 def split_of(spec: Spec) -> str | None:
@@ -252,6 +252,8 @@ def list_groups(spec: Spec, task: Workload, data: Dataset) -> list[Group]:
     """List the runs of a Spec in groups, those with few clients first."""
     found = {
         "dataset": data.name,
+        "label": None,  # like the clients, perhaps an array; the hashes identify both
+        "client": None,
         "loss": task.loss,
         "data_hash": objective_hash(task.objective, own=":" in task.loss),
         "rows_hash": rows_hash(data),

@@ -174,7 +174,9 @@ def _workers_or_clients(one: Any, spelled: Spelled) -> None:
             )
         return
     if one.workers is None and one.clients is None and one.split is None:
-        raise InputError(f"give the number of {workers}, or of {clients}")
+        raise InputError(
+            f"give the number of {workers}, or of {clients}, or the column {spelled('client')}"
+        )
     if one.workers is not None and (one.clients is not None or one.split is not None):
         raise InputError(
             f"use either {workers} or {clients}/{split}, not both: workers draw from all rows, "
