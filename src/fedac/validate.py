@@ -40,6 +40,10 @@ def unknown_name(kind: str, name: str, known: Iterable[str]) -> InputError:
     return InputError(f"unknown {kind} '{name}'; {hint}known: {', '.join(names)}")
 
 
+# For every place where a user may ask for it.
+NO_L1 = "an L1 penalty needs a proximal step, which no method has yet: use l2"
+
+
 def look_up(kind: str, name: str, table: Mapping[str, T]) -> T:
     """Return an entry of a table, or raise `unknown_name`."""
     if name not in table:

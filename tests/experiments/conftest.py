@@ -38,13 +38,13 @@ def made_up():
         }
         rows = [
             make_row(
-                variant, found, target, budget, every=1, eta=0.5,
+                variant, found, question.target, budget, every=1, eta=0.5,
                 edge="largest" if variant.method == "fedavg" else "",
             )
             for variant, found in curves.items()
         ]  # fmt: skip
         return Comparison(
-            question=question, rows=rank_rows(rows, target, budget), budget=budget,
+            question=question, rows=rank_rows(rows, question.target, budget), budget=budget,
             runs=7, disguised=2, f_star=0.25, dim=3,
             model="2 classes: ill, well; logistic regression",
         )  # fmt: skip

@@ -18,7 +18,7 @@ from fedac.experiments import workload
 from fedac.experiments.comparison import Budget, Question, Study, open_store
 from fedac.experiments.comparison.baselines import BASELINES
 from fedac.experiments.comparison.calibration import PLANNER
-from fedac.experiments.comparison.question import DEFAULT_METHODS, default_methods
+from fedac.experiments.comparison.question import DEFAULT_METHODS, Target, default_methods
 from fedac.experiments.comparison.report import to_latex
 from fedac.experiments.comparison.study import Tuner
 from fedac.experiments.comparison.table import (
@@ -236,7 +236,7 @@ def test_differences_are_paired_by_seed(found):
     """The interval is that of SciPy's paired t test of the logarithms, for another mean."""
     comparison, _, _ = found
     rows = [row for row in comparison.rows if row.reached]
-    first, *others = ([c.cost_of(TARGET, "seconds") for c in row.curves]
+    first, *others = ([c.cost_of(Target.parse(TARGET), "seconds") for c in row.curves]
                       for row in rows)  # fmt: skip
     assert comparison.rows[0].ratio == (1.0, 1.0, 1.0)
     assert others
@@ -419,15 +419,15 @@ def test_costs_by_hand():
     axis = np.arange(5.0)
     falls = [[1, 0.5, 0.2, 0.1, 0.05], [1, 0.2, 0.1, 0.05, 0.01]]
     curves = [Curve(axis, 2 * axis, 3 * axis, np.array(values)) for values in falls]
-    costs = find_costs(curves, 0.1, every=1)
+    costs = find_costs(curves, Target.parse(0.1), every=1)
     assert costs["rounds"].middle == pytest.approx(math.sqrt(3 * 2))
     assert costs["seconds"].middle == pytest.approx(3 * math.sqrt(3 * 2))
     logs = np.log([3.0, 2.0])
     half = stats.t.ppf(0.95, 1) * logs.std(ddof=1) * math.sqrt(1 / 2 + 1 / 2)
     half += math.log1p(0.5 / 3)  # known to half a round
     assert costs["rounds"].high == pytest.approx(math.sqrt(6) * math.exp(half))
-    assert math.isnan(find_costs(curves, 0.02, every=1)["rounds"].middle)
-    ratio = find_ratio(curves, curves[::-1], 0.1, Budget(4.0, "rounds"))
+    assert math.isnan(find_costs(curves, Target.parse(0.02), every=1)["rounds"].middle)
+    ratio = find_ratio(curves, curves[::-1], Target.parse(0.1), Budget(4.0, "rounds"))
     assert ratio.middle == pytest.approx(1.0)
 
 

@@ -89,7 +89,7 @@ def test_smoothness_of_wide_data(n, weighted):
 
 @pytest.mark.parametrize("name", ["l1", "lasso", "elastic-net"])
 def test_l1_is_refused_in_words(name):
-    with pytest.raises(InputError, match=f"{name} needs a proximal step"):
+    with pytest.raises(InputError, match=f"no loss {name}: an L1 penalty needs a proximal"):
         find_loss(name)
 
 

@@ -18,6 +18,7 @@ from fedac import __version__
 from fedac.cli.console import flush_results, notice, prepare_streams
 from fedac.cli.options import Group
 from fedac.errors import InputError
+from fedac.validate import NO_L1
 
 START = """Where to start:
 
@@ -105,6 +106,8 @@ def _fail(message: str, code: int) -> int:
 def _fail_usage(error: click.ClickException) -> int:
     """Report a bad command line, and where to find the options."""
     message = error.format_message()
+    if isinstance(error, click.NoSuchOption) and error.option_name in ("--l1", "--l1-ratio"):
+        return _fail(f"there is no option {error.option_name}: {NO_L1}", 2)
     context = error.ctx if isinstance(error, click.UsageError) else None
     if context is None:
         return _fail(message, 2)

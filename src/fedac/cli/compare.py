@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fedac.cli import console, options
+from fedac.cli.run import METRIC_FORMATS
 from fedac.federation.spec import COMPARE, command_option
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ def compare_command(
     values = options.read_values(COMPARE, given)
     question = Question.ask(values, spelled)
     with console.download_bar(question.spec.dataset) as show:
-        data, _ = load_data(question.spec, show)
+        data, test = load_data(question.spec, show)
     question = Question.ask(with_own_clients(values, data), spelled).on(data)
     if out is not None:
         from fedac.experiments.comparison.report import with_earlier_methods
@@ -58,7 +59,7 @@ def compare_command(
         question, added = with_earlier_methods(question, out)
         if added:
             console.notice(f"'{out}' already compares {', '.join(added)}: they stay in the table")
-    study = Study(question, data)
+    study = Study(question, data, test)
     console.notice_targets(data, study.task.loss)
     with open_store(out) as store, console.stoppable("compare", store if out else None):
         found = answer_with_bars(study, store, **where)
@@ -108,8 +109,11 @@ def _print_comparison(found: Comparison) -> None:
     """Print the best row of every method, then the verdict."""
     from fedac.experiments.comparison.table import LAST, sentences, written
     from fedac.experiments.summary import Band
+    from fedac.objectives.metrics import TITLES
 
-    spec, target, rows = found.spec, found.spec.target, found.best_rows
+    spec, target, rows = found.spec, found.question.target, found.best_rows
+    names = [name for name in METRIC_FORMATS if name != "loss"]
+    tested = [name for name in names if any(name in row.metrics for row in rows)]
     some = spec.participation != 1
     notes = [
         f"Each method at its best K, after {spec.tries} tries for each K. Geometric mean of "
@@ -119,6 +123,7 @@ def _print_comparison(found: Comparison) -> None:
     has_server = any(row.server_step is not None for row in rows)
     has_mu = any(row.mu is not None for row in rows)
     notes += ["Server: its step and momentum."] if has_server else []
+    notes += [f"Test set: {found.test}; mean of the same records and seeds."] if tested else []
     notes += ["Smallest: the smallest record." if target is None else options.MEGABYTES]
     table = []
     for row in rows:
@@ -139,13 +144,17 @@ def _print_comparison(found: Comparison) -> None:
             cells["MB"] = written(row.megabytes) if row.reached else "-"
             cells["seconds"] = written(row.seconds) if row.reached else "-"
         cells[f"F - F* within {found.budget}"] = scientific(row.suboptimality)
+        for name in tested:
+            value = row.metrics.get(name)
+            written_as = "-" if value is None else f"{value:{METRIC_FORMATS[name]}}"
+            cells[f"test {TITLES.get(name, name)}"] = written_as
         if target is None:
             cells["smallest"] = scientific(Band(*[row.smallest.middle] * 3))
         table.append(cells)
     console.print_table(
         table,
         words={"method", "wire"},
-        title=found.title + (f", target {target:g}" if target is not None else ""),
+        title=found.title + (f", target {target}" if target is not None else ""),
         caption=" ".join([*notes, f"Link: {found.question.link}."]),
         bold=[number for number, row in enumerate(rows) if number == 0 or row.level],
     )

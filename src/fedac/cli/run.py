@@ -31,14 +31,8 @@ RUN = OptionSet(
     defaults={"workers": 256, "steps": 1024},
 )
 Advance = Callable[[int], object]
-# Metrics in the table, by name: title and format. Log loss is left out: it equals the loss.
-TABLE_METRICS = {
-    "loss": ("loss", ".4e"),
-    "accuracy": ("accuracy", ".4f"),
-    "auc": ("AUC", ".4f"),
-    "r2": ("R2", ".4f"),
-    "mae": ("MAE", ".4g"),
-}
+# Metrics in tables, by name. Log loss is left out: it equals the loss.
+METRIC_FORMATS = {"loss": ".4e", "accuracy": ".4f", "auc": ".4f", "r2": ".4f", "mae": ".4g"}
 
 
 @click.command("run", cls=options.Command)
@@ -258,10 +252,12 @@ def _finite(value: float) -> float | None:
 
 
 def _print_result(result: Result, f_star: float, what_is_run: str, link: Link) -> None:
+    from fedac.objectives.metrics import TITLES
+
     schedule, no_minimum = result.schedule, math.isnan(f_star)
     what, zero = ("loss", 0.0) if no_minimum else ("suboptimality", f_star)
     several = len({run.algorithm for run in result.runs}) > 1
-    tested = [name for name in TABLE_METRICS if any(name in run.metrics for run in result.runs)]
+    tested = [name for name in METRIC_FORMATS if any(name in run.metrics for run in result.runs)]
     rows = []
     for run in result.runs:
         row, ended = {"algorithm": run.algorithm} if several else {}, run.status == "ok"
@@ -269,8 +265,8 @@ def _print_result(result: Result, f_star: float, what_is_run: str, link: Link) -
         for when, loss in (("best", run.trained_loss), ("final", run.final_loss)):
             row[f"{when} {what}"] = "-" if math.isnan(loss) else f"{loss - zero:.4e}"
         for name in tested:
-            title, written = TABLE_METRICS[name]
-            row[f"test {title}"] = f"{run.metrics[name][-1]:{written}}" if ended else "-"
+            last = f"{run.metrics[name][-1]:{METRIC_FORMATS[name]}}" if ended else "-"
+            row[f"test {TITLES.get(name, name)}"] = last
         row["MB"] = f"{result.megabytes_of(run)[-1]:.3g}"
         row["seconds on link"] = f"{result.seconds_of(run, link)[-1]:.3g}"
         rows.append(row)

@@ -202,11 +202,12 @@ def prepare(
 
 
 def load_data(
-    spec: Spec, on_progress: OnProgress = lambda done, total: None
+    spec: Spec, on_progress: OnProgress = lambda done, total: None, source: Any = None
 ) -> tuple[Dataset, Dataset | None]:
-    """Load the data of a Spec, and its test set."""
+    """Load the data of a Spec, or of `source`, and its test set."""
+    source = spec.dataset if source is None else source
     return load_with_test(
-        spec.dataset, spec.test, spec.test_clients, clients=split_of(spec), number=spec.clients,
+        source, spec.test, spec.test_clients, clients=split_of(spec), number=spec.clients,
         seed=spec.split_seed, target=spec.label, client=spec.client, standardize=spec.standardize,
         on_progress=on_progress,
     )  # fmt: skip

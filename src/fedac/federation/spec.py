@@ -201,11 +201,12 @@ class CostOptions:
 class TuningOptions:
     """Tuning and ranking."""
 
-    target: float | None = _option(
+    target: float | str | None = _option(
         None,
-        "Target suboptimality. If omitted, methods are tuned for and ranked by the suboptimality "
-        "within the budget.",
-        float, above=0, stored=False,
+        "Target suboptimality, or with a test set a target metric, such as 'accuracy 0.85' (also "
+        "auc, log-loss, r2 or mae). If omitted, methods are tuned for and ranked by the "
+        "suboptimality within the budget.",
+        float, str, above=0, stored=False,
     )  # fmt: skip
     budget: str | None = _option(
         None,
@@ -391,8 +392,7 @@ SWEEP = OptionSet(
 )  # fmt: skip
 # Step sizes, mu and the length of a run follow from the tuning.
 COMPARE = OptionSet(
-    without=("name", "mu", "precision", "eta", "decay", "steps", "test", "test_clients",
-             "record_every"),
+    without=("name", "mu", "precision", "eta", "decay", "steps", "record_every"),
     several=("algorithm", "local_steps", "wire"),
     names={"algorithm": "methods"},
     defaults={"algorithm": None, "clients": 100, "local_steps": (8, 32, 128), "rounds": 200},

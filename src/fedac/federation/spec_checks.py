@@ -22,7 +22,13 @@ from fedac.federation.link import as_link
 from fedac.federation.schedule import Decay, Schedule
 from fedac.federation.spec import FLOAT32, FULL, Option, OptionSet, Spec
 from fedac.objectives.losses import find_loss
-from fedac.validate import require_count, require_nonnegative, require_positive, unknown_name
+from fedac.validate import (
+    NO_L1,
+    require_count,
+    require_nonnegative,
+    require_positive,
+    unknown_name,
+)
 
 Spelled = Callable[[str], str]
 # A rule gets one combination of the values of its fields, and how messages spell their names.
@@ -49,6 +55,8 @@ def check_spec(options: OptionSet, given: Mapping[str, Any]) -> Spec:
     fields = {options.name_of(name): name for name in accepted}
     values: dict[str, Any] = {}
     for name, value in given.items():
+        if name in ("l1", "l1_ratio"):
+            raise InputError(f"{options.locate(name)}there is no key {name}: {NO_L1}")
         if name not in fields:
             raise InputError(f"{options.locate(name)}{unknown_name('key', name, fields)}")
         if value is not None or getattr(Spec, fields[name]) is not None:

@@ -19,7 +19,7 @@ from fedac.errors import InputError
 from fedac.objectives.base import ConvexObjective, Objective
 from fedac.objectives.linear_model import PROBABILITIES, TARGETS, LinearModel
 from fedac.objectives.multiclass import SoftmaxRegression
-from fedac.validate import Array, import_named, look_up
+from fedac.validate import NO_L1, Array, import_named, look_up
 
 # Factors of at most 2 in one product: 2^512 is far from overflow.
 FACTORS = 512
@@ -326,8 +326,8 @@ def find_loss(name: str) -> type[ConvexObjective]:
 
     The user's class must take ``(X, y, l2=..., intercept=...)``, as `LinearModel` does.
     """
-    if name in ("l1", "lasso", "elastic-net"):
-        raise InputError(f"{name} needs a proximal step, which no method has: use --l2 instead")
+    if name.lower() in ("l1", "lasso", "elastic-net", "elasticnet"):
+        raise InputError(f"there is no loss {name}: {NO_L1}")
     if ":" not in name:
         return look_up("loss", name, LOSSES)
     found = import_named("loss", name, _is_objective)

@@ -64,6 +64,10 @@ METRICS = {
 }
 
 
+TITLES = {"auc": "AUC", "log-loss": "log loss", "r2": "R2", "mae": "MAE"}
+"""How metrics are written, where not by their names."""
+
+
 @dataclass(frozen=True, eq=False)
 class HeldOut:
     """A test set in the columns of a model.

@@ -52,7 +52,7 @@ INSTEAD = {
     "fraction_fit": "participation", "fraction": "participation", "weight_decay": "l2",
     "random_state": "seed", "methods": "algorithm", "optimizer": "algorithm",
     "label": LOAD, "target": LOAD, "standardize": LOAD, "momentum": MOMENTUM, "epochs": EPOCHS,
-    "local_epochs": EPOCHS,
+    "local_epochs": EPOCHS, "l1": "l2, because L1 needs a proximal step, which no method has yet",
 }  # fmt: skip
 StepSizes = float | Decay | Sequence[float | Decay]
 
@@ -329,7 +329,7 @@ def run_problem(
     chosen, snapshots = start_engine(
         replace(problem, on_progress=count, live=bool(callbacks)), engine
     )
-    recorder = Recorder(problem, callbacks, _test_rows(problem.objective, test))
+    recorder = Recorder(problem, callbacks, held_out(problem.objective, test))
 
     def result(queries: int) -> Result:
         return Result(
@@ -405,7 +405,7 @@ def _step_sizes(
     return [v if isinstance(v, Decay) else require_positive("eta", v) for v in values]
 
 
-def _test_rows(objective: Objective, test: Dataset | tuple[Any, Any] | None) -> HeldOut | None:
+def held_out(objective: Objective, test: Dataset | tuple[Any, Any] | None) -> HeldOut | None:
     """Return the test rows, in the columns of the objective."""
     if test is None:
         return None

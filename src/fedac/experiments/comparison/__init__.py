@@ -20,7 +20,7 @@ from fedac.experiments.comparison.question import Budget, Question
 from fedac.experiments.comparison.study import Study
 from fedac.experiments.comparison.table import Comparison
 from fedac.experiments.store import open_store
-from fedac.experiments.workload import with_own_clients
+from fedac.experiments.workload import split_of, with_own_clients
 from fedac.federation.link import Link
 from fedac.federation.spec import COMPARE
 from fedac.simulation import simulator
@@ -59,8 +59,10 @@ def compare(
     batch: int | str = 1,
     weighting: str = "examples",
     wire: str | Iterable[str] = "float32",
+    test: Any = None,
+    test_clients: float | None = None,
     link: Link | str = "wan",
-    target: float | None = None,
+    target: float | str | None = None,
     budget: str | None = None,
     loss: str | None = None,
     l2: float = 1e-3,
@@ -110,9 +112,15 @@ def compare(
         Wire formats of messages; every method is tuned for each.
     link : Link or str
         Gives the seconds of a round.
-    target : float, optional
-        Target suboptimality. If omitted, methods are tuned for and ranked by suboptimality within
-        the budget.
+    test : float, str or Dataset, optional
+        Rows on which the results are evaluated too: a share of the rows, such as 0.2, which is held
+        out, a file, or data.
+    test_clients : float, optional
+        Instead of `test`: a share of the clients, which is held out.
+    target : float or str, optional
+        Target suboptimality, or a metric on the test set and its value: ``"accuracy 0.85"``, also
+        auc, log-loss, r2 and mae. If omitted, methods are tuned for and ranked by suboptimality
+        within the budget.
     budget : str, optional
         "100 rounds", "2MB" or "60s". Default: the whole run with a target; otherwise the time of
         the shortest run.
@@ -146,7 +154,9 @@ def compare(
         all seeds reached it. ``suboptimality`` is the mean of the last records within the budget,
         ``smallest`` the smallest record. Columns ending in ``_low`` and ``_high`` are 90%
         prediction intervals for the mean of another `repeats` seeds. ``ratio`` is the cost relative
-        to the first row, seed by seed; rows are ``level`` if its interval contains 1.
+        to the first row, seed by seed; rows are ``level`` if its interval contains 1. With a test
+        set, ``test_loss`` and the metrics that fit its targets, such as ``test_accuracy``, are
+        means over the seeds, of the last records within the budget.
 
     Examples
     --------
@@ -176,13 +186,17 @@ def compare(
         "split_seed": split_seed, "workers": workers, "participation": participation,
         "batch": batch, "weighting": weighting, "wire": _several(wire), "link": link,
         "target": target, "budget": budget, "tries": tries, "seed": seed, "repeats": repeats,
+        "test": test, "test_clients": test_clients,
     }  # fmt: skip
-    Question.ask(given, KEYWORDS)  # before the data is loaded, which may take minutes
-    data, _ = load_with_test(
-        dataset, clients=named, target=label, client=client if named is None else None,
-        standardize=standardize,
+    # Checked before the data is loaded, which may take minutes.
+    own = with_own_clients(given, dataset) if isinstance(dataset, Dataset) else given
+    spec = Question.ask(own, KEYWORDS).spec
+    data, held_out = load_with_test(
+        dataset, test, test_clients, clients=split_of(spec) if named is None else named,
+        number=spec.clients, seed=split_seed, target=label,
+        client=client if named is None else None, standardize=standardize,
     )  # fmt: skip
-    study = Study(Question.ask(with_own_clients(given, data), KEYWORDS), data)
+    study = Study(Question.ask(with_own_clients(given, data), KEYWORDS), data, held_out)
     with open_store(out) as store:
         return study.answer(store, jobs=jobs, on_progress=on_progress)
 

@@ -8,6 +8,7 @@ one step on all its rows and sends one vector. The curves below are F, not F - F
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from contextlib import suppress
 
 import numpy as np
@@ -17,6 +18,7 @@ from fedac.algorithms.hyperparameters import FedAcHyperparameters
 from fedac.objectives import ConvexObjective
 from fedac.validate import Array
 
+OnIterate = Callable[[int, Array], object]
 BASELINES = {"lbfgs": "L-BFGS", "agd": "AGD"}
 """Labels by name; only ``agd`` has a step size."""
 
@@ -25,10 +27,13 @@ class _SpentError(Exception):
     """All rounds are spent, possibly within a line search."""
 
 
-def lbfgs_curve(F: ConvexObjective, start: Array, rounds: int) -> Array:
+def lbfgs_curve(
+    F: ConvexObjective, start: Array, rounds: int, on_iterate: OnIterate = lambda r, w: None
+) -> Array:
     """Run L-BFGS; every evaluation in a line search is a round.
 
     A value is F of the last accepted iterate. If the method stops early, its last value repeats.
+    `on_iterate` is called with the rounds before an iterate, and the iterate.
     """
     from scipy.optimize import OptimizeResult, minimize
 
@@ -43,6 +48,7 @@ def lbfgs_curve(F: ConvexObjective, start: Array, rounds: int) -> Array:
 
     def accept(intermediate_result: OptimizeResult) -> None:  # SciPy wants this name
         values[spent:] = intermediate_result.fun
+        on_iterate(spent, intermediate_result.x)
 
     with suppress(_SpentError):
         minimize(
@@ -57,7 +63,14 @@ def lbfgs_curve(F: ConvexObjective, start: Array, rounds: int) -> Array:
     return values
 
 
-def agd_curve(F: ConvexObjective, start: Array, rounds: int, eta: float, mu: float) -> Array:
+def agd_curve(
+    F: ConvexObjective,
+    start: Array,
+    rounds: int,
+    eta: float,
+    mu: float,
+    on_iterate: OnIterate = lambda r, w: None,
+) -> Array:
     """Run Nesterov's constant step scheme II (Lectures on Convex Optimization, 2018, (2.2.20)).
 
     Its momentum rises from FISTA's to the constant momentum of MB-AC-SGD, which does poorly in
@@ -80,9 +93,11 @@ def agd_curve(F: ConvexObjective, start: Array, rounds: int, eta: float, mu: flo
             hp = FedAcHyperparameters(eta=eta, gamma=eta / a, alpha=a / q, beta=beta)
             w_md = MB_AC_SGD.query(state, hp)
             state = MB_AC_SGD.update(state, w_md, F.gradient(w_md), hp)
-            value = F.value(MB_AC_SGD.output(state, hp, r))
+            w = MB_AC_SGD.output(state, hp, r)
+            value = F.value(w)
             if not math.isfinite(value):
                 break
+            on_iterate(r, w)
             values[r] = value
             a = (q - a * a + math.sqrt((a * a - q) ** 2 + 4 * a * a)) / 2
     return values

@@ -21,8 +21,10 @@ from fedac.federation.link import Link, as_link
 from fedac.federation.spec import COMPARE, LARGEST_COUNT, LARGEST_STORED, OptionSet, Spec
 from fedac.federation.spec_checks import check_spec
 from fedac.objectives.losses import choose_loss
+from fedac.objectives.metrics import METRICS, TITLES
 
 AXES = ("rounds", "megabytes", "seconds")
+SUBOPTIMALITY = "suboptimality"
 UNITS = {
     "round": ("rounds", 1.0), "rounds": ("rounds", 1.0),
     "kb": ("megabytes", 1e-3), "mb": ("megabytes", 1.0), "gb": ("megabytes", 1e3),
@@ -74,6 +76,60 @@ class Budget(NamedTuple):
         return f"{self.amount:.4g}{unit}"
 
 
+class Target(NamedTuple):
+    """A value to reach: of the suboptimality, or of a metric on the test set."""
+
+    metric: str  # SUBOPTIMALITY or one of METRICS
+    value: float
+
+    @classmethod
+    def parse(cls, given: float | str) -> Target:
+        """Parse a target: a suboptimality, or a metric and its value.
+
+        >>> Target.parse(0.01), str(Target.parse("Log-loss 0.3"))
+        (Target(metric='suboptimality', value=0.01), 'log-loss 0.3')
+        """
+        name, _, number = ("" if isinstance(given, float) else given.strip()).rpartition(" ")
+        metric = "-".join(name.lower().replace("_", " ").split()) or SUBOPTIMALITY
+        try:
+            value = float(number or given)
+        except ValueError:
+            value = math.nan
+        if metric not in (SUBOPTIMALITY, *METRICS) or not math.isfinite(value):
+            raise InputError(
+                "a target is a suboptimality, such as 0.001, or a metric with its value, such as "
+                f"'accuracy 0.85' (also {', '.join(list(METRICS)[1:])}), got '{given}'"
+            )
+        found = cls(metric, value)
+        if found.larger_is_better and value > 1:
+            raise InputError(f"{metric} is at most 1, got {value:g}")
+        if not found.larger_is_better and value <= 0:
+            raise InputError(f"a target {metric} must be above 0, got {value:g}")
+        return found
+
+    @property
+    def larger_is_better(self) -> bool:
+        """Whether the metric grows with training."""
+        return self.metric in METRICS and METRICS[self.metric].larger_is_better
+
+    def met_by(self, values: Any) -> Any:
+        """Return whether values reach the target, one by one."""
+        return values >= self.value if self.larger_is_better else values <= self.value
+
+    @property
+    def in_words(self) -> str:
+        """Return the target for a sentence: "an accuracy of 0.85 on the test set"."""
+        title = TITLES.get(self.metric, self.metric)
+        article = "an" if self.metric in ("accuracy", "auc", "r2", "mae") else "a"
+        where = "" if self.metric == SUBOPTIMALITY else " on the test set"
+        return f"{article} {title} of {self.value:g}{where}"
+
+    def __str__(self) -> str:
+        return (
+            f"{self.value:g}" if self.metric == SUBOPTIMALITY else f"{self.metric} {self.value:g}"
+        )
+
+
 @dataclass(frozen=True, kw_only=True)
 class Question:
     """The question of a comparison.
@@ -88,6 +144,8 @@ class Question:
     budget : Budget or None
         Limit within which suboptimality is measured. Default: the whole run with a target;
         otherwise the time of the shortest run.
+    target : Target or None
+        The target of the spec.
     baselines : tuple of str
         Methods without local steps to compare too: names of `BASELINES`.
     """
@@ -95,6 +153,7 @@ class Question:
     spec: Spec
     link: Link
     budget: Budget | None = None
+    target: Target | None = None
     baselines: tuple[str, ...] = ()
 
     @classmethod
@@ -126,8 +185,15 @@ class Question:
             spec=spec,
             link=as_link(spec.link),
             budget=None if spec.budget is None else Budget.parse(spec.budget),
+            target=None if spec.target is None else Target.parse(spec.target),
             baselines=baselines,
         )
+        tested = spec.test is not None or spec.test_clients is not None
+        if question.target and question.target.metric != SUBOPTIMALITY and not tested:
+            raise InputError(
+                f"the target {question.target} needs a test set: add {options.spelled('test')}, "
+                "a share of the rows, such as 0.2, or a file"
+            )
         if question.link.is_free:
             raise InputError(
                 "the link has zero cost: set latency, gradient or row, as in Link(latency='50ms')"
@@ -145,7 +211,8 @@ class Question:
     def on(self, data: Dataset) -> Question:
         """Return the question with what follows from the data: its loss, and its own clients."""
         spec = replace(self.spec, loss=choose_loss(data, self.spec.loss))
-        if spec.client is not None and data.clients is not None:
+        own = spec.client is not None or spec.test_clients is not None
+        if own and data.clients is not None:
             spec = replace(spec, clients=len(data.clients), split=data.clients.how)
         return replace(self, spec=spec)
 
@@ -186,6 +253,12 @@ class Question:
         names = ("dataset", "loss", "l2", "workers", "clients", "split", "participation", "batch",
                  "weighting")  # fmt: skip
         return {name: getattr(self.spec, name) for name in names}
+
+    @property
+    def held_out(self) -> dict[str, Any]:
+        """The test set, or the share of the clients in it; None if there is none."""
+        test = getattr(self.spec.test, "name", self.spec.test)  # of a Dataset
+        return {"test": test, "test_clients": self.spec.test_clients}
 
 
 def default_methods(*, everybody: bool) -> tuple[str, ...]:

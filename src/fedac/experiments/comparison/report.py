@@ -13,13 +13,15 @@ import numpy as np
 
 from fedac.errors import InputError
 from fedac.experiments.comparison import table
-from fedac.experiments.comparison.question import AXES, Question
+from fedac.experiments.comparison.question import AXES, SUBOPTIMALITY, Question
 from fedac.experiments.comparison.table import WELL_KNOWN, Comparison, Curve, Row, described
 from fedac.experiments.page import assemble, columns, rounded, write_page
 from fedac.experiments.summary import Band
 from fedac.federation.federation import taking_part
+from fedac.objectives.metrics import METRICS, TITLES
 from fedac.paths import write_atomically
 from fedac.plotting import FONTS, GREY, GUIDE, save_figure, styles
+from fedac.simulation.result import test_column
 from fedac.validate import Array
 
 if TYPE_CHECKING:
@@ -69,9 +71,10 @@ def with_earlier_methods(question: Question, folder: Path) -> tuple[Question, li
         before = json.loads(path.read_text(encoding="utf-8"))
         methods = list(map(str, before["methods"]))
         subject = {name: before[name] for name in question.subject}
+        subject |= {name: before.get(name) for name in question.held_out}
     except (OSError, ValueError, KeyError, TypeError):
         raise InputError(f"'{path}' is not the table of a comparison; use another folder") from None
-    for name, value in question.subject.items():
+    for name, value in (question.subject | question.held_out).items():
         if subject[name] != value:
             raise InputError(
                 f"'{folder}' has a comparison with {name} = {subject[name]}, but this one has "
@@ -87,6 +90,8 @@ def to_latex(comparison: Comparison) -> str:
     heads = ["method", "$K$", "$\\eta$", "server step, momentum", "$\\mu$"]
     heads += [{"megabytes": "MB"}.get(axis, axis) for axis in axes]
     heads += [f"$F - F^*$ within {comparison.budget}"]
+    tested = [name for name in METRICS if any(name in row.metrics for row in comparison.rows)]
+    heads += [f"test {TITLES.get(name, name)}" for name in tested]
     lines = [
         "% needs \\usepackage{booktabs}",
         f"\\begin{{tabular}}{{l{'r' * (len(heads) - 1)}}}",
@@ -102,6 +107,7 @@ def to_latex(comparison: Comparison) -> str:
         texts = [method, str(row.K), "--" if row.eta is None else f"{row.eta:.3g}"]
         texts += [", ".join(server), "" if row.mu is None else f"{row.mu:.3g}"]
         texts += [_latex_band(getattr(row, name)) for name in (*axes, "suboptimality")]
+        texts += [f"{row.metrics[name]:.4g}" if row.metrics else "--" for name in tested]
         lines.append(" & ".join(texts) + " \\\\")
     return "\n".join([*lines, "\\bottomrule", "\\end{tabular}", ""])
 
@@ -144,12 +150,20 @@ def page_data(comparison: Comparison) -> dict[str, Any]:
         "lines": columns(_lines(comparison)),
         "rows": columns([_row(row, comparison, records) for row in comparison.rows]),
         "records": [int(r) for r in records],
-        "target": comparison.spec.target,
+        "target": _target(comparison),
         "budget": str(comparison.budget),
         "repeats": comparison.spec.repeats,
         "link": comparison.question.link.in_words(),
         "notes": notes_on(comparison),
     }
+
+
+def _target(comparison: Comparison) -> float | str | None:
+    """Return a target suboptimality as a number, and a target metric as text."""
+    target = comparison.question.target
+    if target is None:
+        return None
+    return target.value if target.metric == SUBOPTIMALITY else str(target)
 
 
 def _lines(comparison: Comparison) -> list[dict[str, Any]]:
@@ -189,6 +203,7 @@ def _row(row: Row, comparison: Comparison, records: Array) -> dict[str, Any]:
     flat["mu"] = None if row.mu is None else rounded(row.mu)
     for name in (*AXES, "suboptimality", "smallest", "ratio"):
         flat[name] = [rounded(value) for value in getattr(row, name)]
+    flat |= {test_column(name): rounded(row.metrics.get(name, math.nan)) for name in METRICS}
     keys = ("megabytes_per_round", "elapsed", "middle", "low", "high")
     if row.diverged:
         return flat | dict.fromkeys(keys)
@@ -215,13 +230,14 @@ def notes_on(comparison: Comparison) -> list[tuple[str, str]]:
     by_default = question.budget is None and math.isfinite(comparison.budget.amount)
     budget = f"{comparison.budget}{', the time of the shortest run' if by_default else ''}"
     criterion = "smallest suboptimality within the budget"
-    if spec.target is not None:
+    if question.target is not None:
         criterion = "fewest rounds to the target"
     notes = [
         ("data", f"{spec.dataset}, {comparison.dim} parameters"),
         ("model", comparison.model),
         ("loss", f"{spec.loss}, l2 = {spec.l2:g}, F* = {comparison.f_star:.10g}"),
         *_federation(comparison),
+        *([("test set", comparison.test)] if comparison.test else []),
         ("batch", str(spec.batch)),
         ("wire", ", ".join(spec.several("wire"))),
         ("link", question.link.in_words()),
@@ -332,12 +348,12 @@ def _limit_suboptimality(ax: Axes, comparison: Comparison, rows: Sequence[Row]) 
 
     L-BFGS continues down to rounding errors, where there is nothing else to see.
     """
-    target = comparison.spec.target
+    target = _target(comparison)
     local = [row for row in rows if not row.all_clients]
     lows = [c.suboptimality.min() for row in local for c in row.curves]
     if lows and len(local) < len(rows):
-        ax.set_ylim(bottom=float(min(*lows, target or np.inf)) / 2)
-    if target is not None:
+        ax.set_ylim(bottom=float(min(*lows, target if isinstance(target, float) else np.inf)) / 2)
+    if isinstance(target, float):
         ax.axhline(target, **GUIDE)
         ax.annotate(
             "target", (1, target), xycoords=("axes fraction", "data"), xytext=(-2, 2),

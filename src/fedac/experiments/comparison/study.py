@@ -9,7 +9,7 @@ the store of a sweep, so an interrupted comparison resumes where it stopped.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from typing import Any
@@ -24,7 +24,7 @@ from fedac.data import Dataset
 from fedac.errors import InputError
 from fedac.experiments.comparison import table
 from fedac.experiments.comparison.baselines import BASELINES, agd_curve, lbfgs_curve
-from fedac.experiments.comparison.question import Budget, Question
+from fedac.experiments.comparison.question import SUBOPTIMALITY, Budget, Question
 from fedac.experiments.comparison.table import Comparison, Curve, Variant
 from fedac.experiments.store import Store
 from fedac.experiments.sweep import Progress, run_groups
@@ -35,8 +35,10 @@ from fedac.federation.link import Costs, run_costs
 from fedac.federation.spec import RunSpec
 from fedac.objectives import optimum
 from fedac.objectives.losses import describe_target
+from fedac.objectives.metrics import METRICS
 from fedac.simulation.problem import start_point
 from fedac.simulation.result import edge_of
+from fedac.simulation.simulator import held_out
 from fedac.validate import Array
 
 # Coarse grid of step sizes, in units of 1/L. The theory ends at 1/L, but larger ones often do
@@ -85,14 +87,19 @@ class Study:
     question : Question
         What to find out. A target that is already reached at the start raises InputError.
     data : Dataset, optional
-        Default: loaded by the name in the question.
+        Default: loaded by the name in the question, with the test set.
+    test : Dataset, optional
+        The test set of these data.
     """
 
-    def __init__(self, question: Question, data: Dataset | None = None) -> None:
-        data = data or load_data(question.spec)[0]
+    def __init__(
+        self, question: Question, data: Dataset | None = None, test: Dataset | None = None
+    ) -> None:
+        if data is None:
+            data, test = load_data(question.spec)
         self.question = question.on(data)
         spec = self.question.spec
-        self.task = make_workload(spec, data)
+        self.task = make_workload(spec, data, test)
         self._model = describe_target(data, self.task.loss)
         # All runs of a comparison share these fields.
         self._template = list_groups(spec, self.task, data)[0][0]
@@ -101,12 +108,8 @@ class Study:
         self._start = start_point(self._objective, None)
         self._f_star = optimum(self._objective).value
         self._mu = self._template.mu or self._objective.strong_convexity
-        away = self._objective.value(self._start) - self._f_star
-        if spec.target is not None and spec.target >= away:
-            raise InputError(
-                f"the target {spec.target:g} is already reached at the start, where F - F* is "
-                f"{away:.4g}; use a smaller one"
-            )
+        self._test = held_out(self.task.objective, self.task.test)
+        self._check_target()
         distance = optimum(self._objective).w - self._start
         self._tuner = Tuner(
             tries=spec.tries,
@@ -126,6 +129,28 @@ class Study:
         self._variants += [Variant(name, 1, FLOAT32) for name in question.baselines]
         self._curves: dict[tuple[Variant, Setting, int], Curve] = {}
         self._runs = self._disguised = 0
+
+    def _check_target(self) -> None:
+        """Refuse a target that does not fit the data, or that is reached at the start."""
+        target = self.question.target
+        if target is None:
+            return
+        start = self._objective.value(self._start) - self._f_star
+        where = "F - F*"
+        if target.metric != SUBOPTIMALITY:
+            known = self._test.evaluate(self._start) if self._test else {}
+            fit = [name for name in METRICS if name in known]
+            if target.metric not in fit:
+                raise InputError(
+                    f"{target.metric} does not fit the targets of {self._template.test or 'this'}: "
+                    f"use {' or '.join(fit)}"
+                )
+            start, where = known[target.metric], "it"
+        if target.met_by(start):
+            raise InputError(
+                f"the target {target} is already reached at the start, where {where} is "
+                f"{start:.4g}; use a {'larger' if target.larger_is_better else 'smaller'} one"
+            )
 
     def answer(
         self,
@@ -187,8 +212,9 @@ class Study:
             for setting in each:
                 for seed in seeds:
                     if variant.method in BASELINES:
-                        values = self._baseline_values(setting)
-                        self._add_curve(variant, setting, seed, np.arange(len(values)), values)
+                        values, metrics = self._baseline_values(setting)
+                        rounds = np.arange(len(values))
+                        self._add_curve(variant, setting, seed, rounds, values, metrics)
                         continue
                     config = self._config(variant, setting, seed)
                     configs[variant, setting, seed] = config
@@ -205,10 +231,18 @@ class Study:
             values = np.array(found.suboptimality)
             if found.status != "ok":
                 values[-1] = np.inf
-            self._add_curve(variant, setting, seed, np.array(found.steps) // variant.K, values)
+            rounds = np.array(found.steps) // variant.K
+            metrics = {name: np.array(trace) for name, trace in found.metrics.items()}
+            self._add_curve(variant, setting, seed, rounds, values, metrics)
 
     def _add_curve(
-        self, variant: Variant, setting: Setting, seed: int, rounds: Any, values: Array
+        self,
+        variant: Variant,
+        setting: Setting,
+        seed: int,
+        rounds: Any,
+        values: Array,
+        metrics: Mapping[str, Array],
     ) -> None:
         """Keep a curve whose suboptimality was recorded after these rounds."""
         costs = self._costs(variant, seed)
@@ -216,7 +250,8 @@ class Study:
         if not math.isfinite(values[-1]):  # no part of a diverged run counts
             values = np.full(len(values), np.inf)
         count, spent = costs.rounds[rounds].astype(float), costs.megabytes[rounds]
-        self._curves[variant, setting, seed] = Curve(count, spent, costs.seconds[rounds], values)
+        curve = Curve(count, spent, costs.seconds[rounds], values, metrics)
+        self._curves[variant, setting, seed] = curve
 
     def _config(self, variant: Variant, setting: Setting, seed: int) -> RunSpec:
         K, factor, question = variant.K, setting.mu_factor, self.question
@@ -228,13 +263,21 @@ class Study:
             record_every=K * question.rounds_between_records(K),
         )  # fmt: skip
 
-    def _run_baseline(self, setting: Setting) -> Array:
-        """Return the suboptimality of a baseline after every round; it does not draw rows."""
+    def _run_baseline(self, setting: Setting) -> tuple[Array, dict[str, Array]]:
+        """Return suboptimality and metrics of a baseline after every round; it draws no rows."""
         F, start, rounds = self._objective, self._start, self.question.rounds_of(1)
+        test = self._test
+        metrics: dict[str, Array] = {}
+
+        def measure(r: int, w: Array) -> None:
+            for name, value in (test.evaluate(w) if test else {}).items():
+                metrics.setdefault(name, np.empty(rounds + 1))[r:] = value
+
+        measure(0, start)
         if setting.method == "lbfgs":
-            return lbfgs_curve(F, start, rounds) - self._f_star
+            return lbfgs_curve(F, start, rounds, measure) - self._f_star, metrics
         mu = self._mu * setting.mu_factor
-        return agd_curve(F, start, rounds, setting.eta, mu) - self._f_star
+        return agd_curve(F, start, rounds, setting.eta, mu, measure) - self._f_star, metrics
 
     def _ranked(self, settings: Settings, seeds: Sequence[int]) -> Settings:
         """Sort the settings of every variant that has some, the best on these seeds first."""
@@ -251,7 +294,7 @@ class Study:
         The fewer seeds miss the target, the better.
         """
         result = float(np.mean([math.log(curve.within(self._budget)) for curve in curves]))
-        target = self.question.spec.target
+        target = self.question.target
         if target is None:
             return (result,)
         costs = [curve.cost_of(target, "rounds") for curve in curves]
@@ -260,7 +303,7 @@ class Study:
 
     def _compare(self, tried: Settings, winners: dict[Variant, Setting]) -> Comparison:
         """Return the table of winners; a variant has no curves if every try diverged."""
-        question, target = self.question, self.question.spec.target
+        question, target = self.question, self.question.target
         tuning, rows = question.tuning_seeds, []
         for variant in self._variants:
             best = winners.get(variant)
@@ -275,7 +318,7 @@ class Study:
         return Comparison(
             question=question, rows=table.rank_rows(rows, target, self._budget),
             budget=self._budget, runs=self._runs, disguised=self._disguised, f_star=self._f_star,
-            dim=self.task.objective.dim, model=self._model,
+            dim=self.task.objective.dim, model=self._model, test=self._template.test,
         )  # fmt: skip
 
     def _tuned(self, variant: Variant, tried: Sequence[Setting], best: Setting) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import html
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from fedac.experiments.comparison.baselines import BASELINES
-from fedac.experiments.comparison.question import AXES, Budget, Question
+from fedac.experiments.comparison.question import AXES, SUBOPTIMALITY, Budget, Question, Target
 from fedac.experiments.summary import Band, band_text, labels_of, predict, predict_ratio
 from fedac.federation.compression import FLOAT32
 from fedac.federation.spec import Spec
-from fedac.simulation.result import edge_of
+from fedac.objectives.metrics import METRICS
+from fedac.simulation.result import edge_of, test_column
 from fedac.validate import Array, look_up
 
 if TYPE_CHECKING:
@@ -58,30 +59,35 @@ class Curve:
     megabytes: Array  # sent and received by a client that is present in every round
     seconds: Array
     suboptimality: Array  # infinite if the run diverged
+    metrics: Mapping[str, Array] = field(default_factory=dict)  # on the test set, by name
 
     @property
     def converged(self) -> bool:
         """Whether the run did not diverge."""
         return math.isfinite(self.suboptimality[-1])
 
-    def cost_of(self, target: float, axis: str) -> float:
+    def cost_of(self, target: Target, axis: str) -> float:
         """Return the cost at the first record that meets a target; infinity if none does."""
-        reached = np.flatnonzero(self.suboptimality <= target)
+        reached = np.flatnonzero(self.converged & target.met_by(self._values(target.metric)))
         return float(getattr(self, axis)[reached[0]]) if reached.size else np.inf
 
-    def within(self, budget: Budget) -> float:
-        """Return the mean suboptimality of the last records within a budget."""
-        found = self._records_within(budget)
+    def within(self, budget: Budget, metric: str = SUBOPTIMALITY) -> float:
+        """Return the mean suboptimality, or metric, of the last records within a budget."""
+        found = self._records_within(budget, metric)
         return float(found[-max(1, round(LAST * len(found))) :].mean())
 
     def smallest_within(self, budget: Budget) -> float:
         """Return the smallest suboptimality within a budget."""
         return float(self._records_within(budget).min())
 
-    def _records_within(self, budget: Budget) -> Array:
+    def _values(self, metric: str) -> Array:
+        return self.suboptimality if metric == SUBOPTIMALITY else self.metrics[metric]
+
+    def _records_within(self, budget: Budget, metric: str = SUBOPTIMALITY) -> Array:
         spent: Array = getattr(self, budget.axis)
         # At least the start: a budget may end before the first round.
-        return self.suboptimality[: max(1, int(np.searchsorted(spent, budget.amount, "right")))]
+        last = max(1, int(np.searchsorted(spent, budget.amount, "right")))
+        return self._values(metric)[:last]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,7 +97,8 @@ class Row:
     ``rounds``, ``megabytes`` and ``seconds`` are the cost of the target, NaN if not all seeds
     reached it. Within the budget, ``suboptimality`` is the mean of the last records, ``smallest``
     the smallest record. ``ratio`` is the cost relative to the first row, seed by seed: seconds to
-    the target or, where the first row did not reach it, suboptimality.
+    the target or, where the first row did not reach it, suboptimality. ``metrics`` are those on
+    the test set: the mean over the seeds of the last records within the budget.
     """
 
     method: str  # as the user named it
@@ -115,6 +122,7 @@ class Row:
     suboptimality: Band
     smallest: Band
     ratio: Band = NO_BAND
+    metrics: Mapping[str, float] = field(default_factory=dict, hash=False)
     curves: tuple[Curve, ...] = field(default=(), repr=False, compare=False)  # of the fresh seeds
 
     @property
@@ -155,6 +163,8 @@ class Comparison:
         Number of parameters.
     model : str
         What the targets are, and the model: "2 classes: ill, well; logistic regression".
+    test : str or None
+        Name of the test set.
 
     Examples
     --------
@@ -175,6 +185,7 @@ class Comparison:
     f_star: float
     dim: int
     model: str
+    test: Any = None
 
     def __repr__(self) -> str:
         """Return title, table and verdict."""
@@ -208,9 +219,13 @@ class Comparison:
 
     @cached_property
     def table(self) -> pd.DataFrame:
-        """The ten most important columns: each method (and wire) at its best K, the best first."""
+        """The ten most important columns: each method (and wire) at its best K, the best first.
+
+        With a test set, its metrics follow.
+        """
         best = [self.rows.index(row) for row in self.best_rows]
-        return self.frame.loc[best, list(SHOWN)].reset_index(drop=True)
+        tests = [name for name in map(test_column, METRICS) if name in self.frame]
+        return self.frame.loc[best, [*SHOWN, *tests]].reset_index(drop=True)
 
     def _short_table(self) -> pd.DataFrame:
         """Return the table without empty columns, and without the wire if all use float32."""
@@ -274,7 +289,7 @@ class Comparison:
 def make_row(
     variant: Variant,
     curves: tuple[Curve, ...],
-    target: float | None,
+    target: Target | None,
     budget: Budget,
     every: int,
     **setting: Any,
@@ -285,6 +300,10 @@ def make_row(
     if curves:
         found["suboptimality"] = predict([curve.within(budget) for curve in curves])
         found["smallest"] = predict([curve.smallest_within(budget) for curve in curves])
+        found["metrics"] = {
+            name: float(np.mean([curve.within(budget, name) for curve in curves]))
+            for name in curves[0].metrics
+        }
     return Row(
         **variant._asdict(),
         **{"algorithm": variant.method, **setting},
@@ -297,7 +316,7 @@ def make_row(
     )
 
 
-def rank_rows(rows: Sequence[Row], target: float | None, budget: Budget) -> tuple[Row, ...]:
+def rank_rows(rows: Sequence[Row], target: Target | None, budget: Budget) -> tuple[Row, ...]:
     """Sort rows and compare each with the first."""
     first, *others = sorted(rows, key=lambda row: row.rank)
     return tuple(
@@ -306,7 +325,7 @@ def rank_rows(rows: Sequence[Row], target: float | None, budget: Budget) -> tupl
     )
 
 
-def find_costs(curves: Sequence[Curve], target: float | None, every: int) -> dict[str, Any]:
+def find_costs(curves: Sequence[Curve], target: Target | None, every: int) -> dict[str, Any]:
     """Return the cost of a target on every axis; NaN if a seed did not reach it.
 
     Records are `every` rounds apart, so a cost is known to within one record: the interval grows by
@@ -322,7 +341,7 @@ def find_costs(curves: Sequence[Curve], target: float | None, every: int) -> dic
 
 
 def find_ratio(
-    curves: Sequence[Curve], best: Sequence[Curve], target: float | None, budget: Budget
+    curves: Sequence[Curve], best: Sequence[Curve], target: Target | None, budget: Budget
 ) -> Band:
     """Return the cost of some curves relative to the best row's, seed by seed."""
     if not curves:
@@ -342,6 +361,7 @@ def to_json(comparison: Comparison) -> dict[str, Any]:
         "rows": rows,
         "best": None if comparison.rows[0].diverged else rows[0],
         **question.subject,
+        **{name: value for name, value in question.held_out.items() if value is not None},
         "f_star": comparison.f_star,
         "rounds": spec.rounds,
         "target": spec.target,
@@ -362,6 +382,8 @@ def _flat(row: Row) -> dict[str, Any]:
         value = getattr(row, name)
         if isinstance(value, Band):
             flat |= {name: value.middle, f"{name}_low": value.low, f"{name}_high": value.high}
+        elif name == "metrics":
+            flat |= {test_column(metric): one for metric, one in value.items()}
         else:
             flat[name] = value
     return flat | {"level": row.level}
@@ -374,12 +396,13 @@ def _finite(value: Any) -> Any:
 def sentences(comparison: Comparison) -> list[str]:
     """Return the verdict: the winner or the tied methods, the runner-up, well-known methods."""
     spec, rows, best = comparison.spec, comparison.rows, comparison.rows[0]
+    target = comparison.question.target
     if best.diverged:
         return ["Every method diverged."]
     said = []
-    if spec.target is not None and not best.reached:
+    if target is not None and not best.reached:
         rounds = f"{spec.rounds} round{'s' * (spec.rounds != 1)}"
-        said = [f"No method reached a suboptimality of {spec.target:g} on all seeds in {rounds}."]
+        said = [f"No method reached {target.in_words} on all seeds in {rounds}."]
     said += _winner(comparison)
     other_wires = [r for r in comparison.best_rows if r.method == best.method and r is not best]
     said += [f"{_compared(row, comparison)}." for row in other_wires]
@@ -414,10 +437,11 @@ def _winner(comparison: Comparison) -> list[str]:
     best, repeats = comparison.rows[0], comparison.spec.repeats
     won = f"came closest to the optimum within {comparison.budget}"
     result = _suboptimality(best, comparison)
-    if best.reached:
+    target = comparison.question.target
+    if best.reached and target is not None:
         won = "is the fastest on this link"
         costs = ", ".join(_cost(best, axis) for axis in ("seconds", "rounds", "megabytes"))
-        result = f"it reached a suboptimality of {comparison.spec.target:g} in {costs}"
+        result = f"it reached {target.in_words} in {costs}"
     name = described(best, comparison)
     level = [row for row in comparison.best_rows if row.method != best.method and row.level]
     if not level:

@@ -65,7 +65,8 @@ function figureLayout({ target }, lines) {
   const heights = (measured.length ? measured : lines).flatMap(({ customdata }) =>
     customdata.flatMap(({ low, high }) => [low, high]),
   );
-  const [low, high] = [Math.min(...heights, target ?? Infinity), Math.max(...heights)];
+  const aim = typeof target === "number" ? target : Infinity; // or a metric on the test set
+  const [low, high] = [Math.min(...heights, aim), Math.max(...heights)];
   const yaxis = { ...plainAxis("suboptimality"), type: "log" };
   if (lines.length) yaxis.range = [Math.log10(low / 2), Math.log10(high * 1.1)];
   if (high > 30 * low) yaxis.dtick = 1;
@@ -74,7 +75,7 @@ function figureLayout({ target }, lines) {
     uirevision: [$("unit").value, $("K").value].join(),
     xaxis: { ...plainAxis(UNITS[$("unit").value]), rangemode: "tozero" },
     yaxis,
-    shapes: target === null ? [] : [targetLine(target)],
+    shapes: aim === Infinity ? [] : [targetLine(target)],
   };
 }
 
@@ -95,7 +96,7 @@ function targetLine(target) {
 function figureCaption({ repeats, target }, chosen) {
   const sentences = [`Lines: geometric mean of ${repeats} fresh seeds; bands: their range.`];
   if ($("unit").value === "seconds") sentences.push("Seconds: mean of the seeds.");
-  if (target !== null) sentences.push(`Horizontal line: the target, ${target}.`);
+  if (typeof target === "number") sentences.push(`Horizontal line: the target, ${target}.`);
   const diverged = chosen.filter(({ row }) => row.middle === null).map(({ line }) => line.label);
   if (diverged.length) {
     sentences.push(`Not drawn, because a seed diverged: ${diverged.join("; ")}.`);

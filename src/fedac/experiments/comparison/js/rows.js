@@ -12,6 +12,7 @@ function drawRows({ rows, target, budget, repeats }) {
   const cost = (value) => (value === Infinity ? "\u2013" : withBrackets(value));
   const orDiverged = (value) => (value === Infinity ? "diverged" : withBrackets(value));
   const atEdge = (value, edge) => short(value) + (edge && ` (${edge} tried)`);
+  const share = (value) => value.toFixed(4);
   const columns = [
     ["method", "method"],
     ["wire", "wire"],
@@ -20,6 +21,11 @@ function drawRows({ rows, target, budget, repeats }) {
     ["megabytes", "MB", cost],
     ["seconds", "seconds", cost],
     ["suboptimality", `suboptimality within ${budget}`, orDiverged],
+    ["test_accuracy", "test accuracy", share],
+    ["test_auc", "test AUC", share],
+    ["test_log_loss", "test log loss", share],
+    ["test_r2", "test R2", share],
+    ["test_mae", "test MAE", short],
     ["ratio", "ratio to the best", cost],
     ["eta", "step size", (eta, { edge }) => atEdge(eta, edge)],
     ["server_step", "server step", (step, { server_edge }) => atEdge(step, server_edge)],
