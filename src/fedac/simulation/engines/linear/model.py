@@ -115,10 +115,13 @@ def records_at_once(context: Context) -> int:
 
 def losses(context: Context, W: Array) -> Array:
     """Return F(W[k]) for every k, the outputs of lanes."""
+    # A matrix product is the faster, the more points it has: all that fit into memory.
     evaluate: Callable[[Context, Array], Array] = _by_products
+    most = max(LANES, WAITING_BYTES // (8 * context.model.n_samples))
     if _has_kernel(context):
         evaluate = partial(_by_kernel, Template(np.float64, _width(context)))
-    means = [evaluate(context, W[k : k + LANES]) for k in range(0, len(W), LANES)]
+        most = LANES
+    means = [evaluate(context, W[k : k + most]) for k in range(0, len(W), most)]
     return np.concatenate(means) + context.regularizer.values(W)
 
 
