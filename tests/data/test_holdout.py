@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from fedac.cli import main
-from fedac.data import Dataset, load
-from fedac.data.registry import hold_out, load_with_test
+from fedac.data import Clients, Dataset, load
+from fedac.data.registry import hold_out, hold_out_clients, load_with_test
 from fedac.errors import InputError
 
 rng = np.random.default_rng(0)
@@ -73,3 +73,28 @@ def test_labels_that_contradict_the_data_are_refused(tmp_path):
     with pytest.raises(InputError, match=r"label -1.0 is not one of .* 1, 2"):
         load_with_test(str(train), str(test))
     assert load_with_test(str(train), str(train))[1].y.tolist() == [-1.0, 1.0]
+
+
+def test_held_out_clients():
+    owners = [9, 10, 9, 100, 2, 10, 2, 100, 9, 30]
+    data = Dataset("ten", np.arange(10.0)[:, None], np.ones(10), clients=Clients(owners))
+    train, test = hold_out_clients(data, 0.4)
+    # As in test_held_out_rows_never_change, here clients 2 and 4 of 2, 9, 10, 30, 100.
+    assert test.clients.names == ("10", "100")
+    assert train.clients.names == ("2", "9", "30")
+    assert test.X.ravel().tolist() == [1, 3, 5, 7]
+    assert train.X.ravel().tolist() == [0, 2, 4, 6, 8, 9]
+    assert train.clients.owners.tolist() == [1, 1, 0, 0, 1, 2]
+    assert (train.name, test.name) == ("ten, 60% of its clients", "40% of the clients of ten")
+    with pytest.raises(InputError, match="six has no clients to hold out"):
+        hold_out_clients(Dataset("six", np.eye(6), np.ones(6)), 0.4)
+
+
+def test_training_clients_set_the_scale():
+    owners = rng.integers(0, 5, 50)
+    train, test = load_with_test(DATA, test_clients=0.4, clients=owners, standardize=True)
+    np.testing.assert_allclose(train.X.mean(axis=0), 0, atol=1e-12)
+    np.testing.assert_allclose(train.X.std(axis=0), 1)
+    held_out = np.isin(owners, np.random.default_rng(0).permutation(5)[:2])
+    mean, deviation = DATA.X[~held_out].mean(axis=0), DATA.X[~held_out].std(axis=0)
+    np.testing.assert_allclose(test.X, (DATA.X[held_out] - mean) / deviation)

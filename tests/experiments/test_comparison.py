@@ -665,6 +665,9 @@ def test_the_loss_follows_from_the_targets(monkeypatch, y, loss):
         ({"clients": "hospitl"}, "did you mean 'hospital'.*; nor is it a split or a file"),
         ({"clients": "label", "split": "iid"}, "clients='label' is a split already: omit split"),
         ({"clients": OWNERS, "workers": 3}, "client names the clients already: omit workers"),
+        ({"clients": OWNERS, "client": "hospital"}, "names the clients already: omit clients"),
+        ({"clients": 3, "client": "hospital"}, "client names the clients already: omit clients"),
+        ({"client": "hospital", "split_seed": 3}, "split_seed needs a random split"),
         ({"label": "stat"}, "unknown target column 'stat'; did you mean 'state'"),
     ],
 )

@@ -196,9 +196,10 @@ def _workers_or_clients(one: Any, spelled: Spelled) -> None:
         check_clients(one.clients, one.split, one.split_seed)
 
 
-@rule("split_seed", "workers", "split")
+@rule("split_seed", "workers", "split", "client")
 def _split_is_random(one: Any, spelled: Spelled) -> None:
-    if one.split_seed and (one.workers is not None or not is_split(one.split or "iid")):
+    no_split = one.workers is not None or one.client is not None
+    if one.split_seed and (no_split or not is_split(one.split or "iid")):
         raise InputError(
             f"{spelled('split_seed')} needs a random split, such as {spelled('split')} iid"
         )

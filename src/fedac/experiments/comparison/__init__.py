@@ -171,8 +171,10 @@ def compare(
     if not all(isinstance(name, str) for name in methods):
         raise InputError(f"methods must be names, or 'module:name' for yours; got {methods!r:.60}")
     named = None
+    if client is not None and clients is not None:
+        raise InputError("client names the clients already: omit clients")
     if clients is not None and not are_drawn(clients):
-        named, clients, client = clients, None, "given" if client is None else client
+        named, clients, client = clients, None, "given"
     elif isinstance(clients, str):
         if split is not None:
             raise InputError(f"clients={clients!r} is a split already: omit split")
