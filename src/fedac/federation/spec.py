@@ -175,7 +175,7 @@ class LengthOptions:
     seed: int = _count(1, "Seed of the random draws.", grid=True, least=0, most=2**64 - 1)
     test: float | str | None = _option(
         None,
-        "Also evaluate on this data set or LIBSVM file, or hold out a share of the rows, as 0.2.",
+        "Also evaluate on this data set or file, or hold out a share of the rows, as 0.2.",
         float, str, absent="", in_key=False,
     )  # fmt: skip
     test_clients: float | None = _option(

@@ -197,6 +197,7 @@ class Comparison:
             index=False, float_format="{:.3g}".format, na_rep="-", border=0
         )
         title, verdict = html.escape(self.title), html.escape(self.verdict)
+        verdict = verdict.replace("\n", "<br>\n")
         return f"<p><b>{title}</b></p>\n{table}\n<p>{verdict}</p>"
 
     @property
@@ -235,7 +236,7 @@ class Comparison:
     @property
     def verdict(self) -> str:
         """Which method won or which are level, the runner-up, and the well-known methods."""
-        return " ".join(sentences(self))
+        return "\n".join(sentences(self))
 
     def plot(self, ax: Axes | None = None, *, against: str = "rounds") -> Axes:
         """Plot the best row of every method against rounds, megabytes or seconds.
