@@ -137,6 +137,7 @@ test = 0.25
     assert "0 runs now, 32 before, 32 in all" in " ".join(out.split())
     header, line, *_ = fedac("export", tmp_path / "out", "--csv", "-").out.splitlines()
     used = "split,split_seed,participation,batch,weighting,decay,test,test_loss,test_accuracy"
+    used += ",test_auc,test_log_loss"
     assert header.endswith(f"final_suboptimality,{used},rounds,megabytes,link_seconds")
     assert ",iid,2,0.5,4,uniform,1/sqrt(r),25% of small," in line
 
@@ -420,7 +421,7 @@ def test_shards_and_jobs(fedac, grid, tmp_path):
     [
         (["--jobs", 0], "jobs must be a whole number, at least 1"),
         (["--jobs", 2, "--on", "ray"], "omit it on Ray"),
-        (["--on", "slurm"], "not on 'slurm'"),
+        (["--on", "slurm"], "on must be 'ray', or omitted to run on this machine; got 'slurm'"),
         (["--ray-address", "127.0.0.1:1"], "needs on='ray'"),
         (["--on", "ray", "--ray-address", ""], "the address of the Ray cluster is empty"),
         (["--shard", "0/3"], "there is no shard 0/3"),

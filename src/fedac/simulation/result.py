@@ -345,8 +345,10 @@ class Recorder:
             self._last[snapshot.lane] = snapshot
             tested = (float(values[place]) for values in on_test.values())
             self._traces[snapshot.lane].append((snapshot.step, loss, *tested))
-            for callback in self.callbacks:
-                callback(self._record(snapshot, loss))
+            if self.callbacks:
+                record = self._record(snapshot, loss)
+                for callback in self.callbacks:
+                    callback(record)
 
     def _output(self, snapshot: Snapshot) -> Array:
         return self.problem.lanes[snapshot.lane].output(snapshot.state, snapshot.step)
