@@ -57,6 +57,10 @@ class DataObjective(ConvexObjective):
         margins: Array = (self.X if X is None else X) @ w
         return margins
 
+    def mean_loss(self, z: Array, y: Array) -> float:
+        """Return the mean loss over margins `z` of all rows."""
+        return float(self._weigh(self.loss(z, y)).mean())
+
     def predict(self, z: Array) -> Array:
         """Return the expected targets of rows with margins `z`."""
         return z
@@ -201,10 +205,6 @@ class LinearModel(DataObjective):
         Z = self.X @ np.ascontiguousarray(W.T)
         losses = [self.mean_loss(z, self.y) for z in np.ascontiguousarray(Z.T)]
         return np.asarray(np.array(losses) + self.l2 / 2 * np.einsum("kd,kd->k", W, W))
-
-    def mean_loss(self, z: Array, y: Array) -> float:
-        """Return the mean loss over margins `z` of all rows."""
-        return float(self._weigh(self.loss(z, y)).mean())
 
     def gradient(self, w: Array) -> Array:
         """Return the gradient of F at w."""

@@ -17,7 +17,7 @@ from scipy.special import expit
 from fedac.data.dataset import BINARY, MULTICLASS, REAL, Dataset
 from fedac.errors import InputError
 from fedac.objectives.base import ConvexObjective, Objective
-from fedac.objectives.linear_model import PROBABILITIES, TARGETS, LinearModel
+from fedac.objectives.linear_model import PROBABILITIES, TARGETS, DataObjective, LinearModel
 from fedac.objectives.multiclass import SoftmaxRegression
 from fedac.validate import NO_L1, Array, import_named, look_up
 
@@ -128,12 +128,12 @@ FORMULAS: dict[str, Any] = {
 }
 
 
-def has_kernel(kind: type[LinearModel]) -> bool:
+def has_kernel(kind: type[DataObjective]) -> bool:
     """Return whether a class has a kernel for its own derivative, not for one that it overrides."""
     for base in kind.__mro__:
         if "kernel" in vars(base):
             return vars(base)["kernel"] is not None
-        if "derivative" in vars(base) or "stochastic_gradients" in vars(base):
+        if vars(base).keys() & {"derivative", "_slopes", "stochastic_gradients"}:
             return False
     return False
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -52,6 +52,8 @@ class SoftmaxRegression(DataObjective):
     """
 
     predicts = PROBABILITIES
+    # The fast engine has this loss; a subclass with slopes of its own goes to the reference engine.
+    kernel: ClassVar[Any] = "softmax"
 
     def __init__(
         self,

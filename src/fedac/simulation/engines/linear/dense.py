@@ -78,7 +78,7 @@ class DenseWorkers(StreamedWorkers):
         at_once = 1 if clients else WORKERS_AT_ONCE
         # The same memory for all rows: allocating large arrays is slow.
         in_block = min(draws.gap * draws.batch, max(BLOCK, draws.batch))
-        memory = np.empty((at_once * in_block, self.dim), dtype)
+        memory = np.empty((at_once * in_block, self.rows.data[0].shape[1]), dtype)
         for strand in range(first, last):
             end = (strand + 1) * draws.taking_part // strands
             for place in range(strand * draws.taking_part // strands, end, at_once):
@@ -125,7 +125,7 @@ class DenseWorkers(StreamedWorkers):
         if not started[m]:
             started[m] = True
             memory[:] = _combine(coefficients.begin, broadcast)
-        Y = _combine(coefficients.enter, broadcast, memory).reshape(self.dim, -1)
+        Y = self._matrix(_combine(coefficients.enter, broadcast, memory))
         if draws.batch == 0:
             Y = self._steps_on_all_rows(this_round, int(m), Y)
         else:
@@ -193,7 +193,7 @@ class DenseWorkers(StreamedWorkers):
     ) -> Numbers:
         """Return the multiples of the rows that a block of steps adds to the workers' states."""
         _, y, offsets, loss = self.rows
-        gathered = offsets[rows] if offsets.size else np.zeros((0, 0), x.dtype)
+        gathered = offsets.reshape(len(y), -1)[rows].reshape(-1) if offsets.size else offsets
         # The rows of a single step do not need each other.
         several = rows.shape[1] > batch
         gram = x @ x.transpose(0, 2, 1) if several else np.zeros((len(x), 0, 0), x.dtype)
@@ -215,8 +215,8 @@ class DenseWorkers(StreamedWorkers):
         return drawn + bounds[m] if bounds.size else drawn
 
     def _matrix(self, flat: Numbers) -> Numbers:
-        """Return a flat state as a matrix: its coordinates by its sequences and lanes."""
-        return flat.reshape(-1, len(self.sequences))
+        """Return a state as a matrix: columns of the data by classes, sequences and lanes."""
+        return flat.reshape(-1, self.rows.outputs * len(self.sequences))
 
 
 def _combine(given: Combinations, *sources: Numbers) -> Numbers:
@@ -257,11 +257,11 @@ def sum_gradients(
 ) -> None:  # fmt: skip
     """Sum gradients like `steps.sum_gradients`, for dense rows."""
     (X,) = rows.data
-    d, V = X.shape[1], len(lanes)
+    d = X.shape[1]
     for strand in range(first, last):
-        G = total[strand].reshape(d, V)
+        G = total[strand].reshape(d, -1)
         for some in _slices(len(drawn), len(total), strand, strand + 1):
             x = X[drawn[some]]
-            Z = x @ P.reshape(d, V)
+            Z = x @ P.reshape(d, -1)
             steps.derivatives(lanes, rows.loss, Z, rows.y[drawn[some]], weights[some])
             G += x.T @ Z

@@ -14,11 +14,12 @@ from numba import cfunc
 from numba.core.errors import NumbaError
 
 from fedac.errors import InputError
-from fedac.objectives import Augmented, LinearModel, Objective
+from fedac.objectives import Augmented, LinearModel, Objective, SoftmaxRegression
+from fedac.objectives.linear_model import DataObjective
 from fedac.objectives.losses import FORMULAS, check_kernel, has_kernel
 from fedac.simulation.engines.linear.kernels import steps
 from fedac.simulation.engines.linear.kernels.interface import Rows
-from fedac.simulation.engines.linear.kernels.losses import Custom
+from fedac.simulation.engines.linear.kernels.losses import Custom, Softmax
 from fedac.simulation.engines.linear.kernels.simd import Template, aligned, vector_width
 from fedac.simulation.engines.linear.workers import Context, sum_strands
 from fedac.validate import Array
@@ -45,7 +46,7 @@ class Regularizer:
         return values
 
 
-def split(objective: Objective) -> tuple[LinearModel, Regularizer]:
+def split(objective: Objective) -> tuple[DataObjective, Regularizer]:
     """Split an objective into a linear model and one quadratic term."""
     strength, pull, squares = 0.0, np.zeros(objective.dim), 0.0
     while isinstance(objective, Augmented):
@@ -53,7 +54,9 @@ def split(objective: Objective) -> tuple[LinearModel, Regularizer]:
         squares += objective.lam * float(objective.center @ objective.center)
         pull += objective.lam * objective.center
         objective = objective.base
-    if not isinstance(objective, LinearModel) or not has_kernel(type(objective)):
+    if not isinstance(objective, LinearModel | SoftmaxRegression) or not has_kernel(
+        type(objective)
+    ):
         raise InputError(
             f"the fast engine needs a linear model with a compiled loss, not "
             f"{type(objective).__name__}"
@@ -65,7 +68,7 @@ def split(objective: Objective) -> tuple[LinearModel, Regularizer]:
     return objective, Regularizer(strength, center, constant)
 
 
-def prepare(model: LinearModel, regularizer: Regularizer, dtype: npt.DTypeLike) -> Rows:
+def prepare(model: DataObjective, regularizer: Regularizer, dtype: npt.DTypeLike) -> Rows:
     """Arrange a model's data for the kernels, in the given precision."""
     X = model.X
     data: tuple[npt.NDArray[Any], ...]
@@ -73,16 +76,23 @@ def prepare(model: LinearModel, regularizer: Regularizer, dtype: npt.DTypeLike) 
         # Unsigned indices save the kernels a test for negative ones; short ones save cache. There
         # are too few row bounds for that, and every type of them would have to be compiled.
         bounds = X.indptr.astype(np.uint32 if X.nnz < 2**32 else np.uint64)
-        data = (bounds, X.indices.astype(np.min_scalar_type(model.dim - 1)))
+        data = (bounds, X.indices.astype(np.min_scalar_type(X.shape[1] - 1)))
         if (X.data != 1.0).any():
             data = (*data, X.data.astype(dtype))
     else:
         data = (np.ascontiguousarray(X, dtype=dtype),)
     centered = regularizer.center.any()
-    offsets = X @ regularizer.center if centered else np.zeros(0)
+    offsets = model.margins(regularizer.center, X).ravel() if centered else np.zeros(0)
+    return Rows(data, model.y.astype(dtype), offsets.astype(dtype), _loss(model))
+
+
+def _loss(model: DataObjective) -> Any:
+    """Return a model's loss for the kernels."""
+    if isinstance(model, SoftmaxRegression):
+        return Softmax(len(model.classes))
+    assert isinstance(model, LinearModel)
     check_kernel(model)
-    loss = FORMULAS[model.kernel] if isinstance(model.kernel, str) else _custom(model.kernel)
-    return Rows(data, model.y.astype(dtype), offsets.astype(dtype), loss)
+    return FORMULAS[model.kernel] if isinstance(model.kernel, str) else _custom(model.kernel)
 
 
 @cache  # keeps the compiled code alive, without which its address is invalid
@@ -141,38 +151,53 @@ def _width(context: Context) -> int:
 
 
 def _has_kernel(context: Context) -> bool:
-    """Return whether a kernel computes losses: for sparse data with a built-in loss.
+    """Return whether a kernel computes losses: for sparse data or classes, with a built-in loss.
 
-    For dense data, matrix products are as fast. A user's own loss and weighted rows are known to
-    the model only.
+    For other dense data, matrix products are as fast. A user's own loss and weighted rows are known
+    to the model only.
     """
-    own = isinstance(context.exact_rows.loss, Custom) or context.model.weights is not None
-    return not (context.exact_rows.dense or own)
+    rows = context.exact_rows
+    own = isinstance(rows.loss, Custom) or context.model.weights is not None
+    return not own and (not rows.dense or rows.outputs > 1)
 
 
 def _by_kernel(lanes: Template, context: Context, W: Array) -> Array:
-    n, V = len(context.exact_rows.y), len(lanes)
+    rows, n, V = context.exact_rows, len(context.exact_rows.y), len(lanes)
     P, total = aligned((W.shape[1], V), np.float64), aligned((STRANDS, V), np.float64)
     P[:, : len(W)] = W.T
-    kernel = partial(steps.sum_losses, lanes, context.exact_rows, P.reshape(-1), total)
-    context.threads.run(kernel, strands=STRANDS, work=n)
+    if rows.dense:  # the kernel takes their margins
+        (X,) = rows.data
+        P = _products(context, X, P.reshape(X.shape[1], -1))
+    kernel = partial(steps.sum_losses, lanes, rows, P.reshape(-1), total)
+    context.threads.run(kernel, strands=STRANDS, work=n * rows.outputs)
     return sum_strands(total)[: len(W)] / n
 
 
 def _by_products(context: Context, W: Array) -> Array:
-    model, P = context.model, np.ascontiguousarray(W.T)
-    n = model.n_samples
-    Z, means = np.empty((n, len(W))), np.empty(len(W))
+    model, n = context.model, context.model.n_samples
+    columns = W.reshape(len(W), model.X.shape[1], -1).transpose(1, 0, 2)
+    Z = _products(context, model.X, np.ascontiguousarray(columns).reshape(len(columns), -1))
+    by_lane = Z.reshape(n, len(W), -1)
+    means = np.empty(len(W))
+
+    def average(first: int, last: int) -> None:
+        for lane in range(first, last):
+            z = np.ascontiguousarray(by_lane[:, lane])
+            means[lane] = model.mean_loss(z if z.shape[1] > 1 else z[:, 0], model.y)
+
+    context.threads.run(average, strands=len(W), work=n * len(W))
+    return means
+
+
+def _products(context: Context, X: Any, P: Array) -> Array:
+    """Return X @ P, computed by all threads."""
+    n = X.shape[0]
+    Z = np.empty((n, P.shape[1]))
 
     def multiply(first: int, last: int) -> None:
         for strand in range(first, last):
             rows = slice(n * strand // STRANDS, n * (strand + 1) // STRANDS)
-            Z[rows] = model.X[rows] @ P
+            Z[rows] = X[rows] @ P
 
-    def average(first: int, last: int) -> None:
-        for lane in range(first, last):
-            means[lane] = model.mean_loss(np.ascontiguousarray(Z[:, lane]), model.y)
-
-    context.threads.run(multiply, strands=STRANDS, work=n * len(W))
-    context.threads.run(average, strands=len(W), work=n * len(W))
-    return means
+    context.threads.run(multiply, strands=STRANDS, work=Z.size)
+    return Z

@@ -27,6 +27,7 @@ from fedac.simulation.engines.linear.kernels import steps
 from fedac.simulation.engines.linear.kernels.interface import Closing, Draws, Tables
 from fedac.simulation.engines.linear.kernels.simd import Template, aligned, vector_width
 from fedac.simulation.engines.linear.workers import (
+    FEWEST_STRANDS,
     STRANDS,
     Context,
     StreamedWorkers,
@@ -42,6 +43,7 @@ LANES = {np.dtype(np.float32): 16, np.dtype(np.float64): 8}
 # Lanes in one vector of a minibatch, whose gradients are summed in double precision.
 BATCH_LANES = 16
 BATCH_STRANDS = 16
+BATCH_BYTES = 2**29
 # Smaller minibatches, relative to the rows of the data, are listed instead of counted.
 SPARSE_BATCH = 0.25
 # Draws that make counting on other nodes worth the round trip.
@@ -310,7 +312,9 @@ class MinibatchRounds:
         self.lanes = Template(np.float64, vector_width(count))
         size = (context.problem.objective.dim, len(self.lanes))
         self._points = aligned(size, np.float64)
-        self._totals = aligned((BATCH_STRANDS, math.prod(size)), np.float64)
+        # Fewer strands where their totals would fill the memory.
+        strands = max(FEWEST_STRANDS, min(BATCH_STRANDS, BATCH_BYTES // (8 * math.prod(size))))
+        self._totals = aligned((strands, math.prod(size)), np.float64)
         self._counts = np.zeros((context.threads.count, len(self.rows.y)), np.int64)
         # A warm-up draws too few rows to count them: compile by counting nothing.
         steps.count_rows(self._counts[0], context.draws(Span(0, 0, 1)), 0, 0)
@@ -357,7 +361,7 @@ class MinibatchRounds:
         """Return the sum of the weighted rows' gradients at every point, without the l2 term."""
         d, count = points.shape
         gradients = np.empty_like(points)
-        strands = BATCH_STRANDS if len(drawn) >= 1024 else 1
+        strands = len(self._totals) if len(drawn) >= 1024 else 1
         V = len(self.lanes)
         sum_gradients = dense.sum_gradients if self.rows.dense else steps.sum_gradients
         for first in range(0, count, V):
@@ -369,7 +373,7 @@ class MinibatchRounds:
             self.context.threads.run(
                 partial(sum_gradients, self.lanes, self.rows, drawn, weights, P.reshape(-1), total),
                 strands=strands,
-                work=len(drawn),
+                work=len(drawn) * self.rows.outputs,
             )
             gradients[:, first : first + width] = sum_strands(total).reshape(d, V)[:, :width]
         return gradients

@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from fedac.federation.federation import Federation
 from fedac.federation.schedule import Span
-from fedac.objectives import LinearModel
+from fedac.objectives.linear_model import DataObjective
 from fedac.simulation.engines.linear.kernels import client_rounds, steps
 from fedac.simulation.engines.linear.kernels import interface as kernels
 from fedac.simulation.engines.linear.kernels.interface import Draws, LocalRound, Scratch, Tables
@@ -146,7 +146,7 @@ class Context:
 
     problem: Problem
     full: Federation  # of the real run; it selects the code path, as a warm-up has one worker
-    model: LinearModel
+    model: DataObjective
     regularizer: Regularizer
     rows: kernels.Rows  # in the precision of local steps
     exact_rows: kernels.Rows
@@ -226,7 +226,7 @@ class StreamedWorkers:
         self.start = aligned((self.dim * S * V,), dtype)
         self.total = aligned((strands, size), np.float64)
         self._nothing_by_row = self._numbers_by_row(0)
-        self._all_rows = int(len(self.rows.y) * self.rows.nonzeros_per_row)  # work of one pass
+        self._all_rows = int(len(self.rows.y) * self.rows.touched_per_row)  # work of one pass
         self._scratch: list[Scratch] = []
         self._blank: list[Scratch] = []  # with states that are zero before and after a round
 
@@ -291,7 +291,7 @@ class StreamedWorkers:
             task,
             first=first,
             strands=last - first,
-            work=draws.queries * (last - first) // len(sums),
+            work=draws.queries * self.rows.outputs * (last - first) // len(sums),
             on_done=self._report(draws, count, len(sums)),
         )
         return sums[first:last]
@@ -330,7 +330,7 @@ class StreamedWorkers:
         # A row counts whenever it is drawn; with batch="full", a client takes the same rows at
         # every step.
         drawn = self._rows_per_worker(gap if self.full.batch else 1)
-        touched = drawn * self.rows.nonzeros_per_row
+        touched = drawn * self.rows.touched_per_row
         if len(tables.folds) or self.dim <= touched:
             return steps.SWEEP
         # A large state: even the sum of some workers' moves is sparse.
@@ -340,7 +340,7 @@ class StreamedWorkers:
 
     def rows_repeat(self, gap: int) -> bool:
         """Return whether rows are drawn many times, and few enough for a sum of each."""
-        n, W = len(self.rows.y), len(self.sequences)
+        n, W = len(self.rows.y), self.rows.outputs * len(self.sequences)
         draws = int(self.full.taking_part * self._rows_per_worker(gap))
         return draws >= 2 * n and 8 * SHARED_STRANDS * n * W <= SHARED_BYTES
 
@@ -356,20 +356,21 @@ class StreamedWorkers:
 
     def _numbers_by_row(self, n: int) -> tuple[npt.NDArray[Any], npt.NDArray[np.float64]]:
         """Make the margins and steps of a `LocalRound` for n rows."""
-        W = len(self.sequences)
+        W = self.rows.outputs * len(self.sequences)
         return np.zeros((n, W), self.rows.dtype), np.zeros((SHARED_STRANDS, n, W))
 
     def find_margins(self, first: int, last: int) -> None:
         """Multiply the rows of some strands by the start."""
         margins, strands = self._by_row[0], len(self.total)
-        data = self.rows.data
-        steps.find_margins(self.sequences, data, self.start, margins, strands, first, last)
+        data, _, _, loss = self.rows
+        steps.find_margins(self.sequences, loss, data, self.start, margins, strands, first, last)
 
     def add_rows(self, first: int, last: int) -> None:
         """Set the totals of some strands of rows to the sum of all workers' moves along them."""
         self.total[first:last] = 0.0
         exact = Template(np.float64, len(self.sequences))
-        steps.add_rows(exact, self.rows.data, self._by_row[1], self.total, first, last)
+        data, _, _, loss = self.rows
+        steps.add_rows(exact, loss, data, self._by_row[1], self.total, first, last)
 
     def _borrow(self, pool: list[Scratch], draws: Draws) -> Scratch:
         """Take working memory from a pool, with space for the rows drawn."""
@@ -378,8 +379,9 @@ class StreamedWorkers:
         try:
             scratch = pool.pop()
         except IndexError:
-            dtype = self.start.dtype
-            slopes = () if draws.batch == 1 else aligned((rows_a_step * len(self.lanes),), dtype)
+            dtype, in_step = self.start.dtype, rows_a_step * self.rows.outputs
+            one = draws.batch == 1 and self.rows.outputs == 1
+            slopes = () if one else aligned((in_step * len(self.lanes),), dtype)
             Y, sums = aligned(self.start.shape, dtype), aligned(self.total.shape[1:], dtype)
             scratch = Scratch(Y, sums, np.zeros(0, np.uint64), slopes)
         if len(scratch.drawn) < listed:

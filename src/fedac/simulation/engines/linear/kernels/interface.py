@@ -38,7 +38,7 @@ SOURCES = (
     "objectives/losses.py",
     *(
         f"simulation/engines/linear/kernels/{name}.py"
-        for name in ("client_rounds", "interface", "losses", "simd", "steps")
+        for name in ("classes", "client_rounds", "interface", "losses", "rows", "simd", "steps")
     ),
 )
 
@@ -244,9 +244,9 @@ class Rows(NamedTuple):
     """``(indptr, indices)`` for rows of ones, ``(indptr, indices, values)``, or ``(X,)``."""
     y: npt.NDArray[np.floating[Any]]
     offsets: npt.NDArray[np.floating[Any]]
-    """``center . x_i`` by row; empty if the l2 term is centered at zero."""
+    """``center . x_i`` by row and class, flat; empty if the l2 term is centered at zero."""
     loss: tuple[int, ...]
-    """One of `fedac.objectives.losses`, or a user's (`losses.Custom`)."""
+    """One of `fedac.objectives.losses`, a user's (`losses.Custom`), or `losses.Softmax`."""
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -259,9 +259,14 @@ class Rows(NamedTuple):
         return len(self.data) == 1
 
     @property
-    def nonzeros_per_row(self) -> float:
-        """How many numbers a row stores on average."""
-        return self.data[-1].size / len(self.y)
+    def outputs(self) -> int:
+        """How many margins a row has: the number of classes in softmax regression, else one."""
+        return getattr(self.loss, "classes", 1)
+
+    @property
+    def touched_per_row(self) -> float:
+        """How many coordinates of the state a row touches on average."""
+        return self.data[-1].size * self.outputs / len(self.y)
 
 
 class Draws(NamedTuple):
@@ -332,9 +337,9 @@ class LocalRound(NamedTuple):
     start: npt.NDArray[Any]  # where all workers start
     base: npt.NDArray[Any]  # where a worker that never moves ends
     margins: npt.NDArray[Any]
-    """Every row times the start, shape (n, W); no rows unless moves are collected by row."""
+    """Every row times the start, shape (n, C W); no rows unless moves are collected by row."""
     row_steps: npt.NDArray[np.float64]
-    """The multiples of every row that each strand has added, shape (strands, n, W)."""
+    """The multiples of every row that each strand has added, shape (strands, n, C W)."""
     collect: int  # how the workers' moves are collected (see `steps.py`)
 
 
@@ -383,7 +388,7 @@ class Scratch(NamedTuple):
     sums: npt.NDArray[Any]  # sums of some workers' moves
     drawn: npt.NDArray[np.uint64]  # the rows that a worker draws in a round
     slopes: npt.NDArray[Any] | tuple[()]
-    """The derivatives of the losses of a batch; an empty tuple where batches are single rows."""
+    """The derivatives of the losses of a batch; an empty tuple where a step has only one."""
 
 
 class DenseBlock(NamedTuple):
@@ -392,4 +397,4 @@ class DenseBlock(NamedTuple):
     P: npt.NDArray[Any]  # each row times the state before the block
     gram: npt.NDArray[Any]  # the rows of a worker times each other
     y: npt.NDArray[Any]
-    offsets: npt.NDArray[Any]
+    offsets: npt.NDArray[Any]  # flat

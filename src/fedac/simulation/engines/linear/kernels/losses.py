@@ -16,6 +16,12 @@ class Custom(NamedTuple):
     address: int
 
 
+class Softmax(NamedTuple):
+    """The loss log sum_c exp(z_c) - z_y of a row with a margin for each class, y its number."""
+
+    classes: int
+
+
 @overload(formulas.exp)
 def _exp(x):
     return lambda x: simd.exp(x)

@@ -8,7 +8,8 @@ an algorithm arrives as tables (`coefficients.py`); `interface.py` has the other
 
 Data is a tuple whose type chooses the code: ``(indptr, indices)`` for rows of ones, ``(indptr,
 indices, values)`` for other sparse ones, ``(X,)`` for dense ones, several coordinates at a time.
-Dense data with many lanes goes through `dense.py`.
+Dense data with many lanes goes through `dense.py`. The type of the loss chooses between rows with
+one margin and rows with a margin for each of C classes (`classes.py`).
 """
 
 from functools import partial
@@ -19,12 +20,25 @@ from numba import types
 from fedac.federation import sampling
 from fedac.objectives.losses import FACTORS
 from fedac.simulation.engines.linear.kernels import simd
+from fedac.simulation.engines.linear.kernels.classes import (
+    add_combination,
+    add_products,
+    find_products,
+    find_slopes,
+    find_steps,
+    is_softmax,
+    outputs,
+    softmax_slopes,
+    split_softmax,
+    work_space,
+)
 from fedac.simulation.engines.linear.kernels.interface import (
     by_type,
     compiled,
     helper,
 )
 from fedac.simulation.engines.linear.kernels.losses import derivative, logarithm, split_loss
+from fedac.simulation.engines.linear.kernels.rows import column, entries
 from fedac.simulation.engines.linear.kernels.simd import (
     accumulate,
     load,
@@ -188,20 +202,6 @@ def draw_rows(drawn, draws, m):
 
 
 @by_type
-def entries(data, i):
-    """Return where the entries of a row begin and end."""
-    if len(data) == 1:
-        return lambda data, i: (np.uint64(0), np.uint64(data[0].shape[1]))
-    return lambda data, i: (np.uint64(data[0][i]), np.uint64(data[0][i + np.uint64(1)]))
-
-
-@by_type
-def column(data, k):
-    """Return the coordinate of an entry."""
-    return (lambda data, k: k) if len(data) == 1 else (lambda data, k: np.uint64(data[1][k]))
-
-
-@by_type
 def prefetch_row(data, y, i):
     """Prefetch the beginning of a row."""
 
@@ -217,15 +217,17 @@ def prefetch_row(data, y, i):
 
 
 @helper
-def prefetch_coordinates(template, data, i, array):
+def prefetch_coordinates(template, loss, data, i, array):
     """Prefetch the coordinates of a row in a large state."""
     start, stop = entries(data, i)
     for k in range(start, stop):
-        simd.prefetch(array, column(data, k) * np.uint64(len(template)))
+        for c in range(outputs(loss)):
+            place = column(data, k) * outputs(loss) + c
+            simd.prefetch(array, place * np.uint64(len(template)))
 
 
 @helper
-def collect_row(template, data, i, start, Y, weight, total):
+def collect_row(template, loss, data, i, start, Y, weight, total):
     """Collect the weighted change of one row's coordinates and reset them.
 
     A coordinate that occurs again has been reset and adds nothing, so no list of touched
@@ -233,18 +235,21 @@ def collect_row(template, data, i, start, Y, weight, total):
     """
     first, stop = entries(data, i)
     for k in range(first, stop):
-        place = column(data, k) * np.uint64(len(template))
-        origin = load(template, start, place)
-        accumulate(total, place, (load(template, Y, place) - origin) * weight)
-        store(Y, place, origin)
+        for c in range(outputs(loss)):
+            place = (column(data, k) * outputs(loss) + c) * np.uint64(len(template))
+            origin = load(template, start, place)
+            accumulate(total, place, (load(template, Y, place) - origin) * weight)
+            store(Y, place, origin)
 
 
 @helper
-def clear_row(template, data, i, Y):
+def clear_row(template, loss, data, i, Y):
     """Set the coordinates of one row to zero."""
     start, stop = entries(data, i)
     for k in range(start, stop):
-        store(Y, column(data, k) * np.uint64(len(template)), splat(template, 0.0))
+        for c in range(outputs(loss)):
+            place = (column(data, k) * outputs(loss) + c) * np.uint64(len(template))
+            store(Y, place, splat(template, 0.0))
 
 
 @partial(by_type, inline=True)
@@ -254,7 +259,7 @@ def take_steps(lanes, sequences, rows, this_round, scratch, weight, drawn_rows, 
     If moves are collected by row, `sums` receives how much of every row it added.
     """
     # Constants of the compiled code: where steps take single rows, `slopes` is never used.
-    several = not isinstance(scratch[3], types.BaseTuple)
+    several, softmax = not isinstance(scratch[3], types.BaseTuple), is_softmax(rows[3])
 
     def code(lanes, sequences, rows, this_round, scratch, weight, drawn_rows, sums):
         data, y, offsets, loss = rows
@@ -263,7 +268,8 @@ def take_steps(lanes, sequences, rows, this_round, scratch, weight, drawn_rows, 
         Y, _, drawn, slopes = scratch
         by_row = collect == BY_ROW
         large = len(data) > 1 and start.nbytes > NEAR_CACHE
-        V, W = np.uint64(len(lanes)), np.uint64(len(sequences))
+        C, V, W = outputs(loss), np.uint64(len(lanes)), np.uint64(len(sequences))
+        work = work_space(sequences, loss)
         rows_a_step, first = np.uint64(1), np.uint64(0)
         if several:
             rows_a_step = np.uint64(draws.batch) if draws.batch else drawn_rows
@@ -278,28 +284,47 @@ def take_steps(lanes, sequences, rows, this_round, scratch, weight, drawn_rows, 
                 prefetch_row(data, y, drawn[first + j + np.uint64(ROWS_AHEAD)])
                 if large:
                     ahead = drawn[first + j + np.uint64(STATE_AHEAD)]
-                    prefetch_coordinates(sequences, data, ahead, Y)
-                x_y = margin(sequences, data, i, Y)
-                if by_row:
-                    x_y = x_y + load(sequences, margins, i * W)
-                z = sum_tiles(lanes, load(sequences, q, k * W) * x_y)
-                if offsets.size:
-                    z = multiply_add(load(lanes, e, k * V), splat(z, offsets[i]), z)
-                g = derivative(loss, z, y[i])
-                if several:
-                    store(slopes, j * V, g)
+                    prefetch_coordinates(sequences, loss, data, ahead, Y)
+                if softmax:
+                    find_products(sequences, data, i, Y, C, work, np.uint64(0))
+                    if by_row:
+                        for c in range(np.uint64(0), C * W, W):
+                            accumulate(work, c, load(sequences, margins, i * C * W + c))
+                    find_slopes(
+                        lanes, sequences, q, e, k, C, work, np.uint64(0), offsets, i, y[i],
+                        slopes, j * C * V,
+                    )  # fmt: skip
+                else:
+                    x_y = margin(sequences, data, i, Y)
+                    if by_row:
+                        x_y = x_y + load(sequences, margins, i * W)
+                    z = sum_tiles(lanes, load(sequences, q, k * W) * x_y)
+                    if offsets.size:
+                        z = multiply_add(load(lanes, e, k * V), splat(z, offsets[i]), z)
+                    g = derivative(loss, z, y[i])
+                    if several:
+                        store(slopes, j * V, g)
             if fold_after[k]:
                 fold(lanes, sequences, folds[next_fold], Y)
                 next_fold += 1
             length = load(sequences, r, k * W) * scale
             for j in range(rows_a_step):
                 i = drawn[first + j]
-                if several:
-                    g = load(lanes, slopes, j * V)
-                step = length * tile(sequences, g)
-                add_row(sequences, data, i, Y, step)
-                if by_row:
-                    accumulate(sums, i * W, step * weight)
+                if softmax:
+                    find_steps(
+                        lanes, sequences, length, C, slopes, j * C * V, work, np.uint64(0)
+                    )
+                    add_products(sequences, data, i, Y, C, work)
+                    if by_row:
+                        for c in range(np.uint64(0), C * W, W):
+                            accumulate(sums, i * C * W + c, load(sequences, work, c) * weight)
+                else:
+                    if several:
+                        g = load(lanes, slopes, j * V)
+                    step = length * tile(sequences, g)
+                    add_row(sequences, data, i, Y, step)
+                    if by_row:
+                        accumulate(sums, i * W, step * weight)
             if draws.batch:  # otherwise all steps are on the same rows
                 first += rows_a_step
 
@@ -313,7 +338,7 @@ def run_workers(lanes, sequences, rows, this_round, scratch, total, first_strand
     Every worker starts from `start`, takes `gap` steps and adds its weight times ``Y - base`` to
     the total of its strand or, collected by row, its multiples of rows to the steps of its strand.
     """
-    data = rows.data
+    data, loss = rows.data, rows.loss
     draws, _, start, base, _, row_steps, collect = this_round
     Y, sums, drawn, _ = scratch
     by_row = collect == BY_ROW
@@ -337,21 +362,21 @@ def run_workers(lanes, sequences, rows, this_round, scratch, total, first_strand
             )
             if by_row:
                 for k in range(drawn_rows):
-                    clear_row(sequences, data, drawn[k], Y)
+                    clear_row(sequences, loss, data, drawn[k], Y)
                 continue
             waiting += 1
             if collect == SWEEP:
                 sweep_up(sequences, start, base, Y, weight, sums)
             elif collect == TOUCHED:
                 for k in range(drawn_rows):
-                    collect_row(sequences, data, drawn[k], start, Y, weight, sums)
+                    collect_row(sequences, loss, data, drawn[k], start, Y, weight, sums)
             else:
                 waiting = 0
                 for k in range(drawn_rows):
                     ahead = drawn[k + np.uint64(ROWS_AHEAD)]
-                    prefetch_coordinates(sequences, data, ahead, start)
-                    prefetch_coordinates(sequences, data, ahead, strand_total)
-                    collect_row(sequences, data, drawn[k], start, Y, weight, strand_total)
+                    prefetch_coordinates(sequences, loss, data, ahead, start)
+                    prefetch_coordinates(sequences, loss, data, ahead, strand_total)
+                    collect_row(sequences, loss, data, drawn[k], start, Y, weight, strand_total)
             if waiting == WORKERS_PER_SUM:
                 flush(sequences, sums, strand_total)
                 waiting = 0
@@ -359,26 +384,68 @@ def run_workers(lanes, sequences, rows, this_round, scratch, total, first_strand
             flush(sequences, sums, strand_total)
 
 
+@partial(by_type, inline=True)
+def multiply_row(template, loss, data, i, Y, margins):
+    """Set row i of `margins` to x_i . Y."""
+    if is_softmax(loss):
+
+        def classes(template, loss, data, i, Y, margins):
+            C = outputs(loss)
+            find_products(template, data, i, Y, C, margins, i * C * np.uint64(len(template)))
+
+        return classes
+
+    def code(template, loss, data, i, Y, margins):
+        store(margins, i * np.uint64(len(template)), margin(template, data, i, Y))
+
+    return code
+
+
 @compiled
-def find_margins(sequences, data, start, margins, strands, first_strand, last_strand):
+def find_margins(sequences, loss, data, start, margins, strands, first_strand, last_strand):
     """Multiply the rows of some strands by the start."""
-    n, W = len(margins), np.uint64(len(sequences))
+    n = len(margins)
     for i in range(np.uint64(first_strand * n // strands), np.uint64(last_strand * n // strands)):
-        store(margins, i * W, margin(sequences, data, i, start))
+        multiply_row(sequences, loss, data, i, start, margins)
+
+
+@helper
+def sum_of_strands(sequences, steps, at):
+    """Return the sum of what all strands have at one place."""
+    step = load(sequences, steps[0], at)
+    for other in range(1, len(steps)):
+        step = step + load(sequences, steps[other], at)
+    return step
+
+
+@partial(by_type, inline=True)
+def add_multiple(sequences, loss, data, i, steps, total, work):
+    """Add row i times the sum of all workers' multiples of it to the total."""
+    if is_softmax(loss):
+
+        def classes(sequences, loss, data, i, steps, total, work):
+            C, W = outputs(loss), np.uint64(len(sequences))
+            for c in range(np.uint64(0), C * W, W):
+                store(work, c, sum_of_strands(sequences, steps, i * C * W + c))
+            add_products(sequences, data, i, total, C, work)
+
+        return classes
+
+    def code(sequences, loss, data, i, steps, total, work):
+        step = sum_of_strands(sequences, steps, i * np.uint64(len(sequences)))
+        add_row(sequences, data, i, total, step)
+
+    return code
 
 
 @compiled
-def add_rows(sequences, data, steps, total, first_strand, last_strand):
+def add_rows(sequences, loss, data, steps, total, first_strand, last_strand):
     """Add up the rows of some strands, each times the sum of all workers' multiples of it."""
-    n, W = steps.shape[1], np.uint64(len(sequences))
-    strands = len(total)
+    n, strands, work = steps.shape[1], len(total), work_space(sequences, loss)
     for strand in range(first_strand, last_strand):
         strand_total = total[strand]
         for i in range(np.uint64(strand * n // strands), np.uint64((strand + 1) * n // strands)):
-            step = load(sequences, steps[0], i * W)
-            for other in range(1, len(steps)):
-                step = step + load(sequences, steps[other], i * W)
-            add_row(sequences, data, i, strand_total, step)
+            add_multiple(sequences, loss, data, i, steps, strand_total, work)
 
 
 @helper
@@ -411,12 +478,83 @@ def fold(lanes, sequences, columns, Y):
         store(Y, first, new)
 
 
+@partial(by_type, inline=True)
+def weigh_slopes(lanes, loss, Z, i, y, weight):
+    """Replace row i of margins Z by weight * loss'."""
+    if is_softmax(loss):
+
+        def classes(lanes, loss, Z, i, y, weight):
+            C, V = outputs(loss), np.uint64(len(lanes))
+            softmax_slopes(lanes, Z, i * C * V, C, y)
+            for c in range(i * C * V, (i + np.uint64(1)) * C * V, V):
+                store(Z, c, load(lanes, Z, c) * weight)
+
+        return classes
+
+    def code(lanes, loss, Z, i, y, weight):
+        at = i * np.uint64(len(lanes))
+        store(Z, at, derivative(loss, load(lanes, Z, at), y) * weight)
+
+    return code
+
+
 @compiled
 def derivatives(lanes, loss, Z, y, weights):
     """Replace every row of margins Z by weight * loss'."""
-    V = np.uint64(len(lanes))
     for i in range(np.uint64(len(y))):
-        store(Z, i * V, derivative(loss, load(lanes, Z, i * V), y[i]) * weights[i])
+        weigh_slopes(lanes, loss, Z, i, y[i], weights[i])
+
+
+@partial(by_type, inline=True)
+def take_gram_steps(lanes, sequences, loss, tables, first_step, rows_a_step, block, C):
+    """Take a block of steps (see `gram_steps`)."""
+    if is_softmax(loss):
+
+        def classes(lanes, sequences, loss, tables, first_step, rows_a_step, block, C):
+            P, gram, y, offsets = block
+            q, r, e, _, _ = tables
+            outs, W, none = outputs(loss), np.uint64(len(sequences)), np.uint64(0)
+            first, batch, count = np.uint64(first_step), np.uint64(rows_a_step), P.shape[1]
+            scale = splat(sequences, 1.0 / batch)
+            slopes = work_space(lanes, loss)
+            for m in range(len(P)):
+                P_m, C_m, gram_m = P[m], C[m], gram[m]
+                for k in range(np.uint64(count)):
+                    step, at = first + k // batch, k * outs * W
+                    earlier, row = k // batch * batch, np.uint64(m * count) + k
+                    if earlier:
+                        add_combination(sequences, gram_m[k], earlier, C_m, outs, P_m, at)
+                    find_slopes(
+                        lanes, sequences, q, e, step, outs, P_m, at, offsets, row, y[m, k],
+                        slopes, none,
+                    )  # fmt: skip
+                    length = load(sequences, r, step * W) * scale
+                    find_steps(lanes, sequences, length, outs, slopes, none, C_m, at)
+
+        return classes
+
+    def code(lanes, sequences, loss, tables, first_step, rows_a_step, block, C):
+        P, gram, y, offsets = block
+        q, r, e, _, _ = tables
+        V, W = np.uint64(len(lanes)), np.uint64(len(sequences))
+        first, batch = np.uint64(first_step), np.uint64(rows_a_step)
+        scale = splat(sequences, 1.0 / batch)
+        for m in range(len(P)):
+            P_m, C_m, gram_m = P[m], C[m], gram[m]
+            for k in range(np.uint64(P.shape[1])):
+                step = k // batch
+                x_y = load(sequences, P_m, k * W)
+                for i in range(step * batch):
+                    x_y = multiply_add(splat(x_y, gram_m[k, i]), load(sequences, C_m, i * W), x_y)
+                z = sum_tiles(lanes, load(sequences, q, (first + step) * W) * x_y)
+                if offsets.size:
+                    offset = splat(z, offsets[np.uint64(m * P.shape[1]) + k])
+                    z = multiply_add(load(lanes, e, (first + step) * V), offset, z)
+                g = derivative(loss, z, y[m, k])
+                length = load(sequences, r, (first + step) * W) * scale
+                store(C_m, k * W, length * tile(sequences, g))
+
+    return code
 
 
 @compiled
@@ -425,33 +563,18 @@ def gram_steps(lanes, sequences, loss, tables, first_step, rows_a_step, block, C
 
     C receives what each step adds to the state, in multiples of its rows.
     """
-    P, gram, y, offsets = block
-    q, r, e, _, _ = tables
-    V, W = np.uint64(len(lanes)), np.uint64(len(sequences))
-    first, batch = np.uint64(first_step), np.uint64(rows_a_step)
-    scale = splat(sequences, 1.0 / batch)
-    for m in range(len(P)):
-        P_m, C_m, gram_m = P[m], C[m], gram[m]
-        for k in range(np.uint64(P.shape[1])):
-            step = k // batch
-            x_y = load(sequences, P_m, k * W)
-            for i in range(step * batch):
-                x_y = multiply_add(splat(x_y, gram_m[k, i]), load(sequences, C_m, i * W), x_y)
-            z = sum_tiles(lanes, load(sequences, q, (first + step) * W) * x_y)
-            if offsets.size:
-                z = multiply_add(load(lanes, e, (first + step) * V), splat(z, offsets[m, k]), z)
-            g = derivative(loss, z, y[m, k])
-            length = load(sequences, r, (first + step) * W) * scale
-            store(C_m, k * W, length * tile(sequences, g))
+    take_gram_steps(lanes, sequences, loss, tables, first_step, rows_a_step, block, C)
 
 
 @compiled
 def scatter(sequences, drawn, C, steps):
     """Add each step's contribution to the sum of its row."""
-    W = np.uint64(len(sequences))
+    W, length = np.uint64(len(sequences)), np.uint64(C.shape[2])
     for m in range(len(C)):
         for k in range(np.uint64(C.shape[1])):
-            accumulate(steps, np.uint64(drawn[m, k]) * W, load(sequences, C[m], k * W))
+            for c in range(np.uint64(0), length, W):
+                step = load(sequences, C[m], k * length + c)
+                accumulate(steps, np.uint64(drawn[m, k]) * length + c, step)
 
 
 @compiled
@@ -484,6 +607,28 @@ def finish_round(total, state, closing, center, weight, first, last):
                 state[j, s, lane] = after
 
 
+@partial(by_type, inline=True)
+def split_row(lanes, loss, data, i, y, P, work):
+    """Return a value and a factor; the loss of a row is the value plus the factor's logarithm."""
+    if is_softmax(loss) and len(data) == 1:
+
+        def dense(lanes, loss, data, i, y, P, work):  # P has the margins already
+            C = outputs(loss)
+            return split_softmax(lanes, P, i * C * np.uint64(len(lanes)), C, y)
+
+        return dense
+
+    if is_softmax(loss):
+
+        def sparse(lanes, loss, data, i, y, P, work):
+            find_products(lanes, data, i, P, outputs(loss), work, np.uint64(0))
+            return split_softmax(lanes, work, np.uint64(0), outputs(loss), y)
+
+        return sparse
+
+    return lambda lanes, loss, data, i, y, P, work: split_loss(loss, margin(lanes, data, i, P), y)
+
+
 @compiled
 def sum_losses(lanes, rows, P, total, first_strand, last_strand):
     """Sum the loss over strands of rows, at the points P of all lanes.
@@ -494,17 +639,18 @@ def sum_losses(lanes, rows, P, total, first_strand, last_strand):
     strands = len(total)
     n = len(y)
     one = splat(lanes, 1.0)
+    work = work_space(lanes, loss)
+    most = FACTORS // int(outputs(loss))  # the factors of C classes are at most C <= 2^C
     for strand in range(first_strand, last_strand):
         sums = splat(lanes, 0.0)
         factors = one
         waiting = 0
         for i in range(np.uint64(strand * n // strands), np.uint64((strand + 1) * n // strands)):
-            z = margin(lanes, data, i, P)
-            value, factor = split_loss(loss, z, y[i])
+            value, factor = split_row(lanes, loss, data, i, y[i], P, work)
             sums = sums + value
             factors = factors * factor
             waiting += 1
-            if waiting == FACTORS:
+            if waiting >= most:
                 sums = sums + logarithm(factors)
                 factors = one
                 waiting = 0
@@ -549,16 +695,33 @@ def list_rows(drawn, draws):
             count += draws_each
 
 
+@partial(by_type, inline=True)
+def add_gradient(lanes, loss, data, i, y, weight, P, G, work):
+    """Add weight * loss' x_i to G."""
+    if is_softmax(loss):
+
+        def classes(lanes, loss, data, i, y, weight, P, G, work):
+            find_products(lanes, data, i, P, outputs(loss), work, np.uint64(0))
+            weigh_slopes(lanes, loss, work, np.uint64(0), y, weight)
+            add_products(lanes, data, i, G, outputs(loss), work)
+
+        return classes
+
+    def code(lanes, loss, data, i, y, weight, P, G, work):
+        s = derivative(loss, margin(lanes, data, i, P), y) * weight
+        add_row(lanes, data, i, G, s)
+
+    return code
+
+
 @compiled
 def sum_gradients(lanes, rows, drawn, weights, P, total, first_strand, last_strand):
     """Sum weight * loss' x over strands of drawn rows, at the points P of all lanes."""
     data, y, _, loss = rows
-    strands = len(total)
+    strands, work = len(total), work_space(lanes, loss)
     for strand in range(first_strand, last_strand):
         G = total[strand]
         for place in range(strand * len(drawn) // strands, (strand + 1) * len(drawn) // strands):
             i = drawn[place]
             prefetch_row(data, y, drawn[min(place + ROWS_AHEAD, len(drawn) - 1)])
-            z = margin(lanes, data, i, P)
-            s = derivative(loss, z, y[i]) * weights[place]
-            add_row(lanes, data, i, G, s)
+            add_gradient(lanes, loss, data, i, y[i], weights[place], P, G, work)
