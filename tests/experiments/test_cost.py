@@ -11,7 +11,7 @@ import pytest
 from fedac.algorithms import ALGORITHMS
 from fedac.experiments import workload
 from fedac.federation.spec import RunSpec
-from fedac.objectives import LogisticRegression
+from fedac.objectives import LogisticRegression, SoftmaxRegression
 from fedac.simulation import simulate
 
 rng = np.random.default_rng(0)
@@ -90,6 +90,14 @@ def test_longer_rows_and_slower_engines_cost_more():
     prices = [workload.predict_cost(G, ALGORITHMS, [many]).seconds() for G in objectives]
     assert 10 * prices[0] < prices[1]
     assert 10 * prices[1] < prices[2]
+
+
+def test_softmax_costs_as_much_as_its_classes():
+    wide = LogisticRegression(rng.standard_normal((60, 1200)), F.y, l2=1e-2)
+    classes = SoftmaxRegression(wide.X, np.arange(60) % 10, l2=1e-2)
+    many = replace(CONFIG, M=10_000)
+    one, ten = (workload.predict_cost(G, ALGORITHMS, [many]).seconds() for G in (wide, classes))
+    assert 5 * one < ten < 20 * one
 
 
 def test_threads_share_long_rounds_and_evaluations_only():

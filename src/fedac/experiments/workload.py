@@ -315,9 +315,10 @@ def predict_cost(
     K, T = run.K, run.T
     rows = rows_per_step(run, n)
     X = getattr(objective, "X", None)
-    nonzeros = objective.dim if X is None else X.size / n
+    # The coordinates of a row; softmax regression has one per column and class.
+    touched = objective.dim if X is None else X.size / n * (objective.dim // X.shape[1])
     slower = REFERENCE_ENGINE if getattr(objective, "kernel", None) is None else 1
-    row = slower * nonzeros / A9A_NONZEROS  # the cost of a row, compared with a row of a9a
+    row = slower * touched / A9A_NONZEROS  # the cost of a row, compared with a row of a9a
     gradient = GRADIENT * row
     # A whole batch costs a gradient per distinct row; this is their expected number.
     batch = DRAW * rows * K - gradient * n * math.expm1(-rows * K / n)

@@ -42,6 +42,10 @@ total.
 its rows times the start and times each other (`dense`). With few lanes these products do not pay,
 and dense rows go the same way as sparse ones.
 
+**Classes.** Softmax regression has C coordinates of the state per column of the data, side by side.
+Everything that is linear in the state treats them like any others. A row has C margins and adds C
+steps (`kernels/classes`); the type of the loss chooses that code at compile time.
+
 **Clients with memory.** A method may have its own `enter` and `leave`, and clients may keep vectors
 between their rounds (`fedac.algorithms.algorithm`). Then every client starts from its own
 state, a combination of the broadcast and its memory, and its message is a combination too

@@ -311,9 +311,7 @@ def take_steps(lanes, sequences, rows, this_round, scratch, weight, drawn_rows, 
             for j in range(rows_a_step):
                 i = drawn[first + j]
                 if softmax:
-                    find_steps(
-                        lanes, sequences, length, C, slopes, j * C * V, work, np.uint64(0)
-                    )
+                    find_steps(lanes, sequences, length, C, slopes, j * C * V, work, np.uint64(0))
                     add_products(sequences, data, i, Y, C, work)
                     if by_row:
                         for c in range(np.uint64(0), C * W, W):
