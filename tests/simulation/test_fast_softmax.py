@@ -88,6 +88,17 @@ def test_an_l2_term_with_a_center(kind) -> None:
     assert_same(centered, methods, K=5, T=15, eta=[0.1, 0.3], clients=unequal(10))
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("batch", [1, 4, "full"])
+def test_matrix_products_of_dense_rows(batch) -> None:
+    F = make_objective("dense", 8)
+    centered = Augmented(F, lam=0.02, center=np.linspace(-1, 1, F.dim))
+    methods = ["fedac-i", "fedavg", "fedac-i+cv"]
+    options = {"K": 5, "T": 15, "clients": unequal(10), "participation": 0.3, "batch": batch}
+    for objective in (F, centered):  # with many lanes
+        assert_same(objective, methods, eta=np.geomspace(0.05, 0.3, 10), **options)
+
+
 # How workers' moves are collected: over all coordinates, over touched ones, in a large state, and
 # by row, where few rows are drawn many times.
 COLLECTED = {
@@ -103,7 +114,8 @@ COLLECTED = {
 @pytest.mark.parametrize("how", COLLECTED)
 def test_every_way_to_collect_moves(how) -> None:
     kind, d, n, M = COLLECTED[how]
-    assert_same(make_objective(kind, d, n), ["fedac-i", "fedavg"], M=M, K=4, T=12, eta=[0.1, 0.3])
+    etas = np.geomspace(0.1, 0.3, 10 if kind == "dense" else 2)
+    assert_same(make_objective(kind, d, n), ["fedac-i", "fedavg"], M=M, K=4, T=12, eta=etas)
 
 
 @pytest.mark.slow
@@ -111,7 +123,8 @@ def test_every_way_to_collect_moves(how) -> None:
 def test_folds_blocks_and_falling_step_sizes(kind) -> None:
     F = make_objective(kind, 8)
     F = SoftmaxRegression(F.X, F.y, l2=0.5)  # A^t is soon ill-conditioned
-    assert_same(F, ["fedac-i", "fedavg"], M=3, K=70, T=140, eta=[0.3, 0.9], mu=0.01)
+    for etas in ([0.3, 0.9], np.geomspace(0.1, 0.9, 10)):
+        assert_same(F, ["fedac-i", "fedavg"], M=3, K=70, T=140, eta=etas, mu=0.01)
     falling = [Decay(0.3, "1/sqrt(r)"), Decay(0.2, "1/r")]
     assert_same(F, ["fedac-i", "scaffold"], M=3, K=Schedule([4, 1, 3]), eta=falling)
     assert_same(F, ["fedac-i", "fedavg", "mb-sgd"], M=3, K=1, T=4, eta=[0.1, 0.3])

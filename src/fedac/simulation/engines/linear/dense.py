@@ -193,13 +193,16 @@ class DenseWorkers(StreamedWorkers):
     ) -> Numbers:
         """Return the multiples of the rows that a block of steps adds to the workers' states."""
         _, y, offsets, loss = self.rows
-        gathered = offsets.reshape(len(y), -1)[rows].reshape(-1) if offsets.size else offsets
+        gathered = np.zeros((0, 0), x.dtype)
+        if offsets.size:
+            gathered = offsets.reshape(len(y), -1)[rows].reshape(len(rows), -1)
         # The rows of a single step do not need each other.
         several = rows.shape[1] > batch
         gram = x @ x.transpose(0, 2, 1) if several else np.zeros((len(x), 0, 0), x.dtype)
         block = DenseBlock(P, gram, y[rows], gathered)
         C = np.empty_like(P)
-        steps.gram_steps(self.lanes, self.sequences, loss, tables, first, batch, block, C)
+        take = steps.gram_steps if self.rows.outputs == 1 else steps.gram_steps_of_classes
+        take(self.lanes, self.sequences, loss, tables, first, batch, block, C)
         return C
 
     def _fold(self, tables: Tables, number: int, Y: Numbers) -> None:

@@ -503,65 +503,53 @@ def derivatives(lanes, loss, Z, y, weights):
         weigh_slopes(lanes, loss, Z, i, y[i], weights[i])
 
 
-@partial(by_type, inline=True)
-def take_gram_steps(lanes, sequences, loss, tables, first_step, rows_a_step, block, C):
-    """Take a block of steps (see `gram_steps`)."""
-    if is_softmax(loss):
-
-        def classes(lanes, sequences, loss, tables, first_step, rows_a_step, block, C):
-            P, gram, y, offsets = block
-            q, r, e, _, _ = tables
-            outs, W, none = outputs(loss), np.uint64(len(sequences)), np.uint64(0)
-            first, batch, count = np.uint64(first_step), np.uint64(rows_a_step), P.shape[1]
-            scale = splat(sequences, 1.0 / batch)
-            slopes = work_space(lanes, loss)
-            for m in range(len(P)):
-                P_m, C_m, gram_m = P[m], C[m], gram[m]
-                for k in range(np.uint64(count)):
-                    step, at = first + k // batch, k * outs * W
-                    earlier, row = k // batch * batch, np.uint64(m * count) + k
-                    if earlier:
-                        add_combination(sequences, gram_m[k], earlier, C_m, outs, P_m, at)
-                    find_slopes(
-                        lanes, sequences, q, e, step, outs, P_m, at, offsets, row, y[m, k],
-                        slopes, none,
-                    )  # fmt: skip
-                    length = load(sequences, r, step * W) * scale
-                    find_steps(lanes, sequences, length, outs, slopes, none, C_m, at)
-
-        return classes
-
-    def code(lanes, sequences, loss, tables, first_step, rows_a_step, block, C):
-        P, gram, y, offsets = block
-        q, r, e, _, _ = tables
-        V, W = np.uint64(len(lanes)), np.uint64(len(sequences))
-        first, batch = np.uint64(first_step), np.uint64(rows_a_step)
-        scale = splat(sequences, 1.0 / batch)
-        for m in range(len(P)):
-            P_m, C_m, gram_m = P[m], C[m], gram[m]
-            for k in range(np.uint64(P.shape[1])):
-                step = k // batch
-                x_y = load(sequences, P_m, k * W)
-                for i in range(step * batch):
-                    x_y = multiply_add(splat(x_y, gram_m[k, i]), load(sequences, C_m, i * W), x_y)
-                z = sum_tiles(lanes, load(sequences, q, (first + step) * W) * x_y)
-                if offsets.size:
-                    offset = splat(z, offsets[np.uint64(m * P.shape[1]) + k])
-                    z = multiply_add(load(lanes, e, (first + step) * V), offset, z)
-                g = derivative(loss, z, y[m, k])
-                length = load(sequences, r, (first + step) * W) * scale
-                store(C_m, k * W, length * tile(sequences, g))
-
-    return code
-
-
 @compiled
 def gram_steps(lanes, sequences, loss, tables, first_step, rows_a_step, block, C):
     """Take a block of steps of some workers, knowing only products of their rows.
 
     C receives what each step adds to the state, in multiples of its rows.
     """
-    take_gram_steps(lanes, sequences, loss, tables, first_step, rows_a_step, block, C)
+    P, gram, y, offsets = block
+    q, r, e, _, _ = tables
+    V, W = np.uint64(len(lanes)), np.uint64(len(sequences))
+    first, batch = np.uint64(first_step), np.uint64(rows_a_step)
+    scale = splat(sequences, 1.0 / batch)
+    for m in range(len(P)):
+        P_m, C_m, gram_m = P[m], C[m], gram[m]
+        for k in range(np.uint64(P.shape[1])):
+            step = k // batch
+            x_y = load(sequences, P_m, k * W)
+            for i in range(step * batch):
+                x_y = multiply_add(splat(x_y, gram_m[k, i]), load(sequences, C_m, i * W), x_y)
+            z = sum_tiles(lanes, load(sequences, q, (first + step) * W) * x_y)
+            if offsets.size:
+                z = multiply_add(load(lanes, e, (first + step) * V), splat(z, offsets[m, k]), z)
+            g = derivative(loss, z, y[m, k])
+            length = load(sequences, r, (first + step) * W) * scale
+            store(C_m, k * W, length * tile(sequences, g))
+
+
+@compiled
+def gram_steps_of_classes(lanes, sequences, loss, tables, first_step, rows_a_step, block, C):
+    """Do the same as `gram_steps` for rows with a margin for each class; P is overwritten."""
+    P, gram, y, offsets = block
+    q, r, e, _, _ = tables
+    classes, W, none = outputs(loss), np.uint64(len(sequences)), np.uint64(0)
+    first, batch = np.uint64(first_step), np.uint64(rows_a_step)
+    scale = splat(sequences, 1.0 / batch)
+    slopes = work_space(lanes, loss)
+    for m in range(len(P)):
+        P_m, C_m, gram_m, offsets_m = P[m], C[m], gram[m], offsets[m]
+        for k in range(np.uint64(P.shape[1])):
+            step, at = first + k // batch, k * classes * W
+            earlier = k // batch * batch
+            if earlier:
+                add_combination(sequences, gram_m[k], earlier, C_m, classes, P_m, at)
+            find_slopes(
+                lanes, sequences, q, e, step, classes, P_m, at, offsets_m, k, y[m, k], slopes, none
+            )
+            length = load(sequences, r, step * W) * scale
+            find_steps(lanes, sequences, length, classes, slopes, none, C_m, at)
 
 
 @compiled
