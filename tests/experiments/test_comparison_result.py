@@ -11,6 +11,7 @@ from scipy.stats import gmean
 
 import fedac
 from fedac.errors import InputError
+from fedac.experiments.summary import Band
 
 TEN = ["method", "K", "wire", "eta", "rounds", "megabytes", "seconds", "suboptimality", "ratio",
        "level"]  # fmt: skip
@@ -110,3 +111,10 @@ def test_it_speaks_in_the_labels_of_the_data():
     data = fedac.Dataset("patients", X, np.where(X[:, 0] > 0, "ill", "well"))
     found = fedac.compare(data, ["fedavg"], K=2, rounds=3, clients=3, tries=4, repeats=2)
     assert found.title.startswith("patients (2 classes: ill, well; logistic regression), l2 =")
+
+
+def test_a_few_bytes_more_on_every_seed_do_not_separate_methods(made_up):
+    row = made_up(REACHED, target=0.05).rows[1]
+    assert not row.level
+    assert replace(row, ratio=Band(1.0002, 1.0002, 1.0002)).level
+    assert not replace(row, ratio=Band(1.02, 1.01, 1.03)).level
