@@ -94,6 +94,16 @@ def test_the_same_held_out_rows(fedac_command, table, who, tmp_path, held_out):
     hashes = (api.federation.clients.fingerprint(), api.objective.fingerprint())
     assert runs_in(tmp_path / "out") == {(*hashes, name, 6)}
     assert run["test"]["name"] == name
+    tuned = ("--methods", "fedavg", "--tries", 4, "--repeats", 2)
+    found = fedac_command("compare", *problem, *tuned, "--out", tmp_path / "compare")
+    assert runs_in(tmp_path / "compare") == {(*hashes, name, 6)}
+    assert found["clients"] == api.M
+    fedac.compare(
+        raw, "fedavg", **SIZES, tries=4, repeats=2, out=tmp_path / "api",
+        **{"workers" if name == "M" else name: value for name, value in keywords.items()},
+        **{held_out: 0.4},
+    )  # fmt: skip
+    assert runs_in(tmp_path / "api") == {(*hashes, name, 6)}
 
 
 def test_a_folder_of_a_comparison_knows_its_clients(fedac, table, tmp_path):
