@@ -58,6 +58,8 @@ def style(algorithm: str) -> Style:
 def styles(algorithms: Sequence[str]) -> list[Style]:
     """Return different styles for the algorithms of one figure.
 
+    Examples
+    --------
     >>> [style.symbol for style in styles(["fedavg", "mine", "yours"])]
     ['diamond', 'star', 'pentagon']
     """

@@ -36,6 +36,8 @@ def test_a_table_is_the_objective_made_of_it():
         np.testing.assert_array_equal(given.best.w, expected.best.w)
     assert run(M=3).M == 3
     assert run(loss="squared-hinge", l2=0.5).objective.l2 == 0.5
+    far = run((X, 100 + X[:, 0]), M=2, intercept=True, test=0.2, rounds=200, eta=0.2)
+    assert far.best.metrics["r2"][-1] > 0.9
 
 
 @pytest.mark.parametrize(
@@ -144,11 +146,8 @@ def test_bad_options(options, saying):
         ((X, SIGNS), {"clients": None}, "M is missing"),
         ((X, SIGNS), {"test_clients": 0.2}, "data has no clients to hold out"),
         ("no-such-data", {"M": 2}, "unknown data set 'no-such-data'"),
-        (
-            fedac.LeastSquares(X, SIGNS),
-            {"M": 2, "l2": 0.1},
-            "l2 needs data instead of an objective",
-        ),
+        (fedac.LeastSquares(X, SIGNS), {"M": 2, "l2": 0.1}, "l2 needs data instead of an objecti"),
+        (fedac.LeastSquares(X, SIGNS), {"M": 2, "intercept": True}, "intercept needs data instead"),
     ],
 )
 def test_bad_data(data, options, saying):

@@ -86,6 +86,7 @@ def simulate(
     test_clients: float | None = None,
     loss: str | None = None,
     l2: float | None = None,
+    intercept: bool = False,
     record_every: int | None = None,
     callbacks: Sequence[Callable[[Record], object]] = (),
     engine: str | None = None,
@@ -153,6 +154,8 @@ def simulate(
         With data: the loss by name, as for ``fedac run --loss``.
     l2 : float, optional
         With data: regularization strength. Default: 0.001.
+    intercept : bool
+        With data: append a column of ones.
     record_every : int, optional
         Record the loss at the first synchronization after every N steps, and always at 0 and T.
         Default: about eight records.
@@ -213,12 +216,13 @@ def simulate(
         raise InputError(f"{'K' if K is None else 'eta'} is missing")
     if isinstance(objective, Objective):
         data = {"loss": loss, "l2": l2, "test_clients": test_clients}
+        data |= {"intercept": True} if intercept else {}
         if unused := [name for name, value in data.items() if value is not None]:
             raise InputError(f"{unused[0]} needs data instead of an objective, which has its own")
         found = None if clients is None else as_clients(clients, objective, M)
     else:
         objective, found, test = _from_data(
-            objective, loss, Spec.l2 if l2 is None else l2,
+            objective, loss, {"l2": Spec.l2 if l2 is None else l2, "intercept": intercept},
             {"clients": clients, "number": M, "test": test, "test_clients": test_clients},
         )  # fmt: skip
     schedule = K if isinstance(K, Schedule) else None
@@ -251,7 +255,7 @@ def simulate(
 
 
 def _from_data(
-    source: Any, loss: str | None, l2: float, who: dict[str, Any]
+    source: Any, loss: str | None, model: dict[str, Any], who: dict[str, Any]
 ) -> tuple[Objective, Clients | None, Dataset | None]:
     """Return the objective of some data, its clients unless there are workers, and test rows."""
     workers = who["number"] is not None and who["clients"] is None
@@ -261,7 +265,7 @@ def _from_data(
     loss = choose_loss(data, loss)
     if test is not None:
         test = replace(test, y=targets_of(test, loss))
-    return objective_of(data, loss, l2=l2), None if workers else data.clients, test
+    return objective_of(data, loss, **model), None if workers else data.clients, test
 
 
 def make_problem(
