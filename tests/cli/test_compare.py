@@ -46,6 +46,49 @@ def test_json_is_the_contract(fedac):
     assert found["link"].endswith("stragglers=lognormal(0.5)")
 
 
+def test_metrics_of_a_test_set(fedac):
+    small = (*SMALL, "-K", 4, "--tries", 4, "--methods", "fedavg,lbfgs", "--test", 0.2)
+    code, out, err = fedac(*small, "--json")
+    assert (code, err) == (0, "")
+    found = json.loads(out)
+    assert found["test"] == 0.2
+    tests = ["test_loss", "test_accuracy", "test_auc", "test_log_loss"]
+    assert [list(row) for row in found["rows"]] == [[*ROW[:-1], *tests, "level"]] * 2
+    code, out, _ = fedac(*small, "--target", "auc 0.7")
+    assert code == 0
+    assert "target auc 0.7" in out
+    assert "test accuracy" in out
+    assert "Test set: 20% of synthetic" in " ".join(out.split())
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--target", "accuracy 0.8"), "needs a test set: add --test, a share of the rows"),
+        (("--target", "mse 1", "--test", 0.2), "such as 'accuracy 0.85' (also auc, log-loss, r2,"),
+        (("--target", "r2 0.5", "--test", 0.2), "use accuracy or auc or log-loss"),
+        (("--test", 0.2, "--test-clients", 0.2), "use either of them, not both"),
+        (("--l1", 0.1), "there is no option --l1: an L1 penalty needs a proximal step"),
+        (("--loss", "lasso"), "there is no loss lasso: an L1 penalty needs a proximal step"),
+    ],
+)
+def test_one_line_for_a_target_or_penalty_that_cannot_be(fedac, options, message):
+    code, out, err = fedac(*SMALL, *options)
+    assert (code, out) == (2, "")
+    assert message in err
+    assert err.count("\n") == 1
+
+
+def test_a_folder_is_asked_again(fedac, tmp_path):
+    """The loss follows from the data, and is the same as that in the folder."""
+    small = (*SMALL, "-K", 4, "--tries", 4, "--out", tmp_path)
+    assert fedac(*small, "--methods", "fedavg").code == 0
+    code, _, err = fedac(*small, "--methods", "diloco")
+    assert (code, "already compares fedavg" in err) == (0, True)
+    code, _, err = fedac(*small, "--methods", "fedavg", "--test", 0.2)
+    assert (code, "with test = None, but this one has 0.2" in err) == (2, True)
+
+
 def test_a_split_needs_no_number_of_clients(fedac):
     small = [word for word in SMALL if word not in ("--clients", 10)]
     options = ("-K", 4, "--tries", 4, "--methods", "fedavg", "--split", "dirichlet(0.1)", "--json")
