@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -60,6 +62,7 @@ def test_a_spec_wins_over_a_file_of_its_name(tmp_path, monkeypatch):
     (tmp_path / "iid").write_text("a\na\na\na\na\nb\n")
     assert as_clients("iid", DATA, 3).sizes.tolist() == [2, 2, 2]
     assert as_clients("./iid", DATA).sizes.tolist() == [5, 1]
+    assert as_clients(Path("iid"), DATA).sizes.tolist() == [5, 1]
 
 
 @pytest.mark.parametrize(

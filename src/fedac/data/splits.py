@@ -115,8 +115,8 @@ def as_clients(clients: Any, data: Any, number: int | None = None, seed: int = 0
     labels = getattr(data, "labels", getattr(data, "y", np.zeros(n)))
     if isinstance(clients, str | Path):
         columns = getattr(data, "columns", None)
-        if is_split(str(clients)):
-            return split(labels, number, str(clients), seed)
+        if isinstance(clients, str) and is_split(clients):
+            return split(labels, number, clients, seed)
         if columns is not None and columns.client == clients:
             found: Clients = data.clients
         else:
@@ -140,9 +140,9 @@ def as_clients(clients: Any, data: Any, number: int | None = None, seed: int = 0
 
 def are_drawn(clients: Any) -> bool:
     """Return whether a split draws the clients: `clients` is then its name or their number."""
-    if isinstance(clients, str | Path):
-        return is_split(str(clients))
-    return not isinstance(clients, Clients) and np.ndim(clients) == 0
+    if isinstance(clients, str):
+        return is_split(clients)
+    return not isinstance(clients, Clients | Path) and np.ndim(clients) == 0
 
 
 def is_column(clients: Any) -> bool:
@@ -155,7 +155,8 @@ def _is_file(name: str) -> bool:
 
 
 def _read_names(by: str, data: Any) -> npt.NDArray[np.generic]:
-    check_clients(None, by)
+    if not _is_file(by):
+        check_clients(None, by)
     path = Path(by)
     try:
         names = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
