@@ -16,6 +16,19 @@ def test_the_table_is_that_of_python(fedac, small):
     assert out == f"{split(load(str(small)), 20, 'power(1)')}\n"
 
 
+def test_labels_are_those_of_the_data(fedac, tmp_path):
+    table = tmp_path / "patients.csv"
+    rows = ["oslo,1.5,ill", "oslo,2,well", "rome,0.5,ill", "rome,1,ill"]
+    table.write_text("\n".join(["hospital,age,outcome", *rows, ""]))
+    code, out, _ = fedac("split", "--dataset", table, "--client", "hospital", "--json")
+    found = json.loads(out)
+    assert (code, found["names"]) == (0, ["oslo", "rome"])
+    assert found["labels"] == {"ill": [1, 2], "well": [1, 0]}
+    _, out, _ = fedac("split", "--dataset", table, "--client", "hospital")
+    assert "share of label ill" in out
+    assert "client  rows  label ill  label well" in out
+
+
 def test_json_has_rows_and_labels_of_every_client(fedac, small):
     options = ("--clients", 5, "--split", "dirichlet(0.1)", "--split-seed", 3)
     code, out, err = fedac("split", "--dataset", small, *options, "--json")

@@ -89,6 +89,18 @@ def test_curves(made_up, against):
     ax.figure.canvas.draw()
 
 
+def test_grey_lines_are_counted(made_up):
+    names = ("fedac-i", "mb-sgd", "mb-ac-sgd", "fedac-ii", "scaffold", "diloco", "fedavg")
+    ends = {(name, 8, "float32"): [[1.0, 0.01 * 1.1**k]] * 2 for k, name in enumerate(names)}
+    ax = made_up(ends, dataset="cost in $ or $").plot()
+    assert not ax.get_legend().get_title().get_text()
+    ax.figure.canvas.draw()
+    ends["fedavgm", 8, "float32"] = ends["slowmo", 8, "float32"] = [[1.0, 0.03]] * 2
+    ax = made_up(ends).plot()
+    assert ax.get_legend().get_title().get_text() == "grey: 2 other methods"
+    ax.figure.canvas.draw()
+
+
 def test_axes_of_ones_own_and_bad_ones(made_up):
     found, mine = made_up(REACHED, target=0.05), plt.figure().add_subplot()
     assert found.plot(mine) is mine

@@ -261,10 +261,12 @@ class Comparison:
             import matplotlib.pyplot as plt
 
             ax = plt.figure(layout="constrained").add_subplot()
-        draw_lines(self, ax, against)
-        ax.set(ylabel="suboptimality", title=self.title)
+        grey = draw_lines(self, ax, against)
+        ax.set_ylabel("suboptimality")
+        ax.set_title(self.title, fontsize="medium", wrap=True, parse_math=False)
         handles, labels = ax.get_legend_handles_labels()
-        ax.legend(handles[::-1], labels[::-1])
+        others = f"grey: {grey} other method{'s' * (grey > 1)}" if grey else None
+        ax.legend(handles[::-1], labels[::-1], title=others)
         return ax
 
     @property
