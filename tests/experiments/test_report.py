@@ -181,6 +181,18 @@ def test_accuracies_are_there_if_there_is_a_test_set(store):
     ]  # fmt: skip
 
 
+def test_further_metrics_are_there_if_a_run_has_them(store):
+    config, outcome = run(**OTHER, test="mine.t", test_hash="2" * 64)
+    tested = replace(
+        outcome, test_losses=(1.0, 0.5, 0.4), test_accuracies=(math.nan,) * 3,
+        metrics={"r2": (-1.0, 0.5, 0.75)},
+    )  # fmt: skip
+    page = data(render(store(run(), (config, tested))))
+    assert page["cells"]["r2"] == [None, 0.75]
+    assert page["traces"]["test_r2"] == [None, [-1.0, 0.5, 0.75]]
+    assert not {"accuracies", "test_auc"} & set(page["traces"])
+
+
 def test_only_runs_as_long_as_the_published_ones_are_beside_them(store):
     page = data(render(store(run(), run(T=8192), run(algorithm="fedac-ii"))))
     beside = zip(page["cells"]["algorithm"], page["cells"]["problem"], strict=True)

@@ -22,7 +22,8 @@ from fedac.algorithms import split_names
 from fedac.algorithms.parsing import find_algorithm
 from fedac.errors import InputError
 from fedac.federation.spec import federation_name
-from fedac.simulation.result import edge_of
+from fedac.objectives.metrics import METRICS
+from fedac.simulation.result import edge_of, test_column
 from fedac.validate import look_up
 
 if TYPE_CHECKING:
@@ -65,8 +66,9 @@ def summarize(tuned: pd.DataFrame, band: str = "range") -> pd.DataFrame:
     """Return a row per cell with ``middle``, ``low`` and ``high`` of its suboptimality.
 
     `band` as in `over_seeds`. ``accuracy``, ``accuracy_low`` and ``accuracy_high`` summarize the
-    test accuracy, missing without a test set. The other columns come from a seed with the step
-    size that most seeds prefer; ``step_size`` is that step size as text.
+    test accuracy, missing without a test set; other metrics have such columns too. The remaining
+    columns come from a seed with the step size that most seeds prefer; ``step_size`` is that step
+    size as text.
     """
     votes = tuned.groupby([*CELL, "eta"])["seed"].transform("size")  # NaN where all diverged
     rows = tuned.assign(votes=votes).sort_values(["votes", "eta"], ascending=[False, True])
@@ -76,10 +78,17 @@ def summarize(tuned: pd.DataFrame, band: str = "range") -> pd.DataFrame:
     seeds = cells.agg(seeds=("seed", "nunique")).reset_index()
     found = [over_seeds(values, band) for _, values in cells["suboptimality"]]
     seeds[["middle", "low", "high"]] = np.reshape(found, (-1, 3))
-    if "test_accuracy" in tuned:
-        found = [over_seeds(values, band) for _, values in cells["test_accuracy"]]
-        seeds[["accuracy", "accuracy_low", "accuracy_high"]] = np.reshape(found, (-1, 3))
+    for name in METRICS:
+        if test_column(name) in tuned:
+            found = [over_seeds(values, band) for _, values in cells[test_column(name)]]
+            seeds[metric_columns(name)] = np.reshape(found, (-1, 3))
     return seeds.merge(rows, on=CELL)
+
+
+def metric_columns(metric: str) -> list[str]:
+    """Return the columns of a metric over seeds: middle, low and high."""
+    name = metric.replace("-", "_")
+    return [name, f"{name}_low", f"{name}_high"]
 
 
 def fewest_rounds(tuned: pd.DataFrame, target: float) -> pd.DataFrame:

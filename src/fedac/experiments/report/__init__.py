@@ -15,9 +15,20 @@ from fedac.errors import InputError
 from fedac.experiments.export import with_costs
 from fedac.experiments.page import assemble, rounded, write_page
 from fedac.experiments.reproduction import published as paper
-from fedac.experiments.summary import CELL, PROBLEM, find_spread, labels_of, summarize, tuned
+from fedac.experiments.summary import (
+    CELL,
+    PROBLEM,
+    find_spread,
+    labels_of,
+    metric_columns,
+    summarize,
+    tuned,
+)
+from fedac.experiments.workload import FURTHER_METRICS
 from fedac.federation.link import DEFAULT_LINK, Link
+from fedac.objectives.metrics import METRICS
 from fedac.plotting import STYLES, styles
+from fedac.simulation.result import test_column
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -36,7 +47,7 @@ PUBLISHED = (
 TARGETS = (1e-1, 1e-2, 1e-3, 1e-4, 1e-5)
 # Columns of the page: of a cell, of its published counterpart and of `fewest_rounds`.
 OURS = ["rounds", "megabytes", "seconds", "step_size", "edge", "seeds", "middle", "low", "high"]
-ACCURACY = ["accuracy", "accuracy_low", "accuracy_high"]
+FURTHER = [test_column(name) for name in FURTHER_METRICS]
 THEIRS = ["published", "published_eta", "log2_ratio", "deviation"]
 HEADLINE = ["target", "text", "published", "paper", "megabytes", "seconds", "step_size", "middle"]
 
@@ -85,6 +96,7 @@ def page_data(
     rounds = _in_order(paper.headlines(best, published, targets))
     steps, curves = _traces(frame, traces, cells, best)
     tested = bool((frame["test"] != "").any())
+    tests = [name for metric in METRICS for name in metric_columns(metric) if name in cells]
     middle, spread = find_spread(band)
 
     def named(table: pd.DataFrame, columns: list[str]) -> Table:
@@ -96,7 +108,7 @@ def page_data(
     return {
         "problems": _columns(problems, digits=10),
         "algorithms": _columns(algorithms),
-        "cells": named(cells, [*OURS, *(ACCURACY if tested else []), *THEIRS]),
+        "cells": named(cells, [*OURS, *(tests if tested else []), *THEIRS]),
         "headlines": named(rounds, HEADLINE),
         "steps": steps,
         "traces": curves,
@@ -207,9 +219,11 @@ def _traces(
         steps=("step", tuple),
         values=("value", lambda values: [rounded(value) for value in values]),
         accuracies=("test_accuracy", _all_or_none),
+        **{name: (name, _all_or_none) for name in FURTHER if name in points},
     )
-    if table["accuracies"].isna().all():  # no run has a test set
-        del table["accuracies"]
+    for name in ("accuracies", *FURTHER):  # no run has it
+        if name in table and table[name].isna().all():
+            del table[name]
     table["best"] = table.index.isin(best.loc[best["suboptimality"] < math.inf, "key"])
     # Nearly all runs are recorded at the same steps.
     places = {steps: place for place, steps in enumerate(dict.fromkeys(table["steps"]))}

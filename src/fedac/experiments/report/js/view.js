@@ -10,14 +10,18 @@ const METRICS = {
     format: scientific,
     scale: "log",
   },
-  "test accuracy": {
-    title: "test accuracy",
-    tuned: ["accuracy", "accuracy_low", "accuracy_high"],
-    along: "accuracies",
-    format: (share) => share.toFixed(4),
-    scale: "linear",
-  },
+  "test accuracy": onTest("test accuracy", "accuracy", "accuracies"),
+  "test AUC": onTest("test AUC", "auc"),
+  "test log loss": onTest("test log loss", "log_loss"),
+  "test R2": onTest("test R2", "r2"),
+  "test MAE": onTest("test MAE", "mae"),
 };
+
+function onTest(title, name, along = `test_${name}`) {
+  const tuned = [name, `${name}_low`, `${name}_high`];
+  return { title, tuned, along, format: (value) => value.toFixed(4), scale: "linear" };
+}
+
 const FIXED = { M: ["K"], K: ["M"], rounds: ["M"], traces: ["M", "K"] };
 
 const namesOf = (problems) => problems.map(({ problem }) => problem);
@@ -43,9 +47,12 @@ function chooseView({ problems, cells, traces }) {
   offer("unit", [...(layout === "traces" ? ["steps"] : []), "rounds", "megabytes", "seconds"]);
   const hasUnit = layout === "rounds" || layout === "traces";
   setVisible($("unit"), hasUnit);
-  const tested = traces.some((run) => indices.has(run.cell) && run.accuracies);
-  offer("metric", Object.keys(METRICS).slice(0, tested ? 2 : 1));
-  setVisible($("metric"), tested);
+  const runs = traces.filter((run) => indices.has(run.cell));
+  const metrics = Object.keys(METRICS).filter((name) =>
+    runs.some((run) => run[METRICS[name].along]),
+  );
+  offer("metric", metrics);
+  setVisible($("metric"), metrics.length > 1);
   const metric = METRICS[$("metric").value];
   const losses = metric === METRICS.suboptimality;
   const published = layout !== "traces" && here.some((cell) => cell.published !== null);
