@@ -711,3 +711,45 @@ def sum_gradients(lanes, rows, drawn, weights, P, total, first_strand, last_stra
             i = drawn[place]
             prefetch_row(data, y, drawn[min(place + ROWS_AHEAD, len(drawn) - 1)])
             add_gradient(lanes, loss, data, i, y[i], weights[place], P, G, work)
+
+
+@compiled
+def run_minibatches(lanes, sequences, rows, draws, rounds, step, center, limit, state, P, G):
+    """Take rounds of one step each on few samples; return how many.
+
+    They end early after a round in which a lane may have diverged: its numbers add up to more than
+    the limit. `P` and `G` hold a round's points and gradients.
+    """
+    data, y, _, loss = rows
+    query, columns, length, pull = step
+    work = work_space(lanes, loss)
+    V, W, d = np.uint64(len(lanes)), np.uint64(len(sequences)), np.uint64(center.size)
+    start, draws_each = np.uint64(draws.t * draws.batch), np.uint64(draws.gap * draws.batch)
+    for r in range(rounds):
+        for j in range(d):
+            point = load(sequences, query, 0) * load(sequences, state, j * W)
+            store(P, j * V, sum_tiles(lanes, point))
+            store(G, j * V, splat(lanes, 0.0))
+        for place in range(draws.taking_part):
+            m = member(draws, place)
+            first, size = rows_of(draws, m)
+            key = worker_key(draws.seed, np.uint64(m))
+            weight = np.float64(size if draws.weighted else np.uint64(1))
+            for k in range(draws_each):
+                i = first + row_of(key, start + k, size)
+                add_gradient(lanes, loss, data, i, y[i], weight, P, G, work)
+        start += draws_each
+        sizes = splat(sequences, 0.0)
+        for j in range(d):
+            new = load(sequences, pull, 0) * splat(sequences, center[j])
+            g = tile(sequences, load(lanes, G, j * V))
+            new = multiply_add(load(sequences, length, 0), g, new)
+            for s in range(W // V):
+                before = tile(sequences, load(lanes, state, j * W + s * V))
+                new = multiply_add(load(sequences, columns, s * W), before, new)
+            store(state, j * W, new)
+            sizes = sizes + abs(new)
+        for place in range(len(sequences)):
+            if not simd.extract(sizes, place) <= limit:  # so that NaN counts too
+                return r + 1
+    return rounds
