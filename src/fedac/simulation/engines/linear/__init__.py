@@ -14,7 +14,8 @@ Below, a worker is a participating client.
 
 **Rounds.** `engine._rounds` walks through the schedule. A round of one step, and every round of a
 minibatch algorithm, is one gradient at the averaged state, over the histogram of drawn rows
-(`rounds.MinibatchRounds`). Any other round is run by M workers (`rounds.LocalRounds`). After it,
+(`rounds.MinibatchRounds`); with few draws, all rounds up to the next record are one call of a
+kernel. Any other round is run by M workers (`rounds.LocalRounds`). After it,
 diverged lanes leave their group. A pass over the data computes the losses of all lanes at several
 recorded steps (`model`; step by step if there are callbacks). If a step size decays, the group gets
 new hyperparameters and tables in every round.

@@ -31,7 +31,7 @@ from fedac.validate import Array
 Numbers = npt.NDArray[Any]  # of the workers' precision
 Indices = npt.NDArray[np.intp]
 
-# Up to this many numbers per coordinate (sequences times lanes), single steps are faster.
+# With at most 8 numbers per coordinate (sequences times lanes), single steps are faster.
 FEW = 8
 # Rows in a block of steps: longer ones spend more on Gram matrices, shorter ones more on updates.
 BLOCK = 64

@@ -349,7 +349,7 @@ class MinibatchRounds:
     def short_rounds(self, groups: list[LaneGroup], draws: Draws, most: int) -> int:
         """Advance every lane by up to `most` rounds, until one may have diverged; return how many.
 
-        A lane that ends early has the others start again, to end at the same round.
+        If a lane ends early, all lanes start again, so that they end at the same round.
         """
         before = [group.state.copy() for group in groups]
         work = draws.queries * self.rows.outputs + self.context.problem.objective.dim
