@@ -127,7 +127,8 @@ def losses(context: Context, W: Array) -> Array:
     """Return F(W[k]) for every k, the outputs of lanes."""
     # A matrix product is the faster, the more points it has: all that fit into memory.
     evaluate: Callable[[Context, Array], Array] = _by_products
-    most = max(LANES, WAITING_BYTES // (8 * context.model.n_samples))
+    rows = context.exact_rows
+    most = max(1, WAITING_BYTES // (8 * len(rows.y) * rows.outputs))
     if _has_kernel(context):
         evaluate = partial(_by_kernel, Template(np.float64, _width(context)))
         most = LANES
