@@ -234,7 +234,7 @@ class Actor:
 
     def __init__(self, threads: int) -> None:
         self._threads = Threads(threads)
-        self._workers: dict[Widths, StreamedWorkers] = {}
+        self._workers: dict[tuple[Widths, bool], StreamedWorkers] = {}
         self._memories: dict[int, ClientMemories] = {}
         self._tables: dict[tuple[Any, ...], Tables] = {}
         self._draws: Draws | None = None
@@ -259,9 +259,10 @@ class Actor:
 
         `moved` holds memories that other actors kept until now.
         """
-        if told.widths not in self._workers:
-            self._workers[told.widths] = rounds.make_workers(self._context, told.widths)
-        workers, draws, key = self._workers[told.widths], self._draws_at(told.t), told[1:3]
+        kind = told.widths, told.coefficients is not None
+        if kind not in self._workers:
+            self._workers[kind] = rounds.make_workers(self._context, kind[0], own_start=kind[1])
+        workers, draws, key = self._workers[kind], self._draws_at(told.t), told[1:3]
         if told.tables is not None:
             self._tables[key] = writable_copy(told.tables)
         clients = None

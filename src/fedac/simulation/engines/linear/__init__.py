@@ -40,8 +40,8 @@ the start are computed once, and workers note how much of each row they added in
 total.
 
 **Dense rows** with many lanes go through matrix products: within a block of steps a worker needs
-its rows times the start and times each other (`dense`). With few lanes these products do not pay,
-and dense rows go the same way as sparse ones.
+its rows times the start and times each other (`dense`). With few lanes, or if every client starts
+from its own state, these products do not pay, and dense rows go the same way as sparse ones.
 
 **Classes.** Softmax regression has C coordinates of the state per column of the data, side by side.
 Everything that is linear in the state treats them like any others. A row has C margins and adds C

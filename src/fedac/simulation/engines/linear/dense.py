@@ -85,7 +85,7 @@ class DenseWorkers(StreamedWorkers):
                 until = min(place + at_once, end)
                 some = weights[place:until, None, None]
                 if clients:
-                    message = self._run_client(this_round, place, memory, clients)
+                    message = self._run_client(this_round, place, clients)
                     self.total[strand] += (float(weights[place]) * message).ravel()
                 elif by_row:
                     drawn = self._draw(draws, place, until)
@@ -114,10 +114,11 @@ class DenseWorkers(StreamedWorkers):
         if len(this_round.tables.folds) or draws.gap > max(1, BLOCK // draws.batch):
             moved += (weights * (Y - base)).sum(axis=0)
 
-    def _run_client(
-        self, this_round: LocalRound, place: int, buffer: Numbers, clients: ClientData
-    ) -> Numbers:
-        """Run a client that starts from its own state: change its memory, return its message."""
+    def _run_client(self, this_round: LocalRound, place: int, clients: ClientData) -> Numbers:
+        """Run a client that starts from its own state and takes all its rows at every step.
+
+        Change its memory, and return its message.
+        """
         coefficients, (memories, started) = clients
         draws, (_, V, T) = this_round.draws, self.widths
         (m,), shape = draws.client_ids(place, place + 1), (self.dim, -1, V)
@@ -126,12 +127,7 @@ class DenseWorkers(StreamedWorkers):
             started[m] = True
             memory[:] = _combine(coefficients.begin, broadcast)
         Y = self._matrix(_combine(coefficients.enter, broadcast, memory))
-        if draws.batch == 0:
-            Y = self._steps_on_all_rows(this_round, int(m), Y)
-        else:
-            drawn = self._draw(draws, place, place + 1)
-            (Y,), (x,), (C,) = self._steps_on_drawn_rows(this_round, drawn, Y, buffer)
-            Y = Y + x.T @ C
+        Y = self._steps_on_all_rows(this_round, int(m), Y)
         constant = coefficients.constant.reshape(-1, V) * coefficients.center[:, None, None]
         left = constant + _combine(coefficients.leave, Y.reshape(shape), broadcast, memory)
         moved: Numbers = left[:, :T] - coefficients.reference.reshape(shape)

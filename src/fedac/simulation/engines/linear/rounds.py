@@ -223,11 +223,15 @@ def make_groups(problem: Problem) -> list[LaneGroup]:
     return [LaneGroup(indices, problem) for indices in kinds.values()]
 
 
-def make_workers(context: Context, widths: Widths) -> StreamedWorkers:
-    """Return workers for the kind of rows that the context has."""
-    few = widths.S * widths.V <= dense.FEW and context.full.batch is not None
-    kind = dense.DenseWorkers if context.rows.dense and not few else StreamedWorkers
-    return kind(context, widths)
+def make_workers(context: Context, widths: Widths, *, own_start: bool) -> StreamedWorkers:
+    """Return workers for the kind of rows that the context has.
+
+    `own_start`: every client starts from its own state. Then workers share no products, and single
+    steps on dense rows are faster too.
+    """
+    single = own_start or widths.S * widths.V * context.rows.outputs <= dense.FEW
+    products = context.rows.dense and (context.full.batch is None or not single)
+    return (dense.DenseWorkers if products else StreamedWorkers)(context, widths)
 
 
 class LocalRounds:
@@ -237,7 +241,7 @@ class LocalRounds:
         self.context = context
         self.group = group
         # Widths stay when lanes diverge: others would have to be compiled.
-        self.workers = make_workers(context, self.widths())
+        self.workers = make_workers(context, self.widths(), own_start=not group.is_plain)
 
     def widths(self) -> Widths:
         """Return what the kernels compute with."""
