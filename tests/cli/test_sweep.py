@@ -142,6 +142,15 @@ test = 0.25
     assert ",iid,2,0.5,4,uniform,1/sqrt(r),25% of small," in line
 
 
+def test_the_summary_shows_the_metrics_that_fit(fedac, options, tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    real = options(dataset="diabetes", test=0.2, eta="0.001,0.01")
+    code, out, _ = fedac("sweep", *real, "--standardize", "--out", tmp_path)
+    assert code == 0
+    assert all(title in out for title in ("test R2", "test MAE"))
+    assert not any(title in out for title in ("accuracy", "AUC", "nan"))
+
+
 def test_the_summary_tells_federations_apart(fedac, options, tmp_path, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     changes = {"workers": None, "clients": 6, "split": "iid,label", "participation": "0.5,1",

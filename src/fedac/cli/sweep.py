@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fedac.cli import console, options
+from fedac.cli.run import METRIC_FORMATS
 from fedac.errors import InputError
 from fedac.federation.spec import SWEEP, command_option
 
@@ -136,11 +137,19 @@ def counts(summary: Summary) -> str:
 
 def _print_summary(grid: Spec, summary: Summary, runs: pd.DataFrame, band: str) -> None:
     """Print the best cell of every algorithm in every federation, over its seeds."""
-    from fedac.experiments.summary import band_text, find_spread, records, summarize, tuned
+    from fedac.experiments.summary import (
+        band_text,
+        find_spread,
+        metric_columns,
+        records,
+        summarize,
+        tuned,
+    )
+    from fedac.objectives.metrics import TITLES
 
     names = ["algorithm", "federation"] if runs["federation"].any() else ["algorithm"]
-    tested = grid.test is not None
     cells = summarize(tuned(runs), band).sort_values("middle", kind="stable")
+    tested = [name for name in METRIC_FORMATS if name in cells and cells[name].notna().any()]
     rows, at_edge = [], []
     by_name: Any = runs.groupby(names, sort=False)
     for name, ours in by_name:
@@ -148,9 +157,10 @@ def _print_summary(grid: Spec, summary: Summary, runs: pd.DataFrame, band: str) 
         found = band_text((best.middle, best.low, best.high), "{:.4e}".format)
         numbers = {"best suboptimality": found, "M": str(best.M), "K": str(best.K)}
         numbers["eta"] = best.step_size
-        if tested:
-            accuracy = (best.accuracy, best.accuracy_low, best.accuracy_high)
-            numbers["test accuracy"] = band_text(accuracy, "{:.4f}".format)
+        for metric in tested:
+            middle, low, high = (getattr(best, column) for column in metric_columns(metric))
+            found = band_text((middle, low, high), f"{{:{METRIC_FORMATS[metric]}}}".format)
+            numbers[f"test {TITLES.get(metric, metric)}"] = found
         if math.isinf(best.middle):
             numbers = dict.fromkeys(numbers, "-")
         elif best.edge in ("smallest", "largest"):
