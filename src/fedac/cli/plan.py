@@ -35,7 +35,7 @@ PLAN = OptionSet(
     overrides={
         "client": {"help": "The column that names the client of each row: it is not a feature."},
         "steps": {"help": f"Steps per worker, T. Default: {DEFAULT_STEPS} without --target."},
-        "target": {"help": "Target suboptimality, instead of -T."},
+        "target": {"help": "Target suboptimality, instead of -T.", "kind": (float,)},
         "seed": {"help": "With --calibrate: seed of the random draws."},
         "link": {"help": f"With --calibrate: count seconds. {options_of()['link'].help}"},
     },
