@@ -53,7 +53,7 @@ def main() -> None:
     warnings.simplefilter("ignore")
     cases = [
         ("dense 1,797 x 64, 10 classes", digits_sized(), 16, 16, (200, 30)),
-        ("sparse 15,000 x 60,000, 20 classes", sparse_twenty(), 16, 8, (4, 1)),
+        ("sparse 15,000 x 60,000, 20 classes", sparse_twenty(), 16, 16, (12, 1)),
     ]
     for name, F, M, K, (fast_rounds, slow_rounds) in cases:
         for method in METHODS:
