@@ -189,3 +189,13 @@ def runs_in(folder):
 def trace(result):
     (run,) = result.runs
     return run.steps.tolist(), run.loss.tolist()
+
+
+def test_columns_of_very_different_scale_are_noticed(fedac, tmp_path):
+    for scale, noticed in ((1.0, False), (1000.0, True)):
+        rows = np.random.default_rng(0).standard_normal((20, 3)) * [1, 1, scale]
+        table = pd.DataFrame(rows, columns=["a", "b", "c"]).assign(y=np.arange(20) % 2)
+        table.to_csv(tmp_path / "t.csv", index=False)
+        how = ("run", "--dataset", tmp_path / "t.csv", "-M", 2, "-K", 2, "-T", 4, "--eta", 1e-9)
+        assert ("try --standardize" in fedac(*how).err) == noticed
+        assert "try --standardize" not in fedac(*how, "--standardize").err

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from fedac.experiments.store import Store
     from fedac.experiments.sweep import Progress
 
+# From this ratio of the columns' deviations on, all methods are slow.
+MUCH_WIDER = 20.0
+
 
 def prepare_streams() -> None:
     """Make printing safe on closed streams, and for characters that a stream cannot encode."""
@@ -63,6 +66,9 @@ def notice_targets(data: Dataset, loss: str) -> None:
     if data.classes != (-1.0, 1.0):
         column = f", column '{data.columns.target}'" if data.columns and data.columns.target else ""
         notice(f"{data.name}{column}: {describe_target(data, loss)}")
+    spread = data.scale_spread()
+    if spread > MUCH_WIDER:
+        notice(f"a column is {spread:.2g} times as wide as most others: try --standardize")
 
 
 def duration(seconds: float) -> str:

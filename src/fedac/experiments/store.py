@@ -34,7 +34,7 @@ from fedac.federation.federation import taking_part
 from fedac.federation.link import megabytes_sent
 from fedac.federation.spec import RunSpec, stored_options
 from fedac.paths import is_network
-from fedac.simulation.result import test_column
+from fedac.simulation.result import metric_column
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -117,7 +117,7 @@ OUTCOME = ("status", "f_star", *TRAFFIC, "n_samples", "n_features", "seconds")
 # Columns that may consist of nulls.
 FLOATS = ["final_loss", "trained_loss", "test_loss", "test_accuracy"]
 # The metrics on the test set, in this order; all but the first two only where there are values.
-TESTS = ["test_loss", "test_accuracy", *map(test_column, FURTHER_METRICS)]
+TESTS = ["test_loss", "test_accuracy", *map(metric_column, FURTHER_METRICS)]
 
 
 class StoredCurve(NamedTuple):
@@ -266,7 +266,7 @@ class Store:
         for name in FURTHER_METRICS:
             values = [metrics[name][-1] if name in metrics else math.nan for metrics in found]
             if not all(map(math.isnan, values)):
-                runs[test_column(name)] = values
+                runs[metric_column(name)] = values
         specs = [json.loads(text) for text in runs["spec"]]
         columns = {}
         for name, option in stored_options().items():
@@ -307,7 +307,7 @@ class Store:
                 found = (
                     further.get(key, {}).get(name, [math.nan] * n) for key, n in lengths.items()
                 )
-                points[test_column(name)] = np.concatenate([*map(np.asarray, found)])
+                points[metric_column(name)] = np.concatenate([*map(np.asarray, found)])
         return points
 
     def curves(self, keys: Iterable[str]) -> dict[str, StoredCurve]:

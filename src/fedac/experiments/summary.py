@@ -23,7 +23,7 @@ from fedac.algorithms.parsing import find_algorithm
 from fedac.errors import InputError
 from fedac.federation.spec import federation_name
 from fedac.objectives.metrics import METRICS
-from fedac.simulation.result import edge_of, test_column
+from fedac.simulation.result import edge_of, metric_column
 from fedac.validate import look_up
 
 if TYPE_CHECKING:
@@ -79,8 +79,8 @@ def summarize(tuned: pd.DataFrame, band: str = "range") -> pd.DataFrame:
     found = [over_seeds(values, band) for _, values in cells["suboptimality"]]
     seeds[["middle", "low", "high"]] = np.reshape(found, (-1, 3))
     for name in METRICS:
-        if test_column(name) in tuned:
-            found = [over_seeds(values, band) for _, values in cells[test_column(name)]]
+        if metric_column(name) in tuned:
+            found = [over_seeds(values, band) for _, values in cells[metric_column(name)]]
             seeds[metric_columns(name)] = np.reshape(found, (-1, 3))
     return seeds.merge(rows, on=CELL)
 

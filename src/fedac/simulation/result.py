@@ -37,7 +37,7 @@ def edge_of(eta: float, smallest: float, largest: float) -> Edge | None:
     return "smallest" if eta == smallest else "largest" if eta == largest else None
 
 
-def test_column(metric: str) -> str:
+def metric_column(metric: str) -> str:
     """Return the column of a metric on the test set: ``test_log_loss``."""
     return f"test_{metric.replace('-', '_')}"
 
@@ -258,7 +258,7 @@ class Result:
             }
             if run.metrics:
                 columns |= {"test_loss": run.test_loss, "test_accuracy": run.test_accuracy}
-                columns |= {test_column(name): values for name, values in run.metrics.items()}
+                columns |= {metric_column(name): values for name, values in run.metrics.items()}
             frames.append(pd.DataFrame(columns))
         return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
 

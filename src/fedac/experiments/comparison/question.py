@@ -98,7 +98,8 @@ class Target(NamedTuple):
         if metric not in (SUBOPTIMALITY, *METRICS) or not math.isfinite(value):
             raise InputError(
                 "a target is a suboptimality, such as 0.001, or a metric with its value, such as "
-                f"'accuracy 0.85' (also {', '.join(list(METRICS)[1:])}), got '{given}'"
+                f"'accuracy 0.85' (also {', '.join(list(METRICS)[1:])}), got '{given}'; the column "
+                "to predict is given as label"
             )
         found = cls(metric, value)
         if found.larger_is_better and value > 1:

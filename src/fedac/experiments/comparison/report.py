@@ -21,7 +21,7 @@ from fedac.federation.federation import taking_part
 from fedac.objectives.metrics import METRICS, TITLES
 from fedac.paths import write_atomically
 from fedac.plotting import FONTS, GREY, GUIDE, save_figure, styles
-from fedac.simulation.result import test_column
+from fedac.simulation.result import metric_column
 from fedac.validate import Array
 
 if TYPE_CHECKING:
@@ -203,7 +203,7 @@ def _row(row: Row, comparison: Comparison, records: Array) -> dict[str, Any]:
     flat["mu"] = None if row.mu is None else rounded(row.mu)
     for name in (*AXES, "suboptimality", "smallest", "ratio"):
         flat[name] = [rounded(value) for value in getattr(row, name)]
-    flat |= {test_column(name): rounded(row.metrics.get(name, math.nan)) for name in METRICS}
+    flat |= {metric_column(name): rounded(row.metrics.get(name, math.nan)) for name in METRICS}
     keys = ("megabytes_per_round", "elapsed", "middle", "low", "high")
     if row.diverged:
         return flat | dict.fromkeys(keys)

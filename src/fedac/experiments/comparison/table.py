@@ -21,7 +21,7 @@ from fedac.experiments.summary import Band, band_text, labels_of, predict, predi
 from fedac.federation.compression import FLOAT32
 from fedac.federation.spec import Spec
 from fedac.objectives.metrics import METRICS
-from fedac.simulation.result import edge_of, test_column
+from fedac.simulation.result import edge_of, metric_column
 from fedac.validate import Array, look_up
 
 if TYPE_CHECKING:
@@ -227,7 +227,7 @@ class Comparison:
         With a test set, its metrics follow.
         """
         best = [self.rows.index(row) for row in self.best_rows]
-        tests = [name for name in map(test_column, METRICS) if name in self.frame]
+        tests = [name for name in map(metric_column, METRICS) if name in self.frame]
         return self.frame.loc[best, [*SHOWN, *tests]].reset_index(drop=True)
 
     def _short_table(self) -> pd.DataFrame:
@@ -388,7 +388,7 @@ def _flat(row: Row) -> dict[str, Any]:
         if isinstance(value, Band):
             flat |= {name: value.middle, f"{name}_low": value.low, f"{name}_high": value.high}
         elif name == "metrics":
-            flat |= {test_column(metric): one for metric, one in value.items()}
+            flat |= {metric_column(metric): one for metric, one in value.items()}
         else:
             flat[name] = value
     return flat | {"level": row.level}

@@ -28,7 +28,7 @@ from fedac.experiments.workload import FURTHER_METRICS
 from fedac.federation.link import DEFAULT_LINK, Link
 from fedac.objectives.metrics import METRICS
 from fedac.plotting import STYLES, styles
-from fedac.simulation.result import test_column
+from fedac.simulation.result import metric_column
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -47,7 +47,7 @@ PUBLISHED = (
 TARGETS = (1e-1, 1e-2, 1e-3, 1e-4, 1e-5)
 # Columns of the page: of a cell, of its published counterpart and of `fewest_rounds`.
 OURS = ["rounds", "megabytes", "seconds", "step_size", "edge", "seeds", "middle", "low", "high"]
-FURTHER = [test_column(name) for name in FURTHER_METRICS]
+FURTHER = [metric_column(name) for name in FURTHER_METRICS]
 THEIRS = ["published", "published_eta", "log2_ratio", "deviation"]
 HEADLINE = ["target", "text", "published", "paper", "megabytes", "seconds", "step_size", "middle"]
 
