@@ -159,7 +159,8 @@ def load(
         data = source
         if not isinstance(source, Dataset):
             data = GENERATED[source]() if source in GENERATED else _load_source(source, on_progress)
-        data = tables.with_clients(data, client)
+        if client is not None:
+            data = tables.with_clients(data, client)
     else:
         if isinstance(source, str):
             path = Path(source)
