@@ -522,29 +522,6 @@ def test_a_step_size_near_the_end_of_all_numbers() -> None:
     assert [run.status for run in result.runs] == ["ok", "diverged", "ok"] * 5
 
 
-@pytest.mark.parametrize("kind", [np.asarray, sp.csr_array], ids=["dense", "sparse"])
-def test_rounds_taken_together_end_where_a_lane_diverges(kind) -> None:
-    rng = np.random.default_rng(3)
-    model = LeastSquares(kind(rng.standard_normal((40, 9))), rng.standard_normal(40), l2=0.1)
-    objective = Augmented(model, lam=0.1, center=rng.standard_normal(9))
-    clients = np.sort(rng.integers(0, 6, 40))
-    etas = [factor / model.smoothness for factor in (0.3, 2.5, 5.0)]
-    more = {"clients": clients, "M": None, "K": 1, "T": 60, "record_every": 7, "eta": etas}
-    names, progress = ["fedavg", "fedac-i", "mb-ac-sgd"], []
-    result = fast(objective, names, on_progress=progress.append, **more)
-    exact = reference(objective, names, **more)
-    assert [run.status for run in result.runs] == [run.status for run in exact.runs]
-    assert len({run.steps[-1] for run in result.runs}) > 2  # they diverge at several steps
-    for mine, theirs in zip(result.runs, exact.runs, strict=True):
-        assert mine.steps.tolist() == theirs.steps.tolist()
-        assert mine.loss == pytest.approx(theirs.loss, rel=1e-9)
-    assert sum(progress) < 60 * 6 * 9
-    if kind is sp.csr_array:  # a lane by itself has the same bits
-        alone = fast(objective, names, **more | {"eta": etas[:1]})
-        for mine, theirs in zip(alone.runs, result.runs[::3], strict=True):
-            assert mine.w.tolist() == theirs.w.tolist()
-
-
 def test_when_all_lanes_have_diverged_the_run_ends() -> None:
     result = fast(LOGISTIC, eta=[1e100, 1e101, 1e102], mu=1e-103, T=64)
     assert {run.status for run in result.runs} == {"diverged"}

@@ -5,7 +5,6 @@ The package's docstring (`__init__.py`) explains how the parts fit together.
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Generator
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import replace
@@ -166,12 +165,8 @@ def _rounds(context: Context) -> Generator[list[Snapshot]]:
     ):
         minibatch = MinibatchRounds(context)
     yield [snapshot for group in groups for snapshot in group.snapshots(0)]
-    records, regular = sorted(problem.records), len(set(problem.schedule.gaps)) == 1
-    step = 0
     for this_round in problem.schedule:
         r, t, gap = this_round
-        if t < step:  # taken together with an earlier round
-            continue
         draws = context.draws(this_round)
         for group in groups:
             group.enter_round(r)
@@ -179,15 +174,7 @@ def _rounds(context: Context) -> Generator[list[Snapshot]]:
         with np.errstate(over="ignore", invalid="ignore"):
             broadcast = {group: group.state.copy() for group in groups if group.serves}
             in_batch = [g for g in groups if g.minibatch or (gap == 1 and g.is_plain)]
-            together = 1
-            if not (minibatch and in_batch):
-                pass
-            elif in_batch == groups and minibatch.are_short(groups, draws):
-                if regular and not draws.members.size:
-                    ahead = (records[bisect_right(records, t)] - t) // gap
-                    together = min(ahead, problem.schedule.rounds - r)
-                together = minibatch.short_rounds(groups, draws, together)
-            else:
+            if in_batch and minibatch:
                 minibatch.round(in_batch, draws)
             for group in groups:
                 if group not in in_batch:
@@ -195,7 +182,7 @@ def _rounds(context: Context) -> Generator[list[Snapshot]]:
             this = RoundInfo(number=r, share=federation.share(r) if broadcast else 1.0)
             for group, sequences in broadcast.items():
                 group.serve(sequences, this)
-            step = t + gap * together
+            step = t + gap
             snapshots = [snapshot for group in groups for snapshot in group.drop_diverged(step)]
         groups = [group for group in groups if group.lanes]
         if step in problem.records:

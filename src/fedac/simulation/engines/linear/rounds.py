@@ -24,11 +24,10 @@ from fedac.simulation.engines.linear.coefficients import (
     round_tables,
 )
 from fedac.simulation.engines.linear.kernels import steps
-from fedac.simulation.engines.linear.kernels.interface import Closing, Draws, MinibatchStep, Tables
+from fedac.simulation.engines.linear.kernels.interface import Closing, Draws, Tables
 from fedac.simulation.engines.linear.kernels.simd import Template, aligned, vector_width
 from fedac.simulation.engines.linear.workers import (
     FEWEST_STRANDS,
-    LARGEST_PART,
     STRANDS,
     Context,
     StreamedWorkers,
@@ -41,16 +40,12 @@ from fedac.validate import Array
 
 # Lanes in one vector: with these a state of a9a's width fits the first-level cache.
 LANES = {np.dtype(np.float32): 16, np.dtype(np.float64): 8}
-# Numbers of a state that the end of a round takes in the time of a step.
-NUMBERS_A_STEP = 16
 # Lanes in one vector of a minibatch, whose gradients are summed in double precision.
 BATCH_LANES = 16
 BATCH_STRANDS = 16
 BATCH_BYTES = 2**29
 # Smaller minibatches, relative to the rows of the data, are listed instead of counted.
 SPARSE_BATCH = 0.25
-# Draws of a round so short that several rounds are taken in one call.
-FEW_DRAWS = 256
 # Draws that make counting on other nodes worth the round trip.
 WORTH_SENDING = 2**22
 
@@ -295,7 +290,7 @@ class LocalRounds:
                 workers.total, state, closing, center, weight, bounds[first], bounds[last]
             ),
             strands=STRANDS,
-            work=d * S * count // NUMBERS_A_STEP,
+            work=d * S * count,
         )
 
 
@@ -325,7 +320,6 @@ class MinibatchRounds:
         strands = max(FEWEST_STRANDS, min(BATCH_STRANDS, BATCH_BYTES // (8 * math.prod(size))))
         self._totals = aligned((strands, math.prod(size)), np.float64)
         self._counts = np.zeros((context.threads.count, len(self.rows.y)), np.int64)
-        self._steps: dict[tuple[tuple[int, ...], float], MinibatchStep] = {}
         # A warm-up draws too few rows to count them: compile by counting nothing.
         steps.count_rows(self._counts[0], context.draws(Span(0, 0, 1)), 0, 0)
 
@@ -343,60 +337,6 @@ class MinibatchRounds:
             group.update(w_md, g[:, first : first + count] + pull)
             first += count
             self.context.problem.on_progress(queries * count)
-
-    def are_short(self, groups: list[LaneGroup], draws: Draws) -> bool:
-        """Return whether rounds are over sooner than Python could begin the next one."""
-        full, fixed = self.context.full, not any(g.decays or g.serves for g in groups)
-        few = 0 < full.taking_part * draws.gap * draws.batch <= FEW_DRAWS
-        return fixed and few and (not self.rows.dense or len(self.lanes) <= dense.FEW)
-
-    def short_rounds(self, groups: list[LaneGroup], draws: Draws, most: int) -> int:
-        """Advance every lane by up to `most` rounds, until one may have diverged; return how many.
-
-        If a lane ends early, all lanes start again, so that they end at the same round.
-        """
-        before = [group.state.copy() for group in groups]
-        work = draws.queries * self.rows.outputs + self.context.problem.objective.dim
-        most = min(most, max(1, LARGEST_PART // work))
-        while (done := min(self._short_rounds(group, draws, most) for group in groups)) < most:
-            most = done
-            for group, state in zip(groups, before, strict=True):
-                group.state[:] = state
-        for group in groups:
-            self.context.problem.on_progress(draws.queries * len(group.lanes) * done)
-        return done
-
-    def _short_rounds(self, group: LaneGroup, draws: Draws, most: int) -> int:
-        (d, S, count), V = group.state.shape, len(self.lanes)
-        sequences, center = Template(np.float64, S * V), self.context.regularizer.center
-        state, P, G = aligned((d, S, V), np.float64), self._points, self._totals[0]
-        done = most
-        for first in range(0, count, V):
-            some = slice(first, min(first + V, count))
-            width = some.stop - first
-            state[:, :, :width] = group.state[:, :, some]
-            step = self._step(group, some, draws)
-            last = steps.run_minibatches(
-                self.lanes, sequences, self.rows, draws, most, step, center, DIVERGED,
-                state.reshape(-1), P.reshape(-1), G,
-            )  # fmt: skip
-            done = min(done, last)
-            group.state[:, :, some] = state[:, :, :width]
-        return done
-
-    def _step(self, group: LaneGroup, some: slice, draws: Draws) -> MinibatchStep:
-        """Return the coefficients of some lanes, padded for the kernel."""
-        samples = draws.total_weight() * draws.gap * draws.batch
-        key = (tuple(group.indices[some]), samples)
-        if key not in self._steps:
-            l2, V = self.context.regularizer.l2, len(self.lanes)
-            forms = [affine_form(lane).with_l2(l2) for lane in group.lanes[some]]
-            A, b = (np.stack([getattr(form, name) for form in forms], axis=-1) for name in "Ab")
-            c = np.stack([form.c for form in forms], axis=-1)
-            arrays = (c, A.transpose(1, 0, 2), b / samples, -l2 * b)
-            flat = (padded(array, V, np.float64).ravel() for array in arrays)
-            self._steps[key] = MinibatchStep(*flat)
-        return self._steps[key]
 
     def _draw(self, draws: Draws) -> tuple[npt.NDArray[np.uint64], Array]:
         """Return the rows of a minibatch and how much each counts."""

@@ -329,15 +329,6 @@ class Closing(NamedTuple):
     constant: Array  # the multiples of the center of the l2 term in the state
 
 
-class MinibatchStep(NamedTuple):
-    """The step of a minibatch round: flat arrays of numbers per sequence and lane."""
-
-    query: Array  # c
-    columns: Array  # of A with the l2 term
-    length: Array  # b, divided by the samples of a round
-    pull: Array  # the multiples of the center of the l2 term that a step adds
-
-
 class LocalRound(NamedTuple):
     """One round of local steps."""
 
