@@ -5,7 +5,14 @@ import pytest
 from numba import njit
 
 from fedac.errors import InputError
-from fedac.objectives import LeastSquares, LinearModel, LogisticRegression, SquaredHinge
+from fedac.objectives import (
+    HuberRegression,
+    LeastSquares,
+    LinearModel,
+    LogisticRegression,
+    PoissonRegression,
+    SquaredHinge,
+)
 from fedac.objectives.losses import FORMULAS, check_kernel, has_kernel
 from fedac.simulation.engines.linear.kernels import losses
 from fedac.simulation.engines.linear.kernels.simd import Template, load, store
@@ -99,6 +106,8 @@ MODELS = {
     "logistic": LogisticRegression(X, SIGNS),
     "squares": LeastSquares(X, TARGETS),
     "squared-hinge": SquaredHinge(X, SIGNS),
+    "huber": HuberRegression(X, TARGETS),
+    "poisson": PoissonRegression(X, np.abs(TARGETS)),
 }
 
 
@@ -110,7 +119,7 @@ def test_compiled_losses_are_those_of_the_objectives(name: str, y: float) -> Non
     model, loss, out = MODELS[name], FORMULAS[name], np.empty_like(z)
     lanes = Template(np.float64, 4)
     compiled_derivatives(lanes, loss, z, y, out)
-    exact = name != "logistic"  # which needs exp, NumPy's or ours
+    exact = name not in ("logistic", "poisson")  # which need exp, NumPy's or ours
     assert out == pytest.approx(
         model.derivative(z, np.full_like(z, y)), rel=0 if exact else 1e-14, abs=0
     )
