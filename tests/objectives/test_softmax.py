@@ -115,3 +115,14 @@ def test_what_is_refused():
         SoftmaxRegression(X, Y[:3])
     with pytest.raises(InputError, match="every row has the target 'ash'"):
         SoftmaxRegression(X, ["ash"] * 60)
+
+
+def test_classes_without_a_row_keep_their_parameters():
+    everything = SoftmaxRegression(X, Y, l2=L2)
+    some = np.flatnonzero(Y != "elm")
+    F = SoftmaxRegression(X[some], Y[some], l2=L2, classes=everything.classes)
+    assert F.dim == everything.dim
+    w = rng.standard_normal(F.dim)
+    rows = everything.stochastic_gradients(np.tile(w, (len(some), 1)), some)
+    np.testing.assert_allclose(F.gradient(w), rows.mean(axis=0), rtol=1e-12)
+    assert F.fingerprint() != SoftmaxRegression(X[some], Y[some], l2=L2).fingerprint()

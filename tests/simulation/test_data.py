@@ -158,3 +158,17 @@ def test_bad_data(data, options, saying):
 def test_keywords_that_nobody_has():
     with pytest.raises(TypeError, match="unexpected keyword argument 'etaa'"):
         run(etaa=1)
+
+
+def test_held_out_clients_may_have_a_class_of_their_own():
+    labels = np.repeat(["ash", "elm", "fir", "oak"], 5)
+    data = fedac.load((np.random.default_rng(0).standard_normal((20, 3)), labels))
+    clients = fedac.split(data, 4, "label")
+    result = fedac.simulate(
+        data, "fedavg", clients=clients, test_clients=0.25, K=2, rounds=20, eta=0.1
+    )
+    # Nobody trains on the class of the held-out client, yet it has parameters.
+    (missing,) = set(range(4)) - set(result.objective.y)
+    W = result.best.w.reshape(3, 4)
+    right = (data.X[data.y == missing] @ W).argmax(axis=1) == missing
+    assert result.best.metrics["accuracy"][-1] == right.mean()

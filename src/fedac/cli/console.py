@@ -61,12 +61,13 @@ def notice_compiling() -> None:
 
 def notice_targets(data: Dataset, loss: str) -> None:
     """Print how the targets are interpreted, unless the classes are -1 and +1."""
+    from fedac.data.tables import scale_spread
     from fedac.objectives.losses import describe_target
 
     if data.classes != (-1.0, 1.0):
         column = f", column '{data.columns.target}'" if data.columns and data.columns.target else ""
         notice(f"{data.name}{column}: {describe_target(data, loss)}")
-    spread = data.scale_spread()
+    spread = scale_spread(data)
     if spread > MUCH_WIDER:
         notice(f"a column is {spread:.2g} times as wide as most others: try --standardize")
 

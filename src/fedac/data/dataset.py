@@ -120,15 +120,6 @@ class Dataset:
         more = ", ..." if len(self.classes) > 4 else ""
         return f"{len(self.classes)} classes: {', '.join(few)}{more}"
 
-    def scale_spread(self) -> float:
-        """Return the ratio of the largest to the median deviation among a table's numbers."""
-        if self.columns is None or not self.columns.are_numbers.any():
-            return 1.0
-        numbers: Any = self.X[:, self.columns.are_numbers]
-        deviations = (numbers if isinstance(numbers, np.ndarray) else numbers.toarray()).std(axis=0)
-        deviations = deviations[deviations > 0]
-        return float(deviations.max() / np.median(deviations)) if deviations.size else 1.0
-
     def rows(self, which: NDArray[np.int64], name: str) -> Self:
         """Return some of the rows as a data set; their clients keep their names."""
         clients = self.clients

@@ -315,18 +315,13 @@ def standardize(data: Dataset, *others: Dataset) -> list[Dataset]:
         raise DataError(f"{data.name} is sparse: standardizing would fill in its zeros; scale it")
     if not where.any():
         return [data, *others]
-
-    def numbers(each: Dataset) -> NDArray[np.float64]:
-        part = each.X[:, where]
-        found: NDArray[np.float64] = part if isinstance(part, np.ndarray) else part.toarray()
-        return found
-
-    mean, deviation = numbers(data).mean(axis=0), numbers(data).std(axis=0)
+    numbers = _dense_columns(data, where)
+    mean, deviation = numbers.mean(axis=0), numbers.std(axis=0)
     constant = deviation <= 1e-12 * np.abs(mean)  # a column of ones stays one
     mean, deviation = np.where(constant, 0.0, mean), np.where(constant, 1.0, deviation)
     scaled: list[Dataset] = []
     for each in (data, *others):
-        part = (numbers(each) - mean) / deviation
+        part = (_dense_columns(each, where) - mean) / deviation
         if isinstance(each.X, np.ndarray):
             X: Any = each.X.copy()
             X[:, where] = part
@@ -336,6 +331,20 @@ def standardize(data: Dataset, *others: Dataset) -> list[Dataset]:
             X = csr_array(both[:, order])
         scaled.append(replace(each, X=X))
     return scaled
+
+
+def scale_spread(data: Dataset) -> float:
+    """Return the ratio of the largest to the median deviation among a table's numbers."""
+    if data.columns is None:
+        return 1.0
+    deviations = _dense_columns(data, data.columns.are_numbers).std(axis=0)
+    deviations = deviations[deviations > 0]
+    return float(deviations.max() / np.median(deviations)) if deviations.size else 1.0
+
+
+def _dense_columns(data: Dataset, where: NDArray[np.bool_]) -> NDArray[np.float64]:
+    part: Any = data.X[:, where]
+    return part if isinstance(part, np.ndarray) else np.asarray(part.toarray())
 
 
 def _read_delimited(path: Path, kind: str) -> DataFrame:

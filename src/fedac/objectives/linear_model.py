@@ -72,6 +72,8 @@ class DataObjective(ConvexObjective):
     def fingerprint(self) -> str:
         """Return a hash of class, data and l2."""
         header = f"{type(self).__name__} {self.X.shape} {self.l2!r}"
+        if self.dim != self.X.shape[1]:  # by class, though some may have no row
+            header += f" dim {self.dim}"
         if self.weights is not None:
             header += f" weights {content_hash('', self.weights)}"
         if not isinstance(self.X, sp.csr_array):

@@ -396,6 +396,9 @@ def objective_of(
     data: Dataset, loss: str, *, l2: float, intercept: bool = False
 ) -> ConvexObjective:
     """Build the objective of a data set, with a loss that `choose_loss` returned."""
+    if loss == "softmax":  # with all classes of the data, even if none of these rows has one
+        classes = (-1.0, 1.0) if data.kind == BINARY else range(len(data.classes or ()))
+        return SoftmaxRegression(data.X, data.y, l2=l2, intercept=intercept, classes=classes)
     return make_objective(loss, data.X, targets_of(data, loss), l2=l2, intercept=intercept)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -21,8 +22,8 @@ class SoftmaxRegression(DataObjective):
     """F(w) = 1/n sum_i [log sum_c exp(x_i.w_c) - x_i.w_{y_i}] + l2/2 ||w||^2.
 
     ``w.reshape(d, C)`` has a column w_c for each of the C classes, so the margins are
-    ``X @ w.reshape(d, C)``. With two classes and l2/2 in place of l2, w_2 - w_1 is what
-    `LogisticRegression` finds.
+    ``X @ w.reshape(d, C)``. With two classes, the optimal w_2 - w_1 is that of `LogisticRegression`
+    with half the l2.
 
     Parameters
     ----------
@@ -34,11 +35,14 @@ class SoftmaxRegression(DataObjective):
         Regularization strength, at least 0.
     intercept : bool
         Append a column of ones (regularized like all columns).
+    classes : sequence, optional
+        All labels, if some may be missing from `y`, as in the rows of some clients. Default: the
+        labels in `y`, sorted.
 
     Attributes
     ----------
     classes : tuple
-        The labels of the classes, sorted.
+        The labels of the classes, in the order of the columns of w.
 
     Examples
     --------
@@ -52,7 +56,7 @@ class SoftmaxRegression(DataObjective):
     """
 
     predicts = PROBABILITIES
-    # The fast engine has this loss; a subclass with slopes of its own goes to the reference engine.
+    # The fast engine has this loss; a subclass that overrides slopes goes to the reference engine.
     kernel: ClassVar[Any] = "softmax"
 
     def __init__(
@@ -62,6 +66,7 @@ class SoftmaxRegression(DataObjective):
         *,
         l2: float = 0.0,
         intercept: bool = False,
+        classes: Sequence[Any] | None = None,
     ) -> None:
         self.l2 = require_nonnegative("l2", l2)
         self.X = as_rows(X, intercept=intercept)
@@ -71,10 +76,10 @@ class SoftmaxRegression(DataObjective):
         labels = np.asarray(y)
         if labels.shape != (self.n_samples,):
             raise InputError(f"X has {self.n_samples} rows but y has shape {labels.shape}")
-        classes = tuple(np.unique(labels).tolist()) if labels.size else ()
-        if len(classes) < 2:
-            raise InputError(f"every row has the target {classes[0]!r}; two classes are needed")
-        self.classes = classes
+        self.classes = tuple(np.unique(labels).tolist() if classes is None else classes)
+        if len(self.classes) < 2:
+            found = self.classes[0]
+            raise InputError(f"every row has the target {found!r}; two classes are needed")
         self.y = self.encode(labels)
         self.dim = d * len(self.classes)
 

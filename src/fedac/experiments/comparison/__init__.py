@@ -97,8 +97,8 @@ def compare(
         Rounds of every run.
     clients : int, str, Clients or array, optional
         Number of clients, each with its own rows; or, as in `simulate`, the clients themselves,
-        their names, a column, a file or a split. Default: those of the data, if it has any, else
-        100.
+        their names, a column, a file or a split. Default: the data's own clients, if it has
+        any, else 100.
     split : str, optional
         Split of the rows among clients, as in `fedac.split`, or a file of client names. Default:
         "iid".

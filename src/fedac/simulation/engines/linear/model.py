@@ -125,7 +125,7 @@ def records_at_once(context: Context) -> int:
 
 def losses(context: Context, W: Array) -> Array:
     """Return F(W[k]) for every k, the outputs of lanes."""
-    # A matrix product is the faster, the more points it has: all that fit into memory.
+    # One wide matrix product is faster than several: evaluate as many points as memory allows.
     evaluate: Callable[[Context, Array], Array] = _by_products
     rows = context.exact_rows
     most = max(1, WAITING_BYTES // (8 * len(rows.y) * rows.outputs))

@@ -26,7 +26,7 @@ from fedac.simulation.engines.linear.kernels.simd import (
 
 
 def is_softmax(loss):
-    """Return whether the Numba type of a loss is that of softmax regression."""
+    """Return whether a Numba type is the loss of softmax regression."""
     return loss.instance_class is Softmax
 
 
@@ -143,7 +143,7 @@ def split_softmax(lanes, Z, at, C, y):
 def find_slopes(lanes, sequences, q, e, step, C, products, at, offsets, i, y, slopes, to):
     """Set `slopes`, from `to` on, to the derivatives of a row's loss at its query points.
 
-    `products`, from `at` on, are those of the row with the sequences.
+    `products`, from `at` on, holds the products of the row with the sequences.
     """
     V, W = np.uint64(len(lanes)), np.uint64(len(sequences))
     coefficients = load(sequences, q, step * W)

@@ -397,4 +397,4 @@ class DenseBlock(NamedTuple):
     P: npt.NDArray[Any]  # each row times the state before the block
     gram: npt.NDArray[Any]  # the rows of a worker times each other
     y: npt.NDArray[Any]
-    offsets: npt.NDArray[Any]  # those of a worker in one line
+    offsets: npt.NDArray[Any]  # one line per worker
