@@ -9,7 +9,16 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from fedac import Augmented, Decay, LeastSquares, LogisticRegression, Result, Schedule, simulate
+from fedac import (
+    Augmented,
+    Decay,
+    LeastSquares,
+    LogisticRegression,
+    Result,
+    Schedule,
+    SoftmaxRegression,
+    simulate,
+)
 
 Simulation = Callable[..., Result]
 
@@ -88,6 +97,20 @@ def step_sizes_that_fall_and_a_centre(**options: Any) -> Result:
     )
 
 
+def sparse_rows_of_several_classes(**options: Any) -> Result:
+    F = SoftmaxRegression(_sparse(300, 40).X, np.arange(300) % 4, l2=0.01)
+    rounds = Schedule((5, 1, 5))
+    return simulate(F, ["fedac-i", "mb-sgd"], M=300, K=rounds, eta=[0.1, 1e9], **options)
+
+
+def clients_of_several_classes_that_remember(**options: Any) -> Result:
+    F = SoftmaxRegression(_dense(400, 8).X, np.arange(400) % 4, l2=0.01)
+    return simulate(
+        F, ["scaffold", "fedavg"], clients=_owners(400, 80),
+        participation=0.4, batch=2, K=4, T=24, eta=0.1, **options,
+    )  # fmt: skip
+
+
 SCENARIOS: dict[str, Simulation] = {
     function.__name__: function
     for function in (
@@ -99,6 +122,8 @@ SCENARIOS: dict[str, Simulation] = {
         clients_that_round_their_messages,
         dense_clients_that_remember,
         step_sizes_that_fall_and_a_centre,
+        sparse_rows_of_several_classes,
+        clients_of_several_classes_that_remember,
     )
 }
 

@@ -142,19 +142,23 @@ import sys
 from fedac.experiments import sweep
 from fedac.experiments.grid import make_grid
 from fedac.experiments.store import Store
-grid = make_grid(dataset="synthetic", l2=1e-2, clients=8, split="dirichlet(1)",
-            algorithms=("fedac-i", "scaffold", "mb-sgd"), local_steps=(4,), steps=16, eta=(0.1,))
+grids = [
+    make_grid(dataset=dataset, l2=1e-2, clients=8, split="dirichlet(1)",
+              algorithms=("fedac-i", "scaffold", "mb-sgd"), local_steps=(4,), steps=16, eta=(0.1,))
+    for dataset in ("synthetic", "digits")  # of two and of ten classes
+]
 say = lambda: print("compiling")
-for where in ({"jobs": 1}, {"on": "ray"}):
-    with Store(f"{sys.argv[1]}/{len(where)}{'on' in where}", create=True) as store:
-        print(sweep.run(grid, store, on_compile=say, **where).new)
+for place, where in (("here", {"jobs": 1}), ("there", {"on": "ray"})):
+    with Store(f"{sys.argv[1]}/{place}", create=True) as store:
+        print(*(sweep.run(grid, store, on_compile=say, **where).new for grid in grids))
 """
 
 
 def test_the_nodes_need_no_kernels_of_their_own(two_nodes, tmp_path):
     # Arrays that Ray shares are read-only: Numba would compile everything again for them.
     *_, here, there = two_nodes.run(CLIENTS, tmp_path).splitlines()
-    assert (here, there) == ("3", "3")
+    assert (here, there) == ("3 3", "3 3")
+    assert read(tmp_path / "here") == read(tmp_path / "there")
 
 
 OWN = """

@@ -16,6 +16,7 @@ from fedac.objectives import (
     SoftmaxRegression,
     SquaredHinge,
 )
+from fedac.objectives.metrics import auc
 
 rng = np.random.default_rng(5)
 X, TEST = rng.standard_normal((50, 3)), np.round(rng.standard_normal((40, 3)), 1)
@@ -95,3 +96,10 @@ def test_many_models_at_once(rows):
 def test_metrics_that_do_not_exist_are_left_out():
     F = LeastSquares(X, rng.standard_normal(50))
     assert list(HeldOut.of(F, TEST[:2], [1.0, 1.0]).evaluate(w)) == ["loss", "mae"]
+
+
+def test_the_auc_counts_a_tie_half():
+    rng = np.random.default_rng(0)
+    z, y = rng.integers(0, 6, 60).astype(float), np.where(rng.random(60) < 0.3, 1.0, -1.0)
+    differences = z[y > 0][:, None] - z[y <= 0]
+    assert auc(z, y) == ((differences > 0) + (differences == 0) / 2).mean()

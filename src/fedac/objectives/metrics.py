@@ -33,8 +33,10 @@ def auc(z: Array, y: Array) -> float:
     if not positive.size or not negative.size or np.isnan(z).any():
         return math.nan
     positive.sort()  # faster to look up
-    below, up_to = (int(negative.searchsorted(positive, side).sum()) for side in ("left", "right"))
-    return (below + up_to) / 2 / (positive.size * negative.size)
+    below = negative.searchsorted(positive)
+    tied = negative[np.minimum(below, negative.size - 1)] == positive  # few: look only these up
+    equal = negative.searchsorted(positive[tied], "right") - below[tied]
+    return int(2 * below.sum() + equal.sum()) / 2 / (positive.size * negative.size)
 
 
 def r2(prediction: Array, y: Array) -> float:
@@ -61,8 +63,15 @@ METRICS = {
     "log-loss": Metric(False, None),
     "r2": Metric(True, r2),
     "mae": Metric(False, mae),
+    # Of networks, which compute their own metrics.
+    "top-5": Metric(True, None),
+    "perplexity": Metric(False, None),
+    "client-loss-spread": Metric(False, None),
+    "client-loss-worst": Metric(False, None),
 }
 
+# Points whose margins are computed together: faster than one by one, and they stay in the cache.
+TOGETHER = 32
 
 TITLES = {"auc": "AUC", "log-loss": "log loss", "r2": "R2", "mae": "MAE"}
 """How metrics are written, where not by their names."""
@@ -128,7 +137,8 @@ class HeldOut:
     def evaluate_all(self, W: Array) -> dict[str, Array]:
         """Return the metrics of every row of W."""
         with np.errstate(over="ignore", invalid="ignore"):  # of a run that diverges
-            rows = [self._evaluate(z) for z in self._margins(W)]
+            parts = (self._margins(W[k : k + TOGETHER]) for k in range(0, len(W), TOGETHER))
+            rows = [self._evaluate(z) for part in parts for z in part]
         return dict(zip(self.metrics, np.array(rows).T, strict=True))
 
     def _margins(self, W: Array) -> Iterable[Array]:
@@ -142,6 +152,9 @@ class HeldOut:
         return Z if columns.shape[2] > 1 else Z[:, :, 0]
 
     def _evaluate(self, z: Array) -> list[float]:
-        loss, prediction = float(self.model.loss(z, self.y).mean()), self.model.predict(z)
+        model, prediction = self.model, self.model.predict(z)
+        # The weights of a model belong to the rows of its own.
+        unweighted = model.weights is None
+        loss = model.mean_loss(z, self.y) if unweighted else float(model.loss(z, self.y).mean())
         functions = (METRICS[name].function if name in METRICS else None for name in self.metrics)
         return [function(prediction, self.y) if function else loss for function in functions]

@@ -45,7 +45,8 @@ from its own state, these products do not pay, and dense rows go the same way as
 
 **Classes.** Softmax regression has C coordinates of the state per column of the data, side by side.
 Everything that is linear in the state treats them like any others. A row has C margins and adds C
-steps (`kernels/classes`); the type of the loss chooses that code at compile time.
+steps (`kernels/classes`); the type of the loss chooses that code at compile time. On dense rows of
+few columns the kernel takes its steps in blocks, by small matrix products of its own.
 
 **Clients with memory.** A method may have its own `enter` and `leave`, and clients may keep vectors
 between their rounds (`fedac.algorithms.algorithm`). Then every client starts from its own

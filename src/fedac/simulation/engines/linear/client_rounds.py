@@ -92,7 +92,10 @@ class ClientRounds(LocalRounds):
         V, count = workers.widths.V, state.shape[2]
         tables, closing = self.table(where, draws.gap)
         coefficients, from_state = self._coefficients(where, draws.gap, closing)
-        reference = np.einsum("tiv,div->dtv", from_state, state)
+        if from_state.ndim == 2:
+            reference = from_state * state
+        else:
+            reference = np.einsum("tiv,div->dtv", from_state, state)
         coefficients = coefficients._replace(
             broadcast=padded(state, V, dtype).reshape(-1),
             reference=padded(reference, V, dtype).reshape(-1),
@@ -106,6 +109,7 @@ class ClientRounds(LocalRounds):
     ) -> tuple[ClientCoefficients, Array]:
         """Return the coefficients of a round, and the matrices from the sequences to the reference.
 
+        Of diagonal matrices, only the diagonals: that is a faster product.
         Broadcast and reference are left empty: they change from round to round.
         """
         known, key = self.context.coefficients, (tuple(self.group.indices[where]), gap)
@@ -128,6 +132,9 @@ class ClientRounds(LocalRounds):
         else:
             unit = tuple(np.eye(T))
             reference = np.stack([np.stack(a.bases(unit)) for a in algorithms[where]], axis=-1)
+        diagonal = np.einsum("ttv->tv", reference)
+        if np.array_equal(reference, diagonal[:, None] * np.eye(T)[:, :, None]):
+            reference = diagonal
         dtype, nothing = self.context.rows.dtype, np.zeros(0, self.context.rows.dtype)
 
         def sparse(coefficients: Array) -> Combinations:

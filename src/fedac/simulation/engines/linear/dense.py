@@ -33,6 +33,8 @@ Indices = npt.NDArray[np.intp]
 
 # With at most 8 numbers per coordinate (sequences times lanes), single steps are faster.
 FEW = 8
+# Rows of classes with at most so many columns are multiplied by the kernel.
+FEW_COLUMNS = 128
 # Rows in a block of steps: longer ones spend more on Gram matrices, shorter ones more on updates.
 BLOCK = 64
 # Workers whose rows are gathered at a time: some megabytes for thousands of columns.
@@ -248,6 +250,11 @@ def _slices(n: int, strands: int, first: int, last: int) -> Iterator[slice]:
         end = (strand + 1) * n // strands
         for a in range(strand * n // strands, end, ROWS_AT_ONCE):
             yield slice(a, min(a + ROWS_AT_ONCE, end))
+
+
+def multiplied_by_kernel(rows: Rows) -> bool:
+    """Return whether the kernel's own products of dense rows of classes are the faster ones."""
+    return rows.dense and rows.outputs > 1 and rows.data[0].shape[1] <= FEW_COLUMNS
 
 
 def sum_gradients(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import fields
 from functools import partial
 from itertools import groupby, pairwise
@@ -46,6 +47,8 @@ BATCH_STRANDS = 16
 BATCH_BYTES = 2**29
 # Smaller minibatches, relative to the rows of the data, are listed instead of counted.
 SPARSE_BATCH = 0.25
+# At the end of a round, so many numbers of the state are as much work as a step.
+NUMBERS_A_STEP = 16
 # Draws that make counting on other nodes worth the round trip.
 WORTH_SENDING = 2**22
 
@@ -221,11 +224,13 @@ def make_groups(problem: Problem) -> list[LaneGroup]:
 def make_workers(context: Context, widths: Widths, *, own_start: bool) -> StreamedWorkers:
     """Return workers for the kind of rows that the context has.
 
-    `own_start`: every client starts from its own state. Then workers share no products, and single
-    steps on dense rows are faster too.
+    `own_start`: every client starts from its own state. Then workers share no products, and the
+    kernel is faster on dense rows too.
     """
-    single = own_start or widths.S * widths.V * context.rows.outputs <= dense.FEW
-    products = context.rows.dense and (context.full.batch is None or not single)
+    rows = context.rows
+    streamed = own_start or widths.S * widths.V * rows.outputs <= dense.FEW
+    streamed = streamed or dense.multiplied_by_kernel(rows)
+    products = rows.dense and (context.full.batch is None or not streamed)
     return (dense.DenseWorkers if products else StreamedWorkers)(context, widths)
 
 
@@ -290,7 +295,7 @@ class LocalRounds:
                 workers.total, state, closing, center, weight, bounds[first], bounds[last]
             ),
             strands=STRANDS,
-            work=d * S * count,
+            work=d * S * count // NUMBERS_A_STEP,
         )
 
 
@@ -367,7 +372,10 @@ class MinibatchRounds:
         gradients = np.empty_like(points)
         strands = len(self._totals) if len(drawn) >= 1024 else 1
         V = len(self.lanes)
-        sum_gradients = dense.sum_gradients if self.rows.dense else steps.sum_gradients
+        sum_gradients: Callable[..., None] = steps.sum_gradients
+        if self.rows.dense:
+            by_kernel = dense.multiplied_by_kernel(self.rows)
+            sum_gradients = steps.sum_gradients_of_classes if by_kernel else dense.sum_gradients
         for first in range(0, count, V):
             width = min(V, count - first)
             P, total = self._points, self._totals[:strands]

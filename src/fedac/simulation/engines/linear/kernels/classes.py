@@ -15,10 +15,16 @@ from fedac.simulation.engines.linear.kernels.interface import by_type, helper
 from fedac.simulation.engines.linear.kernels.losses import Softmax
 from fedac.simulation.engines.linear.kernels.rows import column, entries, entry
 from fedac.simulation.engines.linear.kernels.simd import (
+    column_of,
+    lines,
     load,
+    load_each,
+    load_lines,
     multiply_add,
     splat,
+    stacked,
     store,
+    store_lines,
     sum_tiles,
     tile,
     widened,
@@ -105,6 +111,61 @@ def add_combination(template, multiples, count, vectors, C, Z, at):
             x = splat(template, multiples[i])
             rest = multiply_add(x, load(template, vectors, i * stride + c), rest)
         store(Z, at + c, rest)
+
+
+@helper
+def multiply_tile(whole, template, A, i, height, B, c, width, count, out):
+    """Add to a tile of `out`, from line i and column c on, its part of A' B."""
+    at = i * width + c
+    total = load_lines(whole, template, out, at, width)
+    for k in range(count):
+        b = tile(whole, load(template, B, k * width + c))
+        total = multiply_add(load_each(whole, template, A, k * height + i), b, total)
+    store_lines(template, out, at, width, total)
+
+
+@helper
+def multiply_columns(template, A, height, lines_used, B, c, width, count, out):
+    """Add A' B to one vector of columns of `out`."""
+    several, at_once = stacked(template), np.uint64(simd.ROWS)
+    end = lines_used - lines_used % at_once
+    for i in range(np.uint64(0), end, at_once):
+        multiply_tile(several, template, A, i, height, B, c, width, count, out)
+    for i in range(end, lines_used):
+        multiply_tile(template, template, A, i, height, B, c, width, count, out)
+
+
+@helper
+def multiply(template, A, height, lines_used, B, width, count, out):
+    """Add A' B to the first lines of `out`.
+
+    A and B have `count` lines of `height` and `width` numbers. For small matrices this is several
+    times as fast as a library's product.
+    """
+    wide, narrow = lines(template), np.uint64(len(template))
+    at_once = np.uint64(len(wide))
+    end = width - width % at_once
+    for c in range(np.uint64(0), end, at_once):
+        multiply_columns(wide, A, height, lines_used, B, c, width, count, out)
+    for c in range(end, width, narrow):
+        multiply_columns(template, A, height, lines_used, B, c, width, count, out)
+
+
+@helper
+def gather(X, drawn, first, count, x, transposed, height):
+    """Copy drawn rows to the lines of `x`, and to the columns of `transposed`."""
+    d = np.uint64(X.shape[1])
+    for k in range(count):
+        i = drawn[first + k]
+        for j in range(d):
+            x[k * d + j] = transposed[j * height + k] = X[i, j]
+
+
+@helper
+def multiply_rows_by_rows(template, transposed, height, count, d, gram):
+    """Set `gram` to the products of gathered rows with each other."""
+    gram[:] = 0.0
+    multiply(column_of(template), transposed, height, count, transposed, height, d, gram)
 
 
 @helper

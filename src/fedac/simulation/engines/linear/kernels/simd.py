@@ -42,6 +42,8 @@ from fedac.simulation.engines.linear.kernels.interface import by_type
 
 # Bytes of a wide vector: enough independent sums to keep the processor's adders busy.
 WIDE = 256
+# A tile of a matrix product: 16 registers of 64 bytes, and as many are left for its factors.
+ROWS, LINE = 8, 128
 
 
 class Vector(types.Type):
@@ -156,6 +158,45 @@ def store(typing, array, index, value):
 
 
 @intrinsic
+def load_lines(typing, whole, template, array, index, stride):
+    """Read vectors that start `stride` apart, and lay them side by side."""
+    result, line = whole.vector, template.vector
+
+    def generate(context, builder, signature, arguments):
+        to, at = context.get_value_type(line), arguments[3]
+        parts = []
+        for _ in range(result.lanes // line.lanes):
+            place = _pointer(context, builder, signature.args[2], arguments[2], at, to)
+            parts.append(builder.load(place, align=line.element.bitwidth // 8))
+            at = builder.add(at, arguments[4])
+        while len(parts) > 1:
+            both = list(range(2 * parts[0].type.count))
+            mask = ir.Constant(ir.VectorType(ir.IntType(32), len(both)), both)
+            pairs = zip(parts[::2], parts[1::2], strict=True)
+            parts = [builder.shuffle_vector(a, b, mask) for a, b in pairs]
+        return parts[0]
+
+    return result(whole, template, array, index, stride), generate
+
+
+@intrinsic
+def store_lines(typing, template, array, index, stride, value):
+    """Write what `load_lines` reads."""
+    line = template.vector
+
+    def generate(context, builder, signature, arguments):
+        to, at = context.get_value_type(line), arguments[2]
+        for first in range(0, value.lanes, line.lanes):
+            part = _pick(builder, arguments[4], list(range(first, first + line.lanes)))
+            place = _pointer(context, builder, signature.args[1], arguments[1], at, to)
+            builder.store(part, place, align=line.element.bitwidth // 8)
+            at = builder.add(at, arguments[3])
+        return context.get_dummy_value()
+
+    return types.void(template, array, index, stride, value), generate
+
+
+@intrinsic
 def accumulate(typing, array, index, value):
     """Add a vector to `array`, of the same or of double precision, from flat `index` on."""
 
@@ -242,17 +283,32 @@ def tile(typing, template, vector):
     return result(template, vector), generate
 
 
-@intrinsic
-def widened(typing, template):
-    """Return a template as wide as some registers: several times the given one, side by side."""
-    vector = template.vector
-    times = max(1, WIDE * 8 // (vector.element.bitwidth * vector.lanes))
-    result = TemplateType(Vector(vector.element, times * vector.lanes))
+def _resized(lanes_of):
+    """Make a function that returns a template like the given one, with another number of lanes."""
 
-    def generate(context, builder, signature, arguments):
-        return context.get_dummy_value()
+    @intrinsic
+    def resized(typing, template):
+        vector = template.vector
+        result = TemplateType(Vector(vector.element, lanes_of(vector)))
 
-    return result(template), generate
+        def generate(context, builder, signature, arguments):
+            return context.get_dummy_value()
+
+        return result(template), generate
+
+    return resized
+
+
+def _filling(size):
+    """Return a function: the lanes of as many copies of a vector as fit into `size` bytes."""
+    return lambda v: v.lanes * max(1, size * 8 // (v.element.bitwidth * v.lanes))
+
+
+widened = _resized(_filling(WIDE))
+# The parts of a tile of a matrix: `ROWS` lines of some registers, or of a single vector.
+lines = _resized(_filling(LINE))
+stacked = _resized(lambda v: ROWS * v.lanes)
+column_of = _resized(lambda v: ROWS)
 
 
 @intrinsic

@@ -26,7 +26,10 @@ from fedac.simulation.engines.linear.kernels.classes import (
     find_products,
     find_slopes,
     find_steps,
+    gather,
     is_softmax,
+    multiply,
+    multiply_rows_by_rows,
     outputs,
     softmax_slopes,
     split_softmax,
@@ -57,6 +60,9 @@ WORKERS_PER_SUM = 16
 # its rows, FAR over these too but directly into the accumulator, which pays if even the sum of some
 # workers is sparse. BY_ROW (see `workers.py`) keeps the state at zero before and after a worker.
 SWEEP, TOUCHED, FAR, BY_ROW = range(4)
+
+# Dense rows of classes that are multiplied together.
+BLOCK = 16
 
 # How many steps ahead a row, and its coordinates in a large state, are prefetched.
 ROWS_AHEAD, STATE_AHEAD = 6, 3
@@ -252,6 +258,52 @@ def clear_row(template, loss, data, i, Y):
             store(Y, place, splat(template, 0.0))
 
 
+def take_blocks(lanes, sequences, rows, this_round, scratch, weight, drawn_rows, sums):
+    """Take the steps on dense rows of classes in blocks.
+
+    In a block a worker moves only along its rows. So their products with Y at its start and with
+    each other are enough, and matrix products read Y once for all of them.
+    """
+    (X,), y, offsets, loss = rows
+    draws, (q, r, e, fold_after, folds) = this_round.draws, this_round.tables
+    Y, _, drawn, slopes = scratch
+    C, W, d = outputs(loss), np.uint64(len(sequences)), np.uint64(X.shape[1])
+    none, width = np.uint64(0), C * W
+    gap, batch = np.uint64(draws.gap), np.uint64(draws.batch)
+    most = max(np.uint64(BLOCK), batch)
+    x, transposed = np.empty(most * d, Y.dtype), np.zeros(d * most, Y.dtype)
+    Z = np.empty(most * width, Y.dtype)
+    gram = np.empty((BLOCK, BLOCK), Y.dtype)
+    scale = splat(sequences, 1.0 / batch)
+    next_fold, k = 0, none
+    while k < gap:
+        end = k + np.uint64(1)
+        while end < min(gap, k + most // batch) and not fold_after[end - np.uint64(1)]:
+            end += np.uint64(1)
+        count = (end - k) * batch
+        gather(X, drawn, k * batch, count, x, transposed, most)
+        Z[:] = 0.0
+        multiply(sequences, transposed, most, count, Y, width, d, Z)
+        if count > batch:
+            multiply_rows_by_rows(sequences, transposed, most, count, d, gram)
+        for j in range(count):
+            i, at, earlier = drawn[k * batch + j], j * width, j // batch * batch
+            step = k + j // batch
+            if earlier:
+                add_combination(sequences, gram[j], earlier, Z, C, Z, at)
+            find_slopes(lanes, sequences, q, e, step, C, Z, at, offsets, i, y[i], slopes, none)
+            length = load(sequences, r, step * W) * scale
+            find_steps(lanes, sequences, length, C, slopes, none, Z, at)
+        before = none
+        if fold_after[end - np.uint64(1)]:  # the rows of the last step are added after it
+            before = count - batch
+            multiply(sequences, x, d, d, Z, width, before, Y)
+            fold(lanes, sequences, folds[next_fold], Y)
+            next_fold += 1
+        multiply(sequences, x[before * d :], d, d, Z[before * width :], width, count - before, Y)
+        k = end
+
+
 @partial(by_type, inline=True)
 def take_steps(lanes, sequences, rows, this_round, scratch, weight, drawn_rows, sums):
     """Take a worker through the steps of a round, on the rows that it has drawn.
@@ -260,6 +312,8 @@ def take_steps(lanes, sequences, rows, this_round, scratch, weight, drawn_rows, 
     """
     # Constants of the compiled code: where steps take single rows, `slopes` is never used.
     several, softmax = not isinstance(scratch[3], types.BaseTuple), is_softmax(rows[3])
+    if softmax and len(rows[0]) == 1:
+        return take_blocks
 
     def code(lanes, sequences, rows, this_round, scratch, weight, drawn_rows, sums):
         data, y, offsets, loss = rows
@@ -698,6 +752,26 @@ def add_gradient(lanes, loss, data, i, y, weight, P, G, work):
         add_row(lanes, data, i, G, s)
 
     return code
+
+
+@compiled
+def sum_gradients_of_classes(lanes, rows, drawn, weights, P, total, first_strand, last_strand):
+    """Do the same as `sum_gradients` for dense rows of classes, by matrix products."""
+    (X,), y, _, loss = rows
+    C, V, d = outputs(loss), np.uint64(len(lanes)), np.uint64(X.shape[1])
+    strands, most, width = len(total), np.uint64(BLOCK), C * V
+    x, transposed = np.empty(most * d, P.dtype), np.empty(d * most, P.dtype)
+    Z = np.empty(most * width, P.dtype)
+    for strand in range(first_strand, last_strand):
+        end = np.uint64((strand + 1) * len(drawn) // strands)
+        for first in range(np.uint64(strand * len(drawn) // strands), end, most):
+            count = min(most, end - first)
+            gather(X, drawn, first, count, x, transposed, most)
+            Z[:] = 0.0
+            multiply(lanes, transposed, most, count, P, width, d, Z)
+            for k in range(count):
+                weigh_slopes(lanes, loss, Z, k, y[drawn[first + k]], weights[first + k])
+            multiply(lanes, x, d, d, Z, width, count, total[strand])
 
 
 @compiled
