@@ -199,3 +199,21 @@ def test_columns_of_very_different_scale_are_noticed(fedac, tmp_path):
         how = ("run", "--dataset", tmp_path / "t.csv", "-M", 2, "-K", 2, "-T", 4, "--eta", 1e-9)
         assert ("try --standardize" in fedac(*how).err) == noticed
         assert "try --standardize" not in fedac(*how, "--standardize").err
+
+
+def test_targets_far_from_0_without_an_intercept_are_noticed(fedac, tmp_path):
+    rows = np.random.default_rng(0).standard_normal((20, 2))
+    table = pd.DataFrame(rows, columns=["a", "b"])
+    near, far = np.linspace(-1, 2, 20), np.linspace(150, 153, 20)
+    tables = {
+        "near": table.assign(y=near),
+        "far": table.assign(y=far),
+        "far-with-categories": table.assign(c=["x", "y"] * 10, y=far),
+        "far-with-ones": table.assign(c=1, y=far),
+    }
+    for name, each in tables.items():
+        each.to_csv(tmp_path / f"{name}.csv", index=False)
+        how = ("run", "--dataset", tmp_path / f"{name}.csv", "-M", 2, "-K", 2, "-T", 4)
+        noticed = "far from 0, 152 on average: try --intercept" in fedac(*how, "--eta", 1e-9).err
+        assert noticed == (name == "far")
+        assert "try --intercept" not in fedac(*how, "--eta", 1e-9, "--intercept").err

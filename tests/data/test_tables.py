@@ -396,7 +396,18 @@ def test_splits_of_many_classes_and_real_targets():
     assert counts.shape == (10, 5)
     np.testing.assert_array_equal(counts.sum(axis=1), [50] * 10)
     assert (counts.max(axis=1) > 25).sum() >= 5  # most tenths are mostly with one client
-    assert "tenth 01" in str(uneven)
+    lowest, highest = (f"{end:.3g}" for end in (targets.min(), targets.max()))
+    names = list(uneven.count_labels())
+    assert names[0].startswith(f"{lowest} to ")
+    assert names[-1].endswith(f" to {highest}")
+    assert f"share of target {lowest} to " in str(uneven)
+
+
+def test_ranges_of_targets_that_differ_in_late_digits_have_names_of_their_own():
+    near = 1e6 + np.linspace(0, 1, 200)
+    counts = fedac.split(near, 4, "iid").count_labels(5)
+    assert next(iter(counts)) == "1000000 to 1000000.2"
+    assert [rows.sum() for rows in counts.values()] == [40] * 5
 
 
 @pytest.mark.skipif(not MNIST.is_file(), reason="there is no mnist_5k.csv.gz in $FEDAC_DATA")

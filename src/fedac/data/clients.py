@@ -20,7 +20,7 @@ Names = npt.NDArray[Any]  # text or numbers
 TABLE_CLIENTS, TABLE_LABELS = 12, 5  # the most that are printed
 # More different numbers than this are real targets.
 MOST_LABELS = 100
-TENTH = "tenth "
+TARGET_GROUPS = 10
 
 
 class Clients:
@@ -55,7 +55,7 @@ class Clients:
         self, owners: npt.ArrayLike, labels: npt.ArrayLike | None = None, *, how: str = "given"
     ) -> None:
         named = as_names("clients", owners)
-        self.labels = None if labels is None else group_labels(as_names("labels", labels))
+        self.labels = None if labels is None else as_names("labels", labels)
         if self.labels is not None and len(self.labels) != len(named):
             raise InputError(f"{len(named)} rows have clients, but {len(self.labels)} have labels")
         self._unique, owner = np.unique(named, return_inverse=True)
@@ -72,7 +72,8 @@ class Clients:
 
     def __str__(self) -> str:
         counts = self.count_labels(TABLE_LABELS)
-        headings = [k if k.endswith(" others") else f"label {shorten(k)}" for k in counts]
+        what = "label" if self.labels is None or not are_real(self.labels) else "target"
+        headings = [k if k.endswith(" others") else f"{what} {shorten(k)}" for k in counts]
         summary = [
             ["", "least", "median", "most"],
             ["rows per client", *_quantiles(self.sizes, _number)],
@@ -123,11 +124,16 @@ class Clients:
         return Clients(self._unique[self.owners[which]], labels, how=self.how)
 
     def count_labels(self, most: int | None = None) -> dict[str, Integers]:
-        """Count each client's rows by label, with rare labels merged to leave at most `most`."""
+        """Count each client's rows by label, with rare labels merged to leave at most `most`.
+
+        Real targets are counted by ranges.
+        """
         if self.labels is None:
             return {}
-        kinds, kind, rows = np.unique(self.labels, return_inverse=True, return_counts=True)
-        keys = as_text(kinds)
+        groups = min(most or TARGET_GROUPS, TARGET_GROUPS)
+        grouped = group_targets(self.labels, groups) if are_real(self.labels) else self.labels
+        kinds, kind, rows = np.unique(grouped, return_inverse=True, return_counts=True)
+        keys = as_text(kinds) if grouped is self.labels else _ranges(self.labels, kind)
         if most is not None and len(keys) > most:
             common = np.sort(np.argsort(-rows, kind="stable")[: most - 1])
             place = np.full(len(keys), len(common))
@@ -149,18 +155,29 @@ class Clients:
         return content_hash(f"clients {len(self)}", self.rows, self.bounds)
 
 
-def group_labels(labels: Names) -> Names:
-    """Return labels; real targets in ten groups of equal size, from the lowest on.
+def are_real(labels: Names) -> bool:
+    """Return whether labels are real targets rather than classes."""
+    return labels.dtype.kind == "f" and len(np.unique(labels)) > MOST_LABELS
 
-    >>> group_labels(np.arange(1000.0))[[0, 99, 100, 999]]
-    array(['tenth 01', 'tenth 01', 'tenth 02', 'tenth 10'], dtype='<U8')
+
+def group_targets(targets: Names, groups: int = TARGET_GROUPS) -> Integers:
+    """Return the numbers of groups of equal size, from the lowest targets on.
+
+    >>> group_targets(np.arange(1000.0))[[0, 99, 100, 999]]
+    array([0, 0, 1, 9])
     """
-    if labels.dtype.kind != "f" or len(np.unique(labels)) <= MOST_LABELS:
-        return labels
-    bounds = np.quantile(labels, np.arange(1, 10) / 10)
-    names = np.array([f"{TENTH}{k:02}" for k in range(1, 11)])
-    grouped: Names = names[np.searchsorted(bounds, labels, side="right")]
-    return grouped
+    bounds = np.quantile(targets, np.arange(1, groups) / groups)
+    return np.searchsorted(bounds, targets, side="right")
+
+
+def _ranges(targets: Names, group: Integers) -> tuple[str, ...]:
+    """Return the lowest and the highest target of each group, with the digits that differ."""
+    parts = [targets[group == k] for k in range(group.max() + 1)]
+    for digits in range(3, 18):
+        names = tuple(f"{part.min():.{digits}g} to {part.max():.{digits}g}" for part in parts)
+        if len(set(names)) == len(names):
+            break
+    return names
 
 
 def as_names(what: str, values: npt.ArrayLike) -> Names:

@@ -64,6 +64,7 @@ class Dataset:
     features: tuple[str, ...] = ()
     clients: Clients | None = None
     columns: Columns | None = None  # how a table became rows, to read a test set like it
+    row_shape: tuple[int, ...] = ()  # of images, which X has as flat rows
 
     def __post_init__(self) -> None:
         rows = self.X.shape[0]

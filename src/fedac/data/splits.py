@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fedac.data.clients import Clients, Integers, Names, as_names, group_labels
+from fedac.data.clients import Clients, Integers, Names, are_real, as_names, group_targets
 from fedac.errors import InputError
 from fedac.validate import Array, require_count, require_nonnegative, require_positive, unknown_name
 
@@ -196,7 +196,8 @@ def _power(labels: Names, N: int, a: float, rng: np.random.Generator) -> Integer
 
 def _dirichlet(labels: Names, N: int, a: float, rng: np.random.Generator) -> Integers:
     shuffled = rng.permutation(len(labels))
-    kinds, kind = np.unique(group_labels(labels)[shuffled], return_inverse=True)
+    grouped = group_targets(labels) if are_real(labels) else labels
+    kinds, kind = np.unique(grouped[shuffled], return_inverse=True)
     if len(kinds) * N > MOST_SHARES:
         raise InputError(
             f"dirichlet(a) draws a share for every client and label: {N} clients and "

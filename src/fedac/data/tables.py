@@ -123,15 +123,16 @@ def _from_arrays(X: Any, name: str, target: Any, client: Any, like: Dataset | No
 
     if target is None or isinstance(target, str):
         raise DataError(f"{name}: the rows have no column names: give the targets as an array")
+    shape: tuple[int, ...] = ()
     if not hasattr(X, "tocsr"):
         X = np.asarray(X)
         if X.ndim > 2:  # images
-            X = X.reshape(len(X), -1)
+            X, shape = X.reshape(len(X), -1), X.shape[1:]
     rows = as_rows(X, intercept=False)
     if len(target) != rows.shape[0]:
         raise DataError(f"{name}: {rows.shape[0]} rows but {len(target)} targets")
     y, classes = encode_target(target, name, like.classes if like else None)
-    return with_clients(Dataset(name, rows, y, classes), client)
+    return with_clients(Dataset(name, rows, y, classes, row_shape=shape), client)
 
 
 def _from_frame(
@@ -340,6 +341,15 @@ def scale_spread(data: Dataset) -> float:
     deviations = _dense_columns(data, data.columns.are_numbers).std(axis=0)
     deviations = deviations[deviations > 0]
     return float(deviations.max() / np.median(deviations)) if deviations.size else 1.0
+
+
+def has_constant_column(data: Dataset) -> bool:
+    """Return whether a column is constant, or indicators of categories add up to one."""
+    if data.columns is not None and not data.columns.are_numbers.all():
+        return True
+    ends = (data.X.min(axis=0), data.X.max(axis=0))
+    low, high = (end if isinstance(end, np.ndarray) else end.toarray() for end in ends)
+    return bool(((low == high) & (low != 0)).any())
 
 
 def _dense_columns(data: Dataset, where: NDArray[np.bool_]) -> NDArray[np.float64]:
