@@ -116,13 +116,16 @@ def test_a_rank_that_has_finished_takes_the_lr_of_the_others(job) -> None:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_survivors_continue(processes, method: str) -> None:
-    ended = processes("practice_jobs:survive", method=method, victim=2, at=9, steps=16)
+    # Of three ranks all are neighbours in the ring, and know at once. Of four, one has to wait
+    # until the time is up: a minute, so only once.
+    world = 4 if method == "fedavg" else 3
+    ended = processes("practice_jobs:survive", world=world, method=method, victim=2, at=9, steps=16)
     assert ended[2].code == 7
-    survivors = [ended[rank] for rank in (0, 1, 3)]
+    survivors = [process for rank, process in enumerate(ended) if rank != 2]
     for process in survivors:
         assert process.code == 0, process.err
         assert "synchronization 3 failed" in process.result["lost"]
-        assert process.result["ranks"] == 3
+        assert process.result["ranks"] == world - 1
         assert process.result["after"] == survivors[0].result["after"]
         assert torch.equal(process.result["end"], survivors[0].result["end"])
     if method == "fedavg":
