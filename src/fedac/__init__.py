@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         SquaredHinge,
         optimum,
     )
+    from fedac.objectives.network import Network
     from fedac.simulation import Result, Run, Schedule
     from fedac.simulation.simulator import simulate
 
@@ -48,6 +49,7 @@ __all__ = [
     "LeastSquares",
     "Link",
     "LogisticRegression",
+    "Network",
     "NoisyQuadratic",
     "PoissonRegression",
     "Result",
@@ -67,8 +69,12 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Import a public name when it is first used: ``fedac --help`` must not wait for SciPy."""
+    if name == "models":  # a module, as in fedac.models.mlp
+        return import_module("fedac.models")
     if name not in __all__:
         raise AttributeError(f"module 'fedac' has no attribute '{name}'")
+    if name == "Network":  # the only public name that imports PyTorch
+        return import_module("fedac.objectives.network").Network
     # Light packages first: importing a `Decay` must not import SciPy.
     homes = (
         "algorithms", "federation.schedule", "federation.link", "data", "objectives", "simulation",

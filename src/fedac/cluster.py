@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
-from fedac.errors import InputError
+from fedac.errors import InputError, MissingPackageError
 
 # How long to wait for the cluster at an address to answer.
 TIMEOUT_SECONDS = 30
@@ -164,5 +164,5 @@ def import_ray() -> Any:
     try:
         import ray
     except ModuleNotFoundError:
-        raise InputError("Ray is not installed: pip install 'fedac[ray]'") from None
+        raise MissingPackageError("Ray is not installed: pip install 'fedac[ray]'") from None
     return ray

@@ -15,6 +15,10 @@ class NoOptimumError(InputError):
     """An objective has no minimum, or one that cannot be located."""
 
 
+class MissingPackageError(InputError, ModuleNotFoundError):
+    """A package of an extra is not installed; the message says how to install it."""
+
+
 class NodeLostError(ConnectionError):
     """A node of a cluster was lost; the message says when and what to do."""
 
@@ -37,6 +41,10 @@ class ColumnsWarning(UserWarning):
 
 class SlowEngineWarning(UserWarning):
     """The fast engine could not run a simulation; the message gives the reason."""
+
+
+class LargeMemoryWarning(UserWarning):
+    """The clients' memories of a simulation do not fit into main memory."""
 
 
 class CompileCacheWarning(UserWarning):

@@ -143,8 +143,8 @@ def _shorter(local, sequences, memory, hp, done):
     [
         (
             {"update": _signs},
-            "'mine' is not linear in its state and gradient .*; only the reference engine of "
-            "simulate can run it, not the fast one, PyTorch or Flower$",
+            "'mine' is not linear in its state and gradient .*; only the reference and network "
+            "engines of simulate can run it, not the fast one, PyTorch or Flower$",
         ),
         (
             {"leave": _shorter},
@@ -175,7 +175,7 @@ def test_pytorch_takes_what_only_leaves_a_round_in_another_way() -> None:
     how = {"lr": 0.1, "mu": 0.1, "local_steps": 2}
     w = torch.nn.Parameter(torch.ones(2))
     LocalOptimizer([w], replace(FEDAVG, name="mine", leave=_shorter), **how)
-    with pytest.raises(InputError, match="only the reference engine"):
+    with pytest.raises(InputError, match="only the reference and network engines"):
         LocalOptimizer([w], replace(FEDAVG, name="mine", update=_signs), **how)
 
 

@@ -92,8 +92,9 @@ def test_round_trip(folder):
         "key", "dataset", "l2", "algorithm", "M", "K", "T", "eta", "seed", "status", "best_loss",
         "final_loss", "best_suboptimality", "final_suboptimality", "f_star",
         "megabytes_per_worker", "n_samples", "n_features", "record_every", "precision", "seconds",
-        "version", "created", "trained_loss", "data_hash", "mu", "objective", "intercept", "split",
-        "split_seed", "participation", "batch", "weighting", "decay", "wire", "test",
+        "version", "created", "trained_loss", "data_hash", "mu", "model", "objective", "intercept",
+        "backend", "split", "split_seed", "participation", "batch", "weighting", "epochs", "decay",
+        "wire", "test",
         "test_loss", "test_accuracy", "bytes_up", "bytes_down", "minibatch", "federation",
     ]  # fmt: skip
     assert list(frame.eta) == [0.1, 0.2, 10.0]

@@ -28,7 +28,10 @@ for module in pkgutil.walk_packages(fedac.__path__, "fedac.", onerror=lambda nam
     except ModuleNotFoundError as error:
         missing[module.name] = str(error)
 for name in fedac.__all__:
-    getattr(fedac, name)
+    try:
+        getattr(fedac, name)
+    except ModuleNotFoundError as error:
+        missing[f"fedac.{name}"] = str(error)
 print(json.dumps([fedac.__file__, missing]))
 """
 
@@ -75,8 +78,12 @@ def test_the_command_says_its_version(fresh):
 def test_every_module_can_be_imported_but_those_of_extras(fresh):
     file, missing = json.loads(fresh.run("python", "-c", IMPORT_ALL))
     assert Path(file).is_relative_to(fresh.root)
+    networks = "networks need PyTorch: pip install 'fedac[torch]'"
     assert missing == {
+        "fedac.Network": networks,
         "fedac.flower": "fedac.flower needs Flower: pip install 'fedac[flower]'",
+        "fedac.objectives.network": networks,
+        "fedac.simulation.engines.network": networks,
         "fedac.torch": "fedac.torch needs PyTorch: pip install 'fedac[torch]'",
     }
 
@@ -85,6 +92,8 @@ def test_extras_that_are_missing_are_named(fresh):
     small = ("--dataset", "synthetic", "-M", 2, "-K", 2, "-T", 2, "--eta", "0.1")
     said = fresh.run("fedac", "run", *small, "--on", "ray", code=2)
     assert "pip install 'fedac[ray]'" in said
+    said = fresh.run("fedac", "run", *small, "--mu", 1, "--model", "mlp(4)", code=2)
+    assert said == "fedac: networks need PyTorch: pip install 'fedac[torch]'\n"
 
 
 def test_the_demo(fresh):

@@ -142,7 +142,9 @@ def _shrinks(state, w_md, g, hp):
 )
 def test_what_is_not_affine_is_refused(update, eta: float) -> None:
     mine = replace(FEDAVG, name="my-own", update=update)
-    with pytest.raises(InputError, match=r"'my-own' is not linear.*only the reference engine"):
+    with pytest.raises(
+        InputError, match=r"'my-own' is not linear.*only the reference and network engines"
+    ):
         affine_form(lane_of(mine, eta=eta))
 
 
@@ -162,7 +164,9 @@ def test_what_is_broken_is_refused_with_the_reason(update, reason: str) -> None:
 
 def test_a_query_that_is_not_linear_is_refused() -> None:
     mine = replace(FEDAVG, name="my-own", query=lambda state, hp: abs(state[0]))
-    with pytest.raises(InputError, match=r"'my-own' is not linear.*only the reference engine"):
+    with pytest.raises(
+        InputError, match=r"'my-own' is not linear.*only the reference and network engines"
+    ):
         affine_form(lane_of(mine))
 
 

@@ -570,7 +570,7 @@ def test_by_default_the_engine_is_fast_and_single() -> None:
     ("options", "message"),
     [
         ({"engine": "fats"}, "unknown engine 'fats'; did you mean 'fast'"),
-        ({"engine": 1}, "unknown engine '1'.*known: fast, reference"),
+        ({"engine": 1}, "unknown engine '1'.*known: fast, network, reference"),
         ({"precision": "float46"}, "unknown precision 'float46'; did you mean 'float64'"),
         ({"precision": np.float16}, "unknown precision"),
         ({"threads": 0}, "threads must be a whole number, at least 1, got 0"),

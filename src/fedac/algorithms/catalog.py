@@ -13,6 +13,7 @@ from typing import Any
 from fedac.algorithms import server
 from fedac.algorithms.algorithm import Algorithm
 from fedac.algorithms.hyperparameters import FedAcHyperparameters
+from fedac.algorithms.local.adamw import make_adamw
 from fedac.algorithms.local.fedac import FEDAC_I, FEDAC_II, FEDAC_VANILLA, make_fedac
 from fedac.algorithms.local.fedavg import FEDAVG, make_prox
 from fedac.algorithms.local.momentum import make_gpa, make_momentum
@@ -57,6 +58,12 @@ LOCAL_RULES = {
         make_gpa,
         "g at mu_y x + (1-mu_y) z; z <- z - eta g; x <- mu_x x + (1-mu_x) z",
         "arXiv 2512.17131",
+    ),
+    "adamw": Piece(
+        make_adamw,
+        "m <- b1 m + (1-b1) g; v <- b2 v + (1-b2) g^2; w <- (1 - eta wd) w - eta m^/(sqrt(v^) + "
+        "eps), m^ and v^ without bias; the client keeps m and v",
+        "arXiv 1711.05101",
     ),
 }
 # Vectors that a client keeps between its rounds.

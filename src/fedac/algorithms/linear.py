@@ -58,8 +58,8 @@ def linear_form(algorithm: Algorithm, hp: Hyperparameters) -> Linear:
         check_functions(algorithm, hp, np.ones(2))  # finds a better reason if one is broken
         raise InputError(
             f"algorithm '{algorithm.name}' is not linear in its state and gradient (or its numbers "
-            "overflow); only the reference engine of simulate can run it, not the fast one, "
-            "PyTorch or Flower"
+            "overflow); only the reference and network engines of simulate can run it, not the "
+            "fast one, PyTorch or Flower"
         ) from error
     return Linear(query=query[:S], update=tuple(update))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import shlex
 from dataclasses import replace
 from functools import cache
@@ -23,15 +24,23 @@ if TYPE_CHECKING:
     from fedac.experiments.summary import Band
 
 
+# Well-known methods, tuned roughly.
+QUICK = {
+    "methods": ["fedavg", "fedavgm", "fedadam", "scaffold", "fedac-i"], "local_steps": (8,),
+    "rounds": 50, "tries": 6, "repeats": 2,
+}  # fmt: skip
+
+
 @click.command("compare", cls=options.Command)
 @options.spec_options(COMPARE)
 @options.folder_option("Keep all runs here, and write figure, tables and report.")
 @options.jobs_option
+@click.option("--quick", is_flag=True, help="A first answer: few methods, tries, seeds and rounds.")
 @options.on_ray_options()
 @options.json_option("Print one JSON object; nulls where the target was not reached.")
 @click.pass_context
 def compare_command(
-    ctx: click.Context, /, *, out: Path | None, as_json: bool, **given: Any
+    ctx: click.Context, /, *, out: Path | None, as_json: bool, quick: bool, **given: Any
 ) -> None:
     """Find the best method for your data and network.
 
@@ -49,6 +58,8 @@ def compare_command(
     require_where(**where)
     spelled = replace(COMPARE, spell=command_option)
     values = options.read_values(COMPARE, given)
+    if quick:
+        values = {**QUICK, **{name: v for name, v in values.items() if v is not None}}
     question = Question.ask(values, spelled)
     with console.download_bar(question.spec.dataset) as show:
         data, test = load_data(question.spec, show)
@@ -60,7 +71,12 @@ def compare_command(
         if added:
             console.notice(f"'{out}' already compares {', '.join(added)}: they stay in the table")
     study = Study(question, data, test)
-    console.notice_targets(data, study.task.loss)
+    linear = question.spec.model is None
+    console.notice_targets(data, study.task.loss, intercept=question.spec.intercept or not linear)
+    if study.task.objective.is_network:
+        cores = where["jobs"] or os.cpu_count() or 1
+        spent = console.duration(study.estimate(cores))
+        console.notice(f"this takes up to {spent}: fewer methods, --rounds or --tries are faster")
     with open_store(out) as store, console.stoppable("compare", store if out else None):
         found = answer_with_bars(study, store, **where)
     console.notice_disguised(found.disguised, found.runs)
@@ -114,11 +130,12 @@ def _print_comparison(found: Comparison) -> None:
     spec, target, rows = found.spec, found.question.target, found.best_rows
     names = [name for name in METRIC_FORMATS if name != "loss"]
     tested = [name for name in names if any(name in row.metrics for row in rows)]
-    some = spec.participation != 1
+    some, what = spec.participation != 1, "F - F*" if spec.model is None else "training loss"
     notes = [
         f"Each method at its best K, after {spec.tries} tries for each K. Geometric mean of "
         f"{spec.repeats} fresh seeds; brackets: 90% prediction interval for the mean of "
-        f"another {spec.repeats}. F - F*: mean of the last {LAST:.0%} of the records."
+        f"another {spec.repeats}. {what[0].upper()}{what[1:]}: mean of the last {LAST:.0%} of the "
+        "records."
     ]
     has_server = any(row.server_step is not None for row in rows)
     has_mu = any(row.mu is not None for row in rows)
@@ -143,7 +160,7 @@ def _print_comparison(found: Comparison) -> None:
             cells["rounds"] = written(row.rounds) if row.reached else missed
             cells["MB"] = written(row.megabytes) if row.reached else "-"
             cells["seconds"] = written(row.seconds) if row.reached else "-"
-        cells[f"F - F* within {found.budget}"] = scientific(row.suboptimality)
+        cells[f"{what} within {found.budget}"] = scientific(row.suboptimality)
         for name in tested:
             value = row.metrics.get(name)
             written_as = "-" if value is None else f"{value:{METRIC_FORMATS[name]}}"

@@ -59,10 +59,13 @@ def notice_compiling() -> None:
     notice("compiling the simulator for this kind of problem, once; this takes up to a minute")
 
 
-def notice_targets(data: Dataset, loss: str) -> None:
-    """Print how the targets are interpreted, unless the classes are -1 and +1."""
-    from fedac.data.tables import scale_spread
-    from fedac.objectives.losses import describe_target
+def notice_targets(data: Dataset, loss: str, *, intercept: bool) -> None:
+    """Print how the targets are interpreted, unless the classes are -1 and +1.
+
+    Advise on options that the data need.
+    """
+    from fedac.data.tables import has_constant_column, scale_spread
+    from fedac.objectives.losses import describe_target, targets_of
 
     if data.classes != (-1.0, 1.0):
         column = f", column '{data.columns.target}'" if data.columns and data.columns.target else ""
@@ -70,6 +73,10 @@ def notice_targets(data: Dataset, loss: str) -> None:
     spread = scale_spread(data)
     if spread > MUCH_WIDER:
         notice(f"a column is {spread:.2g} times as wide as most others: try --standardize")
+    y = targets_of(data, loss)
+    far = loss in ("least-squares", "huber", "poisson") and abs(y.mean()) > y.std()
+    if far and not intercept and not has_constant_column(data):
+        notice(f"the targets are far from 0, {y.mean():.3g} on average: try --intercept")
 
 
 def duration(seconds: float) -> str:

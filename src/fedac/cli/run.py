@@ -32,7 +32,10 @@ RUN = OptionSet(
 )
 Advance = Callable[[int], object]
 # Metrics in tables, by name. Log loss is left out: it equals the loss.
-METRIC_FORMATS = {"loss": ".4e", "accuracy": ".4f", "auc": ".4f", "r2": ".4f", "mae": ".4g"}
+METRIC_FORMATS = {
+    "loss": ".4e", "accuracy": ".4f", "auc": ".4f", "r2": ".4f", "mae": ".4g", "top-5": ".4f",
+    "perplexity": ".4g",
+}  # fmt: skip
 
 
 @click.command("run", cls=options.Command)
@@ -58,10 +61,10 @@ def run_command(
     from fedac.experiments.workload import load_data, make_workload, with_own_clients
     from fedac.federation.federation import minimized
     from fedac.federation.link import Link
-    from fedac.federation.schedule import Schedule
     from fedac.federation.spec import federation_name
     from fedac.simulation import SimulationInterrupted
     from fedac.simulation.problem import require_cluster, require_threads
+    from fedac.simulation.simulator import make_schedule
 
     require_threads(threads)
     require_cluster(on, engine)
@@ -71,12 +74,15 @@ def run_command(
         data, test = load_data(spec, show)
     spec = options.read_spec(RUN, with_own_clients(given, data))
     task = make_workload(spec, data, test)
-    console.notice_targets(data, task.loss)
+    networks = spec.model is not None  # they have their own intercepts
+    console.notice_targets(data, task.loss, intercept=spec.intercept or networks)
     federation = task.federation(spec)
     clients = federation.clients
-    f_star = _f_star(minimized(task.objective, clients, spec.weighting), spec.l2)
+    f_star = math.nan
+    if not task.objective.is_network:
+        f_star = _f_star(minimized(task.objective, clients, spec.weighting), spec.l2)
     runs = spec.expand()
-    schedule = Schedule.every(spec.local_steps, steps=spec.length)
+    schedule = make_schedule(spec, federation)
     in_rounds = [federation.queries(span) * len(runs) for span in schedule]
     interrupted = False
     algorithm, link = given["algorithm"] or spec.algorithm, Link.parse(spec.link)
@@ -87,6 +93,7 @@ def run_command(
         try:
             result = task.simulate(
                 runs, federation, engine=engine, threads=threads, on=on, callbacks=callbacks,
+                backend=spec.backend,
                 on_progress=advance, on_compile=console.notice_compiling,
             )  # fmt: skip
         except SimulationInterrupted as stop:

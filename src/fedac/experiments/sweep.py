@@ -139,7 +139,8 @@ def run_groups(
         raise SweepInterrupted(len(keys) - left, len(keys)) from None
     sweep.raise_failures()
     etas = {run.eta for runs in groups for run in runs}
-    beyond = sum(eta * task.objective.smoothness > 1 + 1e-12 for eta in etas)
+    L = getattr(task.objective, "smoothness", 0.0)
+    beyond = sum(eta * L > 1 + 1e-12 for eta in etas)
     return Summary(sweep.new, before, beyond, sum(map(task.disguised, groups)), keys)
 
 

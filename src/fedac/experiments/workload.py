@@ -16,13 +16,14 @@ from fedac.algorithms import Algorithm
 from fedac.algorithms.checks import fingerprint, is_fedavg
 from fedac.algorithms.parsing import find_algorithm
 from fedac.data import Clients, Dataset
+from fedac.data.dataset import REAL
 from fedac.data.registry import OnProgress, load_with_test
 from fedac.data.splits import as_clients
 from fedac.errors import InputError
 from fedac.federation.federation import Federation, make_federation, minimized, taking_part
 from fedac.federation.schedule import Decay
 from fedac.federation.spec import FULL, RunSpec, Spec
-from fedac.objectives import ConvexObjective, LeastSquares, Objective, optimum
+from fedac.objectives import LeastSquares, Objective, optimum
 from fedac.objectives.losses import choose_loss, objective_of, targets_of
 from fedac.objectives.metrics import METRICS
 from fedac.simulation import Result
@@ -93,7 +94,7 @@ class Cost:
 class Workload:
     """The objective, the clients, the algorithms and the test set of some runs."""
 
-    objective: ConvexObjective
+    objective: Any  # a ConvexObjective or a Network
     loss: str  # its name
     algorithms: dict[str, Algorithm]  # by name
     clients: dict[str, Clients]  # by the hash of their split; none for workers
@@ -120,15 +121,15 @@ class Workload:
             eta = decay.at(last) if decay else run.eta
             return is_fedavg(self.algorithms[run.algorithm], eta=eta, mu=run.mu or run.l2, K=run.K)
 
-        return sum(map(disguised, runs))
+        return 0 if self.objective.is_network else sum(map(disguised, runs))
 
     def minima(self, groups: Iterable[Group]) -> dict[tuple[str, str], float]:
         """Return F* of all runs, by the hash of their split and their weighting."""
         problems = {(group[0].split_hash, group[0].weighting) for group in groups}
         return {
-            (split, weighting): optimum(
-                minimized(self.objective, self.clients.get(split), weighting)
-            ).value
+            (split, weighting): 0.0  # losses of a network are shown as they are
+            if self.objective.is_network
+            else optimum(minimized(self.objective, self.clients.get(split), weighting)).value
             for split, weighting in problems
         }
 
@@ -172,8 +173,8 @@ class Workload:
         """Run some runs of one group."""
         # Tuning tries too large step sizes as well; the sweep's summary counts them.
         result = self.simulate(
-            runs, self.federation(runs[0]), quiet=True, threads=threads, on_progress=on_progress,
-            on_compile=on_compile,
+            runs, self.federation(runs[0]), quiet=True, backend=runs[0].backend, threads=threads,
+            on_progress=on_progress, on_compile=on_compile,
         )  # fmt: skip
         outcomes = [
             Outcome(
@@ -232,10 +233,15 @@ def split_of(spec: Spec) -> str | None:
 
 def make_workload(spec: Spec, data: Dataset, test: Dataset | None = None) -> Workload:
     """Build what the runs of a Spec need from data that is loaded."""
-    loss = choose_loss(data, spec.loss)
-    objective = objective_of(data, loss, l2=spec.l2, intercept=spec.intercept)
-    if test is not None:
-        test = replace(test, y=targets_of(test, loss))
+    loss = network_loss(data) if spec.model else choose_loss(data, spec.loss)
+    objective: Any
+    if spec.model:
+        given: Any = spec.model
+        objective = make_network(spec, data, test) if isinstance(given, str) else given
+    else:
+        objective = objective_of(data, loss, l2=spec.l2, intercept=spec.intercept)
+        if test is not None:
+            test = replace(test, y=targets_of(test, loss))
     algorithms = {each.name: each for each in map(find_algorithm, spec.several("algorithm"))}
     clients, splits = {}, {}
     if spec.workers is None:
@@ -249,10 +255,39 @@ def make_workload(spec: Spec, data: Dataset, test: Dataset | None = None) -> Wor
     return Workload(objective, loss, algorithms, clients, splits, test)
 
 
+def network_loss(data: Dataset) -> str:
+    """Return the loss of a network: by the kind of targets."""
+    return "mse" if data.kind == REAL else "cross-entropy"
+
+
+def make_network(spec: Spec, data: Dataset, test: Dataset | None) -> Objective:
+    """Build the network of a Spec for some data."""
+    from fedac.models import Factory
+    from fedac.objectives.network import Network
+
+    def inputs(data: Dataset) -> Any:
+        X = data.X if isinstance(data.X, np.ndarray) else data.X.toarray()
+        return X.astype(np.float32).reshape(len(X), *(data.row_shape or (data.n_features,)))
+
+    def targets(data: Dataset) -> Any:
+        if data.kind == REAL:
+            return data.y.astype(np.float32)
+        return np.maximum(data.y, 0).astype(np.int64)  # of two classes, -1 is the first
+
+    assert spec.model is not None
+    shape = data.row_shape or (data.n_features,)
+    return Network(
+        Factory(spec.model, shape, len(data.classes or ()) or 1), inputs(data), targets(data),
+        loss=network_loss(data), l2=spec.l2,
+        test=None if test is None else (inputs(test), targets(test)),
+    )  # fmt: skip
+
+
 def list_groups(spec: Spec, task: Workload, data: Dataset) -> list[Group]:
     """List the runs of a Spec in groups, those with few clients first."""
     found = {
         "dataset": data.name,
+        "model": None if spec.model is None else str(spec.model),
         "label": None,  # like the clients, perhaps an array; the hashes identify both
         "client": None,
         "loss": task.loss,
@@ -260,7 +295,7 @@ def list_groups(spec: Spec, task: Workload, data: Dataset) -> list[Group]:
         "rows_hash": rows_hash(data),
         "test": task.test.name if task.test else None,
         "test_hash": rows_hash(task.test) if task.test else "",
-        "mu": spec.mu or task.objective.strong_convexity,
+        "mu": spec.mu or getattr(task.objective, "strong_convexity", None),
     }
     algorithms = {name: find_algorithm(name) for name in spec.several("algorithm")}
     groups: dict[tuple[Any, ...], dict[str, RunSpec]] = {}
@@ -271,6 +306,9 @@ def list_groups(spec: Spec, task: Workload, data: Dataset) -> list[Group]:
             split_hash = task.splits[one.clients, one.split]
             clients = task.clients[split_hash]
             values |= {"M": len(clients), "split": clients.how, "split_hash": split_hash}
+        if one.epochs is not None:
+            K = task.federation(one).mean_steps
+            values |= {"local_steps": K, "steps": K * (one.rounds or 1)}
         # Different numbers may all mean full participation: it is the same run.
         if taking_part(one.participation, values["M"]) is None:
             values["participation"] = 1.0
@@ -312,6 +350,8 @@ def predict_cost(
 ) -> Cost:
     """Predict the time for runs of one group; proportions matter more than seconds."""
     run, n = runs[0], objective.n_samples
+    if objective.is_network:
+        return _network_cost(objective, runs)
     K, T = run.K, run.T
     rows = rows_per_step(run, n)
     X = getattr(objective, "X", None)
@@ -336,6 +376,23 @@ def predict_cost(
     # Short rounds are over before another thread is awake.
     shared = (steps if rows * K >= WORTH_A_THREAD else 0.0) + (losses if n >= WORTH_A_THREAD else 0)
     return Cost(alone + steps + losses - shared, shared)
+
+
+def _network_cost(network: Any, runs: Sequence[RunSpec]) -> Cost:
+    """Predict the time for runs of a network from the time of one step of one client."""
+    run, n = runs[0], network.n_samples
+    rows = n // run.M if run.batch == FULL else int(run.batch)
+    step = _step_seconds(network, max(1, rows))
+    clients = taking_part(run.participation, run.M) or run.M
+    records = 1 + math.ceil(run.T / max(run.K, run.record_every))
+    # A record passes all rows forward, at about a third of the cost of a gradient.
+    return Cost(len(runs) * step * (run.T * clients + records * n / max(1, rows) / 3))
+
+
+@lru_cache(maxsize=64)
+def _step_seconds(network: Any, rows: int) -> float:
+    seconds: float = network.step_seconds(rows)
+    return seconds
 
 
 def queries(run: Any, n: int) -> int:

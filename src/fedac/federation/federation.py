@@ -10,7 +10,7 @@ import numpy as np
 
 from fedac.data.clients import Clients
 from fedac.errors import InputError
-from fedac.federation.sampling import clients_in, participants, sample_batch
+from fedac.federation.sampling import clients_in, epoch_order, participants, sample_batch
 from fedac.federation.schedule import Span
 from fedac.federation.spec import FULL, Spec
 from fedac.objectives.base import Objective, RowNumbers
@@ -35,6 +35,7 @@ class Federation:
     count: int | None = None  # clients in a round; None: all
     batch: int | None = 1  # rows per local step; None: all rows of the client
     weighting: str = "examples"
+    epochs: int | None = None  # passes of a client through its rows in a round, instead of K steps
 
     @property
     def taking_part(self) -> int:
@@ -101,8 +102,52 @@ class Federation:
             total = total + objective.stochastic_gradients(W, others)
         return total / self.batch if self.batch > 1 else total
 
+    def steps(self, members: RowNumbers, this_round: Span) -> RowNumbers:
+        """Return the number of local steps of each of these clients in a round."""
+        if self.epochs is None:
+            return np.full(len(members), this_round.gap)
+        sizes = self.sizes(members)
+        return self.epochs * -(-sizes // (sizes if self.batch is None else self.batch))
+
+    @property
+    def mean_steps(self) -> int:
+        """K of a round of epochs: the weighted mean of the clients' steps, rounded up."""
+        everyone = np.arange(self.M)
+        mean = self.weights(everyone) @ self.steps(everyone, Span(0, 0, 1))
+        return int(np.ceil(mean - 1e-9))
+
+    def batches(self, members: RowNumbers, this_round: Span) -> RowNumbers | list[list[RowNumbers]]:
+        """Return the rows of every step of each of these clients, by client and step.
+
+        An array if all steps have the same number of rows, else lists.
+        """
+        if self.epochs is not None:
+            return [self._epochs_of(m, this_round.number) for m in members.tolist()]
+        steps = range(this_round.t, this_round.t + this_round.gap)
+        if self.batch is None:
+            everything = np.arange(self.n)
+            own = self.clients.rows_of if self.clients is not None else lambda m: everything
+            return [[own(m)] * len(steps) for m in members.tolist()]
+        sizes = self.sizes(members)[:, None]
+        drawn = sample_batch(self.seed, members[:, None], steps, sizes, self.batch)
+        if self.clients is None:
+            return drawn
+        return np.asarray(self.clients.rows[self.clients.bounds[members][:, None, None] + drawn])
+
+    def _epochs_of(self, m: int, r: int) -> list[RowNumbers]:
+        """Return the batches of a client in a round of epochs: every row once per epoch."""
+        assert self.epochs is not None
+        rows = np.arange(self.n) if self.clients is None else self.clients.rows_of(m)
+        batch, found = self.batch or len(rows), []
+        for epoch in range(r * self.epochs, (r + 1) * self.epochs):
+            order = rows[epoch_order(self.seed, m, epoch, len(rows))]
+            found += [order[first : first + batch] for first in range(0, len(rows), batch)]
+        return found
+
     def queries(self, this_round: Span) -> int:
         """Return the number of single-row gradients that one run takes in a round."""
+        if self.epochs is not None:
+            return int(self.sizes(self.members(this_round.number)).sum()) * self.epochs
         if self.batch is not None:
             return self.taking_part * self.batch * this_round.gap
         if self.clients is None:  # all have the same rows: count one worker
@@ -126,7 +171,7 @@ def make_federation(objective: Objective, spec: Spec, clients: Clients | None) -
     count, batch = taking_part(spec.participation, M), batch_size(spec.batch)
     return Federation(
         M=M, n=objective.n_samples, seed=spec.seed, clients=clients, count=count, batch=batch,
-        weighting=spec.weighting,
+        weighting=spec.weighting, epochs=spec.epochs,
     )  # fmt: skip
 
 

@@ -20,6 +20,7 @@ GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _FIRST = np.uint64(0xBF58476D1CE4E5B9)
 _SECOND = np.uint64(0x94D049BB133111EB)
 _PARTICIPATION = np.uint64(0xD1B54A32D192ED03)  # any odd number with no pattern
+_EPOCHS = np.uint64(0xA0761D6478BD642F)  # likewise
 _30, _27, _31 = np.uint64(30), np.uint64(27), np.uint64(31)
 
 
@@ -58,11 +59,11 @@ def sample_index(
 
 
 def sample_batch(
-    seed: int, m: npt.ArrayLike, t: int, n: npt.ArrayLike, batch: int
+    seed: int, m: npt.ArrayLike, t: npt.ArrayLike, n: npt.ArrayLike, batch: int
 ) -> npt.NDArray[np.int64]:
-    """Return the `batch` rows that each worker m draws at step t, with replacement, from n.
+    """Return the `batch` rows that workers m draw at steps t, with replacement, from n.
 
-    The result has one more axis than m and n. With batch=1 it draws the same rows as
+    The result has one more axis than m, t and n. With batch=1 it draws the same rows as
     `sample_index`.
 
     Examples
@@ -71,8 +72,29 @@ def sample_batch(
     array([[80, 90, 98],
            [15, 32, 42]])
     """
-    draws = np.uint64(t) * np.uint64(batch) + np.arange(batch, dtype=np.uint64)
+    first = np.asarray(t).astype(np.uint64)[..., None] * np.uint64(batch)
+    draws = first + np.arange(batch, dtype=np.uint64)
     return sample_index(seed, np.asarray(m)[..., None], draws, np.asarray(n)[..., None])
+
+
+def epoch_order(seed: int, m: int, epoch: int, n: int) -> npt.NDArray[np.int64]:
+    """Return the order in which client m visits its n rows in an epoch.
+
+    Examples
+    --------
+    >>> epoch_order(1, 0, 0, 5), epoch_order(1, 0, 1, 5)
+    (array([4, 3, 2, 0, 1]), array([1, 0, 2, 4, 3]))
+    """
+    with np.errstate(over="ignore"):
+        key = worker_key(np.array([seed], np.uint64) ^ _EPOCHS, np.uint64(m))
+        draws = mix(mix(key + np.uint64(epoch) * GOLDEN) + np.arange(n, dtype=np.uint64) * GOLDEN)
+    return np.asarray(np.argsort(draws, kind="stable"), np.int64)
+
+
+def client_keys(seed: int, m: npt.ArrayLike, r: int, k: int) -> npt.NDArray[np.int64]:
+    """Return a random key for local step k of each client m in round r, from 0 to 2^31 - 1."""
+    step = np.uint64(r) << np.uint64(32) | np.uint64(k)
+    return sample_index(seed ^ int(_EPOCHS), m, step, 2**31)
 
 
 def clients_in(share: float, N: int) -> int:

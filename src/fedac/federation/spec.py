@@ -82,6 +82,12 @@ class ProblemOptions:
     standardize: bool = _option(
         False, "Scale number columns to mean 0 and variance 1.", bool, stored=False, json=False
     )
+    model: str | None = _option(
+        None,
+        "Train a network instead of a linear model: softmax, mlp(128), cnn, char_gpt(2,64,64), or "
+        "your own function as module:name. Needs PyTorch.",
+        absent="", in_key=False, json=False,
+    )  # fmt: skip
     loss: str | None = _option(
         None,
         "logistic, softmax, least-squares, huber, poisson, squared-hinge, or your own class as "
@@ -97,10 +103,16 @@ class ProblemOptions:
     )
     precision: str = _option(
         "float32",
-        "Precision of local states: float32 or float64.",
-        words=("float32", "float64"),
+        "Precision of local states: float32 or float64; of networks also bfloat16 autocast.",
+        words=("float32", "float64", "bfloat16"),
         json=False,
     )
+    backend: str | None = _option(
+        None,
+        "Gradients of a network: batched, all clients at once, or loop, one by one (default: the "
+        "faster).",
+        words=("batched", "loop"), absent="", in_key=False, json=False,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,6 +165,11 @@ class MethodOptions:
         grid=True,
     )
     local_steps: int = _count(16, "Steps per round, K.", short="-K", grid=True, column="K")
+    epochs: int | None = _count(
+        None,
+        "Instead of local steps: passes of a client through its rows in a round (networks).",
+        grid=True, absent=0, json=False,
+    )  # fmt: skip
     eta: float = _option(0.5, "Step size.", float, grid=True, above=0)
     decay: str | None = _option(
         None,
@@ -326,7 +343,7 @@ def federation_name(run: Any) -> str:
     parts = []
     for name, option in (options_of(FederationOptions) | options_of(MethodOptions)).items():
         if option.absent is not ...:
-            value = getattr(run, name)
+            value = getattr(run, name, option.absent)
             usual = value is None or value == option.absent or str(value) == str(option.absent)
             text = f"{value:g}" if isinstance(value, float) else str(value)
             parts += [] if usual else [f"{name.replace('_', ' ')} {text}"]
@@ -390,9 +407,11 @@ SWEEP = OptionSet(
         "seed": {"most": LARGEST_STORED},
     },
 )  # fmt: skip
+# Defaults for networks, where a step costs a thousand times as much as one of a linear model.
+FOR_NETWORKS = {"l2": 0.0, "batch": 16, "local_steps": (8, 32), "rounds": 100}
 # Step sizes, mu and the length of a run follow from the tuning.
 COMPARE = OptionSet(
-    without=("name", "mu", "precision", "eta", "decay", "steps", "record_every"),
+    without=("name", "mu", "precision", "epochs", "eta", "decay", "steps", "record_every"),
     several=("algorithm", "local_steps", "wire"),
     names={"algorithm": "methods"},
     defaults={"algorithm": None, "clients": 100, "local_steps": (8, 32, 128), "rounds": 200},

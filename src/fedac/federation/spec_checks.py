@@ -20,7 +20,8 @@ from fedac.federation.compression import require_wire
 from fedac.federation.federation import taking_part
 from fedac.federation.link import as_link
 from fedac.federation.schedule import Decay, Schedule
-from fedac.federation.spec import FLOAT32, FULL, Option, OptionSet, Spec
+from fedac.federation.spec import FLOAT32, FOR_NETWORKS, FULL, Option, OptionSet, Spec
+from fedac.models import find_model
 from fedac.objectives.losses import find_loss
 from fedac.validate import (
     NO_L1,
@@ -95,6 +96,12 @@ def _defaults(options: OptionSet, values: Mapping[str, Any]) -> dict[str, Any]:
         defaults.pop("steps", None)
     if values.keys() & {"clients", "split", "client"}:
         defaults.pop("workers", None)
+    if values.get("model") is not None:
+        # A command with one value of K has its own defaults of K and rounds.
+        tuned = "local_steps" in options.defaults
+        defaults |= (
+            FOR_NETWORKS if tuned else {name: FOR_NETWORKS[name] for name in ("l2", "batch")}
+        )
     split = values.get("split", "iid")
     # A file of client names also determines their number.
     named = values.keys() & {"workers", "client"}
@@ -165,6 +172,32 @@ def rule(*names: str) -> Callable[[Rule], Rule]:
     return register
 
 
+@rule("model", "loss", "intercept")
+def _network_has_its_own(one: Any, spelled: Spelled) -> None:
+    if one.model is None:
+        return
+    if isinstance(one.model, str):  # not the network itself
+        find_model(one.model)
+    for name in ("loss", "intercept"):
+        if getattr(one, name):
+            raise InputError(
+                f"{spelled(name)} is for linear models: omit it, or omit {spelled('model')}; a "
+                "network learns classes with cross-entropy, and numbers with mse"
+            )
+
+
+@rule("epochs", "model")
+def _epochs_need_a_network(one: Any, spelled: Spelled) -> None:
+    if one.epochs is not None and one.model is None:
+        raise InputError(f"{spelled('epochs')} is for networks: add {spelled('model')}")
+
+
+@rule("precision", "model")
+def _autocast_needs_a_network(one: Any, spelled: Spelled) -> None:
+    if one.precision == "bfloat16" and one.model is None:
+        raise InputError(f"{spelled('precision')} bfloat16 is for networks; use float32 or float64")
+
+
 @rule("loss")
 def _loss_exists(one: Any, spelled: Spelled) -> None:
     if one.loss is not None:
@@ -229,6 +262,12 @@ def _messages_differ(one: Any, spelled: Spelled) -> None:
             "with full batches all workers are the same, so their messages cannot differ by "
             f"rounding: use {spelled('clients')}, or omit {spelled('wire')} {one.wire}"
         )
+
+
+@rule("epochs", "steps", "rounds")
+def _epochs_need_rounds(one: Any, spelled: Spelled) -> None:
+    if one.epochs is not None and one.rounds is None:
+        raise InputError(f"{spelled('epochs')} needs {spelled('rounds')}, the length of the run")
 
 
 @rule("local_steps", "steps", "rounds")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from functools import cached_property
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -35,6 +35,8 @@ class Objective(ABC):
 
     dim: int
     n_samples: int
+    is_network: ClassVar[bool] = False  # asked before anything imports PyTorch
+    averaged_buffers: int = 0  # numbers besides the parameters that the server averages
 
     @abstractmethod
     def value(self, w: Array) -> float:
@@ -51,6 +53,10 @@ class Objective(ABC):
     @abstractmethod
     def fingerprint(self) -> str:
         """Return a hash of everything that determines F."""
+
+    def start(self, seed: int) -> Array:
+        """Return w_0 (default: the start of the published runs)."""
+        return np.random.RandomState(1).randn(self.dim)
 
     def weighted(self, weights: Array) -> Self:
         """Return F with its rows weighted in proportion to `weights`."""

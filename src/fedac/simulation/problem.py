@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -79,13 +79,18 @@ class Problem:
     mu: float = 0.0  # that the lanes were coupled with
     on: str | None = None  # the kind of cluster to run on
     live: bool = False  # whether callbacks need every record immediately
+    # Of the network engine: how it runs, and on what.
+    backend: str | None = None
+    compile: bool = False
+    device: str | None = None
+    chunk: int | None = None  # clients at once
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """Server state of one lane after a round; the last one if the lane diverged.
 
-    An engine that evaluates many lanes at once also sets `loss`, F of the lane's output.
+    An engine that evaluates lanes itself also sets `loss`, F of the lane's output, and `metrics`.
     """
 
     lane: int
@@ -93,18 +98,20 @@ class Snapshot:
     state: ArrayState
     diverged: bool = False
     loss: float | None = None
+    metrics: Mapping[str, float] | None = None  # if the engine evaluates them
+    buffers: Array | None = None  # of a network, where they change in training
 
 
 # Somewhat more threads than cores are fine; thousands are a typo.
 THREADS_PER_CORE = 16
 CLUSTERS = ("ray",)
-PRECISIONS = ("float32", "float64")
+PRECISIONS = ("float32", "float64", "bfloat16")
 
 
-def start_point(objective: Objective, start: npt.ArrayLike | None) -> Array:
-    """Return w_0 (default: the start of the published runs)."""
+def start_point(objective: Objective, start: npt.ArrayLike | None, seed: int = 1) -> Array:
+    """Return w_0 (default: the objective's own)."""
     if start is None:
-        return np.random.RandomState(1).randn(objective.dim)
+        return objective.start(seed)
     w_0 = as_numbers("start", start).copy()
     if w_0.shape != (objective.dim,) or np.abs(w_0).max(initial=0) > DIVERGED:
         raise InputError(

@@ -25,6 +25,7 @@ from fedac.validate import Array, look_up
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
+    from torch import nn
 
 
 Edge = Literal["smallest", "largest"]
@@ -38,8 +39,8 @@ def edge_of(eta: float, smallest: float, largest: float) -> Edge | None:
 
 
 def metric_column(metric: str) -> str:
-    """Return the column of a metric on the test set: ``test_log_loss``."""
-    return f"test_{metric.replace('-', '_')}"
+    """Return the column of a metric on the test set, or over clients: ``test_log_loss``."""
+    return ("" if metric.startswith("client-") else "test_") + metric.replace("-", "_")
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -84,6 +85,7 @@ class Run:
     bytes_up: int
     bytes_down: int
     minibatch: bool
+    buffers: Array | None = None
 
     @property
     def test_loss(self) -> Array:
@@ -131,6 +133,7 @@ class Result:
     federation: Federation
     wire: str
     engine: str
+    backend: str | None  # of the network engine
     runs: tuple[Run, ...]
     gradient_queries: int
     seconds: float
@@ -237,6 +240,15 @@ class Result:
             taking_part=self.federation.taking_part,
         )  # fmt: skip
 
+    def module(self, run: Run) -> nn.Module:
+        """Return the trained module of a run of a network, in evaluation mode."""
+        if not self.objective.is_network:
+            raise InputError(
+                f"only a run of a network has a module; that of {self.objective!r} has run.w"
+            )
+        found: nn.Module = self.objective.module_of(run.w, run.buffers)  # type: ignore[attr-defined]
+        return found
+
     def suboptimality(self, run: Run) -> Array:
         """Return loss - F* at each record of a run; NaN if the objective has no minimum."""
         return run.loss - self.f_star
@@ -334,6 +346,8 @@ class Recorder:
         """Record the snapshots of one synchronization."""
         for snapshot in snapshots:
             self._diverged[snapshot.lane] = snapshot.diverged
+            if snapshot.metrics is not None:
+                self._metrics = tuple(snapshot.metrics)
         alive = [snapshot for snapshot in snapshots if not snapshot.diverged]
         losses = [self._loss_of(snapshot) for snapshot in alive]
         finite = [(s, F) for s, F in zip(alive, losses, strict=True) if math.isfinite(F)]
@@ -343,7 +357,8 @@ class Recorder:
             self._metrics = tuple(on_test)
         for place, (snapshot, loss) in enumerate(finite):
             self._last[snapshot.lane] = snapshot
-            tested = (float(values[place]) for values in on_test.values())
+            tested = [float(values[place]) for values in on_test.values()]
+            tested += (snapshot.metrics or {}).values()
             self._traces[snapshot.lane].append((snapshot.step, loss, *tested))
             if self.callbacks:
                 record = self._record(snapshot, loss)
@@ -389,7 +404,9 @@ class Recorder:
         steps, loss, *on_test = map(np.array, zip(*self._traces[index], strict=True))
         algorithm, federation = lane.algorithm, self.problem.federation
         dim, rounds = self.problem.objective.dim, self.problem.schedule.rounds
-        up = bytes_up(algorithm, dim, self.problem.wire)
+        # Averaged buffers of a network travel with its parameters, as float32.
+        with_buffers = 4 * self.problem.objective.averaged_buffers
+        up = bytes_up(algorithm, dim, self.problem.wire) + with_buffers
         sent = megabytes_sent(up, rounds, present=federation.taking_part, M=federation.M)
         return Run(
             algorithm=algorithm.name,
@@ -404,6 +421,7 @@ class Recorder:
             w=self._output(last),
             megabytes_per_worker=sent,
             bytes_up=up,
-            bytes_down=bytes_down(algorithm, dim),
+            bytes_down=bytes_down(algorithm, dim) + with_buffers,
             minibatch=algorithm.minibatch,
+            buffers=last.buffers,
         )

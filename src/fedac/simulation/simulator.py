@@ -33,9 +33,9 @@ from fedac.validate import Array, refuse_keywords, require_positive
 
 # Problem, algorithms, step sizes and clients may be objects, which enter as they are.
 OPTIONS = OptionSet(
-    without=("dataset", "label", "standardize", "loss", "l2", "intercept", "clients", "split",
-             "client", "split_seed", "algorithm", "eta", "decay", "test", "test_clients", "link",
-             "target", "budget", "tries", "repeats"),
+    without=("dataset", "label", "standardize", "model", "backend", "loss", "l2", "intercept",
+             "clients", "split", "client", "split_seed", "algorithm", "eta", "decay", "test",
+             "test_clients", "link", "target", "budget", "tries", "repeats"),
     names={"workers": "M", "local_steps": "K", "steps": "T"},
     # The command has these limits only to catch typos.
     overrides={name: {"most": None} for name in ("workers", "local_steps", "steps", "rounds")},
@@ -43,7 +43,6 @@ OPTIONS = OptionSet(
 # Keywords of other libraries, and ours.
 LOAD = "use fedac.load(data, target=..., standardize=...)"
 MOMENTUM = "use a method that has it, such as 'fedavgm' or 'fedavg+nesterov(1,0.9)'"
-EPOCHS = "use K, the local steps of a round: one epoch is (rows of the client) / batch steps"
 INSTEAD = {
     "lr": "eta", "learning_rate": "eta", "step_size": "eta", "batch_size": "batch",
     "local_steps": "K", "steps": "T", "iterations": "T", "num_steps": "T", "n_rounds": "rounds",
@@ -51,8 +50,8 @@ INSTEAD = {
     "n_clients": "clients", "num_clients": "clients", "client": "clients", "split": "clients",
     "fraction_fit": "participation", "fraction": "participation", "weight_decay": "l2",
     "random_state": "seed", "methods": "algorithm", "optimizer": "algorithm",
-    "label": LOAD, "target": LOAD, "standardize": LOAD, "momentum": MOMENTUM, "epochs": EPOCHS,
-    "local_epochs": EPOCHS, "l1": "l2, because L1 needs a proximal step, which no method has yet",
+    "label": LOAD, "target": LOAD, "standardize": LOAD, "momentum": MOMENTUM,
+    "local_epochs": "epochs", "l1": "l2, because L1 needs a proximal step, which no method has yet",
 }  # fmt: skip
 StepSizes = float | Decay | Sequence[float | Decay]
 
@@ -71,6 +70,7 @@ def simulate(
     *,
     M: int | None = None,
     K: int | Schedule | None = None,
+    epochs: int | None = None,
     T: int | None = None,
     rounds: int | None = None,
     eta: StepSizes | Mapping[str, StepSizes] | None = None,
@@ -92,6 +92,9 @@ def simulate(
     engine: str | None = None,
     precision: str = "float32",
     threads: int | None = None,
+    backend: str | None = None,
+    compile: bool = False,  # noqa: A002 - as in PyTorch
+    device: str | None = None,
     on: str | None = None,
     on_progress: Callable[[int], object] = lambda queries: None,
     on_compile: Callable[[], object] = lambda: None,
@@ -104,9 +107,9 @@ def simulate(
     Parameters
     ----------
     objective : Objective or data
-        The function to minimize. Or anything that `fedac.load` takes: a `Dataset`, a table, a pair
-        (X, y), a file, a name. Then the loss follows from the targets: two classes logistic, more
-        softmax, numbers least-squares.
+        The function to minimize, such as a `Network`. Or anything that `fedac.load` takes: a
+        `Dataset`, a table, a pair (X, y), a file, a name. Then the loss follows from the targets:
+        two classes logistic, more softmax, numbers least-squares.
     algorithm : str, Algorithm, or several
         Names such as "fedac-i" or "fedac-i+cv+nesterov(1,0.3)" (see docs/algorithms.md), or your
         own `Algorithm`. Values separated by ``|``, as in "fedavg+nesterov(1,0.5|0.9)", make a run
@@ -116,6 +119,10 @@ def simulate(
         clients are known.
     K : int or Schedule
         Local steps per round. A `Schedule` has irregular rounds and determines T.
+    epochs : int
+        Networks only, instead of K: passes of every client through its rows in a round, in an order
+        that differs from epoch to epoch. A client with more rows takes more steps. Couplings such
+        as FedAc's, records and T count the mean number of steps, weighted and rounded up.
     T : int
         Steps per worker, a multiple of K.
     rounds : int
@@ -139,10 +146,12 @@ def simulate(
     wire : "float32" or "bfloat16" or "int8"
         Format of messages to the server (see `fedac.wire`). "float32" does not round anything.
     mu : float, optional
-        Strong-convexity estimate for the coupling. Default: the objective's own. If eta mu K >= 1,
+        Strong-convexity estimate for the coupling. Default: the objective's own; a network has
+        none, so FedAc needs it there, and it is tuned like a step size. If eta mu K >= 1,
         FedAc degenerates to FedAvg, with a warning.
     start : array, optional
-        w_0. Default: ``RandomState(1).randn(d)``, as in the published runs.
+        w_0. Default: ``RandomState(1).randn(d)``, as in the published runs; for a network its own
+        parameters.
     seed : int
         Seed of the draws.
     test : Dataset or (X, y), optional
@@ -161,14 +170,23 @@ def simulate(
         Default: about eight records.
     callbacks : sequence of callables
         Each is called with a `Record` at every record (see `fedac.theory.tracing`).
-    engine : "fast" or "reference", optional
-        Default: the fast engine, unless the objective or an algorithm needs the reference engine;
-        then a `SlowEngineWarning` gives the reason.
-    precision : "float32" or "float64"
-        Precision of local states in the fast engine; averages are always float64.
+    engine : "fast", "network" or "reference", optional
+        Default: the network engine for networks. Otherwise the fast engine, unless the objective or
+        an algorithm needs the reference engine; then a `SlowEngineWarning` gives the reason.
+    precision : "float32", "float64" or "bfloat16"
+        Precision of local states; averages are always float64. "bfloat16": networks only, float32
+        with bfloat16 autocast in the forward pass.
     threads : int, optional
-        Threads of the fast engine, at most 16 per core. Default: ``NUMBA_NUM_THREADS``, else all
-        cores. Results do not depend on it.
+        Threads, at most 16 per core. Default: ``NUMBA_NUM_THREADS``, else all cores. Results of the
+        fast engine do not depend on it. Small networks use one thread in any case.
+    backend : "batched" or "loop", optional
+        How a network computes gradients: all clients at once, or one by one. Default: the faster,
+        by timing a few steps; the result names it.
+    compile : bool
+        Compile the batched back end of a network with `torch.compile`: seconds to minutes first,
+        then up to twice as fast.
+    device : str, optional
+        Of a network, such as "cuda" or "mps". Default: "cpu".
     on : "ray", optional
         Distribute the workers of every round over all nodes of a Ray cluster: the connected one,
         the one at ``RAY_ADDRESS``, or a Ray started on this machine. Every node uses all its cores
@@ -212,19 +230,29 @@ def simulate(
     (2, LeastSquares(3 rows, 1 columns, l2=0))
     """
     refuse_keywords("simulate", others, INSTEAD)
-    if K is None or eta is None:
-        raise InputError(f"{'K' if K is None else 'eta'} is missing")
+    if eta is None or (K is None and epochs is None):
+        raise InputError(f"{'eta' if eta is None else 'K'} is missing")
     if isinstance(objective, Objective):
         data = {"loss": loss, "l2": l2, "test_clients": test_clients}
         data |= {"intercept": True} if intercept else {}
         if unused := [name for name, value in data.items() if value is not None]:
             raise InputError(f"{unused[0]} needs data instead of an objective, which has its own")
+        if clients is None and M is None:
+            clients = getattr(objective, "clients", None)
         found = None if clients is None else as_clients(clients, objective, M)
+        if precision == "bfloat16" and not objective.is_network:
+            raise InputError("precision='bfloat16' is for networks; use float32 or float64")
+        if test is not None and objective.is_network:
+            objective = objective.tested_on(test)  # type: ignore[attr-defined]
     else:
         objective, found, test = _from_data(
             objective, loss, {"l2": Spec.l2 if l2 is None else l2, "intercept": intercept},
             {"clients": clients, "number": M, "test": test, "test_clients": test_clients},
         )  # fmt: skip
+    for name, value in {"epochs": epochs, "backend": backend, "device": device}.items():
+        if value is not None and not objective.is_network:
+            instead = "; use K, the local steps of a round" if name == "epochs" else ""
+            raise InputError(f"{name} is for networks (fedac.Network){instead}")
     schedule = K if isinstance(K, Schedule) else None
     if schedule is not None and T not in (None, schedule.T):
         raise InputError(f"T={T} contradicts the schedule, which ends after {schedule.T} steps")
@@ -238,17 +266,20 @@ def simulate(
         given["record_every"] = record_every
     needed = ["workers"] if found is None else []
     if schedule is None:
-        given |= {"K": K, "T": T, "rounds": rounds}
+        given |= {"K": K, "T": T, "rounds": rounds, "epochs": epochs}
+        given = {name: v for name, v in given.items() if name != "K" or v is not None}
         needed += ["steps"] if rounds is None else []
+    elif epochs is not None:
+        raise InputError("epochs and a Schedule both give the steps of a round: use one")
     spec = check_spec(replace(OPTIONS, needed=tuple(needed)), given)
-    if schedule is None:
-        schedule = Schedule.every(spec.local_steps, steps=spec.length)
+    federation = make_federation(objective, spec, found)
+    schedule = schedule or make_schedule(spec, federation)
     if record_every is None:
         spec = replace(spec, record_every=max(1, schedule.T // 8))
     problem = make_problem(
-        spec, objective, make_federation(objective, spec, found), _pairs(algorithm, eta),
-        schedule=schedule, start=start, on_progress=on_progress, on_compile=on_compile,
-        threads=threads, on=on,
+        spec, objective, federation, _pairs(algorithm, eta), schedule=schedule, start=start,
+        on_progress=on_progress, on_compile=on_compile, threads=threads, on=on, backend=backend,
+        compile=compile, device=device,
     )  # fmt: skip
     warn_about(problem)
     return run_problem(problem, engine=engine, callbacks=callbacks, test=test)
@@ -268,6 +299,14 @@ def _from_data(
     return objective_of(data, loss, **model), None if workers else data.clients, test
 
 
+def make_schedule(spec: Spec, federation: Federation) -> Schedule:
+    """Return the schedule of a Spec; with epochs, K is the mean number of steps."""
+    if spec.epochs is None:
+        return Schedule.every(spec.local_steps, steps=spec.length)
+    K = federation.mean_steps
+    return Schedule.every(K, steps=K * (spec.rounds or spec.length // K))
+
+
 def make_problem(
     spec: Spec,
     objective: Objective,
@@ -282,7 +321,7 @@ def make_problem(
 
     `how` are the fields of a `Problem` that do not belong to a Spec.
     """
-    schedule = schedule or Schedule.every(spec.local_steps, steps=spec.length)
+    schedule = schedule or make_schedule(spec, federation)
     objective = minimized(objective, federation.clients, federation.weighting)
     # A network has neither mu nor L.
     own: float = getattr(objective, "strong_convexity", 0.0)
@@ -292,7 +331,7 @@ def make_problem(
         lanes=tuple(_lane(spec, *pair, mu=mu, K=schedule.K) for pair in pairs),
         federation=federation,
         schedule=schedule,
-        start=start_point(objective, start),
+        start=start_point(objective, start, spec.seed),
         records=schedule.records(spec.record_every),
         wire=spec.wire,
         precision=spec.precision,
@@ -320,17 +359,17 @@ def run_problem(
 ) -> Result:
     """Run a problem on an engine, and collect its runs."""
     started: float | None = None
-    queries = 0
+    queries, on_progress = 0, problem.on_progress
 
     def count(made: int) -> None:
         nonlocal queries
         queries += made
-        problem.on_progress(made)
+        on_progress(made)
 
     for lane in problem.lanes:
         lane.algorithm.require_all(some=problem.federation.count is not None)
     _check_own_algorithms(problem.lanes, problem.start)
-    chosen, snapshots = start_engine(
+    chosen, problem, snapshots = start_engine(
         replace(problem, on_progress=count, live=bool(callbacks)), engine
     )
     recorder = Recorder(problem, callbacks, held_out(problem.objective, test))
@@ -342,6 +381,7 @@ def run_problem(
             federation=problem.federation,
             wire=problem.wire,
             engine=chosen,
+            backend=problem.backend,
             runs=recorder.runs(),
             gradient_queries=queries,
             seconds=0.0 if started is None else time.perf_counter() - started,
@@ -411,7 +451,7 @@ def _step_sizes(
 
 def held_out(objective: Objective, test: Dataset | tuple[Any, Any] | None) -> HeldOut | None:
     """Return the test rows, in the columns of the objective."""
-    if test is None:
+    if test is None or objective.is_network:  # a network has its own test rows
         return None
     if not isinstance(objective, DataObjective):
         raise InputError(f"test needs a linear model, not {type(objective).__name__}")

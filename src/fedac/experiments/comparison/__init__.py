@@ -12,6 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Never
 
+import numpy as np
+
 from fedac.data import Clients, Dataset
 from fedac.data.registry import load_with_test
 from fedac.data.splits import are_drawn
@@ -46,17 +48,18 @@ def compare(
     dataset: Any,
     methods: str | Iterable[str] = (),
     *,
+    model: str | None = None,
     label: Any = None,
     client: Any = None,
     standardize: bool = False,
-    K: int | Iterable[int] = (8, 32, 128),
-    rounds: int = 200,
+    K: int | Iterable[int] | None = None,
+    rounds: int | None = None,
     clients: Clients | npt.ArrayLike | str | None = None,
     split: str | None = None,
     split_seed: int = 0,
     workers: int | None = None,
     participation: float = 1.0,
-    batch: int | str = 1,
+    batch: int | str | None = None,
     weighting: str = "examples",
     wire: str | Iterable[str] = "float32",
     test: Any = None,
@@ -65,7 +68,7 @@ def compare(
     target: float | str | None = None,
     budget: str | None = None,
     loss: str | None = None,
-    l2: float = 1e-3,
+    l2: float | None = None,
     intercept: bool = False,
     tries: int = 20,
     seed: int = 1,
@@ -79,9 +82,12 @@ def compare(
 
     Parameters
     ----------
-    dataset : data
+    dataset : data or Network
         Anything that `fedac.load` takes: a registered name, a file, a table, a pair (X, y), a
-        `Dataset`.
+        `Dataset`. Or a `Network`, which has its own data and test rows.
+    model : str, optional
+        Train a network instead of a linear model: ``"mlp(128)"``, ``"cnn"`` or another of
+        `fedac.models`, or your own function as ``"module:name"``.
     label : str or array, optional
         The column of the targets, or the targets themselves, as ``target`` of `fedac.load`.
     client : str or array, optional
@@ -92,9 +98,9 @@ def compare(
         Any composition, and the baselines ``"lbfgs"`` and ``"agd"``. Default: the methods of
         docs/compare.md.
     K : int or several
-        Local steps per round.
+        Local steps per round. Default: 8, 32 and 128; for networks 8 and 32.
     rounds : int
-        Rounds of every run.
+        Rounds of every run. Default: 200; for networks 100.
     clients : int, str, Clients or array, optional
         Number of clients, each with its own rows; or, as in `simulate`, the clients themselves,
         their names, a column, a file or a split. Default: the data's own clients, if it has
@@ -107,7 +113,7 @@ def compare(
     workers : int, optional
         Instead of clients: M workers that draw from all rows.
     participation, batch, weighting
-        As in `simulate`.
+        As in `simulate`. Default of `batch`: 1; for networks 16.
     wire : str or several
         Wire formats of messages; every method is tuned for each.
     link : Link or str
@@ -127,7 +133,8 @@ def compare(
     loss : str, optional
         Loss by name. Default: follows from the targets.
     l2, intercept
-        Regularization strength, and whether to append a column of ones.
+        Regularization strength, and whether to append a column of ones. Default of `l2`: 0.001; for
+        networks 0.
     tries : int
         Settings tried for each method, K and wire: step sizes and, where a method has them, server
         steps, momentum and mu.
@@ -179,10 +186,15 @@ def compare(
         if split is not None:
             raise InputError(f"clients={clients!r} is a split already: omit split")
         split, clients, workers = clients, workers, None
+    network = dataset if getattr(dataset, "is_network", False) else None
+    if network is not None:
+        if test is not None:
+            network = network.tested_on(test)
+        model, dataset, test = network, _rows_of(network), None
     called = dataset.name if isinstance(dataset, Dataset) else "data"
     given = {
         "dataset": str(dataset) if isinstance(dataset, str | Path) else called, "loss": loss,
-        "l2": l2, "intercept": intercept, "methods": methods, "K": _several(K),
+        "model": model, "l2": l2, "intercept": intercept, "methods": methods, "K": _several(K),
         "rounds": rounds, "clients": clients, "split": split,
         "client": client if client is None or isinstance(client, str) else "given",
         "split_seed": split_seed, "workers": workers, "participation": participation,
@@ -190,6 +202,10 @@ def compare(
         "target": target, "budget": budget, "tries": tries, "seed": seed, "repeats": repeats,
         "test": test, "test_clients": test_clients,
     }  # fmt: skip
+    optional = ("K", "rounds", "batch", "l2")
+    given = {
+        name: value for name, value in given.items() if value is not None or name not in optional
+    }
     # Checked before the data is loaded, which may take minutes.
     own = with_own_clients(given, dataset) if isinstance(dataset, Dataset) else given
     spec = Question.ask(own, KEYWORDS).spec
@@ -201,6 +217,18 @@ def compare(
     study = Study(Question.ask(with_own_clients(given, data), KEYWORDS), data, held_out)
     with open_store(out) as store:
         return study.answer(store, jobs=jobs, on_progress=on_progress)
+
+
+def _rows_of(network: Any) -> Dataset:
+    """Return the targets of a network as a data set, by which its rows are split."""
+    labels = network.labels
+    y, classes = (
+        (labels, ()) if labels.dtype.kind == "f" else (labels, tuple(range(labels.max() + 1)))
+    )
+    name = type(network.module).__name__
+    return Dataset(
+        name, np.zeros((len(y), 1)), y.astype(np.float64), classes, clients=network.clients
+    )
 
 
 def _several(values: Any) -> Any:

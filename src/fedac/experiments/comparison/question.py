@@ -15,7 +15,7 @@ from fedac.algorithms.server import Momentum, SlowMo
 from fedac.data import Dataset
 from fedac.errors import InputError
 from fedac.experiments.comparison.baselines import BASELINES
-from fedac.experiments.workload import key_fingerprint
+from fedac.experiments.workload import key_fingerprint, network_loss
 from fedac.federation.federation import taking_part
 from fedac.federation.link import Link, as_link
 from fedac.federation.spec import COMPARE, LARGEST_COUNT, LARGEST_STORED, OptionSet, Spec
@@ -38,10 +38,16 @@ DEFAULT_METHODS = (
     "fedavg+cv+nesterov(1,0.9)", "fedac-i", "fedac-ii", "fedac-i+local",
     "fedac-i+local+nesterov(1,0.3)", "fedac-i+cv", "fedac-i+cv+nesterov(1,0.3)",
 )  # fmt: skip
+# For networks, which have no optimum for the baselines.
+NETWORK_METHODS = (
+    "mb-sgd", "fedavg", "fedprox(0.01)", "fedavgm", "diloco", "fedadam", "scaffold",
+    "fedavg+cv+nesterov(1,0.9)", "momentum(0.9)", "fedac-i", "fedac-i+local", "fedac-i+cv",
+    "adamw", "adamw+nesterov(0.7,0.9)",
+)  # fmt: skip
 # Every setting runs on the first seed, and the best settings on all of them.
 TUNING_SEEDS = 3
-# More records of a run would not show in a figure.
-MOST_RECORDS = 200
+# More records of a run would not show in a figure. One of a network costs a pass over all rows.
+MOST_RECORDS, MOST_NETWORK_RECORDS = 200, 50
 
 
 class Budget(NamedTuple):
@@ -172,9 +178,12 @@ class Question:
         spec = check_spec(options, {**given, methods: "fedavg"})
         M = spec.workers or spec.clients
         everybody = taking_part(spec.participation, M) is None if M else spec.participation == 1
-        typed = given.get(methods) or default_methods(everybody=everybody)
+        network = spec.model is not None
+        typed = given.get(methods) or default_methods(everybody=everybody, network=network)
         typed = [typed] if isinstance(typed, str) else typed
         baselines = tuple(dict.fromkeys(name for name in typed if name in BASELINES))
+        if baselines and network:
+            raise InputError(f"the baseline {baselines[0]} is for linear models; omit it")
         names = _spelled_once([name for name in typed if name not in BASELINES], options)
         if not names:
             raise InputError(
@@ -190,6 +199,7 @@ class Question:
             baselines=baselines,
         )
         tested = spec.test is not None or spec.test_clients is not None
+        tested = tested or getattr(spec.model, "test", None) is not None  # of a Network
         if question.target and question.target.metric != SUBOPTIMALITY and not tested:
             raise InputError(
                 f"the target {question.target} needs a test set: add {options.spelled('test')}, "
@@ -211,7 +221,9 @@ class Question:
 
     def on(self, data: Dataset) -> Question:
         """Return the question with what follows from the data: its loss, and its own clients."""
-        spec = replace(self.spec, loss=choose_loss(data, self.spec.loss))
+        network = self.spec.model is not None
+        loss = network_loss(data) if network else choose_loss(data, self.spec.loss)
+        spec = replace(self.spec, loss=loss)
         own = spec.client is not None or spec.test_clients is not None
         if own and data.clients is not None:
             spec = replace(spec, clients=len(data.clients), split=data.clients.how)
@@ -223,7 +235,8 @@ class Question:
 
     def rounds_between_records(self, K: int) -> int:
         """Return the number of rounds between two records of the loss."""
-        return math.ceil(self.rounds_of(K) / MOST_RECORDS)
+        most = MOST_RECORDS if self.spec.model is None else MOST_NETWORK_RECORDS
+        return math.ceil(self.rounds_of(K) / most)
 
     @property
     def fresh_seeds(self) -> tuple[int, ...]:
@@ -253,7 +266,8 @@ class Question:
         """The problem and the federation; results of another subject do not compare."""
         names = ("dataset", "loss", "l2", "workers", "clients", "split", "participation", "batch",
                  "weighting")  # fmt: skip
-        return {name: getattr(self.spec, name) for name in names}
+        model = {} if self.spec.model is None else {"model": str(self.spec.model)}
+        return {name: getattr(self.spec, name) for name in names} | model
 
     @property
     def held_out(self) -> dict[str, Any]:
@@ -262,8 +276,10 @@ class Question:
         return {"test": test, "test_clients": self.spec.test_clients}
 
 
-def default_methods(*, everybody: bool) -> tuple[str, ...]:
+def default_methods(*, everybody: bool, network: bool = False) -> tuple[str, ...]:
     """Return the methods for full or for partial participation."""
+    if network:
+        return NETWORK_METHODS
     methods = (*DEFAULT_METHODS, "scaffnew")
     some = tuple(name for name in methods if everybody or not get(name).everybody)
     return some + tuple(BASELINES)

@@ -296,7 +296,7 @@ def draw(comparison: Comparison) -> Drawing:
         panels = drawing.subplots(1, len(AXES), sharey=True)
         for ax, axis in zip(panels, AXES, strict=True):
             grey = draw_lines(comparison, ax, axis)
-        panels[0].set_ylabel("suboptimality")
+        panels[0].set_ylabel(comparison.measure)
         handles, labels = panels[0].get_legend_handles_labels()
         note = f"Lines: geometric mean of {comparison.spec.repeats} fresh seeds. Bands: range."
         if grey:

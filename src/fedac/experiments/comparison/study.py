@@ -48,6 +48,11 @@ SMALLEST, LARGEST = 2.0**-9, 2.0**3
 SMALLEST_MOVE, LARGEST_MOVE = 2.0**-10, 2.0**2
 MOMENTA = (0.3, 0.6, 0.8, 0.9, 0.95)
 MU_FACTORS = (1.0, 10.0, 100.0)
+# Of networks: step sizes around the best one of FedAvg in short runs, and mu likewise.
+NETWORK_ETAS = (2.0**-5, 2.0**3)
+NETWORK_MU_FACTORS = (0.01, 0.1, 1.0, 10.0)
+LADDER = 4.0 ** np.arange(-8, 3)
+LADDER_ROUNDS = 4
 # How often neighbours move closer: a factor of 4, 2, 1.4, 1.2, ...
 LEVELS = 8
 # Number of settings that reach the last tuning seed.
@@ -100,23 +105,24 @@ class Study:
         self.question = question.on(data)
         spec = self.question.spec
         self.task = make_workload(spec, data, test)
+        given: Any = spec.model
         self._model = describe_target(data, self.task.loss)
+        if given is not None:
+            self._model = f"{given!s}; {self.task.loss}" if isinstance(given, str) else repr(given)
         # All runs of a comparison share these fields.
         self._template = list_groups(spec, self.task, data)[0][0]
         self._clients = self.task.clients.get(self._template.split_hash)
         self._objective = minimized(self.task.objective, self._clients, spec.weighting)
         self._start = start_point(self._objective, None)
-        self._f_star = optimum(self._objective).value
-        self._mu = self._template.mu or self._objective.strong_convexity
-        self._test = held_out(self.task.objective, self.task.test)
+        self._test: Any = held_out(self.task.objective, self.task.test)
+        if self._objective.is_network:
+            self._f_star = 0.0  # losses are compared as they are
+            self._test = self._objective if self._objective.test is not None else None
+        else:
+            self._f_star = optimum(self._objective).value
         self._check_target()
-        distance = optimum(self._objective).w - self._start
-        self._tuner = Tuner(
-            tries=spec.tries,
-            smoothness=self._objective.smoothness,
-            mu=self._mu,
-            distance=float(np.sqrt(np.mean(distance**2))) or 1.0,
-        )
+        self._tuner = self._make_tuner()
+        self._mu = self._tuner.mu
         self._variants = [
             Variant(method, K, wire)
             for wire in spec.several("wire")
@@ -129,6 +135,54 @@ class Study:
         self._variants += [Variant(name, 1, FLOAT32) for name in question.baselines]
         self._curves: dict[tuple[Variant, Setting, int], Curve] = {}
         self._runs = self._disguised = 0
+
+    def _make_tuner(self) -> Tuner:
+        """Return the tuner: in units of the objective's constants, or by short runs."""
+        spec, F = self.question.spec, self._objective
+        if not F.is_network:
+            distance = optimum(F).w - self._start
+            return Tuner(
+                tries=spec.tries, smoothness=F.smoothness, etas=(SMALLEST, LARGEST),
+                mu=self._template.mu or F.strong_convexity,
+                distance=float(np.sqrt(np.mean(distance**2))) or 1.0,
+            )  # fmt: skip
+        eta = self._climb_ladder()
+        # With this mu, FedAc-I moves w by three times eta: neither FedAvg nor unstable.
+        mu = 0.1 / (eta * min(spec.several("local_steps")))
+        return Tuner(
+            tries=spec.tries, smoothness=1 / eta, mu=mu, etas=NETWORK_ETAS,
+            mu_factors=NETWORK_MU_FACTORS, distance=float(np.sqrt(np.mean(self._start**2))) or 1.0,
+        )  # fmt: skip
+
+    def _climb_ladder(self) -> float:
+        """Return the best step size of FedAvg in a few rounds, and choose the back end.
+
+        A network has no smoothness to start from.
+        """
+        K = min(self.question.spec.several("local_steps"))
+        rounds = max(LADDER_ROUNDS, self.question.rounds_of(K) // 20)
+        short = replace(
+            self._template, algorithm="fedavg", fingerprint="", local_steps=K, steps=K * rounds,
+            record_every=K * rounds,
+        )  # fmt: skip
+        runs = [replace(short, eta=float(eta)) for eta in LADDER]
+        found = self.task.simulate(
+            runs, self.task.federation(short), quiet=True, backend=short.backend,
+            on_progress=lambda queries: None, on_compile=lambda: None,
+        )  # fmt: skip
+        self._template = replace(self._template, backend=found.backend)
+        if found.best is None:
+            raise InputError(f"FedAvg diverges at every step size from {LADDER[0]:g} on: scale X")
+        return found.best.eta
+
+    def estimate(self, cores: int) -> float:
+        """Predict the seconds of all runs of a network on some cores."""
+        spec = self.question.spec
+        each = spec.tries + 2 * FINALISTS + spec.repeats
+        configs = [
+            self._config(v, Setting(v.method, eta=1.0), spec.seed) for v in self._variants
+        ]  # fmt: skip
+        return each * sum(self.task.seconds([config]) for config in configs) / cores
 
     def _check_target(self) -> None:
         """Refuse a target that does not fit the data, or that is reached at the start."""
@@ -258,7 +312,7 @@ class Study:
         return replace(
             self._template, algorithm=setting.algorithm.name, eta=setting.eta, seed=seed,
             fingerprint=key_fingerprint(setting.algorithm), wire=variant.wire,
-            mu=self._template.mu if factor == 1 else self._mu * factor,
+            mu=self._template.mu if factor == 1 and self._template.mu else self._mu * factor,
             local_steps=K, steps=K * question.rounds_of(K),
             record_every=K * question.rounds_between_records(K),
         )  # fmt: skip
@@ -397,6 +451,8 @@ class Tuner:
     smoothness: float
     mu: float
     distance: float
+    etas: tuple[float, float] = (SMALLEST, LARGEST)  # of the coarse grid, in units of 1/L
+    mu_factors: tuple[float, ...] = MU_FACTORS
 
     @property
     def stages(self) -> tuple[int, ...]:
@@ -421,7 +477,7 @@ class Tuner:
             return [setting for setting in coarse if self._accepts(setting, K)]
         known = {_rounded(setting) for setting in tried}
         found: list[Setting] = []
-        for setting in _neighbours(best, K):
+        for setting in _neighbours(best, K, self.mu_factors):
             if len(found) == count:
                 break
             if _rounded(setting) not in known:
@@ -432,7 +488,7 @@ class Tuner:
 
     def _coarse_grid(self, method: str) -> list[Setting]:
         n, eta = self.stages[0], 1 / self.smoothness
-        etas = (np.geomspace(SMALLEST, LARGEST, n) / self.smoothness).tolist()
+        etas = (np.geomspace(*self.etas, n) / self.smoothness).tolist()
         if ":" in method:  # user-defined: its server rule is not known here
             return [Setting(method, eta) for eta in etas]
         step, momentum = server_numbers(method)
@@ -450,13 +506,13 @@ class Tuner:
         return True
 
 
-def _neighbours(best: Setting, K: int) -> Iterator[Setting]:
+def _neighbours(best: Setting, K: int, mu_factors: tuple[float, ...]) -> Iterator[Setting]:
     """Yield the settings around one, the farthest first."""
     step, momentum = best.server_step, best.momentum
     for level in range(LEVELS):
         factor = 4.0 ** (0.5**level)  # the coarse grid is a factor of four, or more
         if level == 0 and needs_mu(best.algorithm, eta=best.eta, K=K):
-            for mu in reversed(_adjacent(MU_FACTORS, best.mu_factor)):
+            for mu in reversed(_adjacent(mu_factors, best.mu_factor)):
                 yield replace(best, mu_factor=mu)
         if step is not None:
             for times in (factor, 1 / factor):

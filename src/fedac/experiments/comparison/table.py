@@ -36,6 +36,7 @@ WHOLE_RUN = Budget(math.inf, "rounds")
 NO_BAND = Band(math.nan, math.nan, math.nan)
 # Costs within 0.1% are the same: on every seed, a few bytes more would make a method slower.
 SAME = 1.001
+LOSS = "training loss"
 # A verdict always mentions these, even if they do not win.
 WELL_KNOWN = ("fedavg", "fedac-i")
 # A longer list of methods would not be read.
@@ -211,7 +212,8 @@ class Comparison:
             who = f"{spec.clients or ''} clients, split {spec.split or 'iid'}".lstrip()
         if spec.participation != 1:
             who += f", participation {spec.participation:g}"
-        return f"{spec.dataset} ({self.model}), l2 = {spec.l2:g}: {who}"
+        l2 = f", l2 = {spec.l2:g}" if spec.l2 else ""
+        return f"{spec.dataset} ({self.model}){l2}: {who}"
 
     @cached_property
     def frame(self) -> pd.DataFrame:
@@ -262,12 +264,17 @@ class Comparison:
 
             ax = plt.figure(layout="constrained").add_subplot()
         grey = draw_lines(self, ax, against)
-        ax.set_ylabel("suboptimality")
+        ax.set_ylabel(self.measure)
         ax.set_title(self.title, fontsize="medium", wrap=True, parse_math=False)
         handles, labels = ax.get_legend_handles_labels()
         others = f"grey: {grey} other method{'s' * (grey > 1)}" if grey else None
         ax.legend(handles[::-1], labels[::-1], title=others)
         return ax
+
+    @property
+    def measure(self) -> str:
+        """What the suboptimality is: for a network, whose minimum is not known, the loss."""
+        return SUBOPTIMALITY if self.spec.model is None else LOSS
 
     @property
     def spec(self) -> Spec:
@@ -434,13 +441,39 @@ def sentences(comparison: Comparison) -> list[str]:
     edge = None if best.all_clients else edge_of(best.K, min(Ks), max(Ks))
     if edge:
         said.append(f"K = {best.K} is the {edge} tried: another may be better.")
+    if spec.model is not None and not best.diverged:
+        said.append(f"To run it: {hand_over(best)}.")
     return said
+
+
+def hand_over(row: Row) -> str:
+    """Return the line that runs a row's method in PyTorch, and the one in Flower."""
+    local, *others = row.algorithm.split("+")
+    numbers = f"lr={row.eta:.4g}, local_steps={row.K}"
+    if local.startswith("adamw"):  # PyTorch's own; its state stays in the process
+        server = f', server="{others[-1]}"' if others else ""
+        return (
+            f"optimizer = torch.optim.AdamW(model.parameters(), lr={row.eta:.4g}); "
+            f"fedac.torch.synchronize(optimizer, model, local_steps={row.K}{server})"
+        )
+    mu = "" if row.mu is None else f", mu={row.mu:.4g}"
+    if local.startswith("mb-"):
+        return (
+            f'fedac.flower.LocalStrategy("fedavg", eta={row.eta:.4g}, local_steps=1), big batches'
+        )
+    return (
+        f'fedac.torch.LocalOptimizer(model.parameters(), "{row.algorithm}", {numbers}{mu}), then '
+        f'synchronize; or fedac.flower.LocalStrategy("{row.algorithm}", eta={row.eta:.4g}, '
+        f"local_steps={row.K}{mu})"
+    )
 
 
 def _winner(comparison: Comparison) -> list[str]:
     """Name the best method, and the methods that the seeds cannot separate from it."""
     best, repeats = comparison.rows[0], comparison.spec.repeats
     won = f"came closest to the optimum within {comparison.budget}"
+    if comparison.measure == LOSS:
+        won = f"has the smallest training loss within {comparison.budget}"
     result = _suboptimality(best, comparison)
     target = comparison.question.target
     if best.reached and target is not None:
@@ -489,7 +522,8 @@ def _compared(row: Row, comparison: Comparison) -> str:
 
 def _suboptimality(row: Row, comparison: Comparison) -> str:
     some = f"; {row.seeds_reached} of {comparison.spec.repeats} seeds reached the target"
-    return f"suboptimality {written(row.suboptimality)}{some if row.seeds_reached else ''}"
+    result = f"{comparison.measure} {written(row.suboptimality)}"
+    return f"{result}{some if row.seeds_reached else ''}"
 
 
 def _cost(row: Row, axis: str) -> str:

@@ -133,7 +133,7 @@ class TorchModel:
                 rows = np.arange(n) if self.batch_size is None else step.rows(n, self.batch_size)
                 optimizer.zero_grad()
                 loss = self.loss(self.module, _batch(self.data, rows))
-                loss.backward()  # type: ignore[no-untyped-call]
+                loss.backward()
                 optimizer.step()
                 losses.append(float(loss.detach()))
         mean = float(np.mean(losses))

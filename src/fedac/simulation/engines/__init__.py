@@ -18,12 +18,18 @@ if TYPE_CHECKING:
 # lazily: the reference engine must not pay for importing Numba.
 ENGINES = (
     ("fast", "linear.engine"),
+    ("network", "network.engine"),
     ("reference", "reference"),
 )
 
 
-def start_engine(problem: Problem, name: str | None) -> tuple[str, Generator[list[Snapshot]]]:
-    """Choose an engine, or take the named one; return its name and a generator of snapshots."""
+def start_engine(
+    problem: Problem, name: str | None
+) -> tuple[str, Problem, Generator[list[Snapshot]]]:
+    """Choose an engine, or take the named one.
+
+    Returns its name, the problem with the choices that the engine made, and its snapshots.
+    """
     names = tuple(dict.fromkeys(known for known, _ in ENGINES))
     if name not in (None, *names):
         raise unknown_name("engine", str(name), names)
@@ -35,6 +41,9 @@ def start_engine(problem: Problem, name: str | None) -> tuple[str, Generator[lis
     for known, module in ENGINES:
         if name not in (None, known):
             continue
+        if known == "network" and not problem.objective.is_network:  # do not import PyTorch
+            reasons.append("the network engine runs a fedac.Network")
+            continue
         engine = cast("Engine", import_module(f"{__name__}.{module}"))
         if reason := engine.refuse(problem):
             reasons.append(reason)
@@ -42,6 +51,8 @@ def start_engine(problem: Problem, name: str | None) -> tuple[str, Generator[lis
         if known == "reference" and reasons:
             text = f"running on the reference engine, up to 500 times slower: {reasons[0]}"
             warnings.warn(text, SlowEngineWarning, stacklevel=4)
-        return known, engine.run(problem)
+        if hasattr(engine, "settle"):
+            problem = engine.settle(problem)
+        return known, problem, engine.run(problem)
     where = "on one machine, use" if problem.on else "use"
     raise InputError(f"{reasons[0]}; {where} engine='reference'")

@@ -1,0 +1,73 @@
+"""Vectors that every client keeps between its rounds, on the host or in a file."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import warnings
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedac.errors import LargeMemoryWarning
+from fedac.objectives.base import RowNumbers
+
+# Larger memories go to a temporary file: this share of the free main memory.
+SHARE_OF_MEMORY = 0.5
+TYPES = {torch.float32: np.float32, torch.float64: np.float64}
+
+
+class ClientVectors:
+    """Some vectors for every lane and client, zeros before a client's first round."""
+
+    def __init__(self, count: int, lanes: int, M: int, dim: int, dtype: torch.dtype) -> None:
+        shape, kind = (lanes, M, dim), np.dtype(TYPES[dtype])
+        size = count * lanes * M * dim * kind.itemsize
+        in_file = size > SHARE_OF_MEMORY * free_memory()
+        if in_file:
+            warnings.warn(
+                f"the clients' memories need {size / 1e9:.1f} GB and are kept in a temporary file",
+                LargeMemoryWarning,
+                stacklevel=8,
+            )
+        # Pages of zeros take no memory until they are written.
+        make = _in_file if in_file else np.zeros
+        self._kept: list[Any] = [make(shape, kind) for _ in range(count)]
+        self._lanes = np.arange(lanes)  # those that are left
+        self._started = np.zeros(M, bool)
+
+    def load(
+        self, lanes: RowNumbers, members: RowNumbers, first: tuple[Tensor, ...], device: Any
+    ) -> tuple[Tensor, ...]:
+        """Return the vectors of some clients; those without any yet begin with `first`."""
+        new = torch.as_tensor(~self._started[members], device=device)
+        found = []
+        for kept, begun in zip(self._kept, first, strict=True):
+            own = torch.from_numpy(kept[np.ix_(self._lanes[lanes], members)]).to(device)
+            found.append(torch.where(new[:, None], begun.to(own.dtype), own))
+        return tuple(found)
+
+    def store(self, lanes: RowNumbers, members: RowNumbers, values: tuple[Tensor, ...]) -> None:
+        """Replace the vectors of some clients."""
+        for kept, value in zip(self._kept, values, strict=True):
+            kept[np.ix_(self._lanes[lanes], members)] = value.detach().cpu().numpy()
+        self._started[members] = True
+
+    def keep_lanes(self, left: RowNumbers) -> None:
+        """Drop the other lanes; the numbers of those that are left start again from 0."""
+        self._lanes = self._lanes[left]
+
+
+def free_memory() -> float:
+    """Return the bytes of main memory that are free, infinite if the system does not tell."""
+    try:
+        return float(os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    except (AttributeError, ValueError, OSError):
+        return float("inf")
+
+
+def _in_file(shape: tuple[int, ...], kind: Any) -> Any:
+    with tempfile.TemporaryFile() as file:  # the map keeps its own handle
+        return np.memmap(file, kind, mode="w+", shape=shape)

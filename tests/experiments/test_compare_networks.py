@@ -1,0 +1,76 @@
+"""Comparisons of methods on networks, also resumed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from torch import nn
+
+from fedac import Network, compare, load, simulate
+from fedac.algorithms import get
+from fedac.errors import InputError
+from fedac.experiments.comparison.table import hand_over
+
+DATA = load("digits")
+X, Y = DATA.X[:400], DATA.labels[:400]
+HOSPITALS = np.arange(400) % 8
+SMALL = {"K": 4, "rounds": 12, "tries": 5, "repeats": 2, "participation": 0.5, "jobs": 1}
+
+
+def make() -> nn.Module:
+    return nn.Sequential(nn.Linear(64, 8), nn.ReLU(), nn.Linear(8, 10))
+
+
+@pytest.fixture(scope="module")
+def task() -> Network:
+    return Network(make, X[:320], Y[:320], test=(X[320:], Y[320:]))
+
+
+def test_a_network_is_compared_and_resumed(task, tmp_path):
+    methods = ["fedavg", "scaffold", "fedac-i", "adamw"]
+    options = SMALL | {"clients": HOSPITALS[:320], "out": tmp_path}
+    found = compare(task, methods, target="accuracy 0.3", **options)
+    again = compare(task, methods, target="accuracy 0.3", **options)
+    assert again.frame.equals(found.frame)
+    assert set(found.frame["method"]) == {get(name).name for name in methods}
+    assert found.rows[0].reached
+    assert found.frame.loc[found.frame.method == "fedac-i", "mu"].notna().all()
+    assert "To run it: " in found.verdict
+    # What the winner did, once more by hand.
+    best, seed = found.rows[0], found.question.fresh_seeds[0]
+    alone = simulate(
+        task, best.algorithm, clients=HOSPITALS[:320], participation=0.5, K=4, rounds=12, batch=16,
+        eta=best.eta, mu=best.mu, seed=seed, record_every=4,
+    )  # fmt: skip
+    np.testing.assert_allclose(best.curves[0].suboptimality, alone.runs[0].loss, rtol=1e-4)
+
+
+def test_a_run_of_fewer_methods_is_a_part_of_the_whole(task, tmp_path):
+    options = SMALL | {"clients": HOSPITALS[:320]}
+    whole = compare(task, ["fedavg", "fedadam"], **options)
+    part = compare(task, ["fedadam"], **options)
+    row = next(row for row in whole.rows if row.method == "fedadam")
+    assert (part.rows[0].eta, part.rows[0].algorithm) == (row.eta, row.algorithm)
+    np.testing.assert_allclose(part.rows[0].suboptimality.middle, row.suboptimality.middle, 1e-4)
+
+
+@pytest.mark.parametrize(
+    ("method", "line"),
+    [
+        ("scaffold", 'LocalOptimizer(model.parameters(), "scaffold", lr=0.5, local_steps=4)'),
+        ("fedac-i", 'LocalStrategy("fedac-i", eta=0.5, local_steps=4, mu=0.1)'),
+        ("adamw+nesterov(0.7,0.9)", 'local_steps=4, server="nesterov(0.7,0.9)"'),
+    ],
+)
+def test_the_verdict_hands_over(task, method, line):
+    found = compare(task, "fedavg", **SMALL | {"clients": HOSPITALS[:320], "rounds": 2})
+    mu = 0.1 if method == "fedac-i" else None
+    row = replace(found.rows[0], algorithm=method, eta=0.5, mu=mu)
+    assert line in hand_over(row)
+
+
+def test_a_baseline_needs_a_linear_model(task):
+    with pytest.raises(InputError, match="the baseline agd is for linear models"):
+        compare(task, ["agd", "fedavg"], **SMALL)
