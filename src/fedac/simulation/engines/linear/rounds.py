@@ -90,13 +90,10 @@ class LaneGroup:
 
     def query(self) -> Array:
         """Return where every lane takes its gradient, shape (d, number of lanes)."""
-        return np.concatenate(
-            [
-                algorithm.query(tuple(self.state[:, :, where].transpose(1, 0, 2)), hp)
-                for algorithm, hp, where in self._stretches
-            ],
-            axis=1,
-        )
+        return _side_by_side([
+            algorithm.query(tuple(self.state[:, :, where].transpose(1, 0, 2)), hp)
+            for algorithm, hp, where in self._stretches
+        ])  # fmt: skip
 
     def update(self, w_md: Array, g: Array) -> None:
         """Take one step with gradients `g` at `w_md`, both of shape (d, number of lanes)."""
@@ -137,9 +134,11 @@ class LaneGroup:
 
     def drop_diverged(self, step: int) -> list[Snapshot]:
         """Remove the lanes that have diverged, and return them."""
-        # One cheap test of all lanes, which no NaN passes; only suspects are checked one by one.
-        if all(v.min(initial=0) >= -DIVERGED and v.max(initial=0) <= DIVERGED
-               for v in (self.state, self.server)):  # fmt: skip
+        # Cheap tests of all lanes, which no NaN passes; only suspects are checked one by one.
+        both = (self.state, self.server)
+        if all(np.vdot(v, v) <= DIVERGED**2 for v in both):
+            return []
+        if all(v.min(initial=0) >= -DIVERGED and v.max(initial=0) <= DIVERGED for v in both):
             return []
         vectors = np.concatenate([self.state, self.server], axis=1)
         dropped = {}
@@ -299,6 +298,11 @@ class LocalRounds:
         )
 
 
+def _side_by_side(points: list[Array]) -> Array:
+    """Return points of several groups of lanes as one array."""
+    return points[0] if len(points) == 1 else np.concatenate(points, axis=1)
+
+
 def padded(array: Array, V: int, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
     """Pad the last axis, lanes, to length V."""
     wide = aligned((*array.shape[:-1], V), dtype)
@@ -331,7 +335,7 @@ class MinibatchRounds:
     def round(self, groups: list[LaneGroup], draws: Draws) -> None:
         """Advance every lane of some groups by one step on all samples of a round."""
         points = [group.query() for group in groups]
-        g = self._gradient(np.concatenate(points, axis=1), *self._draw(draws))
+        g = self._gradient(_side_by_side(points), *self._draw(draws))
         regularizer, queries = self.context.regularizer, draws.queries
         # The weights of a client's rows add up to the client's weight.
         g /= draws.total_weight() * (draws.gap * draws.batch or 1)
@@ -351,7 +355,7 @@ class MinibatchRounds:
             each = draws.rows_held() if draws.batch == 0 else draws.gap * draws.batch
             if draws.batch == 0:  # every row of a client once
                 weights /= each
-            weights = np.repeat(weights, each)
+            weights = weights if each == 1 else np.repeat(weights, each)
             drawn = np.empty(len(weights), np.uint64)
             steps.list_rows(drawn, draws)
             return drawn, weights
