@@ -15,6 +15,12 @@ import numpy.typing as npt
 from fedac.data.dataset import Dataset
 from fedac.errors import InputError, MissingPackageError
 from fedac.objectives.base import Objective, RowNumbers
+from fedac.objectives.network_layers import (
+    seeded_dropouts,
+    with_fast_pooling,
+    with_seeded_dropout,
+    without_seeded_dropout,
+)
 from fedac.validate import Array, content_hash, look_up, require_nonnegative, unknown_name
 
 try:
@@ -506,6 +512,8 @@ class Placed:
         self.dtype = torch.float64 if precision == "float64" else torch.float32
         self.autocast = precision == "bfloat16"
         self.module = copy.deepcopy(network.module).to(self.device, self.dtype)
+        if self.device.type == "cpu":
+            self.module = with_fast_pooling(self.module)
         for p in self.module.parameters():
             p.grad = None
         self.parameters = network._of(self.module)
@@ -601,91 +609,6 @@ def load(tensors: Sequence[Tensor], vector: Tensor) -> None:
         else:
             tensor.data = part.to(tensor.device, tensor.dtype)
         place += tensor.numel()
-
-
-class SeededDropout(nn.Module):
-    """Dropout whose mask is a function of a key, the layer and the place of an element.
-
-    So a client draws the same mask in any back end and chunk. `key` is a whole number, also one per
-    model under `torch.vmap`.
-    """
-
-    key: Tensor
-
-    def __init__(self, p: float, layer: int, *, whole_channels: bool, original: nn.Module) -> None:
-        super().__init__()
-        self.p, self.layer, self.whole_channels = p, layer, whole_channels
-        self.original = original
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Drop elements, or whole channels, with probability p."""
-        return self.masked(x, self.key) if self.training and self.p else x
-
-    def masked(self, x: Tensor, key: Tensor) -> Tensor:
-        """Return x of a batch masked by `key`; with a leading axis, one key for each entry."""
-        shape: tuple[int, ...] = x.shape[key.ndim :]
-        if self.whole_channels:
-            shape = (*shape[:2], *(1 for _ in shape[2:]))
-        places = torch.arange(math.prod(shape), device=x.device).view(shape)
-        key = key.view(*key.shape, *(1 for _ in shape))
-        if self.p >= 1:
-            return x * 0
-        drawn = _mix(_mix(key + self.layer) + places)
-        keep = drawn >= int(self.p * 2**31)
-        return x * keep / (1 - self.p)
-
-    def extra_repr(self) -> str:
-        """Show the probability."""
-        return f"p={self.p}"
-
-
-_DROPOUTS: dict[type[nn.Module], bool] = {
-    nn.Dropout: False,
-    nn.Dropout1d: True,
-    nn.Dropout2d: True,
-    nn.Dropout3d: True,
-}
-
-
-def _mix(z: Tensor) -> Tensor:
-    """Scramble whole numbers to 31 bits; products stay below 2^63."""
-    z = (z ^ (z >> 16)) & 0x7FFFFFFF
-    z = (z * 0x45D9F3B) & 0x7FFFFFFF
-    z = ((z ^ (z >> 15)) * 0x45D9F3B) & 0x7FFFFFFF
-    return z ^ (z >> 16)
-
-
-def with_seeded_dropout(module: nn.Module) -> nn.Module:
-    """Replace the dropout layers inside a module."""
-    if type(module) in _DROPOUTS:
-        return _seeded(module, 0)
-    for number, (name, child) in enumerate(list(module.named_modules())):
-        if type(child) in _DROPOUTS:
-            parent, _, last = name.rpartition(".")
-            setattr(module.get_submodule(parent), last, _seeded(child, number))
-    return module
-
-
-def _seeded(dropout: Any, layer: int) -> SeededDropout:
-    whole = _DROPOUTS[type(dropout)]
-    seeded = SeededDropout(float(dropout.p), layer, whole_channels=whole, original=dropout)
-    return seeded.train(dropout.training)
-
-
-def without_seeded_dropout(module: nn.Module) -> nn.Module:
-    """Put the original dropout layers back."""
-    if isinstance(module, SeededDropout):
-        return module.original
-    for name, child in list(module.named_modules()):
-        if isinstance(child, SeededDropout):
-            parent, _, last = name.rpartition(".")
-            setattr(module.get_submodule(parent), last, child.original)
-    return module
-
-
-def seeded_dropouts(module: nn.Module) -> list[SeededDropout]:
-    """Return the dropout layers of a module."""
-    return [child for child in module.modules() if isinstance(child, SeededDropout)]
 
 
 def _checked_factory(factory: Any) -> Any:

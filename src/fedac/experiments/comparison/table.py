@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from fedac.experiments.comparison.baselines import BASELINES
+from fedac.experiments.comparison.hand_over import hand_over
 from fedac.experiments.comparison.question import AXES, SUBOPTIMALITY, Budget, Question, Target
 from fedac.experiments.summary import Band, band_text, labels_of, predict, predict_ratio
 from fedac.federation.compression import FLOAT32
@@ -406,7 +407,10 @@ def _finite(value: Any) -> Any:
 
 
 def sentences(comparison: Comparison) -> list[str]:
-    """Return the verdict: the winner or the tied methods, the runner-up, well-known methods."""
+    """Return the verdict: the winner or the tied methods, the runner-up, well-known methods.
+
+    Of networks, the lines of code that run the winner follow.
+    """
     spec, rows, best = comparison.spec, comparison.rows, comparison.rows[0]
     target = comparison.question.target
     if best.diverged:
@@ -442,30 +446,8 @@ def sentences(comparison: Comparison) -> list[str]:
     if edge:
         said.append(f"K = {best.K} is the {edge} tried: another may be better.")
     if spec.model is not None and not best.diverged:
-        said.append(f"To run it: {hand_over(best)}.")
+        said += hand_over(best, spec)
     return said
-
-
-def hand_over(row: Row) -> str:
-    """Return the line that runs a row's method in PyTorch, and the one in Flower."""
-    local, *others = row.algorithm.split("+")
-    numbers = f"lr={row.eta:.4g}, local_steps={row.K}"
-    if local.startswith("adamw"):  # PyTorch's own; its state stays in the process
-        server = f', server="{others[-1]}"' if others else ""
-        return (
-            f"optimizer = torch.optim.AdamW(model.parameters(), lr={row.eta:.4g}); "
-            f"fedac.torch.synchronize(optimizer, model, local_steps={row.K}{server})"
-        )
-    mu = "" if row.mu is None else f", mu={row.mu:.4g}"
-    if local.startswith("mb-"):
-        return (
-            f'fedac.flower.LocalStrategy("fedavg", eta={row.eta:.4g}, local_steps=1), big batches'
-        )
-    return (
-        f'fedac.torch.LocalOptimizer(model.parameters(), "{row.algorithm}", {numbers}{mu}), then '
-        f'synchronize; or fedac.flower.LocalStrategy("{row.algorithm}", eta={row.eta:.4g}, '
-        f"local_steps={row.K}{mu})"
-    )
 
 
 def _winner(comparison: Comparison) -> list[str]:

@@ -22,7 +22,8 @@ from fedac.federation.round import compress, leave, serve
 from fedac.federation.sampling import client_keys
 from fedac.federation.schedule import Span
 from fedac.objectives.base import RowNumbers
-from fedac.objectives.network import Network, Placed, seeded_dropouts
+from fedac.objectives.network import Network, Placed
+from fedac.objectives.network_layers import seeded_dropouts
 from fedac.simulation.engines.network.gradients import (
     BACKENDS,
     Backend,
@@ -39,7 +40,7 @@ from fedac.validate import Array, unknown_name
 # pays for more calls.
 CHUNK_BYTES = 16 * 2**20
 # Multiplications in a step, about, from which threads pay off; counting at most so many models.
-WORTH_THREADS, MODELS_AT_ONCE = 3e7, 32
+WORTH_THREADS, MODELS_AT_ONCE = 4e6, 32
 # Timed steps of a back end; the fastest counts.
 TIMED_STEPS = 3
 State = tuple[Tensor, ...]

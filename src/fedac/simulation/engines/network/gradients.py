@@ -16,14 +16,8 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional
 
-from fedac.objectives.network import (
-    LOSSES,
-    Placed,
-    SeededDropout,
-    flat,
-    load,
-    seeded_dropouts,
-)
+from fedac.objectives.network import LOSSES, Placed, flat, load
+from fedac.objectives.network_layers import SeededDropout, seeded_dropouts
 
 BACKENDS = ("batched", "loop")
 # Compiled code is made for one number of models; other numbers are padded to a multiple of it.
