@@ -36,7 +36,9 @@ TWO_SEQUENCES = ("fedac-i", "fedac-ii", "fedac-vanilla", "momentum", "gpa(0.9, 0
 
 def compositions(rule: str) -> list[str]:
     """Name every composition of a local rule."""
-    memories = [[], ["cv"], *([["local"], ["local", "cv"]] if rule in TWO_SEQUENCES else [])]
+    of_state = {"adamw": ("reset", "average")} | dict.fromkeys(TWO_SEQUENCES, ("local", "reset"))
+    memories = [[], ["cv"]]
+    memories += [[word, *cv] for word in of_state.get(rule, []) for cv in ([], ["cv"])]
     return [
         "+".join([rule, *memory, *server])
         for memory in memories
@@ -107,6 +109,9 @@ def test_well_known_names_are_their_pieces(name: str) -> None:
         ("fedac-i+scaffnew", "only with the local rule fedavg"),
         ("scaffnew+step(2)", "needs the plain average"),
         ("fedavg+local", "has only one; use fedac-i"),
+        ("fedavg+reset", r"'reset' needs a local rule with state, such as adamw"),
+        ("fedac-i+average", "'fedac-i' averages its state already"),
+        ("adamw+average+reset", "only one of 'local', 'reset' and 'average'"),
         ("mb-sgd+cv", "'mb-sgd' cannot be composed; local rules: fedavg"),
         ("fedavg+step(1)+adam", r"one server rule, got step\(1\) and adam"),
         ("fedavg+nesterov(1,2)", "beta must be a number at least 0 and below 1, got 2"),

@@ -61,6 +61,36 @@ def test_the_velocity_at_home() -> None:
     assert after("momentum(0.5)+local") == {"w": 2.25, "output": 2.25}
 
 
+def test_the_velocity_reset() -> None:
+    # First as above; then both begin with u = 0. From w = 2,
+    # A: u = 2, w = 1; u = 2, w = 0. B: u = -2, w = 3; u = -2, w = 4.
+    assert after("momentum(0.5)+reset", rounds=1) == {"w": 2.0, "output": 2.0}
+    assert after("momentum(0.5)+reset") == {"w": 2.0, "output": 2.0}
+
+
+def test_the_moments_of_adamw() -> None:
+    # One step from 1. A: g = 1, m = .5, v = .5, without bias 1 and 1: w = 1 - .5 * 1/2 = .75.
+    # B: g = -3, m = -1.5, v = 4.5, without bias -3 and 9: w = 1 + .5 * 3/4 = 1.375.
+    method = "adamw(0.5, 0.5, 1, 0)"
+    first = {"w": 1.0625, "output": 1.0625}
+    assert after(method, rounds=1, K=1) == first
+    assert after(f"{method}+reset", rounds=1, K=1) == first
+    assert after(f"{method}+average", rounds=1, K=1) == first | {"m": -0.5, "v": 2.5}
+    # Again from 1.0625: A has g = x, B has g = x - 4.
+    x = 1.0625
+
+    def step(g: float, m: float, v: float, unbiased: float) -> float:
+        m, v = m / 2 + g / 2, v / 2 + g * g / 2
+        return x - 0.5 * (m / unbiased) / ((v / unbiased) ** 0.5 + 1)
+
+    kept = (step(x, 0.5, 0.5, 0.75) + step(x - 4, -1.5, 4.5, 0.75)) / 2
+    averaged = (step(x, -0.5, 2.5, 0.75) + step(x - 4, -0.5, 2.5, 0.75)) / 2
+    fresh = (step(x, 0, 0, 0.5) + step(x - 4, 0, 0, 0.5)) / 2
+    assert after(method, K=1)["w"] == pytest.approx(kept, rel=1e-14)
+    assert after(f"{method}+average", K=1)["w"] == pytest.approx(averaged, rel=1e-14)
+    assert after(f"{method}+reset", K=1)["w"] == pytest.approx(fresh, rel=1e-14)
+
+
 def test_control_variates() -> None:
     # A: g = 1, .5, so c_A = .75; B: g = -3, -1.5, so c_B = -2.25.
     assert after("scaffold", rounds=1) == {"w": 1.75, "c": -0.75, "output": 1.75}

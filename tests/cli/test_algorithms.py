@@ -22,7 +22,7 @@ def test_everything_is_listed(fedac):
     assert "\n  adagrad(gamma=0.1, b1=0, tau=0.001)\n" in out
     listed = json.loads(fedac("algorithms", "--json").out)
     sizes = {kind: len(entries) for kind, entries in listed.items()}
-    assert sizes == {"local_rules": 8, "memories": 3, "server_rules": 8, "methods": 13}
+    assert sizes == {"local_rules": 8, "memories": 5, "server_rules": 8, "methods": 13}
 
 
 def test_a_method_is_described(fedac):
@@ -46,7 +46,7 @@ def test_a_method_is_described(fedac):
 @pytest.mark.parametrize("command", ["algorithms", "run"])
 def test_what_cannot_be_composed_is_refused_with_what_can(assert_refused, command):
     option = ["--algorithm"] if command == "run" else []
-    saying = "known: accelerated, adagrad, adam, cv, local, momentum, nesterov, scaffnew, slowmo"
+    saying = "known: accelerated, adagrad, adam, average, cv, local, momentum, nesterov, reset, "
     assert_refused(command, *option, "fedac-i+cvv", saying=saying)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from functools import cache
+from functools import cache, partial
 from typing import NamedTuple
 
 import numpy as np
@@ -187,15 +187,28 @@ def plain_minibatch(rounds: list[Round], K: int) -> torch.Tensor:
     return w
 
 
-def plain_diloco(rounds: list[Round], K: int) -> torch.Tensor:
-    """PyTorch's AdamW on every client, whose state stays there, and Nesterov on the server."""
+def plain_diloco(rounds: list[Round], K: int, state: str = "local") -> torch.Tensor:
+    """PyTorch's AdamW on every client, and Nesterov on the server.
+
+    The state of AdamW stays on the client, or is reset or averaged after a round; averages do not
+    include the number of steps.
+    """
     w, u = START, 0 * START
     clients = [[p.detach().clone().requires_grad_() for p in MLP.parameters()] for _ in range(6)]
     inside = [torch.optim.AdamW(each, lr=ETA) for each in clients]
+    moments = {name: [torch.zeros_like(p) for p in clients[0]] for name in MOMENTS}
     for this in rounds:
         mean = torch.zeros_like(w)
+        means = {name: [0 * each for each in moments[name]] for name in MOMENTS}
         for m, p, batches in this.clients:
             vector_to_parameters(w.clone(), clients[m])  # which become views of it
+            if state == "reset":
+                inside[m] = torch.optim.AdamW(clients[m], lr=ETA)
+            for name in MOMENTS if state == "average" else ():
+                for one, held in zip(clients[m], moments[name], strict=True):
+                    of_one = inside[m].state[one]
+                    of_one.setdefault("step", torch.tensor(0.0))
+                    of_one[name] = held.clone()
             for rows in batches:
                 vector = parameters_to_vector(clients[m]).detach()
                 found = torch.split(gradient(vector, rows), [one.numel() for one in clients[m]])
@@ -203,12 +216,17 @@ def plain_diloco(rounds: list[Round], K: int) -> torch.Tensor:
                     one.grad = g.view(one.shape)
                 inside[m].step()
             mean = mean + p * parameters_to_vector(clients[m]).detach()
+            for name in MOMENTS:
+                for total, one in zip(means[name], clients[m], strict=True):
+                    total += p * inside[m].state[one][name]
+        moments = means
         delta = w - mean
         u = 0.9 * u + delta
         w = w - 0.7 * (0.9 * u + delta)
     return w
 
 
+MOMENTS = ("exp_avg", "exp_avg_sq")  # PyTorch's names
 # A new rule needs one line here, and its loop above.
 PLAIN: dict[str, Callable[[list[Round], int], torch.Tensor]] = {
     "fedavg": plain_fedavg,
@@ -218,6 +236,8 @@ PLAIN: dict[str, Callable[[list[Round], int], torch.Tensor]] = {
     "fedadam": plain_fedadam,
     "mb-sgd": plain_minibatch,
     "adamw+nesterov(0.7,0.9)": plain_diloco,
+    "adamw+reset+nesterov(0.7,0.9)": partial(plain_diloco, state="reset"),
+    "adamw+average+nesterov(0.7,0.9)": partial(plain_diloco, state="average"),
 }
 
 

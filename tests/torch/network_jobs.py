@@ -41,10 +41,12 @@ def train_once(
     if weighting == "examples":
         options["examples"] = len(y)
     optimizer: Any
-    local, _, server = method.partition("+")
+    local, *pieces = method.split("+")
     if wrapped := local == "adamw":
         optimizer = torch.optim.AdamW(model.parameters(), lr=lr)
+        *state, server = pieces
         options |= {"local_steps": local_steps, "server": server}
+        options |= {"state": state[0]} if state else {}
     else:
         settings = {"lr": lr, "mu": mu, "local_steps": local_steps}
         optimizer = LocalOptimizer(model.parameters(), method, **settings)

@@ -11,9 +11,10 @@ import torch
 
 pytestmark = pytest.mark.slow
 
+ADAMW = [small.DILOCO, *(f"adamw+{state}+{small.SERVER}" for state in ("reset", "average"))]
 RUNS = {
     f"{method}, {weighting}": {"method": method, "weighting": weighting}
-    for method in (*small.METHODS, small.DILOCO)
+    for method in (*small.METHODS, *ADAMW)
     for weighting in ("examples", "uniform")
 }
 
@@ -39,7 +40,8 @@ def test_processes_equal_the_simulator(in_processes, name: str) -> None:
     theirs = small.simulated(**RUNS[name])
     for rank in in_processes[name]:
         np.testing.assert_allclose(rank["outputs"], theirs.outputs, rtol=0, atol=1e-9)
-        state = np.stack([*theirs.state.values()])
+        # PyTorch averages the moments of AdamW in place.
+        state = np.stack([x for name, x in theirs.state.items() if name not in ("m", "v")])
         np.testing.assert_allclose(rank["state"], state, rtol=0, atol=1e-9)
     assert np.abs(theirs.outputs[-1] - theirs.outputs[0]).max() > 0.1  # it went somewhere
 

@@ -19,6 +19,7 @@ from fedac.algorithms.local.fedavg import FEDAVG, make_prox
 from fedac.algorithms.local.momentum import make_gpa, make_momentum
 from fedac.algorithms.memory.control_variates import with_control_variates
 from fedac.algorithms.memory.local_momentum import with_local_momentum
+from fedac.algorithms.memory.local_state import with_average, with_reset
 from fedac.algorithms.memory.scaffnew import with_scaffnew
 
 
@@ -72,6 +73,16 @@ MEMORIES = {
         with_local_momentum,
         "only the first sequence is sent; the client keeps the offsets of all others from it",
         "as DiLoCo's inner optimizer, arXiv 2311.08105",
+    ),
+    "reset": Piece(
+        with_reset,
+        "momentum, or the moments of adamw, start at zero in every round",
+        "arXiv 2106.02305",
+    ),
+    "average": Piece(
+        with_average,
+        "the moments of adamw are sent and averaged; the server rule does not move them",
+        "arXiv 2106.02305",
     ),
     "cv": Piece(
         with_control_variates,

@@ -172,8 +172,8 @@ def compose(local: str | Algorithm, *pieces: str | ServerRule) -> Algorithm:
     local : str or Algorithm
         The local rule: a name such as "fedac-i" or "prox(0.1)", or an algorithm you wrote.
     pieces : str or ServerRule
-        Memories ("local", "cv", "scaffnew") and at most one server rule: a name such as
-        "nesterov(1, 0.3)", or a `ServerRule`.
+        Memories ("local", "reset", "average", "cv", "scaffnew") and at most one server rule: a name
+        such as "nesterov(1, 0.3)", or a `ServerRule`.
 
     Examples
     --------
@@ -203,9 +203,12 @@ def compose(local: str | Algorithm, *pieces: str | ServerRule) -> Algorithm:
         server = piece if isinstance(piece, ServerRule) else _make_server_rule(piece)
     if "scaffnew" in memories and (len(memories) > 1 or server is not None):
         raise InputError("'scaffnew' needs the plain average and no other memory; use 'cv'")
-    # Order matters: 'local' decides what is sent, the server rule moves what is sent, and control
-    # variates are sent along but not moved by the server rule.
-    inner, outer = (sorted({*memories} & group) for group in ({"local", "scaffnew"}, {"cv"}))
+    if len({"local", "reset", "average"} & {*memories}) > 1:
+        raise InputError("use only one of 'local', 'reset' and 'average'")
+    # Order matters: 'local' decides what is sent, the server rule moves what is sent, and averaged
+    # moments and control variates are sent along but not moved by the server rule.
+    kinds = ({"local", "reset", "scaffnew"}, {"average", "cv"})
+    inner, outer = (sorted({*memories} & group) for group in kinds)
     others = [*inner, *outer, *([] if server is None else [_server_name(server)])]
     name = "+".join([method.name, *others])
     label = " + ".join([method.label, *(other.replace(",", ", ") for other in others)])

@@ -53,12 +53,16 @@ def algorithms_command(*, names: tuple[str, ...], as_json: bool) -> None:
         print(HOW)
 
 
+# Local rules in the examples of memories that need a state.
+WITH_STATE = {"local": "fedac-i", "reset": "momentum", "average": "adamw"}
+
+
 def _everything() -> dict[str, list[dict[str, Any]]]:
     baselines = [name for name in ALGORITHMS if name not in LOCAL_RULES]
     return {
         "local_rules": [_piece(name, piece, "") for name, piece in LOCAL_RULES.items()],
         "memories": [
-            _piece(name, piece, "fedac-i" if name == "local" else "fedavg", given=1)
+            _piece(name, piece, WITH_STATE.get(name, "fedavg"), given=1)
             for name, piece in MEMORIES.items()
         ],
         "server_rules": [_piece(name, piece, "fedavg") for name, piece in SERVER_RULES.items()],
