@@ -29,6 +29,7 @@ ALGORITHMS: dict[str, Algorithm] = {
 }
 """The algorithms of the paper by name; `get` composes all others."""
 
+FEW_NUMBERS = 2
 _known = dict(ALGORITHMS)
 
 
@@ -227,7 +228,8 @@ def _make_local_rule(text: str) -> Algorithm:
     make = look_up("local rule", name, LOCAL_RULES).make
     values = _bind(make, text)
     rule: Algorithm = make(*values)
-    if not values:
+    # AdamW is known by its four usual numbers: they would only make its name long.
+    if not values or (len(values) > FEW_NUMBERS and values == _bind(make, name)):
         return rule
     numbers = _write_numbers(values)
     return replace(rule, name=name + numbers, label=rule.label + numbers.replace(",", ", "))

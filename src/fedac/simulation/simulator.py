@@ -427,6 +427,9 @@ def _pairs(
     given = [algorithm] if isinstance(algorithm, str | Algorithm) else list(algorithm)
     names = [one for name in given for one in (expand(name) if isinstance(name, str) else [name])]
     algorithms = [get_algorithm(name) for name in names]
+    if isinstance(eta, Mapping):  # names as they were typed
+        typed = dict(zip(map(str, names), algorithms, strict=True))
+        eta = {typed[name].name if name in typed else name: eta[name] for name in eta}
     of_each = {a.name: _step_sizes(eta, a) for a in algorithms}
     if not all(of_each.values()) or not of_each:
         raise InputError("give at least one algorithm and at least one step size eta")
