@@ -18,7 +18,7 @@ import fedac
 from fedac.algorithms import get
 from fedac.errors import InputError, LargeMemoryWarning
 from fedac.federation.sampling import epoch_order, participants
-from fedac.simulation.engines.network import engine, memory
+from fedac.simulation.engines.network import checkpoint, engine, memory
 from fedac.simulation.simulator import SimulationInterrupted
 
 SIZES = (1, 2, 3, 5, 20, 30)  # rows of the clients
@@ -631,3 +631,62 @@ def test_a_result_has_a_table_and_a_page():
     assert frame["loss"].tolist() == result.runs[0].loss.tolist()
     assert frame["test_accuracy"].tolist() == result.runs[0].metrics["accuracy"].tolist()
     assert "network engine" in result._repr_html_()
+
+
+# Checkpoints.
+
+
+@pytest.mark.parametrize("stop", [3, 9])
+def test_a_stopped_simulation_continues_from_its_checkpoint(tmp_path, monkeypatch, stop):
+    monkeypatch.setattr(checkpoint, "SECONDS", 0.0)
+    monkeypatch.setattr(checkpoint, "SHARE", 1e9)
+    module = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Linear(6, 1))
+    task = fedac.Network(module, X, X.sum(1), loss="mse", buffers="local", test=(X, X.sum(1)))
+    methods = ["fedavg", "fedac-i+cv+nesterov(1,0.3)", "adamw"]
+    options = {
+        "eta": {"fedavg": [0.05, 1e9], methods[1]: [0.05], "adamw": [0.01, 0.05]},
+        "participation": 0.5, "batch": 4, "record_every": 3, "rounds": 6, "weighting": "uniform",
+    }  # fmt: skip
+    whole = run(methods, task, **options)
+    seen = []
+
+    def look(record):
+        seen.append((record.run, record.step))
+        if record.step == stop and record.run == len(whole.runs) - 1:
+            raise KeyboardInterrupt
+
+    file = tmp_path / "run.ckpt"
+    with pytest.raises(SimulationInterrupted):
+        run(methods, task, checkpoint=file, callbacks=[look], **options)
+    later = []
+    continued = run(
+        methods, task, checkpoint=file, backend=None,
+        callbacks=[lambda record: later.append((record.run, record.step))], **options,
+    )  # fmt: skip
+    assert continued.backend == "batched"  # as before the stop
+    assert_same(whole, continued)
+    assert [found.status for found in whole.runs] == ["ok", "diverged", "ok", "ok", "ok"]
+    for mine, other in zip(whole.runs, continued.runs, strict=True):
+        np.testing.assert_array_equal(mine.steps, other.steps)
+        np.testing.assert_array_equal(mine.buffers, other.buffers)
+        for name, values in mine.metrics.items():
+            np.testing.assert_array_equal(values, other.metrics[name])
+    assert not set(seen) & set(later)
+    assert max(step for _, step in later) == 18
+    # Once it has ended, nothing is left to do.
+    again = run(methods, task, checkpoint=file, on_progress=pytest.fail, **options)
+    assert_same(whole, again)
+
+
+def test_a_checkpoint_is_for_one_simulation(tmp_path):
+    file = tmp_path / "run.ckpt"
+    run("fedavg", checkpoint=file)
+    for change in ({"eta": 0.1}, {"seed": 1}, {"K": 2}, {"clients": OWNERS[::-1].copy()}):
+        with pytest.raises(InputError, match="belongs to another simulation: use another file"):
+            run("fedavg", checkpoint=file, **change)
+    file.write_bytes(file.read_bytes()[:-50])
+    with pytest.raises(InputError, match="it is damaged, or not a checkpoint of fedac.simulate"):
+        run("fedavg", checkpoint=file)
+    F = fedac.SoftmaxRegression(X.numpy(), Y.numpy(), l2=0.1)
+    with pytest.raises(InputError, match="checkpoint is for networks"):
+        run("fedavg", F, backend=None, checkpoint=file)

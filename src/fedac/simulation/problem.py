@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -84,6 +85,7 @@ class Problem:
     compile: bool = False
     device: str | None = None
     chunk: int | None = None  # clients at once
+    checkpoint: Path | None = None  # a file from which the same simulation continues
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +102,7 @@ class Snapshot:
     loss: float | None = None
     metrics: Mapping[str, float] | None = None  # if the engine evaluates them
     buffers: Array | None = None  # of a network, where they change in training
+    seen: bool = False  # from a checkpoint: callbacks had it, and `state` is that of the last one
 
 
 # Somewhat more threads than cores are fine; thousands are a typo.

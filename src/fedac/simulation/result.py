@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 import numpy.typing as npt
 
+from fedac.algorithms import Algorithm
 from fedac.algorithms.hyperparameters import Hyperparameters
 from fedac.errors import InputError, NoOptimumError
-from fedac.federation.compression import bytes_down, bytes_up
+from fedac.federation.compression import FLOAT32, bytes_down, bytes_of, bytes_up
 from fedac.federation.federation import Federation
 from fedac.federation.link import DEFAULT_LINK, Costs, Link, as_link, megabytes_sent, run_costs
 from fedac.federation.schedule import Schedule
@@ -41,6 +42,16 @@ def edge_of(eta: float, smallest: float, largest: float) -> Edge | None:
 def metric_column(metric: str) -> str:
     """Return the column of a metric on the test set, or over clients: ``test_log_loss``."""
     return ("" if metric.startswith("client-") else "test_") + metric.replace("-", "_")
+
+
+def traffic(algorithm: Algorithm, objective: Objective, wire: str) -> tuple[int, int]:
+    """Return the bytes that a client sends and receives in a round.
+
+    Averaged buffers of a network travel with its parameters, as float32.
+    """
+    buffers = bytes_of(FLOAT32, objective.averaged_buffers)
+    up = bytes_up(algorithm, objective.dim, wire) + buffers
+    return up, bytes_down(algorithm, objective.dim) + buffers
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -360,7 +371,7 @@ class Recorder:
             tested = [float(values[place]) for values in on_test.values()]
             tested += (snapshot.metrics or {}).values()
             self._traces[snapshot.lane].append((snapshot.step, loss, *tested))
-            if self.callbacks:
+            if self.callbacks and not snapshot.seen:
                 record = self._record(snapshot, loss)
                 for callback in self.callbacks:
                     callback(record)
@@ -403,10 +414,8 @@ class Recorder:
         lane, last = self.problem.lanes[index], self._last[index]
         steps, loss, *on_test = map(np.array, zip(*self._traces[index], strict=True))
         algorithm, federation = lane.algorithm, self.problem.federation
-        dim, rounds = self.problem.objective.dim, self.problem.schedule.rounds
-        # Averaged buffers of a network travel with its parameters, as float32.
-        with_buffers = 4 * self.problem.objective.averaged_buffers
-        up = bytes_up(algorithm, dim, self.problem.wire) + with_buffers
+        rounds = self.problem.schedule.rounds
+        up, down = traffic(algorithm, self.problem.objective, self.problem.wire)
         sent = megabytes_sent(up, rounds, present=federation.taking_part, M=federation.M)
         return Run(
             algorithm=algorithm.name,
@@ -421,7 +430,7 @@ class Recorder:
             w=self._output(last),
             megabytes_per_worker=sent,
             bytes_up=up,
-            bytes_down=bytes_down(algorithm, dim) + with_buffers,
+            bytes_down=down,
             minibatch=algorithm.minibatch,
             buffers=last.buffers,
         )

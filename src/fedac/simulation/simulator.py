@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Never
 
 import numpy as np
@@ -95,6 +96,7 @@ def simulate(
     backend: str | None = None,
     compile: bool = False,  # noqa: A002 - as in PyTorch
     device: str | None = None,
+    checkpoint: str | Path | None = None,
     on: str | None = None,
     on_progress: Callable[[int], object] = lambda queries: None,
     on_compile: Callable[[], object] = lambda: None,
@@ -187,6 +189,9 @@ def simulate(
         then up to twice as fast.
     device : str, optional
         Of a network, such as "cuda" or "mps". Default: "cpu".
+    checkpoint : path, optional
+        Networks only: a file that is written every minute or so and at the end. The same call with
+        the same file continues where it stopped.
     on : "ray", optional
         Distribute the workers of every round over all nodes of a Ray cluster: the connected one,
         the one at ``RAY_ADDRESS``, or a Ray started on this machine. Every node uses all its cores
@@ -249,7 +254,8 @@ def simulate(
             objective, loss, {"l2": Spec.l2 if l2 is None else l2, "intercept": intercept},
             {"clients": clients, "number": M, "test": test, "test_clients": test_clients},
         )  # fmt: skip
-    for name, value in {"epochs": epochs, "backend": backend, "device": device}.items():
+    of_networks = {"epochs": epochs, "backend": backend, "device": device, "checkpoint": checkpoint}
+    for name, value in of_networks.items():
         if value is not None and not objective.is_network:
             instead = "; use K, the local steps of a round" if name == "epochs" else ""
             raise InputError(f"{name} is for networks (fedac.Network){instead}")
@@ -279,7 +285,7 @@ def simulate(
     problem = make_problem(
         spec, objective, federation, _pairs(algorithm, eta), schedule=schedule, start=start,
         on_progress=on_progress, on_compile=on_compile, threads=threads, on=on, backend=backend,
-        compile=compile, device=device,
+        compile=compile, device=device, checkpoint=None if checkpoint is None else Path(checkpoint),
     )  # fmt: skip
     warn_about(problem)
     return run_problem(problem, engine=engine, callbacks=callbacks, test=test)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields, replace
+from itertools import islice
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -24,6 +25,7 @@ from fedac.federation.schedule import Span
 from fedac.objectives.base import RowNumbers
 from fedac.objectives.network import Network, Placed
 from fedac.objectives.network_layers import seeded_dropouts
+from fedac.simulation.engines.network.checkpoint import Checkpoint, stored_backend
 from fedac.simulation.engines.network.gradients import (
     BACKENDS,
     Backend,
@@ -60,6 +62,8 @@ def settle(problem: Problem) -> Problem:
     if problem.compile and problem.backend == "loop":
         raise InputError("compile=True needs the batched back end; omit backend='loop'")
     problem = replace(problem, threads=_threads(problem))
+    if problem.backend is None and problem.checkpoint is not None:
+        problem = replace(problem, backend=stored_backend(problem.checkpoint))
     with _torch_settings(problem):
         simulation = Simulation(problem)
         if problem.backend is not None:
@@ -82,25 +86,36 @@ def _threads(problem: Problem) -> int:
 
 def run(problem: Problem) -> Generator[list[Snapshot]]:
     """Run all lanes together, round by round."""
-    settings = _torch_settings(problem)
-    with settings:
+    keeper = Checkpoint(problem.checkpoint, problem) if problem.checkpoint else None
+    rounds = 0
+    with _torch_settings(problem):
         simulation = Simulation(problem)
-        yield simulation.snapshots(0, 0)
-    for this_round in problem.schedule:
+        found: list[Snapshot] = []
+        if keeper is not None:
+            rounds, found = keeper.read(simulation)
+        if not found:
+            found = simulation.snapshots(0)
+            if keeper is not None:
+                keeper.record(found)
+    yield found
+    for this_round in islice(problem.schedule, rounds, None):
+        if not simulation.alive:
+            return
         # A generator must not change settings of PyTorch while its caller runs.
         with _torch_settings(problem):
             queries = problem.federation.queries(this_round) * simulation.alive
             simulation.run_round(this_round)
             step = this_round.t + this_round.gap
-            diverged = simulation.drop_diverged(step)
-            found = []
+            found = simulation.drop_diverged(step)
             if step in problem.records:
-                found = simulation.snapshots(step, this_round.number)
+                found += simulation.snapshots(step)
+        if keeper is not None:
+            keeper.record(found)
+            at_end = step == problem.schedule.T or not simulation.alive
+            keeper.write_if_due(simulation, this_round.number + 1, at_end=at_end)
         problem.on_progress(queries)
-        if found or diverged:
-            yield diverged + found
-        if not simulation.alive:
-            return
+        if found:
+            yield found
 
 
 @contextmanager
@@ -335,13 +350,44 @@ class Simulation:
 
     def drop_diverged(self, step: int) -> list[Snapshot]:
         """Remove the lanes that diverged, and return their last snapshots."""
-        found = []
+        found: list[Snapshot] = []
         for group in self.groups:
             found += group.drop_diverged(step)
         self.groups = [group for group in self.groups if group.lanes]
         return found
 
-    def snapshots(self, step: int, r: int) -> list[Snapshot]:
+    def state(self) -> dict[str, Array]:
+        """Return all that rounds change, as arrays by name."""
+        found = {"buffers": self.buffers.cpu().numpy()}
+        for g, group in enumerate(self.groups):
+            found |= {f"sequences/{g}/{i}": x.cpu().numpy() for i, x in enumerate(group.sequences)}
+            found |= {f"server/{g}/{i}": x.cpu().numpy() for i, x in enumerate(group.server)}
+            if group.memory is not None:
+                found |= group.memory.state(f"memory/{g}")
+        if self.own_buffers is not None:
+            found |= self.own_buffers.state("own_buffers")
+        return found
+
+    def restore(self, lanes: list[list[int]], arrays: Mapping[str, Array]) -> None:
+        """Set what `state` returned; `lanes` are those of every group that are left."""
+        place = {lane: group for group in self.groups for lane in group.lanes}
+        self.groups = [place[left[0]] for left in lanes]
+        self.buffers = self._on_device(arrays["buffers"])
+        for g, (group, left) in enumerate(zip(self.groups, lanes, strict=True)):
+            group.keep_lanes(np.flatnonzero(np.isin(group.lanes, left)))
+            for name in ("sequences", "server"):
+                count = len(getattr(group, name))
+                vectors = (self._on_device(arrays[f"{name}/{g}/{i}"]) for i in range(count))
+                setattr(group, name, tuple(vectors))
+            if group.memory is not None:
+                group.memory.restore(f"memory/{g}", arrays)
+        if self.own_buffers is not None:
+            self.own_buffers.restore("own_buffers", arrays)
+
+    def _on_device(self, array: Array) -> Tensor:
+        return torch.as_tensor(array, dtype=self.wide, device=self.placed.device)
+
+    def snapshots(self, step: int) -> list[Snapshot]:
         """Evaluate the lanes."""
         return [one for group in self.groups for one in group.snapshots(step)]
 
@@ -470,13 +516,16 @@ class MethodLanes:
             Snapshot(lane, step, self._state(place), diverged=True)
             for place, lane in enumerate(self.lanes) if not good[place]
         ]  # fmt: skip
-        left = np.flatnonzero(good)
+        self.keep_lanes(np.flatnonzero(good))
+        return found
+
+    def keep_lanes(self, left: RowNumbers) -> None:
+        """Drop all lanes but some, given by their places."""
         self.lanes = [self.lanes[place] for place in left]
         self.sequences = tuple(each[left] for each in self.sequences)
         self.server = tuple(each[left] for each in self.server)
         if self.memory is not None:
             self.memory.keep_lanes(left)
-        return found
 
     def _state(self, place: int) -> tuple[Array, ...]:
         """Return the state of a lane as the algorithm has it."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 import warnings
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from torch import Tensor
 
 from fedac.errors import LargeMemoryWarning
 from fedac.objectives.base import RowNumbers
+from fedac.validate import Array
 
 # Larger memories go to a temporary file: this share of the free main memory.
 SHARE_OF_MEMORY = 0.5
@@ -53,6 +55,21 @@ class ClientVectors:
         """Replace the vectors of some clients."""
         for kept, value in zip(self._kept, values, strict=True):
             kept[np.ix_(self._lanes[lanes], members)] = value.detach().cpu().numpy()
+        self._started[members] = True
+
+    def state(self, name: str) -> dict[str, Any]:
+        """Return the vectors of all clients that have some, by name."""
+        members = np.flatnonzero(self._started)
+        found: dict[str, Any] = {f"{name}/members": members}
+        for i, kept in enumerate(self._kept):
+            found[f"{name}/{i}"] = kept[np.ix_(self._lanes, members)]
+        return found
+
+    def restore(self, name: str, arrays: Mapping[str, Array]) -> None:
+        """Set what `state` returned."""
+        members = arrays[f"{name}/members"]
+        for i, kept in enumerate(self._kept):
+            kept[np.ix_(self._lanes, members)] = arrays[f"{name}/{i}"]
         self._started[members] = True
 
     def keep_lanes(self, left: RowNumbers) -> None:
