@@ -99,8 +99,10 @@ def as_dataset(
         source = source.to_pandas()
     elif not hasattr(source, "shape"):
         source, target = _unpack_items(source, target)
-    if isinstance(target, str | Path) and Path(target).suffix == ".npy":
-        target = _read_npy(Path(target))
+    target, client = (
+        _read_npy(Path(given)) if isinstance(given, str | Path) and Path(given).suffix == ".npy"
+        else given for given in (target, client)
+    )  # fmt: skip
     if hasattr(source, "columns") and hasattr(source, "iloc"):
         return _from_frame(source, name, target, client, like)
     return _from_arrays(source, name, target, client, like)

@@ -254,7 +254,10 @@ def simulate(
             objective, loss, {"l2": Spec.l2 if l2 is None else l2, "intercept": intercept},
             {"clients": clients, "number": M, "test": test, "test_clients": test_clients},
         )  # fmt: skip
-    of_networks = {"epochs": epochs, "backend": backend, "device": device, "checkpoint": checkpoint}
+    of_networks = {
+        "epochs": epochs, "backend": backend, "device": device, "checkpoint": checkpoint,
+        "compile": compile or None,
+    }  # fmt: skip
     for name, value in of_networks.items():
         if value is not None and not objective.is_network:
             instead = "; use K, the local steps of a round" if name == "epochs" else ""
@@ -327,11 +330,13 @@ def make_problem(
 
     `how` are the fields of a `Problem` that do not belong to a Spec.
     """
-    schedule = schedule or make_schedule(spec, federation)
+    pairs, schedule = list(pairs), schedule or make_schedule(spec, federation)
     objective = minimized(objective, federation.clients, federation.weighting)
     # A network has neither mu nor L.
     own: float = getattr(objective, "strong_convexity", 0.0)
     mu = spec.mu or own
+    if objective.is_network and not mu:
+        _require_no_mu(pairs, schedule.K)
     return Problem(
         objective=objective,
         lanes=tuple(_lane(spec, *pair, mu=mu, K=schedule.K) for pair in pairs),
@@ -344,6 +349,17 @@ def make_problem(
         mu=mu,
         **how,
     )
+
+
+def _require_no_mu(pairs: Sequence[tuple[Algorithm, float | Decay]], K: int) -> None:
+    """Raise InputError if an algorithm needs mu, which a network does not have."""
+    for algorithm, step_size in pairs:
+        eta = step_size.start if isinstance(step_size, Decay) else step_size
+        if checks.needs_mu(algorithm, eta=eta, K=K):
+            raise InputError(
+                f"{algorithm.name} needs mu on a network: tune it like eta, from "
+                f"0.1/(eta K) = {0.1 / (eta * K):.2g} on"
+            )
 
 
 def _lane(spec: Spec, algorithm: Algorithm, eta: float | Decay, *, mu: float, K: int) -> Lane:

@@ -87,7 +87,7 @@ def _as_adamw(row: Row) -> tuple[str, str] | None:
     name, numbers, _ = parse_piece(first)
     if name != "adamw" or len(get(row.algorithm).sequences) > 1:  # control variates are sent too
         return None
-    keywords = ""
+    numbers, keywords = numbers or ADAMW, ""
     if numbers[:2] != ADAMW[:2]:
         keywords += f", betas=({numbers[0]:g}, {numbers[1]:g})"
     for keyword, number, usual in zip(("eps", "weight_decay"), numbers[2:], ADAMW[2:], strict=True):

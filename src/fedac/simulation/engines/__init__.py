@@ -55,4 +55,5 @@ def start_engine(
             problem = engine.settle(problem)
         return known, problem, engine.run(problem)
     where = "on one machine, use" if problem.on else "use"
-    raise InputError(f"{reasons[0]}; {where} engine='reference'")
+    other = "network" if problem.objective.is_network else "reference"
+    raise InputError(f"{reasons[0]}; {where} engine='{other}'")

@@ -24,7 +24,8 @@ from fedac.federation.sampling import client_keys
 from fedac.federation.schedule import Span
 from fedac.objectives.base import RowNumbers
 from fedac.objectives.network import Network, Placed
-from fedac.objectives.network_layers import seeded_dropouts
+from fedac.objectives.network.data import first_line
+from fedac.objectives.network.layers import seeded_dropouts
 from fedac.simulation.engines.network.checkpoint import Checkpoint, stored_backend
 from fedac.simulation.engines.network.gradients import (
     BACKENDS,
@@ -66,9 +67,10 @@ def settle(problem: Problem) -> Problem:
         problem = replace(problem, backend=stored_backend(problem.checkpoint))
     with _torch_settings(problem):
         simulation = Simulation(problem)
-        if problem.backend is not None:
+        if problem.backend == "loop":
             return problem
-        return replace(problem, backend=simulation.faster_backend())
+        times = simulation.time_backends()
+    return replace(problem, backend=problem.backend or min(times, key=lambda name: times[name]))
 
 
 def _threads(problem: Problem) -> int:
@@ -120,9 +122,11 @@ def run(problem: Problem) -> Generator[list[Snapshot]]:
 
 @contextmanager
 def _torch_settings(problem: Problem) -> Iterator[None]:
-    """Set threads, and keep the caller's random numbers."""
+    """Set threads, keep the caller's random numbers, and silence PyTorch on slow batching."""
     before = torch.get_num_threads()
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+        # Whether batching pays is measured.
+        warnings.filterwarnings("ignore", "There is a performance drop", UserWarning)
         if problem.threads is not None:
             torch.set_num_threads(problem.threads)
         try:
@@ -297,8 +301,8 @@ class Simulation:
             )
         return Batched(self.placed, compiled=self.problem.compile)
 
-    def faster_backend(self) -> str:
-        """Return the faster back end on the first clients; the loop if batching fails."""
+    def time_backends(self) -> dict[str, float]:
+        """Return the seconds of a step on the first clients, without a back end that fails."""
         this_round = next(iter(self.problem.schedule))
         members = self.federation.members(0)
         members = members[: self.chunk_size(members, this_round)]
@@ -307,26 +311,28 @@ class Simulation:
         for group in self.groups:
             group.begin_round(0)
             group.enter(members)
-        W = self._query(len(members))
+        W, given = self._query(len(members)), self.problem.backend
         times = {}
-        for name in BACKENDS:
+        # The loop first: a module that fails there fails everywhere.
+        for name in [given] if given else BACKENDS:
             try:
                 self._backend = self._make_backend(name)
                 times[name] = min(
                     self._timed(W, buffers.clone(), members, batches) for _ in range(TIMED_STEPS)
                 )
             except Exception as error:  # any error of the user's module under vmap
-                if name == "loop":
+                if name == "loop" or self.problem.compile:
                     raise
-                reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:160]
+                reason = f"the module cannot be batched: {first_line(error, 130)}"
+                if given:
+                    raise InputError(f"{reason}; use backend='loop'") from error
                 warnings.warn(
-                    f"clients run one by one (backend='loop'), because the module cannot be "
-                    f"batched: {reason}",
+                    f"clients run one by one (backend='loop'), because {reason}",
                     SlowEngineWarning,
                     stacklevel=6,
                 )
         self._backend = None
-        return min(times, key=lambda name: times[name])
+        return times
 
     def _timed(self, W: Tensor, buffers: Tensor, members: RowNumbers, batches: Any) -> float:
         begun = time.perf_counter()

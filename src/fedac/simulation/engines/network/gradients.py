@@ -16,10 +16,11 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional
 
-from fedac.objectives.network import LOSSES, Placed, flat, load
-from fedac.objectives.network_layers import SeededDropout, seeded_dropouts
+from fedac.objectives.network import LOSSES, Placed
+from fedac.objectives.network.layers import SeededDropout, seeded_dropouts
+from fedac.objectives.network.placed import flat, load
 
-BACKENDS = ("batched", "loop")
+BACKENDS = ("loop", "batched")
 # Compiled code is made for one number of models; other numbers are padded to a multiple of it.
 COMPILED_MODELS = 32
 
@@ -199,7 +200,8 @@ def stacked_layers(module: nn.Module, names: list[str]) -> list[Layer] | None:
         if child._forward_hooks or child._forward_pre_hooks or child._backward_hooks:
             return False
         if type(child) is nn.Sequential:
-            return all(add(c, f"{prefix}{name}.") for name, c in child.named_children())
+            # Not named_children(), which leaves out a layer in its second place.
+            return all(add(c, f"{prefix}{name}.") for name, c in child._modules.items() if c)
         if type(child) is nn.Linear:
             weight, bias = f"{prefix}weight", None if child.bias is None else f"{prefix}bias"
             if weight not in names or bias not in (None, *names):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -17,10 +18,14 @@ class SeededDropout(nn.Module):
     """Dropout whose mask is a function of a key, the layer and the place of an element.
 
     So a client draws the same mask in any back end and chunk. `key` is a whole number, also one per
-    model under `torch.vmap`.
+    model under `torch.vmap`. A layer that a module calls several times in a forward pass draws
+    another mask every time, `uses` masks in all.
     """
 
     key: Tensor
+    uses = 1
+    _counted: Tensor | None = None
+    _calls = 0
 
     def __init__(self, p: float, layer: int, *, whole_channels: bool, original: nn.Module) -> None:
         super().__init__()
@@ -37,12 +42,21 @@ class SeededDropout(nn.Module):
         if self.whole_channels:
             shape = (*shape[:2], *(1 for _ in shape[2:]))
         places = torch.arange(math.prod(shape), device=x.device).view(shape)
+        if self.uses > 1:
+            key = self._key_of_call(key)
         key = key.view(*key.shape, *(1 for _ in shape))
         if self.p >= 1:
             return x * 0
         drawn = _mix(_mix(key + self.layer) + places)
         keep = drawn >= int(self.p * 2**31)
         return x * keep / (1 - self.p)
+
+    def _key_of_call(self, key: Tensor) -> Tensor:
+        """Return another key for every call of a forward pass; each pass has a new `key`."""
+        if key is not self._counted:
+            self._counted, self._calls = key, 0
+        call, self._calls = self._calls, (self._calls + 1) % self.uses
+        return _mix(key + call * 0x10001) if call else key
 
     def extra_repr(self) -> str:
         """Show the probability."""
@@ -88,6 +102,21 @@ def without_seeded_dropout(module: nn.Module) -> nn.Module:
 def seeded_dropouts(module: nn.Module) -> list[SeededDropout]:
     """Return the dropout layers of a module."""
     return [child for child in module.modules() if isinstance(child, SeededDropout)]
+
+
+@contextmanager
+def count_uses(module: nn.Module, original: nn.Module) -> Iterator[None]:
+    """Count how often a forward pass of `module`, a copy, calls each dropout layer."""
+    layers, originals = seeded_dropouts(module), seeded_dropouts(original)
+    calls: list[nn.Module] = []
+    hooks = [
+        layer.register_forward_hook(lambda called, *_: calls.append(called)) for layer in layers
+    ]
+    yield
+    for hook in hooks:
+        hook.remove()
+    for layer, into in zip(layers, originals, strict=True):
+        into.uses = max(1, sum(called is layer for called in calls))
 
 
 class HalvingPool(torch.autograd.Function):
@@ -155,7 +184,9 @@ def with_fast_pooling(module: nn.Module) -> nn.Module:
 
 def _replaced(module: nn.Module, new: Callable[[nn.Module, int], nn.Module]) -> nn.Module:
     """Replace layers inside a module by what `new` returns for them and their numbers."""
-    for number, (name, child) in enumerate(list(module.named_modules())):
+    # A layer that has several names is replaced under each of them.
+    named = list(module.named_modules(remove_duplicate=False))
+    for number, (name, child) in enumerate(named):
         if (other := new(child, number)) is not child:
             if not name:
                 return other

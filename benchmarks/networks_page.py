@@ -1,0 +1,347 @@
+"""Which method for which network: the figures and tables of docs/benchmark-networks.md.
+
+    python benchmarks/networks_page.py FOLDER [digits mnist shakespeare]
+
+The folder keeps all runs, with a store for each case. Stored runs are not repeated. Needs
+mnist_5k.csv.gz and shakespeare.txt in $FEDAC_DATA. With names, runs only these problems, and leaves
+the page as it is.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections.abc import Callable, Iterator
+from functools import cache
+from os import environ
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+import torch
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from torch import nn
+
+from fedac import Network, compare, load, models
+from fedac.experiments.comparison import Comparison
+from fedac.experiments.comparison.question import NETWORK_METHODS
+from fedac.experiments.comparison.table import Row
+from fedac.experiments.summary import label_of, predict_ratio
+from fedac.plotting import styles
+
+DOCS = Path(__file__).parents[1] / "docs"
+# A link between data centers, and one to people's homes.
+LINKS = ("wan", "home")
+KNOWN = ("fedavg", "fedac-i", "scaffold")
+CONTEXT, SPEAKERS, MOST_ROWS = 32, 99, 40
+
+
+class Clients(NamedTuple):
+    """How the rows belong to clients, and how many take part."""
+
+    name: str
+    split: str  # "natural": those of the data
+    number: int
+    participation: float
+
+
+class Case(NamedTuple):
+    """A problem with its target."""
+
+    name: str
+    title: str
+    make: Callable[[], tuple[Network, Any]]
+    kinds: tuple[Clients, ...]
+    target: str
+    options: dict[str, Any]
+
+
+def digits() -> tuple[Network, None]:
+    """Return scikit-learn's digits with a hidden layer of 64."""
+    data = load("digits")
+    X, y = data.X, data.labels  # pixels from 0 to 1
+    test = np.random.default_rng(0).random(len(y)) < 0.2
+
+    def make() -> nn.Module:
+        return models.mlp(64)((64,), 10)
+
+    return Network(make, X[~test], y[~test], test=(X[test], y[test])), None
+
+
+class SmallCNN(nn.Sequential):
+    """Two convolutions with stride 2 and one linear layer."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            nn.Conv2d(1, 8, 5, stride=2), nn.ReLU(), nn.Conv2d(8, 16, 5, stride=2), nn.ReLU(),
+            nn.Flatten(), nn.Linear(256, 10),
+        )  # fmt: skip
+
+
+def mnist() -> tuple[Network, None]:
+    """Return 5,000 images of MNIST with a small CNN."""
+    table = pd.read_csv(Path(environ["FEDAC_DATA"]) / "mnist_5k.csv.gz", header=None).to_numpy()
+    X, y = (table[:, :-1] / 255).reshape(-1, 1, 28, 28).astype(np.float32), table[:, -1]
+    test = np.random.default_rng(0).random(len(y)) < 0.2
+    return Network(SmallCNN, X[~test], y[~test], test=(X[test], y[test])), None
+
+
+@cache
+def speeches() -> tuple[np.ndarray, np.ndarray, int]:
+    """Return rows of characters, the speaker of each row, and the number of characters."""
+    text = (Path(environ["FEDAC_DATA"]) / "shakespeare.txt").read_text()
+    letters = sorted(set(text))
+    code = {letter: number for number, letter in enumerate(letters)}
+    of_speaker: dict[str, list[str]] = {}
+    for part in text.split("\n\n"):
+        speaker, _, speech = part.strip().partition(":\n")
+        if speech:
+            of_speaker.setdefault(speaker, []).append(speech + "\n")
+    spoken = {speaker: "".join(parts) for speaker, parts in of_speaker.items()}
+    largest = sorted(spoken, key=lambda speaker: -len(spoken[speaker]))[:SPEAKERS]
+    rows, owners = [], []
+    for m, speaker in enumerate(largest):
+        speech = [code[letter] for letter in spoken[speaker]]
+        ends = range(CONTEXT + 1, len(speech), CONTEXT)
+        some = [speech[end - CONTEXT - 1 : end] for end in ends][:MOST_ROWS]
+        rows += some
+        owners += [m] * len(some)
+    return np.array(rows), np.array(owners), len(letters)
+
+
+def shakespeare() -> tuple[Network, np.ndarray]:
+    """Return the largest roles in Shakespeare with a transformer that predicts characters."""
+    rows, owners, letters = speeches()
+    test = np.random.default_rng(0).random(len(rows)) < 0.2
+
+    def make() -> nn.Module:
+        return models.char_gpt(2, 32, CONTEXT)((CONTEXT,), letters)
+
+    return Network(make, rows[~test], loss="next-token", test=rows[test]), owners[~test]
+
+
+CASES = (
+    Case(
+        "digits", "digits, MLP 64-64-10", digits,
+        (
+            Clients("i.i.d., all", "iid", 30, 1.0),
+            Clients("dirichlet(0.3), all", "dirichlet(0.3)", 30, 1.0),
+            Clients("by label, all", "label", 30, 1.0),
+            Clients("dirichlet(0.3), 10%", "dirichlet(0.3)", 50, 0.1),
+        ),
+        "accuracy 0.9", {"K": 8, "rounds": 60, "batch": 8, "tries": 9, "repeats": 5},
+    ),
+    Case(
+        "mnist", "MNIST, 5,000 images, CNN", mnist,
+        (
+            Clients("i.i.d., all", "iid", 10, 1.0),
+            Clients("dirichlet(0.3), all", "dirichlet(0.3)", 10, 1.0),
+            Clients("by label, all", "label", 10, 1.0),
+            Clients("dirichlet(0.3), 10%", "dirichlet(0.3)", 100, 0.1),
+        ),
+        "accuracy 0.9", {"K": 8, "rounds": 40, "batch": 16, "tries": 9, "repeats": 5},
+    ),
+    Case(
+        "shakespeare", "Shakespeare, characters, transformer", shakespeare,
+        (
+            Clients("i.i.d., 10%", "iid", SPEAKERS, 0.1),
+            Clients("speakers, 10%", "natural", SPEAKERS, 0.1),
+        ),
+        "perplexity 15", {"K": 8, "rounds": 24, "batch": 8, "tries": 7, "repeats": 3},
+    ),
+)  # fmt: skip
+
+
+def main(folder: Path, names: list[str]) -> None:
+    """Run what the folder lacks, and write the page's figures and tables."""
+    cases = [case for case in CASES if case.name in names or not names]
+    found = dict(compare_all(folder, cases))
+    if names:
+        return
+    frames = [
+        comparison.frame.assign(problem=case.name, clients=kind.name, link=link)
+        for (case, kind, link), comparison in found.items()
+    ]
+    rows = pd.concat(frames, ignore_index=True)
+    first = ["problem", "clients", "link", "target"]
+    rows = rows[first + [name for name in rows if name not in first]]
+    rows.to_csv(DOCS / "benchmark-networks.csv", index=False, float_format="%.4g",
+                lineterminator="\n")  # fmt: skip
+    for case in cases:
+        drawing = draw({kind: found[case, kind, LINKS[0]] for kind in case.kinds}, case)
+        drawing.savefig(DOCS / "images" / f"benchmark-networks-{case.name}.png", dpi=130)
+    write_tables({"wins": wins(found), "winners": winners(found)})
+
+
+def compare_all(
+    folder: Path, cases: list[Case]
+) -> Iterator[tuple[tuple[Case, Clients, str], Comparison]]:
+    """Compare the methods in every case. A second link costs nothing: runs are stored."""
+    for case in cases:
+        task, owners = case.make()
+        for place, kind in enumerate(case.kinds):
+            chosen: dict[str, Any] = {"clients": kind.number, "split": kind.split}
+            if kind.split == "natural":
+                chosen = {"clients": owners}
+            for link in LINKS:
+                before = time.monotonic()
+                found = compare(
+                    task, NETWORK_METHODS, target=case.target, participation=kind.participation,
+                    link=link, out=folder / f"{case.name}-{place}", jobs=1,
+                    **chosen, **case.options,
+                )  # fmt: skip
+                seconds = time.monotonic() - before
+                print(f"{case.name}, {kind.name}, {link}: {found.runs} runs, {seconds:.0f} s")
+                print(found.verdict, flush=True)
+                yield (case, kind, link), found
+
+
+def draw(found: dict[Clients, Comparison], case: Case) -> Figure:
+    """Draw the test metric of the best methods over rounds and over seconds."""
+    metric = case.target.split()[0]
+    best = [row.method for c in found.values() for row in c.best_rows[:3]]
+    shown = list(dict.fromkeys([*KNOWN, *best]))
+    looks = dict(zip(shown, styles(shown), strict=True))
+    with rc_context({"font.size": 7, "axes.titlesize": 8}):
+        drawing = Figure(figsize=(2.9 * len(found) + 0.4, 4.6), layout="constrained")
+        panels = drawing.subplots(2, len(found), sharey=True, squeeze=False)
+        for column, (kind, comparison) in enumerate(found.items()):
+            panels[0][column].set_title(kind.name)
+            for ax, axis in zip(panels[:, column], ("rounds", "seconds"), strict=True):
+                for row in reversed(comparison.best_rows):
+                    look = looks.get(row.method)
+                    style: dict[str, Any] = {"color": "0.85", "linewidth": 0.7, "zorder": 1}
+                    if look is not None:
+                        style = {
+                            "color": look.colour, "marker": look.marker, "markersize": 2.5,
+                            "markevery": 0.17, "linewidth": 1.1, "label": label_of(row.method),
+                        }  # fmt: skip
+                    draw_row(ax, row, axis, metric, style)
+                ax.axhline(float(case.target.split()[1]), color="0.35", linestyle="--",
+                           linewidth=0.8)  # fmt: skip
+                ax.set_xlabel(axis if axis == "rounds" else f"seconds ({LINKS[0]})")
+                ax.grid(True, color="0.92", linewidth=0.5)
+                if metric == "perplexity":
+                    ax.set_yscale("log")
+                    ax.set_ylim(None, 40)
+        for row in panels:
+            row[0].set_ylabel(f"{metric} on the test set")
+        named = {}
+        for ax in panels.flat:
+            named |= dict(zip(*reversed(ax.get_legend_handles_labels()), strict=True))
+        drawing.legend(named.values(), named.keys(), loc="outside lower center", ncols=6,
+                       frameon=False)  # fmt: skip
+        drawing.suptitle(f"{case.title} (dashed: target)")
+    return drawing
+
+
+def draw_row(ax: Axes, row: Row, axis: str, metric: str, style: dict[str, Any]) -> None:
+    """Draw the mean of the seeds."""
+    if not row.diverged:
+        costs = np.mean([getattr(curve, axis) for curve in row.curves], axis=0)
+        values = np.mean([curve.metrics[metric] for curve in row.curves], axis=0)
+        ax.plot(costs, values, **style)
+
+
+Found = dict[tuple[Case, Clients, str], Comparison]
+
+
+def costs_of(comparison: Comparison, axis: str) -> dict[str, float]:
+    """Return the cost of the target at the best K of every method that reached it."""
+    found: dict[str, float] = {}
+    for row in comparison.rows:
+        if row.reached:
+            cost = getattr(row, axis).middle
+            found[row.method] = min(cost, found.get(row.method, math.inf))
+    return found
+
+
+def wins(found: Found) -> str:
+    """Count how often each method needs the least, or at most a tenth more."""
+    columns = {
+        "rounds": [(c, "rounds") for (_, _, link), c in found.items() if link == LINKS[0]],
+        "MB": [(c, "megabytes") for (_, _, link), c in found.items() if link == LINKS[0]],
+    } | {
+        f"seconds ({name})": [(c, "seconds") for (_, _, link), c in found.items() if link == name]
+        for name in LINKS
+    }
+    lines = [
+        f"| method | reached | {' | '.join(f'{name}: best, within 10%' for name in columns)} |",
+        "|---" + "|---:" * (1 + len(columns)) + "|",
+    ]
+    table = []
+    for method in NETWORK_METHODS:
+        costs = {
+            name: [(costs_of(c, axis).get(method), min(costs_of(c, axis).values(), default=None))
+                   for c, axis in some]
+            for name, some in columns.items()
+        }  # fmt: skip
+        pairs = {name: [(m, b) for m, b in each if m is not None] for name, each in costs.items()}
+        cells = [
+            f"{sum(m <= b for m, b in each)}, {sum(m <= 1.1 * b for m, b in each)}"
+            for each in pairs.values()
+        ]
+        near = sum(m <= 1.1 * b for each in pairs.values() for m, b in each)
+        reached = len(pairs["rounds"])
+        name = f"| {label_of(method)} | {reached} of {len(columns['rounds'])} | "
+        table.append((-near, -reached, name + " | ".join(cells) + " |"))
+    return "\n".join(lines + [line for *_, line in sorted(table)])
+
+
+def winners(found: Found) -> str:
+    """Return the best method of every case on every axis, and the costs of well-known methods."""
+    heads = ["clients", "fewest rounds", "fewest MB", *(f"fewest seconds ({x})" for x in LINKS)]
+    heads += [f"{label_of(name)}: rounds, MB" for name in KNOWN]
+    lines = []
+    for case in CASES:
+        lines += ["", f"**{case.title}, target: {case.target}**", ""]
+        lines += [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+        for kind in case.kinds:
+            first = found[case, kind, LINKS[0]]
+            cells = [kind.name, winner(first, "rounds"), winner(first, "megabytes")]
+            cells += [winner(found[case, kind, link], "seconds") for link in LINKS]
+            for method in KNOWN:
+                costs = (costs_of(first, axis).get(method) for axis in ("rounds", "megabytes"))
+                cells.append(", ".join("-" if cost is None else f"{cost:.3g}" for cost in costs))
+            lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join([*lines, ""])
+
+
+def winner(comparison: Comparison, axis: str) -> str:
+    """Name the best method on an axis with its interval, and how many others are level with it."""
+    best: dict[str, Row] = {}
+    for row in sorted(comparison.rows, key=lambda row: getattr(row, axis).middle):
+        if row.reached:
+            best.setdefault(row.method, row)
+    if not best:
+        return "none"
+    target = comparison.question.target
+
+    def costs(row: Row) -> list[float]:
+        return [curve.cost_of(target, axis) for curve in row.curves]
+
+    first, *others = best.values()
+    band = getattr(first, axis)
+    level = sum(predict_ratio(costs(row), costs(first)).low <= 1 for row in others)
+    text = f"**{label_of(first.method)}**: {band.middle:.3g} ({band.low:.3g} to {band.high:.3g})"
+    return text + (f"; {level} level" if level else "")
+
+
+def write_tables(tables: dict[str, str]) -> None:
+    """Replace the tables between the markers of docs/benchmark-networks.md."""
+    page = DOCS / "benchmark-networks.md"
+    text = page.read_text(encoding="utf-8")
+    for name, table in tables.items():
+        begin, end = f"<!-- {name} -->", f"<!-- end of {name} -->"
+        before, rest = text.split(begin)
+        text = f"{before}{begin}\n{table}\n{end}{rest.split(end)[1]}"
+    page.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    main(Path(sys.argv[1]), sys.argv[2:])
