@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from fedac.cli import main
-from fedac.data import Clients, Dataset, load
+from fedac.data import Clients, Dataset, load, split
 from fedac.data.registry import hold_out, hold_out_clients, load_with_test
 from fedac.errors import InputError
 
@@ -33,8 +35,19 @@ def test_the_same_rows_every_time():
 def test_held_out_rows_never_change():
     train, test = hold_out(Dataset("ten", np.arange(10.0)[:, None], np.ones(10)), 0.3)
     assert (train.name, test.name) == ("ten, 70% of its rows", "30% of ten")
-    assert train.X.ravel().tolist() == [0, 1, 3, 5, 7, 8, 9]
-    assert test.X.ravel().tolist() == [2, 4, 6]
+    assert train.X.ravel().tolist() == [0, 1, 2, 4, 5, 7, 9]
+    assert test.X.ravel().tolist() == [3, 6, 8]
+
+
+@pytest.mark.parametrize("by", ["iid", "dirichlet(0.3)", "label"])
+def test_a_split_and_its_test_set_are_independent(by):
+    # With one seed for both, i.i.d. clients lost all of their rows or none.
+    data = load("digits")
+    data = replace(data, clients=split(data, clients=50, by=by))  # at least 4 rows each
+    train, _ = hold_out(data, 0.2)
+    assert len(train.clients) == 50
+    left = train.clients.sizes / data.clients.sizes
+    assert abs(left.mean() - 0.8) < 0.04  # five standard deviations
 
 
 def test_sparse_rows_stay_sparse():
