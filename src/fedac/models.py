@@ -13,11 +13,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from fedac.errors import InputError
-from fedac.validate import parse_piece, unknown_name
+from fedac.validate import import_named, parse_piece, unknown_name
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -142,15 +141,15 @@ def _char_gpt(layers: int, width: int, context: int, tokens: int) -> nn.Module:
 
 @dataclass(frozen=True)
 class Factory:
-    """Makes the modules of a model for one shape of rows; other processes can receive it."""
+    """Makes the modules of a model for one shape of rows."""
 
-    model: str
+    model: Model
     shape: Shape
     outputs: int
 
     def __call__(self) -> nn.Module:
         """Return a new module."""
-        return find_model(self.model)(self.shape, self.outputs)
+        return self.model(self.shape, self.outputs)
 
 
 MODELS: dict[str, Callable[..., Any]] = {
@@ -177,13 +176,7 @@ def find_model(name: str) -> Model:
 
 
 def _own_model(name: str) -> Model:
-    module, _, function = name.partition(":")
-    try:
-        found = getattr(import_module(module), function)
-    except ModuleNotFoundError as error:
-        raise InputError(f"the model '{name}' was not found: {error}") from None
-    except AttributeError:
-        raise InputError(f"the module '{module}' has no function '{function}'") from None
+    found = import_named("model", name, callable)
     if not callable(found):
         raise InputError(f"'{name}' must be a function that returns a torch.nn.Module")
 

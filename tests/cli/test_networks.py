@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
+import subprocess
+import sys
+import time
 
 import pytest
+
+from fedac.experiments.store import FILE, Store
 
 COMMAND = (
     "compare", "--model", "mlp(8)", "--dataset", "digits", "--clients", "8", "--local-steps", "4",
@@ -30,12 +37,13 @@ def test_the_command_compares_a_network(fedac, tmp_path):
         (["--methods", "lbfgs,fedavg"], "the baseline lbfgs is for linear models"),
         (["--model", "mpl(8)"], "unknown model 'mpl.*did you mean 'mlp'"),
         (["--model", "mlp(a)"], "'a' is not a number"),
-        (["--model", "no_such_module:make"], "'no_such_module:make' was not found"),
+        (["--model", "no_such_module:make"], "cannot import the module of 'no_such_module:make'"),
         (["--model", "cnn(3)"], "the model cnn does not take 1 number"),
         (["--loss", "logistic"], "--loss is for linear models"),
         (["--intercept"], "--intercept is for linear models"),
         (["--dataset", "diabetes", "--model", "cnn"], "10 columns are not the pixels of a square"),
         (["--target", "auc 0.9"], "auc does not fit"),
+        (["--epochs", "1"], "--epochs and --local-steps both give the steps of a round"),
     ],
 )
 def test_bad_options_get_one_line(fedac, options, message):
@@ -44,6 +52,50 @@ def test_bad_options_get_one_line(fedac, options, message):
     (line,) = [line for line in err.splitlines() if "10 classes" not in line]
     assert line.startswith("fedac: ")
     assert re.search(message, line), line
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.name != "posix", reason="needs POSIX signals")
+def test_killed_and_continued(fedac, tmp_path):
+    command = [*COMMAND, "--methods", "fedavg,scaffold,fedac-i,adamw", "--rounds", "40", "--json"]
+    folder = tmp_path / "killed"
+    line = [sys.executable, "-m", "fedac", *command, "--out", str(folder)]
+
+    def stored():
+        if not (folder / FILE).exists():
+            return 0
+        with Store(folder, create=True) as store:  # waits until its tables are there
+            return store.info()["runs"]
+
+    with subprocess.Popen(line, stdout=subprocess.DEVNULL) as process:
+        while process.poll() is None and stored() <= 11:
+            time.sleep(0.02)
+        process.kill()
+    assert process.returncode == -signal.SIGKILL
+    with Store(folder) as store:
+        assert len(store.frame()) > 11  # the short runs for a first step size, and more
+        (backend,) = set(store.frame()["backend"])
+    again = fedac(*command, "--out", folder)
+    # The fastest back end may be another one by now, on a busy machine.
+    quiet = fedac(*command, "--backend", backend, "--out", tmp_path / "quiet")
+    assert again.code == quiet.code == 0
+    assert again.out == quiet.out
+    with Store(folder) as store:
+        assert set(store.frame()["backend"]) == {backend}
+
+
+def test_an_own_model_of_this_folder(fedac, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    source = (
+        "from torch import nn\ndef make(shape, outputs):\n    return nn.Linear(*shape, outputs)"
+    )
+    (tmp_path / "model_of_this_folder.py").write_text(source)
+    code, out, _ = fedac(
+        "sweep", "--model", "model_of_this_folder:make", "--dataset", "digits", "--clients", "8",
+        "--algorithms", "fedavg", "--local-steps", "2", "--rounds", "2", "--eta", "0.1",
+        "--out", "runs", "--jobs", "1",
+    )  # fmt: skip
+    assert (code, "best loss" in out, "suboptimality" in out) == (0, True, False)
 
 
 def test_epochs_need_a_network(fedac):
@@ -59,5 +111,19 @@ def test_a_run_of_a_network(fedac):
     )  # fmt: skip
     answer = json.loads(out)
     assert (code, answer["engine"], answer["rounds"]) == (0, "network", 6)
+    assert (answer["model"], "backend" in answer) == ("mlp(8)", True)
     assert answer["local_steps"] == 12  # 1,438 rows on 8 clients in batches of 16
     assert answer["runs"][0]["test_accuracy"] > 0.5
+
+
+def test_a_text_whose_next_characters_are_predicted(fedac, tmp_path):
+    speech = "to be or not to be that is the question " * 8
+    (tmp_path / "play.txt").write_text(f"HAMLET:\n{speech}\n\nYORICK:\n{speech[::-1]}\n")
+    code, out, _ = fedac(
+        "run", "--model", "char_gpt(1,16,64)", "--dataset", tmp_path / "play.txt", "--batch", "2",
+        "--local-steps", "2", "--rounds", "2", "--eta", "0.1", "--algorithm", "fedavg", "--test",
+        "0.3", "--json",
+    )  # fmt: skip
+    answer = json.loads(out)
+    assert (code, answer["loss"], answer["clients"]) == (0, "next-token", 2)
+    assert answer["runs"][0]["metrics"]["perplexity"]["last"] > 1

@@ -161,6 +161,27 @@ def test_the_nodes_need_no_kernels_of_their_own(two_nodes, tmp_path):
     assert read(tmp_path / "here") == read(tmp_path / "there")
 
 
+NETWORK = """
+import sys
+from fedac.experiments import sweep
+from fedac.experiments.grid import make_grid
+from fedac.experiments.store import Store
+grid = make_grid(dataset="digits", model="mlp(8)", clients=8, split="dirichlet(1)", batch=8,
+                 algorithms=("fedavg", "scaffold"), local_steps=(2, 4), rounds=4, eta=(0.1, 0.5),
+                 backend="batched")
+for place, where in (("here", {"jobs": 1}), ("there", {"on": "ray"})):
+    with Store(f"{sys.argv[1]}/{place}", create=True) as store:
+        print(sweep.run(grid, store, **where).new)
+"""
+
+
+def test_networks_on_two_nodes(two_nodes, tmp_path):
+    pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'fedac[torch]'")
+    *_, here, there = two_nodes.run(NETWORK, tmp_path).splitlines()
+    assert (here, there) == ("8", "8")
+    assert read(tmp_path / "here") == read(tmp_path / "there")
+
+
 OWN = """
 from dataclasses import replace
 from fedac.algorithms import FEDAVG
@@ -182,6 +203,25 @@ with Store("out", create=True) as store:
 def test_an_algorithm_that_the_nodes_do_not_have(two_nodes, tmp_path):
     (tmp_path / "own_on_ray.py").write_text(OWN)
     assert two_nodes.run(OWN_SWEEP, tmp_path).splitlines()[-1] == "1"
+
+
+OWN_MODEL = """
+from torch import nn
+class Mine(nn.Linear):
+    pass
+def make(shape, outputs):
+    return nn.Sequential(Mine(*shape, outputs))
+"""
+
+
+def test_a_model_that_the_nodes_do_not_have(two_nodes, tmp_path):
+    pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'fedac[torch]'")
+    (tmp_path / "model_on_ray.py").write_text(OWN_MODEL)
+    values = 'dataset="synthetic", l2=1e-2, algorithms="own_on_ray:mine", workers=4'
+    assert values in OWN_SWEEP
+    network = 'dataset="digits", model="model_on_ray:make", algorithms="fedavg", workers=4'
+    output = two_nodes.run(OWN_SWEEP.replace(values, network), tmp_path)
+    assert output.splitlines()[-1] == "1"
 
 
 def test_no_cluster_at_the_address(two_nodes, tmp_path):

@@ -18,7 +18,7 @@ from torch.nn.utils import parameters_to_vector
 import fedac
 from fedac.algorithms import get
 from fedac.algorithms.checks import needs_mu
-from fedac.experiments.comparison.hand_over import SIMULATOR_ONLY, hand_over
+from fedac.experiments.comparison.handover import SIMULATOR_ONLY, hand_over
 from fedac.experiments.comparison.question import NETWORK_METHODS
 from fedac.experiments.comparison.table import NO_BAND, Row
 from fedac.federation.spec import Spec

@@ -22,6 +22,7 @@ DEFAULTS = {
     "algorithm": "fedavg",
     "fingerprint": "",
     "mu": 1e-3,
+    "model": "",
     "M": 4,
     "split": "",
     "split_seed": 0,

@@ -59,7 +59,8 @@ def compare_command(
     spelled = replace(COMPARE, spell=command_option)
     values = options.read_values(COMPARE, given)
     if quick:
-        values = {**QUICK, **{name: v for name, v in values.items() if v is not None}}
+        roughly = {n: v for n, v in QUICK.items() if n != "local_steps" or "epochs" not in values}
+        values = roughly | values
     question = Question.ask(values, spelled)
     with console.download_bar(question.spec.dataset) as show:
         data, test = load_data(question.spec, show)

@@ -40,7 +40,7 @@ METRIC_FORMATS = {
 
 @click.command("run", cls=options.Command)
 @options.spec_options(RUN)
-@click.option("--engine", help="fast or reference (default: fast if possible).")
+@click.option("--engine", help="fast, network or reference (default: chosen automatically).")
 @click.option("--threads", type=int, help="Threads (default: all cores).")
 @options.on_ray_options(
     "Share the workers among all nodes of a Ray cluster: needs pip install 'fedac[ray]'."
@@ -102,6 +102,7 @@ def run_command(
         shape = {"n_samples": data.n_samples, "n_features": data.n_features}
         answer = {
             "dataset": {"name": data.name, **shape},
+            **({"model": spec.model} if networks else {}),
             "loss": task.loss,
             "l2": spec.l2,
             "algorithm": algorithm,
@@ -113,7 +114,7 @@ def run_command(
     elif result.runs:
         who = f"{len(clients)} clients" if clients else f"M={result.M}"
         named = replace(spec, split=clients.how if clients else None)
-        title = ", ".join(filter(None, (who, federation_name(named))))
+        title = ", ".join(filter(None, (spec.model, who, federation_name(named))))
         _print_result(result, f_star, f"{data.name}: {title}", link)
     if interrupted:
         raise KeyboardInterrupt
@@ -179,6 +180,7 @@ def _as_json(result: Result, f_star: float, link: Link) -> dict[str, Any]:
         "rounds": result.schedule.rounds,
         "seed": result.seed,
         "engine": result.engine,
+        **({"backend": result.backend} if result.backend else {}),
         "f_star": _finite(f_star),
         "wire": result.wire,
         "link": str(link),
@@ -243,7 +245,7 @@ def _run_as_json(result: Result, run: Run, f_star: float, link: Link) -> dict[st
             name: {"last": trace[-1] if ended else None, "trace": trace}
             for name, trace in traces.items()
         }
-        if tested
+        if traces
         else None,
         # Sent and received by a client that is present in every round.
         "rounds": rounds[-1],
@@ -263,6 +265,9 @@ def _print_result(result: Result, f_star: float, what_is_run: str, link: Link) -
 
     schedule, no_minimum = result.schedule, math.isnan(f_star)
     what, zero = ("loss", 0.0) if no_minimum else ("suboptimality", f_star)
+    minimum = ", no F*" if no_minimum else f", F*={f_star:.6f}"
+    if result.objective.is_network:
+        minimum = ""
     several = len({run.algorithm for run in result.runs}) > 1
     tested = [name for name in METRIC_FORMATS if any(name in run.metrics for run in result.runs)]
     rows = []
@@ -280,8 +285,7 @@ def _print_result(result: Result, f_star: float, what_is_run: str, link: Link) -
     console.print_table(
         rows,
         words={"algorithm", "status"},
-        title=f"{what_is_run}, K={schedule.K}, T={schedule.T}, {schedule.rounds} rounds, "
-        f"{'no F*' if no_minimum else f'F*={f_star:.6f}'}",
+        title=f"{what_is_run}, K={schedule.K}, T={schedule.T}, {schedule.rounds} rounds{minimum}",
         caption=options.MEGABYTES,
         bold=[number for number, run in enumerate(result.runs) if run is result.best],
     )

@@ -150,12 +150,13 @@ def _print_summary(grid: Spec, summary: Summary, runs: pd.DataFrame, band: str) 
     names = ["algorithm", "federation"] if runs["federation"].any() else ["algorithm"]
     cells = summarize(tuned(runs), band).sort_values("middle", kind="stable")
     tested = [name for name in METRIC_FORMATS if name in cells and cells[name].notna().any()]
+    measure = "suboptimality" if grid.model is None else "loss"
     rows, at_edge = [], []
     by_name: Any = runs.groupby(names, sort=False)
     for name, ours in by_name:
         best = next(records(cells[(cells[names] == list(name)).all(axis=1)]))
         found = band_text((best.middle, best.low, best.high), "{:.4e}".format)
-        numbers = {"best suboptimality": found, "M": str(best.M), "K": str(best.K)}
+        numbers = {f"best {measure}": found, "M": str(best.M), "K": str(best.K)}
         numbers["eta"] = best.step_size
         for metric in tested:
             middle, low, high = (getattr(best, column) for column in metric_columns(metric))

@@ -67,7 +67,7 @@ def write_csv(store: Store, path: Path, link: Link = DEFAULT_LINK) -> int:
     """
     runs = with_costs(store.frame(), link)
     columns = [*CONFIGURATION, *RESULTS, *_options(runs), *_metrics(runs), *COSTS]
-    return _write(runs[columns], path)
+    return _write(runs[_known(columns, runs)], path)
 
 
 def write_traces(store: Store, path: Path, link: Link = DEFAULT_LINK) -> int:
@@ -78,7 +78,8 @@ def write_traces(store: Store, path: Path, link: Link = DEFAULT_LINK) -> int:
     points = with_costs(points, link, at="step")
     points["suboptimality"] = points["loss"] - points["f_star"]
     columns = ["key", *CONFIGURATION, *_options(runs), "status", "step", "loss", "suboptimality"]
-    return _write(points[[*columns, *_metrics(points), *COSTS]], path)
+    columns += [*_metrics(points), *COSTS]
+    return _write(points[_known(columns, runs)], path)
 
 
 def write_parquet(store: Store, path: Path, link: Link = DEFAULT_LINK) -> int:
@@ -104,11 +105,17 @@ def _options(runs: pd.DataFrame) -> list[str]:
     return [*names, "record_every"] if twins else names
 
 
+def _known(columns: list[str], runs: pd.DataFrame) -> list[str]:
+    """Leave out suboptimalities if all runs are of networks, which have none."""
+    networks = len(runs) and runs["f_star"].isna().all()
+    return [name for name in columns if not (networks and name.endswith("suboptimality"))]
+
+
 def _metrics(runs: pd.DataFrame) -> list[str]:
-    """Return the results on test sets, if there are any."""
-    if not (runs["test"] != "").any():
-        return []
+    """Return the results on test sets, and over clients, if there are any."""
     found = [name for name in TESTS if name in runs]
+    if not (runs["test"] != "").any():
+        return [name for name in found if not name.startswith("test_")]
     if "test_mae" in found and runs["test_accuracy"].isna().all():  # real targets only
         found.remove("test_accuracy")
     return found

@@ -201,12 +201,14 @@ def run_order(task: Workload, order: Order, **how: Any) -> Answer:
 def to_bytes(task: Workload) -> bytes:
     """Return the task for `pickle.loads` in other processes.
 
-    User-defined algorithms and losses are sent as code, because other machines do not have their
-    modules. Arrays read from these bytes are writable. Arrays that Ray shares between processes are
-    not, and Numba would compile all kernels again for them.
+    User-defined algorithms, losses and models are sent as code, because other machines do not have
+    their modules. Arrays read from these bytes are writable. Arrays that Ray shares between
+    processes are not, and Numba would compile all kernels again for them.
     """
     own = [type(task.objective), *(algorithm.update for algorithm in task.algorithms.values())]
     names = {one.__module__ for one in own if one.__module__.split(".")[0] != "fedac"}
+    if task.model is not None and ":" in task.model:
+        names.add(task.model.partition(":")[0])
     modules = [sys.modules[name] for name in names if name in sys.modules]
     for module in modules:
         cloudpickle.register_pickle_by_value(module)

@@ -200,6 +200,16 @@ class Store:
         spec = json.loads(text)
         return suboptimality, spec["algorithm"], spec["eta"]
 
+    def backend_of(self, data_hash: str) -> str | None:
+        """Return the back end of the first stored runs of a network; None if there are none."""
+        query = (
+            "SELECT json_extract(spec, '$.backend') AS backend FROM runs WHERE "
+            "json_extract(spec, '$.data_hash') = ? AND backend IS NOT NULL ORDER BY id LIMIT 1"
+        )
+        with explained(self.path):
+            found = self._db.execute(query, (data_hash,)).fetchone()
+        return None if found is None else str(found[0])
+
     def add(self, results: Sequence[tuple[RunSpec, Outcome]], origin: Origin | None = None) -> int:
         """Store some runs and their traces, all or none; return how many are new.
 
@@ -243,8 +253,8 @@ class Store:
         ``trained_loss`` is the score of a run: its smallest loss after at least one step, missing
         if it diverged. ``test_loss`` and ``test_accuracy`` are those at the end, as are
         ``test_auc``, ``test_log_loss``, ``test_r2`` and ``test_mae``, which exist if a run has
-        them. ``dataset``, ``algorithm``, ``split`` and ``federation`` are unique: see
-        `with_unique_names`.
+        them. Networks have neither ``f_star`` nor suboptimalities. ``dataset``, ``algorithm``,
+        ``split`` and ``federation`` are unique: see `with_unique_names`.
         """
         runs = with_unique_names(self._table())
         last = ["test", *(name for name in TESTS if name in runs), *TRAFFIC, "federation"]
@@ -277,6 +287,7 @@ class Store:
             columns[column] = pd.Series(values, dtype=option.kind[-1])
         runs = runs.drop(columns="spec").assign(**columns)
         runs["mu"] = runs["mu"].fillna(runs["l2"])
+        runs["f_star"] = runs["f_star"].mask(runs["model"] != "")  # networks have none
         for which in ("best", "final"):
             runs[f"{which}_suboptimality"] = runs[f"{which}_loss"] - runs["f_star"]
         present = [taking_part(run.participation, run.M) or run.M for run in records(runs)]

@@ -3,7 +3,8 @@
 A cell is one algorithm on one problem with M workers and K local steps. A federation of clients is
 part of the problem. The demo, the report and `fedac reproduce` share these rules:
 
-- The suboptimality of a run is its trained loss minus F*, infinite if the run diverged.
+- The suboptimality of a run is its trained loss minus F*, infinite if the run diverged. Networks
+  have no F*: their losses take its place.
 - A run reaches a target if its suboptimality is at most the target.
 - Every seed is tuned separately; `over_seeds` summarizes several seeds.
 """
@@ -49,7 +50,7 @@ def tuned(frame: pd.DataFrame) -> pd.DataFrame:
     "largest" or "only one" tried in its cell, else "". If all runs of a cell and seed diverged, the
     suboptimality is infinite and the step size NaN.
     """
-    suboptimality = frame["trained_loss"].astype(float) - frame["f_star"]
+    suboptimality = frame["trained_loss"].astype(float) - frame["f_star"].fillna(0.0)
     runs = frame.assign(suboptimality=suboptimality.fillna(math.inf))
     etas = runs.groupby(CELL)["eta"]
     ends = zip(runs["eta"], etas.transform("min"), etas.transform("max"), strict=True)
@@ -291,8 +292,9 @@ def label_of(name: str) -> str:
 def with_unique_names(runs: pd.DataFrame) -> pd.DataFrame:
     """Return the runs with unambiguous names in `dataset`, `algorithm` and `split`.
 
-    If two of them share a name, part of their hash is added, and so are a loss other than logistic,
-    an intercept, and a mu other than l2. The new column `federation` names the unusual options.
+    If two of them share a name, part of their hash is added, and so are a network, a loss other
+    than logistic, an intercept, and a mu other than l2. The new column `federation` names the
+    unusual options.
     """
     named = runs.assign(dataset=_dataset_names(runs), algorithm=_algorithm_names(runs))
     named = named.assign(split=_split_names(named))
@@ -300,13 +302,13 @@ def with_unique_names(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def _dataset_names(runs: pd.DataFrame) -> list[str]:
-    columns = ["dataset", "data_hash", "rows_hash", "l2", "objective", "intercept"]
+    columns = ["dataset", "data_hash", "rows_hash", "l2", "model", "objective", "intercept"]
     problems: list[Any] = list(runs[columns].drop_duplicates().itertuples())
     # Two data sets share a name if their rows differ, or the objectives with the same options do.
     same_name, same_options = defaultdict(set), defaultdict(set)
     for p in problems:
         same_name[p.dataset].add(p.rows_hash)
-        same_options[p.dataset, p.l2, p.objective, p.intercept].add(p.data_hash)
+        same_options[p.dataset, p.l2, p.model, p.objective, p.intercept].add(p.data_hash)
     shared = {name for name, hashes in same_name.items() if len(hashes) > 1}
     shared |= {name for (name, *_), hashes in same_options.items() if len(hashes) > 1}
     names = {}
@@ -314,8 +316,9 @@ def _dataset_names(runs: pd.DataFrame) -> list[str]:
         # The plain name a9a is reserved for the paper's data set.
         papers = p.rows_hash == A9A_ROWS or p.data_hash in A9A.values()
         other = not papers if p.dataset == "a9a" else p.dataset in shared
-        name = p.dataset + (f" ({(p.rows_hash or p.data_hash)[:6]})" if other else "")
-        name += f", {p.objective}" if p.objective != "logistic" else ""
+        found = p.data_hash if p.model else p.rows_hash or p.data_hash
+        name = p.dataset + (f" ({found[:6]})" if other else "")
+        name += f", {p.model or p.objective}" if p.model or p.objective != "logistic" else ""
         names[p.dataset, p.data_hash] = name + (", intercept" if p.intercept else "")
     return [names[pair] for pair in zip(runs["dataset"], runs["data_hash"], strict=True)]
 

@@ -127,6 +127,7 @@ def run_groups(
         If groups could not be run, when all others are in the store; an `InputError` if the input
         was to blame.
     """
+    groups = with_backend(task, groups, store)
     planned = [tuple(store.missing(runs)) for runs in groups]
     keys = tuple(run.key for runs in groups for run in runs)
     before = len(keys) - sum(map(len, planned))
@@ -142,6 +143,19 @@ def run_groups(
     L = getattr(task.objective, "smoothness", 0.0)
     beyond = sum(eta * L > 1 + 1e-12 for eta in etas)
     return Summary(sweep.new, before, beyond, sum(map(task.disguised, groups)), keys)
+
+
+def with_backend(task: Workload, groups: Sequence[Group], store: Store) -> Sequence[Group]:
+    """Return the groups with the back end that all runs of a network use, so that they compare.
+
+    Unless the user chose one, it is that of the network's runs in the store, else the faster one.
+    """
+    if not task.objective.is_network or not groups or groups[0][0].backend is not None:
+        return groups
+    chosen = store.backend_of(groups[0][0].data_hash)
+    if chosen is None:
+        chosen = task.faster_backend(max(groups, key=task.seconds))
+    return [tuple(replace(run, backend=chosen) for run in runs) for runs in groups]
 
 
 def choose_runner(
@@ -186,7 +200,10 @@ def require_where(jobs: int | None, on: str | None, ray_address: str | None) -> 
 
 def select(task: Workload, groups: list[Group], shard: Shard | None) -> list[Group]:
     """Return the groups of a shard; all if there is none."""
-    return shard.select(groups, task.seconds) if shard else groups
+    if shard is None:
+        return groups
+    # The seconds of a network are measured, and every machine must come to the same division.
+    return shard.select(groups, task.queries if task.objective.is_network else task.seconds)
 
 
 def predict_seconds(

@@ -27,6 +27,8 @@ from fedac.objectives import LeastSquares, Objective, optimum
 from fedac.objectives.losses import choose_loss, objective_of, targets_of
 from fedac.objectives.metrics import METRICS
 from fedac.simulation import Result
+from fedac.simulation.engines import start_engine
+from fedac.simulation.problem import Problem
 from fedac.simulation.simulator import make_problem, run_problem, warn_about
 
 # Runs that share data, federation, K and seed, so draws: one call of the engine runs them all.
@@ -100,6 +102,7 @@ class Workload:
     clients: dict[str, Clients]  # by the hash of their split; none for workers
     splits: dict[tuple[Any, Any], str]  # these hashes, by the Spec's clients and split
     test: Dataset | None
+    model: str | None = None  # of a network, by its name
 
     def cost(self, runs: Sequence[RunSpec]) -> Cost:
         """Predict the time for some runs of one group."""
@@ -149,6 +152,22 @@ class Workload:
         sizes.
         """
         on_engine = {name: how.pop(name) for name in ("engine", "callbacks") if name in how}
+        problem = self._problem(specs, federation, **how)
+        if not quiet:
+            warn_about(problem)
+        return run_problem(problem, test=self.test, **on_engine)
+
+    def faster_backend(self, runs: Sequence[RunSpec]) -> str:
+        """Return the faster back end for some runs of a network, by timing a few steps."""
+        given = self._problem(
+            runs, self.federation(runs[0]), on_progress=lambda queries: None,
+            on_compile=lambda: None,
+        )  # fmt: skip
+        _, problem, _ = start_engine(given, None)
+        assert problem.backend is not None
+        return problem.backend
+
+    def _problem(self, specs: Sequence[Spec], federation: Federation, **how: Any) -> Problem:
         pairs = (
             (
                 self.algorithms.get(one.algorithm) or find_algorithm(one.algorithm),
@@ -156,10 +175,7 @@ class Workload:
             )
             for one in specs
         )
-        problem = make_problem(specs[0], self.objective, federation, pairs, **how)
-        if not quiet:
-            warn_about(problem)
-        return run_problem(problem, test=self.test, **on_engine)
+        return make_problem(specs[0], self.objective, federation, pairs, **how)
 
     def run(
         self,
@@ -252,18 +268,26 @@ def make_workload(spec: Spec, data: Dataset, test: Dataset | None = None) -> Wor
                 found = as_clients(by or "iid", data, N, spec.split_seed)
             splits[N, by] = found.fingerprint()
             clients[splits[N, by]] = found
-    return Workload(objective, loss, algorithms, clients, splits, test)
+    model = spec.model if isinstance(spec.model, str) else None
+    return Workload(objective, loss, algorithms, clients, splits, test, model)
 
 
 def network_loss(data: Dataset) -> str:
     """Return the loss of a network: by the kind of targets."""
+    if data.text:
+        return "next-token"
     return "mse" if data.kind == REAL else "cross-entropy"
 
 
 def make_network(spec: Spec, data: Dataset, test: Dataset | None) -> Objective:
     """Build the network of a Spec for some data."""
-    from fedac.models import Factory
+    from fedac.models import Factory, find_model
     from fedac.objectives.network import Network
+
+    def rows(data: Dataset) -> tuple[Any, Any]:
+        if data.text:  # the target follows the row
+            return np.column_stack([inputs(data), data.y]).astype(np.int64), None
+        return inputs(data), targets(data)
 
     def inputs(data: Dataset) -> Any:
         X = data.X if isinstance(data.X, np.ndarray) else data.X.toarray()
@@ -277,9 +301,9 @@ def make_network(spec: Spec, data: Dataset, test: Dataset | None) -> Objective:
     assert spec.model is not None
     shape = data.row_shape or (data.n_features,)
     return Network(
-        Factory(spec.model, shape, len(data.classes or ()) or 1), inputs(data), targets(data),
-        loss=network_loss(data), l2=spec.l2,
-        test=None if test is None else (inputs(test), targets(test)),
+        Factory(find_model(spec.model), shape, len(data.classes or ()) or 1),
+        *rows(data), loss=network_loss(data), l2=spec.l2,
+        test=None if test is None else rows(test),
     )  # fmt: skip
 
 

@@ -133,7 +133,7 @@ class FederationOptions:
     )  # fmt: skip
     client: str | None = _option(
         None,
-        "Instead of a split: the column that names the client of each row.",
+        "Instead of a split: the column that names the client of each row, or an NPY file.",
         stored=False, json=False,
     )  # fmt: skip
     split_seed: int = _count(
@@ -220,7 +220,8 @@ class TuningOptions:
 
     target: float | str | None = _option(
         None,
-        "Target suboptimality, or with a test set a target metric, such as 'accuracy 0.85' (also "
+        "Target suboptimality (for networks: training loss), or with a test set a target metric, "
+        "such as 'accuracy 0.85' (also "
         "auc, log-loss, r2 or mae). If omitted, methods are tuned for and ranked by the "
         "suboptimality within the budget.",
         float, str, above=0, stored=False,
@@ -396,6 +397,8 @@ def command_option(name: str) -> str:
 
 
 LARGEST_STORED = 2**63 - 1  # whole numbers in tables have 64 bits and a sign
+# F* needs l2 > 0; a network has none.
+L2 = {"above": 0, "help": "Regularization strength, above 0; of networks 0 by default."}
 SWEEP = OptionSet(
     without=("link", "target", "budget", "tries", "repeats"),
     several=tuple(name for name, option in options_of().items() if option.grid),
@@ -403,7 +406,7 @@ SWEEP = OptionSet(
     defaults={"steps": 4096},
     needed=("dataset", "l2", "algorithm", "local_steps", "eta"),
     overrides={
-        "l2": {"above": 0, "help": "Regularization strength, above 0."},
+        "l2": L2,
         "seed": {"most": LARGEST_STORED},
     },
 )  # fmt: skip
@@ -411,12 +414,12 @@ SWEEP = OptionSet(
 FOR_NETWORKS = {"l2": 0.0, "batch": 16, "local_steps": (8, 32), "rounds": 100}
 # Step sizes, mu and the length of a run follow from the tuning.
 COMPARE = OptionSet(
-    without=("name", "mu", "precision", "epochs", "eta", "decay", "steps", "record_every"),
+    without=("name", "mu", "precision", "eta", "decay", "steps", "record_every"),
     several=("algorithm", "local_steps", "wire"),
     names={"algorithm": "methods"},
     defaults={"algorithm": None, "clients": 100, "local_steps": (8, 32, 128), "rounds": 200},
     overrides={
-        "l2": {"above": 0, "help": "Regularization strength, above 0."},
+        "l2": L2,
         "algorithm": {
             "help": "Methods to compare: {algorithms}, any other that 'fedac algorithms' lists, "
             "the baselines lbfgs and agd, or your own Algorithm as module:name (default: a "

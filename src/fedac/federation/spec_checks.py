@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import product
 from types import SimpleNamespace
 from typing import Any
@@ -62,8 +63,19 @@ def check_spec(options: OptionSet, given: Mapping[str, Any]) -> Spec:
             raise InputError(f"{options.locate(name)}{unknown_name('key', name, fields)}")
         if value is not None or getattr(Spec, fields[name]) is not None:
             values[fields[name]] = value
+    replaced: set[str] = set()
+    if values.get("model") is not None:  # without an F*, l2 may be 0
+        accepted["l2"] = replace(accepted["l2"], above=None)
+        replaced.add("l2")
+    if "epochs" in values:
+        replaced.add("local_steps")
+        if "local_steps" in values:
+            raise InputError(
+                f"{options.locate('epochs')}{options.spelled('epochs')} and "
+                f"{options.spelled('local_steps')} both give the steps of a round: use one"
+            )
     for name in options.needed:
-        if name not in values:
+        if name not in values.keys() | replaced:
             raise InputError(f"{options.locate(name)}{options.spelled(name)} is missing")
     for name in values:
         with _located(options, name):
@@ -102,6 +114,8 @@ def _defaults(options: OptionSet, values: Mapping[str, Any]) -> dict[str, Any]:
         defaults |= (
             FOR_NETWORKS if tuned else {name: FOR_NETWORKS[name] for name in ("l2", "batch")}
         )
+    if "epochs" in values:
+        defaults.pop("local_steps", None)
     split = values.get("split", "iid")
     # A file of client names also determines their number.
     named = values.keys() & {"workers", "client"}

@@ -73,7 +73,10 @@ METRICS = {
 # Points whose margins are computed together: faster than one by one, and they stay in the cache.
 TOGETHER = 32
 
-TITLES = {"auc": "AUC", "log-loss": "log loss", "r2": "R2", "mae": "MAE"}
+TITLES = {
+    "auc": "AUC", "log-loss": "log loss", "r2": "R2", "mae": "MAE",
+    "client-loss-spread": "client loss spread", "client-loss-worst": "worst-client loss",
+}  # fmt: skip
 """How metrics are written, where not by their names."""
 
 

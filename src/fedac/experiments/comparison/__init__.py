@@ -53,6 +53,7 @@ def compare(
     client: Any = None,
     standardize: bool = False,
     K: int | Iterable[int] | None = None,
+    epochs: int | None = None,
     rounds: int | None = None,
     clients: Clients | npt.ArrayLike | str | None = None,
     split: str | None = None,
@@ -68,6 +69,7 @@ def compare(
     target: float | str | None = None,
     budget: str | None = None,
     loss: str | None = None,
+    backend: str | None = None,
     l2: float | None = None,
     intercept: bool = False,
     tries: int = 20,
@@ -99,6 +101,9 @@ def compare(
         docs/compare.md.
     K : int or several
         Local steps per round. Default: 8, 32 and 128; for networks 8 and 32.
+    epochs : int, optional
+        For networks, instead of `K`: passes of every client through its own rows in a round. K is
+        then the mean number of steps.
     rounds : int
         Rounds of every run. Default: 200; for networks 100.
     clients : int, str, Clients or array, optional
@@ -124,14 +129,16 @@ def compare(
     test_clients : float, optional
         Instead of `test`: a share of the clients, which is held out.
     target : float or str, optional
-        Target suboptimality, or a metric on the test set and its value: ``"accuracy 0.85"``, also
-        auc, log-loss, r2 and mae. If omitted, methods are tuned for and ranked by suboptimality
-        within the budget.
+        Target suboptimality (for networks: training loss), or a metric on the test set and its
+        value: ``"accuracy 0.85"``, also auc, log-loss, r2 and mae. If omitted, methods are tuned
+        for and ranked by suboptimality within the budget.
     budget : str, optional
         "100 rounds", "2MB" or "60s". Default: the whole run with a target; otherwise the time of
         the shortest run.
     loss : str, optional
         Loss by name. Default: follows from the targets.
+    backend : "batched" or "loop", optional
+        As in `simulate`. Default: the faster, chosen once for all runs.
     l2, intercept
         Regularization strength, and whether to append a column of ones. Default of `l2`: 0.001; for
         networks 0.
@@ -159,7 +166,8 @@ def compare(
 
         Columns: ``rounds``, ``megabytes`` and ``seconds`` are the cost of the target, NaN if not
         all seeds reached it. ``suboptimality`` is the mean of the last records within the budget,
-        ``smallest`` the smallest record. Columns ending in ``_low`` and ``_high`` are 90%
+        ``smallest`` the smallest record; for networks, whose optimum is not known, the first is
+        ``training_loss`` instead. Columns ending in ``_low`` and ``_high`` are 90%
         prediction intervals for the mean of another `repeats` seeds. ``ratio`` is the cost relative
         to the first row, seed by seed; rows are ``level`` if its interval contains 1. With a test
         set, ``test_loss`` and the metrics that fit its targets, such as ``test_accuracy``, are
@@ -195,6 +203,7 @@ def compare(
     given = {
         "dataset": str(dataset) if isinstance(dataset, str | Path) else called, "loss": loss,
         "model": model, "l2": l2, "intercept": intercept, "methods": methods, "K": _several(K),
+        "epochs": epochs, "backend": backend,
         "rounds": rounds, "clients": clients, "split": split,
         "client": client if client is None or isinstance(client, str) else "given",
         "split_seed": split_seed, "workers": workers, "participation": participation,

@@ -103,7 +103,8 @@ class Target(NamedTuple):
             value = math.nan
         if metric not in (SUBOPTIMALITY, *METRICS) or not math.isfinite(value):
             raise InputError(
-                "a target is a suboptimality, such as 0.001, or a metric with its value, such as "
+                "a target is a suboptimality (for networks: a training loss), such as 0.001, or a "
+                "metric with its value, such as "
                 f"'accuracy 0.85' (also {', '.join(list(METRICS)[1:])}), got '{given}'; the column "
                 "to predict is given as label"
             )
@@ -119,16 +120,22 @@ class Target(NamedTuple):
         """Whether the metric grows with training."""
         return self.metric in METRICS and METRICS[self.metric].larger_is_better
 
+    @property
+    def is_of_clients(self) -> bool:
+        """Whether the metric is computed over the clients' own rows."""
+        return self.metric.startswith("client-")
+
     def met_by(self, values: Any) -> Any:
         """Return whether values reach the target, one by one."""
         return values >= self.value if self.larger_is_better else values <= self.value
 
-    @property
-    def in_words(self) -> str:
+    def in_words(self, measure: str = SUBOPTIMALITY) -> str:
         """Return the target for a sentence: "an accuracy of 0.85 on the test set"."""
         title = TITLES.get(self.metric, self.metric)
+        if self.metric == SUBOPTIMALITY:
+            return f"a {measure} of {self.value:g}"
         article = "an" if self.metric in ("accuracy", "auc", "r2", "mae") else "a"
-        where = "" if self.metric == SUBOPTIMALITY else " on the test set"
+        where = "" if self.is_of_clients else " on the test set"
         return f"{article} {title} of {self.value:g}{where}"
 
     def __str__(self) -> str:
@@ -200,9 +207,16 @@ class Question:
         )
         tested = spec.test is not None or spec.test_clients is not None
         tested = tested or getattr(spec.model, "test", None) is not None  # of a Network
-        if question.target and question.target.metric != SUBOPTIMALITY and not tested:
+        target = question.target
+        if target and target.is_of_clients:
+            if not network or spec.workers is not None:
+                raise InputError(
+                    f"the target {target} is for networks and clients: add "
+                    f"{options.spelled('model')} and {options.spelled('clients')}"
+                )
+        elif target and target.metric != SUBOPTIMALITY and not tested:
             raise InputError(
-                f"the target {question.target} needs a test set: add {options.spelled('test')}, "
+                f"the target {target} needs a test set: add {options.spelled('test')}, "
                 "a share of the rows, such as 0.2, or a file"
             )
         if question.link.is_free:

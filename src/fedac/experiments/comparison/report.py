@@ -14,7 +14,7 @@ import numpy as np
 from fedac.errors import InputError
 from fedac.experiments.comparison import table
 from fedac.experiments.comparison.question import AXES, SUBOPTIMALITY, Question
-from fedac.experiments.comparison.table import WELL_KNOWN, Comparison, Curve, Row, described
+from fedac.experiments.comparison.table import LOSS, WELL_KNOWN, Comparison, Curve, Row, described
 from fedac.experiments.page import assemble, columns, rounded, write_page
 from fedac.experiments.summary import Band
 from fedac.federation.federation import taking_part
@@ -38,6 +38,12 @@ AXIS_LABELS = {
     "seconds": "seconds",
 }
 SCRIPTS = ("rows", "figure", "start")
+# What the introduction says of the measure.
+MEASURES = {
+    SUBOPTIMALITY: "The suboptimality, F&nbsp;&minus;&nbsp;F*, is the distance of the loss from "
+    "its optimum.",
+    LOSS: "The training loss is compared as it is, because the optimum of a network is not known.",
+}
 # Lines shown when the page opens, in addition to the well-known methods.
 TICKED = 6
 # Lines of the same colour and marker differ by their dashes.
@@ -89,9 +95,11 @@ def to_latex(comparison: Comparison) -> str:
     axes = AXES if comparison.spec.target is not None else ()
     heads = ["method", "$K$", "$\\eta$", "server step, momentum", "$\\mu$"]
     heads += [{"megabytes": "MB"}.get(axis, axis) for axis in axes]
-    heads += [f"$F - F^*$ within {comparison.budget}"]
+    what = "$F - F^*$" if comparison.measure == SUBOPTIMALITY else comparison.measure
+    heads += [f"{what} within {comparison.budget}"]
     tested = [name for name in METRICS if any(name in row.metrics for row in comparison.rows)]
-    heads += [f"test {TITLES.get(name, name)}" for name in tested]
+    heads += ["test " * (not name.startswith("client-")) + TITLES.get(name, name)
+              for name in tested]  # fmt: skip
     lines = [
         "% needs \\usepackage{booktabs}",
         f"\\begin{{tabular}}{{l{'r' * (len(heads) - 1)}}}",
@@ -133,7 +141,8 @@ def write_report(comparison: Comparison, path: str | Path) -> Path:
 def render_report(comparison: Comparison) -> str:
     """Return the report as HTML; the same runs give the same text."""
     title = f"Which method? {comparison.spec.dataset}"
-    return assemble(title, page_data(comparison), __package__, SCRIPTS)
+    measure = MEASURES[comparison.measure]
+    return assemble(title, page_data(comparison), __package__, SCRIPTS, measure=measure)
 
 
 def page_data(comparison: Comparison) -> dict[str, Any]:
@@ -152,6 +161,7 @@ def page_data(comparison: Comparison) -> dict[str, Any]:
         "records": [int(r) for r in records],
         "target": _target(comparison),
         "budget": str(comparison.budget),
+        "measure": comparison.measure,
         "repeats": comparison.spec.repeats,
         "link": comparison.question.link.in_words(),
         "notes": notes_on(comparison),
@@ -229,16 +239,18 @@ def notes_on(comparison: Comparison) -> list[tuple[str, str]]:
     first, *further = question.tuning_seeds
     by_default = question.budget is None and math.isfinite(comparison.budget.amount)
     budget = f"{comparison.budget}{', the time of the shortest run' if by_default else ''}"
-    criterion = "smallest suboptimality within the budget"
+    criterion = f"smallest {comparison.measure} within the budget"
+    minimum = f", F* = {comparison.f_star:.10g}" * (comparison.measure == SUBOPTIMALITY)
     if question.target is not None:
         criterion = "fewest rounds to the target"
     notes = [
         ("data", f"{spec.dataset}, {comparison.dim} parameters"),
         ("model", comparison.model),
-        ("loss", f"{spec.loss}, l2 = {spec.l2:g}, F* = {comparison.f_star:.10g}"),
+        ("loss", f"{spec.loss}, l2 = {spec.l2:g}{minimum}"),
         *_federation(comparison),
         *([("test set", comparison.test)] if comparison.test else []),
         ("batch", str(spec.batch)),
+        *([("epochs", f"{spec.epochs} in a round")] if spec.epochs else []),
         ("wire", ", ".join(spec.several("wire"))),
         ("link", question.link.in_words()),
         ("budget", budget),
@@ -255,7 +267,7 @@ def notes_on(comparison: Comparison) -> list[tuple[str, str]]:
             f"{', '.join(map(str, question.fresh_seeds))}: the winners run again on these, and all "
             "results are theirs",
         ),
-        ("suboptimality", f"mean of the last {table.LAST:.0%} of the records within the budget"),
+        (comparison.measure, f"mean of the last {table.LAST:.0%} of the records within the budget"),
         ("level", "the interval of the ratio to the best row, seed by seed, contains 1"),
         ("runs", f"{comparison.runs:,}"),
     ]

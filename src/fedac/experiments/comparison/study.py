@@ -29,7 +29,7 @@ from fedac.experiments.comparison.table import Comparison, Curve, Variant
 from fedac.experiments.store import Store
 from fedac.experiments.sweep import Progress, run_groups
 from fedac.experiments.workload import key_fingerprint, list_groups, load_data, make_workload
-from fedac.federation.compression import FLOAT32, bytes_down, bytes_of, bytes_up
+from fedac.federation.compression import FLOAT32, bytes_of
 from fedac.federation.federation import batch_rows, batch_size, minimized, taking_part
 from fedac.federation.link import Costs, run_costs
 from fedac.federation.spec import RunSpec
@@ -37,7 +37,7 @@ from fedac.objectives import optimum
 from fedac.objectives.losses import describe_target
 from fedac.objectives.metrics import METRICS
 from fedac.simulation.problem import start_point
-from fedac.simulation.result import edge_of
+from fedac.simulation.result import edge_of, traffic
 from fedac.simulation.simulator import held_out
 from fedac.validate import Array
 
@@ -52,7 +52,9 @@ MU_FACTORS = (1.0, 10.0, 100.0)
 NETWORK_ETAS = (2.0**-5, 2.0**3)
 NETWORK_MU_FACTORS = (0.01, 0.1, 1.0, 10.0)
 LADDER = 4.0 ** np.arange(-8, 3)
-LADDER_ROUNDS = 4
+# Rounds of these runs: a fifth of all, but at least ten. In a few rounds of clients that differ, the
+# smallest step size may look best, because the others are still on their way.
+LADDER_SHARE, LADDER_ROUNDS = 5, 10
 # How often neighbours move closer: a factor of 4, 2, 1.4, 1.2, ...
 LEVELS = 8
 # Number of settings that reach the last tuning seed.
@@ -111,6 +113,9 @@ class Study:
             self._model = f"{given!s}; {self.task.loss}" if isinstance(given, str) else repr(given)
         # All runs of a comparison share these fields.
         self._template = list_groups(spec, self.task, data)[0][0]
+        if spec.epochs is not None:
+            spec = replace(spec, local_steps=self._template.K)
+            self.question = replace(self.question, spec=spec)
         self._clients = self.task.clients.get(self._template.split_hash)
         self._objective = minimized(self.task.objective, self._clients, spec.weighting)
         self._start = start_point(self._objective, None)
@@ -121,8 +126,6 @@ class Study:
         else:
             self._f_star = optimum(self._objective).value
         self._check_target()
-        self._tuner = self._make_tuner()
-        self._mu = self._tuner.mu
         self._variants = [
             Variant(method, K, wire)
             for wire in spec.several("wire")
@@ -135,8 +138,9 @@ class Study:
         self._variants += [Variant(name, 1, FLOAT32) for name in question.baselines]
         self._curves: dict[tuple[Variant, Setting, int], Curve] = {}
         self._runs = self._disguised = 0
+        self._mu = math.nan  # until the tuner knows it
 
-    def _make_tuner(self) -> Tuner:
+    def _make_tuner(self, climb_ladder: Callable[[], float]) -> Tuner:
         """Return the tuner: in units of the objective's constants, or by short runs."""
         spec, F = self.question.spec, self._objective
         if not F.is_network:
@@ -146,7 +150,7 @@ class Study:
                 mu=self._template.mu or F.strong_convexity,
                 distance=float(np.sqrt(np.mean(distance**2))) or 1.0,
             )  # fmt: skip
-        eta = self._climb_ladder()
+        eta = climb_ladder()
         # With this mu, FedAc-I moves w by three times eta: neither FedAvg nor unstable.
         mu = 0.1 / (eta * min(spec.several("local_steps")))
         return Tuner(
@@ -154,43 +158,39 @@ class Study:
             mu_factors=NETWORK_MU_FACTORS, distance=float(np.sqrt(np.mean(self._start**2))) or 1.0,
         )  # fmt: skip
 
-    def _climb_ladder(self) -> float:
-        """Return the best step size of FedAvg in a few rounds, and choose the back end.
-
-        A network has no smoothness to start from.
-        """
+    def _climb_ladder(self, store: Store, **how: Any) -> float:
+        """Return the best step size of FedAvg in a few rounds: a network has no smoothness."""
         K = min(self.question.spec.several("local_steps"))
-        rounds = max(LADDER_ROUNDS, self.question.rounds_of(K) // 20)
+        whole = self.question.rounds_of(K)
+        rounds = min(whole, max(LADDER_ROUNDS, whole // LADDER_SHARE))
+        fedavg = find_algorithm("fedavg")
         short = replace(
-            self._template, algorithm="fedavg", fingerprint="", local_steps=K, steps=K * rounds,
-            record_every=K * rounds,
+            self._template, algorithm=fedavg.name, fingerprint=key_fingerprint(fedavg),
+            local_steps=K, steps=K * rounds, record_every=K * rounds,
         )  # fmt: skip
-        runs = [replace(short, eta=float(eta)) for eta in LADDER]
-        found = self.task.simulate(
-            runs, self.task.federation(short), quiet=True, backend=short.backend,
-            on_progress=lambda queries: None, on_compile=lambda: None,
-        )  # fmt: skip
-        self._template = replace(self._template, backend=found.backend)
-        if found.best is None:
+        runs = tuple(replace(short, eta=float(eta)) for eta in LADDER)
+        task = replace(self.task, algorithms={fedavg.name: fedavg})
+        self._runs += len(run_groups(task, [runs], store, **how).keys)
+        best = store.best(run.key for run in runs)
+        if best is None:
             raise InputError(f"FedAvg diverges at every step size from {LADDER[0]:g} on: scale X")
-        return found.best.eta
+        _, _, eta = best
+        return eta
 
     def estimate(self, cores: int) -> float:
         """Predict the seconds of all runs of a network on some cores."""
         spec = self.question.spec
         each = spec.tries + 2 * FINALISTS + spec.repeats
-        configs = [
-            self._config(v, Setting(v.method, eta=1.0), spec.seed) for v in self._variants
-        ]  # fmt: skip
+        configs = [replace(self._template, **self._length(v.K)) for v in self._variants]
         return each * sum(self.task.seconds([config]) for config in configs) / cores
 
     def _check_target(self) -> None:
         """Refuse a target that does not fit the data, or that is reached at the start."""
         target = self.question.target
-        if target is None:
+        if target is None or target.is_of_clients:
             return
         start = self._objective.value(self._start) - self._f_star
-        where = "F - F*"
+        where = "the loss" if self._objective.is_network else "F - F*"
         if target.metric != SUBOPTIMALITY:
             known = self._test.evaluate(self._start) if self._test else {}
             fit = [name for name in METRICS if name in known]
@@ -233,8 +233,13 @@ class Study:
             on_stage(stage)
             self._run(store, settings, seeds, on_progress=on_progress, **where)
 
+        def climb_ladder() -> float:
+            on_stage("first step sizes")
+            return self._climb_ladder(store, on_progress=on_progress, **where)
+
         first, *further = self.question.tuning_seeds
-        tuner = self._tuner
+        tuner = self._make_tuner(climb_ladder)
+        self._mu = tuner.mu
         tried: Settings = {variant: [] for variant in self._variants}
         for number, count in enumerate(tuner.stages, start=1):
             best = {variant: found[0] for variant, found in self._ranked(tried, [first]).items()}
@@ -308,14 +313,21 @@ class Study:
         self._curves[variant, setting, seed] = curve
 
     def _config(self, variant: Variant, setting: Setting, seed: int) -> RunSpec:
-        K, factor, question = variant.K, setting.mu_factor, self.question
+        factor = setting.mu_factor
         return replace(
             self._template, algorithm=setting.algorithm.name, eta=setting.eta, seed=seed,
             fingerprint=key_fingerprint(setting.algorithm), wire=variant.wire,
             mu=self._template.mu if factor == 1 and self._template.mu else self._mu * factor,
-            local_steps=K, steps=K * question.rounds_of(K),
-            record_every=K * question.rounds_between_records(K),
+            **self._length(variant.K),
         )  # fmt: skip
+
+    def _length(self, K: int) -> dict[str, Any]:
+        """Return the options that K decides: the steps of a round, of a run and of a record."""
+        question = self.question
+        return {
+            "local_steps": K, "steps": K * question.rounds_of(K),
+            "record_every": K * question.rounds_between_records(K),
+        }  # fmt: skip
 
     def _run_baseline(self, setting: Setting) -> tuple[Array, dict[str, Array]]:
         """Return suboptimality and metrics of a baseline after every round; it draws no rows."""
@@ -414,15 +426,15 @@ class Study:
         return budget._replace(amount=min(budget.amount, max(ends)))
 
     def _compute_costs(self, variant: Variant, seed: int) -> Costs:
-        dim, M, template = self.task.objective.dim, self._template.M, self._template
+        M, template = self._template.M, self._template
         n, batch = self.task.objective.n_samples, batch_size(template.batch)
         members, minibatch = taking_part(template.participation, M), False
         if variant.method in BASELINES:  # a vector each way, all rows of all clients
-            up = down = bytes_of(FLOAT32, dim)
+            up = down = bytes_of(FLOAT32, self.task.objective.dim)
             members, batch = None, None
         else:
             algorithm = find_algorithm(variant.method)
-            up, down = bytes_up(algorithm, dim, variant.wire), bytes_down(algorithm, dim)
+            up, down = traffic(algorithm, self.task.objective, variant.wire)
             minibatch = algorithm.minibatch
         return run_costs(
             bytes_up=up, bytes_down=down, gaps=(variant.K,) * self.question.rounds_of(variant.K),

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from fedac.experiments.comparison.baselines import BASELINES
-from fedac.experiments.comparison.hand_over import hand_over
+from fedac.experiments.comparison.handover import hand_over
 from fedac.experiments.comparison.question import AXES, SUBOPTIMALITY, Budget, Question, Target
 from fedac.experiments.summary import Band, band_text, labels_of, predict, predict_ratio
 from fedac.federation.compression import FLOAT32
@@ -221,7 +221,7 @@ class Comparison:
         """All rows and columns; a number with its interval is three columns."""
         import pandas as pd
 
-        return pd.DataFrame([_flat(row) for row in self.rows])
+        return pd.DataFrame([_flat(row, self.measure) for row in self.rows])
 
     @cached_property
     def table(self) -> pd.DataFrame:
@@ -231,7 +231,8 @@ class Comparison:
         """
         best = [self.rows.index(row) for row in self.best_rows]
         tests = [name for name in map(metric_column, METRICS) if name in self.frame]
-        return self.frame.loc[best, [*SHOWN, *tests]].reset_index(drop=True)
+        shown = [_column(self.measure) if name == SUBOPTIMALITY else name for name in SHOWN]
+        return self.frame.loc[best, [*shown, *tests]].reset_index(drop=True)
 
     def _short_table(self) -> pd.DataFrame:
         """Return the table without empty columns, and without the wire if all use float32."""
@@ -369,13 +370,14 @@ def find_ratio(
 def to_json(comparison: Comparison) -> dict[str, Any]:
     """Return the comparison for JSON, with null in place of NaN and infinity."""
     question, spec = comparison.question, comparison.spec
-    rows = [{name: _finite(value) for name, value in _flat(row).items()} for row in comparison.rows]
+    flat = [_flat(row, comparison.measure) for row in comparison.rows]
+    rows = [{name: _finite(value) for name, value in row.items()} for row in flat]
     return {
         "rows": rows,
         "best": None if comparison.rows[0].diverged else rows[0],
         **question.subject,
         **{name: value for name, value in question.held_out.items() if value is not None},
-        "f_star": comparison.f_star,
+        "f_star": comparison.f_star if comparison.measure == SUBOPTIMALITY else None,
         "rounds": spec.rounds,
         "target": spec.target,
         "budget": {"amount": _finite(comparison.budget.amount), "axis": comparison.budget.axis},
@@ -389,11 +391,17 @@ def to_json(comparison: Comparison) -> dict[str, Any]:
     }
 
 
-def _flat(row: Row) -> dict[str, Any]:
+def _column(measure: str) -> str:
+    return measure.replace(" ", "_")
+
+
+def _flat(row: Row, measure: str) -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for name in (each.name for each in fields(row) if each.compare):
         value = getattr(row, name)
         if isinstance(value, Band):
+            if name == SUBOPTIMALITY:
+                name = _column(measure)
             flat |= {name: value.middle, f"{name}_low": value.low, f"{name}_high": value.high}
         elif name == "metrics":
             flat |= {metric_column(metric): one for metric, one in value.items()}
@@ -418,7 +426,9 @@ def sentences(comparison: Comparison) -> list[str]:
     said = []
     if target is not None and not best.reached:
         rounds = f"{spec.rounds} round{'s' * (spec.rounds != 1)}"
-        said = [f"No method reached {target.in_words} on all seeds in {rounds}."]
+        said = [
+            f"No method reached {target.in_words(comparison.measure)} on all seeds in {rounds}."
+        ]
     said += _winner(comparison)
     other_wires = [r for r in comparison.best_rows if r.method == best.method and r is not best]
     said += [f"{_compared(row, comparison)}." for row in other_wires]
@@ -461,7 +471,7 @@ def _winner(comparison: Comparison) -> list[str]:
     if best.reached and target is not None:
         won = "is the fastest on this link"
         costs = ", ".join(_cost(best, axis) for axis in ("seconds", "rounds", "megabytes"))
-        result = f"it reached {target.in_words} in {costs}"
+        result = f"it reached {target.in_words(comparison.measure)} in {costs}"
     name = described(best, comparison)
     level = [row for row in comparison.best_rows if row.method != best.method and row.level]
     if not level:

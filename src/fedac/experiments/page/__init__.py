@@ -33,7 +33,7 @@ def assemble(
     """Return a page: template, style, scripts, plotly and the data in one text.
 
     `package` has the report's own files, `scripts` names its scripts (the one that starts the page
-    last), and `texts` fill the placeholders of ``intro.html``.
+    last), and `texts` fill the placeholders of ``intro.html`` and ``main.html``.
 
     The same data gives the same bytes. The content security policy lets the browser run these two
     scripts and nothing else, and load nothing at all, even if the data contains HTML.
@@ -50,7 +50,7 @@ def assemble(
         version=__version__,
         policy=policy,
         intro=Template(_read(package, "intro.html")).substitute(texts),
-        main=_read(package, "main.html"),
+        main=Template(_read(package, "main.html")).substitute(texts),
         style=_read(__name__, "style.css"),
         script=script,
         plotly=plotly,

@@ -43,6 +43,12 @@ PUBLISHED = (
     "Hollow markers are the numbers that <cite>Yuan &amp; Ma, Federated Accelerated Stochastic "
     "Gradient Descent (NeurIPS 2020)</cite> published for their own runs."
 )
+# What the introduction says of a point's height: of linear models, and of networks.
+HEIGHTS = {
+    False: "Its height is the suboptimality, F&nbsp;&minus;&nbsp;F*: the distance of the loss from "
+    "its optimum.",
+    True: "The height of a network is its training loss, because its optimum is not known.",
+}
 # Target suboptimalities to choose from.
 TARGETS = (1e-1, 1e-2, 1e-3, 1e-4, 1e-5)
 # Columns of the page: of a cell, of its published counterpart and of `fewest_rounds`.
@@ -69,10 +75,15 @@ def render(store: Store, band: str = "range", link: Link = DEFAULT_LINK) -> str:
     frame = store.frame()
     if frame.empty:
         raise InputError(f"{store.path} has no runs to report; add some with 'fedac sweep'")
-    title = "Suboptimality against communication: " + ", ".join(frame["dataset"].unique())
     data = page_data(frame, store.traces(), store.info(), band, link)
+    measure, networks = data["measure"], data["problems"]["network"]
+    title = f"{measure.capitalize()} against communication: {', '.join(frame['dataset'].unique())}"
     compared = any(value is not None for value in data["cells"]["published"])
-    return assemble(title, data, __name__, SCRIPTS, published=PUBLISHED if compared else "")
+    return assemble(
+        title, data, __name__, SCRIPTS,
+        published=PUBLISHED if compared else "",
+        height=" ".join(HEIGHTS[kind] for kind in sorted(set(networks))), measure=measure,
+    )  # fmt: skip
 
 
 def page_data(
@@ -90,13 +101,18 @@ def page_data(
     best["seconds"] = best.groupby(CELL)["link_seconds"].transform("mean")
     published = paper.published_cells(best, paper.published_runs())
     problems, algorithms = _problems(frame, best), _algorithms(frame)
-    targets = sorted({*TARGETS, *problems["target"]}, reverse=True)
+    networks = problems["network"]
+    targets = sorted({*(() if networks.all() else TARGETS), *problems["target"]}, reverse=True)
     cells = summarize(best, band).merge(published[[*CELL, *THEIRS]], how="left", on=CELL)
     cells = _in_order(cells.assign(rounds=cells["T"] / cells["K"]))
     rounds = _in_order(paper.headlines(best, published, targets))
     steps, curves = _traces(frame, traces, cells, best)
     tested = bool((frame["test"] != "").any())
-    tests = [name for metric in METRICS for name in metric_columns(metric) if name in cells]
+    tests = [
+        name
+        for metric in METRICS if tested or metric.startswith("client-")
+        for name in metric_columns(metric) if name in cells
+    ]  # fmt: skip
     middle, spread = find_spread(band)
 
     def named(table: pd.DataFrame, columns: list[str]) -> Table:
@@ -108,11 +124,19 @@ def page_data(
     return {
         "problems": _columns(problems, digits=10),
         "algorithms": _columns(algorithms),
-        "cells": named(cells, [*OURS, *(tests if tested else []), *THEIRS]),
+        "cells": named(cells, [*OURS, *tests, *THEIRS]),
         "headlines": named(rounds, HEADLINE),
         "steps": steps,
         "traces": curves,
         "targets": targets,
+        "measure": " or ".join(
+            measure
+            for measure, some in (
+                ("suboptimality", not networks.all()),
+                ("training loss", networks.any()),
+            )
+            if some
+        ),
         "seeds": {"middle": middle, "band": spread},
         "link": link.in_words(),
         "stragglers": bool(link.stragglers),
@@ -160,8 +184,10 @@ def _problems(frame: pd.DataFrame, best: pd.DataFrame) -> pd.DataFrame:
     Problems of the paper's text come first.
     """
     seeds = frame.groupby(PROBLEM)["seed"].transform("nunique")
-    frame = frame.assign(paper=paper.paper_datasets(frame), seeds=seeds)
-    columns = [*PROBLEM, "f_star", "n_samples", "n_features", "seeds", "paper"]
+    frame = frame.assign(
+        paper=paper.paper_datasets(frame), seeds=seeds, network=frame["model"] != ""
+    )
+    columns = [*PROBLEM, "f_star", "n_samples", "n_features", "seeds", "paper", "network"]
     problems = frame[columns].drop_duplicates(PROBLEM).sort_values(PROBLEM, ignore_index=True)
     runs = [best.merge(problems.loc[[i], [*PROBLEM, "paper"]]) for i in problems.index]
     problems["target"], problems["view"] = [*map(_target, runs)], [*map(_view, runs)]
@@ -182,7 +208,7 @@ def _problems(frame: pd.DataFrame, best: pd.DataFrame) -> pd.DataFrame:
 def _target(best: pd.DataFrame) -> float:
     """Return the paper's target, or the smallest power of ten that every algorithm reaches.
 
-    Both are for the largest number of workers.
+    Of networks, the smallest loss with one digit. All are for the largest number of workers.
     """
     best = best[best["M"] == best["M"].max()]
     first = best.iloc[0]
@@ -193,6 +219,9 @@ def _target(best: pd.DataFrame) -> float:
     worst = by_seed.groupby("algorithm").median().max()
     if not 0 < worst < math.inf:  # exactly at the optimum, or all diverged
         return min(TARGETS)
+    power = 10.0 ** math.floor(math.log10(worst))
+    if first["model"]:  # losses do not fall by powers of ten
+        return float(f"{math.ceil(worst / power) * power:.1g}")
     return float(f"1e{math.ceil(math.log10(worst))}")
 
 
@@ -209,7 +238,7 @@ def _traces(
     """Return the distinct lists of recorded steps, and a row per run with its suboptimalities."""
     runs = frame.merge(cells.assign(cell=cells.index)[[*CELL, "cell"]], on=CELL)
     points = traces.merge(runs[["key", "cell", "eta", "seed", "link_seconds", "f_star"]], on="key")
-    points["value"] = points["loss"] - points["f_star"]
+    points["value"] = points["loss"] - points["f_star"].fillna(0.0)
     curves = points.sort_values(["cell", "eta", "seed", "key", "step"]).groupby("key", sort=False)
     table = curves.agg(
         cell=("cell", "first"),

@@ -1,4 +1,4 @@
-// The suboptimality of every method against its cost.
+// The suboptimality, or loss, of every method against its cost.
 
 const BEST = "best of each method";
 const UNITS = {
@@ -7,7 +7,7 @@ const UNITS = {
   seconds: "seconds",
 };
 const HOVER =
-  "<b>%{fullData.name}</b>, %{customdata.set}<br>suboptimality %{customdata.height}<br>" +
+  "<b>%{fullData.name}</b>, %{customdata.set}<br>%{customdata.measure} %{customdata.height}<br>" +
   "round %{customdata.rounds}, %{customdata.megabytes:.3~g} MB, " +
   "%{customdata.seconds:.3~g} seconds<extra></extra>";
 
@@ -15,7 +15,7 @@ function drawFigure(report, Plotly) {
   function update() {
     const chosen = chosenRows(report);
     const drawn = chosen.filter(({ row }) => row.middle !== null);
-    const lines = drawn.map((each) => lineOf(each, report.records));
+    const lines = drawn.map((each) => lineOf(each, report));
     // Bands first, so that they cover no line.
     const bands = drawn.map(({ line }, i) => band(lines[i].customdata, line));
     const curves = [...bands, ...lines];
@@ -46,20 +46,20 @@ function chosenRows({ lines, rows }) {
     }));
 }
 
-function lineOf({ line, row }, records) {
+function lineOf({ line, row }, { records, measure }) {
   const unit = $("unit").value;
   const set = row.all_clients ? "full gradients" : `K = ${row.K}`;
   const points = records.map((rounds, i) => {
     const [y, low, high] = [row.middle[i], row.low[i], row.high[i]];
     const costs = { rounds, megabytes: rounds * row.megabytes_per_round, seconds: row.elapsed[i] };
     const height = withBrackets([y, low, high]);
-    return { x: costs[unit], y, low, high, height, ...costs, set };
+    return { x: costs[unit], y, low, high, height, ...costs, set, measure };
   });
   const drawn = curve(line, points, HOVER);
   return { ...drawn, baseline: row.all_clients, marker: { ...drawn.marker, maxdisplayed: 8 } };
 }
 
-function figureLayout({ target }, lines) {
+function figureLayout({ target, measure }, lines) {
   // L-BFGS continues down to rounding errors, where there is nothing else to see.
   const measured = lines.filter(({ baseline }) => !baseline);
   const heights = (measured.length ? measured : lines).flatMap(({ customdata }) =>
@@ -67,7 +67,7 @@ function figureLayout({ target }, lines) {
   );
   const aim = typeof target === "number" ? target : Infinity; // or a metric on the test set
   const [low, high] = [Math.min(...heights, aim), Math.max(...heights)];
-  const yaxis = { ...plainAxis("suboptimality"), type: "log" };
+  const yaxis = { ...plainAxis(measure), type: "log" };
   if (lines.length) yaxis.range = [Math.log10(low / 2), Math.log10(high * 1.1)];
   if (high > 30 * low) yaxis.dtick = 1;
   return {

@@ -6,7 +6,7 @@ function withBrackets([middle, low, high]) {
   return low === high ? short(middle) : `${short(middle)} (${short(low)} to ${short(high)})`;
 }
 
-function drawRows({ rows, target, budget, repeats }) {
+function drawRows({ rows, target, budget, measure, repeats }) {
   const notReached = (row) => `not reached (${row.seeds_reached} of ${repeats} seeds)`;
   const rounds = (value, row) => (value === Infinity ? notReached(row) : withBrackets(value));
   const cost = (value) => (value === Infinity ? "\u2013" : withBrackets(value));
@@ -20,12 +20,16 @@ function drawRows({ rows, target, budget, repeats }) {
     ["rounds", "rounds", rounds],
     ["megabytes", "MB", cost],
     ["seconds", "seconds", cost],
-    ["suboptimality", `suboptimality within ${budget}`, orDiverged],
+    ["suboptimality", `${measure} within ${budget}`, orDiverged],
     ["test_accuracy", "test accuracy", share],
     ["test_auc", "test AUC", share],
     ["test_log_loss", "test log loss", share],
     ["test_r2", "test R2", share],
     ["test_mae", "test MAE", short],
+    ["test_top_5", "test top-5", share],
+    ["test_perplexity", "test perplexity", short],
+    ["client_loss_spread", "client loss spread", share],
+    ["client_loss_worst", "worst-client loss", share],
     ["ratio", "ratio to the best", cost],
     ["eta", "step size", (eta, { edge }) => atEdge(eta, edge)],
     ["server_step", "server step", (step, { server_edge }) => atEdge(step, server_edge)],

@@ -31,8 +31,9 @@ function drawFigure(report, Plotly) {
 
 function caption({ layout, axis, problem, cells, M, K }, curves, { seeds, link, stragglers }) {
   const shape = [problem.n_samples, problem.n_features].map((n) => n.toLocaleString("en"));
+  const width = problem.network ? "parameters" : "features";
   const parts = [
-    `${problem.dataset}: ${shape[0]} samples, ${shape[1]} features`,
+    `${problem.dataset}: ${shape[0]} samples, ${shape[1]} ${width}`,
     `l2 = ${problem.l2}`,
     `T = ${problem.T}`,
   ];

@@ -1,6 +1,6 @@
 // "How few rounds?": rows that Python computed for every target, problem and number of workers.
 
-const HEADLINE_COLUMNS = [
+const headlineColumns = (measure) => [
   ["algorithm", "algorithm"],
   ["text", "rounds"],
   ["published", "published"],
@@ -9,17 +9,17 @@ const HEADLINE_COLUMNS = [
   ["seconds", "seconds", threeDigits],
   ["K", "K"],
   ["step_size", "step size"],
-  ["middle", "suboptimality", scientific],
+  ["middle", measure, scientific],
 ];
 
-function drawHeadline({ problems, targets, headlines, link }) {
+function drawHeadline({ problems, targets, headlines, link, measure }) {
   function update() {
     const here = headlines.filter((row) => row.problem === $("headline-problem").value);
     const workers = increasing(here.map((row) => row.M));
     offer("headline-M", workers, workers.at(-1));
     const [target, M] = [Number($("target").value), Number($("headline-M").value)];
     const chosen = here.filter((row) => row.M === M && row.target === target);
-    fillTable($("headline"), HEADLINE_COLUMNS, chosen);
+    fillTable($("headline"), headlineColumns(measure), chosen);
   }
 
   $("link").textContent = link;

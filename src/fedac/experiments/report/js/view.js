@@ -10,11 +10,22 @@ const METRICS = {
     format: scientific,
     scale: "log",
   },
+  "training loss": {
+    title: "training loss",
+    tuned: ["middle", "low", "high"],
+    along: "values",
+    format: scientific,
+    scale: "log",
+  },
   "test accuracy": onTest("test accuracy", "accuracy", "accuracies"),
   "test AUC": onTest("test AUC", "auc"),
   "test log loss": onTest("test log loss", "log_loss"),
   "test R2": onTest("test R2", "r2"),
   "test MAE": onTest("test MAE", "mae"),
+  "test top-5": onTest("test top-5", "top_5"),
+  "test perplexity": onTest("test perplexity", "perplexity"),
+  "client loss spread": onTest("client loss spread", "client_loss_spread", "client_loss_spread"),
+  "worst-client loss": onTest("worst-client loss", "client_loss_worst", "client_loss_worst"),
 };
 
 function onTest(title, name, along = `test_${name}`) {
@@ -48,8 +59,9 @@ function chooseView({ problems, cells, traces }) {
   const hasUnit = layout === "rounds" || layout === "traces";
   setVisible($("unit"), hasUnit);
   const runs = traces.filter((run) => indices.has(run.cell));
-  const metrics = Object.keys(METRICS).filter((name) =>
-    runs.some((run) => run[METRICS[name].along]),
+  const other = problem.network ? "suboptimality" : "training loss";
+  const metrics = Object.keys(METRICS).filter(
+    (name) => name !== other && runs.some((run) => run[METRICS[name].along]),
   );
   offer("metric", metrics);
   setVisible($("metric"), metrics.length > 1);

@@ -355,7 +355,8 @@ class MinibatchRounds:
             each = draws.rows_held() if draws.batch == 0 else draws.gap * draws.batch
             if draws.batch == 0:  # every row of a client once
                 weights /= each
-            weights = weights if each == 1 else np.repeat(weights, each)
+            if draws.batch == 0 or each != 1:
+                weights = np.repeat(weights, each)
             drawn = np.empty(len(weights), np.uint64)
             steps.list_rows(drawn, draws)
             return drawn, weights

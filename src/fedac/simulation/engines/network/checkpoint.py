@@ -30,7 +30,7 @@ SHARE = 0.05
 Content = tuple[dict[str, Any], dict[str, Array]]  # JSON and arrays
 
 
-class Checkpoint:
+class SimulationCheckpoint:
     """The file of one simulation."""
 
     def __init__(self, path: Path, problem: Problem) -> None:

@@ -26,7 +26,7 @@ from fedac.objectives.base import RowNumbers
 from fedac.objectives.network import Network, Placed
 from fedac.objectives.network.data import first_line
 from fedac.objectives.network.layers import seeded_dropouts
-from fedac.simulation.engines.network.checkpoint import Checkpoint, stored_backend
+from fedac.simulation.engines.network.checkpoint import SimulationCheckpoint, stored_backend
 from fedac.simulation.engines.network.gradients import (
     BACKENDS,
     Backend,
@@ -88,7 +88,7 @@ def _threads(problem: Problem) -> int:
 
 def run(problem: Problem) -> Generator[list[Snapshot]]:
     """Run all lanes together, round by round."""
-    keeper = Checkpoint(problem.checkpoint, problem) if problem.checkpoint else None
+    keeper = SimulationCheckpoint(problem.checkpoint, problem) if problem.checkpoint else None
     rounds = 0
     with _torch_settings(problem):
         simulation = Simulation(problem)
