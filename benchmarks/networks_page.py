@@ -38,7 +38,7 @@ DOCS = Path(__file__).parents[1] / "docs"
 # A link between data centers, and one to people's homes.
 LINKS = ("wan", "home")
 KNOWN = ("fedavg", "fedac-i", "scaffold")
-CONTEXT, SPEAKERS, MOST_ROWS = 32, 50, 40
+CONTEXT, SPEAKERS, MOST_ROWS = 32, 50, 24
 
 
 class Clients(NamedTuple):
@@ -145,7 +145,7 @@ CASES = (
             Clients("by label, all", "label", 10, 1.0),
             Clients("dirichlet(0.3), 10%", "dirichlet(0.3)", 100, 0.1),
         ),
-        "accuracy 0.9", {"K": 8, "rounds": 30, "batch": 16, "tries": 9, "repeats": 5},
+        "accuracy 0.9", {"K": 8, "rounds": 24, "batch": 16, "tries": 8, "repeats": 5},
     ),
     Case(
         "shakespeare", "Shakespeare, characters, transformer", shakespeare,
@@ -153,7 +153,7 @@ CASES = (
             Clients("i.i.d., 10%", "iid", SPEAKERS, 0.1),
             Clients("speakers, 10%", "natural", SPEAKERS, 0.1),
         ),
-        "perplexity 15", {"K": 8, "rounds": 24, "batch": 8, "tries": 7, "repeats": 3},
+        "perplexity 16", {"K": 8, "rounds": 20, "batch": 8, "tries": 7, "repeats": 3},
     ),
 )  # fmt: skip
 
