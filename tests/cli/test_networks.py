@@ -12,6 +12,7 @@ import time
 
 import pytest
 
+from fedac.experiments.comparison import Question, Study
 from fedac.experiments.store import FILE, Store
 
 COMMAND = (
@@ -127,3 +128,23 @@ def test_a_text_whose_next_characters_are_predicted(fedac, tmp_path):
     answer = json.loads(out)
     assert (code, answer["loss"], answer["clients"]) == (0, "next-token", 2)
     assert answer["runs"][0]["metrics"]["perplexity"]["last"] > 1
+
+
+def test_a_target_on_a_metric_holds_out_rows(fedac, tmp_path):
+    command = [word for word in COMMAND if word not in ("--test", "0.2")]
+    arguments = (*command, "--methods", "fedavg", "--target", "accuracy 0.3", "--out", tmp_path)
+    code, out, _ = fedac(*arguments)
+    assert code == 0
+    assert "Test set: 20% of digits" in out
+
+
+def test_a_quick_answer_has_fewer_rounds_for_larger_networks():
+    def rounds(model: str) -> int:
+        question = Question.ask({
+            "model": model, "dataset": "digits", "clients": 100, "methods": ["fedavg", "scaffold"],
+            "local_steps": (8,), "rounds": 50, "tries": 6, "repeats": 2,
+        })  # fmt: skip
+        return Study(question).rounds_within(100)
+
+    assert rounds("mlp(1024,1024)") == 8  # the fewest
+    assert 8 < rounds("mlp(128,128)") < rounds("softmax")

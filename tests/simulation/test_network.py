@@ -315,6 +315,31 @@ def test_epochs_equal_a_plain_loop(weighting, backend):
         np.testing.assert_allclose(ours.w, theirs, rtol=0, atol=1e-9, err_msg=ours.algorithm)
 
 
+def plain_scaffnew(rounds: list[Round], K: int) -> torch.Tensor:
+    """Control variates h_m that move by (x - y_m)/(K_m eta), with every client's own K_m."""
+    w, h, sent = START, dict.fromkeys(range(6), 0 * START), dict.fromkeys(range(6), START)
+    for this in rounds:
+        mean = torch.zeros_like(w)
+        for m, p, batches in this.clients:
+            h[m] = h[m] + (w - sent[m]) / (len(batches) * ETA)
+            x = w
+            for rows in batches:
+                x = x - ETA * (gradient(x, rows) - h[m])
+            mean, sent[m] = mean + p * x, x
+        w = mean
+    return w
+
+
+@both_backends
+@both_weightings
+def test_scaffnew_divides_by_the_steps_of_each_client(weighting, backend):
+    found = run(
+        "scaffnew", K=None, epochs=2, batch=8, weighting=weighting, backend=backend
+    ).runs[0].w  # fmt: skip
+    rounds = make_rounds(weighting, epochs_of, count=6)
+    np.testing.assert_allclose(found, plain_scaffnew(rounds, 0), rtol=0, atol=1e-9)
+
+
 def test_an_epoch_visits_every_row_once():
     result = run("fedavg", K=None, epochs=2, batch=8)
     for m, size in enumerate(SIZES):

@@ -25,9 +25,10 @@ if TYPE_CHECKING:
 
 
 # Well-known methods, tuned roughly.
+QUICK_ROUNDS, QUICK_SECONDS = 50, 100  # fewer rounds for networks that would take longer
 QUICK = {
     "methods": ["fedavg", "fedavgm", "fedadam", "scaffold", "fedac-i"], "local_steps": (8,),
-    "rounds": 50, "tries": 6, "repeats": 2,
+    "rounds": QUICK_ROUNDS, "tries": 6, "repeats": 2,
 }  # fmt: skip
 
 
@@ -58,6 +59,7 @@ def compare_command(
     require_where(**where)
     spelled = replace(COMPARE, spell=command_option)
     values = options.read_values(COMPARE, given)
+    given_rounds = values.keys() & {"rounds"}
     if quick:
         roughly = {n: v for n, v in QUICK.items() if n != "local_steps" or "epochs" not in values}
         values = roughly | values
@@ -72,6 +74,10 @@ def compare_command(
         if added:
             console.notice(f"'{out}' already compares {', '.join(added)}: they stay in the table")
     study = Study(question, data, test)
+    if quick and not given_rounds and study.task.objective.is_network:
+        rounds = min(study.rounds_within(QUICK_SECONDS), QUICK_ROUNDS)
+        question = replace(question, spec=replace(question.spec, rounds=rounds))
+        study = Study(question, data, test)
     linear = question.spec.model is None
     console.notice_targets(data, study.task.loss, intercept=question.spec.intercept or not linear)
     if study.task.objective.is_network:

@@ -31,6 +31,9 @@ from fedac.simulation.engines import start_engine
 from fedac.simulation.problem import Problem
 from fedac.simulation.simulator import make_problem, run_problem, warn_about
 
+# Of a usual machine, for rough predictions: seconds of a step besides arithmetic, and operations a
+# second in networks.
+USUAL_CALL, USUAL_SPEED = 6e-5, 4e10
 # Runs that share data, federation, K and seed, so draws: one call of the engine runs them all.
 Group = tuple[RunSpec, ...]
 
@@ -411,6 +414,16 @@ def _network_cost(network: Any, runs: Sequence[RunSpec]) -> Cost:
     records = 1 + math.ceil(run.T / max(run.K, run.record_every))
     # A record passes all rows forward, at about a third of the cost of a gradient.
     return Cost(len(runs) * step * (run.T * clients + records * n / max(1, rows) / 3))
+
+
+def usual_step(network: Any, run: RunSpec) -> float:
+    """Return the seconds of a local step on a usual machine over those on this one.
+
+    So predictions become the same on every machine.
+    """
+    rows = max(1, network.n_samples // run.M if run.batch == FULL else int(run.batch))
+    usual: float = USUAL_CALL + network.step_operations(rows) / USUAL_SPEED
+    return usual / _step_seconds(network, rows)
 
 
 @lru_cache(maxsize=64)

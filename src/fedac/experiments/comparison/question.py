@@ -44,6 +44,8 @@ NETWORK_METHODS = (
     "fedavg+cv+nesterov(1,0.9)", "momentum(0.9)", "fedac-i", "fedac-i+local", "fedac-i+cv",
     "adamw", "adamw+nesterov(0.7,0.9)",
 )  # fmt: skip
+# The share of rows that a target on a metric of a network is measured on, if no test set is given.
+HELD_OUT = 0.2
 # Every setting runs on the first seed, and the best settings on all of them.
 TUNING_SEEDS = 3
 # More records of a run would not show in a figure. One of a network costs a pass over all rows.
@@ -181,6 +183,8 @@ class Question:
         (100, ('lbfgs',))
         """
         methods = options.names["algorithm"]
+        if _lacks_test(given):
+            given = {**given, "test": HELD_OUT}
         # The default methods depend on the participation: check that first.
         spec = check_spec(options, {**given, methods: "fedavg"})
         M = spec.workers or spec.clients
@@ -288,6 +292,15 @@ class Question:
         """The test set, or the share of the clients in it; None if there is none."""
         test = getattr(self.spec.test, "name", self.spec.test)  # of a Dataset
         return {"test": test, "test_clients": self.spec.test_clients}
+
+
+def _lacks_test(given: Mapping[str, Any]) -> bool:
+    """Return whether a model by name has a target on test rows, but no test set."""
+    target, tests = given.get("target"), (given.get("test"), given.get("test_clients"))
+    if not isinstance(given.get("model"), str) or target is None or tests != (None, None):
+        return False
+    wanted = Target.parse(target)
+    return wanted.metric != SUBOPTIMALITY and not wanted.is_of_clients
 
 
 def default_methods(*, everybody: bool, network: bool = False) -> tuple[str, ...]:

@@ -28,7 +28,13 @@ from fedac.experiments.comparison.question import SUBOPTIMALITY, Budget, Questio
 from fedac.experiments.comparison.table import Comparison, Curve, Variant
 from fedac.experiments.store import Store
 from fedac.experiments.sweep import Progress, run_groups
-from fedac.experiments.workload import key_fingerprint, list_groups, load_data, make_workload
+from fedac.experiments.workload import (
+    key_fingerprint,
+    list_groups,
+    load_data,
+    make_workload,
+    usual_step,
+)
 from fedac.federation.compression import FLOAT32, bytes_of
 from fedac.federation.federation import batch_rows, batch_size, minimized, taking_part
 from fedac.federation.link import Costs, run_costs
@@ -52,9 +58,10 @@ MU_FACTORS = (1.0, 10.0, 100.0)
 NETWORK_ETAS = (2.0**-5, 2.0**3)
 NETWORK_MU_FACTORS = (0.01, 0.1, 1.0, 10.0)
 LADDER = 4.0 ** np.arange(-8, 3)
-# Rounds of these runs: a fifth of all, but at least ten. In a few rounds of clients that differ, the
-# smallest step size may look best, because the others are still on their way.
+# Rounds of these runs: a fifth of all, but at least ten. In a few rounds of clients that differ,
+# the smallest step size may look best, because the others are still on their way.
 LADDER_SHARE, LADDER_ROUNDS = 5, 10
+FEWEST_ROUNDS = 8  # of a quick comparison
 # How often neighbours move closer: a factor of 4, 2, 1.4, 1.2, ...
 LEVELS = 8
 # Number of settings that reach the last tuning seed.
@@ -183,6 +190,14 @@ class Study:
         each = spec.tries + 2 * FINALISTS + spec.repeats
         configs = [replace(self._template, **self._length(v.K)) for v in self._variants]
         return each * sum(self.task.seconds([config]) for config in configs) / cores
+
+    def rounds_within(self, seconds: float) -> int:
+        """Return how many rounds fit into a time, about, on a usual machine with two cores.
+
+        The same on every machine, so that a comparison can resume.
+        """
+        predicted = self.estimate(2) * usual_step(self.task.objective, self._template)
+        return max(FEWEST_ROUNDS, int((self.question.spec.rounds or 0) * seconds / predicted))
 
     def _check_target(self) -> None:
         """Refuse a target that does not fit the data, or that is reached at the start."""

@@ -210,7 +210,7 @@ class Simulation:
         batches = self._batches(members, this_round)
         buffers = self._enter_buffers(members)
         for group in self.groups:
-            group.enter(members)
+            group.enter(members, steps)
         for k in range(int(steps.max())):
             active = int((steps > k).sum())
             W = self._query(active)
@@ -310,7 +310,7 @@ class Simulation:
         buffers = self._enter_buffers(members)
         for group in self.groups:
             group.begin_round(0)
-            group.enter(members)
+            group.enter(members, self.federation.steps(members, this_round))
         W, given = self._query(len(members)), self.problem.backend
         times = {}
         # The loop first: a module that fails there fails everywhere.
@@ -449,9 +449,13 @@ class MethodLanes:
                 stacked[field.name] = tensor.view(-1, *(1,) * axes)
         return SimpleNamespace(**stacked)
 
-    def enter(self, members: RowNumbers) -> None:
-        """Broadcast the sequences to the clients of a chunk."""
+    def enter(self, members: RowNumbers, steps: RowNumbers) -> None:
+        """Broadcast the sequences to the clients of a chunk, which take these numbers of steps."""
         dtype = self.simulation.dtype
+        hp = self.hp
+        if hasattr(hp, "K") and (steps != hp.K).any():  # a client divides by its own number
+            own = torch.as_tensor(steps, dtype=dtype, device=self.simulation.placed.device)
+            hp = SimpleNamespace(**vars(hp) | {"K": own[:, None]})
         self.sent: State = tuple(
             each.to(dtype)[:, None].expand(-1, len(members), -1) for each in self.sequences
         )
@@ -460,7 +464,7 @@ class MethodLanes:
             first = self.rule.begin_memory(self.sent)
             device = self.simulation.placed.device
             self.kept = self.memory.load(np.arange(len(self.lanes)), members, first, device)
-        self.local: State = tuple(self.rule.enter(self.sent, self.kept, self.hp))
+        self.local: State = tuple(self.rule.enter(self.sent, self.kept, hp))
 
     def query(self, active: int) -> Tensor:
         """Return the points where the first `active` clients of the chunk take their gradients."""
