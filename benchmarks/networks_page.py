@@ -42,10 +42,10 @@ CONTEXT, SPEAKERS, MOST_ROWS = 32, 50, 24
 
 
 class Clients(NamedTuple):
-    """How the rows belong to clients, and how many take part."""
+    """A split of the rows, and the participation."""
 
     name: str
-    split: str  # "natural": those of the data
+    split: str  # "natural": the clients of the data
     number: int
     participation: float
 
@@ -165,7 +165,7 @@ def main(folder: Path, names: list[str]) -> None:
     if names:
         return
     frames = [
-        comparison.frame.assign(problem=case.name, clients=kind.name, link=link)
+        comparison.frame.assign(problem=case.name, clients=kind.name, link=link, target=case.target)
         for (case, kind, link), comparison in found.items()
     ]
     rows = pd.concat(frames, ignore_index=True)

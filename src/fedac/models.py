@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fedac.errors import InputError
-from fedac.validate import import_named, parse_piece, unknown_name
+from fedac.validate import import_named, parse_piece, require_count, unknown_name
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -34,15 +34,16 @@ def softmax(shape: Shape, outputs: int) -> nn.Module:
 
 def mlp(*widths: int) -> Model:
     """Return a model with hidden layers of these widths and ReLU. Default: one of 128."""
+    sizes = [require_count("a width of mlp", width) for width in widths]
 
     def make(shape: Shape, outputs: int) -> nn.Module:
         from torch import nn
 
         layers: list[nn.Module] = [nn.Flatten()]
         last = math.prod(shape)
-        for width in widths or (128,):
-            layers += [nn.Linear(last, int(width)), nn.ReLU()]
-            last = int(width)
+        for width in sizes or (128,):
+            layers += [nn.Linear(last, width), nn.ReLU()]
+            last = width
         return nn.Sequential(*layers, nn.Linear(last, outputs))
 
     return make
@@ -87,6 +88,8 @@ def char_gpt(layers: int = 2, width: int = 64, context: int = 64) -> Model:
 
     Pre-norm blocks with causal attention in heads of 16 numbers, no dropout, tied embeddings.
     """
+    for name, number in {"layers": layers, "width": width, "context": context}.items():
+        require_count(f"{name} of char_gpt", number)
     if width % 16:
         raise InputError(f"the width of char_gpt must be a multiple of 16, got {width}")
 
@@ -169,7 +172,8 @@ def find_model(name: str) -> Model:
     if kind not in MODELS:
         raise unknown_name("model", kind, [*MODELS, "module:function"])
     try:
-        found: Model = MODELS[kind](*(int(number) for number in numbers))
+        # Numbers are read as fractions.
+        found: Model = MODELS[kind](*(int(n) if n == int(n) else n for n in numbers))
     except TypeError:
         raise InputError(f"the model {kind} does not take {len(numbers)} numbers") from None
     return found

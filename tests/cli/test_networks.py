@@ -40,6 +40,9 @@ def test_the_command_compares_a_network(fedac, tmp_path):
         (["--model", "mlp(a)"], "'a' is not a number"),
         (["--model", "no_such_module:make"], "cannot import the module of 'no_such_module:make'"),
         (["--model", "cnn(3)"], "the model cnn does not take 1 number"),
+        (["--model", "mlp(0)"], "a width of mlp must be a whole number, at least 1, got 0"),
+        (["--model", "mlp(2.5)"], "a width of mlp must be a whole number, .*got 2.5"),
+        (["--model", "char_gpt(0,16,64)"], "layers of char_gpt must be a whole number"),
         (["--loss", "logistic"], "--loss is for linear models"),
         (["--intercept"], "--intercept is for linear models"),
         (["--dataset", "diabetes", "--model", "cnn"], "10 columns are not the pixels of a square"),
@@ -102,6 +105,14 @@ def test_an_own_model_of_this_folder(fedac, tmp_path, monkeypatch):
 def test_epochs_need_a_network(fedac):
     code, _, err = fedac("run", "--epochs", "1", "--rounds", "4")
     assert (code, "--epochs is for networks: add --model" in err) == (2, True)
+
+
+def test_text_and_back_ends_need_a_network(fedac, tmp_path):
+    (tmp_path / "book.txt").write_text("It was a dark and stormy night. " * 10)
+    code, _, err = fedac("compare", "--dataset", tmp_path / "book.txt")
+    assert (code, "is text, which needs a network: --model" in err) == (2, True)
+    code, _, err = fedac("compare", "--dataset", "digits", "--backend", "loop")
+    assert (code, "--backend is for networks: add --model" in err) == (2, True)
 
 
 def test_a_run_of_a_network(fedac):

@@ -90,3 +90,8 @@ def test_targets_on_a_loss_and_on_the_worst_clients(task):
 def test_a_baseline_needs_a_linear_model(task):
     with pytest.raises(InputError, match="the baseline agd is for linear models"):
         compare(task, ["agd", "fedavg"], **SMALL)
+
+
+def test_held_out_clients_of_a_network_are_refused(task):
+    with pytest.raises(InputError, match=r"pass the rows of some clients to the Network"):
+        compare(task, "fedavg", clients=HOSPITALS[:320], test_clients=0.2, **SMALL)

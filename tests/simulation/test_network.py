@@ -638,6 +638,18 @@ def test_the_trained_module_gives_the_recorded_metrics():
         linear.module(linear.runs[0])
 
 
+@both_backends
+def test_batches_are_counted_as_whole_numbers(backend):
+    module = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Linear(6, 3))
+    result = run(
+        "fedavg", make_task(module), clients=np.arange(61) % 7, K=5, rounds=8, backend=backend,
+        precision="float32",
+    )  # fmt: skip
+    assert result.module(result.best)[1].num_batches_tracked == 40  # means of 5, not below 5
+    with pytest.raises(InputError, match="module needs one of the runs"):
+        result.module(None)
+
+
 def test_averaged_buffers_travel_and_own_buffers_do_not():
     module = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Linear(6, 3))
     sent = {}
@@ -709,6 +721,11 @@ def test_a_checkpoint_is_for_one_simulation(tmp_path):
     for change in ({"eta": 0.1}, {"seed": 1}, {"K": 2}, {"clients": OWNERS[::-1].copy()}):
         with pytest.raises(InputError, match="belongs to another simulation: use another file"):
             run("fedavg", checkpoint=file, **change)
+    for changed in (make_task(test=(X, Y)), make_task(test=(X, Y), metrics=["top-5"])):
+        with pytest.raises(InputError, match="belongs to another simulation"):
+            run("fedavg", changed, checkpoint=file)
+    with pytest.raises(InputError, match="folder of the checkpoint .* does not exist"):
+        run("fedavg", checkpoint=tmp_path / "nowhere" / "run.ckpt")
     file.write_bytes(file.read_bytes()[:-50])
     with pytest.raises(InputError, match="it is damaged, or not a checkpoint of"):
         run("fedavg", checkpoint=file)

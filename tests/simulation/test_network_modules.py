@@ -810,7 +810,7 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
     "tensor as module": (lambda: task(torch.zeros(3)), "must be a torch.nn.Module or a"),
     "no parameters": (lambda: task(nn.ReLU()), "no parameters that require gradients"),
     "all frozen": (lambda: task(linear().requires_grad_(False)), "no parameters that require"),
-    "class with arguments": (lambda: task(nn.Linear), "called without arguments, failed"),
+    "class with arguments": (lambda: task(nn.Linear), "the function that makes the module failed"),
     "function of a number": (lambda: task(lambda: 3), "return a torch.nn.Module, got int"),
     "function that fails": (lambda: task(raises), "failed: no file weights.bin$"),
     "function that grows": (

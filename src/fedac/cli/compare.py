@@ -36,7 +36,11 @@ QUICK = {
 @options.spec_options(COMPARE)
 @options.folder_option("Keep all runs here, and write figure, tables and report.")
 @options.jobs_option
-@click.option("--quick", is_flag=True, help="A first answer: few methods, tries, seeds and rounds.")
+@click.option(
+    "--quick",
+    is_flag=True,
+    help="A first answer: five methods, K = 8, 6 tries, 2 seeds, at most 50 rounds.",
+)
 @options.on_ray_options()
 @options.json_option("Print one JSON object; nulls where the target was not reached.")
 @click.pass_context

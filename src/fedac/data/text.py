@@ -34,7 +34,7 @@ def is_text(path: Path) -> bool:
 
 
 def load_text(path: Path, like: Dataset | None = None) -> Dataset:
-    """Read rows of characters, whose numbers are those of the classes.
+    """Read rows of characters, encoded as numbers of the classes.
 
     The target is the character that follows a row. `like` is the training data of a test set.
     """

@@ -148,7 +148,7 @@ def run_groups(
 def with_backend(task: Workload, groups: Sequence[Group], store: Store) -> Sequence[Group]:
     """Return the groups with the back end that all runs of a network use, so that they compare.
 
-    Unless the user chose one, it is that of the network's runs in the store, else the faster one.
+    The user's choice; else the back end of the network's runs in the store; else the faster one.
     """
     if not task.objective.is_network or not groups or groups[0][0].backend is not None:
         return groups

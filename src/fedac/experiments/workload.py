@@ -31,8 +31,7 @@ from fedac.simulation.engines import start_engine
 from fedac.simulation.problem import Problem
 from fedac.simulation.simulator import make_problem, run_problem, warn_about
 
-# Of a usual machine, for rough predictions: seconds of a step besides arithmetic, and operations a
-# second in networks.
+# A usual machine, for rough predictions: overhead of a step in seconds, and operations per second.
 USUAL_CALL, USUAL_SPEED = 6e-5, 4e10
 # Runs that share data, federation, K and seed, so draws: one call of the engine runs them all.
 Group = tuple[RunSpec, ...]

@@ -206,6 +206,12 @@ def _epochs_need_a_network(one: Any, spelled: Spelled) -> None:
         raise InputError(f"{spelled('epochs')} is for networks: add {spelled('model')}")
 
 
+@rule("backend", "model")
+def _back_ends_are_of_networks(one: Any, spelled: Spelled) -> None:
+    if one.backend is not None and one.model is None:
+        raise InputError(f"{spelled('backend')} is for networks: add {spelled('model')}")
+
+
 @rule("precision", "model")
 def _autocast_needs_a_network(one: Any, spelled: Spelled) -> None:
     if one.precision == "bfloat16" and one.model is None:

@@ -365,6 +365,10 @@ def describe_target(data: Dataset, loss: str) -> str:
 
 def choose_loss(data: Dataset, loss: str | None) -> str:
     """Return `loss` after checking that it suits the targets. Default: by the kind of targets."""
+    if data.text:
+        raise InputError(
+            f"{data.name} is text, which needs a network: --model 'char_gpt(2,64,64)', or a Network"
+        )
     if loss is None:
         return BY_KIND[data.kind]
     is_classes = loss in ("logistic", "squared-hinge", "softmax")

@@ -257,6 +257,8 @@ class Result:
             raise InputError(
                 f"only a run of a network has a module; that of {self.objective!r} has run.w"
             )
+        if not isinstance(run, Run):
+            raise InputError(f"module needs one of the runs, such as result.best, got {run!r:.60}")
         found: nn.Module = self.objective.module_of(run.w, run.buffers)  # type: ignore[attr-defined]
         return found
 

@@ -185,13 +185,13 @@ def simulate(
         How a network computes gradients: all clients at once, or one by one. Default: the faster,
         by timing a few steps; the result names it.
     compile : bool
-        Compile the batched back end of a network with `torch.compile`: seconds to minutes first,
-        then up to twice as fast.
+        Compile the batched back end of a network with `torch.compile`, which takes seconds to
+        minutes. Small MLPs do not become faster by it.
     device : str, optional
         Of a network, such as "cuda" or "mps". Default: "cpu".
     checkpoint : path, optional
-        Networks only: a file that is written every minute or so and at the end. The same call with
-        the same file continues where it stopped.
+        Networks only: a file that is written every ten seconds or so and at the end. The same call
+        with the same file continues where it stopped.
     on : "ray", optional
         Distribute the workers of every round over all nodes of a Ray cluster: the connected one,
         the one at ``RAY_ADDRESS``, or a Ray started on this machine. Every node uses all its cores

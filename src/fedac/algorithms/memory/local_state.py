@@ -1,7 +1,7 @@
 """The state of a local rule at the end of a round: reset, or averaged like the parameters.
 
 Without these pieces AdamW's moments stay on the client, and momentum is averaged. `local` keeps
-momentum on the client. The words are those of `fedac.torch.synchronize(state=...)`.
+momentum on the client. `fedac.torch.synchronize(state=...)` uses the same words.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class _Reset:
 
 @dataclass(frozen=True)
 class _Averaged:
-    """The last `moments` sequences are what the rule keeps."""
+    """The memory of the rule becomes its last `moments` sequences."""
 
     rule: Algorithm
     moments: int

@@ -196,6 +196,11 @@ def compare(
         split, clients, workers = clients, workers, None
     network = dataset if getattr(dataset, "is_network", False) else None
     if network is not None:
+        if test_clients is not None:
+            raise InputError(
+                "test_clients needs data: pass the rows of some clients to the Network, as "
+                "test=(X, y)"
+            )
         if test is not None:
             network = network.tested_on(test)
         model, dataset, test = network, _rows_of(network), None

@@ -219,9 +219,10 @@ class Question:
                     f"{options.spelled('model')} and {options.spelled('clients')}"
                 )
         elif target and target.metric != SUBOPTIMALITY and not tested:
+            own = network and not isinstance(spec.model, str)
+            what = "a pair (X, y)" if own else "a share of the rows, such as 0.2, or a file"
             raise InputError(
-                f"the target {target} needs a test set: add {options.spelled('test')}, "
-                "a share of the rows, such as 0.2, or a file"
+                f"the target {target} needs a test set: add {options.spelled('test')}, {what}"
             )
         if question.link.is_free:
             raise InputError(

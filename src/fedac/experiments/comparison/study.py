@@ -58,8 +58,8 @@ MU_FACTORS = (1.0, 10.0, 100.0)
 NETWORK_ETAS = (2.0**-5, 2.0**3)
 NETWORK_MU_FACTORS = (0.01, 0.1, 1.0, 10.0)
 LADDER = 4.0 ** np.arange(-8, 3)
-# Rounds of these runs: a fifth of all, but at least ten. In a few rounds of clients that differ,
-# the smallest step size may look best, because the others are still on their way.
+# Rounds of these runs: a fifth of all, but at least ten. If clients differ, the smallest step size
+# may look best after a few rounds, because larger ones overshoot at first.
 LADDER_SHARE, LADDER_ROUNDS = 5, 10
 FEWEST_ROUNDS = 8  # of a quick comparison
 # How often neighbours move closer: a factor of 4, 2, 1.4, 1.2, ...

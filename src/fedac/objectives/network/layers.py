@@ -1,4 +1,4 @@
-"""Layers that replace those of a module: dropout that repeats, and a faster pooling."""
+"""Replacement layers: dropout that repeats, and faster pooling."""
 
 from __future__ import annotations
 

@@ -358,8 +358,7 @@ class Network(Objective):
                 module = self._factory()
             except Exception as error:  # a user's function may fail in any way
                 raise InputError(
-                    f"the function that makes the module, called without arguments, failed: "
-                    f"{first_line(error)}"
+                    f"the function that makes the module failed: {first_line(error)}"
                 ) from error
         if not isinstance(module, nn.Module):
             raise InputError(

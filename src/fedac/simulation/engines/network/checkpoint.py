@@ -1,7 +1,7 @@
 """Checkpoints of long simulations: a file from which the same call continues.
 
 The file has the server's state of all lanes, what clients keep, and the records so far. It is
-written at the end of a round when the last one is a minute old, and at the end.
+written at the end of a round when the last one is some seconds old, and at the end.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import json
 import time
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 import numpy as np
 
@@ -21,10 +21,11 @@ from fedac.simulation.problem import Problem, Snapshot
 from fedac.validate import Array, content_hash
 
 if TYPE_CHECKING:
+    from fedac.objectives.network import Network
     from fedac.simulation.engines.network.engine import Simulation
 
 ENVELOPE = Envelope(package="fedac.simulate", version=1)
-SECONDS = 60.0
+SECONDS = 10.0
 # Writing takes at most this share of the time.
 SHARE = 0.05
 Content = tuple[dict[str, Any], dict[str, Array]]  # JSON and arrays
@@ -34,6 +35,8 @@ class SimulationCheckpoint:
     """The file of one simulation."""
 
     def __init__(self, path: Path, problem: Problem) -> None:
+        if not path.resolve().parent.is_dir():
+            raise InputError(f"the folder of the checkpoint '{path}' does not exist: create it")
         self.path, self.key = path, _key(problem)
         self._history: list[dict[str, Any]] = []
         self._last: dict[int, Snapshot] = {}  # the last record of every lane
@@ -113,6 +116,7 @@ def _load(file: BinaryIO) -> Content:
 def _key(problem: Problem) -> str:
     """Return a hash of everything that the numbers of a run depend on."""
     federation, clients = problem.federation, problem.federation.clients
+    network = cast("Network", problem.objective)
     lanes = [
         [fingerprint(lane.algorithm), asdict(lane.hp), str(lane.eta)] for lane in problem.lanes
     ]
@@ -120,6 +124,7 @@ def _key(problem: Problem) -> str:
         problem.objective.fingerprint(), lanes, federation.seed, federation.M, federation.count,
         federation.batch, federation.weighting, federation.epochs,
         None if clients is None else clients.fingerprint(), problem.schedule.gaps,
-        sorted(problem.records), problem.wire, problem.precision,
+        sorted(problem.records), problem.wire, problem.precision, list(network.metrics),
     ]  # fmt: skip
-    return content_hash(json.dumps(parts, default=str), problem.start)
+    test = [] if network.test is None else [tensor.numpy() for tensor in network.test]
+    return content_hash(json.dumps(parts, default=str), problem.start, *test)

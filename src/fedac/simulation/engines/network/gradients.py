@@ -121,6 +121,8 @@ class Batched:
         changing = {}
         for name, buffer in zip(placed.network.changing, placed.buffers, strict=True):
             part = buffers[place : place + buffer.numel()].view(buffer.shape)
+            if not buffer.is_floating_point():
+                part = part.round()  # a mean of whole numbers, to rounding
             changing[name] = part.to(buffer.dtype, copy=True)
             place += buffer.numel()
         for dropout in self._dropouts:
