@@ -724,7 +724,7 @@ def test_a_checkpoint_is_for_one_simulation(tmp_path):
     for changed in (make_task(test=(X, Y)), make_task(test=(X, Y), metrics=["top-5"])):
         with pytest.raises(InputError, match="belongs to another simulation"):
             run("fedavg", changed, checkpoint=file)
-    with pytest.raises(InputError, match="folder of the checkpoint .* does not exist"):
+    with pytest.raises(InputError, match=r"folder of the checkpoint .* does not exist"):
         run("fedavg", checkpoint=tmp_path / "nowhere" / "run.ckpt")
     file.write_bytes(file.read_bytes()[:-50])
     with pytest.raises(InputError, match="it is damaged, or not a checkpoint of"):
