@@ -36,7 +36,7 @@ class Objective(ABC):
     dim: int
     n_samples: int
     is_network: ClassVar[bool] = False  # asked before anything imports PyTorch
-    averaged_buffers: int = 0  # numbers besides the parameters that the server averages
+    averaged_buffers: int = 0  # numbers that the server averages in addition to the parameters
 
     @abstractmethod
     def value(self, w: Array) -> float:

@@ -84,7 +84,6 @@ class Problem:
     backend: str | None = None
     compile: bool = False
     device: str | None = None
-    chunk: int | None = None  # clients at once
     checkpoint: Path | None = None  # a file from which the same simulation continues
 
 

@@ -341,8 +341,6 @@ class Simulation:
 
     def chunk_size(self, members: RowNumbers, this_round: Span) -> int:
         """Return how many clients fit into a chunk."""
-        if self.problem.chunk is not None:
-            return self.problem.chunk
         if self._chunk is None:
             rows = max(self.federation.batches(members[:1], this_round)[0], key=len)
             x, y = (t[torch.as_tensor(rows)] for t in (self.placed.X, self.placed.y))
