@@ -37,7 +37,11 @@ TWO_SEQUENCES = ("fedac-i", "fedac-ii", "fedac-vanilla", "momentum", "gpa(0.9, 0
 def compositions(rule: str) -> list[str]:
     """Name every composition of a local rule."""
     of_state = {"adamw": ("reset", "average")} | dict.fromkeys(TWO_SEQUENCES, ("local", "reset"))
+    if rule == "dualavg":  # in the dual space, with the server step of its paper
+        return [rule]
     memories = [[], ["cv"]]
+    if rule == "fedavg":
+        memories += [["fedcm"], ["fedcm", "cv"], ["fednova"], ["fednova", "cv"]]
     memories += [[word, *cv] for word in of_state.get(rule, []) for cv in ([], ["cv"])]
     return [
         "+".join([rule, *memory, *server])
@@ -46,7 +50,10 @@ def compositions(rule: str) -> list[str]:
     ]
 
 
-EVERYTHING = {"scaffnew": ["scaffnew"]} | {rule: compositions(rule) for rule in RULES}
+EVERYTHING = {
+    "scaffnew": ["scaffnew"],
+    "feddyn": ["feddyn", "feddyn(0.5)", "prox(0.1)+feddyn"],
+} | {rule: compositions(rule) for rule in RULES}
 
 
 @pytest.mark.parametrize("rule", EVERYTHING)
@@ -56,7 +63,10 @@ def test_every_composition_keeps_the_contract(rule: str) -> None:
         for K in (1, 4):
             hp = method.couple(eta=0.01, mu=0.1, K=K)
             check_functions(method, hp, np.array([1.0, -2.0]), lambda w: np.stack([w, w]))
-            if rule != "adamw":  # not linear: the reference and network engines run it
+            if rule not in (
+                "adamw",
+                "dualavg",
+            ):  # not linear: the reference and network engines run it
                 linear_form(method, hp)
                 boundary_form(method, hp, K)
         assert get(method.name) is method
@@ -109,6 +119,11 @@ def test_well_known_names_are_their_pieces(name: str) -> None:
         ("fedac-i+scaffnew", "only with the local rule fedavg"),
         ("scaffnew+step(2)", "needs the plain average"),
         ("fedavg+local", "has only one; use fedac-i"),
+        ("fednova+fedcm", "use only one of 'fednova' and 'fedcm'"),
+        ("fedac-i+fednova", "'fednova' needs the local rule fedavg, not 'fedac-i'"),
+        ("momentum+feddyn", "'feddyn' needs a local rule with one sequence"),
+        ("feddyn+cv", "'feddyn' has its own server rule and its own correction"),
+        ("dualavg+nesterov", "'dualavg.*' cannot have a server rule"),
         ("fedavg+reset", r"'reset' needs a local rule with state, such as adamw"),
         ("fedac-i+average", "'fedac-i' averages its state already"),
         ("adamw+average+reset", "only one of 'local', 'reset' and 'average'"),
@@ -219,7 +234,8 @@ def test_an_unknown_name_is_answered_with_the_nearest(typed: str, meant: str) ->
 
 def test_a_name_like_no_other_gets_the_list() -> None:
     with pytest.raises(
-        InputError, match=r"unknown algorithm 'qqq'; known: adamw, diloco, fedac-i, .*mb-sgd"
+        InputError,
+        match=r"unknown algorithm 'qqq'; known: adamw, diloco, dualavg, fedac-i, .*mb-sgd",
     ):
         get("qqq")
 

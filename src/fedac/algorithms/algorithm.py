@@ -31,6 +31,10 @@ Vector = Any
 State = tuple[Vector, ...]
 """One vector for each sequence of an algorithm."""
 FUNCTIONS = ("start", "query", "update", "output", "first_memory", "enter", "leave", "serve")
+ASKS = ("moves", "steps", "gradient")
+"""What a method may ask of a runtime: see `Algorithm.asks`."""
+NUMBERS = ("steps", "threshold")
+"""Names of vectors that are one number, equal in all coordinates: they cost nothing to send."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,10 +49,19 @@ class RoundInfo:
         Total weight of the participants, where all clients together have weight 1: the fraction of
         rows that they hold if weighted by examples, otherwise the fraction of clients that they
         are.
+    spread, moved : float
+        Weighted mean of the squared lengths of the clients' moves, and squared length of their mean
+        move. Lengths are those of the whole model, all points together. Only for a method that
+        asks for "moves".
+    steps : float
+        Weighted mean of the participants' local steps. Only for a method that asks for "steps".
     """
 
     number: int = 0
     share: float = 1.0
+    spread: Vector = 0.0
+    moved: Vector = 0.0
+    steps: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,10 +71,14 @@ class ClientWork:
     Parameters
     ----------
     steps : int
-        Local steps taken.
+        Local steps taken; if clients differ, an array with a row for each.
+    gradient : vector or None
+        The gradient of all rows of the client at the first sequence that was broadcast. Only for a
+        method that asks for "gradient".
     """
 
-    steps: int
+    steps: Any
+    gradient: Vector = None
 
 
 def enter_whole(sequences: State, memory: State, hp: Any) -> State:
@@ -94,7 +111,8 @@ class Algorithm:
     label : str
         The name that figures show.
     sequences : tuple of str
-        Names of the vectors that the server broadcasts; a client's message has the same ones.
+        Names of the vectors that the server broadcasts; a client's message has the same ones, but
+        for those in `broadcast_only`.
     couple : Coupling
         ``couple(eta=, mu=, K=) -> hp``, a frozen dataclass with all hyperparameters, which is
         passed to the other functions.
@@ -132,6 +150,14 @@ class Algorithm:
     echoes : tuple of pairs of str
         (sequence, memory) pairs in which the memory stores the value that the client sent for the
         sequence. Compression updates both.
+    means : tuple of str
+        Sequences that are means of what clients send, such as a momentum, and not points: server
+        rules do not move them.
+    broadcast_only : tuple of str
+        Sequences that clients do not send back.
+    asks : tuple of str
+        What the method needs to know of a round: "moves" (`this.spread` and `this.moved`), "steps"
+        (`this.steps`), "gradient" (`done.gradient`).
 
     Examples
     --------
@@ -162,6 +188,9 @@ class Algorithm:
     everybody: bool = False
     changes: tuple[str, ...] = ()
     echoes: tuple[tuple[str, str], ...] = ()
+    means: tuple[str, ...] = ()
+    broadcast_only: tuple[str, ...] = ()
+    asks: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for field in ("sequences", "local", "memory", "server"):
@@ -172,6 +201,10 @@ class Algorithm:
                     f"algorithm '{self.name}': {field} must be a tuple of names, such as ('w',), "
                     f"not {names!r}"
                 )
+        if unknown := {*self.asks} - {*ASKS}:
+            raise InputError(
+                f"'{self.name}' asks for '{unknown.pop()}'; a method may ask for {', '.join(ASKS)}"
+            )
         # PyTorch and Flower find vectors by name.
         for names in (self.state_names, self.local_sequences, self.memory):
             if twice := {name for name in names if names.count(name) > 1}:
@@ -198,6 +231,17 @@ class Algorithm:
         return self.sequences + self.server
 
     @property
+    def sent(self) -> tuple[str, ...]:
+        """Names of the vectors of a client's message."""
+        return tuple(name for name in self.sequences if name not in self.broadcast_only)
+
+    @property
+    def points(self) -> tuple[str, ...]:
+        """Names of the sequences that are points, which server rules move."""
+        others = (*self.changes, *self.means)
+        return tuple(name for name in self.sent if name not in others)
+
+    @property
     def is_plain(self) -> bool:
         """Whether clients take local steps on the broadcast sequences and send them back."""
         return self.enter is enter_whole and self.leave is leave_whole
@@ -214,15 +258,15 @@ class Algorithm:
         return tuple(0 * sequences[0] for _ in self.memory)
 
     def bases(self, sequences: State) -> State:
-        """Return the vectors from which compression takes differences."""
-        pairs = zip(self.sequences, sequences, strict=True)
-        return tuple(0 * x if name in self.changes else x for name, x in pairs)
+        """Return the vectors from which compression takes differences, one for each sent one."""
+        named = dict(zip(self.sequences, sequences, strict=True))
+        return tuple(0 * named[name] if name in self.changes else named[name] for name in self.sent)
 
     def remember_sent(self, message: State, sent: State, memory: State) -> State:
         """Return the memory of a client whose message was compressed to `sent`."""
         after = dict(zip(self.memory, memory, strict=True))
         for sequence, kept in self.echoes:
-            t = self.sequences.index(sequence)
+            t = self.sent.index(sequence)
             after[kept] = after[kept] + (sent[t] - message[t])
         return tuple(after.values())
 
@@ -235,7 +279,7 @@ class Algorithm:
         """
         if ratio == 1:
             return message
-        after = dict(zip(self.sequences, message, strict=True))
+        after = dict(zip(self.sent, message, strict=True))
         before = dict(zip(self.memory, memory, strict=True))
         for sequence, kept in self.echoes:
             if sequence in self.changes:
@@ -252,12 +296,14 @@ class Algorithm:
     @property
     def vectors_up(self) -> int:
         """Vectors that a client sends in a round; a minibatch algorithm sends its gradient."""
-        return 1 if self.minibatch else len(self.sequences)
+        return 1 if self.minibatch else len(self.sent)
 
     @property
     def vectors_down(self) -> int:
         """Vectors that a client receives; a minibatch algorithm broadcasts the query point."""
-        return 1 if self.minibatch else len(self.sequences)
+        if self.minibatch:
+            return 1
+        return sum(name not in NUMBERS for name in self.sequences)
 
     def __repr__(self) -> str:
         return f"<Algorithm {self.name}>"

@@ -16,10 +16,13 @@ from fedac.algorithms.hyperparameters import FedAcHyperparameters
 from fedac.algorithms.local.adamw import make_adamw
 from fedac.algorithms.local.fedac import FEDAC_I, FEDAC_II, FEDAC_VANILLA, make_fedac
 from fedac.algorithms.local.fedavg import FEDAVG, make_prox
-from fedac.algorithms.local.momentum import make_gpa, make_momentum
+from fedac.algorithms.local.momentum import make_dualavg, make_gpa, make_mimelite, make_momentum
+from fedac.algorithms.memory.client_momentum import with_client_momentum
 from fedac.algorithms.memory.control_variates import with_control_variates
+from fedac.algorithms.memory.feddyn import with_feddyn
 from fedac.algorithms.memory.local_momentum import with_local_momentum
 from fedac.algorithms.memory.local_state import with_average, with_reset
+from fedac.algorithms.memory.normalized import with_normalized_moves
 from fedac.algorithms.memory.scaffnew import with_scaffnew
 
 
@@ -30,6 +33,7 @@ class Piece:
     make: Callable[..., Any]
     rule: str
     source: str
+    after_server: bool = False  # of a memory
 
 
 # A local step of a client; g is a stochastic gradient at w unless a rule says otherwise.
@@ -52,6 +56,18 @@ LOCAL_RULES = {
         "arXiv 2006.08950",
     ),
     "momentum": Piece(make_momentum, "u <- beta u + g; w <- w - eta u", "Polyak, 1964"),
+    "mimelite": Piece(
+        make_mimelite,
+        "w <- w - eta ((1-beta) g + beta u); u <- (1-beta) mean(G_m) + beta u, G_m the client's "
+        "full gradient at the start of the round; the server rule does not move u",
+        "arXiv 2008.03606",
+    ),
+    "dualavg": Piece(
+        make_dualavg,
+        "minimizes F + l1 |w|_1: z <- z - eta g, g at w = sign(z) max(|z| - l1 s, 0), s the sum "
+        "of all eta so far; output w",
+        "arXiv 2011.08474",
+    ),
     "prox": Piece(
         make_prox, "w <- w - eta (g + mu (w - x)), x the start of the round", "arXiv 1812.06127"
     ),
@@ -67,7 +83,9 @@ LOCAL_RULES = {
         "arXiv 1711.05101",
     ),
 }
-# Vectors that a client keeps between its rounds.
+# What a client keeps between its rounds, and what it does beside its local rule. They are applied
+# in this order, those with `after_server` after the server rule, which then does not move what they
+# send.
 MEMORIES = {
     "local": Piece(
         with_local_momentum,
@@ -79,25 +97,51 @@ MEMORIES = {
         "momentum, or the moments of adamw, start at zero in every round",
         "arXiv 2106.02305",
     ),
-    "average": Piece(
-        with_average,
-        "the moments of adamw are sent and averaged; the server rule does not move them",
-        "arXiv 2106.02305",
-    ),
-    "cv": Piece(
-        with_control_variates,
-        "g - c_m + c instead of g; c_m <- mean g of the round; c <- c + share mean(change of c_m)",
-        "arXiv 1910.06378",
-    ),
     "scaffnew": Piece(
         with_scaffnew,
         "g - h_m instead of g; h_m <- h_m + (new x - w_m)/(K eta)",
         "arXiv 2202.09357",
     ),
+    "feddyn": Piece(
+        with_feddyn,
+        "g - h_m + a (y - x) instead of g; h_m <- h_m - a (y_m - x); h is the mean of all h_m; "
+        "x <- mean(y_m) - h/a",
+        "arXiv 2111.04263",
+    ),
+    "average": Piece(
+        with_average,
+        "the moments of adamw are sent and averaged; the server rule does not move them",
+        "arXiv 2106.02305",
+        after_server=True,
+    ),
+    "fednova": Piece(
+        with_normalized_moves,
+        "x <- x + mean(K_m) mean((y_m - x)/K_m), K_m the steps of client m",
+        "arXiv 2007.07481",
+        after_server=True,
+    ),
+    "fedcm": Piece(
+        with_client_momentum,
+        "a g + (1-a) D instead of g; D <- mean(x - y_m)/(K eta), K the mean number of steps",
+        "arXiv 2106.10874",
+        after_server=True,
+    ),
+    "cv": Piece(
+        with_control_variates,
+        "g - c_m + c instead of g; c_m <- mean g of the round; c <- c + share mean(change of c_m)",
+        "arXiv 1910.06378",
+        after_server=True,
+    ),
 }
-# How the server moves every sequence x that clients send; delta = x - mean(clients).
+# How the server moves every point x that clients send; delta = x - mean(clients).
 SERVER_RULES = {
     "step": Piece(server.ServerStep, "x <- x - gamma delta", "arXiv 1910.06378"),
+    "exp": Piece(
+        server.Extrapolation,
+        "x <- x - gamma delta, gamma = max(1, mean|x - y_m|^2 / (2 (|delta|^2 + eps))), lengths of "
+        "the whole model",
+        "arXiv 2301.09604",
+    ),
     "momentum": Piece(server.Momentum, "u <- beta u + delta; x <- x - gamma u", "arXiv 1909.06335"),
     "slowmo": Piece(
         server.SlowMo,
@@ -146,7 +190,13 @@ WELL_KNOWN = {
     "fedadagrad": WellKnown("FedAdagrad", ("fedavg", "adagrad")),
     "fedprox": WellKnown("FedProx", ("prox",)),
     "scaffold": WellKnown("SCAFFOLD", ("fedavg", "cv")),
+    "scaffold-m": WellKnown("SCAFFOLD-M", ("fedavg", "cv", "fedcm")),
     "scaffnew": WellKnown("Scaffnew", ("fedavg", "scaffnew")),
+    "led": WellKnown("LED", ("fedavg", "scaffnew")),
+    "feddyn": WellKnown("FedDyn", ("fedavg", "feddyn")),
+    "fedcm": WellKnown("FedCM", ("fedavg", "fedcm")),
+    "fedexp": WellKnown("FedExP", ("fedavg", "exp")),
+    "fednova": WellKnown("FedNova", ("fedavg", "fednova")),
 }
 
 

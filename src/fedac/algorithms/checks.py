@@ -145,12 +145,14 @@ def check_functions(
     _require_vector(A, "query", w_md, point)
     after = _call(A, "update", local, w_md, 0 * point + 1, hp)
     _require_state(A, "update", after, point, A.local_sequences)
-    message, memory = _call_pair(A, "leave", after, sent, memory, hp, ClientWork(steps=1))
-    _require_state(A, "leave", message, point, A.sequences)
+    done = ClientWork(steps=1, gradient=0 * point + 1)
+    message, memory = _call_pair(A, "leave", after, sent, memory, hp, done)
+    _require_state(A, "leave", message, point, A.sent)
     _require_state(A, "leave", memory, point, A.memory)
     # Not at the sequences themselves, where a rule that works in place would go unnoticed.
-    mean = tuple(vector + 1 for vector in sequences)
-    served, kept = _call_pair(A, "serve", mean, sequences, server, hp, RoundInfo())
+    mean = tuple(x + 1 for name, x in zip(A.sequences, sequences, strict=True) if name in A.sent)
+    this = RoundInfo(spread=3.0, moved=1.0, steps=1.0)
+    served, kept = _call_pair(A, "serve", mean, sequences, server, hp, this)
     _require_state(A, "serve", served, w_0, A.sequences)
     _require_state(A, "serve", kept, w_0, A.server)
     for t in (0, 1):
@@ -185,6 +187,8 @@ def _call(algorithm: Algorithm, function: str, *arguments: Any, **named: Any) ->
 
 
 def _equal(a: Any, b: Any) -> bool:
+    if isinstance(a, ClientWork):
+        a, b = (a.steps, a.gradient), (b.steps, b.gradient)
     if isinstance(a, tuple):
         return all(map(_equal, a, b))
     same = (a == b) | ((a != a) & (b != b))  # also where both are NaN
@@ -251,6 +255,9 @@ def fingerprint(algorithm: Algorithm) -> str:
     beyond_the_paper = (algorithm.local, algorithm.memory, algorithm.server)
     if any(beyond_the_paper):
         lines.append(repr(beyond_the_paper))
+    beyond = (algorithm.means, algorithm.broadcast_only, algorithm.asks)
+    if any(beyond):
+        lines.append(repr(beyond))
     for coupling in COUPLINGS:
         lines.append(repr(coupling))
         try:
@@ -266,7 +273,7 @@ def fingerprint(algorithm: Algorithm) -> str:
 def _probe(algorithm: Algorithm, eta: float, mu: float, K: int) -> Iterator[Any]:
     """Yield the results of every function of the algorithm."""
     hp = algorithm.couple(eta=eta, mu=mu, K=K)
-    S, L = len(algorithm.sequences), len(algorithm.local_sequences)
+    S, L, U = len(algorithm.sequences), len(algorithm.local_sequences), len(algorithm.sent)
     P, Q = len(algorithm.memory), len(algorithm.server)
     for size in SIZES:
         # New vectors for every call: a user's functions may work in place.
@@ -282,14 +289,15 @@ def _probe(algorithm: Algorithm, eta: float, mu: float, K: int) -> Iterator[Any]
             yield from algorithm.enter(vectors[:S], vectors[S:], hp)
             vectors = _vectors(L + S + P, size)
             sequences, memory = vectors[L : L + S], vectors[L + S :]
+            (gradient,) = _vectors(1, size)
             for steps in (1, 7):
-                done = ClientWork(steps=steps)
+                done = ClientWork(steps=steps, gradient=gradient)
                 yield from sum(algorithm.leave(vectors[:L], sequences, memory, hp, done), ())
         if algorithm.serve is not serve_mean:
-            vectors = _vectors(2 * S + Q, size)
+            vectors = _vectors(U + S + Q, size)
             for number in STEPS:
-                this = RoundInfo(number=number, share=0.3)
-                message, sequences, server = vectors[:S], vectors[S : 2 * S], vectors[2 * S :]
+                this = RoundInfo(number=number, share=0.3, spread=5.0, moved=2.0, steps=3.0)
+                message, sequences, server = vectors[:U], vectors[U : U + S], vectors[U + S :]
                 yield from sum(algorithm.serve(message, sequences, server, hp, this), ())
 
 

@@ -79,7 +79,8 @@ class Boundary:
 
     first_memory: Rows  # a client's first memory in terms of the sequences
     enter: Rows  # the local sequences in terms of the sequences and the memory
-    message: Rows  # in terms of the local sequences, the sequences and the memory
+    # In terms of the local sequences, the sequences, the memory and, if asked for, the gradient.
+    message: Rows
     memory: Rows  # the new memory, in terms of the same vectors
     steps: int
     # Derivative of `message` and `memory` with respect to 1/steps, if they are A + B/steps.
@@ -104,15 +105,16 @@ class Boundary:
 def boundary_form(algorithm: Algorithm, hp: Hyperparameters, steps: int) -> Boundary:
     """Find the coefficients of entering a round and of leaving it after some local steps."""
     T, P, L = map(len, (algorithm.sequences, algorithm.memory, algorithm.local_sequences))
+    asks, U = "gradient" in algorithm.asks, len(algorithm.sent)
 
     def left_after(steps: int) -> Rows:
         def leave(values: State) -> State:
-            local, sequences, memory = values[:L], values[L : L + T], values[L + T :]
-            done = ClientWork(steps=steps)
+            local, sequences, memory = values[:L], values[L : L + T], values[L + T : L + T + P]
+            done = ClientWork(steps=steps, gradient=values[-1] if asks else None)
             message, after = algorithm.leave(local, sequences, memory, hp, done)
             return (*message, *after)
 
-        return _matrix(leave, L + T + P)
+        return _matrix(leave, L + T + P + asks)
 
     try:
         first_memory = _matrix(algorithm.begin_memory, T)
@@ -124,7 +126,7 @@ def boundary_form(algorithm: Algorithm, hp: Hyperparameters, steps: int) -> Boun
             f"algorithm '{algorithm.name}' does not enter and leave a round linearly; only "
             "PyTorch and the reference engine of simulate can run it, not the fast one or Flower"
         ) from error
-    return Boundary(first_memory, enter, left[:T], left[T:], steps, slope)
+    return Boundary(first_memory, enter, left[:U], left[U:], steps, slope)
 
 
 def _slope(left_after: Callable[[int], Rows]) -> Rows | None:
@@ -224,13 +226,15 @@ def from_linear(
 def with_boundary(rule: Algorithm, boundary: Boundary, **names: Any) -> Algorithm:
     """Return an algorithm with the local steps of `rule` that enters and leaves by coefficients.
 
-    `names` are the fields sequences, memory, changes and echoes of the original algorithm.
+    `names` are the fields sequences, memory, changes, echoes, means, broadcast_only and asks of the
+    original algorithm.
     """
 
     def leave(
         local: State, sequences: State, memory: State, hp: Hyperparameters, done: ClientWork
     ) -> tuple[State, State]:
         form, vectors = boundary.after(done.steps), (*local, *sequences, *memory)
+        vectors = vectors if done.gradient is None else (*vectors, done.gradient)
         return _apply(form.message, vectors), _apply(form.memory, vectors)
 
     return replace(

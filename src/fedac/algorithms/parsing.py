@@ -173,8 +173,8 @@ def compose(local: str | Algorithm, *pieces: str | ServerRule) -> Algorithm:
     local : str or Algorithm
         The local rule: a name such as "fedac-i" or "prox(0.1)", or an algorithm you wrote.
     pieces : str or ServerRule
-        Memories ("local", "reset", "average", "cv", "scaffnew") and at most one server rule: a name
-        such as "nesterov(1, 0.3)", or a `ServerRule`.
+        Memories such as "cv" or "feddyn(0.1)", and at most one server rule: a name such as
+        "nesterov(1, 0.3)", or a `ServerRule`.
 
     Examples
     --------
@@ -187,39 +187,47 @@ def compose(local: str | Algorithm, *pieces: str | ServerRule) -> Algorithm:
     method = local if isinstance(local, Algorithm) else _make_local_rule(local)
     if method.minibatch:
         raise InputError(f"'{method.name}' takes no local steps, so it cannot be composed")
-    memories: list[str] = []
+    memories: dict[str, tuple[float, ...]] = {}
     server: ServerRule | None = None
     for piece in pieces:
         typed = "" if isinstance(piece, ServerRule) else parse_piece(piece).name
         if typed in MEMORIES:
-            _bind(MEMORIES[typed].make, str(piece), given=1)  # a memory takes no numbers
             if typed in memories:
                 raise InputError(f"'{typed}' is given twice")
-            memories.append(typed)
+            memories[typed] = _bind(MEMORIES[typed].make, str(piece), given=1)
             continue
         if server is not None:
             raise InputError(
                 f"a method has one server rule, got {_server_name(server)} and {piece}"
             )
         server = piece if isinstance(piece, ServerRule) else _make_server_rule(piece)
+    _check_pieces({*memories}, server)
+    first, applied = method, list[str]()
+    for after_server in (False, True):
+        if after_server and server is not None:
+            method = with_server(method, server)
+        for memory, known in MEMORIES.items():
+            if memory in memories and known.after_server == after_server:
+                method = known.make(method, *memories[memory])
+                applied.append(memory + _write_numbers(memories[memory]))
+    others = [*applied, *([] if server is None else [_server_name(server)])]
+    label = " + ".join([first.label, *(other.replace(",", ", ") for other in others)])
+    return replace(method, name="+".join([first.name, *others]), label=label)
+
+
+def _check_pieces(memories: set[str], server: ServerRule | None) -> None:
+    """Raise InputError if these memories and this server rule do not go together."""
     if "scaffnew" in memories and (len(memories) > 1 or server is not None):
         raise InputError("'scaffnew' needs the plain average and no other memory; use 'cv'")
-    if len({"local", "reset", "average"} & {*memories}) > 1:
+    if "feddyn" in memories and (memories - {"feddyn", "reset"} or server is not None):
+        raise InputError(
+            "'feddyn' has its own server rule and its own correction: it goes with no server rule "
+            "and no other memory but 'reset'; use 'cv' instead"
+        )
+    if {"fednova", "fedcm"} <= memories:
+        raise InputError("use only one of 'fednova' and 'fedcm': each rescales the clients' moves")
+    if len({"local", "reset", "average"} & memories) > 1:
         raise InputError("use only one of 'local', 'reset' and 'average'")
-    # Order matters: 'local' decides what is sent, the server rule moves what is sent, and averaged
-    # moments and control variates are sent along but not moved by the server rule.
-    kinds = ({"local", "reset", "scaffnew"}, {"average", "cv"})
-    inner, outer = (sorted({*memories} & group) for group in kinds)
-    others = [*inner, *outer, *([] if server is None else [_server_name(server)])]
-    name = "+".join([method.name, *others])
-    label = " + ".join([method.label, *(other.replace(",", ", ") for other in others)])
-    for memory in inner:
-        method = MEMORIES[memory].make(method)
-    if server is not None:
-        method = with_server(method, server)
-    for memory in outer:
-        method = MEMORIES[memory].make(method)
-    return replace(method, name=name, label=label)
 
 
 def _make_local_rule(text: str) -> Algorithm:

@@ -25,6 +25,8 @@ class ServerRule(ABC):
 
     keeps: ClassVar[tuple[str, ...]] = ()
     """Names of the vectors that the server keeps for each sequence, such as a momentum."""
+    asks: ClassVar[tuple[str, ...]] = ()
+    """What the rule needs to know of a round: see `Algorithm.asks`."""
 
     def start(self, x: Vector) -> State:
         """Return the kept vectors before the first round. Default: zeros."""
@@ -40,11 +42,12 @@ class ServerRule(ABC):
 
 
 def with_server(rule: Algorithm, server: ServerRule) -> Algorithm:
-    """Apply a server rule to every sequence of an algorithm."""
-    if rule.minibatch or rule.serve is not serve_mean:
+    """Apply a server rule to every point of an algorithm."""
+    if rule.minibatch or rule.serve is not serve_mean or rule.broadcast_only:
         raise InputError(f"'{rule.name}' cannot have a server rule")
-    names = tuple(f"{name}_{kept}" for name in rule.sequences for kept in server.keeps)
-    return override(rule, _Served(rule, server), server=names)
+    names = tuple(f"{name}_{kept}" for name in rule.points for kept in server.keeps)
+    asks = tuple(dict.fromkeys((*rule.asks, *server.asks)))
+    return override(rule, _Served(rule, server), server=names, asks=asks)
 
 
 @dataclass(frozen=True)
@@ -54,25 +57,42 @@ class _Served:
 
     def start(self, w_0: Vector) -> State:
         sequences = self.rule.start(w_0)
-        return (*sequences, *(kept for x in sequences for kept in self.server.start(x)))
+        points = [x for x, is_point in zip(sequences, self._are_points, strict=True) if is_point]
+        return (*sequences, *(kept for x in points for kept in self.server.start(x)))
 
     def serve(
         self, message: State, sequences: State, server: State, hp: Any, this: RoundInfo
     ) -> tuple[State, State]:
-        moved = [
-            self.server.step(x, x - mean, kept, hp, this)
-            for x, mean, kept in zip(sequences, message, self._by_sequence(server), strict=True)
-        ]
-        return tuple(x for x, _ in moved), tuple(vector for _, kept in moved for vector in kept)
+        moved: list[Vector] = []
+        left: list[Vector] = []
+        for x, mean, kept in zip(sequences, message, self._by_sequence(server), strict=True):
+            after, now = (
+                (mean, ()) if kept is None else self.server.step(x, x - mean, kept, hp, this)
+            )
+            moved.append(after)
+            left += now
+        return tuple(moved), tuple(left)
 
     def output(self, state: State, hp: Any, t: int) -> Vector:
         S = len(self.rule.sequences)
-        points = map(self.server.output, state[:S], self._by_sequence(state[S:]))
+        points = [
+            x if kept is None else self.server.output(x, kept)
+            for x, kept in zip(state[:S], self._by_sequence(state[S:]), strict=True)
+        ]
         return self.rule.output(tuple(points), hp, t)
 
-    def _by_sequence(self, server: State) -> list[State]:
-        n = len(self.server.keeps)
-        return [server[n * s : n * (s + 1)] for s in range(len(self.rule.sequences))]
+    @property
+    def _are_points(self) -> list[bool]:
+        return [name in self.rule.points for name in self.rule.sequences]
+
+    def _by_sequence(self, server: State) -> list[State | None]:
+        """Return the kept vectors of every sequence; None if it is not a point."""
+        n, left = len(self.server.keeps), list(server)
+        found: list[State | None] = []
+        for is_point in self._are_points:
+            found.append(tuple(left[:n]) if is_point else None)
+            left = left[n:] if is_point else left
+        return found
 
 
 class _BuiltInRule(ServerRule):
@@ -91,6 +111,24 @@ class ServerStep(_BuiltInRule):
     def step(self, x: Vector, delta: Vector, kept: State, hp: Any, this: RoundInfo) -> Moved:
         """Move gamma times as far as the clients."""
         return x - self.gamma * delta, kept
+
+
+@dataclass(frozen=True)
+class Extrapolation(_BuiltInRule):
+    """FedExP: x <- x - gamma delta; gamma grows with the clients' disagreement (arXiv 2301.09604).
+
+    gamma = max(1, spread / (2 (moved + eps))), where `spread` is the weighted mean of the squared
+    lengths of the moves and `moved` the squared length of their mean. The paper evaluates the mean
+    of the last two iterates; here the output is the last one.
+    """
+
+    eps: float = 1e-3
+    asks = ("moves",)
+
+    def step(self, x: Vector, delta: Vector, kept: State, hp: Any, this: RoundInfo) -> Moved:
+        """Move further the more the clients disagree, all points by the same factor."""
+        gamma = this.spread / (2 * (this.moved + self.eps))
+        return x - (1 + (gamma - 1) * (gamma > 1)) * delta, kept
 
 
 @dataclass(frozen=True)

@@ -37,6 +37,8 @@ SCAFFOLD with one client and one local step from x = 3 with c = 1 and c_m = 0.5:
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -99,6 +101,31 @@ def serve(
     """Return the next sequences and server state, given the mean message."""
     sequences = algorithm.reweigh_sequences(sequences, weight_ratio)
     return algorithm.serve(mean, sequences, server, hp, this)
+
+
+def squared_moves(algorithm: Algorithm, values: State, sequences: State) -> Vector:
+    """Return the squared length of the moves of all points, summed over the last axis.
+
+    `values` are messages, or their mean. `this.spread` is the weighted mean of this number over the
+    clients, `this.moved` this number for the mean message, both summed over the whole model.
+    """
+    came_from = dict(zip(algorithm.sequences, sequences, strict=True))
+    pairs = zip(algorithm.sent, values, strict=True)
+    moves = [value - came_from[name] for name, value in pairs if name in algorithm.points]
+    total = (moves[0] ** 2).sum(-1)
+    for move in moves[1:]:
+        total = total + (move**2).sum(-1)
+    return total
+
+
+def with_own_steps(hp: Any, steps: Vector) -> Any:
+    """Return hyperparameters in which K, if there is one, is the client's own number of steps."""
+    if not hasattr(hp, "K"):
+        return hp
+    values = vars(hp) if isinstance(hp, SimpleNamespace) else {
+        field.name: getattr(hp, field.name) for field in fields(hp)
+    }  # fmt: skip
+    return SimpleNamespace(**values | {"K": steps})
 
 
 def require_weighting(weighting: str) -> str:

@@ -9,12 +9,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from fedac.algorithms.algorithm import Algorithm, ClientWork, RoundInfo, State, Vector, override
+from fedac.algorithms.algorithm import (
+    NUMBERS,
+    Algorithm,
+    ClientWork,
+    RoundInfo,
+    State,
+    Vector,
+    override,
+)
 from fedac.algorithms.memory.local_momentum import with_local_momentum
 from fedac.errors import InputError
-
-# A number of steps, the same in every coordinate, is counted on the client and not averaged.
-COUNTS = ("steps",)
 
 
 def with_reset(rule: Algorithm) -> Algorithm:
@@ -40,10 +45,15 @@ def with_average(rule: Algorithm) -> Algorithm:
     _require_state(rule, "average")
     if not rule.memory:
         raise InputError(f"'{rule.name}' averages its state already: omit 'average'")
-    counts = tuple(name for name in rule.memory if name in COUNTS)
+    # A number of steps is counted on the client and not averaged.
+    counts = tuple(name for name in rule.memory if name in NUMBERS)
     moments = rule.memory[: len(rule.memory) - len(counts)]
     return override(
-        rule, _Averaged(rule, len(moments)), sequences=(*rule.sequences, *moments), memory=counts
+        rule,
+        _Averaged(rule, len(moments)),
+        sequences=(*rule.sequences, *moments),
+        memory=counts,
+        means=(*rule.means, *moments),
     )
 
 
