@@ -115,7 +115,7 @@ def test_a_test_set_is_read_like_the_data():
         ({"batch_size": 2}, "no keyword batch_size: use batch"),
         ({"num_rounds": 2}, "no keyword num_rounds: use rounds"),
         ({"n_clients": 2}, "no keyword n_clients: use clients"),
-        ({"epochs": 2}, "epochs is for networks .*; use K, the local steps"),
+        ({"epochs": 2}, "epochs and K both give the steps of a round: use one"),
         ({"momentum": 0.9}, "no keyword momentum: use a method that has it, such as 'fedavgm'"),
         ({"eta": None}, "eta is missing"),
         ({"K": None}, "K is missing"),

@@ -877,7 +877,6 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
     # Options of a simulation.
     "epochs and K": (lambda: simulate(epochs=1), "epochs and K"),
     "no epochs": (lambda: simulate(K=None, epochs=0), "epochs must be a whole number"),
-    "epochs of a line": (lambda: simulate(least_squares(), K=None, epochs=1), "for networks"),
     "back end unknown": (lambda: simulate(backend="vmap"), "unknown back end 'vmap'"),
     "back end of a line": (lambda: simulate(least_squares(), backend="loop"), "for networks"),
     "loop compiled": (lambda: simulate(backend="loop", compile=True), "compile=True needs"),

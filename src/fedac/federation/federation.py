@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -36,6 +36,7 @@ class Federation:
     batch: int | None = 1  # rows per local step; None: all rows of the client
     weighting: str = "examples"
     epochs: int | None = None  # passes of a client through its rows in a round, instead of K steps
+    local_steps: RowNumbers | None = None  # steps of every client in a round, instead of K
 
     @property
     def taking_part(self) -> int:
@@ -49,15 +50,32 @@ class Federation:
             return True
         return int(np.ptp(self.clients.sizes)) == 0
 
+    @cached_property
+    def equal_steps(self) -> bool:
+        """Whether all clients take the same number of steps in a round."""
+        if self.local_steps is None and (self.epochs is None or self.clients is None):
+            return True
+        return int(np.ptp(self.steps(np.arange(self.M), Span(0, 0, 1)))) == 0
+
     @property
     def largest(self) -> int:
         """The largest number of rows of a client."""
         return self.n if self.clients is None else int(self.clients.sizes.max())
 
-    @property
-    def batch_rows(self) -> int | RowNumbers:
-        """Rows of a local step: one number for all clients, or an array."""
-        return batch_rows(self.batch, self.n, self.clients)
+    def timing(self, *, minibatch: bool = False, full_gradient: bool = False) -> dict[str, Any]:
+        """Return what `Link.elapsed` needs to know about the clients' work."""
+        rows: Any = self.n if self.clients is None else self.clients.sizes
+        found: dict[str, Any] = {
+            "rows": rows if self.batch is None else self.batch, "minibatch": minibatch,
+            "seed": self.seed, "M": self.M, "taking_part": self.taking_part,
+        }  # fmt: skip
+        if self.epochs is not None or self.local_steps is not None:
+            found["steps"] = self.steps(np.arange(self.M), Span(0, 0, 1))
+        if self.epochs is not None:  # the last batch of an epoch may be smaller
+            found["rows"] = self.epochs * rows / found["steps"]
+        if full_gradient:
+            found["first"] = rows
+        return found
 
     def members(self, r: int) -> RowNumbers:
         """Return the numbers of the clients in round r, in ascending order."""
@@ -90,10 +108,20 @@ class Federation:
             return np.asarray(values.mean(axis=0))
         return np.asarray(self.weights(members) @ values)
 
-    def gradients(self, objective: Objective, W: Array, members: RowNumbers, step: int) -> Array:
-        """Return the gradient of each of these clients at its row of W."""
+    def work(self, objective: Objective, members: RowNumbers, this_round: Span) -> ClientGradients:
+        """Return the gradients that these clients take in a round."""
+        orders = None if self.epochs is None else self.batches(members, this_round)
+        return ClientGradients(self, objective, members, this_round, orders)
+
+    def gradients(
+        self, objective: Objective, W: Array, members: RowNumbers, step: int | RowNumbers
+    ) -> Array:
+        """Return the gradient of each of these clients at its row of W.
+
+        `step` is the number of its step, counted from the start of the run.
+        """
         if self.batch is None:
-            return self._full_gradients(objective, W, members)
+            return self.full_gradients(objective, W, members)
         rows = sample_batch(self.seed, members, step, self.sizes(members), self.batch)
         if self.clients is not None:
             rows = self.clients.rows[self.clients.bounds[members][:, None] + rows]
@@ -104,14 +132,22 @@ class Federation:
 
     def steps(self, members: RowNumbers, this_round: Span) -> RowNumbers:
         """Return the number of local steps of each of these clients in a round."""
+        if self.local_steps is not None:
+            return self.local_steps[members]
         if self.epochs is None:
             return np.full(len(members), this_round.gap)
         sizes = self.sizes(members)
         return self.epochs * -(-sizes // (sizes if self.batch is None else self.batch))
 
+    def first_steps(self, members: RowNumbers, this_round: Span) -> int | RowNumbers:
+        """Return how many steps each of these clients takes before a round, if in all rounds."""
+        if self.local_steps is not None:
+            return this_round.number * self.local_steps[members]
+        return this_round.t
+
     @property
     def mean_steps(self) -> int:
-        """K of a round of epochs: the weighted mean of the clients' steps, rounded up."""
+        """K if clients take different numbers of steps: their weighted mean, rounded up."""
         everyone = np.arange(self.M)
         mean = self.weights(everyone) @ self.steps(everyone, Span(0, 0, 1))
         return int(np.ceil(mean - 1e-9))
@@ -123,11 +159,24 @@ class Federation:
         """
         if self.epochs is not None:
             return [self._epochs_of(m, this_round.number) for m in members.tolist()]
-        steps = range(this_round.t, this_round.t + this_round.gap)
+        counts = self.steps(members, this_round)
         if self.batch is None:
             everything = np.arange(self.n)
             own = self.clients.rows_of if self.clients is not None else lambda m: everything
-            return [[own(m)] * len(steps) for m in members.tolist()]
+            pairs = zip(members.tolist(), counts.tolist(), strict=True)
+            return [[own(m)] * count for m, count in pairs]
+        firsts = np.broadcast_to(self.first_steps(members, this_round), len(members))
+        if self.equal_steps:
+            return self._drawn(members, firsts[:, None] + np.arange(counts[0]))
+        every = zip(members.tolist(), firsts.tolist(), counts.tolist(), strict=True)
+        return [
+            list(self._drawn(np.array([m]), np.arange(first, first + count)[None])[0])
+            for m, first, count in every
+        ]
+
+    def _drawn(self, members: RowNumbers, steps: RowNumbers) -> RowNumbers:
+        """Return the rows that these clients draw, by client, step and place in the batch."""
+        assert self.batch is not None
         sizes = self.sizes(members)[:, None]
         drawn = sample_batch(self.seed, members[:, None], steps, sizes, self.batch)
         if self.clients is None:
@@ -148,20 +197,52 @@ class Federation:
         """Return the number of single-row gradients that one run takes in a round."""
         if self.epochs is not None:
             return int(self.sizes(self.members(this_round.number)).sum()) * self.epochs
-        if self.batch is not None:
+        if self.local_steps is None and self.batch is not None:
             return self.taking_part * self.batch * this_round.gap
-        if self.clients is None:  # all have the same rows: count one worker
-            return self.n * this_round.gap
-        return int(self.sizes(self.members(this_round.number)).sum()) * this_round.gap
+        if self.local_steps is None and self.clients is None:
+            return self.n * this_round.gap  # all are the same: count one worker
+        members = self.members(this_round.number)
+        rows = self.sizes(members) if self.batch is None else self.batch
+        return int((rows * self.steps(members, this_round)).sum())
 
-    def _full_gradients(self, objective: Objective, W: Array, members: RowNumbers) -> Array:
-        if self.clients is None:  # all have the same rows, so all are at the same point
-            return np.broadcast_to(objective.gradient(W[0]), W.shape)
-        sizes = self.sizes(members)
-        rows = np.concatenate([self.clients.rows_of(m) for m in members])
-        of_rows = objective.stochastic_gradients(np.repeat(W, sizes, axis=0), rows)
-        firsts = np.concatenate([[0], np.cumsum(sizes[:-1])])
-        return np.asarray(np.add.reduceat(of_rows, firsts, axis=0) / sizes[:, None])
+    def full_gradients(self, objective: Objective, W: Array, members: RowNumbers) -> Array:
+        """Return the gradient of all rows of each of these clients at its row of W."""
+        if self.clients is None:
+            if (W[0] == W).all():
+                return np.broadcast_to(objective.gradient(W[0]), W.shape)
+            return np.stack([objective.gradient(w) for w in W])
+        return mean_gradients(objective, W, [self.clients.rows_of(m) for m in members])
+
+
+@dataclass(frozen=True)
+class ClientGradients:
+    """The gradients that some clients take in a round."""
+
+    federation: Federation
+    objective: Objective
+    members: RowNumbers
+    this_round: Span
+    batches: Any = None  # of epochs: the rows of every step, by client
+
+    def gradients(self, W: Array, active: RowNumbers, k: int) -> Array:
+        """Return the gradients of step k = 0, 1, ... of members `active`, at its row of W each."""
+        if self.batches is not None:
+            return mean_gradients(self.objective, W, [self.batches[m][k] for m in active])
+        members = self.members[active]
+        steps = self.federation.first_steps(members, self.this_round) + k
+        return self.federation.gradients(self.objective, W, members, steps)
+
+    def full_gradients(self, W: Array) -> Array:
+        """Return the gradient of all rows of each member, at its row of W."""
+        return self.federation.full_gradients(self.objective, W, self.members)
+
+
+def mean_gradients(objective: Objective, W: Array, batches: list[RowNumbers]) -> Array:
+    """Return the mean gradient of each batch of rows, at its row of W."""
+    sizes = np.array([len(rows) for rows in batches])
+    of_rows = objective.stochastic_gradients(np.repeat(W, sizes, axis=0), np.concatenate(batches))
+    firsts = np.concatenate([[0], np.cumsum(sizes[:-1])])
+    return np.asarray(np.add.reduceat(of_rows, firsts, axis=0) / sizes[:, None])
 
 
 def make_federation(objective: Objective, spec: Spec, clients: Clients | None) -> Federation:
@@ -185,13 +266,6 @@ def minimized(objective: F, clients: Clients | None, weighting: str) -> F:
 def batch_size(batch: int | str) -> int | None:
     """Return the rows per local step, None for all rows of the client."""
     return None if batch == FULL else int(batch)
-
-
-def batch_rows(batch: int | None, n: int, clients: Clients | None) -> int | RowNumbers:
-    """Return the rows of a batch (None: full), one number for all clients or an array."""
-    if batch is not None:
-        return batch
-    return n if clients is None else clients.sizes
 
 
 def taking_part(participation: float, M: int) -> int | None:

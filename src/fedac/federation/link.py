@@ -151,6 +151,8 @@ class Link:
         down: float,
         gaps: Sequence[int],
         rows: npt.ArrayLike = 1,
+        steps: npt.ArrayLike | None = None,
+        first: npt.ArrayLike | None = None,
         minibatch: bool = False,
         seed: int = 0,
         M: int = 1,
@@ -159,8 +161,10 @@ class Link:
         """Return the seconds elapsed before the first round and after each round.
 
         `gaps` are the local steps of the rounds and `rows` the rows of a batch, one number or one
-        for each of the M clients. `taking_part` of them (default: all) participate in a round;
-        `seed` determines which, and their speed. If `minibatch`, all batches of a round form one.
+        for each of the M clients. `steps` are each client's own local steps of any round, and
+        `first` the rows of one more gradient at the start of every round. `taking_part` of the
+        clients (default: all) participate in a round; `seed` determines which, and their speed. If
+        `minibatch`, all batches of a round form one.
 
         Examples
         --------
@@ -168,19 +172,31 @@ class Link:
         array([ 0., 21., 62.])
         """
         clients = (len(gaps), seed, M, M if taking_part is None else taking_part)
-        steps = np.asarray(gaps, np.float64)
-        if minibatch:
-            local = self.gradient + self.row * float(np.max(rows)) * steps
-            local = local * slowest(self.stragglers, *clients)
-        else:
-            step = self.gradient + self.row * np.asarray(rows, np.float64)
-            if step.shape not in ((), (M,)):
+
+        def seconds(rows: npt.ArrayLike) -> Array:
+            if np.shape(rows) not in ((), (M,)):
                 raise InputError(
-                    f"rows must be one number, or one for each of {M} clients; got {step.size}"
+                    f"rows must be one number, or one for each of {M} clients; got {np.size(rows)}"
                 )
-            longest = float(step.max())
-            paces = tuple(step / longest) if np.ptp(step) else ()
-            local = steps * longest * slowest(self.stragglers, *clients, paces)
+            return self.gradient + self.row * np.asarray(rows, np.float64)
+
+        def slowest_of(each: Array) -> Array:
+            longest = float(each.max())
+            paces = tuple(each / longest) if np.ptp(each) else ()
+            return longest * slowest(self.stragglers, *clients, paces)
+
+        lengths = np.asarray(gaps, np.float64)
+        if minibatch:
+            longest = self.gradient + self.row * float(np.max(rows)) * lengths
+            local = longest * slowest(self.stragglers, *clients)
+        elif steps is None and first is None:
+            local = lengths * slowest_of(seconds(rows))
+        else:
+            local = np.zeros(len(lengths))
+            for gap in np.unique(lengths):
+                each = (gap if steps is None else np.asarray(steps)) * seconds(rows)
+                each = each if first is None else each + seconds(first)
+                local = np.where(lengths == gap, slowest_of(each), local)
         rounds = self.round_seconds(up=up, down=down, steps=0) + local
         return np.concatenate([[0.0], np.cumsum(rounds)])
 

@@ -167,7 +167,7 @@ class MethodOptions:
     local_steps: int = _count(16, "Steps per round, K.", short="-K", grid=True, column="K")
     epochs: int | None = _count(
         None,
-        "Instead of local steps: passes of a client through its rows in a round (networks).",
+        "Instead of local steps: passes of a client through its rows in a round.",
         grid=True, absent=0, json=False,
     )  # fmt: skip
     eta: float = _option(0.5, "Step size.", float, grid=True, above=0)

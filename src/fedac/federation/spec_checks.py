@@ -200,12 +200,6 @@ def _network_has_its_own(one: Any, spelled: Spelled) -> None:
             )
 
 
-@rule("epochs", "model")
-def _epochs_need_a_network(one: Any, spelled: Spelled) -> None:
-    if one.epochs is not None and one.model is None:
-        raise InputError(f"{spelled('epochs')} is for networks: add {spelled('model')}")
-
-
 @rule("backend", "model")
 def _back_ends_are_of_networks(one: Any, spelled: Spelled) -> None:
     if one.backend is not None and one.model is None:

@@ -80,6 +80,8 @@ class Run:
         Bytes that a client sends and receives in one round.
     minibatch : bool
         Whether a round is one step on all its samples.
+    full_gradient : bool
+        Whether a round also takes the gradient of all rows of every client.
     """
 
     algorithm: str
@@ -96,6 +98,7 @@ class Run:
     bytes_up: int
     bytes_down: int
     minibatch: bool
+    full_gradient: bool = False
     buffers: Array | None = None
 
     @property
@@ -247,8 +250,7 @@ class Result:
     def _costs(self, run: Run, link: Link) -> Costs:
         return run_costs(
             bytes_up=run.bytes_up, bytes_down=run.bytes_down, gaps=self.schedule.gaps, link=link,
-            rows=self.federation.batch_rows, minibatch=run.minibatch, seed=self.seed, M=self.M,
-            taking_part=self.federation.taking_part,
+            **self.federation.timing(minibatch=run.minibatch, full_gradient=run.full_gradient),
         )  # fmt: skip
 
     def module(self, run: Run) -> nn.Module:
@@ -434,5 +436,6 @@ class Recorder:
             bytes_up=up,
             bytes_down=down,
             minibatch=algorithm.minibatch,
+            full_gradient="gradient" in algorithm.asks,
             buffers=last.buffers,
         )

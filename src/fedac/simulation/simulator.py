@@ -30,7 +30,7 @@ from fedac.objectives.losses import choose_loss, objective_of, targets_of
 from fedac.simulation.engines import start_engine
 from fedac.simulation.problem import Lane, Problem, start_point
 from fedac.simulation.result import Record, Recorder, Result
-from fedac.validate import Array, refuse_keywords, require_positive
+from fedac.validate import Array, refuse_keywords, require_count, require_positive
 
 # Problem, algorithms, step sizes and clients may be objects, which enter as they are.
 OPTIONS = OptionSet(
@@ -70,7 +70,7 @@ def simulate(
     algorithm: str | Algorithm | Sequence[str | Algorithm],
     *,
     M: int | None = None,
-    K: int | Schedule | None = None,
+    K: int | Schedule | Sequence[int] | None = None,
     epochs: int | None = None,
     T: int | None = None,
     rounds: int | None = None,
@@ -119,12 +119,14 @@ def simulate(
     M : int
         Number of workers, who all draw from all rows; or of the clients of a split. Omit it if the
         clients are known.
-    K : int or Schedule
-        Local steps per round. A `Schedule` has irregular rounds and determines T.
+    K : int, Schedule or sequence of int
+        Local steps per round. A `Schedule` has irregular rounds and determines T. A sequence has
+        the number of every client, and needs `rounds`.
     epochs : int
-        Networks only, instead of K: passes of every client through its rows in a round, in an order
-        that differs from epoch to epoch. A client with more rows takes more steps. Couplings such
-        as FedAc's, records and T count the mean number of steps, weighted and rounded up.
+        Instead of K: passes of every client through its rows in a round, in an order that differs
+        from epoch to epoch. A client with more rows takes more steps. If the numbers of steps
+        differ, couplings such as FedAc's, records and T count their weighted mean, rounded up;
+        what clients remember, such as control variates, is divided by their own number.
     T : int
         Steps per worker, a multiple of K.
     rounds : int
@@ -255,14 +257,16 @@ def simulate(
             {"clients": clients, "number": M, "test": test, "test_clients": test_clients},
         )  # fmt: skip
     of_networks = {
-        "epochs": epochs, "backend": backend, "device": device, "checkpoint": checkpoint,
+        "backend": backend,
+        "device": device,
+        "checkpoint": checkpoint,
         "compile": compile or None,
-    }  # fmt: skip
+    }
     for name, value in of_networks.items():
         if value is not None and not objective.is_network:
-            instead = "; use K, the local steps of a round" if name == "epochs" else ""
-            raise InputError(f"{name} is for networks (fedac.Network){instead}")
+            raise InputError(f"{name} is for networks (fedac.Network)")
     schedule = K if isinstance(K, Schedule) else None
+    own_steps = K if schedule is None and np.ndim(K) > 0 else None  # type: ignore[arg-type]
     if schedule is not None and T not in (None, schedule.T):
         raise InputError(f"T={T} contradicts the schedule, which ends after {schedule.T} steps")
     if schedule is not None and rounds not in (None, schedule.rounds):
@@ -275,13 +279,17 @@ def simulate(
         given["record_every"] = record_every
     needed = ["workers"] if found is None else []
     if schedule is None:
-        given |= {"K": K, "T": T, "rounds": rounds, "epochs": epochs}
+        given |= {"K": K if own_steps is None else 1, "T": T, "rounds": rounds, "epochs": epochs}
         given = {name: v for name, v in given.items() if name != "K" or v is not None}
         needed += ["steps"] if rounds is None else []
     elif epochs is not None:
         raise InputError("epochs and a Schedule both give the steps of a round: use one")
     spec = check_spec(replace(OPTIONS, needed=tuple(needed)), given)
     federation = make_federation(objective, spec, found)
+    if own_steps is not None:
+        if rounds is None:
+            raise InputError("K of every client needs rounds, the length of the run")
+        federation = replace(federation, local_steps=_steps_of_clients(own_steps, federation.M))
     schedule = schedule or make_schedule(spec, federation)
     if record_every is None:
         spec = replace(spec, record_every=max(1, schedule.T // 8))
@@ -308,9 +316,17 @@ def _from_data(
     return objective_of(data, loss, **model), None if workers else data.clients, test
 
 
+def _steps_of_clients(K: Any, M: int) -> npt.NDArray[np.int64]:
+    """Return the checked number of local steps of every client."""
+    steps = [require_count("K (local steps)", one) for one in np.asarray(K, object).reshape(-1)]
+    if np.ndim(K) > 1 or len(steps) != M:
+        raise InputError(f"K has {len(steps)} numbers of steps for {M} clients: give one for each")
+    return np.array(steps, np.int64)
+
+
 def make_schedule(spec: Spec, federation: Federation) -> Schedule:
-    """Return the schedule of a Spec; with epochs, K is the mean number of steps."""
-    if spec.epochs is None:
+    """Return the schedule of a Spec; if clients' steps may differ, K is their mean."""
+    if spec.epochs is None and federation.local_steps is None:
         return Schedule.every(spec.local_steps, steps=spec.length)
     K = federation.mean_steps
     return Schedule.every(K, steps=K * (spec.rounds or spec.length // K))

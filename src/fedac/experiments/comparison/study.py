@@ -36,9 +36,9 @@ from fedac.experiments.workload import (
     usual_step,
 )
 from fedac.federation.compression import FLOAT32, bytes_of
-from fedac.federation.federation import batch_rows, batch_size, minimized, taking_part
+from fedac.federation.federation import minimized
 from fedac.federation.link import Costs, run_costs
-from fedac.federation.spec import RunSpec
+from fedac.federation.spec import FULL, RunSpec
 from fedac.objectives import optimum
 from fedac.objectives.losses import describe_target
 from fedac.objectives.metrics import METRICS
@@ -441,21 +441,24 @@ class Study:
         return budget._replace(amount=min(budget.amount, max(ends)))
 
     def _compute_costs(self, variant: Variant, seed: int) -> Costs:
-        M, template = self._template.M, self._template
-        n, batch = self.task.objective.n_samples, batch_size(template.batch)
-        members, minibatch = taking_part(template.participation, M), False
+        template = replace(self._template, seed=seed, local_steps=variant.K)
         if variant.method in BASELINES:  # a vector each way, all rows of all clients
             up = down = bytes_of(FLOAT32, self.task.objective.dim)
-            members, batch = None, None
+            template = replace(template, participation=1.0, batch=FULL, epochs=None)
+            what = {}
         else:
             algorithm = find_algorithm(variant.method)
             up, down = traffic(algorithm, self.task.objective, variant.wire)
-            minibatch = algorithm.minibatch
+            what = {
+                "minibatch": algorithm.minibatch, "full_gradient": "gradient" in algorithm.asks
+            }  # fmt: skip
         return run_costs(
-            bytes_up=up, bytes_down=down, gaps=(variant.K,) * self.question.rounds_of(variant.K),
-            link=self.question.link, seed=seed, M=M, taking_part=members,
-            rows=batch_rows(batch, n, self._clients), minibatch=minibatch,
-        )  # fmt: skip
+            bytes_up=up,
+            bytes_down=down,
+            gaps=(variant.K,) * self.question.rounds_of(variant.K),
+            link=self.question.link,
+            **self.task.federation(template).timing(**what),
+        )
 
 
 @dataclass(frozen=True)

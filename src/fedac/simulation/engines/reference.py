@@ -6,13 +6,14 @@ Tests compare the fast engine with it, and benchmarks measure speed against it.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
+from dataclasses import replace
 
 import numpy as np
 
 from fedac.algorithms import Algorithm, ClientWork, RoundInfo
 from fedac.federation.compression import FLOAT32, keys_of, rounded
 from fedac.federation.federation import Federation
-from fedac.federation.round import compress, leave, serve
+from fedac.federation.round import compress, leave, serve, squared_moves, with_own_steps
 from fedac.federation.schedule import Span
 from fedac.objectives.base import Objective, RowNumbers
 from fedac.simulation.problem import ArrayState, Lane, Problem, Snapshot
@@ -74,7 +75,8 @@ def run_round(
     """
     algorithm, hp = lane.algorithm, lane.hp
     members = federation.members(this_round.number)
-    steps = range(this_round.t, this_round.t + this_round.gap)
+    steps = federation.steps(members, this_round)
+    work = federation.work(objective, members, this_round)
 
     def on_workers(vector: Array) -> Array:
         return np.broadcast_to(vector, (len(members), objective.dim))
@@ -83,23 +85,37 @@ def run_round(
     with np.errstate(over="ignore", invalid="ignore"):
         if algorithm.minibatch:  # one step on the mean gradient of all samples of the round
             w_md = algorithm.query(state, hp)
-            g: Array = np.zeros(objective.dim)
-            for step in steps:
-                found = federation.gradients(objective, on_workers(w_md), members, step)
-                g += federation.mean(found, members)
-            next_state: ArrayState = algorithm.update(state, w_md, g / len(steps), hp)
+            g: Array = np.zeros((len(members), objective.dim))
+            for k in range(steps.max()):
+                active = np.flatnonzero(steps > k)
+                g[active] += work.gradients(on_workers(w_md)[active], active, k)
+            mean_gradient = federation.mean(g / steps[:, None], members)
+            next_state: ArrayState = algorithm.update(state, w_md, mean_gradient, hp)
             return next_state
         sequences, server = algorithm.split(state)
         sent = tuple(on_workers(sequence) for sequence in sequences)
         kept = () if memory is None else memory.load(members, sent)
-        local = algorithm.enter(sent, kept, hp)
-        for step in steps:
-            w_md = algorithm.query(local, hp)
-            found = federation.gradients(objective, w_md, members, step)
-            local = algorithm.update(local, w_md, found, hp)
+        own = hp if federation.equal_steps else with_own_steps(hp, steps[:, None])
+        local = algorithm.enter(sent, kept, own)
+        if not federation.equal_steps:  # clients that are done keep their rows
+            local = tuple(map(np.array, local))
+        full = work.full_gradients(sent[0]) if "gradient" in algorithm.asks else None
+        for k in range(steps.max()):
+            active = np.flatnonzero(steps > k)
+            if len(active) == len(members):
+                w_md = algorithm.query(local, hp)
+                local = algorithm.update(local, w_md, work.gradients(w_md, active, k), hp)
+            else:
+                some = tuple(vector[active] for vector in local)
+                w_md = algorithm.query(some, hp)
+                some = algorithm.update(some, w_md, work.gradients(w_md, active, k), hp)
+                for vector, new in zip(local, some, strict=True):
+                    vector[active] = new
             if on_step is not None:
-                on_step(step + 1, local)
-        message, kept = leave(algorithm, local, sent, kept, hp, ClientWork(steps=len(steps)))
+                on_step(this_round.t + k + 1, local)
+        taken = steps[0] if federation.equal_steps else steps[:, None]
+        done = ClientWork(steps=taken, gradient=full)
+        message, kept = leave(algorithm, local, sent, kept, hp, done)
         if wire != FLOAT32:
 
             def quantize(differences: Array, t: int) -> Array:
@@ -111,6 +127,12 @@ def run_round(
             memory.store(members, kept)
         mean = tuple(federation.mean(vector, members) for vector in message)
         this = RoundInfo(number=this_round.number, share=federation.share(this_round.number))
+        if "steps" in algorithm.asks:
+            this = replace(this, steps=float(federation.weights(members) @ steps))
+        if "moves" in algorithm.asks:
+            spread = federation.weights(members) @ squared_moves(algorithm, message, sent)
+            moved = squared_moves(algorithm, mean, sequences)
+            this = replace(this, spread=float(spread), moved=float(moved))
         sequences, server = serve(algorithm, mean, sequences, server, hp, this)
         return (*sequences, *server)
 
