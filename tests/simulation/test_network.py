@@ -226,6 +226,120 @@ def plain_diloco(rounds: list[Round], K: int, state: str = "local") -> torch.Ten
     return w
 
 
+def plain_feddyn(rounds: list[Round], K: int, a: float = 0.3) -> torch.Tensor:
+    """As in the paper: clients keep gradients of their last points, the server their mean h."""
+    w, h, own = START, 0 * START, dict.fromkeys(range(6), 0 * START)
+    for this in rounds:
+        mean, moved = torch.zeros_like(w), torch.zeros_like(w)
+        for m, p, batches in this.clients:
+            x = w
+            for rows in batches:
+                x = x - ETA * (gradient(x, rows) - own[m] + a * (x - w))
+            own[m] = own[m] - a * (x - w)
+            mean, moved = mean + p * x, moved + p * (x - w)
+        h = h - a * this.share * moved
+        w = mean - h / a
+    return w
+
+
+def plain_fedcm(
+    rounds: list[Round], K: int, a: float = 0.3, variates: bool = False, gamma: float = 1.0
+) -> torch.Tensor:
+    """FedCM and, with control variates, SCAFFOLD-M: D is the mean move of a step, over -eta."""
+    zero = 0 * START
+    w, D, c, own = START, zero, zero, dict.fromkeys(range(6), zero)
+    for this in rounds:
+        moved, change = zero, zero
+        for m, p, batches in this.clients:
+            x, total = w, zero
+            for rows in batches:
+                g = gradient(x, rows)
+                total = total + g
+                x = x - ETA * (a * (g - own[m] + c if variates else g) + (1 - a) * D)
+            new = total / len(batches)
+            moved, change = moved + p * (w - x), change + p * (new - own[m])
+            own[m] = new
+        steps = sum(p * len(batches) for _, p, batches in this.clients)
+        D, w, c = moved / (steps * ETA), w - gamma * moved, c + this.share * change
+    return w
+
+
+def plain_fednova(rounds: list[Round], K: int) -> torch.Tensor:
+    w = START
+    for this in rounds:
+        normalized, steps = torch.zeros_like(w), 0.0
+        for _, p, batches in this.clients:
+            x = w
+            for rows in batches:
+                x = x - ETA * gradient(x, rows)
+            normalized, steps = normalized + p * (w - x) / len(batches), steps + p * len(batches)
+        w = w - steps * normalized
+    return w
+
+
+def plain_fedexp(rounds: list[Round], K: int, eps: float = 1e-3) -> torch.Tensor:
+    w = START
+    for this in rounds:
+        mean, squares = torch.zeros_like(w), 0.0
+        for _, p, batches in this.clients:
+            x = w
+            for rows in batches:
+                x = x - ETA * gradient(x, rows)
+            mean, squares = mean + p * (w - x), squares + p * float((w - x) @ (w - x))
+        w = w - max(1.0, squares / (2 * (float(mean @ mean) + eps))) * mean
+    return w
+
+
+def plain_fedac_exp(rounds: list[Round], K: int, eps: float = 1e-6) -> torch.Tensor:
+    """One factor for both sequences, with the squares of both moves."""
+    gamma, alpha, beta = coupled(K)
+    w = w_ag = START
+    for this in rounds:
+        mean, mean_ag, squares = torch.zeros_like(w), torch.zeros_like(w), 0.0
+        for _, p, batches in this.clients:
+            x, x_ag = w, w_ag
+            for rows in batches:
+                x_md = x / beta + (1 - 1 / beta) * x_ag
+                g = gradient(x_md, rows)
+                x_ag = x_md - ETA * g
+                x = (1 - 1 / alpha) * x + x_md / alpha - gamma * g
+            mean, mean_ag = mean + p * (w - x), mean_ag + p * (w_ag - x_ag)
+            squares += p * float((w - x) @ (w - x) + (w_ag - x_ag) @ (w_ag - x_ag))
+        of_mean = float(mean @ mean + mean_ag @ mean_ag)
+        factor = max(1.0, squares / (2 * (of_mean + eps)))
+        w, w_ag = w - factor * mean, w_ag - factor * mean_ag
+    return w_ag
+
+
+def plain_mimelite(rounds: list[Round], K: int, beta: float = 0.9) -> torch.Tensor:
+    w, u = START, 0 * START
+    for this in rounds:
+        mean, full = torch.zeros_like(w), torch.zeros_like(w)
+        for m, p, batches in this.clients:
+            x = w
+            for rows in batches:
+                x = x - ETA * ((1 - beta) * gradient(x, rows) + beta * u)
+            mean, full = mean + p * x, full + p * gradient(w, ROWS[m])
+        w, u = mean, (1 - beta) * full + beta * u
+    return w
+
+
+def plain_dualavg(rounds: list[Round], K: int, l1: float = 0.1) -> torch.Tensor:
+    def primal(z: torch.Tensor, spent: float) -> torch.Tensor:
+        return z.sign() * (z.abs() - l1 * spent).clamp(min=0)
+
+    z, spent = START, 0.0
+    for this in rounds:
+        mean, steps = torch.zeros_like(z), 0.0
+        for _, p, batches in this.clients:
+            y = z
+            for k, rows in enumerate(batches):
+                y = y - ETA * gradient(primal(y, spent + k * ETA), rows)
+            mean, steps = mean + p * y, steps + p * len(batches)
+        z, spent = mean, spent + steps * ETA
+    return primal(z, spent)
+
+
 MOMENTS = ("exp_avg", "exp_avg_sq")  # PyTorch's names
 # A new rule needs one line here, and its loop above.
 PLAIN: dict[str, Callable[[list[Round], int], torch.Tensor]] = {
@@ -238,6 +352,15 @@ PLAIN: dict[str, Callable[[list[Round], int], torch.Tensor]] = {
     "adamw+nesterov(0.7,0.9)": plain_diloco,
     "adamw+reset+nesterov(0.7,0.9)": partial(plain_diloco, state="reset"),
     "adamw+average+nesterov(0.7,0.9)": partial(plain_diloco, state="average"),
+    "feddyn(0.3)": plain_feddyn,
+    "fedcm(0.3)": plain_fedcm,
+    "fedcm(0.3)+step(1.5)": partial(plain_fedcm, gamma=1.5),
+    "scaffold-m(0.3)": partial(plain_fedcm, variates=True),
+    "fednova": plain_fednova,
+    "fedexp": plain_fedexp,
+    "fedac-i+exp(1e-6)": plain_fedac_exp,
+    "mimelite(0.9)": plain_mimelite,
+    "dualavg(0.1)": plain_dualavg,
 }
 
 
@@ -294,21 +417,27 @@ def assert_same(one: fedac.Result, other: fedac.Result, tolerance: float = 0.0) 
         np.testing.assert_allclose(theirs.loss, mine.loss, rtol=tolerance, atol=tolerance)
 
 
-@both_backends
+@pytest.mark.parametrize("engine", ["loop", "batched", "reference"])
 @both_weightings
-def test_every_rule_equals_a_plain_loop(weighting, backend):
-    result = run(list(PLAIN), weighting=weighting, backend=backend, participation=0.5)
+def test_every_rule_equals_a_plain_loop(weighting, engine):
+    how = {"backend": engine}
+    if engine == "reference":
+        how = {"backend": None, "engine": engine}
+    result = run(list(PLAIN), weighting=weighting, participation=0.5, **how)
     for ours in result.runs:
         theirs = plain(typed(ours.algorithm), weighting, epochs=False)
         np.testing.assert_allclose(ours.w, theirs, rtol=0, atol=1e-9, err_msg=ours.algorithm)
         assert np.abs(ours.w - START.numpy()).max() > 0.01  # it went somewhere
 
 
-@both_backends
+@pytest.mark.parametrize("engine", ["loop", "batched", "reference"])
 @both_weightings
-def test_epochs_equal_a_plain_loop(weighting, backend):
+def test_epochs_equal_a_plain_loop(weighting, engine):
+    how = {"backend": engine}
+    if engine == "reference":
+        how = {"backend": None, "engine": engine}
     options = {"K": None, "epochs": 2, "batch": 8, "participation": 4}
-    result = run(list(PLAIN), weighting=weighting, backend=backend, **options)
+    result = run(list(PLAIN), weighting=weighting, **options, **how)
     assert mean_steps(weighting) == result.schedule.K
     for ours in result.runs:
         theirs = plain(typed(ours.algorithm), weighting, epochs=True)

@@ -19,7 +19,7 @@ from fedac.algorithms import Algorithm, ClientWork, RoundInfo
 from fedac.algorithms.minibatch import on_clients
 from fedac.errors import InputError, SlowEngineWarning
 from fedac.federation.compression import FLOAT32, keys_of, rounded
-from fedac.federation.round import compress, leave, serve
+from fedac.federation.round import compress, leave, serve, squared_moves, with_own_steps
 from fedac.federation.sampling import client_keys
 from fedac.federation.schedule import Span
 from fedac.objectives.base import RowNumbers
@@ -44,6 +44,8 @@ from fedac.validate import Array, unknown_name
 CHUNK_BYTES = 16 * 2**20
 # Multiplications in a step, about, from which threads pay off; counting at most so many models.
 WORTH_THREADS, MODELS_AT_ONCE = 4e6, 32
+# Stands for the step of a full gradient, which no local step has, in random keys.
+FULL_GRADIENT = 2**31 - 1
 # Timed steps of a back end; the fastest counts.
 TIMED_STEPS = 3
 State = tuple[Tensor, ...]
@@ -197,7 +199,7 @@ class Simulation:
             some = order[first : first + size]
             buffers = self._run_chunk(members[some], steps[some], weights[some], this_round)
             total_buffers += _weighted_sum(weights[some], buffers).to(self.wide)
-        this = RoundInfo(number=r, share=federation.share(r))
+        this = RoundInfo(number=r, share=federation.share(r), steps=float(weights @ steps))
         for group in self.groups:
             group.serve(this)
         if self.network.changing:
@@ -211,6 +213,8 @@ class Simulation:
         buffers = self._enter_buffers(members)
         for group in self.groups:
             group.enter(members, steps)
+            if "gradient" in group.rule.asks:
+                group.gradient = self._full_gradients(group.sent[0], buffers, members, this_round)
         for k in range(int(steps.max())):
             active = int((steps > k).sum())
             W = self._query(active)
@@ -260,6 +264,24 @@ class Simulation:
             G[:, which], after = backend(W[:, which], buffers[:, which], batch)
             if self.network.changing:
                 buffers[:, which] = after
+        return G
+
+    def _full_gradients(
+        self, W: Tensor, buffers: Tensor, members: RowNumbers, this_round: Span
+    ) -> Tensor:
+        """Return the gradient of all rows of each client, in batches of the size of its steps."""
+        federation, device = self.federation, self.placed.device
+        everything = np.arange(federation.n)
+        G = torch.zeros_like(W)
+        for c, m in enumerate(members.tolist()):
+            rows = everything if federation.clients is None else federation.clients.rows_of(m)
+            size = federation.batch or len(rows)
+            keys = self._keys(members[c : c + 1], this_round.number, FULL_GRADIENT)
+            for first in range(0, len(rows), size):
+                some = torch.as_tensor(rows[first : first + size], device=device)
+                batch = self.batch(some[None], keys)
+                found, _ = self.backend(W[:, c : c + 1], buffers[:, c : c + 1], batch)
+                G[:, c : c + 1] += len(some) / len(rows) * found
         return G
 
     def _keys(self, members: RowNumbers, r: int, k: int) -> Tensor:
@@ -415,6 +437,7 @@ class MethodLanes:
         start = torch.as_tensor(problem.start).to(simulation.placed.device, simulation.wide)
         state = self.rule.start(start.expand(len(lanes), -1))
         self.sequences, self.server = self.rule.split(state)
+        self.gradient: Tensor | None = None  # of all rows of each client of the chunk
         self.memory: ClientVectors | None = None
         if self.rule.memory:
             self.memory = ClientVectors(
@@ -434,7 +457,11 @@ class MethodLanes:
         self.hp = self._stacked(2, self.simulation.dtype)
         if self.algorithm.minibatch:  # the query point of this round's step size
             self.sequences = (self.algorithm.query(self.server, self.hp_server),)
-        self.total: list[Tensor] = [torch.zeros_like(each) for each in self.sequences]
+        self.total: list[Tensor] = [
+            torch.zeros_like(each) for name, each in zip(self.rule.sequences, self.sequences,
+                                                         strict=True) if name in self.rule.sent
+        ]  # fmt: skip
+        self.spread = torch.zeros_like(self.sequences[0][:, :1])
 
     def _stacked(self, axes: int, dtype: torch.dtype) -> Any:
         """Return hyperparameters with an entry for each lane; floats where all are equal."""
@@ -451,9 +478,9 @@ class MethodLanes:
         """Broadcast the sequences to the clients of a chunk, which take these numbers of steps."""
         dtype = self.simulation.dtype
         hp = self.hp
-        if hasattr(hp, "K") and (steps != hp.K).any():  # a client divides by its own number
+        if (steps != getattr(hp, "K", steps)).any():
             own = torch.as_tensor(steps, dtype=dtype, device=self.simulation.placed.device)
-            hp = SimpleNamespace(**vars(hp) | {"K": own[:, None]})
+            hp = with_own_steps(hp, own[:, None])
         self.sent: State = tuple(
             each.to(dtype)[:, None].expand(-1, len(members), -1) for each in self.sequences
         )
@@ -489,7 +516,7 @@ class MethodLanes:
         if (steps != steps[0]).any():
             taken = torch.as_tensor(steps, dtype=self.simulation.dtype)[:, None]
             taken = taken.to(self.simulation.placed.device)
-        done = ClientWork(steps=taken)
+        done = ClientWork(steps=taken, gradient=self.gradient)
         message, kept = leave(self.rule, self.local, self.sent, self.kept, self.hp, done)
         if problem.wire != FLOAT32:
 
@@ -504,12 +531,20 @@ class MethodLanes:
             self.memory.store(np.arange(len(self.lanes)), members, kept)
         for total, vector in zip(self.total, message, strict=True):
             total += _weighted_sum(weights, vector).to(total.dtype)
+        if "moves" in self.rule.asks:
+            lengths = squared_moves(self.rule, message, self.sent)
+            self.spread += _weighted_sum(weights, lengths[..., None]).to(self.spread.dtype)
         self.local = self.sent = self.kept = self.active = ()
+        self.gradient = None
 
     def serve(self, this: RoundInfo) -> None:
         """Take the server's step."""
+        mean = tuple(self.total)
+        if "moves" in self.rule.asks:
+            moved = squared_moves(self.rule, mean, self.sequences)[:, None]
+            this = replace(this, spread=self.spread, moved=moved)
         self.sequences, self.server = serve(
-            self.rule, tuple(self.total), self.sequences, self.server, self.hp_server, this
+            self.rule, mean, self.sequences, self.server, self.hp_server, this
         )
 
     def drop_diverged(self, step: int) -> list[Snapshot]:
