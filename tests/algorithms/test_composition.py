@@ -96,6 +96,9 @@ def test_all_compositions_compute_different_things() -> None:
         ("diloco(beta=0.5)", "diloco(0.7,0.5)", "DiLoCo(0.7, 0.5)"),
         ("fedprox(1e-2)", "fedprox(0.01)", "FedProx(0.01)"),
         ("scaffold+step(2)", "fedavg+cv+step(2)", None),
+        ("scaffold-m(0.3)", "scaffold-m(0.3)", "SCAFFOLD-M(0.3)"),
+        ("scaffold-m+exp", "fedavg+fedcm(0.1)+cv+exp(0.001)", None),
+        ("fedcm(a=.5)", "fedcm(0.5)", "FedCM(0.5)"),
     ],
 )
 def test_names(typed: str, name: str, label: str | None) -> None:

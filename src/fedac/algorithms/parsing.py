@@ -126,7 +126,8 @@ def _rename(composed: Algorithm, name: str, typed: str) -> Algorithm:
             is_default = compose(*WELL_KNOWN[name].pieces).name == composed.name
         except InputError:  # the piece has no default numbers
             is_default = False
-        numbers = "" if is_default else composed.name[composed.name.index("(") :]
+        found = re.search(r"\(.*?\)", composed.name)
+        numbers = "" if is_default or not found else found[0]
     label = WELL_KNOWN[name].label + numbers.replace(",", ", ")
     return replace(composed, name=name + numbers, label=label)
 

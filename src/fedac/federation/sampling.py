@@ -20,7 +20,7 @@ GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _FIRST = np.uint64(0xBF58476D1CE4E5B9)
 _SECOND = np.uint64(0x94D049BB133111EB)
 _PARTICIPATION = np.uint64(0xD1B54A32D192ED03)  # any odd number with no pattern
-_EPOCHS = np.uint64(0xA0761D6478BD642F)  # likewise
+EPOCHS = np.uint64(0xA0761D6478BD642F)  # likewise
 _30, _27, _31 = np.uint64(30), np.uint64(27), np.uint64(31)
 
 
@@ -86,7 +86,7 @@ def epoch_order(seed: int, m: int, epoch: int, n: int) -> npt.NDArray[np.int64]:
     (array([4, 3, 2, 0, 1]), array([1, 0, 2, 4, 3]))
     """
     with np.errstate(over="ignore"):
-        key = worker_key(np.array([seed], np.uint64) ^ _EPOCHS, np.uint64(m))
+        key = worker_key(np.array([seed], np.uint64) ^ EPOCHS, np.uint64(m))
         draws = mix(mix(key + np.uint64(epoch) * GOLDEN) + np.arange(n, dtype=np.uint64) * GOLDEN)
     return np.asarray(np.argsort(draws, kind="stable"), np.int64)
 
@@ -94,7 +94,7 @@ def epoch_order(seed: int, m: int, epoch: int, n: int) -> npt.NDArray[np.int64]:
 def client_keys(seed: int, m: npt.ArrayLike, r: int, k: int) -> npt.NDArray[np.int64]:
     """Return a random key for local step k of each client m in round r, from 0 to 2^31 - 1."""
     step = np.uint64(r) << np.uint64(32) | np.uint64(k)
-    return sample_index(seed ^ int(_EPOCHS), m, step, 2**31)
+    return sample_index(seed ^ int(EPOCHS), m, step, 2**31)
 
 
 def clients_in(share: float, N: int) -> int:

@@ -294,9 +294,9 @@ class Actor:
     def _memories_of(self, told: RemoteRound) -> ClientMemories:
         """Return the memories of some lanes, without lanes that have diverged."""
         assert told.coefficients is not None
-        indices, (_, V, T) = list(told.lanes), told.widths
+        indices, V = list(told.lanes), told.widths.V
         if told.memory not in self._memories:
-            P = len(told.coefficients.constant) // V - T
+            P = len(told.coefficients.echoes)
             size, clients = self.problem.objective.dim * P, self.problem.federation.M
             dtype = self._context.rows.dtype
             self._memories[told.memory] = ClientMemories(

@@ -12,13 +12,14 @@ import os
 import sys
 from collections.abc import Iterable
 from contextlib import suppress
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from fedac.algorithms import Algorithm
 from fedac.errors import InputError
 from fedac.federation.compression import FLOAT32, WIRES
 from fedac.simulation.engines.linear.coefficients import (
@@ -26,6 +27,8 @@ from fedac.simulation.engines.linear.coefficients import (
     ClientForm,
     client_form,
     echoes_of,
+    for_lengths,
+    own_form,
     without_sums,
 )
 from fedac.simulation.engines.linear.kernels.interface import (
@@ -38,6 +41,7 @@ from fedac.simulation.engines.linear.kernels.interface import (
 from fedac.simulation.engines.linear.kernels.simd import aligned, vector_width
 from fedac.simulation.engines.linear.rounds import LaneGroup, LocalRounds, padded
 from fedac.simulation.engines.linear.workers import Context, Widths, sum_strands
+from fedac.simulation.problem import Lane
 from fedac.validate import Array
 
 # Clients whose memories are moved at a time when lanes leave.
@@ -68,16 +72,18 @@ class ClientRounds(LocalRounds):
 
     def widths(self) -> Widths:
         """Return what the kernels compute with; the same in every round."""
-        S = len(self._client_forms(slice(None), self.context.problem.schedule.K)[0].enter)
-        return Widths(S, self.padded_lanes(), self.group.state.shape[1])
+        lane, gap = self.group.lanes[0], self.context.problem.schedule.K
+        S, T = len(self._form(lane, gap).enter), self.group.state.shape[1]
+        return Widths(S, self.padded_lanes(), T, self.group.asks_moves)
 
     def forms(self, where: slice, gap: int) -> list[Affine]:
         """Return the affine forms of some lanes, padded for the kernels."""
-        return [form.steps for form in self._client_forms(where, gap)]
+        return [self._form(lane, gap).steps for lane in self.group.lanes[where]]
 
     def round(self, draws: Draws) -> None:
         """Advance every lane by one round: its state becomes the mean message."""
         alive = set(self.group.indices)
+        self.group.spread = np.zeros(len(self.group.lanes))
         first = 0
         for memory in self._memories:
             memory.keep([i for i in memory.indices if i in alive])
@@ -101,8 +107,12 @@ class ClientRounds(LocalRounds):
             reference=padded(reference, V, dtype).reshape(-1),
         )
         workers.run(draws, tables, memory.indices, coefficients, memory)
-        moved = sum_strands(workers.total).reshape(*state.shape[:2], V)[:, :, :count]
+        total, (d, T) = sum_strands(workers.total), state.shape[:2]
+        moved = total[: d * T * V].reshape(d, T, V)[:, :, :count]
         state[:] = reference + moved / draws.total_weight()
+        if self.group.asks_moves:
+            squared = total[d * T * V : d * T * V + count]
+            self.group.spread[where] = squared / draws.total_weight()
 
     def _coefficients(
         self, where: slice, gap: int, closing: Closing
@@ -115,66 +125,89 @@ class ClientRounds(LocalRounds):
         known, key = self.context.coefficients, (tuple(self.group.indices[where]), gap)
         if key in known and not self.group.decays:
             return known[key]
-        forms, V = self._client_forms(where, gap), self.workers.widths.V
-        begin, enter, leave = (
-            np.stack([getattr(form, name) for form in forms], axis=-1)
-            for name in ("begin", "enter", "leave")
+        lanes, V = self.group.lanes[where], self.workers.widths.V
+        begin = np.stack([self._form(lane, gap).begin for lane in lanes], axis=-1)
+        enter, leave = (  # by number of steps, output, input and lane
+            np.stack(each, axis=-1)
+            for each in zip(*[self._by_length(lane, gap) for lane in lanes], strict=True)
         )
-        S, T = len(enter), begin.shape[1]
-        on_local, on_others = leave[:, :S], leave[:, S:]
+        S, T = enter.shape[1], begin.shape[1]
+        on_local, on_others = leave[:, :, :S], leave[:, :, S:]
         # The kernels have Y, not the local state: S_K = to_state Y + constant center'.
-        on_y = np.einsum("ksv,siv->kiv", on_local, closing.to_state)
-        leave = np.concatenate([on_y, on_others], axis=1)
-        constant = np.einsum("ksv,sv->kv", on_local, closing.constant)
-        wire, algorithms = self.context.problem.wire, [lane.algorithm for lane in self.group.lanes]
-        if wire == FLOAT32:
-            reference = np.einsum("ksv,siv->kiv", on_local[:T], enter[:, :T]) + on_others[:T, :T]
+        on_y = np.einsum("nksv,nsiv->nkiv", on_local, closing.to_state)
+        constant = np.einsum("nksv,nsv->nkv", on_local, closing.constant)
+        algorithms, problem = [lane.algorithm for lane in self.group.lanes], self.context.problem
+        if problem.wire == FLOAT32 and not self.group.asks_moves:
+            reference = np.einsum("ksv,siv->kiv", on_local[-1, :T], enter[-1, :, :T])
+            reference += on_others[-1, :T, :T]
         else:
-            unit = tuple(np.eye(T))
-            reference = np.stack([np.stack(a.bases(unit)) for a in algorithms[where]], axis=-1)
+            reference = np.stack([_bases(algorithm) for algorithm in algorithms[where]], axis=-1)
         diagonal = np.einsum("ttv->tv", reference)
         if np.array_equal(reference, diagonal[:, None] * np.eye(T)[:, :, None]):
             reference = diagonal
         dtype, nothing = self.context.rows.dtype, np.zeros(0, self.context.rows.dtype)
 
         def sparse(coefficients: Array) -> Combinations:
-            wide = padded(coefficients, V, dtype)
+            wide = padded(coefficients.reshape(-1, *coefficients.shape[-2:]), V, dtype)
             return Combinations(np.asarray(wide.any(axis=-1)), wide)
 
+        first = algorithms[0]
+        points = np.isin(first.sequences, first.points if self.group.asks_moves else ())
         known[key] = (
             ClientCoefficients(
                 begin=sparse(begin),
                 enter=sparse(enter),
-                leave=sparse(leave),
+                leave=sparse(np.concatenate([on_y, on_others], axis=2)),
                 constant=padded(constant, V, dtype).reshape(-1),
                 broadcast=nothing,
                 reference=nothing,
                 center=self.context.regularizer.center.astype(dtype),
-                wire=WIRES.index(wire),
-                echoes=np.array(echoes_of(algorithms[0]), np.int64),
+                wire=WIRES.index(problem.wire),
+                echoes=np.array(echoes_of(first), np.int64),
+                places=np.cumsum(np.isin(first.sequences, first.sent), dtype=np.uint64)
+                - np.uint64(1),
+                points=points if points.any() else points[:0],
             ),
             reference,
         )
         return known[key]
 
-    def _client_forms(self, where: slice, gap: int) -> list[ClientForm]:
-        """Return the forms of some lanes, padded to the same size in all lanes and rounds."""
-        forms = [client_form(lane, gap) for lane in self.group.lanes[where]]
+    def _form(self, lane: Lane, gap: int) -> ClientForm:
+        """Return the form of a lane for some number of steps, padded to the same size in all."""
+        make = own_form if self.context.lengths else client_form
+        form = make(lane, gap)
         if self._without_sums:
-            reduced = [without_sums(form, gap, self.context.rows.dtype) for form in forms]
-            forms = [form for form in reduced if form is not None]
+            form = without_sums(form, gap, self.context.rows.dtype) or form
         # Vectors of a power of two are faster.
-        return [form.padded(vector_width(len(form.enter))) for form in forms]
+        return form.padded(vector_width(len(form.enter)))
+
+    def _by_length(self, lane: Lane, gap: int) -> tuple[Array, Array]:
+        """Return `enter` and `leave` of a lane for every number of steps that clients take."""
+        found = for_lengths(partial(self._form, lane), self.context.lengths or (gap,))
+        assert found is not None, "the engine refuses such methods"
+        return found
 
     @cached_property
     def _without_sums(self) -> bool:
         """Whether no lane needs the sums of its gradients, decided before the first round."""
-        # A decaying step size may become too small on the way.
+        # A decaying step size may become too small on the way. The fewer steps, the less is left
+        # of a mean gradient after rounding.
+        lengths = self.context.lengths[:1] or tuple({*self.context.problem.schedule.gaps})
         return not self.group.decays and all(
             without_sums(client_form(lane, gap), gap, self.context.rows.dtype) is not None
             for lane in self.group.lanes
-            for gap in set(self.context.problem.schedule.gaps)
+            for gap in lengths
         )
+
+
+def _bases(algorithm: Algorithm) -> Array:
+    """Return the vectors that messages are differences from, in terms of the sequences."""
+    T = len(algorithm.sequences)
+    found = np.zeros((T, T))
+    found[np.isin(algorithm.sequences, algorithm.sent)] = np.stack(
+        algorithm.bases(tuple(np.eye(T)))
+    )
+    return found
 
 
 class ClientMemories:

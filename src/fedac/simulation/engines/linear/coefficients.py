@@ -10,7 +10,8 @@ and ``v b = 1``, and the sum of g over a round is ``v (S_K - S_0)``. `without_su
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -19,6 +20,7 @@ import numpy.typing as npt
 
 from fedac.algorithms import Algorithm
 from fedac.algorithms.linear import boundary_form, linear_form
+from fedac.errors import InputError
 from fedac.simulation.engines.linear.kernels.interface import Closing, Tables
 from fedac.simulation.problem import Lane
 from fedac.validate import Array
@@ -76,25 +78,31 @@ def affine_form(lane: Lane) -> Affine:
 
 
 def round_tables(
-    forms: list[Affine], l2: float, gap: int, dtype: npt.DTypeLike
+    forms: list[Affine], l2: float, lengths: tuple[int, ...], dtype: npt.DTypeLike
 ) -> tuple[Tables, Closing]:
-    """Tabulate one round of `gap` steps for lanes with the same number of sequences.
+    """Tabulate one round for lanes with the same number of sequences.
 
-    The forms do not include l2, which is folded in here.
+    `lengths` are the numbers of steps that clients take, in ascending order: the tables are as long
+    as the longest, and arrays of `Closing` have a first axis for the length. The forms do not
+    include l2, which is folded in here.
     """
     A = np.stack([form.with_l2(l2).A for form in forms])  # (V, S, S)
     core = np.stack([form.core(l2) for form in forms])
     b, c = np.stack([form.b for form in forms]), np.stack([form.c for form in forms])
-    make = _kept_tables if gap <= LONGEST_KEPT else _make_tables
+    make = _kept_tables if lengths[-1] <= LONGEST_KEPT else _make_tables
     numbers = (A.tobytes(), core.tobytes(), b.tobytes(), c.tobytes())
-    return make(numbers, A.shape[:2], l2, gap, np.dtype(dtype))
+    return make(numbers, A.shape[:2], l2, lengths, np.dtype(dtype))
 
 
 def _make_tables(
-    numbers: tuple[bytes, ...], shape: tuple[int, int], l2: float, gap: int, dtype: np.dtype[Any]
+    numbers: tuple[bytes, ...],
+    shape: tuple[int, int],
+    l2: float,
+    lengths: tuple[int, ...],
+    dtype: np.dtype[Any],
 ) -> tuple[Tables, Closing]:
     """Tabulate a round of V lanes with S sequences, from A, core, b and c as hashable bytes."""
-    V, S = shape
+    (V, S), gap = shape, lengths[-1]
     A, core = (np.frombuffer(matrices).reshape(V, S, S) for matrices in numbers[:2])
     b, c = (np.frombuffer(vectors).reshape(V, S) for vectors in numbers[2:])
     longest, powers = _safe_powers(A, core, gap, dtype)
@@ -105,7 +113,6 @@ def _make_tables(
     since = np.arange(gap) % stretch
     fold_after = since == stretch - 1
     folds = int(fold_after.sum())
-    rest = gap - folds * stretch
     q = np.einsum("vs,kvst->ktv", c, powers[since])
     r = np.einsum("kvst,vt->ksv", inverses[np.minimum(since + 1, longest)], b)
     r[fold_after] = b.T
@@ -120,8 +127,13 @@ def _make_tables(
         fold_after=fold_after,
         folds=np.broadcast_to(fold_matrix.transpose(2, 1, 0), (folds, S, S, V)),
     )
-    to_base = np.linalg.matrix_power(fold_matrix, folds).transpose(1, 2, 0)
-    return tables, Closing(to_base, powers[rest].transpose(1, 2, 0), kappa[gap].T)
+    ends = np.array(lengths)
+    to_base = [np.linalg.matrix_power(fold_matrix, fold_after[:end].sum()) for end in lengths]
+    return tables, Closing(
+        np.stack(to_base).transpose(0, 2, 3, 1),
+        powers[ends % stretch].transpose(0, 2, 3, 1),
+        kappa[ends].transpose(0, 2, 1),
+    )
 
 
 # Groups of a sweep that differ in M or seed have the same tables.
@@ -167,20 +179,22 @@ class ClientForm:
     `steps` is one step of the S sequences that a client works on. `begin`, of shape (P, T), gives
     its first memory from the broadcast. `enter`, of shape (S, T + P), gives what it works on from
     the broadcast and the memory. `leave`, of shape (T + P, S + T + P), gives its message and next
-    memory from what it worked on, the broadcast and the memory.
+    memory from what it worked on, the broadcast and the memory; vectors that are not sent are
+    zeros. `gradient`, of shape (T,), is how much of the full gradient a message has.
     """
 
     steps: Affine
     begin: Array
     enter: Array
     leave: Array
+    gradient: Array
 
     def padded(self, S: int) -> ClientForm:
         """Add sequences that stay at zero, up to S of them."""
         mine = len(self.enter)
         leave = np.insert(self.leave, [mine] * (S - mine), 0.0, axis=1)
         enter = np.pad(self.enter, ((0, S - mine), (0, 0)))
-        return ClientForm(self.steps.padded(S), self.begin, enter, leave)
+        return replace(self, steps=self.steps.padded(S), enter=enter, leave=leave)
 
 
 def client_form(lane: Lane, gap: int) -> ClientForm:
@@ -189,12 +203,52 @@ def client_form(lane: Lane, gap: int) -> ClientForm:
     T, P = len(algorithm.sequences), len(algorithm.memory)
     S = len(algorithm.local_sequences)
     form = boundary_form(algorithm, lane.hp, gap)
+    sent = np.isin(algorithm.sequences, algorithm.sent)
+    left = np.zeros((T + P, S + T + P + ("gradient" in algorithm.asks)))
+    left[np.append(sent, np.ones(P, bool))] = form.message + form.memory
+    leave, gradient = left[:, : S + T + P], left[:, S + T + P :]
+    if gradient[T:].any():
+        raise InputError(
+            f"clients of '{algorithm.name}' keep full gradients; only the reference and network "
+            "engines can run it"
+        )
     return ClientForm(
         steps=affine_form(lane),
         begin=np.reshape(form.first_memory, (P, T)),
         enter=np.reshape(form.enter, (S, T + P)),
-        leave=np.reshape(form.message + form.memory, (T + P, S + T + P)),
+        leave=leave,
+        gradient=gradient[:T].sum(axis=1),
     )
+
+
+def own_form(lane: Lane, steps: int) -> ClientForm:
+    """Derive the coefficients of a client with its own number of steps, by which it divides."""
+    hp: Any = lane.hp
+    return client_form(replace(lane, hp=replace(hp, K=steps)) if hasattr(hp, "K") else lane, steps)
+
+
+def for_lengths(
+    make: Callable[[int], ClientForm], lengths: tuple[int, ...]
+) -> tuple[Array, Array] | None:
+    """Return `enter` and `leave` for some numbers of steps, in ascending order, as stacked arrays.
+
+    In the methods that we know, coefficients are A + B/K: two numbers of steps give A and B. None
+    if a third one shows that they are not.
+    """
+    shortest, longest = make(lengths[0]), make(lengths[-1])
+    if len(lengths) == 1:
+        return shortest.enter[None], shortest.leave[None]
+    inverse = 1 / np.array(lengths)[:, None, None]
+    share = (inverse - inverse[-1]) / (inverse[0] - inverse[-1])
+    enter = share * shortest.enter + (1 - share) * longest.enter
+    leave = share * shortest.leave + (1 - share) * longest.leave
+    middle = len(lengths) // 2
+    known = make(lengths[middle])
+    for found, exact in ((enter[middle], known.enter), (leave[middle], known.leave)):
+        slack = 1e-9 * max(1.0, np.abs(exact).max(initial=0.0))
+        if not (np.abs(found - exact) <= slack).all():
+            return None
+    return enter, leave
 
 
 def without_sums(form: ClientForm, gap: int, dtype: npt.DTypeLike) -> ClientForm | None:
@@ -227,9 +281,9 @@ def without_sums(form: ClientForm, gap: int, dtype: npt.DTypeLike) -> ClientForm
     at_start = unit[summed] - np.outer(b[summed], v + drift)
     on_local, on_others = form.leave[:, : len(b)], form.leave[:, len(b) :]
     on_sums = on_local[:, summed]
-    return ClientForm(
+    return replace(
+        form,
         steps=Affine(c[~summed], A[np.ix_(~summed, ~summed)], b[~summed]),
-        begin=form.begin,
         enter=form.enter[~summed],
         leave=np.hstack(
             [

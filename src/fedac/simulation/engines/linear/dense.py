@@ -88,7 +88,12 @@ class DenseWorkers(StreamedWorkers):
                 some = weights[place:until, None, None]
                 if clients:
                     message = self._run_client(this_round, place, clients)
-                    self.total[strand] += (float(weights[place]) * message).ravel()
+                    weight, total = float(weights[place]), self.total[strand]
+                    total[: message.size] += (weight * message).ravel()
+                    if (points := clients[0].points).size:  # the lengths stand behind the messages
+                        V = message.shape[-1]
+                        squared = (message[:, points] ** 2).sum(axis=(0, 1))
+                        total[message.size : message.size + V] += weight * squared
                 elif by_row:
                     drawn = self._draw(draws, place, until)
                     x, P = _gather(self.rows, drawn, memory), this_round.margins[drawn]
@@ -122,21 +127,29 @@ class DenseWorkers(StreamedWorkers):
         Change its memory, and return its message.
         """
         coefficients, (memories, started) = clients
-        draws, (_, V, T) = this_round.draws, self.widths
+        draws, (_, V, T, _) = this_round.draws, self.widths
         (m,), shape = draws.client_ids(place, place + 1), (self.dim, -1, V)
         broadcast, memory = coefficients.broadcast.reshape(shape), memories[m].reshape(shape)
         if not started[m]:
             started[m] = True
             memory[:] = _combine(coefficients.begin, broadcast)
-        Y = self._matrix(_combine(coefficients.enter, broadcast, memory))
+        # The coefficients for the client's number of steps.
+        kind = draws.kinds[m] if draws.kinds.size else 0
+        outputs = T + len(coefficients.echoes)
+        entering = slice(kind * self.widths.S, (kind + 1) * self.widths.S)
+        leaving = slice(kind * outputs, (kind + 1) * outputs)
+        Y = self._matrix(_combine(coefficients.enter, broadcast, memory, which=entering))
         Y = self._steps_on_all_rows(this_round, int(m), Y)
-        constant = coefficients.constant.reshape(-1, V) * coefficients.center[:, None, None]
-        left = constant + _combine(coefficients.leave, Y.reshape(shape), broadcast, memory)
+        constants = coefficients.constant.reshape(-1, V)[leaving]
+        constant = constants * coefficients.center[:, None, None]
+        left = constant + _combine(
+            coefficients.leave, Y.reshape(shape), broadcast, memory, which=leaving
+        )
         moved: Numbers = left[:, :T] - coefficients.reference.reshape(shape)
         memory[:] = left[:, T:]
         if not coefficients.wire:
             return moved
-        keys = keys_of(int(draws.seed), int(m), draws.r, np.arange(T))
+        keys = keys_of(int(draws.seed), int(m), draws.r, coefficients.places.astype(np.int64))
         by_vector = moved.transpose(1, 2, 0)
         sent = rounded(WIRES[coefficients.wire], by_vector, keys[:, None]).transpose(2, 0, 1)
         for p, t in enumerate(coefficients.echoes):
@@ -177,8 +190,9 @@ class DenseWorkers(StreamedWorkers):
         (X,), bounds, tables = self.rows.data, this_round.draws.bounds, this_round.tables
         own = slice(bounds[m], bounds[m + 1]) if bounds.size else slice(0, len(X))
         x, rows, Y = X[own], np.arange(len(X))[None, own], start.copy()
-        next_fold = 0
-        for k, fold in enumerate(tables.fold_after):
+        next_fold, draws = 0, this_round.draws
+        gap = draws.lengths[draws.kinds[m]] if draws.kinds.size else draws.gap
+        for k, fold in enumerate(tables.fold_after[:gap]):
             (C,) = self._block(tables, k, len(x), rows, x[None], (x @ Y)[None])
             if fold:
                 self._fold(tables, next_fold, Y)
@@ -220,10 +234,10 @@ class DenseWorkers(StreamedWorkers):
         return flat.reshape(-1, self.rows.outputs * len(self.sequences))
 
 
-def _combine(given: Combinations, *sources: Numbers) -> Numbers:
-    """Return linear combinations of vectors, by coordinate and lane."""
+def _combine(given: Combinations, *sources: Numbers, which: slice = slice(None)) -> Numbers:
+    """Return some linear combinations of vectors, by coordinate and lane."""
     vectors = np.concatenate(sources, axis=1)
-    combined: Numbers = np.einsum("kiv,div->dkv", given.coefficients, vectors)
+    combined: Numbers = np.einsum("kiv,div->dkv", given.coefficients[which], vectors)
     return combined
 
 

@@ -8,19 +8,24 @@ from __future__ import annotations
 from collections.abc import Generator
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 
 import numpy as np
 from numba import get_num_threads
 from threadpoolctl import ThreadpoolController
 
 from fedac.algorithms import RoundInfo
-from fedac.algorithms.linear import boundary_form
 from fedac.cluster import connect
 from fedac.errors import InputError
-from fedac.federation.schedule import Schedule
+from fedac.federation.compression import FLOAT32
+from fedac.federation.schedule import Schedule, Span
 from fedac.simulation.engines.linear.client_rounds import ClientRounds
-from fedac.simulation.engines.linear.coefficients import affine_form
+from fedac.simulation.engines.linear.coefficients import (
+    affine_form,
+    client_form,
+    for_lengths,
+    own_form,
+)
 from fedac.simulation.engines.linear.kernels.interface import Rows, compile_interruptibly
 from fedac.simulation.engines.linear.model import (
     compile_losses,
@@ -45,7 +50,17 @@ def refuse(problem: Problem) -> str | None:
         split(problem.objective)
         for lane in problem.lanes:
             affine_form(lane)
-            boundary_form(lane.algorithm, lane.hp, problem.schedule.K)
+            client_form(lane, problem.schedule.K)
+            name, federation = lane.algorithm.name, problem.federation
+            if not federation.equal_steps and not lane.algorithm.minibatch:
+                steps = federation.steps(np.arange(federation.M), Span(0, 0, 1))
+                if for_lengths(partial(own_form, lane), tuple(np.unique(steps).tolist())) is None:
+                    return (
+                        f"'{name}' leaves a round with coefficients that are not of the form A + "
+                        "B/K, so clients cannot take different numbers of steps in the fast engine"
+                    )
+            if "gradient" in lane.algorithm.asks and problem.wire != FLOAT32:
+                return f"'{name}' with rounded messages needs the full gradient of each client"
     except InputError as reason:
         return str(reason)
     return None
@@ -161,7 +176,8 @@ def _rounds(context: Context) -> Generator[list[Snapshot]]:
     }
     minibatch = None
     if any(
-        group not in local or (1 in problem.schedule.gaps and group.is_plain) for group in groups
+        group not in local or (1 in problem.schedule.gaps and group.is_plain) or group.asks_gradient
+        for group in groups
     ):
         minibatch = MinibatchRounds(context)
     yield [snapshot for group in groups for snapshot in group.snapshots(0)]
@@ -177,9 +193,18 @@ def _rounds(context: Context) -> Generator[list[Snapshot]]:
             if in_batch and minibatch:
                 minibatch.round(in_batch, draws)
             for group in groups:
-                if group not in in_batch:
-                    local[group].round(draws)
-            this = RoundInfo(number=r, share=federation.share(r) if broadcast else 1.0)
+                if group in in_batch:
+                    continue
+                if group.asks_gradient and minibatch:
+                    gradients = minibatch.full_gradients(group.state[:, 0], draws)
+                local[group].round(draws)
+                if group.asks_gradient:
+                    group.add_gradients(gradients)
+            this = RoundInfo(number=r)
+            if broadcast:
+                members = federation.members(r)
+                steps = federation.weights(members) @ federation.steps(members, this_round)
+                this = replace(this, share=federation.share(r), steps=float(steps))
             for group, sequences in broadcast.items():
                 group.serve(sequences, this)
             step = t + gap

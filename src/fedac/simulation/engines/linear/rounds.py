@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import fields
-from functools import partial
+from dataclasses import fields, replace
+from functools import cached_property, partial
 from itertools import groupby, pairwise
 from types import SimpleNamespace
 from typing import Any
@@ -16,11 +16,13 @@ import numpy.typing as npt
 from fedac.algorithms import Algorithm, RoundInfo
 from fedac.algorithms.algorithm import serve_mean
 from fedac.federation.compression import FLOAT32
+from fedac.federation.round import squared_moves
 from fedac.federation.schedule import Span
 from fedac.simulation.engines.linear import dense
 from fedac.simulation.engines.linear.coefficients import (
     Affine,
     affine_form,
+    client_form,
     echoes_of,
     round_tables,
 )
@@ -64,6 +66,7 @@ class LaneGroup:
     def __init__(self, indices: list[int], problem: Problem) -> None:
         self.problem = problem
         self._round = 0
+        self.spread: Array = np.zeros(len(indices))  # of the last round
         algorithms = [problem.lanes[i].algorithm for i in indices]
         starts = [a.split(a.start(problem.start)) for a in algorithms]
         sequences = [np.stack(sequences) for sequences, _ in starts]
@@ -84,9 +87,26 @@ class LaneGroup:
     def is_plain(self) -> bool:
         """Whether clients work on the broadcast sequences, and send them back without rounding.
 
-        Then only the sum of all messages matters, and the kernels need not form any of them.
+        Then only the sum of all messages matters, and the kernels need not form any of them. It is
+        not enough if moves are asked for, or if clients take different numbers of steps.
         """
-        return self.lanes[0].algorithm.is_plain and self.problem.wire == FLOAT32
+        plain = self.lanes[0].algorithm.is_plain and self.problem.wire == FLOAT32
+        return plain and self.problem.federation.equal_steps and not self.asks_moves
+
+    @property
+    def asks_moves(self) -> bool:
+        """Whether the servers' rules ask for the lengths of the clients' moves."""
+        return "moves" in self.lanes[0].algorithm.asks
+
+    @property
+    def asks_gradient(self) -> bool:
+        """Whether clients send something of the gradient of all their rows."""
+        return "gradient" in self.lanes[0].algorithm.asks
+
+    def add_gradients(self, G: Array) -> None:
+        """Add what the mean message has of the mean full gradient, of shape (d, lanes)."""
+        forms = [client_form(lane, self.problem.schedule.K) for lane in self.lanes]
+        self.state += np.stack([form.gradient for form in forms], axis=-1) * G[:, None]
 
     def query(self) -> Array:
         """Return where every lane takes its gradient, shape (d, number of lanes)."""
@@ -116,7 +136,13 @@ class LaneGroup:
                 tuple(vectors[:, :, where].transpose(1, 0, 2))
                 for vectors in (self.state, before, self.server[:, :Q])
             )
-            sequences, server = algorithm.serve(message, sequences, server, hp, this)
+            named = zip(algorithm.sequences, message, strict=True)
+            sent = tuple(vector for name, vector in named if name in algorithm.sent)
+            if self.asks_moves:
+                by_lane = (tuple(v.T for v in vectors) for vectors in (sent, sequences))
+                moved = squared_moves(algorithm, *by_lane)
+                this = replace(this, spread=self.spread[where], moved=moved)
+            sequences, server = algorithm.serve(sent, sequences, server, hp, this)
             for s, vector in enumerate(sequences):
                 self.state[:, s, where] = vector
             for q, vector in enumerate(server):
@@ -197,13 +223,16 @@ class LaneGroup:
 def _takes_arrays(algorithm: Algorithm, hp: Any) -> bool:
     """Return whether an algorithm can advance several lanes in one call."""
     ones = np.ones((1, len(hp.eta)))
-    local, sequences, server = (
+    local, sent, sequences, server = (
         (ones,) * len(names)
-        for names in (algorithm.local_sequences, algorithm.sequences, algorithm.server)
-    )
+        for names in (
+            algorithm.local_sequences, algorithm.sent, algorithm.sequences, algorithm.server
+        )
+    )  # fmt: skip
+    this = RoundInfo(spread=ones[0], moved=ones[0], steps=1.0)
     try:
         after = algorithm.update(local, algorithm.query(local, hp), ones, hp)
-        served, kept = algorithm.serve(sequences, sequences, server, hp, RoundInfo())
+        served, kept = algorithm.serve(sent, sequences, server, hp, this)
     except Exception:  # a user's functions may fail on arrays in any way
         return False
     return all(np.shape(vector) == ones.shape for vector in (*after, *served, *kept))
@@ -215,7 +244,10 @@ def make_groups(problem: Problem) -> list[LaneGroup]:
     for index, lane in enumerate(problem.lanes):
         a = lane.algorithm
         sizes = (len(a.local_sequences), len(a.sequences), len(a.memory))
-        kind = (*sizes, a.is_plain, a.minibatch, echoes_of(a))
+        # Where one asks for moves, all have the same points; likewise for what is not sent.
+        sent = tuple(name in a.sent for name in a.sequences)
+        points = "moves" in a.asks and tuple(name in a.points for name in a.sequences)
+        kind = (*sizes, a.is_plain, a.minibatch, echoes_of(a), sent, points, "gradient" in a.asks)
         kinds.setdefault(kind, []).append(index)
     return [LaneGroup(indices, problem) for indices in kinds.values()]
 
@@ -227,7 +259,9 @@ def make_workers(context: Context, widths: Widths, *, own_start: bool) -> Stream
     kernel is faster on dense rows too.
     """
     rows = context.rows
-    streamed = own_start or widths.S * widths.V * rows.outputs <= dense.FEW
+    # Batches at the end of an epoch are smaller, which only the kernel knows.
+    epochs = context.full.epochs is not None and context.full.batch is not None
+    streamed = own_start or epochs or widths.S * widths.V * rows.outputs <= dense.FEW
     streamed = streamed or dense.multiplied_by_kernel(rows)
     products = rows.dense and (context.full.batch is None or not streamed)
     return (dense.DenseWorkers if products else StreamedWorkers)(context, widths)
@@ -266,8 +300,8 @@ class LocalRounds:
         known, key = self.context.tables, (tuple(self.group.indices[where]), gap)
         if self.group.decays or key not in known:  # a decaying step size needs new ones every round
             dtype, V = self.context.rows.dtype, self.workers.widths.V
-            l2 = self.context.regularizer.l2
-            tables, closing = round_tables(self.forms(where, gap), l2, gap, dtype)
+            l2, lengths = self.context.regularizer.l2, self.context.lengths or (gap,)
+            tables, closing = round_tables(self.forms(where, gap), l2, lengths, dtype)
             q, r, e = (padded(table, V, dtype).ravel() for table in (tables.q, tables.r, tables.e))
             folds = padded(tables.folds, V, dtype)
             folds = folds.reshape(len(folds), math.prod(folds.shape[1:]))
@@ -287,6 +321,7 @@ class LocalRounds:
         workers.start.reshape(d, S, -1)[:, :, :count] = state
         workers.run(draws, tables, self.group.indices[where])
         weight, center = draws.total_weight(), context.regularizer.center
+        closing = Closing(*(each[0] for each in closing))
         # In strands of coordinates, which do not depend on each other.
         bounds = [d * strand // STRANDS for strand in range(STRANDS + 1)]
         context.threads.run(
@@ -338,7 +373,8 @@ class MinibatchRounds:
         g = self._gradient(_side_by_side(points), *self._draw(draws))
         regularizer, queries = self.context.regularizer, draws.queries
         # The weights of a client's rows add up to the client's weight.
-        g /= draws.total_weight() * (draws.gap * draws.batch or 1)
+        listed = self.context.lists_batches and draws.batch
+        g /= draws.total_weight() * (1 if listed else draws.gap * draws.batch or 1)
         first = 0
         for group, w_md in zip(groups, points, strict=True):
             count = len(group.lanes)
@@ -347,8 +383,42 @@ class MinibatchRounds:
             first += count
             self.context.problem.on_progress(queries * count)
 
+    def full_gradients(self, points: Array, draws: Draws) -> Array:
+        """Return the mean gradient of all rows of all participants, shape (d, lanes)."""
+        everything = draws._replace(batch=0)
+        if not draws.bounds.size:  # all workers have the same rows
+            everything = everything._replace(taking_part=1, members=draws.members[:0])
+        held = int(everything.rows_held().sum())
+        drawn, weights = self._draw(everything._replace(queries=held))
+        regularizer = self.context.regularizer
+        pull = regularizer.l2 * (points - regularizer.center[:, None])
+        return self._gradient(points, drawn, weights) / everything.total_weight() + pull
+
+    def _batches(self, draws: Draws) -> tuple[npt.NDArray[np.uint64], Array]:
+        """Return the rows of all batches of a round, each with its share of its client's weight."""
+        federation, place = self.context.problem.federation, self._places
+        members = draws.client_ids(0, draws.taking_part)
+        batches = federation.batches(members, Span(draws.r, draws.t, draws.gap))
+        rows = [np.concatenate(each) for each in batches]
+        weights = [
+            np.repeat([weight / len(each) / len(one) for one in each], [len(one) for one in each])
+            for weight, each in zip(draws.weights(), batches, strict=True)
+        ]
+        return place[np.concatenate(rows)].astype(np.uint64), np.concatenate(weights)
+
+    @cached_property
+    def _places(self) -> npt.NDArray[np.int64]:
+        """Where the rows of the data are now that they are sorted by client."""
+        clients, n = self.context.problem.federation.clients, len(self.rows.y)
+        places = np.arange(n)
+        if clients is not None:
+            places[clients.rows] = np.arange(n)
+        return places
+
     def _draw(self, draws: Draws) -> tuple[npt.NDArray[np.uint64], Array]:
         """Return the rows of a minibatch and how much each counts."""
+        if self.context.lists_batches and draws.batch:
+            return self._batches(draws)
         size, actors = draws.queries, self.context.actors
         if draws.batch == 0 or size <= SPARSE_BATCH * draws.n:
             weights = draws.weights()

@@ -169,14 +169,40 @@ class Context:
             n=federation.n,
             r=this_round.number,
             t=this_round.t,
-            gap=this_round.gap,
             batch=federation.batch or 0,
             taking_part=1 if one_for_all else federation.taking_part,
             members=everybody if everyone_present else federation.members(this_round.number),
             bounds=everybody if clients is None else clients.bounds,
             weighted=not federation.equal_weights,
             queries=federation.queries(this_round),
+            epochs=federation.epochs or 0,
+            **({"gap": this_round.gap} | self._own_steps),
         )
+
+    @property
+    def lists_batches(self) -> bool:
+        """Whether the batches of a round are not the same number of draws from every client."""
+        return self.full.epochs is not None or not self.full.equal_steps
+
+    @cached_property
+    def lengths(self) -> tuple[int, ...]:
+        """The numbers of steps that occur, in ascending order; empty if it is only one."""
+        if self.full.equal_steps:
+            return ()
+        return tuple(np.unique(self._steps).tolist())
+
+    @property
+    def _steps(self) -> npt.NDArray[np.int64]:
+        return self.full.steps(np.arange(self.full.M), Span(0, 0, 1))
+
+    @cached_property
+    def _own_steps(self) -> dict[str, Any]:
+        """Fields of `Draws`, if clients take different numbers of steps."""
+        if not self.lengths:
+            return {}
+        lengths = np.array(self.lengths)
+        kinds = np.searchsorted(lengths, self._steps)
+        return {"kinds": kinds, "lengths": lengths, "gap": self.lengths[-1]}
 
 
 class Widths(NamedTuple):
@@ -185,6 +211,7 @@ class Widths(NamedTuple):
     S: int
     V: int
     T: int
+    moves: bool = False  # whether squared lengths of moves are summed
 
 
 class RemoteRound(NamedTuple):
@@ -212,12 +239,13 @@ class StreamedWorkers:
         self.context = context
         self.widths = widths
         self.rows, self.threads, self.full = context.rows, context.threads, context.full
-        S, V, T = widths
+        S, V, T, _ = widths
         dtype = self.rows.dtype
         self.lanes, self.sequences = Template(dtype, V), Template(dtype, S * V)
         self.sent = Template(dtype, T * V)
         self.dim = context.problem.objective.dim
-        size = self.dim * T * V
+        # Behind the messages, the squared lengths of moves, one for each lane.
+        size = (self.dim + widths.moves) * T * V
         strands = min(
             STRANDS,
             max(FEWEST_STRANDS, TOTALS_BYTES // (8 * size)),
@@ -375,7 +403,10 @@ class StreamedWorkers:
     def _borrow(self, pool: list[Scratch], draws: Draws) -> Scratch:
         """Take working memory from a pool, with space for the rows drawn."""
         rows_a_step = draws.batch or self.full.largest
-        listed = steps.ROWS_AHEAD + (draws.gap * draws.batch or rows_a_step)
+        listed = draws.epochs * self.full.largest if draws.batch and draws.epochs else (
+            draws.gap * draws.batch or rows_a_step
+        )  # fmt: skip
+        listed += steps.ROWS_AHEAD
         try:
             scratch = pool.pop()
         except IndexError:

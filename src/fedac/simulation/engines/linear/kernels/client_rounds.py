@@ -16,6 +16,7 @@ from fedac.simulation.engines.linear.kernels.steps import (
     flush,
     member,
     rows_of,
+    steps_of,
     take_steps,
 )
 
@@ -71,20 +72,22 @@ def round_to_int8(vector, key, largest, V):
 
 
 @helper
-def send(lanes, moved, wire, echoes, key_parts, d, weight, sums, mine):
+def send(lanes, moved, wire, echoes, places, points, key_parts, d, weight, sums, mine):
     """Round a client's message, add it to `sums`, and let the memory follow what was sent.
 
-    `moved` holds one vector after the other, a number per coordinate and lane.
+    `moved` holds one vector after the other, a number per coordinate and lane. Return the squared
+    length of the points among them, as sent.
     """
     seed, m, r = key_parts
     V, P = np.uint64(len(lanes)), np.uint64(echoes.size)
     T = np.uint64(moved.size) // (d * V)
     largest = np.empty(V, np.float64)
+    squared = splat(lanes, 0.0)
     for t in range(T):
         vector = moved[t * d * V : (t + np.uint64(1)) * d * V]
         meant = vector.copy()
         if wire == INT8:
-            round_to_int8(vector, stream(seed, m, r, t), largest, V)
+            round_to_int8(vector, stream(seed, m, r, places[t]), largest, V)
         if wire == BFLOAT16:
             for at in range(vector.size):
                 vector[at] = nearest_bfloat16(np.float64(vector[at]))
@@ -92,12 +95,15 @@ def send(lanes, moved, wire, echoes, key_parts, d, weight, sums, mine):
             at = (j * T + t) * V
             sent = load(lanes, vector, j * V)
             store(sums, at, multiply_add(weight, sent, load(lanes, sums, at)))
+            if points.size and points[t]:
+                squared = multiply_add(sent, sent, squared)
         for p in range(P):
             if echoes[p] == np.int64(t):
                 for j in range(d):
                     error = load(lanes, vector, j * V) - load(lanes, meant, j * V)
                     at = (j * P + p) * V
                     store(mine, at, load(lanes, mine, at) + error)
+    return squared
 
 
 @compiled
@@ -111,14 +117,15 @@ def run_clients(
     belongs to one strand.
     """
     draws, row_steps = this_round.draws, this_round.row_steps
-    begin, enter, leave, constant, broadcast, reference, center, wire, echoes = coefficients
+    begin, enter, leave, constant, broadcast, reference, center = coefficients[:7]
+    wire, echoes, places, points = coefficients[7:]
     memory, started = memories
     Y, sums, drawn, _ = scratch
     d, V, none = np.uint64(center.size), np.uint64(len(lanes)), np.uint64(0)
     S, T = np.uint64(len(sequences)) // V, np.uint64(len(sent)) // V
-    P = np.uint64(constant.size) // V - T
+    P = np.uint64(echoes.size)
     zero = splat(lanes, 0.0)
-    block, outputs = np.uint64(BLOCK), np.uint64(constant.size) // V
+    block, outputs = np.uint64(BLOCK), T + P
     combined = np.empty((outputs + np.uint64(1)) * block * V, Y.dtype)
     message_moved = np.empty(T * d * V if wire else none, Y.dtype)
     for strand in range(first_strand, last_strand):
@@ -129,6 +136,7 @@ def run_clients(
         ):
             m = member(draws, place)
             drawn_rows = draw_rows(drawn, draws, m)
+            kind = np.uint64(draws.kinds[m] if draws.kinds.size else 0)
             mine = memory[m]
             is_new, started[m] = not started[m], True
             for first in range(none, d, block):
@@ -142,18 +150,23 @@ def run_clients(
                 for s in range(S):
                     for j in range(count):
                         store(combined, j * V, zero)
-                    add_terms(lanes, combined, enter, s, none, broadcast, T, first, count)
-                    add_terms(lanes, combined, enter, s, T, mine, P, first, count)
+                    k = kind * S + s
+                    add_terms(lanes, combined, enter, k, none, broadcast, T, first, count)
+                    add_terms(lanes, combined, enter, k, T, mine, P, first, count)
                     for j in range(count):
                         store(Y, ((first + j) * S + s) * V, load(lanes, combined, j * V))
             one = splat(sequences, 1.0)
-            take_steps(lanes, sequences, rows, this_round, scratch, one, drawn_rows, row_steps[0])
+            gap = steps_of(draws, m)
+            take_steps(
+                lanes, sequences, rows, this_round, scratch, one, gap, drawn_rows, row_steps[0]
+            )
             weight = splat(lanes, rows_of(draws, m)[1] if draws.weighted else 1)
+            squared = zero
             for first in range(none, d, block):
                 count = min(block, d - first)
                 # All combinations are taken before any memory is overwritten.
-                for k in range(outputs):
-                    output = combined[k * block * V :]
+                for vector in range(outputs):
+                    output, k = combined[vector * block * V :], kind * outputs + vector
                     multiple = load(lanes, constant, k * V)
                     for j in range(count):
                         store(output, j * V, multiple * splat(lanes, center[first + j]))
@@ -169,13 +182,20 @@ def run_clients(
                             store(message_moved, (t * d + first + j) * V, moved)
                         else:
                             store(sums, at, multiply_add(weight, moved, load(lanes, sums, at)))
+                            if points.size and points[t]:
+                                squared = multiply_add(moved, moved, squared)
                 for p in range(P):
                     for j in range(count):
                         kept_now = load(lanes, combined, ((T + p) * block + j) * V)
                         store(mine, ((first + j) * P + p) * V, kept_now)
             if wire:
                 keys = (draws.seed, np.uint64(m), np.uint64(draws.r))
-                send(lanes, message_moved, wire, echoes, keys, d, weight, sums, mine)
+                squared = send(
+                    lanes, message_moved, wire, echoes, places, points, keys, d, weight, sums, mine
+                )
+            if points.size:  # behind the sums of the messages
+                at = d * T * V
+                store(sums, at, multiply_add(weight, squared, load(lanes, sums, at)))
             waiting += 1
             if waiting == WORKERS_PER_SUM:
                 flush(sent, sums, strand_total)

@@ -269,6 +269,9 @@ class Rows(NamedTuple):
         return self.data[-1].size * self.outputs / len(self.y)
 
 
+NOTHING = np.zeros(0, np.int64)
+
+
 class Draws(NamedTuple):
     """The participants of a round and their draws; rows are sorted by client."""
 
@@ -276,7 +279,7 @@ class Draws(NamedTuple):
     n: int  # rows of the data
     r: int  # the number of the round
     t: int  # the first step of the round
-    gap: int  # how many steps it has
+    gap: int  # how many steps it has; if clients differ, the most of any client
     batch: int  # rows per step; 0: all rows of the client
     taking_part: int  # number of participants
     members: npt.NDArray[np.int64]  # their ids; empty if all clients participate
@@ -284,6 +287,10 @@ class Draws(NamedTuple):
     """The rows of client m are bounds[m] to bounds[m + 1]; empty if every client has all rows."""
     weighted: bool  # whether clients count by their rows
     queries: int  # rows that all participants draw together
+    epochs: int = 0  # passes of a client through its rows, in random order; 0: with replacement
+    kinds: npt.NDArray[np.int64] = NOTHING
+    """If clients take different numbers of steps: which of `lengths` is that of client m."""
+    lengths: npt.NDArray[np.int64] = NOTHING
 
     def client_ids(self, first: int, last: int) -> npt.NDArray[np.int64]:
         """Return the ids of some clients, given by their places among the participants."""
@@ -355,7 +362,8 @@ class Combinations(NamedTuple):
 class ClientCoefficients(NamedTuple):
     """How clients enter and leave a round: T vectors travel, P are kept.
 
-    Arrays end in a number per lane; they are padded and flat.
+    Arrays end in a number per lane; they are padded and flat. If clients take different numbers of
+    steps, `enter`, `leave` and `constant` have coefficients for each number, one after the other.
     """
 
     begin: Combinations  # a client's first memory, from the broadcast
@@ -372,6 +380,9 @@ class ClientCoefficients(NamedTuple):
     wire: int  # the format of messages, an index of `fedac.federation.compression.WIRES`
     echoes: npt.NDArray[np.int64]
     """For each memory vector, the message vector whose rounding also applies to it; -1: none."""
+    places: npt.NDArray[np.uint64]  # of the vectors in a message; those that are not sent are zeros
+    points: npt.NDArray[np.bool_]
+    """The message vectors whose squared lengths are summed; empty unless a method asks for it."""
 
 
 class Memories(NamedTuple):

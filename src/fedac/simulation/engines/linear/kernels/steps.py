@@ -72,6 +72,7 @@ NEAR_CACHE = 2**18
 helper(sampling.mix)
 worker_key = helper(sampling.worker_key)
 row_of = helper(sampling.row_of)
+EPOCHS, GOLDEN = sampling.EPOCHS, sampling.GOLDEN
 
 
 @by_type
@@ -185,6 +186,41 @@ def rows_of(draws, m):
 
 
 @helper
+def steps_of(draws, m):
+    """Return the number of local steps of client m."""
+    return np.uint64(draws.lengths[draws.kinds[m]] if draws.kinds.size else draws.gap)
+
+
+@helper
+def list_epoch(drawn, at, first, size, key):
+    """List rows in the order of `sampling.epoch_order`, by their random keys.
+
+    Keys are spread evenly, so each of `size` buckets has few of them.
+    """
+    shift = np.uint64(63)
+    while np.uint64(1) << (np.uint64(64) - shift) < size:
+        shift -= np.uint64(1)
+    ends = np.zeros((np.uint64(1) << (np.uint64(64) - shift)) + np.uint64(1), np.uint64)
+    keys, ordered = np.empty(size, np.uint64), np.empty(size, np.uint64)
+    for i in range(size):
+        keys[i] = sampling.mix(key + i * GOLDEN)
+        ends[(keys[i] >> shift) + np.uint64(1)] += np.uint64(1)
+    for bucket in range(1, ends.size):
+        ends[bucket] += ends[bucket - 1]
+    for i in range(size):
+        place = ends[keys[i] >> shift]
+        ends[keys[i] >> shift] += np.uint64(1)
+        ordered[place], drawn[at + place] = keys[i], first + i
+    for i in range(np.uint64(1), size):  # by insertion, which stays within a bucket
+        mine, row, place = ordered[i], drawn[at + i], i
+        while place > 0 and ordered[place - np.uint64(1)] > mine:
+            ordered[place] = ordered[place - np.uint64(1)]
+            drawn[at + place] = drawn[at + place - np.uint64(1)]
+            place -= np.uint64(1)
+        ordered[place], drawn[at + place] = mine, row
+
+
+@helper
 def draw_rows(drawn, draws, m):
     """List the rows that client m draws in a round; return how many.
 
@@ -196,10 +232,18 @@ def draw_rows(drawn, draws, m):
         count = size
         for k in range(count):
             drawn[k] = first + k
+    elif draws.epochs:
+        key = worker_key(draws.seed ^ EPOCHS, np.uint64(m))
+        epochs = np.uint64(draws.epochs)
+        count = epochs * size
+        for epoch in range(epochs):
+            number = np.uint64(draws.r) * epochs + epoch
+            list_epoch(drawn, epoch * size, first, size, sampling.mix(key + number * GOLDEN))
     else:
         key = worker_key(draws.seed, np.uint64(m))
-        count = np.uint64(draws.gap * draws.batch)
-        start = np.uint64(draws.t * draws.batch)
+        gap, batch = steps_of(draws, m), np.uint64(draws.batch)
+        count = gap * batch
+        start = np.uint64(draws.r) * count if draws.kinds.size else np.uint64(draws.t) * batch
         for k in range(count):
             drawn[k] = first + row_of(key, start + k, size)
     for k in range(count, count + np.uint64(ROWS_AHEAD)):
@@ -258,7 +302,7 @@ def clear_row(template, loss, data, i, Y):
             store(Y, place, splat(template, 0.0))
 
 
-def take_blocks(lanes, sequences, rows, this_round, scratch, weight, drawn_rows, sums):
+def take_blocks(lanes, sequences, rows, this_round, scratch, weight, gap, drawn_rows, sums):
     """Take the steps on dense rows of classes in blocks.
 
     In a block a worker moves only along its rows. So their products with Y at its start and with
@@ -269,44 +313,54 @@ def take_blocks(lanes, sequences, rows, this_round, scratch, weight, drawn_rows,
     Y, _, drawn, slopes = scratch
     C, W, d = outputs(loss), np.uint64(len(sequences)), np.uint64(X.shape[1])
     none, width = np.uint64(0), C * W
-    gap, batch = np.uint64(draws.gap), np.uint64(draws.batch)
-    most = max(np.uint64(BLOCK), batch)
+    batch, most = np.uint64(draws.batch), max(np.uint64(BLOCK), np.uint64(draws.batch))
+    # After so many rows batches start again: the last one before may be smaller.
+    again = drawn_rows // np.uint64(draws.epochs) if draws.epochs else drawn_rows
     x, transposed = np.empty(most * d, Y.dtype), np.zeros(d * most, Y.dtype)
     Z = np.empty(most * width, Y.dtype)
     gram = np.empty((BLOCK, BLOCK), Y.dtype)
-    scale = splat(sequences, 1.0 / batch)
-    next_fold, k = 0, none
+    next_fold, k, first = 0, none, none
     while k < gap:
-        end = k + np.uint64(1)
-        while end < min(gap, k + most // batch) and not fold_after[end - np.uint64(1)]:
+        end, left = k + np.uint64(1), again - first % again
+        in_last = min(batch, left)
+        count = in_last
+        while (
+            end < min(gap, k + most // batch)
+            and count < left
+            and not fold_after[end - np.uint64(1)]
+        ):
             end += np.uint64(1)
-        count = (end - k) * batch
-        gather(X, drawn, k * batch, count, x, transposed, most)
+            in_last = min(batch, left - count)
+            count += in_last
+        scale, last_scale = splat(sequences, 1.0 / batch), splat(sequences, 1.0 / in_last)
+        gather(X, drawn, first, count, x, transposed, most)
         Z[:] = 0.0
         multiply(sequences, transposed, most, count, Y, width, d, Z)
-        if count > batch:
+        if count > in_last:
             multiply_rows_by_rows(sequences, transposed, most, count, d, gram)
         for j in range(count):
-            i, at, earlier = drawn[k * batch + j], j * width, j // batch * batch
+            i, at, earlier = drawn[first + j], j * width, j // batch * batch
             step = k + j // batch
             if earlier:
                 add_combination(sequences, gram[j], earlier, Z, C, Z, at)
             find_slopes(lanes, sequences, q, e, step, C, Z, at, offsets, i, y[i], slopes, none)
-            length = load(sequences, r, step * W) * scale
+            length = load(sequences, r, step * W)
+            length = length * (last_scale if step + np.uint64(1) == end else scale)
             find_steps(lanes, sequences, length, C, slopes, none, Z, at)
         before = none
         if fold_after[end - np.uint64(1)]:  # the rows of the last step are added after it
-            before = count - batch
+            before = count - in_last
             multiply(sequences, x, d, d, Z, width, before, Y)
             fold(lanes, sequences, folds[next_fold], Y)
             next_fold += 1
         multiply(sequences, x[before * d :], d, d, Z[before * width :], width, count - before, Y)
+        first += count
         k = end
 
 
 @partial(by_type, inline=True)
-def take_steps(lanes, sequences, rows, this_round, scratch, weight, drawn_rows, sums):
-    """Take a worker through the steps of a round, on the rows that it has drawn.
+def take_steps(lanes, sequences, rows, this_round, scratch, weight, gap, drawn_rows, sums):
+    """Take a worker through the `gap` steps of a round, on the rows that it has drawn.
 
     If moves are collected by row, `sums` receives how much of every row it added.
     """
@@ -315,7 +369,7 @@ def take_steps(lanes, sequences, rows, this_round, scratch, weight, drawn_rows, 
     if softmax and len(rows[0]) == 1:
         return take_blocks
 
-    def code(lanes, sequences, rows, this_round, scratch, weight, drawn_rows, sums):
+    def code(lanes, sequences, rows, this_round, scratch, weight, gap, drawn_rows, sums):
         data, y, offsets, loss = rows
         draws, tables, start, _, margins, _, collect = this_round
         q, r, e, fold_after, folds = tables
@@ -327,10 +381,17 @@ def take_steps(lanes, sequences, rows, this_round, scratch, weight, drawn_rows, 
         rows_a_step, first = np.uint64(1), np.uint64(0)
         if several:
             rows_a_step = np.uint64(draws.batch) if draws.batch else drawn_rows
+        # After so many rows of an epoch batches start again: the last one before may be smaller.
+        again = np.uint64(0)
+        if several and draws.epochs and draws.batch:
+            again = drawn_rows // np.uint64(draws.epochs)
         scale = splat(sequences, 1.0 / rows_a_step)
         g = splat(lanes, 0.0)
         next_fold = 0
-        for k in range(np.uint64(draws.gap)):
+        for k in range(gap):
+            if again:
+                rows_a_step = min(np.uint64(draws.batch), again - first % again)
+                scale = splat(sequences, 1.0 / rows_a_step)
             # All derivatives are taken at the same point, before any row is added.
             for j in range(rows_a_step):
                 # The sampler knows the coming rows: fetch them while we work on this one.
@@ -410,8 +471,9 @@ def run_workers(lanes, sequences, rows, this_round, scratch, total, first_strand
             drawn_rows = draw_rows(drawn, draws, m)
             weight = splat(sequences, rows_of(draws, m)[1] if draws.weighted else 1)
             take_steps(
-                lanes, sequences, rows, this_round, scratch, weight, drawn_rows, strand_steps
-            )
+                lanes, sequences, rows, this_round, scratch, weight, np.uint64(draws.gap),
+                drawn_rows, strand_steps,
+            )  # fmt: skip
             if by_row:
                 for k in range(drawn_rows):
                     clear_row(sequences, loss, data, drawn[k], Y)
