@@ -133,3 +133,69 @@ def test_steps_and_absences_matter(in_processes) -> None:
         ("scaffold-m, some", "scaffold-m, some, own"),
     ]:
         assert abs(ends[one] - ends[other]).max() > 1e-3
+
+
+# -- by hand, from the papers ------------------------------------------------------------------
+
+
+def by_hand(problem, method, weighting):
+    """Return x after every round of FedExP or FedCM, with full gradients: a loop without fedac.
+
+    FedExP, arXiv 2301.09604: with Delta_m = x - y_m, the server steps by max(1, sum p_m
+    |Delta_m|^2 / (2 (|mean Delta|^2 + eps))). FedCM, arXiv 2106.10874: clients step along
+    a g + (1-a) Delta; then Delta is their mean move over eta K.
+    """
+    _, X, y, x = problem
+    K, a, eps, Delta = 5, 0.2, 1e-3, np.zeros(DIM)
+    sizes = np.bincount(OWNERS)
+    p = sizes / sizes.sum() if weighting == "examples" else np.full(WORLD, 1 / WORLD)
+    points, steps = [], []
+    for _ in range(ROUNDS):
+        moves = []
+        for m in range(WORLD):
+            mine = np.flatnonzero(m == OWNERS)
+            rows, labels, w = X[mine], y[mine], x.copy()
+            for _ in range(K):
+                wrong = 1 / (1 + np.exp(labels * (rows @ w)))
+                g = L2 * w - (wrong * labels) @ rows / len(labels)
+                w -= ETA * (a * g + (1 - a) * Delta if method == "fedcm(0.2)" else g)
+            moves.append(x - w)
+        mean = p @ np.array(moves)
+        if method == "fedcm(0.2)":
+            Delta, gamma = mean / (ETA * K), 1.0
+        else:
+            gamma = max(1.0, p @ np.square(moves).sum(1) / (2 * (mean @ mean + eps)))
+        x = x - gamma * mean
+        points.append(x)
+        steps.append(gamma)
+    assert method == "fedcm(0.2)" or max(steps) > 1.05  # else it is FedAvg
+    return np.array(points)
+
+
+@pytest.mark.parametrize("weighting", ["examples", "uniform"])
+@pytest.mark.parametrize("method", ["fedexp", "fedcm(0.2)"])
+def test_processes_follow_a_plain_loop(processes, problem, tmp_path, method, weighting) -> None:
+    _, X, y, start = problem
+    np.savez(tmp_path / "problem.npz", X=X, y=y, start=start, owners=OWNERS)
+    this = {"algorithm": method, "weighting": weighting, "batch": "full", "eta": ETA}
+    this |= {"K": 5, "T": 5 * ROUNDS, "mu": L2, "l2": L2, "seed": SEED}
+    wanted = by_hand(problem, method, weighting)
+    for process in processes("logistic", problem=str(tmp_path / "problem.npz"), runs=[this]):
+        assert process.code == 0, process.err
+        np.testing.assert_allclose(process.result[0]["outputs"], wanted, rtol=0, atol=1e-12)
+
+
+def test_led_reaches_the_pooled_optimum_with_steps_of_its_own(processes, problem, tmp_path) -> None:
+    F, X, y, start = problem
+    np.savez(tmp_path / "problem.npz", X=X, y=y, start=start, owners=OWNERS)
+    common = {"batch": "full", "eta": ETA, "mu": L2, "l2": L2, "seed": SEED, "K": 7, "T": 0}
+    runs = [
+        common | {"algorithm": name, "weighting": "examples", "taken": [OWN] * 400}
+        for name in ("led", "fedavg")
+    ]
+    for process in processes("logistic", problem=str(tmp_path / "problem.npz"), runs=runs):
+        assert process.code == 0, process.err
+        led, fedavg = (
+            np.abs(F.gradient(run["outputs"][-1].numpy())).max() for run in process.result
+        )
+        assert led < 1e-9 < 1e-3 < fedavg

@@ -255,7 +255,11 @@ class LocalOptimizer(SequenceOptimizer):
                 self._require_unchanged(group, p)
         for group in groups:
             group["training"] = training
-            self._place(group, group["params"])
+        if training:
+            for group in groups:
+                self._place(group, group["params"])
+        else:
+            self._place_output([p for group in groups for p in group["params"]])
 
     def _place(self, group: dict[str, Any], params: Sequence[Tensor]) -> None:
         """Put w_md into parameters of a group in training mode, else the output."""
@@ -275,13 +279,20 @@ class LocalOptimizer(SequenceOptimizer):
                     torch._foreach_copy_(batch, self._query(group["last"], sequences))
                 else:
                     combine(batch, zip(query, sequences, strict=True))
+            self.versions.update(zip(params, map(version, params), strict=True))
         else:
-            for p in own:
-                if name not in self.state[p]:  # the output is about to overwrite the sequence
-                    with torch.inference_mode(False):
-                        self.state[p][name] = p.detach().clone()
-            for p, output in zip(params, self._outputs(params), strict=True):
-                p.copy_(output)
+            self._place_output(params)
+
+    def _place_output(self, params: Sequence[Tensor]) -> None:
+        """Put the output into parameters, all at once: it may depend on the whole model."""
+        params = [p for p in params if self.state.get(p)]
+        name = self.algorithm.local_sequences[0]
+        for p in filter(self.is_own_sequence, params):
+            if name not in self.state[p]:  # the output is about to overwrite the sequence
+                with torch.inference_mode(False):
+                    self.state[p][name] = p.detach().clone()
+        for p, output in zip(params, self._outputs(params), strict=True):
+            p.copy_(output)
         self.versions.update(zip(params, map(version, params), strict=True))
 
     def _query(self, settings: dict[str, Any], sequences: list[list[Tensor]]) -> list[Tensor]:
