@@ -139,17 +139,26 @@ def test_a_resumed_run_ends_with_the_same_bits(in_processes, wire, name) -> None
         assert torch.equal(whole["states"], resumed["states"])
 
 
-def test_moves_are_measured_as_they_arrive(processes) -> None:
-    # Every rank moves by 1 + 2^-9, which bfloat16 rounds to 1, along an axis of its own. The
-    # squared length of the mean move is then 4 / 16.
-    gradients = -(1 + 2**-9) * np.eye(WORLD)[:, None]
+@pytest.mark.parametrize("wire", LOSSY)
+def test_moves_are_measured_as_they_arrive(processes, wire: str) -> None:
+    # Every rank moves along an axis, by a number that bfloat16 rounds and int8 hardly does.
+    examples = torch.tensor(EXAMPLES, dtype=torch.float64)
+    lengths, share = (5 - examples) * (1 + 2**-9), examples / sum(EXAMPLES)
     job = {
-        "gradients": gradients.tolist(), "examples": EXAMPLES, "options": {"wire": "bfloat16"},
+        "gradients": (-torch.diag(lengths)[:, None]).tolist(), "examples": EXAMPLES,
+        "options": {"wire": wire, "weighting": "examples"},
         "optimizer": {"algorithm": "fedexp", "lr": 1.0, "mu": 0.1, "local_steps": 1},
     }  # fmt: skip
-    gamma = 1 / (2 * (1 / 4 + 1e-3))
+    arrived = lengths
+    if wire == "bfloat16":  # a rank sends its move times its part of the sum
+        factor = examples / WORLD
+        arrived = (factor * lengths).bfloat16().double() / factor
+        assert not torch.equal(arrived, lengths)
+    mean = share * arrived
+    gamma = share @ arrived**2 / (2 * (mean @ mean + 1e-3))
+    assert gamma > 1.5
     for rank in results(processes("steps", **job)):
-        np.testing.assert_allclose(rank["w"], np.full(WORLD, gamma / WORLD), rtol=1e-12)
+        np.testing.assert_allclose(rank["w"], gamma * mean, rtol=1e-5 if wire == "int8" else 1e-12)
 
 
 def test_wires_differ(in_processes) -> None:
